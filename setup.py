@@ -22,7 +22,7 @@ from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
 
 PACKAGE = Path("onnx_ops")
-THIS = run_path(str(PACKAGE / "system.py"))
+THIS = run_path(str(PACKAGE / "system" / "__init__.py"))
 TARGETS = run_path(str(PACKAGE / "compiler" / "cpu_levels.py"))
 AHEAD = os.environ.get("ONNX_OPS_AHEAD", "")  # CPUs, as in onnx_ops.build, or "all"
 SYSTEM = os.environ.get("ONNX_OPS_SYSTEM", "")  # with CPUs: another system than this one
@@ -52,7 +52,7 @@ class BuildLibrary(build_ext):
             self.used = getattr(self.compiler, "compiler_so", None) or [self.compiler.compiler_type]
             return
         sys.path.insert(0, str(Path(__file__).parent))
-        from onnx_ops.runtime import build as building
+        from onnx_ops.ahead import build as building
 
         path = Path(self.get_ext_fullpath(extension.name))
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ def materials(wheel):
     parts = [component("file", "sources", sha256="".join(lines).encode())]  # as sha256sum prints them, in this order
     tools = [component("application", "Python", platform.python_version()), package("setuptools")]
     if used := getattr(library, "used", None):  # there is a C compiler
-        built = Path(wheel.bdist_dir, library.get_ext_filename("onnx_ops.runtime.libonnx_ops"))
+        built = Path(wheel.bdist_dir, library.get_ext_filename("onnx_ops.native.libonnx_ops"))
         parts.append(component("file", built.name, sha256=built.read_bytes(), cpu=getattr(library, "cpus", [])))
         tools.append(component("application", "C compiler", first_line(*used, "--version")))
         if Path(used[0]).stem == "zig":
@@ -130,7 +130,7 @@ def first_line(*command):
 
 
 library = Extension(
-    "onnx_ops.runtime.libonnx_ops",
+    "onnx_ops.native.libonnx_ops",
     sorted(map(str, PACKAGE.glob("native/*.c"))),
     depends=sorted(map(str, PACKAGE.glob("native/*.h"))),
     define_macros=[("ONNX_OPS_SOURCES", str(THIS["digest_of_sources"](PACKAGE / "native")))],

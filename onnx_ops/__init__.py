@@ -3,67 +3,67 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .errors import OpError
-from .runtime.on_import import OnImport
+from .declaration.errors import OpError
+from .system.on_import import OnImport
 
 __version__ = "0.1.0"
 
 # {public name: its module}, which is imported when the name is first used: `import onnx_ops` stays light.
 _HOME = {
-    "FLOATS": "dtypes",
-    "INTEGERS": "dtypes",
-    "InferenceSession": "runtime.session",
-    "Runner": "runtime.runner",
-    "build": "runtime.build",
-    "check": "own.check",
-    "col2im": "functions",
-    "deform_conv": "functions",
-    "deformable_attention": "functions",
+    "FLOATS": "declaration.dtypes",
+    "INTEGERS": "declaration.dtypes",
+    "InferenceSession": "session.session",
+    "Runner": "session.runner",
+    "build": "ahead.build",
+    "check": "custom.check",
+    "col2im": "arrays.functions",
+    "deform_conv": "arrays.functions",
+    "deformable_attention": "arrays.functions",
     "export": "export",
-    "get_library_path": "runtime.native",
-    "grid_sample": "functions",
-    "im2col": "functions",
-    "jitable": "compiler.jit",
-    "lower": "runtime.lowering",
-    "operator": "own.operator",
+    "get_library_path": "session.registration",
+    "grid_sample": "arrays.functions",
+    "im2col": "arrays.functions",
+    "jitable": "declaration.jit",
+    "lower": "session.lowering",
+    "operator": "custom.operator",
     "operators": "operators",
     "optimize": "rewriting",
-    "reference_ops": "reference",
-    "register": "runtime.session",
-    "register_schemas": "schemas",
-    "require": "errors",
-    "roi_align": "functions",
-    "warmup": "runtime.warmup",
+    "reference_ops": "arrays.reference",
+    "register": "session.session",
+    "register_schemas": "model.schemas",
+    "require": "declaration.errors",
+    "roi_align": "arrays.functions",
+    "warmup": "ahead.warmup",
 }
 __all__ = ["OpError", *_HOME]
 
 if TYPE_CHECKING:
     from . import export as export
-    from .compiler.jit import jitable as jitable
-    from .dtypes import FLOATS as FLOATS
-    from .dtypes import INTEGERS as INTEGERS
-    from .errors import require as require
-    from .functions import col2im as col2im
-    from .functions import deform_conv as deform_conv
-    from .functions import deformable_attention as deformable_attention
-    from .functions import grid_sample as grid_sample
-    from .functions import im2col as im2col
-    from .functions import roi_align as roi_align
-    from .operators import Package as _Package
-    from .own.check import check as check
-    from .own.operator import operator as operator
-    from .reference import reference_ops as reference_ops
+    from .ahead.build import build as build
+    from .ahead.warmup import warmup as warmup
+    from .arrays.functions import col2im as col2im
+    from .arrays.functions import deform_conv as deform_conv
+    from .arrays.functions import deformable_attention as deformable_attention
+    from .arrays.functions import grid_sample as grid_sample
+    from .arrays.functions import im2col as im2col
+    from .arrays.functions import roi_align as roi_align
+    from .arrays.reference import reference_ops as reference_ops
+    from .custom.check import check as check
+    from .custom.operator import operator as operator
+    from .declaration.dtypes import FLOATS as FLOATS
+    from .declaration.dtypes import INTEGERS as INTEGERS
+    from .declaration.errors import require as require
+    from .declaration.jit import jitable as jitable
+    from .model.schemas import register_schemas as register_schemas
+    from .operators import Operators as _Operators
     from .rewriting import optimize as optimize
-    from .runtime.build import build as build
-    from .runtime.lowering import lower as lower
-    from .runtime.native import get_library_path as get_library_path
-    from .runtime.runner import Runner as Runner
-    from .runtime.session import InferenceSession as InferenceSession
-    from .runtime.session import register as register
-    from .runtime.warmup import warmup as warmup
-    from .schemas import register_schemas as register_schemas
+    from .session.lowering import lower as lower
+    from .session.registration import get_library_path as get_library_path
+    from .session.runner import Runner as Runner
+    from .session.session import InferenceSession as InferenceSession
+    from .session.session import register as register
 
-    operators: _Package
+    operators: _Operators
 
 
 def __getattr__(name: str) -> Any:
@@ -79,4 +79,4 @@ def __dir__() -> list[str]:
 
 
 # Lowered models run in plain sessions that know onnxruntime_extensions, which must then know our ops.
-OnImport("onnxruntime_extensions", lambda: import_module(".runtime.extensions", __name__))
+OnImport("onnxruntime_extensions", lambda: import_module(".session.extensions", __name__))

@@ -11,7 +11,7 @@ clone=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "$1" && cd "$1"
 shift
 folder=$PWD root=$PWD/root packages=$PWD/root/packages
-tests=("${@:-tests/test_node_cases.py tests/test_models.py tests/test_coverage.py tests/test_backends.py tests/test_relations.py}")
+tests=("${@:-tests/arrays/test_node_cases.py tests/model/test_models.py tests/arrays/test_coverage.py tests/session/test_backends.py tests/arrays/test_relations.py}")
 : "${MIRROR:=http://deb.debian.org/debian}"
 
 # The CPU that programs inside see: ONNX Runtime ends where it finds an x86 there.

@@ -20,7 +20,7 @@ from benchmark.measure import LIMIT, READS, measure, series
 from rich.console import Console
 from rich.progress import Progress
 
-from onnx_ops.files import staged_file
+from onnx_ops.system.files import staged_file
 
 RUNTIMES = ("extensions", *peers.PEERS, LIMIT, READS)
 TURNS, BUDGET = 5, 2.0  # the fewest turns; seconds per case that further turns may take

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from spec_examples import EXAMPLES
 
 import onnx_ops
-from onnx_ops.files import staged, staged_file
+from onnx_ops.system.files import staged, staged_file
 
 IR_VERSION = 9  # by default onnx writes its newest version, which older runtimes refuse
 ONNX_OPSET = 18  # of ai.onnx, unless an example names another version

@@ -28,7 +28,7 @@ from support.cases import (
     reference,
 )
 
-from onnx_ops import dtypes
+from onnx_ops.declaration import dtypes
 
 
 def find_case(cases, name):

@@ -47,6 +47,11 @@ onnx_ops.register(onnxruntime.SessionOptions())
 """
 
 
+def paths(names):
+    """Return the paths of test files in TESTS, whichever folder they are in; "." stays."""
+    return [str(path.relative_to(TESTS)) for name in names for path in ([TESTS] if name == "." else TESTS.rglob(name))]
+
+
 @dataclass(frozen=True)
 class Row:
     """One environment.
@@ -150,7 +155,9 @@ def outcome(row, wheel, directory, tests):
     timeout = f"faulthandler_timeout={TEST_TIMEOUT}"
     marks = "not huge" if row.tests == "extras" else "not huge and not ray and not soak"
     options = ("-v", "-n", "logical", "--color=no", "-m", marks, "-o", timeout)
-    status, output = environment.run("pytest", *options, *(tests or SELECTIONS[row.tests]), environment=variables)
+    status, output = environment.run(
+        "pytest", *options, *(tests or paths(SELECTIONS[row.tests])), environment=variables
+    )
     print(output[max(0, output.find("= FAILURES =")) :] if status else output[-2000:], flush=True)
     ending = f"no end in {RUN_TIMEOUT} s" if status is None else output.splitlines()[-1]
     summary = re.sub(r" in [\d.]+s.*|=", "", ending).strip()

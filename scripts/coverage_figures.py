@@ -1,14 +1,14 @@
 """Measure which lines and branches of the package its tests run, in Python and in C, by folder.
 
     python scripts/coverage_figures.py FOLDER                     # run the whole suite, print the table
-    python scripts/coverage_figures.py FOLDER --pytest "-m long tests/test_native.py"   # other arguments of pytest
+    python scripts/coverage_figures.py FOLDER --pytest "-m long tests/native/test_native.py"   # others of pytest
     python scripts/coverage_figures.py FOLDER --report --missing  # run nothing, list what no test has run so far
     python scripts/coverage_figures.py FOLDER --report --write    # the table of docs/robustness.md
 
 FOLDER gets a clone of what is committed, and the figures of all runs add up there. This needs gcc and the package
 coverage. A gcc of its own, first on the PATH, compiles the library and the harness with counters and without
 optimization. Processes that tests start are measured; those that a signal ends are not. Kernels count as run where a
-test runs them uncompiled (tests/test_uncompiled.py), and what compiles them where it does: unless NUMBA_CACHE_DIR names
+test runs them uncompiled (test_uncompiled.py), and what compiles them where it does: unless NUMBA_CACHE_DIR names
 a cache of kernels, FOLDER gets one, which is empty at first.
 """
 
@@ -30,7 +30,7 @@ GCC = """#!/bin/sh
 for each do shift; case $each in -fsanitize=* | -O?) ;; *) set -- "$@" "$each" ;; esac; done
 exec {} --coverage -O0 "$@"
 """
-# Loops of vectors exist in compiled code alone: a decorator gives them to Numba. tests/test_vectors.py compares each
+# Loops of vectors exist in compiled code alone: a decorator gives them to Numba. test_vectors.py compares each
 # with the plain loop of kernels/vectors.py.
 SETTINGS = """
 [run]

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 import onnx_ops
 from onnx_ops.export import translations
-from onnx_ops.files import staged
+from onnx_ops.system.files import staged
 
 OPSET = 18  # the first with Col2Im
 

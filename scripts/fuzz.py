@@ -20,7 +20,7 @@ import add_tests_to_path  # noqa: F401
 import hypothesis
 from support import fuzzing
 
-from onnx_ops.compiler.jit import BOUNDSCHECK
+from onnx_ops.declaration.jit import BOUNDSCHECK
 from onnx_ops.operators import OPERATORS
 
 EXAMPLES = 500  # calls drawn from one seed

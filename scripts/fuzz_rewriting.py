@@ -32,7 +32,7 @@ from support.backends import HAVE_EXTENSIONS
 from support.exact import FACTORS, Evaluator, Oracle
 
 import onnx_ops
-from onnx_ops.nodes import all_nodes, graphs_in, inlined, model_nodes
+from onnx_ops.model.nodes import all_nodes, graphs_in, inlined, model_nodes
 from onnx_ops.rewriting import rewritten
 
 MEMORY = 12 * 2**30  # bytes that a process may address, so that no mutant exhausts the machine

@@ -38,15 +38,25 @@ WAITING = 10  # times as long it may wait
 MOST = 12  # tests that have run a mutant's line, and are tried first
 # {room: tests that run what it has}. `uncompiled` runs kernels without Numba.
 ROOMS = {
-    "onnx_ops": "attributes schemas model_files errors reference encodings node_cases names layout",
+    "onnx_ops": "names operators",
+    "onnx_ops/ahead": "build warmup",
+    "onnx_ops/arrays": "operators uncompiled reference node_cases",
     "onnx_ops/cli": "cli many_files tools bench",
-    "onnx_ops/compiler": "cache vectors elements own",
+    "onnx_ops/compiler": "cache vectors elements custom",
+    "onnx_ops/custom": "custom third_operator",
+    "onnx_ops/declaration": "attributes errors uncompiled layout",
+    "onnx_ops/detection": "uncompiled roi_align deform_conv deformable_attention exact",
+    "onnx_ops/fold": "uncompiled backends errors inference exact",
     "onnx_ops/kernels": "uncompiled exact operators",
-    "onnx_ops/native": "attributes backends errors library sessions inference hostile_models constants own native",
-    "onnx_ops/operators": "uncompiled backends errors inference mmdeploy exact",
-    "onnx_ops/own": "own third_operator",
+    "onnx_ops/model": "model_files schemas encodings hostile_models names",
+    "onnx_ops/native": "attributes backends errors library sessions inference hostile_models constants custom native",
+    "onnx_ops/openmmlab": "uncompiled mmdeploy exact",
+    "onnx_ops/export": "torch torch_operators",
+    "onnx_ops/processes": "processes many_files python_ops",
     "onnx_ops/rewriting": "rewriting rewriting_grids rewriting_products rewriting_facts rewriting_places",
-    "onnx_ops/runtime": "sessions lowering runner plans build warmup backends",
+    "onnx_ops/sampling": "uncompiled backends errors inference exact rewriting_grids",
+    "onnx_ops/session": "sessions lowering runner plans backends",
+    "onnx_ops/system": "system files interrupts on_import",
 }
 COMPARED = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
             ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is}  # fmt: skip
@@ -208,11 +218,11 @@ class Trials:
     def build(self):
         """Build the C library; returns whether that was possible."""
         command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
-        library = next((self.root / "onnx_ops" / "runtime").glob("*onnx_ops.*"), None)
+        library = next((self.root / "onnx_ops" / "native").glob("*onnx_ops.*"), None)
         if library:
             library.unlink()
         subprocess.run(command, cwd=self.root, env=self.environment, capture_output=True)
-        return any((self.root / "onnx_ops" / "runtime").glob("*onnx_ops.*"))
+        return any((self.root / "onnx_ops" / "native").glob("*onnx_ops.*"))
 
     def failure(self, arguments):
         """Run tests; returns the first that fails, "too long", or None."""
@@ -276,7 +286,7 @@ class Trials:
         random.Random(0).shuffle(tests)
         tests.sort(key=lambda each: not each.startswith(name))
         known = [each for each in map(self.path_of, tests) if each][:MOST]
-        files = [f"tests/test_{each}.py" for each in ROOMS[mutant.room].split()]
+        files = [str(f) for each in ROOMS[mutant.room].split() for f in Path("tests").rglob(f"test_{each}.py")]
         return [*([known] if known else []), *([file] for file in files if (self.root / file).exists())]
 
     def path_of(self, context):

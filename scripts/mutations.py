@@ -15,7 +15,7 @@ import onnxruntime as ort
 from onnx import AttributeProto, NodeProto, ValueInfoProto, helper, numpy_helper
 from support.backends import NEWEST_OPSET, quiet
 
-from onnx_ops.nodes import all_nodes, graphs_in, model_nodes, own_names, subgraphs
+from onnx_ops.model.nodes import all_nodes, graphs_in, model_nodes, own_names, subgraphs
 
 INTEGERS = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"]
 MODES = ["bilinear", "nearest", "bicubic"]

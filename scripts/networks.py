@@ -23,7 +23,7 @@ import pages
 from whole_models import THREADS, measure
 
 from onnx_ops.cli.bench import WAYS, open_way
-from onnx_ops.files import staged
+from onnx_ops.system.files import staged
 
 OPSET = 20
 EXPORTERS = {"": True, "_ts": False}  # suffix: whether it is the default one, which PyTorch calls dynamo

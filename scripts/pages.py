@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from onnx_ops.files import staged_file
+from onnx_ops.system.files import staged_file
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -21,7 +21,7 @@ else
 fi
 : "${JOBS:=$(nproc)}" "${SECONDS_OF_THREADS:=30}" "${PYTHON:=python}"
 cd "$clone"
-tests=(tests/test_third_operator.py tests/test_attributes.py tests/test_hostile_models.py)
+tests=(tests/declaration/test_third_operator.py tests/declaration/test_attributes.py tests/model/test_hostile_models.py)
 code=0
 
 "$PYTHON" scripts/build_harness.py "$folder" gcc-address gcc-thread clang-address clang-thread
@@ -61,7 +61,7 @@ if [ -e "$runtime" ]; then
     cd "$folder/clone"
     flags="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1"
     CC=gcc CFLAGS=$flags "$PYTHON" setup.py --quiet build_ext --inplace
-    nm onnx_ops/runtime/libonnx_ops.so | grep -q __asan_report || { echo "the library isn't instrumented"; exit 1; }
+    nm onnx_ops/native/libonnx_ops.so | grep -q __asan_report || { echo "the library isn't instrumented"; exit 1; }
     LD_PRELOAD="$runtime $(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$PWD \
         "$PYTHON" -m pytest -q -p no:cacheprovider "${tests[@]}" || code=1
 else

@@ -1,7 +1,7 @@
 """The operator specifications' own examples, as data.
 
 Sources: OpenVINO operation specification, Col2Im-15. ONNX's examples of Col2Im, GridSample and DeformConv are its node
-tests, which models/ has already; tests/test_node_cases.py compares them with those of the onnx package.
+tests, which models/ has already; tests/arrays/test_node_cases.py compares them with those of the onnx package.
 MultiScaleDeformableAttention and the operators that sample without a grid are specified by this package:
 docs/deformable_attention.md, docs/computed_grid_sample.md.
 RoiAlign and the operators of mmcv and mmdeploy are worked out by hand from docs/roi_align.md and docs/mmdeploy.md, and
@@ -17,8 +17,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from onnx_ops.operators import col2im as onnx_col2im
-from onnx_ops.operators.computed_grid_sample import program
+from onnx_ops.fold import col2im as onnx_col2im
+from onnx_ops.sampling.computed_grid_sample import program
 
 
 @dataclass(frozen=True, eq=False)

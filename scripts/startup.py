@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from onnx_ops.runtime import library
+from onnx_ops.native import library
 
 MODELS = Path(__file__).parent.parent / "models"
 GRID_SAMPLE, COL2IM = MODELS / "com.microsoft/gridsample/model.onnx", MODELS / "ai.onnx/col2im/model.onnx"
@@ -51,7 +51,7 @@ lap("other operator")
 COMPILATION = """
 import onnx_ops, numba
 from onnx_ops.compiler.code import code
-from onnx_ops.runtime import variants
+from onnx_ops.session import variants
 by_name = variants.distinct(variants.asked_for(sys.argv[1:2], sys.argv[2:3], ()))
 variant = next(v for name, v in by_name.items() if name.startswith(sys.argv[3]))
 *shared, kernel = variant.entries()

@@ -3,7 +3,7 @@
 pip install ".[cross]"
 python scripts/wheels.py dist                        # all: a quarter of an hour each
 python scripts/wheels.py dist win_amd64 --cpu x86-64-v3
-ONNX_OPS_WHEELS=dist pytest tests/test_wheels.py     # opens and checks them
+ONNX_OPS_WHEELS=dist pytest tests/ahead/test_wheels.py     # opens and checks them
 """
 
 import argparse
@@ -13,8 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from onnx_ops.ahead.build import ziglang
 from onnx_ops.compiler.cpu_levels import LEVELS, PLATFORMS
-from onnx_ops.runtime.build import ziglang
 
 ROOT = Path(__file__).parent.parent
 

@@ -15,7 +15,7 @@ import sys
 import pages
 
 from onnx_ops.cli.bench import WAYS
-from onnx_ops.files import staged_file
+from onnx_ops.system.files import staged_file
 
 NETWORKS = {  # folder of models/exported: (title, sizes of open dimensions)
     "patch_fold": ("patch denoiser: unfold, fold", "image=2,3,144,192"),

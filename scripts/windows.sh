@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs tests/test_windows.py: the library for Windows, in ONNX Runtime's own build for Windows, under Wine.
+# Runs tests/system/test_windows.py: the library for Windows, in ONNX Runtime's own build for Windows, under Wine.
 #
 #     scripts/windows.sh FOLDER [VERSION...]
 #
@@ -19,4 +19,4 @@ for version in "${versions[@]}"; do
         --dest "$wheel" "onnxruntime==$version"
     python -m zipfile -e "$wheel"/*.whl "$folder/$version"
 done
-ONNX_OPS_WINDOWS=$folder python -m pytest -m wine tests/test_windows.py
+ONNX_OPS_WINDOWS=$folder python -m pytest -m wine tests/system/test_windows.py

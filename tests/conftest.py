@@ -8,9 +8,10 @@ from support import backends
 from support.processes import TESTS
 from support.selection import has_representative_types, is_representative, names_absent_backend
 
-from onnx_ops import dtypes as element_types
+from onnx_ops.declaration import dtypes as element_types
+from onnx_ops.native import library
 from onnx_ops.operators import OPERATORS
-from onnx_ops.runtime import library, native, variants
+from onnx_ops.session import registration, variants
 
 if library.is_complete():  # then nothing is compiled, there may be no Numba, and only kernels are other ones
     of_the_compiler = "cache deployment elements library vectors warmup"
@@ -18,7 +19,7 @@ if library.is_complete():  # then nothing is compiled, there may be no Numba, an
         imports indices inference integers layout lowering many_files messages model_files names on_import
         optimized_sessions ort_format rewriting rewriting_affine_grids rewriting_facts rewriting_fuzz rewriting_grids
         schemas sizes third_operator uncompiled"""
-    collect_ignore = [f"test_{name}.py" for name in f"{of_the_compiler} {of_no_kernel}".split()]
+    collect_ignore_glob = [f"**/test_{name}.py" for name in f"{of_the_compiler} {of_no_kernel}".split()]
 
 NAMING = "name", "tool", "types"  # parameters whose texts may name a type
 NAMED = {"float16": "float16", "16 bits": "float16", "float64": "float64"}  # {words of such a text: the type}
@@ -102,7 +103,7 @@ class CountedOperators:
 
     def __init__(self, counter):
         self.counter = counter
-        native.get_library_path()
+        registration.get_library_path()
         self.clear()
 
     def counts(self):

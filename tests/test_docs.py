@@ -17,8 +17,8 @@ from PIL import Image
 
 from onnx_ops.cli import demo
 from onnx_ops.cli.app import app
+from onnx_ops.native import library
 from onnx_ops.operators import OPERATORS
-from onnx_ops.runtime import library
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -28,7 +28,7 @@ DIFFERENCE = 6  # of pictures, on average, from 0 to 255: fonts and rounding dif
 
 def operator_file():
     """The example that declares an operator by a plan, which is also a file for onnx_ops/operators."""
-    (code,) = (each for each in examples(ROOT / "docs/own-operators.md", "python") if "OPERATORS = (SHIFT,)" in each)
+    (code,) = (each for each in examples(ROOT / "docs/custom-operators.md", "python") if "OPERATORS = (SHIFT,)" in each)
     return code
 
 

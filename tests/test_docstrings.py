@@ -11,15 +11,17 @@ import pytest
 from pages import ROOT
 
 import onnx_ops
-from onnx_ops.own.operator import OwnOperator
-from onnx_ops.runtime import library
+from onnx_ops.custom.operator import CustomOperator
+from onnx_ops.native import library
 
 PUBLIC = {name: getattr(onnx_ops, name) for name in onnx_ops.__all__ if name not in ("FLOATS", "INTEGERS", "export")}
 PUBLIC |= {f"export.{name}": getattr(onnx_ops.export, name) for name in ("export", "translations")}
-METHODS = {f"OwnOperator.{name}": getattr(OwnOperator, name) for name in ("__call__", "shape", "kernel", "gradient")}
+METHODS = {
+    f"CustomOperator.{name}": getattr(CustomOperator, name) for name in ("__call__", "shape", "kernel", "gradient")
+}
 NEEDS = {  # of examples
     "build": "numba",
-    "OwnOperator.kernel": "numba",
+    "CustomOperator.kernel": "numba",
     "export.export": "onnxscript",
     "export.translations": "torch",
     "lower": "onnxruntime_extensions",
@@ -117,7 +119,7 @@ def test_every_public_name_is_on_a_page():
     pages = "\n".join(page.read_text() for page in (ROOT / "docs/reference").glob("*.rst"))
     directive = re.compile(r"^\.\. (?:auto|py:)(?:function|class|data):: (?:onnx_ops\.)?([\w.]+)", re.MULTILINE)
     wanted = {*PUBLIC, "FLOATS", "INTEGERS"}
-    assert {*directive.findall(pages)} - {"own.operator.OwnOperator"} == wanted
+    assert {*directive.findall(pages)} - {"custom.operator.CustomOperator"} == wanted
 
 
 @pytest.mark.parametrize("name", ["col2im", "deform_conv", "grid_sample"])

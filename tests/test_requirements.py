@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 from support.processes import python
 
-from onnx_ops.compiler.jit import NUMBA
+from onnx_ops.declaration.jit import NUMBA
 
 ROOT = Path(__file__).parent.parent
 
@@ -118,7 +118,7 @@ def test_without_extensions(how, tmp_path):
         assert "ai.onnx.contrib" in [node.domain for node in onnx_ops.lower(proto).graph.node]
         from onnx_ops.cli.list import backends
         print("list:", backends()["extensions"])
-        from onnx_ops.runtime import library
+        from onnx_ops.native import library
         for backend, obstacle in (("extensions", None), ("native", "of no use")):
             library.obstacle = lambda: obstacle
             try:

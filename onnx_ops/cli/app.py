@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from .. import __version__, system
-from ..own.files import use_file
+from ..processes.operator_files import use_file
 from .bench import bench
 from .compile import build, warmup
 from .console import CompilationColumn, console, one_line
@@ -22,7 +22,7 @@ from .rewrite import lower, optimize
 from .run import run
 from .validate import validate
 
-HINT = "\nnext: see what onnx-ops inspect says; operators of your own: onnx-ops --operators FILE, before the command"
+HINT = "\nnext: see what onnx-ops inspect says; custom operators: onnx-ops --operators FILE, before the command"
 FAILED, INTERRUPTED, CLOSED_PIPE = 3, 130, 141  # the last two as in a shell: 128 + signal
 WRITERS = "click", "rich"  # packages that write all of the output, and no other files
 
@@ -142,11 +142,11 @@ class WarningLines(logging.Handler):
 @click.version_option(__version__, prog_name="onnx-ops")
 @click.option("--traceback", is_flag=True, help="Show where in the program an error was met.")
 @click.option(
-    "--operators", "own", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    "--operators", "custom", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A Python file with custom operators, made by onnx_ops.operator or onnxruntime_extensions.onnx_op; may be "
     "repeated.",
 )  # fmt: skip
-def app(traceback, own):
+def app(traceback, custom):
     """Col2Im and GridSample for ONNX Runtime: complete, fast, on unmodified models.
 
     \b
@@ -164,7 +164,7 @@ def app(traceback, own):
       130  interrupted, by Ctrl-C
       141  the reader of the output has closed the pipe
     """
-    for path in own:
+    for path in custom:
         use_file(path)
 
 

@@ -7,10 +7,10 @@ from shlex import quote
 
 import click
 
-from ..comparison import TOLERANCES
-from ..model_files import USE_ONNX, imported_domains, is_ort_format
-from ..operators import available, own_operators
-from ..runtime.threads import MOST
+from ..arrays.comparison import TOLERANCES
+from ..model.files import USE_ONNX, imported_domains, is_ort_format
+from ..native.threads import MOST
+from ..operators import available, custom_operators
 
 
 def names():
@@ -19,7 +19,7 @@ def names():
 
 
 class OperatorName(click.ParamType):
-    """A parameter that is one of `names`, which include those of operators of one's own."""
+    """A parameter that is one of `names`, which include those of custom operators."""
 
     name = "operator"
 
@@ -77,7 +77,7 @@ def tolerance_option(help_text):
 
 def named_files():
     """Return the files that --operators names."""
-    return click.get_current_context().find_root().params.get("own", ())
+    return click.get_current_context().find_root().params.get("custom", ())
 
 
 def program_with_operators():
@@ -85,15 +85,15 @@ def program_with_operators():
     return " ".join(["onnx-ops", *(f"--operators {quote(str(path))}" for path in named_files())])
 
 
-def own_files():
-    """Return the files with operators of one's own: those that --operators names, and those with their bodies."""
-    of_bodies = [sys.modules[operator.source].__file__ for operator in own_operators()]
+def custom_files():
+    """Return the files with custom operators: those that --operators names, and those with their bodies."""
+    of_bodies = [sys.modules[operator.source].__file__ for operator in custom_operators()]
     return sorted({Path(path).resolve() for path in (*named_files(), *of_bodies)})
 
 
 def check_targets(targets, sources):
     """Raise an error if one of the files `targets`, which are to be written, is read: as a source, or for operators."""
-    read = {identity(path): path for path in (*sources, *own_files()) if os.path.exists(path)}
+    read = {identity(path): path for path in (*sources, *custom_files()) if os.path.exists(path)}
     for path in targets:
         if os.path.exists(path) and (source := read.get(identity(path))):
             raise click.UsageError(f"{path} would replace {source}, which is read; choose another output.")

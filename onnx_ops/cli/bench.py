@@ -10,8 +10,8 @@ from statistics import median
 
 import click
 
-from ..comparison import difference
-from ..runtime.runner import Runner, open_session, run_session
+from ..arrays.comparison import difference
+from ..session.runner import Runner, open_session, run_session
 from . import data
 from .arguments import json_option, model_argument, threads_option
 from .console import dimensions, format_difference, milliseconds, one_line, print_json, say, steps, table

@@ -8,9 +8,9 @@ import click
 import onnx_ops
 
 from ..compiler.cpu_levels import LEVELS, SYSTEMS
-from ..operators import own_operators
-from ..runtime import library
-from ..runtime.variants import TYPES
+from ..native import library
+from ..operators import custom_operators
+from ..session.variants import TYPES
 from ..system import NAME as THIS
 from .arguments import ModelFile, check_targets, jobs_option, named_files, operator_option
 from .console import progress, say
@@ -46,9 +46,9 @@ def build(output, operators, dtypes, cpus, system, jobs):
       onnx-ops --operators my_ops.py build --output libmine.so
     """
     check_targets([output], [])
-    if named_files() and not own_operators():
+    if named_files() and not custom_operators():
         raise click.UsageError("--operators: a library has operators of onnx_ops.operator only, and none is given.")
-    settings = {"operators": operators or own_operators() or None, "dtypes": dtypes or None, "cpus": cpus or None}
+    settings = {"operators": operators or custom_operators() or None, "dtypes": dtypes or None, "cpus": cpus or None}
     built_for = compiling(partial(onnx_ops.build, output, system=system, jobs=jobs, **settings))
     say(f"{output}: {output.stat().st_size / 2**20:.1f} MB, for {system or THIS} on {', '.join(built_for)}")
     say("In Python: options.register_custom_ops_library(path), of onnxruntime.SessionOptions; others: docs/library.md")
@@ -91,6 +91,6 @@ def place():
     from ..compiler.cache import directory
 
     places = [f"the library, {library.PLACE}"] if library.is_complete() else []
-    if own_operators() or not places:
+    if custom_operators() or not places:
         places.append(f"the cache, {directory()}")
     return " or ".join(places)

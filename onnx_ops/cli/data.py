@@ -13,8 +13,9 @@ import numpy as np
 import onnx
 from PIL import Image
 
-from .. import OpError, dtypes
-from ..files import staged
+from .. import OpError
+from ..declaration import dtypes
+from ..system.files import staged
 from .console import dimensions, one_line
 
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")

@@ -15,11 +15,11 @@ import onnxruntime as ort
 
 import onnx_ops
 
-from ..comparison import difference
-from ..files import named, staged
-from ..reference import Evaluator
+from ..arrays.comparison import difference
+from ..arrays.reference import Evaluator
 from ..rewriting import rewritten
-from ..runtime.runner import Runner
+from ..session.runner import Runner
+from ..system.files import named, staged
 from .arguments import json_option
 from .bench import open_ways, times
 from .console import format_difference, milliseconds, print_json, say, steps, table

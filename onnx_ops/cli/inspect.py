@@ -10,20 +10,20 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from .. import dtypes
-from ..calls import signature_of
-from ..comparison import difference
-from ..errors import OpError, as_text, errors_of
-from ..external_data import load, model_in
-from ..model_files import EXTENSIONS, WARNING, imported_domains, is_lowered, unknown_attributes
-from ..nodes import builtin_operators, declared, domain_of, in_its_versions, inlined, model_nodes
+from ..arrays.comparison import difference
+from ..declaration import dtypes
+from ..declaration.calls import signature_of
+from ..declaration.errors import OpError, as_text, errors_of
+from ..declaration.plain import infer, shapes_of
+from ..model.external_data import load, model_in
+from ..model.files import EXTENSIONS, WARNING, imported_domains, is_lowered, unknown_attributes
+from ..model.nodes import builtin_operators, declared, domain_of, in_its_versions, inlined, model_nodes
+from ..native.library import extensions_obstacle
 from ..operators import available, first_version
-from ..own.files import python_ops
-from ..plain import infer, shapes_of
+from ..processes.operator_files import python_ops
 from ..rewriting.graph import Model
 from ..rewriting.shapes import UNKNOWN
-from ..runtime.library import extensions_obstacle
-from ..runtime.runner import Runner, needs_extensions, open_session
+from ..session.runner import Runner, needs_extensions, open_session
 from .arguments import json_option, model_argument, names
 from .console import dimensions, one_line, print_json, say, steps, table
 from .data import random_array
@@ -413,7 +413,7 @@ def advice(model, reports, unknown_operators, obstacle, patterns):
     if unknown_operators and not has_problems:
         has_python_ops = EXTENSIONS in imported and not extensions_obstacle()
         files = f"the file with their {'@onnx_op functions' if has_python_ops else 'declarations'}"
-        own = f"write these operators yourself (docs/own-operators.md), give {files} (--operators FILE)"
+        own = f"write these operators yourself (docs/custom-operators.md), give {files} (--operators FILE)"
         return f"{own}, or export without them"
     if obstacle or has_problems:
         return "mend what is named above, or export the model anew"

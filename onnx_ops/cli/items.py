@@ -14,9 +14,9 @@ import click
 import numpy as np
 
 from .. import OpError
-from ..comparison import is_nearly
-from ..files import write
-from ..runtime.runner import Runner
+from ..arrays.comparison import is_nearly
+from ..session.runner import Runner
+from ..system.files import write
 from . import data
 from .console import one_line
 

@@ -11,8 +11,8 @@ from .console import print_json, table
 
 def backends():
     """Return {backend: None if it works here, or why it doesn't}."""
-    from ..runtime import library
-    from ..runtime.native import get_library_path
+    from ..native import library
+    from ..session.registration import get_library_path
 
     obstacles = {"native": None, "extensions": library.extensions_obstacle(), "functions": None}
     try:

@@ -11,11 +11,11 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from .. import lower as lowered
-from ..errors import OpError
-from ..external_data import files, load, read_all, write
-from ..files import named, staged_file
-from ..nodes import declared_nodes
+from ..declaration.errors import OpError
+from ..model.external_data import files, load, read_all, write
+from ..model.nodes import declared_nodes
 from ..rewriting import rewritten
+from ..system.files import named, staged_file
 from .arguments import ModelFile, check_targets, json_option, program_with_operators
 from .console import print_json, say, table
 

@@ -9,16 +9,16 @@ import click
 import numpy as np
 from rich.progress import TimeRemainingColumn
 
-from ..comparison import difference
-from ..external_data import files, pack
-from ..operators import own_operators
-from ..reference import Evaluator
-from ..runtime import cluster as ray_cluster
-from ..runtime.runner import Runner
-from ..runtime.workers import answers
+from ..arrays.comparison import difference
+from ..arrays.reference import Evaluator
+from ..model.external_data import files, pack
+from ..operators import custom_operators
+from ..processes import cluster as ray_cluster
+from ..processes.workers import answers
+from ..session.runner import Runner
 from ..system import available_cpus
 from . import data
-from .arguments import Peer, check_targets, json_option, model_argument, own_files, threads_option, tolerance_option
+from .arguments import Peer, check_targets, custom_files, json_option, model_argument, threads_option, tolerance_option
 from .console import dimensions, format_difference, milliseconds, print_json, progress, say, table
 from .items import MANIFEST, Manifest, Problem, Work, digest, digest_of_file, encode, find, first_size, suffix
 
@@ -198,7 +198,7 @@ def run_files(model, given, output, options, threads, workers, cluster):
     if threads is None and (workers or cluster):
         threads = max(len(available_cpus()) // workers, 1) if workers else 1
     settings = {name: options[name] for name in ("backend", "optimize")}
-    runner = Runner(model, threads=threads, operators=own_operators(), **settings)
+    runner = Runner(model, threads=threads, operators=custom_operators(), **settings)
     data.check_outputs(runner.outputs)
     patterns, shared = divide(given, runner.inputs)
     items = find(patterns, output)
@@ -253,7 +253,7 @@ def dependencies(model, shared):
     return {
         "model": [digest_of_file(path) for path in files(model)],
         "inputs": {name: digest(encode({name: array})) for name, array in shared.items()},
-        "operators": sorted(map(digest_of_file, own_files())),
+        "operators": sorted(map(digest_of_file, custom_files())),
         "versions": ray_cluster.versions(),
     }
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from ..comparison import difference
-from ..external_data import model_in
-from ..nodes import declared_nodes
+from ..arrays.comparison import difference
+from ..model.external_data import model_in
+from ..model.nodes import declared_nodes
 from .arguments import json_option, tolerance_option
 from .console import format_difference, one_line, print_json, progress, say, steps, table
 from .data import read_pb

@@ -3,7 +3,7 @@
 from numba import types
 from numba.extending import lower_builtin, type_callable
 
-from ..errors import OpError
+from ..declaration.errors import OpError
 from ..kernels import elements, returned
 from .halves import I64, sum_type
 from .numba_internals import cgutils, populate_array

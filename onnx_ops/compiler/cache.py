@@ -13,8 +13,8 @@ from pathlib import Path
 import platformdirs
 
 from .. import system
-from ..files import staged_file
-from .jit import ADDRESS
+from ..declaration.jit import ADDRESS
+from ..system.files import staged_file
 
 ROOT = __name__.split(".", 1)[0]
 CHECKSUM = hashlib.sha256().digest_size

@@ -14,10 +14,10 @@ from queue import SimpleQueue
 
 import llvmlite.binding as llvm
 
-from ..errors import OpError
-from ..locks import COMPILATION
+from ..declaration.errors import OpError
+from ..declaration.jit import BOUNDSCHECK
+from ..system.locks import COMPILATION
 from .cache import Kept
-from .jit import BOUNDSCHECK
 from .key import digest
 
 _OF_NUMBA = re.compile(rb"(?<=\0)numba_\w+(?=\0)")  # names of functions of Numba's own library, in an object file

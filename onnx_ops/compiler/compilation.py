@@ -14,12 +14,12 @@ from llvmlite import ir
 from numba import config, types
 from numba.extending import register_jitable
 
-from ..attributes import VECTOR
-from ..errors import OpError
-from ..limits import MAX_RANK
+from ..declaration.attributes import VECTOR
+from ..declaration.errors import OpError
+from ..declaration.jit import BOUNDSCHECK, FLAGS, INNER, flags_of, marked, signature
+from ..declaration.limits import MAX_RANK
 from . import arrays, refusals, simd_points, simd_products, simd_rows, target  # noqa: F401  for their overloads
 from .halves import I64
-from .jit import BOUNDSCHECK, FLAGS, INNER, flags_of, marked, signature
 from .numba_internals import (
     calls_itself,
     cgutils,

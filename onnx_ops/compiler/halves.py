@@ -8,9 +8,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
+from ..declaration.jit import FLAGS
 from ..kernels import elements
 from . import target
-from .jit import FLAGS
 
 FLOAT, HALF = ir.FloatType(), ir.HalfType()
 I16, I32, I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)

@@ -19,8 +19,8 @@ from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleT
 import llvmlite
 import numpy as np
 
+from ..declaration.jit import BOUNDSCHECK, COMPILER, flags_of, stamps, stamps_at_import
 from . import target
-from .jit import BOUNDSCHECK, COMPILER, flags_of, stamps, stamps_at_import
 
 NUMBA_SETTINGS = {  # those of Numba's variables on which code depends
     f"NUMBA_{name}" for name in """BOUNDSCHECK DEBUGINFO DISABLE_INTEL_SVML ENABLE_AVX ENABLE_PROFILING

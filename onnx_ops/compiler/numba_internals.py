@@ -35,8 +35,8 @@ from numba.core.options import TargetOptions
 from numba.core.registry import cpu_target
 from numba.np.arrayobj import populate_array as populate_array
 
-from ..errors import OpError
-from .jit import ADDRESS, numba_obstacle
+from ..declaration.errors import OpError
+from ..declaration.jit import ADDRESS, numba_obstacle
 
 
 def check_numba():

@@ -26,9 +26,9 @@ from functools import cache
 
 import numpy as np
 
-from ..attributes import named_tuple
-from ..declaration import REFUSAL, WORK, record_dtype
-from ..limits import ABSENT, MAX_INPUTS, MAX_OUTPUTS, MAX_RANK
+from ..declaration.attributes import named_tuple
+from ..declaration.limits import ABSENT, MAX_INPUTS, MAX_OUTPUTS, MAX_RANK
+from ..declaration.operator import REFUSAL, WORK, record_dtype
 
 OUTPUT = MAX_INPUTS
 LONGEST = 200  # characters of an entry's name: file systems allow 255 for a name, and a digest and suffixes follow
@@ -168,7 +168,9 @@ class Entry:
     def name(self):
         """The first part of the names of its file and of the compiled function; a digest follows."""
         step = self.steps[-1]
-        name = "-".join([step.function.__module__.rpartition(".")[2], step.function.__name__, *step.types])
+        name = "-".join(
+            [step.function.__module__.rpartition(".")[2].removesuffix("_kernels"), step.function.__name__, *step.types]
+        )
         return re.sub(r"[^\w-]", "_", name, flags=re.ASCII)[:LONGEST]  # not every linker takes other letters
 
 

@@ -4,11 +4,11 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
-from ..declaration import REFUSAL, REFUSAL_FIELDS
-from ..errors import require
-from ..limits import MAX_SHOWN
+from ..declaration.errors import require
+from ..declaration.jit import FLAGS, INNER
+from ..declaration.limits import MAX_SHOWN
+from ..declaration.operator import REFUSAL, REFUSAL_FIELDS
 from .halves import I64
-from .jit import FLAGS, INNER
 from .numba_internals import DESCRIPTION, RAISED, cgutils, describe, leave
 
 
@@ -20,7 +20,7 @@ def _(condition, argument, value, rule, expected=None):
 
 
 # What `require` allocates: Numba's description of an exception, in case Python has called the function as one of
-# Numba's, then the numbers of a refusal, which declaration.py describes.
+# Numba's, then the numbers of a refusal, which declaration/operator.py describes.
 NUMBERS = ir.ArrayType(I64, REFUSAL["refusal"])
 REFUSED = ir.LiteralStructType([DESCRIPTION, NUMBERS])
 CODE = ir.IntType(32)(165)  # the status of functions that return with a refusal; callers pass on any status above 0

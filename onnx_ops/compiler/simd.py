@@ -10,8 +10,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic, models, overload, register_jitable, register_model
 
+from ..declaration.jit import BOUNDSCHECK, FLAGS, INNER, flags_of, marked
 from .halves import I16, I32, I64, half_of, narrowed, widened
-from .jit import BOUNDSCHECK, FLAGS, INNER, flags_of, marked
 from .numba_internals import cgutils
 
 BYTES = 32  # of a vector of sums, but in `blend` where the target has wider ones

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import llvmlite.binding as llvm
 
-from ..errors import OpError
+from ..declaration.errors import OpError
 from .cpu_levels import LEVELS, SYSTEMS
 
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}  # {other name: name in LEVELS}

@@ -1,1 +1,1 @@
-"""The kernels, which get plain arrays, `out` last, and their compiler. Nothing here depends on ONNX Runtime."""
+"""What the kernels of all families are made of: elements, loops over vectors, and shares of the work."""

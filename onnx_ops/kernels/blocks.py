@@ -3,7 +3,7 @@
 A geometry `g` has for each image axis, y and x always among them: image, block, counts, strides, dilations and pads.
 """
 
-from ..compiler.jit import IN_PLACE, jitable
+from ..declaration.jit import IN_PLACE, jitable
 
 
 @jitable

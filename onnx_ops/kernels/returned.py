@@ -1,7 +1,7 @@
-"""The shapes that a user's rule returns, for the generated functions of own/plans.py."""
+"""The shapes that a user's rule returns, for the generated functions of custom/plans.py."""
 
-from ..compiler.jit import jitable
-from ..errors import require
+from ..declaration.errors import require
+from ..declaration.jit import jitable
 
 
 def shapes_of(outputs, returned):

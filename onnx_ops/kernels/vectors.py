@@ -6,7 +6,7 @@ in its place.
 
 import numpy as np
 
-from ..compiler.jit import FUSE, jitable
+from ..declaration.jit import FUSE, jitable
 from .elements import load, plus, store, zero
 
 MOST_LANES = 16  # of a vector: there must be room for a multiple of so many points along b, and a valid base

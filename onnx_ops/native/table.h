@@ -1,6 +1,6 @@
 #pragma once
-/* The table of operators that the library reads, and the records that it shares with compiled code. declaration.py and
- * compiler/records.py describe these; runtime/table.py fills the table. */
+/* The table of operators that the library reads, and the records that it shares with compiled code. declaration/operator.py and
+ * compiler/records.py describe these; native/table.py fills the table. */
 #include <stdatomic.h>
 #include <stdint.h>
 
@@ -86,7 +86,7 @@ struct overload { /* an operator for one combination of the element types of inp
 struct op {
     const char *domain, *name, *declaration; /* declaration: a digest, which Python compares with its own */
     int64_t number;                          /* the operator's number in Python */
-    int64_t first_version, is_default, geometry_size; /* is_default: see operators/__init__.py */
+    int64_t first_version, is_default, geometry_size; /* is_default: see operators.py */
     const struct attribute *attributes;
     int64_t attribute_count;
     const struct input *inputs;

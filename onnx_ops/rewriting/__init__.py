@@ -12,10 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from ..nodes import inlined, model_nodes
-from . import constants, deform_conv, deformable_attention, grid_sample, im2col_product, sampling_by_hand, trial, unfold
+from ..model.nodes import inlined, model_nodes
+from . import trial
 from .finding import Finding, NearMiss
 from .graph import Graph, Model
+from .patterns import (
+    constants,
+    deform_conv,
+    deformable_attention,
+    grid_sample,
+    im2col_product,
+    sampling_by_hand,
+    unfold,
+)
 
 if TYPE_CHECKING:
     import os
@@ -82,7 +91,7 @@ def rewritten(
 
     The model itself is returned if nothing is replaced.
 
-    operators  what `operators.available` returns, by default without operators of one's own
+    operators  what `operators.available` returns, by default without custom operators
     in_place   change the model that is given, if it has no functions: weights are not copied
     """
     op_types = {node.op_type for node in model_nodes(model)}

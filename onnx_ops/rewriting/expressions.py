@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
-from ..dtypes import FLOATS, HALVES, NAMES
+from ..declaration.dtypes import FLOATS, HALVES, NAMES
 from .finding import tried
 from .indices import MOVES, attributes_of, axes_of, integers, keeps_type, moved, shape
 from .positions import Position, broadcast_index, digits_of, elements, joined, variable

@@ -14,11 +14,11 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
-from .. import external_data
-from ..errors import as_text
-from ..nodes import graphs_in, model_nodes, own_names, subgraphs, used_names
+from ..declaration.errors import as_text
+from ..model import external_data
+from ..model.nodes import graphs_in, model_nodes, own_names, subgraphs, used_names
+from ..model.schemas import reference_op
 from ..operators import OPERATORS, available
-from ..schemas import reference_op
 from .shapes import type_of
 
 AI_ONNX = ("", "ai.onnx")
@@ -36,12 +36,12 @@ class Model:
     """A model, which its graphs share.
 
     origin     its file or the folder of its external data, or None if unknown
-    operators  what `operators.available` returns, by default without operators of one's own
+    operators  what `operators.available` returns, by default without custom operators
     """
 
     def __init__(self, proto, origin=None, operators=None):
         self.proto, self.origin = proto, origin
-        self.own = {o.name for o in (operators or available()).values() if o.domain in AI_ONNX} - OURS
+        self.custom = {o.name for o in (operators or available()).values() if o.domain in AI_ONNX} - OURS
 
     def graphs(self):
         """Yield all graphs, each before its subgraphs. A graph may be changed before the next one is taken."""
@@ -144,7 +144,9 @@ class Graph:
         return self.sound[name]
 
     def _check(self, node):
-        if any(a.ref_attr_name for a in node.attribute) or (node.domain in AI_ONNX and node.op_type in self.model.own):
+        if any(a.ref_attr_name for a in node.attribute) or (
+            node.domain in AI_ONNX and node.op_type in self.model.custom
+        ):
             return False
         context = onnx.checker.C.CheckerContext()
         context.ir_version = self.model.proto.ir_version

@@ -3,9 +3,9 @@
 import numpy as np
 from onnx import TensorProto, helper
 
-from .. import plain
-from ..errors import OpError
-from ..operators.computed_grid_sample import COMPUTED_GRID_SAMPLE, INPUTS, SOURCES, STEPS, Source, Step, program
+from ..declaration import plain
+from ..declaration.errors import OpError
+from ..sampling.computed_grid_sample import COMPUTED_GRID_SAMPLE, INPUTS, SOURCES, STEPS, Source, Step, program
 from .expressions import AXES, NARROWING, Leaf, Operation, Pixels, as_source, unknown_size
 from .finding import NearMiss
 from .indices import shape

@@ -14,22 +14,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from .. import plain
-from ..dtypes import TABLE
-from ..nodes import builtin_operators, domain_of, subgraphs
+from ..declaration import plain
+from ..declaration.dtypes import TABLE
+from ..model.nodes import builtin_operators, domain_of, subgraphs
 from ..operators import available
 from . import sizes
 from .finding import tried
-from .indices import (
-    attributes_of,
-    axes_of,
-    cuts,
-    integer_list,
-    integers,
-    part_of_sequence,
-    sliced,
-    whole_number,
-)
+from .indices import attributes_of, axes_of, cuts, integer_list, integers, part_of_sequence, sliced, whole_number
 from .sizes import quotient
 
 LARGEST = 256  # elements of a constant that onnx's inference gets to know

@@ -17,18 +17,10 @@ import numpy as np
 from onnx import TensorProto
 
 from .finding import NearMiss, tried
-from .indices import (
-    JOINS,
-    MOVES,
-    attributes_of,
-    integer_at,
-    keeps_type,
-    moved,
-    shape,
-)
+from .indices import JOINS, MOVES, attributes_of, integer_at, keeps_type, moved, shape
+from .patterns.unfold import image_pads
 from .positions import Position, broadcast_index, elements, variable
 from .sizes import Size, at
-from .unfold import image_pads
 
 DEEPEST, MOST = 60, 2**22  # nodes on the way to a leaf; elements of a constant that are compared
 DRAWS, CELLS, FEW = 4, 64, 12  # of open sizes; cells along an axis at each end and between; places on the other axis

@@ -9,8 +9,8 @@ import math
 import numpy as np
 from onnx import helper, numpy_helper
 
-from ..errors import OpError
-from ..nodes import subgraphs
+from ..declaration.errors import OpError
+from ..model.nodes import subgraphs
 from .finding import NearMiss
 from .graph import AI_ONNX, model_of, run_onnx_runtime, run_reference
 from .taps import FLOATS, Draw

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from support.cases import Case, block_counts, drawn
 
-from onnx_ops import dtypes
+from onnx_ops.declaration import dtypes
 
 DRAWN = 1_000_003  # random elements, which are repeated; a prime, so that no two rows or planes are equal
 SMOOTH = {  # warps of images: where the pixel at (x, y) in [-1, 1] comes from

@@ -15,9 +15,9 @@ from support.cases import finished
 
 import onnx_ops
 from onnx_ops import operators
-from onnx_ops.attributes import Attribute
-from onnx_ops.compiler.jit import jitable
-from onnx_ops.declaration import Input, Kernel, Operator, Output, Plan
+from onnx_ops.declaration.attributes import Attribute
+from onnx_ops.declaration.jit import jitable
+from onnx_ops.declaration.operator import Input, Kernel, Operator, Output, Plan
 
 DOMAIN = "benchmark"
 WORDS_PER_TILE = 2**14  # of 8 bytes: those of 2**15 float32, as in Col2Im

@@ -26,7 +26,7 @@ PAUSE, LONGEST_REST = 0.01, 1.0  # seconds in which no thread may have spun; the
 WAKE = 0.03  # seconds until threads run on cores of their own, and tensors are in the caches that hold them
 SHORT, LONG = 2e-3, 0.05  # seconds: shorter calls are timed several at once, longer ones without waking threads
 SPEED_UP = 5e-4  # seconds: calls that take longer are also timed on one thread
-OWN, LIMIT, READS, ALONE = "onnx_ops", "limit", "reads", ", 1 thread"
+CUSTOM, LIMIT, READS, ALONE = "onnx_ops", "limit", "reads", ", 1 thread"
 # The largest difference from a peer's result in most elements; it is due to coordinates in float32 and sums in 16 bits.
 TOLERANCE = {"float16": 0.03, "bfloat16": 0.25, "float32": 4e-3, "float64": 1e-9}
 FEW = 1e-3  # the share of elements that may differ more: places on the edge between two pixels
@@ -60,10 +60,10 @@ class Row:
         l2, l3 = map(cache_size, (2, 3))
         return "L2" if self.bytes <= l2 * self.threads else "L3" if self.bytes <= l3 else "memory"
 
-    def time(self, column=OWN):
+    def time(self, column=CUSTOM):
         return median(self.seconds[column]) if column in self.seconds else None
 
-    def ratio(self, column, to=OWN, of=None):
+    def ratio(self, column, to=CUSTOM, of=None):
         """The median of (time of `column` of the row `of`) / (time of `to`), turn by turn; None if one is missing."""
         above, below = (of or self).seconds.get(column), self.seconds.get(to)
         return median(a / b for a, b in zip(above, below, strict=True)) if above and below else None
@@ -71,7 +71,7 @@ class Row:
     def over(self, column):
         """The median of our time minus that of `column`, in seconds; None if that is missing."""
         other = self.seconds.get(column)
-        return median(a - b for a, b in zip(self.seconds[OWN], other, strict=True)) if other else None
+        return median(a - b for a, b in zip(self.seconds[CUSTOM], other, strict=True)) if other else None
 
     @property
     def to_fastest(self):
@@ -89,7 +89,7 @@ class Row:
     @property
     def speed_up(self):
         """The factor by which all threads are faster than one."""
-        return self.ratio(OWN + ALONE)
+        return self.ratio(CUSTOM + ALONE)
 
 
 def aligned(array):
@@ -137,14 +137,14 @@ def prepare(case, group, threads, runtimes):
     y = aligned(np.empty(output_shape(case, inputs), inputs[0].dtype))
     tensors = [v for i, v in zip(case.operator.inputs, inputs, strict=False) if not i.values]
     row = Row(case, group, threads, sum(t.nbytes for t in (*tensors, y)), max(t.size for t in (*tensors, y)))
-    row.calls[OWN] = both_ways(OWN, ours(case, inputs, threads), inputs, y)
+    row.calls[CUSTOM] = both_ways(CUSTOM, ours(case, inputs, threads), inputs, y)
     add_others(row, inputs, y, runtimes if case.peers else ())
 
     def plain_pass(threads):
         return bound(*limit(tensors, y, quiet(intra_op_num_threads=threads)))
 
     if threads > 1 and is_long(alone := bound(ours(case, inputs, 1), inputs, y)):
-        row.calls[OWN + ALONE] = {OWN + ALONE: alone}
+        row.calls[CUSTOM + ALONE] = {CUSTOM + ALONE: alone}
         if LIMIT in runtimes:
             row.calls[LIMIT + ALONE] = {LIMIT + ALONE: plain_pass(1)}
     if LIMIT in runtimes:
@@ -156,7 +156,7 @@ def prepare(case, group, threads, runtimes):
 
 def add_others(row, inputs, y, runtimes):
     """Add the calls of our other backend, and of the peers that can do the case with the same result."""
-    case, threads, expected = row.case, row.threads, row.calls[OWN][OWN]().copy()
+    case, threads, expected = row.case, row.threads, row.calls[CUSTOM][CUSTOM]().copy()
     if "extensions" in runtimes and find_spec("onnxruntime_extensions"):
         session = ours(case, inputs, threads, "extensions")
         row.calls["extensions"] = both_ways("extensions", session, inputs, np.empty_like(y))

@@ -19,12 +19,14 @@ from support.cases import finished
 
 import onnx_ops
 from onnx_ops import operators
-from onnx_ops.compiler.jit import FLAGS, INNER, jitable
 from onnx_ops.compiler.simd import plus, put
 from onnx_ops.compiler.simd_points import four_count, fours, indices, pair_count, pairs, transposed
-from onnx_ops.declaration import Kernel
+from onnx_ops.declaration.jit import FLAGS, INNER, jitable
+from onnx_ops.declaration.operator import Kernel
 from onnx_ops.kernels.elements import indices_in
-from onnx_ops.kernels.grid_sample import (
+from onnx_ops.kernels.vectors import take
+from onnx_ops.sampling.grid_sample import MICROSOFT, pad, unnormalize
+from onnx_ops.sampling.grid_sample_kernels import (
     BLOCK,
     ONE,
     THREE,
@@ -37,9 +39,7 @@ from onnx_ops.kernels.grid_sample import (
     prefetch_channels,
     shift_images,
 )
-from onnx_ops.kernels.taps import image_size
-from onnx_ops.kernels.vectors import take
-from onnx_ops.operators.grid_sample import MICROSOFT, pad, unnormalize
+from onnx_ops.sampling.taps import image_size
 
 DOMAIN = "benchmark"
 

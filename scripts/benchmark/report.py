@@ -11,13 +11,13 @@ import numpy as np
 import peers
 from rich.table import Table
 
-from onnx_ops.files import staged_file
+from onnx_ops.system.files import staged_file
 
-from .measure import ALONE, LIMIT, OWN, READS
+from .measure import ALONE, CUSTOM, LIMIT, READS
 
 TINY = 2**12  # bytes: smaller cases take the time of a call, not of a kernel
 COLUMNS = {
-    OWN: OWN, f"{OWN} run": "run", "extensions": "extensions", "extensions run": "run",
+    CUSTOM: CUSTOM, f"{CUSTOM} run": "run", "extensions": "extensions", "extensions run": "run",
     **{c: h for p in peers.PEERS for c, h in ((p, p), *([(f"{p} run", "run")] if p == "ONNX Runtime" else []))},
     LIMIT: LIMIT, READS: READS,
 }  # fmt: skip
@@ -66,12 +66,12 @@ def table_of(group, rows, threads):
 def sentences(group, rows):
     """Yield the group's figures, one line each."""
     for op_type in dict.fromkeys(row.case.op_type for row in rows):
-        own_rows = [row for row in rows if row.case.op_type == op_type]
-        ratios = [row.to_fastest for row in own_rows if row.to_fastest]
+        custom_rows = [row for row in rows if row.case.op_type == op_type]
+        ratios = [row.to_fastest for row in custom_rows if row.to_fastest]
         if ratios:
             mean, least = map(factor, (geometric_mean(ratios), min(ratios)))
             yield f"{op_type}: {mean} the fastest peer, geometric mean; least {least}"
-        bounded = [row for row in own_rows if row.to_fastest and READS in row.seconds and row.bytes >= TINY]
+        bounded = [row for row in custom_rows if row.to_fastest and READS in row.seconds and row.bytes >= TINY]
         if bounded:
             ours = [row.to_fastest for row in bounded]
             bound = [row.to_fastest / row.of_reads for row in bounded]
@@ -81,7 +81,7 @@ def sentences(group, rows):
         over = row.over("ONNX Runtime")
         if over is not None and row.bytes < TINY:
             yield f"{row.case.op_type} {row.case.name}: {over * 1e6:+.1f} us to ONNX Runtime's kernel"
-    scaled = [row for row in rows if row.time(OWN + ALONE) and row.time(OWN + ALONE) > 2e-3]
+    scaled = [row for row in rows if row.time(CUSTOM + ALONE) and row.time(CUSTOM + ALONE) > 2e-3]
     if scaled:
         least = min(scaled, key=lambda row: row.speed_up)
         limits = f" (a plain pass there: {factor(least.ratio(LIMIT + ALONE, LIMIT))})" if LIMIT in least.seconds else ""
@@ -95,7 +95,7 @@ def sentences(group, rows):
 def by_dtype(rows):
     for name in dict.fromkeys(row.case.series for row in rows):
         base, *others = (row for row in rows if row.case.series == name)
-        factors = ", ".join(f"{row.case.dtype} {factor(base.ratio(OWN, of=row))}" for row in others)
+        factors = ", ".join(f"{row.case.dtype} {factor(base.ratio(CUSTOM, of=row))}" for row in others)
         yield f"{base.case.op_type} {base.case.name}: time relative to {base.case.dtype}: {factors}"
 
 
@@ -103,8 +103,8 @@ def by_size(rows):
     rows_by_kind = {}
     for row in rows:
         rows_by_kind.setdefault((row.case.op_type, row.case.attributes.get("mode", "")), []).append(row)
-    for (op_type, mode), own_rows in rows_by_kind.items():
-        shares = [row.of_limit for row in own_rows if row.of_limit]
+    for (op_type, mode), custom_rows in rows_by_kind.items():
+        shares = [row.of_limit for row in custom_rows if row.of_limit]
         if shares:
             percentages = " ".join(percent(f).replace(" ", "") for f in shares)
             yield f"{op_type} {mode}: of the limit, by size: {percentages}; varies {max(shares) / min(shares):.2f} x"
@@ -143,7 +143,7 @@ def setting(threads):
 
 def markdown(rows):
     """Yield the lines of the table in docs/performance.md."""
-    runtimes = (OWN, *peers.PEERS, LIMIT)
+    runtimes = (CUSTOM, *peers.PEERS, LIMIT)
     yield f"| operator, case | data | {' | '.join(runtimes)} | to the fastest peer | of the limit |"
     yield f"|---|---|{'---:|' * (len(runtimes) + 2)}"
     for row in rows:
@@ -152,7 +152,7 @@ def markdown(rows):
         yield f"| {row.case.op_type} {described(row)} | {data_size(row)} | {times} | {ratios} |"
 
 
-COLORS = {OWN: "#1f5fbf", "ONNX Runtime": "#c0504d", "PyTorch": "#e0913a", "OpenVINO": "#7a5fa8"}
+COLORS = {CUSTOM: "#1f5fbf", "ONNX Runtime": "#c0504d", "PyTorch": "#e0913a", "OpenVINO": "#7a5fa8"}
 
 
 def plot(rows, threads, file):
@@ -168,7 +168,7 @@ def plot(rows, threads, file):
     for name, ratios_to_peer in zip(peers.PEERS, ratios, strict=True):
         left.scatter(ratios_to_peer, places, s=42, color=COLORS[name], label=name, zorder=3)
     fastest = [row.to_fastest or 1 for row in rows]
-    left.hlines(places, 1, fastest, color=COLORS[OWN], linewidth=6, alpha=0.35, label="up to the fastest peer")
+    left.hlines(places, 1, fastest, color=COLORS[CUSTOM], linewidth=6, alpha=0.35, label="up to the fastest peer")
     left.axvline(1, color="black", linewidth=1)
     left.set_xscale("log")
     left.set_xticks([0.2, 0.5, 1, 2, 5, 10, 20, 50, 100])
@@ -179,7 +179,7 @@ def plot(rows, threads, file):
     left.set_title("their time / ours (right of 1: onnx_ops is faster)", fontsize=10)
     left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.05), ncols=4, frameon=False, fontsize=9)
     shares = [100 * (row.of_limit or 0) for row in rows]
-    bars = right.barh(places, shares, color=COLORS[OWN], height=0.6, zorder=3)
+    bars = right.barh(places, shares, color=COLORS[CUSTOM], height=0.6, zorder=3)
     right.bar_label(bars, [f"{s:.0f} %" for s in shares], padding=3, fontsize=8)
     right.axvline(100, color="black", linewidth=1)
     right.set_xlim(0, max(110, *shares) * 1.12)

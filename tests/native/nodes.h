@@ -9,7 +9,7 @@ enum mode { AS_DESCRIBED, ALL_CONSTANT, SIZES_UNKNOWN, OLD_RUNTIME, COMPILED_LAT
 enum fault { CALL, ALLOCATION, ALL_LATER_ALLOCATIONS, INTERRUPT, FAULTS };
 extern const char *const MODE_NAMES[], *const FAULT_NAMES[];
 extern struct options *registered; /* the options that have all operators */
-extern struct table own_table;     /* operators that are not in the library's table, as one's own */
+extern struct table custom_table;     /* operators that are not in the library's table, as custom ones */
 extern int has_findings;
 
 #define FINDING(...)                                                                                                   \

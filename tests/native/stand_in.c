@@ -32,10 +32,10 @@ void remember(struct op *op) {
         for (int64_t k = 0; k < op->overloads[o].kernel_count; k++) op->overloads[o].kernels[k] = *kernels++;
 }
 
-/* The operator that the library knows by this number, as in runtime/library.py. */
+/* The operator that the library knows by this number, as in native/library.py. */
 static struct op *operator_of(int64_t number) {
-    enum { OWN = 1 << 20 };
-    return number >= OWN ? &own_table.operators[number - OWN] : &onnx_ops_table.operators[number];
+    enum { CUSTOM = 1 << 20 };
+    return number >= CUSTOM ? &custom_table.operators[number - CUSTOM] : &onnx_ops_table.operators[number];
 }
 
 /* Begin an answer; returns whether it is the one that fails on demand, by an exception or an interrupt. */

@@ -11,8 +11,9 @@ from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
 import onnx_ops
-from onnx_ops import dtypes, functions, plain
-from onnx_ops.declaration import Record
+from onnx_ops.arrays import functions
+from onnx_ops.declaration import dtypes, plain
+from onnx_ops.declaration.operator import Record
 from support.cases import model
 
 with suppress(ImportError):  # functions can be tested on a Python for which ONNX Runtime has no wheels yet

@@ -1,7 +1,7 @@
 """What reads bytes from outside in Python: functions of bytes that raise BrokenPromiseError where a promise breaks.
 
 No other errors leave a reader than those that it names, in time linear in the bytes, and nothing is written but in the
-folder that it is given. scripts/fuzz_bytes.py draws the bytes; tests/test_byte_readers.py has the seeds and some more.
+folder that it is given. scripts/fuzz_bytes.py draws the bytes; test_byte_readers.py has the seeds and some more.
 """
 
 import io
@@ -23,14 +23,16 @@ import onnx
 import onnxruntime as ort
 from google.protobuf.message import DecodeError
 
-from onnx_ops import OpError, external_data, model_files, rewriting, schemas
+from onnx_ops import OpError, rewriting
 from onnx_ops.cli import data, items
 from onnx_ops.cli import inspect as inspection
 from onnx_ops.compiler import cache
 from onnx_ops.compiler import code as compiled
+from onnx_ops.model import external_data, schemas
+from onnx_ops.model import files as model_files
 from onnx_ops.operators import OPERATORS
 from onnx_ops.rewriting.graph import Model
-from onnx_ops.runtime import lowering, native
+from onnx_ops.session import lowering, registration
 from support import cases, written
 from support.backends import quiet
 from support.processes import TESTS
@@ -125,8 +127,8 @@ def session(proto):
 
 def _session(proto):
     options = quiet(graph_optimization_level=ort.GraphOptimizationLevel.ORT_DISABLE_ALL, intra_op_num_threads=1)
-    native.add_operators(options, {i.domain for i in proto.opset_import} & {o.domain for o in OPERATORS})
-    with native.survey():
+    registration.add_operators(options, {i.domain for i in proto.opset_import} & {o.domain for o in OPERATORS})
+    with registration.survey():
         return ort.InferenceSession(proto.SerializeToString(), options)
 
 

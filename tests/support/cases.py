@@ -7,9 +7,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from onnx_ops import dtypes
+from onnx_ops.declaration import dtypes
 from onnx_ops.operators import OPERATORS
-from onnx_ops.operators.computed_grid_sample import program
+from onnx_ops.sampling.computed_grid_sample import program
 
 IR_VERSION = 9
 # The largest difference of a result from the float64 reference, in units of the largest |reference|.
@@ -34,7 +34,7 @@ class Case:
         return operator(self.domain, self.op_type)
 
     def inputs(self, dtype, grid_dtype=None, values_dtype="int64", seed=0):
-        """Draw the inputs. dtype: a name in onnx_ops.dtypes; grid_dtype: of grids and locations, by default dtype."""
+        """Draw the inputs. dtype: a name in dtypes.py; grid_dtype: of grids and locations, by default dtype."""
         rng, arrays = np.random.default_rng(seed), []
         for i, shape in zip(self.operator.inputs, self.shapes, strict=False):
             if i.values:
@@ -638,7 +638,7 @@ EXTREME = [
 ]  # fmt: skip
 CASES = COL2IM + GRID_SAMPLE + VOLUMES + OPENVINO + EXTREME + IM2COL + ATTENTION + FUSED
 CASES += DEFORM_CONV + REGIONS + IM2COL_PRODUCT
-# Operators with several outputs, or with outputs of which only a bound is known: tests/test_mmdeploy.py checks them.
+# Operators with several outputs, or with outputs of which only a bound is known: test_mmdeploy.py checks them.
 OTHERS = [o for o in OPERATORS if all(c.operator is not o for c in CASES)]
 
 

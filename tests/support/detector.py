@@ -3,8 +3,8 @@
 import numpy as np
 
 import onnx_ops
-from onnx_ops import functions
-from onnx_ops.operators.suppression import rotated_overlap
+from onnx_ops.arrays import functions
+from onnx_ops.openmmlab.suppression import rotated_overlap
 from support.cases import operator, parsed
 
 POOLED = {

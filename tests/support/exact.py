@@ -24,7 +24,7 @@ from onnx.reference.op_run import OpFunction, OpRun
 from onnx.reference.ops import op_loop, op_slice
 
 import onnx_ops
-from onnx_ops.nodes import inlined
+from onnx_ops.model.nodes import inlined
 
 # {operator: by what factor its error may exceed that of the nodes that it replaces}. 0: bits are the same.
 FACTORS = {

@@ -17,10 +17,11 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 import onnx_ops
-from onnx_ops import dtypes, functions
+from onnx_ops.arrays import functions
+from onnx_ops.declaration import dtypes
+from onnx_ops.native.execute import as_array, compute
 from onnx_ops.operators import OPERATORS
-from onnx_ops.operators.computed_grid_sample import OPERATIONS, operand_count, program
-from onnx_ops.runtime.execute import as_array, compute
+from onnx_ops.sampling.computed_grid_sample import OPERATIONS, operand_count, program
 from support.backends import IN_SESSIONS, ORT_VERSION, outputs_of_session, quiet
 from support.cases import TOLERANCE, block_counts, drawn, model, operator, regions
 
@@ -83,7 +84,7 @@ def image(rng, shape, dtype, values):
 
 
 def finfo(dtype):
-    """np.finfo of an element type of onnx_ops.dtypes, including bfloat16; for complex types that of their parts."""
+    """np.finfo of an element type in dtypes.py, including bfloat16; for complex types that of their parts."""
     return ml_dtypes.finfo(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.finfo(dtype)
 
 
@@ -792,7 +793,7 @@ def has_lists(call):
 
 
 def run_by_torch(call, inputs, shape):
-    from onnx_ops.torch_operators import compute_by_torch
+    from onnx_ops.export.torch_operators import compute_by_torch
 
     return compute_by_torch(call.operator, [as_array(v) for v in inputs], call.attributes)
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
-from onnx_ops import dtypes
+from onnx_ops.ahead.build import TableWriter, write_levels
 from onnx_ops.compiler.cpu_levels import LEVELS
-from onnx_ops.runtime import table
-from onnx_ops.runtime.build import TableWriter, write_levels
-from onnx_ops.runtime.library import OWN, SOURCES
-from onnx_ops.runtime.variants import combinations, compile_variants, distinct
+from onnx_ops.declaration import dtypes
+from onnx_ops.native import table
+from onnx_ops.native.library import CUSTOM, SOURCES
+from onnx_ops.session.variants import combinations, compile_variants, distinct
 
 from .processes import TESTS
 
@@ -29,12 +29,12 @@ IS_ABSENT, IS_CONSTANT = 1, 2
 
 
 def build(
-    folder, types, own=(), *, compiler="gcc", sanitizers=SANITIZED, links=(), main="harness", cpu=None, level=None
+    folder, types, custom=(), *, compiler="gcc", sanitizers=SANITIZED, links=(), main="harness", cpu=None, level=None
 ):
     """Build the harness with kernels of operators; returns its path, FOLDER/MAIN.
 
     types       {operator: the names of the element types of its kernels}
-    own         operators that are registered as one's own, without kernels
+    custom      operators that are registered as custom ones, without kernels
     sanitizers  the compiler's options, left out if it lacks them
     links       more options of the linker
     main        the file with the main function, or with libFuzzer's
@@ -48,7 +48,7 @@ def build(
     levels, *kernels = write_levels({cpu: objects}, types, folder)
     sanitizers = sanitizers if accepts(compiler, sanitizers) else []
     sources = [*SOURCES.glob("*.c"), *(HARNESS / f"{name}.c" for name in ("mock", "nodes", "stand_in", main))]
-    sources += [levels, write_own(own, folder)]
+    sources += [levels, write_custom(custom, folder)]
     inform = partial(subprocess.run, check=True, cwd=folder)
     inform([compiler, *sanitizers, *FLAGS, f"-I{SOURCES}", f"-I{HARNESS}", "-c", *sources])
     made = [*kernels, *(Path(folder) / f"{source.stem}.o" for source in sources)]
@@ -65,15 +65,15 @@ def accepts(compiler, options=()):
     return subprocess.run(probe, input=b"int main(void) { return 0; }", capture_output=True).returncode == 0
 
 
-def write_own(operators, folder):
-    """Write a C file with the rows of operators, as Python makes them for operators of one's own; returns its path."""
+def write_custom(operators, folder):
+    """Write a C file with the rows of operators, as Python makes them for custom operators; returns its path."""
     writer = TableWriter()
-    rows = [table.operator(operator, list(operator.signatures()), OWN + k) for k, operator in enumerate(operators)]
+    rows = [table.operator(operator, list(operator.signatures()), CUSTOM + k) for k, operator in enumerate(operators)]
     for row in rows:
         row.combination_count = 0  # all in Python, as where there is no Numba
     content = writer.initializer(table.Table(table.array(table.Operator, rows), len(rows)), [None])
     path = Path(folder) / "own.c"
-    path.write_text("\n".join([*writer.lines, f"struct table own_table = {content};\n"]), encoding="utf-8")
+    path.write_text("\n".join([*writer.lines, f"struct table custom_table = {content};\n"]), encoding="utf-8")
     return path
 
 

@@ -6,13 +6,13 @@ import numpy as np
 
 from onnx_ops.operators import OPERATORS, declaration_of
 
-from . import cases, native, own_functions, own_operators
+from . import cases, custom_functions, custom_operators, native
 
 TOPK, ABOVE, COMBINE, WINDOW = (
-    declaration_of(getattr(own_operators, name)) for name in ("topk", "above", "combine", "window")
+    declaration_of(getattr(custom_operators, name)) for name in ("topk", "above", "combine", "window")
 )
-JOIN = declaration_of(own_operators.join)
-BLEND = declaration_of(own_functions.blend)
+JOIN = declaration_of(custom_operators.join)
+BLEND = declaration_of(custom_functions.blend)
 IN_PYTHON = [JOIN, *(replace(o, name=f"Plain{o.name}") for o in (TOPK, ABOVE, WINDOW))]
 WITH_KERNELS = [TOPK, ABOVE, COMBINE, WINDOW, BLEND]
 TYPES = {o: ["float32"] for o in OPERATORS} | {o: ["float16", "float32", "int16"] for o in WITH_KERNELS}
@@ -23,7 +23,7 @@ MOST_STRINGS = 64  # in a tensor: a life takes a call for each, and there is a l
 X = np.random.default_rng(0).standard_normal((2, 5)).astype(np.float32)
 HALVES = X.astype(np.float16)
 TEXTS = np.array(["", "a", "longer than fifteen bytes"], object)
-OWN = {
+CUSTOM = {
     "topk": (TOPK, [X, np.array([2]), None], {}),
     "topk_of_halves": (TOPK, [HALVES, np.array([2]), HALVES[0]], {"scale": -0.5}),
     "topk_refuses": (TOPK, [X, np.array([6])], {"axes": [-1]}),
@@ -94,7 +94,7 @@ def others(operator, arrays):
 
 def descriptions(most=None):
     """{name: description} of cases, at most so many of each operator, of user-defined operators and refused nodes."""
-    content = {name: native.described(*parts) for name, parts in OWN.items()}
+    content = {name: native.described(*parts) for name, parts in CUSTOM.items()}
     for operator, table in tables().items():
         drawn = []
         for k, (name, inputs, attributes) in enumerate(table):

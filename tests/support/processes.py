@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent.parent
+FOLDERS = sorted({TESTS, *(path.parent for path in TESTS.glob("*/test_*.py"))})  # where tests are
 SCRIPTS = TESTS.parent / "scripts"
 
 
 def environment(*folders, **more):
-    """The environment of a process that finds modules in these folders, in tests/ and scripts/, and where this does."""
-    paths = [*map(str, (*folders, TESTS, SCRIPTS)), *filter(None, [os.environ.get("PYTHONPATH")])]
+    """The environment of a process that finds modules in these folders, in FOLDERS, scripts/, and where this does."""
+    paths = [*map(str, (*folders, *FOLDERS, SCRIPTS)), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **more}
 
 

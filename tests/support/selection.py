@@ -2,7 +2,7 @@
 
 import pytest
 
-from onnx_ops.runtime import library
+from onnx_ops.native import library
 from support.backends import ABSENT, HAVE_EXTENSIONS
 
 # Each type represents those whose kernels are written alike: one width of floats or integers represents all.
@@ -14,7 +14,7 @@ def is_representative(op_type, dtype, grid_dtype="float32"):
     """Whether an operator's kernels for these types represent others, which differ from them in widths only.
 
     float16 differs from float32, and bfloat16 from float16, by conversions alone, which
-    tests/test_elements.py compares for every value.
+    tests/compiler/test_elements.py compares for every value.
     """
     if library.is_complete():  # then nothing is compiled, and every run has all types
         return True

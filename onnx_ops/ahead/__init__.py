@@ -1,0 +1,1 @@
+"""Compiling ahead of time: into a library, or into the cache."""

@@ -1,0 +1,324 @@
+"""Building a shared library of the operators, for ONNX Runtime in any process, with or without Python."""
+
+import ctypes as C
+import logging
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ..declaration.errors import OpError
+from ..declaration.jit import numba_obstacle
+from ..native import table
+from ..native.library import SOURCES
+from ..native.threads import check_count
+from ..session import variants
+from ..session.variants import Variant
+from ..system import NAME as THIS
+from ..system import available_cpus, digest_of_sources, is_loaded
+from ..system.files import named, staged_file
+
+FLAGS = ["-std=c11", "-O2", "-shared", "-fvisibility=hidden", "-DONNX_OPS_AHEAD", "-s"]
+
+
+@dataclass(frozen=True)
+class System:
+    """How a library is linked for a system: the flags, ziglang's name of it, a macro that only its C compilers have."""
+
+    flags: Sequence[str]
+    zig: str
+    macro: str
+
+
+# ONNX Runtime unloads the library with its last session, which would lose what the library has allocated: nodelete
+# keeps it. For Windows and macOS the library itself does so (native/machine.c). A DLL takes what it needs of the
+# compiler's libraries into itself: variables of threads are in libgcc, which in some mingw needs a library of threads.
+SYSTEMS = {
+    "linux": System(["-fPIC", "-Wl,-z,nodelete", "-Wl,--no-undefined"], "{}-linux-gnu.2.28", "__ELF__"),
+    "windows": System(["-static", "-Wl,--no-undefined"], "{}-windows-gnu", "_WIN32"),
+    "macos": System(["-fPIC", "-Wl,-install_name,@rpath/{name}"], "{}-macos.11.0", "__APPLE__"),
+}
+log = logging.getLogger("onnx_ops")
+UNDEFINED = re.compile(r"undefined reference to [`'](\w+)")  # in a linker's errors
+UNSAFE = re.compile(rb"[^ !#-\[\]-~]|\?")  # bytes that a C string states by number: "??" may begin a trigraph
+
+
+def build(
+    output: "str | os.PathLike[str]",
+    *,
+    operators: Iterable[Any] | None = None,
+    dtypes: Collection[str] | None = None,
+    cpus: Iterable[str] | None = None,
+    system: str | None = None,
+    jobs: int | None = None,
+    progress: Callable[[str, int, int], object] | None = None,
+) -> list[str]:
+    """Write a library with operators, for ONNX Runtime in any language.
+
+    A host loads it by `register_custom_ops_library`. Kernels in the cache are
+    linked without being compiled again. For another system or architecture, the
+    C compiler is the package ziglang, or a cross compiler.
+
+    Parameters
+    ----------
+    output : path
+        The library's file. An old one stays until the new one is complete.
+    operators : iterable of str or custom operators, optional
+        Names as in models, such as "GridSample", and custom operators with a
+        kernel. Default: all of this package.
+    dtypes : collection of str, optional
+        Element types of the tensors, such as "float32": all combinations of
+        these. Default: all.
+    cpus : iterable of str, optional
+        "x86-64-v2", "x86-64-v3", "x86-64-v4", "sapphirerapids" or "armv8-a".
+        The library has code for each of these, and runs the newest that the CPU
+        supports. Default: all of this machine's architecture.
+    system : {"linux", "windows", "macos"}, optional
+        The system that loads the library. Default: this one.
+    jobs : int, optional
+        Number of processes that compile side by side. Default: the number of
+        CPUs.
+    progress : callable, optional
+        Called before each kernel with (its name, its index, the number of
+        kernels).
+
+    Returns
+    -------
+    list of str
+        The CPUs that the library has code for, the oldest first.
+
+    Raises
+    ------
+    OpError
+        Numba or a C compiler is missing, an operator has no kernel, or the file
+        can't be written.
+
+    Examples
+    --------
+    >>> cpus = onnx_ops.build("libonnx_ops.so", operators=["Im2Col"], dtypes=["float32"])
+    >>> import onnxruntime as ort
+    >>> ort.SessionOptions().register_custom_ops_library("./libonnx_ops.so")
+    """
+    check_count("jobs", jobs)
+    if obstacle := numba_obstacle():
+        raise OpError(None, None, obstacle, "onnx_ops")
+    from ..compiler import target
+    from ..compiler.cpu_levels import LEVELS
+
+    cpus = list(cpus or [name for name, (kind, *_) in LEVELS.items() if kind == target.architecture()])
+    cpus.sort(key=lambda cpu: list(LEVELS).index(cpu) if cpu in LEVELS else -1)
+    system = system or THIS
+    architectures = {target.level(cpu, system).triple.partition("-")[0] for cpu in cpus}
+    if len(architectures) != 1:
+        raise OpError("cpu", ", ".join(cpus), "must be of one architecture", "onnx_ops")
+    (architecture,) = architectures
+    compiler = c_compiler(system, architecture)
+    matches = variants.asked_for(operators, dtypes, variants.TYPES)
+    requested, declarations = variants.distinct(matches), list(dict.fromkeys(variant.operator for variant in matches))
+    objects = {}
+    for k, cpu in enumerate(cpus):
+
+        def report(name: str, index: int, total: int, k: int = k, cpu: str = cpu) -> None:
+            if progress:
+                progress(f"{cpu}: {name}", k * total + index, len(cpus) * total)
+
+        by_name = variants.compile_variants(requested, jobs or len(available_cpus()), report, (cpu, system))
+        objects[cpu] = {requested[name].key: functions for name, functions in by_name.items()}
+    if is_loaded(output):
+        log.warning("onnx_ops: %s is loaded here: at that path, this process goes on to find the old one", output)
+    try:
+        with TemporaryDirectory() as folder, named(folder):
+            link(compiler, system, architecture, objects, declarations, Path(folder), Path(output))
+    except OSError as error:
+        rule = f"can't be written: {error.strerror}: {error.filename}"
+        raise OpError("output", repr(str(output)), rule, "onnx_ops") from error
+    return cpus
+
+
+def c_compiler(system, architecture):
+    """The command of a C compiler for a system and architecture: the program and its arguments. Raises OpError.
+
+    It is what the variable CC names, or a compiler of this machine, or that of the package ziglang, which has all.
+    """
+    from ..compiler import target
+
+    if cc := shlex.split(os.environ.get("CC", "")):
+        names = cc[:1]
+    elif (system, architecture) == (THIS, target.architecture()):
+        names = ["cc", "gcc", "clang"]
+    else:
+        kind = {"linux": "linux-gnu", "windows": "w64-mingw32"}.get(system)
+        names = [f"{architecture}-{kind}-gcc"] if kind else []
+    for name in names:
+        if shutil.which(name):
+            return [name, *cc[1:]]
+    if not cc and find_spec("ziglang"):
+        return ziglang(system, architecture)
+    called = f"there is no C compiler called {' or '.join(names)}; " if names else ""
+    rule = f"{called}install one, or the package ziglang, or name another in the variable CC"
+    raise OpError(None, None, f"for {system} on {architecture}: {rule}", "onnx_ops")
+
+
+def ziglang(system, architecture):
+    """The command of ziglang's C compiler for a system and architecture, if there is this package.
+
+    It names the package's program, as `python -m ziglang` looks into the current folder first.
+    """
+    package = find_spec("ziglang")
+    assert package is not None, "there is no package ziglang"
+    assert package.origin is not None  # it has an __init__.py
+    return [str(Path(package.origin).with_name("zig")), "cc", "-target", SYSTEMS[system].zig.format(architecture)]
+
+
+def link(compiler, system, architecture, objects, operators, folder, output):
+    """Write the library: the C sources, the operators' table for each CPU, and the compiled functions.
+
+    compiler   the C compiler's command
+    objects    {cpu: {key of a variant: what `Variant.compile` returns}}
+    folder     for files that are needed on the way
+    """
+    # Linkers take objects of other systems, too, and would write a library that nothing can load.
+    check = "".join(
+        f'#ifndef {macro}\n#error "the C compiler is for another system or architecture"\n#endif\n'
+        for macro in (SYSTEMS[system].macro, f"__{architecture}__")
+    )
+    files = write_levels(objects, operators, folder, check)
+    made = folder / output.name  # linkers may write more files beside it
+    flags = [flag.replace("{name}", output.name) for flag in SYSTEMS[system].flags]
+    command = [*compiler, *flags, *FLAGS]  # ziglang makes an archive of -static after -shared
+    command += [f"-DONNX_OPS_SOURCES={digest_of_sources(SOURCES)}", f"-I{SOURCES}", *sorted(SOURCES.glob("*.c"))]
+    command += [*files, "-lm"]
+    with staged_file(output) as place:
+        command += ["-o", made]
+        process = subprocess.run(list(map(str, command)), capture_output=True, text=True, errors="replace")
+        if process.returncode or not made.exists():
+            if undefined := sorted(set(UNDEFINED.findall(process.stderr))):
+                rule = f"a kernel calls {', '.join(undefined)}, which can't be linked; write it otherwise"
+                raise OpError(None, None, rule, "onnx_ops")
+            output_lines = [line for line in process.stderr.splitlines() if "ld returned" not in line]
+            lines = [line for line in output_lines if "error:" in line] or output_lines
+            cause = " ".join(lines[:3]) or f"it ends with exit code {process.returncode} and says nothing"
+            rule = f"for {system} on {architecture}: {shlex.join(compiler)} can't build the library: {cause}"
+            raise OpError(None, None, rule, "onnx_ops")
+        shutil.move(made, place)
+
+
+def write_levels(objects, operators, folder, check=""):
+    """Write the operators' table for each CPU as a C file, and the object files of its functions; returns the paths.
+
+    objects  as for `link`
+    check    C code to begin with
+    """
+    from ..compiler.cache import object_in
+
+    files, tables = [folder / "levels.c"], TableWriter()
+    for cpu, by_key in objects.items():
+        for symbol, path in {each for functions in by_key.values() for each in functions}:
+            files.append(folder / f"{symbol}.o")
+            files[-1].write_bytes(object_in(path))
+        tables.add_level(cpu, operators, by_key)
+    files[0].write_text(check + tables.source(), encoding="utf-8")
+    return files
+
+
+class TableWriter:
+    """Writes C code with a table for each CPU, from the structures of table.py. Each pointer becomes a named array."""
+
+    def __init__(self):
+        self.lines, self.names = ['#include "library.h"\n'], 0
+        self.levels: list[str] = []
+
+    def add_level(self, cpu, operators, by_key):
+        """Add the table of these operators for a CPU, with the functions that were compiled for it (see `link`)."""
+        # In the structures, a function pointer holds its symbol's position in this list.
+        symbols: list[str | None] = [None]
+        rows: list[Any] = []
+
+        def pointer(symbol, kind):
+            if symbol not in symbols:
+                symbols.append(symbol)
+                self.lines.append(f"extern {kind}_function {symbol};")
+            return symbols.index(symbol)
+
+        for operator in operators:
+            plans, infer, signatures = {}, None, []  # plans: {combination of ranks: symbol of the plan}
+            for signature in operator.signatures():
+                kernels = {}
+                for position in operator.positions:
+                    variant = Variant(operator, position, signature)
+                    if variant.is_possible and (each := by_key.get(variant.key)):
+                        *earlier, (plan, _), (kernels[position], _) = each
+                        plans[position // len(operator.kernels)] = plan
+                        infer = earlier[0][0] if earlier else None
+                if kernels or ("string" in signature.values() and not operator.has_ranks):
+                    signatures.append((signature, kernels))
+            if plans:
+                row = table.operator(operator, [signature for signature, _ in signatures], len(rows))
+                row.infer = pointer(infer, "shapes") if infer else 0
+                for k, plan in plans.items():
+                    row.plans[k] = pointer(plan, "shapes")
+                for overload, (_, kernels) in enumerate(signatures):
+                    for k, symbol in kernels.items():
+                        row.overloads[overload].kernels[k] = pointer(symbol, "kernel")
+                rows.append(row)
+        filled = table.Table(table.array(table.Operator, rows), len(rows))
+        self.levels.append(f'{{"{cpu}", {self.initializer(filled, symbols)}}}')
+
+    def source(self):
+        """The content of the C file, in which the newest CPU comes first."""
+        levels = ",\n".join([*reversed(self.levels), "{0}"])
+        levels = f"const struct level onnx_ops_levels[] = {{\n{levels}}};\n"
+        return "\n".join([*self.lines, levels])
+
+    def initializer(self, value, symbols):
+        """The C initializer of a structure, array or value."""
+        if isinstance(value, C.Structure):
+            fields = []
+            for name, kind in value._fields_:
+                member = getattr(value, name)
+                if isinstance(member, C._Pointer):
+                    count = getattr(value, f"{name[:-1]}_count") * (2 if name == "terms" else 1)
+                    fields.append(self.array(kind._type_, name, [member[k] for k in range(count)], symbols))
+                elif kind is table.POINTER:
+                    fields.append(symbols[member or 0] or "0")
+                else:
+                    fields.append(self.initializer(member, symbols))
+            return f"{{{', '.join(fields)}}}"
+        if isinstance(value, C.Array):
+            if value._type_ is table.POINTER:
+                return f"{{{', '.join(symbols[member or 0] or '0' for member in value)}}}"
+            return f"{{{', '.join(self.initializer(member, symbols) for member in value)}}}"
+        if value is None:
+            return "0"
+        if isinstance(value, bytes):
+            text = UNSAFE.sub(lambda byte: b"\\%03o" % byte[0][0], value)
+            return f'"{text.decode()}"'
+        return f"{value}LL" if value > -(2**63) else "INT64_MIN"
+
+    def array(self, kind, field, items, symbols):
+        """Define a C array of the items, which are those of a structure's field; returns the array's name."""
+        if not items:
+            return "0"
+        self.names += 1
+        name = f"array_{self.names}"
+        if kind is table.POINTER:  # of functions
+            content, declared = ", ".join(symbols[item or 0] or "0" for item in items), FUNCTIONS[field]
+        else:
+            content = ", ".join(self.initializer(item, symbols) for item in items)
+            declared = SCALARS.get(kind) or f"struct {STRUCTURES[kind]} "
+        self.lines.append(f"static {declared}{name}[] = {{{content}}};")
+        return name
+
+
+STRUCTURES = {
+    table.Attribute: "attribute", table.Input: "input", table.Overload: "overload", table.Operator: "op",
+}  # fmt: skip
+SCALARS = {table.TEXT: "const char *const ", table.NUMBER: "const int64_t "}
+FUNCTIONS = {"kernels": "kernel_function *", "plans": "shapes_function *"}

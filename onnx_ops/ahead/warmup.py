@@ -1,0 +1,110 @@
+"""Compiles kernels ahead, so that no session has to."""
+
+import os
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, TypeAlias
+
+from .. import operators as every
+from ..declaration.dtypes import FLOATS
+from ..declaration.errors import OpError
+from ..declaration.jit import numba_obstacle
+from ..model.files import USE_ONNX, is_lowered, is_ort_format
+from ..native import library
+from ..native.threads import check_count
+from ..session import registration, variants
+from ..session.runner import open_session
+from ..system import available_cpus
+
+_Model: TypeAlias = "str | os.PathLike[str] | bytes"
+
+
+def warmup(
+    operators: Iterable[Any] | None = None,
+    dtypes: Collection[str] | None = None,
+    *,
+    models: "_Model | Collection[_Model] | None" = None,
+    jobs: int | None = 1,
+    progress: Callable[[str, int, int], object] | None = None,
+) -> int:
+    """Compile the kernels that sessions would compile, and keep them on disk.
+
+    Kernels that are kept already, or are in the library, are not compiled
+    again.
+
+    Parameters
+    ----------
+    operators : iterable of str or custom operators, optional
+        Names as in models, such as "GridSample", and custom operators. Default:
+        all of this package.
+    dtypes : collection of str, optional
+        Element types of the tensors, such as "float32": every combination of
+        these. Default: the floating-point types, which takes some minutes.
+    models : path, bytes, or collection of these, optional
+        Compile only what sessions of these models compile. Then `dtypes` is not
+        allowed, and `operators` are the custom operators of these models.
+    jobs : int or None, default 1
+        Number of processes that compile side by side. None: the number of CPUs.
+    progress : callable, optional
+        Called before each kernel with (its name, its index, the number of
+        kernels).
+
+    Returns
+    -------
+    int
+        The number of kernels.
+
+    Raises
+    ------
+    OpError
+        There is nothing to compile, a kernel can't be compiled or kept, or
+        arguments exclude each other.
+
+    Examples
+    --------
+    >>> count = onnx_ops.warmup(models=["model.onnx"])
+    """
+    check_count("jobs", jobs)
+    if models is None:
+        needed = variants.distinct(variants.asked_for(operators, dtypes, FLOATS))
+    else:
+        custom = every.as_list(operators or ())
+        if dtypes is not None or any(isinstance(each, str) for each in custom):
+            raise OpError("models", "given", "can't be combined with names of operators or with dtypes", "onnx_ops")
+        needed = needed_by([models] if isinstance(models, str | bytes | os.PathLike) else models, custom)
+    missing = {name: variant for name, variant in needed.items() if not library.functions(*variant)}
+    if missing and (obstacle := numba_obstacle()):
+        raise OpError(None, None, obstacle, "onnx_ops")
+    variants.compile_variants(missing, jobs or len(available_cpus()), progress)
+    return len(needed)
+
+
+def needed_by(models, custom=()):
+    """{name: variant} for the variants that sessions of these models compile.
+
+    Only ONNX Runtime knows which nodes its optimizations leave of a model, and the type of each tensor. So this makes
+    a session of each model, which compiles nothing. As for any session, ONNX Runtime loads the model's weights and
+    computes what is constant in it.
+    """
+    found = []
+    for model in models:
+        title = _title(model)
+        if is_ort_format(model):
+            raise OpError("models", title, USE_ONNX, "onnx_ops")
+        if is_lowered(model):
+            rule = "has nodes that onnx_ops.lower made, whose types are known only when they run"
+            raise OpError("models", title, f"{rule}; give operators and dtypes instead", "onnx_ops")
+        with variants.silence(), registration.survey() as needed:
+            try:
+                open_session(model, operators=custom)
+            except OpError:
+                raise
+            except Exception as error:
+                raise OpError("models", title, f"no session can be made of it: {error}", "onnx_ops") from error
+        found += needed
+    if not found:
+        raise OpError("models", ", ".join(map(_title, models)), "have no nodes with kernels of onnx_ops", "onnx_ops")
+    return variants.distinct(found)
+
+
+def _title(model):
+    return repr("(bytes)" if isinstance(model, bytes) else os.fspath(model))

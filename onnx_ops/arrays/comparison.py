@@ -1,0 +1,75 @@
+"""How far arrays are off from what they should be."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..declaration import dtypes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# For whole models, relative to the largest expected value. Other types must be equal.
+TOLERANCES = {
+    "float16": 2**-9, "bfloat16": 2**-6, "float32": 1e-4, "float64": 1e-7, "complex64": 1e-4, "complex128": 1e-7,
+}  # fmt: skip
+ANY_TYPE = 0.01  # the tolerance of `is_nearly`, and the share of elements that may exceed it
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The result of a comparison.
+
+    largest  the largest difference, in the unit of the values; for strings and booleans, how many differ
+    allowed  the largest one that is allowed
+    problem  why the arrays cannot be compared by numbers, or ""
+    wrong    which elements are further off than allowed, among them infinities and NaNs in other places
+    """
+
+    largest: float
+    allowed: float
+    problem: str = ""
+    wrong: "NDArray[Any]" = field(default_factory=lambda: np.array(True), compare=False)
+
+    @property
+    def ok(self) -> bool:
+        return not self.wrong.any()
+
+
+def difference(
+    actual: "NDArray[Any]", expected: "NDArray[Any]", tolerances: Mapping[str, float] = TOLERANCES
+) -> Difference:
+    """Compare two arrays.
+
+    tolerances  {element type: how far off a value may be, relative to the largest expected one}; else values are equal
+    """
+    if actual.shape != expected.shape:
+        return Difference(np.inf, 0, f"shape {list(actual.shape)} instead of {list(expected.shape)}")
+    name = dtypes.name_of(expected)
+    if dtypes.name_of(actual) != name:
+        return Difference(np.inf, 0, f"{dtypes.name_of(actual)} instead of {name}")
+    differs = np.asarray(actual != expected)
+    if expected.dtype.kind in "OUSb":
+        return Difference(int(np.count_nonzero(differs)), 0, wrong=differs)
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    actual, expected = actual.astype(wide), expected.astype(wide)
+    differs &= ~(np.isnan(actual) & np.isnan(expected))
+    with np.errstate(all="ignore"):
+        distance = np.where(differs, np.abs(actual - expected), 0)
+    distance[np.isnan(distance)] = np.inf
+    if name in dtypes.INTEGERS:
+        distance[differs] = np.maximum(distance[differs], 1)  # large ones are rounded here
+    scale = float(np.abs(expected[np.isfinite(expected)]).max(initial=0))
+    allowed = tolerances[name] * scale if name in tolerances else 0
+    largest = float(distance.max(initial=0))
+    problem = "infinities or NaNs in other places" if np.isinf(largest) else ""
+    largest = int(largest) if name in dtypes.INTEGERS else largest
+    return Difference(largest, allowed, problem, distance > allowed)
+
+
+def is_nearly(actual: "NDArray[Any]", expected: "NDArray[Any]") -> bool:
+    """Return whether arrays differ by rounding only, which may change integers, strings and booleans, too."""
+    wrong = difference(actual, expected, dict.fromkeys(dtypes.TABLE, ANY_TYPE)).wrong
+    return bool(np.count_nonzero(wrong) <= ANY_TYPE * wrong.size)

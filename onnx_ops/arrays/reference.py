@@ -1,0 +1,73 @@
+"""The declared operators for onnx's own evaluator, in plain NumPy: slow, and written to be read.
+
+onnx.reference.ReferenceEvaluator(model, new_ops=onnx_ops.reference_ops()).run(None, inputs)
+"""
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import onnx
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+
+from ..model.schemas import reference_op
+from ..operators import available
+from ..processes.operator_files import python_ops
+
+
+def reference_ops(operators: Iterable[Any] = ()) -> list[type[OpRun]]:
+    """Return the operators for onnx's ReferenceEvaluator, in plain NumPy.
+
+    They sum in float64 and return the input's type. They are slow, and written
+    to be read. There are also classes for the Python operators of
+    onnxruntime-extensions in files that the command line has opened.
+
+    Parameters
+    ----------
+    operators : iterable of custom operators
+        Custom operators to include.
+
+    Returns
+    -------
+    list of type
+        A subclass of `onnx.reference.op_run.OpRun` for each operator. Its
+        evaluation raises OpError where the operator refuses a value.
+
+    Examples
+    --------
+    >>> from onnx.reference import ReferenceEvaluator
+    >>> evaluator = ReferenceEvaluator("model.onnx", new_ops=onnx_ops.reference_ops())
+    >>> (y,) = evaluator.run(None, {"image": np.zeros((1, 3, 144, 192), np.float32)})
+    """
+    of_extensions = [python_op(domain, name, op) for (domain, name), op in python_ops().items()]
+    return [reference_op(operator) for operator in available(operators).values()] + of_extensions
+
+
+class Evaluator:
+    """A model (path, bytes or ModelProto) as a function from {input: array} to {output: array}, by onnx's evaluator.
+
+    inputs     the names of the inputs that have no default
+    operators  more operators, custom ones
+    """
+
+    def __init__(self, model, operators=()):
+        model = onnx.load(model, "protobuf") if isinstance(model, str | os.PathLike) else model
+        self._evaluator = ReferenceEvaluator(model, new_ops=reference_ops(operators))
+        proto = self._evaluator.proto_
+        defaults = {tensor.name for tensor in proto.graph.initializer}
+        self.inputs = [value.name for value in proto.graph.input if value.name not in defaults]
+
+    def __call__(self, feeds):
+        outputs: Any = self._evaluator.run(None, dict(feeds))
+        return dict(zip(self._evaluator.output_names, outputs, strict=True))
+
+
+def python_op(domain, name, op):
+    """Return the class of a Python operator of onnxruntime-extensions."""
+
+    def compute_outputs(self, *inputs, **attributes):
+        outputs = op(*inputs, **attributes)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
+
+    return type(name, (OpRun,), {"op_domain": domain, "op_schema": None, "_run": compute_outputs})

@@ -1,0 +1,304 @@
+"""`onnx_ops.check`: compare every way to run a custom operator with its body in NumPy."""
+
+import itertools
+import logging
+import math
+from collections.abc import Iterable, Sequence
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from ..arrays.comparison import difference
+from ..arrays.reference import Evaluator
+from ..declaration import dtypes, plain
+from ..declaration.errors import OpError
+from ..declaration.jit import numba_obstacle
+from ..declaration.limits import ABSENT
+from ..model.nodes import model_nodes
+from ..model.schemas import node_attribute, register_schemas
+from ..native.execute import as_array, compute, way_of
+from ..operators import declaration_of
+from ..session.runner import open_session
+from ..session.session import extensions
+
+TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-12}  # relative to the largest value
+LARGEST = 2**20  # elements of an input in which extremes are tried
+OPSET = 18  # version of ai.onnx in models of an operator of another domain: every ONNX Runtime knows it
+log = logging.getLogger("onnx_ops")
+
+
+def check(
+    operator: Any,
+    cases: Iterable[Sequence[Any]],
+    *,
+    tolerances: dict[str, float] | None = None,
+    extremes: bool = True,
+) -> int:
+    """Compare every way to run a custom operator with its function in NumPy.
+
+    All element types are tried. The ways are: the function, on one thread and
+    on two, with its loop cut into several numbers of tiles; sessions of both
+    backends, of models with fixed and open sizes; onnx's evaluator; onnx's
+    inference of types and shapes; if torch is installed, PyTorch's operator and
+    its fake kernel. All of them must refuse what the function or the rule
+    refuses by `onnx_ops.require`, with the same message. Any other exception is
+    a failure, except for extremes.
+
+    Parameters
+    ----------
+    operator : CustomOperator
+        The operator.
+    cases : iterable of tuple
+        Each case is one flat tuple of inputs, as for a call, with a dict of
+        attributes at the end if there are any: `[(x, k, {"factor": 2.0})]`.
+        Inputs of a type variable are converted to each of its types in turn.
+    tolerances : dict, optional
+        {element type: error allowed, relative to the output's largest value}.
+    extremes : bool, default True
+        If true, also try inputs with infinities, NaN, the largest and the
+        smallest numbers, and empty inputs.
+
+    Returns
+    -------
+    int
+        The number of results compared, without refusals.
+
+    Raises
+    ------
+    AssertionError
+        Results differ, nothing was compared, or no case has the ranks that the
+        kernel is compiled for.
+
+    Examples
+    --------
+    >>> @onnx_ops.operator("my.domain::Negate", inputs="x: T", outputs="y: T", types={"T": ["float32"]})
+    ... def negate(x):
+    ...     return -x
+    >>> count = onnx_ops.check(negate, [(np.arange(4, dtype=np.float32),)])
+    """
+    function = declaration_of(operator)
+    tolerances = TOLERANCES | (tolerances or {})
+    register_schemas([function])
+    compared, is_kernel_used = 0, False
+    for case in cases:
+        if not isinstance(case, tuple | list):
+            raise TypeError(f"cases: each must be a tuple of inputs, such as (x, k), not {type(case).__name__}")
+        *inputs, attributes = case if case and isinstance(case[-1], dict) else (*case, {})
+        for arrays, are_extreme in variations(function, [as_array(each) for each in inputs], extremes):
+            compared += compare(function, arrays, attributes, tolerances, are_extreme)
+        ranks = [ABSENT if each is None else np.ndim(each) for each in function.padded(inputs)]
+        is_kernel_used |= function.position(function.choice(function.values(attributes)), ranks) is not None
+    assert compared, f"{function.title}: nothing was compared, as there were no cases, or all were refused"
+    rule = "no case has the ranks that the kernel is compiled for, which are those of `ranks`, or 1"
+    assert is_kernel_used or not function.kernels, f"{function.title}: {rule}"
+    return compared
+
+
+def variations(function, arrays, extremes):
+    """Yield (inputs, whether they are extreme): all combinations of element types, as given and with extreme values."""
+    inputs = function.each_input(len(arrays))
+    variables = {i.type: function.types[i.type] for i, a in zip(inputs, arrays, strict=True) if a is not None}
+    for names in itertools.product(*variables.values()):
+        kinds = {v: dtypes.TABLE[name].numpy for v, name in zip(variables, names, strict=True)}
+        typed = [a if a is None else a.astype(kinds[i.type]) for i, a in zip(inputs, arrays, strict=True)]
+        yield typed, False
+        if not extremes:
+            continue
+        for k, (i, array) in enumerate(zip(inputs, typed, strict=True)):
+            if array is not None and array.dtype.kind in "iufV" and 0 < array.size <= LARGEST and not i.values:
+                yield [*typed[:k], extreme(array), *typed[k + 1 :]], True
+        pairs = zip(inputs, typed, strict=True)
+        yield [a[:0] if a is not None and a.ndim and not i.values else a for i, a in pairs], True
+
+
+def extreme(array):
+    """Return the array with half of its elements replaced by extreme values."""
+    if array.dtype.kind in "iu":
+        integers = np.iinfo(array.dtype)
+        extremes: list[Any] = [integers.min, integers.max, 0]
+    else:
+        import ml_dtypes
+
+        info = ml_dtypes.finfo(array.dtype)
+        extremes = [np.nan, np.inf, -np.inf, info.max, -float(info.max), info.smallest_subnormal, -0.0]
+    flat = array.reshape(-1).copy()
+    positions = np.random.default_rng(0).permutation(flat.size)[: max(flat.size // 2, 1)]
+    flat[positions] = np.resize(np.array(extremes, object), positions.size).astype(array.dtype)
+    return flat.reshape(array.shape)
+
+
+def compare(function, arrays, attributes, tolerances, are_extreme):
+    """Compare all ways for these inputs; returns how many results were compared."""
+    values = function.values(attributes)
+    shared = way_of(function, values, function.padded(arrays))
+    body_outputs = outcome(lambda: plain.compute(function, values, function.padded(arrays), shared.types))
+    if isinstance(body_outputs, Failure):
+        where = f"{function.title}, {described(arrays, attributes)}"
+        assert are_extreme, f"{where}: the function in NumPy fails: {body_outputs}"
+        return 0  # a body may fail on extremes: no rule says what must happen then
+    compared = 0
+    for way, compute_outputs in ways(function, arrays, attributes, values, shared.signature, body_outputs):
+        outputs = outcome(compute_outputs)
+        where = f"{function.title}, {way}, {described(arrays, attributes)}{' with extremes' * are_extreme}"
+        if isinstance(body_outputs, str) or isinstance(outputs, str):
+            assert outputs == body_outputs, (
+                f"{where}: {verdict(outputs)}, but the function in NumPy: {verdict(body_outputs)}"
+            )
+            continue
+        for o, a, b in zip(function.outputs, outputs, body_outputs, strict=True):
+            if problem := problem_of(a, b, tolerances):
+                raise AssertionError(f"{where}: {o.name} {problem}")
+        compared += 1
+    return compared
+
+
+class Failure(str):
+    """The text of an exception that isn't a refusal."""
+
+
+def outcome(function):
+    """Return what a function returns, or the text of the OpError that it raises, without the node's name."""
+    with np.errstate(all="ignore"):
+        try:
+            return function()
+        except OpError as error:
+            return f"{error.argument} = {error.value}: {error.rule}" if error.argument else Failure(error.rule)
+
+
+def verdict(outputs):
+    return f"refuses: {outputs}" if isinstance(outputs, str) else "computes it"
+
+
+def described(arrays, attributes):
+    kinds = [None if a is None else f"{dtypes.name_of(a)} {list(a.shape)}" for a in arrays]
+    return ", ".join([*map(str, kinds), *(f"{name} = {value}" for name, value in attributes.items())])
+
+
+def ways(function, arrays, attributes, values, signature, body_outputs):
+    """Yield (name, function that computes the outputs) of each way to run the operator here."""
+    padded = function.padded(arrays)
+    for threads, tiles in ((1, 1), (1, 3), (2, 64)):
+        call = partial(compute, function, values, padded, threads, garbage, tiles)
+        yield f"function, threads={threads}, tiles={tiles}", call
+    are_lists = all(a is None or a.ndim == 1 or not i.values for i, a in zip(function.inputs, padded, strict=False))
+    if are_lists and has_torch(function):  # PyTorch has lists in place of vectors whose values the rule gets
+        from ..export.torch_operators import compute_by_torch
+
+        yield "PyTorch", lambda: compute_by_torch(function, arrays, attributes)
+    if any(t == "bfloat16" for t in signature.values()):  # ONNX Runtime's Python has no arrays of that type
+        return
+    models = [node_model(function, arrays, attributes, signature, is_open) for is_open in (False, True)]
+    fixed_model, open_model = models
+    feeds = {f"input_{k}": a for k, a in enumerate(arrays) if a is not None}
+
+    def in_session(model, backend, threads):
+        session = open_session(model.SerializeToString(), backend, threads=threads, operators=[function])
+        return session.run(None, feeds)
+
+    for name, model in zip(("fixed", "open"), models, strict=True):
+        yield f"native session, {name} sizes", partial(in_session, model, "native", 1 + (model is open_model))
+    if function.kernels and numba_obstacle() is None and has_extensions(function):
+        yield "extensions session", without_log(lambda: in_session(open_model, "extensions", 1))
+    if not isinstance(body_outputs, str):
+        yield "onnx's evaluator", lambda: [*Evaluator(open_model, [function])(feeds).values()]
+        yield "onnx's inference", lambda: check_inference(fixed_model, body_outputs)
+
+
+def without_log(function):
+    """Return the function with its refusals in its exceptions alone: the extensions backend logs each, too."""
+
+    def call():
+        was_disabled, log.disabled = log.disabled, True
+        try:
+            return function()
+        finally:
+            log.disabled = was_disabled
+
+    return call
+
+
+def garbage(shape, dtype):
+    """Return an array of bytes that no kernel computes, so that elements that it doesn't write show."""
+    kind = np.dtype(dtype)
+    return np.full(math.prod(np.atleast_1d(shape)) * kind.itemsize, 0xA5, np.uint8).view(kind).reshape(shape)
+
+
+def has_extensions(function):
+    """Return whether onnxruntime-extensions is installed and can run the operator."""
+    try:
+        extensions().declare(function)
+    except OpError:
+        return False
+    return True
+
+
+def has_torch(function):
+    """Return whether torch is installed and can have the operator."""
+    if find_spec("torch") is None:
+        return False
+    from ..export.torch_operators import torch_operator
+
+    try:
+        torch_operator(function)
+    except OpError:
+        return False
+    return True
+
+
+def check_inference(model, outputs):
+    """Compare the types and shapes that onnx infers with the outputs; returns the outputs."""
+    (node,) = model_nodes(model)
+    del model.graph.output[:]
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in node.output)
+    inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True).graph.output
+    for value, array in zip(inferred, outputs, strict=True):
+        kind = value.type.tensor_type
+        assert kind.elem_type == dtypes.TABLE[dtypes.name_of(array)].onnx, f"onnx infers another type of {value.name}"
+        dims = [
+            d.dim_value if d.HasField("dim_value") else n for d, n in zip(kind.shape.dim, array.shape, strict=False)
+        ]
+        assert not kind.HasField("shape") or dims == list(array.shape), f"onnx infers {dims} for {value.name}"
+    return outputs
+
+
+def node_model(function, arrays, attributes, signature, is_open):
+    """Return a model of one node of the operator, whose inputs have these shapes or open ones."""
+    names = ["" if a is None else f"input_{k}" for k, a in enumerate(arrays)]
+    attributes_by_name = {a.name: a for a in function.attributes}
+    node = helper.make_node(function.name, names, [o.name for o in function.outputs], domain=function.domain)
+    node.attribute.extend(node_attribute(attributes_by_name[name], v) for name, v in attributes.items())
+    inputs = [
+        helper.make_tensor_value_info(
+            name, dtypes.TABLE[dtypes.name_of(a)].onnx, [None] * a.ndim if is_open else a.shape
+        )
+        for name, a in zip(names, arrays, strict=True)
+        if a is not None
+    ]
+    outputs = [
+        helper.make_tensor_value_info(o.name, dtypes.TABLE[signature[o.type]].onnx, None) for o in function.outputs
+    ]
+    graph = helper.make_graph([node], "one_node", inputs, outputs)
+    domains = {"": OPSET, function.domain: function.versions[0]}
+    imports = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
+    newest = helper.make_opsetid("", max(OPSET, domains[""]))
+    return helper.make_model(graph, opset_imports=imports, ir_version=helper.find_min_ir_version_for([newest]))
+
+
+def problem_of(actual, reference, tolerances):
+    """Return a text on what is wrong with an output, or None."""
+    if actual.dtype != reference.dtype or actual.shape != reference.shape:
+        wanted = f"{reference.dtype} {list(reference.shape)}"
+        return f"is {actual.dtype} {list(actual.shape)}, but of the function in NumPy {wanted}"
+    found = difference(actual, reference, tolerances)
+    if found.ok:
+        return None
+    position = tuple(np.argwhere(found.wrong)[0].tolist())
+    more = f", by more than {found.allowed:.3g}" if found.allowed else ""
+    count = f"{np.count_nonzero(found.wrong)} of {actual.size} differ"
+    return (
+        f"at {list(position)} is {actual[position]}, but of the function in NumPy {reference[position]}{more}; {count}"
+    )

@@ -1,0 +1,419 @@
+"""The decorator `onnx_ops.operator`, and the CustomOperator that it returns."""
+
+import dis
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import CellType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ..declaration.errors import errors_of, require
+from ..declaration.jit import flags_of, jitable
+from ..declaration.signature import declared, parameters_of
+from .plans import with_functions
+
+if TYPE_CHECKING:
+    from ..declaration.operator import Operator
+
+TILE = ("index", "count", "workspace")  # parameters of a kernel between attributes and outputs
+
+
+def operator(
+    name: str,
+    *,
+    inputs: str,
+    outputs: str,
+    version: int = 1,
+    types: Mapping[str, Sequence[str]] | None = None,
+    ranks: Mapping[str, Sequence[int]] | None = None,
+) -> Callable[[Callable[..., Any]], "CustomOperator"]:
+    """Decorator: make an ONNX operator of a function on NumPy arrays.
+
+    The inputs are the function's positional parameters. The attributes are its
+    keyword-only parameters, annotated int, float, bool, str, `tuple[int, ...]`,
+    `tuple[float, ...]`, `Literal["one", "other"]` or numpy.ndarray, with `|
+    None` if None is the default. An attribute without a default is required.
+
+    The function gets read-only views of ONNX Runtime's memory, which are valid
+    during the call. It returns an array, or a tuple of arrays for several
+    outputs. Its exceptions become errors of the session's run.
+
+    Parameters
+    ----------
+    name : str
+        "domain::Name", as in a model's node. "::Name" is an operator of
+        ai.onnx.
+    inputs : str
+        Names with their element types or type variables: "x: T, k: int64, bias:
+        T?, more: T*". ? marks an optional input, which is None if a node
+        doesn't have it; * marks a last input that stands for any number of
+        inputs.
+    outputs : str
+        Likewise: "y: T, indices: int64".
+    version : int, default 1
+        Version of the domain that introduced the operator.
+    types : mapping, optional
+        {type variable: element types}, such as {"T": onnx_ops.FLOATS}.
+    ranks : mapping, optional
+        {input: ranks that a kernel is compiled for}. Default: 1.
+
+    Returns
+    -------
+    callable
+        The decorator, which returns a `CustomOperator`.
+
+    Raises
+    ------
+    OpError
+        The decorator raises it if a declaration breaks a rule.
+
+    See Also
+    --------
+    check : Compare every way to run the operator.
+
+    Examples
+    --------
+    >>> @onnx_ops.operator("my.domain::Scale", inputs="x: T", outputs="y: T", types={"T": onnx_ops.FLOATS})
+    ... def scale(x, *, factor: float = 2.0):
+    ...     return (x * factor).astype(x.dtype)
+    >>> scale(np.arange(3, dtype=np.float32), factor=10.0)
+    array([ 0., 10., 20.], dtype=float32)
+
+    A model with a node Scale of the domain my.domain runs in
+    `onnx_ops.InferenceSession(model, operators=[scale])`.
+    """
+
+    def declare(body: Callable[..., Any]) -> CustomOperator:
+        return CustomOperator(declared(body, name, version, inputs, outputs, types or {}, ranks or {}))
+
+    return declare
+
+
+class CustomOperator:
+    """A custom operator, as `onnx_ops.operator` returns it.
+
+    It is a function on arrays, and what `operators=[...]` accepts.
+
+    Attributes
+    ----------
+    declaration : Operator
+        What everything else is derived from. `declaration.reference` is the
+        decorated function.
+    """
+
+    def __init__(self, declaration: "Operator") -> None:
+        self.declaration = declaration
+        self._given: dict[str, Any] = {}  # what `with_functions` gets
+        body = declaration.reference
+        self.__name__, self.__doc__, self.__module__ = declaration.name, body.__doc__, body.__module__
+
+    def __repr__(self) -> str:
+        return f"<operator {self.declaration.title} of {self.__module__}>"
+
+    def __call__(self, /, *inputs: Any, threads: int | None = None, **attributes: Any) -> Any:
+        """Compute the output, or a tuple of several.
+
+        Parameters
+        ----------
+        *inputs : array_like
+            The inputs. None stands for an optional one that is left out.
+        threads : int, optional
+            Number of threads. Default: the CPUs that this process may use.
+        **attributes
+            The attributes. None stands for the default.
+
+        Returns
+        -------
+        ndarray or tuple of ndarray
+            The outputs.
+
+        Raises
+        ------
+        OpError
+            An input or attribute breaks a rule.
+        """
+        from ..native.execute import call
+
+        return call(self.declaration, *inputs, threads=threads, **attributes)
+
+    @property
+    def torch(self) -> Any:
+        """The operator in PyTorch, ``torch.ops.<domain>.<name>``, for calls with tensors.
+
+        Inputs are positional, attributes are given by name. A variadic input is
+        a list of tensors. An input with values that the rule for shapes gets is
+        a list of integers. Reading this imports torch, and may raise OpError.
+        """
+        from ..export.torch_operators import torch_operator
+
+        return torch_operator(self.declaration)
+
+    def shape(self, rule: Callable[..., Any] | None = None, *, values: Iterable[str] = (), bound: bool = False) -> Any:
+        """Decorator: set the rule that computes the outputs' shapes.
+
+        The rule has the parameters of the operator's function, attributes as
+        keyword-only ones. For each input it gets the shape, a tuple of ints, or
+        None if an optional input is absent. A Literal attribute is an index
+        into its strings. The rule returns the output's shape, or a tuple of
+        shapes, and refuses values by `onnx_ops.require`: when the session is
+        made, if the model states enough, else at the run. For a kernel, Numba
+        compiles the rule, too.
+
+        Parameters
+        ----------
+        rule : callable, optional
+            The rule. Without it, a decorator with the other arguments is
+            returned.
+        values : iterable of str
+            Inputs with values, vectors of at most 16 integers, that the rule
+            gets in place of their shapes.
+        bound : bool, default False
+            If true, the first axes of the outputs may turn out shorter.
+
+        Returns
+        -------
+        CustomOperator
+            The operator itself.
+
+        Raises
+        ------
+        OpError
+            The rule's parameters are wrong.
+
+        Examples
+        --------
+        >>> @onnx_ops.operator("my.domain::Double", inputs="x: T", outputs="y: T", types={"T": onnx_ops.FLOATS})
+        ... def double(x):
+        ...     return np.concatenate([x, x])
+        >>> @double.shape
+        ... def _(x):
+        ...     return (2 * x[0],)
+        """
+        if rule is None:
+            return lambda rule: self.shape(rule, values=values, bound=bound)
+        function = self.declaration
+        values = [values] if isinstance(values, str) else list(values)
+        with errors_of(function):
+            names = [i.name for i in function.inputs]
+            for name in values:
+                require(name in names, "values", repr(name), f"must be among {', '.join(names)}")
+                types = function.types[function.inputs[names.index(name)].type]
+                kept = set(types) <= {"int32", "int64"}
+                require(
+                    kept, f"type of {name}", ", ".join(types), "must be int32 or int64 for a rule to get the values"
+                )
+            check_parameters("rule", rule, names, attributes_of(function))
+            check_comparisons("rule", rule, function)
+        pairs = [(i, i.name in values) for i in function.inputs]
+        inputs = (replace(i, values=has_values, ranks=(1,) if has_values else i.ranks) for i, has_values in pairs)
+        self.declaration = replace(function, inputs=tuple(inputs))
+        return self._give(rule=compilable(rule), bound=bound)
+
+    def kernel(
+        self,
+        kernel: Callable[..., Any] | None = None,
+        *,
+        loop: Callable[..., Any] | None = None,
+        workspace: Callable[..., int] | None = None,
+        types: Mapping[str, Sequence[str]] | None = None,
+    ) -> Any:
+        """Decorator: set the kernel, which Numba compiles.
+
+        The kernel gets the inputs as arrays, the attributes, `index`, `count`
+        and `workspace`, then the outputs. It writes all elements of its share
+        of these. An optional input that is absent is None. A list attribute is
+        a vector, a Literal an index into its strings. 16-bit floats arrive as
+        float32 and are rounded once, at the end. A kernel can't allocate
+        memory. Functions that it calls need the decorator `onnx_ops.jitable`,
+        or are Numba's. It needs a rule for shapes.
+
+        Parameters
+        ----------
+        kernel : callable, optional
+            The kernel. Without it, a decorator with the other arguments is
+            returned.
+        loop : callable, optional
+            A function with the rule's parameters that returns the number of
+            steps, such as rows, of the computation. The kernel is called for
+            each `index` below `count`, on any thread, and computes its share of
+            the steps. Default: one call with index 0 and count 1.
+        workspace : callable, optional
+            A function with the rule's parameters that returns the bytes that
+            each call gets, as an uninitialized vector of uint8, aligned to 64
+            bytes. Default: `workspace` is None.
+        types : mapping, optional
+            {type variable: element types} that the kernel supports. The
+            operator's function computes the others. Default: all.
+
+        Returns
+        -------
+        CustomOperator
+            The operator itself.
+
+        Raises
+        ------
+        OpError
+            The kernel's parameters are wrong, or a rule is missing.
+
+        Examples
+        --------
+        >>> @onnx_ops.operator("my.domain::Square", inputs="x: T", outputs="y: T", types={"T": ["float32"]})
+        ... def square(x):
+        ...     return x * x
+        >>> @square.shape
+        ... def _(x):
+        ...     return x
+        >>> @square.kernel(loop=lambda x: x[0])
+        ... def _(x, index, count, workspace, y):
+        ...     for k in range(index, len(x), count):
+        ...         y[k] = x[k] * x[k]
+        >>> square(np.arange(4, dtype=np.float32))
+        array([0., 1., 4., 9.], dtype=float32)
+        """
+        if kernel is None:
+            return lambda kernel: self.kernel(kernel, loop=loop, workspace=workspace, types=types)
+        operator, types = self.declaration, types or {}
+        inputs, outputs = [i.name for i in operator.inputs], [o.name for o in operator.outputs]
+        attributes = attributes_of(operator)
+        parameters = {"kernel": [*inputs, *attributes, *TILE, *outputs], "loop": inputs, "workspace": inputs}
+        functions: dict[str, Any] = {"kernel": kernel, "loop": loop, "workspace": workspace}
+        with errors_of(operator):
+            check_takes_kernel(operator, [*inputs, *attributes, *outputs], loop is not None, types)
+            for name, each in functions.items():
+                if each is not None:
+                    check_parameters(name, each, parameters[name], () if name == "kernel" else attributes)
+                    check_comparisons(name, each, operator)
+                    functions[name] = compilable(each)
+        return self._give(types=types, **functions)
+
+    def _give(self, **functions: Any) -> "CustomOperator":
+        """Declare the operator anew, with functions beside those given before or in their place; return it."""
+        self._given |= functions
+        self.declaration = with_functions(self.declaration, **self._given)
+        return self
+
+    def gradient(self, gradient: Callable[..., Any]) -> "CustomOperator":
+        """Decorator: set the function in PyTorch that computes the gradients.
+
+        Parameters
+        ----------
+        gradient : callable
+            Its parameters are those that it needs of: ``grad_<output>``, the
+            gradient of an output; inputs, outputs and attributes, by name. It
+            returns the gradient of the input, or a tuple for several: None for
+            an input without a gradient, a list for a variadic one. Inputs with
+            values that the rule gets are left out.
+
+        Returns
+        -------
+        CustomOperator
+            The operator itself.
+
+        Raises
+        ------
+        OpError
+            The function has a parameter of another name.
+        """
+        function = self.declaration
+        inputs, outputs = [i.name for i in function.inputs], [o.name for o in function.outputs]
+        names = [*(f"grad_{name}" for name in outputs), *inputs, *outputs, *attributes_of(function)]
+        with errors_of(function):
+            require(
+                inspect.isfunction(gradient), "gradient", repr(gradient), "must be a function, made by def or lambda"
+            )
+            for name in parameters_of(gradient):
+                require(name in names, "parameters of the gradient", name, f"must be among {', '.join(names)}")
+        self.declaration = replace(function, gradient=gradient)
+        return self
+
+
+def check_takes_kernel(
+    operator: "Operator", names: list[str], has_loop: bool, types: Mapping[str, Sequence[str]]
+) -> None:
+    """Raise OpError unless an operator with these names is so declared that it can have a kernel for these types."""
+    require(operator.plan.shape, "kernel", "given", "needs a rule for the outputs' shapes first, by .shape")
+    for name in names:
+        reserved = f"is what kernels get besides ({', '.join(TILE)}); give it another name"
+        require(name not in TILE, "name", name, reserved)
+    one_tile = "can't be given for a rule with bound=True: only one tile can say how long the outputs are"
+    require(not (has_loop and operator.plan.is_bound), "loop", "given", one_tile)
+    for i in operator.inputs:
+        require(i.presence != "variadic", i.name, "variadic", "can't be handed to a kernel")
+    for a in operator.attributes:
+        fits = a.kind not in ("text", "tensor") and (a.required or a.default is not None)
+        kinds = "can't be handed to a kernel: it must be a number, a list of numbers or a Literal, and never None"
+        require(fits, a.name, "declared", kinds)
+    for variable, some in types.items():
+        declared_names = operator.types.get(variable, ())
+        known = f"must be among {', '.join(declared_names) or ', '.join(operator.types)}"
+        require(some and {*some} <= {*declared_names}, f"type {variable}", ", ".join(some), known)
+
+
+def attributes_of(function: "Operator") -> list[str]:
+    return [a.name for a in function.attributes]
+
+
+def check_parameters(
+    what: str, function: Callable[..., Any], positional: Sequence[str], keywords: Sequence[str] = ()
+) -> None:
+    """Raise OpError unless a function has these parameters in this order, keyword-only or not."""
+    rule = "must be a function, made by def or lambda"
+    require(inspect.isfunction(function), what, repr(function), rule)
+    names = list(parameters_of(function))
+    required = ", ".join([*positional, *(["*", *keywords] if keywords else [])])
+    matches = names == [*positional, *keywords]
+    require(matches, f"parameters of the {what}", f"({', '.join(names)})", f"must be ({required})")
+
+
+def check_comparisons(what: str, function: Any, operator: "Operator") -> None:
+    """Raise OpError if a function compares something with a choice of a Literal, which it gets as a position.
+
+    Compiled code would take the two for unequal, without a word. The marked functions that it reads are looked at, too.
+    """
+    if any(a.kind == "text" for a in operator.attributes):
+        return  # a rule without a kernel gets that as a string
+    choices = {choice: f"{a.name} == {k}" for a in operator.attributes for k, choice in enumerate(a.choices)}
+    functions = [function]
+    for each in functions:  # which grows
+        code = each.__code__
+        place = f"{Path(code.co_filename).name}, line {code.co_firstlineno}"
+        loads = list(loaded(each))
+        for k, (opname, _) in enumerate(loads):
+            operands = loads[max(k - 2, 0) : k] if opname in ("COMPARE_OP", "CONTAINS_OP") else ()
+            for _, value in operands:
+                for text in value if isinstance(value, tuple | frozenset) else (value,):
+                    if isinstance(text, str) and text in choices:
+                        rule = "compares with a string, but gets a Literal as its position:"
+                        require(False, what, place, f"{rule} write {choices[text]} for {text!r}")
+        functions += [f for _, f in loads if isinstance(f, FunctionType) and f in flags_of and f not in functions]
+
+
+def loaded(function: Any) -> Iterator[tuple[str, Any]]:
+    """Yield each instruction's name, and the constant or the value from around the function that it loads, or None."""
+    code, value = function.__code__, None
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    around = function.__globals__ | {name: cell.cell_contents for name, cell in cells if cell != CellType()}
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "LOAD_CONST":
+            value = instruction.argval
+        elif instruction.opname in ("LOAD_GLOBAL", "LOAD_DEREF"):
+            value = around.get(instruction.argval)
+        elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and isinstance(value, ModuleType):
+            value = getattr(value, instruction.argval, None)
+        else:
+            value = None
+        yield instruction.opname, value
+
+
+def compilable(function: Any) -> Any:
+    """Return a function for compiled code, which calls it without keyword-only parameters."""
+    code = function.__code__
+    if code.co_flags & inspect.CO_VARARGS:
+        return function  # of an operator with a variadic input, which has no kernel
+    if code.co_kwonlyargcount:
+        plain_code = code.replace(co_argcount=code.co_argcount + code.co_kwonlyargcount, co_kwonlyargcount=0)
+        copy = FunctionType(plain_code, function.__globals__, function.__name__, None, function.__closure__)
+        copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
+        function = copy
+    return jitable(function)

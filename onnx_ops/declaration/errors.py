@@ -1,0 +1,186 @@
+"""The one exception of this package, and the one way in which a rule refuses a value."""
+
+import re
+from collections.abc import Mapping
+from contextvars import ContextVar
+from types import MappingProxyType, TracebackType
+from typing import Any
+
+SHOWN = 400  # characters of a value or name, since ONNX Runtime cuts messages at about 2,000, and the rule comes last
+# Of the operator in `errors_of`.
+_terms: ContextVar[Mapping[str, str]] = ContextVar("terms", default=MappingProxyType({}))
+
+
+class OpError(ValueError):
+    """A value that an operator refuses, or a failure of this package.
+
+    The message consists of the attributes: "operator: argument = value: rule".
+    It is the same in a function and in a session of either backend. An ordinary
+    session raises ONNX Runtime's own exceptions with this message.
+
+    Parameters
+    ----------
+    argument : str or None
+        The name of what is refused. None: another kind of failure, without a
+        value.
+    value : object
+        The value that is refused.
+    rule : str
+        The rule that the value breaks, or the description of a failure.
+    operator : str, optional
+        The operator, with the node's name if it is known.
+
+    Attributes
+    ----------
+    argument : str or None
+        The name of what is refused.
+    value : str or None
+        The value as the message shows it. A long one is cut in the middle.
+    rule : str
+        The rule that the value breaks, or the description of a failure.
+    operator : str or None
+        The operator, with the node's name if it is known.
+
+    Examples
+    --------
+    >>> try:
+    ...     onnx_ops.im2col(np.ones((1, 1, 4, 4)), [2, 2], strides=[0, 1])
+    ... except onnx_ops.OpError as error:
+    ...     print(error)
+    ...     print(error.argument, error.value, sep=", ")
+    onnx_ops.Im2Col: strides = [0, 1]: must be 1 to 14 numbers in [1, 2**40]
+    strides, [0, 1]
+    """
+
+    def __init__(self, argument: Any, value: object, rule: str, operator: str | None = None) -> None:
+        text = None if argument is None else shortened(value)
+        super().__init__(argument, text, rule, operator)
+        self.argument, self.value, self.rule, self.operator = argument, text, rule, operator
+
+    def __str__(self) -> str:
+        where = f"{self.operator}: " if self.operator else ""
+        what = f"{self.argument} = {self.value}: " if self.argument else ""
+        return where + what + self.rule
+
+
+def reason(error: BaseException) -> str:
+    """Return the type of an exception and its text, if it has one."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "its text can't be had"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def shortened(value: object) -> str:
+    """Return the text of a value, or its beginning and its end if it is long."""
+    text = str(value)
+    if len(text) <= SHOWN:
+        return text
+    cut = len(text) - SHOWN // 4
+    backslashes = cut - len(text[:cut].rstrip("\\"))
+    cut += backslashes % 2  # don't split an escape: the text may be read back
+    return f"{text[: SHOWN // 2]} ... {text[cut:]}"
+
+
+# Characters that a message shows as escapes, because they are invisible or change how others look. native/text.c has
+# the same list.
+_HIDDEN = re.compile(
+    "[\0-\x1f\x7f-\xa0\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\uf8ff\ufeff\ufff0-\ufffb\U000e0000-\U0010ffff]"
+)
+_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+
+def as_text(text: str | bytes) -> str:
+    """Return a string of a protobuf, which is bytes if it is not UTF-8, as text."""
+    return text.decode(errors="replace") if isinstance(text, bytes) else text
+
+
+def quoted(text: str | bytes) -> str:
+    """Return a string as Python's `repr` writes it, but with the escapes of _HIDDEN.
+
+    protobuf has bytes for a string that is not UTF-8: these have U+FFFD there, as in the C library.
+    """
+    text = as_text(text)
+
+    def escape(match: re.Match[str]) -> str:
+        code = ord(match[0])
+        return _ESCAPES.get(match[0]) or (
+            f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+        )
+
+    quote = '"' if "'" in text and '"' not in text else "'"
+    return quote + _HIDDEN.sub(escape, text.replace("\\", r"\\").replace(quote, "\\" + quote)) + quote
+
+
+class errors_of:
+    """A context that adds the title of an operator to an OpError, and in which `require` uses its terms."""
+
+    def __init__(self, operator: Any, node: str | bytes = "") -> None:
+        self.title = operator.title + (f" (node {shortened(quoted(node))})" if node else "")
+        self.terms = operator.terms
+
+    def __enter__(self) -> None:
+        self.before = _terms.set(self.terms)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _terms.reset(self.before)
+        if isinstance(error, OpError) and error.operator is None:
+            OpError.__init__(error, error.argument, error.value, error.rule, self.title)
+
+
+def plain_number(value: Any) -> Any:
+    """Return a number as an int or a float, the types that compiled code has; anything else unchanged."""
+    if isinstance(value, bool) or hasattr(value, "__index__"):
+        return int(value)
+    return float(value) if hasattr(value, "__float__") else value
+
+
+def require(condition: object, argument: str, value: Any, rule: str, expected: float | None = None) -> None:
+    """Raise OpError unless a condition holds, for "argument = value: rule".
+
+    Operators' functions refuse values by this function, compiled or not.
+
+    Parameters
+    ----------
+    condition : bool
+        The condition.
+    argument : str
+        The name of what is refused. A name in braces, as in "shape of {input}",
+        is replaced by the operator's own term for it.
+    value : int, float or sequence of these
+        The value that is refused.
+    rule : str
+        The rule, with the same replacements. In compiled code it must be a
+        literal.
+    expected : int or float, optional
+        A number that the message shows after the rule.
+
+    Raises
+    ------
+    OpError
+        The condition is false.
+
+    Examples
+    --------
+    >>> onnx_ops.require(3 > 4, "size", 3, "must be more than", 4)
+    Traceback (most recent call last):
+    onnx_ops.declaration.errors.OpError: size = 3: must be more than 4
+    """
+    if not condition:
+        value = value.tolist() if hasattr(value, "tolist") else value  # from an array or a NumPy scalar
+        if isinstance(value, list | tuple):
+            numbers = list(map(plain_number, value))
+            value = list(map(float, numbers)) if any(isinstance(v, float) for v in numbers) else numbers
+        else:
+            value = plain_number(value)
+        expected, rule = plain_number(expected), in_own_terms(rule)
+        raise OpError(in_own_terms(argument), value, rule if expected is None else f"{rule} {expected}")
+
+
+def in_own_terms(text: str) -> str:
+    """Return `text` with each {name} replaced by the operator's term for it."""
+    terms = _terms.get()
+    return re.sub(r"\{(\w+)\}", lambda name: terms.get(name[1], name[1]), text)

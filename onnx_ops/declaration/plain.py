@@ -1,0 +1,222 @@
+"""Operators in plain Python: the shapes of their outputs, their references, and what is wrong with a kernel."""
+
+import logging
+import traceback
+from contextlib import nullcontext
+from operator import index
+from pathlib import Path
+
+import numpy as np
+
+from .errors import OpError, errors_of, reason, require
+from .limits import ELEMENTS, MAX_RANK, UNKNOWN
+from .operator import Record
+
+PACKAGE = str(Path(__file__).parents[1])
+log = logging.getLogger("onnx_ops")
+
+
+def infer(operator, values, shapes, known):
+    """Return the outputs' shapes, each a list of ints, names and None, or None for an unknown rank.
+
+    values  AttributeValues, or None where they are unknown
+    shapes  of the inputs, whose dimensions are ints, names or None; a shape is None if the rank is unknown
+    known   the inputs' values, lists of ints, or None where they are unknown
+
+    Returns None if nothing is known. Raises OpError if what is known is refused.
+    """
+    inputs, shapes = operator.each_input(len(shapes)), [each and [*map(_stated, each)] for each in shapes]
+    sizes = [v if i.values else s for i, s, v in zip(inputs, shapes, known, strict=True)]
+    if values is None:
+        return None
+    if not operator.has_ranks:
+        return infer_by_plan(operator, values, list(map(_sizes_to_infer, inputs, sizes, shapes)))
+    is_known = all(each is not None and all(isinstance(n, int) for n in each) for each in sizes)
+    if operator.plan.is_bound or not is_known:
+        return None
+    return shapes_of(operator, values, operator.padded([tuple(each) for each in sizes]))
+
+
+def _stated(size):
+    """Return a size, or None for one below 0, which is unknown, and for a name that isn't UTF-8."""
+    return None if isinstance(size, bytes) or (isinstance(size, int) and size < 0) else size
+
+
+def _sizes_to_infer(input, size, shape):
+    """Return the sizes, or the values, of an input as a plan gets them before all are known."""
+    if input.values and size is None:  # their number may be known
+        is_known = shape and len(shape) == 1 and isinstance(shape[0], int)
+        size = [None] * min(shape[0], MAX_RANK + 1) if is_known else ()
+    return () if size is None or len(size) > MAX_RANK else size
+
+
+def infer_by_plan(operator, values, sizes):
+    """Return the outputs' shapes by the shape function of a plan for any ranks, which gets lists in place of vectors.
+
+    sizes  for each input a list of ints, what computes like them, names, which can only be copied, and None. So are
+           the shapes; one is None if the rank is unknown
+    """
+    names: list = []
+
+    def number(size):
+        if isinstance(size, str):
+            names.append(size)
+            return UNKNOWN - len(names)
+        return UNKNOWN if size is None else size
+
+    def named(number):
+        if not isinstance(number, int) or number >= 0:
+            return number
+        return None if number == UNKNOWN else names[UNKNOWN - 1 - number]
+
+    inputs = tuple([number(size) for size in each] for each in sizes)
+    inputs += ([],) * (len(operator.inputs) - len(inputs))  # optional ones that are left out
+    outputs = tuple([UNKNOWN] * MAX_RANK for _ in operator.outputs)
+    attributes = values.compiled._make(v.tolist() if isinstance(v, np.ndarray) else v for v in values.compiled)
+    pairs = _written(operator, attributes, inputs, outputs)
+    return [None if rank < 0 else [named(size) for size in y[: index(rank)]] for rank, y in pairs]
+
+
+def _written(operator, attributes, inputs, outputs):
+    """Return pairs of each output's rank and its sizes, which the plan writes into one of the vectors `outputs`."""
+    ranks = operator.plan.shape(attributes, inputs, outputs)
+    return list(zip(ranks if isinstance(ranks, tuple) else (ranks,), outputs, strict=True))
+
+
+def plan(operator, values, inputs):
+    """Return (the outputs' shapes, geometry) by a plan for any ranks. inputs: vectors. Raises OpError."""
+    geometry = np.zeros(1, operator.geometry_dtype)
+    with errors_of(operator):
+        outputs = tuple(np.full(MAX_RANK, UNKNOWN) for _ in operator.outputs)
+        pairs = _written(operator, values.compiled, tuple(inputs), outputs)
+        operator.plan.plan(values.compiled, tuple(inputs), outputs, Record(geometry[0]))
+    return [tuple(y[:rank].tolist()) for rank, y in pairs], geometry
+
+
+def shapes_of(operator, values, inputs):
+    """Return the outputs' shapes for complete inputs; None where only the reference decides on them. Raises OpError.
+
+    inputs  for each its shape, or its values if the plan gets these; None for an input that isn't there
+    """
+    if operator.plan.shape is None:
+        return None
+    if not operator.has_ranks:
+        return plan(operator, values, [np.array(() if each is None else each, np.int64) for each in inputs])[0]
+    with errors_of(operator):
+        shapes = call_function(operator, shapes_for_ranks, [operator, values, inputs], {})
+        return [tuple(map(index, shape)) for shape in shapes]
+
+
+def shapes_for_ranks(operator, values, inputs):
+    """Return the outputs' shapes by a plan for the ranks of its inputs; sizes may be PyTorch's symbols."""
+    outputs = tuple([UNKNOWN] * (MAX_RANK + 1) for _ in operator.outputs)  # more than any tensor has, to be refused
+    pairs = zip(values.attributes, values.by_name.values(), strict=True)  # a Literal is its position
+    attributes = tuple(a.choices.index(v) if a.choices and v is not None else v for a, v in pairs)
+    return [sizes[:rank] for rank, sizes in _written(operator, attributes, tuple(inputs), outputs)]
+
+
+def call_function(operator, function, positional, keywords):
+    """Call a function of a declaration; returns its result. What it raises becomes an OpError, unless it is one."""
+    try:
+        return function(*positional, **keywords)
+    except OpError:
+        raise
+    except Exception as error:
+        if log.isEnabledFor(logging.DEBUG):  # as text, since a record would hold the arrays
+            log.debug("%s\n%s", operator.title, traceback.format_exc())
+        raise OpError(None, None, reason(error) + place_of(error), operator.title) from error
+
+
+def compute(operator, values, arrays, types):
+    """Run the reference; returns its outputs. Raises OpError if they aren't of these NumPy types and the plan's shapes.
+
+    arrays  the inputs; None is an input that isn't there
+    """
+    with errors_of(operator):
+        shapes = shapes_of(operator, values, sizes_of(operator, arrays)) or [None] * len(types)
+        with np.errstate(over="ignore", invalid="ignore") if operator.is_wide else nullcontext():
+            outputs = call_function(operator, operator.reference, arrays, values.by_name)
+        if outputs is None:
+            require(False, "outputs", None, "must be returned: an array, or a tuple of several")
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        if len(outputs) != len(types):
+            require(False, "outputs", len(outputs), f"must be {len(types)}, as declared")
+        if operator.is_wide:
+            with np.errstate(over="ignore", invalid="ignore"):
+                outputs = [y.astype(dtype, order="C") for y, dtype in zip(outputs, types, strict=True)]
+        return [check_output(operator, k, *each) for k, each in enumerate(zip(outputs, types, shapes, strict=True))]
+
+
+def sizes_of(operator, arrays):
+    """Return for each input its shape, or its values if the plan gets these; None for one that isn't there."""
+    pairs = zip(operator.each_input(len(arrays)), arrays, strict=True)
+    return [None if a is None else tuple(a.tolist()) if i.values else a.shape for i, a in pairs]
+
+
+def check_output(operator, k, value, dtype, shape):
+    """Return as an array what the reference returned for output k. Raises OpError if its type or shape is wrong."""
+    array = value if isinstance(value, np.ndarray) else call_function(operator, np.asarray, [value], {})
+    if array.dtype == dtype != np.object_ and array.ndim <= MAX_RANK and (shape is None or array.shape == shape):
+        return array
+    name = operator.outputs[k].name
+    if dtype.hasobject:
+        array = array.astype(object)
+        for each in array.flat:
+            require(is_text(each), name, repr(each), "must be a string that has a UTF-8")
+    elif is_exact(value, dtype):  # NumPy's type for a number of Python's says nothing about what was meant
+        array = array.astype(dtype)
+    type_name = "string" if dtype.hasobject else dtype.name
+    require(array.dtype == dtype, f"dtype of {name}", str(array.dtype), f"must be {type_name}")
+    require(array.ndim <= MAX_RANK, f"rank of {name}", array.ndim, "must be at most", MAX_RANK)
+    if shape is not None:
+        is_bound = operator.plan.is_bound
+        same = array.ndim == len(shape) and array.shape[1:] == shape[1:]
+        fits = array.shape == shape or (is_bound and same and array.shape[:1] <= shape[:1])
+        rule = f"must be {'at most ' if is_bound else ''}what the rule says:"
+        require(fits, f"shape of {name}", list(array.shape), f"{rule} {list(shape)}")
+    return array
+
+
+def check_shapes(operator, shapes):
+    """Raise OpError where a plan states no possible shape of an output."""
+    rule = "is what the rule says, but no shape of at most 2**58 elements"
+    for shape in shapes:
+        fits, most = operator.plan.is_bound <= len(shape), ELEMENTS
+        for size in shape:
+            fits, most = fits and 0 <= size <= most, most // max(size, 1)
+        require(fits, "shape of an output", shape, rule)
+
+
+def explain(operator, position, values, inputs, geometry, outputs):
+    """Run a kernel for stated ranks as plain Python, where an exception knows its line; return its text, or None."""
+    sizes, room = tuple(sizes_of(operator, inputs)), np.empty(geometry.workspace, np.uint8)
+    flat = [y.reshape(-1) for y in outputs]
+    try:
+        for tile in range(geometry.tiles):
+            operator.kernel(position).function(values.compiled, sizes, *inputs, geometry, tile, room, *flat)
+    except Exception as error:
+        return reason(error) + place_of(error)
+    return None
+
+
+def place_of(error):
+    """Return the file and line of the user's own function that raised an error, as the end of a sentence; or ""."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(PACKAGE)]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
+def is_text(value):
+    """Return whether a value is a string that ONNX Runtime can hold."""
+    try:
+        return isinstance(value, str) and value.encode(errors="surrogateescape") is not None
+    except UnicodeEncodeError:
+        return False
+
+
+def is_exact(value, dtype):
+    """Return whether a value is a number of one of Python's types that fits this dtype; a float may be rounded."""
+    if type(value) not in (bool, int, float):
+        return False
+    if dtype.kind in "iu":
+        return type(value) is not float and np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
+    return dtype.kind in "fV" or (dtype.kind == "b" and type(value) is bool)

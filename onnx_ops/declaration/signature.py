@@ -1,0 +1,173 @@
+"""Read an operator's declaration from a function's signature and the texts beside it."""
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from . import dtypes
+from .attributes import Attribute
+from .errors import OpError, reason, require
+from .jit import signature
+from .limits import MAX_RANK
+from .operator import Input, Operator, Output, Plan
+
+MOST = 2**40  # values of an attribute that is a list of any length
+ANNOTATIONS = "int, float, bool, str, tuple[int, ...], tuple[float, ...], Literal of strings, numpy.ndarray"
+
+
+def declared(body, name, version, inputs, outputs, types, ranks):
+    """Return the Operator that these arguments of `operator` describe."""
+    domain, separator, op_type = name.rpartition("::")
+    try:
+        require(separator and op_type.isidentifier(), "name", repr(name), "must be like 'my.domain::Name'")
+        require(inspect.isfunction(body), "body", repr(body), "must be a function, made by def or lambda")
+        require(isinstance(version, int) and version >= 1, "version", repr(version), "must be an integer from 1 on")
+        given, returned = _parameters(inputs, "inputs"), _parameters(outputs, "outputs")
+        variables = _variables(types, given, returned)
+        for k, each in enumerate(given):
+            last = k == len(given) - 1
+            require(
+                each.presence != "variadic" or last, each.name, "*", "must be the last input to stand for any number"
+            )
+        for each in returned:
+            is_derived = any(i.type == each.type for i in given) or len(variables[each.type]) == 1
+            rule = "must be an element type, or the type of an input: ONNX Runtime derives it from nothing else"
+            require(is_derived, f"type of {each.name}", each.type, rule)
+            require(
+                each.presence == "required", "outputs", repr(outputs), "must be there, always and one each: no ? or *"
+            )
+        attributes, compiled = _attributes(body, given), _ranks(ranks, given)
+        names = [each.name for each in (*given, *returned, *attributes)]
+        for each in names:
+            require(names.count(each) == 1, "names", each, "must be that of one input, output or attribute")
+            require(each != "threads", "names", each, "is how calls say how many threads; give it another name")
+        return Operator(
+            domain="" if domain == "ai.onnx" else domain,
+            name=op_type,
+            versions=(version,),
+            ranks=compiled[0],
+            inputs=tuple(replace(i, ranks=r or (1,)) for i, r in zip(given, compiled, strict=True)),
+            outputs=tuple(Output(o.name, o.type) for o in returned),
+            types=variables,
+            attributes=attributes,
+            reference=body,
+            is_wide=False,
+            plan=Plan(),
+        )
+    except OpError as error:
+        if error.operator is None:
+            OpError.__init__(error, error.argument, error.value, error.rule, f"{domain}.{op_type}".lstrip("."))
+        raise
+
+
+PRESENCES = {"": "required", "?": "optional", "*": "variadic"}
+
+
+def _parameters(text, argument):
+    """Return the Inputs that a text describes, such as "x: T, bias: T?"."""
+    require(isinstance(text, str), argument, repr(text), 'must be a text like "x: T, y: T"')
+    parameters = []
+    for each in text.split(","):
+        parts = re.fullmatch(r"\s*(\w+)\s*:\s*(\w+)\s*([?*]?)\s*", each)
+        require(parts, argument, repr(each), 'must be like "x: T", separated by commas')
+        parameters.append(Input(parts[1], parts[2], presence=PRESENCES[parts[3]]))
+    return parameters
+
+
+def _variables(types, inputs, outputs):
+    """Return {type variable: element types} of the inputs and outputs; an element type is a variable of its own."""
+    in_sessions = [name for name, t in dtypes.TABLE.items() if t.in_sessions]
+    choices = {name: (name,) for name in in_sessions}
+    choices |= {v: (names,) if isinstance(names, str) else tuple(names) for v, names in types.items()}
+    for variable, names in choices.items():
+        for name in names:
+            require(name in in_sessions, f"type {variable}", repr(name), f"must be among {', '.join(in_sessions)}")
+    for each in (*inputs, *outputs):
+        rule = f"must be a type variable of `types` or an element type ({', '.join(in_sessions)})"
+        require(each.type in choices, f"type of {each.name}", repr(each.type), rule)
+    return {each.type: choices[each.type] for each in (*inputs, *outputs)}
+
+
+def _ranks(ranks, inputs):
+    """Return the ranks that are stated for each input."""
+    names = [i.name for i in inputs]
+    for name, each in ranks.items():
+        require(name in names, "ranks", repr(name), f"must be those of {', '.join(names)}")
+        fits = isinstance(each, Sequence) and all(isinstance(r, int) and 0 <= r <= MAX_RANK for r in each)
+        require(fits, f"ranks of {name}", repr(each), f"must be a tuple of numbers from 0 to {MAX_RANK}")
+    return [tuple(ranks.get(name, ())) for name in names]
+
+
+def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return a function's parameters by their names. Raises OpError."""
+    try:
+        return signature(function).parameters
+    except Exception as error:
+        raise _unreadable(function, error) from error
+
+
+def _unreadable(function, error):
+    return OpError("annotations", f"of {function.__name__}", f"can't be read: {reason(error)}")
+
+
+def _attributes(body, inputs):
+    """Return a body's keyword-only parameters as Attributes. Raises OpError if its signature doesn't fit the inputs."""
+    parameters = parameters_of(body).values()
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
+    names = [i.name for i in inputs]
+    text = ", ".join(map(str, positional))
+    same = [p.name for p in positional] == names
+    require(same, "parameters", f"({text})", f"must be the inputs: ({', '.join(names)})")
+    for p, i in zip(positional, inputs, strict=True):
+        is_variadic = i.presence == "variadic"
+        rule = f"must be *{i.name} for an input that has *, else not"
+        require((p.kind == p.VAR_POSITIONAL) == is_variadic, i.name, str(p), rule)
+        rule = "must have the default None if and only if the input has ?"
+        require(is_variadic or (p.default is None) == (i.presence == "optional"), i.name, str(p), rule)
+    try:
+        hints = typing.get_type_hints(body)
+    except Exception as error:
+        raise _unreadable(body, error) from error
+    keywords = [p for p in parameters if p.kind == p.KEYWORD_ONLY]
+    others = [p for p in parameters if p.kind == p.VAR_KEYWORD]
+    require(not others, "parameters", ", ".join(map(str, others)), "must be inputs or attributes, each with a name")
+    for p in keywords:
+        require(p.name in hints, p.name, "without annotation", "must have one, which says what the attribute is")
+    return tuple(_attribute(p.name, hints[p.name], p.default) for p in keywords)
+
+
+def _attribute(name, hint, default):
+    """Return the Attribute that an annotation describes."""
+    required = default is inspect.Parameter.empty
+    settings: dict[str, Any] = {"required": required, "default": None if required else default}
+    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    options = [o for o in options if o is not type(None)]
+    rule = f"must be one of {ANNOTATIONS}"
+    text = getattr(hint, "__name__", None) if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
+    require(len(options) == 1, f"annotation of {name}", text, rule)
+    (kind,) = options
+    scalars = {int: "int", float: "float", str: "text", np.ndarray: "tensor"}
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    lists = {int: "ints", float: "floats"}
+    if kind is bool:
+        attribute = Attribute(name, "int", bounds=(0, 1), **settings)
+    elif kind in scalars:
+        attribute = Attribute(name, scalars[kind], **settings)
+    elif origin is typing.Literal and all(isinstance(a, str) and "\0" not in a for a in arguments):
+        attribute = Attribute(name, "string", choices=arguments, **settings)
+    elif origin in (tuple, list, Sequence) and arguments and arguments[0] in lists and len(set(arguments) - {...}) == 1:
+        count = (1, MOST) if origin is not tuple or ... in arguments else (len(arguments), len(arguments))
+        attribute = Attribute(name, lists[arguments[0]], length_bounds=count, **settings)
+    elif origin in (tuple, list, Sequence) and arguments and arguments[0] is str:
+        raise OpError(f"annotation of {name}", text, "ONNX Runtime hands no lists of strings to custom operators")
+    else:
+        raise OpError(f"annotation of {name}", text, rule)
+    if default is not inspect.Parameter.empty and default is not None:
+        attribute.vector(default)
+    return attribute

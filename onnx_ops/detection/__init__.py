@@ -1,0 +1,1 @@
+"""The family of detectors' operators: RoiAlign, DeformConv, and multi-scale deformable attention."""

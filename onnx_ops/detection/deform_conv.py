@@ -1,0 +1,385 @@
+"""DeformConv: a convolution that reads the image at displaced places (deformable convolution v1 and v2), for 1, 2 or 3
+image axes.
+
+    y[n, m, o] = b[m] + sum over c, k of  w[m, c - g * C/G, k] * mask[n, d, k, o] * x[n, c, p]
+    p_i = o_i * strides_i - pads_begin_i + k_i * dilations_i + offset[n, d, k, i, o]
+
+n: batch, m: output channel (M of them), o: output pixel, c: channel of the image (C of them), k: position within the
+kernel, i: image axis. The output channels are cut into `group` equal groups, G of them, and so are the channels: group
+g of the output, which has channel m, sums over the channels of group g of the image. The channels are also cut into
+`offset_group` equal groups, D of them; d is the one that has channel c.
+
+p is computed in float32 (float64 for float64 images): the integers' sum first, then the offset is added. x[n, c, p] is
+the linear interpolation between the 2 ** axes pixels around p, of which those outside of the image are 0. It is 0 for a
+p that is NaN or infinite.
+
+Without b, it is 0; without mask, 1. In the offsets' second axis are d, k and i, in the mask's d and k.
+
+The operators of mmcv and mmdeploy are the same for two image axes, with other names and another order of inputs. Their
+`padding` is the same at the begins and the ends, and may have four elements, each written twice: [ph, ph, pw, pw].
+
+So are the nodes that other exporters write, for which there is no specification:
+
+| domain | name | written by |
+|---|---|---|
+| none | _DCNv2 | the modules of DCNv2 that CenterNet, FairMOT and DEFT use, exported without a domain |
+| none | DCNv2 | TensorRT-CenterNet's exporter, with `groups` and `deformable_group` |
+| custom | DCNv2 | exporters for a plugin of TensorRT, with `kernel_size` and `info` |
+| custom | DeformConv2d | a symbolic function for torchvision's `deform_conv2d`, which projects for TensorRT copy |
+
+Sources: ONNX operator specification, DeformConv-19 and -22; mmcv's and mmdeploy's exporters and kernels; deformable
+convolution v1 (arXiv 1703.06211) and v2 (arXiv 1811.11168).
+"""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from ..declaration import dtypes
+from ..declaration.attributes import Attribute
+from ..declaration.errors import require
+from ..declaration.jit import jitable
+from ..declaration.limits import ELEMENTS, UNKNOWN
+from ..declaration.operator import Input, Kernel, Operator, Output, Plan
+from ..fold.blocks import (
+    GEOMETRY,
+    LIMIT,
+    block_count,
+    block_counts,
+    check_attributes,
+    given_axes,
+    lay_out,
+    sizes,
+    spacing_of,
+    spacing_of_lists,
+)
+from ..kernels.blocks import pieces
+from ..kernels.vectors import WIDTH
+from . import deform_conv_kernels as kernels
+
+AXES = 3  # the most image axes
+WORK = 2**20  # products that a tile adds up, in about 10 us
+FEW_UNITS, FEW_ROWS = 8, 256  # with fewer units, they get smaller, but not below so many output channels
+
+
+@jitable
+def shape_of_convolution(spacing, x, w, offset, mask, y):
+    """State the output's sizes: the images' axes are known from the offsets' or the mask's, or from the kernel's."""
+    rank = max(max(len(x), len(w)), max(len(offset), len(mask)))
+    if rank < 3:
+        return UNKNOWN
+    given = given_axes(spacing)
+    fits = given == 0 or given == rank - 2  # else `plan` refuses them
+    for a in range(rank):
+        y[a] = UNKNOWN
+    if len(w) == rank:
+        y[1] = w[0]
+    for shape in (mask, offset, x):
+        if len(shape) == rank and shape[0] != UNKNOWN:
+            y[0] = shape[0]
+    for a in range(2, rank):
+        for shape in (mask, offset):
+            if len(shape) == rank and shape[a] != UNKNOWN:
+                y[a] = shape[a]
+        if fits and y[a] < 0 and len(x) == len(w) == rank and 1 <= x[a] <= LIMIT and 1 <= w[a] <= LIMIT:
+            count = block_count(spacing, a - 2, x[a], w[a])
+            y[a] = count if count > 0 else UNKNOWN
+    return rank
+
+
+@jitable
+def shape(attributes, inputs, outputs):
+    check_attributes(attributes)
+    x, w, offset, _, mask = inputs
+    return shape_of_convolution(spacing_of(attributes), x, w, offset, mask, outputs[0])
+
+
+@jitable
+def plan(attributes, inputs, outputs, g):
+    x, w, offset, bias, mask = inputs
+    given = attributes.kernel_shape
+    rule = "must have the sizes of the kernel in {W}, as many as"
+    require(len(given) == 0 or len(given) == len(w) - 2, "kernel_shape", given, rule, len(w) - 2)
+    for i in range(len(given)):
+        require(
+            given[i] == w[2 + i], "kernel_shape", given, "must have the sizes of the kernel in {W}; differs on axis", i
+        )
+    plan_convolution(spacing_of(attributes), attributes.group, attributes.offset_group, x, w, offset, bias, g)
+    if len(mask) > 0:
+        check_mask(x, mask, g)
+
+
+@jitable
+def plan_convolution(spacing, groups, offset_groups, x, w, offset, bias, g):
+    """Plan for inputs of these shapes; that of the bias is empty if there is none."""
+    axes, given = len(x) - 2, given_axes(spacing)
+    require(1 <= axes <= AXES, "shape of {X}", x, "must have rank 3, 4 or 5: [N, C, *image]")
+    rule = "{strides}, {dilations} and {pads} are for image axes:"
+    require(given == 0 or given == axes, "shape of {X}", x, rule, given)
+    require(len(w) == len(x), "shape of {W}", w, "must have the rank of {X},", len(x))
+    require(x[1] % groups == 0, "{group}", groups, "must divide the number of channels of {X},", x[1])
+    require(w[0] % groups == 0, "{group}", groups, "must divide the number of output channels of {W},", w[0])
+    require(w[1] == x[1] // groups, "shape of {W}", w, "axis 1 must be the channels of a group of {X},", x[1] // groups)
+    rule = "must divide the number of channels of {X},"
+    require(x[1] % offset_groups == 0, "{offset_group}", offset_groups, rule, x[1])
+    for i in range(axes):
+        require(x[2 + i] >= 1, "shape of {X}", x, "image axes must not be empty; is axis", 2 + i)
+    lay_out(spacing, x[2:], w[2:], g)
+    counts = g.counts[g.axes - axes : g.axes]
+    for i in range(axes):
+        rule = "the kernel must, dilated, fit into the padded image; too large on axis"
+        require(counts[i] > 0, "shape of {W}", w, rule, 2 + i)
+    fits = g.blocks <= ELEMENTS // max(x[0], 1) // max(w[0], 1)
+    require(fits, "shape of {X}", x, "output must have at most 2**58 elements")
+    require(len(offset) == len(x), "shape of {offset}", offset, "must have the rank of {X},", len(x))
+    require(offset[0] == x[0], "shape of {offset}", offset, "axis 0 must be the batch size N of {X},", x[0])
+    fits = offset_groups <= ELEMENTS // g.positions // AXES
+    require(fits, "{offset_group}", offset_groups, "times kernel * image axes must be at most 2**58")
+    places = max(1, offset_groups) * g.positions
+    rule = "axis 1 must be {offset_group} * kernel * image axes,"
+    require(offset[1] == places * axes, "shape of {offset}", offset, rule, places * axes)
+    for i in range(axes):
+        rule = "image axes must be the output's; differs on axis"
+        require(offset[2 + i] == counts[i], "shape of {offset}", offset, rule, 2 + i)
+    if len(bias) > 0:
+        fits = len(bias) == 1 and bias[0] == w[0]
+        require(fits, "shape of {B}", bias, "must be [M], the number of output channels of {W},", w[0])
+    g.channels, g.outputs, g.groups, g.offset_groups, g.image_axes = x[1], w[0], groups, offset_groups, axes
+    cut_tiles(x[0], g)
+
+
+@jitable
+def check_mask(x, mask, g):
+    """Refuse a mask that doesn't fit what is planned."""
+    axes, places = len(x) - 2, g.offset_groups * g.positions
+    require(len(mask) == len(x), "shape of {mask}", mask, "must have the rank of {X},", len(x))
+    require(mask[0] == x[0], "shape of {mask}", mask, "axis 0 must be the batch size N of {X},", x[0])
+    require(mask[1] == places, "shape of {mask}", mask, "axis 1 must be {offset_group} * kernel,", places)
+    for i in range(axes):
+        rule = "image axes must be the output's; differs on axis"
+        require(mask[2 + i] == g.counts[i + g.axes - axes], "shape of {mask}", mask, rule, 2 + i)
+
+
+@jitable
+def cut_tiles(batch, g):
+    """Cut the work into units, a block of an image's output pixels and some output channels, and these into tiles."""
+    g.taps = min(g.positions, kernels.TAPS)
+    g.block_size, g.rows = kernels.BLOCK, max(1, min(g.outputs, kernels.ROWS))
+    while g.blocks > g.block_size > WIDTH and batch * pieces(g.blocks, g.block_size) < FEW_UNITS:
+        g.block_size -= WIDTH
+    # Units that differ in their output channels only read the same columns again, a loss that more threads are worth.
+    while g.rows > FEW_ROWS and batch * pieces(g.blocks, g.block_size) * pieces(g.outputs, g.rows) < FEW_UNITS:
+        g.rows = pieces(g.rows, 2 * kernels.PANEL) * kernels.PANEL
+    g.pixel_blocks, g.row_blocks = pieces(g.blocks, g.block_size), pieces(g.outputs, g.rows)
+    g.units = batch * g.pixel_blocks * g.row_blocks
+    # As all of these numbers may be large if there are no elements, each is limited before it is multiplied.
+    depth = min(g.channels // g.groups, WORK) * min(g.positions, WORK)
+    products = min(depth + 1, WORK) * g.rows * kernels.BLOCK
+    g.tiles = min(64, g.units, g.units // max(1, WORK // products) + 1)
+    g.workspace = kernels.workspace_size(g)
+
+
+def reference(x, w, offset, b=None, mask=None, *, dilations, group, kernel_shape, offset_group, pads, strides):
+    half = len(pads) // 2 if pads else 0
+    begins, ends = (pads[:half], pads[half:]) if pads else (None, None)
+    return convolve(x, w, offset, b, mask, group, offset_group, strides, dilations, begins, ends)
+
+
+def convolve(x, w, offset, b, mask, group, offset_group, strides, dilations, begins, ends):
+    """The formula, ordered by k: places in the type of `offset`, float32 if that has 16 bits; the rest in float64."""
+    dtype, image, kernel = np.float64 if offset.dtype == np.float64 else np.float32, x.shape[2:], w.shape[2:]
+    spacing = spacing_of_lists(image, strides, dilations, begins, ends)
+    strides, dilations, begins, _ = spacing
+    counts = block_counts(spacing, image, kernel)
+    (n, channels), outputs = x.shape[:2], w.shape[0]
+    x, w, b, mask = (None if a is None else dtypes.widest(a) for a in (x, w, b, mask))
+    x = x.reshape(n, offset_group, channels // offset_group, *image)
+    w = w.reshape(group, outputs // group, channels // group, *kernel)
+    offset = offset.astype(dtype).reshape(n, offset_group, *kernel, len(image), *counts)
+    y = np.zeros((n, group, outputs // group, *counts))
+    with np.errstate(invalid="ignore", over="ignore"):
+        for k in np.ndindex(*kernel):
+            first = np.ogrid[tuple(map(slice, counts))]
+            starts = [f * s - p + i * d for f, s, p, i, d in zip(first, strides, begins, k, dilations, strict=True)]
+            shifts = np.moveaxis(offset[(slice(None), slice(None), *k)], 2, 0)  # [axes, N, D, *counts]
+            p = [start.astype(dtype) + shift for start, shift in zip(starts, shifts, strict=True)]
+            columns = interpolate(x, p)
+            if mask is not None:
+                columns = columns * mask.reshape(n, offset_group, 1, *kernel, *counts)[(slice(None),) * 3 + k]
+            columns = columns.reshape(n, group, channels // group, *counts)
+            y += np.einsum("gmc,ngc...->ngm...", w[(..., *k)], columns)
+    y = y.reshape(n, outputs, *counts)
+    return y if b is None else y + b.reshape(-1, *[1] * len(counts))
+
+
+def interpolate(x, p):
+    """Read images [N, D, C/D, *image] at the coordinates p, one array [N, D, *output] for each axis."""
+    image = x.shape[3:]
+    inside = np.logical_and.reduce([(q > -1) & (q < size) for q, size in zip(p, image, strict=True)])
+    p = [np.where(inside, q, 0) for q in p]
+    n, d = np.ogrid[: x.shape[0], : x.shape[1]]
+    n, d = (v.reshape(*v.shape, *[1] * len(image)) for v in (n, d))
+    total = np.zeros((*x.shape[:3], *inside.shape[2:]))
+    for corner in itertools.product((0, 1), repeat=len(image)):
+        index = [np.floor(q).astype(np.int64) + t for q, t in zip(p, corner, strict=True)]
+        exists = inside & np.logical_and.reduce([(i >= 0) & (i < size) for i, size in zip(index, image, strict=True)])
+        fractions = [q.astype(np.float64) - np.floor(q) for q in p]
+        weights = math.prod(f if t else 1 - f for f, t in zip(fractions, corner, strict=True))
+        values = np.moveaxis(x[(n, d, slice(None), *(np.where(exists, i, 0) for i in index))], -1, 2)
+        total += np.where(np.expand_dims(exists, 2), values * np.expand_dims(weights, 2), 0)
+    return total
+
+
+FIELDS = {
+    "channels": None, "outputs": None, "groups": None, "offset_groups": None, "image_axes": None, "taps": None,
+    "block_size": None, "pixel_blocks": None, "rows": None, "row_blocks": None, "units": None, "mmcv_order": None,
+    **GEOMETRY,
+}  # fmt: skip
+ONNX = Operator(
+    domain="",
+    name="DeformConv",
+    versions=(19, 22),
+    ranks=(3, 4, 5),
+    inputs=(
+        Input("X", "T"), Input("W", "T"), Input("offset", "T"), Input("B", "T", presence="optional"),
+        Input("mask", "T", presence="optional"),
+    ),
+    outputs=(Output("Y", "T"),),
+    types={"T": dtypes.FLOATS},
+    attributes=(
+        sizes("dilations", axes=(1, AXES)), Attribute("group", "int", 1, bounds=(1, LIMIT)),
+        sizes("kernel_shape", axes=(1, AXES)), Attribute("offset_group", "int", 1, bounds=(1, LIMIT)),
+        sizes("pads", axes=(2, 2 * AXES), least=0), sizes("strides", axes=(1, AXES)),
+    ),
+    plan=Plan(shape, plan, FIELDS),
+    kernels=(Kernel(kernels.deform_conv),),
+    reference=reference,
+    terms={"image_shape": "image axes of X", "block_shape": "kernel axes of W"},
+)  # fmt: skip
+
+
+@jitable
+def mmcv_spacing(attributes):
+    """As `spacing_of`. Padding of four elements has each one twice."""
+    padding = attributes.padding[:: max(1, len(attributes.padding) // 2)]
+    return attributes.stride, attributes.dilation, padding, padding
+
+
+@jitable
+def check_mmcv(attributes):
+    padding = attributes.padding
+    require(len(padding) != 3, "padding", padding, "must have two elements, or each of them twice")
+    if len(padding) == 4:
+        fits = padding[0] == padding[1] and padding[2] == padding[3]
+        require(fits, "padding", padding, "must have two elements, or each of them twice: [ph, ph, pw, pw]")
+
+
+@jitable
+def shape_modulated(attributes, inputs, outputs):
+    check_mmcv(attributes)
+    x, offset, mask, w, _ = inputs
+    return shape_of_convolution(mmcv_spacing(attributes), x, w, offset, mask, outputs[0])
+
+
+@jitable
+def plan_modulated(attributes, inputs, outputs, g):
+    x, offset, mask, w, bias = inputs
+    groups, offset_groups = attributes.groups, attributes.deform_groups
+    plan_convolution(mmcv_spacing(attributes), groups, offset_groups, x, w, offset, bias, g)
+    check_mask(x, mask, g)
+    g.mmcv_order = 1
+
+
+def reference_modulated(x, offset, mask, weight, bias=None, *, stride, padding, dilation, groups, deform_groups, **_):
+    padding = padding[:: len(padding) // 2]
+    return convolve(x, weight, offset, bias, mask, groups, deform_groups, stride, dilation, padding, padding)
+
+
+def of_axes(name, least=1, axes=(2, 2)):
+    """Declare an attribute with a number for each of two image axes, or a single one for both."""
+    return Attribute(name, "ints", required=True, bounds=(least, LIMIT), length_bounds=axes, repeats=2)
+
+
+MODULATED = replace(
+    ONNX,
+    domain="mmdeploy",
+    name="MMCVModulatedDeformConv2d",
+    versions=(1,),
+    ranks=(4,),
+    inputs=(
+        Input("x", "T"), Input("offset", "T"), Input("mask", "T"), Input("weight", "T"),
+        Input("bias", "T", presence="optional"),
+    ),
+    outputs=(Output("output", "T"),),
+    attributes=(
+        of_axes("stride"), of_axes("padding", 0, (2, 4)), of_axes("dilation"),
+        Attribute("groups", "int", required=True, bounds=(1, LIMIT)),
+        Attribute("deform_groups", "int", required=True, bounds=(1, LIMIT), other_names=("deformable_groups",)),
+    ),
+    plan=Plan(shape_modulated, plan_modulated, FIELDS),
+    kernels=(Kernel(kernels.deform_conv),),
+    reference=reference_modulated,
+    terms={
+        "X": "x", "W": "weight", "B": "bias", "strides": "stride", "dilations": "dilation", "pads": "padding",
+        "group": "groups", "offset_group": "deform_groups", "image_shape": "image axes of x",
+        "block_shape": "kernel axes of weight",
+    },
+)  # fmt: skip
+
+
+@jitable
+def shape_plain(attributes, inputs, outputs):
+    check_mmcv(attributes)
+    x, offset, w = inputs
+    return shape_of_convolution(mmcv_spacing(attributes), x, w, offset, offset[:0], outputs[0])
+
+
+@jitable
+def plan_plain(attributes, inputs, outputs, g):
+    x, offset, w = inputs
+    groups, offset_groups = attributes.groups, attributes.deform_groups
+    plan_convolution(mmcv_spacing(attributes), groups, offset_groups, x, w, offset, offset[:0], g)
+
+
+def reference_plain(x, offset, weight, *, bias, im2col_step, **attributes):
+    return reference_modulated(x, offset, None, weight, **attributes)
+
+
+PLAIN = replace(
+    MODULATED,
+    name="MMCVDeformConv2d",
+    inputs=(Input("x", "T"), Input("offset", "T"), Input("weight", "T")),
+    attributes=(
+        *MODULATED.attributes,
+        Attribute("bias", "int", 0, bounds=(0, 0)),
+        Attribute("im2col_step", "int", 32),  # how many images the original handles at a time
+    ),
+    plan=Plan(shape_plain, plan_plain, FIELDS),
+    kernels=(Kernel(kernels.plain_deform_conv),),
+    reference=reference_plain,
+)
+
+
+DCN = replace(
+    MODULATED,
+    domain="",
+    name="_DCNv2",
+    attributes=(
+        of_axes("stride"), of_axes("padding", 0), of_axes("dilation"),
+        Attribute("groups", "int", 1, bounds=(1, LIMIT)),
+        replace(MODULATED.attributes[4], other_names=("deformable_groups", "deformable_group")),
+        Attribute("kernel_size", "ints", repeats=2), Attribute("info", "text", ""),  # which say nothing else
+        Attribute("activation_type", "int", -1, bounds=(-1, -1)),  # of TensorRT; -1 stands for none
+        Attribute("alpha", "float", 0.0), Attribute("beta", "float", 0.0),  # of the activation
+    ),
+)  # fmt: skip
+DCN_NAMES = (("", "_DCNv2"), ("", "DCNv2"), ("custom", "DCNv2"), ("custom", "DeformConv2d"))
+OURS = replace(ONNX, domain="onnx_ops", versions=(1,))  # for models of older versions of ai.onnx
+OPERATORS = (
+    ONNX,
+    OURS,
+    *(replace(each, domain=domain) for each in (MODULATED, PLAIN) for domain in ("mmdeploy", "mmcv")),
+    *(replace(DCN, domain=domain, name=name) for domain, name in DCN_NAMES),
+)

@@ -1,0 +1,322 @@
+"""RoiAlign: reads regions of feature maps, each divided into bins, between pixels (Mask R-CNN's RoIAlign).
+
+    y[r, c, p, q] = pool over i < count_y, j < count_x of  x[batch_indices[r], c](y_p,i, x_q,j)
+
+r: region, c: channel, p, q: bin, of which a region has output_height times output_width; i, j: sample of a bin. Along
+each axis, a region from `begin` to `end` (rois[r] lists x and y of the begin, then of the end) has the samples
+
+    start + p * step + (i + 0.5) * step / count
+    start = begin * spatial_scale - offset,    size = end * spatial_scale - offset - start
+    step = size / output_size,    count = sampling_ratio, or ceil(step) if that is 0, but from 0 to 2**10
+
+computed in float32 (float64 for float64), step by step. `offset` is 0.5 with half_pixel. With output_half_pixel it is
+0, and sizes below 1 become 1. A region has no samples if start or step is not finite.
+
+x[n, c](y, x) is 0 if y < -1, y > height, x < -1 or x > width. Else coordinates are moved into [0, size - 1], and the
+four pixels around are the sample's taps, with weights 1 - f and f along each axis, where f = v - floor(v).
+
+    avg   the sum of all taps' weighted pixels / max(count_y * count_x, 1)
+    max   the largest *weighted pixel* of any tap: not the largest sample, which ONNX's operator never computes. Taps
+          with a weight of 0, and samples outside, count as 0; without samples the result is 0
+
+Taps with a weight of 0 are not read: an infinite pixel beside a sample makes no NaN.
+
+MMCVRoiAlign and MMCVRoIAlignRotated of the domains mmcv and mmdeploy are the same, except that
+
+    rois      has the image's position, rounded towards 0, as its first column
+    aligned   stands for half_pixel if it is 1, for output_half_pixel if it is 0
+    max       (MMCVRoiAlign) is the largest sample, or -10000 if that is larger
+
+and MMCVRoIAlignRotated takes boxes [centre x, centre y, width, height, angle in radians], of which start is -size / 2.
+It turns the coordinates v, u of samples into the image's, by the angle a, or by -a if clockwise is 0:
+
+    y = v * cos(a) + u * sin(a) + centre_y,    x = u * cos(a) - v * sin(a) + centre_x
+
+The centre is scaled, and offset is subtracted from it. Its pooling is avg.
+
+In ai.onnx a kernel can't learn its node's version. Version 10 has no coordinate_transformation_mode, and means
+output_half_pixel by its absence; nodes of that version are left to ONNX Runtime.
+
+Sources: ONNX operator specification, RoiAlign-16 and -22; mmcv and mmdeploy, as docs/mmdeploy.md says.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from ..declaration import dtypes
+from ..declaration.attributes import Attribute
+from ..declaration.errors import require
+from ..declaration.jit import jitable
+from ..declaration.limits import ELEMENTS, UNKNOWN
+from ..declaration.operator import Input, Kernel, Operator, Output, Plan
+from . import roi_align_kernels as kernels
+
+MODES = ("avg", "max")
+HALF_PIXEL = ("output_half_pixel", "half_pixel")
+BINS = 2**20  # of an output's axis, at most
+PIXELS = 2**31 - 1  # of an image's axis, at most
+CACHED = 2**18  # pixels of a unit's channels, which fit the second-level cache, unless four channels have more
+LANES = 8  # channels of which turned regions read a copy, at least
+COPIED = 2**19  # elements of that copy, at most
+TAPS = 16  # of a bin, if it has four samples
+PAYS = 8  # taps for each pixel of a channel, from which on a copy pays; parts of regions have four times as many
+WORK = 2**12  # outputs of a tile, at least
+GEOMETRY = dict.fromkeys((
+    "batch", "channels", "height", "width", "pixels", "regions", "columns", "out_height", "out_width", "bins", "ratio",
+    "scale", "half_pixel", "clockwise", "block", "parts", "units", "copied",
+))  # fmt: skip
+
+
+@jitable
+def shape(attributes, inputs, outputs):
+    x, rois, (y,) = inputs[0], inputs[1], outputs
+    y[0] = rois[0] if len(rois) == 2 else UNKNOWN
+    y[1] = x[1] if len(x) == 4 else UNKNOWN
+    y[2], y[3] = attributes.output_height, attributes.output_width
+    return 4
+
+
+@jitable
+def check_feature_maps(x):
+    require(len(x) == 4, "shape of {X}", x, "must have rank 4: [N, C, H, W]")
+    for a in range(2, 4):
+        require(1 <= x[a] <= PIXELS, "shape of {X}", x, "image axes must lie in [1, 2**31 - 1]; see axis", a)
+
+
+@jitable
+def plan(attributes, inputs, outputs, g):
+    x, rois, images = inputs
+    check_feature_maps(x)
+    require(len(rois) == 2 and rois[1] == 4, "shape of {rois}", rois, "must be [R, 4]")
+    require(
+        len(images) == 1 and images[0] == rois[0], "shape of {batch_indices}", images, "must be [R], with R", rois[0]
+    )
+    g.half_pixel = attributes.coordinate_transformation_mode
+    plan_regions(attributes, x, rois, g)
+
+
+@jitable
+def plan_mmcv(attributes, inputs, outputs, g):
+    x, rois = inputs
+    check_feature_maps(x)
+    require(len(rois) == 2 and rois[1] == 5, "shape of {rois}", rois, "must be [R, 5]")
+    g.half_pixel = attributes.aligned
+    plan_regions(attributes, x, rois, g)
+
+
+@jitable
+def plan_rotated(attributes, inputs, outputs, g):
+    x, rois = inputs
+    check_feature_maps(x)
+    require(len(rois) == 2 and rois[1] == 6, "shape of {rois}", rois, "must be [R, 6]")
+    g.half_pixel, g.clockwise = attributes.aligned, attributes.clockwise
+    plan_regions(attributes, x, rois, g)
+    taps = g.regions * g.bins * TAPS // g.pixels // max(g.batch, 1)  # of a channel, for each pixel
+    groups = COPIED // g.pixels // LANES
+    if taps >= PAYS and groups > 0:
+        cut_regions(groups * LANES, max(1, taps // (4 * PAYS)), g)
+        g.copied = g.block * g.pixels
+        g.workspace += 8 * g.copied
+
+
+@jitable
+def plan_regions(attributes, x, rois, g):
+    g.batch, g.channels, g.height, g.width, g.pixels = x[0], x[1], x[2], x[3], x[2] * x[3]
+    g.regions, g.columns = rois[0], rois[1]
+    g.out_height, g.out_width = attributes.output_height, attributes.output_width
+    g.bins = g.out_height * g.out_width
+    g.ratio, g.scale = attributes.sampling_ratio, np.float64(attributes.spatial_scale).view(np.int64)
+    fits = max(g.regions, 1) <= ELEMENTS // g.bins // max(g.channels, 1)
+    require(fits, "shape of {rois}", rois, "output must have at most 2**58 elements")
+    groups = max(1, CACHED // g.pixels // kernels.TOGETHER)
+    cut_regions(groups * kernels.TOGETHER, 64, g)
+    g.copied, g.workspace = 0, kernels.workspace_size()
+
+
+@jitable
+def cut_regions(channels, parts, g):
+    """Cut the output into units with at most so many channels, and at most so many parts of the regions."""
+    g.block = max(1, min(kernels.CHANNELS, g.channels, channels))
+    blocks = (g.channels + g.block - 1) // g.block
+    g.parts = max(1, min(g.regions, 64 // max(blocks, 1), parts))
+    g.units = blocks * g.parts if g.regions > 0 else 0
+    tiles = g.regions * g.channels * g.bins // WORK + 1
+    g.tiles = min(64, max(1, g.units), tiles)  # one also without channels: a kernel refuses images that aren't there
+
+
+def reference(x, rois, batch_indices, *, coordinate_transformation_mode, mode, output_height, output_width,
+              sampling_ratio, spatial_scale):  # fmt: skip
+    """The formula: coordinates step by step in their own dtype, weights and sums in float64."""
+    half_pixel = coordinate_transformation_mode == "half_pixel"
+    output_sizes, images = (output_height, output_width), batch_indices.tolist()
+    return pooled(x, images, upright(x, rois, half_pixel, output_sizes, sampling_ratio, spatial_scale), output_sizes,
+                  {"avg": average, "max": largest_tap}[mode])  # fmt: skip
+
+
+def reference_mmcv(input, rois, *, output_height, output_width, sampling_ratio, aligned, spatial_scale, mode):
+    output_sizes = output_height, output_width
+    samples = upright(input, rois[:, 1:], aligned, output_sizes, sampling_ratio, spatial_scale)
+    return pooled(input, positions(rois), samples, output_sizes, {"avg": average, "max": largest_sample}[mode])
+
+
+def reference_rotated(input, rois, *, output_height, output_width, sampling_ratio, aligned, clockwise, spatial_scale):
+    output_sizes = output_height, output_width
+    samples = turned(input, rois[:, 1:], aligned, clockwise, output_sizes, sampling_ratio, spatial_scale)
+    return pooled(input, positions(rois), samples, output_sizes, average)
+
+
+def positions(rois):
+    """The positions of images in the first column of regions; -1 for those that aren't any."""
+    first = dtypes.widest(rois[:, 0])
+    return np.where(abs(first) < 2**31, np.trunc(first), -1).astype(int).tolist()
+
+
+def coordinates_of(x):
+    """The type in which places in images are computed."""
+    return np.float64 if x.dtype == np.float64 else np.float32
+
+
+@np.errstate(invalid="ignore", over="ignore")
+def upright(x, rois, half_pixel, output_sizes, ratio, scale):
+    """Return y and x of each region's samples: [output_height, 1, count_y, 1] and [1, output_width, 1, count_x]."""
+    dtype = coordinates_of(x)
+    offset = dtype(0.5 if half_pixel else 0)
+    places = []
+    for left, top, right, bottom in rois.astype(dtype) * dtype(scale) - offset:
+        v = samples_along(top, bottom - top, output_sizes[0], ratio, half_pixel)
+        u = samples_along(left, right - left, output_sizes[1], ratio, half_pixel)
+        places.append((v[:, None, :, None], u[None, :, None, :]))
+    return places
+
+
+@np.errstate(invalid="ignore", over="ignore")
+def turned(x, rois, half_pixel, clockwise, output_sizes, ratio, scale):
+    """Return what `upright` returns, for boxes of centre, size and angle."""
+    dtype = coordinates_of(x)
+    offset = dtype(0.5 if half_pixel else 0)
+    places = []
+    for *box, angle in rois.astype(dtype):
+        centre_x, centre_y, *sizes = np.array(box) * dtype(scale)
+        width, height = (size if half_pixel or size >= 1 else dtype(1) for size in sizes)
+        angle = np.float64(angle) * (1 if clockwise else -1)
+        sine, cosine = dtype(np.sin(angle)), dtype(np.cos(angle))
+        v = samples_along(-height / 2, height, output_sizes[0], ratio, half_pixel)[:, None, :, None]
+        u = samples_along(-width / 2, width, output_sizes[1], ratio, half_pixel)[None, :, None, :]
+        places.append((v * cosine + u * sine + (centre_y - offset), u * cosine - v * sine + (centre_x - offset)))
+    return places
+
+
+@np.errstate(invalid="ignore", over="ignore")
+def samples_along(start, size, bins, ratio, half_pixel):
+    """The coordinates of a region's samples along an axis, [bins, count]."""
+    dtype = type(size)  # half of it may be a float64, which NumPy 1 makes of a float32 and a Python number
+    if not half_pixel and not size >= 1:
+        size = dtype(1)
+    step = size / dtype(bins)
+    count = ratio if ratio > 0 else int(min(np.ceil(step), kernels.MOST)) if step > 0 else 0
+    if not (np.isfinite(start) and np.isfinite(step)):
+        count = 0
+    p, i = np.arange(bins, dtype=dtype)[:, None], np.arange(count, dtype=dtype)
+    return (start + p * step) + (i + dtype(0.5)) * step / dtype(max(count, 1))
+
+
+def pooled(x, images, regions, output_sizes, pool):
+    """Pool each region's samples.
+
+    pool  a function of what `read` returns for places with the axes of bins, and then of a bin's samples
+    """
+    total = np.zeros((len(images), x.shape[1], *output_sizes))
+    for n in images:
+        require(0 <= n < len(x), "{batch_indices}", n, "must be positions of images, less than", len(x))
+    for r, places in enumerate(regions):
+        total[r] = pool(*read(x[images[r]], np.broadcast_arrays(*places)))
+    return total
+
+
+def read(image, places):
+    """The taps at places (y, x) in an image [C, H, W]: (weights, weighted pixels, where places are inside).
+
+    The taps' weights and pixels are [4, C or 1, *places].
+    """
+    image = dtypes.widest(image)
+    sizes = image.shape[1:]
+    inside = np.logical_and.reduce([(v >= -1) & (v <= v.dtype.type(s)) for v, s in zip(places, sizes, strict=True)])
+    taps = []  # along y and x, the two pixels and their weights
+    for v, size in zip(places, sizes, strict=True):
+        v = np.where(inside, np.maximum(v, 0), 0)
+        low = np.minimum(np.floor(v).astype(np.int64), size - 1)
+        f = np.where(low < size - 1, v.astype(np.float64) - low, 0)
+        taps.append(((low, 1 - f), (np.minimum(low + 1, size - 1), f)))
+    pixels = np.array([image[:, i, j] for i, _ in taps[0] for j, _ in taps[1]])
+    weights = np.array([a * b for _, a in taps[0] for _, b in taps[1]])[:, None] * inside
+    return weights, np.where(weights > 0, pixels, 0) * weights, inside
+
+
+def average(weights, weighted, inside):
+    return weighted.sum(axis=(0, -2, -1)) / max(inside.shape[-2] * inside.shape[-1], 1)
+
+
+def largest_tap(weights, weighted, inside):
+    return weighted.max(axis=(0, -2, -1), initial=-np.inf if inside.size else 0)
+
+
+def largest_sample(weights, weighted, inside):
+    return weighted.sum(axis=0).max(axis=(-2, -1), initial=kernels.LEAST)
+
+
+MODE = Attribute("mode", "string", "avg", choices=MODES)
+COMMON = (
+    Attribute("output_height", "int", 1, bounds=(1, BINS)),
+    Attribute("output_width", "int", 1, bounds=(1, BINS)),
+    Attribute("sampling_ratio", "int", 0, bounds=(0, kernels.MOST)),
+    Attribute("spatial_scale", "float", 1.0),
+)
+MMCV_COMMON = (  # which all have to be there, and a sampling_ratio below 0 means the same as 0
+    *(replace(a, required=True, default=None) for a in COMMON[:2]),
+    Attribute("sampling_ratio", "int", required=True, bounds=(-(2**31), kernels.MOST)),
+    Attribute("aligned", "int", required=True, bounds=(0, 1)),
+    Attribute("spatial_scale", "float", required=True),
+)
+ROI_ALIGN = Operator(
+    domain="",
+    name="RoiAlign",
+    versions=(16, 22),
+    has_older=True,
+    ranks=(4,),
+    inputs=(Input("X", "T"), Input("rois", "T"), Input("batch_indices", "I")),
+    outputs=(Output("output", "T"),),
+    types={"T": dtypes.FLOATS, "I": ("int64",)},
+    attributes=(
+        Attribute("coordinate_transformation_mode", "string", "half_pixel", choices=HALF_PIXEL), MODE, *COMMON
+    ),
+    plan=Plan(shape, plan, GEOMETRY),
+    kernels=(Kernel(kernels.roi_align, {"mode": ("avg",)}), Kernel(kernels.roi_align_max, {"mode": ("max",)})),
+    reference=reference,
+)  # fmt: skip
+MMCV = ("mmcv", "mmdeploy")
+MMCV_ROI_ALIGN = Operator(
+    domain=MMCV[0],
+    name="MMCVRoiAlign",
+    versions=(1,),
+    ranks=(4,),
+    inputs=(Input("input", "T"), Input("rois", "T")),
+    outputs=(Output("output", "T"),),
+    types={"T": ("float16", "float32", "float64")},
+    attributes=(replace(MODE, required=True, default=None), *MMCV_COMMON),
+    terms={"X": "input", "batch_indices": "batch indices in rois"},
+    plan=Plan(shape, plan_mmcv, GEOMETRY),
+    kernels=(
+        Kernel(kernels.mmcv_roi_align, {"mode": ("avg",)}), Kernel(kernels.mmcv_roi_align_max, {"mode": ("max",)})
+    ),
+    reference=reference_mmcv,
+)  # fmt: skip
+MMCV_ROI_ALIGN_ROTATED = replace(
+    MMCV_ROI_ALIGN,
+    name="MMCVRoIAlignRotated",
+    attributes=(*MMCV_COMMON, Attribute("clockwise", "int", required=True, bounds=(0, 1))),
+    plan=Plan(shape, plan_rotated, GEOMETRY),
+    kernels=(Kernel(kernels.mmcv_roi_align_rotated),),
+    reference=reference_rotated,
+)
+OPERATORS = (ROI_ALIGN, *(replace(o, domain=d) for o in (MMCV_ROI_ALIGN, MMCV_ROI_ALIGN_ROTATED) for d in MMCV))

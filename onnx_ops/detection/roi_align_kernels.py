@@ -1,0 +1,629 @@
+"""Regions of images, pooled to bins: the kernels of RoiAlign and of its relatives.
+
+A unit of work has a part of the regions, and so many channels that their planes stay in the second-level cache while
+these regions are read, one after the other. A region's pixels and weights are found once for all channels of the unit.
+
+If boxes are upright, a tap's weight is the product of those of its row and of its column. So the rows are added up, or
+compared, first: along whole vectors, since neighbours lie side by side in memory. What a bin takes of the result are
+its columns. The other regions are read tap by tap: turned ones, those of which samples are compared, and those whose
+columns lie so far apart that to read all between them would take longer.
+
+If turned regions read more taps than their images have pixels, a unit first copies its channels, so that those of a
+pixel lie side by side: then a tap is a vector.
+"""
+
+from collections import namedtuple
+
+import numpy as np
+
+from ..declaration.errors import require
+from ..declaration.jit import APART, FUSE, jitable, known
+from ..kernels.blocks import share
+from ..kernels.elements import indices_in, integers_in, load, store, sums_in, zero
+from ..kernels.vectors import add_points
+
+AVERAGE, LARGEST_TAP, LARGEST_SAMPLE = known(1), known(2), known(3)  # how a bin's samples are pooled
+MOST = 2**10  # samples of a bin along an axis
+LEAST = -10_000  # where mmcv's search for the largest sample begins
+CHANNELS = 64  # of a unit, at most
+BINS, COLUMNS, ROWS, TAPS = 512, 1024, 512, 2048  # that there is room for
+SPAN = 4096  # pixels from the first to the last column of a region that is read by rows, at most
+SPARSE = 32  # pixels, for each column that is read, up to which that pays
+LANES = 16  # rows are added up over multiples of so many pixels, if the image is as wide
+TOGETHER = 4  # channels that are read at a time, so that indices and weights are loaded once for all of them
+SAMPLES, POOLED = 32, 64  # of a copy: samples that are added up, and bins that are stored, at a time
+
+# A region along an axis: where it starts, the size of a bin, and the number of a bin's samples.
+Axis = namedtuple("Axis", "start step count")
+# A region: its axes, and how it is turned: (sine, cosine, the centre's y and x), or () for an upright box. Places in a
+# turned box are counted from its centre, in an upright one from the image's first pixel.
+Box = namedtuple("Box", "y x turn")
+# The taps of some bins, of which the last one may go on in the next round: of bin b those from ends[b] to ends[b + 1],
+# each with its offset in a plane and its weight; zeros[b]: whether a sample or a tap counts as 0; totals: what the bin
+# that goes on has come to, for each channel.
+Round = namedtuple("Round", "offset weight ends zeros totals")
+
+
+@jitable
+def workspace_size():
+    """The bytes that a tile needs, for the arrays of `pool_by_rows` or of `pool_by_taps`; a copy lies behind them."""
+    by_rows = 8 * (TOGETHER * (SPAN + LANES) + 4 * ROWS + COLUMNS) + 4 * (COLUMNS + 3 * ROWS + 2 * BINS + 1)
+    by_taps = 8 * (2 * TAPS + CHANNELS) + 4 * (2 * BINS + 1)
+    return (max(by_rows, by_taps) + 127) // 64 * 64
+
+
+@jitable
+def roi_align(x, rois, batch_indices, g, tile, workspace, out):
+    pool(x, rois, (batch_indices,), AVERAGE, g, tile, workspace, out)
+
+
+@jitable
+def roi_align_max(x, rois, batch_indices, g, tile, workspace, out):
+    pool(x, rois, (batch_indices,), LARGEST_TAP, g, tile, workspace, out)
+
+
+@jitable
+def mmcv_roi_align(x, rois, g, tile, workspace, out):
+    pool(x, rois, (), AVERAGE, g, tile, workspace, out)
+
+
+@jitable
+def mmcv_roi_align_max(x, rois, g, tile, workspace, out):
+    pool(x, rois, (), LARGEST_SAMPLE, g, tile, workspace, out)
+
+
+@jitable
+def mmcv_roi_align_rotated(x, rois, g, tile, workspace, out):
+    check_images(rois, (), g)
+    begin, end = share(g.units, g, tile)
+    for unit in range(begin, end):
+        if g.copied:
+            pool_copies(x, rois, unit, g, workspace, out)
+            continue
+        channel, channels, region, last = part_of(g, unit)
+        for r in range(region, last):
+            first = (image_of(rois, (), r, g) * g.channels + channel) * g.pixels
+            to = (r * g.channels + channel) * g.bins
+            pool_by_taps(x, first, channels, turned_box(rois, r, g, zero(out)), AVERAGE, g, workspace, out, to)
+
+
+@jitable
+def pool(x, rois, batches, way, g, tile, workspace, out):
+    """Pool upright boxes. batches: (batch_indices,), or () if the first column of `rois` has them."""
+    check_images(rois, batches, g)
+    begin, end = share(g.units, g, tile)
+    for unit in range(begin, end):
+        channel, channels, region, last = part_of(g, unit)
+        for r in range(region, last):
+            first = (image_of(rois, batches, r, g) * g.channels + channel) * g.pixels
+            to = (r * g.channels + channel) * g.bins
+            box = upright_box(rois, r, g, zero(out))
+            if len(way) == len(LARGEST_SAMPLE) or (
+                not pool_by_rows(x, first, channels, box, way, g, workspace, out, to)
+            ):
+                pool_by_taps(x, first, channels, box, way, g, workspace, out, to)
+
+
+@jitable
+def part_of(g, unit):
+    """A unit's first channel and number of channels, its first region, and the region after its last one."""
+    channel, part = unit // g.parts * g.block, unit % g.parts
+    each = (g.regions + g.parts - 1) // g.parts
+    return channel, min(g.block, g.channels - channel), min(part * each, g.regions), min((part + 1) * each, g.regions)
+
+
+@jitable
+def check_images(rois, batches, g):
+    """Refuse regions of images that aren't there."""
+    for r in range(g.regions):
+        n = image_of(rois, batches, r, g)
+        require(0 <= n < g.batch, "{batch_indices}", n, "must be positions of images, less than", g.batch)
+
+
+@jitable
+def image_of(rois, batches, r, g):
+    """The position of a region's image, or a negative number."""
+    if len(batches) > 0:
+        return np.int64(batches[0][r])
+    n = load(rois, r * g.columns)
+    return np.int64(n) if abs(n) < type(n)(2**31) else -1
+
+
+@jitable
+def scale_of(g):
+    return np.int64(g.scale).view(np.float64)
+
+
+@jitable
+def upright_box(rois, r, g, zero):
+    """The box of a region. zero: a number of the type in which coordinates are computed."""
+    number, at = type(zero), r * g.columns + g.columns - 4
+    scale, offset = number(scale_of(g)), number(0.5) if g.half_pixel else zero
+    left, top = load(rois, at) * scale - offset, load(rois, at + 1) * scale - offset
+    right, bottom = load(rois, at + 2) * scale - offset, load(rois, at + 3) * scale - offset
+    return Box(axis_of(top, bottom - top, g.out_height, g), axis_of(left, right - left, g.out_width, g), ())
+
+
+@jitable
+def turned_box(rois, r, g, zero):
+    """The box of a region, whose axes are counted from its centre."""
+    number, at = type(zero), r * g.columns + 1
+    scale, offset = number(scale_of(g)), number(0.5) if g.half_pixel else zero
+    x, y = load(rois, at) * scale - offset, load(rois, at + 1) * scale - offset
+    width, height = load(rois, at + 2) * scale, load(rois, at + 3) * scale
+    angle = np.float64(load(rois, at + 4))
+    if not g.clockwise:
+        angle = -angle
+    if not g.half_pixel:
+        width, height = at_least_one(width), at_least_one(height)
+    y_axis = axis_of(height * number(-0.5), height, g.out_height, g)
+    x_axis = axis_of(width * number(-0.5), width, g.out_width, g)
+    return Box(y_axis, x_axis, (number(np.sin(angle)), number(np.cos(angle)), y, x))
+
+
+@jitable
+def at_least_one(size):
+    return size if size >= type(size)(1) else type(size)(1)
+
+
+@jitable
+def axis_of(start, size, bins, g):
+    """The Axis of a region from `start` on."""
+    number = type(start)
+    if not g.half_pixel:
+        size = at_least_one(size)
+    step = size / number(bins)
+    count = g.ratio
+    if count <= 0:
+        count = 0
+        if step > number(0):
+            count = np.int64(min(np.ceil(step), number(MOST)))
+    if not (abs(start) < number(np.inf) and abs(step) < number(np.inf)):
+        count = 0
+    return Axis(start, step, count)
+
+
+@jitable
+def position(axis, p, j):
+    """The coordinate of sample j of bin p."""
+    number = type(axis.start)
+    return (axis.start + number(p) * axis.step) + (number(j) + number(0.5)) * axis.step / number(axis.count)
+
+
+@jitable
+def turned(turn, y, x):
+    """The place in the image of a place in a box; `turn` is that of the Box."""
+    if len(turn) == 0:
+        return y, x
+    sine, cosine, centre_y, centre_x = turn
+    return y * cosine + x * sine + centre_y, x * cosine - y * sine + centre_x
+
+
+@jitable
+def sample_at(box, p, q, i, j):
+    """The place in the image of sample (i, j) of bin (p, q)."""
+    return turned(box.turn, position(box.y, p, i), position(box.x, q, j))
+
+
+@jitable
+def is_inside(v, size):
+    return v >= type(v)(-1) and v <= type(v)(size)
+
+
+@jitable
+def taps_of(v, size):
+    """The two pixels that a coordinate lies between, and the weight of the second one."""
+    number = type(v)
+    if v <= number(0):
+        v = number(0)
+    low = np.int64(v)
+    if low >= size - 1:
+        return size - 1, size - 1, number(0)
+    return low, low + 1, v - number(low)
+
+
+@jitable
+def tap_weight(t, down, across):
+    """The weight of tap t of four, the second row's being `down`, and the second column's `across`."""
+    number = type(down)
+    return (down if t // 2 else number(1) - down) * (across if t % 2 else number(1) - across)
+
+
+@jitable
+def share_of_sample(box):
+    """The share that a sample has in the average of a bin."""
+    number = type(box.y.start)
+    return number(1) / (number(max(box.y.count, 1)) * number(max(box.x.count, 1)))
+
+
+@jitable
+def pool_by_rows(x, first, channels, box, way, g, workspace, out, to):
+    """Pool a region for some channels; returns False if there is too little room, or it won't pay.
+
+    way         AVERAGE or LARGEST_TAP
+    first, to   the positions in x of the first channel's plane, and in `out` of its first bin
+    """
+    if g.out_width > BINS:
+        return False
+    sums = sums_in(workspace, 0, (TOGETHER, SPAN + LANES), out)
+    after = 8 * TOGETHER * (SPAN + LANES)
+    row_weight = sums_in(workspace, after, (4, ROWS), out)
+    column_weight = sums_in(workspace, after + 8 * 4 * ROWS, COLUMNS, out)
+    after += 8 * (4 * ROWS + COLUMNS)
+    indices = indices_in(workspace, after, (3, ROWS))
+    row, exist, widths = indices[0], indices[1], indices[2]
+    column = indices_in(workspace, after + 4 * 3 * ROWS, COLUMNS)
+    ends = indices_in(workspace, after + 4 * (3 * ROWS + COLUMNS), BINS + 1)
+    zeros = indices_in(workspace, after + 4 * (3 * ROWS + COLUMNS + BINS + 1), BINS)
+    count, low, high = 0, g.width, -1
+    ends[0] = 0
+    for q in range(g.out_width):
+        begin = count
+        count, zeros[q] = add_taps(box.x, q, g.width, way, column, column_weight, count)
+        if count < 0:
+            return False
+        for t in range(begin, count):
+            low, high = min(low, np.int64(column[t])), max(high, np.int64(column[t]))
+        ends[q + 1] = count
+    span = min(g.width, (high - low + LANES) // LANES * LANES) if count > 0 else 0
+    if span > SPAN or span > SPARSE * count:
+        return False
+    low = min(low, g.width - span)
+    for t in range(count):
+        column[t] -= low
+    for b in range(ROWS):
+        exist[b] = widths[b] = 1
+    for p in range(g.out_height):
+        rows, is_zero = add_taps(box.y, p, g.height, way, row, row_weight[0], 0)
+        if rows < 0:
+            return False
+        for c in range(0, channels, TOGETHER):
+            together, bins = min(TOGETHER, channels - c), out[to + c * g.bins + p * g.out_width :]
+            for k in range(together):
+                source, target = x[first + (c + k) * g.pixels + low :], sums[k, :span]
+                if len(way) == len(AVERAGE):
+                    add_points(source, g.width, row[:rows], widths, exist, row_weight, False, target)
+                else:
+                    compare_rows(source, g.width, row, row_weight[0], rows, target)
+            if len(way) == len(AVERAGE):
+                add_columns(sums, together, column, column_weight, ends, g.out_width, bins, g.bins)
+            else:
+                compare_columns(sums, together, column, column_weight, ends, g.out_width, zeros, is_zero, bins, g.bins)
+    return True
+
+
+@jitable
+def add_taps(axis, p, size, way, pixel, weight, begin):
+    """Store the pixels along an axis that bin p reads, and their weights, from position `begin` on.
+
+    For an average each pixel is stored once, and weights are divided by the number of samples. Returns the position
+    after the last one, or -1 if there is no room, and whether there are samples outside, or taps with a weight of 0.
+    """
+    end, count, is_zero = begin, axis.count, axis.count == 0
+    number = type(axis.start)
+    each = number(1)
+    if len(way) == len(AVERAGE):
+        each = number(1) / number(max(count, 1))
+    for j in range(count):
+        v = position(axis, p, j)
+        if not is_inside(v, size):
+            is_zero = True
+            continue
+        if end + 2 > pixel.size:
+            return -1, is_zero
+        low, high, f = taps_of(v, size)
+        if f < number(1):
+            end = add_tap(way, pixel, weight, begin, end, low, (number(1) - f) * each)
+        if f > number(0):
+            end = add_tap(way, pixel, weight, begin, end, high, f * each)
+        else:
+            is_zero = True
+    return end, is_zero
+
+
+@jitable
+def add_tap(way, pixel, weight, begin, end, k, w):
+    """Add a pixel's weight to that of the last two taps that is the same pixel, or store a new one; returns the end."""
+    if len(way) == len(AVERAGE):
+        for t in range(max(begin, end - 2), end):
+            if pixel[t] == k:
+                weight[t] += w
+                return end
+    pixel[end], weight[end] = k, w
+    return end + 1
+
+
+@jitable
+def compare_rows(source, width, row, weight, rows, target):
+    """target[b] = the largest weight[t] * source[row[t] * width + b]   for t < rows"""
+    for b in range(target.size):
+        target[b] = target.dtype.type(-np.inf)
+    for t in range(0, rows, 4):
+        u, v, w = min(t + 1, rows - 1), min(t + 2, rows - 1), min(t + 3, rows - 1)
+        keep_largest(
+            source[row[t] * width :], source[row[u] * width :], source[row[v] * width :], source[row[w] * width :],
+            weight[t], weight[u], weight[v], weight[w], target,
+        )  # fmt: skip
+
+
+@jitable(**APART)
+def keep_largest(p, q, r, s, p_weight, q_weight, r_weight, s_weight, target):
+    """Replace elements of `target` that are smaller than those of one of four rows, times their weights."""
+    for b in range(target.size):
+        first = larger(p_weight * load(p, b), q_weight * load(q, b))
+        second = larger(r_weight * load(r, b), s_weight * load(s, b))
+        target[b] = larger(target[b], larger(first, second))
+
+
+@jitable
+def compare_columns(largest, together, column, weight, ends, count, zeros, is_zero, target, pitch):
+    """target[c * pitch + q] = the largest weight[t] * largest[c, column[t]]   for ends[q] <= t < ends[q + 1]
+
+    as in `add_columns`. Where is_zero or zeros[q] says so, it is at least 0.
+    """
+    k, m, n = min(1, together - 1), min(2, together - 1), min(3, together - 1)
+    number = largest.dtype.type
+    for q in range(count):
+        i = j = u = v = number(0) if is_zero or zeros[q] else number(-np.inf)
+        for t in range(ends[q], ends[q + 1]):
+            w, p = weight[t], np.uint32(column[t])
+            i, j = larger(i, w * largest[0, p]), larger(j, w * largest[k, p])
+            u, v = larger(u, w * largest[m, p]), larger(v, w * largest[n, p])
+        store(target, q, i)
+        store(target, k * pitch + q, j)
+        store(target, m * pitch + q, u)
+        store(target, n * pitch + q, v)
+
+
+@jitable(**FUSE)
+def add_columns(sums, together, column, weight, ends, count, target, pitch):
+    """target[c * pitch + q] = sum over t of weight[t] * sums[c, column[t]]   for ends[q] <= t < ends[q + 1]
+
+    for q < count, and for the channels c < together, at most four. If there are fewer, the last one is written again.
+    """
+    k, m, n = min(1, together - 1), min(2, together - 1), min(3, together - 1)
+    for q in range(count):
+        i = j = u = v = sums.dtype.type(0)
+        for t in range(ends[q], ends[q + 1]):
+            w, p = weight[t], np.uint32(column[t])
+            i += w * sums[0, p]
+            j += w * sums[k, p]
+            u += w * sums[m, p]
+            v += w * sums[n, p]
+        store(target, q, i)
+        store(target, k * pitch + q, j)
+        store(target, m * pitch + q, u)
+        store(target, n * pitch + q, v)
+
+
+@jitable
+def pool_by_taps(x, first, channels, box, way, g, workspace, out, to):
+    """Pool a region as `pool_by_rows` does, of any box in any way.
+
+    A round has the taps of some bins, or of a part of one. They are found once, and then read from each channel.
+    """
+    after = 16 * TAPS + 8 * CHANNELS
+    taps = Round(
+        integers_in(workspace, 0, TAPS), sums_in(workspace, 8 * TAPS, TAPS, out),
+        indices_in(workspace, after, BINS + 1), indices_in(workspace, after + 4 * (BINS + 1), BINS),
+        sums_in(workspace, 16 * TAPS, CHANNELS, out),
+    )  # fmt: skip
+    is_zero = is_empty = box.y.count * box.x.count == 0 and len(way) != len(LARGEST_SAMPLE)
+    bin_ = i = j = 0  # the bin, and the row and column of its sample, that come next
+    while bin_ < g.bins:
+        begin, bins, count, goes_on = bin_, 0, 0, i > 0 or j > 0
+        taps.ends[0] = 0
+        while bin_ < g.bins and bins < BINS and count + 4 <= TAPS:
+            i, j, count, is_zero = find_taps(box, bin_, i, j, way, g, taps, count, is_zero)
+            taps.ends[bins + 1], taps.zeros[bins] = count, is_zero
+            bins += 1
+            if i == box.y.count:
+                bin_, i, j, is_zero = bin_ + 1, 0, 0, is_empty
+        read_bins(x[first:], channels, taps, bins, bin_ - begin, goes_on, way, g, out[to + begin :])
+
+
+@jitable
+def find_taps(box, bin_, i, j, way, g, taps, count, is_zero):
+    """Store the taps of a bin's samples from (i, j) on behind the `count` that are there, as far as there is room.
+
+    Taps with a weight of 0 are left out, except where samples are compared, of which each has four. Returns the sample
+    that comes next, the number of taps, and whether a sample or a tap counts as 0, as before or now.
+    """
+    p, q, rows, columns = bin_ // g.out_width, bin_ % g.out_width, box.y.count, box.x.count
+    number = taps.weight.dtype.type
+    each = share_of_sample(box) if len(way) == len(AVERAGE) else number(1)
+    while i < rows and count + 4 <= TAPS:
+        while j < columns and count + 4 <= TAPS:
+            y, x = sample_at(box, p, q, i, j)
+            j += 1
+            if not (is_inside(y, g.height) and is_inside(x, g.width)):
+                is_zero = True
+                continue
+            top, bottom, down = taps_of(y, g.height)
+            left, right, across = taps_of(x, g.width)
+            for t in range(4):
+                w = tap_weight(t, down, across)
+                if w > number(0) or len(way) == len(LARGEST_SAMPLE):
+                    taps.offset[count] = (bottom if t // 2 else top) * g.width + (right if t % 2 else left)
+                    taps.weight[count] = w * each
+                    count += 1
+                else:
+                    is_zero = True
+        if j == columns:
+            j, i = 0, i + 1
+    return i, j, count, is_zero
+
+
+@jitable
+def read_bins(planes, channels, taps, bins, whole, goes_on, way, g, target):
+    """Read the taps of a round's bins from each channel, and store what the first `whole` bins come to.
+
+    goes_on  whether the first bin has begun in the round before
+    """
+    offset, weight, ends, zeros, totals = taps
+    if len(way) == len(AVERAGE):
+        for c in range(0, channels, TOGETHER):
+            if not goes_on:
+                totals[c:][:TOGETHER] = 0
+            for b in range(bins):
+                add_taps_of_bin(
+                    planes[c * g.pixels :], min(TOGETHER, channels - c), offset, weight, ends[b], ends[b + 1],
+                    totals[c:], b < whole, g, target[c * g.bins + b :],
+                )  # fmt: skip
+        return
+    number, of_samples = totals.dtype.type, len(way) == len(LARGEST_SAMPLE)
+    for c in range(channels):
+        source = planes[c * g.pixels :][: g.pixels]
+        for b in range(bins):
+            total = number(LEAST if of_samples else -np.inf)
+            if b == 0 and goes_on:
+                total = totals[c]
+            if of_samples:
+                total = largest_sample(total, source, offset, weight, ends[b], ends[b + 1])
+            else:
+                total = largest_tap(total, source, offset, weight, ends[b], ends[b + 1])
+            if b == whole:
+                totals[c] = total
+            else:
+                store(target, c * g.bins + b, larger(total, number(0)) if zeros[b] else total)
+
+
+@jitable(**FUSE)
+def add_taps_of_bin(planes, together, offset, weight, begin, end, sums, is_whole, g, target):
+    """sums[c] += sum over t of weight[t] * planes[c * g.pixels + offset[t]]   for begin <= t < end
+
+    for the channels c < together, at most four. If there are fewer, the last one is read again. If the bin is_whole,
+    target[c * g.bins] becomes sums[c], which becomes 0. Some taps are added up at a time, so that rounding errors of a
+    long sum stay small.
+    """
+    k, m, n = min(1, together - 1), min(2, together - 1), min(3, together - 1)
+    first, second, third, fourth = planes, planes[k * g.pixels :], planes[m * g.pixels :], planes[n * g.pixels :]
+    none = sums.dtype.type(0)
+    for part in range(begin, end, 64):
+        i = j = u = v = none
+        weights, offsets = weight[part : min(part + 64, end)], offset[part:]
+        for t in range(weights.size):
+            w, at = weights[t], np.uintp(offsets[t])
+            i += w * load(first, at)
+            j += w * load(second, at)
+            u += w * load(third, at)
+            v += w * load(fourth, at)
+        sums[0] += i
+        if k == 1:
+            sums[1] += j
+        if m == 2:
+            sums[2] += u
+        if n == 3:
+            sums[3] += v
+    if is_whole:
+        for c in range(together):
+            store(target, c * g.bins, sums[c])
+            sums[c] = none
+
+
+@jitable
+def largest_sample(total, source, offset, weight, begin, end):
+    """The largest of `total` and sum over u < 4 of weight[4 * t + u] * source[offset[4 * t + u]]
+
+    for begin <= 4 * t < end, without weights of 0.
+    """
+    for t in range(begin, end, 4):
+        sample = zero(source)
+        for u in range(t, t + 4):
+            if weight[u] > zero(source):
+                sample += weight[u] * load(source, np.uintp(offset[u]))
+        total = larger(total, sample)
+    return total
+
+
+@jitable
+def largest_tap(total, source, offset, weight, begin, end):
+    """The largest of `total` and weight[t] * source[offset[t]]   for begin <= t < end"""
+    first = second = total  # two, so that a comparison need not wait for the one before it
+    for t in range(begin, end - 1, 2):
+        first = larger(first, weight[t] * load(source, np.uintp(offset[t])))
+        second = larger(second, weight[t + 1] * load(source, np.uintp(offset[t + 1])))
+    if (end - begin) % 2 > 0:
+        first = larger(first, weight[end - 1] * load(source, np.uintp(offset[end - 1])))
+    return larger(first, second)
+
+
+@jitable
+def larger(a, b):
+    """The larger of two numbers, or NaN if one is."""
+    return b if b > a or b != b else a
+
+
+@jitable
+def pool_copies(x, rois, unit, g, workspace, out):
+    """Pool a unit's regions, image by image, from a copy of its channels."""
+    copy = sums_in(workspace, workspace_size(), g.copied, out)
+    channel, channels, region, last = part_of(g, unit)
+    for n in range(g.batch):
+        is_there = False
+        for r in range(region, last):
+            if image_of(rois, (), r, g) == n:
+                if not is_there:
+                    copy_side_by_side(x, (n * g.channels + channel) * g.pixels, channels, g.pixels, copy)
+                    is_there = True
+                to = (r * g.channels + channel) * g.bins
+                pool_copy(copy, channels, turned_box(rois, r, g, zero(out)), g, workspace, out, to)
+
+
+@jitable
+def copy_side_by_side(x, first, channels, pixels, copy):
+    """copy[k * channels + c] = x[first + c * pixels + k]   for k < pixels and c < channels"""
+    for begin in range(0, pixels, LANES):  # of a cache line or two
+        for c in range(channels):
+            source, target = x[first + c * pixels + begin :], copy[begin * channels + c :]
+            for k in range(min(LANES, pixels - begin)):
+                target[np.uintp(k) * np.uintp(channels)] = load(source, np.uintp(k))
+
+
+@jitable
+def pool_copy(copy, channels, box, g, workspace, out, to):
+    """Pool a turned box for all channels of what `copy_side_by_side` makes."""
+    pixels, exist, widths = indices_in(workspace, 0, (3, SAMPLES))
+    weight = sums_in(workspace, 12 * SAMPLES, (4, SAMPLES), out)
+    after = 12 * SAMPLES + 8 * 4 * SAMPLES
+    sums = sums_in(workspace, after, (2, CHANNELS), out)
+    pooled = sums_in(workspace, after + 8 * 2 * CHANNELS, CHANNELS * POOLED, out)
+    totals, part = sums[0, :channels], sums[1, :channels]
+    number, each = totals.dtype.type, share_of_sample(box)
+    for k in range(SAMPLES):
+        widths[k] = g.width
+    for b in range(g.bins):
+        p, q, count, is_first = b // g.out_width, b % g.out_width, 0, True
+        for i in range(box.y.count):
+            for j in range(box.x.count):
+                if count == SAMPLES:
+                    add_points(copy, channels, pixels, widths, exist, weight, False, part)
+                    add_part(totals, part, is_first)
+                    count, is_first = 0, False
+                y, x = sample_at(box, p, q, i, j)
+                if is_inside(y, g.height) and is_inside(x, g.width):
+                    top, _, down = taps_of(y, g.height)
+                    left, _, across = taps_of(x, g.width)
+                    pixels[count], exist[count] = top * g.width + left, 0
+                    for t in range(4):
+                        w = tap_weight(t, down, across)
+                        weight[t, count] = w * each
+                        exist[count] |= (w > number(0)) << t
+                    count += 1
+        add_points(copy, channels, pixels[:count], widths, exist, weight, False, part)
+        add_part(totals, part, is_first)
+        column = pooled[b % POOLED :]
+        for c in range(totals.size):
+            column[np.uintp(c) * np.uintp(POOLED)] = totals[c]
+        if b % POOLED == POOLED - 1 or b == g.bins - 1:  # along the output's rows, which the CPU then fetches ahead
+            begin = b // POOLED * POOLED
+            for c in range(channels):
+                row, target = pooled[c * POOLED :][: b + 1 - begin], out[to + c * g.bins + begin :]
+                for k in range(row.size):
+                    store(target, k, row[k])
+
+
+@jitable
+def add_part(totals, part, is_first):
+    for c in range(totals.size):
+        totals[c] = part[c] if is_first else totals[c] + part[c]

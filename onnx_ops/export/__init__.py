@@ -1,0 +1,337 @@
+"""`torch.onnx.export`, except that functions for which ONNX has no operators become one node each.
+
+| PyTorch            | node                              | PyTorch's own exporter writes instead |
+|--------------------|-----------------------------------|---------------------------------------|
+| `grid_sample`, 4-D | com.microsoft GridSample          | ai.onnx GridSample                    |
+| `unfold`           | onnx_ops Im2Col                   | Gather twice                          |
+| `affine_grid`      | ai.onnx AffineGrid, from opset 20 | products and sums, of fixed sizes     |
+
+com.microsoft knows no volumes: a 5-D `grid_sample` is left to PyTorch. Operators that were declared here, ours and
+one's own, become the node of their declaration. torch and onnxscript are imported only when `export` is called.
+"""
+
+import inspect
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx import TensorProto, numpy_helper
+
+from ..declaration.errors import OpError
+from ..fold.im2col import IM2COL
+from ..operators import as_list, available
+from ..sampling.grid_sample import MICROSOFT, PADDING_MODES
+from ..system.files import staged_file
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..declaration.operator import Operator
+
+MODES = ("bilinear", "nearest", "bicubic")  # the exporter passes positions in these and in PADDING_MODES
+DEFAULT_OPSET = 20  # that of PyTorch 2.13
+AFFINE_GRID, AFFINE_GRID_OPSET = "aten::affine_grid_generator", 20  # PyTorch's operator; the first opset with one
+VOLUME = 5  # the rank of volumes, [N, C, D, H, W], which com.microsoft GridSample doesn't take
+UNBATCHED = 3  # the rank of an image without a batch: [C, H, W]
+
+
+def export(
+    model: Any,
+    args: Any = (),
+    f: Any = None,
+    *,
+    operators: Iterable[Any] = (),
+    custom_translation_table: dict[Any, Any] | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Write a PyTorch model as ONNX, as `torch.onnx.export` with dynamo=True does.
+
+    Functions for which ONNX has no operator become one node each. `unfold`
+    becomes onnx_ops Im2Col. A 4-D `grid_sample` becomes com.microsoft
+    GridSample; a 5-D one stays ai.onnx GridSample, which supports volumes from
+    opset 20 on. `affine_grid` becomes ai.onnx AffineGrid from opset 20 on, of
+    fixed or open size; below, its size must be fixed.
+
+    Parameters
+    ----------
+    model : torch.nn.Module or torch.export.ExportedProgram
+        The model.
+    args : tuple
+        Example inputs.
+    f : path, optional
+        The file to write. An old one, and its data, stay until the new ones are
+        complete.
+    operators : iterable of custom operators
+        Custom operators, made by `onnx_ops.operator`: each call of
+        `my_op.torch` becomes a node. Calls of this package's operators, such as
+        `onnx_ops.im2col.torch`, always do.
+    custom_translation_table : dict, optional
+        Further translations, as for `torch.onnx.export`. They take precedence.
+    **kwargs
+        Further arguments of `torch.onnx.export`. `opset_version` is 18 or
+        newer; default: 20.
+
+    Returns
+    -------
+    torch.onnx.ONNXProgram or None
+        As `torch.onnx.export`.
+
+    Raises
+    ------
+    OpError
+        `dynamo` is False, or PyTorch is older than 2.6.
+
+    Examples
+    --------
+    >>> import torch
+    >>> class Unfold(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return torch.nn.functional.unfold(x, 3)
+    >>> program = onnx_ops.export.export(Unfold().eval(), (torch.rand(1, 2, 8, 8),), "unfold.onnx", verbose=False)
+    >>> session = onnx_ops.InferenceSession("unfold.onnx")
+    """
+    import torch
+
+    if not kwargs.setdefault("dynamo", True):
+        rule = "must be True; onnx_ops.optimize rewrites what torch.onnx.export(..., dynamo=False) has written"
+        raise OpError("dynamo", False, rule, "onnx_ops")
+    opset = kwargs["opset_version"] = kwargs.get("opset_version") or DEFAULT_OPSET
+    theirs = custom_translation_table or {}
+    is_ours = opset >= AFFINE_GRID_OPSET and _overload(AFFINE_GRID) not in theirs
+    affine_grids, mode = _affine_grids() if is_ours else ({}, nullcontext)
+    table = translations(operators) | affine_grids | theirs
+    with staged_file(f) if isinstance(f, str | os.PathLike) else nullcontext(f) as target, mode():
+        return torch.onnx.export(model, args, target, custom_translation_table=table, **kwargs)
+
+
+def node(op_type: str, /, *inputs: Any, **attributes: Any) -> Any:
+    """Add a node of ai.onnx; returns its output."""
+    import onnxscript
+
+    opset = onnxscript.opset20 if op_type == "AffineGrid" else onnxscript.opset18
+    return getattr(opset, op_type)(*inputs, **attributes)  # PyTorch converts it to later opsets
+
+
+def node_of(operator: "Operator", /, *inputs: Any, **attributes: Any) -> Any:
+    """Add the node of a declared operator; returns its output, or several."""
+    import onnxscript
+
+    from ..model.schemas import schema
+
+    if operator.inputs[-1].presence == "variadic":  # PyTorch would hand it the inputs before it, too
+        each = enumerate(operator.each_input(len(inputs)))
+        single = {"variadic": "required"}
+        declared = (replace(i, name=f"{i.name}_{k}", presence=single.get(i.presence, i.presence)) for k, i in each)
+        operator = replace(operator, inputs=tuple(declared))
+    # The exporter asks for a schema, and onnx has none for these domains.
+    opset = onnxscript.values.Opset(operator.domain, operator.versions[0])
+    return onnxscript.values.Op(opset, operator.name, schema(operator))(*inputs, **attributes)
+
+
+def constant(array: "NDArray[Any]") -> Any:
+    """Add a Constant; returns its output."""
+    return node("Constant", value=numpy_helper.from_array(array))
+
+
+def grid_sample(x: Any, grid: Any, mode: int, padding_mode: int, align_corners: bool) -> Any:
+    """Add the node for `grid_sample`; returns its output. A volume's is of ai.onnx, as PyTorch writes it."""
+    attributes = {"mode": MODES[mode], "padding_mode": PADDING_MODES[padding_mode], "align_corners": int(align_corners)}
+    if len(x.shape) == VOLUME:
+        return node("GridSample", x, grid, **attributes)
+    return node_of(MICROSOFT, x, grid, **attributes)
+
+
+def unfold(
+    x: Any, kernel_size: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]
+) -> Any:
+    """Add the node for `unfold`, between Unsqueeze and Squeeze for an image without a batch; returns the output."""
+    batch = constant(np.array([0])) if len(x.shape) == UNBATCHED else None
+    x = x if batch is None else node("Unsqueeze", x, batch)
+    pads = [*padding, *padding]
+    y = node_of(IM2COL, x, kernel_shape=kernel_size, dilations=dilation, pads=pads, strides=stride)
+    return y if batch is None else node("Squeeze", y, batch)
+
+
+def affine_grid(theta: Any, size: Sequence[Any], align_corners: bool) -> Any:
+    """Add the node for `affine_grid`; returns the output. 16-bit floats are rounded once, after it, as in PyTorch."""
+    kind = int(theta.dtype)
+    wide = kind if kind == TensorProto.DOUBLE else TensorProto.FLOAT  # for which alone ONNX Runtime has kernels
+    theta = theta if kind == wide else node("Cast", theta, to=wide)
+    if align_corners and not all(isinstance(each, int) and each > 1 for each in size[2:]):
+        # The place of a single pixel is 0 in PyTorch, 1 in ONNX Runtime: such a column of theta is multiplied by 0.
+        one = constant(np.array(1))
+        factors = [
+            min(each - 1, 1) if isinstance(each, int) else node("Min", node("Sub", each, one), one)
+            for each in size[:1:-1]
+        ]
+        theta = node("Mul", theta, node("Cast", vector([*factors, 1], "int64"), to=wide))
+    grid = node("AffineGrid", theta, vector(size, "int64"), align_corners=int(align_corners))
+    return grid if kind == wide else node("Cast", grid, to=kind)
+
+
+@cache
+def _affine_grids() -> tuple[dict[Any, Callable[..., Any]], Any]:
+    """Return ({PyTorch's operator: function that adds the node}, a mode in which `affine_grid` calls another operator).
+
+    PyTorch takes its own operator apart while it traces a model, and fixes sizes at those of the example.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    def whole(theta: Any, size: Any, align_corners: bool) -> Any:
+        return torch.affine_grid_generator(theta, size, align_corners)
+
+    def shaped(theta: Any, size: Any, align_corners: bool) -> Any:
+        axes = len(size) - 2
+        torch._check(axes in (2, 3) and theta.shape[1:] == (axes, axes + 1))
+        return theta.new_empty([size[0], *size[2:], axes])
+
+    # PyTorch 2.6 infers no schema from a Sequence of collections.abc.
+    schema = "(Tensor theta, SymInt[] size, bool align_corners) -> Tensor"
+    operator = torch.library.custom_op("onnx_ops_export::affine_grid", whole, mutates_args=(), schema=schema)
+    operator.register_fake(shaped)
+
+    class Whole(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is Any
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function in (torch.nn.functional.affine_grid, torch.affine_grid_generator):
+                return called(*args, **(kwargs or {}))
+            return function(*args, **(kwargs or {}))
+
+    def called(theta: Any, size: Any, align_corners: Any = None) -> Any:
+        return operator(theta, list(size), bool(align_corners))
+
+    names = AFFINE_GRID, "onnx_ops_export::affine_grid"  # the first one: of an ExportedProgram
+    return {_overload(name): _translation(_overload(name), affine_grid) for name in names}, Whole
+
+
+def call(operator: "Operator", /, *inputs: Any, **attributes: Any) -> Any:
+    """Add the node for a call of an operator that was declared here; returns its output, or several."""
+    from .torch_operators import declared_attributes, type_of_list
+
+    parts: list[Any] = []
+    for i, value in zip(operator.inputs, inputs, strict=False):
+        if i.presence == "variadic":
+            parts += value
+        else:
+            is_list = i.values and value is not None
+            parts.append(vector(value, type_of_list(operator, i)) if is_list else value)
+    while parts and parts[-1] is None:
+        parts.pop()
+    return node_of(operator, *parts, **declared_attributes(operator, attributes))
+
+
+def vector(sizes: Sequence[Any], dtype: str) -> Any:
+    """Add a vector of sizes, each of which is a number or a value, an int64."""
+    if all(isinstance(size, int) for size in sizes):
+        return constant(np.array(sizes, dtype))
+    one = constant(np.array([1]))
+    parts = [constant(np.array([size])) if isinstance(size, int) else node("Reshape", size, one) for size in sizes]
+    y = node("Concat", *parts, axis=0)
+    return y if dtype == "int64" else node("Cast", y, to=TensorProto.INT32)
+
+
+TRANSLATIONS: dict[str, Callable[..., Any]] = {
+    # PyTorch's operator: the function that adds our node
+    "aten::grid_sampler": grid_sample,  # of a module
+    "aten::grid_sampler_2d": grid_sample,  # of an ExportedProgram that its owner has decomposed
+    "aten::grid_sampler_3d": grid_sample,
+    "aten::im2col": unfold,
+}
+
+
+def _declared(operators: Iterable[Any]) -> dict[str, Callable[..., Any]]:
+    """Return {PyTorch's operator: function that adds the node} for the declared operators that a model may call.
+
+    These are the given ones and, as far as PyTorch can have them, all others.
+    """
+    from .torch_operators import qualified_name, torch_operator
+
+    for operator in as_list(operators):
+        torch_operator(operator)
+    table: dict[str, Callable[..., Any]] = {}
+    for operator in available(operators).values():
+        with suppress(OpError):
+            torch_operator(operator)
+            table[qualified_name(operator)] = partial(call, operator)
+    return table
+
+
+def _overload(name: str) -> Any:
+    """Return PyTorch's operator for "namespace::name"."""
+    import torch
+
+    namespace, _, op_type = name.partition("::")
+    return getattr(getattr(torch.ops, namespace), op_type).default
+
+
+def translations(operators: Iterable[Any] = ()) -> dict[Any, Callable[..., Any]]:
+    """Return a custom_translation_table for `torch.onnx.export`.
+
+    It has what `export` translates, except for `affine_grid`.
+
+    Parameters
+    ----------
+    operators : iterable of custom operators
+        Custom operators that the model calls. Those of this package are
+        included.
+
+    Returns
+    -------
+    dict
+        {PyTorch's operator: function that adds the node}.
+
+    Raises
+    ------
+    OpError
+        PyTorch is older than 2.6.
+
+    Examples
+    --------
+    >>> table = onnx_ops.export.translations()
+    >>> import torch
+    >>> torch.ops.aten.im2col.default in table
+    True
+    """
+    import torch
+
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
+        rule = "must be at least 2.6; for an older one, onnx_ops.optimize rewrites what torch.onnx.export has written"
+        raise OpError("torch", torch.__version__, rule, "onnx_ops")
+    table = TRANSLATIONS | _declared(operators)
+    return {_overload(name): _translation(_overload(name), function) for name, function in table.items()}
+
+
+def _translation(overload: Any, translate: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that the exporter calls, with a signature in which it looks for the kinds of arguments.
+
+    It tells attributes from tensors by the annotations: what has none is a tensor.
+    """
+
+    def translation(*args: Any, **kwargs: Any) -> Any:
+        return translate(*args, **kwargs)
+
+    hints: dict[str, Any] = {"int": int, "float": float, "bool": bool, "str": str}
+    hints |= {"List[int]": Sequence[int], "List[float]": Sequence[float]}
+    parameters = [
+        inspect.Parameter(
+            a.name,
+            inspect.Parameter.KEYWORD_ONLY if a.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=a.default_value if a.has_default_value() else inspect.Parameter.empty,
+        )
+        for a in overload._schema.arguments
+    ]
+    translation.__name__ = overload._schema.name.replace("::", "_")
+    translation.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    kinds = {a.name: _kind(a) for a in overload._schema.arguments}
+    translation.__annotations__ = {name: hints[kind] for name, kind in kinds.items() if kind in hints}
+    return translation
+
+
+def _kind(argument: Any) -> str:
+    """Return the type of an operator's argument in PyTorch, such as "List[int]", whether or not it may be None."""
+    kind = str(argument.type)
+    return kind[len("Optional[") : -1] if kind.startswith("Optional[") else kind

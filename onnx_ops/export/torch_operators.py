@@ -1,0 +1,383 @@
+"""PyTorch's operators for declarations, `torch.ops.<domain>.<name>`.
+
+    schema    inputs are tensors, but lists of integers where the plan reads values; then the attributes by their names
+    CPU       `outputs_of` on the tensors' own memory
+    fake      the outputs' shapes for symbolic sizes, by the uncompiled functions of the plan
+    backward  the declaration's `gradient`
+
+torch is imported with this module, which therefore nothing imports before somebody asks for such an operator.
+"""
+
+import re
+from functools import partial
+from operator import add, eq, floordiv, ge, gt, index, le, lt, mod, mul, ne, sub
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from ..declaration import dtypes, plain
+from ..declaration.calls import signature_of
+from ..declaration.errors import OpError, errors_of, require
+from ..declaration.limits import MAX_RANK, UNKNOWN
+from ..declaration.signature import parameters_of
+from ..native.execute import outputs_of
+from ..operators import available, declaration_of
+from ..system.locks import EXPORT
+
+TYPES = {getattr(torch, name): name for name in dtypes.TABLE if hasattr(torch, name)}
+ATTRIBUTES = {"int": "int", "ints": "int[]", "float": "float", "floats": "float[]", "string": "str", "text": "str"}
+INPUTS = {"required": "Tensor {}", "optional": "Tensor? {}=None", "variadic": "Tensor[] {}"}
+VALUES = {"required": "SymInt[] {}", "optional": "SymInt[]? {}=None"}
+BFLOAT16 = dtypes.TABLE["bfloat16"].numpy  # which PyTorch doesn't know as a dtype of NumPy
+UNREACHED = 2**32  # no size is that large
+_names: dict = {}  # {declaration: its qualified name}
+_libraries: dict = {}  # {qualified name: (declaration, torch.library.Library)}
+
+
+def torch_operator(operator):
+    """Return PyTorch's operator for what `onnx_ops.operator` has made, or for a declaration. Raises OpError.
+
+    It takes tensors, lists of tensors for a variadic input, and lists of integers for inputs whose values the plan
+    reads. Attributes are given by their names.
+    """
+    namespace, _, op_type = defined(operator).partition("::")
+    return getattr(getattr(torch.ops, namespace), op_type)
+
+
+@torch.compiler.assume_constant_result  # torch.compile calls this function, and does not translate it
+def defined(operator):
+    """Return the qualified name of an operator after it has been defined. Raises OpError."""
+    declaration = declaration_of(operator)
+    with EXPORT:
+        if declaration not in _names:
+            define(declaration)
+        return _names[declaration]
+
+
+def qualified_name(operator):
+    """Return "namespace::name" of an operator in PyTorch. An operator of ai.onnx is in the namespace onnx_ops."""
+    return f"{re.sub(r'[^0-9A-Za-z]', '_', operator.domain or 'onnx_ops')}::{operator.name}"
+
+
+def define(operator):
+    """Define an operator in PyTorch, in place of one that was declared by its name before."""
+    name, text = qualified_name(operator), schema(operator)
+    namespace, _, op_type = name.partition("::")
+    if name in _libraries:
+        before, library = _libraries[name]
+        if before.domain != operator.domain and (before.plan, before.kernels) == (operator.plan, operator.kernels):
+            _names[operator] = name
+            return
+        if before.title != operator.title:
+            rule = f"is {name} in PyTorch, which is {before.title} already; rename one of them"
+            raise OpError("operators", operator.title, rule, "onnx_ops")
+        library._destroy()
+        del _libraries[name]
+        del _names[before]
+    try:
+        library = torch.library.Library(namespace, "FRAGMENT")
+        library.define(op_type + text)
+        library.impl(op_type, partial(run, operator), "CPU")
+        library.impl(op_type, partial(refuse, operator), "CompositeExplicitAutograd")
+        torch.library.register_fake(name, partial(fake, operator), lib=library)
+        register_gradient(operator, name, library)
+    except (RuntimeError, ValueError) as error:  # PyTorch has one of this name, or takes no such name
+        rule = f"can't be {name} in PyTorch: {str(error).splitlines()[0]}"
+        raise OpError("operators", operator.title, rule, "onnx_ops") from error
+    _libraries[name] = operator, library
+    _names[operator] = name
+
+
+def schema(operator):
+    """Return the text of an operator's schema, without its name. Raises OpError for what PyTorch has no type for."""
+    with errors_of(operator):
+        for each in (*operator.inputs, *operator.outputs):
+            known = [name for name in operator.types[each.type] if name in TYPES.values()]
+            if not known:
+                raise OpError(f"type of {each.name}", operator.types[each.type][0], "is no element type of PyTorch")
+        for a in operator.attributes:
+            if a.kind not in ATTRIBUTES:
+                raise OpError(f"kind of {a.name}", a.kind, "is none that attributes of PyTorch's operators have")
+        arguments = [(VALUES if i.values else INPUTS)[i.presence].format(i.name) for i in operator.inputs]
+        if operator.inputs[-1].presence == "variadic":  # it must be given, and so must all before it
+            arguments = [each.removesuffix("=None") for each in arguments]
+        # A default stays with the declaration: a text of it would have to survive PyTorch's parser.
+        kinds = [(a, "bool" if a.bounds == (0, 1) else ATTRIBUTES[a.kind]) for a in operator.attributes]
+        named = [f"{kind} {a.name}" if a.required else f"{kind}? {a.name}=None" for a, kind in kinds]
+        outputs = ", ".join(["Tensor"] * len(operator.outputs))
+        returned = outputs if len(operator.outputs) == 1 else f"({outputs})"
+        return f"({', '.join([*arguments, *(['*', *named] if named else [])])}) -> {returned}"
+
+
+# The operator runs.
+
+
+def run(operator, /, *inputs, **attributes):
+    """Compute the outputs of tensors on the CPU."""
+    arrays = [as_array(operator, i, value) for i, value in each_value(operator, inputs)]
+    outputs = [as_tensor(y, arrays) for y in outputs_of(operator, arrays, attributes, torch.get_num_threads())]
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def compute_by_torch(operator, arrays, attributes):
+    """Return the outputs, arrays, of a call with tensors of these arrays, whose shapes the fake kernel must state."""
+    inputs = positional(operator, [None if a is None else as_tensor(a, ()) for a in arrays])
+    attributes = declared_attributes(operator, attributes)
+    outputs = as_tuple(torch_operator(operator)(*inputs, **attributes))
+    if operator.plan.shape and not operator.plan.is_bound:
+        for o, real, stated in zip(
+            operator.outputs, outputs, as_tuple(fake(operator, *inputs, **attributes)), strict=True
+        ):
+            same = (real.dtype, real.shape) == (stated.dtype, stated.shape)
+            text = f"{operator.title}, PyTorch: {o.name} is {real.dtype} {[*real.shape]}"
+            assert same, f"{text}, but the fake kernel states {stated.dtype} {[*stated.shape]}"
+    return [as_array(operator, o, y) for o, y in zip(operator.outputs, outputs, strict=True)]
+
+
+def positional(operator, tensors):
+    """Return an ONNX node's inputs as PyTorch's operator gets them: lists of values, and a list of variadic inputs."""
+    pairs = zip(operator.each_input(len(tensors)), tensors, strict=True)
+    inputs = [t.tolist() if i.values and t is not None else t for i, t in pairs]
+    last = len(operator.inputs) - 1
+    return [*inputs[:last], inputs[last:]] if operator.inputs[last].presence == "variadic" else inputs
+
+
+def declared_attributes(operator, attributes):
+    """Return an ONNX node's attributes as PyTorch's operator gets them: by their declared names and kinds."""
+    values = operator.values(attributes).by_name
+    given = {name for name, value in attributes.items() if value is not None}
+    return {a.name: values[a.name] for a in operator.attributes if given.intersection(a.names)}
+
+
+def as_tuple(outputs):
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def each_value(operator, inputs):
+    """Return pairs of Input and value, a tensor, a list of integers or None; a variadic one gives several."""
+    declared = operator.inputs
+    if declared[-1].presence == "variadic" and len(inputs) == len(declared):
+        inputs = [*inputs[:-1], *inputs[-1]]
+        declared = [*declared, *declared[-1:] * len(inputs)]
+    return list(zip(declared, inputs, strict=False))
+
+
+def as_array(operator, declared, value):
+    """Return the value of an input as an array, on a tensor's memory if it is contiguous. Raises OpError."""
+    if not isinstance(value, torch.Tensor):
+        return None if value is None else np.array(value, type_of_list(operator, declared))
+    tensor = value.contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(BFLOAT16)
+    check_type(operator, declared, tensor)
+    return tensor.numpy()
+
+
+def type_of_list(operator, declared):
+    """Return the name of the element type of an input whose values the plan reads."""
+    return "int64" if "int64" in operator.types[declared.type] else "int32"
+
+
+def check_type(operator, declared, tensor):
+    if tensor.dtype not in TYPES:
+        raise OpError(f"dtype of {declared.name}", tensor.dtype, "is no element type of ONNX", operator.title)
+
+
+def as_tensor(array, arrays):
+    """Return an output as a tensor that shares no memory with the inputs' arrays, as PyTorch demands."""
+    if array.base is not None and any(a is not None and np.may_share_memory(array, a) for a in arrays):
+        array = array.copy()
+    if not array.flags.carray:  # contiguous, and it may be written to
+        array = array.copy(order="C")
+    if array.dtype == BFLOAT16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def refuse(operator, /, *inputs, **_):
+    """Raise OpError for tensors that are not in the CPU's memory, not dense, or quantized."""
+    for i, value in each_value(operator, inputs):
+        if not isinstance(value, torch.Tensor):
+            continue
+        if value.device.type != "cpu" or value.layout != torch.strided:
+            where = f"on {value.device}" if value.layout == torch.strided else str(value.layout)
+            rule = "must be a dense tensor on the CPU; call the operator with x.cpu(), and move what it returns"
+            raise OpError(i.name, where, rule, operator.title)
+        check_type(operator, i, value)
+    raise OpError(None, None, "needs a tensor on the CPU among its inputs", operator.title)
+
+
+# The outputs' shapes, for symbolic sizes too.
+
+
+def fake(operator, /, *inputs, **attributes):
+    """Return tensors without content, of the outputs' types and shapes."""
+    pairs = each_value(operator, inputs)
+    tensors = [value for _, value in pairs if isinstance(value, torch.Tensor)]
+    with errors_of(operator):
+        values = operator.values(attributes)
+        for i, value in pairs:
+            if isinstance(value, torch.Tensor):
+                check_type(operator, i, value)
+                require(value.dim() <= MAX_RANK, f"rank of {i.name}", value.dim(), "must be at most", MAX_RANK)
+                if value.device != tensors[0].device:
+                    raise OpError(f"device of {i.name}", value.device, f"must be {tensors[0].device} as before")
+        require(tensors, "inputs", 0, "there must be a tensor among them")
+        shapes = shapes_of(operator, values, [known_sizes(*pair) for pair in pairs])
+        names = [type_name(operator, *pair) for pair in pairs]
+        types = signature_of(operator, operator.choice(values), operator.padded(names))
+    outputs = [
+        tensors[0].new_empty(shape, dtype=getattr(torch, types[o.type]))
+        for o, shape in zip(operator.outputs, shapes, strict=True)
+    ]
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def type_name(operator, declared, value):
+    """Return the name of an input's element type, None for an absent one."""
+    if value is None:
+        return None
+    return TYPES[value.dtype] if isinstance(value, torch.Tensor) else type_of_list(operator, declared)
+
+
+def known_sizes(declared, value):
+    """Return what a plan gets of an input: a tuple of sizes, or of values; None if the input isn't there."""
+    return None if value is None else tuple(value if declared.values else value.shape)
+
+
+def shapes_of(operator, values, sizes):
+    """Return the outputs' shapes. Raises OpError.
+
+    sizes  for each input what `known_sizes` returns. Numbers may be symbolic: then what the shape function of a plan
+           compares them with becomes a condition of PyTorch's, and nothing else does
+    """
+    if not operator.plan.shape:
+        raise OpError("rule", None, "states the outputs' shapes, which PyTorch must know to compile or export")
+    sizes = operator.padded(sizes)
+    if all(isinstance(size, int) for each in sizes if each is not None for size in each):
+        shapes = plain.shapes_of(operator, values, sizes)
+    else:
+        shapes = (plain.shapes_for_ranks if operator.has_ranks else shapes_by_plan)(operator, values, sizes)
+    if not operator.plan.is_bound:
+        return shapes
+    return [(at_most(shape[0]), *shape[1:]) for shape in shapes]
+
+
+def at_most(bound):
+    """Return a size that values decide on."""
+    size = torch.library.get_ctx().new_dynamic_size()
+    torch._check(size <= bound)
+    return size
+
+
+def shapes_by_plan(operator, values, sizes):
+    """Return the outputs' shapes by a plan for any ranks. Sizes that depend on values have names for it."""
+    named = {}
+
+    def number(size):
+        if isinstance(size, int):
+            return size
+        if size.node.has_hint():
+            return Symbol(size)
+        named[str(size)] = size
+        return str(size)
+
+    def known_size(size):
+        if size is None:
+            return torch.library.get_ctx().new_dynamic_size()
+        return named[size] if isinstance(size, str) else sym_int(size)
+
+    shapes = plain.infer_by_plan(operator, values, [[number(size) for size in each or ()] for each in sizes])
+    for o, shape in zip(operator.outputs, shapes, strict=True):
+        require(shape is not None, f"rank of {o.name}", UNKNOWN, "must follow from the inputs' ranks")
+    return [list(map(known_size, shape)) for shape in shapes]
+
+
+def _arithmetic(operation):
+    return lambda size, other: Symbol(operation(size.size, sym_int(other)))
+
+
+def _reflected(operation):
+    return lambda size, other: Symbol(operation(other, size.size))
+
+
+def _comparison(operation):
+    return lambda size, other: holds(operation, size, other)
+
+
+class Symbol:
+    """A symbolic size, as a plan's integer.
+
+    A comparison with what no size reaches imposes no condition. By such comparisons plans protect compiled code from
+    overflows; PyTorch would take them for limits of sizes, and not export a model that doesn't state the same ones.
+    """
+
+    __slots__ = ("size",)
+    __hash__ = None  # type: ignore[assignment]  # what is equal depends on conditions
+
+    def __init__(self, size):
+        self.size = size
+
+    def __index__(self):
+        return index(self.size)  # PyTorch then fixes the size
+
+    def __neg__(self):
+        return Symbol(-self.size)
+
+    def __bool__(self):
+        return holds(ne, self, 0)
+
+    __add__, __sub__, __mul__, __floordiv__, __mod__ = map(_arithmetic, (add, sub, mul, floordiv, mod))
+    __radd__, __rsub__, __rmul__, __rfloordiv__, __rmod__ = map(_reflected, (add, sub, mul, floordiv, mod))
+    __eq__, __ne__, __lt__, __le__, __gt__, __ge__ = map(_comparison, (eq, ne, lt, le, gt, ge))
+
+
+def sym_int(value):
+    return value.size if isinstance(value, Symbol) else value
+
+
+def holds(comparison, *values):
+    """Return whether a comparison of integers, some of them Symbols, holds."""
+    sizes = [sym_int(value) for value in values]
+    examples = [size if isinstance(size, int) else size.node.hint for size in sizes]
+    if max(map(abs, examples)) >= UNREACHED:
+        return comparison(*examples)
+    return bool(comparison(*sizes))
+
+
+# The way back.
+
+
+def call(domain, name, /, *inputs, **attributes):
+    """Run an operator of this package on tensors."""
+    return torch_operator(available()[domain, name])(*inputs, **attributes)
+
+
+def register_gradient(operator, name, library):
+    """Have PyTorch compute gradients by the declaration's function; without one, they are refused."""
+    function = operator.gradient
+    needed = parameters_of(function) if function else ()
+
+    def keep(ctx, inputs, output, keyword_only_inputs=()):
+        values = dict(operator.values(dict(keyword_only_inputs)).by_name)
+        values |= zip((i.name for i in operator.inputs), inputs, strict=False)
+        values |= zip((o.name for o in operator.outputs), as_tuple(output), strict=True)
+        leaves, ctx.tree = tree_flatten({each: values[each] for each in needed if each in values})
+        ctx.save_for_backward(*(leaf if isinstance(leaf, torch.Tensor) else None for leaf in leaves))
+        ctx.others = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+
+    def backward(ctx, *gradients):
+        if not function:
+            raise OpError(None, None, "has no gradient; .gradient declares one", operator.title)
+        pairs = zip(ctx.saved_tensors, ctx.others, strict=True)
+        leaves = [other if tensor is None else tensor for tensor, other in pairs]
+        values = {"call": call, **tree_unflatten(leaves, ctx.tree)}
+        values |= zip((f"grad_{o.name}" for o in operator.outputs), gradients, strict=True)
+        with errors_of(operator):
+            returned = list(as_tuple(function(**{each: values[each] for each in needed})))
+            count = len([i for i in operator.inputs if not i.values])
+            require(len(returned) == count, "gradients", len(returned), "must be one for each tensor:", count)
+        return tuple(None if i.values else returned.pop(0) for i in operator.inputs)
+
+    torch.library.register_autograd(name, backward, setup_context=keep, lib=library)

@@ -1,0 +1,142 @@
+"""Sliding blocks over an image with any number of axes, which Col2Im and Im2Col share.
+
+    p_i = l_i * strides_i + k_i * dilations_i - pads_begin_i
+
+i: image axis, p: pixel, k: position within the block (K of them in all), l: block (L of them in all).
+"""
+
+import numpy as np
+
+from ..declaration.attributes import Attribute
+from ..declaration.errors import require
+from ..declaration.jit import jitable
+from ..declaration.limits import ELEMENTS, MAX_RANK, UNKNOWN
+
+LIMIT = 2**40  # of any size, stride, dilation or pad: more than memory holds, and sums of them fit into 64 bits
+WORK = 2**15  # elements that one tile reads and writes, in about 15 us
+AXES = MAX_RANK - 2  # the most image axes
+
+
+def sizes(name, required=False, axes=(1, AXES), least=1):
+    """Return the declaration of an attribute that holds sizes. axes: how few and how many there may be."""
+    return Attribute(name, "ints", None, required, (least, LIMIT), axes)
+
+
+ATTRIBUTES = (sizes("dilations"), sizes("pads", axes=(2, 2 * AXES), least=0), sizes("strides"))
+# The last three are products over all axes.
+GEOMETRY = {
+    "axes": None, "image": AXES, "block": AXES, "counts": AXES, "strides": AXES, "dilations": AXES, "pads": AXES,
+    "pixels": None, "positions": None, "blocks": None,
+}  # fmt: skip
+
+
+@jitable
+def spacing_of(attributes):
+    """Return the blocks' spacing: strides, dilations, begins and ends of pads, each empty or with one for each axis."""
+    half = len(attributes.pads) // 2
+    return attributes.strides, attributes.dilations, attributes.pads[:half], attributes.pads[half:]
+
+
+@jitable
+def check_attributes(attributes):
+    """Refuse attributes that disagree on the number of image axes."""
+    pads, dilations, strides = attributes.pads, attributes.dilations, attributes.strides
+    axes = given_axes(spacing_of(attributes))
+    require(len(pads) % 2 == 0, "pads", pads, "must have two elements per image axis: all begins, then all ends")
+    rule = "must agree with other attributes on the number of image axes,"
+    require(len(dilations) == 0 or len(dilations) == axes, "dilations", dilations, rule, axes)
+    require(len(strides) == 0 or len(strides) == axes, "strides", strides, rule, axes)
+    require(len(pads) == 0 or len(pads) == 2 * axes, "pads", pads, rule, axes)
+
+
+@jitable
+def given_axes(spacing):
+    """Return the number of image axes that the attributes are for; 0 if they leave it open."""
+    strides, dilations, begins, _ = spacing
+    return max(len(strides), len(dilations), len(begins))
+
+
+@jitable
+def along(values, i, default):
+    """Return what is given for axis i, or the default if nothing is."""
+    return values[i] if len(values) > 0 else default
+
+
+@jitable
+def block_count(spacing, i, pixels, positions):
+    """Return how many blocks fit along axis i. pixels, positions: of image and block there; 0 if none fits."""
+    strides, dilations, begins, ends = spacing
+    padded = pixels + along(begins, i, 0) + along(ends, i, 0)
+    if positions - 1 > (padded - 1) // along(dilations, i, 1):
+        return 0
+    return (padded - along(dilations, i, 1) * (positions - 1) - 1) // along(strides, i, 1) + 1
+
+
+@jitable
+def lay_out(spacing, image, block, g):
+    """Check the sizes of image and block, which have the same axes, and fill the fields of GEOMETRY.
+
+    There may be no pixels, and no blocks. A number of blocks above ELEMENTS is stated as ELEMENTS + 1.
+    """
+    axes, (strides, dilations, begins, _) = len(image), spacing
+    # Kernels always have two axes, y and x: a lone axis gets one of size 1 before it.
+    g.axes = max(axes, 2)
+    g.image[0] = g.block[0] = g.counts[0] = g.strides[0] = g.dilations[0] = 1
+    g.pads[0] = 0
+    g.pixels = g.positions = g.blocks = largest = 1
+    for i in range(axes):
+        require(image[i] <= LIMIT, "{image_shape}", image, "must be at most 2**40")
+        require(1 <= block[i] <= LIMIT, "{block_shape}", block, "must lie in [1, 2**40]")
+        count = block_count(spacing, i, image[i], block[i])
+        require(image[i] <= ELEMENTS // largest, "{image_shape}", image, "product must be at most 2**58")
+        require(block[i] <= ELEMENTS // g.positions, "{block_shape}", block, "product must be at most 2**58")
+        g.pixels, g.positions, largest = g.pixels * image[i], g.positions * block[i], largest * max(image[i], 1)
+        g.blocks = g.blocks * count if count <= ELEMENTS // max(g.blocks, 1) else ELEMENTS + 1
+        a = i + g.axes - axes
+        g.image[a], g.block[a], g.counts[a] = image[i], block[i], count
+        g.strides[a], g.dilations[a], g.pads[a] = along(strides, i, 1), along(dilations, i, 1), along(begins, i, 0)
+
+
+@jitable
+def are_known(sizes):
+    known = True
+    for size in sizes:
+        known &= size >= 0
+    return known
+
+
+@jitable
+def known_product(vector):
+    """Return the product of sizes; UNKNOWN if a size is unknown or less than 1, or the product exceeds ELEMENTS."""
+    product = 1
+    for size in vector:
+        if not 1 <= size <= ELEMENTS // product:
+            return UNKNOWN
+        product *= size
+    return product
+
+
+def spacing_of_lists(image, strides, dilations, pads_begin, pads_end):
+    """Return the spacing as `spacing_of` does; each argument is None or has a number for each axis of the image."""
+    pairs = (strides, 1), (dilations, 1), (pads_begin, 0), (pads_end, 0)
+    return tuple(np.array([default] * len(image) if given is None else given) for given, default in pairs)
+
+
+def block_counts(spacing, image, block):
+    """Return how many blocks there are along each axis."""
+    return [block_count(spacing, i, *sizes) for i, sizes in enumerate(zip(image, block, strict=True))]
+
+
+def overlaps(spacing, image, block):
+    """Yield (k, blocks, pixels) for each position k within the block: the blocks whose k lies on the image, and where.
+
+    Blocks and pixels are tuples of slices, one for each image axis. Positions that lie outside in all blocks are left
+    out.
+    """
+    counts, image, (stride, dilation, begin, _) = block_counts(spacing, image, block), np.asarray(image), spacing
+    for k in np.ndindex(*block):
+        shift = k * dilation - begin  # the pixel of position k in the first block, which may lie outside the image
+        low, high = np.maximum(0, -(shift // stride)), np.minimum(counts, (image - 1 - shift) // stride + 1)
+        if (low < high).all():
+            pixels = map(slice, low * stride + shift, (high - 1) * stride + shift + 1, stride)
+            yield k, tuple(map(slice, low, high)), tuple(pixels)

@@ -1,0 +1,234 @@
+"""Col2Im: sliding blocks back into an image, overlaps added up (PyTorch's `fold`), for any number of image axes.
+
+    y[n, c, p] = sum of x[n, c * K + k, l]  over all (k, l) with
+    p_i = l_i * strides_i + k_i * dilations_i - pads_begin_i
+
+n: batch, c: channel, i: image axis, p: pixel in image_shape, k: position within block_shape (K of them in all),
+l: block, one of block_counts (L of them in all); k and l are flattened in row-major order. A pixel without any (k, l)
+is 0.
+
+The sum of booleans is "or"; strings are concatenated in ascending (k, l).
+
+Sources: ONNX operator specification, Col2Im-18; OpenVINO operation specification, Col2Im-15, which is the same for two
+image axes, with other names (and allows a dilation of 0, which is refused here).
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from ..declaration import dtypes
+from ..declaration.errors import require
+from ..declaration.jit import jitable
+from ..declaration.limits import ELEMENTS, UNKNOWN
+from ..declaration.operator import Input, Kernel, Operator, Output, Plan
+from ..kernels.blocks import pieces
+from .blocks import (
+    ATTRIBUTES,
+    AXES,
+    GEOMETRY,
+    LIMIT,
+    WORK,
+    along,
+    are_known,
+    block_counts,
+    check_attributes,
+    given_axes,
+    known_product,
+    lay_out,
+    overlaps,
+    sizes,
+    spacing_of,
+    spacing_of_lists,
+)
+from .col2im_kernels import BAND, GROUP, col2im, row_pitch, unit_count, workspace_size
+
+COPIED = 2**17  # elements that one tile reads and writes where blocks tile the image: as WORK, but only copied
+
+
+@jitable
+def shape(attributes, inputs, outputs):
+    check_attributes(attributes)
+    batch = inputs[0][0] if len(inputs[0]) == 3 else UNKNOWN
+    return shape_of_image(given_axes(spacing_of(attributes)), inputs, batch, outputs[0])
+
+
+@jitable
+def shape_of_image(given, inputs, batch, y):
+    """State the output's sizes for this batch size, from the input's last two axes and the shapes.
+
+    given  the number of image axes that the attributes are for, or 0
+    """
+    x, image_shape, block_shape = inputs
+    image, block = len(image_shape), len(block_shape)
+    if given != 0:
+        fits, rule = image == 0 or image == given, "{strides}, {dilations} and {pads} are for image axes:"
+        require(fits or not are_known(image_shape), "{image_shape}", image_shape, rule, given)
+        require(fits, "length of {image_shape}", image, "attributes are for image axes:", given)
+        fits = block == 0 or block == given or are_known(block_shape)  # then `plan` tells
+        require(fits, "length of {block_shape}", block, "attributes are for image axes:", given)
+    axes = max(image, block)
+    if not 1 <= axes <= AXES:
+        return UNKNOWN
+    y[0], y[1] = batch, UNKNOWN
+    positions = known_product(block_shape)
+    if len(x) >= 2 and x[len(x) - 2] >= 0 and len(block_shape) > 0 and positions > 0:
+        y[1] = x[len(x) - 2] // positions
+    for i in range(axes):
+        y[2 + i] = image_shape[i] if i < len(image_shape) and image_shape[i] > 0 else UNKNOWN
+    return 2 + axes
+
+
+@jitable
+def plan(attributes, inputs, outputs, g):
+    require(len(inputs[0]) == 3, "shape of {input}", inputs[0], "must have rank 3: [N, C * prod({block_shape}), L]")
+    plan_blocks(spacing_of(attributes), inputs, inputs[0][0], g)
+
+
+@jitable
+def plan_blocks(spacing, inputs, batch, g):
+    """Plan for this batch size. The last two axes of the input have the channels' block elements and the blocks."""
+    x, image_shape, block_shape = inputs
+    strides, dilations, begins, ends = spacing
+    axes = len(image_shape)
+    rows, columns = x[len(x) - 2], x[len(x) - 1]
+    rule = "number of image axes must be at least 1 and at most"
+    require(1 <= axes <= AXES, "{image_shape}", image_shape, rule, AXES)
+    rule = "must be as long as {image_shape}, which is of length"
+    require(len(block_shape) == axes, "{block_shape}", block_shape, rule, axes)
+    for i in range(axes):
+        require(1 <= image_shape[i] <= LIMIT, "{image_shape}", image_shape, "must lie in [1, 2**40]")
+    lay_out(spacing, image_shape, block_shape, g)
+    for i in range(axes):
+        fits = g.counts[i + g.axes - axes] > 0
+        require(fits, "{block_shape}", block_shape, "must, dilated, fit into the padded image; too large on axis", i)
+    rule = "must have at most 2**58 places in the padded image"
+    require(g.blocks <= ELEMENTS, "{block_shape}", block_shape, rule)
+    block = g.positions
+    if len(x) == 2:
+        rule = "axis 0 must be divisible by the product of {block_shape},"
+        require(rows % block == 0, "shape of {input}", x, rule, block)
+        require(columns == g.blocks, "shape of {input}", x, "axis 1 must be the number of blocks,", g.blocks)
+    else:
+        rule = "axis 1 must be divisible by the product of {block_shape},"
+        require(rows % block == 0, "shape of {input}", x, rule, block)
+        require(columns == g.blocks, "shape of {input}", x, "axis 2 must be the number of blocks,", g.blocks)
+    channels = rows // block
+    fits = max(channels, 1) <= ELEMENTS // g.pixels // max(batch, 1)
+    require(fits, "{image_shape}", image_shape, "output must have at most 2**58 elements")
+    tiled = 1
+    for i in range(axes):
+        # With pads, blocks reach outside of the image, and don't tile it.
+        pads = along(begins, i, 0) + along(ends, i, 0)
+        if block_shape[i] != along(strides, i, 1) or along(dilations, i, 1) != 1 or pads != 0:
+            tiled = 0
+    height, width = g.image[g.axes - 2], g.image[g.axes - 1]
+    g.planes = batch * channels * (g.pixels // (height * width))
+    g.band_x = min(width, BAND)
+    g.bands_x = pieces(width, g.band_x)
+    g.tiled = tiled if g.bands_x == 1 else 0
+    work = batch * (channels * g.pixels + rows * columns)
+    g.tiles = min(64, work // (COPIED if g.tiled else WORK) + 1)
+    # A band is as high as the cache allows, but there are at least as many bands as tiles.
+    share = max(1, g.planes * g.bands_x * height // max(g.tiles, 1))
+    g.band_y = min(height, max(1, BAND // row_pitch(g)), share)
+    g.bands_y = pieces(height, g.band_y)
+    # A group has several planes if they are small, and if there are no leading axes, on which planes would differ.
+    group = min(GROUP // (height * row_pitch(g)), g.planes // max(g.tiles, 1)) if g.axes == 2 else 1
+    g.group = max(1, group) if g.bands_x * g.bands_y == 1 else 1
+    g.tiles = min(g.tiles, unit_count(g))
+    g.workspace = workspace_size(g)
+
+
+def reference(x, image_shape, block_shape, *, dilations, pads, strides):
+    half = len(pads) // 2 if pads else 0
+    begins, ends = (pads[:half], pads[half:]) if pads else (None, None)
+    return add_blocks(x, image_shape, block_shape, strides, dilations, begins, ends)
+
+
+def add_blocks(x, image_shape, block_shape, strides, dilations, pads_begin, pads_end):
+    """The formula, ordered by k: the pixels of position k in all blocks are a strided slice of the image."""
+    image, block = (np.asarray(sizes).tolist() for sizes in (image_shape, block_shape))
+    spacing = spacing_of_lists(image, strides, dilations, pads_begin, pads_end)
+    x = dtypes.widest(x)
+    y = np.full((x.shape[0], x.shape[1] // math.prod(block), *image), dtypes.zero(x), x.dtype)
+    if not x.size:
+        return y
+    x = x.reshape(*y.shape[:2], *block, *block_counts(spacing, image, block))
+    for k, blocks, pixels in overlaps(spacing, image, block):
+        y[(..., *pixels)] = y[(..., *pixels)] + x[(slice(None), slice(None), *k, *blocks)]
+    return y
+
+
+def gradient(call, grad_output, block_shape, dilations, pads, strides):
+    """The gradient in PyTorch: what each element of a block was added to."""
+    return call(
+        "onnx_ops", "Im2Col", grad_output, kernel_shape=block_shape, dilations=dilations, pads=pads, strides=strides
+    )
+
+
+COL2IM = Operator(
+    domain="",
+    name="Col2Im",
+    versions=(18,),
+    ranks=(3,),
+    inputs=(Input("input", "T"), Input("image_shape", "I", values=True), Input("block_shape", "I", values=True)),
+    outputs=(Output("output", "T"),),
+    types={"T": dtypes.ALL, "I": ("int64",)},
+    attributes=ATTRIBUTES,
+    plan=Plan(shape, plan, {
+        "planes": None, "group": None, "band_y": None, "bands_y": None, "band_x": None, "bands_x": None, "tiled": None,
+        **GEOMETRY,
+    }),
+    kernels=(Kernel(col2im),),
+    reference=reference,
+    gradient=gradient,
+)  # fmt: skip
+
+
+@jitable
+def shape_openvino(attributes, inputs, outputs):
+    """As `shape`, for two image axes: OpenVINO's operator has no others."""
+    x, (y,) = inputs[0], outputs
+    if len(x) == 3:
+        return shape_of_image(2, inputs, x[0], y)
+    if len(x) != 2:
+        return UNKNOWN
+    rank = shape_of_image(2, inputs, 1, y) - 1
+    for i in range(rank):  # without a batch
+        y[i] = y[i + 1]
+    return max(rank, UNKNOWN)
+
+
+@jitable
+def plan_openvino(attributes, inputs, outputs, g):
+    x = inputs[0]
+    require(2 <= len(x) <= 3, "shape of {input}", x, "must have rank 3: [N, C * prod({block_shape}), L]")
+    spacing = attributes.strides, attributes.dilations, attributes.pads_begin, attributes.pads_end
+    plan_blocks(spacing, inputs, x[0] if len(x) == 3 else 1, g)
+
+
+def reference_openvino(x, image_shape, block_shape, **spacing):
+    if x.ndim == 2:
+        return add_blocks(x[None], image_shape, block_shape, **spacing)[0]
+    return add_blocks(x, image_shape, block_shape, **spacing)
+
+
+OPENVINO = replace(
+    COL2IM,
+    domain="org.openvinotoolkit",
+    versions=(1,),
+    ranks=(2, 3),
+    inputs=(Input("data", "T"), Input("output_size", "I", values=True), Input("kernel_size", "I", values=True)),
+    types={"T": dtypes.ALL, "I": ("int32", "int64")},
+    attributes=(
+        *(sizes(name, axes=(2, 2)) for name in ("strides", "dilations")),
+        *(sizes(name, axes=(2, 2), least=0) for name in ("pads_begin", "pads_end")),
+    ),
+    plan=Plan(shape_openvino, plan_openvino, COL2IM.plan.geometry),
+    reference=reference_openvino,
+    gradient=None,
+    terms={"input": "data", "image_shape": "output_size", "block_shape": "kernel_size"},
+)
+OPERATORS = (COL2IM, OPENVINO)

@@ -1,0 +1,119 @@
+"""Im2Col: the sliding blocks of an image as columns (PyTorch's `unfold`), for any number of image axes. The inverse map
+of Col2Im.
+
+    y[n, c * K + k, l] = x[n, c, p]  with
+    p_i = l_i * strides_i + k_i * dilations_i - pads_begin_i
+
+n: batch, c: channel, i: image axis, p: pixel, k: position within kernel_shape (K of them in all), l: block (L of them
+in all); k and l are flattened in row-major order. Outside of the image x is 0, for strings the empty string. There are
+no blocks in an image into which, padded, not even one fits: then y is empty.
+
+Sources: PyTorch's `unfold`; attributes and the order of blocks are those of the ONNX operator specification, Col2Im-18.
+"""
+
+import math
+
+import numpy as np
+
+from ..declaration import dtypes
+from ..declaration.errors import require
+from ..declaration.jit import jitable
+from ..declaration.limits import ELEMENTS, UNKNOWN
+from ..declaration.operator import Input, Kernel, Operator, Output, Plan
+from .blocks import (
+    ATTRIBUTES,
+    AXES,
+    GEOMETRY,
+    LIMIT,
+    WORK,
+    block_count,
+    block_counts,
+    check_attributes,
+    given_axes,
+    known_product,
+    lay_out,
+    overlaps,
+    sizes,
+    spacing_of,
+    spacing_of_lists,
+)
+from .im2col_kernels import im2col, share_out
+
+
+@jitable
+def shape(attributes, inputs, outputs):
+    (x,), (y,), kernel_shape = inputs, outputs, attributes.kernel_shape
+    axes, positions, blocks = len(kernel_shape), known_product(kernel_shape), 1
+    check_attributes(attributes)
+    given, rule = given_axes(spacing_of(attributes)), "must agree with other attributes on the number of image axes,"
+    require(given == 0 or given == axes, "kernel_shape", kernel_shape, rule, given)
+    y[0], y[1], y[2] = x[0] if len(x) > 0 else UNKNOWN, UNKNOWN, UNKNOWN
+    if len(x) != 2 + axes:
+        return 3
+    if x[1] >= 0 and 0 < positions <= ELEMENTS // max(x[1], 1):
+        y[1] = x[1] * positions
+    for i in range(axes):
+        if not 0 <= x[2 + i] <= LIMIT:
+            return 3
+        count = block_count(spacing_of(attributes), i, x[2 + i], kernel_shape[i])
+        if count > ELEMENTS // max(blocks, 1):
+            return 3
+        blocks *= count
+    y[2] = blocks
+    return 3
+
+
+@jitable
+def plan(attributes, inputs, outputs, g):
+    (x,) = inputs
+    axes = len(attributes.kernel_shape)
+    rule = "must be [N, C, *image], with as many image axes as kernel_shape has:"
+    require(len(x) == 2 + axes, "shape of {x}", x, rule, axes)
+    lay_out(spacing_of(attributes), x[2:], attributes.kernel_shape, g)
+    fits = max(x[0], 1) <= ELEMENTS // g.positions // max(g.blocks, 1) // max(x[1], 1)
+    require(fits, "shape of {x}", x, "output must have at most 2**58 elements")
+    g.planes = x[0] * x[1]
+    g.units = share_out(g) if g.blocks > 0 else 0
+    # Neither factor needs to be larger for 64 tiles, and the image may be much larger than the output.
+    work = min(g.planes, 64 * WORK) * min(g.pixels + g.positions * g.blocks, 64 * WORK)
+    g.tiles = min(64, g.units, work // WORK + 1)
+
+
+def reference(x, *, kernel_shape, dilations, pads, strides):
+    """The formula, ordered by k: the pixels of position k in all blocks are a strided slice of the image."""
+    image, half = x.shape[2:], len(kernel_shape)
+    begins, ends = (pads[:half], pads[half:]) if pads else (None, None)
+    spacing = spacing_of_lists(image, strides, dilations, begins, ends)
+    counts = block_counts(spacing, image, kernel_shape)
+    x = dtypes.widest(x)
+    y = np.full((*x.shape[:2], *kernel_shape, *counts), dtypes.zero(x), x.dtype)
+    for k, inside, pixels in overlaps(spacing, image, kernel_shape) if x.size else ():
+        y[(slice(None), slice(None), *k, *inside)] = x[(..., *pixels)]
+    return y.reshape(x.shape[0], x.shape[1] * math.prod(kernel_shape), math.prod(counts))
+
+
+def gradient(call, grad_output, x, kernel_shape, dilations, pads, strides):
+    """The gradient in PyTorch: all that was read from a pixel is added to it."""
+    image = x.shape[2:]
+    return call("", "Col2Im", grad_output, image, kernel_shape, dilations=dilations, pads=pads, strides=strides)
+
+
+IM2COL = Operator(
+    domain="onnx_ops",
+    name="Im2Col",
+    versions=(1,),
+    ranks=tuple(range(3, 3 + AXES)),
+    inputs=(Input("x", "T"),),
+    outputs=(Output("output", "T"),),
+    types={"T": dtypes.ALL},
+    attributes=(sizes("kernel_shape", required=True), *ATTRIBUTES),
+    plan=Plan(shape, plan, {
+        "planes": None, "group": None, "groups": None, "leads": None, "band_y": None, "bands_y": None, "band_x": None,
+        "bands_x": None, "rows": None, "part": None, "parts": None, "units": None, "sweeps": None, **GEOMETRY,
+    }),
+    kernels=(Kernel(im2col, sees_bits=True),),
+    reference=reference,
+    gradient=gradient,
+    terms={"image_shape": "image axes of x", "block_shape": "kernel_shape"},
+)  # fmt: skip
+OPERATORS = (IM2COL,)

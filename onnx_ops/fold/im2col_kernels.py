@@ -1,0 +1,126 @@
+"""Im2Col: every row of the output is a strided window of an image plane, with zeros where it leaves the image.
+
+A unit of work is one position within the block along all axes but the last, x, and up to PART neighbouring positions
+along x, for a band of blocks: some rows along the last two axes, or a part of one row. With small images, a unit does
+that for a group of planes, so that the window's indices are computed once for all. Consecutive units read the same band
+of the same planes, which stays in the cache.
+"""
+
+from ..declaration.jit import jitable
+from ..kernels.blocks import find_blocks, pieces, share
+from ..kernels.vectors import clear_box, copy_box
+
+PART = 64  # positions along x in a unit, at most
+AREA = 2**14  # elements that a unit writes, about
+CACHED = 2**16  # elements of images that fit the second-level cache
+SHORTEST = 256  # blocks in a part of a row, at least
+
+
+@jitable
+def share_out(g):
+    """Divide a geometry's planes, blocks and positions into units of work; returns the number of units."""
+    if g.blocks == 1:
+        # A single block's positions take the role of blocks: they lie in the output in the same order.
+        for a in range(g.axes):
+            g.block[a], g.counts[a] = g.counts[a], g.block[a]
+            g.strides[a], g.dilations[a] = g.dilations[a], g.strides[a]
+        g.positions, g.blocks = g.blocks, g.positions
+    height, width, k_x = g.counts[g.axes - 2], g.counts[g.axes - 1], g.block[g.axes - 1]
+    g.rows, g.leads = g.positions // k_x, g.blocks // (height * width)
+    g.part = min(k_x, PART)
+    g.band_x = min(width, max(SHORTEST, AREA // g.part))
+    g.band_y = min(height, max(1, AREA // (g.part * g.band_x))) if g.band_x == width else 1
+    g.group = max(1, AREA // max(g.part * g.band_y * g.band_x, g.pixels))
+    g.parts, g.bands_x = pieces(k_x, g.part), pieces(width, g.band_x)
+    g.bands_y, g.groups = pieces(height, g.band_y), pieces(g.planes, g.group)
+    g.sweeps = g.group * g.pixels <= CACHED
+    return g.groups * g.leads * g.bands_y * g.bands_x * g.rows * g.parts
+
+
+@jitable
+def im2col(x, g, tile, workspace, out):
+    last, leading = g.axes - 1, g.axes - 2
+    height, width = g.counts[leading], g.counts[last]
+    area = g.image[leading] * g.image[last]
+    spots, positions = g.leads * g.bands_y * g.bands_x, g.rows * g.parts
+    begin, end = share(g.units, g, tile)
+    for unit in range(begin, end):
+        if g.sweeps:
+            spot, rest = unit % spots, unit // spots
+            position, group = rest % positions, rest // positions
+        else:
+            position, rest = unit % positions, unit // positions
+            spot, group = rest % spots, rest // spots
+        j_begin, k = position % g.parts * g.part, position // g.parts
+        x_begin, spot = spot % g.bands_x * g.band_x, spot // g.bands_x
+        y_begin, lead = spot % g.bands_y * g.band_y, spot // g.bands_y
+        plane = group * g.group
+        x_end, y_end = min(x_begin + g.band_x, width), min(y_begin + g.band_y, height)
+        rows, columns = y_end - y_begin, x_end - x_begin
+
+        i, first = k % g.block[leading], pixel_at(g, lead, k // g.block[leading])
+        y_low, y_high, _ = find_blocks(g, leading, i, 0, g.image[leading])
+        y_low, y_high = max(y_low, y_begin), min(y_high, y_end) if first >= 0 else 0
+        y = y_low * g.strides[leading] + i * g.dilations[leading] - g.pads[leading]
+        x_steps = g.pixels, g.dilations[last], g.strides[leading] * g.image[last]
+        steps = g.positions * g.blocks, g.blocks, columns
+        j, j_end = j_begin, min(j_begin + g.part, g.block[last])
+        while j < j_end:
+            # Neighbouring positions with the same window form a box.
+            low, high, _ = find_blocks(g, last, j, 0, g.image[last])
+            box = 1
+            while j + box < j_end and find_blocks(g, last, j + box, 0, g.image[last])[:2] == (low, high):
+                box += 1
+            x_low, x_high = max(low, x_begin), min(high, x_end)
+            source = first * area + y * g.image[last] + x_low * g.strides[last] + j * g.dilations[last] - g.pads[last]
+            target = ((k * g.block[last] + j) * g.leads + lead) * height * width + y_begin * width + x_begin
+            copy_window(
+                x, source + plane * g.pixels, x_steps, (min(g.group, g.planes - plane), box),
+                (y_low - y_begin) * columns + x_low - x_begin, y_high - y_low, x_high - x_low, rows * columns,
+                g.strides[last], out, target + plane * g.positions * g.blocks, steps,
+            )  # fmt: skip
+            j += box
+
+
+@jitable
+def copy_window(x, source, x_steps, sizes, before, rows, count, size, stride, out, target, steps):
+    """For each plane and position, copy `rows` rows of `count` elements, and clear what is around them in the output.
+
+    Each plane and position has `size` elements of the output; `before` is where the first row begins in them. The steps
+    are from plane to plane, position to position and row to row.
+    """
+    planes, box = sizes
+    pitch = steps[2]
+    has_pixels = rows > 0 and count > 0
+    if not has_pixels:
+        before = size
+    after = before + (rows - 1) * pitch + count if has_pixels else size
+    if has_pixels:
+        # If the rows lie one pitch apart in input and output, one copy takes all rows with what is between them, which
+        # is then cleared.
+        whole = x_steps[2] == pitch * stride
+        length = after - before if whole else count
+        times = 1 if whole else rows
+        copy_box(x, source, x_steps, (planes, box, times), length, stride, out, target + before, steps)
+    for part in range(3):
+        begin, times, length = 0, 1, before
+        if part == 1:
+            begin, length = after, size - after
+        elif part == 2:
+            begin, times, length = before + count, rows - 1 if has_pixels else 0, pitch - count
+        clear_box(out, target + begin, steps, (planes, box, times), length)
+
+
+@jitable
+def pixel_at(g, l, k):
+    """The pixel, over the leading axes, on which the position k of the block l lies; -1 if it is outside."""
+    pixel, step = 0, 1
+    for a in range(g.axes - 3, -1, -1):
+        p = l % g.counts[a] * g.strides[a] + k % g.block[a] * g.dilations[a] - g.pads[a]
+        if p < 0 or p >= g.image[a]:
+            return -1
+        pixel += p * step
+        step *= g.image[a]
+        l //= g.counts[a]
+        k //= g.block[a]
+    return pixel

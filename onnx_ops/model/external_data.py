@@ -1,0 +1,179 @@
+"""External data: tensors of a model that lie in files beside it. Only small ones, which may state sizes, are read.
+
+`origin`, in these functions, is the model's file, or the folder of its external data.
+"""
+
+import functools
+import math
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import onnx
+from onnx import helper
+from onnx.external_data_helper import ExternalDataInfo, set_external_data, uses_external_data
+
+from ..declaration.errors import OpError
+from .nodes import model_nodes, subgraphs
+
+LARGEST = 2**31  # bytes that a protobuf may have
+
+
+def is_small(tensor):
+    """Whether a tensor may be an input that states sizes."""
+    return len(tensor.dims) <= 1 and math.prod(tensor.dims) <= 64
+
+
+def load(path, wanted=is_small):
+    """Load a model; of its external data only the tensors that are `wanted`, which then are in the model itself.
+
+    onnx needs the small ones to infer types. Raises OSError and OpError.
+    """
+    model = model_in(path)
+    for tensor in filter(wanted, external(model)):
+        read(tensor, path)
+    return model
+
+
+def model_in(source):
+    """Load a model (path or bytes) without its external data.
+
+    As to ONNX Runtime, it is a protobuf whatever the file's name ends in.
+    """
+    if isinstance(source, bytes):
+        return onnx.ModelProto.FromString(source)
+    return onnx.load(source, "protobuf", load_external_data=False)
+
+
+def read(tensor, origin):
+    """Put a tensor's external data into the tensor. Raises OSError and OpError."""
+    info = info_of(tensor)
+    size, file_name = size_of(tensor) if info.length is None else info.length, file_of(info.location, origin)
+    data = b""
+    if (info.offset or 0) + size <= os.path.getsize(file_name):
+        with open(file_name, "rb") as file:
+            file.seek(info.offset or 0)
+            data = file.read(size)
+    if len(data) < size:
+        rule = f"must have {size} bytes of {tensor.name} from {info.offset or 0} on; the file ends before"
+        raise OpError("external data", repr(info.location), rule, "onnx_ops")
+    tensor.raw_data = data
+    tensor.data_location = onnx.TensorProto.DEFAULT
+    del tensor.external_data[:]
+
+
+def info_of(tensor):
+    """Where a tensor's external data are. Raises OpError."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    with suppress(TypeError, ValueError):  # keys or values that are not UTF-8 are bytes
+        info = ExternalDataInfo(tensor)
+        if isinstance(info.location, str) and min(info.offset or 0, info.length or 0) >= 0:
+            return info
+    raise OpError("external data", repr(entries), "must state a file, and numbers from 0 on", "onnx_ops")
+
+
+def size_of(tensor):
+    """The bytes of a tensor's elements. Some types have several in a byte."""
+    packed = {"INT4": 2, "UINT4": 2, "FLOAT4E2M1": 2, "INT2": 4, "UINT2": 4}
+    itemsize, count = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize, math.prod(tensor.dims)
+    return -(-count * itemsize // packed.get(onnx.TensorProto.DataType.Name(tensor.data_type), 1))
+
+
+def stated_size(tensors, origin):
+    """The bytes of external data that tensors have; infinite if one of them doesn't say so, or its file isn't there."""
+    with suppress(OpError):
+        infos = list(map(info_of, tensors))
+        lengths = [info.length for info in infos]
+        if None not in lengths and all(os.path.exists(file_of(info.location, origin)) for info in infos):
+            return sum(lengths)
+    return math.inf
+
+
+def file_of(location, origin):
+    """The path of a file of external data, with all links resolved.
+
+    As ONNX Runtime has it, the file must lie in the model's folder or, if the model is a link, in the folder in which
+    the link ends: in Hugging Face's cache, both are links into another folder. Raises OpError.
+    """
+    folder, *others = roots(origin)
+    is_path = isinstance(location, str) and "\0" not in location and not os.path.isabs(location)
+    file = os.path.realpath(os.path.join(folder, location)) if is_path else ""
+    if not any(Path(file).is_relative_to(root) for root in (folder, *others)):
+        raise OpError("external data", repr(location), f"must lie in the folder of the model, {folder}", "onnx_ops")
+    return file
+
+
+def roots(origin):
+    """The folders in which external data may lie, the one first to which locations are relative."""
+    origin = os.path.abspath(origin)
+    if os.path.isdir(origin):
+        return [os.path.realpath(origin)]
+    return list(dict.fromkeys([os.path.realpath(os.path.dirname(origin)), os.path.dirname(os.path.realpath(origin))]))
+
+
+def put_in_reach(model, origin, most):
+    """Have a session find the external data of a model that it gets as bytes.
+
+    At most `most` bytes are read into the model. Else it states where they are, without links, relative to the folder
+    that is returned: the session's options must state that. Raises OSError and OpError.
+    """
+    tensors = external(model)
+    if stated_size(tensors, origin) <= most:
+        read_all(model, origin)
+        return None
+    folder = os.path.commonpath(roots(origin))
+    place = functools.cache(lambda location: Path(os.path.relpath(file_of(location, origin), folder)).as_posix())
+    for tensor in tensors:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = place(entry.value)
+    return folder
+
+
+def read_all(model, origin):
+    """Put a model's external data into it; returns the tensors that had some. Raises OSError and OpError."""
+    tensors = external(model)
+    for tensor in tensors:
+        read(tensor, origin)
+    return tensors
+
+
+def write(tensors, path):
+    """Write the data of tensors into one file, which is to be beside their model.
+
+    onnx.save would leave out those of sparse tensors, and of subgraphs in functions.
+    """
+    with open(path, "wb") as file:
+        for tensor in tensors:
+            set_external_data(tensor, path.name, file.tell(), file.write(tensor.raw_data))
+            tensor.ClearField("raw_data")
+
+
+def files(path):
+    """The file of a model, and the files of its external data."""
+    locations = {info_of(tensor).location for tensor in external(model_in(path))}
+    return [Path(path), *(Path(file_of(location, path)) for location in sorted(locations))]
+
+
+def pack(path):
+    """Return the bytes of a model together with its external data. Raises OpError where that is too large."""
+    paths = files(path)
+    if len(paths) == 1:
+        return paths[0].read_bytes()
+    if (size := sum(file.stat().st_size for file in paths)) >= LARGEST:
+        rule = f"has {size / 2**30:.1f} GiB with the files of its data, and must have less than 2 to be sent"
+        raise OpError("model", repr(str(path)), rule, "onnx_ops")
+    return load(path, wanted=lambda tensor: True).SerializeToString()
+
+
+def external(model):
+    """Return the tensors of a model whose data are in files: of graphs and attributes, also in subgraphs, functions."""
+    nodes = list(model_nodes(model))
+    graphs = (model.graph, *(inner for node in nodes for inner in subgraphs(node)))
+    attributes = [a for node in nodes for a in node.attribute]
+    tensors = [
+        *(tensor for graph in graphs for tensor in graph.initializer),
+        *(t for graph in graphs for sparse in graph.sparse_initializer for t in (sparse.values, sparse.indices)),
+        *(tensor for a in attributes for tensor in (*([a.t] if a.HasField("t") else []), *a.tensors)),
+    ]
+    return [tensor for tensor in tensors if uses_external_data(tensor)]

@@ -1,0 +1,169 @@
+"""The declared operators for onnx: schemas for its checker and its shape inference, classes for its evaluator."""
+
+import atexit
+import functools
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, TensorProto, TypeProto, helper, numpy_helper
+from onnx.defs import OpSchema
+from onnx.external_data_helper import uses_external_data
+
+from ..declaration import dtypes, plain
+from ..declaration.attributes import KINDS
+from ..declaration.calls import compute_reference
+from ..declaration.errors import OpError, errors_of, require
+from ..operators import available
+from ..system.locks import REGISTRATION
+
+if TYPE_CHECKING:
+    from ..declaration.operator import Operator
+
+_NAMES = {name: helper.tensor_dtype_to_string(t.onnx).split(".")[1].lower() for name, t in dtypes.TABLE.items()}
+
+
+def register_schemas(operators: Iterable[Any] = ()) -> None:
+    """Register the operators' schemas with onnx, as far as it lacks them.
+
+    From then on, `onnx.checker.check_model(..., full_check=True)` and
+    `onnx.shape_inference` support them. Calling it again is harmless.
+
+    Parameters
+    ----------
+    operators : iterable of custom operators
+        Custom operators to include. One that was declared again replaces the
+        former one.
+
+    Examples
+    --------
+    >>> import onnx
+    >>> onnx_ops.register_schemas()
+    >>> onnx.checker.check_model("model.onnx", full_check=True)
+    """
+    from onnx.reference import op_run  # noqa: F401  importing it later fails if two domains have an operator of one name
+
+    with REGISTRATION:
+        for operator in available(operators).values():
+            _teach(operator)
+
+
+_taught: "dict[str, Operator]" = {}  # {title: the operator that onnx knows by it}
+
+
+def _teach(operator):
+    if (before := _taught.get(operator.title)) is operator:
+        return
+    if before:
+        _deregister(before)
+    if not _has(operator):
+        onnx.defs.register_schema(schema(operator))
+        atexit.register(_deregister, operator)
+    _taught[operator.title] = operator
+
+
+def _has(operator):
+    return onnx.defs.has(operator.name, domain=operator.domain)
+
+
+def _deregister(operator):
+    """Deregister an operator. At exit: onnx before 1.23 would free its Python function too late, and hang or crash."""
+    if _has(operator):
+        onnx.defs.deregister_schema(operator.name, operator.versions[0], operator.domain)
+
+
+@functools.cache
+def schema(operator):
+    """Return the onnx.defs.OpSchema of a declared operator."""
+    attributes = [
+        OpSchema.Attribute(
+            name, getattr(OpSchema.AttrType, KINDS[a.kind].onnx), "", required=a.required and not a.other_names
+        )
+        if a.default is None or name != a.name
+        else OpSchema.Attribute(name, node_attribute(a, a.default), "")
+        for a in operator.attributes
+        for name in a.names
+    ]
+    option = OpSchema.FormalParameterOption
+    options = {"required": option.Single, "optional": option.Optional, "variadic": option.Variadic}
+    op_schema = OpSchema(
+        operator.name,
+        operator.domain,
+        operator.versions[0],
+        inputs=[OpSchema.FormalParameter(i.name, i.type, param_option=options[i.presence]) for i in operator.inputs],
+        outputs=[OpSchema.FormalParameter(o.name, o.type) for o in operator.outputs],
+        type_constraints=[(v, [f"tensor({_NAMES[n]})" for n in names], "") for v, names in operator.types.items()],
+        attributes=attributes,
+    )
+    op_schema.set_type_and_shape_inference_function(functools.partial(set_output_types, operator))
+    return op_schema
+
+
+def reference_op(operator):
+    """Return the class of a declared operator for onnx's ReferenceEvaluator, in plain NumPy."""
+    from onnx.reference.op_run import OpRun  # which takes long to import
+
+    def compute_outputs(self, *inputs, **attributes):
+        with errors_of(operator):
+            if operator.has_older:
+                version, rule = self.run_params["opsets"].get(operator.domain, 0), "must be at least"
+                require(version >= operator.versions[0], "version of the domain", version, rule, operator.versions[0])
+            values = operator.values(attributes)
+        return tuple(compute_reference(operator, values, inputs))
+
+    members = {"op_domain": operator.domain, "op_schema": schema(operator), "_run": compute_outputs}
+    return type(operator.name, (OpRun,), members)
+
+
+def node_attribute(declared, value):
+    """Return an onnx.AttributeProto for a declared Attribute and its value."""
+    value = numpy_helper.from_array(np.asarray(value)) if declared.kind == "tensor" else value
+    kind = getattr(AttributeProto, KINDS[declared.kind].onnx)
+    return helper.make_attribute(declared.name, value, attr_type=kind)
+
+
+def set_output_types(operator, context):
+    """Set the outputs' element types and, as far as they are known, their shapes."""
+    types = [context.get_input_type(k) or TypeProto() for k in range(context.get_num_inputs())]
+    try:
+        inputs = operator.each_input(len(types))
+    except OpError:  # the checker reports a wrong number of inputs
+        return
+    values = [context.get_input_data(k) if i.values else None for k, i in enumerate(inputs)]
+    tensors = [v if isinstance(v, TensorProto) and not uses_external_data(v) else None for v in values]
+    values = [None if v is None else numpy_helper.to_array(v).tolist() for v in tensors]
+    shapes = None
+    with suppress(OpError):
+        shapes = plain.infer(operator, attribute_values(operator, context), [dimensions(t) for t in types], values)
+    for k, like in enumerate(operator.likeness()[: context.get_num_outputs()]):
+        output, constant_type = TypeProto(), operator.types[operator.outputs[k].type][0]
+        element = dtypes.TABLE[constant_type].onnx if like is None else types[like].tensor_type.elem_type
+        if element == TensorProto.UNDEFINED:
+            continue
+        output.tensor_type.elem_type = element
+        for dimension in (shapes[k] if shapes else None) or ():
+            dim = output.tensor_type.shape.dim.add()
+            if isinstance(dimension, str):
+                dim.dim_param = dimension
+            elif dimension is not None:
+                dim.dim_value = dimension
+        context.set_output_type(k, output)
+
+
+def attribute_values(operator, context):
+    """Return the values of the node's attributes; None if they are wrong, or a function's caller passes them."""
+    given = {name: context.get_attribute(name) for a in operator.attributes for name in a.names}
+    try:
+        values = {name: helper.get_attribute_value(a) for name, a in given.items() if a is not None}
+        return operator.values(values)
+    except ValueError:
+        return None
+
+
+def dimensions(type_proto):
+    """Return a TypeProto's dimensions, each an int, a name or None; None if the rank is unknown."""
+    if not type_proto.tensor_type.HasField("shape"):
+        return None
+    return [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in type_proto.tensor_type.shape.dim]

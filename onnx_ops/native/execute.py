@@ -1,0 +1,220 @@
+"""Calls of operators on NumPy arrays: plan, allocate the outputs, run the tiles.
+
+Functions on arrays and the extensions backend use this; in sessions of the native backend the C library does the same.
+Both run the same machine code on the same tiles, so results are equal bit for bit, except for the bits of a NaN. That
+does not hold where the machine code differs (another CPU or version of Numba, code compiled ahead instead of on
+demand), nor without machine code: `calls.compute_reference` sums in float64.
+"""
+
+import ctypes as C
+import functools
+import math
+from collections import deque
+
+import numpy as np
+
+from ..compiler import records
+from ..declaration import calls, dtypes, plain
+from ..declaration.errors import OpError, errors_of, require
+from ..declaration.jit import BOUNDSCHECK
+from ..declaration.limits import ABSENT, LINE, MAX_TILES, MAX_WORKSPACE, TILE_ELEMENTS
+from ..declaration.operator import REFUSAL_FIELDS, Record
+from ..system.locks import COMPILATION
+from . import library, table
+from .threads import check_count, on_threads
+
+PLAN = C.CFUNCTYPE(C.c_int64, C.c_int64)
+KERNEL = C.CFUNCTYPE(C.c_int64, C.c_int64, C.c_int64, C.c_int64)
+
+
+def call(operator, /, *inputs, threads=None, **attributes):
+    """Run an operator on anything that NumPy takes for an array. Attributes that are None take their defaults.
+
+    Returns the output, or a tuple of several.
+    """
+    outputs = outputs_of(operator, [as_array(a) for a in inputs], attributes, threads)
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def outputs_of(operator, arrays, attributes, threads):
+    """Return the outputs for inputs that are arrays as `as_array` returns them."""
+    check_count("threads", threads, operator.title)
+    with errors_of(operator):
+        values = operator.values(attributes)
+    return compute(operator, values, arrays, threads)
+
+
+def as_array(value):
+    """Return a value as a contiguous NumPy array in native byte order, as kernels need it; None for an absent input."""
+    array = None if value is None else np.asarray(value)
+    return array if array is None else np.asarray(array, array.dtype.newbyteorder("="), order="C")
+
+
+class Way:
+    """What the calls of an operator with inputs of the same types and ranks share.
+
+    position   of the kernel; None if none is compiled for these ranks
+    signature  {type variable: element type}
+    types      NumPy's types of the outputs
+    """
+
+    def __init__(self, operator, choice, kinds, ranks):
+        names = [None if kind is None else dtypes.type_name(kind) for kind in kinds]
+        self.operator, self.signature = operator, calls.signature_of(operator, choice, names)
+        self.position, self.types = operator.position(choice, ranks), operator.numpy_types(self.signature)
+        self.widens_halves = operator.has_ranks and any(name in dtypes.HALVES for name in self.signature.values())
+        self._functions = None
+
+    def functions(self):
+        """The compiled plan and kernel as C functions for ctypes: from the library if they were compiled ahead.
+
+        Returns None if the types or ranks have no kernel, or if nothing can compile it. Raises OpError.
+        """
+        if self._functions or self.position is None:
+            return self._functions
+        operator, each = self.operator, (self.operator, self.position, self.signature)
+        if operator.storage(operator.kernel(self.position), self.signature) is None:
+            return None
+        with errors_of(operator):
+            if addresses := library.functions(*each):
+                self._functions = PLAN(addresses[0]), KERNEL(addresses[1])
+            elif library.have_numba():
+                with COMPILATION:  # else a child, forked during this import, might wait for the module's lock for ever
+                    from ..compiler.code import code
+                plan, kernel = records.plan_entry(operator, self.position), records.kernel_entry(*each)
+                self._functions = code(plan, operator.title).call, code(kernel, operator.title).call
+        return self._functions
+
+
+cached_way = functools.lru_cache(maxsize=1024)(Way)
+
+
+def way_of(operator, values, arrays):
+    """The Way of a call. Raises OpError where inputs have types that the operator doesn't take."""
+    kinds = tuple([None if a is None else a.dtype for a in arrays])
+    ranks = tuple([ABSENT if a is None else a.ndim for a in arrays])
+    way = cached_way(operator, operator.choice(values), kinds, ranks)
+    calls.check_strings(operator, way.signature, arrays)
+    return way
+
+
+def refusal(operator, numbers):
+    """The OpError for a refusal that compiled code has written: the numbers of the REFUSAL_FIELDS."""
+    argument, rule, values_address, count, has_expected, expected, doubles = numbers[: len(REFUSAL_FIELDS)]
+    values = ((C.c_double if doubles & 1 else C.c_int64) * abs(count)).from_address(values_address)
+    expected = C.c_double.from_buffer(C.c_int64(expected)).value if doubles & 2 else expected
+    argument, rule = (C.string_at(text).decode() for text in (argument, rule))
+    try:
+        with errors_of(operator):
+            require(False, argument, values[0] if count < 0 else list(values), rule, expected if has_expected else None)
+    except OpError as error:
+        return error
+
+
+def compute(operator, values, arrays, threads=None, empty=np.empty, tiles=None):
+    """Compute the operator's outputs, a list.
+
+    values  AttributeValues
+    arrays  the inputs: C-contiguous arrays of declared element types; None stands for an absent input
+    empty   allocates the outputs and the kernel's workspace
+    tiles   a limit on the number of tiles that a plan's steps share; default: one for each TILE_ELEMENTS elements
+    """
+    arrays = operator.padded(arrays)
+    way = way_of(operator, values, arrays)
+    if (functions := way.functions()) is None:
+        return calls.compute_reference(operator, values, arrays, way.types)
+    plan, kernel = functions
+    call = Call(way, values, arrays)
+    call.plan(plan)
+    return call.run(kernel, threads, empty, tiles)
+
+
+class Call:
+    """A call of compiled code, with its record (records.py)."""
+
+    def __init__(self, way, values, arrays):
+        self.way, self.operator, self.values, self.arrays, self.explain = way, way.operator, values, arrays, None
+        self.record = table.Call()
+        self.address = C.addressof(self.record)
+        self.record[self.record.ATTRIBUTES], self.record[self.record.COUNT] = values.address, len(arrays)
+        for k, sizes in enumerate(calls.plan_inputs(self.operator, arrays)):
+            self.record.put_shape(k, sizes)
+
+    def plan(self, plan):
+        """Have the plan state the outputs' shapes, the number of tiles and the bytes of workspace."""
+        if returned := plan(self.address):
+            raise self.error(returned)
+
+    def error(self, returned):
+        """The OpError for a value other than 0 that compiled code has returned."""
+        if returned == 1:
+            return refusal(self.operator, self.record[self.record.GEOMETRY :])
+        outcome = f"raised {(self.explain and self.explain()) or 'an exception'}" if returned == 2 else "failed"
+        return OpError(None, None, f"compiled code has {outcome}", self.operator.title)
+
+    def run(self, kernel, threads, empty, most_tiles):
+        """Run all tiles of the plan; returns the outputs."""
+        operator, record, way = self.operator, self.record, self.way
+        outputs = range(records.OUTPUT, records.OUTPUT + len(operator.outputs))
+        shapes = [(-1,) if shape is None else shape for _, _, shape in map(record.tensor, outputs)]
+        workspace, tiles = record[WORKSPACE], record[TILES]
+        with errors_of(operator):
+            plain.check_shapes(operator, shapes)
+            rule = "must be a number of bytes in [0, 2**40]"
+            require(0 <= workspace <= MAX_WORKSPACE, "workspace", workspace, rule)
+        inputs, types = self.arrays, way.types
+        if way.widens_halves:
+            inputs = [None if a is None else a.astype(widened(a.dtype), copy=False) for a in inputs]
+            types = list(map(widened, types))
+        results = list(map(empty, shapes, types))
+        for k, array in (*enumerate(inputs), *zip(outputs, results, strict=True)):
+            if array is not None:
+                record.put_array(k, array)
+        if operator.has_ranks:  # one tile for each TILE_ELEMENTS elements, of the steps that the plan states
+            elements = sum([a.size for a in (*inputs, *results) if a is not None])
+            most = min(most_tiles or elements // TILE_ELEMENTS + 1, MAX_TILES)
+            record[TILES] = tiles = max(min(tiles, most), 1)
+            if BOUNDSCHECK:  # then time doesn't matter
+                geometry = Record(np.frombuffer(record, operator.geometry_dtype, 1, records.GEOMETRY)[0])
+                self.explain = lambda: plain.explain(operator, way.position, self.values, inputs, geometry, results)
+        self.run_tiles(kernel, tiles, workspace, threads, empty, (inputs, results))
+        if operator.plan.is_bound:
+            lengths = [record.tensor(k)[2][0] for k in outputs]
+            results = [cut(operator, array, n) for array, n in zip(results, lengths, strict=True)]
+        if way.widens_halves:
+            results = [array.astype(dtype, copy=False) for array, dtype in zip(results, way.types, strict=True)]
+        return results
+
+    def run_tiles(self, kernel, tiles, workspace, threads, empty, memory):
+        """Run the tiles on threads, each with its part of the workspace."""
+        parts, pitch = min(tiles, MAX_TILES), math.ceil(workspace / LINE) * LINE
+        room = empty(parts * pitch + LINE, BYTE)
+        begin = (room.ctypes.data // LINE + 1) * LINE
+        free = deque(begin + k * pitch for k in range(parts))
+
+        def run_tile(index, memory=(self, room, memory)):  # the default keeps them alive while tiles run
+            part = free.pop()
+            returned = kernel(self.address, index, part)
+            free.append(part)
+            if returned:
+                raise self.error(returned)
+
+        on_threads(run_tile, tiles, threads)
+
+
+# The positions in a record of what a plan states.
+WORKSPACE, TILES = records.WORKSPACE_SIZE // 8, records.TILES // 8
+BYTE = np.dtype(np.uint8)
+
+
+def widened(dtype):
+    """The type in which a kernel for stated ranks sees elements of a type."""
+    return np.dtype(np.float32) if dtype.name in dtypes.HALVES else dtype
+
+
+def cut(operator, array, length):
+    """Cut an output to the length that the kernel returns, where the plan states only a bound."""
+    with errors_of(operator):
+        rule = "is what the kernel returns; the rule's bound is"
+        require(0 <= length <= len(array), "length of an output", length, rule, len(array))
+    return array[:length]

@@ -1,0 +1,187 @@
+"""The table of operators that the C library reads (native/table.h), filled from the declarations."""
+
+import ctypes as C
+import zlib  # hashlib would take longer to import than this whole module
+
+from ..compiler import records
+from ..declaration import dtypes
+from ..declaration.attributes import KINDS
+from ..declaration.errors import OpError
+from ..declaration.jit import numba_obstacle
+from ..declaration.limits import MAX_GEOMETRY, MAX_INPUTS, MAX_KERNELS, MAX_OUTPUTS, MAX_RANK
+from ..operators import first_version, is_default
+
+POINTER, TEXT, NUMBER = C.c_void_p, C.c_char_p, C.c_int64
+POINTERS, TEXTS, NUMBERS = C.POINTER(POINTER), C.POINTER(TEXT), C.POINTER(NUMBER)
+INFER, PLAN, KERNEL = range(3)  # the functions of an operator, as the library asks for them
+_KINDS = tuple(KINDS)
+_PRESENCES = ("required", "optional", "variadic")
+
+
+def structure(title, /, **fields):
+    """A ctypes structure with these fields."""
+    return type(title, (C.Structure,), {"_fields_": list(fields.items())})
+
+
+Attribute = structure(
+    "Attribute",
+    names=TEXTS, name_count=NUMBER, kind_rule=TEXT, rule=TEXT, kind=NUMBER, required=NUMBER, repeats=NUMBER,
+    least=NUMBER, most=NUMBER, shortest=NUMBER, longest=NUMBER, choices=TEXTS, choice_count=NUMBER, initials=NUMBERS,
+    initial_count=NUMBER, value_count=NUMBER,
+)  # fmt: skip
+Input = structure("Input", name=TEXT, wants_values=NUMBER, presence=NUMBER, ranks=NUMBERS, rank_count=NUMBER)
+Overload = structure(
+    "Overload",
+    types=NUMBER * (MAX_INPUTS + MAX_OUTPUTS), kernels=POINTERS, kernel_count=NUMBER, has_code=NUMBER * MAX_KERNELS,
+    arguments=TEXT * MAX_KERNELS, rules=TEXT * MAX_KERNELS,
+)  # fmt: skip
+Operator = structure(
+    "Operator",
+    domain=TEXT, name=TEXT, declaration=TEXT, number=NUMBER, first_version=NUMBER, is_default=NUMBER,
+    geometry_size=NUMBER, attributes=C.POINTER(Attribute), attribute_count=NUMBER, inputs=C.POINTER(Input),
+    input_count=NUMBER, outputs=NUMBERS, output_count=NUMBER, overloads=C.POINTER(Overload), overload_count=NUMBER,
+    terms=TEXTS, term_count=NUMBER, chooser=NUMBER, choices=NUMBERS, choice_count=NUMBER, kernel_count=NUMBER,
+    combination_count=NUMBER, has_shapes=NUMBER, has_ranks=NUMBER, has_bound=NUMBER,
+    infer=POINTER, plans=POINTERS, plan_count=NUMBER, kernels_made=NUMBER, results_made=NUMBER, customs=POINTER,
+)  # fmt: skip
+Table = structure("Table", operators=C.POINTER(Operator), operator_count=NUMBER)
+Answer = structure("Answer", outcome=NUMBER, message=C.c_char * 4096)
+Run = structure(
+    "Run",
+    op=POINTER, overload=POINTER, call=POINTER, context=POINTER, outputs=POINTER * MAX_OUTPUTS, status=POINTER,
+)  # fmt: skip
+Python = structure("Python", compile=POINTER, plan=POINTER, run=POINTER, interrupt=POINTER)
+
+
+def _position(record, field):
+    """The position of a field in a record, counted in 64-bit numbers."""
+    return record.fields[field][1] // 8
+
+
+class Call(NUMBER * ((records.GEOMETRY + MAX_GEOMETRY) // 8)):  # type: ignore[misc]
+    """The record of a call (records.py), as an array of numbers."""
+
+    TENSOR = records.TENSOR.itemsize // 8
+    DATA, SIZE, RANK, SHAPE = (_position(records.TENSOR, field) for field in ("data", "size", "rank", "shape"))
+    COUNT, ATTRIBUTES = (_position(records.CALL, field) for field in ("input_count", "attributes"))
+    GEOMETRY = records.GEOMETRY // 8
+
+    def tensor(self, k):
+        """(address, number of elements, shape) of tensor k; the shape is None if its rank is ABSENT, or unknown."""
+        at = self.TENSOR * k
+        rank = self[at + self.RANK]
+        shape = None if rank < 0 else tuple(self[at + self.SHAPE : at + self.SHAPE + rank])
+        return self[at + self.DATA], self[at + self.SIZE], shape
+
+    def put_shape(self, k, shape):
+        """Write the shape of tensor k, or what a plan gets in its place."""
+        at = self.TENSOR * k
+        rank = self[at + self.RANK] = len(shape)
+        if rank <= MAX_RANK:  # C refuses more
+            self[at + self.SHAPE : at + self.SHAPE + rank] = shape
+
+    def put_array(self, k, array):
+        """Write the address and the number of elements of tensor k."""
+        at = self.TENSOR * k
+        self[at + self.DATA], self[at + self.SIZE] = array.ctypes.data, array.size
+
+
+LAYOUT = (Attribute, Overload, Operator, Answer, Run, Call)  # the library has a list of the sizes of these
+
+
+def array(kind, items):
+    """A ctypes array of at least one item."""
+    return (kind * max(len(items), 1))(*items)
+
+
+def listed(kind, **lists):
+    """The fields for a structure's lists: for `names` the array, and how many there are in `name_count`."""
+    arrays = {name: array(kind, items) for name, items in lists.items()}
+    return arrays | {f"{name[:-1]}_count": len(items) for name, items in lists.items()}
+
+
+def declaration(declared):
+    """A digest of everything about an operator that compiled code and Python must agree on."""
+    kernels = [(k.function.__qualname__, k.sees_bits, sorted(k.types.items())) for k in declared.kernels]
+    layout = records.call_dtype(declared.geometry_dtype).descr, MAX_INPUTS
+    content = declared.title, declared.inputs, declared.outputs, declared.types, declared.attributes, kernels, layout
+    return f"{zlib.crc32(repr(content).encode()):08x}"
+
+
+def operator(declared, signatures, number):
+    """The row of an operator, with an overload for each of the signatures, {type variable: element type}."""
+    terms = [term.encode() for pair in declared.terms.items() for term in pair]
+    likeness = [-1 if k is None else k for k in declared.likeness()]
+    plans = len(declared.combinations)
+    chooser, chosen = declared.chooser or (-1, [])
+    return Operator(
+        domain=declared.domain.encode(),
+        name=declared.name.encode(),
+        declaration=declaration(declared).encode(),
+        number=number,
+        first_version=first_version(declared),
+        is_default=is_default(declared),
+        geometry_size=declared.geometry_dtype.itemsize,
+        terms=array(TEXT, terms),
+        term_count=len(terms) // 2,
+        chooser=chooser,
+        kernel_count=len(declared.kernels),
+        combination_count=0 if numba_obstacle() else plans,
+        has_shapes=declared.plan.shape is not None,
+        has_ranks=declared.has_ranks,
+        has_bound=declared.plan.is_bound,
+        **listed(Attribute, attributes=[attribute(a) for a in declared.attributes]),
+        **listed(Input, inputs=list(map(input, declared.inputs))),
+        **listed(Overload, overloads=[overload(declared, signature) for signature in signatures]),
+        **listed(NUMBER, outputs=likeness, choices=chosen),
+        **listed(POINTER, plans=[None] * plans),
+    )
+
+
+def attribute(declared):
+    """The row of an attribute."""
+    least, most = declared.limits
+    default = None if declared.default is None else declared.vector(declared.default)
+    return Attribute(
+        kind_rule=declared.kind_rule.encode(),
+        rule=declared.rule.encode(),
+        kind=_KINDS.index(declared.kind),
+        required=declared.required,
+        repeats=declared.repeats,
+        least=least,
+        most=most,
+        shortest=declared.length_bounds[0],
+        longest=declared.length_bounds[1],
+        value_count=declared.count_of(default),
+        **listed(
+            TEXT, names=[name.encode() for name in declared.names], choices=[c.encode() for c in declared.choices]
+        ),
+        **listed(NUMBER, initials=[] if default is None else declared.content(default).tolist()),
+    )
+
+
+def input(declared):
+    """The row of an input."""
+    ranks = [rank for rank in declared.compiled_ranks if rank is not None]
+    return Input(
+        name=declared.name.encode(),
+        wants_values=declared.values,
+        presence=_PRESENCES.index(declared.presence),
+        **listed(NUMBER, ranks=ranks),
+    )
+
+
+def overload(declared, signature):
+    """An operator's overload for a signature, without kernels."""
+    types = [0] * (MAX_INPUTS + MAX_OUTPUTS)
+    types[: len(declared.inputs)] = [dtypes.TABLE[signature[i.type]].onnx for i in declared.inputs]
+    for k, o in enumerate(declared.outputs):
+        types[MAX_INPUTS + k] = dtypes.TABLE[signature[o.type]].onnx
+    row = Overload(types=(NUMBER * len(types))(*types), **listed(POINTER, kernels=[None] * len(declared.positions)))
+    for k, kernel in enumerate(declared.kernels):
+        row.has_code[k] = declared.storage(kernel, signature) is not None
+        try:
+            declared.check_types(kernel, signature)
+        except OpError as error:
+            row.arguments[k], row.rules[k] = f"{error.argument} = {error.value}".encode(), error.rule.encode()
+    return row

@@ -1,0 +1,109 @@
+"""The threads that run the tiles when an operator is called as a function. In sessions, ONNX Runtime's threads do.
+
+Also the rule for numbers of threads and processes.
+"""
+
+from _thread import start_new_thread
+from collections import deque
+from queue import SimpleQueue
+
+from .. import system
+from ..declaration.errors import OpError
+from ..declaration.limits import MAX_TILES
+from ..system.locks import POOL
+
+MOST = 2**31 - 1  # threads of a session of ONNX Runtime
+
+
+def check_count(argument, count, where="onnx_ops"):
+    """Raise OpError unless a number of threads or processes is positive, or None for the default."""
+    if count is not None and not (hasattr(count, "__index__") and 1 <= count <= MOST):
+        raise OpError(argument, repr(count), "must be an integer in [1, 2**31 - 1]", where)
+
+
+def on_threads(tile, tiles, threads=None):
+    """Call tile(0), ..., tile(tiles - 1) on up to `threads` threads, this one among them.
+
+    If something ends the call early, such as an interrupt, no further tile begins, and the call waits for the tiles
+    that have begun.
+
+    threads  default: the CPUs that this process may use; at most MAX_TILES, each of which has a part of a workspace
+    """
+    helpers = min(threads or len(system.available_cpus()), tiles, MAX_TILES) - 1 if tiles > 1 else 0
+    if helpers == 0:
+        for index in range(tiles):
+            tile(index)
+        return
+    # Each entry has the function, so that a helper that starts too late keeps nothing of the call alive. All methods of
+    # these queues are atomic, without the GIL too, and no interrupt leaves them locked.
+    waiting, active, ended, errors = deque((tile, index) for index in range(tiles)), deque(), SimpleQueue(), deque()
+
+    def work():
+        while waiting:
+            try:
+                call, index = waiting.popleft()
+            except IndexError:  # another thread has taken the last one
+                return
+            call(index)
+
+    def help_out():
+        # A helper is active before it looks for a tile; `settle` removes the tiles before it looks for active helpers.
+        active.append(None)
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            active.pop()
+            ended.put(None)
+
+    try:
+        for _ in range(helpers):
+            ask_for_help(help_out)
+        work()
+    finally:
+        settle(waiting, active, ended)
+    if errors:
+        raise errors[0]
+
+
+def settle(waiting, active, ended):
+    """Remove the tiles that wait, and wait until no helper is active. An interrupt is raised only after that."""
+    interrupt = None
+    while waiting or active:
+        try:
+            waiting.clear()
+            while active:
+                ended.get()
+        except BaseException as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
+
+
+# concurrent.futures can't be used here: an interrupt in `submit` can leave its locks locked.
+_requests: SimpleQueue = SimpleQueue()
+_helpers = 0
+
+
+def ask_for_help(function):
+    """Have a helper thread call a function that raises nothing. There are as many helpers as CPUs."""
+    global _helpers
+    with POOL:
+        while _helpers < len(system.available_cpus()):
+            start_new_thread(_help, (_requests,))
+            _helpers += 1
+    _requests.put(function)
+
+
+def _help(requests):
+    while True:
+        requests.get()()
+
+
+def _forget_helpers():
+    global _requests, _helpers
+    _requests, _helpers = SimpleQueue(), 0
+
+
+system.at_fork(after_in_child=_forget_helpers)  # a child has none of its parent's threads

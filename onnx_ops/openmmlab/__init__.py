@@ -1,0 +1,1 @@
+"""Operators of the domains mmcv and mmdeploy that only these have."""

@@ -1,0 +1,99 @@
+"""MMCVRotatedFeatureAlign: adds to each pixel of a feature map what lies at the points of its box (R3Det).
+
+    output[n, c, i, j] = features[n, c, i, j] + sum over points k of  features[n, c](y_k, x_k)
+
+n: batch, c: channel. boxes[n, i, j] is y, x, width, height, all of which are multiplied by spatial_scale, and an angle
+in radians; *the first number is y*, though detectors write x there. With points = 1 there is the box's centre, with
+points = 5 also its corners,
+
+    x = centre_x + s * width / 2 * cos(angle) - t * height / 2 * sin(angle)
+    y = centre_y + s * width / 2 * sin(angle) + t * height / 2 * cos(angle)        for s, t = 1, -1
+
+computed in float32 (float64 for float64). A feature map is read there as by RoiAlign (roi_align.py).
+
+Source: mmcv, as docs/mmdeploy.md says.
+"""
+
+import numpy as np
+
+from ..declaration.attributes import Attribute
+from ..declaration.errors import require
+from ..declaration.jit import jitable
+from ..declaration.limits import ELEMENTS, UNKNOWN
+from ..declaration.operator import Input, Kernel, Operator, Output, Plan
+from ..detection.roi_align import check_feature_maps, coordinates_of, read
+from . import rotated_feature_align_kernels as kernels
+
+WORK = 2**11  # outputs of a tile, at least
+
+
+@jitable
+def shape(attributes, inputs, outputs):
+    (features, boxes), (y,) = inputs, outputs
+    y[1] = features[1] if len(features) == 4 else UNKNOWN
+    for a, k in ((0, 0), (2, 1), (3, 2)):  # axes of features, and those of boxes that are the same
+        y[a] = features[a] if len(features) == 4 else UNKNOWN
+        if y[a] == UNKNOWN and len(boxes) == 4:
+            y[a] = boxes[k]
+    return 4
+
+
+@jitable
+def plan(attributes, inputs, outputs, g):
+    x, boxes = inputs
+    check_feature_maps(x)
+    require(len(boxes) == 4 and boxes[3] == 5, "shape of boxes", boxes, "must be [N, H, W, 5]")
+    for a in range(3):
+        same = boxes[a] == x[0 if a == 0 else a + 1]
+        require(same, "shape of boxes", boxes, "must be [N, H, W, 5], as features are [N, C, H, W]; see axis", a)
+    points = attributes.points
+    require(points == 1 or points == 5, "points", points, "must be 1 or 5")
+    fits = max(x[0], 1) <= ELEMENTS // (x[2] * x[3]) // max(x[1], 1)
+    require(fits, "shape of features", x, "must have at most 2**58 elements")
+    g.batch, g.channels, g.height, g.width, g.pixels = x[0], x[1], x[2], x[3], x[2] * x[3]
+    g.points, g.scale = points, np.float64(attributes.spatial_scale).view(np.int64)
+    g.blocks = (g.pixels + kernels.PIXELS - 1) // kernels.PIXELS
+    g.tiles = min(64, g.batch * g.blocks, g.batch * g.channels * g.pixels // WORK + 1)
+    g.workspace = kernels.workspace_size()
+
+
+@np.errstate(invalid="ignore", over="ignore")
+def reference(features, boxes, *, spatial_scale, points):
+    """The formula: points in their own dtype, weights and sums in float64."""
+    dtype = coordinates_of(features)
+    boxes = boxes.astype(dtype)
+    y, x, width, height = np.moveaxis(boxes[..., :4] * dtype(spatial_scale), -1, 0)
+    angle = boxes[..., 4].astype(np.float64)
+    cosine, sine = np.cos(angle).astype(dtype), np.sin(angle).astype(dtype)
+    total = features.astype(np.float64)
+    for s, t in ((0, 0), (1, 1), (-1, 1), (1, -1), (-1, -1))[:points]:
+        along, across = dtype(s) * (width * dtype(0.5)), dtype(t) * (height * dtype(0.5))
+        if s == t == 0:
+            along = across = np.zeros_like(width)
+        places = y + along * sine + across * cosine, x + along * cosine - across * sine
+        for n in range(len(features)):
+            _, weighted, _ = read(features[n], [v[n] for v in places])
+            total[n] += weighted.sum(axis=0)
+    return total
+
+
+ROTATED_FEATURE_ALIGN = Operator(
+    domain="mmcv",
+    name="MMCVRotatedFeatureAlign",
+    versions=(1,),
+    ranks=(4,),
+    inputs=(Input("features", "T"), Input("boxes", "T")),
+    outputs=(Output("output", "T"),),
+    types={"T": ("float16", "float32", "float64")},
+    attributes=(
+        Attribute("spatial_scale", "float", required=True),
+        Attribute("points", "int", required=True, bounds=(1, 5)),
+    ),
+    terms={"X": "features"},
+    plan=Plan(shape, plan, dict.fromkeys((
+        "batch", "channels", "height", "width", "pixels", "points", "scale", "blocks",
+    ))),
+    kernels=(Kernel(kernels.rotated_feature_align),),
+    reference=reference,
+)  # fmt: skip
+OPERATORS = (ROTATED_FEATURE_ALIGN,)

@@ -1,0 +1,133 @@
+"""Running maxima and minima along an axis: mmcv's cummax, cummin and MMCVCornerPool.
+
+    values[..., k, ...] = max (cummax) or min (cummin) of x[..., i, ...] over i <= k along the axis `dim`
+    indices[..., k, ...] = the last i of these with that value
+
+k begins with x[..., 0, ...], and x[..., k, ...] replaces what was found before if it is >= (cummin: <=). So NaN
+replaces nothing, and nothing replaces a NaN at the begin.
+
+MMCVCornerPool takes images [N, C, H, W] and has no indices. By `mode` it is the largest pixel of
+
+    0 (top)   the pixel's column from its row on         1 (bottom)   up to its row
+    2 (left)  the pixel's row from its column on         3 (right)    up to its column
+
+Sources: mmcv, as docs/mmdeploy.md says.
+"""
+
+import numpy as np
+
+from ..declaration.attributes import Attribute
+from ..declaration.errors import require
+from ..declaration.jit import jitable
+from ..declaration.limits import ELEMENTS, MAX_RANK
+from ..declaration.operator import Input, Kernel, Operator, Output, Plan
+from . import running_extremes_kernels as kernels
+
+WORK = 2**14  # elements of a tile, at least
+GEOMETRY = dict.fromkeys(("outer", "length", "inner", "is_backwards"))
+
+
+@jitable
+def copy_sizes(x, y):
+    for a in range(len(x)):
+        y[a] = x[a]
+    return len(x) if len(x) > 0 else -1
+
+
+@jitable
+def shape(attributes, inputs, outputs):
+    return copy_sizes(inputs[0], outputs[0]), copy_sizes(inputs[0], outputs[1])
+
+
+@jitable
+def shape_of_pool(attributes, inputs, outputs):
+    return copy_sizes(inputs[0], outputs[0])
+
+
+@jitable
+def plan(attributes, inputs, outputs, g):
+    x, axis = inputs[0], attributes.dim
+    require(len(x) > 0, "shape of input", x, "must have rank 1 or more")
+    require(-len(x) <= axis < len(x), "dim", axis, "must be an axis of input, of which there are", len(x))
+    cut(x, axis + len(x) if axis < 0 else axis, g)
+
+
+@jitable
+def plan_pool(attributes, inputs, outputs, g):
+    x, mode = inputs[0], attributes.mode
+    require(len(x) == 4, "shape of input", x, "must have rank 4: [N, C, H, W]")
+    g.is_backwards = 1 - mode % 2
+    cut(x, 2 + mode // 2, g)
+
+
+@jitable
+def cut(x, axis, g):
+    g.outer, g.length, g.inner, size, is_empty = 1, x[axis], 1, 1, False
+    for a in range(len(x)):
+        count = max(x[a], 1)
+        require(count <= ELEMENTS // size, "shape of input", x, "must have at most 2**58 elements")
+        size, is_empty = size * count, is_empty or x[a] == 0
+        if a < axis:
+            g.outer *= count
+        if a > axis:
+            g.inner *= count
+    if is_empty:
+        g.outer = 0
+    g.tiles = min(64, g.outer, size // WORK + 1)
+
+
+def reference(input, *, dim, find):
+    values, indices = np.empty_like(input), np.empty(input.shape, np.int64)
+    x, v, at = (np.moveaxis(a, dim, 0) for a in (input, values, indices))
+    with np.errstate(invalid="ignore"):
+        for k in range(len(x)):
+            goes_on = find(x[k], v[k - 1]) if k > 0 else np.ones(x.shape[1:], bool)
+            v[k] = np.where(goes_on, x[k], v[k - 1])
+            at[k] = np.where(goes_on, k, at[k - 1])
+    return values, indices
+
+
+def cummax(input, *, dim):
+    return reference(input, dim=dim, find=np.greater_equal)
+
+
+def cummin(input, *, dim):
+    return reference(input, dim=dim, find=np.less_equal)
+
+
+def corner_pool(input, *, mode):
+    axis, step = 2 + mode // 2, 1 if mode % 2 else -1
+    flipped = input[(slice(None),) * axis + (slice(None, None, step),)]
+    return cummax(flipped, dim=axis)[0][(slice(None),) * axis + (slice(None, None, step),)]
+
+
+def running(name, kernel, body):
+    return Operator(
+        domain="mmcv",
+        name=name,
+        versions=(1,),
+        ranks=tuple(range(1, MAX_RANK + 1)),
+        inputs=(Input("input", "T"),),
+        outputs=(Output("values", "T"), Output("indices", "I")),
+        types={"T": ("float32",), "I": ("int64",)},
+        attributes=(Attribute("dim", "int", required=True),),
+        plan=Plan(shape, plan, GEOMETRY),
+        kernels=(Kernel(kernel),),
+        reference=body,
+    )
+
+
+CORNER_POOL = Operator(
+    domain="mmcv",
+    name="MMCVCornerPool",
+    versions=(1,),
+    ranks=(4,),
+    inputs=(Input("input", "T"),),
+    outputs=(Output("output", "T"),),
+    types={"T": ("float16", "float32", "float64")},
+    attributes=(Attribute("mode", "int", required=True, bounds=(0, 3)),),
+    plan=Plan(shape_of_pool, plan_pool, GEOMETRY),
+    kernels=(Kernel(kernels.corner_pool),),
+    reference=corner_pool,
+)
+OPERATORS = (running("cummax", kernels.cummax, cummax), running("cummin", kernels.cummin, cummin), CORNER_POOL)

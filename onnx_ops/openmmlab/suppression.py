@@ -1,0 +1,223 @@
+"""Non-maximum suppression as mmdeploy and mmcv export it: which boxes are kept, by descending score, so that no two of
+them overlap too much.
+
+    overlap(a, b) = area(a and b) / area(a or b)
+
+computed in float64 and rounded to float32, before it is compared. Of equal scores the lower position comes first.
+
+    NMSRotated (mmdeploy)         boxes [N, B, 5]: centre x, y, width, height, angle in radians, of which the width's
+                                  axis is (cos, sin); scores [N, K, B] of K classes. For each image and class, a box
+                                  is kept if its score is > score_threshold, and its overlap is > iou_threshold with
+                                  none of those kept before. Rows [image, class, box]
+    NMSMatch (mmdeploy)           boxes [N, B, 4]: x1, y1, x2, y2. A box is suppressed if its overlap, with 1e-10 added
+                                  to area(a or b), is >= iou_threshold with one kept before. Rows [image, class, kept
+                                  box, suppressed box] for those kept boxes whose score is > score_threshold
+    NonMaxSuppression (mmcv)      boxes [B, 4], scores [B], overlap > iou_threshold. The positions of kept boxes.
+                                  offset, 0 or 1, is added to every width and height
+    SoftNonMaxSuppression (mmcv)  For i = 0, 1, ...: the box with the largest score of those from i on, the first of
+                                  equal ones, changes places with box i. Then the score of each later one is multiplied
+                                  by
+
+        0 (method 0) or 1 - overlap (method 1) if overlap >= iou_threshold, else 1
+        exp(-overlap**2 / sigma) (method 2)
+
+                                  and rounded to float32. A box whose score is < min_score now changes places with the
+                                  last one and is dropped. Rows [x1, y1, x2, y2, score] and the boxes' positions
+
+An overlap that is NaN, as of two boxes without area, suppresses nothing, and decays only by method 2.
+
+These operators are declared as users declare theirs, by `onnx_ops.operator`: ranks are fixed, types are few, and a
+bound is all that is known of the outputs' lengths. That is what one tile, and so one thread, computes.
+
+Sources: mmcv and mmdeploy, as docs/mmdeploy.md says, with their differences.
+"""
+
+import numpy as np
+
+from ..custom.operator import operator
+from ..declaration.errors import require
+from ..declaration.jit import jitable
+from . import suppression_kernels as kernels
+
+FLOAT32 = {"T": ("float32",)}
+
+
+@operator(
+    "mmdeploy::NMSRotated", inputs="boxes: T, scores: T", outputs="selected: int64", types=FLOAT32,
+    ranks={"boxes": (3,), "scores": (3,)},
+)  # fmt: skip
+def nms_rotated(boxes, scores, *, iou_threshold: float, score_threshold: float):
+    rows = []
+    for n, k in np.ndindex(scores.shape[:2]):
+        order = [c for c in by_score(scores[n, k]) if scores[n, k, c] > score_threshold]
+        numbers = boxes[n].astype(np.float64)
+        kept: list[int] = []
+        for c in order:
+            if not any(rotated_overlap(numbers[c], numbers[d]) > iou_threshold for d in kept):
+                kept.append(c)
+        rows += [(n, k, c) for c in kept]
+    return np.array(rows, np.int64).reshape(-1, 3)
+
+
+@operator(
+    "mmdeploy::NMSMatch", inputs="boxes: T, scores: T, iou_threshold: T, score_threshold: T", outputs="matches: int64",
+    types=FLOAT32, ranks={"boxes": (3,), "scores": (3,)},
+)  # fmt: skip
+def nms_match(boxes, scores, iou_threshold, score_threshold):
+    rows = []
+    for n, k in np.ndindex(scores.shape[:2]):
+        order = by_score(scores[n, k])
+        while order:
+            keeper, *others = order
+            near = overlaps(boxes[n, keeper], boxes[n, others], 0, 1e-10).astype(np.float32) >= iou_threshold[0]
+            order = [c for c, is_near in zip(others, near, strict=True) if not is_near]
+            if scores[n, k, keeper] > score_threshold[0]:
+                rows += [(n, k, keeper, c) for c, is_near in zip(others, near, strict=True) if is_near]
+    return np.array(rows, np.int64).reshape(-1, 4)
+
+
+@operator(
+    "mmcv::NonMaxSuppression", inputs="boxes: T, scores: T", outputs="indices: int64", types=FLOAT32,
+    ranks={"boxes": (2,)},
+)  # fmt: skip
+def nms(boxes, scores, *, iou_threshold: float, offset: bool):
+    kept: list[int] = []
+    for c in by_score(scores):
+        if not (overlaps(boxes[c], boxes[kept], offset).astype(np.float32) > iou_threshold).any():
+            kept.append(c)
+    return np.array(kept, np.int64)
+
+
+@operator(
+    "mmcv::SoftNonMaxSuppression", inputs="boxes: T, scores: T", outputs="dets: T, inds: int64", types=FLOAT32,
+    ranks={"boxes": (2,)},
+)  # fmt: skip
+def soft_nms(boxes, scores, *, iou_threshold: float, sigma: float, min_score: float, method: int, offset: bool):
+    dets = np.concatenate([boxes, scores[:, None]], axis=1)
+    inds, i = np.arange(len(dets)), 0
+    while i < len(dets):
+        best = i if np.isnan(dets[i, 4]) else i + int(np.nanargmax(dets[i:, 4]))
+        dets[[i, best]], inds[[i, best]], k = dets[[best, i]], inds[[best, i]], i + 1
+        while k < len(dets):
+            (found,) = overlaps(dets[i, :4], dets[k : k + 1, :4], offset)
+            factor = 1.0
+            if method == 2:
+                factor = np.exp(-(found * found) / sigma)
+            elif np.float32(found) >= iou_threshold:
+                factor = 1 - found if method == 1 else 0.0
+            dets[k, 4] = np.float32(dets[k, 4] * factor)
+            if dets[k, 4] < min_score:
+                dets[k], inds[k] = dets[-1], inds[-1]
+                dets, inds = dets[:-1], inds[:-1]
+            else:
+                k += 1
+        i += 1
+    return dets, inds
+
+
+def by_score(scores):
+    return np.argsort(-scores, kind="stable").tolist()
+
+
+def overlaps(box, others, offset, more=0.0):
+    """The overlap of a box [x1, y1, x2, y2] with others, [B], in float64; offset and more: see `upright_overlap`."""
+    box, others = box.astype(np.float64), others.astype(np.float64)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
+        intersection = np.prod(np.fmax(high - low + offset, 0), axis=1)
+        areas = np.prod(box[2:] - box[:2] + offset) + np.prod(others[:, 2:] - others[:, :2] + offset, axis=1)
+        return intersection / (areas - intersection + more)
+
+
+@np.errstate(invalid="ignore", divide="ignore", over="ignore")
+def rotated_overlap(box, other):
+    """The overlap of two boxes of centre, size and angle, in float64.
+
+    Points are complex numbers. The box, seen from the other one's centre and along its sides, is cut off at these.
+    """
+    (w, h), sides = abs(box[2:4]) / 2, abs(other[2:4]) / 2
+    towards = np.exp(-1j * other[4])
+    signs = ((1, 1), (-1, 1), (-1, -1), (1, -1))
+    corners = np.array([complex(i * w, k * h) for i, k in signs]) * (np.exp(1j * box[4]) * towards)
+    polygon = corners + complex(*(box[:2] - other[:2])) * towards
+    for k, limit in enumerate(sides):
+        for sign in (1, -1):
+            polygon = cut_off(polygon, k, sign, limit)
+    doubled = (polygon.conj() * np.roll(polygon, -1)).imag.sum()
+    areas = abs(box[2] * box[3]), abs(other[2] * other[3])
+    shared = min(abs(doubled) / 2, *areas)  # whatever was rounded
+    return np.float32(shared / (sum(areas) - shared))
+
+
+def cut_off(polygon, axis, sign, limit):
+    """The part of a convex polygon where sign * x (or y, of axis 1) <= limit."""
+    beyond, part = sign * (polygon.imag if axis else polygon.real) - limit, []
+    for k in range(len(polygon)):
+        last, here = beyond[k - 1], beyond[k]
+        if last * here < 0:
+            part.append(polygon[k - 1] + last / (last - here) * (polygon[k] - polygon[k - 1]))
+        if here <= 0:
+            part.append(polygon[k])
+    return np.array(part, complex)
+
+
+# Rules and kernels
+
+
+@jitable
+def check_batch(boxes, scores, numbers):
+    require(len(boxes) == 3, "shape of boxes", boxes, "must have rank 3: [N, B, numbers of a box]")
+    require(boxes[2] == numbers, "shape of boxes", boxes, "the last axis must be the numbers of a box,", numbers)
+    fits = len(scores) == 3 and scores[0] == boxes[0] and scores[2] == boxes[1]
+    require(fits, "shape of scores", scores, "must be [N, K, B], with N and B as in boxes, B being", boxes[1])
+
+
+@jitable
+def check_one(boxes, scores):
+    require(len(boxes) == 2 and boxes[1] == 4, "shape of boxes", boxes, "must be [B, 4]")
+    require(len(scores) == 1 and scores[0] == boxes[0], "shape of scores", scores, "must be [B], with B", boxes[0])
+
+
+@nms_rotated.shape(bound=True)
+def shape_of_rotated(boxes, scores, *, iou_threshold, score_threshold):
+    check_batch(boxes, scores, 5)
+    require(iou_threshold >= 0, "iou_threshold", iou_threshold, "must be at least 0")
+    return scores[0] * scores[1] * scores[2], 3
+
+
+@nms_match.shape(bound=True)
+def shape_of_match(boxes, scores, iou_threshold, score_threshold):
+    check_batch(boxes, scores, 4)
+    require(len(iou_threshold) == 1 and iou_threshold[0] == 1, "shape of iou_threshold", iou_threshold, "must be [1]")
+    fits = len(score_threshold) == 1 and score_threshold[0] == 1
+    require(fits, "shape of score_threshold", score_threshold, "must be [1]")
+    return scores[0] * scores[1] * scores[2], 4
+
+
+@nms.shape(bound=True)
+def shape_of_nms(boxes, scores, *, iou_threshold, offset):
+    check_one(boxes, scores)
+    return (scores[0],)
+
+
+@soft_nms.shape(bound=True)
+def shape_of_soft_nms(boxes, scores, *, iou_threshold, sigma, min_score, method, offset):
+    check_one(boxes, scores)
+    require(0 <= method <= 2, "method", method, "must lie in [0, 2]")
+    require(method != 2 or sigma > 0, "sigma", sigma, "must be above 0 for method 2")
+    return (scores[0], 5), (scores[0],)
+
+
+nms_rotated.kernel(
+    kernels.nms_rotated,
+    workspace=lambda boxes, scores, *, iou_threshold, score_threshold: kernels.workspace_of_rotated(boxes[1]),
+)
+nms_match.kernel(
+    kernels.nms_match,
+    workspace=lambda boxes, scores, iou_threshold, score_threshold: 8 * (2 * boxes[1] + kernels.sorting(boxes[1])),
+)
+nms.kernel(
+    kernels.nms, workspace=lambda boxes, scores, *, iou_threshold, offset: 8 * (boxes[0] + kernels.sorting(boxes[0]))
+)
+soft_nms.kernel(kernels.soft_nms)
+OPERATORS = tuple(each.declaration for each in (nms_rotated, nms_match, nms, soft_nms))

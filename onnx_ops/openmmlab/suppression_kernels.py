@@ -1,0 +1,303 @@
+"""Non-maximum suppression: kernels with one tile, which find out how many boxes they keep.
+
+Boxes are compared with those that have been kept before, by descending score. Most pairs are told apart by what their
+bounding boxes and areas allow; the others are intersected.
+"""
+
+import numpy as np
+
+from ..declaration.jit import jitable
+
+# Of a box, side by side: the centre, half the sides of its bounding box, half its own sides, the cosine and sine of its
+# angle, its area.
+X, Y, REACH_X, REACH_Y, HALF_WIDTH, HALF_HEIGHT, COSINE, SINE, AREA = range(9)
+FIELDS, BOUNDS = 9, 4  # the first BOUNDS fields tell most pairs apart
+TOGETHER = 16  # kept boxes that are compared by these in one vector loop
+CORNERS = 8  # of the intersection of two rectangles, at most
+POLYGONS = 4 * (CORNERS + 4)  # numbers of two polygons, with room for each cut's new corners
+DIGITS = 256  # values of a digit by which scores are sorted
+
+
+@jitable
+def workspace_of_rotated(size):
+    """The bytes that `nms_rotated` needs for so many boxes."""
+    return 8 * ((2 + FIELDS + BOUNDS) * size + POLYGONS + sorting(size))
+
+
+@jitable
+def sorting(size):
+    """The integers that `sort_by_score` needs for so many scores."""
+    return DIGITS + 2 * size
+
+
+def nms_rotated(boxes, scores, iou_threshold, score_threshold, index, count, workspace, selected):
+    size = boxes.shape[1]
+    integers = workspace[: 8 * (2 * size + sorting(size))].view(np.int64)
+    order, kept, room = integers[:size], integers[size : 2 * size], integers[2 * size :]
+    numbers = workspace[8 * integers.size :][: 8 * ((FIELDS + BOUNDS) * size + POLYGONS)].view(np.float64)
+    described, bounds = numbers[: FIELDS * size], numbers[FIELDS * size :][: BOUNDS * size]
+    corners, rows = numbers[(FIELDS + BOUNDS) * size :], 0
+    for n in range(scores.shape[0]):
+        for c in range(size):
+            describe(boxes[n, c], described[FIELDS * c :][:FIELDS])
+        for k in range(scores.shape[1]):
+            candidates, survivors = by_score(scores[n, k], score_threshold, order, room), 0
+            for c in range(candidates):
+                box = order[c]
+                if not is_suppressed(box, kept[:survivors], bounds, described, iou_threshold, corners):
+                    selected[rows, 0], selected[rows, 1], selected[rows, 2] = n, k, box
+                    kept[survivors] = box
+                    for field in range(BOUNDS):
+                        bounds[field * size + survivors] = described[FIELDS * box + field]
+                    survivors, rows = survivors + 1, rows + 1
+    return rows
+
+
+@jitable
+def by_score(scores, threshold, order, room):
+    """Store the positions of scores above the threshold by descending score, of equal ones the lower first.
+
+    Returns their number. Other elements of `order` are undefined.
+    """
+    count = 0
+    for k in range(scores.size):
+        if scores[k] > threshold:
+            order[count] = k
+            count += 1
+    sort_by_score(scores, order[:count], room)
+    return count
+
+
+@jitable
+def sort_by_score(scores, order, room):
+    """Sort positions by descending score, with NaN at the end. Those of equal scores stay in their order.
+
+    The scores' bits are sorted digit by digit, from the last one on. room: as many integers as `sorting` says.
+    """
+    counts, keys, other = room[:DIGITS], room[DIGITS:][: scores.size], room[DIGITS + scores.size :]
+    bits = scores.view(np.uint32)
+    for k in range(scores.size):
+        keys[k] = key_of(np.int64(bits[k]))
+    for shift in range(0, 32, 8):
+        for digit in range(DIGITS):
+            counts[digit] = 0
+        for k in range(order.size):
+            counts[(keys[order[k]] >> shift) % DIGITS] += 1
+        begin = 0
+        for digit in range(DIGITS):
+            begin, counts[digit] = begin + counts[digit], begin
+        for k in range(order.size):
+            digit = (keys[order[k]] >> shift) % DIGITS
+            other[counts[digit]] = order[k]
+            counts[digit] += 1
+        for k in range(order.size):
+            order[k] = other[k]
+
+
+@jitable
+def key_of(bits):
+    """An integer of 32 bits that is lower for larger float32 numbers, and the largest one for NaN; from their bits."""
+    if bits % 2**31 > 0x7F800000:
+        return 2**32 - 1
+    if bits <= 2**31:  # both zeros are equal
+        return 2**31 - bits % 2**31
+    return bits
+
+
+@jitable
+def describe(box, out):
+    """Store the fields of a box: centre, sides, angle."""
+    angle = np.float64(box[4])
+    cosine, sine = np.cos(angle), np.sin(angle)
+    x, y, w, h = np.float64(box[0]), np.float64(box[1]), abs(np.float64(box[2])) / 2, abs(np.float64(box[3])) / 2
+    out[X], out[Y], out[HALF_WIDTH], out[HALF_HEIGHT], out[COSINE], out[SINE] = x, y, w, h, cosine, sine
+    out[REACH_X], out[REACH_Y] = abs(w * cosine) + abs(h * sine), abs(w * sine) + abs(h * cosine)
+    out[AREA] = 4 * w * h
+
+
+@jitable
+def is_suppressed(box, kept, bounds, described, threshold, corners):
+    """Whether the overlap of a box with one of the kept ones is above the threshold, which is 0 or more.
+
+    The overlap is rounded to float32 before it is compared.
+
+    bounds     the first fields of the kept boxes: those with the same name side by side
+    described  the fields of all boxes: those of a box side by side
+    """
+    here = described[FIELDS * box :][:FIELDS]
+    for begin in range(0, kept.size, TOGETHER):
+        end = min(begin + TOGETHER, kept.size)
+        if are_apart(here, bounds, begin, end):  # as most are
+            continue
+        for k in range(begin, end):
+            other = described[FIELDS * kept[k] :][:FIELDS]
+            u, v, reach_u, reach_v = other[X] - here[X], other[Y] - here[Y], other[REACH_X], other[REACH_Y]
+            width = min(here[REACH_X], u + reach_u) - max(-here[REACH_X], u - reach_u)
+            height = min(here[REACH_Y], v + reach_v) - max(-here[REACH_Y], v - reach_v)
+            if width > 0 and height > 0:
+                # No intersection is larger than one of the boxes, or than that of what bounds them.
+                areas, most = here[AREA] + other[AREA], min(width * height, here[AREA], other[AREA])
+                if overlap(most * (1 + 1e-9), areas) > threshold and (
+                    overlap(intersection(here, other, corners), areas) > threshold
+                ):
+                    return True
+    return False
+
+
+@jitable
+def are_apart(box, bounds, begin, end):
+    """Whether what bounds a box meets that of none of these kept boxes."""
+    x, y, reach_x, reach_y = box[X], box[Y], box[REACH_X], box[REACH_Y]
+    size, count, apart = bounds.size // BOUNDS, end - begin, 0
+    xs, ys = bounds[X * size + begin :][:count], bounds[Y * size + begin :][:count]
+    reaches_x, reaches_y = bounds[REACH_X * size + begin :][:count], bounds[REACH_Y * size + begin :][:count]
+    for k in range(count):
+        apart += (abs(xs[k] - x) >= reach_x + reaches_x[k]) | (abs(ys[k] - y) >= reach_y + reaches_y[k])
+    return apart == count
+
+
+@jitable
+def overlap(intersection, areas):
+    """The intersection of two boxes over their union, in float32; NaN if both are empty."""
+    return np.float32(intersection / (areas - intersection))
+
+
+@jitable
+def intersection(a, b, corners):
+    """The area in which two boxes intersect: b, seen from a's centre and along its sides, is cut off at these."""
+    room = 2 * (CORNERS + 4)
+    polygon, cut = corners[:room], corners[room:]
+    x, y = b[X] - a[X], b[Y] - a[Y]
+    x, y = x * a[COSINE] + y * a[SINE], y * a[COSINE] - x * a[SINE]
+    cosine = a[COSINE] * b[COSINE] + a[SINE] * b[SINE]
+    sine = a[COSINE] * b[SINE] - a[SINE] * b[COSINE]
+    for k in range(4):
+        u = b[HALF_WIDTH] if k == 0 or k == 3 else -b[HALF_WIDTH]
+        v = b[HALF_HEIGHT] if k < 2 else -b[HALF_HEIGHT]
+        polygon[2 * k], polygon[2 * k + 1] = x + u * cosine - v * sine, y + u * sine + v * cosine
+    count = 4
+    for side in range(4):
+        axis = side % 2
+        limit, sign = a[HALF_WIDTH] if axis == 0 else a[HALF_HEIGHT], 1 - side // 2 * 2
+        count = cut_off(polygon, count, axis, limit, sign, cut)
+        polygon, cut = cut, polygon
+    area = 0.0
+    for k in range(count):  # the remainder of k + 1 would take as long as all else
+        p, q = 2 * k, 2 * (k + 1) if k + 1 < count else 0
+        area += polygon[p] * polygon[q + 1] - polygon[q] * polygon[p + 1]
+    return abs(area) / 2
+
+
+@jitable
+def cut_off(polygon, count, axis, limit, sign, cut):
+    """Store the part of a convex polygon where sign * coordinate <= limit; returns the number of its corners."""
+    corners = 0
+    for k in range(count):
+        p, q = 2 * k, 2 * (k + 1) if k + 1 < count else 0
+        beyond_p, beyond_q = sign * polygon[p + axis] - limit, sign * polygon[q + axis] - limit
+        if beyond_p <= 0 and corners < CORNERS:
+            cut[2 * corners], cut[2 * corners + 1] = polygon[p], polygon[p + 1]
+            corners += 1
+        if (beyond_p < 0) != (beyond_q < 0) and beyond_p != 0 and beyond_q != 0 and corners < CORNERS:
+            part = beyond_p / (beyond_p - beyond_q)
+            for a in range(2):
+                cut[2 * corners + a] = polygon[p + a] + part * (polygon[q + a] - polygon[p + a])
+            cut[2 * corners + axis] = sign * limit
+            corners += 1
+    return corners
+
+
+@jitable
+def upright_overlap(a, b, offset, more):
+    """The overlap of two boxes [x1, y1, x2, y2], in float64.
+
+    offset is added to every width and height, `more` to the area of the union.
+    """
+    x1, y1, x2, y2 = np.float64(a[0]), np.float64(a[1]), np.float64(a[2]), np.float64(a[3])
+    u1, v1, u2, v2 = np.float64(b[0]), np.float64(b[1]), np.float64(b[2]), np.float64(b[3])
+    width, height = min(x2, u2) - max(x1, u1) + offset, min(y2, v2) - max(y1, v1) + offset
+    width, height = width if width > 0 else 0.0, height if height > 0 else 0.0
+    areas = (x2 - x1 + offset) * (y2 - y1 + offset) + (u2 - u1 + offset) * (v2 - v1 + offset)
+    return width * height / (areas - width * height + more)
+
+
+def nms_match(boxes, scores, iou_threshold, score_threshold, index, count, workspace, matches):
+    size, rows = boxes.shape[1], 0
+    integers = workspace[: 8 * (2 * size + sorting(size))].view(np.int64)
+    order, is_alive, room = integers[:size], integers[size : 2 * size], integers[2 * size :]
+    for n in range(scores.shape[0]):
+        for k in range(scores.shape[1]):
+            for c in range(size):
+                order[c], is_alive[c] = c, 1
+            sort_by_score(scores[n, k], order, room)
+            for c in range(size):
+                keeper = order[c]
+                if is_alive[keeper] == 0 or not scores[n, k, keeper] > score_threshold[0]:
+                    continue
+                for d in range(c + 1, size):
+                    other = order[d]
+                    if is_alive[other] == 0:
+                        continue
+                    found = upright_overlap(boxes[n, keeper], boxes[n, other], 0.0, 1e-10)
+                    if np.float32(found) >= iou_threshold[0]:
+                        is_alive[other] = 0
+                        matches[rows, 0], matches[rows, 1] = n, k
+                        matches[rows, 2], matches[rows, 3] = keeper, other
+                        rows += 1
+    return rows
+
+
+def nms(boxes, scores, iou_threshold, offset, index, count, workspace, indices):
+    size, survivors = scores.size, 0
+    integers = workspace[: 8 * (size + sorting(size))].view(np.int64)
+    order, room = integers[:size], integers[size:]
+    for k in range(size):
+        order[k] = k
+    sort_by_score(scores, order, room)
+    for c in range(size):
+        box, k = order[c], 0
+        while k < survivors and not (
+            np.float32(upright_overlap(boxes[indices[k]], boxes[box], np.float64(offset), 0.0)) > iou_threshold
+        ):
+            k += 1
+        if k == survivors:
+            indices[survivors] = box
+            survivors += 1
+    return survivors
+
+
+def soft_nms(boxes, scores, iou_threshold, sigma, min_score, method, offset, index, count, workspace, dets, inds):
+    end, i = scores.size, 0
+    for k in range(end):
+        for a in range(4):
+            dets[k, a] = boxes[k, a]
+        dets[k, 4], inds[k] = scores[k], k
+    while i < end:
+        best = i
+        for k in range(i + 1, end):
+            if dets[best, 4] < dets[k, 4]:
+                best = k
+        swap(dets, inds, i, best)
+        k = i + 1
+        while k < end:
+            found = upright_overlap(dets[i], dets[k], np.float64(offset), 0.0)
+            factor = 1.0
+            if method == 2:
+                factor = np.exp(-(found * found) / sigma)
+            elif np.float32(found) >= iou_threshold:
+                factor = 1.0 - found if method == 1 else 0.0
+            dets[k, 4] = np.float32(dets[k, 4] * factor)
+            if dets[k, 4] < min_score:
+                end -= 1
+                swap(dets, inds, k, end)
+            else:
+                k += 1
+        i += 1
+    return end, end
+
+
+@jitable
+def swap(dets, inds, i, k):
+    for a in range(5):
+        dets[i, a], dets[k, a] = dets[k, a], dets[i, a]
+    inds[i], inds[k] = inds[k], inds[i]

@@ -1,5 +1,0 @@
-"""`onnx_ops.operator`: operators of one's own, made from functions on arrays.
-
-The function is the declaration's reference. A rule for shapes and a kernel are optional. With neither, the function
-alone decides on the shapes.
-"""

@@ -1,0 +1,1 @@
+"""Work in other processes, and the files of custom operators that these import."""

@@ -1,0 +1,128 @@
+"""Python files with custom operators, for the command line and for processes that compile.
+
+Such a file may also declare Python operators of onnxruntime-extensions (`@onnx_op`). ONNX Runtime then runs these by
+the library of onnxruntime-extensions.
+"""
+
+import sys
+import zlib
+from contextlib import suppress
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from ..declaration.errors import OpError, reason
+from ..declaration.operator import Operator
+from ..model.files import EXTENSIONS
+from ..operators import OPERATORS, declaration_of, use
+
+DIGEST = "__onnx_ops_digest__"
+_with_python_ops: dict[str, ModuleType] = {}  # {name: module} of the modules in use that declare Python operators
+
+
+def use_file(path):
+    """Make the operators in a Python file known to this process; returns them. Raises OpError."""
+    operators = operators_in(module_of(path))
+    use(operators)
+    return operators
+
+
+def module_of(path):
+    """Import a Python file. Raises OpError."""
+    file, name = Path(path).absolute(), Path(path).stem  # a link's own name: what it leads to may have any
+    if file.suffix != ".py" or not name.isidentifier():
+        rule = "must be the name of a module and .py, such as my_operators.py"
+        raise OpError("operators", repr(str(path)), rule, "onnx_ops")
+    module = sys.modules.get(name)
+    if module is None:
+        spec = spec_from_file_location(name, file)
+        assert spec is not None  # as the file's name ends in .py
+        assert spec.loader is not None
+        module = sys.modules[name] = module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException as error:
+            del sys.modules[name]
+            if isinstance(error, OpError) or not isinstance(error, Exception | SystemExit):
+                raise
+            raise OpError("operators", repr(str(path)), f"can't be imported: {reason(error)}", "onnx_ops") from error
+    elif Path(getattr(module, "__file__", None) or "").resolve() != file.resolve():
+        rule = f"has the name of the module {name}, which is imported; rename it"
+        raise OpError("operators", repr(str(path)), rule, "onnx_ops")
+    return module
+
+
+def operators_in(module):
+    """Return the custom operators that a module's variables have, and put its Python operators into use.
+
+    Raises OpError if there are neither.
+    """
+    members = {id(each): each for each in vars(module).values()}.values()
+    operators = [each for each in members if isinstance(getattr(each, "declaration", each), Operator)]
+    if any(_python_ops_in(module)):
+        _with_python_ops[module.__name__] = module
+    elif not operators:
+        rule = "has no operators, which onnx_ops.operator or onnxruntime_extensions.onnx_op makes"
+        raise OpError("operators", repr(module.__file__), rule, "onnx_ops")
+    return operators
+
+
+def python_ops():
+    """Return {(domain, name): Python operator} of those in use."""
+    found = {}
+    for op in (op for module in _with_python_ops.values() for op in _python_ops_in(module)):
+        domain, separator, name = op.op_type.rpartition("::")
+        found[domain if separator else EXTENSIONS, name] = op
+    return found
+
+
+def _python_ops_in(module):
+    """Yield the Python operators that a module's variables have."""
+    if extensions := sys.modules.get("onnxruntime_extensions"):
+        yield from (each for each in vars(module).values() if isinstance(each, extensions.Opdef))
+
+
+def sources_of(operators):
+    """Return where other processes find these operators: (name of a module, or path; digest of the file) of each.
+
+    The same for the Python operators in use. Those of this package are known to every process. Raises OpError.
+    """
+    modules = dict(_with_python_ops)
+    for operator in operators:
+        if operator in OPERATORS:
+            continue
+        module = modules[operator.source] = sys.modules[operator.source]
+        if getattr(module, "__file__", None) is None:
+            rule = "is of no file, which other processes could read; write it into one"
+            raise OpError("operators", operator.title, rule, "onnx_ops")
+        if all(declaration_of(each) is not operator for each in operators_in(module)):
+            rule = f"is in no variable of {module.__name__}, where other processes could find it"
+            raise OpError("operators", operator.title, rule, "onnx_ops")
+    return list(dict.fromkeys(map(_source_of, modules.values())))
+
+
+def _source_of(module):
+    """Return one of `sources_of`."""
+    is_of_package = "." in module.__name__ or hasattr(module, "__path__")
+    return module.__name__ if is_of_package else str(Path(module.__file__).absolute()), digest(module)
+
+
+def operators_at(source):
+    """The operators at one of `sources_of`. Raises OpError, also if its file is another one here."""
+    place, expected = source
+    module = module_of(place) if Path(place).suffix == ".py" else import_module(place)
+    if digest(module) != expected:
+        rule = "is not the file that the other process has; copy it, or start again"
+        raise OpError("operators", repr(module.__file__), rule, "onnx_ops")
+    return operators_in(module)
+
+
+def digest(module):
+    """Of a module's file when this is first asked for: the process has nothing of later edits before a reload."""
+    known = vars(getattr(module, "__spec__", None) or module)  # a module that is loaded again has a new spec
+    if DIGEST not in known:
+        known[DIGEST] = None
+        with suppress(OSError):  # as in a zip file
+            known[DIGEST] = zlib.crc32(Path(module.__file__).read_bytes())
+    return known[DIGEST]

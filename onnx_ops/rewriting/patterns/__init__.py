@@ -1,0 +1,1 @@
+"""What `optimize` recognises: each file finds one pattern, and makes one node of it."""

@@ -1,0 +1,216 @@
+"""`grid_sample` that is written by hand, as one GridSample, or a ComputedGridSample if nodes compute the coordinates.
+
+Before opset 16, and for runtimes without GridSample, models gather four pixels and add them up (taps.py).
+"""
+
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+
+from ..expressions import Constant, Operation, expression
+from ..finding import NearMiss, tried
+from ..graph import AI_ONNX
+from ..indices import shape
+from ..positions import Position, Variable, broadcast_index, position, variable, variables
+from ..programs import Program
+from ..taps import FLOATS, GATHERS, SUMS, Draw, Reader, sampled, varying, weighs
+from .grid_sample import state_sizes
+
+NAME = "grid_sample by hand"
+NEEDS = tuple(("Floor", gather) for gather in GATHERS)  # sets of types of nodes, one of which a graph with it has
+MOVED = "Reshape", "Transpose", "Squeeze", "Unsqueeze"  # a sum, when it is complete
+LAST, DOMAINS = ("Add", "Sum", *MOVED), AI_ONNX  # types and domains of the node that ends the pattern
+LINEAR = "Add", "Sub", "Mul", "Div", "Neg"  # what makes pixels of coordinates in [-1, 1]
+DRAWS = 3
+
+
+def match(graph, node):
+    """Return the arguments of `Graph.replace` for the sum of four pixels, or what only moves it; None for others."""
+    later, known = _next(graph, node), weighs(graph)
+    if node.output[0] not in known or (node.op_type in MOVED and not _is_moved_sum(graph, node)):
+        return None
+    if later is not None:
+        with suppress(NearMiss):
+            if _replacement(graph, later) is not None:
+                return None
+    try:
+        return _replacement(graph, node)
+    except NearMiss:
+        if node.op_type in MOVED or any(user.op_type in SUMS for user, _ in graph.consumers()[node.output[0]]):
+            return None  # it is a part of a sum, which another node reports
+        raise
+
+
+def _next(graph, node):
+    """Return the node of MOVED that alone uses a node's output; None if there is none."""
+    users = graph.consumers()[node.output[0]]
+    if len(users) != 1 or graph.users[node.output[0]] > 1:
+        return None
+    ((user, position),) = users
+    return user if position == 0 and user.output and graph.producer(user.output[0], *MOVED) else None
+
+
+def _is_moved_sum(graph, node):
+    """Return whether a node of MOVED moves a sum, before or after other such nodes, that nothing else uses."""
+    source = graph.producers.get(node.input[0])
+    is_own = source is not None and _next(graph, source) is not None
+    return is_own and (source.op_type not in MOVED or _is_moved_sum(graph, source)) and source.op_type in LAST
+
+
+def _replacement(graph, node):
+    dimensions = shape(graph, node.output[0])
+    if not dimensions or 0 in dimensions:
+        return None
+    reader, index = Reader(graph), variables(dimensions)
+    product, mask = _mask(graph, node)
+    if product is not None:
+        mask = tried(reader.read, mask, broadcast_index(shape(graph, mask), dimensions, index))
+    try:
+        found = sampled(graph, reader.read(node.output[0], index), index, mask)
+    except ValueError:
+        return None
+    if found.factors:
+        raise NearMiss("its pixels are multiplied by other values before they are added up")
+    kinds = {graph.type(name).elements for name in (found.image, found.row.places[0][0], found.column.places[0][0])}
+    if len(kinds) > 1 or not kinds <= {*FLOATS}:
+        raise NearMiss("its image and coordinates are not known to be all of float32, or all of float64")
+    image, (n, c, rows, columns) = shape(graph, found.image), found.axes
+    batch, channels = (None if v is None else int(v) for v in found.variables)
+    points = [k for k in range(len(dimensions)) if k not in (batch, channels)]
+    single = [k for k in points if dimensions[k] == 1][: len(points) - 1]
+    if batch is None and (n is None or image[n] == 1):
+        batch = single.pop(0) if single else None
+    if channels is None and image[c] == 1:
+        channels = single.pop(0) if single else None
+    points = [k for k in points if k not in (batch, channels)]
+    if len(points) not in (1, 2) or any(k is None and axis is not None and image[axis] != 1
+                                        for k, axis in ((batch, n), (channels, c))):  # fmt: skip
+        raise NearMiss("it has other axes than images, channels, and one or two of points")
+    names = {batch: "n", channels: "c", points[-1]: "w", **dict.fromkeys(points[:-1], "h")}
+    rename = lambda index: tuple(_renamed(each, names, dimensions) for each in index)
+    normalization, values = _normalized(found, image, rows, columns)
+    sizes = [1 if batch is None else dimensions[batch], *([1] * (2 - len(points))), *(dimensions[k] for k in points)]
+    program = Program(graph, node, "float64" if kinds == {FLOATS[1]} else "float32")
+    places = [(name, rename(its_index)) for name, its_index in (value.places[0] for value in values)]
+    made = _permuted(graph, node, found.image, [*([] if n is None else [n]), c, rows, columns], n is None)
+    sampling = {"padding_mode": found.padding_mode, **normalization}
+    mode, whole = (
+        "linear" if graph.opset >= 20 else "bilinear",
+        [(*map(variable, "nhw", sizes), Position(i)) for i in (0, 1)],
+    )
+    if (
+        "pixels" not in sampling
+        and shape(graph, places[0][0]) == (*sizes, 2)
+        and places == [(places[0][0], index) for index in whole]
+    ):
+        domain = "" if graph.opset >= 16 else "com.microsoft"
+        arguments = {
+            "op_type": "GridSample",
+            "inputs": [made, places[0][0]],
+            "domain": domain,
+            "mode": mode,
+            **sampling,
+        }
+    else:
+        memo: dict = {}
+        coordinates = [expression(graph, *place, memo=memo) for place in places]
+        for k, shift in enumerate(found.shifts[::-1]):
+            if "pixels" in sampling and shift:
+                number = Constant(np.full([1] * 4, shift, program.dtype))
+                coordinates[k] = Operation("Add", (coordinates[k], number))
+        coordinates = [program.value(each) for each in coordinates]
+        state_sizes(program, (*sizes, 2))
+        inputs, more = program.finished(coordinates)
+        arguments = {"op_type": "ComputedGridSample", "inputs": [made, *inputs], "domain": "onnx_ops",
+                     "mode": "bilinear", **sampling, **more}  # fmt: skip
+    arguments = _arranged(graph, node, arguments, [batch, channels, *points], dimensions)
+    return {**arguments, "compared": product} if found.is_masked else arguments
+
+
+def _mask(graph, node):
+    """Return (product, factor) of the Mul that alone uses a node's output, and doesn't repeat it; else (None, None)."""
+    users = graph.consumers()[node.output[0]]
+    if len(users) == 1 == graph.users[node.output[0]] and users[0][0].op_type == "Mul":
+        ((user, position),) = users
+        if shape(graph, user.output[0]) == shape(graph, node.output[0]) and shape(graph, user.input[1 - position]):
+            return user.output[0], user.input[1 - position]
+    return None, None
+
+
+def _arranged(graph, node, arguments, order, dimensions):
+    """Return the arguments of `Graph.replace` for what brings samples [N, C, h, w] into the order of the output."""
+    if order == [0, 1, 2, 3]:
+        return arguments
+    kept = [k for k in order if k is not None]
+    sizes = [dimensions[k] for k in kept]
+    finding, samples = arguments["op_type"], graph.add_node(node, **arguments)
+    if kept == sorted(kept):
+        return {**_reshape(graph, samples, sizes, node), "finding": finding}
+    if len(kept) < 4:
+        samples = graph.add_node(node, **_reshape(graph, samples, sizes, node))
+    perm = [kept.index(k) for k in range(len(kept))]
+    return {"op_type": "Transpose", "inputs": [samples], "perm": perm, "finding": finding}
+
+
+def _reshape(graph, samples, sizes, node):
+    target = [size if isinstance(size, int) else -1 for size in sizes]
+    if target.count(-1) > 1:
+        raise NearMiss("more than one of its sizes is open")
+    return {"op_type": "Reshape", "inputs": [samples, graph.add_constant("sizes", np.array(target, np.int64))]}
+
+
+def _permuted(graph, node, image, order, is_single):
+    """Return the name of an image with its axes in this order, and one for the batch before if it is a single one."""
+    if order != sorted(order):
+        image = graph.add_node(node, "Transpose", [image], perm=order)
+    return graph.add_axis(node, image) if is_single else image
+
+
+def _renamed(index, names, dimensions):
+    """Return a Position over variables with other names."""
+    terms = []
+    for term in index.terms:
+        k = int(term.variable.name)
+        terms.append(replace(term, variable=Variable(names[k], dimensions[k])))
+    return position(index.start, terms)
+
+
+def _chain(value):
+    """Return [a value, what it is a linear function of, what that is a linear function of, ...]."""
+    chain = [value]
+    while value.op in LINEAR:
+        inner = varying(value)
+        if len(inner) != 1 or (value.op == "Div" and inner[0] is not value.operands[0]):
+            break
+        (value,) = inner
+        chain.append(value)
+    return chain
+
+
+def _normalized(found, image, rows, columns):
+    """Return ({attribute: value}, [x, y]) of the coordinates that are sampled at."""
+    chains = [
+        (_chain(found.column), image[columns], found.shifts[1]),
+        (_chain(found.row), image[rows], found.shifts[0]),
+    ]
+    for align_corners in (1, 0):
+        values = [_in_chain(chain, size, shift, align_corners) for chain, size, shift in chains]
+        if None not in values:
+            return {"align_corners": align_corners}, values
+    return {"pixels": 1}, [found.column, found.row]
+
+
+def _in_chain(chain, size, shift, align_corners):
+    """Return the coordinate of a chain that is in [-1, 1], as near to the end as possible; None if none is."""
+    for inner in reversed(chain):
+        if all(_is_normalized(Draw(seed, {}), chain[0], inner, size, shift, align_corners) for seed in range(DRAWS)):
+            return inner
+    return None
+
+
+def _is_normalized(draw, outer, inner, size, shift, align_corners):
+    count, g = draw.size(size), np.array([-1.0, 0.0, 0.5, 1.0])
+    made = tried(draw.value, outer, {inner: g})
+    expected = (g + 1) / 2 * (count - 1) if align_corners else ((g + 1) * count - 1) / 2
+    return made is not None and np.allclose(made + shift, expected, 2e-7, 2e-7)

@@ -1,1 +1,0 @@
-"""What runs the operators: functions on arrays, and ONNX Runtime sessions."""

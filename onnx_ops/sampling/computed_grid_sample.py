@@ -1,0 +1,488 @@
+"""ComputedGridSample: GridSample with a grid that is computed where it is needed, by a program.
+
+    y = GridSample(X, grid)
+    grid[n, h, w, i]    = v[coordinates[i]][n, h, w]
+    grid[n, d, h, w, i] = v[coordinates[i]][n, d, h, w]
+
+without storing the grid: the program is run for some hundred points at a time. It has values v[k], which are numbers
+for each point of the output. The first are the `sources`: elements of the further inputs. For each source there are the
+position of an input after X, the input's rank, and for each of its axes a position, or a negative number:
+
+    -4, -3, -2, -1   the input's axis runs along n, d, h, w; it is broadcast if it has one element
+
+A size along an axis of the output is that of the sources that run along it, 1 if none does. The other values are the
+results of the `steps`, of four numbers each: an operation, by its number, and the positions of three values, of which
+it takes as many as it needs; the others are 0.
+
+     0 Add   1 Sub   2 Mul   3 Div   4 Neg   5 Abs   6 Sqrt   7 Floor   8 Ceil   9 Round   10 Min   11 Max
+    12 Less  13 LessOrEqual  14 Equal   give 1 for true and 0 for false
+    15 Clip     a, but at least b and then at most c
+    16 Where    b where a isn't 0, else c
+    17 MulAdd   a * b + c, rounded once on CPUs that can do so
+    18 CastFloat16, 19 CastBFloat16   round a, as a float32, to 16 bits
+
+All other operations are those of ai.onnx, each rounded to the type of the inputs. With `pixels`, coordinates are
+numbers of pixels, of which GridSample adds and subtracts 1; `align_corners` then only says where reflection mirrors.
+"""
+
+from collections import namedtuple
+
+import numpy as np
+
+from ..declaration import dtypes
+from ..declaration.attributes import Attribute
+from ..declaration.errors import require
+from ..declaration.jit import jitable
+from ..declaration.limits import ELEMENTS, MAX_INPUTS, UNKNOWN
+from ..declaration.operator import Input, Plan, record_dtype
+from . import computed_grid_sample_kernels as kernels
+from . import grid_sample
+from .computed_points import (
+    ADD,
+    ADD_THREE,
+    ADD_TWO,
+    ADD_TWO_DIV,
+    CAST_BFLOAT16,
+    CAST_FLOAT16,
+    CLIP,
+    COPY,
+    DIV,
+    FULL,
+    LINE,
+    LOAD,
+    MIN,
+    MUL,
+    MUL_DIV,
+    MUL_DIV_SUB,
+    NEG,
+    OPERATIONS,
+    ROWS,
+    SPARE,
+    SUB,
+    VECTOR,
+)
+from .grid_points import BLOCK
+
+INPUTS = MAX_INPUTS - 1  # of sources
+SOURCES, STEPS = 48, 64  # at most
+VALUES = SOURCES + STEPS + 3  # with copies of the coordinates
+RANK = 8  # of an input, at most
+N, D, H, W = range(-4, 0)  # in the index of a source
+STRIPE = 4096  # points for which the program is run at a time, at most, and a block more
+STRIPES = 8  # at least, where they are not smaller than a block: threads get equal shares
+LARGEST = 8  # bytes of a value's number
+JOINED = (  # an operation, the one before it, and the one that computes both
+    (ADD, ADD, ADD_TWO), (ADD, ADD_TWO, ADD_THREE), (DIV, MUL, MUL_DIV), (SUB, MUL_DIV, MUL_DIV_SUB),
+    (DIV, ADD_TWO, ADD_TWO_DIV),
+)  # fmt: skip
+
+# The rows of g.sources: the input's position, the source's first element, and the elements from there to the next one
+# along n and each axis of g.output.
+SOURCE = np.dtype((np.record, record_dtype({"input": None, "first": None, "pitches": 4})))
+# The rows of g.values, which are the sources, the steps, and copies of coordinates: an operation, and the positions of
+# the values that it takes; the kind, see computed_points.py; the level, 0 if the value is the same in all images, 1 in
+# all stripes, or 2; the position of the last value that needs this one, or UNKNOWN; where its numbers are kept.
+VALUE = np.dtype((np.record, record_dtype(
+    {"operation": None, "operands": 4, "kind": None, "level": None, "last": None, "place": None}
+)))  # fmt: skip
+# A source of a program: the position of an input after X, and for each of its axes a position, or N, D, H or W.
+Source = namedtuple("Source", "input index")
+# A step of a program: an operation, and the positions of values; in an attribute the number of one, and three.
+Step = namedtuple("Step", "operation operands")
+
+
+def program(sources, steps, coordinates):
+    """Return the attributes for a program whose values have names, which may be anything that a dict takes as a key.
+
+    sources      {name: (position of the input, *index)}, with positions or "n", "d", "h", "w" in the index
+    steps        {name: (operation, *names of its operands)}
+    coordinates  names
+    """
+    position = {name: k for k, name in enumerate((*sources, *steps))}
+    letters = {"n": N, "d": D, "h": H, "w": W}
+    attributes = {
+        "sources": [n for k, *index in sources.values()
+                    for n in (k, len(index), *(letters.get(at, at) for at in index))],
+        "steps": [n for operation, *operands in steps.values()
+                  for n in (OPERATIONS.index(operation), *([*map(position.get, operands), 0, 0][:3]))],
+        "coordinates": [*map(position.get, coordinates)],
+    }  # fmt: skip
+    return {name: numbers for name, numbers in attributes.items() if numbers}
+
+
+@jitable
+def source_at(sources, k):
+    """Read the source at position k of the attribute `sources`; returns it and the position after it.
+
+    The index is empty if the attribute ends within the source.
+    """
+    rank = sources[k + 1] if k + 1 < len(sources) else 0
+    end = k + 2 + rank
+    if not k + 2 < end <= len(sources):
+        end = k + 2
+    return Source(sources[k], sources[k + 2 : end]), end
+
+
+@jitable
+def step_at(steps, k):
+    """Read step k of the attribute `steps`."""
+    return Step(steps[4 * k], steps[4 * k + 1 : 4 * k + 4])
+
+
+@jitable
+def operand_count(operation):
+    """How many operands an operation takes."""
+    if operation >= LOAD:
+        return 0 if operation == LOAD else 3 if operation in (ADD_TWO, MUL_DIV) else 4
+    if operation >= CLIP:
+        return 1 if operation >= CAST_FLOAT16 else 3
+    return 1 if NEG <= operation < MIN else 2
+
+
+@jitable
+def check_program(attributes):
+    """Refuse a program that isn't well-formed, whatever the sizes are. Returns its number of sources."""
+    sources, steps, coordinates, count, k = attributes.sources, attributes.steps, attributes.coordinates, 0, 0
+    axes = len(coordinates)
+    while k < len(sources):
+        source, end = source_at(sources, k)
+        rank = len(source.index)
+        require(0 <= source.input < INPUTS and 1 <= rank <= RANK, "{sources}", sources,
+                "must be, for each source, the position of an input, its rank, and an index of that length; wrong from "
+                "position", k)  # fmt: skip
+        for a, at in enumerate(source.index):
+            require(at >= N and (at != D or axes == 3), "{sources}", sources,
+                    "must have positions, or -4, -2, -1 (and -3 in volumes) for axes; wrong at position",
+                    end - rank + a)  # fmt: skip
+        k = end
+        count += 1
+    require(count <= SOURCES, "number of {sources}", count, "must be at most", SOURCES)
+    require(len(steps) % 4 == 0, "length of {steps}", len(steps), "must be a multiple of", 4)
+    for k in range(len(steps) // 4):
+        step = step_at(steps, k)
+        require(0 <= step.operation <= CAST_BFLOAT16, "{steps}", steps,
+                "operations must lie in [0, 19]; wrong at position", 4 * k)  # fmt: skip
+        for a, v in enumerate(step.operands):
+            fits = 0 <= v < count + k if a < operand_count(step.operation) else v == 0
+            require(fits, "{steps}", steps, "must take values that come before; wrong at position", 4 * k + 1 + a)
+    values = count + len(steps) // 4
+    for v in coordinates:
+        require(v < values, "{coordinates}", coordinates, "must be values of the program, of which there are",
+                values)  # fmt: skip
+    return count
+
+
+@jitable
+def shape(attributes, inputs, outputs):
+    (y,), x, sources, axes, k = outputs, inputs[0], attributes.sources, len(attributes.coordinates), 0
+    y[0], y[1] = UNKNOWN, UNKNOWN
+    if axes == 0:  # the attributes are unknown
+        return len(x) if len(x) > 0 else UNKNOWN
+    check_program(attributes)
+    if len(x) == axes + 2:
+        y[0], y[1] = x[0], x[1]
+    for i in range(axes):
+        y[2 + i] = 1
+    while k < len(sources):
+        source, k = source_at(sources, k)
+        sizes = inputs[1 + source.input]
+        for a, at in enumerate(source.index):
+            axis = at + axes  # of the output's image
+            if at < 0 <= axis:
+                y[2 + axis] = broadcast(y[2 + axis], sizes[a] if len(sizes) == len(source.index) else UNKNOWN)
+    return axes + 2
+
+
+@jitable
+def broadcast(one, other):
+    """Broadcast two dimensions, which may be unknown."""
+    if one == other or other == 1:
+        return one
+    if one == 1 or other >= 0:
+        return other
+    return one if one >= 0 else UNKNOWN
+
+
+@jitable
+def plan(attributes, inputs, outputs, g):
+    x, (y,), axes = inputs[0], outputs, len(attributes.coordinates)
+    require(len(x) == axes + 2, "shape of {X}", x, "must have two axes more than there are coordinates,", axes)
+    count = check_program(attributes)
+    turned = grid_sample.plan_samples(attributes, grid_sample.mode_of(attributes), x, y, g)
+    g.pixels = attributes.pixels
+    cut_stripes(g)
+    find_sources(attributes, inputs, turned, g)
+    order_values(attributes, count, g)
+    g.of_points = LINE + (LARGEST * g.room + LINE - 1) // LINE * LINE
+    g.workspace += g.of_points
+
+
+@jitable
+def cut_stripes(g):
+    """Cut the output into stripes of whole rows, or of as large parts of one. g.rows: the most rows of a stripe.
+
+    Where points may be scattered, a stripe is as large as GridSample's span: only what lies in one is read together.
+    """
+    most = max(STRIPE, g.span)
+    g.row = max(g.output[g.axes - 1], 1)
+    points = min(STRIPE, g.batch * g.points // STRIPES) // BLOCK * BLOCK + BLOCK
+    g.rows = max(1, min(max(points, g.span), g.points) // g.row)
+    g.stripe = g.rows * g.row
+    if g.row > most:
+        parts = (g.row + most - 1) // most
+        g.stripe = ((g.row + parts - 1) // parts + BLOCK - 1) // BLOCK * BLOCK
+    if g.images > 1:
+        g.rows *= g.images
+    grid_sample.cut_tiles(g)
+
+
+@jitable
+def find_sources(attributes, inputs, turned, g):
+    """Check the sources' shapes, and fill in g.sources."""
+    sources, axes, s, k = attributes.sources, g.axes, 0, 0
+    while k < len(sources):
+        stated, k = source_at(sources, k)
+        source, shape, pitch = g.sources[s], inputs[1 + stated.input], 1
+        require(len(shape) == len(stated.index), "rank of an input", max(len(shape), 0),
+                "must be what {sources} says of the input at position", stated.input)  # fmt: skip
+        source.input, source.first = stated.input, 0
+        source.pitches[:] = 0
+        for a in range(len(shape) - 1, -1, -1):
+            at, size = stated.index[a], shape[a]
+            if at >= 0:
+                require(at < size, "shape of a source", shape, "must have the element that {sources} names,", at)
+                source.first += at * pitch
+            else:
+                axis = 0 if at == N else 1 + (at + axes + turned) % axes
+                whole = g.batch if axis == 0 else g.output[axis - 1]
+                require(size == 1 or size == whole, "shape of a source", shape,
+                        "must be 1 or that of the others along each axis that they share; one of them has",
+                        whole)  # fmt: skip
+                if size != 1:
+                    source.pitches[axis] += pitch
+            pitch = pitch * size if size <= ELEMENTS // max(pitch, 1) else ELEMENTS  # which only empty ones exceed
+        s += 1
+
+
+@jitable
+def order_values(attributes, count, g):
+    """Decide in which order values are computed, without those that nothing needs, and where each has its place.
+
+    First come those that are the same in all images, then in all stripes of one, then the others. Of the last ones,
+    those with a number for each point leave their places to others when they aren't needed any more.
+    """
+    coordinates, axes, last_level = attributes.coordinates, g.axes, 0
+    values = count + len(attributes.steps) // 4
+    for v in range(values):
+        put_value(v, attributes.steps, count, g)
+    for i in range(axes):
+        g.values[coordinates[i]].last = VALUES
+    for v in range(values - 1, -1, -1):
+        value = g.values[v]
+        last_level = max(last_level, value.level)
+        if value.last != UNKNOWN:
+            need_operands(value, v, g)
+    for v in range(count, values):
+        join_steps(v, g)
+    g.room = g.order_count = g.free = 0
+    for level in range(3):
+        if level == 1:
+            g.of_image = g.order_count
+        if level == 2:
+            g.of_stripe = g.order_count
+        for v in range(values):
+            value = g.values[v]
+            if value.last != UNKNOWN and value.level == level:
+                place_value(v, last_level, g)
+    for i in range(axes):
+        v = coordinates[i]
+        if g.values[v].kind != FULL:
+            copy = g.values[values + i]
+            copy.kind, copy.level, copy.last = FULL, 2, VALUES
+            copy.operation, copy.operands[0] = COPY, v
+            v = values + i
+            place_value(v, 2, g)
+        g.coordinates[i] = g.values[v].place
+    for i in range(axes, 3):
+        g.coordinates[i] = g.coordinates[0]
+
+
+@jitable
+def put_value(v, steps, count, g):
+    """Store the operation of a value, with its operands, and its kind and level. The first `count` are sources."""
+    value = g.values[v]
+    value.operation, value.kind, value.level, value.last = LOAD, 0, 0, UNKNOWN
+    if v < count:
+        put_kind(value, g.sources[v].pitches, g)
+        return
+    step = step_at(steps, v - count)
+    value.operation = step.operation
+    for a in range(3):
+        value.operands[a] = step.operands[a]
+    for a in range(operand_count(step.operation)):
+        operand = g.values[step.operands[a]]
+        value.kind |= operand.kind
+        value.level = max(value.level, operand.level)
+    if (step.operation == ADD or step.operation == MUL) and not g.values[
+        step.operands[0]
+    ].kind & VECTOR:  # a number comes last
+        value.operands[0], value.operands[1] = step.operands[1], step.operands[0]
+
+
+@jitable
+def need_operands(value, v, g):
+    """Have the operands of a value, which is value v, kept until it is computed."""
+    for a in range(operand_count(value.operation)):
+        operand = g.values[value.operands[a]]
+        operand.last = max(operand.last, v)
+
+
+@jitable
+def join_steps(v, g):
+    """Have a value that needs another one, of a row and numbers, compute that, too, if nothing else needs it."""
+    value = g.values[v]
+    total, joined = value.operands[0], LOAD
+    inner, other = g.values[total], g.values[value.operands[1]]
+    for outer, first, both in JOINED:
+        fits = not other.kind & VECTOR if both < ADD_TWO_DIV else inner.kind == other.kind == FULL
+        if value.operation == outer and inner.operation == first and fits:
+            joined = both
+    if joined == LOAD or not inner.kind & VECTOR or g.values[inner.operands[1]].kind & VECTOR:
+        return
+    if total == value.operands[1] or inner.last != v or inner.level != value.level:
+        return
+    for k in range(total + 1, v):
+        between = g.values[k]
+        for a in range(operand_count(between.operation)):
+            if between.operands[a] == total:
+                return
+    count = operand_count(inner.operation)
+    value.operation, value.operands[count], inner.last = joined, value.operands[1], UNKNOWN
+    for a in range(count):
+        value.operands[a] = inner.operands[a]
+    need_operands(inner, v, g)
+
+
+@jitable
+def put_kind(value, pitches, g):
+    """Store the kind and the level of a source."""
+    for axis in range(g.axes + 1):
+        if pitches[axis] > 0:
+            if axis == g.axes:
+                value.kind |= VECTOR
+            elif axis > 0 or g.images > 1:
+                value.kind |= ROWS
+            if axis == 0:
+                value.level = max(value.level, 1)
+            elif axis < g.axes and g.stripes > 1:
+                value.level = 2
+
+
+@jitable
+def place_value(v, last_level, g):
+    """Have a value computed next, and find a place for it."""
+    value = g.values[v]
+    g.order[g.order_count] = v
+    g.order_count += 1
+    if value.kind == FULL and value.level == last_level and g.free > 0:
+        g.free -= 1
+        value.place = g.places[g.free]
+    else:
+        count = g.rows if value.kind & ROWS else 1
+        if value.kind & VECTOR:  # begins at a whole vector
+            g.room = (g.room + SPARE - 1) // SPARE * SPARE
+            count = count * min(g.stripe, g.row) + SPARE
+        value.place = g.room
+        g.room += count
+    for a in range(operand_count(value.operation)):
+        operand = g.values[value.operands[a]]
+        if operand.last == v and operand.kind == FULL and operand.level == last_level:
+            g.places[g.free] = operand.place  # which others may take
+            g.free += 1
+            operand.last = VALUES  # an operand may be there twice
+
+
+def reference(image, *inputs, sources, steps, coordinates, **sampling):
+    """The formula: the grid step by step in its own dtype."""
+    axes, values, k = len(coordinates), [], 0
+    while k < len(sources):
+        source, k = source_at(sources, k)
+        values.append(source_of(inputs[source.input], source.index, axes))
+    with np.errstate(all="ignore"):
+        for k in range(len(steps or ()) // 4):
+            operation, operands = step_at(steps, k)
+            operands = [values[v] for v in operands[: operand_count(operation)]]
+            values.append(FORMULAS[OPERATIONS[operation]](*operands))
+    shape = np.broadcast_shapes((len(image), *[1] * axes), *(v.shape for v in values))
+    grid = np.stack([np.broadcast_to(values[k], shape) for k in coordinates], -1)
+    return grid_sample.reference(image, grid, **sampling)
+
+
+def source_of(array, index, axes):
+    """The elements of an array at an index, as an array [n, (d,) h, w]; an axis may be there several times."""
+    names = "ndhw"
+    picked = array[tuple(at if at >= 0 else slice(None) for at in index)]
+    letters = [names[at] for at in index if at < 0]
+    kept = [axis for axis in (names if axes == 3 else "nhw") if axis in letters]
+    pairs = [*zip(letters, picked.shape, strict=True)]
+    size = {axis: next((s for letter, s in pairs if letter == axis and s != 1), 1) for axis in kept}
+    picked = np.broadcast_to(picked, [size[letter] for letter in letters])
+    diagonal = np.einsum(f"{''.join(letters)}->{''.join(kept)}", picked)
+    return diagonal.reshape([size.get(axis, 1) for axis in (names if axes == 3 else "nhw")])
+
+
+def cast(a, name):
+    """The number in another type, and back."""
+    return a.astype(np.float32).astype(dtypes.TABLE[name].numpy).astype(a.dtype)
+
+
+FORMULAS = {
+    "Add": lambda a, b: a + b,
+    "Sub": lambda a, b: a - b,
+    "Mul": lambda a, b: a * b,
+    "Div": lambda a, b: a / b,
+    "Neg": lambda a: -a,
+    "Abs": lambda a: abs(a),
+    "Sqrt": lambda a: np.sqrt(a),
+    "Floor": lambda a: np.floor(a),
+    "Ceil": lambda a: np.ceil(a),
+    "Round": lambda a: np.rint(a),
+    "Min": lambda a, b: np.where((a < b) | np.isnan(a), a, b),
+    "Max": lambda a, b: np.where((a > b) | np.isnan(a), a, b),
+    "Less": lambda a, b: (a < b).astype(a.dtype),
+    "LessOrEqual": lambda a, b: (a <= b).astype(a.dtype),
+    "Equal": lambda a, b: (a == b).astype(a.dtype),
+    "Clip": lambda a, b, c: np.where(np.where(a < b, b, a) > c, c, np.where(a < b, b, a)),
+    "Where": lambda a, b, c: np.where(a != 0, b, c),
+    "MulAdd": lambda a, b, c: (np.longdouble(a) * b + c).astype(a.dtype),
+    "CastFloat16": lambda a: cast(a, "float16"),
+    "CastBFloat16": lambda a: cast(a, "bfloat16"),
+}
+
+COMPUTED_GRID_SAMPLE = grid_sample.Operator(
+    domain="onnx_ops",
+    name="ComputedGridSample",
+    versions=(1,),
+    ranks=(4, 5),
+    inputs=(Input("X", "T1"), *(Input(f"source_{k}", "T2", presence="optional") for k in range(INPUTS))),
+    outputs=(grid_sample.Output("output", "T1"),),
+    types={"T1": dtypes.FLOATS, "T2": dtypes.WIDE_FLOATS},
+    attributes=(
+        *grid_sample.MICROSOFT.attributes,
+        Attribute("pixels", "int", 0, bounds=(0, 1)),
+        Attribute("sources", "ints", required=True, bounds=(-4, 2**31), length_bounds=(3, SOURCES * (2 + RANK))),
+        Attribute("steps", "ints", bounds=(0, 2**31), length_bounds=(4, 4 * STEPS)),
+        Attribute("coordinates", "ints", required=True, bounds=(0, SOURCES + STEPS - 1), length_bounds=(2, 3)),
+    ),
+    plan=Plan(shape, plan, {
+        "sources": (SOURCE, SOURCES), "values": (VALUE, VALUES), "order": VALUES, "order_count": None,
+        "of_image": None, "of_stripe": None, "coordinates": 3, "rows": None, "room": None, "places": VALUES,
+        "free": None, **grid_sample.GEOMETRY,
+    }),
+    kernels=tuple(
+        grid_sample.Kernel(function, {"mode": names}, tupled=1)
+        for function, names in zip((kernels.nearest, kernels.linear, kernels.cubic), grid_sample.NAMES, strict=True)
+    ),
+    reference=reference,
+)  # fmt: skip
+OPERATORS = (COMPUTED_GRID_SAMPLE,)

@@ -1,0 +1,310 @@
+"""ComputedGridSample's points: a program is run for a stripe of points at a time, as far as it isn't the same for all.
+
+A stripe is some rows of the output, or a part of one. For it, a value of the program has a number for each point, or
+for each row if it doesn't vary along rows, or for each column if all rows are alike, or one for all. What is the same
+in all stripes of an image, or in all images, stays. sampling/computed_grid_sample.py has the program's meaning, and
+the plan that orders the values and describes them in g.sources and g.values.
+"""
+
+from collections import namedtuple
+
+import numpy as np
+
+from ..declaration.jit import APART, FUSE, jitable
+from ..kernels.elements import elements_in, integers_in, to_bfloat16, to_float16
+
+# The operations of a program, by their numbers. Those that follow are only the plan's.
+OPERATIONS = (
+    "Add", "Sub", "Mul", "Div", "Neg", "Abs", "Sqrt", "Floor", "Ceil", "Round", "Min", "Max", "Less", "LessOrEqual",
+    "Equal", "Clip", "Where", "MulAdd", "CastFloat16", "CastBFloat16",
+)  # fmt: skip
+ADD, SUB, MUL, DIV, NEG, ABS, SQRT, FLOOR, CEIL, ROUND, MIN, MAX, LESS, LESS_OR_EQUAL, EQUAL, CLIP = range(16)
+WHERE, MUL_ADD, CAST_FLOAT16, CAST_BFLOAT16, COPY, LOAD = range(16, 22)
+# a + b + c, a + b + c + d, a * b / c, a * b / c - d, where a varies along rows, the others don't; (a + b + c) / d,
+# where d does, too.
+ADD_TWO, ADD_THREE, MUL_DIV, MUL_DIV_SUB, ADD_TWO_DIV = range(22, 27)
+VECTOR, ROWS = 1, 2  # bits of a value's kind: whether it varies along rows, and whether it does from row to row
+FULL = VECTOR | ROWS  # a value with a number for each point
+SPARE = 16  # numbers after a value's, at most, which a loop over whole vectors may read and write
+LINE = 64  # bytes of the workspace before the values, which say what has been computed
+
+# The points for which a value is computed: some columns of some rows, of the output's image n and of the next. A value
+# that doesn't vary along rows needs one column only, and one that doesn't vary from row to row one row.
+Part = namedtuple("Part", "n row rows column columns")
+# The numbers of an operand; how far it is from those for one row to those for the next one, 0 if rows are alike; how
+# far it is from one to the next in a row, 0 if there is one for the whole row.
+Operand = namedtuple("Operand", "numbers pitch step")
+
+
+@jitable
+def coordinates_in(workspace, sources, g):
+    """The coordinates x, y and z of a stripe's points, each an array. For two image axes, z is unused."""
+    values, begin = elements_in(workspace, LINE, g.room, sources[0]), g.coordinates
+    return values[begin[0] :], values[begin[1] :], values[begin[2] :]
+
+
+@jitable
+def forget_values(workspace):
+    """Have the next stripe compute all values."""
+    integers_in(workspace, 0, 1)[0] = -1
+
+
+@jitable
+def stripe_of(k, g):
+    """The first point of the output's stripe k, and the one after its last. A stripe is some rows, or a part of one."""
+    if g.stripe >= g.row:
+        return k * g.stripe, min((k + 1) * g.stripe, g.points)
+    parts = (g.row + g.stripe - 1) // g.stripe
+    begin = k // parts * g.row
+    return begin + k % parts * g.stripe, begin + min((k % parts + 1) * g.stripe, g.row)
+
+
+@jitable
+def compute_values(sources, n, stripe, images, g, workspace):
+    """Compute the values for a stripe of each of `images` images from image n on, as far as they aren't there.
+
+    Returns the stripe's first point.
+    """
+    (begin, end), done = stripe_of(stripe, g), integers_in(workspace, 0, 3)
+    values = elements_in(workspace, LINE, g.room, sources[0])
+    row, column, columns = begin // g.row, begin % g.row, min(g.row, end - begin)
+    rows = images * (end - begin) // columns
+    first = g.order_count
+    if done[0] != column:
+        first = 0
+    elif done[1] != n:
+        first = g.of_image
+    elif done[2] != stripe:
+        first = g.of_stripe
+    done[0], done[1], done[2] = column, n, stripe
+    for k in range(first, g.order_count):
+        value = g.values[g.order[k]]
+        # What stays is computed for as many rows as any stripe has, but not of images that aren't there.
+        height = g.rows if k < g.of_image or (k < g.of_stripe and g.images == 1) else rows
+        if value.operation == LOAD:
+            load_values(sources, g.sources[g.order[k]], value, Part(n, row, height, column, columns), g, values)
+        else:
+            run_step(value, height, columns, g, values)
+    return begin
+
+
+@jitable
+def load_values(sources, source, value, part, g, values):
+    """Load the numbers of a value that is a source."""
+    numbers, pitches, result = sources[source.input], source.pitches, values[value.place :]
+    along_w, columns = pitches[g.axes], part.columns if value.kind & VECTOR else 1
+    at = source.first + part.n * pitches[0] + part.column * along_w
+    if not value.kind & ROWS:
+        copy_row(numbers[at:], along_w, result[:columns])
+        return
+    height, depth, along_d, along_h = g.output[g.axes - 2], 1, 0, pitches[g.axes - 1]
+    if g.axes == 3:
+        depth, along_d = g.output[0], pitches[1]
+    h, d = part.row % height, part.row // height % depth
+    at += part.row // (height * depth) * pitches[0] + d * along_d + h * along_h
+    for r in range(part.rows):
+        if columns == 1:
+            result[r] = numbers[at]
+        else:
+            copy_row(numbers[at:], along_w, result[r * columns :][:columns])
+        at, h = at + along_h, h + 1
+        if h == height:
+            at, h, d = at + along_d - height * along_h, 0, d + 1
+            if d == depth:
+                at, d = at + pitches[0] - depth * along_d, 0
+
+
+@jitable(**APART)
+def copy_row(source, stride, row):
+    """row[b] = source[b * stride], by a loop for each kind of stride: LLVM vectorizes each by itself."""
+    for b in range(row.size if stride == 0 else 0):
+        row[b] = source[0]
+    for b in range(row.size if stride == 1 else 0):
+        row[b] = source[b]
+    for b in range(row.size if stride > 1 else 0):
+        row[b] = source[b * stride]
+
+
+@jitable
+def run_step(value, rows, columns, g, values):
+    """Compute a value by its operation.
+
+    A result that doesn't vary along rows is one row, of a number for each row, or of one.
+    """
+    operation, result = value.operation, values[value.place :]
+    if not value.kind & VECTOR:
+        columns = rows if value.kind & ROWS else 1
+    if value.kind != FULL:
+        rows = 1
+    a, b = operand(value, 0, columns, g, values), operand(value, 1, columns, g, values)
+    if operation <= DIV:
+        if a.pitch == b.pitch == columns and a.step == b.step:
+            rows, columns = 1, rows * columns
+        combine(operation, a, b, rows, columns, whole(columns) if value.kind & VECTOR else columns, result)
+        return
+    c = operand(value, 2, columns, g, values)
+    if operation >= ADD_TWO:
+        d = operand(value, 3, columns, g, values)
+        calculate_joined(operation, a, b, c, d, rows, columns, whole(columns), result)
+        return
+    for r in range(rows):
+        calculate(operation, row_of(a, r), row_of(b, r), row_of(c, r), result[r * columns :][:columns])
+
+
+@jitable
+def operand(value, k, columns, g, values):
+    """The operand k of a value whose rows have so many columns."""
+    other = g.values[value.operands[k]]
+    numbers, varies, step = values[other.place :], other.kind & ROWS, other.kind & VECTOR
+    if not value.kind & VECTOR:
+        return Operand(numbers, 0, 1 if varies else 0)
+    if not varies:
+        return Operand(numbers, 0, step)
+    return Operand(numbers, columns if step else 1, step)
+
+
+@jitable
+def row_of(operand, r):
+    """An operand's numbers for row r and those that follow."""
+    return Operand(operand.numbers[r * operand.pitch :], operand.pitch, operand.step)
+
+
+@jitable
+def whole(columns):
+    """The numbers of as many whole vectors as a row begins: loops over these are twice as fast.
+
+    What is written past the row's end is the next row's, and follows, or nobody's.
+    """
+    return (columns + SPARE - 1) // SPARE * SPARE
+
+
+@jitable(**APART)
+def combine(operation, a, b, rows, columns, count, result):
+    """Add, subtract, multiply or divide rows, or rows and a number for each, if its step is 0.
+
+    count: of numbers that are computed of a row: `columns`, or more
+    """
+    for r in range(rows):
+        x, y, z = a.numbers[r * a.pitch :], b.numbers[r * b.pitch :], result[r * columns :]
+        u, v = x[0], y[0]
+        if a.step == b.step:  # 0 for single numbers
+            for k in range(count if operation == ADD else 0):
+                z[k] = x[k] + y[k]
+            for k in range(count if operation == SUB else 0):
+                z[k] = x[k] - y[k]
+            for k in range(count if operation == MUL else 0):
+                z[k] = x[k] * y[k]
+            for k in range(count if operation == DIV else 0):
+                z[k] = x[k] / y[k]
+        elif b.step == 0:
+            for k in range(count if operation == ADD else 0):
+                z[k] = x[k] + v
+            for k in range(count if operation == SUB else 0):
+                z[k] = x[k] - v
+            for k in range(count if operation == MUL else 0):
+                z[k] = x[k] * v
+            for k in range(count if operation == DIV else 0):
+                z[k] = x[k] / v
+        else:
+            for k in range(count if operation == ADD else 0):
+                z[k] = u + y[k]
+            for k in range(count if operation == SUB else 0):
+                z[k] = u - y[k]
+            for k in range(count if operation == MUL else 0):
+                z[k] = u * y[k]
+            for k in range(count if operation == DIV else 0):
+                z[k] = u / y[k]
+
+
+@jitable(**APART)
+def calculate_joined(operation, a, b, c, d, rows, columns, count, result):
+    """Compute one of the plan's operations that are several in one; `count` as in `combine`."""
+    for r in range(rows):
+        # Without signs: a negative index would count from the end, and rows may be as short as a vector.
+        x, y, z = np.uintp(r * a.pitch), np.uintp(r * d.pitch), np.uintp(r * columns)
+        u, v, w = b.numbers[np.uintp(r * b.pitch)], c.numbers[np.uintp(r * c.pitch)], d.numbers[y]
+        for k in range(np.uintp(count if operation == ADD_TWO else 0)):
+            result[z + k] = a.numbers[x + k] + u + v
+        for k in range(np.uintp(count if operation == ADD_THREE else 0)):
+            result[z + k] = a.numbers[x + k] + u + v + w
+        for k in range(np.uintp(count if operation == MUL_DIV else 0)):
+            result[z + k] = a.numbers[x + k] * u / v
+        for k in range(np.uintp(count if operation == MUL_DIV_SUB else 0)):
+            result[z + k] = a.numbers[x + k] * u / v - w
+        for k in range(np.uintp(count if operation == ADD_TWO_DIV else 0)):
+            result[z + k] = (a.numbers[x + k] + u + v) / d.numbers[y + k]
+
+
+@jitable
+def calculate(operation, a, b, c, result):
+    """Compute a row of one of the other operations."""
+    if operation >= CAST_FLOAT16 and operation <= CAST_BFLOAT16:
+        cast(operation, a.numbers, a.step, result)
+    elif operation == COPY:
+        copy_row(a.numbers, a.step, result)
+    elif operation < MIN:
+        change(operation, a.numbers, a.step, result)
+    elif operation < CLIP:
+        compare(operation, a.numbers, a.step, b.numbers, b.step, result)
+    elif operation == MUL_ADD:
+        multiply_and_add(a, b, c, result)
+    else:
+        choose(operation, a, b, c, result)
+
+
+@jitable(**APART)
+def change(operation, a, step, result):
+    for k in range(result.size if operation == NEG else 0):
+        result[k] = -a[k * step]
+    for k in range(result.size if operation == ABS else 0):
+        result[k] = abs(a[k * step])
+    for k in range(result.size if operation == SQRT else 0):
+        result[k] = np.sqrt(a[k * step])
+    for k in range(result.size if operation == FLOOR else 0):
+        result[k] = np.floor(a[k * step])
+    for k in range(result.size if operation == CEIL else 0):
+        result[k] = np.ceil(a[k * step])
+    for k in range(result.size if operation == ROUND else 0):
+        result[k] = np.rint(a[k * step])
+
+
+@jitable(**APART)
+def compare(operation, a, i, b, j, result):
+    """Of equal numbers Min and Max take the second, which matters of 0 and -0; NaN they keep, whichever it is."""
+    yes, no = result.dtype.type(1), result.dtype.type(0)
+    for k in range(result.size if operation == MIN else 0):
+        result[k] = a[k * i] if a[k * i] < b[k * j] or a[k * i] != a[k * i] else b[k * j]
+    for k in range(result.size if operation == MAX else 0):
+        result[k] = a[k * i] if a[k * i] > b[k * j] or a[k * i] != a[k * i] else b[k * j]
+    for k in range(result.size if operation == LESS else 0):
+        result[k] = yes if a[k * i] < b[k * j] else no
+    for k in range(result.size if operation == LESS_OR_EQUAL else 0):
+        result[k] = yes if a[k * i] <= b[k * j] else no
+    for k in range(result.size if operation == EQUAL else 0):
+        result[k] = yes if a[k * i] == b[k * j] else no
+
+
+@jitable(**APART)
+def choose(operation, a, b, c, result):
+    (x, _, i), (y, _, j), (z, _, l) = a, b, c
+    for k in range(result.size if operation == CLIP else 0):
+        v = y[k * j] if x[k * i] < y[k * j] else x[k * i]
+        result[k] = z[k * l] if v > z[k * l] else v
+    for k in range(result.size if operation == WHERE else 0):
+        result[k] = y[k * j] if x[k * i] != 0 else z[k * l]
+
+
+@jitable(**APART, **FUSE)
+def multiply_and_add(a, b, c, result):
+    """a * b + c, rounded once on a CPU that can do so."""
+    for k in range(result.size):
+        result[k] = a.numbers[k * a.step] * b.numbers[k * b.step] + c.numbers[k * c.step]
+
+
+@jitable(**APART)
+def cast(operation, a, step, result):
+    """Round to 16 bits."""
+    for k in range(result.size if operation == CAST_FLOAT16 else 0):
+        result[k] = to_float16(np.float32(a[k * step]))
+    for k in range(result.size if operation == CAST_BFLOAT16 else 0):
+        result[k] = to_bfloat16(np.float32(a[k * step]))

@@ -1,0 +1,59 @@
+"""The points at which GridSample reads: those of a grid, or points that are computed a block at a time.
+
+Points are a tuple, whose length tells compiled code which these are: (grid,), with all coordinates of a point one after
+the other, or (x, y, z), with an array for each coordinate. For two image axes, z is unused.
+"""
+
+import numpy as np
+
+from ..declaration.jit import jitable
+from ..kernels.elements import load
+from ..kernels.vectors import prefetch_run
+from .computed_points import compute_values, forget_values
+
+BLOCK = 512  # points that are handled at a time, at most
+
+
+@jitable
+def begin_points(sources, workspace):
+    """Prepare for a tile's first points. `sources` is a tuple: ComputedGridSample's, or empty if there is a grid."""
+    if len(sources) > 0:
+        forget_values(workspace)
+
+
+@jitable
+def provide_points(sources, n, stripe, first, images, g, workspace):
+    """Provide points from `first` on, of each of `images` images from n on; returns the position of the first one.
+
+    With sources, the points of the whole stripe are computed.
+    """
+    if len(sources) == 0:
+        return n * g.points + first
+    return first - compute_values(sources, n, stripe, images, g, workspace)
+
+
+@jitable
+def load_point(points, b, axes):
+    """The coordinates x, y and z of point b; for two image axes, z is any number. `axes` has a member for each axis."""
+    # Without signs: a negative index would count from the end, so that LLVM would have to compare.
+    if len(points) == 1:
+        k = b * len(axes)
+        x, y, z = np.uintp(k), np.uintp(k + 1), np.uintp(k + len(axes) - 1)
+        return load(points[0], x), load(points[0], y), load(points[0], z)
+    k = np.uintp(b)
+    return load(points[0], k), load(points[1], k), load(points[2], k)
+
+
+@jitable
+def load_coordinate(points, b, i, axes):
+    """Coordinate i of point b, of so many."""
+    if len(points) == 1:
+        return load(points[0], b * axes + i)
+    return load(points[i], b)
+
+
+@jitable
+def prefetch_points(points, b, count, g):
+    """Have the CPU load the coordinates of points of a grid that come a block after point b and those that follow."""
+    if len(points) == 1:
+        prefetch_run(points[0], (b + BLOCK) * g.axes, count * g.axes)

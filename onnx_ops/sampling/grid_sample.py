@@ -1,0 +1,348 @@
+"""GridSample: reads an image at the points of a grid (PyTorch's `grid_sample`), for 2 or 3 image axes.
+
+    y[n, c, o] = sum over taps t of  prod_i weight_i[t_i] * x[n, c, tap_1[t_1], ..., tap_d[t_d]]
+
+n: batch, c: channel, o: output pixel, i: image axis. For each i, the grid's value g (the last axis of the grid lists
+the image axes backwards: x, y) becomes the pixel coordinate
+
+    p = (g + 1) / 2 * (size - 1)  if align_corners,  else  ((g + 1) * size - 1) / 2
+
+computed in float32 (float64 for a float64 grid), step by step. Then, by mode,
+
+    nearest   the tap round(p), ties to even
+    linear    the taps floor(p) + (0, 1), weights 1 - f and f with f = p - floor(p)
+    cubic     the taps floor(p) + (-1, 0, 1, 2), weights of the cubic convolution with A = -0.75
+
+and, by padding_mode, for points outside of the image: `zeros` leaves taps outside out; `border` moves p (under cubic:
+each tap) to the border; `reflection` mirrors it there: at the centres of the border pixels if align_corners, else at
+their outer edges. A coordinate that is NaN, or under reflection infinite, has no taps: y is 0.
+
+In ai.onnx a kernel can't learn the version of its node, so it accepts the modes' names of all versions, and 3 image
+axes. Images of integers, booleans, strings and complex numbers can be read with mode nearest only.
+
+grid_sampler of the domains mmcv and mmdeploy is the same with two image axes. It numbers modes (0 linear, 1 nearest,
+2 cubic) and padding modes (0 zeros, 1 border, 2 reflection).
+
+Sources: ONNX operator specification, GridSample-16, -20 and -22; onnxruntime's operator documentation, com.microsoft
+GridSample-1; PyTorch's grid_sample.
+"""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+
+from ..declaration import dtypes
+from ..declaration.attributes import Attribute
+from ..declaration.errors import require
+from ..declaration.jit import jitable
+from ..declaration.limits import ELEMENTS, UNKNOWN
+from ..declaration.operator import Input, Kernel, Operator, Output, Plan
+from . import grid_sample_kernels as kernels
+from .taps import indexed_images
+
+NEAREST, LINEAR, CUBIC = range(3)
+TAPS = (0, 2, 4)
+MODES = ("nearest", "bilinear", "bicubic")
+NEWER_MODES = (*MODES, "linear", "cubic")
+NAMES = (("nearest",), ("bilinear", "linear"), ("bicubic", "cubic"))  # of each mode
+PADDING_MODES = ("zeros", "border", "reflection")  # in the order of sampling/coordinates.py
+WORK = 2**13  # outputs that a tile computes, in about 10 us
+FEW_CHANNELS = 8  # an image that has fewer gains less by long spans, and more by many units of work
+SMALL, LARGE = 2**10, 2**19  # pixels from which on an image, and one of few channels, has spans of more than a block
+FEW_UNITS, MANY_UNITS = 8, 128  # units of work for which long spans leave enough points; the latter with few channels
+ROOM = 2**21  # bytes of a tile's workspace that long spans may take
+PART = 32  # channels are cut into parts, which have at least so many, if there are fewer units than FEW_UNITS
+GEOMETRY = {
+    "batch": None, "channels": None, "axes": None, "points": None, "images": None, "units": None, "row": None,
+    "stripe": None, "stripes": None, "span": None, "parts": None, "part": None, "image": 3, "output": 3,
+    "padding_mode": None, "align_corners": None, "pixels": None, "of_points": None,
+}  # fmt: skip
+
+
+@jitable
+def mode_of(attributes):
+    """Return NEAREST, LINEAR or CUBIC. The newer names of modes are the same as the older ones."""
+    return attributes.mode if attributes.mode <= CUBIC else attributes.mode - CUBIC
+
+
+@jitable
+def shape(attributes, inputs, outputs):
+    (x, grid), (y,) = inputs, outputs
+    if max(len(x), len(grid)) < 3 or 0 < len(x) < 3 or 0 < len(grid) < 3:
+        return UNKNOWN
+    rank = len(grid) if len(grid) > 0 else len(x)
+    y[0] = y[1] = UNKNOWN
+    for i in range(2, rank):
+        y[i] = grid[i - 1] if len(grid) > 0 else UNKNOWN
+    if len(x) > 0:
+        y[0], y[1] = x[0], x[1]
+    if y[0] == UNKNOWN and len(grid) > 0:
+        y[0] = grid[0]
+    return rank
+
+
+@jitable
+def check_shapes(x, grid):
+    axes = len(x) - 2
+    require(2 <= axes <= 3, "shape of {X}", x, "must have rank 4 or 5: [N, C, H, W] or [N, C, D, H, W]")
+    if axes == 2:
+        require(len(grid) == 4, "shape of {Grid}", grid, "must have rank 4: [N, H_out, W_out, 2]")
+    else:
+        require(len(grid) == 5, "shape of {Grid}", grid, "must have rank 5: [N, D_out, H_out, W_out, 3]")
+    require(grid[0] == x[0], "shape of {Grid}", grid, "axis 0 must be the batch size N of {X},", x[0])
+    require(grid[axes + 1] == axes, "shape of {Grid}", grid, "the last axis must be the number of image axes,", axes)
+
+
+@jitable
+def plan(attributes, inputs, outputs, g):
+    check_shapes(inputs[0], inputs[1])
+    plan_samples(attributes, mode_of(attributes), inputs[0], outputs[0], g)
+
+
+@jitable
+def plan_microsoft(attributes, inputs, outputs, g):
+    require(len(inputs[0]) == 4, "shape of {X}", inputs[0], "must have rank 4: [N, C, H, W]")
+    plan(attributes, inputs, outputs, g)
+
+
+@jitable
+def plan_mmcv(attributes, inputs, outputs, g):
+    x, mode = inputs[0], attributes.interpolation_mode
+    require(len(x) == 4, "shape of {X}", x, "must have rank 4: [N, C, H, W]")
+    check_shapes(x, inputs[1])
+    plan_samples(attributes, CUBIC if mode == 2 else LINEAR - mode, x, outputs[0], g)
+
+
+@jitable
+def plan_samples(attributes, mode, x, y, g):
+    """Plan for images of shape `x` and an output of shape `y`, and for mode NEAREST, LINEAR or CUBIC.
+
+    Points that lie in a column are planned as a row. Returns the number of axes that came first by that.
+    """
+    axes, points = len(x) - 2, 1
+    for i in range(axes):
+        require(x[2 + i] >= 1, "shape of {X}", x, "image axes must not be empty; is axis", 2 + i)
+        g.image[i] = x[2 + i]
+        g.output[i] = y[2 + i]
+        fits = y[2 + i] <= ELEMENTS // max(points, 1)
+        require(fits, "shape of the output", y[: axes + 2], "must have at most 2**58 elements")
+        points *= y[2 + i]
+    fits = max(x[0], 1) <= ELEMENTS // max(points, 1) // max(x[1], 1)  # a product of these may overflow
+    require(fits, "shape of the output", y[: axes + 2], "must have at most 2**58 elements")
+    g.batch, g.channels, g.axes, g.points = x[0], x[1], axes, points
+    g.padding_mode, g.align_corners, g.pixels = attributes.padding_mode, attributes.align_corners, 0
+    # A unit of work has several images if they are small, as far as 32 bits hold the indices of their pixels.
+    g.images = max(1, min(kernels.BLOCK // max(points, 1), indexed_images(g) // max(x[1], 1)))
+    g.span = span_of(g, TAPS[mode])
+    g.row, g.stripe, g.of_points = points, g.span, 0  # there is one row of blocks
+    g.workspace = kernels.workspace_size(axes, TAPS[mode], g.span)
+    cut_tiles(g)
+    turned = 0
+    while g.output[axes - 1] == 1 and turned < axes - 1:
+        for i in range(axes - 1, 0, -1):
+            g.output[i] = g.output[i - 1]
+        g.output[0] = 1
+        turned += 1
+    return turned
+
+
+@jitable
+def span_of(g, taps):
+    """How many points a unit of work has, which it reads channel by channel if they are scattered.
+
+    The more these are, the more of them read what the caches still have of a channel, but places take room there, too.
+    """
+    pixels, span = 1, kernels.BLOCK
+    for i in range(g.axes):
+        pixels *= min(g.image[i], LARGE)
+    if g.channels > 1 and g.images == 1 and pixels >= (LARGE if g.channels < FEW_CHANNELS else SMALL):
+        # There is work for many threads where few channels gain little by long spans, for some where more channels gain
+        # much, by the parts of channels, too, that `cut_tiles` makes.
+        units = MANY_UNITS if g.channels < FEW_CHANNELS else FEW_UNITS
+        most = min(kernels.MOST, g.points, g.batch * g.points * max(1, g.channels // PART) // units)
+        while span < most and kernels.workspace_size(g.axes, taps, 2 * span) <= ROOM:
+            span *= 2
+    return span
+
+
+@jitable
+def cut_tiles(g):
+    """Cut the work into units: some images, or a stripe of one, or of these some channels. Tiles have some units."""
+    g.stripes = (g.points + g.stripe - 1) // g.stripe
+    if g.stripe < g.row:
+        g.stripes = g.points // g.row * ((g.row + g.stripe - 1) // g.stripe)
+    g.units, g.parts, g.part = 0, 1, g.channels
+    if g.channels > 0 and g.points > 0:
+        g.units = (g.batch + g.images - 1) // g.images * (g.stripes if g.images == 1 else 1)
+    if g.units > 0 and g.images == 1:
+        while g.units * g.parts < FEW_UNITS and g.channels >= 2 * PART * g.parts:
+            g.parts *= 2
+        together = kernels.channels_at_once(2) * g.parts
+        g.part = (g.channels + together - 1) // together * kernels.channels_at_once(2)
+        g.parts = (g.channels + g.part - 1) // g.part
+        g.units *= g.parts
+    g.tiles = min(64, g.units, g.batch * g.points * (g.channels + 2) // WORK + 1)
+
+
+def reference(x, grid, *, mode, padding_mode, align_corners, pixels=0):
+    """The formula, tap by tap: coordinates step by step in their own dtype, weights and sums in float64."""
+    mode = next(k for k, names in enumerate(NAMES) if mode in names)
+    dtype = np.float64 if grid.dtype == np.float64 else np.float32
+    image = x.shape[2:]
+    taps = []  # for each image axis, [(index, whether the tap exists, weight), ...]
+    with np.errstate(invalid="ignore", over="ignore"):
+        for size, g in zip(image, np.moveaxis(grid, -1, 0)[::-1], strict=True):
+            p = g.astype(dtype) + 1 - 1 if pixels else unnormalize(g.astype(dtype), dtype(size), align_corners)
+            if mode != CUBIC:
+                p = pad(p, size, padding_mode, align_corners)
+            elif padding_mode == "reflection":
+                p = np.fmod(p, dtype(max(1, 2 * (size - align_corners))))  # exact; the mirror image repeats
+            p = np.where(np.isnan(p), p, np.clip(p, -2 * size - 4, 2 * size + 4))
+            first = np.rint(p) if mode == NEAREST else np.floor(p)
+            f = (p - first).astype(np.float64)
+            exists = ~np.isnan(p)
+            first = np.where(exists, first, 0).astype(np.int64)
+            taps.append([])
+            for offset, weight in WEIGHTS[mode](f):
+                index = first + offset
+                if mode == CUBIC:
+                    index = pad_index(index, size, padding_mode, align_corners)
+                inside = exists & (index >= 0) & (index < size)
+                taps[-1].append((np.where(inside, index, 0), inside, weight))
+        x = dtypes.widest(x)
+        total = np.full((*x.shape[:2], *grid.shape[1:-1]), dtypes.zero(x), x.dtype)
+        batch = np.arange(len(x)).reshape(-1, *[1] * len(image))
+        for combination in itertools.product(*taps):
+            indices, inside, weights = zip(*combination, strict=True)
+            values = np.moveaxis(x[(batch, slice(None), *indices)], -1, 1)  # [N, C, *output image]
+            inside, weight = (np.expand_dims(v, 1) for v in (np.logical_and.reduce(inside), np.prod(weights, axis=0)))
+            values = values if mode == NEAREST else values * weight
+            total = total + np.where(inside, values, dtypes.zero(x)).astype(x.dtype)
+    return total
+
+
+def unnormalize(g, size, align_corners):
+    """The pixel coordinate for a grid's value in [-1, 1]."""
+    return (g + 1) / 2 * (size - 1) if align_corners else ((g + 1) * size - 1) / 2
+
+
+def pad(p, size, padding_mode, align_corners):
+    """Move a coordinate into the image, as the padding mode says."""
+    if padding_mode == "zeros":
+        return p
+    if padding_mode == "reflection":
+        low, span = (0, size - 1) if align_corners else (-0.5, size)
+        low, span = p.dtype.type(low), p.dtype.type(span)
+        p = np.fmod(abs(p - low), 2 * span) if span else p * 0
+        p = np.where(p > span, 2 * span - p, p) + low
+    return np.clip(p, 0, size - 1)
+
+
+def pad_index(i, size, padding_mode, align_corners):
+    """Move the index of a tap of cubic into the image, as the padding mode says."""
+    if padding_mode == "border":
+        return np.clip(i, 0, size - 1)
+    if padding_mode == "reflection":
+        i = i % max(1, 2 * (size - align_corners))
+        return np.where(i < size, i, 2 * size - 1 - align_corners - i)
+    return i
+
+
+def cubic_weights(f):
+    """(offset of a tap, its weight) for each of the four taps, for the fraction f of a coordinate."""
+    a = -0.75
+
+    def inner(d):
+        return ((a + 2) * d - (a + 3)) * d * d + 1
+
+    def outer(d):
+        return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+
+    return (-1, outer(f + 1)), (0, inner(f)), (1, inner(1 - f)), (2, outer(2 - f))
+
+
+# {mode: function from the fraction to (offset of a tap, its weight), ...}
+WEIGHTS = {
+    NEAREST: lambda f: ((0, np.ones_like(f)),),
+    LINEAR: lambda f: ((0, 1 - f), (1, f)),
+    CUBIC: cubic_weights,
+}
+
+
+def gradient(grad_output, X, Grid, mode, padding_mode, align_corners):  # noqa: N803  the inputs' names
+    """PyTorch's own gradient, which knows neither cubic volumes nor a grid of another type than the image's."""
+    import torch
+
+    mode = next(k for k, names in enumerate(NAMES) if mode in names)
+    require(mode != CUBIC or X.dim() == 4, "rank of {X}", X.dim(), "must be 4 for a gradient with mode bicubic")
+    aten = torch.ops.aten
+    backward = aten.grid_sampler_2d_backward if X.dim() == 4 else aten.grid_sampler_3d_backward
+    # PyTorch's numbers of the modes: bilinear is 0, nearest 1, bicubic 2.
+    settings = (1, 0, 2)[mode], PADDING_MODES.index(padding_mode), align_corners, [True, True]
+    of_x, of_grid = backward(grad_output, X, Grid.to(X.dtype), *settings)
+    return of_x, of_grid.to(Grid.dtype)
+
+
+ONNX = Operator(
+    domain="",
+    name="GridSample",
+    versions=(16, 20, 22),
+    ranks=(4, 5),
+    inputs=(Input("X", "T1"), Input("Grid", "T2")),
+    outputs=(Output("output", "T1"),),
+    types={"T1": dtypes.ALL, "T2": dtypes.FLOATS},
+    attributes=(
+        Attribute("mode", "string", "bilinear", choices=NEWER_MODES),
+        Attribute("padding_mode", "string", "zeros", choices=PADDING_MODES),
+        Attribute("align_corners", "int", 0, bounds=(0, 1)),
+    ),
+    plan=Plan(shape, plan, GEOMETRY),
+    kernels=(
+        Kernel(kernels.nearest, {"mode": NAMES[NEAREST]}, sees_bits=True),
+        Kernel(kernels.linear, {"mode": NAMES[LINEAR]}, types={"T1": dtypes.FLOATS}, unless="mode is nearest"),
+        Kernel(kernels.cubic, {"mode": NAMES[CUBIC]}, types={"T1": dtypes.FLOATS}, unless="mode is nearest"),
+    ),
+    reference=reference,
+    gradient=gradient,
+)  # fmt: skip
+MICROSOFT = replace(
+    ONNX,
+    domain="com.microsoft",
+    versions=(1,),
+    ranks=(4,),
+    types={"T1": dtypes.FLOATS, "T2": dtypes.FLOATS},
+    attributes=(replace(ONNX.attributes[0], choices=MODES), *ONNX.attributes[1:]),
+    plan=Plan(shape, plan_microsoft, GEOMETRY),
+)
+INTERPOLATION_MODES = ("bilinear", "nearest", "bicubic")  # as PyTorch, mmcv and mmdeploy number them
+
+
+def reference_mmcv(input, grid, *, interpolation_mode, padding_mode, align_corners):
+    mode, padding_mode = INTERPOLATION_MODES[interpolation_mode], PADDING_MODES[padding_mode]
+    return reference(input, grid, mode=mode, padding_mode=padding_mode, align_corners=align_corners)
+
+
+MMCV = Operator(
+    domain="mmcv",
+    name="grid_sampler",
+    versions=(1,),
+    ranks=(4,),
+    inputs=(Input("input", "T"), Input("grid", "T")),
+    outputs=(Output("output", "T"),),
+    types={"T": ("float16", "float32", "float64")},
+    attributes=(
+        Attribute("interpolation_mode", "int", required=True, bounds=(0, 2)),
+        Attribute("padding_mode", "int", required=True, bounds=(0, 2)),
+        Attribute("align_corners", "int", required=True, bounds=(0, 1)),
+    ),
+    terms={"X": "input", "Grid": "grid"},
+    plan=Plan(shape, plan_mmcv, GEOMETRY),
+    kernels=(
+        Kernel(kernels.nearest, {"interpolation_mode": (1,)}),
+        Kernel(kernels.linear, {"interpolation_mode": (0,)}),
+        Kernel(kernels.cubic, {"interpolation_mode": (2,)}),
+    ),
+    reference=reference_mmcv,
+)  # fmt: skip
+OPERATORS = (ONNX, MICROSOFT, MMCV, replace(MMCV, domain="mmdeploy"))

@@ -1,0 +1,364 @@
+"""GridSample over blocks of BLOCK output pixels: places and weights once per block, by which every channel then reads.
+
+A block is part of one image's points, or all points of several small images. Interpolation reads, for each point, a
+square of neighbours from the pixel `base` on, all of which exist: what a tap outside of the image stands for is a
+matter of weights alone, which are zero, or added to those of the pixels inside. In place of rows that the image hasn't,
+its last one is read again, with weights 0. Only where that fails, beside infinities and NaN, points are read again tap
+by tap, and all points of images that are too large for 32-bit indices.
+
+A unit of work has a span of points, and some or all channels. Its blocks are read one after the other, each from all
+channels. But if the first one's points are scattered over the image, those of the next one read the same parts again:
+then the places of all blocks are kept, and all of them are read from a channel, or from three, before the next ones.
+Linear reads three channels in one loop, unless points jump about: then what three need leaves the caches too early.
+"""
+
+import numpy as np
+
+from ..declaration.jit import APART, jitable, known
+from ..kernels.elements import elements_in, indices_in, integers_in, is_wide, load, store, sums, sums_in, zero
+from ..kernels.vectors import MOST_LANES, blend, prefetch, take
+from .computed_points import stripe_of
+from .coordinates import ZEROS, coordinate_of, pad_index
+from .grid_points import BLOCK, begin_points, provide_points
+from .taps import axes_of, cubic_weights, image_size, indexed_images, nearest_pixel, place, place_nearest, reading_of
+
+LINEAR, CUBIC = (0, 1), (-1, 0, 1, 2)  # their taps, from the floor of a coordinate
+ONE, THREE = known(1), known(3)  # channels that linear reads in one loop: more of their loads are on the way at a time
+SAMPLED, FAR = 32, 32  # of so many points of a block one is looked at; part of the image that is far
+MOST = 2**15  # points whose places are kept, at most
+CACHE = 2**20  # bytes
+COPIED = 64  # pixels that the rows of an image span, at most, whose last row ends before a vector of its pixels does
+ALONG, ACROSS = 16, 4  # of so many points one's pixels are prefetched; along a row, 64 bytes have those of 16
+
+
+@jitable
+def workspace_size(axes, taps, span):
+    """Bytes that a tile needs: for the arrays of `interpolate` and `tap_by_tap`, or of `copy_nearest`, which has no
+    taps."""
+    of_point = axes * taps + (taps * taps if axes == 3 else 0)
+    of_tile = (axes + channels_at_once(taps)) * BLOCK + COPIED + 2 * 3 * taps + 2 * taps**3
+    return (4 + 8 * of_point) * span + 8 * of_tile
+
+
+@jitable
+def channels_at_once(taps):
+    """How many channels are read in one loop, if there are as many. Cubic becomes slower by it."""
+    return len(THREE) if taps == len(LINEAR) else len(ONE)
+
+
+@jitable
+def nearest(x, grid, g, tile, workspace, out):
+    copy_nearest(x, (), (grid,), g, tile, workspace, out)
+
+
+@jitable
+def linear(x, grid, g, tile, workspace, out):
+    interpolate(x, (), (grid,), g, LINEAR, tile, workspace, out)
+
+
+@jitable
+def cubic(x, grid, g, tile, workspace, out):
+    interpolate(x, (), (grid,), g, CUBIC, tile, workspace, out)
+
+
+@jitable
+def copy_nearest(x, sources, points, g, tile, workspace, out):
+    """`sources` and `points`: see grid_points.py."""
+    pixels, indexed, prefetches = image_size(g), indexed_images(g) > 0, is_large(x)
+    zyx = axes_of(g, False, zero(points[0]))
+    base = indices_in(workspace, g.of_points, g.span)
+    begin_points(sources, workspace)
+    for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
+        n, stripe, first, images, end, channel, last_channel = part(g, unit)
+        span = BLOCK
+        while first < end:
+            count = min(span, end - first)
+            at, outside = provide_points(sources, n, stripe, first, images, g, workspace), 0
+            if indexed:
+                outside = place_nearest(points, at, images * count, g, zyx, base)
+                if span < min(g.span, end - first) and is_scattered(base[:count], pixels):
+                    span = g.span
+                    continue
+                shift_images(base, images, count, g.channels * pixels)
+            for c in range(channel, last_channel):
+                source = x[(n * g.channels + c) * pixels :]
+                for m in range(images):
+                    target = out[((n + m) * g.channels + c) * g.points + first :][:count]
+                    pixel = base[m * count :][:count]
+                    if not indexed:
+                        for b in range(count):
+                            k = nearest_pixel(points, at + m * count + b, g)
+                            store(target, b, load(source, k) if k >= 0 else zero(out))
+                    else:
+                        if prefetches:
+                            prefetch(source, pixel, 0, ALONG)
+                        take(source, pixel, outside, target)
+            first += count
+
+
+@jitable
+def is_scattered(base, pixels):
+    """Whether a block's points read from a large part of the image, so that those that follow read there again."""
+    low = high = base[0]
+    for b in range(base.size):
+        low, high = min(low, base[b]), max(high, base[b])
+    return np.int64(high) - np.int64(low) > pixels // 2
+
+
+@jitable
+def jumps(base, pixels):
+    """Whether most points of a block read far from those before them, by some that are looked at."""
+    far, sampled = 0, 0
+    for b in range(0, base.size - 1, SAMPLED):
+        far += 1 if abs(distance(base, b, b + 1)) > pixels // FAR else 0
+        sampled += 1
+    return 2 * far > sampled
+
+
+@jitable
+def is_large(x):
+    """Whether a tensor is too large for a second-level cache, so that prefetching may help."""
+    return x.nbytes > CACHE
+
+
+@jitable
+def distance_ahead(base, first, g):
+    """How far the next block's pixels are from those of this one, which begins with the output's point `first`; or 0.
+
+    It is known of blocks that lie in one row, or whose rows are whole, if their points move on smoothly. It is of use
+    where they cross the image's rows, as in a rotation: too many lines of the cache to be loaded while they are read.
+    """
+    row, width = g.output[g.axes - 1], g.image[g.axes - 1]
+    half = min(row, BLOCK) // 2
+    if g.images > 1 or base.size < BLOCK or half == 0 or (row > BLOCK and first % row > row - BLOCK):
+        return 0
+    is_smooth = abs(distance(base, 0, 1)) <= 2 * width and abs(distance(base, half - 1, half)) <= 2 * width
+    if not is_smooth or abs(distance(base, 0, half)) <= half * width // ALONG:
+        return 0
+    ahead = distance(base, 0, min(BLOCK % row, BLOCK - 1))
+    if row < BLOCK:
+        ahead += BLOCK // row * distance(base, 0, row)
+    return ahead
+
+
+@jitable
+def distance(base, a, b):
+    return np.int64(base[b]) - np.int64(base[a])
+
+
+@jitable
+def prefetch_channels(source, pixels, together, base, offset, ahead):
+    """Prefetch `offset` pixels from each of `base` on in so many channels, or `ahead` of there for the next block."""
+    for k in range(together):
+        prefetch(source[k * pixels + offset :], base, ahead, ALONG if ahead == 0 else ACROSS)
+
+
+@jitable
+def shift_images(base, images, count, pitch):
+    """Offsets of `count` points in each of several images, `pitch` elements apart: from the first image; -1 stays."""
+    for m in range(1, images):
+        of_image, shift = base[m * count : (m + 1) * count], np.int32(m * pitch)
+        for b in range(of_image.size):
+            of_image[b] = np.int32(of_image[b] + shift) if of_image[b] >= 0 else np.int32(-1)
+
+
+@jitable
+def interpolate(x, sources, points, g, offsets, tile, workspace, out):
+    """`offsets`: of an axis' taps from the coordinate's floor. How many there are is known when this is compiled."""
+    pixels, taps, fits = image_size(g), len(offsets), indexed_images(g) > 0
+    reading = order, _, rows, _ = reading_of(g, taps)
+    most = channels_at_once(taps) if fits else 1
+    blocks, begin = g.span // BLOCK, g.of_points
+    base = indices_in(workspace, begin, (blocks, BLOCK))
+    begin += base.nbytes
+    weight = sums_in(workspace, begin, (blocks, g.axes, taps, BLOCK), out)
+    begin += weight.nbytes
+    row_weight = sums_in(workspace, begin, (blocks, taps if g.axes == 3 else 0, taps, BLOCK), out)
+    begin += row_weight.nbytes
+    p = sums_in(workspace, begin, (g.axes if taps == 4 else 0, BLOCK), points[0])
+    begin += p.nbytes
+    values = sums_in(workspace, begin, channels_at_once(taps) * BLOCK, out)
+    begin += values.nbytes
+    copied = elements_in(workspace, begin, COPIED, x)
+    scratch = values, copied, workspace[begin + copied.nbytes :]
+    zyx = axes_of(g, taps == 4, zero(points[0]))
+    prefetches = fits and is_large(x)
+    begin_points(sources, workspace)
+    for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
+        n, stripe, first, images, end, channel, last_channel = part(g, unit)
+        span = BLOCK
+        while first < end:
+            last, ahead = min(first + span, end), 0
+            at = provide_points(sources, n, stripe, first, images, g, workspace)
+            for k in range((last - first + BLOCK - 1) // BLOCK if fits else 0):
+                count = min(BLOCK, last - first - k * BLOCK)
+                total = images * count
+                place(points, at + k * BLOCK, total, whole(total), g, zyx, offsets, p, base[k], weight[k])
+                shift_images(base[k], images, count, g.channels * pixels)
+                if g.axes == 3:
+                    multiply_weights(weight[k], order, whole(total), row_weight[k])
+            if fits and span < min(g.span, end - first) and is_scattered(base[0], pixels):
+                span = g.span
+                continue
+            if prefetches and span == BLOCK:
+                ahead = distance_ahead(base[0, : images * (last - first)], first, g)
+            at_once = 1 if fits and images == 1 and jumps(base[0, : min(BLOCK, last - first)], pixels) else most
+            c = channel
+            while c < last_channel:
+                together = at_once if c <= last_channel - at_once else 1
+                for k in range((last - first + BLOCK - 1) // BLOCK):
+                    b = first + k * BLOCK
+                    count = min(BLOCK, last - b)
+                    if prefetches:
+                        source, pixel = x[(n * g.channels + c) * pixels :], base[k, : images * count]
+                        prefetch_channels(source, pixels, together, pixel, rows[taps - 1], ahead)
+                    block, places = (n, images, b, count, at + k * BLOCK), (base[k], weight[k], row_weight[k])
+                    read_channels(x, points, block, c, together, g, offsets, fits, reading, places, scratch, out)
+                c += together
+            first = last
+
+
+@jitable
+def whole(count):
+    """The points of whole vectors that hold so many."""
+    return (count + MOST_LANES - 1) // MOST_LANES * MOST_LANES
+
+
+@jitable
+def read_channels(x, points, block, channel, together, g, offsets, fits, reading, places, scratch, out):
+    """Write so many channels of a block: the points from `first` on, which are `at` in `points`, of several images."""
+    (n, images, first, count, at), (base, weight, row_weight), (values, copied, rest) = block, places, scratch
+    pixels, ((plane, row, column), planes, rows, beyond) = image_size(g), reading
+    plane_count = min(len(offsets), g.image[plane]) if g.axes == 3 else 1
+    total = images * count
+    padded = whole(total)
+    # Sums are made where they belong if they belong one after another, and whole vectors of them have room there, but
+    # not in 16 bits, which are rounded, if those of a volume's next plane are to be added.
+    in_place = total == padded and (images == 1 or g.channels == 1) and (plane_count == 1 or not is_wide(out))
+    target_pitch, of_block = g.points if in_place else BLOCK, base[:padded]
+    c, end = channel, channel + together
+    while c < end:
+        begin = (n * g.channels + c) * pixels
+        size = ((images - 1) * g.channels + together) * pixels + max(-beyond, 0)
+        source, is_readable = x[begin:][:size], fits and begin + size <= x.size
+        if fits and not is_readable and images == 1:  # of the last channel, vectors would end beyond the tensor
+            is_readable, available = True, source
+            source = copied[:size]
+            for k in range(size):
+                store(source, k, load(available, min(k, available.size - 1)))
+        results = out[(n * g.channels + c) * g.points + first :]
+        done = False  # unless all sums are finite: a tap outside has weight 0 at one inside, maybe an infinity
+        for q in range(plane_count if is_readable else 0):
+            of_rows = row_weight[q] if g.axes == 3 else weight[row]
+            operands = source[planes[q] :], pixels, together, of_block, rows, of_rows, weight[column], offsets
+            if is_wide(out) and in_place:
+                done = blend_channels(*operands, False, results, target_pitch)
+            else:
+                into = sums(results, values) if in_place else values
+                done = blend_channels(*operands, q > 0, into, target_pitch)
+        if not done and together > 1:
+            together = 1
+            continue
+        for k in range(together):
+            for m in range(0 if in_place and done else images):
+                target = out[((n + m) * g.channels + c + k) * g.points + first :][:count]
+                if not in_place:
+                    store_all(values[k * BLOCK + m * count :], target)
+                if not done:
+                    of_image = source[(m * g.channels + k) * pixels :]
+                    tap_by_tap(of_image, points, at + m * count, g, offsets, fits, rest, target)
+        c += together
+
+
+@jitable(**APART)
+def store_all(values, target):
+    for b in range(target.size):
+        store(target, b, values[b])
+
+
+@jitable
+def multiply_weights(weight, order, count, row_weight):
+    """Store the weights of a volume's rows: row_weight[plane, row, b] for each point b of a block."""
+    plane, row, _ = order
+    for q in range(row_weight.shape[0]):
+        for r in range(row_weight.shape[1]):
+            product, w, w_plane = row_weight[q, r][:count], weight[row, r][:count], weight[plane, q]
+            for b in range(product.size):
+                product[b] = w[b] * w_plane[b]
+
+
+@jitable
+def blend_channels(source, pixels, together, base, rows, row_weight, weight, offsets, add, target, target_pitch):
+    """`blend` of one channel or three, as the number `together` says."""
+    if together == len(ONE):
+        return blend(source, pixels, ONE, base, rows, row_weight, weight, offsets, add, target, target_pitch)
+    return blend(source, pixels, THREE, base, rows, row_weight, weight, offsets, add, target, target_pitch)
+
+
+@jitable
+def part(g, unit):
+    """A unit of work: the first image, the stripe, its first point, the number of images, and the point after the last
+    one; the first channel, and the one after the last."""
+    unit, channel = unit // g.parts, unit % g.parts * g.part
+    last_channel = min(channel + g.part, g.channels)
+    if g.images > 1:
+        return unit * g.images, 0, 0, min(g.images, g.batch - unit * g.images), g.points, channel, last_channel
+    begin, end = stripe_of(unit % g.stripes, g)
+    return unit // g.stripes, unit % g.stripes, begin, 1, end, channel, last_channel
+
+
+@jitable
+def axis_weights(f, weight):
+    """The taps' weights along one axis for the fraction f of a coordinate."""
+    if weight.size == 2:
+        weight[0], weight[1] = type(f)(1) - f, f
+    else:
+        weight[0], weight[1], weight[2], weight[3] = cubic_weights(f)
+
+
+@jitable
+def tap_by_tap(source, points, first, g, offsets, fits, workspace, target):
+    """All points, or if the image `fits` the rest only those that have taps outside: from just the taps that exist."""
+    taps = len(offsets)
+    index, found_at = integers_in(workspace, 0, (3, taps)), integers_in(workspace, 8 * 3 * taps, taps**3)
+    weight = sums_in(workspace, index.nbytes + found_at.nbytes, (3, taps), target)
+    found_weights = sums_in(workspace, index.nbytes + found_at.nbytes + weight.nbytes, taps**3, target)
+    number = weight.dtype.type
+    # Linear's coordinates are padded, so that its taps outside are none; cubic's taps are padded one by one.
+    padding_mode = ZEROS if taps == 2 else g.padding_mode
+    for b in range(target.size):
+        outside = not fits
+        for i in range(g.axes):
+            place = coordinate_of(points, first + b, i, g, taps == 4)
+            whole = np.floor(place)
+            k = np.int64(whole) + offsets[0]
+            outside |= (k < 0) | (k + taps > g.image[i])
+            for t in range(taps):
+                index[i, t] = pad_index(k + t, g.image[i], padding_mode, g.align_corners)
+            axis_weights(number(place - whole), weight[i])
+        if outside:
+            found = combine(index, weight, g, found_at, found_weights)
+            total = number(0)
+            for t in range(found):
+                total += found_weights[t] * load(source, found_at[t])
+            store(target, b, total)
+
+
+@jitable
+def combine(index, weight, g, offsets, weights):
+    """Offsets and weights of those taps that exist, from each axis' own; returns how many.
+
+    index[axis, tap] is -1 where there is no such tap.
+    """
+    taps, last, found = index.shape[1], g.axes - 1, 0
+    for q in range(taps if g.axes == 3 else 1):
+        plane, plane_weight = 0, weight.dtype.type(1)
+        if g.axes == 3:
+            plane, plane_weight = index[0, q] * g.image[1], weight[0, q]
+        for r in range(taps if plane >= 0 else 0):
+            row, row_weight = (plane + index[last - 1, r]) * g.image[last], plane_weight * weight[last - 1, r]
+            for k in range(taps if index[last - 1, r] >= 0 else 0):
+                if index[last, k] >= 0:
+                    offsets[found], weights[found] = row + index[last, k], row_weight * weight[last, k]
+                    found += 1
+    return found

@@ -1,0 +1,371 @@
+"""Which pixels a grid's points read, their taps, and with which weights. Indices have 32 bits.
+
+For nearest and linear one loop does all steps; cubic has one for coordinates, and one for each axis. LLVM vectorizes
+them: as many points at a time as the CPU's vectors hold.
+"""
+
+import numpy as np
+
+from ..declaration.jit import APART, jitable
+from .coordinates import (
+    ALL_PERIODS,
+    IMAGE,
+    NO_LIMITS,
+    NO_PERIOD,
+    ONE_PERIOD,
+    REFLECTION,
+    VOLUME,
+    ZEROS,
+    axis_of,
+    coordinate,
+    coordinate_of,
+)
+from .grid_points import load_point, prefetch_points
+
+MOVED = 16  # points that are looked at together for taps outside
+STEP = 128  # points whose places are found while the CPU loads as many of a grid's next block
+LARGEST_AXIS = 2**24  # of an image with 32-bit indices: float32 has all integers up to here
+LARGEST_IMAGE = 2**31  # pixels
+
+
+@jitable
+def image_size(g):
+    """The number of pixels in one channel's image."""
+    pixels = 1
+    for i in range(g.axes):
+        pixels *= g.image[i]
+    return pixels
+
+
+@jitable
+def reading_of(g, taps):
+    """How an image is read: its axes of planes, rows and columns; the offsets of planes and of rows; what is beyond.
+
+    Axes of a single pixel come first, as they don't change where pixels lie in memory. So columns are of the last axis
+    that has more pixels, which lie side by side. Of an image, the first axis is none. Beyond the last vector of a row
+    are as many pixels if a point reads from the first pixel on: less than 0 if rows can't be read as vectors.
+    """
+    column = g.axes - 1
+    while column > 0 and g.image[column] == 1:
+        column -= 1
+    row = (column if column > 0 else g.axes) - 1
+    plane = 3 - row - column
+    if g.axes == 3 and g.image[row] == 1:
+        plane, row = row, plane
+    planes, rows = offsets_along(g, plane), offsets_along(g, row)
+    return (plane, row, column), planes, rows, image_size(g) - planes[taps - 1] - rows[taps - 1] - taps
+
+
+@jitable
+def offsets_along(g, axis):
+    """Where four taps along an axis are in memory, from the first one on: if they don't exist, the last one again."""
+    pitch, last = 1, g.image[axis] - 1 if axis < g.axes else 0
+    for i in range(axis + 1, g.axes):
+        pitch *= g.image[i]
+    return 0, min(1, last) * pitch, min(2, last) * pitch, min(3, last) * pitch
+
+
+@jitable
+def indexed_images(g):
+    """How many images' pixels 32 bits can number: 0 if not even one's, or where float32 can't tell two neighbours."""
+    images = LARGEST_IMAGE
+    for i in range(g.axes):
+        images = images // g.image[i] if g.image[i] <= LARGEST_AXIS else 0
+    return images
+
+
+@jitable
+def place_nearest(points, first, count, g, zyx, base):
+    """Store in base[b] the pixel of the image that point first + b reads, or -1. Returns how many points read none.
+
+    `zyx` is what `axes_of` returns.
+    """
+    outside = 0
+    for b in range(0, count, STEP):
+        size = min(STEP, count - b)
+        prefetch_points(points, first + b, size, g)
+        if g.axes == 2:
+            outside += find_all(points, first + b, size, IMAGE, g, zyx, base[b:])
+        else:
+            outside += find_all(points, first + b, size, VOLUME, g, zyx, base[b:])
+    return outside
+
+
+@jitable
+def find_all(points, first, count, axes, g, zyx, base):
+    sizes = sizes_of(g)
+    if g.padding_mode != REFLECTION:
+        return find_pixels(points, first, count, axes, NO_PERIOD, zyx, sizes, base)[1]
+    beyond, outside = find_pixels(points, first, count, axes, ONE_PERIOD, zyx, sizes, base)
+    if beyond > 0:
+        beyond, outside = find_pixels(points, first, count, axes, ALL_PERIODS, zyx, sizes, base)
+    return outside
+
+
+@jitable(**APART)
+def find_pixels(points, first, count, axes, periods, zyx, sizes, base):
+    """Store in base[b] the pixel that point b reads, or -1.
+
+    Returns how many points are beyond these periods, so that their pixels are wrong, and how many read no pixel.
+    """
+    depth, height, width = sizes
+    all_beyond = outside = np.int32(0)  # 32 bits, as all else: the widest type decides how many fit a vector
+    for b in range(count):
+        z, y, x, beyond = locate_point(points, first + b, axes, zyx, False, periods)
+        column, row = np.int32(np.rint(x)), np.int32(np.rint(y))
+        exists = is_below(column, width) & is_below(row, height)
+        if len(axes) == 3:
+            plane = np.int32(np.rint(z))
+            exists &= is_below(plane, depth)
+            row = np.int32(plane * height + row)
+        base[b] = np.int32(row * width + column) if exists else np.int32(-1)
+        outside = np.int32(outside + (not exists))
+        all_beyond = np.int32(all_beyond + beyond)
+    return all_beyond, outside
+
+
+@jitable
+def locate_point(points, b, axes, zyx, cubic, periods):
+    """The coordinates of point b along the last three axes, and whether one is beyond these periods."""
+    (z_axis, y_axis, x_axis), (x, y, z) = zyx, load_point(points, b, axes)
+    x, beyond = coordinate(x, x_axis, cubic, periods)
+    y, y_beyond = coordinate(y, y_axis, cubic, periods)
+    beyond |= y_beyond
+    if len(axes) == 3:
+        z, z_beyond = coordinate(z, z_axis, cubic, periods)
+        beyond |= z_beyond
+    return z, y, x, beyond
+
+
+@jitable
+def is_below(k, size):
+    """Whether 0 <= k < size, by one comparison: without its sign, a negative number is larger than any size."""
+    return np.uint32(k) < np.uint32(size)
+
+
+@jitable
+def nearest_pixel(points, b, g):
+    """The pixel that point b reads in an image of any size, or -1."""
+    pixel = 0
+    for i in range(g.axes):
+        k = np.int64(np.rint(coordinate_of(points, b, i, g, False)))
+        pixel = pixel * g.image[i] + k if pixel >= 0 and 0 <= k < g.image[i] else -1
+    return pixel
+
+
+@jitable
+def place(points, first, end, count, g, zyx, offsets, p, base, weight):
+    """Store in weight[axis, tap, b] the weights of a point's neighbours, all of which exist, and in base[b] the first.
+
+    It is point first + b. There are `end` points; from there up to `count`, weights are 0. `zyx` is what `axes_of`
+    returns; `p` is scratch memory for cubic's coordinates.
+    """
+    base[end:count] = 0
+    for i in range(g.axes):
+        for t in range(len(offsets)):
+            weight[i, t][end:count] = 0
+    for b in range(0, end, STEP):
+        size = min(STEP, end - b)
+        prefetch_points(points, first + b, size, g)
+        if g.axes == 2:
+            place_all(points, first + b, size, b, IMAGE, g, zyx, offsets, p, base, weight)
+        else:
+            place_all(points, first + b, size, b, VOLUME, g, zyx, offsets, p, base, weight)
+    if len(offsets) == 4:
+        base[:end] = 0
+        (_, _, column), _, _, beyond = reading_of(g, len(offsets))
+        for i in range(g.axes):
+            size, w, places, first = np.int32(g.image[i]), weight[i], p[i][:end], base[:end]
+            last = np.int32(beyond if i == column and beyond >= 0 else LARGEST_IMAGE - 1)
+            if place_cubic(places, size, first, (w[0], w[1], w[2], w[3])) > 0:
+                for b in range(0, end, MOVED):
+                    move_inside(
+                        places[b:][:MOVED], size, last, g.padding_mode, g.align_corners, first[b:],
+                        (w[0][b:], w[1][b:], w[2][b:], w[3][b:]),
+                    )  # fmt: skip
+
+
+@jitable
+def place_all(points, first, count, begin, axes, g, zyx, offsets, p, base, weight):
+    """Store linear's pixels and weights, or cubic's coordinates, of points that begin in these arrays at `begin`."""
+    if len(offsets) == 2 and g.padding_mode == ZEROS:
+        place_within(points, first, count, begin, axes, NO_LIMITS, g, zyx, offsets, p, base, weight)
+    elif g.padding_mode != REFLECTION:
+        place_within(points, first, count, begin, axes, NO_PERIOD, g, zyx, offsets, p, base, weight)
+    elif place_within(points, first, count, begin, axes, ONE_PERIOD, g, zyx, offsets, p, base, weight) > 0:
+        place_within(points, first, count, begin, axes, ALL_PERIODS, g, zyx, offsets, p, base, weight)
+
+
+@jitable
+def place_within(points, first, count, begin, axes, periods, g, zyx, offsets, p, base, weight):
+    """As `place_all`. Returns how many points are beyond these periods."""
+    y, x = len(axes) - 2, len(axes) - 1  # without a third axis, what is of axis 0 is not used
+    if len(offsets) == 4:
+        return locate(points, first, count, axes, periods, zyx, (p[0][begin:], p[y][begin:], p[x][begin:]))
+    sizes, base = sizes_of(g), base[begin:]
+    back = weight[0, 0][begin:], weight[0, 1][begin:]
+    down = weight[y, 0][begin:], weight[y, 1][begin:]
+    across = weight[x, 0][begin:], weight[x, 1][begin:]
+    return place_linear(points, first, count, axes, periods, zyx, sizes, base, (back, down, across))
+
+
+@jitable(**APART)
+def place_linear(points, first, count, axes, periods, zyx, sizes, base, weights):
+    """Store in base[b] the first of linear's neighbours, and along each axis the weights of the first and the next.
+
+    Returns how many points are beyond these periods.
+    """
+    (depth, height, width), ((front, back), (up, down), (left, right)) = sizes, weights
+    dtype, all_beyond = left.dtype.type, np.int32(0)
+    for b in range(count):
+        z, y, x, beyond = locate_point(points, first + b, axes, zyx, False, periods)
+        column, left[b], right[b] = linear_weights(x, width, dtype)
+        row, up[b], down[b] = linear_weights(y, height, dtype)
+        if len(axes) == 3:
+            plane, front[b], back[b] = linear_weights(z, depth, dtype)
+            row = np.int32(plane * height + row)
+        base[b] = np.int32(row * width + column)
+        all_beyond = np.int32(all_beyond + beyond)
+    return all_beyond
+
+
+@jitable
+def linear_weights(place, size, dtype):
+    """The index of the first of linear's two neighbours along an axis, which exist, and both weights.
+
+    Both weights are 0 at places that are a pixel or more outside of the image, at infinities, and at NaN; the second
+    one is 0 if the axis has a single pixel.
+    """
+    first, last, reach = type(place)(0), type(place)(max(size - 2, 0)), dtype(2 * min(size - 1, 1))
+    limited = place if place > first else first  # also at NaN
+    k = np.int32(limited if limited < last else last)
+    d = dtype(place - type(place)(k))  # from that neighbour: exact in the place's type unless both weights are 0
+    zero, left, right = dtype(0), dtype(1) - abs(d), reach - d
+    right = d if d < right else right
+    return k, left if left > zero else zero, right if right > zero else zero
+
+
+@jitable(**APART)
+def locate(points, first, count, axes, periods, zyx, coordinates):
+    """Store cubic's coordinates, in an array for each axis. Returns how many points are beyond these periods."""
+    (z, y, x), all_beyond = coordinates, np.int32(0)
+    for b in range(count):
+        plane, y[b], x[b], beyond = locate_point(points, first + b, axes, zyx, True, periods)
+        if len(axes) == 3:
+            z[b] = plane
+        all_beyond = np.int32(all_beyond + beyond)
+    return all_beyond
+
+
+@jitable(**APART)
+def place_cubic(places, size, base, weights):
+    """Add one axis to base[b], the first of cubic's taps, and store the weights along it.
+
+    Returns how many points have taps outside: `move_inside` must still move their weights.
+    """
+    w0, w1, w2, w3 = weights
+    dtype, last, outside = w0.dtype.type, np.int32(max(size - 4, 0)), np.int32(size < 4)
+    for b in range(places.size):
+        first = first_tap(places[b])
+        k = inside(first, last)
+        base[b] = np.int32(base[b] * size + k)
+        w0[b], w1[b], w2[b], w3[b] = cubic_weights(dtype(places[b] - np.floor(places[b])))
+        outside = np.int32(outside + (first != k))
+    return outside
+
+
+@jitable
+def cubic_weights(f):
+    """The weights of the four taps, for the fraction f of a coordinate."""
+    return cubic_end(f), cubic_middle(f), cubic_middle(type(f)(1) - f), cubic_end(type(f)(1) - f)
+
+
+@jitable
+def cubic_middle(f):
+    """Cubic convolution with A = -0.75 at the distance f from a tap, if f < 1; in factors that lose no digits."""
+    return (type(f)(1.25) * f - type(f)(2.25)) * f * f + type(f)(1)
+
+
+@jitable
+def cubic_end(f):
+    """Cubic convolution at the distance 1 + f from a tap."""
+    return type(f)(-0.75) * f * (type(f)(1) - f) * (type(f)(1) - f)
+
+
+@jitable(**APART)
+def move_inside(places, size, last_base, padding_mode, align_corners, base, weights):
+    """For at most MOVED points: move the weights of cubic's taps outside of an axis to the pixels that padding takes.
+
+    `base` is then the first of four pixels that exist. If the axis has fewer, weights of others are 0: those that
+    follow in memory, or beyond the `last_base`, those that precede.
+    """
+    w0, w1, w2, w3 = weights
+    zero, last, outside = w0.dtype.type(0), np.int32(max(size - 4, 0)), np.int32(size < 4)
+    missing = np.int32(max(4 - size, 0))
+    for b in range(places.size):
+        k = first_tap(places[b])
+        outside = np.int32(outside + (inside(k, last) != k))
+    for b in range(places.size if outside > 0 else 0):
+        k = first_tap(places[b])
+        at0 = padded(k, size, padding_mode, align_corners)
+        at1 = padded(k + 1, size, padding_mode, align_corners)
+        at2 = padded(k + 2, size, padding_mode, align_corners)
+        at3 = padded(k + 3, size, padding_mode, align_corners)
+        first = min(min(min(at0, at1), min(at2, at3)), last)
+        first = np.int32(first - (missing if base[b] > last_base else np.int32(0)))
+        v0, v1 = w0[b] if at0 < size else zero, w1[b] if at1 < size else zero
+        v2, v3 = w2[b] if at2 < size else zero, w3[b] if at3 < size else zero
+        base[b] += np.int32(first - inside(k, last))
+        w0[b] = pixel_weight(first, at0, at1, at2, at3, v0, v1, v2, v3)
+        w1[b] = pixel_weight(first + 1, at0, at1, at2, at3, v0, v1, v2, v3)
+        w2[b] = pixel_weight(first + 2, at0, at1, at2, at3, v0, v1, v2, v3)
+        w3[b] = pixel_weight(first + 3, at0, at1, at2, at3, v0, v1, v2, v3)
+
+
+@jitable
+def first_tap(place):
+    """The first of cubic's four taps."""
+    return np.int32(np.int32(np.floor(place)) - 1)
+
+
+@jitable
+def inside(k, last):
+    """k, moved into [0, last]."""
+    k = np.int32(0) if k < 0 else k
+    return last if k > last else k
+
+
+@jitable
+def padded(tap, size, padding_mode, align_corners):
+    """The pixel that padding takes for a tap, or `size` for none: `pad_index` without a division.
+
+    The tap is at most a period and two pixels away from the image, or nowhere.
+    """
+    k, exists = tap, tap >= -2 * size - 4
+    if padding_mode == REFLECTION and exists:
+        k = align_corners - 1 - k if k < 0 else k
+        k = 2 * size - 1 - align_corners - k if k >= size else k
+        k = align_corners - 1 - k if k < 0 else k
+    if padding_mode != ZEROS and exists:  # a reflected tap may still be outside of a single pixel
+        k = min(max(k, 0), size - 1)
+    return np.int32(k) if 0 <= k < size else np.int32(size)
+
+
+@jitable
+def pixel_weight(pixel, at0, at1, at2, at3, v0, v1, v2, v3):
+    """The weight of a pixel: the sum of those weights v0 to v3 whose taps, at0 to at3, are this pixel."""
+    zero = type(v0)(0)
+    low = (v0 if at0 == pixel else zero) + (v1 if at1 == pixel else zero)
+    return low + ((v2 if at2 == pixel else zero) + (v3 if at3 == pixel else zero))
+
+
+@jitable
+def axes_of(g, cubic, zero):
+    """What `coordinate` needs for the last three axes. For an image, the first of these is unused."""
+    return axis_of(g, 0, cubic, zero), axis_of(g, g.axes - 2, cubic, zero), axis_of(g, g.axes - 1, cubic, zero)
+
+
+@jitable
+def sizes_of(g):
+    """The sizes of the last three axes. For an image, the first of these is unused."""
+    return np.int32(g.image[0]), np.int32(g.image[g.axes - 2]), np.int32(g.image[g.axes - 1])

@@ -1,0 +1,163 @@
+"""What Python computes for the C library where no compiled code can: the shapes of outputs, and outputs by references.
+
+Inputs are views of ONNX Runtime's memory, outputs are copied into it once.
+"""
+
+import ctypes as C
+import functools
+import gc
+import itertools
+import logging
+import time
+import weakref
+
+import numpy as np
+
+from ..compiler.records import OUTPUT
+from ..declaration import dtypes, plain
+from ..declaration.attributes import AttributeValues
+from ..declaration.errors import OpError
+from ..declaration.jit import numba_obstacle
+from ..native import library, table
+from ..native.table import Call
+
+
+def plan(number, address):
+    """Write the shapes of the outputs of operator `number` into the call at this address."""
+    operator, call = library.declared(library.row(number)), Call.from_address(address)
+    shapes = [call.tensor(k)[2] for k in range(max(call[Call.COUNT], len(operator.inputs)))]
+    for k, shape in enumerate(plain.shapes_of(operator, _values(operator, call[Call.ATTRIBUTES]), shapes)):
+        call.put_shape(OUTPUT + k, [max(-1, min(size, 1 << 62)) for size in shape])  # C refuses -1 and 2**62
+
+
+def run_body(number, overload, address):
+    """Compute the outputs of operator `number` for the run at this address, and hand them to ONNX Runtime."""
+    operator, input_types, output_types = _operator_and_types(number, overload)
+    run = table.Run.from_address(address)
+    call = Call.from_address(run.call)
+    views = {}
+    arrays = [_input(call, k, *type_, views) for k, type_ in enumerate(input_types)]
+    arrays += [_input(call, k, *input_types[-1], views) for k in range(len(input_types), call[Call.COUNT])]
+    try:
+        outputs = plain.compute(operator, _values(operator, call[Call.ATTRIBUTES]), arrays, output_types)
+        _hand_over(run, address, call, outputs)
+    except BaseException as error:
+        _forget_frames(error)
+        raise
+    finally:
+        arrays = outputs = None
+        _check_unused(operator, views)
+
+
+@functools.cache
+def _operator_and_types(number, overload):
+    """The operator with this number, and the tensor types of one of its overloads:
+
+    (operator, ((whether the plan reads its values, NumPy type) of an input, ...), (NumPy type of an output, ...))
+    """
+    row = library.row(number)
+    operator = library.declared(row)
+    signature = library.signature(operator, row.overloads[overload])
+    if any(operator.storage(kernel, signature) for kernel in operator.kernels):
+        reason = numba_obstacle() or "its kernel is not compiled for the ranks of these inputs"
+        log.warning("%s: its body in NumPy runs, since %s", operator.title, reason[0].lower() + reason[1:])
+    input_types = tuple((i.values, dtypes.TABLE[signature[i.type]].numpy) for i in operator.inputs)
+    return operator, input_types, operator.numpy_types(signature)
+
+
+log = logging.getLogger("onnx_ops")
+
+
+def _memory(address, size):
+    """So many bytes at an address, as an object that every view of them keeps alive."""
+    return _byte_array(size).from_address(address)
+
+
+@functools.lru_cache(maxsize=1024)
+def _byte_array(size):
+    return C.c_char * size
+
+
+def _values(operator, address):
+    """The AttributeValues in the block at this address, which begins with its size."""
+    size = C.c_int64.from_address(address).value
+    block = C.string_at(address, size)
+    return _cached_values(operator, block) if size < LARGE else AttributeValues.in_block(operator.attributes, block)
+
+
+@functools.lru_cache(maxsize=1024)
+def _cached_values(operator, block):
+    return AttributeValues.in_block(operator.attributes, block)
+
+
+LARGE = 4096  # bytes: attributes, which may be tensors, of this size are read anew for each call rather than cached
+
+
+def _input(call, k, is_values, dtype, views):
+    """Input k as a read-only array over ONNX Runtime's memory; views[k] becomes a weak reference to that memory."""
+    address, size, shape = call.tensor(k)
+    if shape is None:
+        return None
+    if dtype.hasobject:
+        return strings_at(address, size).reshape(shape)
+    if is_values:
+        shape = (size,)
+    if not size:
+        return np.empty(shape, dtype)
+    memory = _memory(address, size * dtype.itemsize)
+    views[k] = weakref.ref(memory)
+    return np.ndarray(shape, dtype, memoryview(memory).toreadonly())
+
+
+def _hand_over(run, address, call, outputs):
+    """Have ONNX Runtime allocate the outputs, and write them."""
+    for k, array in enumerate(outputs):
+        call.put_shape(OUTPUT + k, array.shape)
+    if library.load().onnx_ops_outputs(address):
+        for k, array in enumerate(outputs):
+            if array.dtype.hasobject:
+                texts = [text.encode(errors="surrogateescape") for text in array.flat]
+                ends = table.array(C.c_size_t, [*itertools.accumulate(map(len, texts))])
+                library.load().onnx_ops_fill_strings(address, k, b"".join(texts), ends, array.size)
+            elif array.size:
+                memory = _memory(call.tensor(OUTPUT + k)[0], array.nbytes)
+                np.ndarray(array.shape, array.dtype, memory)[...] = array
+    if run.status:  # which says why; C reports it in place of this error
+        raise OpError(None, None, "ONNX Runtime takes no output", "onnx_ops")
+
+
+def _forget_frames(error):
+    """Free all frames that an exception has gone through, with their variables, which may be views of inputs.
+
+    Clearing the frames would not do: the frame of a nested function keeps the variables of the function around it.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
+def _check_unused(operator, views):
+    """Raise OpError if anything still refers to an input's memory, which ONNX Runtime frees after the call."""
+    for attempt in range(ATTEMPTS):
+        kept = [k for k, view in views.items() if view() is not None]
+        if not kept:
+            return
+        # A reference cycle, such as a function that calls itself, may hold it. While another thread collects garbage,
+        # this one can't.
+        time.sleep(0.001 * 2**attempt if attempt > 2 else 0)
+        gc.collect(min(attempt, 2))
+    name = operator.inputs[min(kept[0], len(operator.inputs) - 1)].name
+    rule = "is a view of memory that ends with the call, and was kept; keep a copy"
+    raise OpError(name, "kept", rule, operator.title)
+
+
+ATTEMPTS = 8  # to collect garbage that holds a view, before an error says that one was kept
+
+
+def strings_at(address, count):
+    """Read the strings of a tensor as native/python.c lays them out: count + 1 offsets, then the bytes."""
+    start = 8 * (count + 1)
+    offsets = np.frombuffer(_memory(address, start), np.uintp).tolist()
+    content, strings = C.string_at(address + start, offsets[count]), np.empty(count, object)
+    strings[:] = [content[a:b].decode(errors="surrogateescape") for a, b in itertools.pairwise(offsets)]
+    return strings

@@ -1,0 +1,213 @@
+"""The operators as Python ops of onnxruntime-extensions (`@onnx_op`), in the domain ai.onnx.contrib.
+
+That library passes copies of the inputs to an op, and takes the output as a list. It has no channel for errors: an
+exception in an op's body ends the process. So a body catches each exception, logs it, keeps it for the session whose
+run it was, and returns an empty tensor of the right rank, never plausible data. `onnx_ops.InferenceSession` then raises
+the exception. A plain session raises only interrupts, after the run.
+"""
+
+import functools
+import itertools
+import logging
+from contextlib import suppress
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import onnxruntime_extensions as extensions
+
+from ..declaration import dtypes, plain
+from ..declaration.attributes import AttributeValues
+from ..declaration.errors import OpError, errors_of, reason
+from ..declaration.limits import MAX_RANK
+from ..model.files import lowered_name
+from ..native import execute
+from ..operators import OPERATORS, available
+from ..system import interrupts
+from ..system.locks import REGISTRATION, RUNS
+from .lowering import DOMAIN, LIST_TYPES, PRESENT, VERSION, optional_inputs, unable
+from .registration import config_entry
+
+PROBE, MISSING = "onnx_ops_probe", "onnx_ops_of_nobody"  # an op that the library has, and one that it never has
+log = logging.getLogger("onnx_ops")
+_numbers = itertools.count(1)
+_errors: dict = {}  # {number of a run that is under way: the first error in one of its ops, or None}
+
+
+class Output:
+    """An array in the form in which onnxruntime-extensions takes results without making a list of it.
+
+    That library reads `.shape`, calls `.flatten().tolist()`, and copies from the result's buffer. Strings have no
+    buffer: it takes them from a list.
+    """
+
+    def __init__(self, array):
+        self.array, self.shape = array, array.shape
+
+    def flatten(self):
+        return self
+
+    def tolist(self):
+        return self.array.ravel().tolist() if self.array.dtype.hasobject else self.array
+
+
+def add_library(options, custom=()):
+    """Register the library's ops, ours among them, on a session's options, unless they are registered there.
+
+    custom  custom operators, which the library must learn before its first use
+
+    Raises OpError.
+    """
+    key = "onnx_ops.registered.extensions"
+    with REGISTRATION:  # if the ops were registered twice, every session would fail
+        for operator in custom:
+            declare(operator)
+        _handed_over.append(True)
+        if config_entry(options, key) is None:
+            if not _registered(options):
+                options.register_custom_ops_library(extensions.get_library_path())
+            options.add_session_config_entry(key, "1")
+
+
+def _registered(options):
+    """Whether the library is registered on the options, which can't be asked for that.
+
+    The error of a session shows it. Its model has two ops: one that the library has, and one that nobody has. ONNX
+    Runtime complains of the first op that is missing, before it optimizes the model or writes any file.
+    """
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 18, "{DOMAIN}" : {VERSION}]>
+        probe (float[1] x) => (float[1] z) {{ y = {DOMAIN}.{PROBE} (x) z = {DOMAIN}.{MISSING} (y) }}""")
+    profiling = options.enable_profiling
+    if profiling:
+        options.enable_profiling = False  # a session that profiles writes a file even if it fails
+    try:
+        ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    except Exception as error:
+        if MISSING in str(error):
+            return True
+        if PROBE in str(error):
+            return False
+        raise
+    finally:
+        if profiling:
+            options.enable_profiling = True
+    raise AssertionError(f"there is an op called {MISSING}")
+
+
+_handed_over: list = []  # not empty once sessions hold pointers to the library's ops
+_declared: list = []  # the operators whose ops the library has
+
+
+def declare(operator):
+    """Add the ops of an operator to the library. Raises OpError if it's too late, or if the library can't have them."""
+    if operator in _declared:
+        return
+    obstacle, name = unable(operator), lowered_name(operator)
+    if other := next((o.title for o in _declared if lowered_name(o) == name and o.title != operator.title), None):
+        obstacle = f"would be {name} there, as {other} is; rename one of them"
+    if _handed_over and not obstacle:
+        obstacle = "must have been there when the first session was made with it, as its list of ops is then final"
+    if obstacle:
+        raise OpError("backend", "'extensions'", obstacle, operator.title)
+    for signature in operator.signatures():
+        # The library has no arrays of 16-bit floats; lowering casts them.
+        if not set(dtypes.HALVES) & set(signature.values()):
+            _declare(operator, signature)
+    _declared.append(operator)
+
+
+def _declare(operator, signature):
+    """Add the op for one {type variable: element type} to the library."""
+    types = extensions.PyCustomOpDef
+
+    def tensor_type(name):
+        return getattr(types, "dt_" + {"float32": "float", "float64": "double"}.get(name, name))
+
+    by_kind = {"int": types.dt_int64, "ints": types.dt_int64, "float": types.dt_float, "floats": types.dt_double}
+    lists = [by_kind[a.kind] for a in operator.attributes if a.kind in LIST_TYPES]
+    scalars = {a.name: by_kind.get(a.kind, types.dt_string) for a in operator.attributes if a.kind not in LIST_TYPES}
+    if optional_inputs(operator):
+        scalars[PRESENT] = types.dt_string
+    extensions.onnx_op(
+        op_type=lowered_name(operator),
+        inputs=[*(tensor_type(signature[i.type]) for i in operator.inputs), *lists, types.dt_int64],
+        outputs=[tensor_type(signature[o.type]) for o in operator.outputs],
+        attrs=scalars,
+    )(functools.partial(body, operator, [dtypes.TABLE[signature[o.type]].numpy for o in operator.outputs]))
+
+
+def body(operator, output_types, *inputs, **attributes):
+    """Compute the outputs of an op, of these NumPy dtypes. Never raises."""
+    try:
+        outputs = list(map(Output, _compute(operator, inputs, attributes)))
+    except BaseException as error:
+        ranks = _ranks(operator, inputs)
+        outputs = [Output(np.empty([0] * rank, dtype)) for rank, dtype in zip(ranks, output_types, strict=True)]
+        if isinstance(error, Exception):
+            _keep(inputs[-1], _log(operator, error))
+        elif not _keep(inputs[-1], error) and interrupts.postpone(error):
+            outputs[0].interrupt = interrupts.interrupt_at_end()
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def _compute(operator, inputs, attributes):
+    """The outputs for an op's inputs: the operator's own, its attributes that are lists, and `run` (lowering.py)."""
+    lists = (a.name for a in operator.attributes if a.kind in LIST_TYPES)
+    count, (_, threads) = len(operator.inputs), inputs[-1]
+    present = attributes.pop(PRESENT, "")
+    absent = [i for i, each in zip(optional_inputs(operator), present, strict=True) if each == "0"]
+    attributes.update((name, tuple(v.tolist()) or None) for name, v in zip(lists, inputs[count:-1], strict=True))
+    with errors_of(operator):
+        values = operator.values(attributes)
+    inputs = [None if i in absent else a for i, a in zip(operator.inputs, inputs, strict=False)]
+    return execute.compute(operator, values, inputs, int(threads) if threads > 0 else None)
+
+
+def _ranks(operator, inputs):
+    """The ranks that the outputs would have, which ONNX Runtime checks; 1 where a rank isn't known or is too large."""
+    with suppress(Exception):
+        pairs = list(zip(operator.inputs, inputs, strict=False))
+        known = [a.tolist() if i.values and a.ndim == 1 else None for i, a in pairs]
+        nothing = AttributeValues(operator.attributes, [None] * len(operator.attributes))  # no rank depends on them
+        shapes = plain.infer(operator, nothing, [list(a.shape) for _, a in pairs], known)
+        return [len(shape) if len(shape) <= MAX_RANK else 1 for shape in shapes]
+    return [1] * len(operator.outputs)
+
+
+def _log(operator, error):
+    """Log an exception; returns the OpError for it. Never raises."""
+    is_refusal = isinstance(error, OpError)
+    with suppress(BaseException):  # a user's log handler may raise, which must not end the process
+        log.error("%s", error if is_refusal else operator.title, exc_info=None if is_refusal else error)
+    return error if is_refusal else OpError(None, None, reason(error), operator.title)
+
+
+def _keep(run, error):
+    """Keep a run's first error, or an interrupt, for the session. Returns False for a run of a plain session."""
+    number = int(run.flat[0]) if run.size else 0
+    with RUNS:
+        is_ours = number in _errors
+        if is_ours and (_errors[number] is None or not isinstance(error, Exception)):
+            _errors[number] = error
+    return is_ours
+
+
+def begin(threads):
+    """Prepare a run; returns the value of its graph input `run`, see lowering.py."""
+    with RUNS:
+        number = next(_numbers)
+        _errors[number] = None
+    return np.array([number, threads], np.int64)
+
+
+def end(run):
+    """Forget a run that has ended or didn't start; returns the OpError or interrupt that an op of it met, or None."""
+    with RUNS:
+        return _errors.pop(int(run[0]), None)
+
+
+# All ops are added before the first session: the library keeps them in a vector, into which sessions hold pointers.
+extensions.onnx_op(op_type=PROBE, inputs=[extensions.PyCustomOpDef.dt_float])(Output)
+for operator in available().values():
+    if operator in OPERATORS or not unable(operator):
+        declare(operator)

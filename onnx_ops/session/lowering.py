@@ -1,0 +1,244 @@
+"""A model for backend="extensions": its nodes as Python ops of onnxruntime-extensions.
+
+These know no lists among their attributes, no absent attributes and no 16-bit floats. So a list becomes an input (an
+empty one stands for "absent"), other attributes are spelled out, and 16-bit floats are cast to float32 and back: which
+rounds the float32 result once, as the kernels themselves do.
+
+    y = Col2Im(x, image_shape, block_shape, strides=[2, 2])
+    z = ai.onnx.contrib.ai_onnx_Col2Im(x, image_shape, block_shape, dilations, pads, strides, run)
+    y = Reshape(z, Shape(z))
+
+An optional input that a node doesn't have becomes an empty tensor, and the attribute PRESENT says so.
+
+By `run`, a session tells its errors from those of others, see extensions.py. It is the constant [0, 0] in a model for
+plain sessions, and an additional input of the graph in one for `onnx_ops.InferenceSession`.
+"""
+
+import itertools
+from collections.abc import Iterable
+from contextlib import suppress
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from ..declaration import dtypes, plain
+from ..declaration.attributes import KINDS
+from ..declaration.errors import OpError, as_text, errors_of
+from ..model.files import EXTENSIONS, lowered_name
+from ..model.nodes import declared, in_its_versions, inlined, model_nodes, subgraphs, used_names
+from ..model.schemas import node_attribute, register_schemas
+from ..operators import OPERATORS, available
+from ..rewriting.graph import Graph, Model
+
+RUN = "onnx_ops_run"  # the input `run` of a graph, unless the model has such a name
+RUN_SHAPE = [2]
+PRESENT = "onnx_ops_present"  # the attribute of an op that says by a letter, 0 or 1, which optional inputs are there
+DOMAIN, VERSION = EXTENSIONS, 1
+
+
+def lower(model: onnx.ModelProto, *, operators: Iterable[Any] = ()) -> onnx.ModelProto:
+    """Return a copy of a model with Python operators of onnxruntime-extensions.
+
+    They replace the operators of this package, and run the same machine code,
+    on copies of the tensors. A plain session runs the result after `import
+    onnx_ops`, with `onnxruntime_extensions.get_library_path()` registered on
+    its options.
+
+    The rest of the model stays as it is, with two exceptions: shapes are stated
+    that only the original operators imply, and local functions are inlined.
+    Subgraphs are lowered, too. A model without these operators comes back
+    equal.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model, which is not changed.
+    operators : iterable of custom operators
+        Custom operators to lower, too.
+
+    Returns
+    -------
+    onnx.ModelProto
+        The lowered copy.
+
+    Raises
+    ------
+    OpError
+        An attribute is wrong, or an operator can't be one of
+        onnxruntime-extensions.
+
+    Examples
+    --------
+    >>> import onnx
+    >>> lowered = onnx_ops.lower(onnx.load("model.onnx"))
+    >>> [node.op_type for node in lowered.graph.node if node.domain == "ai.onnx.contrib"]
+    ['com_microsoft_GridSample']
+    """
+    lowered, _ = lower_for_session(model, available(operators), has_run_input=False)
+    return lowered
+
+
+def lower_for_session(model, operators, origin=None, has_run_input=True):
+    """Lower a model for `onnx_ops.InferenceSession`; returns the copy and the name of its additional graph input.
+
+    The name is None if there was nothing to lower.
+
+    operators      what `operators.available` returns
+    origin         the model's file or the folder of its external data, or None if unknown
+    has_run_input  whether there is such an input
+    """
+    try:
+        return _lowered(model, in_its_versions(operators, model), origin, has_run_input)
+    except UnicodeDecodeError as error:  # protobuf reads such names, and writes none
+        name = bytes(error.object)
+        raise OpError("name", repr(name), "must be UTF-8 in a model that is lowered", "onnx_ops") from error
+
+
+def _lowered(model, operators, origin, has_run_input):
+    """`lower_for_session`, for the operators of the model's versions."""
+    lowered = deepcopy(model)
+    if not any(declared(node, operators) for node in model_nodes(model)):
+        return lowered, None
+    if model.functions:  # their callers' attributes and types must be known here
+        try:
+            lowered = inlined(model, operators=operators)
+        except (RuntimeError, onnx.checker.ValidationError) as error:
+            rule = f"can't inline the model's functions: {error}"
+            raise OpError("backend", "'extensions'", rule, "onnx_ops") from error
+    used = set(used_names(lowered.graph))
+    candidates = itertools.chain([RUN] if has_run_input else [], map("onnx_ops_{}".format, itertools.count()))
+    names = (name for name in candidates if name not in used)
+    run = next(names) if has_run_input else None
+    register_schemas(operator for operator in operators.values() if operator not in OPERATORS)
+    original = deepcopy(lowered)
+    known = Graph(Model(original, origin, operators), original.graph, "main")
+    _Lowering(operators, run, names).graph(lowered.graph, known)
+    if all(i.domain != DOMAIN for i in lowered.opset_import):
+        lowered.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
+    if run:
+        lowered.graph.input.append(helper.make_tensor_value_info(run, TensorProto.INT64, RUN_SHAPE))
+    return lowered, run
+
+
+class _Lowering:
+    """Lowers a graph with its subgraphs. run: the name of the graph's input `run`, or None; names: new ones."""
+
+    def __init__(self, operators, run, names):
+        self.operators, self.run, self.names = operators, run, names
+
+    def graph(self, owner, graph):
+        """Lower `owner`, which is a copy of what `graph` has, whose types are known."""
+        nodes, stated = [], {value.name: value.type for value in (*owner.value_info, *owner.output)}
+        for node, original in zip(owner.node, graph.owner.node, strict=True):
+            for inner, original_inner in zip(subgraphs(node), subgraphs(original), strict=True):
+                self.graph(inner, Graph(graph.model, original_inner, graph.title, graph, original))
+            operator = declared(node, self.operators)
+            if not operator:
+                nodes.append(node)
+                continue
+            for name in node.output:
+                its_type = graph.type(name)
+                info = helper.make_tensor_value_info(name, its_type.elements, its_type.dimensions)
+                if its_type.elements and name not in stated:
+                    owner.value_info.append(info)
+                elif its_type.elements and not (graph.is_main or stated[name].tensor_type.HasField("shape")):
+                    stated[name].CopyFrom(info.type)  # a Scan asks for the ranks of its body's outputs
+            nodes += self.node(operator, node, graph)
+        del owner.node[:]
+        owner.node.extend(nodes)
+
+    def node(self, operator, node, graph):
+        """Lower a node of a declared operator; returns the nodes that replace it."""
+        attributes = {a.name: a for a in node.attribute}
+        with errors_of(operator, node.name):
+            for name, a in attributes.items():
+                if a.ref_attr_name:
+                    passed = f"(what a caller passes as {a.ref_attr_name})"
+                    raise OpError(name, passed, "must be a value, outside of functions")
+                if a.type == a.UNDEFINED:
+                    raise OpError(name, "(a value without a type)", "must have a type")
+            operator.each_input(len(node.input))  # refuses too few or too many
+            values = operator.values({name: _value(a) for name, a in attributes.items()})
+            nothing = [None] * len(operator.inputs)
+            plain.infer(operator, values, nothing, nothing)  # refuses attributes that don't agree with each other
+            if reason := unable(operator):
+                raise OpError("backend", "'extensions'", reason)
+        before, after = [], []
+
+        def made(nodes, op_type, inputs=(), outputs=(), **attributes):
+            # ONNX Runtime names a shape after the node that it fuses: the shapes of two unnamed ones had one name.
+            name = next(self.names)
+            nodes.append(helper.make_node(op_type, inputs, outputs or [name], name, **attributes))
+            return nodes[-1].output[0]
+
+        def constant(values):
+            name, kind = next(self.names), helper.np_dtype_to_tensor_dtype(values.dtype)
+            tensor = helper.make_tensor(name, kind, values.shape, values.tolist())
+            return made(before, "Constant", outputs=[name], value=tensor)
+
+        pairs = list(itertools.zip_longest(operator.inputs, node.input, fillvalue=""))[: len(operator.inputs)]
+        elements = {i.type: dtypes.NAMES.get(graph.type(name).elements) for i, name in pairs if name}
+        inputs, outputs = [], list(node.output)
+        for i, name in pairs:
+            is_half = elements.get(i.type) in dtypes.HALVES
+            if not name and i.presence == "optional":
+                element_type = "float32" if is_half else elements.get(i.type) or operator.types[i.type][0]
+                name = constant(np.empty(0, dtypes.TABLE[element_type].numpy))
+            elif is_half and not i.values:
+                name = made(before, "Cast", [name], to=TensorProto.FLOAT)
+            inputs.append(name)
+        for k, (o, name) in enumerate(zip(operator.outputs, outputs, strict=False)):
+            if not name:
+                continue
+            # Nothing is known of the sizes of what an op makes, and it is no output of a graph. Else ONNX Runtime might
+            # have memory for it already, and the empty tensor of an op that refuses would end the process.
+            outputs[k] = next(self.names)
+            if elements.get(o.type) in dtypes.HALVES:
+                made(after, "Cast", [outputs[k]], [name], to=dtypes.TABLE[elements[o.type]].onnx)
+            else:
+                made(after, "Reshape", [outputs[k], made(after, "Shape", [outputs[k]])], [name])
+        kept = []
+        for a, vector in zip(operator.attributes, values.vectors, strict=True):
+            if not KINDS[a.kind].is_list:
+                kept.append(attributes.get(a.name) or node_attribute(a, values.by_name[a.name]))
+            else:
+                inputs.append(constant(np.empty(0, LIST_TYPES[a.kind]) if vector is None else vector))
+        if present := "".join(str(int(bool(name))) for i, name in pairs if i.presence == "optional"):
+            kept.append(helper.make_attribute(PRESENT, present))
+        inputs.append(self.run or constant(np.zeros(RUN_SHAPE, np.int64)))
+        lowered = helper.make_node(
+            lowered_name(operator), inputs, outputs, *map(as_text, (node.name, node.doc_string)), DOMAIN
+        )
+        lowered.attribute.extend(kept)
+        return [*before, lowered, *after]
+
+
+def _value(attribute):
+    """The value of an attribute, with strings decoded where they are text."""
+    value = helper.get_attribute_value(attribute)
+    with suppress(UnicodeDecodeError):
+        if attribute.type == attribute.STRINGS:
+            return [text.decode() for text in value]
+        return value.decode() if attribute.type == attribute.STRING else value
+    return value
+
+
+LIST_TYPES = {"ints": np.int64, "floats": np.float64}
+
+
+def optional_inputs(operator):
+    return [i for i in operator.inputs if i.presence == "optional"]
+
+
+def unable(operator):
+    """Why an operator can't be a Python op of onnxruntime-extensions, or None."""
+    if any(i.presence == "variadic" for i in operator.inputs):
+        return "has no variadic inputs"
+    if any(a.kind == "tensor" for a in operator.attributes):
+        return "has no attributes that are tensors"
+    if any(a.default is None and not a.required and not KINDS[a.kind].is_list for a in operator.attributes):
+        return "has no attributes that may be None"
+    return None

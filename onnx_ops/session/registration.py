@@ -1,0 +1,197 @@
+"""The operators in ONNX Runtime, through the C library (native/), which this module gives what it needs of Python.
+
+The library calls Python to compile functions that its table lacks, and to plan and compute what has no compiled code.
+ONNX Runtime keeps pointers to all of this until its last session is gone, which at exit can be after Python has begun
+to free modules: everything that C may call or read is immortal.
+"""
+
+import ctypes as C
+import functools
+import threading
+from contextlib import contextmanager
+
+from .. import operators
+from ..compiler import records
+from ..declaration.errors import OpError, errors_of, reason
+from ..declaration.jit import numba_obstacle
+from ..native import library, table
+from ..system import interrupts
+from ..system.locks import COMPILATION, REGISTRATION
+from . import bodies
+from .variants import Variant
+
+UNFINISHED, DONE, LEFT_OUT, FAILED, REFUSED = range(5)  # outcomes of an answer
+# What ONNX Runtime writes before the message of a node that has failed. An exception in a body may quote such a text.
+STATUS = "Status Message: "
+_SURVEY = threading.local()  # during `survey`: the kernels that sessions made on this thread would compile
+
+
+def immortal(thing):
+    """Return `thing`, which is never freed from now on."""
+    C.pythonapi.Py_IncRef(C.py_object(thing))
+    return thing
+
+
+def c_callback(*argtypes):
+    """Decorator: turn a function into the address of a C callback that has an Answer as its last parameter.
+
+    The function gets the other parameters; it returns an outcome such as LEFT_OUT, or None for DONE. What it raises
+    becomes the Answer's message.
+    """
+
+    def wrap(function):
+        @functools.wraps(function)
+        def call(*args):
+            answer = table.Answer.from_address(args[-1])
+            try:
+                outcome = function(*args[:-1])
+                answer.outcome = DONE if outcome is None else outcome
+            except BaseException as error:
+                if not isinstance(error, Exception) and interrupts.postpone(error):
+                    return
+                answer.outcome = FAILED
+                is_refusal = isinstance(error, OpError)
+                message = str(error) if is_refusal else f"onnx_ops: {reason(error)}"
+                message = message.replace("\0", r"\0").replace(STATUS, STATUS.lower())
+                answer.message = message.encode(errors="replace")[:4095]
+                answer.outcome = REFUSED if is_refusal else FAILED
+
+        return C.cast(immortal(C.CFUNCTYPE(None, *argtypes, C.c_void_p)(call)), C.c_void_p).value
+
+    return wrap
+
+
+def get_library_path() -> str:
+    """Return the path of the library for `register_custom_ops_library`.
+
+    It registers the operators of all domains but com.microsoft and custom.
+
+    Returns
+    -------
+    str
+        The path.
+
+    Raises
+    ------
+    OpError
+        This installation has no library, or can't use it.
+
+    Examples
+    --------
+    >>> import onnxruntime as ort
+    >>> options = ort.SessionOptions()
+    >>> options.register_custom_ops_library(onnx_ops.get_library_path())
+    """
+    return _usable(library.obstacle())
+
+
+def _usable(obstacle):
+    if obstacle:
+        remains = "" if library.extensions_obstacle() else ', or use backend="extensions"'
+        raise OpError("backend", "'native'", f"{obstacle}{remains}", "onnx_ops")
+    with REGISTRATION:  # functools.cache would have two threads make tables, and fill in that of the second one only
+        connect()
+    return str(library.PLACE)
+
+
+@functools.cache
+def connect():
+    """Have the library call this module's functions from now on."""
+    loaded, rows = library.load(), library.table_in_use()
+    functions = table.Python.in_dll(loaded, "onnx_ops_python")
+    functions.compile, functions.plan, functions.run = compile_function, plan, run_body
+    functions.interrupt = interrupts.INTERRUPT
+    interrupts.listeners.append(loaded.onnx_ops_wait_for_interrupt)
+    old_rows = rows.operators[: rows.operator_count]
+    declared = {library.declared(row) for row in old_rows}
+    more = [operator for operator in operators.OPERATORS if operator not in declared] if library.have_numba() else []
+    if more:
+        new_rows = [table.operator(o, list(o.signatures()), number) for number, o in enumerate(more, len(old_rows))]
+        for number, row in enumerate(old_rows):
+            row.number = number
+        rows.operators = immortal(table.array(table.Operator, [*old_rows, *new_rows]))
+        rows.operator_count = len(old_rows) + len(new_rows)
+
+
+def add_operators(options, domains, custom=()):
+    """Register the operators of these domains, and custom operators, on a session's options.
+
+    What is registered there already stays as it is.
+    """
+    path = _usable(library.lack() if custom else library.obstacle())  # bodies in NumPy need no compiler
+    for domain in set(domains) - registered_domains(options):
+        options.add_session_config_entry(_key(domain), "1")
+    pointers = table.array(C.c_void_p, [C.addressof(library.custom_row(operator)) for operator in custom])
+    with REGISTRATION:
+        try:
+            library.load().onnx_ops_add(pointers, C.c_size_t(len(custom)))
+            options.register_custom_ops_library(path)
+        finally:  # else, after an interrupt between the two, the next registration would add what no longer exists
+            library.load().onnx_ops_add(None, C.c_size_t(0))
+
+
+def registered_domains(options):
+    """The domains whose operators are registered on a session's options."""
+    return {domain for domain in operators.DOMAINS if config_entry(options, _key(domain)) is not None}
+
+
+def _key(domain):
+    return f"onnx_ops.register.{domain or 'ai.onnx'}"
+
+
+def config_entry(options, key):
+    """A session configuration entry of options, or None."""
+    try:
+        return options.get_session_config_entry(key)
+    except RuntimeError:
+        return None
+
+
+def default_domains():
+    """The domains that are registered if none are stated: all but com.microsoft and custom."""
+    return {operator.domain for operator in operators.OPERATORS if operators.is_default(operator)}
+
+
+@contextmanager
+def survey():
+    """A context in which sessions that this thread makes list the kernels that they need, and compile none.
+
+    Yields the list: each node of ours adds a Variant. These sessions can't run such nodes.
+    """
+    get_library_path()
+    _SURVEY.needed = []
+    library.load().onnx_ops_survey(True)
+    try:
+        yield _SURVEY.needed
+    finally:
+        library.load().onnx_ops_survey(False)
+        del _SURVEY.needed
+
+
+@c_callback(C.c_int64, C.c_int64, C.c_int64, C.c_int64)
+def compile_function(number, function, overload, position):
+    """Compile a function of an operator, and put it into the table."""
+    row = library.row(number)
+    operator = library.declared(row)
+    with errors_of(operator):
+        if obstacle := numba_obstacle():
+            raise OpError("kernel", "any", f"can't be compiled: {obstacle}")
+        with COMPILATION:  # else a child, forked during this import, might wait for the module's lock for ever
+            from ..compiler.code import code
+        if function == table.INFER:
+            row.infer = immortal(code(records.infer_entry(operator), operator.title)).address
+        elif function == table.PLAN:
+            entry = records.plan_entry(operator, position * len(operator.kernels))
+            row.plans[position] = immortal(code(entry, operator.title)).address
+        else:
+            signature = library.signature(operator, row.overloads[overload])
+            if (needed := getattr(_SURVEY, "needed", None)) is not None:
+                needed.append(Variant(operator, position, signature))
+                return LEFT_OUT
+            entry = records.kernel_entry(operator, position, signature)
+            row.overloads[overload].kernels[position] = immortal(code(entry, operator.title)).address
+    return None
+
+
+plan = c_callback(C.c_int64, C.c_void_p)(bodies.plan)
+run_body = c_callback(C.c_int64, C.c_int64, C.c_void_p)(bodies.run_body)

@@ -1,0 +1,217 @@
+"""Models as functions from {input: array} to {output: array}, which can be sent to other processes."""
+
+import ctypes
+import functools
+import math
+import os
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import onnxruntime as ort
+
+from ..declaration import dtypes
+from ..declaration.errors import OpError
+from ..model.files import EXTENSIONS, is_lowered
+from ..native import library
+from ..native.threads import check_count
+from ..operators import as_list, declaration_of
+from ..processes.operator_files import operators_at, python_ops, sources_of
+from .session import Backend, InferenceSession, extensions, prepare
+
+QUIET = 4  # a severity: errors are not logged, since exceptions have the same text
+_OF_RUNNER = {"model", "threads", "backend", "optimize", "operators", "_key", "session", "inputs", "outputs"}
+_TYPES = {"float": "float32", "double": "float64"}  # {ONNX Runtime's name: ours} where they differ
+
+
+class Runner:
+    """A model as a function on dicts of arrays, which can be pickled.
+
+    It is made for `map_batches` of Ray Data and the map of any other engine.
+    Called with {input: array}, it returns {output: array}. Other keys, such as
+    names of files, come back unchanged, unless an output has the same name.
+
+    A Runner makes its session at its first call. Pickles contain no session.
+    Copies that one process unpickles are one object, so an engine that sends a
+    copy with each task has one session in each process. A process keeps the
+    last four.
+
+    Parameters
+    ----------
+    model : path or bytes
+        The model. A path must lead to it in every process that calls the
+        Runner.
+    threads : int or None, default 1
+        Number of threads of each session. None: the number of cores. The
+        default, 1, suits one process for each core.
+    backend : {"native", "extensions", "builtin"}, default "native"
+        As for `onnx_ops.InferenceSession`, or "builtin": ONNX Runtime's
+        built-in kernels alone.
+    optimize : bool, default False
+        As for `onnx_ops.InferenceSession`.
+    operators : iterable of custom operators
+        As for `onnx_ops.InferenceSession`. Their modules must be present in
+        every process, and the same.
+
+    Raises
+    ------
+    OpError
+        `threads` is wrong. A call raises it where an input is missing, and what
+        `onnx_ops.InferenceSession` raises.
+
+    Examples
+    --------
+    >>> runner = onnx_ops.Runner("model.onnx")
+    >>> runner.inputs
+    {'image': ('float32', ['batch', 3, 144, 192])}
+    >>> outputs = runner({"image": np.zeros((1, 3, 144, 192), np.float32), "file": "a.png"})
+    >>> outputs["file"]
+    'a.png'
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | bytes,
+        *,
+        threads: int | None = 1,
+        backend: Backend | Literal["builtin"] = "native",
+        optimize: bool = False,
+        operators: Iterable[Any] = (),
+    ) -> None:
+        check_count("threads", threads)
+        # A path becomes a string, as a pickled Path can't be read on other systems.
+        self.model = model if isinstance(model, bytes) else os.fspath(model)
+        self.threads, self.backend, self.optimize = threads, backend, optimize
+        self.operators = as_list(operators)
+        self._key = uuid.uuid4().hex
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        declarations = [*map(declaration_of, self.operators)]
+        titles, sources = tuple(each.title for each in declarations), tuple(sources_of(declarations))
+        settings = self.model, self.threads, self.backend, self.optimize, titles, sources
+        own = {name: value for name, value in vars(self).items() if name not in _OF_RUNNER}  # a subclass has them
+        return _copy, (type(self), self._key, *settings), own
+
+    @functools.cached_property
+    def session(self) -> InferenceSession:
+        """The session, which is made when this is first read."""
+        return open_session(
+            self.model, self.backend, threads=self.threads, optimize=self.optimize, operators=self.operators
+        )
+
+    @functools.cached_property
+    def inputs(self) -> dict[str, Any]:
+        """The inputs: {name: (element type, dimensions)}.
+
+        The type is None if the input is no tensor. Each dimension is an int, a
+        name or None.
+        """
+        return _described(self.session.get_inputs())
+
+    @functools.cached_property
+    def outputs(self) -> dict[str, Any]:
+        """The outputs, as `inputs`."""
+        return _described(self.session.get_outputs())
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        if missing := self.inputs.keys() - batch.keys():
+            rule = f"must have all inputs of the model; it lacks {', '.join(sorted(missing))}"
+            raise OpError("batch", sorted(batch), rule, "onnx_ops")
+        others = {name: value for name, value in batch.items() if name not in self.inputs}
+        return others | run_session(self.session, {name: batch[name] for name in self.inputs})
+
+
+@functools.lru_cache(maxsize=4)
+def _copy(kind, key, model, threads, backend, optimize, titles, sources):
+    """The copy of a Runner, with its key: each process has only one. It has the operators with these titles."""
+    found = [operator for source in sources for operator in operators_at(source)]
+    operators = [operator for operator in found if declaration_of(operator).title in titles]
+    copy = kind.__new__(kind)
+    Runner.__init__(copy, model, threads=threads, backend=backend, optimize=optimize, operators=operators)
+    copy._key = key
+    return copy
+
+
+def open_session(model, backend="native", *, threads=None, optimize=False, profile=None, operators=()):
+    """Open a session of a model (path or bytes) that runs on the CPU and logs nothing.
+
+    It has the library of onnxruntime-extensions if the model or Python operators in use need it.
+
+    backend   as for onnx_ops.InferenceSession, or "builtin": ONNX Runtime's own kernels alone
+    profile   where to write ONNX Runtime's profile: the first part of the file's path
+    optimize, operators   as for onnx_ops.InferenceSession
+    """
+    options = ort.SessionOptions()
+    options.log_severity_level = QUIET
+    options.intra_op_num_threads = threads or 0
+    if profile:
+        options.enable_profiling, options.profile_file_prefix = True, str(profile)
+    ready = prepare(model, options, backend, operators, optimize=optimize, add_more=add_python_ops)
+    # With fallback enabled, ONNX Runtime would print a message about it, though there is nothing to fall back to.
+    settings = {"providers": ["CPUExecutionProvider"], "enable_fallback": False}
+    if backend == "builtin":
+        return ort.InferenceSession(ready.model, options, **settings)
+    return InferenceSession(ready, **settings)
+
+
+def add_python_ops(ready, imported):
+    """Register the library of onnxruntime-extensions on the options of a Prepared if it is needed. Raises OpError."""
+    if EXTENSIONS in imported and is_lowered(ready.model):
+        raise OpError("", None, "the model has nodes that onnx_ops.lower made: only backend extensions runs it")
+    if needs_extensions(imported, ready.operators):
+        if obstacle := library.extensions_obstacle():
+            raise OpError("", None, f"the model imports {EXTENSIONS}, which {obstacle}")
+        extensions().add_library(ready.options)
+
+
+def needs_extensions(imported, operators):
+    """Return whether a session of a model that imports these domains needs the library of onnxruntime-extensions.
+
+    operators  what `operators.available` returns
+    """
+    return bool(python_ops()) or (EXTENSIONS in imported and all(domain != EXTENSIONS for domain, _ in operators))
+
+
+def _described(values):
+    return {value.name: (_element_type(value.type), value.shape) for value in values}
+
+
+def run_session(session, feeds):
+    """Run a session on {input: array}; returns {output: array}."""
+    names = [o.name for o in session.get_outputs()]
+    feeds = {name: _native(value) for name, value in feeds.items()}
+    if any(v.type == "tensor(bfloat16)" for v in (*session.get_inputs(), *session.get_outputs())):
+        values = session.run_with_ort_values(names, {n: _ort_value(a) for n, a in feeds.items()})
+        return {name: _array(value) for name, value in zip(names, values, strict=True)}
+    return dict(zip(names, session.run(None, feeds), strict=True))
+
+
+def _element_type(ort_type):
+    """The element type in ONNX Runtime's name of a tensor type: "float32" for "tensor(float)"; None for other types."""
+    if not ort_type.startswith("tensor("):
+        return None
+    name = ort_type[len("tensor(") : -1]
+    return _TYPES.get(name, name)
+
+
+def _native(value):
+    """An array in this machine's byte order, which ONNX Runtime takes for granted; other values unchanged."""
+    is_array = isinstance(value, np.ndarray)
+    return value.astype(value.dtype.newbyteorder("="), copy=False) if is_array else value
+
+
+def _ort_value(array):
+    array = np.asarray(array, order="C")  # which a number without axes stays
+    if array.dtype.name == "bfloat16":
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), dtypes.TABLE["bfloat16"].onnx)
+    return ort.OrtValue.ortvalue_from_numpy(array)
+
+
+def _array(value):
+    """An OrtValue as an array; ONNX Runtime itself makes no arrays of bfloat16."""
+    if value.data_type() != "tensor(bfloat16)":
+        return value.numpy()
+    count = math.prod(value.shape())
+    bits = (ctypes.c_uint16 * count).from_address(value.data_ptr()) if count else []
+    return np.array(bits, np.uint16).view(dtypes.TABLE["bfloat16"].numpy).reshape(value.shape())

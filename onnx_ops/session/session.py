@@ -1,0 +1,496 @@
+"""Sessions with this package's operators, and `register`, which prepares the options of an ordinary one."""
+
+import math
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import onnxruntime as ort
+
+from ..declaration.errors import OpError
+from ..model.files import imported_domains, is_ort_format, nodes, warn_of_unknown_attributes
+from ..native import library
+from ..operators import DOMAINS, OPERATORS, SHARED, available
+from ..system.locks import OPTIONS
+from . import registration
+
+if TYPE_CHECKING:
+    import onnx
+
+
+Model: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
+Backend: TypeAlias = Literal["native", "extensions"]
+BACKENDS = get_args(Backend)
+EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
+DOMAINS_UNKNOWN = (
+    "onnx_ops: the package's operators are not registered, since the domains of a model in ONNX Runtime's own format "
+    "are unknown; state them, as by onnx_ops.register(options, domains=['', 'com.microsoft']), or use the .onnx file"
+)
+FEW = 2**28  # bytes of external data that are read here, if need be
+LONGEST = 4095  # bytes of a message that an operator reports, see native/text.h
+# How ONNX Runtime's message begins if a run, or the making of a kernel, has failed.
+_FAILED = re.compile(
+    r"(?:\[ONNXRuntimeError\] : \d+ : \w+ : |Error in execution: )?"
+    r"(?:(?P<run>Non-zero status code returned while running )|Exception during initialization: )"
+)
+_NODE = re.compile(r"""(?: \(node (?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\))?: """)  # the rest of a message's title
+_IN_VALUE = re.compile(r"""\\.|['"]|: """)
+
+
+def register(
+    options: ort.SessionOptions,
+    model: "Model | None" = None,
+    *,
+    domains: Iterable[str] | None = None,
+    backend: Backend = "native",
+    operators: Iterable[Any] = (),
+) -> ort.SessionOptions:
+    """Register the operators of this package on the options of a session.
+
+    Without `model` and `domains`, it registers all domains but com.microsoft
+    and custom: as a custom domain, the former breaks models that don't import
+    it, and other libraries use the latter, too, which is registered for a model
+    with such a node. Registering the same options again adds what is missing.
+
+    Parameters
+    ----------
+    options : onnxruntime.SessionOptions
+        The options, which are changed.
+    model : path, bytes or onnx.ModelProto, optional
+        The model: the domains that it imports are registered. If it is in ONNX
+        Runtime's own format, its domains are unknown, which causes a warning.
+        Attributes that its operators don't have cause a warning in the log
+        "onnx_ops".
+    domains : iterable of str, optional
+        Register exactly these domains, whatever the model imports. "" is
+        ai.onnx.
+    backend : {"native", "extensions"}, default "native"
+        "extensions" is for models that `onnx_ops.lower` has made.
+    operators : iterable of custom operators
+        Custom operators, made by `onnx_ops.operator`. All of them are
+        registered, except those in ai.onnx or another domain of `onnx_ops`
+        that the model doesn't import.
+
+    Returns
+    -------
+    onnxruntime.SessionOptions
+        The argument `options`.
+
+    Raises
+    ------
+    OpError
+        The backend doesn't work here, a domain is unknown, or two operators
+        have the same name.
+
+    See Also
+    --------
+    InferenceSession : A session that does this itself.
+    get_library_path : The library's path, for hosts that accept nothing else.
+
+    Examples
+    --------
+    >>> import onnxruntime as ort
+    >>> options = onnx_ops.register(ort.SessionOptions(), "model.onnx")
+    >>> session = ort.InferenceSession("model.onnx", options)
+    """
+    if domains is not None:
+        domains = {"" if d == "ai.onnx" else d for d in domains}
+        if unknown := sorted(domains - DOMAINS):
+            raise OpError("domains", unknown, f"must be among {sorted(DOMAINS)}", "onnx_ops")
+    prepare(None if backend == "extensions" else model, options, backend, operators, domains=domains)
+    return options
+
+
+@dataclass
+class Prepared:
+    """A model as ONNX Runtime gets it.
+
+    model      its path or bytes
+    is_ort     whether it is in ONNX Runtime's own format
+    options    of the session, with the model's operators registered
+    is_shared  whether other sessions may be made with these options, too
+    threads    that the options state
+    operators  what `operators.available` returns
+    run_input  the name of the additional input of a lowered model, see lowering.py; None for others
+    folder     of the external data of a model that has been rewritten, if the options must state one
+    """
+
+    model: Any
+    is_ort: bool
+    options: Any
+    is_shared: bool
+    threads: int
+    operators: Any
+    run_input: Any = None
+    folder: Any = None
+
+    @contextmanager
+    def with_external_data(self):
+        """A context in which a session that is made with the options reads external data from the folder."""
+        with OPTIONS if self.is_shared else nullcontext():
+            before = registration.config_entry(self.options, EXTERNAL_DATA) or ""
+            folder = self.folder or before
+            if folder != before:
+                self.options.add_session_config_entry(EXTERNAL_DATA, folder)
+            try:
+                yield
+            finally:  # other sessions must not read from there
+                if folder != before and self.is_shared:  # ONNX Runtime logs a warning
+                    self.options.add_session_config_entry(EXTERNAL_DATA, before)
+
+
+def prepare(model, options, backend, operators, *, domains=None, optimize=False, add_more=None):
+    """Turn what a caller gives into what ONNX Runtime gets; returns the Prepared.
+
+    Every model takes this path, to a session of any kind or to `register`. Warnings name the line that calls the
+    caller of this function.
+
+    model     path or bytes; for `register` also a ModelProto, or None, which stays as it is
+    options   None for new ones
+    domains   whose operators are registered; None: those that the model imports
+    add_more  registers more on the options: a function of the Prepared and the domains. Then backend may be "builtin"
+    """
+    # What the caller gives.
+    is_builtin = add_more and backend == "builtin"
+    if backend not in BACKENDS and not is_builtin:
+        raise OpError("backend", repr(backend), f"must be one of {', '.join(BACKENDS)}", "onnx_ops")
+    every, is_shared = available(operators), options is not None
+    custom = [operator for operator in every.values() if operator not in OPERATORS]
+    model = os.fspath(model) if isinstance(model, os.PathLike) else model
+    options = options or ort.SessionOptions()
+    ready = Prepared(model, is_ort_format(model), options, is_shared, options.intra_op_num_threads, every)
+
+    # The model: it is rewritten if that is wanted.
+    if model is not None and not is_builtin and (optimize or backend == "extensions"):
+        rewrite(ready, optimize, backend)
+
+    # The options: the domains that the model imports decide on the operators.
+    if backend == "extensions":
+        extensions().add_library(options, custom)
+        return ready
+    is_decided = model is None or ready.is_ort or domains is not None
+    imported = None if is_decided else imported_domains(ready.model)
+    if add_more:
+        add_more(ready, imported or ())
+    if not is_builtin:
+        add_operators(ready, custom, domains, imported)
+    return ready
+
+
+def rewrite(ready, optimize, backend):
+    """Rewrite a Prepared's model as `optimize` and `backend` ask for, unless nothing would change.
+
+    External data stay where they are, unless they are few.
+    """
+    if ready.is_ort:
+        argument = ("optimize", True) if optimize else ("backend", "'extensions'")
+        rule = "can't rewrite a model in ONNX Runtime's own format; use the .onnx file that it was made from"
+        raise OpError(*argument, rule, "onnx_ops")
+    # A session of a model that runs as it is doesn't load these, nor onnx.
+    from ..model.external_data import model_in, put_in_reach
+    from ..rewriting import rewritten
+    from .lowering import lower_for_session
+
+    with OPTIONS:  # while another thread makes a session with them, they may state its folder
+        stated = registration.config_entry(
+            ready.options, EXTERNAL_DATA
+        )  # the folder from which ONNX Runtime reads them
+    path = None if isinstance(ready.model, bytes) else ready.model
+    model, origin, findings = model_in(ready.model), stated or path, []
+    if optimize:
+        model, findings = rewritten(model, origin, ready.operators, in_place=True)
+    if backend == "extensions":
+        model, ready.run_input = lower_for_session(model, ready.operators, origin)
+    elif not any(finding.operator for finding in findings):
+        return
+    # ONNX Runtime 1.20 finds no external data of a model that is passed as bytes. Newer ones log a warning when a
+    # folder is taken out of the options again, which is worth a copy of few data.
+    is_oldest = ort.__version__.startswith("1.20.")
+    if path and (is_oldest or not stated):
+        most = math.inf if is_oldest else FEW if ready.is_shared else 0
+        ready.folder = put_in_reach(model, origin, most)
+    ready.model = model.SerializeToString()
+
+
+def add_operators(ready, custom, domains, imported):
+    """Register operators on the options of a Prepared: of the domains that are stated or, if None, imported."""
+    if domains is None and ready.is_ort:
+        domains = set()
+        if not registration.registered_domains(ready.options):
+            warnings.warn(DOMAINS_UNKNOWN, stacklevel=4)
+    elif imported is not None:
+        custom = [operator for operator in custom if operator.domain not in DOMAINS - imported]
+        domains = DOMAINS & imported
+        if SHARED in domains:
+            names = {name for domain, name in ready.operators if domain == SHARED}
+            if all(node.domain != SHARED for node in nodes(ready.model, names)):
+                domains.remove(SHARED)
+    elif domains is None:
+        domains = registration.default_domains()
+    if domains or custom:
+        registration.add_operators(ready.options, domains, custom)
+        if ready.model is not None and not ready.is_ort:
+            warn_of_unknown_attributes(ready.model, ready.operators)
+
+
+def extensions():
+    """The module `extensions`, which imports onnxruntime_extensions. Raises OpError."""
+    if obstacle := library.extensions_obstacle():
+        raise OpError("backend", "'extensions'", obstacle, "onnx_ops")
+    from . import extensions
+
+    return extensions
+
+
+def explained(error, ready):
+    """Return the OpError that explains why ONNX Runtime makes no session of a Prepared, or None."""
+    if refusal := op_error(error, ready.operators):
+        return refusal
+    has_none = re.search(r"com\.microsoft:\w+\(-1\) is not a reg", str(error))
+    if has_none and "com.microsoft" not in (imported_domains(ready.model) or ()):
+        rule = "com.microsoft was registered on them for another model, which breaks this one; use new ones"
+        return OpError("sess_options", "used before", rule, "onnx_ops")
+    if "Domain already set" in str(error):
+        rule = "have operators of another library, such as @onnx_op functions, in a domain of onnx_ops' operators"
+        return OpError("sess_options", "given", f"{rule}; name another domain there", "onnx_ops")
+    return None
+
+
+def op_error(error, operators):
+    """The OpError whose text an exception of ONNX Runtime carries, or None.
+
+    operators  what `operators.available` returns
+    """
+    # A name that isn't UTF-8 makes it another exception, which has the message.
+    text = error.object.decode(errors="replace") if isinstance(error, UnicodeDecodeError) else str(error)
+    message = _reported(text)
+    titles = {operator.title for operator in operators.values()}
+    for title in sorted(filter(message.startswith, titles), key=len, reverse=True):
+        if not (node := _NODE.match(message, len(title))):
+            continue
+        operator, text = message[: node.end() - 2], message[node.end() :]
+        argument, equals, value = text.partition(" = ")
+        end = _end_of_value(value)
+        if equals and end >= 0 and not {"=", "\n", ":"} & set(argument):
+            return OpError(argument, value[:end], value[end + 2 :].partition("\n")[0], operator)
+        return OpError(None, None, text, operator)  # the message of an exception in a body names no argument
+    return None
+
+
+def _reported(message):
+    """What a kernel has reported, according to a message of ONNX Runtime; "" if it is about something else."""
+    begin = _FAILED.match(message)
+    text = message[begin.end() :] if begin else ""
+    if begin and begin["run"]:  # names of nodes, which may be any text, come before the last one
+        text = text.rpartition(registration.STATUS)[2]
+    return text if len(text) <= LONGEST else ""
+
+
+def _end_of_value(text):
+    """The position of the ": " after the value that a text begins with, outside of quotes; -1 if there is none."""
+    quote, quoted = None, -1  # the quote that is open, and the first ": " after it, which counts if it is never closed
+    for part in _IN_VALUE.finditer(text):
+        if part[0] == ": ":
+            if quote is None:
+                return part.start()
+            quoted = part.start() if quoted < 0 else quoted
+        elif part[0] == quote:
+            quote, quoted = None, -1
+        elif quote is None and part[0] in ("'", '"'):
+            quote = part[0]
+    return quoted
+
+
+class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runtime has no types
+    """An onnxruntime.InferenceSession that runs the operators of this package.
+
+    It has the same methods. Operators are registered on `sess_options`, if
+    given. With the native backend, attributes that an operator doesn't have
+    cause a warning in the log "onnx_ops".
+
+    A model in ONNX Runtime's own format can't be optimized or lowered. Register
+    its domains on `sess_options` first, by `onnx_ops.register`.
+
+    Parameters
+    ----------
+    path_or_bytes : path or bytes
+        The model.
+    sess_options : onnxruntime.SessionOptions, optional
+        Options, which are changed. Default: new ones.
+    providers : sequence of str or tuple, optional
+        Execution providers, as for ONNX Runtime. The operators of this package
+        run on the CPU, whatever they are.
+    provider_options : sequence of dict, optional
+        Options of the providers, as for ONNX Runtime.
+    backend : {"native", "extensions"}, default "native"
+        "native" runs the model as it is. "extensions" lowers it first, as
+        `onnx_ops.lower` does.
+    optimize : bool, default False
+        Run the model as `onnx_ops.optimize` rewrites it. A model without a
+        match runs as it is.
+    operators : iterable of custom operators
+        Custom operators of the model, made by `onnx_ops.operator`.
+    **kwargs
+        Further arguments of ONNX Runtime's class.
+
+    Raises
+    ------
+    OpError
+        An operator refuses an attribute, a shape or a tensor: when the session
+        is made, if the model shows it, else at the run. ONNX Runtime's
+        exceptions are raised for everything else.
+
+    See Also
+    --------
+    register : The same for the options of an ordinary session.
+    Runner : A model as a function on dicts of arrays, which can be sent to other processes.
+
+    Examples
+    --------
+    >>> session = onnx_ops.InferenceSession("model.onnx")
+    >>> [each.name for each in session.get_inputs()]
+    ['image']
+    >>> (y,) = session.run(None, {"image": np.zeros((1, 3, 144, 192), np.float32)})
+    >>> y.shape
+    (1, 3, 144, 192)
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes,
+        sess_options: ort.SessionOptions | None = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[dict[Any, Any]] | None = None,
+        *,
+        backend: Backend = "native",
+        optimize: bool = False,
+        operators: Iterable[Any] = (),
+        **kwargs: Any,
+    ) -> None:
+        ready: Any = path_or_bytes  # `open_session` gives a Prepared
+        if not isinstance(ready, Prepared):
+            ready = prepare(ready, sess_options, backend, operators, optimize=optimize)
+        self._ready, self._native_run = ready, _Run(ready)
+        try:
+            with ready.with_external_data():
+                super().__init__(ready.model, ready.options, providers, provider_options, **kwargs)
+        except Exception as error:
+            if refusal := explained(error, ready):
+                raise refusal from error
+            raise
+        others = [name for name in self.get_providers() if name != "CPUExecutionProvider"]
+        if others:
+            warnings.warn(
+                f"onnx_ops: the operators run on the CPU, the other nodes may run on {', '.join(others)}", stacklevel=2
+            )
+
+    def set_providers(
+        self, providers: Sequence[Any] | None = None, provider_options: Sequence[dict[Any, Any]] | None = None
+    ) -> None:
+        with self._ready.with_external_data():
+            super().set_providers(providers, provider_options)
+
+    def get_inputs(self) -> list[Any]:
+        return [i for i in super().get_inputs() if i.name != self._ready.run_input]
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: ort.RunOptions | None = None,
+    ) -> list[Any]:
+        with self._run_context() as more:
+            feeds = {**input_feed, **more} if more else input_feed
+            return super().run(output_names, feeds, run_options)
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, Any],
+        run_options: ort.RunOptions | None = None,
+    ) -> Any:
+        with self._run_context() as more:
+            more = {name: ort.OrtValue.ortvalue_from_numpy(value) for name, value in more.items()}
+            return super().run_with_ort_values(output_names, {**input_dict_ort_values, **more}, run_options)
+
+    def run_with_iobinding(self, iobinding: Any, run_options: ort.RunOptions | None = None) -> None:
+        if not self._ready.run_input:  # without the context, which takes time that small calls would feel
+            try:
+                super().run_with_iobinding(iobinding, run_options)
+            except Exception as error:
+                self._native_run.__exit__(type(error), error, None)
+                raise
+            return
+        with self._run_context() as more:
+            for name, value in more.items():
+                iobinding.bind_cpu_input(name, value)
+            super().run_with_iobinding(iobinding, run_options)
+
+    def run_with_ortvaluevector(self, *args: Any) -> None:
+        """Run as an onnxruntime.InferenceSession.
+
+        Raises
+        ------
+        OpError
+            The model was lowered: it needs one more input.
+        """
+        if self._ready.run_input:
+            rule = 'is for backend="native"; use run, run_with_ort_values or run_with_iobinding'
+            raise OpError("run_with_ortvaluevector", "called", rule, "onnx_ops")
+        with self._native_run:
+            super().run_with_ortvaluevector(*args)
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[Any, Any, str], object],
+        user_data: Any,
+        run_options: ort.RunOptions | None = None,
+    ) -> None:
+        context = self._run_context()
+
+        def finish(results, data, message):
+            error = context.end()
+            callback(results, data, str(error) if error else message)
+
+        more = context.begin()
+        try:
+            super().run_async(output_names, {**input_feed, **more}, finish, user_data, run_options)
+        except BaseException as error:
+            context.__exit__(type(error), error, None)
+            raise
+
+    def _run_context(self):
+        """The context of a run; one of the native backend has no state."""
+        return _Run(self._ready) if self._ready.run_input else self._native_run
+
+
+class _Run:
+    """The context of a run of a Prepared: yields {additional input: array}, and raises an operator's error as OpError.
+
+    The additional input is that of a lowered model. Without it, the context has no state.
+    """
+
+    def __init__(self, ready):
+        self.ready = ready
+
+    def begin(self):
+        if self.ready.run_input is None:
+            return {}
+        self.run = extensions().begin(self.ready.threads)
+        return {self.ready.run_input: self.run}
+
+    def end(self):
+        return extensions().end(self.run) if self.ready.run_input else None
+
+    __enter__ = begin
+
+    def __exit__(self, kind, error, traceback):
+        refusal = self.end() or (error and op_error(error, self.ready.operators))
+        if refusal and (error is None or isinstance(error, Exception)):
+            raise refusal from error

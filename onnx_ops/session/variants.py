@@ -1,0 +1,225 @@
+"""Variants: what is compiled of an operator for one of its kernels and one combination of element types."""
+
+from contextlib import contextmanager, suppress
+from itertools import count
+from typing import Any, NamedTuple
+
+from .. import operators as every
+from ..compiler import records
+from ..declaration import dtypes as element_types
+from ..declaration.errors import OpError
+from ..declaration.jit import numba_obstacle
+from ..declaration.limits import ABSENT
+
+TYPES = [name for name, t in element_types.TABLE.items() if t.in_sessions and t.storage]  # of compiled code
+
+
+class Variant(NamedTuple):
+    """A variant of an operator. Some variants share machine code; these have the same key.
+
+    position   of the kernel among those of the operator
+    signature  {type variable: element type}
+    """
+
+    operator: Any
+    position: int
+    signature: dict[str, str]
+
+    def __reduce__(self):
+        return named, (self.operator.domain, self.operator.name, self.position, self.signature)
+
+    @property
+    def storage(self):
+        return self.operator.storage(self.operator.kernel(self.position), self.signature)
+
+    @property
+    def key(self):
+        return tuple(self.entries())
+
+    @property
+    def name(self):
+        """The operator with the attributes or ranks that select the kernel, if there are several, and the types."""
+        operator = self.operator
+        details = [str(choices[0]) for choices in operator.kernel(self.position).choices.values()]
+        for i, rank in zip(operator.inputs, operator.combination(self.position), strict=True):
+            if len(i.compiled_ranks) > 1:
+                details.append(f"no {i.name}" if rank == ABSENT else f"rank {rank} of {i.name}")
+        details += [self.signature[v] for v in self.variables]
+        return f"{operator.title} {', '.join(details)}"
+
+    @property
+    def variables(self):
+        """The type variables of the tensors that kernels see."""
+        read = self.operator.inputs_read
+        return sorted({self.operator.inputs[k].type for k in read} | {o.type for o in self.operator.outputs})
+
+    @property
+    def types(self):
+        """The element types of the tensors that kernels see, where these can differ."""
+        return {self.signature[v] for v in self.variables if len(self.operator.types[v]) > 1}
+
+    @property
+    def is_possible(self):
+        """Whether the kernel takes these element types."""
+        kernel = self.operator.kernel(self.position)
+        with suppress(OpError):
+            self.operator.check_types(kernel, self.signature)
+            return self.storage is not None or not (self.operator.has_ranks or kernel.types)
+        return False
+
+    def entries(self):
+        """Yield the entries (records.py): infer if sizes may be unknown, plan, and the kernel if any."""
+        if not self.operator.has_ranks:
+            yield records.infer_entry(self.operator)
+        yield records.plan_entry(self.operator, self.position)
+        if self.storage:
+            yield records.kernel_entry(self.operator, self.position, self.signature)
+
+    def reached(self):
+        """What it is made from; None for this package's operators, whose modules are the same in every process."""
+        from ..compiler import key
+
+        if self.operator in every.OPERATORS:
+            return None
+        entries = list(self.entries())
+        try:
+            reached = key.reached([function for entry in entries for function in entry.functions])
+        except OSError as error:
+            reached = str(error)
+        return repr(entries), reached
+
+    def compile(self, reached=None):
+        """Compile it; returns [(symbol, object file)] of its functions. Raises OpError where one isn't kept.
+
+        reached  what it is made from in the process that asks for this; None: this process
+        """
+        from ..compiler import cache
+        from ..compiler.code import code
+
+        if reached is not None and reached != self.reached():
+            rule = "has read other values here than in a process that imports its module anew, as those that compile do"
+            raise OpError("kernel", self.name, rule, "onnx_ops")
+        with silence():
+            compiled = [code(entry, self.operator.title) for entry in self.entries()]
+            for each in compiled:
+                if missing := each.kept.missing():
+                    raise OpError("cache", cache.directory(), f"can't keep what is compiled: {missing}", "onnx_ops")
+            return [(each.symbol, str(each.kept.path)) for each in compiled]
+
+
+@contextmanager
+def silence():
+    """A context in which no message tells users that something is compiled."""
+    if numba_obstacle():  # then nothing is compiled
+        yield
+        return
+    from ..compiler import code
+
+    token = code.is_silent.set(True)
+    try:
+        yield
+    finally:
+        code.is_silent.reset(token)
+
+
+def compile_variants(by_name, jobs, progress=None, level=None):
+    """Compile {name: variant} in this process or, side by side, in `jobs` others; returns {name: its functions}.
+
+    progress  called before each variant with (its name, its index, the number of variants)
+    level     the CPU and the system to compile for (`level` of compiler/target.py); default: these here
+
+    Raises the first OpError.
+    """
+    from ..processes.workers import answers
+
+    names, needed, numbers, results = list(by_name), list(by_name.values()), count(), {}
+
+    def begin(index):
+        if progress:
+            progress(names[index], next(numbers), len(names))
+
+    if min(jobs, len(names)) < 2 and level is None:
+        for index, variant in enumerate(needed):
+            begin(index)
+            results[names[index]] = variant.compile()
+        return results
+    tasks, custom = [(each, each.reached()) for each in needed], [variant.operator for variant in needed]
+    for index, functions, has_ended in answers(Variant.compile, tasks, jobs, begin=begin, level=level, custom=custom):
+        if has_ended:
+            raise OpError(None, None, f"a process that compiles {names[index]} has ended", "onnx_ops")
+        results[names[index]] = functions
+    return results
+
+
+def named(domain, name, position, signature):
+    """The variant of an operator with this name, in any process."""
+    return Variant(every.available()[domain, name], position, signature)
+
+
+def asked_for(operators, dtypes, default):
+    """All variants of operators for element types.
+
+    operators  names as in models, or what `onnx_ops.operator` made; None: all that have variants
+    dtypes     names of element types; None: `default`
+
+    Raises OpError if an operator has no variants, or one of the dtypes occurs in none.
+    """
+    given = [] if operators is None else every.as_list(operators)
+    custom = [each for each in given if not isinstance(each, str)]
+    declarations = list(every.available(custom).values())
+    check_names("operators", [each for each in given if isinstance(each, str)], [o.name for o in declarations])
+    if operators is not None:
+        custom = [*map(every.declaration_of, custom)]
+        declarations = [operator for operator in declarations if operator.name in given or operator in custom]
+    types = dtypes or default
+    check_names("dtypes", types, TYPES)
+    matches = list(combinations(declarations, types))
+    names = dict.fromkeys(operator.name for operator in declarations)
+    for name in () if operators is None else names:
+        if all(variant.operator.name != name for variant in matches):
+            rule = f"sessions have no {name} of these types alone"
+            if not any(o.kernels for o in declarations if o.name == name):
+                rule = f"no kernel of {name} can be compiled, which has none; give it one by .kernel"
+            raise OpError("dtypes", ", ".join(types), rule, "onnx_ops")
+    for dtype in dtypes or ():
+        if all(dtype not in variant.types for variant in matches):
+            rule = f"sessions have no {' or '.join(names)} of it and the other types alone"
+            without_kernel = [o.name for o in declarations if leaves_out(o, dtype)]
+            if without_kernel:
+                rule = f"no kernel of {' or '.join(without_kernel)} takes it; sessions in Python compute the reference"
+            raise OpError("dtypes", repr(dtype), rule, "onnx_ops")
+    return matches
+
+
+def leaves_out(operator, dtype):
+    """Whether an operator takes elements of a type that one of its kernels doesn't take."""
+    return any(
+        dtype in operator.types[variable] and dtype not in names
+        for kernel in operator.kernels
+        for variable, names in kernel.types.items()
+    )
+
+
+def combinations(operators, dtypes):
+    """Yield all variants that sessions can have of these operators, with only these element types in tensors."""
+    for operator in operators:
+        for signature in operator.signatures():
+            for position in operator.positions:
+                variant = Variant(operator, position, signature)
+                if variant.types <= set(dtypes) and variant.is_possible:
+                    yield variant
+
+
+def distinct(variants):
+    """{name: variant} for variants of which no two share machine code."""
+    by_key = {}
+    for variant in variants:
+        by_key.setdefault(variant.key, variant)
+    return {variant.name: variant for variant in by_key.values()}
+
+
+def check_names(argument, names, allowed):
+    """Raise OpError if one of the names isn't allowed."""
+    for name in names:
+        if name not in allowed:
+            raise OpError(argument, repr(name), f"must be among {', '.join(dict.fromkeys(allowed))}", "onnx_ops")

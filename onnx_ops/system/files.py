@@ -1,0 +1,101 @@
+"""Write files beside their place and rename them: an old file stays whole until the new one is complete."""
+
+import errno
+import os
+import shutil
+import uuid
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from .. import system
+
+PREFIX = ".onnx_ops-"  # of temporary files and folders
+
+
+@contextmanager
+def staged(directory, name=""):
+    """Yield a temporary folder; the files written there replace those of the same name in `directory` at the end.
+
+    `directory` is made if it is missing. If the block raises, no file is replaced. Models come last, so that none
+    refers to data that aren't there yet. Raises OSError if a file would replace something that isn't a file.
+
+    name  of the file that errors name, if there is one; default: they name the directory
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    with named(directory / name), ExitStack() as stack:
+        folder = stack.enter_context(_temporary_folder(directory))
+        yield folder
+        moves = []
+        for file in sorted(folder.iterdir(), key=lambda file: file.suffix == ".onnx"):
+            place = replaceable(directory / file.name)
+            if place.parent != directory.resolve():  # a link leads to another folder, maybe on another disk
+                with named(place):
+                    file = shutil.copyfile(file, stack.enter_context(_temporary_folder(place.parent)) / place.name)
+            moves.append((file, place))
+        _permit(folder, moves)
+        for file, place in moves:
+            system.replace(file, place)
+
+
+@contextmanager
+def staged_file(path):
+    """Yield the path at which to write what replaces the file `path` at the end; files beside it come along."""
+    path = Path(path)
+    replaceable(path)  # raises OSError now rather than after the work
+    with staged(path.parent, path.name) as folder:
+        yield folder / path.name
+
+
+def write(path, content):
+    """Write the bytes of one file as `staged_file` does, but without a folder, which may take milliseconds."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    place = replaceable(path)
+    temporary = place.with_name(f"{PREFIX}{uuid.uuid4().hex}")
+    try:
+        with named(path):
+            temporary.write_bytes(content)
+            if place.exists():
+                shutil.copymode(place, temporary)
+            system.replace(temporary, place)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def replaceable(path):
+    """Return the file that a path stands for, at the end of its links. Raises OSError if it is a folder or a device."""
+    path = Path(path)
+    if path.exists() and not (path.is_file() and os.access(path, os.W_OK)):
+        rule = "must be an ordinary file that may be written, or not there yet"
+        raise OSError(errno.EACCES, f"output file {rule}", str(path))
+    return Path(os.path.realpath(path))
+
+
+@contextmanager
+def named(path):
+    """Have an OSError, such as that of a full disk, name the file to be written, not a temporary one or none."""
+    try:
+        yield
+    except OSError as error:
+        names = [os.fsdecode(name) for name in (error.filename, error.filename2) if name is not None]
+        if names and not any(part.startswith(PREFIX) for name in names for part in Path(name).parts):
+            raise
+        # NumPy's have no number.
+        raise OSError(error.errno or errno.EIO, error.strerror or str(error), os.fspath(path)) from error
+
+
+@contextmanager
+def _temporary_folder(beside):
+    with TemporaryDirectory(prefix=PREFIX, dir=beside) as folder:
+        yield Path(folder)
+
+
+def _permit(folder, moves):
+    """Give files the permissions of those that they replace, or of a new file; some writers grant too few."""
+    new = folder / ".new"
+    new.touch()
+    for file, place in moves:
+        shutil.copymode(place if place.exists() else new, file)

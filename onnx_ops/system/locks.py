@@ -1,0 +1,45 @@
+"""The locks of this package. A fork waits until they are free: a child has none of the threads that would release them.
+
+A thread that holds one of them may take those that come later in `_ALL`, not earlier ones.
+"""
+
+import logging  # noqa: F401  its fork hook must be registered before ours, to run after it and take its lock within ours
+import threading
+from _thread import interrupt_main, start_new_thread
+
+from .. import system
+
+REGISTRATION = threading.RLock()  # guards the tables of operators that are handed to ONNX Runtime
+COMPILATION = threading.RLock()  # guards the functions that have been compiled
+RUNS = threading.RLock()  # guards the errors of runs under way in the extensions backend
+POOL = threading.RLock()  # guards the pool of threads that calls of functions use
+EXPORT = threading.RLock()  # guards PyTorch's tables of operators
+OPTIONS = threading.RLock()  # guards what a session needs on its caller's options, while it is made
+_ALL = OPTIONS, EXPORT, REGISTRATION, COMPILATION, RUNS, POOL
+
+
+def _take():
+    """Take all locks before a fork. An interrupt meanwhile can't stop the fork: it is raised again after it."""
+    for lock in _ALL:
+        taken = False
+        while not taken:
+            try:
+                taken = lock.acquire()
+            except BaseException:
+                _interrupted.append(True)
+
+
+def _release():
+    for lock in reversed(_ALL):
+        lock.release()
+
+
+def _release_in_parent():
+    _release()
+    if _interrupted:
+        _interrupted.clear()
+        start_new_thread(interrupt_main, ())  # in a thread, so after this hook, whose exceptions would be lost
+
+
+_interrupted: list = []
+system.at_fork(before=_take, after_in_parent=_release_in_parent, after_in_child=_release)

@@ -1,0 +1,58 @@
+"""GridSample on images too large for 32-bit pixel numbers, simulated by a lower limit in uncompiled kernels."""
+
+import numpy as np
+import pytest
+from support.backends import uncompiled
+from support.cases import GRID_SAMPLE, VOLUMES, assert_close, reference
+
+import onnx_ops
+from onnx_ops.declaration import plain
+from onnx_ops.declaration.operator import Record
+from onnx_ops.sampling import grid_sample_kernels as grid_sample
+from onnx_ops.sampling import taps
+
+CASES = [*GRID_SAMPLE[:18:5], *VOLUMES[:18:7]]
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_pixels(case, large, monkeypatch):
+    inputs = case.inputs("float32")
+    if large:
+        monkeypatch.setattr(taps, "LARGEST_AXIS", 1)
+        for function in ("place", "place_nearest", "blend"):  # these need 32-bit numbers
+            monkeypatch.delattr(grid_sample, function)
+    expected = reference(case, inputs)
+    with np.errstate(invalid="ignore"):
+        assert_close(uncompiled(case, inputs), expected, "float32")
+
+
+def test_several_small_images_are_no_large_one():
+    """Images that are sampled together have fewer pixels than the limit."""
+    operator, grid = GRID_SAMPLE[0].operator, np.array([1000, 1, 2, 2])
+    for channels, images in {1: 256, 2**12: 128, 2**24: 1}.items():
+        g = Record(plain.plan(operator, operator.values({}), [np.array([1000, channels, 64, 64]), grid])[1][0])
+        assert g.images == images
+        assert g.units == -(-1000 // g.images)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize("padding_mode", ["zeros", "reflection"])
+def test_places_on_axes_longer_than_float32_has_digits(mode, padding_mode):
+    """Points right of the image stay outside, and so do points at NaN."""
+    length = 2**27 + 5
+    x, grid = np.zeros((1, 1, 4, length), np.float16), np.zeros((1, 1, 2, 2), np.float32)
+    x[..., -64:] = 7
+    grid[0, 0, :, 0] = np.nan, 10 if padding_mode == "zeros" else np.inf
+    y = onnx_ops.grid_sample(x, grid, mode=mode, padding_mode=padding_mode)
+    np.testing.assert_array_equal(y, np.zeros((1, 1, 1, 2)))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize("length", [2**24, 2**24 + 3, 2**24 + 5])
+def test_the_last_pixel_where_float32_ends(length, mode):
+    """On the second and third axis float32 rounds the size, and the index of the first of two neighbours."""
+    x, grid = np.zeros((1, 1, 4, length), np.float16), np.ones((1, 1, 1, 2), np.float32)
+    x[..., -1] = 7
+    y = onnx_ops.grid_sample(x, grid, mode=mode, padding_mode="border", align_corners=1)
+    np.testing.assert_array_equal(y, np.full((1, 1, 1, 1), 7))

@@ -1,0 +1,140 @@
+"""A session whose model is known warns of attributes that an operator doesn't have."""
+
+import logging
+import warnings
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from click.testing import CliRunner
+from onnx import TensorProto, helper
+from support.backends import quiet
+from support.cases import ATTENTION, COL2IM, GRID_SAMPLE, finished, model
+
+import onnx_ops
+from onnx_ops.arrays import functions
+from onnx_ops.cli.app import app
+from onnx_ops.model.files import SMALL, Node, imported_domains, nodes, unknown_attributes
+
+MESSAGE = "onnx_ops: GridSample (node 'the_node'): attribute paddingmode is unknown and will be ignored; did you mean "
+NAMES = {"GridSample", "Col2Im"}
+
+
+@pytest.fixture
+def misspelt(tmp_path):
+    """The path of a model with an attribute that ONNX Runtime alone refuses."""
+    proto = model("", "GridSample", GRID_SAMPLE[0].inputs("float32"), {"paddingmode": "border", "align_corners": 1})
+    onnx.save(proto, tmp_path / "model.onnx")
+    with pytest.raises(Exception, match="Unrecognized attribute: paddingmode"):
+        ort.InferenceSession(tmp_path / "model.onnx", quiet(), providers=["CPUExecutionProvider"])
+    return tmp_path / "model.onnx"
+
+
+def said(caplog):
+    """What the log has, without the kernels that a session had to compile."""
+    return [record for record in caplog.records if "compiling" not in record.msg]
+
+
+def sessions(path):
+    yield lambda: onnx_ops.InferenceSession(path, quiet())
+    yield lambda: onnx_ops.InferenceSession(path.read_bytes(), quiet())
+    yield lambda: onnx_ops.register(quiet(), onnx.load(path))
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2], ids=["path", "bytes", "proto"])
+def test_a_session_says_what_it_ignores(kind, misspelt, caplog):
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always")
+        list(sessions(misspelt))[kind]()
+    assert [(r.name, r.levelno, r.getMessage()) for r in said(caplog)] == [
+        ("onnx_ops", logging.WARNING, f"{MESSAGE}padding_mode?")
+    ]
+    assert not raised
+
+
+def test_an_operator_without_attributes():
+    (sentence,) = unknown_attributes(ATTENTION[0].operator, ["align_corners"])
+    assert sentence == "attribute align_corners is unknown and will be ignored; there are none"
+    with pytest.raises(onnx_ops.OpError, match=r"align_corners = 1: no such attribute; there are none$"):
+        functions.call(ATTENTION[0].operator, *ATTENTION[0].inputs("float32"), align_corners=1)
+
+
+def test_a_session_has_nothing_to_say_of_what_is_right(caplog):
+    for case in (COL2IM[1], *GRID_SAMPLE[:3]):
+        proto = model(case.domain, case.op_type, case.inputs("float32"), case.attributes)
+        onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
+    assert said(caplog) == []
+
+
+@pytest.mark.parametrize("command", [["run", "--random"], ["bench", "--repeats", "1"]], ids=lambda c: c[0])
+def test_the_command_line_says_so_once(command, misspelt):
+    done = CliRunner().invoke(app, [*command, str(misspelt), "--json"])
+    assert done.exit_code == 0
+    assert done.stderr == f"Warning: {MESSAGE.removeprefix('onnx_ops: ')}padding_mode?\n"
+
+
+def test_inspect_says_so_among_the_problems(misspelt):
+    done = CliRunner().invoke(app, ["inspect", str(misspelt)])
+    assert done.exit_code == 1
+    assert done.output.count("did you mean padding_mode?") == 1
+
+
+def nested():
+    """A model with a node of ours in a branch of a branch, beside a large tensor, and in a local function."""
+    none = helper.make_empty_tensor_value_info
+    heavy = onnx.numpy_helper.from_array(np.zeros(SMALL, np.uint8))
+    inner = helper.make_graph([helper.make_node("Col2Im", [], ["a"], name="inner", stride=[2])], "g", [], [none("a")])
+    choose = helper.make_node("If", ["c"], ["b"], then_branch=inner, else_branch=inner)
+    outer = helper.make_graph([helper.make_node("Constant", [], ["w"], value=heavy), choose], "g", [], [none("b")])
+    light = helper.make_graph([helper.make_node("Relu", ["x"], ["b"])], "g", [], [none("b")])
+    proto = finished(helper.make_graph(
+        [helper.make_node("If", ["c"], ["y"], then_branch=outer, else_branch=light)],
+        "g", [helper.make_tensor_value_info("c", TensorProto.BOOL, [])], [none("y")],
+    ))  # fmt: skip
+    body = [helper.make_node("GridSample", ["x", "x"], ["y"], domain="com.microsoft", Mode="nearest")]
+    proto.functions.append(helper.make_function("own", "F", ["x"], ["y"], body, [helper.make_opsetid("", 18)]))
+    return proto
+
+
+def test_nodes_are_found_wherever_they_are(tmp_path):
+    proto = nested()
+    onnx.save(proto, tmp_path / "model.onnx")
+    expected = [Node("", "Col2Im", "inner", ("stride",))] * 2
+    expected += [Node("com.microsoft", "GridSample", "", ("Mode",))]
+    for source in (proto, proto.SerializeToString(), tmp_path / "model.onnx", str(tmp_path / "model.onnx")):
+        assert nodes(source, NAMES) == expected
+        assert imported_domains(source) == {""}
+
+
+def test_tensors_are_not_read(tmp_path):
+    """The file has initializers of 3 GB before its nodes, and imports after these; they are sparse and take no room."""
+    node = helper.make_node("GridSample", ["X", "Grid"], ["y"], name="n", Mode="nearest").SerializeToString()
+    size, path, imported = 3 * 2**30, tmp_path / "large.onnx", helper.make_opsetid("com.microsoft", 1)
+    graph = bytes([5 << 3 | 2]) + varint(size), bytes([1 << 3 | 2]) + varint(len(node)) + node
+    with open(path, "wb") as file:
+        file.write(bytes([7 << 3 | 2]) + varint(sum(map(len, graph)) + size) + graph[0])
+        file.seek(size, 1)
+        file.write(graph[1] + bytes([8 << 3 | 2]) + varint(imported.ByteSize()) + imported.SerializeToString())
+    assert nodes(path, NAMES) == [Node("", "GridSample", "n", ("Mode",))]
+    assert imported_domains(path) == {"com.microsoft"}
+
+
+def varint(size):
+    octets = [size & 0x7F]
+    while size := size >> 7:
+        octets[-1] |= 0x80
+        octets.append(size & 0x7F)
+    return bytes(octets)
+
+
+def test_no_node_is_made_up_of_damaged_models(caplog):
+    """The errors are ONNX Runtime's own."""
+    content = nested().SerializeToString()
+    for length in range(0, len(content), 1 + len(content) // 300):
+        with pytest.raises(Exception) as caught:  # noqa: PT011
+            onnx_ops.InferenceSession(content[:length], quiet())
+        assert type(caught.value).__module__.startswith("onnxruntime")
+    assert {r.getMessage().rpartition(";")[0] for r in caplog.records} <= {
+        "onnx_ops: Col2Im (node 'inner'): attribute stride is unknown and will be ignored",
+    }

@@ -1,0 +1,119 @@
+"""Every model under models/ runs unchanged in sessions, and equals what its script makes."""
+
+import build_models
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from spec_examples import DEFORM_CONV, EXAMPLES, OPENVINO_MISPRINTED
+from support.backends import BACKENDS, quiet, run_session, with_extensions
+from support.cases import Case
+from support.processes import TESTS
+from support.selection import long_unless, needs_extensions
+
+import onnx_ops
+from onnx_ops.operators import OPERATORS
+
+ROOT = TESTS.parent / "models"
+MODELS = sorted(path.parent for path in ROOT.glob("*/*/model.onnx"))
+# The specification prints the first result to four decimals; the others are sums of tenths, or turned places.
+PRINTED = {"gridsample_bicubic": {"rtol": 0, "atol": 5.1e-5}, "roi_align_rotated": {"rtol": 1e-6, "atol": 0}}
+IN_UINT32 = "openvino"  # part of the names of examples
+PRINTED |= {example.name: {"rtol": 1e-6, "atol": 0} for example in DEFORM_CONV}
+
+
+def tolerance_of(directory):
+    exact = directory.parent.name in ("ai.onnx", "mmdeploy", "onnx_ops", "org.openvinotoolkit")
+    return PRINTED.get(directory.name, {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-4, "atol": 1e-5})
+
+
+def name_of(directory):
+    return "/".join(directory.parts[-2:])
+
+
+def tensors(directory, kind):
+    """The arrays of the test data, in order."""
+    files = sorted(directory.glob(f"test_data_set_0/{kind}_*.pb"), key=lambda f: int(f.stem.partition("_")[2]))
+    return [onnx.numpy_helper.to_array(onnx.load_tensor(file)) for file in files]
+
+
+def assert_outputs(session, directory):
+    """Assert that a session of a model returns what its test data say."""
+    inputs, expected = tensors(directory, "input"), tensors(directory, "output")
+    outputs = session.run(None, {i.name: v for i, v in zip(session.get_inputs(), inputs, strict=True)})
+    for got, each in zip(outputs, expected, strict=True):
+        assert got.dtype == each.dtype
+        np.testing.assert_allclose(got, each, **tolerance_of(directory))
+
+
+def through_options(path):
+    return ort.InferenceSession(path, onnx_ops.register(quiet(), path))
+
+
+def through_our_session(path):
+    return onnx_ops.InferenceSession(path, quiet())
+
+
+def through_extensions(path):
+    return onnx_ops.InferenceSession(path, quiet(), backend="extensions")
+
+
+ROUTES = [through_our_session, through_options, pytest.param(through_extensions, marks=needs_extensions)]
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("directory", [long_unless(IN_UINT32 not in name_of(d), d) for d in MODELS], ids=name_of)
+def test_model(directory, route, kernels_made):
+    assert_outputs(route(directory / "model.onnx"), directory)
+    assert len(kernels_made) == (route is not through_extensions)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
+def test_every_backend_gives_what_the_specification_prints(example):
+    case = Case(example.name, example.domain, example.op_type, (), example.attributes)
+    tolerance = PRINTED.get(example.name, {"rtol": 1e-4, "atol": 1e-5})
+    for name, run in BACKENDS.items():
+        got = run(case, list(example.inputs.values()))
+        np.testing.assert_allclose(got, example.output, **tolerance, err_msg=name)
+
+
+@needs_extensions
+@pytest.mark.parametrize("directory", MODELS, ids=name_of)
+def test_lowered_twin(directory, caplog):
+    """Lowered models need only `import onnx_ops` and the documented registration of onnxruntime-extensions."""
+    proto = onnx.load(directory / "lowered.onnx")
+    assert proto == onnx_ops.lower(onnx.load(directory / "model.onnx"))
+    # A node of this domain has no other implementation than our Python op, and none of the original's is left.
+    (ours,) = (n.op_type for n in proto.graph.node if n.domain == "ai.onnx.contrib")
+    assert ours in {f"{o.domain or 'ai.onnx'}_{o.name}".replace(".", "_") for o in OPERATORS}
+    assert not {o.name for o in OPERATORS} & {n.op_type for n in proto.graph.node}
+    session = ort.InferenceSession(directory / "lowered.onnx", with_extensions(quiet()))
+    assert_outputs(session, directory)
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
+def test_committed_model_is_what_the_script_builds(example, tmp_path):
+    built = build_models.write(example, tmp_path)
+    committed = ROOT / built.relative_to(tmp_path)
+    assert onnx.load(committed / "model.onnx") == onnx.load(built / "model.onnx")
+    onnx.checker.check_model(str(built / "model.onnx"))
+    for kind in ("input", "output"):
+        for a, b in zip(tensors(committed, kind), tensors(built, kind), strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+
+
+def test_every_model_is_tested():
+    examples = {("ai.onnx" if e.domain == "" else e.domain) + "/" + e.name for e in EXAMPLES}
+    assert examples <= set(map(name_of, MODELS))
+    assert {"exported/patch_fold", "exported/spatial_transformer"} <= set(map(name_of, MODELS))
+    assert sum(f.stat().st_size for f in ROOT.rglob("*") if f.is_file()) < 5_000_000
+
+
+@pytest.mark.parametrize("name", OPENVINO_MISPRINTED)
+def test_block_counts_that_a_specification_misprints_are_refused(name):
+    example = OPENVINO_MISPRINTED[name]
+    session = onnx_ops.InferenceSession(build_models.build(example).SerializeToString(), quiet())
+    with pytest.raises(Exception, match=r"Col2Im: shape of input = .*: axis 2 must be the number of blocks"):
+        run_session(session, list(example.inputs.values()))

@@ -1,0 +1,85 @@
+"""The C library without ONNX Runtime, under sanitizers: each call and each allocation fails in turn (tests/native)."""
+
+import sys
+
+import pytest
+from support import native, nodes
+from support.cases import operator
+
+from onnx_ops.native import library
+from onnx_ops.operators import OPERATORS
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux" or not native.accepts("gcc"), reason="needs Linux and gcc"),
+    pytest.mark.skipif(not library.have_numba(), reason="there is no Numba"),
+]
+NOT_TO_RUN = "onnx_ops: its session was not made to run"  # where kernels were only listed
+
+
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory):
+    return native.build(tmp_path_factory.mktemp("harness"), nodes.TYPES, nodes.IN_PYTHON)
+
+
+def test_registration(harness):
+    """After an error another try makes up for it, with every operator once."""
+    status, lines = native.run(harness, "registration")
+    assert findings(lines) == []
+    assert status == 0, lines[-30:]
+    assert int(lines[-1].split()[0]) > 150
+
+
+def test_a_library_for_other_cpus(tmp_path):
+    harness = native.build(tmp_path, {operator("onnx_ops", "Im2Col"): ["float32"]}, sanitizers=[], cpu="a-later-one")
+    assert native.run(harness, "run") == (2, ["CPU: can't run this library, which has a-later-one"])
+
+
+def findings(lines):
+    return [line for line in lines if line.startswith("FINDING")]
+
+
+def test_faults(harness, tmp_path):
+    """An error states its cause, nothing is leaked, no result is wrong, and the next node is made and run as before.
+
+    A node of each operator; `scripts/sanitize.sh` has all of them.
+    """
+    described = nodes.descriptions(1)
+    status, lines = native.run(harness, "faults", *native.write(tmp_path, described))
+    assert findings(lines) == []
+    assert status == 0, lines[-30:]
+    assert int(lines[-1].split()[0]) > 200 * len(described)
+
+
+def test_without_faults(harness, tmp_path):
+    """What a node is refused for, or that it is computed, whatever is known of its inputs when it is made."""
+    paths = native.write(tmp_path, nodes.descriptions())
+    status, lines = native.run(harness, "run", *paths)
+    assert status == 0, lines[-30:]
+    assert len(lines) == 7 * len(paths) + 1
+    for path in paths:
+        outcomes = dict(line.partition(f"{path}, ")[2].split(": ", 1) for line in lines if line.startswith(f"{path}, "))
+        assert len(outcomes) == 7
+        rule = nodes.RULES.get(path.stem)
+        for mode, outcome in outcomes.items():
+            is_usual = rule in outcome if rule else outcome == "computed"
+            is_without = mode == "without Python" and "where onnx_ops has not been imported" in outcome
+            assert is_usual or is_without or (mode == "surveyed" and outcome == NOT_TO_RUN), (mode, outcome)
+
+
+def test_every_operator_is_run():
+    described = nodes.descriptions(1).values()
+    for each in [*OPERATORS, *nodes.WITH_KERNELS, *nodes.IN_PYTHON]:
+        assert any(content.startswith(native.text(each.domain) + native.text(each.name)) for content in described)
+
+
+@pytest.mark.skipif(not native.accepts("gcc", ["-fsanitize=thread"]), reason="gcc lacks ThreadSanitizer")
+def test_threads(tmp_path):
+    """Eleven threads run, make and release nodes, and register operators; see also `run` and `make` in harness.c."""
+    harness = native.build(tmp_path, nodes.TYPES, nodes.IN_PYTHON, sanitizers=["-fsanitize=thread"])
+    paths = native.write(tmp_path, nodes.descriptions(1))
+    status, lines = native.run(harness, "threads", "3", *paths)
+    assert findings(lines) == []
+    assert status == 0, lines[:60]
+    shared, runs, made, registrations = (int(part.split()[0]) for part in lines[-2].split(", "))
+    assert shared > len(paths) / 2
+    assert min(runs, made, registrations) > 0

@@ -1,0 +1,663 @@
+"""optimize(): its replacements give the same results, and it leaves models alone that differ a little."""
+
+import numpy as np
+import onnx
+import onnx.inliner
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from support.backends import NEWEST_OPSET, ORT_VERSION, quiet
+from support.cases import CASES, DEFORM_CONV, ROI_ALIGN, assert_close, model, reference
+from support.exact import LEFT_OUT, assert_as_near
+from support.written import Writer, affine_grid, attention, feeds, in_a_function, unfold, windows
+
+import onnx_ops
+from onnx_ops.declaration import dtypes
+from onnx_ops.rewriting import graph, rewritten
+
+UNFOLDS = {
+    "two axes": {},
+    "one block": {"image": (3, 2), "pads": (0, 0, 0, 0), "dilations": (1, 1)},
+    "one block along an axis": {
+        "image": (4, 6), "kernel": (3, 3), "pads": (0,) * 4, "dilations": (1, 1), "strides": (2, 2)},
+    "one block that leaves pixels over": {
+        "image": (9, 8), "kernel": (2, 3), "pads": (0, 1, 2, 0), "dilations": (3, 2), "strides": (9, 7)},
+    "one block of one pixel": {
+        "image": (3, 4), "kernel": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "strides": (3, 5)},
+    "one block along one of three axes": {
+        "image": (5, 4, 4), "kernel": (2, 2, 3), "pads": (0,) * 6, "dilations": (1,) * 3, "strides": (2, 3, 1)},
+    "one block along the only axis": {
+        "image": (7,), "kernel": (4,), "pads": (0, 0), "dilations": (1,), "strides": (4,)},
+    "no overlap": {"image": (8, 6), "kernel": (2, 2), "pads": (0,) * 4, "dilations": (1, 1), "strides": (2, 2)},
+    "pixels": {"kernel": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "strides": (1, 1)},
+    "a row of pixels": {"kernel": (1, 3), "pads": (0, 1, 0, 1), "dilations": (1, 1), "strides": (3, 1)},
+    "one axis": {"image": (19,), "kernel": (4,), "pads": (2, 1), "dilations": (2,), "strides": (3,)},
+    "three axes": {
+        "image": (5, 6, 4), "kernel": (2, 3, 2), "pads": (1, 0, 0, 0, 1, 1), "dilations": (1, 2, 1),
+        "strides": (2, 1, 1),
+    },
+    "float16": {"dtype": "float16"},
+    "float64": {"dtype": "float64"},
+    "int32": {"dtype": "int32"},
+    "uint8": {"dtype": "uint8"},
+    "opset 16": {"opset": 16},
+    "newest opset": {"opset": NEWEST_OPSET},
+    "shape copied": {"target": [0, -1, 72]},
+    "padded by a named 0": {"pad_value": 0},
+    "one channel": {"channels": 1, "batch": 1, "target": [1, 6, -1]},
+    "another shape": {"target": [2, 3, 6, 2, -1]},
+    "flat": {"target": [-1]},
+}  # fmt: skip
+
+
+ONES = {"image": (1, 1), "kernel": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "strides": (1, 1), "channels": 1}
+
+
+RESHAPED = {  # by nodes after an unfold, and the nodes that are left
+    # Its last axes are as large as those that the Reshape leaves out.
+    "one position, more axes": (
+        unfold(**ONES, after=lambda w: w.add("Reshape", "y", w.constant([2, 1, 1, 1, 1])), rank=5),
+        ["Im2Col", "Reshape"],
+    ),
+    "flattened": (
+        unfold(target=[-1, 72], after=lambda w: w.add("Reshape", "y", w.constant([2, 18, 72]))), ["Im2Col"]
+    ),
+    "flat": (unfold(target=[-1], after=lambda w: w.add("Reshape", "y", w.constant([2, 18, -1]))), ["Im2Col"]),
+    # The Reshape copies sizes from what it reads, and stays; the Transpose before it ends the unfold.
+    "sizes copied": (unfold(target=[0, 0, 0, 0, -1]), ["Im2Col", "Reshape", "Reshape"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RESHAPED)
+def test_unfold_that_is_reshaped(name):
+    proto, nodes = RESHAPED[name]
+    assert compare(proto)[0] == nodes
+
+
+def test_unfold_of_an_open_batch_whose_size_is_copied_from_another_axis():
+    """Of no images, the Reshape makes as many as the kernel has positions."""
+    row = {**ONES, "image": (4,), "kernel": (1,), "pads": (0, 0), "dilations": (1,), "strides": (1,)}
+    proto = unfold(open_sizes=True, perm=[2, 0, 3, 1], **row)
+    assert "copies sizes" in near_miss(proto, {"n": 0, "size_0": 4})[0]
+    assert "Im2Col" in compare(unfold(open_sizes=True, **row), {"n": 2, "size_0": 4})[0]
+
+
+def test_blocks_of_one_axis_and_positions_of_the_other():
+    """The tables are [block, position], and their axes transposed so that [4, 4, 1, 2] has as many elements."""
+    w = Writer()
+    y = w.add("Gather", "x", w.constant(np.arange(4)[:, None]), axis=2)
+    y = w.add("Gather", y, w.constant(np.add.outer(np.arange(4), np.arange(2))), axis=4)
+    y = w.add("Transpose", y, perm=[0, 1, 2, 3, 5, 4])
+    proto = w.model({"x": ("float32", [2, 3, 4, 5])}, (y, "float32", [2, 3, 4, 1, 2, 4]))
+    assert "another order" in near_miss(proto)[0]
+
+
+def used_twice(name, result):
+    """A function that adds another use of an intermediate value to a Writer."""
+    return lambda w: w.add("Add", result, w.add("ReduceMax", name, keepdims=0), name="z")
+
+
+NO_UNFOLDS = {
+    "an index off by one": {"indices": lambda i: [i[0] + (i[0] > 3), i[1]]},
+    "indices from 1 on": {"indices": lambda i: [i[0] + 1, i[1]]},
+    "an irregular index": {"indices": lambda i: [np.minimum(i[0] * i[0], 13), i[1]]},
+    "indices from the end": {"indices": lambda i: [i[0] - 3, i[1]]},
+    "indices that repeat": {"indices": lambda i: [i[0][:, :1].repeat(3, 1), i[1]]},
+    "a block less": {"indices": lambda i: [i[0][:, :-1], i[1]]},
+    "another axis order": {"perm": [0, 1, 4, 2, 3, 5]},
+    "blocks before positions": {"perm": [0, 1, 3, 5, 2, 4]},
+    "channels last": {"perm": [0, 2, 4, 1, 3, 5]},
+    "pads that are computed": {
+        "all_pads": lambda w: w.add("Mul", "more", w.constant([0, 0, 1, 0, 0, 0, 2, 1])),
+        "inputs": {"more": ("int64", [1])},
+    },
+    "a value further up used twice": {"after": used_twice("gathered_0", "y")},
+    "batch and channels flattened": {"target": [1, 36, 72], "allowzero": 1, "perm": [0, 1, 4, 2, 3, 5]},
+}  # fmt: skip
+PADDED = {  # in another way than Im2Col pads
+    "with 1": {"pad_value": 1},
+    "with -0": {"pad_value": -0.0},
+    "by reflection": {"mode": "reflect"},
+    "along channels": {"all_pads": [0, 1, 1, 0, 0, 0, 2, 1], "target": [2, 24, -1]},
+    "and cropped": {"all_pads": [0, 0, -1, 0, 0, 0, -1, 1], "pads": (-1, 0, -1, 1)},
+}  # fmt: skip
+ATTENTIONS = {
+    "two levels": {},
+    "slices": {"cut": "Slice"},
+    "sequences": {"cut": "SplitToSequence"},
+    "one axis for levels and points": {"merged": True},
+    "slices, one axis for levels and points": {"merged": True, "cut": "Slice"},
+    "sequences, one axis for levels and points": {"merged": True, "cut": "SplitToSequence"},
+    "one level": {"levels": ((4, 5),)},
+    "eight levels": {"levels": ((3, 2),) * 8},
+    "levels of one row, column and pixel": {"levels": ((1, 5), (4, 1), (1, 1))},
+    "one image": {"batch": 1},
+    "one head": {"heads": 1},
+    "one image, one head": {"batch": 1, "heads": 1},
+    "one channel": {"channels": 1},
+    "one point": {"points": 1},
+    "one query": {"queries": 1},
+    "as many of all": {"levels": ((2, 2),) * 2, "batch": 2, "queries": 2, "heads": 2, "channels": 2, "points": 2},
+    "float16": {"dtype": "float16"},
+    "float64": {"dtype": "float64"},
+    "opset 16": {"opset": 16, "sampling": {"mode": "bilinear"}},
+    "newest opset": {"opset": NEWEST_OPSET},
+    "settings left out": {"sampling": {}},
+    "sampled by com.microsoft": {"sampling": {"mode": "bilinear", "domain": "com.microsoft"}},
+    "factors swapped": {"swapped": True},
+    "the axis of the sum kept": {"keepdims": 1},
+    "the axis of the sum from the front": {"over": [3]},
+}
+ONE_SAMPLE = {"levels": [(3, 4)], "points": 1, "bare": True, "reason": "over other axes"}
+
+
+def expanded(w, weights, count):
+    return w.add("Expand", weights, w.add("Concat", *[w.constant([1])] * 3, count, axis=0))
+
+
+NO_ATTENTIONS = {
+    "nearest": {"sampling": {"mode": "nearest"}},
+    "border": {"sampling": {"padding_mode": "border"}},
+    "corners": {"sampling": {"align_corners": 1}},
+    "other places": {"factor": 3},
+    "places plus 1": {"shift": "Add"},
+    "levels in another order": {"order": (1, 0)},
+    "one level twice": {"order": (0, 0)},
+    "grids of several sources": {"second_grid": "other", "inputs": {"other": ("float32", [2, 7, 3, 2, 2, 2])}},
+    "pixels left over": {"pixels": (20, 6, 4)},
+    "images on their side": {"turned": True},
+    "points before levels": {"axis": -1},
+    "weights of points before levels": {"weights_perm": [0, 2, 1, 4, 3]},
+    "weights of queries before heads": {"weights_perm": [0, 1, 2, 3, 4], "queries": 3},
+    "a sum over channels": {"over": [1]},
+    "images and heads mixed": {"target": (3, 8, 7)},
+    "heads and queries mixed": {"target": (2, 7, 12)},
+    "nine levels": {"levels": ((1, 2),) * 9},
+    "an unknown number of pixels": {"value": [2, "s", 3, 4]},
+    "an unknown number of heads": {"value": [2, 26, "m", 4]},
+    "a value of unknown shape": {"value": ["a", "b", "c", "d"]},
+    "a sample used twice": {"after": used_twice("sample_1", "y")},
+    "the samples used twice": {"after": used_twice("samples", "y")},
+    "the product used twice": {"after": used_twice("product", "y")},
+    "the result used twice": {"after": used_twice("result", "y")},
+    "the first level's sample times the sum of the weights": {
+        "points": 1, "reason": "put together", "weighed": lambda w, y, weights: (
+            w.add("Unsqueeze", w.add("Gather", y, w.constant(0), axis=3), w.constant([3])), weights)},
+    "weights of none of the samples": {**ONE_SAMPLE, "weighed": lambda w, y, weights: (
+        y, w.add("Slice", weights, *map(w.constant, ([0], [0], [3]))))},
+    "three weights for one sample": {**ONE_SAMPLE, "weighed": lambda w, y, weights: (
+        y, expanded(w, weights, w.constant([3])))},
+    "an open number of weights for one sample": {
+        **ONE_SAMPLE, "inputs": {"k": ("float32", ["k"])}, "weighed": lambda w, y, weights: (
+            y, expanded(w, weights, w.add("Shape", "k")))},
+    "one weight for all": {
+        "inputs": {"weight": ("float32", [])}, "reason": "made of weights",
+        "weighed": lambda w, y, weights: (y, "weight")},
+    "one constant weight, in a batch of open size": {
+        "open_sizes": True, "reason": "made of weights",
+        "weighed": lambda w, y, weights: (y, w.constant(0.5, "float32"))},
+}  # fmt: skip
+
+
+def results(proto, inputs, optimized=False):
+    """Run a model with ONNX Runtime's own kernels, except for the domain onnx_ops; return its outputs."""
+    options = onnx_ops.register(quiet(), domains=["onnx_ops"]) if optimized else quiet()
+    names = [value.name for value in proto.graph.input]
+    return ort.InferenceSession(proto.SerializeToString(), options).run(None, {n: inputs[n] for n in names})
+
+
+def compare(proto, sizes=(), alone=True, left_out=LEFT_OUT, **options):
+    """Assert that the optimized model's results are as near to the exact ones; return its operators and the findings.
+
+    alone     whether ONNX Runtime's own kernels run the model; else both models get those of this package
+    left_out  the share of elements that may lie at jumps
+    """
+    optimized, findings = rewritten(proto, **options)
+    onnx_ops.register_schemas()
+    onnx.checker.check_model(optimized, full_check=True)
+    inputs = feeds(proto, sizes)
+    run = results if alone else lambda model, *_: ours(model).run(None, inputs)
+    operators = [finding.operator for finding in findings if finding.operator]
+    assert_as_near(proto, inputs, run(proto, inputs), run(optimized, inputs, True), operators, left_out)
+    assert [v.name for v in optimized.graph.input] == [v.name for v in proto.graph.input]
+    assert optimized.graph.output == proto.graph.output
+    assert onnx_ops.optimize(optimized, **options) == optimized
+    return [n.op_type for n in optimized.graph.node], findings
+
+
+def ours(proto, **how):
+    return onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), **how)
+
+
+@pytest.mark.parametrize("name", UNFOLDS)
+def test_unfold(name):
+    nodes, (finding,) = compare(unfold(**UNFOLDS[name]))
+    assert nodes == ["Im2Col", "Reshape"] if name in ("another shape", "flat") else ["Im2Col"]
+    assert (finding.operator, finding.reason) == ("Im2Col", None)
+
+
+@pytest.mark.parametrize("opset", [16, 18, 20, NEWEST_OPSET])
+@pytest.mark.parametrize("name", ["two axes", "one axis", "three axes", "pixels", "a row of pixels"])
+def test_unfold_of_open_sizes(name, opset):
+    case = UNFOLDS[name]
+    proto = unfold(open_sizes=True, opset=opset, **case)
+    for more in (0, 1, 6):
+        sizes = {f"size_{a}": s + more for a, s in enumerate(case.get("image", (11, 13)))}
+        assert compare(proto, sizes={"n": 2, **sizes})[0] == ["Im2Col"]
+
+
+def by_a_size(w):
+    """Add a Reshape to the number of blocks, which would mean another thing if it were 0."""
+    sizes = w.add("Concat", w.constant([-1]), w.add("Shape", "y", start=2), w.constant([1]), axis=0)
+    return w.add("Reshape", "y", sizes, name="z")
+
+
+def test_an_unfold_before_another_reshape():
+    """Where what follows can't be the end, what precedes it is."""
+    nodes, _ = compare(unfold(open_sizes=True, after=by_a_size), {"n": 2, "size_0": 11, "size_1": 13})
+    assert nodes == ["Im2Col", "Shape", "Concat", "Reshape"]
+
+
+SAMPLERS = ["ComputedGridSample"]  # that the grids of a near miss become
+
+
+def near_miss(proto, sizes=(), runs=True, also=(), **options):
+    """Assert that a model is left alone; return the reasons. also: operators that other patterns may put into it."""
+    optimized, findings = rewritten(proto, **options)
+    left = [f for f in findings if f.operator not in also]
+    assert [f.operator for f in left] == [None] * len(left)
+    assert optimized == proto or len(left) < len(findings)
+    if runs:
+        inputs = feeds(proto, sizes)
+        results(proto, inputs)  # ONNX Runtime takes the model, so nothing else is wrong with it
+        plain, fused = (ours(each).run(None, inputs) for each in (proto, optimized))
+        assert_as_near(proto, inputs, plain, fused, [f.operator for f in findings if f.operator])
+    return [f.reason for f in left]
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_unfold_of_what_is_padded(name):
+    nodes, (finding,) = compare(unfold(**PADDED[name]))
+    assert nodes == ["Pad", "Im2Col"]
+    assert finding.operator == "Im2Col"
+
+
+WINDOWS = {
+    "as they are": windows(None),
+    "of no batch": windows(None, lead=(3,)),
+    "positions before blocks": windows((4, 5, 2, 3)),
+    "positions in another order": windows((5, 4, 2, 3)),
+    "positions between blocks": windows((2, 4, 3, 5)),
+    "positions before blocks, strides": windows((4, 5, 2, 3), (2, 3), size=8),
+    "strides that leave nothing over": windows(None, (2, 2)),
+    "one block along an axis, positions before blocks": windows((4, 5, 2, 3), (5, 2)),
+    "one block": windows(None, (5, 5)),
+    "flattened": windows(None, after=lambda w, y: w.add("Reshape", y, w.constant([2, 3, 25, 9]))),
+    "flattened, then turned": windows(None, after=lambda w, y: w.add("Transpose", w.add(
+        "Reshape", y, w.constant([2, 3, 25, 9])), perm=[0, 1, 3, 2])),
+    "flattened by groups": windows(None, lead=(2, 4), after=lambda w, y: w.add("Transpose", w.add(
+        "Reshape", y, w.constant([2, 2, 2, 25, 9])), perm=[0, 1, 2, 4, 3])),
+    "used twice": windows(None, after=lambda w, y: w.add("Add", y, w.add("Neg", y))),
+    "of open sizes, flattened": windows((4, 5, 2, 3), is_open=True, after=lambda w, y: w.add(
+        "Reshape", y, w.constant([2, 27, -1]))),
+}  # fmt: skip
+NO_WINDOWS = {
+    "strides that leave something over": (windows(None, (2, 2), size=8), "blocks instead of"),
+    "one block along an axis": (windows(None, (5, 1)), "blocks instead of"),
+    "open sizes": (windows((4, 5, 2, 3), is_open=True), "more than one of its sizes is open"),
+    "open sizes, blocks first": (windows(None, is_open=True), "the size of the kernel is open"),
+}
+
+
+BLOCKS = {
+    "as they are": windows(blocks=list),
+    "of no batch": windows(lead=(3,), blocks=list),
+    "positions before blocks": windows((4, 5, 2, 3), blocks=list),
+    "positions before blocks, strides": windows((4, 5, 2, 3), (2, 3), size=8, blocks=list),
+    "flattened": windows(after=lambda w, y: w.add("Reshape", y, w.constant([2, 3, 25, 9])), blocks=list),
+    "used twice": windows(after=lambda w, y: w.add("Add", y, w.add("Neg", y)), blocks=list),
+    "of one position": windows(kernel=1, blocks=list),
+}  # fmt: skip
+NO_BLOCKS = {
+    "backwards": (windows(blocks=lambda starts: starts[::-1]), "another order"),
+    "one left out": (windows(blocks=lambda starts: starts[:-1]), "blocks instead of"),
+    "from the second on": (windows(blocks=lambda starts: starts[1:]), "another order"),
+    "one twice": (windows(blocks=lambda starts: [0, *starts[:-1]]), None),
+    "the same again": (windows(blocks=lambda starts: [0] * len(starts)), None),
+    "at irregular places": (windows(blocks=lambda starts: [0, 1, 3, 4]), None),
+    "strides that leave something over": (windows(None, (2, 2), size=8, blocks=list), "blocks instead of"),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_blocks(name):
+    """TorchScript's exporter writes a Slice for each block of Tensor.unfold."""
+    nodes, (finding,) = compare(BLOCKS[name])
+    assert finding.operator == "Im2Col"
+    assert not {"Slice", "Concat"} & set(nodes)
+
+
+@pytest.mark.parametrize("name", NO_BLOCKS)
+def test_no_blocks(name):
+    proto, expected = NO_BLOCKS[name]
+    (reason,) = near_miss(proto) or [None]
+    assert reason == expected or expected in reason
+
+
+def test_blocks_of_several_values():
+    proto = windows(blocks=list, steps=(1,), lead=(2, 3, 1))
+    proto.graph.input.append(onnx.ValueInfoProto.FromString(proto.graph.input[0].SerializeToString()))
+    proto.graph.input[1].name = "other"
+    proto.graph.node[3].input[0] = "other"
+    assert not near_miss(proto)
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows(name):
+    nodes, (finding,) = compare(WINDOWS[name], {"h": 7, "w": 8})
+    assert finding.operator == "Im2Col"
+    assert "Gather" not in nodes
+    assert ("Transpose" in nodes) == (name in ("positions in another order", "positions between blocks"))
+
+
+ATTENTION = "MultiScaleDeformableAttention"
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_attention(name):
+    case = ATTENTIONS[name]
+    nodes, (finding,) = compare(attention(**case))
+    assert nodes == [*["Reshape"] * 2 * ("merged" in case), ATTENTION]
+    assert (finding.operator, finding.reason) == (ATTENTION, None)
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("wide", [("sum",), ("sum", "samples"), ()], ids="+".join)
+@pytest.mark.parametrize("name", ["two levels", "one axis for levels and points"])
+def test_attention_in_float16(name, wide, is_open):
+    """PyTorch's default exporter adds up in float32, between Casts."""
+    proto = attention(is_open, dtype="float16", wide=wide, **ATTENTIONS[name])
+    optimized, (finding, *_) = rewritten(proto)
+    assert (finding.operator, finding.reason) == (ATTENTION, None)
+    assert not {"GridSample", "Cast", "ReduceSum"} & {n.op_type for n in optimized.graph.node}
+    inputs = feeds(proto, {"n": 2, "q": 7})
+    exact = ours(attention(is_open, **ATTENTIONS[name])).run(
+        None, {n: a.astype(np.float32) for n, a in inputs.items()}
+    )[0]
+    before, after = (np.abs(ours(proto, optimize=o).run(None, inputs)[0] - exact).max() for o in (False, True))
+    assert after <= 2 * before
+    assert after < 4e-3 * np.abs(exact).max()
+
+
+def test_attention_in_bfloat16():
+    proto = attention(wide=("sum",), **ATTENTIONS["two levels"])
+    bfloat16 = TensorProto.BFLOAT16
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.elem_type = bfloat16
+    for node in proto.graph.node:
+        if node.op_type == "Cast" and node.output[0] != proto.graph.node[-4].output[0]:
+            node.attribute[0].i = bfloat16 if node.input[0] == "summed" else TensorProto.FLOAT
+    for tensor in proto.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(
+                helper.make_tensor(tensor.name, bfloat16, tensor.dims, numpy_helper.to_array(tensor).ravel())
+            )
+    del proto.graph.value_info[:]
+    _, (finding, *_) = rewritten(proto)
+    assert (finding.operator, finding.reason) == (ATTENTION, None)
+
+
+def test_attention_whose_sum_is_wider_than_its_values():
+    """MultiScaleDeformableAttention would round it to the values' type."""
+    proto = attention(dtype="float16", wide=("samples", "kept"), **ATTENTIONS["two levels"])
+    reasons = [f.reason for f in rewritten(proto)[1] if f.pattern == "deformable_attention"]
+    assert "not of one type" in reasons[0]
+
+
+OTHER_ENDS = {
+    "channels before queries": {"perm": [0, 1, 2]},
+    "axes backwards": {"perm": [2, 1, 0]},
+    "queries first": {"perm": [2, 0, 1]},
+    "an image used twice": {"after": used_twice("image_0", "y")},
+    "heads and channels on one axis": {"levels": [(4, 5)], "value": [2, 20, 12]},
+    "heads and channels on one axis, several levels": {"value": [2, 26, 12]},
+    "weights of a part of the batch, whose end onnx does not infer": {
+        "batch": 1, "bare": True, "weights": lambda w: w.add(
+            "Slice", w.add("Concat", *["attention_weights"] * 2, axis=0), w.constant([0]),
+            w.add("Identity", w.constant([1])), w.constant([0]))},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHER_ENDS)
+def test_attention_that_ends_in_another_way(name):
+    """The result's axes may be in another order, as BEVFormer's; layers that share a value move it only once."""
+    nodes, (finding, *_) = compare(attention(**OTHER_ENDS[name]))
+    assert ATTENTION in nodes
+    assert finding.operator == ATTENTION
+
+
+@pytest.mark.parametrize("opset", [16, 20, NEWEST_OPSET])
+@pytest.mark.parametrize("name", [*list(ATTENTIONS)[:7], "one head"])
+def test_attention_of_open_sizes(name, opset):
+    mode = {"sampling": {"mode": "bilinear" if opset < 20 else "linear"}}
+    proto = attention(open_sizes=True, opset=opset, **ATTENTIONS[name], **mode)
+    no_images = [{"n": 0, "q": 7}] if "merged" in ATTENTIONS[name] else []  # which ONNX Runtime refuses of the others
+    for sizes in ({"n": 2, "q": 7}, {"n": 1, "q": 1}, {"n": 3, "q": 40}, *no_images):
+        assert compare(proto, sizes=sizes)[0][-1] == ATTENTION
+
+
+def make_constant(proto, inputs, names):
+    """Make constants of inputs with these values."""
+    for name in names:
+        proto.graph.input.remove(next(v for v in proto.graph.input if v.name == name))
+        proto.graph.initializer.append(numpy_helper.from_array(inputs[name], name))
+
+
+@pytest.mark.parametrize("name", ["two levels", "slices", "one axis for levels and points", "one image"])
+@pytest.mark.parametrize("constants", [
+    None, [], ["attention_weights"], ["sampling_locations"], ["sampling_locations", "attention_weights"],
+], ids=str)  # fmt: skip
+def test_attention_that_onnx_runtime_has_optimized(constants, name, tmp_path):
+    """It joins the last Transpose and the next MatMul, states no shapes, and computes what constants make.
+
+    constants: inputs that are constant; None if batch and queries are open
+    """
+    weights = np.random.default_rng(0).random((12, 5), np.float32)
+    proto = attention(
+        constants is None, after=lambda w: w.add("MatMul", "y", w.constant(weights, "float32")), **ATTENTIONS[name]
+    )
+    inputs = feeds(proto, {"n": 2, "q": 7})
+    constants = constants or []
+    make_constant(proto, inputs, constants)
+    options = quiet()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(tmp_path / "m.onnx")
+    ort.InferenceSession(proto.SerializeToString(), options)
+    before = onnx.load(tmp_path / "m.onnx")
+    assert "FusedMatMul" in [n.op_type for n in before.graph.node]
+    optimized, (finding, *_) = rewritten(before)
+    assert finding.operator == ATTENTION
+    assert "GridSample" not in [n.op_type for n in optimized.graph.node]
+    inputs = {name: array for name, array in inputs.items() if name not in constants}
+    expected, got = results(before, inputs)[0], results(optimized, inputs, True)[0]
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.long
+def test_attention_at_places_in_float64(kernels_made):
+    """TorchScript's exporter makes such places of PyTorch's `linspace`; ONNX Runtime has no GridSample for them."""
+    proto = attention(places="float64")
+    inputs = feeds(proto)
+    (expected,) = ours(proto).run(None, inputs)
+    assert kernels_made == ["GridSample", "GridSample"]
+    (got,) = ours(proto, optimize=True).run(None, inputs)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+
+
+NEAR_MISSES = {
+    f"{make.__name__}: {name}": make(**{k: v for k, v in edits.items() if k != "reason"})
+    for make, table in ((unfold, NO_UNFOLDS), (attention, NO_ATTENTIONS))
+    for name, edits in table.items()
+} | {f"windows: {name}": proto for name, (proto, _) in NO_WINDOWS.items()}
+REASONS = {f"windows: {name}": reason for name, (_, reason) in NO_WINDOWS.items()}
+REASONS |= {f"attention: {name}": edits["reason"] for name, edits in NO_ATTENTIONS.items() if "reason" in edits}
+OPEN = {"n": 2, "q": 3, "rows": 2, "h": 7, "w": 7, "s": 26, "m": 3, "a": 2, "b": 26, "c": 3, "d": 4, "k": 3}
+
+
+@pytest.mark.parametrize("name", NEAR_MISSES)
+def test_near_misses(name):
+    runs = ORT_VERSION > (1, 20) or "weights of none" not in name  # which ONNX Runtime 1.20 refuses
+    reasons = near_miss(NEAR_MISSES[name], OPEN, runs, SAMPLERS if name.startswith("attention") else ())
+    assert all(reasons)
+    assert reasons or "used twice" in name
+    assert any(REASONS.get(name, "") in reason for reason in reasons) or name not in REASONS
+
+
+@pytest.mark.parametrize("names", [
+    ["value"], ["sampling_locations"], ["value", "sampling_locations"],
+    ["value", "sampling_locations", "attention_weights"],
+])  # fmt: skip
+def test_attention_of_constants(names):
+    """If values and locations are constant, so is each sample."""
+    proto = attention()
+    make_constant(proto, feeds(proto), names)
+    nodes, _ = compare(proto)
+    counts = [nodes.count(op_type) for op_type in (ATTENTION, "Constant", "GridSample")]
+    assert nodes == [ATTENTION] if len(names) == 1 else counts == [0, 2, 0]
+
+
+FOLDED = [
+    (case, dtype)
+    for case in CASES + DEFORM_CONV + ROI_ALIGN
+    for dtype in (*dtypes.FLOATS, *(("int32", "uint8", "bool", "string") if case.op_type == "Col2Im" else ()))
+    if not case.domain and case.extent < np.inf and dtype in case.operator.types[case.operator.outputs[0].type]
+]
+
+
+@pytest.mark.parametrize(("case", "dtype"), FOLDED, ids=str)
+def test_constants_are_computed_once(case, dtype):
+    """ONNX Runtime would, by its own kernels; other models' nodes would run again and again."""
+    inputs = case.inputs(dtype)
+    proto = model(case.domain, case.op_type, inputs, case.attributes, constants=[i.name for i in case.operator.inputs])
+    optimized, (finding,) = rewritten(proto)
+    (node,) = optimized.graph.node
+    assert (finding.operator, node.op_type, len(optimized.graph.initializer)) == ("Constant", "Constant", 0)
+    assert_close(numpy_helper.to_array(node.attribute[0].t), reference(case, inputs), dtype)
+
+
+def folds_of_ones(*sizes):
+    """Divisors of folds, as large as images of these sizes, which are Relu of 1."""
+    w = Writer()
+    one = w.add("Relu", w.constant(1, "float32"))
+    for size in sizes:
+        ones = w.add("Expand", one, w.constant([1, 1, size**2]))
+        last = w.add("Col2Im", ones, w.constant([size] * 2), w.constant([1, 1]))
+        last = w.add("Add", w.add("ReduceMax", last, keepdims=0), "x")
+    return w.model({"x": ("float32", [1])}, (last, "float32", [1]))
+
+
+def test_large_constants_are_not_computed(monkeypatch):
+    """NumPy would need three times the memory that ONNX Runtime needs, and a model has less than 2**31 bytes."""
+    computed = []
+    run = graph.run_reference
+    monkeypatch.setattr(graph, "LARGEST", 4 * 100**2)
+    monkeypatch.setattr(graph, "run_reference", lambda *arguments: computed.append(1) or run(*arguments))
+    made = lambda proto: (len([f for f in rewritten(proto)[1] if f.operator == "Constant"]), len(computed))
+    assert made(folds_of_ones(100)) == (1, 1)
+    assert made(folds_of_ones(101)) == (0, 1)
+    assert made(folds_of_ones(70, 70, 70)) == (2, 4)  # the third one would be too much
+    proto = folds_of_ones(100)
+    proto.graph.initializer.append(TensorProto(name="weights", data_type=TensorProto.FLOAT, dims=[2**29 - 2000]))
+    assert made(proto)[0] == 0
+    assert made(folds_of_ones(100))[0] == 1
+
+
+def test_shapes_of_values_in_between_are_no_other_use():
+    """TorchScript's exporter computes shapes from them; nodes stay that are needed for another purpose."""
+    proto = attention(after=lambda w: w.add("Mul", "y", w.add("Cast", w.add("Shape", "samples", end=1), to=1)))
+    nodes, (finding, *_) = compare(proto)
+    assert finding.operator == ATTENTION
+    assert {ATTENTION, *SAMPLERS, "Shape"} <= set(nodes)
+
+
+def test_the_model_given_is_not_modified():
+    for proto in (unfold(), affine_grid(opset=20, sample="linear"), attention()):
+        before = proto.SerializeToString()
+        assert onnx_ops.optimize(proto) != proto
+        assert proto.SerializeToString() == before
+
+
+def test_what_is_constant_is_left_to_onnx_runtime():
+    proto = unfold()
+    (value,) = proto.graph.input
+    proto.graph.initializer.append(numpy_helper.from_array(feeds(proto)[value.name], value.name))
+    proto.graph.input.remove(value)
+    assert all("constant" in reason for reason in near_miss(proto))
+
+
+def test_weights_do_not_pass_through_the_inliner(monkeypatch):
+    """They may be more than the 2**31 bytes of a protobuf, which the inliner reads."""
+    proto, sizes, inline = unfold(), [], onnx.inliner.inline_local_functions
+    in_a_function(proto, *(t.name for t in proto.graph.initializer))
+    weights = numpy_helper.from_array(np.arange(5000, dtype=np.float32), "weights")
+    proto.graph.initializer.append(weights)
+    monkeypatch.setattr(
+        onnx.inliner, "inline_local_functions", lambda model: sizes.append(model.ByteSize()) or inline(model)
+    )
+    optimized, (finding,) = rewritten(proto)
+    assert finding.operator == "Im2Col"
+    assert sizes[0] < 10_000
+    assert [*optimized.graph.initializer] == [weights]
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_external_data_are_not_read_in_vain(is_large, tmp_path, monkeypatch):
+    """A plane of features, sampled at an input, or at a constant if it is too large to be computed in NumPy."""
+    w, read = Writer(), []
+    if is_large:
+        monkeypatch.setattr(graph, "LARGEST", 10_000)
+    places = w.constant(np.zeros([1, 1, 1, 2]), "float32") if is_large else "places"
+    w.add("GridSample", w.constant(np.ones([1, 3, 40, 50]), "float32"), w.add("Neg", places), name="sample")
+    y = w.add("Add", "sample", w.add("ReduceSum", "places", keepdims=0))
+    proto = w.model({"places": ("float32", [1, 1, 7, 2])}, (y, "float32", None), 20)
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="data", size_threshold=100)
+    monkeypatch.setattr(graph.external_data, "read", lambda tensor, origin: read.append(tensor.name))
+    rewritten(onnx.load(tmp_path / "m.onnx", load_external_data=False), folder=tmp_path)
+    assert not read
+
+
+def test_time_on_a_large_model():
+    """5,000 nodes take a fraction of a second; the limit is generous for the sake of slow machines."""
+    import time
+
+    proto = unfold(after=None)
+    source = "y"
+    for k in range(5000):
+        proto.graph.node.append(helper.make_node("Relu", [source], [f"relu_{k}"]))
+        source = f"relu_{k}"
+    proto.graph.output[0].name = source
+    del proto.graph.value_info[:]
+    begin = time.process_time()
+    _, findings = rewritten(proto)
+    assert time.process_time() - begin < 4
+    assert [f.operator for f in findings] == ["Im2Col"]
+
+
+def test_what_lacks_a_pattern_costs_little(monkeypatch):
+    """A model without the types of nodes that patterns need isn't copied; no shape of one with them is worked out."""
+    asked = []
+    monkeypatch.setattr("onnx_ops.rewriting.graph.type_of", lambda graph, name: asked.append(name))
+    relu = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]>
+    main (float[n, 6] x) => (float[6, n] y) { z = Relu (x) y = Transpose (z) }""")
+    assert rewritten(relu)[0] is relu
+    halves = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]>
+    main (float[n, 6] x) => (float[2, n, 6] y)
+    <int64[1] zero = {0}, int64[1] one = {1}, int64[1] three = {3}, int64[1] six = {6}, int64[3] sizes = {2, -1, 6}> {
+        left = Slice (x, zero, three, one)
+        right = Slice (x, three, six, one)
+        turned = Concat <axis: int = 1> (right, left)
+        doubled = Concat <axis: int = 0> (turned, x)
+        y = Reshape (doubled, sizes)
+    }""")
+    assert rewritten(halves) == (halves, [])
+    assert not asked

@@ -1,0 +1,134 @@
+"""GridSample at points anywhere, in numbers around those at which its plan changes."""
+
+import numpy as np
+import pytest
+from support import guarded
+from support.cases import Case, assert_close, reference
+from support.selection import long_unless
+
+import onnx_ops
+from onnx_ops.declaration.operator import Record
+from onnx_ops.declaration.plain import plan
+from onnx_ops.native import execute, library
+from onnx_ops.sampling import grid_sample as operator
+from onnx_ops.sampling.grid_sample_kernels import BLOCK, MOST, is_scattered
+
+IMAGE, VOLUME = (64, 128), (16, 32, 16)  # as many pixels as the smallest image in which points may be scattered
+MODES = ("nearest", "linear", "cubic")
+
+
+ENOUGH_CHANNELS = operator.PART * operator.FEW_UNITS  # for parts of one unit that are enough for threads
+
+
+def case(points, channels=ENOUGH_CHANNELS, image=IMAGE, batch=1, mode="linear", padding_mode="zeros"):
+    shapes = (batch, channels, *image), (batch, *(1,) * (len(image) - 1), points, len(image))
+    return Case("scattered", "", "GridSample", shapes, {"mode": mode, "padding_mode": padding_mode})
+
+
+CASES = [
+    *(case(n, mode=m) for n in (BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 17) for m in MODES),
+    *(case(MOST + more, ENOUGH_CHANNELS + 2, (128, 256), mode=m) for more, m in ((-1, "linear"), (0, "nearest"))),
+    *(case(n, ENOUGH_CHANNELS + 2, (128, 256)) for n in (MOST + 1, 2 * MOST + 19)),
+    *(case(4 * BLOCK + 33, channels, mode="linear") for channels in (operator.FEW_CHANNELS - 1, 64, 65, 67, 131)),
+    *(case(BLOCK + 33, image=VOLUME, mode=m) for m in MODES),
+    *(case(2 * BLOCK + 5, batch=3, mode=m, padding_mode=p) for m in MODES for p in ("border", "reflection")),
+    case(BLOCK + 1, image=(63, 130), mode="cubic"),
+]
+
+
+def inputs_of(case, dtype="float32", seed=0):
+    """Pixels, and points some of which are outside; the second half of them lies close together."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(case.shapes[0]).astype(dtype)
+    grid = rng.uniform(-1.1, 1.1, case.shapes[1]).astype(dtype)
+    grid[..., case.shapes[1][-2] // 2 :, :] *= grid.dtype.type(0.1)
+    return x, grid
+
+
+def geometry(case):
+    values = case.operator.values(case.attributes)
+    return Record(plan(case.operator, values, [np.array(shape) for shape in case.shapes])[1][0])
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.attributes['mode']}-{c.shapes[0]}-{c.shapes[1]}")
+@pytest.mark.parametrize("dtype", ["float32", long_unless(library.is_complete(), "float16")])
+def test_sums(case, dtype):
+    """Results are those of the formula, and of the same points one by one, to the last bit on any number of threads."""
+    x, grid = inputs_of(case, dtype)
+    expected = reference(case, (x, grid))
+    y = onnx_ops.grid_sample(x, grid, **case.attributes)
+    assert_close(y, expected, dtype)
+    for threads in (1, 2, 3):
+        np.testing.assert_array_equal(onnx_ops.grid_sample(x, grid, **case.attributes, threads=threads), y)
+    some = slice(BLOCK // 2, BLOCK // 2 + 40)
+    alone = onnx_ops.grid_sample(x, np.ascontiguousarray(grid[..., some, :]), **case.attributes)
+    np.testing.assert_array_equal(alone, y[..., some])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_infinite_pixels(mode):
+    """A pixel that isn't finite changes nothing in other channels: not even in those that are read with its own."""
+    one = case(BLOCK + 40, 67, mode=mode)
+    x, grid = inputs_of(one)
+    finite = onnx_ops.grid_sample(x, grid, **one.attributes)
+    x[0, 33, 10, 20], x[0, 66, 30, 40] = np.inf, np.nan
+    y = onnx_ops.grid_sample(x, grid, **one.attributes)
+    assert_close(y, reference(one, (x, grid)), "float32")
+    others = [c for c in range(67) if c not in (33, 66)]
+    np.testing.assert_array_equal(y[:, others], finite[:, others])
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+@pytest.mark.parametrize("case", CASES[::3], ids=lambda c: f"{c.attributes['mode']}-{c.shapes[0]}-{c.shapes[1]}")
+def test_nothing_outside_is_touched(case, at_end):
+    placed = [guarded.readonly(v, at_end=at_end) for v in inputs_of(case)]
+    empty = lambda shape, kind: guarded.empty(shape, kind, at_end=at_end)
+    y = execute.compute(case.operator, case.operator.values(case.attributes), placed, 1, empty)
+    y = np.array(y[0] if isinstance(y, list | tuple) else y)
+    expected = onnx_ops.grid_sample(*(np.array(v) for v in placed), **case.attributes)
+    np.testing.assert_array_equal(y, expected)
+    guarded.free()
+
+
+def test_units():
+    """Units are as the comments in the operator say: from the shapes alone."""
+    assert geometry(case(4 * MOST, 256, (128, 256))).span == MOST
+    few = operator.FEW_CHANNELS - 1
+    assert geometry(case(4 * MOST, few, (1024, 512))).span == 4 * MOST // operator.MANY_UNITS
+    assert geometry(case(4 * MOST, few, (512, 512))).span == BLOCK
+    assert geometry(case(4 * MOST, 1, (1024, 1024))).span == BLOCK
+    assert geometry(case(4 * MOST, 64, (16, 16))).span == BLOCK
+    few = geometry(case(300, 128, (100, 136)))
+    assert (few.span, few.units, few.tiles) == (BLOCK, few.parts, few.parts)
+    assert few.parts > 1
+    for channels in range(1, 300):
+        g = geometry(case(300, channels, (100, 136)))
+        assert g.part * (g.parts - 1) < channels <= g.part * g.parts
+        assert g.parts == 1 or g.part >= operator.PART
+
+
+LEAST_TILES = {  # of shapes with work for many threads
+    "PointRend": (case(8096, 256, (128, 256)), operator.FEW_UNITS),
+    "windows": (case(2000 * 49, 128, (128, 128)), 12),
+    "few channels": (case(8096, 32, (256, 256)), 2),
+    "a photo": (case(1080 * 1920, 3, (1080, 1920)), 64),
+    "small images": (case(81, 1, (46, 62), batch=4096), 64),
+}
+
+
+@pytest.mark.parametrize(("case", "least"), LEAST_TILES.values(), ids=LEAST_TILES)
+def test_tiles_for_many_threads(case, least):
+    assert geometry(case).tiles >= least
+
+
+@pytest.mark.parametrize(
+    ("pixels", "expected"),
+    {"from everywhere": ([0, 999], True), "from a half": ([300, 800], False), "from one place": ([5], False)}.values(),
+)
+def test_what_is_scattered(pixels, expected):
+    assert is_scattered(np.resize(np.array(pixels, np.int32), BLOCK), 1000) == expected
+
+
+def test_workspaces_stay_small():
+    for mode, image in (("cubic", (512, 512)), ("cubic", (64, 64, 64)), ("linear", (2048, 2048))):
+        assert 2**20 < geometry(case(10**6, 256, image, mode=mode)).workspace <= operator.ROOM

@@ -1,0 +1,133 @@
+"""The shapes of outputs that ONNX Runtime and onnx infer before there are inputs."""
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+from support.backends import ORT_VERSION, quiet
+from support.cases import (
+    ATTENTION,
+    CASES,
+    COL2IM,
+    DEFORM_CONV,
+    GRID_SAMPLE,
+    IM2COL,
+    OPENVINO,
+    OTHERS,
+    ROI_ALIGN,
+    VOLUMES,
+    model,
+)
+from support.processes import python
+
+import onnx_ops
+from onnx_ops.arrays import functions
+from onnx_ops.operators import OPERATORS
+
+
+def output_shape(proto, options=None):
+    options = onnx_ops.register(options or quiet(), proto)
+    return ort.InferenceSession(proto.SerializeToString(), options).get_outputs()[0].shape
+
+
+def stated_shapes(proto):
+    """The output's shapes that a session and onnx state."""
+    onnx_ops.register_schemas()
+    by_onnx = onnx.shape_inference.infer_shapes(proto).graph.output[0].type.tensor_type
+    dimensions = [d.dim_value if d.HasField("dim_value") else d.dim_param for d in by_onnx.shape.dim]
+    return [output_shape(proto), dimensions]
+
+
+def called(proto, how):
+    """Move a model's node into a function, which gets its attributes from the caller or as defaults."""
+    (node,) = proto.graph.node
+    attributes, defaults = list(node.attribute), how == "by default"
+    inner = helper.make_node(node.op_type, node.input, node.output, domain=node.domain)
+    for a in attributes:
+        inner.attribute.add(name=a.name, type=a.type, ref_attr_name=a.name)
+    function = helper.make_function(
+        "local", "Called", node.input, node.output, [inner], proto.opset_import,
+        [] if defaults else [a.name for a in attributes], attributes if defaults else [],
+    )  # fmt: skip
+    node.op_type, node.domain = "Called", "local"
+    if defaults:
+        del node.attribute[:]
+    proto.functions.append(function)
+    proto.opset_import.append(helper.make_opsetid("local", 1))
+    return proto
+
+
+@pytest.mark.parametrize("how", ["", "by the caller", "by default"])
+@pytest.mark.parametrize("dims", ["fixed", "symbolic", "none"])
+@pytest.mark.parametrize("operator", [o for o in OPERATORS if o not in OTHERS], ids=lambda o: o.title)
+def test_stated_shapes_are_real(operator, dims, how):
+    """What is stated before the run is what comes out: sizes are equal, and names stand for the inputs' sizes."""
+    cases = [c for c in CASES if c.operator is operator and not np.isinf(c.extent)]
+    assert cases
+    for case in cases[:: 1 if not how else 7]:
+        inputs = case.inputs("float32")
+        names = [i.name + "_in" * (i.name == "y") for i in operator.inputs]
+        sizes = {f"{n}_{a}": size for n, v in zip(names, inputs, strict=False) for a, size in enumerate(v.shape)}
+        real = functions.call(operator, *inputs, **case.attributes).shape
+        for constants in ((), [i.name for i in operator.inputs if i.values]):
+            proto = model(case.domain, case.op_type, inputs, case.attributes, dims=dims, constants=constants)
+            for shape in stated_shapes(called(proto, how) if how else proto):
+                assert len(shape) in (0, len(real)), case
+                known = [(d, e) for d, e in zip(shape, real, strict=False) if d is not None]
+                assert all(sizes.get(d, e) == e if isinstance(d, str) else d == e for d, e in known), case
+
+
+def named(name):
+    return next(case for case in CASES if case.name == name)
+
+
+# What is known of a case's output for sizes of inputs that are fixed, named and unknown; "?": by a name of its own.
+KNOWN = [
+    (GRID_SAMPLE[6], [2, 3, 12, 13], ["X_0", "X_1", "Grid_1", "Grid_2"], []),
+    (VOLUMES[0], [2, 3, 4, 5, 6], ["X_0", "X_1", "Grid_1", "Grid_2", "Grid_3"], []),
+    (COL2IM[1], [2, "?", "?", "?"], [], []),
+    (named("3d"), [2, "?", "?", "?", "?"], [], []),
+    (OPENVINO[0], [2, "?", "?", "?"], [], []),
+    (IM2COL[2], [2, 36, 154], ["x_0", "?", "?"], ["?", "?", "?"]),
+    (named("unfold_3d"), [2, 36, 140], ["x_0", "?", "?"], ["?", "?", "?"]),
+    (DEFORM_CONV[1], [2, 8, 5, 11], ["X_0", "W_0", "offset_2", "offset_3"], []),
+    (named("modulated"), [2, 4, 4, 11], ["x_0", "weight_0", "offset_2", "offset_3"], []),
+    (ATTENTION[0], [2, 5, 12], ["value_0", "sampling_locations_1", "?"], ["?", "?", "?"]),
+    (ROI_ALIGN[0], [12, 3, 4, 5], ["rois_0", "X_1", 4, 5], ["?", "?", 4, 5]),
+]
+
+
+@pytest.mark.parametrize(("case", "fixed", "symbolic", "none"), KNOWN, ids=str)
+def test_what_is_known_of_an_output(case, fixed, symbolic, none):
+    """Each unknown dimension has a name that is used nowhere else, or it would be a literal -1."""
+    if ORT_VERSION < (1, 21) and any(i.presence == "optional" for i in case.operator.inputs):
+        pytest.skip("ONNX Runtime would crash if one was absent, so it isn't told any shape")
+    for dims, expected in (("fixed", fixed), ("symbolic", symbolic), ("none", none)):
+        proto = model(case.domain, case.op_type, case.inputs("float32"), case.attributes, dims=dims)
+        shape = output_shape(proto)
+        assert ["?" if isinstance(d, str) and "onnx_ops" in d else d for d in shape] == expected
+        assert len({d for d in shape if isinstance(d, str)}) == sum(isinstance(d, str) for d in expected)
+
+
+def test_names_of_sizes_differ_by_process():
+    """A model may have them from another process, by way of `get_outputs`. One name must not stand for two sizes."""
+    script = """
+        import onnx_ops
+        from support.cases import COL2IM, model
+        proto = model("", "Col2Im", COL2IM[1].inputs("float32"), COL2IM[1].attributes)
+        print(onnx_ops.InferenceSession(proto.SerializeToString()).get_outputs()[0].shape[1])
+    """
+    assert python(script).stdout != python(script).stdout
+
+
+def test_shape_of_an_output_is_true_when_it_runs():
+    """A Shape node on an output with unknown dimensions must not have been folded into something else."""
+    case = COL2IM[1]
+    inputs = case.inputs("float32")
+    proto = model(case.domain, case.op_type, inputs, case.attributes, dims="symbolic")
+    proto.graph.node.append(helper.make_node("Shape", ["y"], ["shape"]))
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("shape", TensorProto.INT64, None))
+    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
+    feeds = dict(zip((i.name for i in session.get_inputs()), inputs, strict=True))
+    assert session.run(None, feeds)[0].tolist() == [2, 3, 9, 11]

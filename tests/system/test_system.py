@@ -1,0 +1,194 @@
+"""What the package does on other systems than this one, which is simulated."""
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+import types
+from importlib.util import module_from_spec, spec_from_file_location
+
+import pytest
+from support.processes import python
+
+import onnx_ops.system
+
+SYSTEMS = {"linux": "linux", "freebsd14": "linux", "win32": "windows", "darwin": "macos"}
+
+
+@pytest.fixture
+def module_on(monkeypatch):
+    """A function that returns the module `system` as it is on a platform."""
+
+    def load(platform):
+        monkeypatch.setattr(sys, "platform", platform)
+        spec = spec_from_file_location("system", onnx_ops.system.__file__)
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+@pytest.mark.parametrize(("platform", "name"), SYSTEMS.items())
+def test_names(platform, name, module_on):
+    module = module_on(platform)
+    assert name == module.NAME
+    assert onnx_ops.system.LIBRARIES.keys() == set(SYSTEMS.values())
+
+
+def test_without_affinities(module_on, monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert len(module_on("darwin").available_cpus()) == 1
+
+
+def test_without_forks(module_on, monkeypatch):
+    monkeypatch.delattr(os, "register_at_fork", raising=False)
+    module_on("win32").at_fork(before=lambda: None)
+    hooks = []
+    monkeypatch.setattr(os, "register_at_fork", lambda **functions: hooks.append(functions), raising=False)
+    module_on("darwin").at_fork(before=print)
+    assert hooks == [{"before": print}]
+
+
+def failing(times, error):
+    """A function in place of os.replace, which fails so many times; the list of its calls."""
+    calls = []
+
+    def replace(*places):
+        calls.append(places)
+        if len(calls) <= times:
+            raise error
+
+    return replace, calls
+
+
+def test_a_file_that_is_open_is_replaced_a_little_later(module_on, monkeypatch):
+    replace, calls = failing(3, PermissionError(errno.EACCES, "open"))
+    monkeypatch.setattr(os, "replace", replace)
+    module_on("win32").replace("a", "b")
+    assert calls == [("a", "b")] * 4
+
+
+@pytest.mark.parametrize(
+    ("platform", "error"), [("win32", OSError(errno.ENOSPC, "full")), ("linux", PermissionError(errno.EACCES, "no"))]
+)
+def test_other_errors_are_raised_at_once(platform, error, module_on, monkeypatch):
+    replace, calls = failing(9, error)
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(OSError, match=error.strerror):
+        module_on(platform).replace("a", "b")
+    assert len(calls) == 1
+
+
+def test_a_file_that_stays_open(module_on, monkeypatch):
+    replace, calls = failing(10**6, PermissionError(errno.EACCES, "open"))
+    monkeypatch.setattr(os, "replace", replace)
+    module = module_on("win32")
+    monkeypatch.setattr(module, "PATIENCE", 0.05)
+    with pytest.raises(PermissionError, match="open"):
+        module.replace("a", "b")
+    assert len(calls) > 1
+
+
+def windows_locks(monkeypatch):
+    """Simulate msvcrt by a lock of this process, which it fails to get at first; the fcntl of others is missing."""
+    lock, calls = threading.Lock(), []
+
+    def locking(descriptor, mode, count):
+        calls.append((mode, count))
+        if len(calls) == 1:
+            raise OSError(errno.EDEADLK, "after ten seconds")
+        lock.acquire()
+
+    monkeypatch.setitem(sys.modules, "msvcrt", types.SimpleNamespace(locking=locking, LK_LOCK=1))
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    return lock, calls
+
+
+def test_locks_of_windows(module_on, monkeypatch, tmp_path):
+    lock, calls = windows_locks(monkeypatch)
+    with module_on("win32").locked(tmp_path / "lock"):
+        assert lock.locked()
+        assert (tmp_path / "lock").exists()
+    assert calls == [(1, 1)] * 2
+    assert not (tmp_path / "lock").exists()
+
+
+def test_a_lock_that_windows_cannot_remove_stays(module_on, monkeypatch, tmp_path):
+    windows_locks(monkeypatch)
+    monkeypatch.setattr(os, "unlink", failing(9, PermissionError(errno.EACCES, "open"))[0])
+    with module_on("win32").locked(tmp_path / "lock"):
+        pass
+    assert (tmp_path / "lock").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="its locks are simulated above")
+def test_one_at_a_time(tmp_path):
+    entered, order = threading.Event(), []
+
+    def wait():
+        with onnx_ops.system.locked(tmp_path / "lock"):
+            order.append("second")
+
+    with onnx_ops.system.locked(tmp_path / "lock"):
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert not entered.wait(0.05)
+        order.append("first")
+    thread.join()
+    assert order == ["first", "second"]
+
+
+def test_new_processes_are_out_of_reach_of_an_interrupt(module_on, monkeypatch):
+    monkeypatch.setattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0x200, raising=False)
+    assert module_on("win32").apart() == {"creationflags": 0x200}
+    assert module_on("darwin").apart() == {"start_new_session": True}
+
+
+@pytest.mark.parametrize(
+    ("platform", "error", "expected"),
+    [
+        ("win32", OSError(errno.EINVAL, ""), True),
+        ("linux", OSError(errno.EINVAL, ""), False),
+        ("win32", OSError(errno.ENOSPC, ""), False),
+        ("win32", BrokenPipeError(), True),
+        ("darwin", BrokenPipeError(), True),
+    ],
+)
+def test_closed_pipes(platform, error, expected, module_on):
+    assert module_on(platform).is_closed_pipe(error) is expected
+
+
+WITHOUT = """
+import os, signal, sys, types
+import numpy as np, onnx, onnxruntime, subprocess, tempfile, multiprocessing, numba, platformdirs, click
+for name in ("fork", "register_at_fork", "sched_getaffinity", "geteuid", "getuid", "forkpty"):
+    if hasattr(os, name):
+        delattr(os, name)
+del signal.SIGKILL
+for name in ("fcntl", "resource", "pwd", "grp", "termios"):
+    sys.modules[name] = None
+locks = []
+sys.modules["msvcrt"] = types.SimpleNamespace(locking=lambda *words: locks.append(words), LK_LOCK=1)
+sys.platform = "win32"
+import onnx_ops
+from onnx_ops.native import library
+sys.platform = "linux"  # again, for ctypes
+library.PLACE = library.PLACE.with_name("libonnx_ops.so")
+sys.platform = "win32"
+x = np.ones((1, 4, 1), np.float32)
+print(onnx_ops.col2im(x, [2, 2], [2, 2]).tolist(), onnx_ops.system.NAME, len(locks) > 0)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="it takes from Linux what other systems lack")
+def test_the_package_without_what_windows_lacks(tmp_path):
+    """Functions compile, are kept in the cache, and run."""
+    pytest.importorskip("numba")
+    output = python(WITHOUT, NUMBA_CACHE_DIR=str(tmp_path)).stdout
+    assert output == "[[[[1.0, 1.0], [1.0, 1.0]]]] windows True\n"
+    assert list(tmp_path.glob("onnx_ops/*.code"))
+    assert not list(tmp_path.glob("onnx_ops/*.lock"))
