@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from support.backends import HAVE_EXTENSIONS, IN_SESSIONS, quiet, run_session, with_extensions
+from support.backends import HAVE_EXTENSIONS, IN_SESSIONS, ORT_VERSION, quiet, run_session, with_extensions
 from support.cases import COL2IM, DEFORM_CONV, GRID_SAMPLE, VOLUMES, assert_close, model, parsed, reference
 from support.processes import python
 from support.selection import needs_extensions, on_demand
@@ -92,7 +92,9 @@ def test_versions_that_have_no_such_operator(case, last, opset, backend):
         session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=backend)
         expected = reference(case, inputs)
         assert_close(run_session(session, inputs[:1] if constants else inputs), expected, "float32")
-        if backend == "native" and case.op_type != "Col2Im":  # whose shape depends on values, which ONNX Runtime hides
+        # Col2Im's shape depends on values, which ONNX Runtime hides. Version 1.20 is told none with optional inputs.
+        hidden = case.op_type == "Col2Im" or (case.op_type == "DeformConv" and ORT_VERSION < (1, 21))
+        if backend == "native" and not hidden:
             assert session.get_outputs()[0].shape == list(expected.shape)
 
 
