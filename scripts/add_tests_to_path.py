@@ -1,6 +1,7 @@
-"""Let scripts import tests/support, which they share with the tests: those that do so import this module first."""
+"""Let scripts import what they share with the tests: those that do so import this module first."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+TESTS = Path(__file__).parent.parent / "tests"
+sys.path[:0] = map(str, sorted({TESTS, *(path.parent for path in TESTS.glob("*/test_*.py"))}))

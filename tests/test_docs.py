@@ -27,7 +27,7 @@ DIFFERENCE = 6  # of pictures, on average, from 0 to 255: fonts and rounding dif
 
 
 def operator_file():
-    """The example that declares an operator by a plan, which is also a file for onnx_ops/operators."""
+    """The example that declares an operator by a plan, which is also a file for the folder of a family."""
     (code,) = (each for each in examples(ROOT / "docs/custom-operators.md", "python") if "OPERATORS = (SHIFT,)" in each)
     return code
 
@@ -121,6 +121,13 @@ def test_command_line_examples(directory):
         if arguments[0] not in ("demo", "warmup", "validate") and can_build:  # test_cli.py has the others
             done = CliRunner().invoke(app, arguments)
             assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_named_files_exist(page):
+    named = re.findall(r"`([a-z_\d/]+/[a-z_\d]+\.(?:py|sh|[ch]))`", page.read_text())
+    folders = ROOT, ROOT / "onnx_ops", ROOT / "tests"
+    assert [name for name in named if not any((folder / name).exists() for folder in folders)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)

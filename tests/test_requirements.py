@@ -1,6 +1,9 @@
 """What wheels are made with, what importing this package imports, and what works without onnxruntime-extensions."""
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -131,3 +134,14 @@ def test_without_extensions(how, tmp_path):
     assert listed.startswith(f"list: {needed}")
     assert refused.startswith(f"onnx_ops: backend = 'extensions': {needed}")
     assert native == "onnx_ops: backend = 'native': of no use"
+
+
+SCRIPTS = [path for path in (ROOT / "scripts").glob("*.py") if "import add_tests_to_path" in path.read_text()]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_scripts_find_what_they_share_with_the_tests(script):
+    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, script, "--help"], env=alone, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -70,16 +70,16 @@ static int take_tensor(struct reader *reader, struct value *value) {
 /* Whether ONNX Runtime takes a custom op for a node, by what the custom op's functions say. */
 static int fits_node(const struct custom_op *custom, const char *domain, const char *name, const struct node *node) {
     enum { NAME = 1, INPUT_TYPE = 3, INPUT_COUNT, CHARACTERISTIC = 9 };
-    typedef const void *custom;
-    size_t last = FUNCTION(custom, INPUT_COUNT, size_t, custom)(custom) - 1;
-    if (strcmp(domain, custom->op->domain) || strcmp(FUNCTION(custom, NAME, const char *, custom)(custom), name)) return 0;
+    typedef const void *pointer;
+    size_t last = FUNCTION(custom, INPUT_COUNT, size_t, pointer)(custom) - 1;
+    if (strcmp(domain, custom->op->domain) || strcmp(FUNCTION(custom, NAME, const char *, pointer)(custom), name)) return 0;
     for (size_t k = 0; k < node->input_count || k <= last; k++) {
         size_t position = k < last ? k : last;
         int type = k < node->input_count ? node->inputs[k].info.type : 0;
-        int presence = FUNCTION(custom, CHARACTERISTIC, int, custom, size_t)(custom, position);
+        int presence = FUNCTION(custom, CHARACTERISTIC, int, pointer, size_t)(custom, position);
         if (k > last && presence != VARIADIC) return 0;
         if (!type && presence != OPTIONAL) return 0;
-        if (type && type != FUNCTION(custom, INPUT_TYPE, int, custom, size_t)(custom, position)) return 0;
+        if (type && type != FUNCTION(custom, INPUT_TYPE, int, pointer, size_t)(custom, position)) return 0;
     }
     return 1;
 }
