@@ -196,10 +196,10 @@ static status add_operator(void *options, struct op *op) {
     return 0;
 }
 
-static _Thread_local struct op *const *custom; /* custom operators that this thread's next registration adds */
-static _Thread_local size_t custom_count;
+static _Thread_local struct op *const *added; /* custom operators that this thread's next registration adds */
+static _Thread_local size_t added_count;
 
-EXPORT void onnx_ops_add(struct op *const *ops, size_t count) { custom = ops, custom_count = count; }
+EXPORT void onnx_ops_add(struct op *const *ops, size_t count) { added = ops, added_count = count; }
 
 /* Add the domains to the options that their entries onnx_ops.register.DOMAIN name; without such entries the operators
  * with is_default. What is registered there already stays. */
@@ -214,8 +214,8 @@ static status register_operators(void *options) {
         error = has_entry(options, "register", op->domain, key, &wanted);
         if (!error && (any ? wanted : op->is_default)) error = add_operator(options, op);
     }
-    for (size_t k = 0; k < custom_count && !error; k++) error = add_operator(options, custom[k]);
-    return custom_count = 0, error;
+    for (size_t k = 0; k < added_count && !error; k++) error = add_operator(options, added[k]);
+    return added_count = 0, error;
 }
 
 /* Choose the functions for the newest CPU that this machine can run, or for the CPU that the variable ONNX_OPS_CPU
@@ -248,7 +248,7 @@ EXPORT status RegisterCustomOps(void *options, const struct api_base *base) {
     while (atomic_flag_test_and_set(&busy)) {}
     const char *reason = take_api(base) ? onnx_ops_choose() : "onnx_ops needs ONNX Runtime 1.17 or newer";
     if (!reason && !stays()) reason = "onnx_ops: the library can't be kept in the process";
-    if (!reason && !onnx_ops_table.operator_count && !custom_count)
+    if (!reason && !onnx_ops_table.operator_count && !added_count)
         reason = "onnx_ops must be imported in this process, and its get_library_path() called, before the library is "
                  "registered: its operators are compiled by Python";
     status error = reason ? failed(reason) : register_operators(options);

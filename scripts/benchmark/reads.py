@@ -6,8 +6,6 @@ the same order and in equally wide loads, adds them up, and writes as many eleme
 last points of an image that fill no vector. GridSample spends the rest of its time on coordinates, weights and
 products: a kernel that reads in this order can't gain more, except for some percent that depend on when its loads are
 issued.
-
-Importing this module adds the operator to those of the package, for this process.
 """
 
 from dataclasses import replace
@@ -18,7 +16,6 @@ from onnx import TensorProto, helper
 from support.cases import finished
 
 import onnx_ops
-from onnx_ops import operators
 from onnx_ops.compiler.simd import plus, put
 from onnx_ops.compiler.simd_points import four_count, fours, indices, pair_count, pairs, transposed
 from onnx_ops.declaration.jit import FLAGS, INNER, jitable
@@ -141,7 +138,6 @@ READS = replace(
     ),
     reference=lambda parameters, x, numbers: np.zeros((*x.shape[:2], *numbers.shape[1:-1]), x.dtype),
 )
-operators.OPERATORS += (READS,)
 
 
 def has_reads(case):
@@ -167,4 +163,4 @@ def reads(case, inputs, y, options):
     kinds = zip(("x", "numbers", "y"), (TensorProto.FLOAT, TensorProto.INT32, TensorProto.FLOAT), strict=True)
     described = [helper.make_tensor_value_info(name, kind, [None] * 4) for name, kind in kinds]
     proto = finished(helper.make_graph([node], "reads", described[:2], described[2:]), 21, DOMAIN)
-    return onnx_ops.InferenceSession(proto.SerializeToString(), options), (x, index_words), y
+    return onnx_ops.InferenceSession(proto.SerializeToString(), options, operators=[READS]), (x, index_words), y

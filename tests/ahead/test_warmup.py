@@ -11,10 +11,10 @@ from support.processes import python
 from test_cli import call
 
 import onnx_ops
-from onnx_ops import operators
 from onnx_ops.ahead import warmup
 from onnx_ops.arrays import functions
 from onnx_ops.compiler import cache
+from onnx_ops.fold.col2im import COL2IM as DECLARATION
 from onnx_ops.processes import workers
 from onnx_ops.session import registration, variants
 
@@ -177,7 +177,7 @@ def test_types_that_share_a_kernel_are_found():
 
 def test_operators_whose_attributes_differ_share_no_code():
     """Compiled code finds an attribute by its position, even if the plan and the kernel are the same."""
-    one = operators.col2im.COL2IM
+    one = DECLARATION
     same, other = (replace(one, name="Other", attributes=one.attributes[::step]) for step in (1, -1))
     for second, count in (same, 1), (other, 2):
         assert len(variants.distinct(variants.combinations([one, second], ["float32"]))) == count

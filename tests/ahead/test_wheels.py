@@ -53,7 +53,7 @@ def check_materials(files):
     sources = sorted(name for name in files if name.startswith("onnx_ops/") and name.endswith((".py", ".c", ".h")))
     lines = [f"{hashlib.sha256(files[name]).hexdigest()}  {name}\n" for name in sources]
     assert parts["sources"]["hashes"] == sums("".join(lines).encode())
-    (library,) = [name for name in files if name.startswith("onnx_ops/native/") and not name.endswith(".py")]
+    (library,) = [name for name in files if name.endswith((".so", ".dll", ".dylib"))]
     assert parts[Path(library).name]["hashes"] == sums(files[library])
     assert all(each["version"] for each in tools)
     return {each["name"]: each for each in tools}, parts

@@ -21,12 +21,13 @@ from support.processes import python
 from support.selection import on_demand
 
 import onnx_ops
-from onnx_ops import operators
 from onnx_ops.compiler import code, compilation, key, numba_internals
 from onnx_ops.compiler.records import Entry, Step
 from onnx_ops.declaration import dtypes, jit
+from onnx_ops.fold.col2im import plan as plan_of_col2im
 from onnx_ops.kernels.blocks import pieces
 from onnx_ops.operators import OPERATORS
+from onnx_ops.sampling.grid_sample import plan as plan_of_grid_sample
 from onnx_ops.session import variants
 
 PACKAGE = Path(onnx_ops.__file__).parent
@@ -104,7 +105,7 @@ def test_the_compilers_files():
 
 def test_details_of_a_key():
     """A key depends on all that the compiler is given besides functions, and on their order."""
-    functions = operators.col2im.plan, operators.grid_sample.plan
+    functions = plan_of_col2im, plan_of_grid_sample
     plain = key.digest(functions, "name", 1)
     assert key.digest(functions, "name", 1) == plain
     others = (functions, "name", 2), (functions[:1], "name", 1), (functions[::-1], "name", 1)

@@ -59,7 +59,7 @@ SOURCE = operator_file()
 def test_one_file(tmp_path):
     package = Path(onnx_ops.__file__).parent
     shutil.copytree(package, tmp_path / "onnx_ops", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "onnx_ops" / "operators" / "shift.py").write_text(SOURCE)
+    (tmp_path / "onnx_ops" / "fold" / "shift.py").write_text(SOURCE)
     run_in(tmp_path, "import onnx_ops.arrays.functions\n" + SCRIPT)
 
 
