@@ -7,6 +7,7 @@ import mutants
 import numpy as np
 import pytest
 from onnx import numpy_helper
+from support.backends import ORT_VERSION
 
 
 def examined(seed, count, without=()):
@@ -21,7 +22,8 @@ def examined(seed, count, without=()):
 
 @pytest.mark.parametrize("count", [150, pytest.param(1500, marks=pytest.mark.long)])
 def test_a_fixed_slice(count):
-    counts, replaced = examined(0, count)
+    # ONNX Runtime's AffineGrid before 1.25 reads outside of a theta that hasn't the batch or axes of its size.
+    counts, replaced = examined(0, count, ["affine_grid of ai.onnx"] if ORT_VERSION < (1, 25) else [])
     assert not counts
     assert replaced > count // 4
 
