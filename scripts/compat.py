@@ -153,7 +153,7 @@ def outcome(row, wheel, directory, tests):
     if NONE not in versions:
         environment.pip("check")
     timeout = f"faulthandler_timeout={TEST_TIMEOUT}"
-    marks = "not huge" if row.tests == "extras" else "not huge and not ray and not soak"
+    marks = "not huge and not soak" if row.tests == "extras" else "not huge and not ray and not soak"
     options = ("-v", "-n", "logical", "--color=no", "-m", marks, "-o", timeout)
     status, output = environment.run(
         "pytest", *options, *(tests or paths(SELECTIONS[row.tests])), environment=variables
