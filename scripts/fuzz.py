@@ -85,7 +85,10 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--few-types", action="store_true", help="leave out types whose kernels take long to compile")
     parser.add_argument(
-        "--operator", metavar="NAME", choices=sorted({o.name for o in OPERATORS}), help="draw calls of this one only"
+        "--operator",
+        metavar="NAME",
+        choices=sorted(fuzzing.FAMILIES),
+        help="draw calls of this one only, which FAMILIES of tests/support/fuzzing.py has",
     )
     options = parser.parse_args()
     spawn, began = multiprocessing.get_context("spawn"), time.monotonic()
