@@ -196,9 +196,8 @@ def rewrite(ready, optimize, backend):
     from .lowering import lower_for_session
 
     with OPTIONS:  # while another thread makes a session with them, they may state its folder
-        stated = registration.config_entry(
-            ready.options, EXTERNAL_DATA
-        )  # the folder from which ONNX Runtime reads them
+        # The folder from which ONNX Runtime reads external data.
+        stated = registration.config_entry(ready.options, EXTERNAL_DATA)
     path = None if isinstance(ready.model, bytes) else ready.model
     model, origin, findings = model_in(ready.model), stated or path, []
     if optimize:

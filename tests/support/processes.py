@@ -6,12 +6,10 @@ import subprocess
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
+from add_tests_to_path import FOLDERS, TESTS
 
-TESTS = Path(__file__).parent.parent
-FOLDERS = sorted({TESTS, *(path.parent for path in TESTS.glob("*/test_*.py"))})  # where tests are
 SCRIPTS = TESTS.parent / "scripts"
 
 
