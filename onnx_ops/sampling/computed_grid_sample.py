@@ -323,9 +323,7 @@ def put_value(v, steps, count, g):
         operand = g.values[step.operands[a]]
         value.kind |= operand.kind
         value.level = max(value.level, operand.level)
-    if (step.operation == ADD or step.operation == MUL) and not g.values[
-        step.operands[0]
-    ].kind & VECTOR:  # a number comes last
+    if step.operation in (ADD, MUL) and not g.values[step.operands[0]].kind & VECTOR:  # a number comes last
         value.operands[0], value.operands[1] = step.operands[1], step.operands[0]
 
 
