@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
-TESTS = Path(__file__).parent.parent / "tests"
-FOLDERS = sorted({TESTS, *(path.parent for path in TESTS.glob("*/test_*.py"))})  # where tests are
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from support import FOLDERS
+
 sys.path[:0] = map(str, FOLDERS)

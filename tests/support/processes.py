@@ -8,7 +8,8 @@ import textwrap
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from add_tests_to_path import FOLDERS, TESTS
+
+from . import FOLDERS, TESTS
 
 SCRIPTS = TESTS.parent / "scripts"
 
