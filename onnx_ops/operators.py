@@ -1,46 +1,112 @@
 """The operators of this package, which the files of the families declare in `OPERATORS`, and custom ones in use.
 
+A process imports the files of those that it needs. `OPERATORS` of this module has all.
 `onnx_ops.operators()` lists them: this module has that name, too, and can therefore be called.
 """
 
-import os
+import functools
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any
 
 from .declaration.dtypes import TABLE
 from .declaration.errors import OpError
 from .declaration.operator import Operator
+from .system.locks import REGISTRATION
 
-OPERATORS = tuple(
-    operator
-    for family in ("fold", "sampling", "detection", "openmmlab")
-    for file in iter_modules([os.path.join(os.path.dirname(__file__), family)])
-    for operator in getattr(import_module(f".{family}.{file.name}", __package__), "OPERATORS", ())
-)
-DOMAINS = {operator.domain for operator in OPERATORS}
+# {title of an operator: the file that declares it}; scripts/list_operators.py writes it.
+FILES = {
+    "Col2Im": "fold.col2im",
+    "org.openvinotoolkit.Col2Im": "fold.col2im",
+    "onnx_ops.Im2Col": "fold.im2col",
+    "onnx_ops.Im2ColProduct": "fold.im2col_product",
+    "onnx_ops.ComputedGridSample": "sampling.computed_grid_sample",
+    "GridSample": "sampling.grid_sample",
+    "com.microsoft.GridSample": "sampling.grid_sample",
+    "mmcv.grid_sampler": "sampling.grid_sample",
+    "mmdeploy.grid_sampler": "sampling.grid_sample",
+    "DeformConv": "detection.deform_conv",
+    "onnx_ops.DeformConv": "detection.deform_conv",
+    "mmdeploy.MMCVModulatedDeformConv2d": "detection.deform_conv",
+    "mmcv.MMCVModulatedDeformConv2d": "detection.deform_conv",
+    "mmdeploy.MMCVDeformConv2d": "detection.deform_conv",
+    "mmcv.MMCVDeformConv2d": "detection.deform_conv",
+    "_DCNv2": "detection.deform_conv",
+    "DCNv2": "detection.deform_conv",
+    "custom.DCNv2": "detection.deform_conv",
+    "custom.DeformConv2d": "detection.deform_conv",
+    "onnx_ops.MultiScaleDeformableAttention": "detection.deformable_attention",
+    "RoiAlign": "detection.roi_align",
+    "mmcv.MMCVRoiAlign": "detection.roi_align",
+    "mmdeploy.MMCVRoiAlign": "detection.roi_align",
+    "mmcv.MMCVRoIAlignRotated": "detection.roi_align",
+    "mmdeploy.MMCVRoIAlignRotated": "detection.roi_align",
+    "mmcv.MMCVRotatedFeatureAlign": "openmmlab.rotated_feature_align",
+    "mmcv.cummax": "openmmlab.running_extremes",
+    "mmcv.cummin": "openmmlab.running_extremes",
+    "mmcv.MMCVCornerPool": "openmmlab.running_extremes",
+    "mmdeploy.NMSRotated": "openmmlab.suppression",
+    "mmdeploy.NMSMatch": "openmmlab.suppression",
+    "mmcv.NonMaxSuppression": "openmmlab.suppression",
+    "mmcv.SoftNonMaxSuppression": "openmmlab.suppression",
+}
+KEYS = {title.rpartition(".")[::2]: file for title, file in FILES.items()}  # {(domain, name): file}
+DOMAINS = {domain for domain, _ in KEYS}
 SHARED = "custom"  # a domain of which other libraries have operators, too
+OPERATORS: tuple[Operator, ...]
 _used: dict = {}  # custom operators that everything in this process knows
 
 
+class Available(Mapping):
+    """{(domain, name): declaration} of this package's operators, imported when they are asked for, and custom ones.
+
+    custom  {(domain, name): declaration} of the latter
+    """
+
+    def __init__(self, custom):
+        self.custom = custom
+
+    def __getitem__(self, key):
+        return self.custom.get(key) or built_in(key)
+
+    def __iter__(self):
+        return iter(KEYS | self.custom)
+
+    def __len__(self):
+        return len(KEYS | self.custom)
+
+
+@functools.cache
+def built_in(key):
+    """The declaration of this package's operator (domain, name). Raises KeyError."""
+    file = KEYS[key]
+    with REGISTRATION:  # else a child, forked during this import, might wait for the module's lock for ever
+        module = import_module(f".{file}", __package__)
+    return next(operator for operator in module.OPERATORS if operator.key == key)
+
+
+def is_built_in(operator):
+    """Return whether an operator is one of this package, and not a custom one."""
+    return operator.key in KEYS and built_in(operator.key) is operator
+
+
 def available(custom=()):
-    """{(domain, name): declaration} of this package's operators, those in use, and `custom`.
+    """The Available of this package's operators, those in use, and `custom`.
 
     custom  what `onnx_ops.operator` has made, or declarations
 
     Raises OpError if two have the same name.
     """
-    declarations = {(o.domain, o.name): o for o in OPERATORS} | _used
+    found = dict(_used)
     for declared in map(declaration_of, as_list(custom)):
-        other = declarations.setdefault((declared.domain, declared.name), declared)
+        other = built_in(declared.key) if declared.key in KEYS else found.setdefault(declared.key, declared)
         if other is not declared:
             places = " and ".join(sorted({other.source, declared.source}))
             rule = f"is declared twice, in {places}; one session can't have both"
             raise OpError("operators", declared.title, rule, "onnx_ops")
-    return declarations
+    return Available(found)
 
 
 def as_list(operators):
@@ -57,13 +123,13 @@ def declaration_of(operator):
     return declaration
 
 
-def is_default(operator):
+def is_default(domain, name):
     """Return whether an operator is registered where neither a model nor domains are stated.
 
     The custom domain com.microsoft breaks models in which ONNX Runtime fuses nodes. Other libraries have operators of
     the domain custom, too, and ONNX Runtime takes those of a domain from one library only.
     """
-    return operator.domain != "com.microsoft" and not (operator.domain == SHARED and operator in OPERATORS)
+    return domain != "com.microsoft" and not (domain == SHARED and (domain, name) in KEYS)
 
 
 def first_version(operator):
@@ -78,7 +144,7 @@ def first_version(operator):
     first = operator.versions[0]
     if operator.domain or operator.has_older:
         return first
-    return 1 if operator in OPERATORS else first - 1
+    return 1 if is_built_in(operator) else first - 1
 
 
 def custom_operators():
@@ -88,10 +154,15 @@ def custom_operators():
 
 def use(custom):
     """Have everything in this process know these operators. Raises OpError."""
-    _used.update({key: operator for key, operator in available(custom).items() if operator not in OPERATORS})
+    _used.update(available(custom).custom)
 
 
 class Operators(types.ModuleType):
+    @functools.cached_property
+    def OPERATORS(self):  # noqa: N802  to others it is a constant of this module
+        """All operators of this package."""
+        return tuple(map(built_in, KEYS))
+
     def __call__(self) -> list[dict[str, Any]]:
         """Return a list of all operators: those of this package, and custom ones in use.
 

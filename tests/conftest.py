@@ -108,7 +108,7 @@ class CountedOperators:
         self.clear()
 
     def counts(self):
-        return [getattr(library.table_in_use().operators[k], self.counter) for k in range(len(OPERATORS))]
+        return [getattr(library.row_of(operator), self.counter) for operator in OPERATORS]
 
     def clear(self):
         self.before = self.counts()

@@ -11,9 +11,9 @@ import numpy as np
 import onnxruntime as ort
 import pictures
 import pytest
-from click.testing import CliRunner
 from pages import examples
 from PIL import Image
+from support.commands import invoke
 
 from onnx_ops.cli import demo
 from onnx_ops.cli.app import app
@@ -119,7 +119,7 @@ def test_command_line_examples(directory):
     for arguments in commands():
         can_build = library.have_numba() or arguments[0] != "build"
         if arguments[0] not in ("demo", "warmup", "validate") and can_build:  # test_cli.py has the others
-            done = CliRunner().invoke(app, arguments)
+            done = invoke(*arguments)
             assert done.exit_code == 0, done.output
 
 

@@ -268,8 +268,7 @@ class TableWriter:
                     for k, symbol in kernels.items():
                         row.overloads[overload].kernels[k] = pointer(symbol, "kernel")
                 rows.append(row)
-        filled = table.Table(table.array(table.Operator, rows), len(rows))
-        self.levels.append(f'{{"{cpu}", {self.initializer(filled, symbols)}}}')
+        self.levels.append(f'{{"{cpu}", {self.initializer(table.table_of(rows), symbols)}}}')
 
     def source(self):
         """The content of the C file, in which the newest CPU comes first."""
@@ -310,6 +309,9 @@ class TableWriter:
         name = f"array_{self.names}"
         if kind is table.POINTER:  # of functions
             content, declared = ", ".join(symbols[item or 0] or "0" for item in items), FUNCTIONS[field]
+        elif issubclass(kind, C._Pointer):  # to rows
+            content = ", ".join(self.array(table.Operator, field, [item.contents], symbols) for item in items)
+            declared = "struct op *const "
         else:
             content = ", ".join(self.initializer(item, symbols) for item in items)
             declared = SCALARS.get(kind) or f"struct {STRUCTURES[kind]} "

@@ -202,6 +202,10 @@ class Operator:
                 raise OpError(what, count, f"must be at most {most}", self.title)
 
     @property
+    def key(self):
+        return self.domain, self.name
+
+    @property
     def title(self):
         return f"{self.domain}.{self.name}" if self.domain else self.name
 

@@ -84,13 +84,13 @@ def is_ort_format(model):
 def is_lowered(model):
     """Return whether a model (path, bytes or ModelProto) has nodes that lowering.py makes."""
     with suppress(ValueError, IndexError):  # ONNX Runtime reports what is no model
-        return any(n.domain == EXTENSIONS for n in nodes(model, {lowered_name(o) for o in available().values()}))
+        return any(n.domain == EXTENSIONS for n in nodes(model, {lowered_name(*key) for key in available()}))
     return False
 
 
-def lowered_name(operator):
-    """Return a declared operator's name in the domain of onnxruntime-extensions."""
-    return f"{(operator.domain or 'ai.onnx').replace('.', '_')}_{operator.name}"
+def lowered_name(domain, name):
+    """Return an operator's name in the domain of onnxruntime-extensions."""
+    return f"{(domain or 'ai.onnx').replace('.', '_')}_{name}"
 
 
 def nodes(model, op_types):
@@ -106,8 +106,8 @@ def nodes(model, op_types):
         return list(_nodes(content, "model", 0, len(content), op_types, names))
 
 
-def warn_of_unknown_attributes(model, operators):
-    """Log a warning for each attribute in a model (path, bytes or ModelProto) that its node's operator doesn't have.
+def warn_of_unknown_attributes(found, operators):
+    """Log a warning for each attribute of the Nodes that were found that a node's operator doesn't have.
 
     A custom operator can't: it can only ask ONNX Runtime for the attributes that it knows.
 
@@ -117,7 +117,7 @@ def warn_of_unknown_attributes(model, operators):
     """
     with suppress(Exception):
         left = MOST_WARNINGS
-        for node in nodes(model, {name for _, name in operators}):
+        for node in found:
             operator = declared(node, operators) if node.attributes else None
             for sentence in itertools.islice(unknown_attributes(operator, node.attributes), left) if operator else ():
                 left -= 1

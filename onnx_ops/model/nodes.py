@@ -16,7 +16,7 @@ def declared(node, operators=None):
 
     operators  what `operators.available` returns, by default without custom operators
     """
-    return (operators or available()).get((domain_of(node), node.op_type))
+    return (available() if operators is None else operators).get((domain_of(node), node.op_type))
 
 
 def domain_of(owner):

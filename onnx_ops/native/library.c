@@ -196,23 +196,23 @@ static status add_operator(void *options, struct op *op) {
     return 0;
 }
 
-static _Thread_local struct op *const *added; /* custom operators that this thread's next registration adds */
+static _Thread_local struct op *const *added; /* operators that this thread's next registration adds */
 static _Thread_local size_t added_count;
 
 EXPORT void onnx_ops_add(struct op *const *ops, size_t count) { added = ops, added_count = count; }
 
-/* Add the domains to the options that their entries onnx_ops.register.DOMAIN name; without such entries the operators
- * with is_default. What is registered there already stays. */
+/* Add what Python has stated to the options, and the domains that their entries onnx_ops.register.DOMAIN name; if
+ * neither states anything, the operators with is_default. What is registered there already stays. */
 static status register_operators(void *options) {
     char key[256];
-    int any = 0, wanted;
+    int is_stated = added_count > 0, wanted;
     status error = 0;
-    for (int64_t k = 0; k < onnx_ops_table.operator_count && !error && !any; k++)
-        error = has_entry(options, "register", onnx_ops_table.operators[k].domain, key, &any);
+    for (int64_t k = 0; k < onnx_ops_table.operator_count && !error && !is_stated; k++)
+        error = has_entry(options, "register", onnx_ops_table.operators[k]->domain, key, &is_stated);
     for (int64_t k = 0; k < onnx_ops_table.operator_count && !error; k++) {
-        struct op *op = &onnx_ops_table.operators[k];
+        struct op *op = onnx_ops_table.operators[k];
         error = has_entry(options, "register", op->domain, key, &wanted);
-        if (!error && (any ? wanted : op->is_default)) error = add_operator(options, op);
+        if (!error && (is_stated ? wanted : op->is_default)) error = add_operator(options, op);
     }
     for (size_t k = 0; k < added_count && !error; k++) error = add_operator(options, added[k]);
     return added_count = 0, error;

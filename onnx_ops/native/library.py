@@ -13,10 +13,11 @@ from ..declaration.limits import MAX_INPUTS
 from ..system.locks import REGISTRATION
 from . import table
 
+OTHER_VERSION = "is of another version of onnx_ops than its Python; install that again"
 PLACE = Path(__file__).with_name(system.LIBRARIES[system.NAME])
 SOURCES = Path(__file__).parents[1] / "native"
-CUSTOM = 2**20  # the number of the first custom operator
-_custom: list = []  # (operator, its row) for custom operators; their numbers are CUSTOM + position
+MADE = 2**20  # the number of the first row that `row_of` makes
+_made: list = []  # (operator, its row) for these rows; their numbers are MADE + position
 
 
 def obstacle():
@@ -65,14 +66,16 @@ def load():
     stated = list((C.c_int64 * len(expected)).in_dll(library, "onnx_ops_layout"))
     fits = stated == [*expected[:-1], expected[-1] or stated[-1]]
     reason = library.onnx_ops_choose() if fits else None
-    rows = table.Table.in_dll(library, "onnx_ops_table") if fits and not reason else table.Table()
-    digests = {declared(row): row.declaration.decode() for row in rows.operators[: rows.operator_count]}
-    if not fits or any(o is None or table.declaration(o) != digest for o, digest in digests.items()):
-        reason = b"is of another version of onnx_ops than its Python; install that again"
+    if not fits:
+        raise _refused(OTHER_VERSION)
     if reason:
-        raise OpError("library", repr(str(PLACE)), reason.decode(errors="replace"), "onnx_ops")
+        raise _refused(reason.decode(errors="replace"))
     C.pythonapi.Py_IncRef(C.py_object(library))
     return library
+
+
+def _refused(rule):
+    return OpError("library", repr(str(PLACE)), rule, "onnx_ops")
 
 
 def describe(library):
@@ -82,8 +85,18 @@ def describe(library):
 
 
 def table_in_use():
-    """The table of operators that the library reads. It begins with the operators that were compiled ahead."""
+    """The table of operators that the library reads."""
     return table.Table.in_dll(load(), "onnx_ops_table")
+
+
+@functools.cache
+def compiled_ahead():
+    """{(domain, name): its row} for the operators that were compiled ahead. Raises OpError."""
+    rows = [pointer.contents for pointer in table_in_use().operators[: table_in_use().operator_count]]
+    by_key = {(row.domain.decode(), row.name.decode()): row for row in rows if row.number < MADE}
+    if not by_key.keys() <= operators.KEYS.keys():
+        raise _refused(OTHER_VERSION)
+    return by_key
 
 
 @functools.cache
@@ -92,29 +105,44 @@ def is_complete():
     return PLACE.exists() and bool(C.c_char_p.in_dll(load(), "onnx_ops_cpu").value)
 
 
-def declared(row):
-    """The declaration of the operator in a row; None if this package doesn't declare it."""
-    if row.number >= CUSTOM:
-        return _custom[row.number - CUSTOM][0]
-    title = row.domain.decode(), row.name.decode()
-    return next((operator for operator in operators.OPERATORS if (operator.domain, operator.name) == title), None)
+def entry(number):
+    """(operator, its row) for the operator that the library knows by this number."""
+    if number >= MADE:
+        return _made[number - MADE]
+    key, row = list(compiled_ahead().items())[number]
+    return operators.built_in(key), row
 
 
-def row(number):
-    """The row of the operator that the library knows by this number."""
-    return _custom[number - CUSTOM][1] if number >= CUSTOM else table_in_use().operators[number]
+def row_of(operator):
+    """The row of an operator: one that was compiled ahead, or else one made at the first call, which is never freed.
 
-
-def custom_row(operator):
-    """The row of a custom operator, which is made at the first call and never freed."""
+    Raises OpError if the declaration isn't the one that was compiled.
+    """
     with REGISTRATION:
-        for other, row in _custom:
-            if other is operator:
-                return row
-        row = table.operator(operator, list(operator.signatures()), CUSTOM + len(_custom))
-        C.pythonapi.Py_IncRef(C.py_object(row))
-        _custom.append((operator, row))
+        return _row_of(operator)
+
+
+@functools.cache
+def _row_of(operator):
+    if is_ahead(operator):
+        row = compiled_ahead()[operator.key]
+        if row.declaration.decode() != table.declaration(operator):
+            raise _refused(OTHER_VERSION)
         return row
+    row = table.operator(operator, list(operator.signatures()), MADE + len(_made))
+    C.pythonapi.Py_IncRef(C.py_object(row))
+    _made.append((operator, row))
+    return row
+
+
+def is_ahead(operator):
+    """Whether an operator of this package was compiled ahead, for some types."""
+    return operator.key in compiled_ahead() and operators.is_built_in(operator)
+
+
+def can_run(operator):
+    """Whether sessions can have an operator: if not, ONNX Runtime's built-in kernel may do."""
+    return have_numba() or is_ahead(operator) or not operators.is_built_in(operator)
 
 
 def signature(operator, overload):
@@ -125,20 +153,18 @@ def signature(operator, overload):
 
 
 @functools.cache
-def _functions():
-    """{(operator, position of a kernel, types of the inputs): (address of the plan, of the kernel)}, compiled ahead."""
+def _functions(operator):
+    """{(position of a kernel, types of the inputs): (address of the plan, of the kernel)}, compiled ahead."""
     addresses = {}
-    rows = table_in_use() if is_complete() else table.Table()
-    for row in rows.operators[: rows.operator_count]:
-        operator = declared(row)
-        for overload in row.overloads[: row.overload_count]:
-            for position, kernel in enumerate(overload.kernels[: overload.kernel_count]):
-                if kernel:
-                    types = tuple(dtypes.NAMES[number] for number in overload.types[: len(operator.inputs)])
-                    addresses[operator, position, types] = row.plans[position // len(operator.kernels)], kernel
+    row = row_of(operator) if is_complete() and is_ahead(operator) else table.Operator()
+    for overload in row.overloads[: row.overload_count]:
+        for position, kernel in enumerate(overload.kernels[: overload.kernel_count]):
+            if kernel:
+                types = tuple(dtypes.NAMES[number] for number in overload.types[: len(operator.inputs)])
+                addresses[position, types] = row.plans[position // len(operator.kernels)], kernel
     return addresses
 
 
 def functions(operator, position, signature):
     """The addresses of the plan and the kernel for these types if they were compiled ahead, else None."""
-    return _functions().get((operator, position, tuple(signature[i.type] for i in operator.inputs)))
+    return _functions(operator).get((position, tuple(signature[i.type] for i in operator.inputs)))

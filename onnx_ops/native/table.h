@@ -114,6 +114,6 @@ struct op {
     void *customs;                           /* the overloads as ONNX Runtime's custom ops, see library.c */
 };
 struct table {
-    struct op *operators;
+    struct op *const *operators;
     int64_t operator_count;
 };

@@ -44,7 +44,7 @@ Operator = structure(
     combination_count=NUMBER, has_shapes=NUMBER, has_ranks=NUMBER, has_bound=NUMBER,
     infer=POINTER, plans=POINTERS, plan_count=NUMBER, kernels_made=NUMBER, results_made=NUMBER, customs=POINTER,
 )  # fmt: skip
-Table = structure("Table", operators=C.POINTER(Operator), operator_count=NUMBER)
+Table = structure("Table", operators=C.POINTER(C.POINTER(Operator)), operator_count=NUMBER)
 Answer = structure("Answer", outcome=NUMBER, message=C.c_char * 4096)
 Run = structure(
     "Run",
@@ -100,6 +100,11 @@ def listed(kind, **lists):
     return arrays | {f"{name[:-1]}_count": len(items) for name, items in lists.items()}
 
 
+def table_of(rows):
+    """The table of these operators."""
+    return Table(array(C.POINTER(Operator), list(map(C.pointer, rows))), len(rows))
+
+
 def declaration(declared):
     """A digest of everything about an operator that compiled code and Python must agree on."""
     kernels = [(k.function.__qualname__, k.sees_bits, sorted(k.types.items())) for k in declared.kernels]
@@ -120,7 +125,7 @@ def operator(declared, signatures, number):
         declaration=declaration(declared).encode(),
         number=number,
         first_version=first_version(declared),
-        is_default=is_default(declared),
+        is_default=is_default(*declared.key),
         geometry_size=declared.geometry_dtype.itemsize,
         terms=array(TEXT, terms),
         term_count=len(terms) // 2,

@@ -15,7 +15,7 @@ from types import ModuleType
 from ..declaration.errors import OpError, reason
 from ..declaration.operator import Operator
 from ..model.files import EXTENSIONS
-from ..operators import OPERATORS, declaration_of, use
+from ..operators import declaration_of, is_built_in, use
 
 DIGEST = "__onnx_ops_digest__"
 _with_python_ops: dict[str, ModuleType] = {}  # {name: module} of the modules in use that declare Python operators
@@ -90,7 +90,7 @@ def sources_of(operators):
     """
     modules = dict(_with_python_ops)
     for operator in operators:
-        if operator in OPERATORS:
+        if is_built_in(operator):
             continue
         module = modules[operator.source] = sys.modules[operator.source]
         if getattr(module, "__file__", None) is None:

@@ -18,11 +18,11 @@ from ..declaration.errors import as_text
 from ..model import external_data
 from ..model.nodes import graphs_in, model_nodes, own_names, subgraphs, used_names
 from ..model.schemas import reference_op
-from ..operators import OPERATORS, available
+from ..operators import KEYS, OPERATORS, available
 from .shapes import type_of
 
 AI_ONNX = ("", "ai.onnx")
-OURS = {operator.name for operator in OPERATORS if operator.domain in AI_ONNX}  # types of nodes that this package runs
+OURS = {name for domain, name in KEYS if domain in AI_ONNX}  # types of nodes that this package runs
 OLDEST = 12  # version of ai.onnx from which on a model may be changed to import a newer one
 CHANGED = {  # {type of node: version from which on it means something else, although it looks the same}
     "Hardmax": 13, "LogSoftmax": 13, "Resize": 13, "RoiAlign": 16, "Softmax": 13,
@@ -41,7 +41,7 @@ class Model:
 
     def __init__(self, proto, origin=None, operators=None):
         self.proto, self.origin = proto, origin
-        self.custom = {o.name for o in (operators or available()).values() if o.domain in AI_ONNX} - OURS
+        self.custom = {name for domain, name in operators or available() if domain in AI_ONNX} - OURS
 
     def graphs(self):
         """Yield all graphs, each before its subgraphs. A graph may be changed before the next one is taken."""
@@ -405,7 +405,7 @@ def model_of(nodes, feeds, outputs, imports, ir_version, constants=()):
 def run_reference(proto, feeds, name):
     from onnx.reference import ReferenceEvaluator  # which takes long to import
 
-    return ReferenceEvaluator(proto, new_ops=map(reference_op, OPERATORS)).run([name], feeds)[0]
+    return ReferenceEvaluator(proto, new_ops=list(map(reference_op, OPERATORS))).run([name], feeds)[0]
 
 
 def run_onnx_runtime(proto, feeds, name):

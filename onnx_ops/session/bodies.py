@@ -24,7 +24,7 @@ from ..native.table import Call
 
 def plan(number, address):
     """Write the shapes of the outputs of operator `number` into the call at this address."""
-    operator, call = library.declared(library.row(number)), Call.from_address(address)
+    (operator, _), call = library.entry(number), Call.from_address(address)
     shapes = [call.tensor(k)[2] for k in range(max(call[Call.COUNT], len(operator.inputs)))]
     for k, shape in enumerate(plain.shapes_of(operator, _values(operator, call[Call.ATTRIBUTES]), shapes)):
         call.put_shape(OUTPUT + k, [max(-1, min(size, 1 << 62)) for size in shape])  # C refuses -1 and 2**62
@@ -55,8 +55,7 @@ def _operator_and_types(number, overload):
 
     (operator, ((whether the plan reads its values, NumPy type) of an input, ...), (NumPy type of an output, ...))
     """
-    row = library.row(number)
-    operator = library.declared(row)
+    operator, row = library.entry(number)
     signature = library.signature(operator, row.overloads[overload])
     if any(operator.storage(kernel, signature) for kernel in operator.kernels):
         reason = numba_obstacle() or "its kernel is not compiled for the ranks of these inputs"

@@ -22,7 +22,7 @@ from ..declaration.errors import OpError, errors_of, reason
 from ..declaration.limits import MAX_RANK
 from ..model.files import lowered_name
 from ..native import execute
-from ..operators import OPERATORS, available
+from ..operators import available, is_built_in
 from ..system import interrupts
 from ..system.locks import REGISTRATION, RUNS
 from .lowering import DOMAIN, LIST_TYPES, PRESENT, VERSION, optional_inputs, unable
@@ -102,8 +102,8 @@ def declare(operator):
     """Add the ops of an operator to the library. Raises OpError if it's too late, or if the library can't have them."""
     if operator in _declared:
         return
-    obstacle, name = unable(operator), lowered_name(operator)
-    if other := next((o.title for o in _declared if lowered_name(o) == name and o.title != operator.title), None):
+    obstacle, name = unable(operator), lowered_name(*operator.key)
+    if other := next((o.title for o in _declared if lowered_name(*o.key) == name and o.title != operator.title), None):
         obstacle = f"would be {name} there, as {other} is; rename one of them"
     if _handed_over and not obstacle:
         obstacle = "must have been there when the first session was made with it, as its list of ops is then final"
@@ -129,7 +129,7 @@ def _declare(operator, signature):
     if optional_inputs(operator):
         scalars[PRESENT] = types.dt_string
     extensions.onnx_op(
-        op_type=lowered_name(operator),
+        op_type=lowered_name(*operator.key),
         inputs=[*(tensor_type(signature[i.type]) for i in operator.inputs), *lists, types.dt_int64],
         outputs=[tensor_type(signature[o.type]) for o in operator.outputs],
         attrs=scalars,
@@ -209,5 +209,5 @@ def end(run):
 # All ops are added before the first session: the library keeps them in a vector, into which sessions hold pointers.
 extensions.onnx_op(op_type=PROBE, inputs=[extensions.PyCustomOpDef.dt_float])(Output)
 for operator in available().values():
-    if operator in OPERATORS or not unable(operator):
+    if is_built_in(operator) or not unable(operator):
         declare(operator)

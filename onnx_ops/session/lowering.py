@@ -30,7 +30,7 @@ from ..declaration.errors import OpError, as_text, errors_of
 from ..model.files import EXTENSIONS, lowered_name
 from ..model.nodes import declared, in_its_versions, inlined, model_nodes, subgraphs, used_names
 from ..model.schemas import node_attribute, register_schemas
-from ..operators import OPERATORS, available
+from ..operators import available, is_built_in
 from ..rewriting.graph import Graph, Model
 
 RUN = "onnx_ops_run"  # the input `run` of a graph, unless the model has such a name
@@ -112,7 +112,7 @@ def _lowered(model, operators, origin, has_run_input):
     candidates = itertools.chain([RUN] if has_run_input else [], map("onnx_ops_{}".format, itertools.count()))
     names = (name for name in candidates if name not in used)
     run = next(names) if has_run_input else None
-    register_schemas(operator for operator in operators.values() if operator not in OPERATORS)
+    register_schemas(operator for operator in operators.values() if not is_built_in(operator))
     original = deepcopy(lowered)
     known = Graph(Model(original, origin, operators), original.graph, "main")
     _Lowering(operators, run, names).graph(lowered.graph, known)
@@ -210,7 +210,7 @@ class _Lowering:
             kept.append(helper.make_attribute(PRESENT, present))
         inputs.append(self.run or constant(np.zeros(RUN_SHAPE, np.int64)))
         lowered = helper.make_node(
-            lowered_name(operator), inputs, outputs, *map(as_text, (node.name, node.doc_string)), DOMAIN
+            lowered_name(*operator.key), inputs, outputs, *map(as_text, (node.name, node.doc_string)), DOMAIN
         )
         lowered.attribute.extend(kept)
         return [*before, lowered, *after]

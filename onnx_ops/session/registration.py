@@ -82,14 +82,17 @@ def get_library_path() -> str:
     >>> options = ort.SessionOptions()
     >>> options.register_custom_ops_library(onnx_ops.get_library_path())
     """
-    return _usable(library.obstacle())
+    path = _usable(library.obstacle())
+    with REGISTRATION:  # functools.cache would have two threads make tables
+        fill_table()
+    return path
 
 
 def _usable(obstacle):
     if obstacle:
         remains = "" if library.extensions_obstacle() else ', or use backend="extensions"'
         raise OpError("backend", "'native'", f"{obstacle}{remains}", "onnx_ops")
-    with REGISTRATION:  # functools.cache would have two threads make tables, and fill in that of the second one only
+    with REGISTRATION:
         connect()
     return str(library.PLACE)
 
@@ -97,34 +100,38 @@ def _usable(obstacle):
 @functools.cache
 def connect():
     """Have the library call this module's functions from now on."""
-    loaded, rows = library.load(), library.table_in_use()
+    loaded = library.load()
     functions = table.Python.in_dll(loaded, "onnx_ops_python")
     functions.compile, functions.plan, functions.run = compile_function, plan, run_body
     functions.interrupt = interrupts.INTERRUPT
     interrupts.listeners.append(loaded.onnx_ops_wait_for_interrupt)
-    old_rows = rows.operators[: rows.operator_count]
-    declared = {library.declared(row) for row in old_rows}
-    more = [operator for operator in operators.OPERATORS if operator not in declared] if library.have_numba() else []
-    if more:
-        new_rows = [table.operator(o, list(o.signatures()), number) for number, o in enumerate(more, len(old_rows))]
-        for number, row in enumerate(old_rows):
-            row.number = number
-        rows.operators = immortal(table.array(table.Operator, [*old_rows, *new_rows]))
-        rows.operator_count = len(old_rows) + len(new_rows)
 
 
-def add_operators(options, domains, custom=()):
-    """Register the operators of these domains, and custom operators, on a session's options.
+@functools.cache
+def fill_table():
+    """Have the table list all operators of this package, of which a host registers some without Python."""
+    in_use, filled = library.table_in_use(), immortal(table.table_of(rows_of(operators.OPERATORS)))
+    in_use.operators, in_use.operator_count = filled.operators, filled.operator_count
+
+
+def rows_of(declared):
+    """The rows of those operators that sessions can have."""
+    return [library.row_of(o) for o in declared if library.can_run(o)]
+
+
+def add_operators(options, declared, domains):
+    """Register operators on a session's options, which remember these domains as registered.
 
     What is registered there already stays as it is.
     """
-    path = _usable(library.lack() if custom else library.obstacle())  # bodies in NumPy need no compiler
+    is_any_custom = not all(map(operators.is_built_in, declared))
+    path = _usable(library.lack() if is_any_custom else library.obstacle())  # bodies in NumPy need no compiler
     for domain in set(domains) - registered_domains(options):
         options.add_session_config_entry(_key(domain), "1")
-    pointers = table.array(C.c_void_p, [C.addressof(library.custom_row(operator)) for operator in custom])
+    pointers = table.array(C.c_void_p, list(map(C.addressof, rows_of(declared))))
     with REGISTRATION:
         try:
-            library.load().onnx_ops_add(pointers, C.c_size_t(len(custom)))
+            library.load().onnx_ops_add(pointers, C.c_size_t(len(pointers)))
             options.register_custom_ops_library(path)
         finally:  # else, after an interrupt between the two, the next registration would add what no longer exists
             library.load().onnx_ops_add(None, C.c_size_t(0))
@@ -139,6 +146,11 @@ def _key(domain):
     return f"onnx_ops.register.{domain or 'ai.onnx'}"
 
 
+def default_domains():
+    """The domains that are registered if none are stated: all but com.microsoft and custom."""
+    return {key[0] for key in operators.KEYS if operators.is_default(*key)}
+
+
 def config_entry(options, key):
     """A session configuration entry of options, or None."""
     try:
@@ -147,18 +159,13 @@ def config_entry(options, key):
         return None
 
 
-def default_domains():
-    """The domains that are registered if none are stated: all but com.microsoft and custom."""
-    return {operator.domain for operator in operators.OPERATORS if operators.is_default(operator)}
-
-
 @contextmanager
 def survey():
     """A context in which sessions that this thread makes list the kernels that they need, and compile none.
 
     Yields the list: each node of ours adds a Variant. These sessions can't run such nodes.
     """
-    get_library_path()
+    _usable(library.obstacle())
     _SURVEY.needed = []
     library.load().onnx_ops_survey(True)
     try:
@@ -171,8 +178,7 @@ def survey():
 @c_callback(C.c_int64, C.c_int64, C.c_int64, C.c_int64)
 def compile_function(number, function, overload, position):
     """Compile a function of an operator, and put it into the table."""
-    row = library.row(number)
-    operator = library.declared(row)
+    operator, row = library.entry(number)
     with errors_of(operator):
         if obstacle := numba_obstacle():
             raise OpError("kernel", "any", f"can't be compiled: {obstacle}")

@@ -5,7 +5,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -13,8 +13,9 @@ import onnxruntime as ort
 
 from ..declaration.errors import OpError
 from ..model.files import imported_domains, is_ort_format, nodes, warn_of_unknown_attributes
+from ..model.nodes import domain_of
 from ..native import library
-from ..operators import DOMAINS, OPERATORS, SHARED, available
+from ..operators import DOMAINS, KEYS, SHARED, available, built_in
 from ..system.locks import OPTIONS
 from . import registration
 
@@ -159,7 +160,7 @@ def prepare(model, options, backend, operators, *, domains=None, optimize=False,
     if backend not in BACKENDS and not is_builtin:
         raise OpError("backend", repr(backend), f"must be one of {', '.join(BACKENDS)}", "onnx_ops")
     every, is_shared = available(operators), options is not None
-    custom = [operator for operator in every.values() if operator not in OPERATORS]
+    custom = list(every.custom.values())
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
     options = options or ort.SessionOptions()
     ready = Prepared(model, is_ort_format(model), options, is_shared, options.intra_op_num_threads, every)
@@ -216,7 +217,15 @@ def rewrite(ready, optimize, backend):
 
 
 def add_operators(ready, custom, domains, imported):
-    """Register operators on the options of a Prepared: of the domains that are stated or, if None, imported."""
+    """Register operators on the options of a Prepared: of the domains that are stated or, if None, imported.
+
+    Options for other sessions, too, get all operators of these domains, others those of the model's nodes.
+    """
+    found = None
+    if ready.model is not None and not ready.is_ort:
+        with suppress(ValueError, IndexError):  # ONNX Runtime reports what is no model
+            found = nodes(ready.model, {name for _, name in ready.operators})
+    used = KEYS.keys() if found is None else {(domain_of(node), node.op_type) for node in found}
     if domains is None and ready.is_ort:
         domains = set()
         if not registration.registered_domains(ready.options):
@@ -224,16 +233,14 @@ def add_operators(ready, custom, domains, imported):
     elif imported is not None:
         custom = [operator for operator in custom if operator.domain not in DOMAINS - imported]
         domains = DOMAINS & imported
-        if SHARED in domains:
-            names = {name for domain, name in ready.operators if domain == SHARED}
-            if all(node.domain != SHARED for node in nodes(ready.model, names)):
-                domains.remove(SHARED)
+        if all(domain != SHARED for domain, _ in KEYS.keys() & used):
+            domains.discard(SHARED)
     elif domains is None:
         domains = registration.default_domains()
-    if domains or custom:
-        registration.add_operators(ready.options, domains, custom)
-        if ready.model is not None and not ready.is_ort:
-            warn_of_unknown_attributes(ready.model, ready.operators)
+    ours = [built_in(key) for key in KEYS if key[0] in domains and (ready.is_shared or key in used)]
+    if ours or custom:
+        registration.add_operators(ready.options, [*ours, *custom], domains if ready.is_shared else ())
+        warn_of_unknown_attributes(found or (), ready.operators)
 
 
 def extensions():
@@ -267,7 +274,7 @@ def op_error(error, operators):
     # A name that isn't UTF-8 makes it another exception, which has the message.
     text = error.object.decode(errors="replace") if isinstance(error, UnicodeDecodeError) else str(error)
     message = _reported(text)
-    titles = {operator.title for operator in operators.values()}
+    titles = {".".join(filter(None, key)) for key in operators}
     for title in sorted(filter(message.startswith, titles), key=len, reverse=True):
         if not (node := _NODE.match(message, len(title))):
             continue

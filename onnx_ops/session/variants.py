@@ -79,7 +79,7 @@ class Variant(NamedTuple):
         """What it is made from; None for this package's operators, whose modules are the same in every process."""
         from ..compiler import key
 
-        if self.operator in every.OPERATORS:
+        if every.is_built_in(self.operator):
             return None
         entries = list(self.entries())
         try:

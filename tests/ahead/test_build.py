@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 import pytest
-from click.testing import CliRunner
 from support.backends import quiet, run_session
 from support.cases import COL2IM, GRID_SAMPLE, OPENVINO, assert_close, col2im, model, reference
+from support.commands import invoke
 from support.detector import rotated_detector
 from support.libraries import check_library
 from support.malformed import AT_CREATION, AT_RUN, BY_TYPE
@@ -23,7 +23,6 @@ from support.processes import TESTS, on_disk, python
 import onnx_ops
 from onnx_ops import system
 from onnx_ops.ahead import build as building
-from onnx_ops.cli.app import app
 from onnx_ops.compiler.cpu_levels import LEVELS
 from onnx_ops.native import library
 
@@ -201,7 +200,7 @@ def test_what_it_needs_and_what_it_shows(path):
 
 
 def call_build(*arguments):
-    return CliRunner().invoke(app, ["build", *map(str, arguments)])
+    return invoke("build", *arguments)
 
 
 def test_the_command(path, tmp_path):
@@ -271,7 +270,7 @@ def test_linked_by_ziglang(path, tmp_path, monkeypatch):
 def kernels(path):
     """The number of kernels that the library has made."""
     table = building.table.Table.in_dll(C.CDLL(str(path)), "onnx_ops_table")
-    return sum(row.kernels_made for row in table.operators[: table.operator_count])
+    return sum(row.contents.kernels_made for row in table.operators[: table.operator_count])
 
 
 def test_a_library_that_is_loaded_is_replaced_for_other_processes(path, tmp_path, caplog):
@@ -302,15 +301,16 @@ OTHER = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from onnx_ops import operators, system
+from onnx_ops import system
 from onnx_ops.compiler import records
+from onnx_ops.fold import col2im
 from onnx_ops.native import library
 def changed(o):
     if o.title != "Col2Im":
         return o
     return replace(o, plan=replace(o.plan, geometry={**o.plan.geometry, "one_more": None}))
 if sys.argv[2] == "other":
-    operators.OPERATORS = tuple(map(changed, operators.OPERATORS))
+    col2im.OPERATORS = tuple(map(changed, col2im.OPERATORS))
 if sys.argv[2] == "other call":
     size = records.CALL.itemsize // 8
     records.call_dtype = lambda geometry: records.record_dtype({"head": size + 1, "geometry": geometry.itemsize // 8})

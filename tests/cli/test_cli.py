@@ -15,13 +15,13 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
 from onnx import helper
 from onnx.external_data_helper import set_external_data
 from PIL import Image
 from support import written
 from support.backends import ORT_VERSION, quiet
 from support.cases import COL2IM, GRID_SAMPLE, VOLUMES, drawn, model, parsed
+from support.commands import invoke
 from support.processes import TESTS, on_disk, python
 from support.selection import needs_extensions, on_demand
 from test_files import contents
@@ -41,13 +41,13 @@ PATCH_FOLD = MODELS / "exported" / "patch_fold"
 
 def call(*arguments, exit_code=0):
     """Run a command, assert its exit code and return what it prints."""
-    done = CliRunner().invoke(app, list(map(str, arguments)))
+    done = invoke(*arguments)
     assert done.exit_code == exit_code, done.output
     return done.output
 
 
 def call_json(*arguments, exit_code=0):
-    done = CliRunner().invoke(app, [*map(str, arguments), "--json"])
+    done = invoke(*arguments, "--json")
     assert done.exit_code == exit_code, done.output
     return json.loads(done.stdout)
 

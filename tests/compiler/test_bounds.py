@@ -1,19 +1,14 @@
 """No kernel accesses memory outside of its tensors: two oracles say so, and each detects a planted mistake."""
 
-import shutil
 import signal
 import sys
-from pathlib import Path
 
 import pytest
-from support.processes import TESTS, python
+from support.processes import TESTS, copy_package, python
 from support.selection import long_unless, on_demand
 from test_docs import operator_file
 
-import onnx_ops
-
 HERE = TESTS
-PACKAGE = Path(onnx_ops.__file__).parent
 BREAKS = {
     "reads past the end": ("x[i]", "x[i + g.size]"),
     "reads before the start": ("x[i]", "x[i - 2 * g.size]"),
@@ -54,10 +49,9 @@ def broken(tmp_path):
     """A function that returns the folder of a package whose operator Shift has a kernel with a mistake."""
 
     def make(right="", wrong=""):
-        shutil.copytree(PACKAGE, tmp_path / "onnx_ops", ignore=shutil.ignore_patterns("__pycache__"))
         source = operator_file()
         assert right in source
-        (tmp_path / "onnx_ops" / "openmmlab" / "shift.py").write_text(source.replace(right, wrong))
+        copy_package(tmp_path, "openmmlab/shift.py", source.replace(right, wrong))
         return tmp_path
 
     return make

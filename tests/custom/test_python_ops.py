@@ -42,9 +42,8 @@ def halve(x):
 NODE = "{domain}Largest <topk: int = 2, factor: float = 0.5, order: string = {order}>"
 COMMANDS = """
 import json, sys
-from click.testing import CliRunner
-from onnx_ops.cli.app import app
-runs = [CliRunner().invoke(app, command) for command in json.loads(sys.argv[1])]
+from support.commands import invoke
+runs = [invoke(*command) for command in json.loads(sys.argv[1])]
 print(json.dumps([(run.exit_code, run.stdout, run.stderr) for run in runs]))
 """
 

@@ -7,14 +7,13 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from click.testing import CliRunner
 from onnx import TensorProto, helper
 from support.backends import quiet
 from support.cases import ATTENTION, COL2IM, GRID_SAMPLE, finished, model
+from support.commands import invoke
 
 import onnx_ops
 from onnx_ops.arrays import functions
-from onnx_ops.cli.app import app
 from onnx_ops.model.files import SMALL, Node, imported_domains, nodes, unknown_attributes
 
 MESSAGE = "onnx_ops: GridSample (node 'the_node'): attribute paddingmode is unknown and will be ignored; did you mean "
@@ -69,13 +68,13 @@ def test_a_session_has_nothing_to_say_of_what_is_right(caplog):
 
 @pytest.mark.parametrize("command", [["run", "--random"], ["bench", "--repeats", "1"]], ids=lambda c: c[0])
 def test_the_command_line_says_so_once(command, misspelt):
-    done = CliRunner().invoke(app, [*command, str(misspelt), "--json"])
+    done = invoke(*command, misspelt, "--json")
     assert done.exit_code == 0
     assert done.stderr == f"Warning: {MESSAGE.removeprefix('onnx_ops: ')}padding_mode?\n"
 
 
 def test_inspect_says_so_among_the_problems(misspelt):
-    done = CliRunner().invoke(app, ["inspect", str(misspelt)])
+    done = invoke("inspect", misspelt)
     assert done.exit_code == 1
     assert done.output.count("did you mean padding_mode?") == 1
 

@@ -1,11 +1,9 @@
-"""Another operator needs one file only, such as docs/custom-operators.md shows, and every adapter has it."""
+"""Another operator is one file, such as docs/custom-operators.md shows, and listed; every adapter has it then."""
 
-import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from support.processes import python
+from support.processes import copy_package, python
 from support.selection import on_demand
 from test_docs import operator_file
 
@@ -52,14 +50,9 @@ def run_in(folder, script):
     return python(MODEL + script, folders=[folder], cwd=folder, NUMBA_CACHE_DIR=str(folder / "cache")).stdout
 
 
-SOURCE = operator_file()
-
-
 @on_demand
 def test_one_file(tmp_path):
-    package = Path(onnx_ops.__file__).parent
-    shutil.copytree(package, tmp_path / "onnx_ops", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "onnx_ops" / "fold" / "shift.py").write_text(SOURCE)
+    copy_package(tmp_path, "fold/shift.py", operator_file())
     run_in(tmp_path, "import onnx_ops.arrays.functions\n" + SCRIPT)
 
 

@@ -135,7 +135,7 @@ static void scan(const unsigned char *bytes, size_t size) {
     field_count = 0, op = 0;
     scan_text(&reader), scan_text(&reader), add_field(NAMES, begin, &reader, begin, 0);
     for (int64_t k = 0; k < onnx_ops_table.operator_count; k++) {
-        const struct op *each = &onnx_ops_table.operators[k];
+        const struct op *each = onnx_ops_table.operators[k];
         size_t first = strlen(each->domain), second = strlen(each->name);
         if (reader.at - begin == (ptrdiff_t)(first + second + 2) && (size_t)bytes[0] == first &&
             !memcmp(begin + 1, each->domain, first) && !memcmp(begin + first + 2, each->name, second))
@@ -241,7 +241,7 @@ static size_t put_text(unsigned char *to, const char *text) {
     return *to = (unsigned char)length, memcpy(to + 1, text, length), length + 1;
 }
 static void change_operator(void) {
-    const struct op *other = &onnx_ops_table.operators[below((size_t)onnx_ops_table.operator_count)];
+    const struct op *other = onnx_ops_table.operators[below((size_t)onnx_ops_table.operator_count)];
     unsigned char names[600];
     const struct field *field = draw(NAMES);
     size_t size = put_text(names, other->domain);

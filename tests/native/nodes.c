@@ -146,7 +146,7 @@ void set_mode(struct node *node, enum mode mode) {
 struct options *options_for_all(void) {
     struct options *options = new_options();
     for (int64_t k = 0; k < onnx_ops_table.operator_count; k++) {
-        const char *domain = onnx_ops_table.operators[k].domain;
+        const char *domain = onnx_ops_table.operators[k]->domain;
         char *key = options->entries[options->entry_count].key;
         snprintf(key, sizeof options->entries->key, "onnx_ops.register.%s", *domain ? domain : "ai.onnx");
         size_t same = 0;
@@ -159,7 +159,7 @@ status register_all(struct options *options) {
     struct op *custom[16];
     size_t count = 0;
     for (int64_t k = 0; k < custom_table.operator_count && k < (int64_t)COUNT(custom); k++)
-        custom[count++] = &custom_table.operators[k];
+        custom[count++] = custom_table.operators[k];
     onnx_ops_add(custom, count);
     status error = RegisterCustomOps(options, &mock);
     return onnx_ops_add(0, 0), error;

@@ -34,8 +34,8 @@ void remember(struct op *op) {
 
 /* The operator that the library knows by this number, as in native/library.py. */
 static struct op *operator_of(int64_t number) {
-    enum { CUSTOM = 1 << 20 };
-    return number >= CUSTOM ? &custom_table.operators[number - CUSTOM] : &onnx_ops_table.operators[number];
+    enum { MADE = 1 << 20 };
+    return number >= MADE ? custom_table.operators[number - MADE] : onnx_ops_table.operators[number];
 }
 
 /* Begin an answer; returns whether it is the one that fails on demand, by an exception or an interrupt. */

@@ -195,8 +195,7 @@ class Library:
         library.describe(self.library)
         self.counted = (C.c_long * 4).in_dll(self.library, "counted")
         (C.c_char * 32).in_dll(self.library, "release").value = release.encode()
-        rows = [table.operator(each, list(each.signatures()), number) for number, each in enumerate(operators)]
-        self.table = table.Table(table.array(table.Operator, rows), len(rows))
+        self.table = table.table_of([library.row_of(replace(operator)) for operator in operators])
         filled = table.Table.in_dll(self.library, "onnx_ops_table")
         filled.operators, filled.operator_count = self.table.operators, self.table.operator_count
         self.python = table.Python.in_dll(self.library, "onnx_ops_python")
@@ -207,7 +206,7 @@ class Library:
 
     def add(self, *operators):
         """Add custom operators, which this copy of the library alone knows."""
-        self.rows += [library.custom_row(replace(operator)) for operator in operators]
+        self.rows += [library.row_of(replace(operator)) for operator in operators]
         self.custom = table.array(HANDLE, list(map(C.addressof, self.rows)))
 
     def number(self, name):
@@ -260,7 +259,7 @@ class Library:
         return options
 
     def row_of(self, operator):
-        return self.table.operators[self.declared.index(operator)]
+        return self.table.operators[self.declared.index(operator)].contents
 
 
 NAMES = {at // 8: name for name, at in OFFSETS.items()}

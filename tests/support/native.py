@@ -15,7 +15,7 @@ from onnx_ops.ahead.build import TableWriter, write_levels
 from onnx_ops.compiler.cpu_levels import LEVELS
 from onnx_ops.declaration import dtypes
 from onnx_ops.native import table
-from onnx_ops.native.library import CUSTOM, SOURCES
+from onnx_ops.native.library import MADE, SOURCES
 from onnx_ops.session.variants import combinations, compile_variants, distinct
 
 from .processes import TESTS
@@ -68,10 +68,10 @@ def accepts(compiler, options=()):
 def write_custom(operators, folder):
     """Write a C file with the rows of operators, as Python makes them for custom operators; returns its path."""
     writer = TableWriter()
-    rows = [table.operator(operator, list(operator.signatures()), CUSTOM + k) for k, operator in enumerate(operators)]
+    rows = [table.operator(operator, list(operator.signatures()), MADE + k) for k, operator in enumerate(operators)]
     for row in rows:
         row.combination_count = 0  # all in Python, as where there is no Numba
-    content = writer.initializer(table.Table(table.array(table.Operator, rows), len(rows)), [None])
+    content = writer.initializer(table.table_of(rows), [None])
     path = Path(folder) / "own.c"
     path.write_text("\n".join([*writer.lines, f"struct table custom_table = {content};\n"]), encoding="utf-8")
     return path

@@ -6,8 +6,11 @@ import subprocess
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+
+import onnx_ops
 
 from . import FOLDERS, TESTS
 
@@ -30,6 +33,14 @@ def python(script, *arguments, folders=(), cwd=None, check=True, **more):
     done = subprocess.run(command, cwd=cwd, env=environment(*folders, **more), capture_output=True, text=True)
     assert not check or done.returncode == 0, f"exit status {done.returncode}: {done.stderr[-3000:]}"
     return done
+
+
+def copy_package(folder, file, source):
+    """Copy the package into a folder, with one more file of operators in it, such as fold/shift.py."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(onnx_ops.__file__).parent, folder / "onnx_ops", ignore=ignored)
+    (folder / "onnx_ops" / file).write_text(source)
+    python("import list_operators; list_operators.main()", folders=[folder], cwd=folder)
 
 
 def on_disk(options, folder, *command, **more):

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from support.commands import invoke
 from support.processes import TESTS, environment
 from support.selection import long_unless
 
@@ -143,7 +143,7 @@ def test_compilation_without_a_terminal(with_tracebacks, capsys):
 
 
 def test_exit_codes_are_documented():
-    text = CliRunner().invoke(app.app, ["--help"]).output
+    text = invoke("--help").output
     page = (TESTS.parent / "docs" / "command-line.md").read_text()
     for code in (0, 1, 2, app.FAILED, app.INTERRUPTED, app.CLOSED_PIPE):
         assert f"\n    {code:<3}  " in text
