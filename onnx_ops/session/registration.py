@@ -128,10 +128,11 @@ def add_operators(options, declared, domains):
     path = _usable(library.lack() if is_any_custom else library.obstacle())  # bodies in NumPy need no compiler
     for domain in set(domains) - registered_domains(options):
         options.add_session_config_entry(_key(domain), "1")
-    pointers = table.array(C.c_void_p, list(map(C.addressof, rows_of(declared))))
+    rows = rows_of(declared)
+    pointers = table.array(C.c_void_p, list(map(C.addressof, rows)))
     with REGISTRATION:
         try:
-            library.load().onnx_ops_add(pointers, C.c_size_t(len(pointers)))
+            library.load().onnx_ops_add(pointers, C.c_size_t(len(rows)))
             options.register_custom_ops_library(path)
         finally:  # else, after an interrupt between the two, the next registration would add what no longer exists
             library.load().onnx_ops_add(None, C.c_size_t(0))

@@ -54,6 +54,14 @@ def reference(case, inputs):
     return evaluator.run(None, dict(zip(names, inputs, strict=True)))[0]
 
 
+def python_counts():
+    """A context in which kernels run as plain Python: loops count in Python's integers.
+
+    NumPy 1 makes a float of the sum of one of these and an unsigned integer.
+    """
+    return mock.patch.object(np, "uintp", int if np.__version__.startswith("1.") else np.uintp)
+
+
 def uncompiled(case, inputs):
     """Run the operator's kernel as plain Python, tile after tile, in the memory that its plan asks for."""
     operator, values = case.operator, case.operator.values(case.attributes)
@@ -65,8 +73,7 @@ def uncompiled(case, inputs):
     flat = [a.ravel() for a in [*arrays, *[np.empty(0, out.dtype)] * absent]]
     for tile in range(record.tiles):
         room = np.zeros(record.workspace, np.uint8)
-        # NumPy 1 makes a float of the sum of an unsigned integer and one of Python's, as which the loops count here.
-        with mock.patch.object(np, "uintp", int if np.__version__.startswith("1.") else np.uintp):
+        with python_counts():
             kernel.function(
                 *kernel.grouped([flat[k] for k in operator.inputs_read]), record, tile, room, out.reshape(-1)
             )
