@@ -12,7 +12,8 @@ import onnxruntime as ort
 import pictures
 import pytest
 from click.testing import CliRunner
-from pages import examples
+from networks import PAGE, SHOWN, recorded
+from pages import examples, get
 from PIL import Image
 
 from onnx_ops.cli import demo
@@ -99,11 +100,38 @@ def test_files_and_commands(page, directory):
     mine.mkdir()
     for name, content in files(page).items():
         (mine / name).write_text(content)
+    run_in_shell("\n".join(examples(page, "sh")), mine)
+
+
+def run_in_shell(code, folder):
+    """Run commands, with those of this environment before others; return what they print."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    code = "\n".join(examples(page, "sh"))
     environment = os.environ | {"PATH": path}
-    done = subprocess.run(["sh", "-e", "-c", code], cwd=mine, env=environment, capture_output=True, text=True)
+    done = subprocess.run(["sh", "-e", "-c", code], cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.long
+def test_commands_of_the_readme(directory):
+    """The README's first block, without the installation."""
+    installed = 'pip install ".[cli,jit]"\n'
+    code = examples(ROOT / "README.md", "sh")[0]
+    assert installed in code
+    assert run_in_shell(code.partition(installed)[2], directory).endswith("(2, 3, 144, 192)\n")
+
+
+def test_figures_of_the_readme():
+    """They are those of other pages: of the networks shown, and of single nodes with more than a megabyte of data."""
+    measured, shown = recorded(get("networks", PAGE)), recorded(get("networks"))
+    assert {title: measured[name] for name, title in SHOWN.items()} == shown
+    rows = [line.strip("| ").split(" | ") for line in get("performance", "docs/performance.md").splitlines()]
+    gains = [
+        float(row[3]) / float(row[2])
+        for row in rows
+        if row[0].startswith(("GridSample", "Col2Im")) and float(row[1].split(" MB")[0]) > 1
+    ]
+    assert f"{min(gains):.0f} to {max(gains):.0f} times as fast" in (ROOT / "README.md").read_text()
 
 
 def commands():

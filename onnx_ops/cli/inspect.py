@@ -41,7 +41,7 @@ class Report:
     """What was found out about a node.
 
     inputs    {"name": ..., "type": ..., "shape": ...} of each, as far as the model states it, else None
-    builtin   what ONNX Runtime's own kernel does with it
+    builtin   what ONNX Runtime's built-in kernel does with it
     problems  texts on what will fail, or is not what it seems
     """
 
@@ -324,11 +324,11 @@ def known_sizes(declared_input, shape, array):
     return np.array([d if isinstance(d, int) else STAND_IN for d in shape], np.int64)
 
 
-# ONNX Runtime's own kernel
+# ONNX Runtime's built-in kernel
 
 
 def try_builtin(model, node, operator, inputs, arrays, lack):
-    """Try ONNX Runtime's own kernel on the node alone; return "runs it", or why not.
+    """Try ONNX Runtime's built-in kernel on the node alone; return "runs it", or why not.
 
     lack  why only a session is made, which isn't run; or ""
     """

@@ -37,7 +37,7 @@ ENDED = Problem("a process that worked on it has ended, and so has another one t
 @click.option("--optimize", is_flag=True, help="Run what `onnx-ops optimize` makes of the model.")
 @click.option(
     "--compare", type=Peer(), metavar="builtin|reference|MODEL",
-    help="Also run it by ONNX Runtime's own kernels, or by onnx's evaluator; or another model by these kernels or, if "
+    help="Also run it by ONNX Runtime's built-in kernels, or by onnx's evaluator; or another model by these kernels or, if "
     "they don't run it, by onnx_ops. Compare.",
 )  # fmt: skip
 @tolerance_option("Of --compare, relative to the largest value.  [default: by type]")
@@ -111,7 +111,7 @@ def open_model(model, backend, threads=None, optimize=False):
 
 
 def open_other(model, threads):
-    """Open a model by ONNX Runtime's own kernels or, if it has nodes that these don't run, by onnx_ops."""
+    """Open a model by ONNX Runtime's built-in kernels or, if it has nodes that these don't run, by onnx_ops."""
     try:
         return open_model(model, "builtin", threads)
     except Exception:
