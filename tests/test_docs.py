@@ -13,7 +13,7 @@ import pictures
 import pytest
 from click.testing import CliRunner
 from networks import PAGE, SHOWN, recorded
-from pages import examples, get
+from pages import examples, get, program
 from PIL import Image
 
 from onnx_ops.cli import demo
@@ -23,13 +23,14 @@ from onnx_ops.operators import OPERATORS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PLANNED = ROOT / "docs/operator-declarations.md"
 FILE = re.compile(r"# (\w+\.py)")  # begins examples that are parts of a file
 DIFFERENCE = 6  # of pictures, on average, from 0 to 255: fonts and rounding differ
 
 
 def operator_file():
     """The example that declares an operator by a plan, which is also a file for the folder of a family."""
-    (code,) = (each for each in examples(ROOT / "docs/custom-operators.md", "python") if "OPERATORS = (SHIFT,)" in each)
+    (code,) = (each for each in examples(PLANNED, "python") if "OPERATORS = (SHIFT,)" in each)
     return code
 
 
@@ -66,8 +67,8 @@ def test_every_operator_is_listed():
 )
 def test_python_examples(page, directory, capsys):
     """The examples of a page run one after the other, as a reader would try them, and make what the page shows."""
-    code = "\n".join(examples(page, "python"))
-    if "jitable" in code and not library.have_numba():
+    code = program(page)
+    if re.search(r"jitable|\.kernel", code) and not library.have_numba():
         pytest.skip("there is no Numba")
     if "import torch" in code:
         pytest.importorskip("torch")

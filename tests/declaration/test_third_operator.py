@@ -1,4 +1,4 @@
-"""Another operator needs one file only, such as docs/custom-operators.md shows, and every adapter has it."""
+"""Another operator needs one file only, such as docs/operator-declarations.md shows, and every adapter has it."""
 
 import shutil
 from dataclasses import replace
