@@ -17,7 +17,7 @@ from .compile import build, warmup
 from .console import CompilationColumn, console, one_line
 from .demo import demo
 from .inspect import inspect
-from .list import list_operators
+from .list import list_operators, show_versions
 from .rewrite import lower, optimize
 from .run import run
 from .validate import validate
@@ -168,5 +168,5 @@ def app(traceback, custom):
         use_file(path)
 
 
-for command in (demo, list_operators, inspect, run, validate, bench, build, warmup, optimize, lower):
+for command in (demo, list_operators, inspect, run, validate, bench, build, warmup, optimize, lower, show_versions):
     app.add_command(command)

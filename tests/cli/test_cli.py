@@ -109,15 +109,33 @@ def test_without_the_extra_one_line_says_what_to_do():
 def test_list(monkeypatch):
     listed = call_json("list")
     assert [o["name"] for o in listed["operators"]] == [o["name"] for o in onnx_ops.operators()]
-    assert listed["backends"] == {"native": None, "extensions": None, "functions": None}
     before = warnings.showwarning
     assert "com.microsoft" in call("list")
     assert warnings.showwarning is before
+
+
+@needs_extensions
+@on_demand
+def test_versions(monkeypatch, tmp_path):
+    """A report of a mistake needs what decides which code runs: versions, CPU, providers, variables, backends."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    versions = call_json("versions")
+    assert versions["onnx-ops"] == onnx_ops.__version__
+    assert versions["onnx"] == onnx.__version__
+    assert versions["Python"] == sys.version
+    assert versions["CPU"]
+    assert versions["CPUs"] >= 1
+    assert "CPUExecutionProvider" in versions["providers"]
+    assert versions["NUMBA_CACHE_DIR"] == str(tmp_path)
+    assert versions["cache"].startswith(str(tmp_path))
+    assert [versions[f"backend {name}"] for name in ("native", "extensions", "functions")] == ["works"] * 3
+    printed = call("versions")
+    assert all(name in printed for name in versions)
     monkeypatch.setitem(sys.modules, "onnxruntime_extensions", None)
     monkeypatch.setattr("onnx_ops.native.library.numba_obstacle", lambda: "Numba can't be imported")
-    backends = call_json("list")["backends"]
-    assert "Numba can't be imported" in backends["native"]
-    assert "onnxruntime-extensions, which can't be imported" in backends["extensions"]
+    versions = call_json("versions")
+    assert "Numba can't be imported" in versions["backend native"]
+    assert "onnxruntime-extensions, which can't be imported" in versions["backend extensions"]
 
 
 # inspect
