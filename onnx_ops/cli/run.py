@@ -37,8 +37,8 @@ ENDED = Problem("a process that worked on it has ended, and so has another one t
 @click.option("--optimize", is_flag=True, help="Run what `onnx-ops optimize` makes of the model.")
 @click.option(
     "--compare", type=Peer(), metavar="builtin|reference|MODEL",
-    help="Also run it by ONNX Runtime's built-in kernels, or by onnx's evaluator; or another model by these kernels or, "
-    "if they don't run it, by onnx_ops. Compare.",
+    help="Compare with ONNX Runtime's built-in kernels, with onnx's evaluator, or with another model, run by these "
+    "kernels or, if they don't run it, by onnx_ops.",
 )  # fmt: skip
 @tolerance_option("Of --compare, relative to the largest value.  [default: by type]")
 @threads_option
