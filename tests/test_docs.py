@@ -16,6 +16,7 @@ from networks import PAGE, SHOWN, recorded
 from pages import examples, get, program
 from PIL import Image
 
+import onnx_ops
 from onnx_ops.cli import demo
 from onnx_ops.cli.app import app
 from onnx_ops.native import library
@@ -96,7 +97,7 @@ def test_files_and_commands(page, directory):
     pytest.importorskip("onnxscript")
     if not library.have_numba() or not list(Path(ort.__file__).parent.glob("capi/libonnxruntime.so.*")):
         pytest.skip("there is no Numba, or onnxruntime has no library of its own")
-    (directory / "onnx_ops").symlink_to(ROOT)
+    (directory / "onnx-ops").symlink_to(ROOT)
     mine = directory / "mine"
     mine.mkdir()
     for name, content in files(page).items():
@@ -133,6 +134,10 @@ def test_figures_of_the_readme():
         if row[0].startswith(("GridSample", "Col2Im")) and float(row[1].split(" MB")[0]) > 1
     ]
     assert f"{min(gains):.0f} to {max(gains):.0f} times as fast" in (ROOT / "README.md").read_text()
+
+
+def test_version_of_the_citation():
+    assert f"version: {onnx_ops.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def commands():
