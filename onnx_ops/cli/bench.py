@@ -31,18 +31,18 @@ PAUSE = 0.06  # seconds until the threads of a runtime have stopped spinning
 @model_argument
 @data.input_option
 @data.shape_option
-@click.option("--repeats", default=21, show_default=True, type=click.IntRange(1), help="Turns that each one has.")
+@click.option("--repeats", default=21, show_default=True, type=click.IntRange(1), help="Number of turns.")
 @threads_option
 @json_option
 def bench(model, given, shapes, repeats, threads, as_json):
-    """Time a model with onnx_ops and with ONNX Runtime's built-in kernels.
+    """Compare the time of a model with onnx_ops and with ONNX Runtime's built-in kernels.
 
-    Both run the whole model, turn by turn, on the same inputs; those that are not given with --input are made up:
-    floats from -1 to 1, integers from 0 to 9, with 1 for each dimension that the model leaves open: state these with
-    --shape. The speed-up is the median of the ratios within a turn. Where `onnx-ops optimize` would replace something,
-    the optimized model takes its turns, too.
+    Both run the whole model in turns on the same inputs. If `onnx-ops optimize` would fuse nodes, the optimized model
+    takes turns, too. The speed-up is the median of the ratios within a turn. A second table shows the time by type of
+    operator, from ONNX Runtime's profiler.
 
-    Then each one is run again with ONNX Runtime's profiler, to tell which types of operators the time goes to.
+    Inputs that are not given with --input are random: floats from -1 to 1, integers from 0 to 9. Open dimensions have
+    size 1: state others with --shape.
 
     \b
     Examples:

@@ -58,14 +58,20 @@ class Report:
 @model_argument
 @json_option
 def inspect(model, as_json):
-    """Show which nodes of a model this package runs, and which of them ONNX Runtime alone can't.
+    """List the nodes of a model that onnx_ops runs, those that ONNX Runtime alone can't run, and problems.
 
-    Subgraphs are looked into, local functions written out where they are called. Each node is tried alone on ONNX
-    Runtime's own kernel, on made-up data as far as the model states the shapes, and the results are compared. The
-    report also names what will fail or be ignored: operators, domains and attributes that seem misspelt, values that
-    are refused, shapes that can't fit; operators that neither ONNX Runtime nor this package has; why no session of the
-    whole model can be made, if so; and what `onnx-ops optimize` would replace. Its last line says what to do next. With
-    --json there are also the attributes and all inputs of each node, and what `optimize` would keep, with the reasons.
+    Nodes in subgraphs and in local functions are included. Each node also runs alone on ONNX Runtime's built-in kernel,
+    on random data, if the model states the shapes, and the results are compared.
+
+    \b
+    Problems are
+      operators, domains and attributes that seem misspelt;
+      values that will be refused, and shapes that can't fit;
+      operators that neither ONNX Runtime nor this package has;
+      the reason why no session of the model can be made.
+
+    The last lines report the nodes that `onnx-ops optimize` would fuse, and what to do next. --json adds the attributes
+    and all inputs of each node, and the reasons why `optimize` would keep similar nodes.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`onnx-ops list`: the operators. `onnx-ops versions`: the installation, for reports of mistakes."""
+"""`onnx-ops list`: the operators. `onnx-ops versions`: the installation, for bug reports."""
 
 import os
 import platform
@@ -50,7 +50,7 @@ def versions():
 @click.command("versions")
 @json_option
 def show_versions(as_json):
-    """Show the installation, as a report of a mistake needs it: versions, system, CPU, cache, working backends.
+    """Show versions, system, CPU, cache and working backends, for bug reports.
 
     \b
     Examples:
