@@ -410,29 +410,29 @@ def show_patterns(patterns):
     if patterns:
         stays = counted(patterns, replaced=False)
         text = f"onnx-ops optimize would replace {counted(patterns) or 'nothing'}"
-        say(f"{text}; not {stays} (--json says why)" if stays else text)
+        say(f"{text}; not {stays} (reasons: --json)" if stays else text)
 
 
 def advice(model, reports, unknown_operators, obstacle, patterns):
-    """Return what to do next with a model: a sentence for its reader."""
+    """Return what to do next with a model."""
     has_problems, imported = any(r.problems for r in reports), imported_domains(model)
     if unknown_operators and not has_problems:
         has_python_ops = EXTENSIONS in imported and not extensions_obstacle()
         files = f"the file with their {'@onnx_op functions' if has_python_ops else 'declarations'}"
-        own = f"write these operators yourself (docs/custom-operators.md), give {files} (--operators FILE)"
+        own = f"declare these operators (docs/custom-operators.md) and pass {files} (--operators FILE)"
         return f"{own}, or export without them"
     if obstacle or has_problems:
-        return "mend what is named above, or export the model anew"
+        return "fix the problems above, or export the model again"
     if is_lowered(model):
         return "run it with onnx-ops run --random --backend extensions"
     gains = any(f.operator for f in patterns)
     if not (reports or gains):
-        return "nothing, onnx_ops changes nothing for this model"
+        return "nothing: onnx_ops changes nothing for this model"
     options = ", options" if needs_extensions(imported, available()) else ""  # docs/backends.md shows them
     call = f"onnx_ops.InferenceSession(path{options}{', optimize=True' if gains else ''})"
     call += ", with the library of onnxruntime-extensions on its options (docs/backends.md)" if options else ""
     peer = "reference" if any(r.builtin.startswith("refuses") for r in reports) else "builtin"
-    return f"{call}; onnx-ops bench, run --random{' --optimize' if gains else ''} --compare {peer} try it"
+    return f"{call}; to test it: onnx-ops bench, onnx-ops run --random{' --optimize' if gains else ''} --compare {peer}"
 
 
 def tensors(report):
