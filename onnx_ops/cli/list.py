@@ -64,7 +64,7 @@ def show_versions(as_json):
 @click.command("list")
 @json_option
 def list_operators(as_json):
-    """List the operators with their versions and element types.
+    """List the operators with their versions and data types.
 
     \b
     Examples:
@@ -77,7 +77,7 @@ def list_operators(as_json):
         return
     table(
         "operators",
-        ("operator", "domain", "versions", "ranks", "element types, in sessions"),
+        ("operator", "domain", "versions", "ranks", "data types, in sessions"),
         [
             (
                 o["name"],
