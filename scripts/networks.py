@@ -2,17 +2,21 @@
 
 python scripts/networks.py --export FOLDER   export them: needs what scripts/network_cases.py does, and onnxscript
 python scripts/networks.py FOLDER            run and time the exports, print the table
-python scripts/networks.py FOLDER --write    put it into docs/networks.md
+python scripts/networks.py FOLDER --write    put it into docs/networks.md, and what the README shows of it
+python scripts/networks.py --draw            write the README's table and picture again, from docs/networks.md
 
 `--only NAME ...` takes these networks alone. Each network is exported twice: NAME by PyTorch's default exporter,
-NAME_ts by that for TorchScript. `onnx-ops bench` times them.
+NAME_ts by that for TorchScript. `onnx-ops bench` times them. The picture needs matplotlib.
 """
 
 import argparse
 import contextlib
 import itertools
+import json
 import logging
 import os
+import re
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -20,15 +24,27 @@ from pathlib import Path
 
 import numpy as np
 import pages
-from whole_models import THREADS, measure
 
 from onnx_ops.cli.bench import WAYS, open_way
-from onnx_ops.system.files import staged
+from onnx_ops.system.files import staged, staged_file
 
 OPSET = 20
 EXPORTERS = {"": True, "_ts": False}  # suffix: whether it is the default one, which PyTorch calls dynamo
 TOLERANCE = 1e-3  # of the largest magnitude of PyTorch's result
 OPERATORS_SHOWN = 3
+THREADS = 2
+PAGE = "docs/networks.md"
+PICTURE = pages.ROOT / "docs/images/networks.png"
+SHOWN = {  # in the README: {network: its title there}
+    "flow_warp": "warp by an optical flow",
+    "warp_perspective_big": "perspective warp of kornia",
+    "voxelmorph_3d": "registration of volumes, VoxelMorph",
+    "local_attention_unfold": "attention to windows, by unfold",
+    "raft_lookup": "correlation lookup of RAFT",
+    "rife": "frame interpolation, RIFE",
+    "deformable_detr": "detection, Deformable DETR",
+}
+COLORS = "#a0a0a0", "#8fbbe8", "#1f5fbf"  # of the ways to run a network
 
 
 def export(folder, only):
@@ -127,6 +143,15 @@ def cell(way, report, differences):
     return f"{milliseconds}: {report['speedup'][way]:.1f} x" if way in report["speedup"] else milliseconds
 
 
+def measure(model, *options):
+    """Return the report of `onnx-ops bench` on a model."""
+    command = ["bench", model, *options, "--threads", THREADS, "--json"]
+    process = subprocess.run(
+        [sys.executable, "-m", "onnx_ops", *map(str, command)], check=True, capture_output=True, text=True
+    )
+    return json.loads(process.stdout)
+
+
 def longest(operators):
     return ", ".join(f"{o['operator']} {o['share'] * 100:.0f} %" for o in operators[:OPERATORS_SHOWN])
 
@@ -138,12 +163,51 @@ def difference(model, way, arrays):
     return max(np.abs(array - arrays[name]).max() / np.abs(arrays[name]).max() for name, array in outputs.items())
 
 
+def recorded(text):
+    """Return {network: cells of the ways to run it} from the text of the table."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.strip().splitlines()[2:]]
+    return {name: cells[: len(WAYS)] for name, *cells in rows}
+
+
+def draw_readme():
+    """Write the table and the picture of the README, from the table of networks."""
+    cells = {title: recorded(pages.get("networks", PAGE))[name] for name, title in SHOWN.items()}
+    head = [f"| network | {' | '.join(f'{title}, ms' for title, _ in WAYS.values())} |", f"|---|{'---:|' * len(WAYS)}"]
+    pages.put("networks", "\n".join(head + [f"| {title} | {' | '.join(row)} |" for title, row in cells.items()]))
+    plot(cells, PICTURE)
+
+
+def plot(cells, file):
+    """Draw the time of each network and way to run it as a bar, in percent of the first way."""
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(9, 0.4 + 0.62 * len(cells)), layout="constrained")
+    for k, row in enumerate(cells.values()):
+        times = [float(re.match(r"[\d.]+", cell)[0]) for cell in row]
+        for way, (time, cell) in enumerate(zip(times, row, strict=True)):
+            share, place = 100 * time / times[0], k + (way - 1) / 4
+            label = {"label": list(WAYS.values())[way][0]} if k == 0 else {}
+            axis.barh(place, share, height=0.23, color=COLORS[way], **label)
+            text = cell.replace(":", " ms, ").replace("x", "times as fast") if way else f"{cell} ms"
+            axis.text(share + 0.7, place, text.replace("  ", " "), va="center", fontsize=7.5)
+    axis.set_yticks(range(len(cells)), list(cells), fontsize=9)
+    axis.invert_yaxis()
+    axis.set_xlim(0, 125)
+    axis.set_xticks([])
+    axis.spines[:].set_visible(False)
+    axis.tick_params(left=False)
+    figure.legend(loc="outside lower center", ncols=len(WAYS), frameon=False, fontsize=9)
+    with staged_file(file) as new:
+        figure.savefig(new, dpi=110, format="png")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--export", metavar="FOLDER", type=Path)
     parser.add_argument("--only", metavar="NAME", nargs="+", help="the networks to take")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/networks.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/networks.md and the README")
+    parser.add_argument("--draw", action="store_true", help="write what the README shows of docs/networks.md")
     options = parser.parse_args()
     if options.export:
         export(options.export, options.only)
@@ -151,7 +215,9 @@ def main():
         lines = "\n".join(table(options.folder, options.only))
         print(lines)
         if options.write:
-            pages.put("networks", lines, "docs/networks.md")
+            pages.put("networks", lines, PAGE)
+    if options.write or options.draw:
+        draw_readme()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from onnx_ops.system.files import staged_file
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CONTINUED = re.compile(r"continues? those of\s\[[^\]]*\]\(([^)]+)\)")  # of a page whose examples come after another's
 
 
 def get(name, page="README.md"):
@@ -27,9 +28,15 @@ def examples(path, language):
     return [code for tag, code in EXAMPLE.findall(path.read_text()) if tag == language]
 
 
+def program(path):
+    """Return the Python examples of a page, after those of the page that they continue, if it names one."""
+    before = CONTINUED.search(path.read_text())
+    return "\n".join([*([program(path.parent / before[1])] if before else []), *examples(path, "python")])
+
+
 def run(path):
     """Run the Python examples of a page, one after the other, in the current folder; returns the names they define."""
-    code, file = "\n".join(examples(path, "python")), Path("example.py").absolute()
+    code, file = program(path), Path("example.py").absolute()
     file.write_text(code)  # torch and numba want to see sources
     names = {"__name__": "example"}
     exec(compile(code, file, "exec"), names)

@@ -18,7 +18,7 @@ NEWER_NAMES = {older: newer for newer, older in OLDER_NAMES.items()}
 
 
 def builtin_session(case, inputs, threads=0):
-    """A session on ONNX Runtime's own kernel for the newest version of the operator, or on nodes in its place."""
+    """A session on ONNX Runtime's built-in kernel for the newest version of the operator, or on nodes in its place."""
     if case.op_type == "MultiScaleDeformableAttention":
         return ort.InferenceSession(
             attention_nodes(*inputs).SerializeToString(), quiet(intra_op_num_threads=threads), ["CPUExecutionProvider"]

@@ -11,10 +11,12 @@ import numpy as np
 import onnxruntime as ort
 import pictures
 import pytest
-from pages import examples
+from networks import PAGE, SHOWN, recorded
+from pages import examples, get, program
 from PIL import Image
 from support.commands import invoke
 
+import onnx_ops
 from onnx_ops.cli import demo
 from onnx_ops.cli.app import app
 from onnx_ops.native import library
@@ -22,13 +24,14 @@ from onnx_ops.operators import OPERATORS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PLANNED = ROOT / "docs/operator-declarations.md"
 FILE = re.compile(r"# (\w+\.py)")  # begins examples that are parts of a file
 DIFFERENCE = 6  # of pictures, on average, from 0 to 255: fonts and rounding differ
 
 
 def operator_file():
     """The example that declares an operator by a plan, which is also a file for the folder of a family."""
-    (code,) = (each for each in examples(ROOT / "docs/custom-operators.md", "python") if "OPERATORS = (SHIFT,)" in each)
+    (code,) = (each for each in examples(PLANNED, "python") if "OPERATORS = (SHIFT,)" in each)
     return code
 
 
@@ -65,8 +68,8 @@ def test_every_operator_is_listed():
 )
 def test_python_examples(page, directory, capsys):
     """The examples of a page run one after the other, as a reader would try them, and make what the page shows."""
-    code = "\n".join(examples(page, "python"))
-    if "jitable" in code and not library.have_numba():
+    code = program(page)
+    if re.search(r"jitable|\.kernel", code) and not library.have_numba():
         pytest.skip("there is no Numba")
     if "import torch" in code:
         pytest.importorskip("torch")
@@ -94,16 +97,47 @@ def test_files_and_commands(page, directory):
     pytest.importorskip("onnxscript")
     if not library.have_numba() or not list(Path(ort.__file__).parent.glob("capi/libonnxruntime.so.*")):
         pytest.skip("there is no Numba, or onnxruntime has no library of its own")
-    (directory / "onnx_ops").symlink_to(ROOT)
+    (directory / "onnx-ops").symlink_to(ROOT)
     mine = directory / "mine"
     mine.mkdir()
     for name, content in files(page).items():
         (mine / name).write_text(content)
+    run_in_shell("\n".join(examples(page, "sh")), mine)
+
+
+def run_in_shell(code, folder):
+    """Run commands, with those of this environment before others; return what they print."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    code = "\n".join(examples(page, "sh"))
     environment = os.environ | {"PATH": path}
-    done = subprocess.run(["sh", "-e", "-c", code], cwd=mine, env=environment, capture_output=True, text=True)
+    done = subprocess.run(["sh", "-e", "-c", code], cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.long
+def test_commands_of_the_readme(directory):
+    """The README's first block, without the installation."""
+    installed = 'pip install ".[cli,jit]"\n'
+    code = examples(ROOT / "README.md", "sh")[0]
+    assert installed in code
+    assert run_in_shell(code.partition(installed)[2], directory).endswith("(2, 3, 144, 192)\n")
+
+
+def test_figures_of_the_readme():
+    """They are those of other pages: of the networks shown, and of single nodes with more than a megabyte of data."""
+    measured, shown = recorded(get("networks", PAGE)), recorded(get("networks"))
+    assert {title: measured[name] for name, title in SHOWN.items()} == shown
+    rows = [line.strip("| ").split(" | ") for line in get("performance", "docs/performance.md").splitlines()]
+    gains = [
+        float(row[3]) / float(row[2])
+        for row in rows
+        if row[0].startswith(("GridSample", "Col2Im")) and float(row[1].split(" MB")[0]) > 1
+    ]
+    assert f"{min(gains):.0f} to {max(gains):.0f} times as fast" in (ROOT / "README.md").read_text()
+
+
+def test_version_of_the_citation():
+    assert f"version: {onnx_ops.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def commands():

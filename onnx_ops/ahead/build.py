@@ -74,7 +74,7 @@ def build(
         Names as in models, such as "GridSample", and custom operators with a
         kernel. Default: all of this package.
     dtypes : collection of str, optional
-        Element types of the tensors, such as "float32": all combinations of
+        Data types of the tensors, such as "float32": all combinations of
         these. Default: all.
     cpus : iterable of str, optional
         "x86-64-v2", "x86-64-v3", "x86-64-v4", "sapphirerapids" or "armv8-a".

@@ -37,7 +37,7 @@ def warmup(
         Names as in models, such as "GridSample", and custom operators. Default:
         all of this package.
     dtypes : collection of str, optional
-        Element types of the tensors, such as "float32": every combination of
+        Data types of the tensors, such as "float32": every combination of
         these. Default: the floating-point types, which takes some minutes.
     models : path, bytes, or collection of these, optional
         Compile only what sessions of these models compile. Then `dtypes` is not

@@ -17,7 +17,7 @@ from .compile import build, warmup
 from .console import CompilationColumn, console, one_line
 from .demo import demo
 from .inspect import inspect
-from .list import list_operators
+from .list import list_operators, show_versions
 from .rewrite import lower, optimize
 from .run import run
 from .validate import validate
@@ -140,33 +140,33 @@ class WarningLines(logging.Handler):
 
 @click.group(cls=Application, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="onnx-ops")
-@click.option("--traceback", is_flag=True, help="Show where in the program an error was met.")
+@click.option("--traceback", is_flag=True, help="Show the traceback of an error.")
 @click.option(
     "--operators", "custom", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A Python file with custom operators, made by onnx_ops.operator or onnxruntime_extensions.onnx_op; may be "
     "repeated.",
 )  # fmt: skip
 def app(traceback, custom):
-    """Col2Im and GridSample for ONNX Runtime: complete, fast, on unmodified models.
+    """Fast CPU kernels for image sampling in ONNX Runtime: GridSample, Col2Im, RoiAlign, deformable convolution.
 
     \b
     Start with:
-      onnx-ops demo                   what it does, on models and a picture that it brings along
-      onnx-ops inspect model.onnx     what it would do with a model of yours
-      onnx-ops bench model.onnx       and how much faster that is
+      onnx-ops demo                   run small models with and without onnx_ops
+      onnx-ops inspect model.onnx     list the nodes that onnx_ops runs, and problems
+      onnx-ops bench model.onnx       measure the gain
 
     \b
     Exit codes:
-      0    done, and all is well
-      1    done, and the answer is no: a test failed, results differ, a node or the model will fail
-      2    the command line is wrong, or a file that it names
-      3    it could not be done; the reason is the last line
-      130  interrupted, by Ctrl-C
+      0    success
+      1    negative result: a test failed, results differ, a node or the model will fail
+      2    the command line, or a file that it names, is wrong
+      3    the command failed; the last line is the reason
+      130  interrupted by Ctrl-C
       141  the reader of the output has closed the pipe
     """
     for path in custom:
         use_file(path)
 
 
-for command in (demo, list_operators, inspect, run, validate, bench, build, warmup, optimize, lower):
+for command in (demo, list_operators, inspect, run, validate, bench, build, warmup, optimize, lower, show_versions):
     app.add_command(command)

@@ -18,7 +18,7 @@ from .console import dimensions, format_difference, milliseconds, one_line, prin
 from .rewrite import counted, find_patterns
 
 WAYS = {  # name: (title, arguments of a Runner); the first one that runs is the baseline of the comparison
-    "builtin": ("ONNX Runtime's own", {"backend": "builtin"}),
+    "builtin": ("built-in kernels", {"backend": "builtin"}),
     "onnx_ops": ("with onnx_ops", {}),
     "optimized": ("with onnx_ops, optimized", {"optimize": True}),
 }
@@ -31,18 +31,18 @@ PAUSE = 0.06  # seconds until the threads of a runtime have stopped spinning
 @model_argument
 @data.input_option
 @data.shape_option
-@click.option("--repeats", default=21, show_default=True, type=click.IntRange(1), help="Turns that each one has.")
+@click.option("--repeats", default=21, show_default=True, type=click.IntRange(1), help="Number of turns.")
 @threads_option
 @json_option
 def bench(model, given, shapes, repeats, threads, as_json):
-    """Time a model with onnx_ops and with ONNX Runtime's own kernels.
+    """Compare the time of a model with onnx_ops and with ONNX Runtime's built-in kernels.
 
-    Both run the whole model, turn by turn, on the same inputs; those that are not given with --input are made up:
-    floats from -1 to 1, integers from 0 to 9, with 1 for each dimension that the model leaves open: state these with
-    --shape. The speed-up is the median of the ratios within a turn. Where `onnx-ops optimize` would replace something,
-    the optimized model takes its turns, too.
+    Both run the whole model in turns on the same inputs. If `onnx-ops optimize` would fuse nodes, the optimized model
+    takes turns, too. The speed-up is the median of the ratios within a turn. A second table shows the time by type of
+    operator, from ONNX Runtime's profiler.
 
-    Then each one is run again with ONNX Runtime's profiler, to tell which types of operators the time goes to.
+    Inputs that are not given with --input are random: floats from -1 to 1, integers from 0 to 9. Open dimensions have
+    size 1: state others with --shape.
 
     \b
     Examples:
@@ -82,7 +82,7 @@ def open_ways(model, runner, feeds, findings):
     runner    the one for onnx_ops
     findings  those of `optimize`: only if they replace something is there an optimized way
 
-    Returns {way: Runner}, {way: {output: array}}, and why ONNX Runtime's own kernels don't run it, or None.
+    Returns {way: Runner}, {way: {output: array}}, and why ONNX Runtime's built-in kernels don't run it, or None.
     """
     runners, outputs, refused = {}, {}, None
     for name in WAYS:

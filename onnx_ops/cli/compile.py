@@ -21,22 +21,20 @@ dtype_option = click.option(
 
 
 @click.command()
-@click.option(
-    "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Where the library is to be."
-)
+@click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Path of the library.")
 @operator_option
 @dtype_option
 @click.option(
     "--cpu", "cpus", multiple=True, type=click.Choice(list(LEVELS)),
-    help="With code for these; may be repeated.  [default: all of this machine's architecture]",
+    help="CPU to compile for; may be repeated.  [default: all of this machine's architecture]",
 )  # fmt: skip
 @click.option("--system", type=click.Choice(list(SYSTEMS)), help="For this system.  [default: this one]")
 @jobs_option
 def build(output, operators, dtypes, cpus, system, jobs):
-    """Build a shared library of the operators, which ONNX Runtime loads in any process: C++, C#, Java, Triton, Python.
+    """Build a shared library of the operators for ONNX Runtime in C++, C#, Java, Triton or Python.
 
-    It needs neither Python nor Numba, has code for several generations of CPUs, and runs the best that it can. Building
-    takes Numba, a C compiler and some minutes; what has been built before is only linked.
+    The library needs neither Python nor Numba. It has code for several generations of CPUs, and runs the newest that
+    the machine supports. Building needs Numba, a C compiler and some minutes. A second build only links.
 
     \b
     Examples:
@@ -60,11 +58,11 @@ def build(output, operators, dtypes, cpus, system, jobs):
 @dtype_option
 @jobs_option
 def warmup(models, operators, dtypes, jobs):
-    """Compile the kernels ahead, into the cache that sessions load them from.
+    """Compile kernels ahead of time, into the cache that sessions load them from.
 
-    Otherwise the first session that uses an operator with an element type compiles it, in 3 to 10 seconds. With
-    models: what sessions of them compile, and nothing else. Without: every kernel of the operators and element types;
-    without --dtype, too, these are the floats, all of which take some minutes.
+    Without this command, the first session that uses an operator with a data type compiles it, in 3 to 10 seconds.
+    Given models, it compiles exactly the kernels of their sessions. Given operators or data types, it compiles all
+    kernels of these; the default data types are the floats. All operators take some minutes.
 
     \b
     Examples:

@@ -30,7 +30,7 @@ input_option = click.option(
 )  # fmt: skip
 shape_option = click.option(
     "--shape", "shapes", multiple=True, metavar="NAME=N,C,...",
-    help="Of a random input, where the model leaves it open.",
+    help="Shape of a random input, for open dimensions.",
 )  # fmt: skip
 
 

@@ -32,13 +32,13 @@ MODES, PADDING_MODES = ("nearest", "linear", "cubic"), ("zeros", "border", "refl
 
 @click.command()
 @click.option(
-    "--output", type=click.Path(file_okay=False, path_type=Path), default="out", show_default=True, help="Of pictures."
+    "--output", type=click.Path(file_okay=False, path_type=Path), default="out", show_default=True, help="For pictures."
 )
 @json_option
 def demo(output, as_json):
-    """Run models with and without onnx_ops, and make pictures with it.
+    """Run small models with and without onnx_ops, and draw pictures.
 
-    The first run compiles the kernels that it uses, for about half a minute.
+    The first run compiles the kernels, for about half a minute.
 
     \b
     Example:

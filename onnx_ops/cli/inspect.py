@@ -41,7 +41,7 @@ class Report:
     """What was found out about a node.
 
     inputs    {"name": ..., "type": ..., "shape": ...} of each, as far as the model states it, else None
-    builtin   what ONNX Runtime's own kernel does with it
+    builtin   what ONNX Runtime's built-in kernel does with it
     problems  texts on what will fail, or is not what it seems
     """
 
@@ -58,14 +58,20 @@ class Report:
 @model_argument
 @json_option
 def inspect(model, as_json):
-    """Show which nodes of a model this package runs, and which of them ONNX Runtime alone can't.
+    """List the nodes of a model that onnx_ops runs, those that ONNX Runtime alone can't run, and problems.
 
-    Subgraphs are looked into, local functions written out where they are called. Each node is tried alone on ONNX
-    Runtime's own kernel, on made-up data as far as the model states the shapes, and the results are compared. The
-    report also names what will fail or be ignored: operators, domains and attributes that seem misspelt, values that
-    are refused, shapes that can't fit; operators that neither ONNX Runtime nor this package has; why no session of the
-    whole model can be made, if so; and what `onnx-ops optimize` would replace. Its last line says what to do next. With
-    --json there are also the attributes and all inputs of each node, and what `optimize` would keep, with the reasons.
+    Nodes in subgraphs and in local functions are included. Each node also runs alone on ONNX Runtime's built-in kernel,
+    on random data, if the model states the shapes, and the results are compared.
+
+    \b
+    Problems are
+      operators, domains and attributes that seem misspelt;
+      values that will be refused, and shapes that can't fit;
+      operators that neither ONNX Runtime nor this package has;
+      the reason why no session of the model can be made.
+
+    The last lines report the nodes that `onnx-ops optimize` would fuse, and what to do next. --json adds the attributes
+    and all inputs of each node, and the reasons why `optimize` would keep similar nodes.
 
     \b
     Examples:
@@ -324,11 +330,11 @@ def known_sizes(declared_input, shape, array):
     return np.array([d if isinstance(d, int) else STAND_IN for d in shape], np.int64)
 
 
-# ONNX Runtime's own kernel
+# ONNX Runtime's built-in kernel
 
 
 def try_builtin(model, node, operator, inputs, arrays, lack):
-    """Try ONNX Runtime's own kernel on the node alone; return "runs it", or why not.
+    """Try ONNX Runtime's built-in kernel on the node alone; return "runs it", or why not.
 
     lack  why only a session is made, which isn't run; or ""
     """
@@ -404,29 +410,29 @@ def show_patterns(patterns):
     if patterns:
         stays = counted(patterns, replaced=False)
         text = f"onnx-ops optimize would replace {counted(patterns) or 'nothing'}"
-        say(f"{text}; not {stays} (--json says why)" if stays else text)
+        say(f"{text}; not {stays} (reasons: --json)" if stays else text)
 
 
 def advice(model, reports, unknown_operators, obstacle, patterns):
-    """Return what to do next with a model: a sentence for its reader."""
+    """Return what to do next with a model."""
     has_problems, imported = any(r.problems for r in reports), imported_domains(model)
     if unknown_operators and not has_problems:
         has_python_ops = EXTENSIONS in imported and not extensions_obstacle()
         files = f"the file with their {'@onnx_op functions' if has_python_ops else 'declarations'}"
-        own = f"write these operators yourself (docs/custom-operators.md), give {files} (--operators FILE)"
+        own = f"declare these operators (docs/custom-operators.md) and pass {files} (--operators FILE)"
         return f"{own}, or export without them"
     if obstacle or has_problems:
-        return "mend what is named above, or export the model anew"
+        return "fix the problems above, or export the model again"
     if is_lowered(model):
         return "run it with onnx-ops run --random --backend extensions"
     gains = any(f.operator for f in patterns)
     if not (reports or gains):
-        return "nothing, onnx_ops changes nothing for this model"
+        return "nothing: onnx_ops changes nothing for this model"
     options = ", options" if needs_extensions(imported, available()) else ""  # docs/backends.md shows them
     call = f"onnx_ops.InferenceSession(path{options}{', optimize=True' if gains else ''})"
     call += ", with the library of onnxruntime-extensions on its options (docs/backends.md)" if options else ""
     peer = "reference" if any(r.builtin.startswith("refuses") for r in reports) else "builtin"
-    return f"{call}; onnx-ops bench, run --random{' --optimize' if gains else ''} --compare {peer} try it"
+    return f"{call}; to test it: onnx-ops bench, onnx-ops run --random{' --optimize' if gains else ''} --compare {peer}"
 
 
 def tensors(report):

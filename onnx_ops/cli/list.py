@@ -1,12 +1,18 @@
-"""`onnx-ops list`: the operators, and which backends work here."""
+"""`onnx-ops list`: the operators. `onnx-ops versions`: the installation, for bug reports."""
 
-from importlib.metadata import PackageNotFoundError, version
+import os
+import platform
+import sys
+from importlib.metadata import distributions
 
 import click
+import onnxruntime
 
-from .. import OpError, operators
+from .. import OpError, operators, system
 from .arguments import json_option
 from .console import print_json, table
+
+PACKAGES = "onnx", "num", "llvm", "torch"  # how the names of packages begin
 
 
 def backends():
@@ -14,42 +20,64 @@ def backends():
     from ..native import library
     from ..session.registration import get_library_path
 
-    obstacles = {"native": None, "extensions": library.extensions_obstacle(), "functions": None}
+    native = functions = None
     try:
         get_library_path()
     except OpError as error:
-        obstacles["native"] = error.rule
-    if not library.have_numba() and (obstacles["native"] or not library.is_complete()):
-        obstacles["functions"] = "works, but slowly: Numba can't be imported"
-    return obstacles
+        native = error.rule
+    if not library.have_numba() and (native or not library.is_complete()):
+        functions = "works, but slowly: Numba can't be imported"
+    return {"native": native, "extensions": library.extensions_obstacle(), "functions": functions}
 
 
 def versions():
-    versions_by_package = {}
-    for name in ("onnx-ops", "onnxruntime", "onnxruntime-extensions", "onnx", "numba", "numpy"):
-        try:
-            versions_by_package[name] = version(name)
-        except PackageNotFoundError:
-            versions_by_package[name] = None
-    return versions_by_package
+    """Return {package, or part of the installation: its version, name or state}."""
+    from ..compiler.cache import directory
+
+    packages = {p.name: p.version for p in distributions() if (p.name or "").startswith(PACKAGES)}
+    return dict(sorted(packages.items())) | {
+        "Python": sys.version,
+        "system": platform.platform(),
+        "CPU": system.cpu_name(),
+        "CPUs": len(system.available_cpus()),
+        "providers": ", ".join(onnxruntime.get_available_providers()),
+        "cache": directory(),
+        **{f"backend {name}": obstacle or "works" for name, obstacle in backends().items()},
+        **{name: value for name, value in os.environ.items() if name.startswith(("NUMBA_", "ONNX_OPS_"))},
+    }
+
+
+@click.command("versions")
+@json_option
+def show_versions(as_json):
+    """Show versions, system, CPU, cache and working backends, for bug reports.
+
+    \b
+    Examples:
+      onnx-ops versions
+      onnx-ops versions --json
+    """
+    found = versions()
+    print_json(found) if as_json else table("versions", ("part", "version"), found.items())
 
 
 @click.command("list")
 @json_option
 def list_operators(as_json):
-    """List the operators with their versions and element types, and the backends that work here.
+    """List the operators with their versions and data types.
 
     \b
     Examples:
       onnx-ops list
       onnx-ops list --json
     """
+    found = operators()
     if as_json:
-        print_json({"operators": operators(), "backends": backends(), "versions": versions()})
+        print_json({"operators": found})
         return
     table(
         "operators",
-        ("operator", "domain", "versions", "ranks", "element types, in sessions"),
+        ("operator", "domain", "versions", "ranks", "data types, in sessions"),
         [
             (
                 o["name"],
@@ -58,8 +86,6 @@ def list_operators(as_json):
                 ", ".join(map(str, o["ranks"])),
                 "\n".join(f"{v}: {' '.join(names)}" for v, names in o["dtypes"].items()),
             )
-            for o in operators()
+            for o in found
         ],
     )
-    table("backends here", ("backend", "works"), [(n, "yes" if o is None else o) for n, o in backends().items()])
-    table("versions", ("package", "version"), [(n, v or "not installed") for n, v in versions().items()])

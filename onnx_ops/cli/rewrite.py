@@ -30,12 +30,11 @@ target_argument = click.argument("target", metavar="OUT.ONNX", type=click.Path(d
 @target_argument
 @json_option
 def optimize(source, target, as_json):
-    """Replace what PyTorch's exporters write for unfold, grids and deformable attention by one node each.
+    """Fuse the nodes that PyTorch's exporters write for unfold, grids and deformable attention.
 
-    The nodes are of the domain onnx_ops, which sessions with this package run: Im2Col, Im2ColProduct where its columns
-    are only multiplied and added up, GridSamples that compute their grids themselves (ComputedGridSample),
-    MultiScaleDeformableAttention. Results may differ by rounding: docs/optimize.md states bounds. What only resembles
-    these patterns stays, and the reason is printed.
+    The new nodes are Im2Col, Im2ColProduct, ComputedGridSample and MultiScaleDeformableAttention of the domain
+    onnx_ops, which sessions with this package run, and GridSample, DeformConv and constants. Results may differ by
+    rounding: docs/optimize.md states bounds. Nodes that only resemble a pattern stay, with a printed reason.
 
     Weights that the model keeps in other files stay there if OUT.ONNX is in the same folder as IN.ONNX. Otherwise they
     are copied into OUT.ONNX.data.

@@ -31,32 +31,34 @@ ENDED = Problem("a process that worked on it has ended, and so has another one t
 @model_argument
 @data.input_option
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Write the outputs into this folder.")
-@click.option("--random", is_flag=True, help="Make up the inputs that are not given.")
+@click.option("--random", is_flag=True, help="Random data for inputs that are not given.")
 @data.shape_option
 @click.option("--backend", type=click.Choice(["native", "extensions"]), default="native", show_default=True)
-@click.option("--optimize", is_flag=True, help="Run what `onnx-ops optimize` makes of the model.")
+@click.option("--optimize", is_flag=True, help="Optimize the model first, as `onnx-ops optimize`.")
 @click.option(
     "--compare", type=Peer(), metavar="builtin|reference|MODEL",
-    help="Also run it by ONNX Runtime's own kernels, or by onnx's evaluator; or another model by these kernels or, if "
-    "they don't run it, by onnx_ops. Compare.",
+    help="Compare with ONNX Runtime's built-in kernels, with onnx's evaluator, or with another model, run by these "
+    "kernels or, if they don't run it, by onnx_ops.",
 )  # fmt: skip
-@tolerance_option("Of --compare, relative to the largest value.  [default: by type]")
+@tolerance_option("Tolerance of --compare, relative to the largest value.  [default: by type]")
 @threads_option
-@click.option("--batch", type=click.IntRange(1), help="Of many files: so many in one run, along the first axis.")
-@click.option("--workers", type=click.IntRange(1), help="Of many files: by so many processes.  [default: by this one]")
-@click.option("--cluster", metavar="ADDRESS", help="Of many files: by this Ray cluster; auto for the one at hand.")
+@click.option("--batch", type=click.IntRange(1), help="Many files: number in one run, along the first axis.")
+@click.option("--workers", type=click.IntRange(1), help="Many files: number of processes.  [default: this one]")
+@click.option(
+    "--cluster", metavar="ADDRESS", help="Many files: address of a Ray cluster; auto for the one of this machine."
+)
 @json_option
 def run(
     model, given, output, random, shapes, backend, optimize, compare, tolerances, threads, batch, workers, cluster,
     as_json,
 ):  # fmt: skip
-    """Run a model once and show what comes out; or on many files, and write what comes out.
+    """Run a model once and show its outputs, or run it on many files and write its outputs.
 
-    Images become floats in [0, 1] (or stay uint8, if the model wants that). Outputs are written as .npy, those that
+    Images become floats in [0, 1], or uint8 for a model with such an input. Outputs are written as .npy; outputs that
     look like an image also as .png.
 
-    Where an --input has wildcards, the model is run on each file that matches, and --output gets one file for each:
-    .npy, or .npz where the model has several outputs. A run that is started again skips what is finished.
+    If an --input has wildcards, the model runs on each matching file, and --output gets one file for each: .npy, or
+    .npz for a model with several outputs. A run that is started again skips finished files.
 
     \b
     Examples:
@@ -111,7 +113,7 @@ def open_model(model, backend, threads=None, optimize=False):
 
 
 def open_other(model, threads):
-    """Open a model by ONNX Runtime's own kernels or, if it has nodes that these don't run, by onnx_ops."""
+    """Open a model by ONNX Runtime's built-in kernels or, if it has nodes that these don't run, by onnx_ops."""
     try:
         return open_model(model, "builtin", threads)
     except Exception:

@@ -21,16 +21,18 @@ from .run import BACKENDS, open_model
 @click.option(
     "--onnx", "with_onnx", is_flag=True, help="Also the node tests of the installed onnx for these operators."
 )
-@click.option("--backend", type=click.Choice(BACKENDS), default="native", show_default=True, help="Who runs them.")
+@click.option(
+    "--backend", type=click.Choice(BACKENDS), default="native", show_default=True, help="Implementation to test."
+)
 @tolerance_option("Relative to the largest expected value.  [default: by type]")
 @json_option
 def validate(paths, with_onnx, backend, tolerances, as_json):
     """Run models on their test data and compare the outputs.
 
-    PATHS are searched for folders in the layout of onnx's node tests: model.onnx next to test_data_set_0/input_0.pb,
-    output_0.pb and so on. A test passes if types and shapes are equal and no value is further off than the tolerance,
-    which is relative to the largest expected value: 2e-3 for float16, 2e-2 for bfloat16, 1e-4 for float32, 1e-7 for
-    float64, and 0 for all else.
+    Tests are folders below PATHS in the layout of onnx's node tests: model.onnx beside test_data_set_0/input_0.pb,
+    output_0.pb and so on. A test passes if types and shapes are equal and all values are within the tolerance. It is
+    relative to the largest expected value: 2e-3 for float16, 2e-2 for bfloat16, 1e-4 for float32, 1e-7 for float64, and
+    0 for other types.
 
     \b
     Examples:

@@ -40,12 +40,12 @@ def check(
 ) -> int:
     """Compare every way to run a custom operator with its function in NumPy.
 
-    All element types are tried. The ways are: the function, on one thread and
+    All data types are tried. The ways are: the function, on one thread and
     on two, with its loop cut into several numbers of tiles; sessions of both
     backends, of models with fixed and open sizes; onnx's evaluator; onnx's
     inference of types and shapes; if torch is installed, PyTorch's operator and
-    its fake kernel. All of them must refuse what the function or the rule
-    refuses by `onnx_ops.require`, with the same message. Any other exception is
+    its fake kernel. All of them must refuse what the function or the shape
+    function refuses by `onnx_ops.require`, with the same message. Any other exception is
     a failure, except for extremes.
 
     Parameters
@@ -57,7 +57,7 @@ def check(
         attributes at the end if there are any: `[(x, k, {"factor": 2.0})]`.
         Inputs of a type variable are converted to each of its types in turn.
     tolerances : dict, optional
-        {element type: error allowed, relative to the output's largest value}.
+        {data type: error allowed, relative to the output's largest value}.
     extremes : bool, default True
         If true, also try inputs with infinities, NaN, the largest and the
         smallest numbers, and empty inputs.

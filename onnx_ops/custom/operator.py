@@ -45,7 +45,7 @@ def operator(
         "domain::Name", as in a model's node. "::Name" is an operator of
         ai.onnx.
     inputs : str
-        Names with their element types or type variables: "x: T, k: int64, bias:
+        Names with their data types or type variables: "x: T, k: int64, bias:
         T?, more: T*". ? marks an optional input, which is None if a node
         doesn't have it; * marks a last input that stands for any number of
         inputs.
@@ -54,7 +54,7 @@ def operator(
     version : int, default 1
         Version of the domain that introduced the operator.
     types : mapping, optional
-        {type variable: element types}, such as {"T": onnx_ops.FLOATS}.
+        {type variable: data types}, such as {"T": onnx_ops.FLOATS}.
     ranks : mapping, optional
         {input: ranks that a kernel is compiled for}. Default: 1.
 
@@ -142,7 +142,7 @@ class CustomOperator:
         """The operator in PyTorch, ``torch.ops.<domain>.<name>``, for calls with tensors.
 
         Inputs are positional, attributes are given by name. A variadic input is
-        a list of tensors. An input with values that the rule for shapes gets is
+        a list of tensors. An input with values for the shape function is
         a list of integers. Reading this imports torch, and may raise OpError.
         """
         from ..export.torch_operators import torch_operator
@@ -150,24 +150,24 @@ class CustomOperator:
         return torch_operator(self.declaration)
 
     def shape(self, rule: Callable[..., Any] | None = None, *, values: Iterable[str] = (), bound: bool = False) -> Any:
-        """Decorator: set the rule that computes the outputs' shapes.
+        """Decorator: set the shape function.
 
-        The rule has the parameters of the operator's function, attributes as
+        It has the parameters of the operator's function, attributes as
         keyword-only ones. For each input it gets the shape, a tuple of ints, or
         None if an optional input is absent. A Literal attribute is an index
-        into its strings. The rule returns the output's shape, or a tuple of
+        into its strings. It returns the output's shape, or a tuple of
         shapes, and refuses values by `onnx_ops.require`: when the session is
-        made, if the model states enough, else at the run. For a kernel, Numba
-        compiles the rule, too.
+        made, if the model states enough, else at the run. If there is a kernel,
+        Numba compiles the shape function, too.
 
         Parameters
         ----------
         rule : callable, optional
-            The rule. Without it, a decorator with the other arguments is
-            returned.
+            The shape function. Without it, a decorator with the other
+            arguments is returned.
         values : iterable of str
-            Inputs with values, vectors of at most 16 integers, that the rule
-            gets in place of their shapes.
+            Inputs, vectors of at most 16 integers: the shape function gets
+            their values in place of their shapes.
         bound : bool, default False
             If true, the first axes of the outputs may turn out shorter.
 
@@ -179,7 +179,7 @@ class CustomOperator:
         Raises
         ------
         OpError
-            The rule's parameters are wrong.
+            The parameters of the shape function are wrong.
 
         Examples
         --------
@@ -226,7 +226,7 @@ class CustomOperator:
         a vector, a Literal an index into its strings. 16-bit floats arrive as
         float32 and are rounded once, at the end. A kernel can't allocate
         memory. Functions that it calls need the decorator `onnx_ops.jitable`,
-        or are Numba's. It needs a rule for shapes.
+        or are Numba's. A kernel requires a shape function.
 
         Parameters
         ----------
@@ -234,16 +234,18 @@ class CustomOperator:
             The kernel. Without it, a decorator with the other arguments is
             returned.
         loop : callable, optional
-            A function with the rule's parameters that returns the number of
-            steps, such as rows, of the computation. The kernel is called for
-            each `index` below `count`, on any thread, and computes its share of
-            the steps. Default: one call with index 0 and count 1.
+            A function with the parameters of the shape function. It returns
+            the number of steps, such as rows, of the computation. The kernel
+            is called for each `index` below `count`, on any thread, and
+            computes its share of the steps. Default: one call with index 0
+            and count 1.
         workspace : callable, optional
-            A function with the rule's parameters that returns the bytes that
-            each call gets, as an uninitialized vector of uint8, aligned to 64
-            bytes. Default: `workspace` is None.
+            A function with the parameters of the shape function. It returns
+            the number of bytes that each call gets, as an uninitialized
+            vector of uint8, aligned to 64 bytes. Default: `workspace` is
+            None.
         types : mapping, optional
-            {type variable: element types} that the kernel supports. The
+            {type variable: data types} that the kernel supports. The
             operator's function computes the others. Default: all.
 
         Returns
@@ -254,7 +256,7 @@ class CustomOperator:
         Raises
         ------
         OpError
-            The kernel's parameters are wrong, or a rule is missing.
+            The kernel's parameters are wrong, or there is no shape function.
 
         Examples
         --------
@@ -303,7 +305,7 @@ class CustomOperator:
             gradient of an output; inputs, outputs and attributes, by name. It
             returns the gradient of the input, or a tuple for several: None for
             an input without a gradient, a list for a variadic one. Inputs with
-            values that the rule gets are left out.
+            values for the shape function are left out.
 
         Returns
         -------

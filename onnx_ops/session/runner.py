@@ -138,7 +138,7 @@ def open_session(model, backend="native", *, threads=None, optimize=False, profi
 
     It has the library of onnxruntime-extensions if the model or Python operators in use need it.
 
-    backend   as for onnx_ops.InferenceSession, or "builtin": ONNX Runtime's own kernels alone
+    backend   as for onnx_ops.InferenceSession, or "builtin": ONNX Runtime's built-in kernels alone
     profile   where to write ONNX Runtime's profile: the first part of the file's path
     optimize, operators   as for onnx_ops.InferenceSession
     """

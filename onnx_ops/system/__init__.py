@@ -6,6 +6,8 @@ Branches are on `sys.platform` itself, which type checkers follow.
 import ctypes
 import errno
 import os
+import platform
+import re
 import subprocess
 import sys
 import time
@@ -28,6 +30,15 @@ def available_cpus():
     if sys.platform == "linux":
         return os.sched_getaffinity(0)
     return range(os.cpu_count() or 1)
+
+
+def cpu_name():
+    """Return the name of the CPU, as the system states it; "" if it doesn't."""
+    if sys.platform == "linux":
+        with suppress(OSError), open("/proc/cpuinfo") as file:
+            if name := re.search(r"model name\s*: (.*)", file.read()):
+                return name[1]
+    return platform.processor()
 
 
 def at_fork(**functions):

@@ -109,15 +109,33 @@ def test_without_the_extra_one_line_says_what_to_do():
 def test_list(monkeypatch):
     listed = call_json("list")
     assert [o["name"] for o in listed["operators"]] == [o["name"] for o in onnx_ops.operators()]
-    assert listed["backends"] == {"native": None, "extensions": None, "functions": None}
     before = warnings.showwarning
     assert "com.microsoft" in call("list")
     assert warnings.showwarning is before
+
+
+@needs_extensions
+@on_demand
+def test_versions(monkeypatch, tmp_path):
+    """A report of a mistake needs what decides which code runs: versions, CPU, providers, variables, backends."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    versions = call_json("versions")
+    assert versions["onnx-ops"] == onnx_ops.__version__
+    assert versions["onnx"] == onnx.__version__
+    assert versions["Python"] == sys.version
+    assert versions["CPU"]
+    assert versions["CPUs"] >= 1
+    assert "CPUExecutionProvider" in versions["providers"]
+    assert versions["NUMBA_CACHE_DIR"] == str(tmp_path)
+    assert versions["cache"].startswith(str(tmp_path))
+    assert [versions[f"backend {name}"] for name in ("native", "extensions", "functions")] == ["works"] * 3
+    printed = call("versions")
+    assert all(name in printed for name in versions)
     monkeypatch.setitem(sys.modules, "onnxruntime_extensions", None)
     monkeypatch.setattr("onnx_ops.native.library.numba_obstacle", lambda: "Numba can't be imported")
-    backends = call_json("list")["backends"]
-    assert "Numba can't be imported" in backends["native"]
-    assert "onnxruntime-extensions, which can't be imported" in backends["extensions"]
+    versions = call_json("versions")
+    assert "Numba can't be imported" in versions["backend native"]
+    assert "onnxruntime-extensions, which can't be imported" in versions["backend extensions"]
 
 
 # inspect
@@ -1179,7 +1197,7 @@ def test_what_optimize_made_of_a_model_that_only_onnx_ops_runs(tmp_path, monkeyp
     ("proto", "advice"),
     [
         (written.unfold(), "would replace 1 unfold\n"),
-        (written.unfold(perm=[0, 2, 4, 1, 3, 5]), "would replace nothing; not 1 unfold (--json says why)\n"),
+        (written.unfold(perm=[0, 2, 4, 1, 3, 5]), "would replace nothing; not 1 unfold (reasons: --json)\n"),
         (written.affine_grid(), None),
     ],
     ids=["found", "near miss", "neither"],
@@ -1201,12 +1219,20 @@ def test_inspect_says_what_optimize_would_do(proto, advice, tmp_path):
         (
             written.unfold(),
             0,
-            "InferenceSession(path, optimize=True); onnx-ops bench, run --random --optimize --compare ",
+            "InferenceSession(path, optimize=True); to test it: onnx-ops bench, onnx-ops run --random --optimize ",
         ),
-        (sampling(), 0, "onnx_ops.InferenceSession(path); onnx-ops bench, run --random --compare builtin try it"),
-        (sampling("GridSampl"), 1, "mend what is named above"),
-        (parsed("(float[1] x) => (float[1] y) { y = Relu (x) }"), 0, "nothing, "),
-        (parsed("(float[1] x) => (float[1] y) { y = my.domain.Foo (x) }", 21, "my.domain"), 1, "write these operators"),
+        (
+            sampling(),
+            0,
+            "onnx_ops.InferenceSession(path); to test it: onnx-ops bench, onnx-ops run --random --compare builtin",
+        ),
+        (sampling("GridSampl"), 1, "fix the problems above"),
+        (parsed("(float[1] x) => (float[1] y) { y = Relu (x) }"), 0, "nothing: "),
+        (
+            parsed("(float[1] x) => (float[1] y) { y = my.domain.Foo (x) }", 21, "my.domain"),
+            1,
+            "declare these operators",
+        ),
         pytest.param(
             onnx_ops.lower(sampling()),
             0,
@@ -1221,7 +1247,7 @@ def test_inspect_ends_with_what_to_do_next(proto, exit_code, step, tmp_path):
     text, report = call("inspect", path, exit_code=exit_code), call_json("inspect", path, exit_code=exit_code)
     assert text.splitlines()[-1] == f"next: {report['next']}"
     assert step in report["next"]
-    for options in re.findall("bench, run (.*) try it", report["next"]):
+    for options in re.findall("bench, onnx-ops run (.*)", report["next"]):
         call("run", path, *options.split())
 
 

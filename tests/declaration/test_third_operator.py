@@ -1,4 +1,4 @@
-"""Another operator is one file, such as docs/custom-operators.md shows, and listed; every adapter has it then."""
+"""Another operator is one file, such as docs/operator-declarations.md shows, and listed; every adapter has it then."""
 
 from dataclasses import replace
 

@@ -63,6 +63,7 @@ def folder(tmp_path):
 COMMANDS = {
     "demo": ["--output", "{}/out"],
     "list": [],
+    "versions": [],
     "inspect": ["{}/model.onnx"],
     "run": ["{}/model.onnx", "--input", INPUT, "--output", "{}/out", "--compare", "reference"],
     "validate": ["{}"],
@@ -72,7 +73,7 @@ COMMANDS = {
     "optimize": ["{}/model.onnx", "{}/new.onnx"],
     "lower": ["{}/model.onnx", "{}/new.onnx"],
 }
-NAMELESS = {"list", "warmup"}
+NAMELESS = {"list", "versions", "warmup"}
 NEED_NUMBA = pytest.mark.skipif(not library.have_numba(), reason="there is no Numba")
 MARKS = {"build": [NEED_NUMBA, pytest.mark.long], "warmup": [NEED_NUMBA]}
 EVERY = [pytest.param(name, marks=MARKS.get(name, [])) for name in app.commands]

@@ -200,7 +200,7 @@ NO_ATTENTIONS = {
 
 
 def results(proto, inputs, optimized=False):
-    """Run a model with ONNX Runtime's own kernels, except for the domain onnx_ops; return its outputs."""
+    """Run a model with ONNX Runtime's built-in kernels, except for the domain onnx_ops; return its outputs."""
     options = onnx_ops.register(quiet(), domains=["onnx_ops"]) if optimized else quiet()
     names = [value.name for value in proto.graph.input]
     return ort.InferenceSession(proto.SerializeToString(), options).run(None, {n: inputs[n] for n in names})
@@ -209,7 +209,7 @@ def results(proto, inputs, optimized=False):
 def compare(proto, sizes=(), alone=True, left_out=LEFT_OUT, **options):
     """Assert that the optimized model's results are as near to the exact ones; return its operators and the findings.
 
-    alone     whether ONNX Runtime's own kernels run the model; else both models get those of this package
+    alone     whether ONNX Runtime's built-in kernels run the model; else both models get those of this package
     left_out  the share of elements that may lie at jumps
     """
     optimized, findings = rewritten(proto, **options)

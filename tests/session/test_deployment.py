@@ -1,4 +1,4 @@
-"""docs/deployment.md is right: its service starts without compiling, and its settings fit other CPUs."""
+"""docs/deployment.md and cache.md are right: the service starts without compiling, its settings fit other CPUs."""
 
 import io
 import re
@@ -291,4 +291,4 @@ def test_the_cache_is_where_the_page_says(monkeypatch):
     assert SETTINGS.keys() == {"NUMBA_CACHE_DIR", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"}
     monkeypatch.setenv("NUMBA_CACHE_DIR", SETTINGS["NUMBA_CACHE_DIR"])
     assert cache.directory() == Path(SETTINGS["NUMBA_CACHE_DIR"], "onnx_ops")
-    assert f"{cache.directory()} for the next process: " in PAGE.read_text()
+    assert f"{cache.directory()} for the next process: " in PAGE.with_name("cache.md").read_text()

@@ -228,7 +228,7 @@ def test_without_the_library(is_clone, tmp_path, monkeypatch):
 @on_demand
 @pytest.mark.parametrize("imported", ["", "import onnx_ops"])
 def test_the_library_in_a_process_that_has_not_asked_for_it(imported):
-    """Else no operator would be registered, as they come from Python, and ONNX Runtime's own kernels would run."""
+    """Else no operator would be registered, as they come from Python, and ONNX Runtime's built-in kernels would run."""
     script = f"import sys, onnxruntime\n{imported}\n"
     script += "onnxruntime.SessionOptions().register_custom_ops_library(sys.argv[1])"
     done = python(script, onnx_ops.get_library_path(), check=False)

@@ -87,7 +87,7 @@ def backends():
 command.backends = backends
 main()
 """
-    command = [sys.executable, "-c", code, "list", "--json"]
+    command = [sys.executable, "-c", code, "versions", "--json"]
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"working\n"
         process.send_signal(signal.SIGINT)
