@@ -4,6 +4,7 @@ from numba import types
 from numba.extending import lower_builtin, type_callable
 
 from ..declaration.errors import OpError
+from ..declaration.limits import MAX_RANK
 from ..kernels import elements, returned
 from .halves import I64, sum_type
 from .numba_internals import cgutils, populate_array
@@ -79,3 +80,24 @@ def _shapes(context, builder, signature, values):
 
 type_callable(returned.shapes_of)(lambda typing: shapes_of)
 lower_builtin(returned.shapes_of, types.Any, types.Any)(_shapes)
+
+
+def _ranks(outputs, returned):
+    return types.UniTuple(types.intp, len(shapes_of(outputs, returned)))
+
+
+def _write_shapes(context, builder, signature, values):
+    """Write what a rule returns into vectors of MAX_RANK sizes; returns the ranks."""
+    kinds = shapes_of(*signature.args)
+    shapes = _shapes(context, builder, kinds(*signature.args), values)
+    outputs = cgutils.unpack_tuple(builder, values[0])
+    for k, (vector, kind) in enumerate(zip(outputs, signature.args[0], strict=True)):
+        place = context.make_array(kind)(context, builder, vector).data
+        shape = builder.extract_value(shapes, k)
+        for axis in range(min(len(kinds[k]), MAX_RANK)):
+            builder.store(builder.extract_value(shape, axis), builder.gep(place, [I64(axis)]))
+    return context.make_tuple(builder, signature.return_type, [I64(len(kind)) for kind in kinds])
+
+
+type_callable(returned.write_shapes)(lambda typing: _ranks)
+lower_builtin(returned.write_shapes, types.Any, types.Any)(_write_shapes)
