@@ -17,9 +17,10 @@ data in the caches, a short one is twice as fast.
 from collections import namedtuple
 
 from ..declaration.jit import APART, IN_PLACE, jitable
-from ..kernels.blocks import find_blocks, pieces, share
 from ..kernels.elements import integers_in, is_wide, store, sums, sums_in
+from ..kernels.shares import pieces, share
 from ..kernels.vectors import add_runs, add_transposed, clear_box, interleave
+from .sliding_blocks import find_blocks
 
 BAND = 16384  # pixels: their sums, 64 KiB of float32, stay in the second-level cache
 GROUP = 4096  # pixels of several planes: their sums, 16 KiB of float32, stay in the first-level cache
