@@ -82,22 +82,16 @@ type_callable(returned.shapes_of)(lambda typing: shapes_of)
 lower_builtin(returned.shapes_of, types.Any, types.Any)(_shapes)
 
 
-def _ranks(outputs, returned):
-    return types.UniTuple(types.intp, len(shapes_of(outputs, returned)))
-
-
 def _write_shapes(context, builder, signature, values):
-    """Write what a rule returns into vectors of MAX_RANK sizes; returns the ranks."""
-    kinds = shapes_of(*signature.args)
-    shapes = _shapes(context, builder, kinds(*signature.args), values)
-    outputs = cgutils.unpack_tuple(builder, values[0])
-    for k, (vector, kind) in enumerate(zip(outputs, signature.args[0], strict=True)):
+    """Write shapes into vectors of MAX_RANK sizes; returns the ranks."""
+    vectors, shapes = (cgutils.unpack_tuple(builder, value) for value in values)
+    kinds, of_shapes = signature.args
+    for vector, kind, shape, of_shape in zip(vectors, kinds, shapes, of_shapes, strict=True):
         place = context.make_array(kind)(context, builder, vector).data
-        shape = builder.extract_value(shapes, k)
-        for axis in range(min(len(kinds[k]), MAX_RANK)):
+        for axis in range(min(len(of_shape), MAX_RANK)):
             builder.store(builder.extract_value(shape, axis), builder.gep(place, [I64(axis)]))
-    return context.make_tuple(builder, signature.return_type, [I64(len(kind)) for kind in kinds])
+    return context.make_tuple(builder, signature.return_type, [I64(len(of_shape)) for of_shape in of_shapes])
 
 
-type_callable(returned.write_shapes)(lambda typing: _ranks)
+type_callable(returned.write_shapes)(lambda typing: lambda outputs, shapes: types.UniTuple(types.intp, len(shapes)))
 lower_builtin(returned.write_shapes, types.Any, types.Any)(_write_shapes)

@@ -128,7 +128,10 @@ def uncollected():
 def _compiled(entry, symbol):
     """Numba's library with an entry's steps, and the function `symbol` that calls one after the other."""
     results = list(map(_compiled_step, entry.steps))
-    library = _linked([result.library for result in results])
+    library, *others = [result.library for result in results]
+    for other in others:
+        other.finalize()
+        library.add_linking_library(other)
     module = library.create_ir_module(symbol)
     parameters = [cgutils.voidptr_t, I64, cgutils.voidptr_t][: entry.parameters]  # the call, the tile, its workspace
     function = ir.Function(module, ir.FunctionType(I64, parameters), symbol)
@@ -158,15 +161,6 @@ def _compiled_step(step):
         raise
     except Exception as error:
         raise OpError(step.role, step.place, f"can't be compiled: {cause(error)}") from error
-
-
-def _linked(libraries):
-    """The first of some libraries, in which the functions of the others can be called."""
-    library, *others = libraries
-    for other in others:
-        other.finalize()
-        library.add_linking_library(other)
-    return library
 
 
 def _emit_call(record, step, result):

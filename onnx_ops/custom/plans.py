@@ -3,7 +3,7 @@
 Those of an operator with the inputs x and bias, the attribute a and the output y:
 
     def rule(attributes, inputs, outputs):
-        return write_shapes(outputs, user(inputs[0], inputs[1], attributes[0]))
+        return write_shapes(outputs, shapes_of(outputs, user(inputs[0], inputs[1], attributes[0])))
 
     def kernel(attributes, inputs, inputs0, inputs1, g, tile, workspace, outputs0):  # inputs: their sizes
         shapes = shapes_of((outputs0, ), rule(inputs[0], inputs[1], attributes[0]))
@@ -35,7 +35,7 @@ def shape_of(operator, rule):
     if operator.inputs[-1].presence == "variadic":  # then Numba doesn't compile it
         named = [f"{a.name}=attributes[{k}]" for k, a in enumerate(operator.attributes)]
         arguments = ", ".join(["*inputs", *named])
-    text = f"def rule(attributes, inputs, outputs): return write_shapes(outputs, user({arguments}))"
+    text = f"def rule(attributes, inputs, outputs): return write_shapes(outputs, shapes_of(outputs, user({arguments})))"
     return function_of(text, rule)
 
 

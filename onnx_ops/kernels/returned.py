@@ -19,9 +19,8 @@ def is_shape(value):
     return isinstance(value, tuple | list) and all(hasattr(size, "__index__") for size in value)
 
 
-def write_shapes(outputs, returned):
-    """Write what a rule has returned into a plan's vectors, as far as there is room; return the ranks."""
-    shapes = shapes_of(outputs, returned)
+def write_shapes(outputs, shapes):
+    """Write shapes into a plan's vectors, as far as there is room; return the ranks."""
     for sizes, shape in zip(outputs, shapes, strict=True):
         for axis in range(min(len(sizes), len(shape))):
             sizes[axis] = shape[axis]
