@@ -4,6 +4,7 @@ from numba import types
 from numba.extending import lower_builtin, type_callable
 
 from ..declaration.errors import OpError
+from ..declaration.limits import MAX_RANK
 from ..kernels import elements, returned
 from .halves import I64, sum_type
 from .numba_internals import cgutils, populate_array
@@ -79,3 +80,18 @@ def _shapes(context, builder, signature, values):
 
 type_callable(returned.shapes_of)(lambda typing: shapes_of)
 lower_builtin(returned.shapes_of, types.Any, types.Any)(_shapes)
+
+
+def _write_shapes(context, builder, signature, values):
+    """Write shapes into vectors of MAX_RANK sizes; returns the ranks."""
+    vectors, shapes = (cgutils.unpack_tuple(builder, value) for value in values)
+    kinds, of_shapes = signature.args
+    for vector, kind, shape, of_shape in zip(vectors, kinds, shapes, of_shapes, strict=True):
+        place = context.make_array(kind)(context, builder, vector).data
+        for axis in range(min(len(of_shape), MAX_RANK)):
+            builder.store(builder.extract_value(shape, axis), builder.gep(place, [I64(axis)]))
+    return context.make_tuple(builder, signature.return_type, [I64(len(of_shape)) for of_shape in of_shapes])
+
+
+type_callable(returned.write_shapes)(lambda typing: lambda outputs, shapes: types.UniTuple(types.intp, len(shapes)))
+lower_builtin(returned.write_shapes, types.Any, types.Any)(_write_shapes)

@@ -48,7 +48,7 @@ from .records import (
 
 NO_MEMORY = "compiled code has only the workspace that it asks for"
 OF_PYTHON = ("Py", "_Py", "numba_gil")  # how names of Python's functions begin
-RAISED = 2  # the value that compiled code returns when it has raised an exception
+DONE, REFUSED, RAISED = 0, 1, 2  # what compiled code returns; the last one when it has raised an exception
 NUMBA = os.path.dirname(numba.__file__)
 if BOUNDSCHECK:
     from . import bounds  # noqa: F401  all code that is compiled from here on is checked
@@ -126,23 +126,8 @@ def uncollected():
 
 
 def _compiled(entry, symbol):
-    """Numba's library with an entry's steps, and the function `symbol` that calls them."""
-    flags = compiler.Flags()
-    cpu_target.options.parse_as_flags(flags, FLAGS | INNER)
-    flags.no_compile = True  # the library is finished below, with the wrapper
-    flags.enable_pyobject = False
-    typing, context = cpu_target.typing_context, cpu_target.target_context
-
-    def compiled(step):
-        kinds = tuple(map(_type, step.arguments))
-        try:
-            return compiler.compile_extra(typing, context, step.function, kinds, None, flags, {})
-        except OpError:
-            raise
-        except Exception as error:
-            raise OpError(step.role, step.place, f"can't be compiled: {cause(error)}") from error
-
-    results = list(map(compiled, entry.steps))
+    """Numba's library with an entry's steps, and the function `symbol` that calls one after the other."""
+    results = list(map(_compiled_step, entry.steps))
     library, *others = [result.library for result in results]
     for other in others:
         other.finalize()
@@ -150,25 +135,50 @@ def _compiled(entry, symbol):
     module = library.create_ir_module(symbol)
     parameters = [cgutils.voidptr_t, I64, cgutils.voidptr_t][: entry.parameters]  # the call, the tile, its workspace
     function = ir.Function(module, ir.FunctionType(I64, parameters), symbol)
-    builder = ir.IRBuilder(function.append_basic_block())
-    record = Record(context, builder, *function.args)
-
+    record = Record(cpu_target.target_context, ir.IRBuilder(function.append_basic_block()), *function.args)
     for step, result in zip(entry.steps, results, strict=True):
-        callee, kinds = context.declare_function(module, result.fndesc), result.signature.args
-        returned = result.signature.return_type
-        values = list(map(record.value, step.arguments))
-        status, value = context.call_conv.call_function(builder, callee, returned, kinds, values)
-        with builder.if_then(status.is_error, likely=False):
-            with builder.if_then(builder.icmp_unsigned("!=", status.code, refusals.CODE)):
-                builder.ret(I64(RAISED))
-            refusals.note_refusal(builder, status, record.at(GEOMETRY))
-            builder.ret(I64(1))
-        if step.result:
-            record.store(step, returned, value)
-    builder.ret(I64(0))
+        _emit_call(record, step, result)
+    record.builder.ret(I64(DONE))
     library.add_ir_module(module)
     library.finalize()
     return library
+
+
+def _compiled_step(step):
+    """What Numba returns for a step's function that it has compiled: its library, which isn't finished, and its types.
+
+    Raises OpError.
+    """
+    flags = compiler.Flags()
+    cpu_target.options.parse_as_flags(flags, FLAGS | INNER)
+    flags.no_compile = True
+    flags.enable_pyobject = False
+    kinds = tuple(map(_type, step.arguments))
+    try:
+        typing, context = cpu_target.typing_context, cpu_target.target_context
+        return compiler.compile_extra(typing, context, step.function, kinds, None, flags, {})
+    except OpError:
+        raise
+    except Exception as error:
+        raise OpError(step.role, step.place, f"can't be compiled: {cause(error)}") from error
+
+
+def _emit_call(record, step, result):
+    """Emit the call of a step that `_compiled_step` has compiled, with arguments from the record.
+
+    What it returns is stored in the record. If it refuses or raises, the function returns.
+    """
+    context, builder, returned = record.context, record.builder, result.signature.return_type
+    callee = context.declare_function(builder.module, result.fndesc)
+    values = list(map(record.value, step.arguments))
+    status, value = context.call_conv.call_function(builder, callee, returned, result.signature.args, values)
+    with builder.if_then(status.is_error, likely=False):
+        with builder.if_then(builder.icmp_unsigned("!=", status.code, refusals.CODE)):
+            builder.ret(I64(RAISED))
+        refusals.note_refusal(builder, status, record.at(GEOMETRY))
+        builder.ret(I64(REFUSED))
+    if step.result:
+        record.store(step, returned, value)
 
 
 def _type(argument):

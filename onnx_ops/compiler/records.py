@@ -123,16 +123,13 @@ class Step:
     """A Python function that is compiled, with its arguments.
 
     result  Numbers, which are written into the call, or None if it returns nothing
+    role    what the function is for its operator, in errors
     """
 
     function: Callable = field(repr=False)
     arguments: tuple
     result: Numbers | None = None
-
-    @property
-    def role(self):
-        """What the function is for its operator, in errors."""
-        return "kernel" if self.tensors else self.function.__name__
+    role: str = "kernel"
 
     @property
     def tensors(self):
@@ -176,27 +173,44 @@ class Entry:
 
 def infer_entry(operator):
     """The Entry of a plan as far as sizes are known before the first call."""
-    return Entry((_shape_step(operator),))
+    return Entry((_shape_step(operator, *_plan_arguments(operator)),))
 
 
 def plan_entry(operator, position=0):
     """The Entry of an operator's plan for the combination of ranks of the kernel at a position."""
-    plan, shape = operator.plan, _shape_step(operator, position)
+    plan, (attributes, inputs) = operator.plan, _plan_arguments(operator, position)
+    shape = _shape_step(operator, attributes, inputs)
     steps = [shape]
     if plan.plan:
-        steps.append(Step(plan.plan, (*shape.arguments, Geometry(operator.geometry_dtype))))
-    for function, offset, what in ((plan.loop, TILES, "steps"), (plan.workspace, WORKSPACE_SIZE, "bytes")):
-        if function:
-            steps.append(Step(function, shape.arguments, Numbers(offset, f"number of {what}")))
+        steps.append(Step(plan.plan, (*shape.arguments, Geometry(operator.geometry_dtype)), role="plan"))
+    if plan.loop:
+        steps.append(Step(plan.loop, (*inputs, *attributes), Numbers(TILES, "number of steps"), "loop"))
+    if plan.workspace:
+        size = Numbers(WORKSPACE_SIZE, "number of bytes")
+        steps.append(Step(plan.workspace, (*inputs, *attributes), size, "workspace"))
     return Entry(tuple(steps))
 
 
-def _shape_step(operator, position=0):
-    """The Step that states the outputs' sizes, for the ranks of the kernel at a position."""
-    attributes = [
+def kernel_entry(operator, position, signature):
+    """The Entry of the kernel at a position for these types."""
+    kernel = operator.kernel(position)
+    types = operator.storage(kernel, signature)  # of the inputs that it reads, then of the outputs
+    inputs = _kernel_inputs(operator, position, types)
+    outputs = [Tensor(OUTPUT + k, dtype) for k, dtype in enumerate(types[len(inputs) :])]
+    arguments = *kernel.grouped(inputs), Geometry(operator.geometry_dtype), Tile(), Room(), *outputs
+    if operator.has_ranks:
+        arguments = *_plan_arguments(operator, position), *arguments
+    lengths = _of_outputs(operator, "shape", "length of the outputs' first axes") if operator.plan.is_bound else None
+    return Entry((Step(kernel.function, arguments, lengths),), parameters=3)
+
+
+def _plan_arguments(operator, position=0):
+    """What all functions of a plan get, for the ranks of the kernel at a position: (attributes, inputs)."""
+    values = [
         Values(k, a.name, np.dtype(np.float64 if a.kind.startswith("float") else np.int64), a.is_list)
         for k, a in enumerate(operator.attributes)
     ]
+    attributes = named_tuple(tuple(a.name for a in operator.attributes))(*values)
     inputs: list = []
     for k, (i, rank) in enumerate(zip(operator.inputs, operator.combination(position), strict=True)):
         if rank == ABSENT:
@@ -205,24 +219,27 @@ def _shape_step(operator, position=0):
             inputs.append(Sizes(k))
         else:
             inputs.append(tuple(Number(tensor_field(k, "shape") + 8 * a) for a in range(rank)))
-    outputs = tuple(Sizes(OUTPUT + k) for k in range(len(operator.outputs)))
-    values = named_tuple(tuple(a.name for a in operator.attributes))(*attributes)
-    return Step(operator.plan.shape, (values, tuple(inputs), outputs), _of_outputs(operator, "rank", "outputs' ranks"))
+    return attributes, tuple(inputs)
 
 
-def kernel_entry(operator, position, signature):
-    """The Entry of the kernel at a position for these types."""
-    kernel, ranks, read = operator.kernel(position), operator.combination(position), operator.inputs_read
-    types = operator.storage(kernel, signature)
-    inputs = []
-    for k, dtype in zip(read, types, strict=False):
+def _shape_step(operator, attributes, inputs):
+    """The Step that states the outputs' sizes."""
+    function, outputs = operator.plan.shape, tuple(Sizes(OUTPUT + k) for k in range(len(operator.outputs)))
+    ranks = _of_outputs(operator, "rank", "outputs' ranks")
+    return Step(function, (attributes, inputs, outputs), ranks, function.__name__)
+
+
+def _kernel_inputs(operator, position, types):
+    """What the kernel at a position gets for the inputs that it reads, of these types: Tensors; None for an absent one.
+
+    Inputs with ranks have that many axes, and are read-only. But where the plan reads an input's values, these take the
+    place of its sizes in the record.
+    """
+    ranks, inputs = operator.combination(position), []
+    for k, dtype in zip(operator.inputs_read, types, strict=False):
         axes = None if operator.inputs[k].values else ranks[k]
-        inputs.append(None if ranks[k] == ABSENT else Tensor(k, dtype, axes, operator.has_ranks))
-    arguments = [*_shape_step(operator, position).arguments[:2]] if operator.has_ranks else []
-    arguments += [*kernel.grouped(inputs), Geometry(operator.geometry_dtype), Tile(), Room()]
-    arguments += [Tensor(OUTPUT + k, dtype) for k, dtype in enumerate(types[len(read) :])]
-    lengths = _of_outputs(operator, "shape", "length of the outputs' first axes") if operator.plan.is_bound else None
-    return Entry((Step(kernel.function, tuple(arguments), lengths),), 3)
+        inputs.append(None if ranks[k] == ABSENT else Tensor(k, dtype, axes, is_read_only=operator.has_ranks))
+    return inputs
 
 
 def _of_outputs(operator, name, what):

@@ -1,72 +1,66 @@
-"""The plan and the kernel of a custom operator: generated functions that call the user's, here all called `user`.
+"""The plan and the kernel of a custom operator: generated functions that call the user's, here both called `user`.
 
 Those of an operator with the inputs x and bias, the attribute a and the output y:
 
     def rule(attributes, inputs, outputs):
-        shapes = shapes_of(outputs, user(*(inputs + attributes[:])))
-        return (write_shape(outputs[0], shapes[0]), )
-
-    def loop(attributes, inputs, outputs):
-        return user(*(inputs + attributes[:]))
+        return write_shapes(outputs, shapes_of(outputs, user(inputs[0], inputs[1], attributes[0])))
 
     def kernel(attributes, inputs, inputs0, inputs1, g, tile, workspace, outputs0):  # inputs: their sizes
-        shapes = shapes_of((outputs0, ), rule(*(inputs + attributes[:])))
+        shapes = shapes_of((outputs0, ), rule(inputs[0], inputs[1], attributes[0]))
         return user(inputs0, inputs1, attributes[0], tile, g.tiles, workspace,
                     elements_in(outputs0, 0, shapes[0], outputs0))
+
+Functions for the loop and the workspace are called as they are.
 """
 
 from dataclasses import replace
 
 from ..declaration.operator import Kernel, Plan
 from ..kernels.elements import elements_in
-from ..kernels.returned import shapes_of, write_shape
+from ..kernels.returned import shapes_of, write_shapes
 
-CALLED = {"elements_in": elements_in, "shapes_of": shapes_of, "write_shape": write_shape}
+CALLED = {"elements_in": elements_in, "shapes_of": shapes_of, "write_shapes": write_shapes}
 
 
-def with_functions(operator, *, rule, bound, kernel=None, types=(), **work):
-    """Return the operator with a user's rule and kernel. work: {"loop" or "workspace": function or None}."""
-    work = {name: work_of(name, each) for name, each in work.items() if each}
-    kernels = (Kernel(kernel_of(operator, kernel, rule, "workspace" in work), types=types),) if kernel else ()
-    return replace(operator, plan=Plan(shape_of(operator, rule), is_bound=bound, **work), kernels=kernels)
+def with_functions(operator, *, rule, bound, kernel=None, types=(), loop=None, workspace=None):
+    """Return the operator with a user's functions."""
+    plan = Plan(shape_of(operator, rule), is_bound=bound, loop=loop, workspace=workspace)
+    kernels = (Kernel(kernel_of(operator, kernel, rule, workspace is not None), types=types),) if kernel else ()
+    return replace(operator, plan=plan, kernels=kernels)
 
 
 def shape_of(operator, rule):
     """Return the function that states the shapes of a user's rule."""
-    ranks = [f"write_shape(outputs[{k}], shapes[{k}])" for k in range(len(operator.outputs))]
-    arguments = "*(inputs + attributes[:])"
+    arguments = rule_arguments(operator)
     if operator.inputs[-1].presence == "variadic":  # then Numba doesn't compile it
         named = [f"{a.name}=attributes[{k}]" for k, a in enumerate(operator.attributes)]
         arguments = ", ".join(["*inputs", *named])
-    text = f"""def rule(attributes, inputs, outputs):
- shapes = shapes_of(outputs, user({arguments}))
- return {packed(ranks)}"""
+    text = f"def rule(attributes, inputs, outputs): return write_shapes(outputs, shapes_of(outputs, user({arguments})))"
     return function_of(text, rule)
 
 
-def work_of(name, function):
-    """Return the function that calls a user's function for the loop or the workspace."""
-    return function_of(f"def {name}(attributes, inputs, outputs): return user(*(inputs + attributes[:]))", function)
+def rule_arguments(operator):
+    """Return the text of what a rule gets from a plan's arguments."""
+    return ", ".join([*elements("inputs", operator.inputs), *elements("attributes", operator.attributes)])
+
+
+def elements(name, declared):
+    """Return the texts of a tuple's elements, one for each declaration."""
+    return [f"{name}[{k}]" for k in range(len(declared))]
 
 
 def kernel_of(operator, kernel, rule, has_workspace):
     """Return the function that calls a user's kernel, with outputs in the shapes of the rule."""
     inputs = [f"inputs{k}" for k in range(len(operator.inputs))]
     outputs = [f"outputs{k}" for k in range(len(operator.outputs))]
-    attributes = [f"attributes[{k}]" for k in range(len(operator.attributes))]
     views = [f"elements_in({name}, 0, shapes[{k}], {name})" for k, name in enumerate(outputs)]
     room = "workspace" if has_workspace else "None"
     text = f"""def kernel(attributes, inputs, {", ".join([*inputs, "g, tile, workspace", *outputs])}):
- shapes = shapes_of({packed(outputs)}, rule(*(inputs + attributes[:])))
- return user({", ".join([*inputs, *attributes, "tile, g.tiles", room, *views])})"""
+ shapes = shapes_of(({", ".join(outputs)}, ), rule({rule_arguments(operator)}))
+ return user({", ".join([*inputs, *elements("attributes", operator.attributes), "tile, g.tiles", room, *views])})"""
     function = function_of(text, kernel, rule=rule)
     function.__name__ = kernel.__name__  # for the names of files in the cache
     return function
-
-
-def packed(texts):
-    """Return the text of a tuple."""
-    return f"({''.join(f'{text}, ' for text in texts)})"
 
 
 def function_of(text, user, **others):

@@ -110,8 +110,8 @@ class Plan:
     But an input with `ranks` is a tuple of known sizes (a vector of values), or None if it is absent. Then functions
     may take the place of `plan`:
 
-    loop       (attributes, inputs, outputs) -> a number of steps, of which whoever calls makes tiles. None: one step
-    workspace  (attributes, inputs, outputs) -> bytes of workspace for each tile that runs. None: there is no workspace
+    loop       (*inputs, *attributes) -> a number of steps, of which whoever calls makes tiles. None: one step
+    workspace  (*inputs, *attributes) -> bytes of workspace for each tile that runs. None: there is no workspace
     """
 
     shape: Callable | None = None

@@ -43,7 +43,7 @@ from ..declaration.errors import require
 from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
-from ..fold.blocks import (
+from ..fold.sliding_blocks import (
     GEOMETRY,
     LIMIT,
     block_count,
@@ -55,7 +55,7 @@ from ..fold.blocks import (
     spacing_of,
     spacing_of_lists,
 )
-from ..kernels.blocks import pieces
+from ..kernels.shares import pieces
 from ..kernels.vectors import WIDTH
 from . import deform_conv_kernels as kernels
 

@@ -13,8 +13,8 @@ pixel, or are too large for 32-bit indices.
 import numpy as np
 
 from ..declaration.jit import APART, jitable
-from ..kernels.blocks import pieces, share
 from ..kernels.elements import indices_in, integers_in, is_wide, load, store, sums, sums_in
+from ..kernels.shares import pieces, share
 from ..kernels.vectors import WIDTH, add_product
 from ..sampling.grid_sample_kernels import LINEAR, THREE, blend_channels, combine, multiply_weights
 from ..sampling.taps import indexed_images, linear_weights, reading_of

@@ -8,8 +8,8 @@ lies in memory where they would be.
 import numpy as np
 
 from ..declaration.jit import APART, jitable
-from ..kernels.blocks import share
 from ..kernels.elements import indices_in, is_wide, load, store, sums, sums_in
+from ..kernels.shares import share
 from ..kernels.vectors import add_points
 
 POINTS = 256  # of a block

@@ -235,9 +235,9 @@ def pooled(x, images, regions, output_sizes, pool):
 
 
 def read(image, places):
-    """The taps at places (y, x) in an image [C, H, W]: (weights, weighted pixels, where places are inside).
+    """The taps at places (y, x) in an image [C, H, W]: (weighted pixels, where places are inside).
 
-    The taps' weights and pixels are [4, C or 1, *places].
+    The taps' pixels are [4, C, *places].
     """
     image = dtypes.widest(image)
     sizes = image.shape[1:]
@@ -250,18 +250,18 @@ def read(image, places):
         taps.append(((low, 1 - f), (np.minimum(low + 1, size - 1), f)))
     pixels = np.array([image[:, i, j] for i, _ in taps[0] for j, _ in taps[1]])
     weights = np.array([a * b for _, a in taps[0] for _, b in taps[1]])[:, None] * inside
-    return weights, np.where(weights > 0, pixels, 0) * weights, inside
+    return np.where(weights > 0, pixels, 0) * weights, inside
 
 
-def average(weights, weighted, inside):
+def average(weighted, inside):
     return weighted.sum(axis=(0, -2, -1)) / max(inside.shape[-2] * inside.shape[-1], 1)
 
 
-def largest_tap(weights, weighted, inside):
+def largest_tap(weighted, inside):
     return weighted.max(axis=(0, -2, -1), initial=-np.inf if inside.size else 0)
 
 
-def largest_sample(weights, weighted, inside):
+def largest_sample(weighted, inside):
     return weighted.sum(axis=0).max(axis=(-2, -1), initial=kernels.LEAST)
 
 

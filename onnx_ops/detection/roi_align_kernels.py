@@ -18,8 +18,8 @@ import numpy as np
 
 from ..declaration.errors import require
 from ..declaration.jit import APART, FUSE, jitable, known
-from ..kernels.blocks import share
 from ..kernels.elements import indices_in, integers_in, load, store, sums_in, zero
+from ..kernels.shares import share
 from ..kernels.vectors import add_points
 
 AVERAGE, LARGEST_TAP, LARGEST_SAMPLE = known(1), known(2), known(3)  # how a bin's samples are pooled

@@ -23,8 +23,9 @@ from ..declaration.errors import require
 from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
-from ..kernels.blocks import pieces
-from .blocks import (
+from ..kernels.shares import pieces
+from .col2im_kernels import BAND, GROUP, col2im, row_pitch, unit_count, workspace_size
+from .sliding_blocks import (
     ATTRIBUTES,
     AXES,
     GEOMETRY,
@@ -42,7 +43,6 @@ from .blocks import (
     spacing_of,
     spacing_of_lists,
 )
-from .col2im_kernels import BAND, GROUP, col2im, row_pitch, unit_count, workspace_size
 
 COPIED = 2**17  # elements that one tile reads and writes where blocks tile the image: as WORK, but only copied
 
@@ -144,10 +144,10 @@ def plan_blocks(spacing, inputs, batch, g):
 def reference(x, image_shape, block_shape, *, dilations, pads, strides):
     half = len(pads) // 2 if pads else 0
     begins, ends = (pads[:half], pads[half:]) if pads else (None, None)
-    return add_blocks(x, image_shape, block_shape, strides, dilations, begins, ends)
+    return sum_of_blocks(x, image_shape, block_shape, strides, dilations, begins, ends)
 
 
-def add_blocks(x, image_shape, block_shape, strides, dilations, pads_begin, pads_end):
+def sum_of_blocks(x, image_shape, block_shape, strides, dilations, pads_begin, pads_end):
     """The formula, ordered by k: the pixels of position k in all blocks are a strided slice of the image."""
     image, block = (np.asarray(sizes).tolist() for sizes in (image_shape, block_shape))
     spacing = spacing_of_lists(image, strides, dilations, pads_begin, pads_end)
@@ -211,8 +211,8 @@ def plan_openvino(attributes, inputs, outputs, g):
 
 def reference_openvino(x, image_shape, block_shape, **spacing):
     if x.ndim == 2:
-        return add_blocks(x[None], image_shape, block_shape, **spacing)[0]
-    return add_blocks(x, image_shape, block_shape, **spacing)
+        return sum_of_blocks(x[None], image_shape, block_shape, **spacing)[0]
+    return sum_of_blocks(x, image_shape, block_shape, **spacing)
 
 
 OPENVINO = replace(

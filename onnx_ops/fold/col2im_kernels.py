@@ -14,10 +14,13 @@ Blocks that tile the image are copied, by a function of its own: within a networ
 data in the caches, a short one is twice as fast.
 """
 
+from collections import namedtuple
+
 from ..declaration.jit import APART, IN_PLACE, jitable
-from ..kernels.blocks import find_blocks, pieces, share
 from ..kernels.elements import integers_in, is_wide, store, sums, sums_in
+from ..kernels.shares import pieces, share
 from ..kernels.vectors import add_runs, add_transposed, clear_box, interleave
+from .sliding_blocks import find_blocks, quotient
 
 BAND = 16384  # pixels: their sums, 64 KiB of float32, stay in the second-level cache
 GROUP = 4096  # pixels of several planes: their sums, 16 KiB of float32, stay in the first-level cache
@@ -25,6 +28,11 @@ LONG = 8  # from this stride on, neighbouring positions along x are added side b
 LANES = 64  # beyond this stride, rows have too few blocks for lanes to pay
 RUNS = 512  # positions along x whose runs are computed at once
 LARGEST_SUM = 16  # bytes of a sum: complex128
+# The pixels of a unit of work: so many planes, rows and columns from these on, and the first one's place in the output.
+Band = namedtuple("Band", "plane planes y rows x columns corner")
+# Where a band is added up: the array, the place in it of the band's first pixel, the distance from one row to the next,
+# and from one lane to the next, which is 0 without lanes.
+Sums = namedtuple("Sums", "array first pitch lane")
 
 
 @jitable
@@ -45,9 +53,8 @@ def row_pitch(g):
 
 @jitable
 def workspace_size(g):
-    """The bytes that a tile needs: a band's sums, three numbers for each run, two for each leading axis. A copy needs
-    none."""
-    return 0 if g.tiled else LARGEST_SUM * g.group * g.band_y * row_pitch(g) + 8 * (3 * RUNS + 2 * g.axes)
+    """The bytes that a tile needs: a band's sums, three numbers for each run. A copy needs none."""
+    return 0 if g.tiled else LARGEST_SUM * g.group * g.band_y * row_pitch(g) + 8 * 3 * RUNS
 
 
 @jitable
@@ -66,120 +73,114 @@ def col2im(x, g, tile, workspace, out):
 
 @jitable
 def sum_tiles(x, g, tile, workspace, out):
-    lane = lane_pitch(g)
-    # Sums that the output's type can't hold are in scratch memory, like lanes, until the band is complete.
-    aside = is_wide(out) and lane == 0
-    leads = integers_in(workspace, 0, (2, g.axes))
-    runs = integers_in(workspace, leads.nbytes, (3, RUNS))
-    size = g.group * g.band_y * row_pitch(g) if lane > 0 or aside else 0
-    scratch = sums_in(workspace, leads.nbytes + runs.nbytes, size, out)
-    fold_tiles(x, g, lane, aside, scratch, runs, leads, tile, out)
-
-
-@jitable
-def fold_tiles(x, g, lane, aside, scratch, runs, leads, tile, out):
-    """Compute all bands of a tile. lane: the pitch of lanes, or 0; aside: whether the sums are in scratch memory."""
-    last, leading = g.axes - 1, g.axes - 2
-    height, width, stride = g.image[leading], g.image[last], g.strides[last]
-    k_leading, counts, blocks = 1, g.counts[leading] * g.counts[last], 1
-    for a in range(leading):
-        k_leading *= g.block[a]
-        blocks *= g.counts[a]
-    blocks *= counts
-    positions, in_place = g.block[leading] * g.block[last], scratch.size == 0
-    # From one row of sums to the next; from one block's pixel to the next block's.
-    pitch, step = width if in_place else row_pitch(g), 1 if lane > 0 else stride
-    target, p, k = scratch if lane > 0 else sums(out, scratch), leads[0][:leading], leads[1][:leading]
-
+    """Compute all bands of a tile, where blocks overlap or leave gaps: clear, add up, and write each."""
+    width, lane = g.image[g.axes - 1], lane_pitch(g)
+    aside = lane > 0 or is_wide(out)  # whether sums are in scratch memory until the band is complete
+    runs = integers_in(workspace, 0, (3, RUNS))
+    pitch = row_pitch(g) if aside else width
+    scratch = sums_in(workspace, runs.nbytes, g.group * g.band_y * pitch if aside else 0, out)
+    target = scratch if aside else sums(out, scratch)
     begin, end = share(unit_count(g), g, tile)
-    runs_x, runs_j = -1, -1  # where the band and the positions begin for which `runs` holds
     for unit in range(begin, end):
-        x_begin = unit % g.bands_x * g.band_x
-        x_end = min(x_begin + g.band_x, width)
-        y_begin = unit // g.bands_x % g.bands_y * g.band_y
-        y_end = min(y_begin + g.band_y, height)
-        plane = unit // (g.bands_x * g.bands_y) * g.group
-        planes, rows, columns = min(g.group, g.planes - plane), y_end - y_begin, x_end - x_begin
-        whole = columns // stride
-        corner = (plane * height + y_begin) * width + x_begin
-        scratch[:] = 0
-        if in_place:
-            clear_band(out, corner, width, planes, rows, columns)
-        for a in range(leading - 1, -1, -1):
-            p[a], k[a] = plane % g.image[a], 0
-            plane //= g.image[a]
-        for lead in range(k_leading):
-            block = block_at(g, p, k)
-            first = (plane * k_leading + lead) * positions * blocks + block * counts
-            if block >= 0:
-                for j in range(0, g.block[last], RUNS):
-                    if x_begin != runs_x or j != runs_j:
-                        find_runs(g, x_begin, x_end, j, lane, runs)
-                        runs_x, runs_j = x_begin, j
-                    at = corner if in_place else 0
-                    add_blocks(x, first, blocks, g, y_begin, y_end, j, runs, step, planes, target, at, pitch)
-            advance(k, leading, g)
-        # The rows of whole planes follow each other, in the output and in the scratch.
-        rows *= planes
+        band = band_at(g, unit)
+        if aside:
+            scratch[:] = 0
+        else:
+            clear_band(out, band, width)
+        add_band(x, g, band, Sums(target, 0 if aside else band.corner, pitch, lane), runs)
         if lane > 0:
-            interleave(scratch, 0, lane, pitch, stride, whole, rows, out, corner, width)
-        for y in range(0 if in_place else rows):
-            row, row_sums = out[corner + y * width :][:columns], scratch[y * pitch :]
-            if aside:
-                for b in range(row.size):
-                    store(row, b, row_sums[b])
-            else:
-                for r in range(row.size - whole * stride):
-                    store(row, whole * stride + r, row_sums[r * lane + whole])
+            write_lanes(g, band, scratch, lane, out)
+        elif aside:
+            write_rows(g, band, scratch, pitch, out)
 
 
 @jitable(**IN_PLACE)
-def clear_band(out, corner, width, planes, rows, columns):
-    """Clear a band's pixels, from `corner` on: planes that follow each other, or a part of one."""
-    if columns == width:
-        clear_box(out, corner, (0, 0, 0), (1, 1, 1), planes * rows * width)
+def band_at(g, unit):
+    """Return the Band of a unit of work."""
+    height, width = g.image[g.axes - 2], g.image[g.axes - 1]
+    x, y = unit % g.bands_x * g.band_x, unit // g.bands_x % g.bands_y * g.band_y
+    plane = unit // (g.bands_x * g.bands_y) * g.group
+    planes, rows, columns = min(g.group, g.planes - plane), min(g.band_y, height - y), min(g.band_x, width - x)
+    return Band(plane, planes, y, rows, x, columns, (plane * height + y) * width + x)
+
+
+@jitable(**IN_PLACE)
+def clear_band(out, band, width):
+    """Clear a band's pixels: of planes that follow each other, or of a part of one."""
+    if band.columns == width:
+        clear_box(out, band.corner, (0, 0, 0), (1, 1, 1), band.planes * band.rows * width)
     else:
-        clear_box(out, corner, (0, 0, width), (1, 1, rows), columns)
-
-
-@jitable(**IN_PLACE)
-def advance(k, leading, g):
-    """Go to the next position k of the leading axes."""
-    for a in range(leading - 1, -1, -1):
-        k[a] += 1
-        if k[a] < g.block[a]:
-            break
-        k[a] = 0
+        clear_box(out, band.corner, (0, 0, width), (1, 1, band.rows), band.columns)
 
 
 @jitable
-def add_blocks(x, first, blocks, g, y_begin, y_end, j_begin, runs, step, planes, target, at, pitch):
+def add_band(x, g, band, sums, runs):
+    """Add all blocks to a band, for one position of the leading axes after the other. runs: room for `find_runs`."""
+    last, leading = g.axes - 1, g.axes - 2
+    pixels, positions = g.image[leading] * g.image[last], g.block[leading] * g.block[last]  # of a plane, and in it
+    channel = band.plane // (g.pixels // pixels)
+    first, found = channel * g.positions * g.blocks, -1  # in the input; the position along x from which `runs` holds
+    for lead in range(g.positions // positions):
+        block = block_at(g, band.plane, lead)
+        if block >= 0:
+            for j in range(0, g.block[last], RUNS):
+                if j != found:
+                    find_runs(g, band, j, sums.lane, runs)
+                    found = j
+                add_rows(x, first + block, g, band, j, runs, sums)
+        first += positions * g.blocks
+
+
+@jitable
+def add_rows(x, first, g, band, j_begin, runs, sums):
     """Add the blocks for one position of the leading axes: for every (i, j) and plane, one run along x for each row.
 
-    `runs` has the runs of the positions j from `j_begin` on.
+    `first` is the first of these blocks in the input. `runs` has the runs of the positions j from `j_begin` on.
     """
     last, leading = g.axes - 1, g.axes - 2
-    k_x, counts_x, y_pitch = g.block[last], g.counts[last], g.strides[leading] * pitch
-    # From plane to plane; if there are several, a band is a whole plane.
-    x_step, plane_pitch = g.positions * g.blocks, g.band_y * pitch
+    k_x, counts_x, y_pitch = g.block[last], g.counts[last], g.strides[leading] * sums.pitch
+    step = 1 if sums.lane > 0 else g.strides[last]  # from one block's pixel to the next block's
     j_count = min(RUNS, k_x - j_begin)
     low, high, start = runs[0], runs[1], runs[2]
     for i in range(g.block[leading]):
-        y_low, y_high, y_start = find_blocks(g, leading, i, y_begin, y_end)
+        y_low, y_high, y_start = find_blocks(g, leading, i, band.y, band.y + band.rows)
         j = 0
         while j < j_count and y_low < y_high:
-            row, count, places = first + (i * k_x + j_begin + j) * blocks, high[j] - low[j], 1
-            source, pixel = row + y_low * counts_x + low[j], at + y_start * pitch + start[j]
+            row, count, places = first + (i * k_x + j_begin + j) * g.blocks, high[j] - low[j], 1
+            source, pixel = row + y_low * counts_x + low[j], sums.first + y_start * sums.pitch + start[j]
             while step > 1 and j + places < j_count and adjoins(runs, j, places):
                 places += 1
-            for _ in range(planes):
+            for _ in range(band.planes):
                 if step == 1:
-                    add_runs(x, source, counts_x, y_high - y_low, count, target, pixel, y_pitch)
+                    add_runs(x, source, counts_x, y_high - y_low, count, sums.array, pixel, y_pitch)
                 for l in range(0 if step == 1 else y_high - y_low):
-                    add_transposed(x, source + l * counts_x, blocks, places, count, target, pixel + l * y_pitch, step)
-                source += x_step
-                pixel += plane_pitch
+                    to = pixel + l * y_pitch
+                    add_transposed(x, source + l * counts_x, g.blocks, places, count, sums.array, to, step)
+                source += g.positions * g.blocks
+                pixel += band.rows * sums.pitch  # if there are several planes, a band is whole planes
             j += places
+
+
+@jitable
+def write_lanes(g, band, lanes, lane, out):
+    """Write a complete band whose sums are in lanes. The rows of several planes follow each other, here and there."""
+    width, stride = g.image[g.axes - 1], g.strides[g.axes - 1]
+    pitch, rows, whole = stride * lane, band.planes * band.rows, band.columns // stride
+    interleave(lanes, 0, lane, pitch, stride, whole, rows, out, band.corner, width)
+    for y in range(rows):
+        row, row_lanes = out[band.corner + y * width :], lanes[y * pitch :]
+        for r in range(band.columns - whole * stride):
+            store(row, whole * stride + r, row_lanes[r * lane + whole])
+
+
+@jitable
+def write_rows(g, band, row_sums, pitch, out):
+    """Write a complete band whose sums are in rows."""
+    width = g.image[g.axes - 1]
+    for y in range(band.planes * band.rows):
+        row, sums_of_row = out[band.corner + y * width :][: band.columns], row_sums[y * pitch :]
+        for b in range(row.size):
+            store(row, b, sums_of_row[b])
 
 
 @jitable
@@ -204,7 +205,7 @@ def copy_tiles(x, g, tile, out):
         y_end, planes = min(y_begin + g.band_y, height), min(g.group, g.planes - plane)
         pixel = (plane * height + y_begin) * width
         if clear:
-            clear_band(out, pixel, width, planes, y_end - y_begin, width)
+            clear_box(out, pixel, (0, 0, 0), (1, 1, 1), planes * (y_end - y_begin) * width)
         # Of the leading axes: the block, and the position within it.
         block, lead, exists, k_leading, blocks = 0, 0, True, 1, g.counts[leading] * counts
         for a in range(leading - 1, -1, -1):
@@ -226,24 +227,25 @@ def copy_tiles(x, g, tile, out):
 
 
 @jitable
-def find_runs(g, x_begin, x_end, j_begin, lane, runs):
+def find_runs(g, band, j_begin, lane, runs):
     """Fill the rows of `runs`: for each j, the range of its blocks along x, and where the first block is added."""
     last = g.axes - 1
     stride = g.strides[last]
     for j in range(min(RUNS, g.block[last] - j_begin)):
-        low, high, start = find_blocks(g, last, j_begin + j, x_begin, x_end)
+        low, high, start = find_blocks(g, last, j_begin + j, band.x, band.x + band.columns)
         runs[0, j], runs[1, j] = low, high
         runs[2, j] = start % stride * lane + start // stride if lane > 0 else start
 
 
 @jitable
-def block_at(g, p, k):
-    """The block, over the leading axes, whose position k lies on the pixel p; -1 if there is none."""
-    block = 0
-    for a in range(p.size):
-        t = p[a] + g.pads[a] - k[a] * g.dilations[a]
-        l = t // g.strides[a]
+def block_at(g, plane, lead):
+    """The first block of those that lie on a plane with a position of the leading axes; -1 if there are none."""
+    block, blocks = 0, g.counts[g.axes - 2] * g.counts[g.axes - 1]
+    for a in range(g.axes - 3, -1, -1):
+        t = plane % g.image[a] + g.pads[a] - lead % g.block[a] * g.dilations[a]
+        l = quotient(t, g.strides[a])
         if t < 0 or l >= g.counts[a] or l * g.strides[a] != t:
             return -1
-        block = block * g.counts[a] + l
+        block, blocks = block + l * blocks, blocks * g.counts[a]
+        plane, lead = plane // g.image[a], lead // g.block[a]
     return block

@@ -20,7 +20,8 @@ from ..declaration.errors import require
 from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
-from .blocks import (
+from .im2col_kernels import im2col, share_out
+from .sliding_blocks import (
     ATTRIBUTES,
     AXES,
     GEOMETRY,
@@ -37,7 +38,6 @@ from .blocks import (
     spacing_of,
     spacing_of_lists,
 )
-from .im2col_kernels import im2col, share_out
 
 
 @jitable

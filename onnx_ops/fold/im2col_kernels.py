@@ -7,8 +7,9 @@ of the same planes, which stays in the cache.
 """
 
 from ..declaration.jit import jitable
-from ..kernels.blocks import find_blocks, pieces, share
+from ..kernels.shares import pieces, share
 from ..kernels.vectors import clear_box, copy_box
+from .sliding_blocks import find_blocks
 
 PART = 64  # positions along x in a unit, at most
 AREA = 2**14  # elements that a unit writes, about

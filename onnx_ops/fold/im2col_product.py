@@ -25,7 +25,7 @@ from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
 from . import im2col
 from . import im2col_product_kernels as kernels
-from .blocks import ATTRIBUTES, AXES, GEOMETRY, LIMIT, known_product, lay_out, sizes, spacing_of
+from .sliding_blocks import ATTRIBUTES, AXES, GEOMETRY, LIMIT, known_product, lay_out, sizes, spacing_of
 
 WORK = 2**15  # products of a tile, about: 10 us
 SUMS = ("channels", "kernel")

@@ -9,9 +9,10 @@ of channels or positions.
 """
 
 from ..declaration.jit import APART, FUSE, jitable
-from ..kernels.blocks import find_blocks, pieces, share
 from ..kernels.elements import load, store, sums_in
+from ..kernels.shares import pieces, share
 from .im2col_kernels import pixel_at
+from .sliding_blocks import find_blocks
 
 LENGTH = 192  # elements of a row in the workspace, about: those of a band's blocks
 SPAN = 32  # elements that positions add to a row, at most

@@ -1,13 +1,12 @@
 """The shapes that a user's rule returns, for the generated functions of custom/plans.py."""
 
 from ..declaration.errors import require
-from ..declaration.jit import jitable
 
 
 def shapes_of(outputs, returned):
     """Return a shape for each of the outputs, as a rule has returned them. Sizes may be PyTorch's symbols.
 
-    In compiled code, this is in compiler/arrays.py.
+    In compiled code, this and `write_shapes` are in compiler/arrays.py.
     """
     shapes = (returned,) if is_shape(returned) else returned
     fits = isinstance(shapes, tuple | list) and len(shapes) == len(outputs) and all(map(is_shape, shapes))
@@ -20,10 +19,9 @@ def is_shape(value):
     return isinstance(value, tuple | list) and all(hasattr(size, "__index__") for size in value)
 
 
-@jitable
-def write_shape(sizes, shape):
-    """Write a shape into a plan's vector, as far as there is room; return the rank."""
-    for axis, size in enumerate(shape + (0,)):  # noqa: RUF005  Numba has no loops over empty tuples
-        if axis < len(sizes):
-            sizes[axis] = size
-    return len(shape)
+def write_shapes(outputs, shapes):
+    """Write shapes into a plan's vectors, as far as there is room; return the ranks."""
+    for sizes, shape in zip(outputs, shapes, strict=True):
+        for axis in range(min(len(sizes), len(shape))):
+            sizes[axis] = shape[axis]
+    return tuple(map(len, shapes))

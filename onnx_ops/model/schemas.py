@@ -138,18 +138,10 @@ def set_output_types(operator, context):
     with suppress(OpError):
         shapes = plain.infer(operator, attribute_values(operator, context), [dimensions(t) for t in types], values)
     for k, like in enumerate(operator.likeness()[: context.get_num_outputs()]):
-        output, constant_type = TypeProto(), operator.types[operator.outputs[k].type][0]
+        constant_type = operator.types[operator.outputs[k].type][0]
         element = dtypes.TABLE[constant_type].onnx if like is None else types[like].tensor_type.elem_type
-        if element == TensorProto.UNDEFINED:
-            continue
-        output.tensor_type.elem_type = element
-        for dimension in (shapes[k] if shapes else None) or ():
-            dim = output.tensor_type.shape.dim.add()
-            if isinstance(dimension, str):
-                dim.dim_param = dimension
-            elif dimension is not None:
-                dim.dim_value = dimension
-        context.set_output_type(k, output)
+        if element != TensorProto.UNDEFINED:
+            context.set_output_type(k, helper.make_tensor_type_proto(element, shapes and shapes[k]))
 
 
 def attribute_values(operator, context):

@@ -72,7 +72,7 @@ def reference(features, boxes, *, spatial_scale, points):
             along = across = np.zeros_like(width)
         places = y + along * sine + across * cosine, x + along * cosine - across * sine
         for n in range(len(features)):
-            _, weighted, _ = read(features[n], [v[n] for v in places])
+            weighted, _ = read(features[n], [v[n] for v in places])
             total[n] += weighted.sum(axis=0)
     return total
 

@@ -4,8 +4,8 @@ import numpy as np
 
 from ..declaration.jit import FUSE, jitable
 from ..detection.roi_align_kernels import is_inside, scale_of, taps_of
-from ..kernels.blocks import share
 from ..kernels.elements import integers_in, load, store, sums_in, zero
+from ..kernels.shares import share
 
 PIXELS = 256  # of a unit
 TAPS = 4 * 5  # of a pixel's points, at most

@@ -7,8 +7,8 @@ one another.
 import numpy as np
 
 from ..declaration.jit import jitable, known
-from ..kernels.blocks import share
 from ..kernels.elements import load, store
+from ..kernels.shares import share
 
 MAXIMUM, MINIMUM = known(1), known(2)
 

@@ -66,10 +66,6 @@ class Model:
         inside = sum(external_data.size_of(tensor) for tensor in weights if not uses_external_data(tensor))
         return min(LARGEST, external_data.LARGEST - inside - LARGEST // 16)
 
-    def import_domain(self, domain, version):
-        if all(opset.domain != domain for opset in self.proto.opset_import):
-            self.proto.opset_import.append(helper.make_opsetid(domain, version))
-
 
 class Graph:
     """One graph.
@@ -148,15 +144,8 @@ class Graph:
             node.domain in AI_ONNX and node.op_type in self.model.custom
         ):
             return False
-        context = onnx.checker.C.CheckerContext()
-        context.ir_version = self.model.proto.ir_version
         imports = {as_text(i.domain): i.version for i in self.model.proto.opset_import}
-        context.opset_imports = {**imports, **dict.fromkeys(AI_ONNX, self.opset)}
-        try:
-            onnx.checker.check_node(node, context)
-        except onnx.checker.ValidationError:
-            return False
-        return True
+        return _is_valid(node, self.model.proto.ir_version, imports | dict.fromkeys(AI_ONNX, self.opset))
 
     def can_import(self, version):
         """Return whether the model imports this version of ai.onnx, or can, since its nodes mean the same in it."""
@@ -281,9 +270,7 @@ class Graph:
         self.owner.node.insert(at, node)
         self.producers[output] = self.owner.node[at]
         self.added.append(output)
-        self._import(domain, version)
-        for name in inputs:
-            self._count(name, 1)
+        self._connect(inputs, domain, version)
         return output
 
     def add_axis(self, before, name):
@@ -311,9 +298,7 @@ class Graph:
             new.metadata_props.extend(node.metadata_props)
             node.CopyFrom(new)
             self.sound.pop(node.output[0], None)
-            self._import(domain, version)
-            for name in inputs:
-                self._count(name, 1)
+            self._connect(inputs, domain, version)
         for name in obsolete:
             self._count(name, -1)
         self._sweep(obsolete)
@@ -323,12 +308,16 @@ class Graph:
         self._sweep(self.added)
         self.added = []
 
-    def _import(self, domain, version):
-        graph = self
+    def _connect(self, inputs, domain, version):
+        """Count the inputs of a new node, and import the version of its domain."""
+        for name in inputs:
+            self._count(name, 1)
+        graph, imports = self, self.model.proto.opset_import
         if domain not in AI_ONNX:
-            self.model.import_domain(domain, version)
+            if all(i.domain != domain for i in imports):
+                imports.append(helper.make_opsetid(domain, version))
         elif version > self.opset:  # which `can_import` allows
-            next(i for i in self.model.proto.opset_import if i.domain in AI_ONNX).version = version
+            next(i for i in imports if i.domain in AI_ONNX).version = version
             while graph:
                 graph.sound, graph = {}, graph.outer
 
@@ -371,15 +360,22 @@ def _is_same(node, old, new):
     if not onnx.defs.has(node.op_type, new, ""):
         return False
     before, after = (onnx.defs.get_schema(node.op_type, version, "").since_version for version in (old, new))
-    context, names = onnx.checker.C.CheckerContext(), {a.name for a in node.attribute}
-    context.ir_version, context.opset_imports = onnx.IR_VERSION, dict.fromkeys(AI_ONNX, new)
+    if before == after:
+        return True
     is_other = before < CHANGED.get(node.op_type, before) or (node.op_type == "Split" and len(node.input) < 2)
-    if before != after and (is_other or "ceil_mode" in names):
+    if is_other or any(a.name == "ceil_mode" for a in node.attribute):
         return False
+    return _is_valid(node, onnx.IR_VERSION, dict.fromkeys(AI_ONNX, new))
+
+
+def _is_valid(node, ir_version, imports):
+    """Return whether onnx's checker accepts a node in a model with these versions, {domain: version}."""
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version, context.opset_imports = ir_version, imports
     try:
         onnx.checker.check_node(node, context)
     except onnx.checker.ValidationError:
-        return before == after
+        return False
     return True
 
 

@@ -11,6 +11,8 @@ only one of them can hold are left to `Graph.folded`, and so is arithmetic in ot
 
 import math
 from dataclasses import replace
+from functools import partial
+from operator import add, sub
 from typing import NamedTuple
 
 import numpy as np
@@ -530,11 +532,12 @@ def _computed(graph, node, name, index, depth):
         product = math.prod(integers(graph, node.input[0])) if math.prod(shape(graph, name)) == 1 else None
         return Position(product) if _fits(Position(product), kind) else None
     if node.op_type == "Range":
-        indices = [()] * 3
+        start, _, step = (integer_at(graph, each, (), depth - 1) for each in node.input)
+        value = start + index[0].times(step.start)
     else:
         indices = [broadcast_index(shape(graph, each), shape(graph, name), index) for each in node.input]
-    operands = [integer_at(graph, *pair, depth - 1) for pair in zip(node.input, indices, strict=True)]
-    value = RULES[node.op_type](index, *operands)
+        operands = [integer_at(graph, *pair, depth - 1) for pair in zip(node.input, indices, strict=True)]
+        value = RULES[node.op_type](*operands)
     return value if _fits(value, kind) else None
 
 
@@ -548,22 +551,14 @@ def _fits(value, kind):
     return all(end in (range(2) if kind == TensorProto.BOOL else INT32) for end in ends)
 
 
-# Rules for integers: each returns a Position for an index of the output, and what the operands hold at that index.
+# Rules for integers: each returns a Position for those that the operands are.
 
 
-def _add(index, a, b):
-    return a + b
-
-
-def _subtract(index, a, b):
-    return a + b.times(-1)
-
-
-def _multiply(index, a, b):
+def _multiply(a, b):
     return a.times(b.start) if b.is_number() else b.times(a.start) if a.is_number() else None
 
 
-def _divide(index, a, b):
+def _divide(a, b):
     """Divide integers, rounding to zero. What varies must be certain not to be negative, and is rounded down."""
     if not b.is_number():
         return None
@@ -571,13 +566,13 @@ def _divide(index, a, b):
     return Position(truncated(a.start, b.start)) if is_whole else divided(a, b.start)[0]
 
 
-def _modulo(index, a, b):
+def _modulo(a, b):
     return divided(a, b.start)[1] if b.is_number() else None
 
 
-def _equal(index, a, b):
+def _equal(a, b):
     """Compare integers, of which one may be open, if it is certain to be another one."""
-    difference = a + b.times(-1)
+    difference = a - b
     if not difference.is_number():
         return None
     size = difference.start
@@ -586,48 +581,32 @@ def _equal(index, a, b):
     return Position(int(size == 0))
 
 
-def _maximum(index, *operands):
-    return _extreme(operands, 1)
-
-
-def _minimum(index, *operands):
-    return _extreme(operands, -1)
-
-
-def _extreme(operands, sign):
+def _extreme(sign, *operands):
     """Return the operand that is certain to be the largest one (sign 1), or the smallest one (-1)."""
     for at in operands:
-        differences = [at + other.times(-1) for other in operands]
+        differences = [at - other for other in operands]
         if all(each.is_number() and never_negative(each.start * sign) for each in differences):
             return at
     return None
 
 
-def _where(index, condition, a, b):
+def _where(condition, a, b):
     return (a if condition.start else b) if condition.is_number() else None
 
 
-def _range(index, start, limit, step):
-    return start + index[0].times(step.start)
-
-
-def _cast_integer(index, value):
-    return value
-
-
-RULES = {
-    "Add": _add,
-    "Cast": _cast_integer,
+RULES = {  # {type of node: its rule, or None where `_computed` does it}
+    "Add": add,
+    "Cast": lambda value: value,
     "ConstantOfShape": None,
     "Div": _divide,
     "Equal": _equal,
-    "Max": _maximum,
-    "Min": _minimum,
+    "Max": partial(_extreme, 1),
+    "Min": partial(_extreme, -1),
     "Mod": _modulo,
     "Mul": _multiply,
-    "Range": _range,
+    "Range": None,
     "ReduceProd": None,
     "Shape": None,
-    "Sub": _subtract,
+    "Sub": sub,
     "Where": _where,
 }

@@ -39,6 +39,9 @@ class Position:
     def __add__(self, other):
         return position(self.start + other.start, (*self.terms, *other.terms))
 
+    def __sub__(self, other):
+        return self + other.times(-1)
+
     def times(self, factor):
         return position(self.start * factor, [replace(term, step=term.step * factor) for term in self.terms])
 
@@ -126,7 +129,7 @@ def solved(at, wanted):
     Raises ValueError if it isn't known, or not known to be one for all of the wanted position's variables.
     """
     (term,) = at.terms or [Term(None, 1, 1, 1)]
-    found, step = wanted + Position(at.start).times(-1), term.step
+    found, step = wanted - Position(at.start), term.step
     if at.terms and (term.inner, term.size) != (1, term.variable.size):
         raise ValueError("a part of a variable")
     if step != 1:

@@ -84,8 +84,8 @@ def _outputs(graph, node, name):
         made = _by_subgraphs(graph, node)
     elif any(a.ref_attr_name for a in node.attribute):
         made = {}
-    elif (node.domain or "ai.onnx", node.op_type) in RULES:
-        made = {node.output[0]: tried(_by_rule, graph, node, *inputs)}
+    elif rule := RULES.get(node.domain or "ai.onnx", {}).get(node.op_type):
+        made = {node.output[0]: tried(lambda: rule(graph, node, attributes_of(node), *inputs))}
         if None in made.values():
             made = _by_onnx_runtime(node, inputs, MISREAD)
     elif (domain_of(node), node.op_type) in available():
@@ -163,26 +163,17 @@ def _by_subgraphs(graph, node):
     return {name: Type(each[0]) for name, each in zip(node.output, kinds, strict=False) if len({*each}) == 1}
 
 
-def _by_rule(graph, node, *inputs):
-    return RULES[node.domain or "ai.onnx", node.op_type](graph, node, attributes_of(node), *inputs)
-
-
 def _by_declaration(graph, node, inputs):
     """Return {output: Type} of an operator of this package. Its plan may copy open sizes, and computes with others."""
     operator, letters = available()[domain_of(node), node.op_type], {}
     given = attributes_of(node)
-
-    def texts(dimensions):
-        letters.update((repr(d), d) for d in dimensions or ())
-        return None if dimensions is None else [d if isinstance(d, int | None) else repr(d) for d in dimensions]
-
-    values = [texts(integers(graph, each)) if i.values and each else None
+    values = [_texts(integers(graph, each), letters) if i.values and each else None
               for i, each in zip(operator.each_input(len(inputs)), node.input, strict=True)]  # fmt: skip
     shapes = tried(
         lambda: plain.infer(
             operator,
             operator.values({name: given[name] for a in operator.attributes for name in a.names if name in given}),
-            [None if i is None else texts(i.shape) for i in inputs],
+            [None if i is None else _texts(i.shape, letters) for i in inputs],
             values,
         )
     ) or [None] * len(operator.outputs)
@@ -191,6 +182,12 @@ def _by_declaration(graph, node, inputs):
         elements = TABLE[operator.types[output.type][0]].onnx if like is None else inputs[like].elements
         made[name] = Type(elements, its_shape and tuple(letters.get(d, d) for d in its_shape))
     return made
+
+
+def _texts(dimensions, letters):
+    """Return a shape with texts for open sizes, which are added to `letters`, {text: Size}; None if it is unknown."""
+    letters.update((repr(d), d) for d in dimensions or ())
+    return None if dimensions is None else [d if isinstance(d, int | None) else repr(d) for d in dimensions]
 
 
 def _by_onnx(graph, node, inputs):
@@ -203,11 +200,7 @@ def _by_onnx(graph, node, inputs):
             continue
         if not its_type.elements:
             return {}
-        dimensions = its_type.shape
-        for d in dimensions or ():
-            letters[repr(d)] = d
-        texts = None if dimensions is None else [d if isinstance(d, int) else repr(d) for d in dimensions]
-        types[name] = helper.make_tensor_type_proto(its_type.elements, texts)
+        types[name] = helper.make_tensor_type_proto(its_type.elements, _texts(its_type.shape, letters))
         constant = _constant(graph, name, its_type)
         if constant is not None:
             data[name] = constant
@@ -646,40 +639,45 @@ FUSED = {
     "FusedMatMul": _fused_matmul,
     "QLinearGlobalAveragePool": _channels_second(_global_pool),
 }  # fmt: skip
+# {domain: {type of node: rule}}
 RULES = {
-    **dict.fromkeys((("ai.onnx", op_type) for op_type in (*ELEMENTWISE, *PREDICATES)), _elementwise),
-    **dict.fromkeys((("ai.onnx", op_type) for op_type in OF_SEQUENCES), _in_a_sequence),
-    **{("ai.onnx", op_type): rule for op_type, rule in ON_IMAGES.items()},
-    **{("com.microsoft", op_type): rule for op_type, rule in FUSED.items()},
-    **{(BLOCKS, op_type): rule for op_type, rule in ON_IMAGES.items()},
-    ("ai.onnx", "AffineGrid"): _affine_grid,
-    ("ai.onnx", "Attention"): _attention,
-    ("ai.onnx", "Col2Im"): _col2im,
-    ("ai.onnx", "Concat"): _concat,
-    ("ai.onnx", "ConstantOfShape"): _constant_of_shape,
-    ("ai.onnx", "ConvTranspose"): _conv_transpose,
-    ("ai.onnx", "DepthToSpace"): _depth_to_space,
-    ("ai.onnx", "Einsum"): _einsum,
-    ("ai.onnx", "Expand"): _expand,
-    ("ai.onnx", "Flatten"): _flatten,
-    ("ai.onnx", "Gather"): _gather,
-    ("ai.onnx", "NonZero"): _non_zero,
-    ("ai.onnx", "Pad"): _pad,
-    ("ai.onnx", "Range"): _range,
-    ("ai.onnx", "Reshape"): _reshape,
-    ("ai.onnx", "Resize"): _resize,
-    ("ai.onnx", "SequenceAt"): _sequence_at,
-    ("ai.onnx", "SequenceEmpty"): _sequence_empty,
-    ("ai.onnx", "Shape"): _shape,
-    ("ai.onnx", "Slice"): _slice,
-    ("ai.onnx", "SpaceToDepth"): _space_to_depth,
-    ("ai.onnx", "Squeeze"): _squeeze,
-    ("ai.onnx", "STFT"): _stft,
-    ("ai.onnx", "Tile"): _tile,
-    ("ai.onnx", "Unsqueeze"): _unsqueeze,
-    ("ai.onnx", "Upsample"): _resize,
-    (BLOCKS, "ReorderInput"): _into_blocks,
-    (BLOCKS, "ReorderOutput"): _out_of_blocks,
-    (BLOCKS, "Upsample"): _upsample_blocks,
-    ("onnx_ops", "Im2Col"): _im2col,
+    "ai.onnx": {
+        **dict.fromkeys((*ELEMENTWISE, *PREDICATES), _elementwise),
+        **dict.fromkeys(OF_SEQUENCES, _in_a_sequence),
+        **ON_IMAGES,
+        "AffineGrid": _affine_grid,
+        "Attention": _attention,
+        "Col2Im": _col2im,
+        "Concat": _concat,
+        "ConstantOfShape": _constant_of_shape,
+        "ConvTranspose": _conv_transpose,
+        "DepthToSpace": _depth_to_space,
+        "Einsum": _einsum,
+        "Expand": _expand,
+        "Flatten": _flatten,
+        "Gather": _gather,
+        "NonZero": _non_zero,
+        "Pad": _pad,
+        "Range": _range,
+        "Reshape": _reshape,
+        "Resize": _resize,
+        "SequenceAt": _sequence_at,
+        "SequenceEmpty": _sequence_empty,
+        "Shape": _shape,
+        "Slice": _slice,
+        "SpaceToDepth": _space_to_depth,
+        "Squeeze": _squeeze,
+        "STFT": _stft,
+        "Tile": _tile,
+        "Unsqueeze": _unsqueeze,
+        "Upsample": _resize,
+    },
+    "com.microsoft": FUSED,
+    BLOCKS: {
+        **ON_IMAGES,
+        "ReorderInput": _into_blocks,
+        "ReorderOutput": _out_of_blocks,
+        "Upsample": _upsample_blocks,
+    },
+    "onnx_ops": {"Im2Col": _im2col},
 }

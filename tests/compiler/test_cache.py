@@ -25,7 +25,7 @@ from onnx_ops.compiler import code, compilation, key, numba_internals
 from onnx_ops.compiler.records import Entry, Step
 from onnx_ops.declaration import dtypes, jit
 from onnx_ops.fold.col2im import plan as plan_of_col2im
-from onnx_ops.kernels.blocks import pieces
+from onnx_ops.kernels.shares import pieces
 from onnx_ops.operators import OPERATORS
 from onnx_ops.sampling.grid_sample import plan as plan_of_grid_sample
 from onnx_ops.session import variants

@@ -52,7 +52,7 @@ def one_kernel():
     # The smallest possible kernel, which compiles in a tenth of the time of others.
     from onnx_ops.compiler.code import code
     from onnx_ops.compiler.records import Entry, Number, Step
-    from onnx_ops.kernels.blocks import pieces
+    from onnx_ops.kernels.shares import pieces
     call = np.array([5, 6])
     assert code(Entry((Step(pieces, (Number(0), Number(8))),))).call(call.ctypes.data) == 0
 

@@ -73,6 +73,24 @@ def block_count(spacing, i, pixels, positions):
 
 
 @jitable
+def find_blocks(g, a, k, begin, end):
+    """Find the blocks of axis a whose position k lies on the pixels [begin, end).
+
+    Returns their range low, high (exclusive), and the pixel of block `low`, counted from `begin`.
+    """
+    stride = g.strides[a]
+    shift = k * g.dilations[a] - g.pads[a] - begin
+    low = max(0, -quotient(shift, stride))
+    return low, min(g.counts[a], quotient(end - begin - 1 - shift, stride) + 1), low * stride + shift
+
+
+@jitable
+def quotient(a, b):
+    """a // b, without a division for b = 1: on some CPUs a division takes as long as adding up a row."""
+    return a if b == 1 else a // b
+
+
+@jitable
 def lay_out(spacing, image, block, g):
     """Check the sizes of image and block, which have the same axes, and fill the fields of GEOMETRY.
 
