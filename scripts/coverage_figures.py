@@ -20,8 +20,10 @@ import shlex
 import subprocess
 import sys
 from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import clones
 import coverage
 import pages
 
@@ -76,16 +78,17 @@ class Room:
 def prepare(folder):
     """Clone what is committed, and build the library there by the gcc that counts; returns the clone's environment."""
     clone, settings = folder / "clone", folder / "coverage.ini"
-    environment = {
-        **os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(clone),
-        "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", str(folder / "kernels")),
-        "COVERAGE_PROCESS_START": str(settings), "COVERAGE_CORE": "ctrace",
+    variables = {
+        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+        "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", folder / "kernels"),
+        "COVERAGE_PROCESS_START": settings, "COVERAGE_CORE": "ctrace",
     }  # fmt: skip
+    environment = clones.environment(clone, **variables)
     if clone.exists():
         return environment
     for each in ("bin", "data", "temporary"):
         (folder / each).mkdir(parents=True, exist_ok=True)
-    subprocess.run(["git", "clone", "--quiet", pages.ROOT, clone], check=True)
+    clones.clone(clone)
     gcc = folder / "bin" / "gcc"
     gcc.write_text(GCC.format(subprocess.check_output(["which", "gcc"], text=True).strip()))
     gcc.chmod(0o755)
@@ -122,13 +125,19 @@ def of_python(folder, rooms):
         )
 
 
+def gcov(path):
+    """Return what gcov prints about the counters of a program's part."""
+    command = ["gcov", "--json-format", "--stdout", "--branch-probabilities", str(path)]
+    return subprocess.run(command, cwd=path.parent, capture_output=True, text=True).stdout
+
+
 def of_c(folder, rooms):
     """Add what gcov has counted, over all programs that were built of the sources, to {folder: Room}."""
     lines, branches = defaultdict(Counter), defaultdict(dict)
-    for path in folder.rglob("*.gcda"):
-        command = ["gcov", "--json-format", "--stdout", "--branch-probabilities", str(path)]
-        done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True)
-        for each in (each for text in done.stdout.splitlines() for each in json.loads(text)["files"]):
+    with ThreadPoolExecutor() as threads:
+        printed = list(threads.map(gcov, folder.rglob("*.gcda")))
+    for text in printed:
+        for each in (each for line in text.splitlines() for each in json.loads(line)["files"]):
             file = re.search(r"onnx_ops/native/\w+\.[ch]$", each["file"])
             for line in each["lines"] if file else ():
                 number, jumps = line["line_number"], line["branches"]
