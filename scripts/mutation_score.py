@@ -40,6 +40,7 @@ PAGE = "docs/robustness.md"
 LONGEST = 120  # seconds of processor time for a process with tests of a mutant
 WAITING = 10  # times as long it may wait
 SURVIVES, UNDECIDED = "SURVIVES", "not decided in the time"
+LONG = "not huge and not ray and not soak and not wine"
 MOST = 12  # tests that have run a mutant's line, and are tried first
 # {room: tests that run what it has}. `uncompiled` runs kernels without Numba.
 ROOMS = {
@@ -251,7 +252,9 @@ class Trials:
                 raise OutOfTimeError from None
         if process.returncode in (-signal.SIGKILL, -signal.SIGXCPU):
             return "too long"
-        if process.returncode in (0, 5):  # 5: no tests
+        if process.returncode == 5 and "-m" not in arguments:  # no tests but those that the long run has
+            return self.failure([*arguments, "-m", LONG])
+        if process.returncode in (0, 5):
             return None
         found = re.search(r"^(?:FAILED|ERROR) (tests/\S+?(?:\[.*?\])?)(?: - .*)?$", output, re.MULTILINE)
         return found[1] if found else f"status {process.returncode}"
