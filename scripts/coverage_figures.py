@@ -6,7 +6,7 @@
     python scripts/coverage_figures.py FOLDER --report --write    # the table of docs/robustness.md
 
 FOLDER gets a clone of what is committed, and the figures of all runs add up there. This needs gcc and the package
-coverage. A gcc of its own, first on the PATH, compiles the library and the harness with counters and without
+coverage. A gcc and cc of its own, first on the PATH, compile the library and the harness with counters and without
 optimization. Processes that tests start are measured; those that a signal ends are not. Kernels count as run where a
 test runs them uncompiled (test_uncompiled.py), and what compiles them where it does: unless NUMBA_CACHE_DIR names
 a cache of kernels, FOLDER gets one, which is empty at first.
@@ -17,6 +17,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -89,9 +90,10 @@ def prepare(folder):
     for each in ("bin", "data", "temporary"):
         (folder / each).mkdir(parents=True, exist_ok=True)
     clones.clone(clone)
-    gcc = folder / "bin" / "gcc"
-    gcc.write_text(GCC.format(subprocess.check_output(["which", "gcc"], text=True).strip()))
-    gcc.chmod(0o755)
+    for name in ("gcc", "cc"):
+        compiler = folder / "bin" / name
+        compiler.write_text(GCC.format(shutil.which("gcc")))
+        compiler.chmod(0o755)
     settings.write_text(SETTINGS.format(clone=clone, folder=folder))
     command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
     subprocess.run(command, cwd=clone, env={**environment, "COVERAGE_PROCESS_START": ""}, check=True)
