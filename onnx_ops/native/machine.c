@@ -60,7 +60,8 @@ int runs(const char *cpu) {
     if (!strcmp(cpu, "sapphirerapids")) return v4 && has(7, EDX, 1u << 23); /* AVX512-FP16 */
     if (!strcmp(cpu, "x86-64-v4")) return v4;
     if (!strcmp(cpu, "x86-64-v3")) return v3;
-    if (!strcmp(cpu, "x86-64-v2")) return v2;
-#endif
+    return v2 && !strcmp(cpu, "x86-64-v2");
+#else
     return !strcmp(cpu, "armv8-a");
+#endif
 }
