@@ -42,6 +42,7 @@ CUSTOM = {
     "blend_halves": (BLEND, [HALVES[0], HALVES[1]], {"weights": [0.5, 2.0], "shifts": [3], "factor": -1.0}),
     "blend_no_weights": (BLEND, [X[0]], {}),
     "blend_many_weights": (BLEND, [X[0]], {"weights": [0.5] * 200, "shifts": [1] * 200}),
+    "blend_defaults_in_new_room": (BLEND, [X[0]], {"weights": [0.5] * 72}),  # those before fill the first room
     "blend_weights_of_integers": (BLEND, [X[0]], {"weights": [1, 2]}),
     "blend_refuses": (BLEND, [X[0, :1]], {"weights": [0.5]}),
     "join": (JOIN, [TEXTS, TEXTS[::-1]], {"between": "\u2013", "table": native.as_tensor(np.arange(3))}),
