@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 
 from onnx_ops.operators import OPERATORS, declaration_of
@@ -16,13 +17,14 @@ JOIN = declaration_of(custom_operators.join)
 BLEND = declaration_of(custom_functions.blend)
 IN_PYTHON = [JOIN, *(replace(o, name=f"Plain{o.name}") for o in (TOPK, ABOVE, WINDOW))]
 WITH_KERNELS = [TOPK, ABOVE, COMBINE, WINDOW, BLEND]
-TYPES = {o: ["float32"] for o in OPERATORS} | {o: ["float16", "float32", "int16"] for o in WITH_KERNELS}
+TYPES = {o: ["float32"] for o in OPERATORS} | {o: ["float16", "bfloat16", "float32", "int16"] for o in WITH_KERNELS}
 SAFE = [ABOVE, COMBINE]  # the kernels of the others trust their inputs' sizes
 MOST_BYTES = 2**16  # of a description, unless an operator has no smaller one
 MOST_STRINGS = 64  # in a tensor: a life takes a call for each, and there is a life with a fault for each call
 
 X = np.random.default_rng(0).standard_normal((2, 5)).astype(np.float32)
 HALVES = X.astype(np.float16)
+EXTREMES = np.array([[np.nan, np.inf, 2.0**-14, 6e4, -0.5], [1, -1, 2.0**-8, 6e4, 2.0**-24]], np.float32)
 TEXTS = np.array(["", "a", "longer than fifteen bytes"], object)
 CUSTOM = {
     "topk": (TOPK, [X, np.array([2]), None], {}),
@@ -33,6 +35,8 @@ CUSTOM = {
     "above_nothing": (ABOVE, [X[0, :0]], {}),
     "combine": (COMBINE, [X[0], X[1]], {"mode": "quotient", "swap": 1, "flags": [2.0, 0.25]}),
     "combine_halves": (COMBINE, [HALVES[0], HALVES[1]], {"mode": "product"}),
+    "combine_extreme_halves": (COMBINE, list(EXTREMES.astype(np.float16)), {"mode": "product"}),
+    "combine_extreme_bfloat16": (COMBINE, list(EXTREMES.astype(ml_dtypes.bfloat16)), {"mode": "product"}),
     "combine_refuses": (COMBINE, [X[0], np.float32([1, 0, 2, 0, 3])], {"mode": "quotient"}),
     "window": (WINDOW, [X[0], np.array([2]), np.array(1)], {}),
     "window_whole": (WINDOW, [X[0], None, np.array([1])], {}),
