@@ -27,9 +27,9 @@ def im2col(change, case=cases.IM2COL[0]):
     return proto.SerializeToString()
 
 
-def dimension(proto, position=0):
-    """Return the first dimension of an input of a model."""
-    return proto.graph.input[position].type.tensor_type.shape.dim[0]
+def dimension(proto, position=0, axis=0):
+    """Return a dimension of an input of a model."""
+    return proto.graph.input[position].type.tensor_type.shape.dim[axis]
 
 
 def external(**entries):
@@ -66,6 +66,9 @@ FOUND = {
     ),
     "as many sizes as fill the memory": (
         "infer", im2col(lambda proto: setattr(dimension(proto, 1), "dim_value", 2**40), cases.OPENVINO[0]),
+    ),
+    "a size past all models": (
+        "lower", im2col(lambda proto: setattr(dimension(proto, axis=-1), "dim_value", 2**63 - 1)),
     ),
     "an offset that is no number": ("inspect", external(offset="y")),
     "a negative offset": ("inspect", external(offset="-5")),
