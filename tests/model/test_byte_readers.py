@@ -45,9 +45,15 @@ def external(**entries):
     return col2im(change)
 
 
-def with_bytes(text):
-    """Return the bytes of a model whose operator has a name that isn't UTF-8."""
-    return col2im(lambda proto: setattr(proto.graph.node[0], "op_type", text)).replace(text.encode(), b"Co\xffm")
+def with_bytes(text, others=()):
+    """Return the bytes of a model with an operator whose name isn't UTF-8, and others that nothing knows."""
+
+    def change(proto):
+        proto.graph.node[0].op_type = text
+        for name in others:
+            proto.graph.node.add(op_type=name, input=["x"], output=[name])
+
+    return col2im(change).replace(text.encode(), b"Co\xffm")
 
 
 def line(**record):
@@ -78,6 +84,7 @@ FOUND = {
     "a location that isn't UTF-8": ("inspect", external(location="datum").replace(b"datum", b"dat\xffm")),
     "a key that isn't UTF-8": ("inspect", external(a_key="1", another="2").replace(b"a_key", b"a_k\xffy")),
     "an operator's name that isn't UTF-8": ("inspect", with_bytes("Colm")),
+    "two operators' names, of which one isn't UTF-8": ("inspect", with_bytes("Colm", others=["Unknown"])),
     "a line of a manifest with no text for a file": ("manifest", line(item="a", input="1", file=5, output="2")),
     "a line of a manifest with a NUL in a file's name": ("manifest", line(item="a", input="1", file="\0", output="2")),
 }  # fmt: skip
