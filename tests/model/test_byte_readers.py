@@ -5,6 +5,7 @@ scripts/fuzz_bytes.py draws others, guided by coverage.
 
 import json
 
+import onnx
 import pytest
 from support import byte_readers, cases
 
@@ -32,12 +33,13 @@ def dimension(proto, position=0, axis=0):
     return proto.graph.input[position].type.tensor_type.shape.dim[axis]
 
 
-def external(**entries):
+def external(data_type=onnx.TensorProto.INT64, **entries):
     """Return the bytes of a model with a tensor whose external data are described by these entries."""
 
     def change(proto):
         tensor = proto.graph.initializer[0]
         tensor.ClearField("raw_data")
+        tensor.data_type = data_type
         tensor.data_location = tensor.EXTERNAL
         for key, value in {"location": "data", **entries}.items():
             tensor.external_data.add(key=key, value=value)
@@ -80,6 +82,8 @@ FOUND = {
     "a negative offset": ("inspect", external(offset="-5")),
     "a negative length": ("inspect", external(length="-1")),
     "a length past all memory": ("inspect", external(length=str(2**62))),
+    "external data of no type": ("inspect", external(data_type=0)),
+    "external data of a type that nobody knows": ("inspect", external(data_type=99)),
     "a location that is no path": ("inspect", external(location="a\0b")),
     "a location that isn't UTF-8": ("inspect", external(location="datum").replace(b"datum", b"dat\xffm")),
     "a key that isn't UTF-8": ("inspect", external(a_key="1", another="2").replace(b"a_key", b"a_k\xffy")),

@@ -45,7 +45,7 @@ static int __get_cpuid_count(unsigned leaf, unsigned sub, unsigned *a, unsigned 
     return has_leaves && !sub;
 }
 #define __asm__
-#define volatile(...) (low = xcr0, high = 0)
+#define volatile(...) (low = xcr0)
 #include "machine.c"
 int main(int count, char **words) {
     unsigned *to = words_of[0];
