@@ -96,7 +96,7 @@ def materials(wheel):
 
         parts.append(package("numba", "library"))
         of_llvm = ".".join(map(str, llvmlite.binding.llvm_version_info))
-        tools += [package("llvmlite"), component("application", "LLVM", of_llvm)]
+        tools += [package("llvmlite"), component("application", "LLVM", of_llvm), package("numpy")]
     whole = package("onnx-ops", "library", wheel.distribution.get_version())
     metadata = {"tools": {"components": tools}, "component": whole | {"licenses": [{"license": {"id": "MIT"}}]}}
     return {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": metadata, "components": parts}

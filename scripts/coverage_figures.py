@@ -6,7 +6,7 @@
     python scripts/coverage_figures.py FOLDER --report --write    # the table of docs/robustness.md
 
 FOLDER gets a clone of what is committed, and the figures of all runs add up there. This needs gcc and the package
-coverage. A gcc of its own, first on the PATH, compiles the library and the harness with counters and without
+coverage. A gcc and cc of its own, first on the PATH, compile the library and the harness with counters and without
 optimization. Processes that tests start are measured; those that a signal ends are not. Kernels count as run where a
 test runs them uncompiled (test_uncompiled.py), and what compiles them where it does: unless NUMBA_CACHE_DIR names
 a cache of kernels, FOLDER gets one, which is empty at first.
@@ -17,11 +17,14 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import clones
 import coverage
 import pages
 
@@ -76,19 +79,21 @@ class Room:
 def prepare(folder):
     """Clone what is committed, and build the library there by the gcc that counts; returns the clone's environment."""
     clone, settings = folder / "clone", folder / "coverage.ini"
-    environment = {
-        **os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(clone),
-        "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", str(folder / "kernels")),
-        "COVERAGE_PROCESS_START": str(settings), "COVERAGE_CORE": "ctrace",
+    variables = {
+        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+        "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", folder / "kernels"),
+        "COVERAGE_PROCESS_START": settings, "COVERAGE_CORE": "ctrace",
     }  # fmt: skip
+    environment = clones.environment(clone, **variables)
     if clone.exists():
         return environment
     for each in ("bin", "data", "temporary"):
         (folder / each).mkdir(parents=True, exist_ok=True)
-    subprocess.run(["git", "clone", "--quiet", pages.ROOT, clone], check=True)
-    gcc = folder / "bin" / "gcc"
-    gcc.write_text(GCC.format(subprocess.check_output(["which", "gcc"], text=True).strip()))
-    gcc.chmod(0o755)
+    clones.clone(clone)
+    for name in ("gcc", "cc"):
+        compiler = folder / "bin" / name
+        compiler.write_text(GCC.format(shutil.which("gcc")))
+        compiler.chmod(0o755)
     settings.write_text(SETTINGS.format(clone=clone, folder=folder))
     command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
     subprocess.run(command, cwd=clone, env={**environment, "COVERAGE_PROCESS_START": ""}, check=True)
@@ -122,13 +127,19 @@ def of_python(folder, rooms):
         )
 
 
+def gcov(path):
+    """Return what gcov prints about the counters of a program's part."""
+    command = ["gcov", "--json-format", "--stdout", "--branch-probabilities", str(path)]
+    return subprocess.run(command, cwd=path.parent, capture_output=True, text=True).stdout
+
+
 def of_c(folder, rooms):
     """Add what gcov has counted, over all programs that were built of the sources, to {folder: Room}."""
     lines, branches = defaultdict(Counter), defaultdict(dict)
-    for path in folder.rglob("*.gcda"):
-        command = ["gcov", "--json-format", "--stdout", "--branch-probabilities", str(path)]
-        done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True)
-        for each in (each for text in done.stdout.splitlines() for each in json.loads(text)["files"]):
+    with ThreadPoolExecutor() as threads:
+        printed = list(threads.map(gcov, folder.rglob("*.gcda")))
+    for text in printed:
+        for each in (each for line in text.splitlines() for each in json.loads(line)["files"]):
             file = re.search(r"onnx_ops/native/\w+\.[ch]$", each["file"])
             for line in each["lines"] if file else ():
                 number, jumps = line["line_number"], line["branches"]

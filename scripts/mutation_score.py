@@ -1,11 +1,12 @@
 """Change one operator, number, condition or statement of the package at a time, and count which changes no test sees.
 
-    python scripts/mutation_score.py FOLDER [--minutes N] [--each N] [--coverage FOLDER] [--write]
+    python scripts/mutation_score.py FOLDER [--minutes N] [--each N] [--processes N] [--coverage FOLDER] [--write]
 
-Mutants are drawn by a seed, equally many in each folder of the package, of Python and of C. They are tried in a clone
-of what is committed, which FOLDER gets. Tests that have run the line come first, if --coverage names the folder of an
-earlier `coverage_figures.py`, then the test files of the mutant's folder. A test that fails, or takes too long, counts
-if it passes without the mutant. What survives is printed, to be judged: some mutants are equivalent to the original.
+Mutants are drawn by a seed, equally many in each folder of the package, of Python and of C. They are tried in clones
+of what is committed, one for each process, in FOLDER. Tests that have run the line come first, if --coverage names the
+folder of an earlier `coverage_figures.py`, then the test files of the mutant's folder. A test that fails, or takes too
+long, counts if it passes without the mutant. Mutants that survive are printed, to be judged: some are equivalent to the
+original. Those with tests still running at the end are not decided; most of them would survive.
 
 Kernels that a mutant changes are compiled again, in a copy of the user's cache of kernels. mutmut and cosmic-ray don't
 support C. A mutant of mutmut chooses between functions when it is called, which Numba can't compile.
@@ -24,10 +25,13 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 import budget
+import clones
 import pages
 
 from onnx_ops.compiler import cache
@@ -35,6 +39,8 @@ from onnx_ops.compiler import cache
 PAGE = "docs/robustness.md"
 LONGEST = 120  # seconds of processor time for a process with tests of a mutant
 WAITING = 10  # times as long it may wait
+SURVIVES, UNDECIDED = "SURVIVES", "not decided in the time"
+LONG = "not huge and not ray and not soak and not wine"
 MOST = 12  # tests that have run a mutant's line, and are tried first
 # {room: tests that run what it has}. `uncompiled` runs kernels without Numba.
 ROOMS = {
@@ -54,6 +60,7 @@ ROOMS = {
     "onnx_ops/export": "torch torch_operators",
     "onnx_ops/processes": "processes many_files python_ops",
     "onnx_ops/rewriting": "rewriting rewriting_grids rewriting_products rewriting_facts rewriting_places",
+    "onnx_ops/rewriting/patterns": "rewriting rewriting_by_hand rewriting_affine_grids rewriting_places",
     "onnx_ops/sampling": "uncompiled backends errors inference exact rewriting_grids",
     "onnx_ops/session": "sessions lowering runner plans backends",
     "onnx_ops/system": "system files interrupts on_import",
@@ -188,6 +195,8 @@ def drawn(root, each, seed, rooms):
         if make and "__pycache__" not in file:
             text = path.read_text("utf-8" if path.suffix == ".py" else "latin-1")  # positions are those of bytes
             by_room[str(Path(file).parent)] += make(file, text)
+    if unknown := by_room.keys() - ROOMS:
+        raise SystemExit(f"ROOMS names no tests of {', '.join(unknown)}")
     for found in by_room.values():
         rng.shuffle(found)
     return [by_room[room][k] for k in range(each) for room in rooms if k < len(by_room[room])]
@@ -196,24 +205,24 @@ def drawn(root, each, seed, rooms):
 # Trying them
 
 
-class Trials:
-    """The clone in which mutants are tried.
+class OutOfTimeError(Exception):
+    """The time for all mutants has ended."""
 
+
+class Trials:
+    """A clone in which mutants are tried, one after the other.
+
+    end       when the time ends, by time.monotonic
     contexts  {file: {line: names of test functions}}, as far as known
     passing   {arguments of pytest: whether these tests pass without a mutant}
     """
 
-    def __init__(self, folder, coverage):
-        self.root, self.contexts, self.passing = folder / "clone", {}, {}
-        shutil.rmtree(self.root, ignore_errors=True)  # an earlier run may have left a mutant
-        subprocess.run(["git", "clone", "--quiet", pages.ROOT, self.root], check=True)
-        if not (folder / "kernels").exists():
-            shutil.copytree(cache.directory(), folder / "kernels" / cache.ROOT, copy_function=os.link)
-        variables = {"PYTHONPATH": self.root, "NUMBA_CACHE_DIR": folder / "kernels", "PYTHONDONTWRITEBYTECODE": 1}
-        self.environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
+    def __init__(self, root, kernels, end, contexts):
+        self.root, self.end, self.contexts, self.passing = root, end, contexts, {}
+        shutil.rmtree(root, ignore_errors=True)  # an earlier run may have left a mutant
+        clones.clone(root)
+        self.environment = clones.environment(root, NUMBA_CACHE_DIR=kernels, PYTHONDONTWRITEBYTECODE=1)
         self.build()
-        if coverage:
-            self.contexts = contexts_of(coverage)
 
     def build(self):
         """Build the C library; returns whether that was possible."""
@@ -233,14 +242,19 @@ class Trials:
             errors="replace", start_new_session=True,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (LONGEST, LONGEST)),
         )  # fmt: skip
+        left = self.end - time.monotonic()
         try:
-            output, _ = process.communicate(timeout=WAITING * LONGEST)
+            output, _ = process.communicate(timeout=max(0, min(left, WAITING * LONGEST)))
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
+            if left < WAITING * LONGEST:
+                raise OutOfTimeError from None
         if process.returncode in (-signal.SIGKILL, -signal.SIGXCPU):
             return "too long"
-        if process.returncode in (0, 5):  # 5: no tests
+        if process.returncode == 5 and "-m" not in arguments:  # no tests but those that the long run has
+            return self.failure([*arguments, "-m", LONG])
+        if process.returncode in (0, 5):
             return None
         found = re.search(r"^(?:FAILED|ERROR) (tests/\S+?(?:\[.*?\])?)(?: - .*)?$", output, re.MULTILINE)
         return found[1] if found else f"status {process.returncode}"
@@ -286,14 +300,14 @@ class Trials:
         random.Random(0).shuffle(tests)
         tests.sort(key=lambda each: not each.startswith(name))
         known = [each for each in map(self.path_of, tests) if each][:MOST]
-        files = [str(f) for each in ROOMS[mutant.room].split() for f in Path("tests").rglob(f"test_{each}.py")]
-        return [*([known] if known else []), *([file] for file in files if (self.root / file).exists())]
+        files = [path for name in ROOMS[mutant.room].split() for path in clones.tests_named(self.root, f"test_{name}")]
+        return [*([known] if known else []), *([file] for file in files)]
 
     def path_of(self, context):
         """Return the test function of a context of coverage, as an argument for pytest."""
         module, _, function = context.partition(".")
-        path = f"tests/{module}.py"
-        return f"{path}::{function.replace('.', '::')}" if (self.root / path).exists() else None
+        paths = clones.tests_named(self.root, module)
+        return f"{paths[0]}::{function.replace('.', '::')}" if paths else None
 
 
 def contexts_of(folder):
@@ -308,6 +322,23 @@ def contexts_of(folder):
             n: {c for c in names if c.startswith("test_")} for n, names in by_line.items()
         }
     return contexts
+
+
+def tried(mutant, free, end):
+    """Try a mutant in a clone that is free, print what becomes of it, and return that; None if the time has ended."""
+    if time.monotonic() >= end:
+        return None
+    trials = free.get()
+    try:
+        text, outcome = mutant.described(trials.root), UNDECIDED
+        killer = trials.killer(mutant)
+        outcome = f"seen by {killer}" if killer else SURVIVES
+    except OutOfTimeError:
+        pass
+    finally:
+        free.put(trials)
+    print(f"{text}\n  {outcome}", flush=True)
+    return outcome
 
 
 def table(counts):
@@ -327,21 +358,30 @@ def main():
     parser.add_argument("--each", type=int, default=20, help="mutants of each folder, if the time allows")
     parser.add_argument("--room", dest="rooms", action="append", choices=ROOMS, help="a folder; may be repeated")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=1, help="how many mutants are tried at a time")
     parser.add_argument("--coverage", type=Path)
     parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE}")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    end, counts = time.monotonic() + 60 * options.minutes, defaultdict(Counter)
-    trials = Trials(options.folder, options.coverage)
-    for mutant in drawn(trials.root, options.each, options.seed, options.rooms or ROOMS):
-        if time.monotonic() > end:
-            break
-        killer, text = trials.killer(mutant), mutant.described(trials.root)
-        counts[mutant.room] += Counter(mutants=1, survive=killer is None)
-        print(f"{text}\n  {f'seen by {killer}' if killer else 'SURVIVES'}", flush=True)
-    print(table(counts))
+    end, kernels = time.monotonic() + 60 * options.minutes, options.folder / "kernels"
+    if not kernels.exists():
+        shutil.copytree(cache.directory(), kernels / cache.ROOT, copy_function=os.link)
+    contexts = contexts_of(options.coverage) if options.coverage else {}
+    counts, undecided, free = defaultdict(Counter), 0, SimpleQueue()
+    with ThreadPoolExecutor(options.processes) as threads:
+        roots = [options.folder / f"clone{k}" for k in range(options.processes)]
+        for trials in threads.map(lambda root: Trials(root, kernels, end, contexts), roots):
+            free.put(trials)
+        mutants = drawn(trials.root, options.each, options.seed, options.rooms or ROOMS)
+        outcomes = threads.map(lambda mutant: tried(mutant, free, end), mutants)
+        for mutant, outcome in zip(mutants, outcomes, strict=True):
+            undecided += outcome == UNDECIDED
+            if outcome not in (None, UNDECIDED):
+                counts[mutant.room] += Counter(mutants=1, survive=outcome == SURVIVES)
+    text = f"{table(counts)}\n\n{undecided} more were not decided in the time."
+    print(text)
     if options.write:
-        pages.put("mutants", table(counts), PAGE)
+        pages.put("mutants", text, PAGE)
 
 
 if __name__ == "__main__":

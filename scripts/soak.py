@@ -131,7 +131,7 @@ class Soak:
         answer, seconds = service.exchange(connection, *self.requests[name, k])
         head, _, content = answer.partition(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.0 200 "):
-            return answer[:200], seconds
+            return brief(answer), seconds
         if content != (first := self.answers.setdefault((name, k), content)):
             return f"image {k} has other bits than before, in {len(first)} and {len(content)} bytes", seconds
         if content is first and not soak_models.is_right(np.load(io.BytesIO(content)), self.values[name][k]):
@@ -141,12 +141,12 @@ class Soak:
     def refused(self, connection, name, k, model):
         parts, status = {**service.lies(f"/{model}"), **service.wrong_arrays(f"/{model}")}[name]
         answer, seconds = service.exchange(connection, *parts)
-        return None if answer.startswith(f"HTTP/1.0 {status} ".encode()) else answer[:200], seconds
+        return None if answer.startswith(f"HTTP/1.0 {status} ".encode()) else brief(answer), seconds
 
     def any_value(self, connection, name, k, model):
         image = np.random.default_rng(0).choice(np.array([np.nan, np.inf, -np.inf, 3e38, 1e-45, 0]), (1, 3, 144, 192))
         answer, seconds = service.exchange(connection, *service.request(service.saved(image.astype("f")), f"/{model}"))
-        return None if answer.startswith(b"HTTP/1.0 200 ") else answer[:200], seconds
+        return None if answer.startswith(b"HTTP/1.0 200 ") else brief(answer), seconds
 
     def slow(self, connection, name, k, model):
         """Send nothing, or bytes of the head or of the body now and then: the service gives up in time."""
@@ -155,12 +155,18 @@ class Soak:
         answer, seconds = service.exchange(connection, *drips[name], pause=2 * self.patience / len(head))
         late = f"{seconds:.1f} s" if seconds > 3 * self.patience + 5 else None
         is_refused = answer.startswith(b"HTTP/1.0 4") or b"Error code: 4" in answer  # without a version, by HTTP/0.9
-        return late if not answer or is_refused else answer[:200], seconds
+        return late if not answer or is_refused else brief(answer), seconds
 
     def vanished(self, connection, name, k, model):
         head, body = self.requests[model, 0]
         service.vanish(connection, *[(), (head,), (head, body[:1000]), (head, body)][k])
         return None, None
+
+
+def brief(answer):
+    """Return the first and the last line of an answer, without its date: answers alike are counted together."""
+    lines = answer.strip().splitlines() or [b"nothing"]
+    return b" ... ".join(lines if len(lines) < 2 else (lines[0], lines[-1][:200])).decode(errors="replace")
 
 
 def run(folder, minutes, count=1, patience=PATIENCE, good=40, noise=2**24, seed=0, change=lambda text: text):

@@ -25,7 +25,7 @@ from ..system import NAME as THIS
 from ..system import available_cpus, digest_of_sources, is_loaded
 from ..system.files import named, staged_file
 
-FLAGS = ["-std=c11", "-O2", "-shared", "-fvisibility=hidden", "-DONNX_OPS_AHEAD", "-s"]
+FLAGS = ["-std=c11", "-O2", "-shared", "-fvisibility=hidden", "-DONNX_OPS_AHEAD", "-s", f"-I{SOURCES}"]
 
 
 @dataclass(frozen=True)
@@ -193,8 +193,7 @@ def link(compiler, system, architecture, objects, operators, folder, output):
     made = folder / output.name  # linkers may write more files beside it
     flags = [flag.replace("{name}", output.name) for flag in SYSTEMS[system].flags]
     command = [*compiler, *flags, *FLAGS]  # ziglang makes an archive of -static after -shared
-    command += [f"-DONNX_OPS_SOURCES={digest_of_sources(SOURCES)}", f"-I{SOURCES}", *sorted(SOURCES.glob("*.c"))]
-    command += [*files, "-lm"]
+    command += [f"-DONNX_OPS_SOURCES={digest_of_sources(SOURCES)}", *sorted(SOURCES.glob("*.c")), *files, "-lm"]
     with staged_file(output) as place:
         command += ["-o", made]
         process = subprocess.run(list(map(str, command)), capture_output=True, text=True, errors="replace")
@@ -220,7 +219,7 @@ def write_levels(objects, operators, folder, check=""):
 
     files, tables = [folder / "levels.c"], TableWriter()
     for cpu, by_key in objects.items():
-        for symbol, path in {each for functions in by_key.values() for each in functions}:
+        for symbol, path in sorted({each for functions in by_key.values() for each in functions}):
             files.append(folder / f"{symbol}.o")
             files[-1].write_bytes(object_in(path))
         tables.add_level(cpu, operators, by_key)

@@ -153,7 +153,7 @@ def unknown_in(model):
     known = builtin_operators().keys() | {(f.domain, f.name) for f in model.functions}
     counts = Counter((domain_of(node), node.op_type, of_aten(node)) for node in model_nodes(model) if unknown(node))
     found = [key for key in counts if key[:2] not in known]
-    return {title(*key): counts[key] for key in sorted(found) if not is_registered(*map(as_text, key[:2]))}
+    return {title(*key): counts[key] for key in sorted(found, key=repr) if not is_registered(*map(as_text, key[:2]))}
 
 
 def unknown(node):
@@ -166,7 +166,7 @@ def title(domain, name, of=""):
 
 def of_aten(node):
     """Return the operator of PyTorch that a node ATen stands for, in brackets; "" for other nodes."""
-    names = [a.s.decode(errors="replace") for a in node.attribute if a.name == "operator" and node.op_type == "ATen"]
+    names = [as_text(a.s) for a in node.attribute if a.name == "operator" and node.op_type == "ATen"]
     return f"({names[0]})" if names else ""
 
 

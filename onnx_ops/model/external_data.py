@@ -64,19 +64,23 @@ def read(tensor, origin):
 
 def info_of(tensor):
     """Where a tensor's external data are. Raises OpError."""
-    entries = {entry.key: entry.value for entry in tensor.external_data}
     with suppress(TypeError, ValueError):  # keys or values that are not UTF-8 are bytes
         info = ExternalDataInfo(tensor)
-        if isinstance(info.location, str) and min(info.offset or 0, info.length or 0) >= 0:
+        if (
+            isinstance(info.location, str)
+            and min(info.offset or 0, info.length or 0) >= 0
+            and tensor.data_type in helper.get_all_tensor_dtypes()
+        ):
             return info
-    raise OpError("external data", repr(entries), "must state a file, and numbers from 0 on", "onnx_ops")
+    rule = "must state a type, a file, and numbers from 0 on"
+    raise OpError("external data", repr({e.key: e.value for e in tensor.external_data}), rule, "onnx_ops")
 
 
 def size_of(tensor):
     """The bytes of a tensor's elements. Some types have several in a byte."""
     packed = {"INT4": 2, "UINT4": 2, "FLOAT4E2M1": 2, "INT2": 4, "UINT2": 4}
-    itemsize, count = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize, math.prod(tensor.dims)
-    return -(-count * itemsize // packed.get(onnx.TensorProto.DataType.Name(tensor.data_type), 1))
+    itemsize = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    return -(-math.prod(tensor.dims) * itemsize // packed.get(onnx.TensorProto.DataType.Name(tensor.data_type), 1))
 
 
 def stated_size(tensors, origin):

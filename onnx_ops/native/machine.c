@@ -36,8 +36,8 @@ static int has(unsigned leaf, int reg, unsigned bits) {
 
 /* Which of the registers XMM (2), YMM (4) and AVX-512's (0xe0) the system saves. */
 static unsigned saved_registers(void) {
-    unsigned low = 0, high;
-    if (has(1, ECX, 1u << 27)) __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    unsigned low = 0;
+    if (has(1, ECX, 1u << 27)) __asm__ volatile("xgetbv" : "=a"(low) : "c"(0) : "edx");
 #ifdef __APPLE__ /* macOS saves AVX-512's from the first instruction on that uses them, and only then says so */
     low |= 0xe0;
 #endif
@@ -60,7 +60,8 @@ int runs(const char *cpu) {
     if (!strcmp(cpu, "sapphirerapids")) return v4 && has(7, EDX, 1u << 23); /* AVX512-FP16 */
     if (!strcmp(cpu, "x86-64-v4")) return v4;
     if (!strcmp(cpu, "x86-64-v3")) return v3;
-    if (!strcmp(cpu, "x86-64-v2")) return v2;
-#endif
+    return v2 && !strcmp(cpu, "x86-64-v2");
+#else
     return !strcmp(cpu, "armv8-a");
+#endif
 }

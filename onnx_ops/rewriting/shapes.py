@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ..declaration import plain
+from ..declaration import limits, plain
 from ..declaration.dtypes import TABLE
 from ..model.nodes import builtin_operators, domain_of, subgraphs
 from ..operators import available
@@ -39,8 +39,10 @@ class Type:
 
     @property
     def dimensions(self):
-        """The shape as models state it: a list of ints, names and None, or None."""
-        return None if self.shape is None else [d if isinstance(d, int) else sizes.name_of(d) for d in self.shape]
+        """The shape as models state it: a list of ints, names and None (also for impossible sizes), or None."""
+        return None if self.shape is None else [
+            sizes.name_of(d) if not isinstance(d, int) else d if 0 <= d <= limits.ELEMENTS else None for d in self.shape
+        ]  # fmt: skip
 
 
 UNKNOWN, MISREAD = Type(), object()

@@ -188,6 +188,18 @@ def test_a_rotated_detector_in_a_program_in_c(host, path, tmp_path):
     np.testing.assert_allclose(boxes, expected["boxes"].ravel(), rtol=1e-5)
 
 
+def test_the_same_sources_give_the_same_library(tmp_path):
+    """Its bytes depend neither on what a cache has, nor on the order of Python's sets."""
+    libraries = [tmp_path / "one.so", tmp_path / "another.so"]
+    script = """
+    import sys, onnx_ops
+    onnx_ops.build(sys.argv[1], operators=["Im2Col"], dtypes=["float32", "int16"], cpus=["x86-64-v3"], jobs=2)
+    """
+    for seed, file in enumerate(libraries):
+        python(script, file, PYTHONHASHSEED=str(seed), NUMBA_CACHE_DIR=str(tmp_path / file.stem))
+    assert libraries[0].read_bytes() == libraries[1].read_bytes()
+
+
 def test_what_it_needs_and_what_it_shows(path):
     """The library needs libc and libm alone, and exports only its own names and the one that ONNX Runtime calls."""
     needed = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout

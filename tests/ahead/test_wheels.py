@@ -95,7 +95,7 @@ def test_wheel(wheel, tmp_path):
     sources = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("onnx_ops/**/*.py")}
     assert sources <= set(files)
     tools, parts = check_materials(files)
-    assert {"C compiler", "LLVM", "llvmlite"} <= {*tools}
+    assert {"C compiler", "LLVM", "llvmlite", "numpy"} <= {*tools}
     assert {"numba", "zig"} <= {*parts}
     cpus = [each["value"] for each in parts[Path(libraries[0]).name]["properties"]]
     assert {LEVELS[cpu][0] for cpu in cpus} == {architecture}

@@ -5,6 +5,7 @@ scripts/fuzz_bytes.py draws others, guided by coverage.
 
 import json
 
+import onnx
 import pytest
 from support import byte_readers, cases
 
@@ -27,17 +28,18 @@ def im2col(change, case=cases.IM2COL[0]):
     return proto.SerializeToString()
 
 
-def dimension(proto, position=0):
-    """Return the first dimension of an input of a model."""
-    return proto.graph.input[position].type.tensor_type.shape.dim[0]
+def dimension(proto, position=0, axis=0):
+    """Return a dimension of an input of a model."""
+    return proto.graph.input[position].type.tensor_type.shape.dim[axis]
 
 
-def external(**entries):
+def external(data_type=onnx.TensorProto.INT64, **entries):
     """Return the bytes of a model with a tensor whose external data are described by these entries."""
 
     def change(proto):
         tensor = proto.graph.initializer[0]
         tensor.ClearField("raw_data")
+        tensor.data_type = data_type
         tensor.data_location = tensor.EXTERNAL
         for key, value in {"location": "data", **entries}.items():
             tensor.external_data.add(key=key, value=value)
@@ -45,9 +47,15 @@ def external(**entries):
     return col2im(change)
 
 
-def with_bytes(text):
-    """Return the bytes of a model whose operator has a name that isn't UTF-8."""
-    return col2im(lambda proto: setattr(proto.graph.node[0], "op_type", text)).replace(text.encode(), b"Co\xffm")
+def with_bytes(text, others=()):
+    """Return the bytes of a model with an operator whose name isn't UTF-8, and others that nothing knows."""
+
+    def change(proto):
+        proto.graph.node[0].op_type = text
+        for name in others:
+            proto.graph.node.add(op_type=name, input=["x"], output=[name])
+
+    return col2im(change).replace(text.encode(), b"Co\xffm")
 
 
 def line(**record):
@@ -67,14 +75,20 @@ FOUND = {
     "as many sizes as fill the memory": (
         "infer", im2col(lambda proto: setattr(dimension(proto, 1), "dim_value", 2**40), cases.OPENVINO[0]),
     ),
+    "a size past all models": (
+        "lower", im2col(lambda proto: setattr(dimension(proto, axis=-1), "dim_value", 2**63 - 1)),
+    ),
     "an offset that is no number": ("inspect", external(offset="y")),
     "a negative offset": ("inspect", external(offset="-5")),
     "a negative length": ("inspect", external(length="-1")),
     "a length past all memory": ("inspect", external(length=str(2**62))),
+    "external data of no type": ("inspect", external(data_type=0)),
+    "external data of a type that nobody knows": ("inspect", external(data_type=99)),
     "a location that is no path": ("inspect", external(location="a\0b")),
     "a location that isn't UTF-8": ("inspect", external(location="datum").replace(b"datum", b"dat\xffm")),
     "a key that isn't UTF-8": ("inspect", external(a_key="1", another="2").replace(b"a_key", b"a_k\xffy")),
     "an operator's name that isn't UTF-8": ("inspect", with_bytes("Colm")),
+    "two operators' names, of which one isn't UTF-8": ("inspect", with_bytes("Colm", others=["Unknown"])),
     "a line of a manifest with no text for a file": ("manifest", line(item="a", input="1", file=5, output="2")),
     "a line of a manifest with a NUL in a file's name": ("manifest", line(item="a", input="1", file="\0", output="2")),
 }  # fmt: skip

@@ -5,6 +5,7 @@
  *                                     and each allocation fails once in turn, while Python is interrupted in each of
  *                                     its calls, and while all allocations fail from each one on
  *     harness registration            the same for the registration of all operators
+ *     harness reshape                 call what the library has of Numba's own functions
  *     harness threads SECONDS DESCRIPTION...
  *                                     eight threads run the same nodes, while three others make, run and release such
  *                                     nodes, and register all operators on other options
@@ -195,6 +196,23 @@ static void check_threads(unsigned seconds, char **paths, int count) {
            registration_count);
 }
 
+/* The function of Numba's that compiled code calls: the strides of an array in another shape, as far as it knows them. */
+int numba_attempt_nocopy_reshape(intptr_t axes, const intptr_t *shape, const intptr_t *steps, intptr_t new_axes,
+                                 const intptr_t *new_shape, intptr_t *new_steps, intptr_t item, int is_fortran);
+static void check_reshape(void) {
+    static const struct {
+        intptr_t steps[3];
+        int is_fortran, fits;
+    } cases[] = {{{48, 16, 4}, 0, 1}, {{7, 16, 4}, 0, 1}, {{48, 4, 12}, 0, 0}, {{48, 32, 8}, 0, 0}, {{48, 16, 4}, 1, 0}};
+    static const intptr_t shape[] = {1, 3, 4}, new_shape[] = {2, 6}, expected[] = {24, 4};
+    for (size_t k = 0; k < COUNT(cases); k++) {
+        intptr_t steps[] = {-1, -1};
+        int fits = numba_attempt_nocopy_reshape(3, shape, cases[k].steps, 2, new_shape, steps, 4, cases[k].is_fortran);
+        if (fits != cases[k].fits || (fits && memcmp(steps, expected, sizeof steps)))
+            FINDING("reshape, case %zu: %d, strides %ld and %ld", k, fits, (long)steps[0], (long)steps[1]);
+    }
+}
+
 static void check_file(const char *path, int with_faults) {
     static char content[MOST_BYTES];
     static struct node node;
@@ -216,6 +234,7 @@ int main(int count, char **words) {
     connect_python();
     onnx_ops_choose(); /* RegisterCustomOps reports its error */
     if (!strcmp(command, "registration")) check_registrations();
+    else if (!strcmp(command, "reshape")) check_reshape();
     else {
         registered = options_for_all();
         status error = register_all(registered);

@@ -1,5 +1,6 @@
 """The C library without ONNX Runtime, under sanitizers: each call and each allocation fails in turn (tests/native)."""
 
+import re
 import sys
 
 import pytest
@@ -27,6 +28,10 @@ def test_registration(harness):
     assert findings(lines) == []
     assert status == 0, lines[-30:]
     assert int(lines[-1].split()[0]) > 150
+
+
+def test_reshape(harness):
+    assert native.run(harness, "reshape") == (0, ["0 points; of the nodes, 0 were computed and 0 refused"])
 
 
 def test_a_library_for_other_cpus(tmp_path):
@@ -61,7 +66,8 @@ def test_without_faults(harness, tmp_path):
         assert len(outcomes) == 7
         rule = nodes.RULES.get(path.stem)
         for mode, outcome in outcomes.items():
-            is_usual = rule in outcome if rule else outcome == "computed"
+            is_told = re.search(rule if path.stem in nodes.MALFORMED else re.escape(rule or ""), outcome)
+            is_usual = is_told if rule else outcome == "computed"
             is_without = mode == "without Python" and "where onnx_ops has not been imported" in outcome
             assert is_usual or is_without or (mode == "surveyed" and outcome == NOT_TO_RUN), (mode, outcome)
 

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 
 from onnx_ops.operators import OPERATORS, declaration_of
 
 from . import cases, custom_functions, custom_operators, native
+from .malformed import AT_CREATION, AT_RUN
 
 TOPK, ABOVE, COMBINE, WINDOW = (
     declaration_of(getattr(custom_operators, name)) for name in ("topk", "above", "combine", "window")
@@ -15,13 +17,14 @@ JOIN = declaration_of(custom_operators.join)
 BLEND = declaration_of(custom_functions.blend)
 IN_PYTHON = [JOIN, *(replace(o, name=f"Plain{o.name}") for o in (TOPK, ABOVE, WINDOW))]
 WITH_KERNELS = [TOPK, ABOVE, COMBINE, WINDOW, BLEND]
-TYPES = {o: ["float32"] for o in OPERATORS} | {o: ["float16", "float32", "int16"] for o in WITH_KERNELS}
+TYPES = {o: ["float32"] for o in OPERATORS} | {o: ["float16", "bfloat16", "float32", "int16"] for o in WITH_KERNELS}
 SAFE = [ABOVE, COMBINE]  # the kernels of the others trust their inputs' sizes
 MOST_BYTES = 2**16  # of a description, unless an operator has no smaller one
 MOST_STRINGS = 64  # in a tensor: a life takes a call for each, and there is a life with a fault for each call
 
 X = np.random.default_rng(0).standard_normal((2, 5)).astype(np.float32)
 HALVES = X.astype(np.float16)
+EXTREMES = np.array([[np.nan, np.inf, 2.0**-14, 6e4, -0.5], [1, -1, 2.0**-8, 6e4, 2.0**-24]], np.float32)
 TEXTS = np.array(["", "a", "longer than fifteen bytes"], object)
 CUSTOM = {
     "topk": (TOPK, [X, np.array([2]), None], {}),
@@ -32,6 +35,8 @@ CUSTOM = {
     "above_nothing": (ABOVE, [X[0, :0]], {}),
     "combine": (COMBINE, [X[0], X[1]], {"mode": "quotient", "swap": 1, "flags": [2.0, 0.25]}),
     "combine_halves": (COMBINE, [HALVES[0], HALVES[1]], {"mode": "product"}),
+    "combine_extreme_halves": (COMBINE, list(EXTREMES.astype(np.float16)), {"mode": "product"}),
+    "combine_extreme_bfloat16": (COMBINE, list(EXTREMES.astype(ml_dtypes.bfloat16)), {"mode": "product"}),
     "combine_refuses": (COMBINE, [X[0], np.float32([1, 0, 2, 0, 3])], {"mode": "quotient"}),
     "window": (WINDOW, [X[0], np.array([2]), np.array(1)], {}),
     "window_whole": (WINDOW, [X[0], None, np.array([1])], {}),
@@ -39,8 +44,17 @@ CUSTOM = {
     "window_refuses": (WINDOW, [X[0], None, np.array([9])], {}),
     "blend": (BLEND, [X[0], None], {"weights": [0.5], "mode": "subtract"}),
     "blend_halves": (BLEND, [HALVES[0], HALVES[1]], {"weights": [0.5, 2.0], "shifts": [3], "factor": -1.0}),
+    "blend_no_weights": (BLEND, [X[0]], {}),
+    "blend_many_weights": (BLEND, [X[0]], {"weights": [0.5] * 200, "shifts": [1] * 200}),
+    "blend_defaults_in_new_room": (BLEND, [X[0]], {"weights": [0.5] * 72}),  # those before fill the first room
+    "blend_weights_of_integers": (BLEND, [X[0]], {"weights": [1, 2]}),
     "blend_refuses": (BLEND, [X[0, :1]], {"weights": [0.5]}),
     "join": (JOIN, [TEXTS, TEXTS[::-1]], {"between": "\u2013", "table": native.as_tensor(np.arange(3))}),
+    "join_table": (JOIN, [TEXTS], {"table": native.as_tensor(np.arange(100.0).reshape(4, 25))}),
+    "join_empty_table": (JOIN, [TEXTS], {"table": native.as_tensor(np.zeros((0, 3), np.float32))}),
+    "join_table_of_texts": (JOIN, [TEXTS], {"table": native.as_tensor(TEXTS)}),
+    "join_table_of_high_rank": (JOIN, [TEXTS], {"table": native.as_tensor(np.zeros([1] * 17, np.float32))}),
+    "join_table_of_another_kind": (JOIN, [TEXTS], {"table": 3}),
     "join_many": (JOIN, [TEXTS] * 5, {"least": 3}),
     "join_too_many": (JOIN, [TEXTS] * 17, {}),
     "join_nothing": (JOIN, [TEXTS[:0]], {"between": ""}),
@@ -58,10 +72,21 @@ REFUSED = {  # name: (case, attributes, rule)
     "no_such_mode": ("bilinear_zeros_edges", {"mode": "\0" * 500}, "mode = '"),
     "no_text": ("bilinear_zeros_edges", {"mode": b"\xff"}, "mode = (not of kind STRING)"),
 }
-RULES = {  # {name: what the refusal of a node says}
+ELSEWHERE = (  # malformed calls that other tests refuse: too large for the mock, in other words, or by Python's rules
+    "ai.onnx.Col2Im-output_past_2**58", "org.openvinotoolkit.Col2Im-size_of_3_axes", "mmdeploy.NMSRotated-boxes_rank_2",
+    "org.openvinotoolkit.Col2Im-kernel_length", "mmcv.SoftNonMaxSuppression-scores_rank_2",
+    "com.microsoft.GridSample-mode_of_a_megabyte",
+)  # fmt: skip
+# {name: a call of the package's operators that breaks a rule}
+MALFORMED = {f"malformed-{k}": b for k, b in enumerate(AT_RUN + AT_CREATION) if str(b) not in ELSEWHERE}
+RULES = {  # {name: what the refusal of a node says}, by regular expressions for MALFORMED
     "topk_refuses": "k = [6]: must lie in", "combine_refuses": "b = 0.0: must not be 0", "blend_refuses": "length of x",
     "window_refuses": "start = 9: must lie within x", "join_too_many": "inputs = 17: must be at most 16",
-    "join_of_high_rank": "rank of the first input = 5", **{name: rule for name, (*_, rule) in REFUSED.items()},
+    "join_of_high_rank": "rank of the first input = 5", "join_table_of_texts": "table = (not of kind TENSOR)",
+    "join_table_of_high_rank": "table = (not of kind TENSOR)", "blend_no_weights": "weights = None: must be given",
+    "join_table_of_another_kind": "table = (not of kind TENSOR)", "blend_weights_of_integers": "weights = (not of kind",
+    **{name: rule for name, (*_, rule) in REFUSED.items()},
+    **{name: bad.message for name, bad in MALFORMED.items()},
 }  # fmt: skip
 
 
@@ -93,7 +118,10 @@ def others(operator, arrays):
 
 
 def descriptions(most=None):
-    """{name: description} of cases, at most so many of each operator, of user-defined operators and refused nodes."""
+    """{name: description} of cases, of user-defined operators and of refused nodes.
+
+    most  how many cases of each operator; then MALFORMED is left out, too
+    """
     content = {name: native.described(*parts) for name, parts in CUSTOM.items()}
     for operator, table in tables().items():
         drawn = []
@@ -107,4 +135,7 @@ def descriptions(most=None):
     by_name = {case.name: case for case in cases.COL2IM + cases.GRID_SAMPLE}
     for name, (case, attributes, _) in REFUSED.items():
         content[name] = native.described(by_name[case].operator, by_name[case].inputs("float32"), attributes)
+    for name, bad in MALFORMED.items() if not most else ():
+        given = {each: value for each, value in bad.attributes.items() if value is not None}
+        content[name] = native.described(cases.operator(bad.domain, bad.op_type), bad.inputs, given)
     return content
