@@ -24,7 +24,6 @@ from .sizes import Size, at_least_zero, factors, never_negative, quotient, trunc
 
 LONGEST = 60  # nodes of a path, and on the way to an integer
 LARGEST = 2**22  # elements of a constant whose steps are looked for
-MOST_STEPS = 4  # nodes between a Slice and the Concat of blocks
 MANY = 2**10  # integers that are worked out one by one
 INT32_MAX = 2**31 - 1
 INT32 = range(-INT32_MAX - 1, INT32_MAX + 1)
@@ -79,7 +78,7 @@ def path(graph, name, source=None, uses=None, through_blocks=False):
 
 
 class Blocks(NamedTuple):
-    """Operands of a Concat that are blocks of one value, side by side or overlapping, each in an axis of one element.
+    """Operands of a Concat that are blocks of one value, side by side or overlapping.
 
     source      the value
     steps       of the path from the first block to the source
@@ -98,39 +97,19 @@ def blocks_of(graph, concat):
     """Return the Blocks that a Concat puts together, or None if there are none, or not for certain."""
     name = concat.output[0]
     if name not in graph.blocks:
-        # Shapes take long to work out: in most models no Concat gets so far.
-        sources = {_sliced_value(graph, operand) for operand in concat.input}
-        may_be = len(sources) == 1 and None not in sources
-        graph.blocks[name] = tried(_blocks_of, graph, concat) if may_be else None
+        graph.blocks[name] = tried(_blocks_of, graph, concat)
     return graph.blocks[name]
 
 
-def _sliced_value(graph, name):
-    """Return the value that a block is cut out of by a Slice, before it gets another axis; or None."""
-    has_axis = False
-    for _ in range(MOST_STEPS):
-        node = graph.producers.get(name)
-        if node is None or node.op_type not in ("Identity", "Reshape", "Slice", "Transpose", "Unsqueeze"):
-            return None
-        (name, *_) = node.input or [""]  # it may not be sound
-        if node.op_type == "Slice":
-            return name if has_axis else None
-        has_axis = has_axis or node.op_type in ("Reshape", "Unsqueeze")
-    return None
-
-
 def _blocks_of(graph, concat):
-    dimensions = shape(graph, concat.input[0])
-    axis = range(len(dimensions))[attributes_of(concat)["axis"]]
-    if dimensions[axis] != 1 or len(concat.input) < 2:
+    paths, sources = zip(*(path(graph, operand) for operand in concat.input), strict=True)
+    # Shapes take long to work out: in most models no Concat gets so far.
+    if len({*sources}) > 1 or {node.op_type for node, _ in paths[0]}.isdisjoint(("Reshape", "Unsqueeze")):
         return None
-    indices, sources, first_steps = [], set(), path(graph, concat.input[0])[0]
-    for operand in concat.input:
-        steps, source = path(graph, operand)
-        sources.add(source)
-        indices.append(followed(graph, steps, variables(dimensions)))
-        if len(sources) > 1 or shape(graph, operand) != dimensions or indices[-1] is None:
-            return None
+    dimensions = shape(graph, concat.input[0])
+    indices = [followed(graph, steps, variables(dimensions)) for steps in paths]
+    if {shape(graph, operand) for operand in concat.input} != {dimensions} or None in indices:
+        return None
     first, second = ([at.start for at in index] for index in indices[:2])
     steps = [b - a for a, b in zip(first, second, strict=True)]
     for k, index in enumerate(indices):
@@ -139,7 +118,7 @@ def _blocks_of(graph, concat):
             return None
     ((a, step),) = [(a, step) for a, step in enumerate(steps) if step != 0]
     length = math.prod(term.size for term in indices[0][a].terms)
-    return Blocks(source, first_steps, a, step, length)
+    return Blocks(sources[0], paths[0], a, step, length)
 
 
 def _moves_one(graph, node):
@@ -318,17 +297,22 @@ def _sequence_at(graph, node, attributes, name, index):
 def _concat(graph, node, attributes, name, index):
     """ONNX Runtime leaves out what has no elements, whatever its other sizes: numbers must be known to be equal."""
     axis, target = range(len(index))[attributes["axis"]], list(shape(graph, name))
-    start = index[axis].start
-    if not index[axis].is_number():
-        blocks = blocks_of(graph, node)
-        first = followed(graph, blocks.steps, (*index[:axis], Position(), *index[axis + 1 :]))
-        along = first[blocks.axis] + index[axis].times(blocks.step)
+    start, blocks = index[axis].start, blocks_of(graph, node)
+    if not index[axis].is_number() and (blocks or len({*node.input}) == 1):
+        parts = [*target[:axis], len(node.input), shape(graph, node.input[0])[axis], *target[axis + 1 :]]
+        index = [*reshaped(index, target, parts)]
+        which = index.pop(axis)
+        if not blocks:
+            return node.input[0], (*index,)
+        first = followed(graph, blocks.steps, index)
+        along = first[blocks.axis] + which.times(blocks.step)
         return blocks.source, (*first[: blocks.axis], along, *first[blocks.axis + 1 :])
+    spans = [term.step * (term.size - 1) for term in index[axis].terms]
     for operand in node.input:
         sizes = shape(graph, operand)
         target[axis] = sizes[axis]
         its_index = broadcast_index(sizes, target, _shifted(index, axis, start - index[axis].start), True)
-        if start < target[axis]:
+        if start >= -sum(s for s in spans if s < 0) and start + sum(s for s in spans if s > 0) < target[axis]:
             return operand, its_index
         start -= target[axis]
     return None

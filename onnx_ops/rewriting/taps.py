@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
+from ..declaration import dtypes
 from .finding import NearMiss, tried
 from .indices import JOINS, MOVES, attributes_of, integer_at, keeps_type, moved, shape
 from .patterns.unfold import image_pads
@@ -27,7 +28,7 @@ DRAWS, CELLS, FEW = 4, 64, 12  # of open sizes; cells along an axis at each end 
 FAR = 1e3  # pixels
 GATHERS = "Gather", "GatherElements", "GatherND"
 SUMS = "Add", "Sum", "Sub"
-FLOATS = TensorProto.FLOAT, TensorProto.DOUBLE
+FLOATS = {dtypes.TABLE[name].onnx for name in dtypes.FLOATS}
 INTEGERS = TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL
 FORMULAS = {
     "Abs": np.abs, "Add": np.add, "And": np.multiply, "Ceil": np.ceil, "Div": np.divide, "Equal": np.equal,

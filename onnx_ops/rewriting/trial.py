@@ -1,18 +1,21 @@
 """A replacement is tried out before it is made: the nodes and what replaces them run side by side on random inputs.
 
 ONNX Runtime runs the nodes, onnx's evaluator with the operators' references what replaces them, so nothing is compiled.
+16-bit floats are float32 in both, since nodes round each step to 16 bits.
 Elements where the nodes' result jumps, since inputs that are nearly the same change it as much, don't count.
 """
 
 import math
 
 import numpy as np
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from ..declaration.errors import OpError
 from ..model.nodes import subgraphs
+from .expressions import NARROWING
 from .finding import NearMiss
 from .graph import AI_ONNX, model_of, run_onnx_runtime, run_reference
+from .indices import attributes_of
 from .taps import FLOATS, Draw
 
 MEMORY, SECONDS = 2**26, 0.2  # bytes of all values, and an estimate of the time, from which on nothing is tried out
@@ -119,7 +122,7 @@ def _feeds(graph, names, nodes, seed):
     feeds = {}
     for k, name in enumerate(names):
         if graph.type(name).elements not in FLOATS:
-            raise Untried(f"{name} is not of float32 or float64")
+            raise Untried(f"{name} is not of a type of floats")
         dimensions = sizes(name)
         array = rng.standard_normal(dimensions)
         if k:  # inside, outside, on the edge, and far from it
@@ -127,12 +130,19 @@ def _feeds(graph, names, nodes, seed):
             array = np.where(kind < 3, rng.uniform(-reach, reach, dimensions), array)
             array = np.where(kind == 3, np.rint(array), array)
             array = np.where(kind == 4, array * 1000, array)
-        feeds[name] = array.astype(helper.tensor_dtype_to_np_dtype(graph.type(name).elements))
+        feeds[name] = _widened(array.astype(helper.tensor_dtype_to_np_dtype(graph.type(name).elements)))
     return feeds
+
+
+def _widened(array):
+    """Return an array of 16-bit floats as float32, in which these are tried out."""
+    return array.astype(np.float32) if array.dtype.itemsize == 2 else array
 
 
 def _model(graph, nodes, feeds, output):
     """Return a model of these nodes and the constants that they read."""
+    nodes = [helper.make_node("Cast", n.input, n.output, to=TensorProto.FLOAT)
+             if n.op_type == "Cast" and attributes_of(n)["to"] in NARROWING else n for n in nodes]  # fmt: skip
     made = {name for node in nodes for name in node.output}
     names = dict.fromkeys(
         name for node in nodes for name in node.input if name and name not in feeds and name not in made
@@ -142,7 +152,7 @@ def _model(graph, nodes, feeds, output):
         array = graph.folded(name)
         if array is None:
             raise Untried(f"{name} is not known")
-        constants.append(numpy_helper.from_array(array, name))
+        constants.append(numpy_helper.from_array(_widened(array), name))
     outputs = [helper.make_empty_tensor_value_info(output)]
     imports = {i.domain: i.version for i in graph.model.proto.opset_import} | {"onnx_ops": 1, "com.microsoft": 1}
     return model_of(nodes, feeds, outputs, imports, max(4, graph.model.proto.ir_version), constants)

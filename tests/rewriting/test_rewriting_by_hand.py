@@ -26,6 +26,8 @@ SAMPLERS = {
     **{f"opset {opset}": {"opset": opset} for opset in (11, 13, 16, 20, min(22, NEWEST_OPSET))},
     "Where in place of Clip": {"first": True}, "Min and Max": {"first": True, "outside": "border"},
     "float64": {"dtype": "float64"}, "float64 in pixels": {"dtype": "float64", "places": "pixels"},
+    **{f"float16, {outside}, {places}": {"dtype": "float16", "outside": outside, "places": places}
+       for outside in OUTSIDE for places in PLACES[:3]},
     "one image": {"batch": 1}, "one channel": {"channels": 1}, "one of both": {"batch": 1, "channels": 1},
     "one row of pixels": {"size": (1, 12), "places": "edges"}, "one pixel": {"size": (1, 1), "places": "pixels"},
     "one row of points": {"out": (1, 7)}, "one point": {"out": (1, 1)}, "x and y swapped": {"swapped": True},
@@ -92,7 +94,9 @@ DEFORMS = {
         "no pads": {"pads": (0, 0)}, "other pads": {"pads": (0, 3)}, "a point": {"kernel": (1, 1), "pads": (0, 0)},
         "a row of blocks": {"size": (2, 8), "kernel": (4, 3), "pads": (1, 0)}, "opset 19": {"opset": 19},
         "one image": {"batch": 1}, "sums of sums": {"sum": "Add"},
-        "one channel": {"channels": 1}, "large": {"kernel": (7, 7), "pads": (3, 3)},
+        "one channel": {"channels": 1}, "large": {"kernel": (7, 7), "pads": (3, 3)}, "float16": {"dtype": "float16"},
+        "in plain PyTorch": {"module": True}, "in plain PyTorch, groups": {"module": True, "offset_group": 2},
+        "attributes of the default exporter": {"conv": {"auto_pad": "NOTSET", "pads": [0] * 4, "dilations": [1, 1]}},
     }.items()},
 }  # fmt: skip
 
@@ -103,6 +107,22 @@ def test_deform_conv(name):
     nodes, (finding,) = compare(proto, alone=ORT_VERSION >= (1, 25))  # before, it has no DeformConv
     assert (finding.operator, finding.untried) == ("DeformConv", None)
     assert nodes == ["DeformConv"]
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_offsets_in_another_order_are_gathered(groups):
+    """All rows before all columns, as modules in plain PyTorch have them."""
+    proto = deform_conv(offset=[2, groups, 2, 6, 7, 8], turned=[0, 1, 3, 2, 4, 5], size=(7, 7), offset_group=groups)
+    nodes, (finding,) = compare(proto, alone=ORT_VERSION >= (1, 25))
+    assert (nodes, finding.untried) == (["Gather", "DeformConv"], None)
+
+
+@pytest.mark.parametrize("make", [sampler, deform_conv])
+def test_bfloat16(make):
+    """ONNX Runtime has no kernels for its nodes."""
+    optimized, (finding,) = rewritten(make(dtype="bfloat16"))
+    assert (finding.reason, finding.untried) == (None, None)
+    assert len(optimized.graph.node) == 1
 
 
 def test_deform_conv_is_of_ai_onnx():
@@ -162,8 +182,8 @@ NO_DEFORMS = {
     "places that begin between pixels": ({"shift": 0.5}, "its places are not those of a regular grid"),
     "a larger output than padding makes": ({"shift": -9}, None),
     "positions in another order": ({"perm": [0, 1, 5, 2, 4, 3], "size": (7, 7), "kernel": (3, 3)}, None),
-    "offsets of another order": (
-        {"offset": [2, 1, 2, 6, 7, 8], "turned": [0, 1, 3, 2, 4, 5], "kernel": (3, 2), "pads": (1, 1), "size": (7, 7)},
+    "offsets with rows and columns of pixels swapped": (
+        {"offset": [2, 1, 6, 2, 7, 7], "turned": [0, 1, 2, 3, 5, 4], "size": (7, 6), "kernel": (3, 2)},
         "its offsets are not known to be a value",
     ),
     "a product that is no mask": (

@@ -3,7 +3,9 @@
 Each option replaces one step, so that a test can build nearly the same model.
 """
 
+import ml_dtypes  # noqa: F401  teaches NumPy the name bfloat16
 import numpy as np
+import onnx
 
 from .written import Writer, counts
 
@@ -45,7 +47,7 @@ def sampler(after=None, **edits):
         return w.add("Gather", w.add("Shape", "image"), w.constant(axis), axis=0)
 
     def as_number(name):
-        return w.add("Cast", name, to={"float32": 1, "float64": 11}[kind])
+        return w.add("Cast", name, to=onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind)))
 
     if s["is_open"]:
         sizes = size_of(3), size_of(2)
@@ -183,13 +185,15 @@ def sampler(after=None, **edits):
 DEFORM = {
     "size": (7, 8), "batch": 2, "channels": 6, "outputs": 4, "kernel": (3, 2), "strides": (1, 1), "dilations": (1, 1),
     "pads": (1, 1), "group": 1, "offset_group": 1, "mask": True, "bias": True, "gather": "GatherND", "dtype": "float32",
-    "opset": 17, "shift": 0, "one": 1, "high": 0, "step": 0, "sum": "Sum",
+    "opset": 17, "shift": 0, "one": 1, "high": 0, "step": 0, "sum": "Sum", "module": False, "conv": {},
 }  # fmt: skip
 
 
 def deform_conv(after=None, **edits):
     """Deformable convolution of "x" by "offset" and "mask" to "y", in the order of deform-conv2d-onnx-exporter.
 
+    module  whether the mask is repeated, and rows of blocks are put side by side, as modules in plain PyTorch do
+    conv    more attributes of the Conv
     shift, one, high, step   what the first place, the 1 of weights, the last index and one regular place differ by
     """
     s = DEFORM | edits
@@ -254,13 +258,22 @@ def deform_conv(after=None, **edits):
     inputs = {"x": (kind, [n, channels, height, width]), "offset": (kind, [n, 2 * groups * k_count, *out])}
     if s["mask"]:
         inputs["mask"] = (kind, [n, groups * k_count, *out])
-        y = w.add("Mul", y, w.add("Reshape", "mask", w.constant([n, groups, 1, k_count, *out])))
+        mask = w.add("Reshape", "mask", w.constant([n, groups, 1, k_count, *out]))
+        y = w.add("Mul", y, w.add("Concat", *[mask] * per_group, axis=2) if s["module"] else mask)
     y = after(w, y) if after else y
-    y = w.add("Reshape", y, w.constant([n, channels, kh, kw, *out]))
-    y = w.add("Transpose", y, perm=s.get("perm", [0, 1, 4, 2, 5, 3]))
+    if s["module"]:
+        y = w.add("Transpose", w.add("Reshape", y, w.constant([n, channels, k_count, *out])), perm=[0, 1, 3, 4, 2])
+        row = lambda k: w.add("Slice", y, w.constant([k]), w.constant([k + kw]), w.constant([4]))
+        y = w.add("Concat", *(w.add("Reshape", row(k), w.constant([n, channels, out[0], out[1] * kw]))
+                              for k in range(0, k_count, kw)), axis=3)  # fmt: skip
+    else:
+        y = w.add("Reshape", y, w.constant([n, channels, kh, kw, *out]))
+        y = w.add("Transpose", y, perm=s.get("perm", [0, 1, 4, 2, 5, 3]))
     y = w.add("Reshape", y, w.constant([n, channels, out[0] * kh, out[1] * kw]))
     weight = number(rng.standard_normal((s["outputs"], channels // s["group"], kh, kw)))
-    y = w.add("Conv", y, weight, group=s["group"], kernel_shape=[*kernel], strides=s.get("block", [*kernel]))
+    y = w.add(
+        "Conv", y, weight, group=s["group"], kernel_shape=[*kernel], strides=s.get("block", [*kernel]), **s["conv"]
+    )
     if s["bias"]:
         y = w.add("Add", y, number(rng.standard_normal((1, s["outputs"], 1, 1))))
     return w.model({**inputs, **s.get("inputs", {})}, (y, kind, [None] * 4), opset)

@@ -8,14 +8,12 @@ of the output, arrange the sums as an image of blocks, and convolve these:
 The place of row i of the kernel and row h of the output is h * stride + i * dilation - pad + offset.
 """
 
-import math
-
 import numpy as np
 
 from ..finding import NearMiss, tried
 from ..graph import AI_ONNX
 from ..indices import attributes_of, element, shape
-from ..positions import Position, divided, elements, joined, layout, variable
+from ..positions import Position, elements, layout, variable
 from ..sizes import block_count, quotient
 from ..taps import FLOATS, GATHERS, Reader, sampled, weighs
 
@@ -28,15 +26,16 @@ VERSION = 19  # of ai.onnx, the first with DeformConv
 def match(graph, node):
     """Return the arguments of `Graph.replace` for the convolution, or for the bias that is added to it; else None."""
     conv, bias = _with_bias(graph, node)
-    if conv is None or len(conv.input) < 2 or conv.input[0] not in weighs(graph):
+    if conv is None or conv.input[0] not in weighs(graph):
         return None
-    blocks, weight = shape(graph, conv.input[0]), shape(graph, conv.input[1])
-    if not blocks or len(blocks) != 4 or not weight or len(weight) != 4:
+    blocks, weight = (shape(graph, name) or () for name in conv.input[:2])
+    if {len(blocks), len(weight)} != {4}:
         return None
     attributes, kernel = attributes_of(conv), [*weight[2:]]
     heights = [quotient(size, k) for size, k in zip(blocks[2:], kernel, strict=True)]
-    is_plain = not any(attributes.get("pads", ())) and set(attributes.get("dilations", [1])) == {1}
-    if None in heights or attributes.get("strides", [1, 1]) != kernel or not is_plain or attributes.get("auto_pad"):
+    is_plain = not any(attributes.get("pads", ())) and attributes.get("auto_pad", b"NOTSET") == b"NOTSET"
+    is_dilated = {*attributes.get("dilations", [1])} != {1}
+    if None in heights or attributes.get("strides", [1, 1]) != kernel or not is_plain or is_dilated:
         return None
     if not all(isinstance(size, int) for size in (*weight, blocks[1])):
         raise NearMiss("the sizes of its kernel or the number of its channels are open")
@@ -67,31 +66,34 @@ def _with_bias(graph, node):
 
 
 def _replacement(graph, conv, bias, found, sizes, group):
-    (n, c, rows, columns), image = found.axes, shape(graph, found.image)
-    if (n, c, rows, columns) != (0, 1, 2, 3) or image[:2] != (sizes["n"], sizes["c"]) or found.padding_mode != "zeros":
+    image = shape(graph, found.image)
+    is_own = all(v in (name, None) for v, name in zip(found.variables, "nc", strict=True))
+    if (found.axes, found.padding_mode, *image[:2]) != ((0, 1, 2, 3), "zeros", sizes["n"], sizes["c"]) or not is_own:
         raise NearMiss("its image has other axes than batch, channels, height and width, or another border")
-    if any(v not in (name, None) for v, name in zip(found.variables, "nc", strict=True)):
-        raise NearMiss("its image has other axes than batch, channels, height and width")
     spacings = [
         _spacing(graph, *each, sizes) for each in zip((found.row, found.column), "hw", "ij", found.shifts, strict=True)
     ]
     strides, dilations, pads, offsets = zip(*spacings, strict=True)
     ends = [_end(image[2 + a], sizes["ij"[a]], sizes["hw"[a]], dilations[a], strides[a], pads[a]) for a in (0, 1)]
-    offset, groups = _offset(graph, offsets, sizes)
-    mask = _mask(graph, found.factors, sizes, groups)
-    inputs = [found.image, conv.input[1], offset, *conv.input[2:]]
-    kinds = {graph.type(name).elements for name in (*inputs, *filter(None, [mask]))}
-    if len(kinds) > 1 or not kinds <= {*FLOATS}:
-        raise NearMiss("its inputs are not known to be all of float32, or all of float64")
+    offset = _grouped(graph, conv, offsets, sizes)
+    if offset is None:
+        raise NearMiss("its offsets are not known to be a value [N, groups * kernel * 2, height, width]")
+    masks = [_grouped(graph, conv, [factor], sizes) for factor in found.factors]
+    if len(masks) > 1 or any(mask is None or mask[1] != offset[1] for mask in masks):
+        raise NearMiss("what multiplies its pixels is not known to be a mask [N, groups * kernel, height, width]")
+    inputs = [found.image, conv.input[1], offset[0], *conv.input[2:]]
+    kinds = {graph.type(name).elements for name in (*inputs, *dict(masks))}
+    if len(kinds) > 1 or not kinds <= FLOATS:
+        raise NearMiss("its inputs are not known to be floats of one type")
     if bias is not None and bias.any():
         inputs.append(graph.add_constant("bias", bias))
-    if mask is not None:
+    for mask in dict(masks):
         inputs = [*inputs, *[""] * (4 - len(inputs)), mask]
     domain, version = ("", VERSION) if graph.can_import(VERSION) else ("onnx_ops", 1)
     return {
         "op_type": "DeformConv", "inputs": inputs, "domain": domain, "version": version,
         "kernel_shape": [sizes["i"], sizes["j"]], "group": group,
-        "offset_group": groups, "strides": [*strides], "dilations": [*dilations], "pads": [*pads, *ends],
+        "offset_group": offset[1], "strides": [*strides], "dilations": [*dilations], "pads": [*pads, *ends],
     }  # fmt: skip
 
 
@@ -144,33 +146,28 @@ def _end(size, kernel, count, dilation, stride, pad):
     raise NearMiss(f"its output has {count} pixels along an axis, which no padding makes of {size}")
 
 
-def _offset(graph, offsets, sizes):
-    """Return (name of the offsets, number of their groups)."""
-    (row, column), count = offsets, 2 * sizes["i"] * sizes["j"]
-    for name, index in row.places:
-        channels = (*shape(graph, name), None)[1]
-        groups = channels // count if isinstance(channels, int) else 0
-        expected = [tried(_in_groups, graph, name, sizes, groups, "gijy", y) for y in (0, 1)]
-        if expected[0] == index and (name, expected[1]) in column.places:
+def _grouped(graph, node, parts, sizes):
+    """Return (name, groups) of a value [N, groups * kernel * parts, height, width] with these parts; None if none is.
+
+    If its channels have another order, they are gathered in this one.
+    """
+    for name, _ in reversed(parts[0].places):
+        order = tried(_order, [dict(part.places).get(name) for part in parts], shape(graph, name), sizes)
+        if order is not None:
+            groups, order = len(order), order.ravel()
+            if not np.array_equal(order, np.arange(shape(graph, name)[1])):
+                name = graph.add_node(node, "Gather", [name, graph.add_constant("order", order)], axis=1)
             return name, groups
-    raise NearMiss("its offsets are not known to be a value [N, groups * kernel * 2, height, width]")
-
-
-def _in_groups(graph, name, sizes, groups, order, y=0):
-    """Return the index of an offset or a mask in a value with groups, positions in the kernel, and rows and columns."""
-    group = divided(variable("c", sizes["c"]), quotient(sizes["c"], groups))[0]
-    parts = {"g": (group, groups), "y": (Position(y), 2), **{k: (variable(k, sizes[k]), sizes[k]) for k in "ij"}}
-    n, h, w = (variable(k, sizes[k]) for k in "nhw")
-    channels = math.prod(parts[k][1] for k in order)
-    is_whole = shape(graph, name) == (sizes["n"], channels, sizes["h"], sizes["w"])
-    return (n, joined([parts[k] for k in order]), h, w) if is_whole else None
-
-
-def _mask(graph, factors, sizes, groups):
-    """Return the name of the mask, or None if there is none."""
-    for name, index in factors[0].places if len(factors) == 1 else ():
-        if tried(_in_groups, graph, name, sizes, groups, "gij") == index:
-            return name
-    if factors:
-        raise NearMiss("what multiplies its pixels is not known to be a mask [N, groups * kernel, height, width]")
     return None
+
+
+def _order(indices, dimensions, sizes):
+    """Return the channels of a value [groups, positions in the kernel * parts]; None if other axes differ."""
+    plane, counts = layout(sizes, "n", "h", "w"), [sizes[k] for k in "cij"]
+    n, channels, *others = dimensions
+    if [n, *others] != [sizes[k] for k in "nhw"] or any((n, h, w) != plane for n, _, h, w in indices):
+        return None
+    each = [np.broadcast_to(elements(np.arange(channels), index[1:2], "cij"), counts) for index in indices]
+    per_group = counts[1] * counts[2] * len(indices)
+    order = np.stack(each, -1).reshape(channels // per_group, -1, per_group)
+    return order[:, 0] if (order == order[:, :1]).all() else None

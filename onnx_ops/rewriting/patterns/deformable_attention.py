@@ -15,13 +15,13 @@ import math
 import numpy as np
 from onnx import helper
 
-from ...declaration import dtypes
 from ..finding import NearMiss, tried
 from ..graph import AI_ONNX
 from ..indices import JOINS, MOVES, attributes_of, axes_of, followed, path, shape
 from ..positions import Position, elements, layout, position, reshaped, variable
 from ..shapes import UNKNOWN
 from ..sizes import quotient
+from ..taps import FLOATS
 
 DOMAIN, OPERATOR = "onnx_ops", "MultiScaleDeformableAttention"
 NAME = "deformable_attention"
@@ -30,7 +30,6 @@ NEEDS = (("GridSample", "Mul", "ReduceSum"),)  # sets of types of nodes, one of 
 LAST, DOMAINS = ("Transpose", "FusedMatMul"), (*AI_ONNX, "com.microsoft")
 LEVELS = 8  # the most that the operator takes
 CUTS = "SequenceAt", "Slice", "Split"
-FLOATS = {dtypes.TABLE[name].onnx for name in dtypes.FLOATS}
 SETTINGS = {"mode": ("linear", "bilinear"), "padding_mode": ("zeros",), "align_corners": (0,)}  # all are defaults
 
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
+from onnx import TensorProto
 
 from ..expressions import Constant, Operation, expression
 from ..finding import NearMiss, tried
@@ -73,8 +74,8 @@ def _replacement(graph, node):
     if found.factors:
         raise NearMiss("its pixels are multiplied by other values before they are added up")
     kinds = {graph.type(name).elements for name in (found.image, found.row.places[0][0], found.column.places[0][0])}
-    if len(kinds) > 1 or not kinds <= {*FLOATS}:
-        raise NearMiss("its image and coordinates are not known to be all of float32, or all of float64")
+    if len(kinds) > 1 or not kinds <= FLOATS:
+        raise NearMiss("its image and coordinates are not known to be floats of one type")
     image, (n, c, rows, columns) = shape(graph, found.image), found.axes
     batch, channels = (None if v is None else int(v) for v in found.variables)
     points = [k for k in range(len(dimensions)) if k not in (batch, channels)]
@@ -91,27 +92,16 @@ def _replacement(graph, node):
     rename = lambda index: tuple(_renamed(each, names, dimensions) for each in index)
     normalization, values = _normalized(found, image, rows, columns)
     sizes = [1 if batch is None else dimensions[batch], *([1] * (2 - len(points))), *(dimensions[k] for k in points)]
-    program = Program(graph, node, "float64" if kinds == {FLOATS[1]} else "float32")
+    program = Program(graph, node, "float64" if kinds == {TensorProto.DOUBLE} else "float32")
     places = [(name, rename(its_index)) for name, its_index in (value.places[0] for value in values)]
     made = _permuted(graph, node, found.image, [*([] if n is None else [n]), c, rows, columns], n is None)
     sampling = {"padding_mode": found.padding_mode, **normalization}
-    mode, whole = (
-        "linear" if graph.opset >= 20 else "bilinear",
-        [(*map(variable, "nhw", sizes), Position(i)) for i in (0, 1)],
-    )
-    if (
-        "pixels" not in sampling
-        and shape(graph, places[0][0]) == (*sizes, 2)
-        and places == [(places[0][0], index) for index in whole]
-    ):
-        domain = "" if graph.opset >= 16 else "com.microsoft"
-        arguments = {
-            "op_type": "GridSample",
-            "inputs": [made, places[0][0]],
-            "domain": domain,
-            "mode": mode,
-            **sampling,
-        }
+    name = places[0][0]
+    whole = [(name, (*map(variable, "nhw", sizes), Position(i))) for i in (0, 1)]
+    if "pixels" not in sampling and shape(graph, name) == (*sizes, 2) and places == whole:
+        arguments = {"op_type": "GridSample", "inputs": [made, name],
+                     "domain": "" if graph.opset >= 16 else "com.microsoft",
+                     "mode": "linear" if graph.opset >= 20 else "bilinear", **sampling}  # fmt: skip
     else:
         memo: dict = {}
         coordinates = [expression(graph, *place, memo=memo) for place in places]
@@ -146,14 +136,14 @@ def _arranged(graph, node, arguments, order, dimensions):
     sizes = [dimensions[k] for k in kept]
     finding, samples = arguments["op_type"], graph.add_node(node, **arguments)
     if kept == sorted(kept):
-        return {**_reshape(graph, samples, sizes, node), "finding": finding}
+        return {**_reshape(graph, samples, sizes), "finding": finding}
     if len(kept) < 4:
-        samples = graph.add_node(node, **_reshape(graph, samples, sizes, node))
+        samples = graph.add_node(node, **_reshape(graph, samples, sizes))
     perm = [kept.index(k) for k in range(len(kept))]
     return {"op_type": "Transpose", "inputs": [samples], "perm": perm, "finding": finding}
 
 
-def _reshape(graph, samples, sizes, node):
+def _reshape(graph, samples, sizes):
     target = [size if isinstance(size, int) else -1 for size in sizes]
     if target.count(-1) > 1:
         raise NearMiss("more than one of its sizes is open")
