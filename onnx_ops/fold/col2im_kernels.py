@@ -20,7 +20,7 @@ from ..declaration.jit import APART, IN_PLACE, jitable
 from ..kernels.elements import integers_in, is_wide, store, sums, sums_in
 from ..kernels.shares import pieces, share
 from ..kernels.vectors import add_runs, add_transposed, clear_box, interleave
-from .sliding_blocks import find_blocks, quotient
+from .sliding_blocks import find_blocks
 
 BAND = 16384  # pixels: their sums, 64 KiB of float32, stay in the second-level cache
 GROUP = 4096  # pixels of several planes: their sums, 16 KiB of float32, stay in the first-level cache
@@ -53,8 +53,9 @@ def row_pitch(g):
 
 @jitable
 def workspace_size(g):
-    """The bytes that a tile needs: a band's sums, three numbers for each run. A copy needs none."""
-    return 0 if g.tiled else LARGEST_SUM * g.group * g.band_y * row_pitch(g) + 8 * 3 * RUNS
+    """The bytes that a tile needs: a band's sums, three numbers for each run, two for each leading axis. A copy needs
+    none."""
+    return 0 if g.tiled else LARGEST_SUM * g.group * g.band_y * row_pitch(g) + 8 * (3 * RUNS + 2 * g.axes)
 
 
 @jitable
@@ -76,10 +77,11 @@ def sum_tiles(x, g, tile, workspace, out):
     """Compute all bands of a tile, where blocks overlap or leave gaps: clear, add up, and write each."""
     width, lane = g.image[g.axes - 1], lane_pitch(g)
     aside = lane > 0 or is_wide(out)  # whether sums are in scratch memory until the band is complete
-    runs = integers_in(workspace, 0, (3, RUNS))
-    pitch = row_pitch(g) if aside else width
-    scratch = sums_in(workspace, runs.nbytes, g.group * g.band_y * pitch if aside else 0, out)
-    target = scratch if aside else sums(out, scratch)
+    leads = integers_in(workspace, 0, (2, g.axes))
+    runs = integers_in(workspace, leads.nbytes, (3, RUNS))
+    size = g.group * g.band_y * row_pitch(g) if aside else 0
+    scratch = sums_in(workspace, leads.nbytes + runs.nbytes, size, out)
+    target, pitch = scratch if aside else sums(out, scratch), row_pitch(g) if aside else width
     begin, end = share(unit_count(g), g, tile)
     for unit in range(begin, end):
         band = band_at(g, unit)
@@ -87,7 +89,7 @@ def sum_tiles(x, g, tile, workspace, out):
             scratch[:] = 0
         else:
             clear_band(out, band, width)
-        add_band(x, g, band, Sums(target, 0 if aside else band.corner, pitch, lane), runs)
+        add_band(x, g, band, Sums(target, 0 if aside else band.corner, pitch, lane), leads, runs)
         if lane > 0:
             write_lanes(g, band, scratch, lane, out)
         elif aside:
@@ -114,21 +116,38 @@ def clear_band(out, band, width):
 
 
 @jitable
-def add_band(x, g, band, sums, runs):
-    """Add all blocks to a band, for one position of the leading axes after the other. runs: room for `find_runs`."""
+def add_band(x, g, band, sums, leads, runs):
+    """Add all blocks to a band, for one position of the leading axes after the other.
+
+    leads, runs  room for what is found about leading axes, and about runs
+    """
     last, leading = g.axes - 1, g.axes - 2
-    pixels, positions = g.image[leading] * g.image[last], g.block[leading] * g.block[last]  # of a plane, and in it
-    channel = band.plane // (g.pixels // pixels)
+    p, k, channel = leads[0][:leading], leads[1][:leading], band.plane
+    for a in range(leading - 1, -1, -1):
+        p[a], k[a] = channel % g.image[a], 0
+        channel //= g.image[a]
+    positions, blocks = g.block[leading] * g.block[last], g.counts[leading] * g.counts[last]  # along y and x
     first, found = channel * g.positions * g.blocks, -1  # in the input; the position along x from which `runs` holds
-    for lead in range(g.positions // positions):
-        block = block_at(g, band.plane, lead)
+    for _ in range(g.positions // positions):
+        block = block_at(g, p, k)
         if block >= 0:
             for j in range(0, g.block[last], RUNS):
                 if j != found:
                     find_runs(g, band, j, sums.lane, runs)
                     found = j
-                add_rows(x, first + block, g, band, j, runs, sums)
+                add_rows(x, first + block * blocks, g, band, j, runs, sums)
         first += positions * g.blocks
+        advance(k, leading, g)
+
+
+@jitable(**IN_PLACE)
+def advance(k, leading, g):
+    """Go to the next position k of the leading axes."""
+    for a in range(leading - 1, -1, -1):
+        k[a] += 1
+        if k[a] < g.block[a]:
+            break
+        k[a] = 0
 
 
 @jitable
@@ -238,14 +257,13 @@ def find_runs(g, band, j_begin, lane, runs):
 
 
 @jitable
-def block_at(g, plane, lead):
-    """The first block of those that lie on a plane with a position of the leading axes; -1 if there are none."""
-    block, blocks = 0, g.counts[g.axes - 2] * g.counts[g.axes - 1]
-    for a in range(g.axes - 3, -1, -1):
-        t = plane % g.image[a] + g.pads[a] - lead % g.block[a] * g.dilations[a]
-        l = quotient(t, g.strides[a])
+def block_at(g, p, k):
+    """The block, over the leading axes, whose position k lies on the pixel p; -1 if there is none."""
+    block = 0
+    for a in range(p.size):
+        t = p[a] + g.pads[a] - k[a] * g.dilations[a]
+        l = t // g.strides[a]
         if t < 0 or l >= g.counts[a] or l * g.strides[a] != t:
             return -1
-        block, blocks = block + l * blocks, blocks * g.counts[a]
-        plane, lead = plane // g.image[a], lead // g.block[a]
+        block = block * g.counts[a] + l
     return block
