@@ -1,4 +1,4 @@
-"""The networks of scripts/networks.py: needs PyTorch, kornia, transformers and scipy.
+"""The networks of scripts/networks.py: needs PyTorch, kornia, transformers, scipy and deform-conv2d-onnx-exporter.
 
 Nothing is downloaded: the configurations are small, the weights random. NETWORKS maps names to functions without
 arguments, which return (forward function, modules: its first arguments, inputs: its other arguments); `assembled` makes
@@ -8,6 +8,7 @@ one module of these.
 import os
 from unittest import mock
 
+import deform_conv2d_onnx_exporter as by_gathering
 import torch
 import transformers as of
 from kornia import morphology
@@ -16,8 +17,11 @@ from kornia.feature.aliked.aliked import SDDH
 from kornia.feature.laf import extract_patches_simple
 from kornia.geometry import transform
 from kornia.geometry.calibration import undistort_image
+from onnxscript.function_libs.torch_lib.ops.vision import torchvision_deform_conv2d
 from torch import nn
 from torch.nn import functional as F
+from torch.onnx import symbolic_helper
+from torch.onnx._internal.torchscript_exporter._type_utils import JitScalarType
 
 os.environ["TRANSFORMERS_DISABLE_TORCH_CHECK"] = "1"  # checks of shapes at run time: some of them can't be exported
 
@@ -603,3 +607,131 @@ def patch_denoiser(size=(144, 192), patch=8, stride=4):
         return F.fold(patches, size, patch, stride=stride) / overlap
 
     return denoised, [], (torch.rand(2, 3, *size),)
+
+
+# BiRefNet removes backgrounds. torchvision's operator is declared here, as torchvision may be missing.
+# PyTorch's default exporter writes DeformConv, the TorchScript exporter what deform-conv2d-onnx-exporter makes of it.
+
+TORCHVISION = torch.library.Library("torchvision", "FRAGMENT")
+by_gathering.JitScalarType = JitScalarType  # PyTorch has moved it since
+by_gathering.get_tensor_dim_size = lambda value, axis: symbolic_helper._get_tensor_sizes(value)[axis]
+
+
+def deform_conv2d(x, weight, offset, mask, bias, *settings):
+    """torchvision's deform_conv2d with stride 1 and one group, by grid_sample."""
+    (_, _, height, width), (*_, rows, columns) = x.shape, weight.shape
+    (_, _, *out), pads, count = offset.shape, settings[2:4], rows * columns
+    k = torch.arange(count)[:, None, None]
+    y = offset[:, 0::2] + k // columns - pads[0] + torch.arange(out[0])[:, None]
+    x_ = offset[:, 1::2] + k % columns - pads[1] + torch.arange(out[1])
+    grid = torch.stack([(2 * x_ + 1) / width - 1, (2 * y + 1) / height - 1], -1).flatten(1, 2)
+    read = F.grid_sample(x, grid, align_corners=False).unflatten(2, (count, out[0])) * mask[:, None]
+    return torch.einsum("nckhw,ock->nohw", read, weight.flatten(2)) + bias[:, None, None]
+
+
+if "deform_conv2d" not in dir(torch.ops.torchvision):
+    TORCHVISION.define(
+        "deform_conv2d(Tensor x, Tensor weight, Tensor offset, Tensor mask, Tensor bias, SymInt stride_h,"
+        " SymInt stride_w, SymInt pad_h, SymInt pad_w, SymInt dilation_h, SymInt dilation_w, SymInt groups,"
+        " SymInt offset_groups, bool use_mask) -> Tensor"
+    )
+    TORCHVISION.impl("deform_conv2d", deform_conv2d, "CPU")
+    torch.library.register_fake("torchvision::deform_conv2d", deform_conv2d, lib=TORCHVISION)
+by_gathering.register_deform_conv2d_onnx_op(use_gathernd=True)
+TRANSLATIONS = {torch.ops.torchvision.deform_conv2d.default: torchvision_deform_conv2d}  # used only beside torchvision
+
+
+class DeformableConv2d(nn.Module):
+    """A convolution by deform_conv2d, with convolutions of the same size for the offsets and the mask."""
+
+    def __init__(self, channels, outputs, size):
+        super().__init__()
+        self.pad = size // 2
+        self.offset = nn.Conv2d(channels, 2 * size * size, size, padding=self.pad)
+        self.mask = nn.Conv2d(channels, size * size, size, padding=self.pad)
+        self.weight = nn.Conv2d(channels, outputs, size, bias=False).weight
+
+    def forward(self, x):
+        mask, bias = 2 * self.mask(x).sigmoid(), torch.zeros(len(self.weight))
+        settings = 1, 1, self.pad, self.pad, 1, 1, 1, 1, True
+        return torch.ops.torchvision.deform_conv2d(x, self.weight, self.offset(x), mask, bias, *settings)
+
+
+def resized(x, like):
+    return F.interpolate(x, size=like.shape[2:], mode="bilinear", align_corners=True)
+
+
+class Parallel(nn.Module):
+    """Deformable convolutions of 1, 1, 3 and 7 pixels side by side, and the mean, to as many channels as there were."""
+
+    def __init__(self, channels, width=256):
+        super().__init__()
+        made = [DeformableConv2d(channels, width, size) for size in (1, 1, 3, 7)]
+        mean = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(channels, width, 1, bias=False))
+        self.branches = nn.ModuleList(nn.Sequential(m, nn.BatchNorm2d(width), nn.ReLU()) for m in made)
+        self.mean = nn.Sequential(*mean, nn.ReLU())
+        self.last = nn.Sequential(nn.Conv2d(5 * width, channels, 1, bias=False), nn.BatchNorm2d(channels), nn.ReLU())
+
+    def forward(self, x):
+        return self.last(torch.cat([*(branch(x) for branch in self.branches), resized(self.mean(x), x)], 1))
+
+
+def decoder_block(channels, outputs):
+    return nn.Sequential(
+        nn.Conv2d(channels, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), Parallel(64),
+        nn.Conv2d(64, outputs, 3, padding=1), nn.BatchNorm2d(outputs),
+    )  # fmt: skip
+
+
+class BiRefNet(nn.Module):
+    """The encoder sees the image in two sizes; the decoder, from coarse to fine, also gets the image's patches."""
+
+    def __init__(self, backbone, channels):
+        super().__init__()
+        self.backbone = backbone
+        widths = [2 * c for c in channels]  # from fine to coarse
+        outputs = [widths[0] // 2, *widths[:-1]]
+        patches = [w // 8 for w in widths]
+        inputs = [w + p for w, p in zip(widths, [*patches[1:], patches[-1]], strict=True)]
+        self.squeeze = decoder_block(sum(widths), widths[-1])
+        self.blocks = nn.ModuleList(map(decoder_block, inputs, outputs))
+        self.laterals = nn.ModuleList(nn.Conv2d(w, w, 1) for w in widths[:-1])
+        self.scales = [1, 4, 8, 16, 32]
+        self.patches = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(3 * scale**2, 64, 3, padding=1), nn.Conv2d(64, count, 3, padding=1))
+            for scale, count in zip(self.scales, [*patches, patches[-1]], strict=True)
+        )
+        self.attention = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(w, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 1, 1), nn.Sigmoid()
+            )
+            for w in outputs[1:]
+        )
+        self.last = nn.Conv2d(outputs[0] + patches[0], 1, 1)
+
+    def forward(self, image):
+        whole = self.backbone(image).feature_maps
+        half = self.backbone(F.interpolate(image, scale_factor=0.5, mode="bilinear", align_corners=True)).feature_maps
+        features = [torch.cat([a, resized(b, a)], 1) for a, b in zip(whole, half, strict=True)]
+        x = self.squeeze(torch.cat([*(resized(f, features[-1]) for f in features[:-1]), features[-1]], 1))
+        for k in (3, 2, 1, 0):
+            x = self.blocks[k](self.with_patches(x, image, k + 1))
+            if k:
+                x = x * self.attention[k - 1](x)
+                x = resized(x, features[k - 1]) + self.laterals[k - 1](features[k - 1])
+        return self.last(self.with_patches(resized(x, image), image, 0))
+
+    def with_patches(self, x, image, k):
+        return torch.cat([x, self.patches[k](F.pixel_unshuffle(image, self.scales[k]))], 1)
+
+
+@network("birefnet")
+def birefnet(size=512):
+    config = of.SwinConfig(
+        embed_dim=96, depths=[2, 2, 6, 2], num_heads=[3, 6, 12, 24], out_features=["stage1", *STAGES]
+    )
+    return (
+        lambda model, image: model(image),
+        [BiRefNet(of.SwinBackbone(config), [96, 192, 384, 768])],
+        (torch.randn(1, 3, size, size),),
+    )

@@ -65,16 +65,19 @@ def export(folder, only):
 
 def write(folder, network, inputs, dynamo):
     import torch
+    from network_cases import TRANSLATIONS
 
     outputs = network(*inputs)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     arrays = {f"input_{k}": value.numpy() for k, value in enumerate(inputs)}
     results = {f"output_{k}": value.numpy() for k, value in enumerate(outputs)}
-    settings = {"input_names": list(arrays), "output_names": list(results), "opset_version": OPSET}
+    settings = {"input_names": list(arrays), "output_names": list(results), "opset_version": OPSET, "dynamo": dynamo}
+    if dynamo:
+        settings["custom_translation_table"] = TRANSLATIONS
     with staged(folder) as new:
         np.savez(new / "data.npz", **arrays, **results)
         with silence():
-            torch.onnx.export(network, inputs, new / "model.onnx", dynamo=dynamo, external_data=False, **settings)
+            torch.onnx.export(network, inputs, new / "model.onnx", external_data=False, **settings)
 
 
 @contextlib.contextmanager
