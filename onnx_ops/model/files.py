@@ -192,10 +192,11 @@ def _nodes(content, message, begin, end, op_types, names):
 
 
 def _text(content, begin, end, number):
-    """The text in a message's first field of this number; "" if there is none."""
+    """The text in a message's last field of this number, which counts in protobuf; "" if there is none."""
+    text = b""
     for _, a, b in _fields(content, begin, end, frozenset([number])):
-        return content[a:b].decode(errors="replace")
-    return ""
+        text = content[a:b]
+    return text.decode(errors="replace")
 
 
 def _fields(content, begin, end, wanted):

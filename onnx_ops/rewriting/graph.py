@@ -183,7 +183,7 @@ class Graph:
                 tensor = deepcopy(tensor)  # the data stay where they are
                 external_data.read(tensor, self.model.origin)
             return numpy_helper.to_array(tensor)
-        except (OSError, ValueError, TypeError):  # the session will report it
+        except (OSError, ValueError, TypeError, KeyError):  # the session will report it
             return None
 
     def folded(self, name):

@@ -47,6 +47,21 @@ def external(data_type=onnx.TensorProto.INT64, **entries):
     return col2im(change)
 
 
+def with_an_addend_of_no_type(proto):
+    """Have a constant of a type that nobody knows added to the first input of a model's node."""
+    (node,) = proto.graph.node
+    proto.graph.initializer.add(name="odd", data_type=46, dims=[1], raw_data=b"1")
+    proto.graph.node.insert(0, onnx.helper.make_node("Add", [node.input[0], "odd"], ["sum"]))
+    proto.graph.node[1].input[0] = "sum"
+
+
+def with_a_function(proto):
+    """Have a model have a local function, and a constant of another name."""
+    node, imports = onnx.helper.make_node("Relu", ["a"], ["b"]), [onnx.helper.make_opsetid("", 18)]
+    proto.functions.append(onnx.helper.make_function("local", "F", ["a"], ["b"], [node], imports))
+    proto.graph.initializer[0].name = proto.graph.node[0].input[1] = "sizes"
+
+
 def with_bytes(text, others=()):
     """Return the bytes of a model with an operator whose name isn't UTF-8, and others that nothing knows."""
 
@@ -82,6 +97,13 @@ FOUND = {
     "a negative offset": ("inspect", external(offset="-5")),
     "a negative length": ("inspect", external(length="-1")),
     "a length past all memory": ("inspect", external(length=str(2**62))),
+    "a constant of a type that nobody knows": ("lower", col2im(with_an_addend_of_no_type)),
+    "a constant's name that isn't UTF-8, beside a function": (
+        "optimize", col2im(with_a_function).replace(b"sizes", b"s\xffzes"),
+    ),
+    "a domain that is imported after another one, in one field": (
+        "fields", onnx.ModelProto().SerializeToString() + b"\x42\x0a\x0a\x03abc\x0a\x03mmc",
+    ),
     "external data of no type": ("inspect", external(data_type=0)),
     "external data of a type that nobody knows": ("inspect", external(data_type=99)),
     "a location that is no path": ("inspect", external(location="a\0b")),
