@@ -47,11 +47,11 @@ def external(data_type=onnx.TensorProto.INT64, **entries):
     return col2im(change)
 
 
-def with_an_addend_of_no_type(proto):
-    """Have a constant of a type that nobody knows added to the first input of a model's node."""
+def with_an_input_of_no_type(proto):
+    """Have a model's node get what an unknown node makes of a constant of a type that nobody knows."""
     (node,) = proto.graph.node
     proto.graph.initializer.add(name="odd", data_type=46, dims=[1], raw_data=b"1")
-    proto.graph.node.insert(0, onnx.helper.make_node("Add", [node.input[0], "odd"], ["sum"]))
+    proto.graph.node.insert(0, onnx.helper.make_node("Unknown", [node.input[0], "odd"], ["sum"]))
     proto.graph.node[1].input[0] = "sum"
 
 
@@ -97,7 +97,7 @@ FOUND = {
     "a negative offset": ("inspect", external(offset="-5")),
     "a negative length": ("inspect", external(length="-1")),
     "a length past all memory": ("inspect", external(length=str(2**62))),
-    "a constant of a type that nobody knows": ("lower", col2im(with_an_addend_of_no_type)),
+    "a constant of a type that nobody knows": ("lower", im2col(with_an_input_of_no_type, cases.VOLUMES[0])),
     "a constant's name that isn't UTF-8, beside a function": (
         "optimize", col2im(with_a_function).replace(b"sizes", b"s\xffzes"),
     ),

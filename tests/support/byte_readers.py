@@ -127,7 +127,9 @@ def session(proto):
 
 def _session(proto):
     options = quiet(graph_optimization_level=ort.GraphOptimizationLevel.ORT_DISABLE_ALL, intra_op_num_threads=1)
-    registration.add_operators(options, {i.domain for i in proto.opset_import} & {o.domain for o in OPERATORS})
+    registration.add_operators(
+        options, [o for o in OPERATORS if o.domain in {i.domain for i in proto.opset_import}], ()
+    )
     with registration.survey():
         return ort.InferenceSession(proto.SerializeToString(), options)
 
