@@ -1,6 +1,6 @@
 """Processes that work side by side. Each gets a function, then one task after the other, and answers each task.
 
-Messages and answers are pickles, on pipes. docs/how-it-works.md compares public pools ("Worker processes").
+Messages and answers are pickles, on pipes. docs/internals.md compares public pools ("Worker processes").
 """
 
 import logging

@@ -161,6 +161,6 @@ def test_no_macro_hides_a_return():
 
 
 def test_the_layers_are_documented():
-    page = (TESTS.parent / "docs" / "how-it-works.md").read_text(encoding="utf-8")
+    page = (TESTS.parent / "docs" / "internals.md").read_text(encoding="utf-8")
     section = page.partition("\n## The C library\n")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == LAYERS
