@@ -43,7 +43,7 @@ NODE = "{domain}Largest <topk: int = 2, factor: float = 0.5, order: string = {or
 COMMANDS = """
 import json, sys
 from support.commands import invoke
-runs = [invoke(*command) for command in json.loads(sys.argv[1])]
+runs = [invoke(*command, apart=True) for command in json.loads(sys.argv[1])]
 print(json.dumps([(run.exit_code, run.stdout, run.stderr) for run in runs]))
 """
 

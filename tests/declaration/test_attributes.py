@@ -68,7 +68,7 @@ def test_a_session_has_nothing_to_say_of_what_is_right(caplog):
 
 @pytest.mark.parametrize("command", [["run", "--random"], ["bench", "--repeats", "1"]], ids=lambda c: c[0])
 def test_the_command_line_says_so_once(command, misspelt):
-    done = invoke(*command, misspelt, "--json")
+    done = invoke(*command, misspelt, "--json", apart=True)
     assert done.exit_code == 0
     assert done.stderr == f"Warning: {MESSAGE.removeprefix('onnx_ops: ')}padding_mode?\n"
 
