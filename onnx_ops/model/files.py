@@ -22,7 +22,7 @@ NODE_NAME, NODE_OP_TYPE, NODE_ATTRIBUTE, NODE_DOMAIN, ATTRIBUTE_NAME = 3, 4, 5, 
 LEADS_TO = {  # {message: {number of a field: the message in it}}, for messages that may contain nodes
     "model": {7: "graph", MODEL_FUNCTIONS: "function"},
     "graph": {1: "node"},
-    "function": {7: "node"},
+    "function": {7: "node", 11: "attribute"},
     "node": {NODE_ATTRIBUTE: "attribute"},
     "attribute": {6: "graph", 11: "graph"},
 }
