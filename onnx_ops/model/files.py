@@ -103,7 +103,10 @@ def nodes(model, op_types):
                 for n in model_nodes(model) if n.op_type in op_types]  # fmt: skip
     with content_of(model) as content:
         names = re.compile(b"|".join(re.escape(name.encode()) for name in op_types))
-        return list(_nodes(content, "model", 0, len(content), op_types, names))
+        try:
+            return list(_nodes(content, "model", 0, len(content), op_types, names))
+        except RecursionError as error:  # protobuf refuses messages that are nested more than 100 deep
+            raise ValueError("messages are nested too deep") from error
 
 
 def warn_of_unknown_attributes(found, operators):
