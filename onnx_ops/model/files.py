@@ -22,7 +22,7 @@ NODE_NAME, NODE_OP_TYPE, NODE_ATTRIBUTE, NODE_DOMAIN, ATTRIBUTE_NAME = 3, 4, 5, 
 LEADS_TO = {  # {message: {number of a field: the message in it}}, for messages that may contain nodes
     "model": {7: "graph", MODEL_FUNCTIONS: "function"},
     "graph": {1: "node"},
-    "function": {7: "node"},
+    "function": {7: "node", 11: "attribute"},
     "node": {NODE_ATTRIBUTE: "attribute"},
     "attribute": {6: "graph", 11: "graph"},
 }
@@ -103,7 +103,10 @@ def nodes(model, op_types):
                 for n in model_nodes(model) if n.op_type in op_types]  # fmt: skip
     with content_of(model) as content:
         names = re.compile(b"|".join(re.escape(name.encode()) for name in op_types))
-        return list(_nodes(content, "model", 0, len(content), op_types, names))
+        try:
+            return list(_nodes(content, "model", 0, len(content), op_types, names))
+        except RecursionError as error:  # protobuf refuses messages that are nested more than 100 deep
+            raise ValueError("messages are nested too deep") from error
 
 
 def warn_of_unknown_attributes(found, operators):

@@ -46,8 +46,9 @@ def declared_nodes(model):
 
 
 def model_nodes(model):
-    """Yield the nodes of a model, including those of its functions and of all subgraphs."""
-    for owner in (model.graph, *model.functions):
+    """Yield the nodes of a model, of its functions, of the defaults of their attributes, and of all subgraphs."""
+    defaults = (graph for function in model.functions for graph in graphs_of(function.attribute_proto))
+    for owner in (model.graph, *model.functions, *defaults):
         yield from all_nodes(owner)
 
 
@@ -182,7 +183,12 @@ def graphs_in(graph):
 
 def subgraphs(node):
     """Yield the graphs among a node's attributes, which If, Loop and Scan have."""
-    for attribute in node.attribute:
+    return graphs_of(node.attribute)
+
+
+def graphs_of(attributes):
+    """Yield the graphs among attributes."""
+    for attribute in attributes:
         kind = attribute.type
         if kind == GRAPH:
             yield attribute.g

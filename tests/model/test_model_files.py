@@ -16,7 +16,7 @@ from onnx_ops.model.files import MOST_WARNINGS, Node, imported_domains, nodes
 
 CASE = COL2IM[1]
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-MODEL_GRAPH, MODEL_IMPORT, MODEL_FUNCTIONS, GRAPH_NODE, NODE_ATTRIBUTE, UNKNOWN = 7, 8, 25, 1, 5, 15
+MODEL_GRAPH, MODEL_IMPORT, MODEL_FUNCTIONS, GRAPH_NODE, NODE_ATTRIBUTE, ATTRIBUTE_GRAPH, UNKNOWN = 7, 8, 25, 1, 5, 6, 15
 
 
 def varint(number):
@@ -138,3 +138,15 @@ def test_names_that_are_not_utf8(caplog):
         assert said.startswith(
             "onnx_ops: com.microsoft.GridSample (node \"n\ufffd'a\"): attribute n\ufffd'a is unknown"
         )
+
+
+def test_messages_nested_too_deep():
+    """ONNX Runtime refuses them: protobuf reads no more than 100 messages in each other."""
+    node = col2im().graph.node[0].SerializeToString()
+    for _ in range(2000):
+        node = field(NODE_ATTRIBUTE, field(ATTRIBUTE_GRAPH, field(GRAPH_NODE, node)))
+    hostile = field(MODEL_GRAPH, field(GRAPH_NODE, node))
+    for make in (onnx_ops.InferenceSession, ort.InferenceSession):
+        with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidProtobuf):
+            make(hostile)
+    assert onnx_ops.register(quiet(), hostile)

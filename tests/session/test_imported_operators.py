@@ -51,9 +51,9 @@ def nested(case, where):
     inputs = case.inputs("float32")
     proto = model(case.domain, case.op_type, inputs, case.attributes)
     graph, (node,) = proto.graph, proto.graph.node
+    yes = onnx.helper.make_node("Constant", [], ["yes"], value=onnx.numpy_helper.from_array(np.array(True)))
+    output = [onnx.helper.make_empty_tensor_value_info(node.output[0])]
     if where == "a branch":
-        yes = onnx.helper.make_node("Constant", [], ["yes"], value=onnx.numpy_helper.from_array(np.array(True)))
-        output = [onnx.helper.make_empty_tensor_value_info(node.output[0])]
         branches = {
             name: onnx.helper.make_graph([inner], name, [], output)
             for name, inner in (("then_branch", node), ("else_branch", node))
@@ -61,11 +61,18 @@ def nested(case, where):
         both = onnx.helper.make_node("If", ["yes"], list(node.output), **branches)
         del graph.node[:]
         graph.node.extend([yes, both])
-    elif where == "a function":
+    elif where in ("a function", "a default"):
         imports = [onnx.helper.make_opsetid(i.domain, i.version) for i in proto.opset_import]
         call = onnx.helper.make_node("F", node.input, node.output, domain="local")
         proto.functions.append(onnx.helper.make_function("local", "F", node.input, node.output, [node], imports))
         proto.opset_import.append(onnx.helper.make_opsetid("local", 1))
+        if where == "a default":  # of a function's attribute, which is a graph
+            default = onnx.helper.make_graph([node], "default", [], output)
+            proto.functions[0].attribute_proto.append(onnx.helper.make_attribute("branch", default))
+            proto.functions[0].node[0].CopyFrom(yes)
+            both = proto.functions[0].node.add(op_type="If", input=yes.output, output=node.output)
+            for name in ("then_branch", "else_branch"):
+                both.attribute.add(name=name, ref_attr_name="branch", type=onnx.AttributeProto.GRAPH)
         del graph.node[:]
         graph.node.append(call)
     elif where == "ai.onnx by name":
@@ -73,7 +80,7 @@ def nested(case, where):
     return proto, inputs
 
 
-@pytest.mark.parametrize("where", ["the graph", "a branch", "a function", "ai.onnx by name"])
+@pytest.mark.parametrize("where", ["the graph", "a branch", "a function", "a default", "ai.onnx by name"])
 @pytest.mark.parametrize("case", [FOLD, IM2COL[0], GRID_SAMPLE[0], DEFORM_CONV[0], ALIGN], ids=str)
 def test_each_node_has_its_operator(case, where, kernels_made):
     if where == "ai.onnx by name" and case.domain:
