@@ -231,14 +231,12 @@ class TableWriter:
     """Writes C code with a table for each CPU, from the structures of table.py. Each pointer becomes a named array."""
 
     def __init__(self):
-        self.lines, self.names = ['#include "library.h"\n'], 0
-        self.levels: list[str] = []
+        self.lines, self.names, self.levels = ['#include "library.h"\n'], 0, []
 
     def add_level(self, cpu, operators, by_key):
         """Add the table of these operators for a CPU, with the functions that were compiled for it (see `link`)."""
         # In the structures, a function pointer holds its symbol's position in this list.
-        symbols: list[str | None] = [None]
-        rows: list[Any] = []
+        symbols, rows = [None], []
 
         def pointer(symbol, kind):
             if symbol not in symbols:

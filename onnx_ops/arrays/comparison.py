@@ -1,6 +1,5 @@
 """How far arrays are off from what they should be."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -38,9 +37,7 @@ class Difference:
         return not self.wrong.any()
 
 
-def difference(
-    actual: "NDArray[Any]", expected: "NDArray[Any]", tolerances: Mapping[str, float] = TOLERANCES
-) -> Difference:
+def difference(actual, expected, tolerances=TOLERANCES):
     """Compare two arrays.
 
     tolerances  {element type: how far off a value may be, relative to the largest expected one}; else values are equal
@@ -69,7 +66,7 @@ def difference(
     return Difference(largest, allowed, problem, distance > allowed)
 
 
-def is_nearly(actual: "NDArray[Any]", expected: "NDArray[Any]") -> bool:
+def is_nearly(actual, expected):
     """Return whether arrays differ by rounding only, which may change integers, strings and booleans, too."""
     wrong = difference(actual, expected, dict.fromkeys(dtypes.TABLE, ANY_TYPE)).wrong
     return bool(np.count_nonzero(wrong) <= ANY_TYPE * wrong.size)

@@ -119,7 +119,7 @@ def extreme(array):
     """Return the array with half of its elements replaced by extreme values."""
     if array.dtype.kind in "iu":
         integers = np.iinfo(array.dtype)
-        extremes: list[Any] = [integers.min, integers.max, 0]
+        extremes = [integers.min, integers.max, 0]
     else:
         import ml_dtypes
 

@@ -2,7 +2,7 @@
 
 import dis
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import CellType, FunctionType, ModuleType
@@ -84,7 +84,7 @@ def operator(
     `onnx_ops.InferenceSession(model, operators=[scale])`.
     """
 
-    def declare(body: Callable[..., Any]) -> CustomOperator:
+    def declare(body):
         return CustomOperator(declared(body, name, version, inputs, outputs, types or {}, ranks or {}))
 
     return declare
@@ -289,7 +289,7 @@ class CustomOperator:
                     functions[name] = compilable(each)
         return self._give(types=types, **functions)
 
-    def _give(self, **functions: Any) -> "CustomOperator":
+    def _give(self, **functions):
         """Declare the operator anew, with functions beside those given before or in their place; return it."""
         self._given |= functions
         self.declaration = with_functions(self.declaration, **self._given)
@@ -330,9 +330,7 @@ class CustomOperator:
         return self
 
 
-def check_takes_kernel(
-    operator: "Operator", names: list[str], has_loop: bool, types: Mapping[str, Sequence[str]]
-) -> None:
+def check_takes_kernel(operator, names, has_loop, types):
     """Raise OpError unless an operator with these names is so declared that it can have a kernel for these types."""
     require(operator.plan.shape, "kernel", "given", "needs a rule for the outputs' shapes first, by .shape")
     for name in names:
@@ -352,13 +350,11 @@ def check_takes_kernel(
         require(some and {*some} <= {*declared_names}, f"type {variable}", ", ".join(some), known)
 
 
-def attributes_of(function: "Operator") -> list[str]:
+def attributes_of(function):
     return [a.name for a in function.attributes]
 
 
-def check_parameters(
-    what: str, function: Callable[..., Any], positional: Sequence[str], keywords: Sequence[str] = ()
-) -> None:
+def check_parameters(what, function, positional, keywords=()):
     """Raise OpError unless a function has these parameters in this order, keyword-only or not."""
     rule = "must be a function, made by def or lambda"
     require(inspect.isfunction(function), what, repr(function), rule)
@@ -368,7 +364,7 @@ def check_parameters(
     require(matches, f"parameters of the {what}", f"({', '.join(names)})", f"must be ({required})")
 
 
-def check_comparisons(what: str, function: Any, operator: "Operator") -> None:
+def check_comparisons(what, function, operator):
     """Raise OpError if a function compares something with a choice of a Literal, which it gets as a position.
 
     Compiled code would take the two for unequal, without a word. The marked functions that it reads are looked at, too.
@@ -391,7 +387,7 @@ def check_comparisons(what: str, function: Any, operator: "Operator") -> None:
         functions += [f for _, f in loads if isinstance(f, FunctionType) and f in flags_of and f not in functions]
 
 
-def loaded(function: Any) -> Iterator[tuple[str, Any]]:
+def loaded(function):
     """Yield each instruction's name, and the constant or the value from around the function that it loads, or None."""
     code, value = function.__code__, None
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
@@ -408,7 +404,7 @@ def loaded(function: Any) -> Iterator[tuple[str, Any]]:
         yield instruction.opname, value
 
 
-def compilable(function: Any) -> Any:
+def compilable(function):
     """Return a function for compiled code, which calls it without keyword-only parameters."""
     code = function.__code__
     if code.co_flags & inspect.CO_VARARGS:

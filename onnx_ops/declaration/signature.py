@@ -4,9 +4,8 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -104,7 +103,7 @@ def _ranks(ranks, inputs):
     return [tuple(ranks.get(name, ())) for name in names]
 
 
-def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+def parameters_of(function):
     """Return a function's parameters by their names. Raises OpError."""
     try:
         return signature(function).parameters
@@ -145,7 +144,7 @@ def _attributes(body, inputs):
 def _attribute(name, hint, default):
     """Return the Attribute that an annotation describes."""
     required = default is inspect.Parameter.empty
-    settings: dict[str, Any] = {"required": required, "default": None if required else default}
+    settings = {"required": required, "default": None if required else default}
     options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     options = [o for o in options if o is not type(None)]
     rule = f"must be one of {ANNOTATIONS}"

@@ -151,7 +151,7 @@ def content_of(model):
 
 def _imports(content):
     """Yield (whether the model itself imports it, a domain)."""
-    texts: dict[bytes, str] = {}  # of small messages
+    texts = {}  # of small messages
 
     def domain(begin, end):
         if end - begin > SHORT:
