@@ -125,7 +125,7 @@ def build(
     objects = {}
     for k, cpu in enumerate(cpus):
 
-        def report(name: str, index: int, total: int, k: int = k, cpu: str = cpu) -> None:
+        def report(name, index, total, k=k, cpu=cpu):
             if progress:
                 progress(f"{cpu}: {name}", k * total + index, len(cpus) * total)
 
@@ -173,7 +173,6 @@ def ziglang(system, architecture):
     """
     package = find_spec("ziglang")
     assert package is not None, "there is no package ziglang"
-    assert package.origin is not None  # it has an __init__.py
     return [str(Path(package.origin).with_name("zig")), "cc", "-target", SYSTEMS[system].zig.format(architecture)]
 
 

@@ -1,14 +1,10 @@
 """How far arrays are off from what they should be."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..declaration import dtypes
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 # For whole models, relative to the largest expected value. Other types must be equal.
 TOLERANCES = {
@@ -30,7 +26,7 @@ class Difference:
     largest: float
     allowed: float
     problem: str = ""
-    wrong: "NDArray[Any]" = field(default_factory=lambda: np.array(True), compare=False)
+    wrong: np.ndarray = field(default_factory=lambda: np.array(True), compare=False)
 
     @property
     def ok(self) -> bool:

@@ -308,8 +308,5 @@ def digest_of(content):
 
 
 def digest_of_file(path):
-    sha256 = hashlib.sha256()
     with open(path, "rb") as file:
-        while part := file.read(2**20):
-            sha256.update(part)
-    return sha256.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

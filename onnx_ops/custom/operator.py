@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import CellType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..declaration.errors import errors_of, require
 from ..declaration.jit import flags_of, jitable
+from ..declaration.operator import Operator
 from ..declaration.signature import declared, parameters_of
 from .plans import with_functions
-
-if TYPE_CHECKING:
-    from ..declaration.operator import Operator
 
 TILE = ("index", "count", "workspace")  # parameters of a kernel between attributes and outputs
 
@@ -102,7 +100,7 @@ class CustomOperator:
         decorated function.
     """
 
-    def __init__(self, declaration: "Operator") -> None:
+    def __init__(self, declaration: Operator) -> None:
         self.declaration = declaration
         self._given: dict[str, Any] = {}  # what `with_functions` gets
         body = declaration.reference
@@ -321,10 +319,7 @@ class CustomOperator:
         inputs, outputs = [i.name for i in function.inputs], [o.name for o in function.outputs]
         names = [*(f"grad_{name}" for name in outputs), *inputs, *outputs, *attributes_of(function)]
         with errors_of(function):
-            require(
-                inspect.isfunction(gradient), "gradient", repr(gradient), "must be a function, made by def or lambda"
-            )
-            for name in parameters_of(gradient):
+            for name in parameters_of("gradient", gradient):
                 require(name in names, "parameters of the gradient", name, f"must be among {', '.join(names)}")
         self.declaration = replace(function, gradient=gradient)
         return self
@@ -356,9 +351,7 @@ def attributes_of(function):
 
 def check_parameters(what, function, positional, keywords=()):
     """Raise OpError unless a function has these parameters in this order, keyword-only or not."""
-    rule = "must be a function, made by def or lambda"
-    require(inspect.isfunction(function), what, repr(function), rule)
-    names = list(parameters_of(function))
+    names = list(parameters_of(what, function))
     required = ", ".join([*positional, *(["*", *keywords] if keywords else [])])
     matches = names == [*positional, *keywords]
     require(matches, f"parameters of the {what}", f"({', '.join(names)})", f"must be ({required})")

@@ -10,12 +10,13 @@ com.microsoft knows no volumes: a 5-D `grid_sample` is left to PyTorch. Operator
 one's own, become the node of their declaration. torch and onnxscript are imported only when `export` is called.
 """
 
-import inspect
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import cache, partial
+from inspect import Parameter, Signature
 from typing import Any
 
 import numpy as np
@@ -227,7 +228,7 @@ def vector(sizes, dtype):
     return y if dtype == "int64" else node("Cast", y, to=TensorProto.INT32)
 
 
-TRANSLATIONS: dict[str, Callable[..., Any]] = {
+TRANSLATIONS = {
     # PyTorch's operator: the function that adds our node
     "aten::grid_sampler": grid_sample,  # of a module
     "aten::grid_sampler_2d": grid_sample,  # of an ExportedProgram that its owner has decomposed
@@ -310,21 +311,16 @@ def _translation(overload, translate):
     hints = {"int": int, "float": float, "bool": bool, "str": str}
     hints |= {"List[int]": Sequence[int], "List[float]": Sequence[float]}
     parameters = [
-        inspect.Parameter(
+        Parameter(
             a.name,
-            inspect.Parameter.KEYWORD_ONLY if a.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            default=a.default_value if a.has_default_value() else inspect.Parameter.empty,
+            Parameter.KEYWORD_ONLY if a.kwarg_only else Parameter.POSITIONAL_OR_KEYWORD,
+            default=a.default_value if a.has_default_value() else Parameter.empty,
         )
         for a in overload._schema.arguments
     ]
     translation.__name__ = overload._schema.name.replace("::", "_")
-    translation.__signature__ = inspect.Signature(parameters)
-    kinds = {a.name: _kind(a) for a in overload._schema.arguments}
+    translation.__signature__ = Signature(parameters)
+    # "List[int]", whether or not it may be None
+    kinds = {a.name: re.sub(r"^Optional\[(.*)\]$", r"\1", str(a.type)) for a in overload._schema.arguments}
     translation.__annotations__ = {name: hints[kind] for name, kind in kinds.items() if kind in hints}
     return translation
-
-
-def _kind(argument):
-    """Return the type of an operator's argument in PyTorch, such as "List[int]", whether or not it may be None."""
-    kind = str(argument.type)
-    return kind[len("Optional[") : -1] if kind.startswith("Optional[") else kind
