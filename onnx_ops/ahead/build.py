@@ -125,7 +125,7 @@ def build(
     objects = {}
     for k, cpu in enumerate(cpus):
 
-        def report(name: str, index: int, total: int, k: int = k, cpu: str = cpu) -> None:
+        def report(name, index, total, k=k, cpu=cpu):
             if progress:
                 progress(f"{cpu}: {name}", k * total + index, len(cpus) * total)
 
@@ -173,7 +173,6 @@ def ziglang(system, architecture):
     """
     package = find_spec("ziglang")
     assert package is not None, "there is no package ziglang"
-    assert package.origin is not None  # it has an __init__.py
     return [str(Path(package.origin).with_name("zig")), "cc", "-target", SYSTEMS[system].zig.format(architecture)]
 
 
@@ -231,14 +230,12 @@ class TableWriter:
     """Writes C code with a table for each CPU, from the structures of table.py. Each pointer becomes a named array."""
 
     def __init__(self):
-        self.lines, self.names = ['#include "library.h"\n'], 0
-        self.levels: list[str] = []
+        self.lines, self.names, self.levels = ['#include "library.h"\n'], 0, []
 
     def add_level(self, cpu, operators, by_key):
         """Add the table of these operators for a CPU, with the functions that were compiled for it (see `link`)."""
         # In the structures, a function pointer holds its symbol's position in this list.
-        symbols: list[str | None] = [None]
-        rows: list[Any] = []
+        symbols, rows = [None], []
 
         def pointer(symbol, kind):
             if symbol not in symbols:

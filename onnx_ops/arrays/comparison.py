@@ -1,15 +1,10 @@
 """How far arrays are off from what they should be."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..declaration import dtypes
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 # For whole models, relative to the largest expected value. Other types must be equal.
 TOLERANCES = {
@@ -31,16 +26,14 @@ class Difference:
     largest: float
     allowed: float
     problem: str = ""
-    wrong: "NDArray[Any]" = field(default_factory=lambda: np.array(True), compare=False)
+    wrong: np.ndarray = field(default_factory=lambda: np.array(True), compare=False)
 
     @property
     def ok(self) -> bool:
         return not self.wrong.any()
 
 
-def difference(
-    actual: "NDArray[Any]", expected: "NDArray[Any]", tolerances: Mapping[str, float] = TOLERANCES
-) -> Difference:
+def difference(actual, expected, tolerances=TOLERANCES):
     """Compare two arrays.
 
     tolerances  {element type: how far off a value may be, relative to the largest expected one}; else values are equal
@@ -69,7 +62,7 @@ def difference(
     return Difference(largest, allowed, problem, distance > allowed)
 
 
-def is_nearly(actual: "NDArray[Any]", expected: "NDArray[Any]") -> bool:
+def is_nearly(actual, expected):
     """Return whether arrays differ by rounding only, which may change integers, strings and booleans, too."""
     wrong = difference(actual, expected, dict.fromkeys(dtypes.TABLE, ANY_TYPE)).wrong
     return bool(np.count_nonzero(wrong) <= ANY_TYPE * wrong.size)

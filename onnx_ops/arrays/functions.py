@@ -4,11 +4,12 @@ from __future__ import annotations  # `help` shows them as they stand here
 
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..declaration.operator import Operator
 from ..detection.deform_conv import ONNX as DEFORM_CONV
 from ..detection.deformable_attention import DEFORMABLE_ATTENTION
 from ..detection.roi_align import ROI_ALIGN
@@ -16,9 +17,6 @@ from ..fold.col2im import COL2IM
 from ..fold.im2col import IM2COL
 from ..native.execute import call
 from ..sampling.grid_sample import ONNX as GRID_SAMPLE
-
-if TYPE_CHECKING:
-    from ..declaration.operator import Operator
 
 P = ParamSpec("P")
 R = TypeVar("R")

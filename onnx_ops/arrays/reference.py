@@ -59,7 +59,7 @@ class Evaluator:
         self.inputs = [value.name for value in proto.graph.input if value.name not in defaults]
 
     def __call__(self, feeds):
-        outputs: Any = self._evaluator.run(None, dict(feeds))
+        outputs = self._evaluator.run(None, dict(feeds))
         return dict(zip(self._evaluator.output_names, outputs, strict=True))
 
 

@@ -58,7 +58,7 @@ def bench(model, given, shapes, repeats, threads, as_json):
     first, *others = names = list(runners)
     report = {
         "model": str(model),
-        "inputs": [data.described(n, a) for n, a in feeds.items()],
+        "inputs": data.described(feeds),
         "threads": threads,
         "repeats": repeats,
         "refused": refused,

@@ -343,8 +343,8 @@ def largest_value(image):
 # Outputs
 
 
-def described(name, array):
-    return {"name": name, "type": dtypes.name_of(array), "shape": list(array.shape)}
+def described(arrays):
+    return [{"name": name, "type": dtypes.name_of(a), "shape": list(a.shape)} for name, a in arrays.items()]
 
 
 def write(directory, outputs):

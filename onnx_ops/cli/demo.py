@@ -212,20 +212,21 @@ def write_pictures(directory):
     """Write models, their inputs, and what they make of a photograph, or nothing; returns [(path, what it shows)]."""
     image, pictures = photograph(), []
     with staged(directory) as folder:
-        with named(directory / "photograph.png"):
-            write_image(folder / "photograph.png", image)
+
+        def write(name, writer, content):
+            with named(directory / name):
+                writer(folder / name, content)
+
+        write("photograph.png", write_image, image)
         for name, coordinates in GRIDS.items():
-            with named(directory / f"{name}.npy"):
-                np.save(folder / f"{name}.npy", coordinates)
+            write(f"{name}.npy", np.save, coordinates)
         for mode, padding_mode in itertools.product(MODES, PADDING_MODES):
-            path = folder / f"grid_sample_{mode}_{padding_mode}.onnx"
-            with named(directory / path.name):
-                onnx.save(grid_sample("float", mode, padding_mode=padding_mode), path)
-            warped = Runner(path)({"X": image, "Grid": GRIDS["lens"]})["Y"]
-            with named(directory / f"{path.stem}.png"):
-                write_image(path.with_suffix(".png"), warped)
+            name = f"grid_sample_{mode}_{padding_mode}"
+            model = grid_sample("float", mode, padding_mode=padding_mode).SerializeToString()
+            write(f"{name}.onnx", Path.write_bytes, model)
+            write(f"{name}.png", write_image, Runner(model)({"X": image, "Grid": GRIDS["lens"]})["Y"])
             what = f"the photograph through a lens, by GridSample with mode {mode}, padding_mode {padding_mode}"
-            pictures.append((directory / f"{path.stem}.png", what))
+            pictures.append((directory / f"{name}.png", what))
     return pictures
 
 
@@ -235,8 +236,8 @@ def photograph():
         return read_image(path, path, "float32", [1, 3, None, None])
 
 
-def grid(scale=1.0, degrees=0.0, strength=0.0, move=(0.0, 0.0)):
-    """Return a Grid [1, HEIGHT, WIDTH, 2] that turns, scales and moves coordinates, about the centre.
+def grid(scale, degrees=0.0, strength=0.0):
+    """Return a Grid [1, HEIGHT, WIDTH, 2] that turns and scales coordinates about the centre.
 
     The unit is half the width. strength: how much the scale grows with the square of the distance, as a lens has it
     """
@@ -244,7 +245,7 @@ def grid(scale=1.0, degrees=0.0, strength=0.0, move=(0.0, 0.0)):
     x, y = (2 * x + 1) / WIDTH - 1, ((2 * y + 1) / HEIGHT - 1) * HEIGHT / WIDTH
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     scales = scale + strength * (x * x + y * y)
-    x, y = scales * (cos * x - sin * y) + move[0], scales * (sin * x + cos * y) + move[1]
+    x, y = scales * (cos * x - sin * y), scales * (sin * x + cos * y)
     return np.stack([x, y * WIDTH / HEIGHT], -1)[None].astype(np.float32)
 
 

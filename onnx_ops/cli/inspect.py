@@ -17,7 +17,7 @@ from ..declaration.errors import OpError, as_text, errors_of
 from ..declaration.plain import infer, shapes_of
 from ..model.external_data import load, model_in
 from ..model.files import EXTENSIONS, WARNING, imported_domains, is_lowered, unknown_attributes
-from ..model.nodes import builtin_operators, declared, domain_of, in_its_versions, inlined, model_nodes
+from ..model.nodes import builtin_operators, declared, domain_of, imports, in_its_versions, inlined, model_nodes
 from ..native.library import extensions_obstacle
 from ..operators import available, first_version
 from ..processes.operator_files import python_ops
@@ -151,13 +151,10 @@ def unknown_in(model):
     Nodes that get a Report are left out.
     """
     known = builtin_operators().keys() | {(f.domain, f.name) for f in model.functions}
-    counts = Counter((domain_of(node), node.op_type, of_aten(node)) for node in model_nodes(model) if unknown(node))
+    counts = Counter((domain_of(node), node.op_type, of_aten(node)) for node in model_nodes(model)
+                     if not intended(node) and not onnx_has(node))  # fmt: skip
     found = [key for key in counts if key[:2] not in known]
     return {title(*key): counts[key] for key in sorted(found, key=repr) if not is_registered(*map(as_text, key[:2]))}
-
-
-def unknown(node):
-    return not intended(node) and not onnx_has(node)
 
 
 def title(domain, name, of=""):
@@ -229,7 +226,7 @@ def examine_node(node, graph):
     if operator is None:
         report.problems.append(why_not_run(node))
         return report
-    domain, first, version = operator.domain or "ai.onnx", first_version(operator), version_of(proto, operator.domain)
+    domain, first, version = operator.domain or "ai.onnx", first_version(operator), imports(proto).get(operator.domain)
     if version is None:
         report.problems.append(f"the model doesn't import the domain {domain}")
     elif version < first:
@@ -246,11 +243,6 @@ def examine_node(node, graph):
     lack = "see its problem below" if report.problems else unknown_shapes
     report.builtin = try_builtin(proto, node, operator, inputs, arrays, lack)
     return report
-
-
-def version_of(model, domain):
-    """Return the version of a domain that a model imports, or None."""
-    return next((i.version for i in model.opset_import if domain_of(i) == domain), None)
 
 
 def stated(graph, name):
@@ -340,7 +332,7 @@ def try_builtin(model, node, operator, inputs, arrays, lack):
     """
     if not (builtin_schema := builtin_operators().get((operator.domain, operator.name))):
         return "refuses it: has no such operator"
-    version, first = version_of(model, operator.domain), builtin_schema.since_version
+    version, first = imports(model).get(operator.domain), builtin_schema.since_version
     if version is not None and version < first:
         return f"refuses it: has it from version {first} on, the model imports {version}"
     if not all(v["type"] for v in inputs if v["name"]):

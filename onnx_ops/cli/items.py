@@ -68,9 +68,8 @@ def matches(pattern, output):
     root = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts))
     if ".." in Path(pattern).relative_to(root).parts:
         raise click.UsageError(f"{pattern}: there can't be a .. after a wildcard.")
-    folder, results = root.resolve(), output.resolve()
+    folder, results, paths = root.resolve(), output.resolve(), {}
     is_inside = folder in results.parents
-    paths: dict[str, Path] = {}
     for path in map(Path, sorted(glob.iglob(pattern, recursive=True))):
         if path.exists() and not path.is_file():  # a folder; a link to nothing is an item, which fails
             continue
@@ -309,8 +308,5 @@ def digest_of(content):
 
 
 def digest_of_file(path):
-    sha256 = hashlib.sha256()
     with open(path, "rb") as file:
-        while part := file.read(2**20):
-            sha256.update(part)
-    return sha256.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -130,8 +130,8 @@ def run_once(runner, report, model, given, output, shapes, random):
     feeds, doubts = data.feeds(runner.inputs, given, shapes, random)
     with data.adding_doubts(doubts):
         outputs, report["seconds"]["run"] = timed(runner, feeds)
-    report["inputs"] = [data.described(n, a) for n, a in feeds.items()]
-    report["outputs"] = [data.described(n, a) | statistics(a) for n, a in outputs.items()]
+    report["inputs"] = data.described(feeds)
+    report["outputs"] = [each | statistics(outputs[each["name"]]) for each in data.described(outputs)]
     report["files"] = list(map(str, data.write(output, outputs))) if output else []
     return feeds, outputs
 

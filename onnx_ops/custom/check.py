@@ -108,10 +108,10 @@ def variations(function, arrays, extremes):
         yield typed, False
         if not extremes:
             continue
-        for k, (i, array) in enumerate(zip(inputs, typed, strict=True)):
+        pairs = list(zip(inputs, typed, strict=True))
+        for k, (i, array) in enumerate(pairs):
             if array is not None and array.dtype.kind in "iufV" and 0 < array.size <= LARGEST and not i.values:
                 yield [*typed[:k], extreme(array), *typed[k + 1 :]], True
-        pairs = zip(inputs, typed, strict=True)
         yield [a[:0] if a is not None and a.ndim and not i.values else a for i, a in pairs], True
 
 
@@ -119,7 +119,7 @@ def extreme(array):
     """Return the array with half of its elements replaced by extreme values."""
     if array.dtype.kind in "iu":
         integers = np.iinfo(array.dtype)
-        extremes: list[Any] = [integers.min, integers.max, 0]
+        extremes = [integers.min, integers.max, 0]
     else:
         import ml_dtypes
 
@@ -191,16 +191,17 @@ def ways(function, arrays, attributes, values, signature, body_outputs):
         yield "PyTorch", lambda: compute_by_torch(function, arrays, attributes)
     if any(t == "bfloat16" for t in signature.values()):  # ONNX Runtime's Python has no arrays of that type
         return
-    models = [node_model(function, arrays, attributes, signature, is_open) for is_open in (False, True)]
-    fixed_model, open_model = models
+    fixed_model, open_model = (
+        node_model(function, arrays, attributes, signature, is_open) for is_open in (False, True)
+    )
     feeds = {f"input_{k}": a for k, a in enumerate(arrays) if a is not None}
 
     def in_session(model, backend, threads):
         session = open_session(model.SerializeToString(), backend, threads=threads, operators=[function])
         return session.run(None, feeds)
 
-    for name, model in zip(("fixed", "open"), models, strict=True):
-        yield f"native session, {name} sizes", partial(in_session, model, "native", 1 + (model is open_model))
+    for name, model, threads in (("fixed", fixed_model, 1), ("open", open_model, 2)):
+        yield f"native session, {name} sizes", partial(in_session, model, "native", threads)
     if function.kernels and numba_obstacle() is None and has_extensions(function):
         yield "extensions session", without_log(lambda: in_session(open_model, "extensions", 1))
     if not isinstance(body_outputs, str):

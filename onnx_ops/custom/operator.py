@@ -2,19 +2,17 @@
 
 import dis
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import CellType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..declaration.errors import errors_of, require
 from ..declaration.jit import flags_of, jitable
+from ..declaration.operator import Operator
 from ..declaration.signature import declared, parameters_of
 from .plans import with_functions
-
-if TYPE_CHECKING:
-    from ..declaration.operator import Operator
 
 TILE = ("index", "count", "workspace")  # parameters of a kernel between attributes and outputs
 
@@ -84,7 +82,7 @@ def operator(
     `onnx_ops.InferenceSession(model, operators=[scale])`.
     """
 
-    def declare(body: Callable[..., Any]) -> CustomOperator:
+    def declare(body):
         return CustomOperator(declared(body, name, version, inputs, outputs, types or {}, ranks or {}))
 
     return declare
@@ -102,7 +100,7 @@ class CustomOperator:
         decorated function.
     """
 
-    def __init__(self, declaration: "Operator") -> None:
+    def __init__(self, declaration: Operator) -> None:
         self.declaration = declaration
         self._given: dict[str, Any] = {}  # what `with_functions` gets
         body = declaration.reference
@@ -289,7 +287,7 @@ class CustomOperator:
                     functions[name] = compilable(each)
         return self._give(types=types, **functions)
 
-    def _give(self, **functions: Any) -> "CustomOperator":
+    def _give(self, **functions):
         """Declare the operator anew, with functions beside those given before or in their place; return it."""
         self._given |= functions
         self.declaration = with_functions(self.declaration, **self._given)
@@ -321,18 +319,13 @@ class CustomOperator:
         inputs, outputs = [i.name for i in function.inputs], [o.name for o in function.outputs]
         names = [*(f"grad_{name}" for name in outputs), *inputs, *outputs, *attributes_of(function)]
         with errors_of(function):
-            require(
-                inspect.isfunction(gradient), "gradient", repr(gradient), "must be a function, made by def or lambda"
-            )
-            for name in parameters_of(gradient):
+            for name in parameters_of("gradient", gradient):
                 require(name in names, "parameters of the gradient", name, f"must be among {', '.join(names)}")
         self.declaration = replace(function, gradient=gradient)
         return self
 
 
-def check_takes_kernel(
-    operator: "Operator", names: list[str], has_loop: bool, types: Mapping[str, Sequence[str]]
-) -> None:
+def check_takes_kernel(operator, names, has_loop, types):
     """Raise OpError unless an operator with these names is so declared that it can have a kernel for these types."""
     require(operator.plan.shape, "kernel", "given", "needs a rule for the outputs' shapes first, by .shape")
     for name in names:
@@ -352,23 +345,19 @@ def check_takes_kernel(
         require(some and {*some} <= {*declared_names}, f"type {variable}", ", ".join(some), known)
 
 
-def attributes_of(function: "Operator") -> list[str]:
+def attributes_of(function):
     return [a.name for a in function.attributes]
 
 
-def check_parameters(
-    what: str, function: Callable[..., Any], positional: Sequence[str], keywords: Sequence[str] = ()
-) -> None:
+def check_parameters(what, function, positional, keywords=()):
     """Raise OpError unless a function has these parameters in this order, keyword-only or not."""
-    rule = "must be a function, made by def or lambda"
-    require(inspect.isfunction(function), what, repr(function), rule)
-    names = list(parameters_of(function))
+    names = list(parameters_of(what, function))
     required = ", ".join([*positional, *(["*", *keywords] if keywords else [])])
     matches = names == [*positional, *keywords]
     require(matches, f"parameters of the {what}", f"({', '.join(names)})", f"must be ({required})")
 
 
-def check_comparisons(what: str, function: Any, operator: "Operator") -> None:
+def check_comparisons(what, function, operator):
     """Raise OpError if a function compares something with a choice of a Literal, which it gets as a position.
 
     Compiled code would take the two for unequal, without a word. The marked functions that it reads are looked at, too.
@@ -391,7 +380,7 @@ def check_comparisons(what: str, function: Any, operator: "Operator") -> None:
         functions += [f for _, f in loads if isinstance(f, FunctionType) and f in flags_of and f not in functions]
 
 
-def loaded(function: Any) -> Iterator[tuple[str, Any]]:
+def loaded(function):
     """Yield each instruction's name, and the constant or the value from around the function that it loads, or None."""
     code, value = function.__code__, None
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
@@ -408,7 +397,7 @@ def loaded(function: Any) -> Iterator[tuple[str, Any]]:
         yield instruction.opname, value
 
 
-def compilable(function: Any) -> Any:
+def compilable(function):
     """Return a function for compiled code, which calls it without keyword-only parameters."""
     code = function.__code__
     if code.co_flags & inspect.CO_VARARGS:

@@ -56,7 +56,7 @@ def infer_by_plan(operator, values, sizes):
     sizes  for each input a list of ints, what computes like them, names, which can only be copied, and None. So are
            the shapes; one is None if the rank is unknown
     """
-    names: list = []
+    names = []
 
     def number(size):
         if isinstance(size, str):

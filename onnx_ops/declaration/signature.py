@@ -2,17 +2,17 @@
 
 import inspect
 import re
-import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from types import SimpleNamespace, UnionType
 
 import numpy as np
 
 from . import dtypes
 from .attributes import Attribute
-from .errors import OpError, reason, require
+from .errors import OpError, errors_of, reason, require
 from .jit import signature
 from .limits import MAX_RANK
 from .operator import Input, Operator, Output, Plan
@@ -24,9 +24,9 @@ ANNOTATIONS = "int, float, bool, str, tuple[int, ...], tuple[float, ...], Litera
 def declared(body, name, version, inputs, outputs, types, ranks):
     """Return the Operator that these arguments of `operator` describe."""
     domain, separator, op_type = name.rpartition("::")
-    try:
+    with errors_of(SimpleNamespace(title=f"{domain}.{op_type}".lstrip("."), terms={})):
         require(separator and op_type.isidentifier(), "name", repr(name), "must be like 'my.domain::Name'")
-        require(inspect.isfunction(body), "body", repr(body), "must be a function, made by def or lambda")
+        parameters = parameters_of("body", body)
         require(isinstance(version, int) and version >= 1, "version", repr(version), "must be an integer from 1 on")
         given, returned = _parameters(inputs, "inputs"), _parameters(outputs, "outputs")
         variables = _variables(types, given, returned)
@@ -42,7 +42,7 @@ def declared(body, name, version, inputs, outputs, types, ranks):
             require(
                 each.presence == "required", "outputs", repr(outputs), "must be there, always and one each: no ? or *"
             )
-        attributes, compiled = _attributes(body, given), _ranks(ranks, given)
+        attributes, compiled = _attributes(body, parameters.values(), given), _ranks(ranks, given)
         names = [each.name for each in (*given, *returned, *attributes)]
         for each in names:
             require(names.count(each) == 1, "names", each, "must be that of one input, output or attribute")
@@ -60,10 +60,6 @@ def declared(body, name, version, inputs, outputs, types, ranks):
             is_wide=False,
             plan=Plan(),
         )
-    except OpError as error:
-        if error.operator is None:
-            OpError.__init__(error, error.argument, error.value, error.rule, f"{domain}.{op_type}".lstrip("."))
-        raise
 
 
 PRESENCES = {"": "required", "?": "optional", "*": "variadic"}
@@ -104,8 +100,9 @@ def _ranks(ranks, inputs):
     return [tuple(ranks.get(name, ())) for name in names]
 
 
-def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return a function's parameters by their names. Raises OpError."""
+def parameters_of(what, function):
+    """Return a function's parameters by their names. Raises OpError, also for what is no function."""
+    require(inspect.isfunction(function), what, repr(function), "must be a function, made by def or lambda")
     try:
         return signature(function).parameters
     except Exception as error:
@@ -116,9 +113,8 @@ def _unreadable(function, error):
     return OpError("annotations", f"of {function.__name__}", f"can't be read: {reason(error)}")
 
 
-def _attributes(body, inputs):
+def _attributes(body, parameters, inputs):
     """Return a body's keyword-only parameters as Attributes. Raises OpError if its signature doesn't fit the inputs."""
-    parameters = parameters_of(body).values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
     names = [i.name for i in inputs]
     text = ", ".join(map(str, positional))
@@ -145,8 +141,9 @@ def _attributes(body, inputs):
 def _attribute(name, hint, default):
     """Return the Attribute that an annotation describes."""
     required = default is inspect.Parameter.empty
-    settings: dict[str, Any] = {"required": required, "default": None if required else default}
-    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    default = None if required else default
+    attribute_of = partial(Attribute, name, default=default, required=required)
+    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
     options = [o for o in options if o is not type(None)]
     rule = f"must be one of {ANNOTATIONS}"
     text = getattr(hint, "__name__", None) if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
@@ -155,19 +152,20 @@ def _attribute(name, hint, default):
     scalars = {int: "int", float: "float", str: "text", np.ndarray: "tensor"}
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     lists = {int: "ints", float: "floats"}
+    is_list = origin in (tuple, list, Sequence) and arguments
     if kind is bool:
-        attribute = Attribute(name, "int", bounds=(0, 1), **settings)
+        attribute = attribute_of("int", bounds=(0, 1))
     elif kind in scalars:
-        attribute = Attribute(name, scalars[kind], **settings)
+        attribute = attribute_of(scalars[kind])
     elif origin is typing.Literal and all(isinstance(a, str) and "\0" not in a for a in arguments):
-        attribute = Attribute(name, "string", choices=arguments, **settings)
-    elif origin in (tuple, list, Sequence) and arguments and arguments[0] in lists and len(set(arguments) - {...}) == 1:
+        attribute = attribute_of("string", choices=arguments)
+    elif is_list and arguments[0] in lists and len(set(arguments) - {...}) == 1:
         count = (1, MOST) if origin is not tuple or ... in arguments else (len(arguments), len(arguments))
-        attribute = Attribute(name, lists[arguments[0]], length_bounds=count, **settings)
-    elif origin in (tuple, list, Sequence) and arguments and arguments[0] is str:
+        attribute = attribute_of(lists[arguments[0]], length_bounds=count)
+    elif is_list and arguments[0] is str:
         raise OpError(f"annotation of {name}", text, "ONNX Runtime hands no lists of strings to custom operators")
     else:
         raise OpError(f"annotation of {name}", text, rule)
-    if default is not inspect.Parameter.empty and default is not None:
+    if default is not None:
         attribute.vector(default)
     return attribute

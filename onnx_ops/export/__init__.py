@@ -10,13 +10,14 @@ com.microsoft knows no volumes: a 5-D `grid_sample` is left to PyTorch. Operator
 one's own, become the node of their declaration. torch and onnxscript are imported only when `export` is called.
 """
 
-import inspect
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from inspect import Parameter, Signature
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto, numpy_helper
@@ -26,11 +27,6 @@ from ..fold.im2col import IM2COL
 from ..operators import as_list, available
 from ..sampling.grid_sample import MICROSOFT, PADDING_MODES
 from ..system.files import staged_file
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ..declaration.operator import Operator
 
 MODES = ("bilinear", "nearest", "bicubic")  # the exporter passes positions in these and in PADDING_MODES
 DEFAULT_OPSET = 20  # that of PyTorch 2.13
@@ -108,7 +104,7 @@ def export(
         return torch.onnx.export(model, args, target, custom_translation_table=table, **kwargs)
 
 
-def node(op_type: str, /, *inputs: Any, **attributes: Any) -> Any:
+def node(op_type, /, *inputs, **attributes):
     """Add a node of ai.onnx; returns its output."""
     import onnxscript
 
@@ -116,7 +112,7 @@ def node(op_type: str, /, *inputs: Any, **attributes: Any) -> Any:
     return getattr(opset, op_type)(*inputs, **attributes)  # PyTorch converts it to later opsets
 
 
-def node_of(operator: "Operator", /, *inputs: Any, **attributes: Any) -> Any:
+def node_of(operator, /, *inputs, **attributes):
     """Add the node of a declared operator; returns its output, or several."""
     import onnxscript
 
@@ -132,12 +128,12 @@ def node_of(operator: "Operator", /, *inputs: Any, **attributes: Any) -> Any:
     return onnxscript.values.Op(opset, operator.name, schema(operator))(*inputs, **attributes)
 
 
-def constant(array: "NDArray[Any]") -> Any:
+def constant(array):
     """Add a Constant; returns its output."""
     return node("Constant", value=numpy_helper.from_array(array))
 
 
-def grid_sample(x: Any, grid: Any, mode: int, padding_mode: int, align_corners: bool) -> Any:
+def grid_sample(x, grid, mode, padding_mode, align_corners):
     """Add the node for `grid_sample`; returns its output. A volume's is of ai.onnx, as PyTorch writes it."""
     attributes = {"mode": MODES[mode], "padding_mode": PADDING_MODES[padding_mode], "align_corners": int(align_corners)}
     if len(x.shape) == VOLUME:
@@ -145,9 +141,7 @@ def grid_sample(x: Any, grid: Any, mode: int, padding_mode: int, align_corners: 
     return node_of(MICROSOFT, x, grid, **attributes)
 
 
-def unfold(
-    x: Any, kernel_size: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]
-) -> Any:
+def unfold(x, kernel_size, dilation, padding, stride):
     """Add the node for `unfold`, between Unsqueeze and Squeeze for an image without a batch; returns the output."""
     batch = constant(np.array([0])) if len(x.shape) == UNBATCHED else None
     x = x if batch is None else node("Unsqueeze", x, batch)
@@ -156,7 +150,7 @@ def unfold(
     return y if batch is None else node("Squeeze", y, batch)
 
 
-def affine_grid(theta: Any, size: Sequence[Any], align_corners: bool) -> Any:
+def affine_grid(theta, size, align_corners):
     """Add the node for `affine_grid`; returns the output. 16-bit floats are rounded once, after it, as in PyTorch."""
     kind = int(theta.dtype)
     wide = kind if kind == TensorProto.DOUBLE else TensorProto.FLOAT  # for which alone ONNX Runtime has kernels
@@ -174,7 +168,7 @@ def affine_grid(theta: Any, size: Sequence[Any], align_corners: bool) -> Any:
 
 
 @cache
-def _affine_grids() -> tuple[dict[Any, Callable[..., Any]], Any]:
+def _affine_grids():
     """Return ({PyTorch's operator: function that adds the node}, a mode in which `affine_grid` calls another operator).
 
     PyTorch takes its own operator apart while it traces a model, and fixes sizes at those of the example.
@@ -182,10 +176,10 @@ def _affine_grids() -> tuple[dict[Any, Callable[..., Any]], Any]:
     import torch
     from torch.overrides import TorchFunctionMode
 
-    def whole(theta: Any, size: Any, align_corners: bool) -> Any:
+    def whole(theta, size, align_corners):
         return torch.affine_grid_generator(theta, size, align_corners)
 
-    def shaped(theta: Any, size: Any, align_corners: bool) -> Any:
+    def shaped(theta, size, align_corners):
         axes = len(size) - 2
         torch._check(axes in (2, 3) and theta.shape[1:] == (axes, axes + 1))
         return theta.new_empty([size[0], *size[2:], axes])
@@ -195,24 +189,24 @@ def _affine_grids() -> tuple[dict[Any, Callable[..., Any]], Any]:
     operator = torch.library.custom_op("onnx_ops_export::affine_grid", whole, mutates_args=(), schema=schema)
     operator.register_fake(shaped)
 
-    class Whole(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is Any
-        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    class Whole(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
             if function in (torch.nn.functional.affine_grid, torch.affine_grid_generator):
                 return called(*args, **(kwargs or {}))
             return function(*args, **(kwargs or {}))
 
-    def called(theta: Any, size: Any, align_corners: Any = None) -> Any:
+    def called(theta, size, align_corners=None):
         return operator(theta, list(size), bool(align_corners))
 
     names = AFFINE_GRID, "onnx_ops_export::affine_grid"  # the first one: of an ExportedProgram
     return {_overload(name): _translation(_overload(name), affine_grid) for name in names}, Whole
 
 
-def call(operator: "Operator", /, *inputs: Any, **attributes: Any) -> Any:
+def call(operator, /, *inputs, **attributes):
     """Add the node for a call of an operator that was declared here; returns its output, or several."""
     from .torch_operators import declared_attributes, type_of_list
 
-    parts: list[Any] = []
+    parts = []
     for i, value in zip(operator.inputs, inputs, strict=False):
         if i.presence == "variadic":
             parts += value
@@ -224,7 +218,7 @@ def call(operator: "Operator", /, *inputs: Any, **attributes: Any) -> Any:
     return node_of(operator, *parts, **declared_attributes(operator, attributes))
 
 
-def vector(sizes: Sequence[Any], dtype: str) -> Any:
+def vector(sizes, dtype):
     """Add a vector of sizes, each of which is a number or a value, an int64."""
     if all(isinstance(size, int) for size in sizes):
         return constant(np.array(sizes, dtype))
@@ -234,7 +228,7 @@ def vector(sizes: Sequence[Any], dtype: str) -> Any:
     return y if dtype == "int64" else node("Cast", y, to=TensorProto.INT32)
 
 
-TRANSLATIONS: dict[str, Callable[..., Any]] = {
+TRANSLATIONS = {
     # PyTorch's operator: the function that adds our node
     "aten::grid_sampler": grid_sample,  # of a module
     "aten::grid_sampler_2d": grid_sample,  # of an ExportedProgram that its owner has decomposed
@@ -243,7 +237,7 @@ TRANSLATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _declared(operators: Iterable[Any]) -> dict[str, Callable[..., Any]]:
+def _declared(operators):
     """Return {PyTorch's operator: function that adds the node} for the declared operators that a model may call.
 
     These are the given ones and, as far as PyTorch can have them, all others.
@@ -252,7 +246,7 @@ def _declared(operators: Iterable[Any]) -> dict[str, Callable[..., Any]]:
 
     for operator in as_list(operators):
         torch_operator(operator)
-    table: dict[str, Callable[..., Any]] = {}
+    table = {}
     for operator in available(operators).values():
         with suppress(OpError):
             torch_operator(operator)
@@ -260,7 +254,7 @@ def _declared(operators: Iterable[Any]) -> dict[str, Callable[..., Any]]:
     return table
 
 
-def _overload(name: str) -> Any:
+def _overload(name):
     """Return PyTorch's operator for "namespace::name"."""
     import torch
 
@@ -305,33 +299,28 @@ def translations(operators: Iterable[Any] = ()) -> dict[Any, Callable[..., Any]]
     return {_overload(name): _translation(_overload(name), function) for name, function in table.items()}
 
 
-def _translation(overload: Any, translate: Callable[..., Any]) -> Callable[..., Any]:
+def _translation(overload, translate):
     """Return the function that the exporter calls, with a signature in which it looks for the kinds of arguments.
 
     It tells attributes from tensors by the annotations: what has none is a tensor.
     """
 
-    def translation(*args: Any, **kwargs: Any) -> Any:
+    def translation(*args, **kwargs):
         return translate(*args, **kwargs)
 
-    hints: dict[str, Any] = {"int": int, "float": float, "bool": bool, "str": str}
+    hints = {"int": int, "float": float, "bool": bool, "str": str}
     hints |= {"List[int]": Sequence[int], "List[float]": Sequence[float]}
     parameters = [
-        inspect.Parameter(
+        Parameter(
             a.name,
-            inspect.Parameter.KEYWORD_ONLY if a.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            default=a.default_value if a.has_default_value() else inspect.Parameter.empty,
+            Parameter.KEYWORD_ONLY if a.kwarg_only else Parameter.POSITIONAL_OR_KEYWORD,
+            default=a.default_value if a.has_default_value() else Parameter.empty,
         )
         for a in overload._schema.arguments
     ]
     translation.__name__ = overload._schema.name.replace("::", "_")
-    translation.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    kinds = {a.name: _kind(a) for a in overload._schema.arguments}
+    translation.__signature__ = Signature(parameters)
+    # "List[int]", whether or not it may be None
+    kinds = {a.name: re.sub(r"^Optional\[(.*)\]$", r"\1", str(a.type)) for a in overload._schema.arguments}
     translation.__annotations__ = {name: hints[kind] for name, kind in kinds.items() if kind in hints}
     return translation
-
-
-def _kind(argument: Any) -> str:
-    """Return the type of an operator's argument in PyTorch, such as "List[int]", whether or not it may be None."""
-    kind = str(argument.type)
-    return kind[len("Optional[") : -1] if kind.startswith("Optional[") else kind

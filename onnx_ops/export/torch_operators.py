@@ -357,7 +357,7 @@ def call(domain, name, /, *inputs, **attributes):
 def register_gradient(operator, name, library):
     """Have PyTorch compute gradients by the declaration's function; without one, they are refused."""
     function = operator.gradient
-    needed = parameters_of(function) if function else ()
+    needed = parameters_of("gradient", function) if function else ()
 
     def keep(ctx, inputs, output, keyword_only_inputs=()):
         values = dict(operator.values(dict(keyword_only_inputs)).by_name)

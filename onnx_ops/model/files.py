@@ -30,7 +30,6 @@ OF_MODEL, OF_FUNCTION = frozenset([MODEL_IMPORT, MODEL_FUNCTIONS]), frozenset([F
 OF_NODE = frozenset([NODE_NAME, NODE_OP_TYPE, NODE_ATTRIBUTE, NODE_DOMAIN])
 BUILTIN = "", "ai.onnx", "com.microsoft"  # domains of operators of which ONNX Runtime has some, too
 EXTENSIONS = "ai.onnx.contrib"  # the domain of onnxruntime-extensions' Python ops
-ORT_FORMAT = slice(4, 8), b"ORTM"  # where a flatbuffer has its identifier, and that of ONNX Runtime's own format
 USE_ONNX = "is in ONNX Runtime's own format; use the .onnx file that it was made from"
 VARINT, BYTES = 0, 2
 FIXED_SIZES = {1: 8, 5: 4}  # {wire type: bytes}
@@ -74,11 +73,10 @@ def imported_domains(model):
 
 def is_ort_format(model):
     """Return whether a model (path, bytes, ModelProto or None) is in ONNX Runtime's own format; read no more of it."""
-    place, identifier = ORT_FORMAT
     if isinstance(model, str | os.PathLike):
         with open(model, "rb") as file:
-            return file.read(place.stop)[place] == identifier
-    return isinstance(model, bytes) and model[place] == identifier
+            model = file.read(8)
+    return isinstance(model, bytes) and model[4:8] == b"ORTM"  # where a flatbuffer has the identifier of its format
 
 
 def is_lowered(model):
@@ -154,7 +152,7 @@ def content_of(model):
 
 def _imports(content):
     """Yield (whether the model itself imports it, a domain)."""
-    texts: dict[bytes, str] = {}  # of small messages
+    texts = {}  # of small messages
 
     def domain(begin, end):
         if end - begin > SHORT:

@@ -24,12 +24,17 @@ def domain_of(owner):
     return "" if owner.domain == "ai.onnx" else owner.domain
 
 
+def imports(model):
+    """Return {domain: version} of what a model imports."""
+    return {domain_of(i): i.version for i in model.opset_import}
+
+
 def in_its_versions(operators, model):
     """Return those of `operators.available` that run nodes of the versions that a model imports.
 
     The others are left to ONNX Runtime.
     """
-    imported = {domain_of(i): i.version for i in model.opset_import}
+    imported = imports(model)
     return {
         key: operator
         for key, operator in operators.items()
@@ -93,7 +98,7 @@ def _keep_operators(model, operators):
 
     The other functions get the model's imports: ONNX Runtime takes these, and onnx inlines no function with others.
     """
-    versions = {domain_of(i): i.version for i in model.opset_import}
+    versions = imports(model)
     for function in list(model.functions):
         key = domain_of(function), function.name
         builtin = builtin_operators().get(key)

@@ -4,7 +4,7 @@ import atexit
 import functools
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,9 +18,6 @@ from ..declaration.calls import compute_reference
 from ..declaration.errors import OpError, errors_of, require
 from ..operators import available
 from ..system.locks import REGISTRATION
-
-if TYPE_CHECKING:
-    from ..declaration.operator import Operator
 
 _NAMES = {name: helper.tensor_dtype_to_string(t.onnx).split(".")[1].lower() for name, t in dtypes.TABLE.items()}
 
@@ -50,7 +47,7 @@ def register_schemas(operators: Iterable[Any] = ()) -> None:
             _teach(operator)
 
 
-_taught: "dict[str, Operator]" = {}  # {title: the operator that onnx knows by it}
+_taught: dict[str, Any] = {}  # {title: the operator that onnx knows by it}
 
 
 def _teach(operator):

@@ -108,9 +108,14 @@ def watch_of_raylet(ray, address):
                 socket.create_connection(place, PATIENCE).close()
         except ConnectionRefusedError as error:
             rule = "Ray's process on this machine (raylet) has ended; start Ray and the command again"
-            raise OpError("cluster", repr(address), rule, "onnx_ops") from error
+            raise failure(address, rule) from error
 
     return watch
+
+
+def failure(address, rule):
+    """Return the OpError for a cluster that this process can't use."""
+    return OpError("cluster", repr(address), rule, "onnx_ops")
 
 
 @contextmanager
@@ -122,7 +127,7 @@ def connection(address):
         if error.name != "ray":
             raise
         rule = 'needs Ray: pip install "onnx-ops[ray]", on every machine of the cluster'
-        raise OpError("cluster", repr(address), rule, "onnx_ops") from error
+        raise failure(address, rule) from error
     with ExitStack() as stack:
         stack.enter_context(redirect_stdout(sys.stderr))  # Ray's messages about processes that end
         stack.callback(ray.shutdown)
@@ -136,12 +141,12 @@ def connection(address):
             finally:
                 os.chdir(before)
         except (OSError, RuntimeError, ValueError) as error:
-            raise OpError("cluster", repr(address), f"can't be reached: {error}", "onnx_ops") from error
+            raise failure(address, f"can't be reached: {error}") from error
         try:
             yield ray
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, OpError):
                 raise error.cause from error
-            raise OpError("cluster", repr(address), f"a task has failed there: {error.cause}", "onnx_ops") from error
+            raise failure(address, f"a task has failed there: {error.cause}") from error
         except ray.exceptions.RayError as error:
-            raise OpError("cluster", repr(address), f"has failed: {error}", "onnx_ops") from error
+            raise failure(address, f"has failed: {error}") from error

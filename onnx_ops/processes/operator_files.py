@@ -37,8 +37,6 @@ def module_of(path):
     module = sys.modules.get(name)
     if module is None:
         spec = spec_from_file_location(name, file)
-        assert spec is not None  # as the file's name ends in .py
-        assert spec.loader is not None
         module = sys.modules[name] = module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
@@ -71,9 +69,10 @@ def operators_in(module):
 def python_ops():
     """Return {(domain, name): Python operator} of those in use."""
     found = {}
-    for op in (op for module in _with_python_ops.values() for op in _python_ops_in(module)):
-        domain, separator, name = op.op_type.rpartition("::")
-        found[domain if separator else EXTENSIONS, name] = op
+    for module in _with_python_ops.values():
+        for op in _python_ops_in(module):
+            domain, separator, name = op.op_type.rpartition("::")
+            found[domain if separator else EXTENSIONS, name] = op
     return found
 
 

@@ -36,8 +36,8 @@ def run_body(number, overload, address):
     run = table.Run.from_address(address)
     call = Call.from_address(run.call)
     views = {}
+    input_types += input_types[-1:] * (call[Call.COUNT] - len(input_types))  # those of a variadic input
     arrays = [_input(call, k, *type_, views) for k, type_ in enumerate(input_types)]
-    arrays += [_input(call, k, *input_types[-1], views) for k in range(len(input_types), call[Call.COUNT])]
     try:
         outputs = plain.compute(operator, _values(operator, call[Call.ATTRIBUTES]), arrays, output_types)
         _hand_over(run, address, call, outputs)

@@ -25,7 +25,7 @@ from ..native import execute
 from ..operators import available, is_built_in
 from ..system import interrupts
 from ..system.locks import REGISTRATION, RUNS
-from .lowering import DOMAIN, LIST_TYPES, PRESENT, VERSION, optional_inputs, unable
+from .lowering import DOMAIN, PRESENT, VERSION, optional_inputs, unable
 from .registration import config_entry
 
 PROBE, MISSING = "onnx_ops_probe", "onnx_ops_of_nobody"  # an op that the library has, and one that it never has
@@ -124,8 +124,8 @@ def _declare(operator, signature):
         return getattr(types, "dt_" + {"float32": "float", "float64": "double"}.get(name, name))
 
     by_kind = {"int": types.dt_int64, "ints": types.dt_int64, "float": types.dt_float, "floats": types.dt_double}
-    lists = [by_kind[a.kind] for a in operator.attributes if a.kind in LIST_TYPES]
-    scalars = {a.name: by_kind.get(a.kind, types.dt_string) for a in operator.attributes if a.kind not in LIST_TYPES}
+    lists = [by_kind[a.kind] for a in operator.attributes if a.is_list]
+    scalars = {a.name: by_kind.get(a.kind, types.dt_string) for a in operator.attributes if not a.is_list}
     if optional_inputs(operator):
         scalars[PRESENT] = types.dt_string
     extensions.onnx_op(
@@ -152,7 +152,7 @@ def body(operator, output_types, *inputs, **attributes):
 
 def _compute(operator, inputs, attributes):
     """The outputs for an op's inputs: the operator's own, its attributes that are lists, and `run` (lowering.py)."""
-    lists = (a.name for a in operator.attributes if a.kind in LIST_TYPES)
+    lists = (a.name for a in operator.attributes if a.is_list)
     count, (_, threads) = len(operator.inputs), inputs[-1]
     present = attributes.pop(PRESENT, "")
     absent = [i for i, each in zip(optional_inputs(operator), present, strict=True) if each == "0"]

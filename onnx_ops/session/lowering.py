@@ -25,7 +25,6 @@ import onnx
 from onnx import TensorProto, helper
 
 from ..declaration import dtypes, plain
-from ..declaration.attributes import KINDS
 from ..declaration.errors import OpError, as_text, errors_of
 from ..model.files import EXTENSIONS, lowered_name
 from ..model.nodes import declared, in_its_versions, inlined, model_nodes, subgraphs, used_names
@@ -202,7 +201,7 @@ class _Lowering:
                 made(after, "Reshape", [outputs[k], made(after, "Shape", [outputs[k]])], [name])
         kept = []
         for a, vector in zip(operator.attributes, values.vectors, strict=True):
-            if not KINDS[a.kind].is_list:
+            if not a.is_list:
                 kept.append(attributes.get(a.name) or node_attribute(a, values.by_name[a.name]))
             else:
                 inputs.append(constant(np.empty(0, LIST_TYPES[a.kind]) if vector is None else vector))
@@ -239,6 +238,6 @@ def unable(operator):
         return "has no variadic inputs"
     if any(a.kind == "tensor" for a in operator.attributes):
         return "has no attributes that are tensors"
-    if any(a.default is None and not a.required and not KINDS[a.kind].is_list for a in operator.attributes):
+    if any(a.default is None and not a.required and not a.is_list for a in operator.attributes):
         return "has no attributes that may be None"
     return None

@@ -185,18 +185,17 @@ def compile_function(number, function, overload, position):
             raise OpError("kernel", "any", f"can't be compiled: {obstacle}")
         with COMPILATION:  # else a child, forked during this import, might wait for the module's lock for ever
             from ..compiler.code import code
+        address = lambda entry: immortal(code(entry, operator.title)).address
         if function == table.INFER:
-            row.infer = immortal(code(records.infer_entry(operator), operator.title)).address
+            row.infer = address(records.infer_entry(operator))
         elif function == table.PLAN:
-            entry = records.plan_entry(operator, position * len(operator.kernels))
-            row.plans[position] = immortal(code(entry, operator.title)).address
+            row.plans[position] = address(records.plan_entry(operator, position * len(operator.kernels)))
         else:
             signature = library.signature(operator, row.overloads[overload])
             if (needed := getattr(_SURVEY, "needed", None)) is not None:
                 needed.append(Variant(operator, position, signature))
                 return LEFT_OUT
-            entry = records.kernel_entry(operator, position, signature)
-            row.overloads[overload].kernels[position] = immortal(code(entry, operator.title)).address
+            row.overloads[overload].kernels[position] = address(records.kernel_entry(operator, position, signature))
     return None
 
 
