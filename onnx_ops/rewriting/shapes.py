@@ -44,6 +44,11 @@ class Type:
             sizes.name_of(d) if not isinstance(d, int) else d if 0 <= d <= limits.ELEMENTS else None for d in self.shape
         ]  # fmt: skip
 
+    @property
+    def dtype(self):
+        """The elements' type in NumPy."""
+        return helper.tensor_dtype_to_np_dtype(self.elements)
+
 
 UNKNOWN, MISREAD = Type(), object()
 
@@ -248,13 +253,13 @@ def _read(tensor, letters):
 
 def _constant(graph, name, its_type):
     """Return a small constant as a TensorProto; None for other values."""
-    sizes_are_known = its_type.shape is not None and all(isinstance(d, int) for d in its_type.shape)
+    sizes_are_known = its_type.shape is not None and sizes.are_numbers(its_type.shape)
     if not sizes_are_known or math.prod(its_type.shape) > LARGEST:
         return None
     array = graph.array(name)
     if array is None and its_type.elements in (TensorProto.INT64, TensorProto.INT32):
-        known, dtype = integer_list(graph, name), helper.tensor_dtype_to_np_dtype(its_type.elements)
-        array = None if known is None else np.array(known, dtype).reshape(its_type.shape)
+        known = integer_list(graph, name)
+        array = None if known is None else np.array(known, its_type.dtype).reshape(its_type.shape)
     return None if array is None else numpy_helper.from_array(np.asarray(array))
 
 
@@ -273,7 +278,7 @@ def broadcast(*shapes):
 
 def _elementwise(graph, node, attributes, *inputs):
     kinds = [i.elements for i in inputs if i]
-    kind = TensorProto.BOOL if node.op_type in PREDICATES else kinds[node.op_type == "Where"]
+    kind = TensorProto.BOOL if node.op_type in COMPARISONS else kinds[node.op_type == "Where"]
     return Type(kind, broadcast(*(i.shape for i in inputs if i)))
 
 
@@ -400,7 +405,7 @@ def _squeeze(graph, node, attributes, x, *parameters):
     axes = axes_of(graph, node)
     if axes is None:
         axes = [k for k, d in enumerate(x.shape) if d == 1]
-        if len(node.input) > 1 or not all(isinstance(d, int) for d in x.shape):
+        if len(node.input) > 1 or not sizes.are_numbers(x.shape):
             raise ValueError("not known")
     elif not axes:
         raise ValueError("ONNX Runtime leaves out all axes of size 1, and onnx says that it leaves out none")
@@ -623,7 +628,7 @@ def im2col_spacings(attributes, image):
     return zip(padded, attributes["kernel_shape"], dilations, strides, strict=True)
 
 
-PREDICATES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 ELEMENTWISE = (
     "Add", "And", "Div", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "PRelu", "Sub", "Sum", "Where", "Xor",
 )  # fmt: skip
@@ -649,7 +654,7 @@ FUSED = {
 # {domain: {type of node: rule}}
 RULES = {
     "ai.onnx": {
-        **dict.fromkeys((*ELEMENTWISE, *PREDICATES), _elementwise),
+        **dict.fromkeys((*ELEMENTWISE, *COMPARISONS), _elementwise),
         **dict.fromkeys(OF_SEQUENCES, _in_a_sequence),
         **ON_IMAGES,
         "AffineGrid": _affine_grid,
