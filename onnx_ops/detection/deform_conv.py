@@ -50,6 +50,7 @@ from ..fold.sliding_blocks import (
     block_counts,
     check_attributes,
     given_axes,
+    halves_of,
     lay_out,
     sizes,
     spacing_of,
@@ -182,9 +183,7 @@ def cut_tiles(batch, g):
 
 
 def reference(x, w, offset, b=None, mask=None, *, dilations, group, kernel_shape, offset_group, pads, strides):
-    half = len(pads) // 2 if pads else 0
-    begins, ends = (pads[:half], pads[half:]) if pads else (None, None)
-    return convolve(x, w, offset, b, mask, group, offset_group, strides, dilations, begins, ends)
+    return convolve(x, w, offset, b, mask, group, offset_group, strides, dilations, *halves_of(pads))
 
 
 def convolve(x, w, offset, b, mask, group, offset_group, strides, dilations, begins, ends):
@@ -232,11 +231,10 @@ def interpolate(x, p):
     return total
 
 
-FIELDS = {
-    "channels": None, "outputs": None, "groups": None, "offset_groups": None, "image_axes": None, "taps": None,
-    "block_size": None, "pixel_blocks": None, "rows": None, "row_blocks": None, "units": None, "mmcv_order": None,
-    **GEOMETRY,
-}  # fmt: skip
+FIELDS = dict.fromkeys((
+    "channels", "outputs", "groups", "offset_groups", "image_axes", "taps", "block_size", "pixel_blocks", "rows",
+    "row_blocks", "units", "mmcv_order",
+)) | GEOMETRY  # fmt: skip
 ONNX = Operator(
     domain="",
     name="DeformConv",

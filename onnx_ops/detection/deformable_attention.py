@@ -120,10 +120,9 @@ DEFORMABLE_ATTENTION = Operator(
     ),
     outputs=(Output("output", "T1"),),
     types={"T1": dtypes.FLOATS, "T2": dtypes.FLOATS, "I": ("int64",)},
-    plan=Plan(shape, plan, {
-        "rows": None, "queries": None, "heads": None, "channels": None, "pixels": None, "points": None,
-        "level_points": None, "heights": LEVELS, "widths": LEVELS,
-    }),
+    plan=Plan(shape, plan, dict.fromkeys((
+        "rows", "queries", "heads", "channels", "pixels", "points", "level_points",
+    )) | {"heights": LEVELS, "widths": LEVELS}),
     kernels=(Kernel(deformable_attention),),
     reference=reference,
 )  # fmt: skip

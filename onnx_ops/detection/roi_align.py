@@ -145,25 +145,20 @@ def cut_regions(channels, parts, g):
     g.tiles = min(64, max(1, g.units), tiles)  # one also without channels: a kernel refuses images that aren't there
 
 
-def reference(x, rois, batch_indices, *, coordinate_transformation_mode, mode, output_height, output_width,
-              sampling_ratio, spatial_scale):  # fmt: skip
+def reference(x, rois, batch_indices, *, coordinate_transformation_mode, mode, **geometry):
     """The formula: coordinates step by step in their own dtype, weights and sums in float64."""
-    half_pixel = coordinate_transformation_mode == "half_pixel"
-    output_sizes, images = (output_height, output_width), batch_indices.tolist()
-    return pooled(x, images, upright(x, rois, half_pixel, output_sizes, sampling_ratio, spatial_scale), output_sizes,
-                  {"avg": average, "max": largest_tap}[mode])  # fmt: skip
+    samples = upright(x, rois, coordinate_transformation_mode == "half_pixel", **geometry)
+    return pooled(x, batch_indices.tolist(), samples, {"avg": average, "max": largest_tap}[mode], **geometry)
 
 
-def reference_mmcv(input, rois, *, output_height, output_width, sampling_ratio, aligned, spatial_scale, mode):
-    output_sizes = output_height, output_width
-    samples = upright(input, rois[:, 1:], aligned, output_sizes, sampling_ratio, spatial_scale)
-    return pooled(input, positions(rois), samples, output_sizes, {"avg": average, "max": largest_sample}[mode])
+def reference_mmcv(input, rois, *, aligned, mode, **geometry):
+    samples = upright(input, rois[:, 1:], aligned, **geometry)
+    return pooled(input, positions(rois), samples, {"avg": average, "max": largest_sample}[mode], **geometry)
 
 
-def reference_rotated(input, rois, *, output_height, output_width, sampling_ratio, aligned, clockwise, spatial_scale):
-    output_sizes = output_height, output_width
-    samples = turned(input, rois[:, 1:], aligned, clockwise, output_sizes, sampling_ratio, spatial_scale)
-    return pooled(input, positions(rois), samples, output_sizes, average)
+def reference_rotated(input, rois, *, aligned, clockwise, **geometry):
+    samples = turned(input, rois[:, 1:], aligned, clockwise, **geometry)
+    return pooled(input, positions(rois), samples, average, **geometry)
 
 
 def positions(rois):
@@ -178,31 +173,31 @@ def coordinates_of(x):
 
 
 @np.errstate(invalid="ignore", over="ignore")
-def upright(x, rois, half_pixel, output_sizes, ratio, scale):
+def upright(x, rois, half_pixel, output_height, output_width, sampling_ratio, spatial_scale):
     """Return y and x of each region's samples: [output_height, 1, count_y, 1] and [1, output_width, 1, count_x]."""
     dtype = coordinates_of(x)
     offset = dtype(0.5 if half_pixel else 0)
     places = []
-    for left, top, right, bottom in rois.astype(dtype) * dtype(scale) - offset:
-        v = samples_along(top, bottom - top, output_sizes[0], ratio, half_pixel)
-        u = samples_along(left, right - left, output_sizes[1], ratio, half_pixel)
+    for left, top, right, bottom in rois.astype(dtype) * dtype(spatial_scale) - offset:
+        v = samples_along(top, bottom - top, output_height, sampling_ratio, half_pixel)
+        u = samples_along(left, right - left, output_width, sampling_ratio, half_pixel)
         places.append((v[:, None, :, None], u[None, :, None, :]))
     return places
 
 
 @np.errstate(invalid="ignore", over="ignore")
-def turned(x, rois, half_pixel, clockwise, output_sizes, ratio, scale):
+def turned(x, rois, half_pixel, clockwise, output_height, output_width, sampling_ratio, spatial_scale):
     """Return what `upright` returns, for boxes of centre, size and angle."""
     dtype = coordinates_of(x)
     offset = dtype(0.5 if half_pixel else 0)
     places = []
     for *box, angle in rois.astype(dtype):
-        centre_x, centre_y, *sizes = np.array(box) * dtype(scale)
+        centre_x, centre_y, *sizes = np.array(box) * dtype(spatial_scale)
         width, height = (size if half_pixel or size >= 1 else dtype(1) for size in sizes)
         angle = np.float64(angle) * (1 if clockwise else -1)
         sine, cosine = dtype(np.sin(angle)), dtype(np.cos(angle))
-        v = samples_along(-height / 2, height, output_sizes[0], ratio, half_pixel)[:, None, :, None]
-        u = samples_along(-width / 2, width, output_sizes[1], ratio, half_pixel)[None, :, None, :]
+        v = samples_along(-height / 2, height, output_height, sampling_ratio, half_pixel)[:, None, :, None]
+        u = samples_along(-width / 2, width, output_width, sampling_ratio, half_pixel)[None, :, None, :]
         places.append((v * cosine + u * sine + (centre_y - offset), u * cosine - v * sine + (centre_x - offset)))
     return places
 
@@ -221,12 +216,12 @@ def samples_along(start, size, bins, ratio, half_pixel):
     return (start + p * step) + (i + dtype(0.5)) * step / dtype(max(count, 1))
 
 
-def pooled(x, images, regions, output_sizes, pool):
+def pooled(x, images, regions, pool, output_height, output_width, **_):
     """Pool each region's samples.
 
     pool  a function of what `read` returns for places with the axes of bins, and then of a bin's samples
     """
-    total = np.zeros((len(images), x.shape[1], *output_sizes))
+    total = np.zeros((len(images), x.shape[1], output_height, output_width))
     for n in images:
         require(0 <= n < len(x), "{batch_indices}", n, "must be positions of images, less than", len(x))
     for r, places in enumerate(regions):

@@ -36,6 +36,7 @@ from .sliding_blocks import (
     block_counts,
     check_attributes,
     given_axes,
+    halves_of,
     known_product,
     lay_out,
     overlaps,
@@ -142,9 +143,7 @@ def plan_blocks(spacing, inputs, batch, g):
 
 
 def reference(x, image_shape, block_shape, *, dilations, pads, strides):
-    half = len(pads) // 2 if pads else 0
-    begins, ends = (pads[:half], pads[half:]) if pads else (None, None)
-    return sum_of_blocks(x, image_shape, block_shape, strides, dilations, begins, ends)
+    return sum_of_blocks(x, image_shape, block_shape, strides, dilations, *halves_of(pads))
 
 
 def sum_of_blocks(x, image_shape, block_shape, strides, dilations, pads_begin, pads_end):
@@ -177,10 +176,9 @@ COL2IM = Operator(
     outputs=(Output("output", "T"),),
     types={"T": dtypes.ALL, "I": ("int64",)},
     attributes=ATTRIBUTES,
-    plan=Plan(shape, plan, {
-        "planes": None, "group": None, "band_y": None, "bands_y": None, "band_x": None, "bands_x": None, "tiled": None,
-        **GEOMETRY,
-    }),
+    plan=Plan(shape, plan, dict.fromkeys((
+        "planes", "group", "band_y", "bands_y", "band_x", "bands_x", "tiled",
+    )) | GEOMETRY),
     kernels=(Kernel(col2im),),
     reference=reference,
     gradient=gradient,

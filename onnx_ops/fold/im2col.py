@@ -31,6 +31,7 @@ from .sliding_blocks import (
     block_counts,
     check_attributes,
     given_axes,
+    halves_of,
     known_product,
     lay_out,
     overlaps,
@@ -81,9 +82,8 @@ def plan(attributes, inputs, outputs, g):
 
 def reference(x, *, kernel_shape, dilations, pads, strides):
     """The formula, ordered by k: the pixels of position k in all blocks are a strided slice of the image."""
-    image, half = x.shape[2:], len(kernel_shape)
-    begins, ends = (pads[:half], pads[half:]) if pads else (None, None)
-    spacing = spacing_of_lists(image, strides, dilations, begins, ends)
+    image = x.shape[2:]
+    spacing = spacing_of_lists(image, strides, dilations, *halves_of(pads))
     counts = block_counts(spacing, image, kernel_shape)
     x = dtypes.widest(x)
     y = np.full((*x.shape[:2], *kernel_shape, *counts), dtypes.zero(x), x.dtype)
@@ -107,10 +107,10 @@ IM2COL = Operator(
     outputs=(Output("output", "T"),),
     types={"T": dtypes.ALL},
     attributes=(sizes("kernel_shape", required=True), *ATTRIBUTES),
-    plan=Plan(shape, plan, {
-        "planes": None, "group": None, "groups": None, "leads": None, "band_y": None, "bands_y": None, "band_x": None,
-        "bands_x": None, "rows": None, "part": None, "parts": None, "units": None, "sweeps": None, **GEOMETRY,
-    }),
+    plan=Plan(shape, plan, dict.fromkeys((
+        "planes", "group", "groups", "leads", "band_y", "bands_y", "band_x", "bands_x", "rows", "part", "parts",
+        "units", "sweeps",
+    )) | GEOMETRY),
     kernels=(Kernel(im2col, sees_bits=True),),
     reference=reference,
     gradient=gradient,

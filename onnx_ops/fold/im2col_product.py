@@ -96,11 +96,10 @@ IM2COL_PRODUCT = Operator(
         Attribute("group", "int", 1, bounds=(1, LIMIT)),
         *ATTRIBUTES,
     ),
-    plan=Plan(shape, plan, {
-        "planes": None, "channels": None, "over_channels": None, "rows": None, "leads": None, "part": None,
-        "parts": None, "chunks": None, "span": None, "pitch": None, "length": None, "band_y": None, "bands_y": None,
-        "band_x": None, "bands_x": None, "units": None, **GEOMETRY,
-    }),
+    plan=Plan(shape, plan, dict.fromkeys((
+        "planes", "channels", "over_channels", "rows", "leads", "part", "parts", "chunks", "span", "pitch", "length",
+        "band_y", "bands_y", "band_x", "bands_x", "units",
+    )) | GEOMETRY),
     kernels=(Kernel(kernels.im2col_product),),
     reference=reference,
     terms={"image_shape": "image axes of x", "block_shape": "kernel_shape"},

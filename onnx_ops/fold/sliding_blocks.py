@@ -134,6 +134,11 @@ def known_product(vector):
     return product
 
 
+def halves_of(pads):
+    """Return the begins and the ends of pads, each None if there are none."""
+    return np.split(np.array(pads), 2) if pads else (None, None)
+
+
 def spacing_of_lists(image, strides, dilations, pads_begin, pads_end):
     """Return the spacing as `spacing_of` does; each argument is None or has a number for each axis of the image."""
     pairs = (strides, 1), (dilations, 1), (pads_begin, 0), (pads_end, 0)

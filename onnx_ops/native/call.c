@@ -13,9 +13,7 @@ int64_t elements(const int64_t *shape, int64_t rank) {
 /* The status for what compiled code has returned. title: operator and node, or 0. */
 status explained(const struct op *op, const struct text *title, const struct refusal *refusal, int64_t returned) {
     if (!returned) return 0;
-    struct text text = {"", 0};
-    if (title) say(&text, title->at, title->used);
-    else say_title(&text, op);
+    struct text text = title ? *title : title_of(op);
     say_string(&text, ": ");
     if (returned == 1) {
         say_refusal(&text, op, refusal);

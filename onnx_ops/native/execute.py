@@ -46,8 +46,10 @@ def outputs_of(operator, arrays, attributes, threads):
 
 def as_array(value):
     """Return a value as a contiguous NumPy array in native byte order, as kernels need it; None for an absent input."""
-    array = None if value is None else np.asarray(value)
-    return array if array is None else np.asarray(array, array.dtype.newbyteorder("="), order="C")
+    if value is None:
+        return None
+    array = np.asarray(value)
+    return np.asarray(array, array.dtype.newbyteorder("="), order="C")
 
 
 class Way:

@@ -175,8 +175,7 @@ static status add_operator(void *options, struct op *op) {
         struct member *other = &domain->members[k];
         if (other->op == op) member = other;
         else if (other->added && !strcmp(other->op->name, op->name)) {
-            struct text text = {"", 0};
-            say_title(&text, op);
+            struct text text = title_of(op);
             say_string(&text, ": the session's options have another operator of this name; use new options");
             return refused(&text);
         }

@@ -60,15 +60,14 @@ def load():
     try:
         library = C.CDLL(str(PLACE))
     except OSError as error:
-        raise OpError("library", repr(str(PLACE)), f"can't be loaded: {error}", "onnx_ops") from error
-    describe(library)
+        raise _refused(f"can't be loaded: {error}") from error
+    library.onnx_ops_choose.restype, library.onnx_ops_outputs.argtypes = C.c_char_p, [C.c_void_p]
+    library.onnx_ops_fill_strings.argtypes = [C.c_void_p, C.c_size_t, C.c_char_p, C.POINTER(C.c_size_t), C.c_size_t]
     expected = [*map(C.sizeof, table.LAYOUT), system.digest_of_sources(SOURCES)]
     stated = list((C.c_int64 * len(expected)).in_dll(library, "onnx_ops_layout"))
-    fits = stated == [*expected[:-1], expected[-1] or stated[-1]]
-    reason = library.onnx_ops_choose() if fits else None
-    if not fits:
+    if stated != [*expected[:-1], expected[-1] or stated[-1]]:
         raise _refused(OTHER_VERSION)
-    if reason:
+    if reason := library.onnx_ops_choose():
         raise _refused(reason.decode(errors="replace"))
     C.pythonapi.Py_IncRef(C.py_object(library))
     return library
@@ -76,12 +75,6 @@ def load():
 
 def _refused(rule):
     return OpError("library", repr(str(PLACE)), rule, "onnx_ops")
-
-
-def describe(library):
-    """Tell ctypes the types of the library's functions."""
-    library.onnx_ops_choose.restype, library.onnx_ops_outputs.argtypes = C.c_char_p, [C.c_void_p]
-    library.onnx_ops_fill_strings.argtypes = [C.c_void_p, C.c_size_t, C.c_char_p, C.POINTER(C.c_size_t), C.c_size_t]
 
 
 def table_in_use():

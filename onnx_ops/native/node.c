@@ -62,7 +62,7 @@ static status read_title(struct node *node) {
     if (error) return error;
     char *name = calloc(size + 1, 1);
     if (!name) return failed("onnx_ops: no room for a node's name");
-    say_title(title, node->state.op);
+    *title = title_of(node->state.op);
     error = KernelInfo_GetNodeName(node->info, name, &size);
     if (!error && (size = without_end(name, size)))
         say_string(title, " (node "), say_quoted(title, name, size), say_string(title, ")");

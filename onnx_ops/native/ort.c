@@ -67,8 +67,8 @@ status read_tensor(const void *value, int *type, size_t *rank, int64_t copy[MAX_
     return error;
 }
 
-/* Have ONNX Runtime allocate output k. */
-status get_output(void *context, size_t k, const int64_t *shape, int64_t rank, void **value) {
+/* Have ONNX Runtime allocate output k, of this shape. */
+status get_output(void *context, size_t k, const struct tensor *output, void **value) {
     *value = 0;
-    return made(KernelContext_GetOutput(context, k, shape, (size_t)rank, value), value);
+    return made(KernelContext_GetOutput(context, k, output->shape, (size_t)output->rank, value), value);
 }

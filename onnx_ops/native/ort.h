@@ -75,4 +75,4 @@ status failed(const char *message);
 status made(status error, void *const *thing);
 size_t without_end(const char *text, size_t size);
 status read_tensor(const void *value, int *type, size_t *rank, int64_t copy[MAX_RANK], const int64_t **shape);
-status get_output(void *context, size_t k, const int64_t *shape, int64_t rank, void **value);
+status get_output(void *context, size_t k, const struct tensor *output, void **value);

@@ -60,7 +60,7 @@ EXPORT int onnx_ops_outputs(struct run *run) {
     for (size_t k = 0; k < (size_t)run->op->output_count; k++) {
         struct tensor *tensor = &run->call->tensors[MAX_INPUTS + k];
         void **output = &run->outputs[k];
-        run->status = get_output(run->context, k, tensor->shape, tensor->rank, output);
+        run->status = get_output(run->context, k, tensor, output);
         if (!run->status && run->overload->types[MAX_INPUTS + k] != STRINGS)
             run->status = GetTensorMutableData(*output, &tensor->data);
         if (run->status) return 0;
@@ -80,8 +80,8 @@ EXPORT void onnx_ops_fill_strings(struct run *run, size_t k, const char *content
 
 /* The error for a body that only Python could run, where Python isn't. */
 static status no_body(const struct op *op, const struct call *call) {
-    struct text text = {"", 0};
-    say_title(&text, op), say_string(&text, ": its kernel takes other types or ranks than");
+    struct text text = title_of(op);
+    say_string(&text, ": its kernel takes other types or ranks than");
     for (int64_t k = 0; k < call->input_count; k++)
         say_string(&text, k ? ", " : " "), say_number(&text, call->tensors[k].rank);
     say_string(&text, ", for which it runs in Python only, where onnx_ops has not been imported");
@@ -91,10 +91,9 @@ static status no_body(const struct op *op, const struct call *call) {
 /* Find the shapes of the outputs in Python. title: operator and node, or 0. */
 status plan_in_python(const struct op *op, const struct text *title, struct call *call) {
     struct answer answer = {UNFINISHED, ""};
-    struct text operator = {"", 0};
+    struct text operator = title_of(op);
     if (!onnx_ops_python.plan) return no_body(op, call);
     if (!waiting) onnx_ops_python.plan(op->number, call, &answer);
-    say_title(&operator, op);
     if (title && answer.outcome == REFUSED && !strncmp(answer.message, operator.at, operator.used)) {
         struct text text = *title; /* as the answer names only the operator */
         say_string(&text, answer.message + operator.used);

@@ -54,9 +54,9 @@ status run_tiles(const struct op *op, kernel_function *kernel, struct call *call
     size_t pitch = whole_lines(g->workspace), needed = (size_t)(tiles < MAX_TILES ? tiles : MAX_TILES) * pitch;
     void *room = needed ? malloc(needed + LINE) : 0;
     if (needed && !room) {
-        struct text text = {"", 0};
-        say_title(&text, op), say_string(&text, ": workspace = "), say_number(&text, (int64_t)needed),
-            say_string(&text, " bytes: can't be allocated");
+        struct text text = title_of(op);
+        say_string(&text, ": workspace = "), say_number(&text, (int64_t)needed);
+        say_string(&text, " bytes: can't be allocated");
         return refused(&text);
     }
     struct work work = {kernel, call, room ? (char *)(((uintptr_t)room / LINE + 1) * LINE) : 0, pitch, 0, 0, 0};
@@ -84,19 +84,24 @@ static size_t staged_size(const struct call *call, size_t k, int64_t type) {
     return ((size_t)call->tensors[k].size * (size_t)(is_half(type) ? 4 : item_size[type]) + 64) / 64 * 64;
 }
 
+/* Have ONNX Runtime allocate output k, of this shape, and put the address of its data there. */
+static status allocate_output(void *context, size_t k, struct tensor *out) {
+    void *value;
+    status error = get_output(context, k, out, &value);
+    return error ? error : GetTensorMutableData(value, &out->data);
+}
+
 static status give_output(const struct op *op, struct tensor *out, size_t k, int64_t type, int64_t bound,
                           void *context) {
     const void *staged = out->data;
-    void *value;
-    status error;
     if (op->has_bound) {
         if (out->shape[0] < 0 || out->shape[0] > bound)
             return refuse(op, 0, "length of an output", out->shape, -1,
                           "is what the kernel returns; the rule's bound is", &bound);
         out->size = elements(out->shape, out->rank);
     }
-    if ((error = get_output(context, k, out->shape, out->rank, &value))) return error;
-    if ((error = GetTensorMutableData(value, &out->data))) return error;
+    status error = allocate_output(context, k, out);
+    if (error) return error;
     if (op->has_ranks && is_half(type)) narrow((int)type, staged, out->data, out->size);
     else if (out->size) memcpy(out->data, staged, (size_t)out->size * item_size[type]);
     return 0;
@@ -105,7 +110,6 @@ static status give_output(const struct op *op, struct tensor *out, size_t k, int
 /* Give the kernel its inputs and outputs; `room` is memory for copies. */
 static status stage(const struct op *op, const int64_t *types, struct call *call, char *room, void *context) {
     status error = 0;
-    void *value;
     for (size_t k = 0; k < (size_t)op->input_count; k++) {
         struct tensor *tensor = &call->tensors[k];
         if (!is_staged(op, k, types[k]) || tensor->rank == ABSENT) continue;
@@ -119,8 +123,7 @@ static status stage(const struct op *op, const int64_t *types, struct call *call
             tensor->data = room, room += staged_size(call, k, types[k]);
             continue;
         }
-        error = get_output(context, k - MAX_INPUTS, tensor->shape, tensor->rank, &value);
-        if (!error) error = GetTensorMutableData(value, &tensor->data);
+        error = allocate_output(context, k - MAX_INPUTS, tensor);
     }
     return error;
 }
@@ -197,13 +200,12 @@ kernel_function *find_kernel(const struct state *state, int64_t ranks, status *e
 
 status compute(struct state *state, void *context) {
     struct call call;
-    void *value, *data;
     status error;
     if (!state) return failed("onnx_ops: its session was not made to run");
     if (state->result.data) {
-        if ((error = get_output(context, 0, state->result.shape, state->result.rank, &value))) return error;
-        if ((error = GetTensorMutableData(value, &data))) return error;
-        memcpy(data, state->result.data, state->result_size);
+        struct tensor out = state->result;
+        if ((error = allocate_output(context, 0, &out))) return error;
+        memcpy(out.data, state->result.data, state->result_size);
         return 0;
     }
     const struct op *op = state->op;

@@ -91,9 +91,12 @@ void say_quoted(struct text *text, const char *bytes, size_t length) {
     say_cut(text, full, to);
 }
 
-void say_title(struct text *text, const struct op *op) {
-    if (*op->domain) say_string(text, op->domain), say_string(text, ".");
-    say_string(text, op->name);
+/* A text that begins with the operator's name. */
+struct text title_of(const struct op *op) {
+    struct text text = {"", 0};
+    if (*op->domain) say_string(&text, op->domain), say_string(&text, ".");
+    say_string(&text, op->name);
+    return text;
 }
 
 /* Say a string in which each {name} is replaced by the operator's own term for it. */

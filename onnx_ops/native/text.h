@@ -13,6 +13,6 @@ void say_string(struct text *text, const char *string);
 void say_number(struct text *text, int64_t number);
 int is_text(const char *bytes, size_t length);
 void say_quoted(struct text *text, const char *bytes, size_t length);
-void say_title(struct text *text, const struct op *op);
+struct text title_of(const struct op *op);
 void say_vector(struct text *text, const int64_t *values, int64_t count, int64_t doubles);
 void say_refusal(struct text *text, const struct op *op, const struct refusal *refusal);

@@ -17,7 +17,8 @@ from ..declaration.dtypes import FLOATS, HALVES, NAMES
 from .finding import tried
 from .indices import MOVES, attributes_of, axes_of, integers, keeps_type, moved, shape
 from .positions import Position, broadcast_index, digits_of, elements, joined, variable
-from .sizes import origins, quotient
+from .shapes import COMPARISONS
+from .sizes import are_numbers, origins, quotient
 
 AXES = "ndhw"  # variables of indices: images, and the axes of each
 DEEPEST = 100  # nodes on the way from a value to a leaf
@@ -110,15 +111,15 @@ class Operation:
     operands: tuple
 
 
-def expression(graph, name, index, depth=DEEPEST, memo=None):
+def expression(graph, name, index, memo, depth=DEEPEST):
     """Return the expression of a value at an index. memo: {leaf: expression} of what has been expressed so far."""
-    memo, leaf = {} if memo is None else memo, Leaf(name, index)
+    leaf = Leaf(name, index)
     if leaf not in memo:
-        memo[leaf] = _expression(graph, leaf, depth, memo)
+        memo[leaf] = _expression(graph, leaf, memo, depth)
     return memo[leaf]
 
 
-def _expression(graph, leaf, depth, memo):
+def _expression(graph, leaf, memo, depth):
     array, node = graph.folded(leaf.name), _producer(graph, leaf.name)
     if array is not None and array.dtype.name in FLOATS:
         wide = array.astype(np.float32) if array.dtype.name in HALVES else array
@@ -127,7 +128,7 @@ def _expression(graph, leaf, depth, memo):
     sources = tried(_sources, graph, node, leaf.name, leaf.index) if may_follow else None
     if sources is None or None in sources:
         return leaf
-    operands = tuple(expression(graph, *source, depth - 1, memo) if source[0] else None for source in sources)
+    operands = tuple(expression(graph, *source, memo, depth - 1) if source[0] else None for source in sources)
     if not all(not isinstance(each, Leaf) or is_readable(graph, each) for each in operands):
         return leaf
     narrow = graph.type(node.input[0]).elements
@@ -176,11 +177,11 @@ def _producer(graph, name):
 
 
 def _sources(graph, node, name, index):
-    """Return [(name, index)] of what a node computes its output from, at an index; [None] for a leaf."""
+    """Return [(name, index)] of what a node computes its output from, at an index; None, or [None], for a leaf."""
     if node.op_type in MOVES and (node.op_type != "Cast" or keeps_type(graph, node)):
         return [moved(graph, node, name, index)]
     if not axes_in(index, each=True) & set(AXES[1:]):
-        return [None]
+        return None
     if node.op_type == "Cast":
         kinds = {graph.type(node.input[0]).elements, attributes_of(node)["to"]}
         return [(node.input[0], index) if TensorProto.FLOAT in kinds and kinds & {*NARROWING} else None]
@@ -194,7 +195,7 @@ def _sources(graph, node, name, index):
         operands = node.input[:1] if node.op_type == "Pow" else node.input
         target = shape(graph, name)
         return [(each, broadcast_index(shape(graph, each), target, index, True) if each else ()) for each in operands]
-    return [None]
+    return None
 
 
 def is_rounded(graph, what, elements):
@@ -203,7 +204,6 @@ def is_rounded(graph, what, elements):
 
 
 NARROWING = {TensorProto.FLOAT16: "CastFloat16", TensorProto.BFLOAT16: "CastBFloat16"}
-COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 OPERATIONS = (
     "Abs", "Add", "And", "Ceil", "Clip", "Div", "Floor", "Max", "Min", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal",
     "Round", "Sqrt", "Sub", "Where", "AffineGrid", "MatMul", "ReduceSum", *COMPARISONS,
@@ -223,15 +223,13 @@ def _products(graph, node, name, index):
     """Return the factors of the products that an element of a MatMul adds up: one's, then the next one's, and so on."""
     attributes, shapes = attributes_of(node), [list(shape(graph, operand)) for operand in node.input]
     if min(map(len, shapes)) < 2 or attributes.get("alpha", 1) != 1:
-        return [None]
+        return None
     if attributes.get("transBatchA") or attributes.get("transBatchB"):
-        return [None]
+        return None
     turned = [attributes.get(each, 0) for each in ("transA", "transB")]
     terms = shapes[0][-2 if turned[0] else -1]
-    if not isinstance(terms, int) or not 0 < terms <= MOST_TERMS:
-        return [None]
-    if _has_several_grids(graph, name):
-        return [None]
+    if not isinstance(terms, int) or not 0 < terms <= MOST_TERMS or _has_several_grids(graph, name):
+        return None
     batch = shape(graph, name)[:-2]
     factors = []
     for k in range(terms):
@@ -246,7 +244,7 @@ def _has_several_grids(graph, name):
     """Return whether nodes compute several grids from a value: it is then better computed once for all of them."""
     grids, reached = set(), {name}
     for value in (values := [name]):
-        for node, position in graph.consumers().get(value, ()):
+        for node, position in graph.consumers.get(value, ()):
             if node.op_type == "ComputedGridSample" or (node.op_type, position) == ("GridSample", 1):
                 grids.add(value if node.op_type == "GridSample" else node.output[0])
             elif node.op_type in (*MOVES, *OPERATIONS):
@@ -260,8 +258,8 @@ def _terms(graph, node, index):
     dimensions, index = shape(graph, node.input[0]), list(index)
     axes = sorted(axis % len(dimensions) for axis in axes_of(graph, node))
     sizes = [dimensions[axis] for axis in axes]
-    if not axes or not all(isinstance(size, int) for size in sizes) or not 0 < math.prod(sizes) <= MOST_TERMS:
-        return [None]
+    if not axes or not are_numbers(sizes) or not 0 < math.prod(sizes) <= MOST_TERMS:
+        return None
     if not attributes_of(node).get("keepdims", 1):
         for axis in axes:
             index.insert(axis, Position())
@@ -278,7 +276,7 @@ def _affine_factors(graph, node, name, index):
     (theta, _), (n, *pixel, i) = node.input, index
     images, _, columns = shape(graph, theta)
     if not i.is_number():
-        return [None]
+        return None
     if n == variable("n", shape(graph, name)[0]):  # two names of one number
         n = variable("n", images)
     return [(theta, (n, i, Position(j))) for j in range(columns)] if len(pixel) == columns - 1 else [None]

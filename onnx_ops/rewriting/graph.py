@@ -20,6 +20,7 @@ from ..model.nodes import graphs_in, model_nodes, own_names, subgraphs, used_nam
 from ..model.schemas import reference_op
 from ..operators import KEYS, OPERATORS, available
 from .shapes import type_of
+from .sizes import are_numbers
 
 AI_ONNX = ("", "ai.onnx")
 OURS = {name for domain, name in KEYS if domain in AI_ONNX}  # types of nodes that this package runs
@@ -93,7 +94,6 @@ class Graph:
         self.blocks = {}  # {output of a Concat: the Blocks that indices.py has found}
         self.sound = {}  # {output: whether its node is sound}
         self.weighted = None  # what taps.py has found of the nodes
-        self.known_consumers = None  # what `consumers` returns, until a node changes
 
     def nested(self):
         """Yield this graph, then the graphs inside it."""
@@ -234,20 +234,28 @@ class Graph:
     def _is_small(self, node):
         """Return whether nothing that a node reads or makes is known to be too large to be computed in NumPy."""
         for its_type in map(self.type, filter(None, (*node.input, *node.output))):
-            if its_type.elements and its_type.shape and all(isinstance(size, int) for size in its_type.shape):
-                itemsize = helper.tensor_dtype_to_np_dtype(its_type.elements).itemsize
-                if itemsize * math.prod(its_type.shape) > LARGEST:
-                    return False
+            is_known = its_type.elements and its_type.shape and are_numbers(its_type.shape)
+            if is_known and its_type.dtype.itemsize * math.prod(its_type.shape) > LARGEST:
+                return False
         return True
 
+    @cached_property
     def consumers(self):
-        """Return {value: [(node, position among its inputs)]} for the inputs of this graph's own nodes."""
-        if self.known_consumers is None:
-            self.known_consumers = defaultdict(list)
-            for node in self.owner.node:
-                for position, name in enumerate(node.input):
-                    self.known_consumers[name].append((node, position))
-        return self.known_consumers
+        """{value: [(node, position among its inputs)]} for the inputs of this graph's own nodes."""
+        consumers = defaultdict(list)
+        for node in self.owner.node:
+            for position, name in enumerate(node.input):
+                consumers[name].append((node, position))
+        return consumers
+
+    def only_user(self, name):
+        """Return (node, position among its inputs) of the only use of a value; (None, None) if there are others."""
+        users = self.consumers[name]
+        return users[0] if len(users) == self.users[name] == 1 else (None, None)
+
+    def add_integers(self, like, *integers):
+        """Add a constant vector of integers; returns its name."""
+        return self.add_constant(like, np.array(integers, np.int64))
 
     def add_constant(self, like, array):
         """Add a constant; returns its name."""
@@ -277,7 +285,7 @@ class Graph:
         """Add an axis of one element before the others of a value; returns the name of the result."""
         if self.opset < 13:
             return self.add_node(before, "Unsqueeze", [name], axes=[0])
-        return self.add_node(before, "Unsqueeze", [name, self.add_constant("axes", np.array([0]))])
+        return self.add_node(before, "Unsqueeze", [name, self.add_integers("axes", 0)])
 
     def replace(self, node, op_type, inputs, domain="", version=1, before=False, target=None, **attributes):
         """Replace a node by another one or, with `before`, what computes the node's first input.
@@ -287,7 +295,7 @@ class Graph:
         obsolete = [name for name in node.input if name][: 1 if before else None]
         if target is not None:
             made = self.add_node(node, op_type, inputs, domain, version, **attributes)
-            inputs = [made, self.add_constant(f"{made}_sizes", np.array(target, np.int64))]
+            inputs = [made, self.add_integers(f"{made}_sizes", *target)]
             op_type, domain, attributes = "Reshape", "", {}
         if before:
             node.input[0] = self.add_node(node, op_type, inputs, domain, version, **attributes)
@@ -323,7 +331,8 @@ class Graph:
 
     def _count(self, name, change):
         """Count a use of a value more, or less, by a node that has changed."""
-        self.known_consumers, graph = None, self
+        vars(self).pop("consumers", None)  # to be found anew
+        graph = self
         while graph:
             graph.users[name] += change
             graph = graph.outer if graph is not graph.home(name) else None

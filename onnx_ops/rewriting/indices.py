@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from .finding import tried
 from .positions import Position, broadcast_index, divided, reshaped, solved, variables
-from .sizes import Size, at_least_zero, factors, never_negative, quotient, truncated
+from .sizes import Size, are_numbers, at_least_zero, factors, never_negative, quotient, truncated
 
 LONGEST = 60  # nodes of a path, and on the way to an integer
 LARGEST = 2**22  # elements of a constant whose steps are looked for
@@ -46,7 +46,8 @@ def shape(graph, name):
 
 def moved(graph, node, name, index):
     """Return (input, index) of the elements that a node moves to an index of its output `name`; None if unknown."""
-    return tried(MOVES[node.op_type], graph, node, attributes_of(node), name, index)
+    made = tried(MOVES[node.op_type], graph, node, attributes_of(node), name, index)
+    return made if made is None or node.op_type in JOINS else (node.input[0], made)
 
 
 def path(graph, name, source=None, uses=None, through_blocks=False):
@@ -185,15 +186,16 @@ def pads_with_zeros(graph, pad):
     return is_zero and not value.tobytes().strip(b"\0")
 
 
-# Rules for `moved`: each returns (input, index), or fails, or returns None.
+# Rules for `moved`: each returns the index into the first input, or (input, index) if it is of JOINS; or fails, or
+# returns None.
 
 
 def _same(graph, node, attributes, name, index):
-    return node.input[0], index
+    return index
 
 
 def _cast(graph, node, attributes, name, index):
-    return (node.input[0], index) if keeps_type(graph, node) else None
+    return index if keeps_type(graph, node) else None
 
 
 def keeps_type(graph, node):
@@ -202,18 +204,18 @@ def keeps_type(graph, node):
 
 def _transpose(graph, node, attributes, name, index):
     order = attributes.get("perm", list(range(len(index)))[::-1])
-    return node.input[0], tuple(index[order.index(k)] for k in range(len(index)))
+    return tuple(index[order.index(k)] for k in range(len(index)))
 
 
 def _reshape(graph, node, attributes, name, index):
-    return node.input[0], reshaped(index, shape(graph, name), shape(graph, node.input[0]))
+    return reshaped(index, shape(graph, name), shape(graph, node.input[0]))
 
 
 def _gather(graph, node, attributes, name, index):
     dimensions, rank = shape(graph, node.input[0]), len(shape(graph, node.input[1]))
     axis = range(len(dimensions))[attributes.get("axis", 0)]
     at = _from_the_start(integer_at(graph, node.input[1], index[axis : axis + rank]), dimensions[axis])
-    return node.input[0], (*index[:axis], at, *index[axis + rank :])
+    return *index[:axis], at, *index[axis + rank :]
 
 
 def _from_the_start(at, size):
@@ -230,7 +232,7 @@ def _gather_nd(graph, node, attributes, name, index):
     first, count = attributes.get("batch_dims", 0), len(sizes)
     ats = [integer_at(graph, node.input[1], (*index[:count], Position(k))) for k in range(depth)]
     ats = [_from_the_start(at, size) for at, size in zip(ats, dimensions[first:], strict=False)]
-    return node.input[0], (*index[:first], *ats, *index[count:])
+    return *index[:first], *ats, *index[count:]
 
 
 def _scatter_elements(graph, node, attributes, name, index):
@@ -276,13 +278,13 @@ def _slice(graph, node, attributes, name, index):
             continue
         first, _ = sliced(dimensions[axis], start, end, step)
         index[axis] = Position(first) + index[axis].times(step)
-    return node.input[0], tuple(index)
+    return tuple(index)
 
 
 def _split(graph, node, attributes, name, index):
     axis = range(len(index))[attributes.get("axis", 0)]
     before = node.output[: list(node.output).index(name)]
-    return node.input[0], _shifted(index, axis, sum(shape(graph, output)[axis] for output in before))
+    return _shifted(index, axis, sum(shape(graph, output)[axis] for output in before))
 
 
 def _shifted(index, axis, start):
@@ -291,7 +293,7 @@ def _shifted(index, axis, start):
 
 def _sequence_at(graph, node, attributes, name, index):
     axis, start, _ = part_of_sequence(graph, node)
-    return node.input[0], _shifted(index, axis, start)
+    return _shifted(index, axis, start)
 
 
 def _concat(graph, node, attributes, name, index):
@@ -319,14 +321,14 @@ def _concat(graph, node, attributes, name, index):
 
 
 def _expand(graph, node, attributes, name, index):
-    return node.input[0], broadcast_index(shape(graph, node.input[0]), shape(graph, name), index)
+    return broadcast_index(shape(graph, node.input[0]), shape(graph, name), index)
 
 
 def _tile(graph, node, attributes, name, index):
     repeats, dimensions = integer_list(graph, node.input[1]), shape(graph, node.input[0])
     if any(r != 1 != d for r, d in zip(repeats, dimensions, strict=True)):
         return None
-    return node.input[0], tuple(at if r == 1 else Position() for r, at in zip(repeats, index, strict=True))
+    return tuple(at if r == 1 else Position() for r, at in zip(repeats, index, strict=True))
 
 
 def _resize(graph, node, attributes, name, index):
@@ -338,9 +340,9 @@ def _resize(graph, node, attributes, name, index):
     dimensions = shape(graph, node.input[0])
     times = [quotient(made, size) for made, size in zip(shape(graph, name), dimensions, strict=True)]
     scales = graph.folded(node.input[2]) if len(node.input) < 4 else times  # of sizes, it makes them itself
-    if not all(isinstance(each, int) for each in times) or [*scales] != times:
+    if not are_numbers(times) or [*scales] != times:
         return None
-    return node.input[0], tuple(divided(at, n)[0] if n != 1 else at for at, n in zip(index, times, strict=True))
+    return tuple(divided(at, n)[0] if n != 1 else at for at, n in zip(index, times, strict=True))
 
 
 MOVES = {
@@ -386,7 +388,7 @@ def integers(graph, name):
     None instead of the list if it has many, or it isn't known how many.
     """
     dimensions = shape(graph, name)
-    if dimensions is None or any(isinstance(d, Size) for d in dimensions) or math.prod(dimensions) > MANY:
+    if dimensions is None or not are_numbers(dimensions) or math.prod(dimensions) > MANY:
         return None
     ats = [integer_at(graph, name, tuple(map(Position, index))) for index in np.ndindex(*dimensions)]
     return [None if at is None else at.start for at in ats]
@@ -395,7 +397,7 @@ def integers(graph, name):
 def integer_list(graph, name):
     """Return a value as a flat list of ints; None if any isn't known, or depends on open sizes."""
     known = integers(graph, name)
-    return known if known is not None and all(isinstance(each, int) for each in known) else None
+    return known if known is not None and are_numbers(known) else None
 
 
 def whole_number(graph, name):

@@ -9,6 +9,7 @@ from ..sampling.computed_grid_sample import COMPUTED_GRID_SAMPLE, INPUTS, SOURCE
 from .expressions import AXES, NARROWING, Leaf, Operation, Pixels, as_source, unknown_size
 from .finding import NearMiss
 from .indices import shape
+from .sizes import are_numbers, as_target
 
 
 class Program:
@@ -43,10 +44,7 @@ class Program:
         """Return the value of a node of ai.onnx."""
         if op_type in ("Greater", "GreaterOrEqual"):
             return self.step(op_type.replace("Greater", "Less"), *operands[::-1])
-        if op_type == "And":  # of values that are 0 or 1
-            return self.step("Mul", *operands)
-        if op_type == "Or":
-            return self.step("Max", *operands)
+        op_type = {"And": "Mul", "Or": "Max"}.get(op_type, op_type)  # of values that are 0 or 1
         if op_type == "Not":
             return self.step("Sub", self.number(1), *operands)
         if op_type == "Reciprocal":
@@ -73,7 +71,7 @@ class Program:
 
     def step(self, op_type, *operands):
         """Return the result of an operation of the program."""
-        return self._once(("step", op_type, operands), lambda: self._append(self.steps, Step(op_type, operands), ~0))
+        return self._once(("step", op_type, operands), lambda: ~self._append(self.steps, Step(op_type, operands)))
 
     def source(self, position, index):
         """Return the elements of an input at an index of positions and names of AXES."""
@@ -82,10 +80,8 @@ class Program:
 
     def number(self, number):
         """Return a constant."""
-        if (number, str(number)) not in self.values:  # 0 and -0 are equal
-            self.values[number, str(number)] = self.source("numbers", (len(self.numbers),))
-            self.numbers.append(number)
-        return self.values[number, str(number)]
+        key = number, str(number)  # 0 and -0 are equal
+        return self._once(key, lambda: self.source("numbers", (self._append(self.numbers, number),)))
 
     def array(self, array, name="values"):
         """Return a constant that varies along those of AXES along which it has more than one element."""
@@ -117,17 +113,17 @@ class Program:
     def repeated(self, name, parts):
         """Return a value of the graph with parts of its axes, (times around, size, times each), repeated."""
         apart, longer = [n for _, size, _ in parts for n in (1, size, 1)], [n for part in parts for n in part]
-        if not all(isinstance(size, int) for size in longer):
+        if not are_numbers(longer):
             raise NearMiss(f"the sizes of {name}, which is repeated, are open")
         return self.add_node("Expand", self.reshaped(name, apart), longer)
 
     def reshaped(self, name, target):
         """Return a value of the graph with other sizes, as a value of it."""
-        if sum(not isinstance(size, int) for size in target) < 2:
-            return self.add_node("Reshape", name, [size if isinstance(size, int) else -1 for size in target])
+        if as_target(target).count(-1) < 2:
+            return self.add_node("Reshape", name, as_target(target))
         if self.graph.opset < 14:  # Reshape would take a size of 0 for one of the value's own
             raise NearMiss(f"the sizes of {name} are open")
-        sizes = [self.graph.add_constant("size", np.array([size], np.int64)) if isinstance(size, int)
+        sizes = [self.graph.add_integers("size", size) if isinstance(size, int)
                  else self.open_size(size) for size in target]  # fmt: skip
         sizes = self.graph.add_node(self.node, "Concat", sizes, axis=0)
         return self.graph.add_node(self.node, "Reshape", [name, sizes], allowzero=1)
@@ -173,7 +169,7 @@ class Program:
 
     def add_node(self, op_type, name, *lists, **attributes):
         """Add a node with a value and lists of integers as inputs; returns its output's name."""
-        constants = [self.graph.add_constant(op_type, np.array(integers, np.int64)) for integers in lists]
+        constants = [self.graph.add_integers(op_type, *integers) for integers in lists]
         return self.graph.add_node(self.node, op_type, [name, *constants], **attributes)
 
     def finished(self, coordinates):
@@ -198,9 +194,10 @@ class Program:
             raise NearMiss(str(error)) from None
         return inputs, attributes
 
-    def _append(self, items, item, sign=0):
+    def _append(self, items, item):
+        """Append an item to a list; returns its position."""
         items.append(item)
-        return len(items) - 1 ^ sign
+        return len(items) - 1
 
     def _once(self, key, make):
         if key not in self.values:

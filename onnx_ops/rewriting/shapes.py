@@ -44,6 +44,11 @@ class Type:
             sizes.name_of(d) if not isinstance(d, int) else d if 0 <= d <= limits.ELEMENTS else None for d in self.shape
         ]  # fmt: skip
 
+    @property
+    def dtype(self):
+        """The elements' type in NumPy."""
+        return helper.tensor_dtype_to_np_dtype(self.elements)
+
 
 UNKNOWN, MISREAD = Type(), object()
 
@@ -87,9 +92,8 @@ def _outputs(graph, node, name):
     elif any(a.ref_attr_name for a in node.attribute):
         made = {}
     elif rule := RULES.get(node.domain or "ai.onnx", {}).get(node.op_type):
-        made = {node.output[0]: tried(lambda: rule(graph, node, attributes_of(node), *inputs))}
-        if None in made.values():
-            made = _by_onnx_runtime(node, inputs, MISREAD)
+        its_type = tried(_by_rule, rule, graph, node, inputs)
+        made = {node.output[0]: its_type} if its_type else _by_onnx_runtime(node, inputs, MISREAD)
     elif (domain_of(node), node.op_type) in available():
         made = tried(_by_declaration, graph, node, inputs) or {}
     else:
@@ -149,6 +153,11 @@ def _of_body(graph, name):
         return Type(passed.elements)
     is_scanned = names.index(name) >= len(names) - attributes_of(graph.node)["num_scan_inputs"]
     return Type(passed.elements, (None,) * (len(passed.shape) - is_scanned))
+
+
+def _by_rule(rule, graph, node, inputs):
+    made = rule(graph, node, attributes_of(node), *inputs)
+    return Type(inputs[0].elements, made) if isinstance(made, tuple) else made
 
 
 def _by_subgraphs(graph, node):
@@ -244,17 +253,18 @@ def _read(tensor, letters):
 
 def _constant(graph, name, its_type):
     """Return a small constant as a TensorProto; None for other values."""
-    sizes_are_known = its_type.shape is not None and all(isinstance(d, int) for d in its_type.shape)
+    sizes_are_known = its_type.shape is not None and sizes.are_numbers(its_type.shape)
     if not sizes_are_known or math.prod(its_type.shape) > LARGEST:
         return None
     array = graph.array(name)
     if array is None and its_type.elements in (TensorProto.INT64, TensorProto.INT32):
-        known, dtype = integer_list(graph, name), helper.tensor_dtype_to_np_dtype(its_type.elements)
-        array = None if known is None else np.array(known, dtype).reshape(its_type.shape)
+        known = integer_list(graph, name)
+        array = None if known is None else np.array(known, its_type.dtype).reshape(its_type.shape)
     return None if array is None else numpy_helper.from_array(np.asarray(array))
 
 
-# Rules for nodes that compute with sizes: each returns the Type of the output, with None for sizes that are unknown.
+# Rules for nodes that compute with sizes: each returns the Type of the output, or only its shape if its elements are of
+# the first input's type. Sizes that are unknown are None.
 
 
 def broadcast(*shapes):
@@ -268,7 +278,7 @@ def broadcast(*shapes):
 
 def _elementwise(graph, node, attributes, *inputs):
     kinds = [i.elements for i in inputs if i]
-    kind = TensorProto.BOOL if node.op_type in PREDICATES else kinds[node.op_type == "Where"]
+    kind = TensorProto.BOOL if node.op_type in COMPARISONS else kinds[node.op_type == "Where"]
     return Type(kind, broadcast(*(i.shape for i in inputs if i)))
 
 
@@ -284,7 +294,7 @@ def _reshape(graph, node, attributes, x, target=None):
         others = None if dimensions is None or None in made else math.prod(d for d in made if d != -1)
         rest = None if not others else quotient(math.prod(dimensions), others)
         made[made.index(-1)] = rest
-    return Type(x.elements, tuple(made))
+    return tuple(made)
 
 
 def _resize(graph, node, attributes, x, *parameters):
@@ -301,7 +311,7 @@ def _resize(graph, node, attributes, x, *parameters):
     dimensions = list(x.shape)
     for axis, size in zip(axes, [None] * len(axes) if made is None else made, strict=True):
         dimensions[axis] = size
-    return Type(x.elements, tuple(dimensions))
+    return tuple(dimensions)
 
 
 def _scaled(size, factor):
@@ -320,7 +330,7 @@ def _expand(graph, node, attributes, x, target):
 
 def _tile(graph, node, attributes, x, repeats):
     known = integers(graph, node.input[1]) or [None] * len(x.shape)
-    return Type(x.elements, tuple(None if r is None else d * r for d, r in zip(x.shape, known, strict=True)))
+    return tuple(None if r is None else d * r for d, r in zip(x.shape, known, strict=True))
 
 
 def _constant_of_shape(graph, node, attributes, target):
@@ -334,8 +344,8 @@ def _range(graph, node, attributes, start, *others):
     if isinstance(step, int) and step < 0:
         first, limit, step = limit, first, -step
     if None in (first, limit, step) or not isinstance(step, int) or step == 0:
-        return Type(start.elements, (None,))
-    return Type(start.elements, (sizes.at_least_zero((limit - first + step - 1) // step),))
+        return (None,)
+    return (sizes.at_least_zero((limit - first + step - 1) // step),)
 
 
 def _shape(graph, node, attributes, x):
@@ -355,39 +365,39 @@ def _concat(graph, node, attributes, *inputs):
             numbers, others = ({d for d in column if isinstance(d, int) is is_int} for is_int in (True, False))
             is_certain = len(numbers) < 2 and not (others and 0 in numbers) and None not in others
             dimensions.append(sizes.simplest(numbers or others) if is_certain else None)
-    return Type(inputs[0].elements, tuple(dimensions))
+    return tuple(dimensions)
 
 
 def _slice(graph, node, attributes, x, *parameters):
     dimensions, known = list(x.shape), cuts(graph, node)
     if known is None:
-        return Type(x.elements, (None,) * len(dimensions))
+        return (None,) * len(dimensions)
     for axis, start, end, step in known:
         counted = None if None in (start, end, step) else tried(sliced, dimensions[axis], start, end, step)
         dimensions[axis] = counted and counted[1]
-    return Type(x.elements, tuple(dimensions))
+    return tuple(dimensions)
 
 
 def _gather(graph, node, attributes, x, index):
     axis = range(len(x.shape))[attributes.get("axis", 0)]
-    return Type(x.elements, (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
+    return *x.shape[:axis], *index.shape, *x.shape[axis + 1 :]
 
 
 def _pad(graph, node, attributes, x, *parameters):
     axes = integer_list(graph, node.input[3]) if node.input[3:] and node.input[3] else range(len(x.shape))
     pads = attributes["pads"] if "pads" in attributes else integers(graph, node.input[1])
     if pads is None or axes is None:
-        return Type(x.elements, (None,) * len(x.shape))
+        return (None,) * len(x.shape)
     dimensions = list(x.shape)
     for axis, *both in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
         dimensions[axis] = None if None in both else dimensions[axis] + sum(both)
-    return Type(x.elements, tuple(dimensions))
+    return tuple(dimensions)
 
 
 def _flatten(graph, node, attributes, x):
     axis = attributes.get("axis", 1)
     axis += len(x.shape) if axis < 0 else 0
-    return Type(x.elements, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
+    return math.prod(x.shape[:axis]), math.prod(x.shape[axis:])
 
 
 def _squeeze(graph, node, attributes, x, *parameters):
@@ -395,12 +405,12 @@ def _squeeze(graph, node, attributes, x, *parameters):
     axes = axes_of(graph, node)
     if axes is None:
         axes = [k for k, d in enumerate(x.shape) if d == 1]
-        if len(node.input) > 1 or not all(isinstance(d, int) for d in x.shape):
+        if len(node.input) > 1 or not sizes.are_numbers(x.shape):
             raise ValueError("not known")
     elif not axes:
         raise ValueError("ONNX Runtime leaves out all axes of size 1, and onnx says that it leaves out none")
     left_out = {range(len(x.shape))[axis] for axis in axes}
-    return Type(x.elements, tuple(d for k, d in enumerate(x.shape) if k not in left_out))
+    return tuple(d for k, d in enumerate(x.shape) if k not in left_out)
 
 
 def _unsqueeze(graph, node, attributes, x, *parameters):
@@ -408,7 +418,7 @@ def _unsqueeze(graph, node, attributes, x, *parameters):
     rank = len(dimensions) + len(axes)
     for axis in sorted(range(rank)[axis] for axis in axes):
         dimensions.insert(axis, 1)
-    return Type(x.elements, tuple(dimensions))
+    return tuple(dimensions)
 
 
 # Convolutions and pools. ONNX Runtime refuses images of size 0, and those that make a convolution's output empty.
@@ -493,17 +503,17 @@ def _conv_transpose(graph, node, attributes, x, weights, *others):
         for more, (size, begin, end, extent, stride) in zip(added, windows, strict=True):
             pads = max(0, more + extent - stride) if _is_same(attributes) else begin + end
             made.append(stride * (size - 1) + more + extent - pads)
-    return Type(x.elements, (n, weights.shape[1] * attributes.get("group", 1), *made[-len(image) :]))
+    return n, weights.shape[1] * attributes.get("group", 1), *made[-len(image) :]
 
 
 def _depth_to_space(graph, node, attributes, x):
     (n, channels, *image), by = x.shape, attributes["blocksize"]
-    return Type(x.elements, (n, channels // (by * by), *(size * by for size in image)))
+    return n, channels // (by * by), *(size * by for size in image)
 
 
 def _space_to_depth(graph, node, attributes, x):
     (n, channels, *image), by = x.shape, attributes["blocksize"]
-    return Type(x.elements, (n, channels * by * by, *(size // by for size in image)))
+    return n, channels * by * by, *(size // by for size in image)
 
 
 def _attention(graph, node, attributes, q, k, v, *others):
@@ -511,7 +521,7 @@ def _attention(graph, node, attributes, q, k, v, *others):
     made = _by_onnx(graph, node, [q, k, v, *others])
     if q.shape is None or len(q.shape) != 3:
         return made[node.output[0]]
-    return Type(q.elements, (*q.shape[:2], None))
+    return *q.shape[:2], None
 
 
 def _einsum(graph, node, attributes, *inputs):
@@ -537,7 +547,7 @@ def _non_zero(graph, node, attributes, x):
 
 def _affine_grid(graph, node, attributes, theta, size):
     n, _, *image = integers(graph, node.input[1])
-    return Type(theta.elements, (n, *image, len(image)))
+    return n, *image, len(image)
 
 
 def _fused_matmul(graph, node, attributes, a, b):
@@ -546,24 +556,24 @@ def _fused_matmul(graph, node, attributes, a, b):
         for name, i in (("A", a), ("B", b))
     )
     rows, columns = first[-1 if attributes.get("transA") else -2], second[-2 if attributes.get("transB") else -1]
-    return Type(a.elements, (*broadcast(first[:-2], second[:-2]), rows, columns))
+    return *broadcast(first[:-2], second[:-2]), rows, columns
 
 
 def _into_blocks(graph, node, attributes, x):
     """The number of channels is filled up to whole blocks, whose size depends on the CPU."""
     n, *others = x.shape
-    return Type(x.elements, (n, None, *(others[:-1] if attributes.get("channels_last") else others[1:])))
+    return n, None, *(others[:-1] if attributes.get("channels_last") else others[1:])
 
 
 def _out_of_blocks(graph, node, attributes, x):
     n, _, *image = x.shape
     channels = attributes["channels"]
-    return Type(x.elements, (n, *image, channels) if attributes.get("channels_last") else (n, channels, *image))
+    return (n, *image, channels) if attributes.get("channels_last") else (n, channels, *image)
 
 
 def _upsample_blocks(graph, node, attributes, x):
     factors = attributes.get("scales", [1] * len(x.shape))
-    return Type(x.elements, tuple(size * factor for size, factor in zip(x.shape, factors, strict=True)))
+    return tuple(size * factor for size, factor in zip(x.shape, factors, strict=True))
 
 
 def _like_the_first(graph, node, attributes, x, *others):
@@ -576,7 +586,7 @@ def _in_a_sequence(graph, node, attributes, x, *others):
 
 def _gemm(graph, node, attributes, a, b, *others):
     rows, columns = a.shape[-1 if attributes.get("transA") else 0], b.shape[0 if attributes.get("transB") else -1]
-    return Type(a.elements, (rows, columns))
+    return rows, columns
 
 
 def _sequence_empty(graph, node, attributes):
@@ -596,12 +606,12 @@ def _col2im(graph, node, attributes, x, image_shape, block_shape):
     """The declaration states only sizes of an image that are numbers."""
     n, channels, _ = x.shape
     positions = math.prod(integer_list(graph, node.input[2]))
-    return Type(x.elements, (n, channels // positions, *integers(graph, node.input[1])))
+    return n, channels // positions, *integers(graph, node.input[1])
 
 
 def _im2col(graph, node, attributes, x):
     blocks = im2col_blocks(attributes, x.shape[2:])
-    return Type(x.elements, (x.shape[0], x.shape[1] * math.prod(attributes["kernel_shape"]), math.prod(blocks)))
+    return x.shape[0], x.shape[1] * math.prod(attributes["kernel_shape"]), math.prod(blocks)
 
 
 def im2col_blocks(attributes, image):
@@ -618,7 +628,7 @@ def im2col_spacings(attributes, image):
     return zip(padded, attributes["kernel_shape"], dilations, strides, strict=True)
 
 
-PREDICATES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 ELEMENTWISE = (
     "Add", "And", "Div", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "PRelu", "Sub", "Sum", "Where", "Xor",
 )  # fmt: skip
@@ -644,7 +654,7 @@ FUSED = {
 # {domain: {type of node: rule}}
 RULES = {
     "ai.onnx": {
-        **dict.fromkeys((*ELEMENTWISE, *PREDICATES), _elementwise),
+        **dict.fromkeys((*ELEMENTWISE, *COMPARISONS), _elementwise),
         **dict.fromkeys(OF_SEQUENCES, _in_a_sequence),
         **ON_IMAGES,
         "AffineGrid": _affine_grid,

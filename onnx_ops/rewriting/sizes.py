@@ -76,6 +76,21 @@ def _terms(size):
     return size.terms if isinstance(size, Size) else {(): int(size)}
 
 
+def are_numbers(sizes):
+    """Return whether none of the sizes depends on unknowns, or is None."""
+    return all(isinstance(size, int) for size in sizes)
+
+
+def are_positive(sizes):
+    """Return whether all sizes are numbers above 0."""
+    return all(isinstance(size, int) and size > 0 for size in sizes)
+
+
+def as_target(sizes):
+    """Return sizes as a Reshape states them: -1 for those that are open."""
+    return [size if isinstance(size, int) else -1 for size in sizes]
+
+
 def factors(size):
     """Return the factors in a polynomial; of a constant, itself."""
     return _terms(size).values()

@@ -21,7 +21,7 @@ from .finding import NearMiss, tried
 from .indices import JOINS, MOVES, attributes_of, integer_at, keeps_type, moved, shape
 from .patterns.unfold import image_pads
 from .positions import Position, broadcast_index, elements, variable
-from .sizes import Size, at
+from .sizes import are_numbers, at
 
 DEEPEST, MOST = 60, 2**22  # nodes on the way to a leaf; elements of a constant that are compared
 DRAWS, CELLS, FEW = 4, 64, 12  # of open sizes; cells along an axis at each end and between; places on the other axis
@@ -126,11 +126,9 @@ class Reader:
             for each in node.input
         )
         if node.op_type == "Clip":
-            limits = [
-                self.make("Number", what=attributes[end]) if end in attributes else None for end in ("min", "max")
-            ]
-            low, high = (*operands[1:], None, None)[:2] if len(operands) > 1 else limits
-            low, high = low or self.make("Number", what=-np.inf), high or self.make("Number", what=np.inf)
+            low, high = (*operands[1:], None, None)[:2]
+            low = low or self.make("Number", what=attributes.get("min", -np.inf))
+            high = high or self.make("Number", what=attributes.get("max", np.inf))
             return self.make("Clip", operands[0], low, high)
         while len(operands) > 2 and node.op_type in ("Max", "Min"):
             operands = (self.make(node.op_type, *operands[:2]), *operands[2:])
@@ -301,7 +299,7 @@ def _decided(graph, image, weights, roots, index, factors, mask):
     names = {term.variable.name: term.variable.size for each in index for term in each.terms}
     guesses = [*itertools.product((roots, roots[::-1]), ("zeros", "border"), *({0, -begin} for begin in begins))]
     running = [{*names} for _ in others]  # variables that may run along these axes
-    is_open = any(isinstance(size, Size) for size in (*dimensions, *names.values()))
+    is_open = not are_numbers((*dimensions, *names.values()))
     for seed in range(DRAWS if is_open else 1):
         draw = Draw(seed, names)
         sizes = [draw.size(dimensions[k]) for k in plane]
@@ -430,12 +428,10 @@ def weighs(graph):
         if node.domain not in ("", "ai.onnx"):
             continue
         is_moved = node.op_type in MOVES or node.op_type in FORMULAS
-        if node.op_type in ("Floor", "Trunc") or (is_moved and not rounded.isdisjoint(node.input)):
-            rounded.update(node.output)
-        if node.op_type == "Cast":
+        if node.op_type in ("Cast", "Floor", "Trunc") or (is_moved and not rounded.isdisjoint(node.input)):
             rounded.update(node.output)
         is_tap = node.op_type in GATHERS and len(node.input) == 2 and node.input[1] in rounded
-        goes_on = node.op_type in (*SUMS, "Mul", "Where") or node.op_type in MOVES
+        goes_on = node.op_type in (*SUMS, "Mul", "Where", *MOVES)
         if is_tap or (goes_on and not weighted.isdisjoint(node.input)):
             weighted.update(node.output)
     graph.weighted = weighted

@@ -130,7 +130,7 @@ def _feeds(graph, names, nodes, seed):
             array = np.where(kind < 3, rng.uniform(-reach, reach, dimensions), array)
             array = np.where(kind == 3, np.rint(array), array)
             array = np.where(kind == 4, array * 1000, array)
-        feeds[name] = _widened(array.astype(helper.tensor_dtype_to_np_dtype(graph.type(name).elements)))
+        feeds[name] = _widened(array.astype(graph.type(name).dtype))
     return feeds
 
 

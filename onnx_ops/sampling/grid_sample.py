@@ -53,10 +53,10 @@ SMALL, LARGE = 2**10, 2**19  # pixels from which on an image, and one of few cha
 FEW_UNITS, MANY_UNITS = 8, 128  # units of work for which long spans leave enough points; the latter with few channels
 ROOM = 2**21  # bytes of a tile's workspace that long spans may take
 PART = 32  # channels are cut into parts, which have at least so many, if there are fewer units than FEW_UNITS
-GEOMETRY = {
-    "batch": None, "channels": None, "axes": None, "points": None, "images": None, "units": None, "row": None,
-    "stripe": None, "stripes": None, "span": None, "parts": None, "part": None, "image": 3, "output": 3,
-    "padding_mode": None, "align_corners": None, "pixels": None, "of_points": None,
+GEOMETRY = dict.fromkeys((
+    "batch", "channels", "axes", "points", "images", "units", "row", "stripe", "stripes", "span", "parts", "part",
+)) | {
+    "image": 3, "output": 3, "padding_mode": None, "align_corners": None, "pixels": None, "of_points": None,
 }  # fmt: skip
 
 

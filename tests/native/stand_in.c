@@ -65,10 +65,10 @@ static void compile_function(int64_t number, int64_t function, int64_t overload,
 /* Give the outputs the shape of the first input; returns whether the rule of these bodies allows it. */
 static int put_shapes(const struct op *op, struct call *call, struct answer *answer) {
     const struct tensor *from = call->tensors;
-    struct text text = {"", 0};
+    struct text text = title_of(op);
     for (size_t k = MAX_INPUTS; k < MAX_INPUTS + MAX_OUTPUTS; k++) call->tensors[k] = *from, call->tensors[k].data = 0;
     if (1 <= from->rank && from->rank <= 4) return 1;
-    say_title(&text, op), say_string(&text, ": rank of the first input = "), say_number(&text, from->rank);
+    say_string(&text, ": rank of the first input = "), say_number(&text, from->rank);
     say_string(&text, ": must lie in [1, 4]");
     return answer->outcome = REFUSED, strcpy(answer->message, text.at), 0;
 }

@@ -117,6 +117,16 @@ def test_offsets_in_another_order_are_gathered(groups):
     assert (nodes, finding.untried) == (["Gather", "DeformConv"], None)
 
 
+def test_deform_conv_before_another_convolution():
+    proto = deform_conv(bias=False)
+    weight = onnx.numpy_helper.from_array(np.ones((4, 4, 1, 1), np.float32), "next weight")
+    proto.graph.initializer.append(weight)
+    proto.graph.node.append(onnx.helper.make_node("Conv", [proto.graph.output[0].name, weight.name], ["next"]))
+    proto.graph.output[0].name = "next"
+    nodes, (finding,) = compare(proto, alone=ORT_VERSION >= (1, 25))
+    assert (nodes, finding.untried) == (["DeformConv", "Conv"], None)
+
+
 @pytest.mark.parametrize("make", [sampler, deform_conv])
 def test_bfloat16(make):
     """ONNX Runtime has no kernels for its nodes."""

@@ -14,7 +14,7 @@ from ..finding import NearMiss, tried
 from ..graph import AI_ONNX
 from ..indices import attributes_of, element, shape
 from ..positions import Position, elements, layout, variable
-from ..sizes import block_count, quotient
+from ..sizes import are_numbers, are_positive, block_count, quotient
 from ..taps import FLOATS, GATHERS, Reader, sampled, weighs
 
 NAME = "deform_conv2d"
@@ -37,7 +37,7 @@ def match(graph, node):
     is_dilated = {*attributes.get("dilations", [1])} != {1}
     if None in heights or attributes.get("strides", [1, 1]) != kernel or not is_plain or is_dilated:
         return None
-    if not all(isinstance(size, int) for size in (*weight, blocks[1])):
+    if not are_numbers((*weight, blocks[1])):
         raise NearMiss("the sizes of its kernel or the number of its channels are open")
     sizes = {"n": blocks[0], "c": blocks[1], **dict(zip("hwij", (*heights, *kernel), strict=True))}
     index = layout(sizes, "n", "c", "hi", "wj")
@@ -51,9 +51,9 @@ def match(graph, node):
 def _with_bias(graph, node):
     """Return (Conv, the constant that is added to it or None) for the last node of a convolution; else (None, None)."""
     if node.op_type == "Conv":
-        users = graph.consumers()[node.output[0]]
-        is_last = len(node.input) > 2 or len(users) != 1 or _with_bias(graph, users[0][0])[0] is None
-        return (node if is_last else None), None
+        user, _ = graph.only_user(node.output[0])
+        has_bias = len(node.input) == 2 and user is not None and user.op_type == "Add" and _with_bias(graph, user)[0]
+        return (None if has_bias else node), None
     if node.op_type != "Add" or node.domain not in AI_ONNX:
         return None, None
     for name, other in (node.input, node.input[::-1]):
@@ -115,7 +115,7 @@ def _spacing(graph, value, out, kernel, shift, sizes):
     steps = [next((t.step for t in regular.terms if t.variable.name == name), 1) for name in (out, kernel)]
     expected = variable(out, sizes[out]).times(steps[0]) + variable(kernel, sizes[kernel]).times(steps[1])
     pad = -regular.start
-    if regular != expected + Position(regular.start) or not all(isinstance(s, int) and s > 0 for s in steps):
+    if regular != expected + Position(regular.start) or not are_positive(steps):
         raise NearMiss("its places are not those of a regular grid")
     if not isinstance(pad, int) or pad < 0:
         raise NearMiss(f"its first place is pixel {regular.start}, inside of the image")

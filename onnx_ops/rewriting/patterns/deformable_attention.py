@@ -20,7 +20,7 @@ from ..graph import AI_ONNX
 from ..indices import JOINS, MOVES, attributes_of, axes_of, followed, path, shape
 from ..positions import Position, elements, layout, position, reshaped, variable
 from ..shapes import UNKNOWN
-from ..sizes import quotient
+from ..sizes import are_numbers, quotient
 from ..taps import FLOATS
 
 DOMAIN, OPERATOR = "onnx_ops", "MultiScaleDeformableAttention"
@@ -74,7 +74,7 @@ def match(graph, node):
     points = sizes["P"] if isinstance(sizes["P"], int) else -1  # which Reshape can't work out of no elements
     inputs = [
         _with_last_axes(graph, node, value, 4, (sizes["M"], sizes["D"])),
-        graph.add_constant(f"{node.output[0]}_spatial_shapes", np.array(levels)),
+        graph.add_integers(f"{node.output[0]}_spatial_shapes", *levels),
         _with_last_axes(graph, node, locations, 6, (sizes["L"], points, 2)),
         _with_last_axes(graph, node, weights, 5, (sizes["L"], points)),
     ]
@@ -280,7 +280,7 @@ def _weights(graph, name, index, sizes):
                 return source
     array, axes = graph.folded(name), [sizes[k] for k in "NQMLP"]
     weights = tried(elements, array, index, "NQMLP") if array is not None else None
-    if weights is not None and all(isinstance(size, int) for size in axes):
+    if weights is not None and are_numbers(axes):
         return graph.add_constant("attention_weights", np.ascontiguousarray(np.broadcast_to(weights, axes)))
     raise NearMiss(f"{name} is not known to be made of weights [N, Q, M, L, P], in the order of the samples")
 
@@ -302,7 +302,7 @@ def _check_uses(graph, result, sources):
                 names.append(inputs[0])
             else:
                 names += inputs
-    consumers = graph.consumers()
+    consumers = graph.consumers
     for name in between.keys() - {result}:
         users = [user for user, _ in consumers[name]]
         is_internal = all(user.op_type == "Shape" or user.output[0] in between for user in users)
@@ -314,5 +314,5 @@ def _with_last_axes(graph, node, name, rank, last):
     """Return the name of a value if it has this rank, else of its Reshape to the last axes `last`."""
     if len(shape(graph, name) or ()) == rank:
         return name
-    target = np.array([0] * (rank - len(last)) + [*last])
-    return graph.add_node(node, "Reshape", [name, graph.add_constant(f"{name}_sizes", target)])
+    sizes = graph.add_integers(f"{name}_sizes", *[0] * (rank - len(last)), *last)
+    return graph.add_node(node, "Reshape", [name, sizes])

@@ -6,9 +6,8 @@ coordinates are rounded once.
 """
 
 import numpy as np
-from onnx import helper
+from onnx import TensorProto, helper
 
-from ...declaration import dtypes
 from ...declaration.errors import OpError
 from ...sampling import grid_sample
 from ..expressions import (
@@ -24,10 +23,11 @@ from ..expressions import (
 )
 from ..finding import NearMiss
 from ..graph import AI_ONNX
-from ..indices import MOVES, shape
+from ..indices import MOVES, attributes_of, shape
 from ..positions import Position, variable
 from ..programs import Program
 from ..sizes import parts_of_broadcast
+from ..taps import FLOATS
 
 DOMAIN, OPERATOR = "onnx_ops", "ComputedGridSample"
 NAME = "grid_sample"
@@ -40,7 +40,7 @@ def match(graph, node):
     """Return the arguments of `Graph.replace` for a node without a grid; None if no nodes make the grid alone."""
     if len(node.input) != 2 or any(a.ref_attr_name for a in node.attribute):
         return None
-    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    attributes = attributes_of(node)
     try:
         grid_sample.ONNX.values(attributes)
     except OpError:  # the session will report it
@@ -74,7 +74,7 @@ def _coordinates(program, dimensions):
     pixels = [variable(axis, size) for axis, size in zip(axes_of(dimensions), dimensions[:-1], strict=True)]
     indices = [(*pixels, Position(i)) for i in range(dimensions[-1])]
     memo: dict = {}
-    coordinates = [expression(graph, grid, index, memo=memo) for index in indices]
+    coordinates = [expression(graph, grid, index, memo) for index in indices]
     if all(isinstance(coordinate, Constant) for coordinate in coordinates):
         raise NearMiss("the grid is constant: ONNX Runtime computes it once")
     leaves = {c.name if isinstance(c, Leaf) and (c.index, shape(graph, c.name)) == (index, dimensions) else None
@@ -98,7 +98,7 @@ def _explain(graph, maker):
         raise NearMiss(f"what {maker.op_type} {maker.output[0]} does to coordinates isn't known{reason}")
     quantizer = graph.producer(maker.input[0], "QuantizeLinear") if maker.op_type == "DequantizeLinear" else None
     if quantizer is not None and graph.producer(quantizer.input[0], *MOVES, *OPERATIONS):
-        kind = helper.tensor_dtype_to_np_dtype(graph.type(maker.input[0]).elements)
+        kind = graph.type(maker.input[0]).dtype
         raise NearMiss(f"its coordinates are rounded to {kind} before {maker.op_type} {maker.output[0]}")
 
 
@@ -109,10 +109,10 @@ def axes_of(dimensions):
 
 def _grid_type(graph, node):
     """Return the name of the type in which coordinates are computed. Raises NearMiss unless types fit."""
-    kinds = [dtypes.NAMES.get(graph.type(name).elements) for name in node.input]
-    if not all(kind in dtypes.FLOATS for kind in kinds):
+    kinds = [graph.type(name).elements for name in node.input]
+    if not FLOATS.issuperset(kinds):
         raise NearMiss("the types of its image and its grid are not known to be floats")
-    return "float64" if kinds[1] == "float64" else "float32"
+    return "float64" if kinds[1] == TensorProto.DOUBLE else "float32"
 
 
 def state_sizes(program, dimensions):

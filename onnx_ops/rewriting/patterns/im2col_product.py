@@ -14,16 +14,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
-from ...declaration import dtypes
 from ..expressions import axes_apart
 from ..finding import NearMiss, tried
 from ..graph import AI_ONNX
 from ..indices import attributes_of, axes_of, followed, path, shape
 from ..positions import broadcast_index, digits_of, joined, variable
 from ..shapes import im2col_blocks, im2col_spacings
-from ..sizes import parts_of_product, quotient, stride_for
+from ..sizes import are_positive, as_target, parts_of_product, quotient, stride_for
+from ..taps import FLOATS
 
 DOMAIN, OPERATOR = "onnx_ops", "Im2ColProduct"
 NAME = "unfold_product"
@@ -88,7 +88,7 @@ def match(graph, node):
         return None
     _check_uses(graph, node)
     x = im2col.input[0]
-    if dtypes.NAMES.get(graph.type(x).elements) not in dtypes.FLOATS:
+    if graph.type(x).elements not in FLOATS:
         raise NearMiss("its elements are not known to be floats")
     if node.op_type == "ReduceMean" and graph.type(x).elements == TensorProto.FLOAT16:
         raise NearMiss("float16 might not hold sums of which it holds the means")
@@ -96,7 +96,7 @@ def match(graph, node):
         math.prod(sizes[d] for d in some)
         for some in ([d for d in roles.factors if d[0] in "eck"], roles.groups, [d for d in sizes if d[0] == "e"])
     )
-    if not all(isinstance(size, int) and size > 0 for size in (rows, group, times)):
+    if not are_positive((rows, group, times)):
         raise NearMiss("the number of its channels is open")
     source, entries = min(sources, key=lambda each: _order(each[1]) != roles.factors)
     open_in = source, x  # the values whose axes are as large as open sizes
@@ -112,7 +112,7 @@ def match(graph, node):
     if node.op_type != "ReduceMean":
         return {"op_type": "Reshape", **_to(graph, node, made, target, open_in), "finding": OPERATOR}
     made = _reshaped(graph, node, made, target, open_in)
-    count = np.array(math.prod(sizes[d] for d in summed), helper.tensor_dtype_to_np_dtype(graph.type(x).elements))
+    count = np.array(math.prod(sizes[d] for d in summed), graph.type(x).dtype)
     return {"op_type": "Div", "inputs": [made, graph.add_constant(f"{made}_count", count)], "finding": OPERATOR}
 
 
@@ -259,7 +259,7 @@ def _turned(graph, im2col, digits, sizes):
         **attributes, "kernel_shape": blocks, "strides": attributes.get("dilations", ones),
         "dilations": attributes.get("strides", ones),
     }  # fmt: skip
-    are_known = all(isinstance(count, int) and count > 0 for count in blocks)
+    are_known = are_positive(blocks)
     if are_known:
         spacings = zip(attributes["kernel_shape"], im2col_spacings(turned, image), strict=True)
         turned["strides"] = [stride_for(count, *spacing) for count, spacing in spacings]
@@ -318,8 +318,10 @@ def _order(entries):
 
 def _check_uses(graph, node):
     """Raise NearMiss if products are used elsewhere, too."""
-    steps, product = _product(graph, node) if node.op_type in ("ReduceSum", "ReduceMean") else ([], None)
-    for name in (*(name for _, name in steps), *([] if product is None else product.output)):
+    if node.op_type in ("Einsum", "MatMul"):
+        return
+    steps, product = _product(graph, node)
+    for name in (*(name for _, name in steps), *product.output):
         if graph.users[name] > 1:
             raise NearMiss(f"{name} is used elsewhere, too")
 
@@ -332,7 +334,7 @@ def _repeated(graph, node, x, times):
     if times == 1:
         return x
     repeats = [1, times, *[1] * (len(shape(graph, x)) - 2)]
-    return graph.add_node(node, "Tile", [x, graph.add_constant(f"{x}_repeats", np.array(repeats))])
+    return graph.add_node(node, "Tile", [x, graph.add_integers(f"{x}_repeats", *repeats)])
 
 
 def _arranged(graph, node, source, entries, digits):
@@ -354,16 +356,16 @@ def _reshaped(graph, node, name, dimensions, open_in):
 
 def _to(graph, node, name, dimensions, open_in):
     """Return the arguments that make a Reshape to dimensions. open_in: values that may have axes of open sizes."""
-    numbers = [size if isinstance(size, int) else -1 for size in map(_product_of, dimensions)]
+    numbers = as_target(map(_product_of, dimensions))
     zeros = {"allowzero": 1} if graph.opset >= 14 else {}
     if numbers.count(-1) + (0 in numbers) < 2:
         if not zeros and 0 in numbers:
             raise NearMiss("one of its sizes is 0")
-        return {"inputs": [name, graph.add_constant(f"{node.output[0]}_sizes", np.array(numbers))], **zeros}
+        return {"inputs": [name, graph.add_integers(f"{node.output[0]}_sizes", *numbers)], **zeros}
     if not zeros:
         raise NearMiss("more than one of its sizes is open")
     parts = [
-        graph.add_constant(f"{node.output[0]}_size", np.array([number])) if number != -1
+        graph.add_integers(f"{node.output[0]}_size", number) if number != -1
         else _size(graph, node, size if isinstance(size, tuple) else (size,), open_in)
         for number, size in zip(numbers, dimensions, strict=True)
     ]  # fmt: skip
@@ -377,10 +379,10 @@ def _size(graph, node, factors, open_in):
     parts = []
     for factor in factors:
         if isinstance(factor, int):
-            parts.append(graph.add_constant(f"{node.output[0]}_size", np.array([factor])))
+            parts.append(graph.add_integers(f"{node.output[0]}_size", factor))
         elif factor in places:
             name, axis = places[factor]
-            axis = graph.add_constant(f"{node.output[0]}_axis", np.array([axis]))
+            axis = graph.add_integers(f"{node.output[0]}_axis", axis)
             parts.append(graph.add_node(node, "Gather", [graph.add_node(node, "Shape", [name]), axis]))
         else:
             raise NearMiss(f"the size {factor}, which is open, is not known to be that of a value")

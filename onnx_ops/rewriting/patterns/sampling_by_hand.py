@@ -15,6 +15,7 @@ from ..graph import AI_ONNX
 from ..indices import shape
 from ..positions import Position, Variable, broadcast_index, position, variable, variables
 from ..programs import Program
+from ..sizes import as_target
 from ..taps import FLOATS, GATHERS, SUMS, Draw, Reader, sampled, varying, weighs
 from .grid_sample import state_sizes
 
@@ -38,17 +39,14 @@ def match(graph, node):
     try:
         return _replacement(graph, node)
     except NearMiss:
-        if node.op_type in MOVED or any(user.op_type in SUMS for user, _ in graph.consumers()[node.output[0]]):
+        if node.op_type in MOVED or any(user.op_type in SUMS for user, _ in graph.consumers[node.output[0]]):
             return None  # it is a part of a sum, which another node reports
         raise
 
 
 def _next(graph, node):
     """Return the node of MOVED that alone uses a node's output; None if there is none."""
-    users = graph.consumers()[node.output[0]]
-    if len(users) != 1 or graph.users[node.output[0]] > 1:
-        return None
-    ((user, position),) = users
+    user, position = graph.only_user(node.output[0])
     return user if position == 0 and user.output and graph.producer(user.output[0], *MOVED) else None
 
 
@@ -104,7 +102,7 @@ def _replacement(graph, node):
                      "mode": "linear" if graph.opset >= 20 else "bilinear", **sampling}  # fmt: skip
     else:
         memo: dict = {}
-        coordinates = [expression(graph, *place, memo=memo) for place in places]
+        coordinates = [expression(graph, *place, memo) for place in places]
         for k, shift in enumerate(found.shifts[::-1]):
             if "pixels" in sampling and shift:
                 number = Constant(np.full([1] * 4, shift, program.dtype))
@@ -120,12 +118,12 @@ def _replacement(graph, node):
 
 def _mask(graph, node):
     """Return (product, factor) of the Mul that alone uses a node's output, and doesn't repeat it; else (None, None)."""
-    users = graph.consumers()[node.output[0]]
-    if len(users) == 1 == graph.users[node.output[0]] and users[0][0].op_type == "Mul":
-        ((user, position),) = users
-        if shape(graph, user.output[0]) == shape(graph, node.output[0]) and shape(graph, user.input[1 - position]):
-            return user.output[0], user.input[1 - position]
-    return None, None
+    user, position = graph.only_user(node.output[0])
+    if user is None or user.op_type != "Mul":
+        return None, None
+    product, factor = user.output[0], user.input[1 - position]
+    fits = shape(graph, product) == shape(graph, node.output[0]) and shape(graph, factor)
+    return (product, factor) if fits else (None, None)
 
 
 def _arranged(graph, node, arguments, order, dimensions):
@@ -144,10 +142,10 @@ def _arranged(graph, node, arguments, order, dimensions):
 
 
 def _reshape(graph, samples, sizes):
-    target = [size if isinstance(size, int) else -1 for size in sizes]
+    target = as_target(sizes)
     if target.count(-1) > 1:
         raise NearMiss("more than one of its sizes is open")
-    return {"op_type": "Reshape", "inputs": [samples, graph.add_constant("sizes", np.array(target, np.int64))]}
+    return {"op_type": "Reshape", "inputs": [samples, graph.add_integers("sizes", *target)]}
 
 
 def _permuted(graph, node, image, order, is_single):

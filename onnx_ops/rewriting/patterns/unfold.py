@@ -29,7 +29,7 @@ from ..indices import (
     shape,
 )
 from ..positions import reshaped, variables
-from ..sizes import Size, block_count, least, quotient, stride_for
+from ..sizes import Size, are_positive, as_target, block_count, never_negative, quotient, stride_for
 
 DOMAIN, OPERATOR = "onnx_ops", "Im2Col"
 NAME = "unfold"
@@ -75,7 +75,7 @@ def _replacement(graph, steps, node):
         kernel, blocks = (math.prod(each) for each in (sizes[-2 * axes : -axes], sizes[-axes:]))
         is_same = _flattens(graph, node, [*(batch or [1]), channels * kernel, blocks])
         return source, {**attributes, "before": not is_same}
-    target = [size if isinstance(size, int) else -1 for size in shape(graph, node.output[0])]
+    target = as_target(shape(graph, node.output[0]))
     if target.count(-1) > 1 or 0 in target:
         raise NearMiss("more than one of its sizes is open")
     return source, {**attributes, "target": target}
@@ -92,12 +92,13 @@ def _steps(graph, node):
 
 def _later(graph, node):
     """Yield the nodes at which the pattern may end, too, since only they use what nodes before them make."""
-    consumers = graph.consumers()
-    while graph.users[node.output[0]] == 1 and len(consumers[node.output[0]]) == 1:
-        ((node, position),) = consumers[node.output[0]]
-        if node.op_type in ROUNDS and position == 0:
+    while True:
+        node, position = graph.only_user(node.output[0])
+        if position != 0:
+            break
+        if node.op_type in ROUNDS:
             continue
-        moves = node.op_type in MOVES and node.op_type not in JOINS and node.domain in DOMAINS and position == 0
+        moves = node.op_type in MOVES and node.op_type not in JOINS and node.domain in DOMAINS
         if not moves or not graph.is_sound(node):
             break
         if node.op_type in LAST:
@@ -158,7 +159,7 @@ def _attributes(graph, steps, sizes, target, axes):
     index = None if index is None else followed(graph, steps, index)
     if index is None:
         raise NearMiss("what moves its elements is unknown, or not what unfold does")
-    if not all(isinstance(size, int) and size > 0 for size in sizes[before : before + axes]):
+    if not are_positive(sizes[before : before + axes]):
         raise NearMiss("the size of the kernel is open")
     dilations, strides = [], []
     for a, at in enumerate(index[before:]):
@@ -172,7 +173,7 @@ def _attributes(graph, steps, sizes, target, axes):
             break
     if index[:before] != variables(sizes)[:before] or len(strides) != axes or others:
         raise NearMiss("its axes are in another order than batch, channel, positions in the kernel, blocks")
-    if not all(isinstance(step, int) and step > 0 for step in (*dilations, *strides)):
+    if not are_positive((*dilations, *strides)):
         raise NearMiss("its indices repeat")
     return dilations, strides
 
@@ -232,5 +233,4 @@ def _is_zero_with(size, other):
 
 
 def may_be_zero(size):
-    smallest = least(size)
-    return isinstance(size, Size) and (smallest is None or smallest < 1)
+    return isinstance(size, Size) and not never_negative(size - 1)
