@@ -168,8 +168,8 @@ class Program:
         return self.graph.add_constant(f"{self.node.output[0]}_{name}", array)
 
     def add_node(self, op_type, name, *lists, **attributes):
-        """Add a node with a value and lists of integers as inputs; returns its output's name."""
-        constants = [self.graph.add_integers(op_type, *integers) for integers in lists]
+        """Add a node with a value and integers, or lists of these, as inputs; returns its output's name."""
+        constants = [self.graph.add_constant(op_type, np.array(integers, np.int64)) for integers in lists]
         return self.graph.add_node(self.node, op_type, [name, *constants], **attributes)
 
     def finished(self, coordinates):
