@@ -1,6 +1,7 @@
 """optimize() of an unfold that is only multiplied and added up, and of models that only resemble that."""
 
 import numpy as np
+import onnx
 import pytest
 from support.written import PRODUCT, unfold, unfold_product, windows
 from test_rewriting import compare, near_miss
@@ -185,6 +186,8 @@ def test_windows_with_their_blocks_first(kernel, steps):
 @pytest.mark.parametrize("scales", [(2, 3), (1, 1), (2.2, 3)], ids=str)
 def test_enlarged_windows(scales, settings):
     """CARAFE's: each column is there several times, for weights of their own."""
+    if onnx.__version__.startswith("1.19."):
+        pytest.skip("onnx's evaluator takes minutes for such a Resize")
     height, width = int(6 * scales[0]), int(5 * scales[1])
 
     def enlarged(w):
