@@ -61,8 +61,7 @@ def load():
         library = C.CDLL(str(PLACE))
     except OSError as error:
         raise _refused(f"can't be loaded: {error}") from error
-    library.onnx_ops_choose.restype, library.onnx_ops_outputs.argtypes = C.c_char_p, [C.c_void_p]
-    library.onnx_ops_fill_strings.argtypes = [C.c_void_p, C.c_size_t, C.c_char_p, C.POINTER(C.c_size_t), C.c_size_t]
+    describe(library)
     expected = [*map(C.sizeof, table.LAYOUT), system.digest_of_sources(SOURCES)]
     stated = list((C.c_int64 * len(expected)).in_dll(library, "onnx_ops_layout"))
     if stated != [*expected[:-1], expected[-1] or stated[-1]]:
@@ -71,6 +70,12 @@ def load():
         raise _refused(reason.decode(errors="replace"))
     C.pythonapi.Py_IncRef(C.py_object(library))
     return library
+
+
+def describe(library):
+    """Tell ctypes the types of the library's functions."""
+    library.onnx_ops_choose.restype, library.onnx_ops_outputs.argtypes = C.c_char_p, [C.c_void_p]
+    library.onnx_ops_fill_strings.argtypes = [C.c_void_p, C.c_size_t, C.c_char_p, C.POINTER(C.c_size_t), C.c_size_t]
 
 
 def _refused(rule):
