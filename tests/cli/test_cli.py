@@ -1288,7 +1288,7 @@ def test_demo(tmp_path):
 
 def test_demo_writes_all_pictures_or_none(tmp_path, monkeypatch):
     (tmp_path / "photograph.png").write_text("old")
-    monkeypatch.setattr(demo.onnx, "save", no_space)
+    monkeypatch.setattr(demo.np, "save", no_space)
     monkeypatch.setattr("onnx_ops.cli.demo.examples", list)
     assert "No space" in call("demo", "--output", tmp_path, exit_code=3)
     assert contents(tmp_path) == {"photograph.png": b"old"}
