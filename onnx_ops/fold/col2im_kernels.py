@@ -83,13 +83,14 @@ def sum_tiles(x, g, tile, workspace, out):
     scratch = sums_in(workspace, leads.nbytes + runs.nbytes, size, out)
     target, pitch = scratch if aside else sums(out, scratch), row_pitch(g) if aside else width
     begin, end = share(unit_count(g), g, tile)
+    found = (-1, -1)
     for unit in range(begin, end):
         band = band_at(g, unit)
         if aside:
             scratch[:] = 0
         else:
             clear_band(out, band, width)
-        add_band(x, g, band, Sums(target, 0 if aside else band.corner, pitch, lane), leads, runs)
+        found = add_band(x, g, band, Sums(target, 0 if aside else band.corner, pitch, lane), leads, runs, found)
         if lane > 0:
             write_lanes(g, band, scratch, lane, out)
         elif aside:
@@ -116,10 +117,11 @@ def clear_band(out, band, width):
 
 
 @jitable
-def add_band(x, g, band, sums, leads, runs):
-    """Add all blocks to a band, for one position of the leading axes after the other.
+def add_band(x, g, band, sums, leads, runs, found):
+    """Add all blocks to a band, for one position of the leading axes after the other; returns `found`.
 
     leads, runs  room for what is found about leading axes, and about runs
+    found        where along x the band and the positions begin for which `runs` holds: small bands have the same
     """
     last, leading = g.axes - 1, g.axes - 2
     p, k, channel = leads[0][:leading], leads[1][:leading], band.plane
@@ -127,17 +129,18 @@ def add_band(x, g, band, sums, leads, runs):
         p[a], k[a] = channel % g.image[a], 0
         channel //= g.image[a]
     positions, blocks = g.block[leading] * g.block[last], g.counts[leading] * g.counts[last]  # along y and x
-    first, found = channel * g.positions * g.blocks, -1  # in the input; the position along x from which `runs` holds
+    first = channel * g.positions * g.blocks  # in the input
     for _ in range(g.positions // positions):
         block = block_at(g, p, k)
         if block >= 0:
             for j in range(0, g.block[last], RUNS):
-                if j != found:
+                if found != (band.x, j):
                     find_runs(g, band, j, sums.lane, runs)
-                    found = j
+                    found = (band.x, j)
                 add_rows(x, first + block * blocks, g, band, j, runs, sums)
         first += positions * g.blocks
         advance(k, leading, g)
+    return found
 
 
 @jitable(**IN_PLACE)
