@@ -5,6 +5,7 @@ The photograph, cat.jpg, is Chelsea by Stefan van der Walt, who put it in the pu
 
 import itertools
 import math
+from functools import partial
 from importlib import resources
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from ..session.runner import Runner
 from ..system.files import named, staged
 from .arguments import json_option
 from .bench import open_ways, times
+from .compile import compiling
 from .console import format_difference, milliseconds, print_json, say, steps, table
 from .data import read_image, write_image
 
@@ -38,14 +40,16 @@ MODES, PADDING_MODES = ("nearest", "linear", "cubic"), ("zeros", "border", "refl
 def demo(output, as_json):
     """Run small models with and without onnx_ops, and draw pictures.
 
-    The first run compiles the kernels, for about half a minute.
+    The first run compiles the kernels on all CPUs, for about a minute on two.
 
     \b
     Example:
       onnx-ops demo --output out/
     """
     output.mkdir(parents=True, exist_ok=True)  # first, so that an error comes before the work
-    rows = [measure(*example) for example in steps(list(examples()), lambda example: example[0])]
+    found = list(examples())
+    compile_kernels([model for _, model, _ in found])
+    rows = [measure(*example) for example in steps(found, lambda example: example[0])]
     pictures = [(str(path), what) for path, what in write_pictures(output)]
     if as_json:
         print_json({"models": rows, "pictures": [path for path, _ in pictures]})
@@ -89,8 +93,8 @@ def smooth(image, patch=8, stride=4, waves=6):
     dct[0] /= np.sqrt(2)
     lowest = np.argsort(n[:, None] + n, axis=None, kind="stable")[:waves]
     basis = np.kron(dct, dct).astype(np.float32)[lowest]
-    ones = np.ones((1, k, counts[0] * counts[1]), np.float32)
     rows, columns = (n[:, None] + stride * np.arange(count) for count in counts)
+    overlaps = np.outer(*(np.bincount(positions.ravel()) for positions in (rows, columns)))
     return with_constants(
         f"""<ir_version: 9, opset_import: ["" : 18]>
         smooth (float[1, 3, {height}, {width}] image) => (float[1, 3, {height}, {width}] clean) {{
@@ -109,7 +113,7 @@ def smooth(image, patch=8, stride=4, waves=6):
         columns=columns,
         by_channel=np.array([1, 3, k, -1]),
         projection=basis.T @ basis,
-        overlaps=onnx_ops.col2im(ones, (height, width), (patch, patch), strides=[stride, stride]),
+        overlaps=overlaps.astype(np.float32),
         joined=np.array([1, 3 * k, -1]),
         image_shape=np.array([height, width]),
         block_shape=np.array([patch, patch]),
@@ -169,6 +173,12 @@ def examples():
     yield "GridSample, cubic, volume", grid_sample("float", "cubic", "D, H, W", 3), {"X": volume, "Grid": points}
 
 
+def compile_kernels(models):
+    """Compile what models need, as they are and optimized, and what the pictures need, on all CPUs."""
+    models = [*models, *(rewritten(model)[0] for model in models), *(picture(mode, "zeros") for mode in MODES)]
+    compiling(partial(onnx_ops.warmup, models=[model.SerializeToString() for model in models], jobs=None))
+
+
 def measure(title, model, feeds):
     """Run one example in all ways; returns its row of the table, as a dict."""
     (expected,) = Evaluator(model)(feeds).values()
@@ -222,12 +232,16 @@ def write_pictures(directory):
             write(f"{name}.npy", np.save, coordinates)
         for mode, padding_mode in itertools.product(MODES, PADDING_MODES):
             name = f"grid_sample_{mode}_{padding_mode}"
-            model = grid_sample("float", mode, padding_mode=padding_mode).SerializeToString()
+            model = picture(mode, padding_mode).SerializeToString()
             write(f"{name}.onnx", Path.write_bytes, model)
             write(f"{name}.png", write_image, Runner(model)({"X": image, "Grid": GRIDS["lens"]})["Y"])
             what = f"the photograph through a lens, by GridSample with mode {mode}, padding_mode {padding_mode}"
             pictures.append((directory / f"{name}.png", what))
     return pictures
+
+
+def picture(mode, padding_mode):
+    return grid_sample("float", mode, padding_mode=padding_mode)
 
 
 def photograph():

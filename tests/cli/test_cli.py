@@ -1297,7 +1297,8 @@ def test_demo_writes_all_pictures_or_none(tmp_path, monkeypatch):
 def test_demo_says_no_where_we_are_wrong(tmp_path, monkeypatch):
     numbers = {"error": {"onnx_ops": 1.0}, "seconds": {"onnx_ops": 1.0}, "speedup": {}}
     row = {"model": "m", "refused": None, "wrong": ["onnx_ops"], **numbers}
-    monkeypatch.setattr("onnx_ops.cli.demo.examples", lambda: [("m",)])
+    monkeypatch.setattr("onnx_ops.cli.demo.examples", lambda: [("m", None, None)])
+    monkeypatch.setattr(demo, "compile_kernels", lambda models: None)
     monkeypatch.setattr("onnx_ops.cli.demo.measure", lambda *example: row)
     monkeypatch.setattr(demo, "write_pictures", lambda directory: [])
     assert "1.0e+00, wrong" in call("demo", "--output", tmp_path, exit_code=1)
