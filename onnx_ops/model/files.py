@@ -71,6 +71,14 @@ def imported_domains(model):
     return {"" if domain == "ai.onnx" else domain for domain in counted}
 
 
+def imports_and_nodes(model, op_types):
+    """`imported_domains` and `nodes` of a model; None for what can't be read, which ONNX Runtime reports."""
+    found = None
+    with suppress(ValueError, IndexError):
+        found = nodes(model, op_types)
+    return imported_domains(model), found
+
+
 def is_ort_format(model):
     """Return whether a model (path, bytes, ModelProto or None) is in ONNX Runtime's own format; read no more of it."""
     if isinstance(model, str | os.PathLike):

@@ -155,8 +155,9 @@ def open_session(model, backend="native", *, threads=None, optimize=False, profi
     return InferenceSession(ready, **settings)
 
 
-def add_python_ops(ready, imported):
+def add_python_ops(ready):
     """Register the library of onnxruntime-extensions on the options of a Prepared if it is needed. Raises OpError."""
+    imported = ready.imports or ()
     if EXTENSIONS in imported and is_lowered(ready.model):
         raise OpError("", None, "the model has nodes that onnx_ops.lower made: only backend extensions runs it")
     if needs_extensions(imported, ready.operators):

@@ -5,14 +5,14 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import onnxruntime as ort
 
 from ..declaration.errors import OpError
-from ..model.files import imported_domains, is_ort_format, nodes, warn_of_unknown_attributes
+from ..model.files import imports_and_nodes, is_ort_format, warn_of_unknown_attributes
 from ..model.nodes import domain_of
 from ..native import library
 from ..operators import DOMAINS, KEYS, SHARED, available, built_in
@@ -116,6 +116,8 @@ class Prepared:
     is_shared  whether other sessions may be made with these options, too
     threads    that the options state
     operators  what `operators.available` returns
+    imports    the domains that the model imports; None if unknown
+    nodes      the model's nodes with the names of operators; None if unknown
     run_input  the name of the additional input of a lowered model, see lowering.py; None for others
     folder     of the external data of a model that has been rewritten, if the options must state one
     """
@@ -126,6 +128,8 @@ class Prepared:
     is_shared: bool
     threads: int
     operators: Any
+    imports: Any = None
+    nodes: Any = None
     run_input: Any = None
     folder: Any = None
 
@@ -153,7 +157,7 @@ def prepare(model, options, backend, operators, *, domains=None, optimize=False,
     model     path or bytes; for `register` also a ModelProto, or None, which stays as it is
     options   None for new ones
     domains   whose operators are registered; None: those that the model imports
-    add_more  registers more on the options: a function of the Prepared and the domains. Then backend may be "builtin"
+    add_more  registers more on the options: a function of the Prepared. Then backend may be "builtin"
     """
     # What the caller gives.
     is_builtin = add_more and backend == "builtin"
@@ -169,16 +173,16 @@ def prepare(model, options, backend, operators, *, domains=None, optimize=False,
     if model is not None and not is_builtin and (optimize or backend == "extensions"):
         rewrite(ready, optimize, backend)
 
-    # The options: the domains that the model imports decide on the operators.
+    # The options: the domains that the model imports and its nodes decide on the operators.
     if backend == "extensions":
         extensions().add_library(options, custom)
         return ready
-    is_decided = model is None or ready.is_ort or domains is not None
-    imported = None if is_decided else imported_domains(ready.model)
+    if model is not None and not ready.is_ort:
+        ready.imports, ready.nodes = imports_and_nodes(ready.model, {name for _, name in every})
     if add_more:
-        add_more(ready, imported or ())
+        add_more(ready)
     if not is_builtin:
-        add_operators(ready, custom, domains, imported)
+        add_operators(ready, custom, domains)
     return ready
 
 
@@ -216,31 +220,27 @@ def rewrite(ready, optimize, backend):
     ready.model = model.SerializeToString()
 
 
-def add_operators(ready, custom, domains, imported):
+def add_operators(ready, custom, domains):
     """Register operators on the options of a Prepared: of the domains that are stated or, if None, imported.
 
     Options for other sessions, too, get all operators of these domains, others those of the model's nodes.
     """
-    found = None
-    if ready.model is not None and not ready.is_ort:
-        with suppress(ValueError, IndexError):  # ONNX Runtime reports what is no model
-            found = nodes(ready.model, {name for _, name in ready.operators})
-    used = KEYS.keys() if found is None else {(domain_of(node), node.op_type) for node in found}
+    used = KEYS.keys() if ready.nodes is None else {(domain_of(node), node.op_type) for node in ready.nodes}
     if domains is None and ready.is_ort:
         domains = set()
         if not registration.registered_domains(ready.options):
             warnings.warn(DOMAINS_UNKNOWN, stacklevel=4)
-    elif imported is not None:
-        custom = [operator for operator in custom if operator.domain not in DOMAINS - imported]
-        domains = DOMAINS & imported
+    elif domains is None and ready.imports is None:
+        domains = registration.default_domains()
+    elif domains is None:
+        custom = [operator for operator in custom if operator.domain not in DOMAINS - ready.imports]
+        domains = DOMAINS & ready.imports
         if all(domain != SHARED for domain, _ in KEYS.keys() & used):
             domains.discard(SHARED)
-    elif domains is None:
-        domains = registration.default_domains()
     ours = [built_in(key) for key in KEYS if key[0] in domains and (ready.is_shared or key in used)]
     if ours or custom:
         registration.add_operators(ready.options, [*ours, *custom], domains if ready.is_shared else ())
-        warn_of_unknown_attributes(found or (), ready.operators)
+        warn_of_unknown_attributes(ready.nodes or (), ready.operators)
 
 
 def extensions():
@@ -257,7 +257,7 @@ def explained(error, ready):
     if refusal := op_error(error, ready.operators):
         return refusal
     has_none = re.search(r"com\.microsoft:\w+\(-1\) is not a reg", str(error))
-    if has_none and "com.microsoft" not in (imported_domains(ready.model) or ()):
+    if has_none and "com.microsoft" not in (ready.imports or ()):
         rule = "com.microsoft was registered on them for another model, which breaks this one; use new ones"
         return OpError("sess_options", "used before", rule, "onnx_ops")
     if "Domain already set" in str(error):
