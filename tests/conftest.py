@@ -25,9 +25,7 @@ if library.is_complete():  # then nothing is compiled, there may be no Numba, an
 NAMING = "name", "tool", "types"  # parameters whose texts may name a type
 NAMED = {"float16": "float16", "16 bits": "float16", "float64": "float64"}  # {words of such a text: the type}
 
-# Hypothesis draws the same cases in every run; with `--hypothesis-profile=default` it draws new ones.
-settings.register_profile("seeded", derandomize=True, deadline=None)
-settings.load_profile("seeded")
+FEW = 30  # examples of a test of Hypothesis in the short run; the long one has 100
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # Shells do so for background jobs; the processes that tests start and interrupt would inherit it.
@@ -36,10 +34,14 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session):
-    """Compile in parallel what most tests need, before pytest-xdist distributes them over processes."""
+    """Set up Hypothesis, and compile in parallel what most tests need before pytest-xdist distributes them."""
+    everything = "not long" not in session.config.option.markexpr
+    # Hypothesis draws the same cases in every run; with `--hypothesis-profile=default` it draws new ones.
+    settings.register_profile("seeded", derandomize=True, deadline=None, max_examples=100 if everything else FEW)
+    if not session.config.getoption("hypothesis_profile", None):
+        settings.load_profile("seeded")
     processes = getattr(session.config.option, "numprocesses", None)
     if processes and not hasattr(session.config, "workerinput") and not library.is_complete():
-        everything = "long" not in session.config.option.markexpr
         combinations = variants.combinations(OPERATORS, element_types.TABLE)
         needed = variants.distinct(
             c for c in combinations if everything or has_representative_types(c.operator.name, c.signature)

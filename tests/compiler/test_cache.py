@@ -357,6 +357,7 @@ def compiled(types):
 """
 
 
+@pytest.mark.long
 def test_functions_in_numbas_own_cache(tmp_path):
     """Numba sees no change outside of their file, so kernels have them compiled anew, for these kernels alone."""
     (tmp_path / "cached.py").write_text(CACHED_BY_NUMBA)

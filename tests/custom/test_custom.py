@@ -786,6 +786,7 @@ def test_check_wants_tuples():
         onnx_ops.check(mistaken(lambda x: x), [BIAS])
 
 
+@pytest.mark.long
 @need_numba
 def test_warmup(tmp_path):
     """Warmup for models with open sizes compiles all that their sessions may need."""
@@ -1188,6 +1189,7 @@ def test_bodies_need_no_numba(tmp_path):
     assert run_script(code, tmp_path).stdout.split() == ["[3.0,", "3.0]"]
 
 
+@pytest.mark.long
 @need_numba
 def test_a_library_of_ones_own(tmp_path):
     """Its operators are written in Python and run in a process without this package and Numba."""

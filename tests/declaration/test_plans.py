@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.cases import CASES
 
@@ -65,7 +65,6 @@ def compiled_plan(operator, values, shapes):
 @pytest.mark.skipif(not library.have_numba(), reason="plans that are in no library are compiled by Numba")
 @pytest.mark.parametrize("case", PLANNED.values(), ids=lambda case: case.operator.title)
 @given(data=st.data())
-@settings(deadline=None, max_examples=100)
 def test_nothing_overflows(case, data):
     """Compiled and plain plans agree; in plain Python NumPy warns of an overflow, and warnings are errors here."""
     operator, values = case.operator, data.draw(attributes_of(case))

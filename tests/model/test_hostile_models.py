@@ -195,6 +195,7 @@ def test_hostile_model(hostile, backend, good):
             output(hostile, backend)
 
 
+@pytest.mark.long
 def test_cut_and_garbled_files():
     """Files cut at every third byte and files with changed bytes run or fail, and the process ends normally."""
     script = """

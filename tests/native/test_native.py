@@ -43,6 +43,7 @@ def findings(lines):
     return [line for line in lines if line.startswith("FINDING")]
 
 
+@pytest.mark.long
 def test_faults(harness, tmp_path):
     """An error states its cause, nothing is leaked, no result is wrong, and the next node is made and run as before.
 
@@ -78,6 +79,7 @@ def test_every_operator_is_run():
         assert any(content.startswith(native.text(each.domain) + native.text(each.name)) for content in described)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not native.accepts("gcc", ["-fsanitize=thread"]), reason="gcc lacks ThreadSanitizer")
 def test_threads(tmp_path):
     """Eleven threads run, make and release nodes, and register operators; see also `run` and `make` in harness.c."""

@@ -371,6 +371,7 @@ def test_attention(name):
     assert (finding.operator, finding.reason) == (ATTENTION, None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize("wide", [("sum",), ("sum", "samples"), ()], ids="+".join)
 @pytest.mark.parametrize("name", ["two levels", "one axis for levels and points"])

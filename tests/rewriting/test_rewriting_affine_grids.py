@@ -126,6 +126,7 @@ def test_a_constant_theta(of_onnx):
     assert "constant" in finding.reason
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
 def test_the_form_of_pytorch_in_16_bits(narrow):
     """PyTorch computes the grid in float32, and rounds it once; so does the program."""

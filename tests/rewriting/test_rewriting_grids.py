@@ -352,6 +352,7 @@ ROUNDED = {  # coordinates that are rounded to 16 bits, and the operators that a
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ROUNDED)
 def test_coordinates_that_are_rounded_to_16_bits(name):
     proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]>
@@ -371,6 +372,7 @@ IN_16_BITS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", IN_16_BITS)
 def test_grids_of_16_bits(name):
     """They are computed in float32 and rounded once, so that they are nearer than those of the nodes."""
