@@ -4,6 +4,7 @@ python scripts/networks.py --export FOLDER   export them: needs what scripts/net
 python scripts/networks.py FOLDER            run and time the exports, print the table
 python scripts/networks.py FOLDER --write    put it into docs/networks.md, and what the README shows of it
 python scripts/networks.py --draw            write the README's table and picture again, from docs/networks.md
+python scripts/networks.py --trained FOLDER  the same for what scripts/trained_networks.py has written
 
 `--only NAME ...` takes these networks alone. Each network is exported twice: NAME by PyTorch's default exporter,
 NAME_ts by that for TorchScript. `onnx-ops bench` times them. The picture needs matplotlib.
@@ -23,6 +24,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pages
 
 from onnx_ops.cli.bench import WAYS, open_way
@@ -50,22 +52,21 @@ COLORS = "#a0a0a0", "#8fbbe8", "#1f5fbf"  # of the ways to run a network
 def export(folder, only):
     """Write FOLDER/NAME/model.onnx of each network, and data.npz: its inputs and PyTorch's outputs."""
     import torch
-    from network_cases import NETWORKS, assembled
+    from network_cases import NETWORKS, TRANSLATIONS, assembled
 
     warnings.simplefilter("ignore")
     logging.disable()
     torch.set_grad_enabled(False)
     for name, (suffix, dynamo) in itertools.product(only or NETWORKS, EXPORTERS.items()):
         try:
-            write(folder / (name + suffix), *assembled(name), dynamo)
+            write(folder / (name + suffix), *assembled(name), dynamo, TRANSLATIONS)
             progress(f"{name}{suffix}: exported")
         except Exception as error:
             progress(f"{name}{suffix}: no export: {cause(error)}")
 
 
-def write(folder, network, inputs, dynamo):
+def write(folder, network, inputs, dynamo, translations=None):
     import torch
-    from network_cases import TRANSLATIONS
 
     outputs = network(*inputs)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
@@ -73,7 +74,7 @@ def write(folder, network, inputs, dynamo):
     results = {f"output_{k}": value.numpy() for k, value in enumerate(outputs)}
     settings = {"input_names": list(arrays), "output_names": list(results), "opset_version": OPSET, "dynamo": dynamo}
     if dynamo:
-        settings["custom_translation_table"] = TRANSLATIONS
+        settings["custom_translation_table"] = translations
     with staged(folder) as new:
         np.savez(new / "data.npz", **arrays, **results)
         with silence():
@@ -127,7 +128,8 @@ def row(model):
         arrays = dict(data)
     with tempfile.TemporaryDirectory() as directory:
         inputs = Path(directory) / "inputs.npz"
-        np.savez(inputs, **{name: array for name, array in arrays.items() if name.startswith("input")})
+        names = [i.name for i in onnx.load(model, load_external_data=False).graph.input]
+        np.savez(inputs, **{name: arrays[name] for name in names})
         report = measure(model, "--input", inputs)
     differences = {way: difference(model, way, arrays) for way in report["seconds"]}
     by_way = ", ".join(f"{way} {value:.0e}" for way, value in differences.items())
@@ -210,6 +212,7 @@ def main():
     parser.add_argument("--export", metavar="FOLDER", type=Path)
     parser.add_argument("--only", metavar="NAME", nargs="+", help="the networks to take")
     parser.add_argument("--write", action="store_true", help="put the table into docs/networks.md and the README")
+    parser.add_argument("--trained", action="store_true", help="FOLDER is that of scripts/trained_networks.py")
     parser.add_argument("--draw", action="store_true", help="write what the README shows of docs/networks.md")
     options = parser.parse_args()
     if options.export:
@@ -218,8 +221,8 @@ def main():
         lines = "\n".join(table(options.folder, options.only))
         print(lines)
         if options.write:
-            pages.put("networks", lines, PAGE)
-    if options.write or options.draw:
+            pages.put("trained" if options.trained else "networks", lines, PAGE)
+    if (options.write and not options.trained) or options.draw:
         draw_readme()
 
 
