@@ -198,7 +198,10 @@ class _Lowering:
             if elements.get(o.type) in dtypes.HALVES:
                 made(after, "Cast", [outputs[k]], [name], to=dtypes.TABLE[elements[o.type]].onnx)
             else:
-                made(after, "Reshape", [outputs[k], made(after, "Shape", [outputs[k]])], [name])
+                # ONNX Runtime 1.25 to 1.30 open no model in which a Reshape or its like follows such a Reshape.
+                is_followed = any(user.op_type in RESHAPES for user, _ in graph.consumers[name])
+                op_type = "Expand" if is_followed and graph.opset >= 8 else "Reshape"
+                made(after, op_type, [outputs[k], made(after, "Shape", [outputs[k]])], [name])
         kept = []
         for a, vector in zip(operator.attributes, values.vectors, strict=True):
             if not a.is_list:
@@ -225,6 +228,7 @@ def _value(attribute):
     return value
 
 
+RESHAPES = "Reshape", "Squeeze", "Unsqueeze"
 LIST_TYPES = {"ints": np.int64, "floats": np.float64}
 
 
