@@ -1,4 +1,4 @@
-"""The command line: `onnx-ops`, or `python -m onnx_ops`. Each file here has commands, or what several share."""
+"""The command-line interface: `onnx-ops`, or `python -m onnx_ops`."""
 
 import sys
 from io import TextIOWrapper
@@ -23,6 +23,6 @@ def main():
         out.errors == "strict" or (out.errors == "surrogateescape" and out.encoding != "utf-8")
     ):
         out.reconfigure(errors="backslashreplace")
-    # Python can but report a Ctrl-C that arrives where a C callback begins. It arrives again after the callback.
+    # Python can only report a Ctrl-C that arrives where a C callback begins. It arrives again after the callback.
     sys.unraisablehook = lambda report: report.exc_type is KeyboardInterrupt or sys.__unraisablehook__(report)
     app(prog_name="onnx-ops")

@@ -1,4 +1,4 @@
-"""`onnx-ops build` and `onnx-ops warmup`: compile kernels ahead, into a library or into the cache."""
+"""`onnx-ops build` and `onnx-ops warmup`: compile kernels ahead of time, into a library or into the cache."""
 
 from functools import partial
 from pathlib import Path
@@ -77,7 +77,7 @@ def warmup(models, operators, dtypes, jobs):
 
 
 def compiling(work):
-    """Return work(progress=...), which compiles, with a progress bar that shows what is being compiled."""
+    """Return work(progress=...), which compiles, with a progress bar or, without a terminal, about 20 lines."""
     with progress() as bar:
         task = bar.add_task("compiling", total=None)
         show = lambda name, index, total: bar.update(task, description=name, completed=index, total=total)
@@ -85,7 +85,7 @@ def compiling(work):
 
 
 def place():
-    """Return a text on where sessions find compiled kernels."""
+    """Return a text on the place of compiled kernels."""
     from ..compiler.cache import directory
 
     places = [f"the library, {library.PLACE}"] if library.is_complete() else []

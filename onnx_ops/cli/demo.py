@@ -44,7 +44,7 @@ def demo(output, as_json):
     Example:
       onnx-ops demo --output out/
     """
-    output.mkdir(parents=True, exist_ok=True)  # first, so that an error comes before the work
+    output.mkdir(parents=True, exist_ok=True)  # first, so that an error precedes the work
     rows = [measure(*example) for example in steps(list(examples()), lambda example: example[0])]
     pictures = [(str(path), what) for path, what in write_pictures(output)]
     if as_json:

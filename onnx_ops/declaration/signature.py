@@ -1,4 +1,4 @@
-"""Read an operator's declaration from a function's signature and the texts beside it."""
+"""Declare an operator from a function's signature and the arguments of `onnx_ops.operator`."""
 
 import inspect
 import re
@@ -77,7 +77,7 @@ def _parameters(text, argument):
 
 
 def _variables(types, inputs, outputs):
-    """Return {type variable: element types} of the inputs and outputs; an element type is a variable of its own."""
+    """Return {type variable: data types} of the inputs and outputs; a data type is also a type variable."""
     in_sessions = [name for name, t in dtypes.TABLE.items() if t.in_sessions]
     choices = {name: (name,) for name in in_sessions}
     choices |= {v: (names,) if isinstance(names, str) else tuple(names) for v, names in types.items()}
@@ -101,7 +101,7 @@ def _ranks(ranks, inputs):
 
 
 def parameters_of(what, function):
-    """Return a function's parameters by their names. Raises OpError, also for what is no function."""
+    """Return {name: parameter} of a function. Raises OpError, also for values that aren't functions."""
     require(inspect.isfunction(function), what, repr(function), "must be a function, made by def or lambda")
     try:
         return signature(function).parameters
@@ -114,7 +114,7 @@ def _unreadable(function, error):
 
 
 def _attributes(body, parameters, inputs):
-    """Return a body's keyword-only parameters as Attributes. Raises OpError if its signature doesn't fit the inputs."""
+    """Return the keyword-only parameters as Attributes. Raises OpError if the others don't match the inputs."""
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
     names = [i.name for i in inputs]
     text = ", ".join(map(str, positional))

@@ -125,7 +125,8 @@ static status read_number(const void *info, const char *name, int64_t kind, int6
 }
 
 /* Read from the OrtKernelInfo of a node. FAIL is the code of an attribute that is lacking or of another kind. ONNX
- * Runtime doesn't check the attributes of custom ops, and reads a list of another kind as an empty one. */
+ * Runtime doesn't check the attributes of custom ops, and reads a list of another kind as an empty one. For integers
+ * where another kind is declared, the outcome is OTHER_KIND, and the vector has the integers. */
 status read_from_node(const struct attribute *a, const char *name, const void *info, int64_t k, struct values *values,
                       int *outcome) {
     size_t size = UNWRITTEN;
@@ -170,7 +171,7 @@ status read_from_node(const struct attribute *a, const char *name, const void *i
  * is lacking. Nobody reads other errors: then no shapes are known. */
 status read_from_inference(const struct attribute *a, const char *name, const void *context, int64_t k,
                            struct values *values, int *outcome) {
-    static const int TYPES_OF_KINDS[] = {1, 2, 5, 3, 4, 5}; /* values of OrtOpAttrType */
+    static const int TYPES_OF_KINDS[] = {1, 2, 5, 3, 4, 5}; /* values of OrtOpAttrType: 3, 4 floats, 5 a text */
     enum { ROOM = 4096 };
     const void *attribute = 0;
     size_t size = 0;
