@@ -118,7 +118,7 @@ def declaration_of(operator):
     """Return the declaration of a CustomOperator, or a declaration itself. Raises OpError."""
     declaration = getattr(operator, "declaration", operator)
     if not isinstance(declaration, Operator):
-        rule = "must be what onnx_ops.operator has made, or a declaration"
+        rule = "must be a result of onnx_ops.operator, or a declaration"
         raise OpError("operators", repr(operator), rule, "onnx_ops")
     return declaration
 

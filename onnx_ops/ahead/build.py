@@ -132,7 +132,7 @@ def build(
         by_name = variants.compile_variants(requested, jobs or len(available_cpus()), report, (cpu, system))
         objects[cpu] = {requested[name].key: functions for name, functions in by_name.items()}
     if is_loaded(output):
-        log.warning("onnx_ops: %s is loaded here: at that path, this process goes on to find the old one", output)
+        log.warning("onnx_ops: %s is loaded here: at that path, this process keeps the old one", output)
     try:
         with TemporaryDirectory() as folder, named(folder):
             link(compiler, system, architecture, objects, declarations, Path(folder), Path(output))
@@ -198,11 +198,11 @@ def link(compiler, system, architecture, objects, operators, folder, output):
         process = subprocess.run(list(map(str, command)), capture_output=True, text=True, errors="replace")
         if process.returncode or not made.exists():
             if undefined := sorted(set(UNDEFINED.findall(process.stderr))):
-                rule = f"a kernel calls {', '.join(undefined)}, which can't be linked; write it otherwise"
+                rule = f"a kernel calls {', '.join(undefined)}, which can't be linked; replace these calls"
                 raise OpError(None, None, rule, "onnx_ops")
             output_lines = [line for line in process.stderr.splitlines() if "ld returned" not in line]
             lines = [line for line in output_lines if "error:" in line] or output_lines
-            cause = " ".join(lines[:3]) or f"it ends with exit code {process.returncode} and says nothing"
+            cause = " ".join(lines[:3]) or f"it ends with exit code {process.returncode} and no output"
             rule = f"for {system} on {architecture}: {shlex.join(compiler)} can't build the library: {cause}"
             raise OpError(None, None, rule, "onnx_ops")
         shutil.move(made, place)

@@ -11,7 +11,7 @@ def main():
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich", "PIL"):
             raise
-        sys.exit(f'Error: the command line needs {error.name}: pip install "onnx-ops[cli]"')
+        sys.exit(f'Error: the command line needs {error.name}: pip install "click>=8.1" "pillow>=10.1" "rich>=13"')
     except (KeyboardInterrupt, ImportError) as error:
         if not isinstance(error.__cause__ or error, KeyboardInterrupt):
             raise

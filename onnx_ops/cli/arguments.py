@@ -55,9 +55,9 @@ class Peer(ModelFile):
 
 model_argument = click.argument("model", type=ModelFile())
 operator_option = click.option(
-    "--operator", "operators", multiple=True, type=OperatorName(), help="Only this one; may be repeated."
+    "--operator", "operators", multiple=True, type=OperatorName(), help="Only this operator; may be repeated."
 )
-jobs_option = click.option("--jobs", type=click.IntRange(1, MOST), help="Processes side by side.  [default: all cores]")
+jobs_option = click.option("--jobs", type=click.IntRange(1, MOST), help="Parallel processes.  [default: all cores]")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 threads_option = click.option(
     "--threads", type=click.IntRange(1, MOST), help="Threads per session.  [default: all cores]"

@@ -35,11 +35,11 @@ PAUSE = 0.06  # seconds until the threads of a runtime have stopped spinning
 @threads_option
 @json_option
 def bench(model, given, shapes, repeats, threads, as_json):
-    """Compare the time of a model with onnx_ops and with ONNX Runtime's built-in kernels.
+    """Measure a model with and without onnx_ops.
 
-    Both run the whole model in turns on the same inputs. If `onnx-ops optimize` would fuse nodes, the optimized model
-    takes turns, too. The speed-up is the median of the ratios within a turn. A second table shows the time by type of
-    operator, from ONNX Runtime's profiler.
+    onnx_ops and ONNX Runtime's built-in kernels run the whole model in turns on the same inputs. If `onnx-ops optimize`
+    would fuse nodes, the optimized model takes turns, too. The speed-up is the median of the ratios within a turn. A
+    second table shows the time by type of operator, from ONNX Runtime's profiler.
 
     Inputs that are not given with --input are random: floats from -1 to 1, integers from 0 to 9. Open dimensions have
     size 1: state others with --shape.
@@ -200,7 +200,7 @@ def show_operators(profiles):
         groups.append((f"{len(rest)} others", rest))
     rows = [(title, *(cell for p in profiles.values() for cell in cells(p, names))) for title, names in groups]
     columns = [header for way in profiles for header in (f"{WAYS[way][0]}, ms|", "share|")]
-    table("where the time goes, by type of operator", ("operator", *columns), rows)
+    table("time by type of operator", ("operator", *columns), rows)
 
 
 def cells(profile, names):

@@ -26,7 +26,7 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # channels -> Pillow's name
 input_option = click.option(
     "--input", "-i", "given", multiple=True, metavar="[NAME=]FILE",
     help="A .npy, .npz (all its arrays by name), .pb or image file, or numbers: size=[5,5]. Repeat for each input; "
-    "NAME= may be left out if the model has one.",
+    "NAME= is optional if the model has one input.",
 )  # fmt: skip
 shape_option = click.option(
     "--shape", "shapes", multiple=True, metavar="NAME=N,C,...",
@@ -129,7 +129,7 @@ def numbers(content, element_type, source):
         else:
             is_kept = array.tolist() == given.tolist()
     if not is_kept:
-        raise click.UsageError(f"{source}: the model wants {element_type}, which can't hold that.")
+        raise click.UsageError(f"{source}: the model requires {element_type}, which can't hold that.")
     return array
 
 
@@ -198,7 +198,7 @@ def check_names(names, inputs):
 def check_types(arrays, inputs):
     for name, array in arrays.items():
         if (declared_type := inputs[name][0]) and dtypes.name_of(array) != declared_type:
-            raise click.UsageError(f"input {name} is {dtypes.name_of(array)}, the model wants {declared_type}.")
+            raise click.UsageError(f"input {name} is {dtypes.name_of(array)}, the model requires {declared_type}.")
 
 
 def check_complete(arrays, inputs, hint=""):
@@ -336,7 +336,7 @@ def largest_value(image):
             return 65535
         raise ValueError(f"its integers ({', '.join(stored)}) have no largest value; save an array of floats as .npy")
     if any(re.search(";16[BLN]", kind) for kind in stored):
-        raise ValueError("its colours have 16 bits, of which only 8 would be read; save 8 of them, or a .npy")
+        raise ValueError("its colours have 16 bits, but only 8 would be read; save 8 bits, or a .npy")
     return 255
 
 

@@ -184,7 +184,7 @@ def show(rows, pictures):
     title = f"onnxruntime {ort.__version__} alone and with onnx_ops {onnx_ops.__version__}"
     table(title, columns, [line for row in rows for line in lines(row)])
     say("error: the largest difference to the operators computed in float64, by onnx's own evaluator")
-    say("optimized: with what exporters write around the operators as single nodes; optimize=True")
+    say("optimized: with the exporters' nodes around the operators fused; optimize=True")
     for path, what in pictures:
         say(f"{path}: {what}")
 

@@ -19,12 +19,12 @@ from ..model.external_data import load, model_in
 from ..model.files import EXTENSIONS, WARNING, imported_domains, is_lowered, unknown_attributes
 from ..model.nodes import builtin_operators, declared, domain_of, imports, in_its_versions, inlined, model_nodes
 from ..native.library import extensions_obstacle
-from ..operators import available, first_version
+from ..operators import available, custom_operators, first_version
 from ..processes.operator_files import python_ops
 from ..rewriting.graph import Model
 from ..rewriting.shapes import UNKNOWN
 from ..session.runner import Runner, needs_extensions, open_session
-from .arguments import json_option, model_argument, names
+from .arguments import json_option, model_argument, named_files, names, program_with_operators
 from .console import dimensions, one_line, print_json, say, steps, table
 from .data import random_array
 from .rewrite import counted, find_patterns
@@ -58,10 +58,11 @@ class Report:
 @model_argument
 @json_option
 def inspect(model, as_json):
-    """List the nodes of a model that onnx_ops runs, those that ONNX Runtime alone can't run, and problems.
+    """List the nodes that onnx_ops runs, and problems.
 
-    Nodes in subgraphs and in local functions are included. Each node also runs alone on ONNX Runtime's built-in kernel,
-    on random data, if the model states the shapes, and the results are compared.
+    The list also shows the nodes that ONNX Runtime alone can't run. It includes nodes in subgraphs and local functions.
+    Each node also runs alone on ONNX Runtime's built-in kernel, on random data, if the model states the shapes, and the
+    results are compared.
 
     \b
     Problems are
@@ -70,7 +71,7 @@ def inspect(model, as_json):
       operators that neither ONNX Runtime nor this package has;
       the reason why no session of the model can be made.
 
-    The last lines report the nodes that `onnx-ops optimize` would fuse, and what to do next. --json adds the attributes
+    The last lines report the nodes that `onnx-ops optimize` would fuse, and the next step. --json adds the attributes
     and all inputs of each node, and the reasons why `optimize` would keep similar nodes.
 
     \b
@@ -408,6 +409,7 @@ def show_patterns(patterns):
 def advice(model, reports, unknown_operators, obstacle, patterns):
     """Return the next step with a model."""
     has_problems, imported = any(r.problems for r in reports), imported_domains(model)
+    cli = program_with_operators()
     if unknown_operators and not has_problems:
         has_python_ops = EXTENSIONS in imported and not extensions_obstacle()
         files = f"the file with their {'@onnx_op functions' if has_python_ops else 'declarations'}"
@@ -416,15 +418,16 @@ def advice(model, reports, unknown_operators, obstacle, patterns):
     if obstacle or has_problems:
         return "fix the problems above, or export the model again"
     if is_lowered(model):
-        return "run it with onnx-ops run --random --backend extensions"
+        return f"run it with {cli} run --random --backend extensions"
     gains = any(f.operator for f in patterns)
     if not (reports or gains):
         return "nothing: onnx_ops changes nothing for this model"
     options = ", options" if needs_extensions(imported, available()) else ""  # docs/backends.md shows them
-    call = f"onnx_ops.InferenceSession(path{options}{', optimize=True' if gains else ''})"
+    more = options + (", operators=[...]" if named_files() and custom_operators() else "")
+    call = f"onnx_ops.InferenceSession(path{more}{', optimize=True' if gains else ''})"
     call += ", with the library of onnxruntime-extensions on its options (docs/backends.md)" if options else ""
     peer = "reference" if any(r.builtin.startswith("refuses") for r in reports) else "builtin"
-    return f"{call}; to test it: onnx-ops bench, onnx-ops run --random{' --optimize' if gains else ''} --compare {peer}"
+    return f"{call}; to test it: {cli} bench, {cli} run --random{' --optimize' if gains else ''} --compare {peer}"
 
 
 def tensors(report):
@@ -452,7 +455,7 @@ def summary(reports, obstacle):
     if failed:
         alone = f"refuses {failed} of the {count} or gets them wrong"
     else:
-        alone = "would run them, too" if tried else "has run none of them"
+        alone = "would run them, too" if tried else "ran none of them"
     limit = ", as far as it was tried" if 0 < tried < count else ""
     return f"{own}; ONNX Runtime alone {alone}{limit}"
 
@@ -461,5 +464,5 @@ def without_nodes(model, obstacle):
     """Return one line on a model without nodes for onnx_ops."""
     if obstacle:
         return "none of its nodes are for onnx_ops"
-    end = f"those of {EXTENSIONS} run with backend extensions" if is_lowered(model) else "it runs as without"
+    end = f"those of {EXTENSIONS} run with backend extensions" if is_lowered(model) else "it runs as without onnx_ops"
     return f"none of its nodes are for onnx_ops; {end}"

@@ -50,7 +50,9 @@ def versions():
 @click.command("versions")
 @json_option
 def show_versions(as_json):
-    """Show versions, system, CPU, cache and working backends, for bug reports.
+    """Show the installation, for bug reports.
+
+    This includes versions, system, CPU, cache and working backends.
 
     \b
     Examples:

@@ -30,11 +30,12 @@ target_argument = click.argument("target", metavar="OUT.ONNX", type=click.Path(d
 @target_argument
 @json_option
 def optimize(source, target, as_json):
-    """Fuse the nodes that PyTorch's exporters write for unfold, grids and deformable attention.
+    """Fuse nodes that PyTorch's exporters write.
 
-    The new nodes are Im2Col, Im2ColProduct, ComputedGridSample and MultiScaleDeformableAttention of the domain
-    onnx_ops, which sessions with this package run, and GridSample, DeformConv and constants. Results may differ by
-    rounding: docs/optimize.md states bounds. Nodes that only resemble a pattern stay, with a printed reason.
+    This concerns unfold, grids, deformable convolution and deformable attention. The new nodes are Im2Col,
+    Im2ColProduct, ComputedGridSample and MultiScaleDeformableAttention of the domain onnx_ops, which sessions with this
+    package run, and GridSample, DeformConv and constants. Results may differ by rounding: docs/optimize.md states
+    bounds. Nodes that only resemble a pattern stay, with a printed reason.
 
     Weights that the model keeps in other files stay there if OUT.ONNX is in the same folder as IN.ONNX. Otherwise they
     are copied into OUT.ONNX.data.
@@ -68,10 +69,10 @@ def optimize(source, target, as_json):
 @source_argument
 @target_argument
 def lower(source, target):
-    """Rewrite a model for plain sessions with onnxruntime-extensions.
+    """Rewrite a model for onnxruntime-extensions.
 
-    Such a session needs that library on its options, and onnx_ops imported: docs/backends.md shows how. Here it runs
-    with --backend extensions.
+    A plain session runs the new model if it has that library on its options, and if onnx_ops is imported:
+    docs/backends.md shows how. The other commands run it with --backend extensions.
 
     Weights that the model keeps in other files stay there if OUT.ONNX is in the same folder as IN.ONNX. Otherwise they
     are copied into OUT.ONNX.data.

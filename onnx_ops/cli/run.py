@@ -23,8 +23,8 @@ from .console import dimensions, format_difference, milliseconds, print_json, pr
 from .items import MANIFEST, Manifest, Problem, Work, digest, digest_of_file, encode, find, first_size, suffix
 
 BACKENDS = ("native", "extensions", "builtin", "reference")
-PATIENCE = 0.8  # seconds that a worker has to finish a file that it is writing
-ENDED = Problem("a process that worked on it has ended, and so has another one that had nothing else to do")
+PATIENCE = 0.8  # seconds for a worker to finish writing a file
+ENDED = Problem("a process that worked on it has ended, as has another one with no other item")
 
 
 @click.command()
@@ -42,7 +42,7 @@ ENDED = Problem("a process that worked on it has ended, and so has another one t
 )  # fmt: skip
 @tolerance_option("Tolerance of --compare, relative to the largest value.  [default: by type]")
 @threads_option
-@click.option("--batch", type=click.IntRange(1), help="Many files: number in one run, along the first axis.")
+@click.option("--batch", type=click.IntRange(1), help="Many files: files per run, along the first axis.")
 @click.option("--workers", type=click.IntRange(1), help="Many files: number of processes.  [default: this one]")
 @click.option(
     "--cluster", metavar="ADDRESS", help="Many files: address of a Ray cluster; auto for the one of this machine."
@@ -52,10 +52,10 @@ def run(
     model, given, output, random, shapes, backend, optimize, compare, tolerances, threads, batch, workers, cluster,
     as_json,
 ):  # fmt: skip
-    """Run a model once and show its outputs, or run it on many files and write its outputs.
+    """Run a model once, or on many files.
 
-    Images become floats in [0, 1], or uint8 for a model with such an input. Outputs are written as .npy; outputs that
-    look like an image also as .png.
+    The command shows the outputs, and writes them with --output. Images become floats in [0, 1], or uint8 for a model
+    with such an input. Outputs are written as .npy; outputs that look like an image also as .png.
 
     If an --input has wildcards, the model runs on each matching file, and --output gets one file for each: .npy, or
     .npz for a model with several outputs. A run that is started again skips finished files.
@@ -244,7 +244,7 @@ def check_batch(batch, runner, shared):
     """Raise an error if the model has another number of items."""
     for name, (_, dims) in runner.inputs.items():
         if name not in shared and isinstance(first_size(dims), int) and dims[0] != batch:
-            raise click.UsageError(f"--batch {batch}: the model wants {dims[0]} along the first axis of {name}.")
+            raise click.UsageError(f"--batch {batch}: the model requires {dims[0]} along the first axis of {name}.")
 
 
 def dependencies(model, shared):

@@ -41,7 +41,7 @@ def validate(paths, with_onnx, backend, tolerances, as_json):
       onnx-ops validate models/ --backend builtin
     """
     if not paths and not with_onnx:
-        raise click.UsageError("say where the tests are, or --onnx for those of the onnx package.")
+        raise click.UsageError("state the folders of tests, or --onnx for the tests of the onnx package.")
     below = {path: list(tests_below(path)) for path in paths}
     if empty := [str(path) for path, tests in below.items() if not tests]:
         raise click.UsageError(f"no model.onnx next to a test_data_set_0 below {', '.join(empty)}")

@@ -60,7 +60,7 @@ class Code:
             if content is None:
                 content = self.compile()
                 if not self.kept.obstacle and key_of(self.entry) != (self.kept.key, None):
-                    self.kept.obstacle = "what it reads has changed while it was compiled"
+                    self.kept.obstacle = "values that it reads changed during the compilation"
                 self.kept.save(content)
             return content
 

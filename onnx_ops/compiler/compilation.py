@@ -46,7 +46,7 @@ from .records import (
     tensor_field,
 )
 
-NO_MEMORY = "compiled code has only the workspace that it asks for"
+NO_MEMORY = "compiled code has only its workspace"
 OF_PYTHON = ("Py", "_Py", "numba_gil")  # how names of Python's functions begin
 DONE, REFUSED, RAISED = 0, 1, 2  # results of compiled code; the last one after an exception
 NUMBA = os.path.dirname(numba.__file__)

@@ -198,9 +198,8 @@ class CustomOperator:
                 require(name in names, "values", repr(name), f"must be among {', '.join(names)}")
                 types = function.types[function.inputs[names.index(name)].type]
                 kept = set(types) <= {"int32", "int64"}
-                require(
-                    kept, f"type of {name}", ", ".join(types), "must be int32 or int64 for a rule to get the values"
-                )
+                wanted = "must be int32 or int64 if the shape function gets the values"
+                require(kept, f"type of {name}", ", ".join(types), wanted)
             check_parameters("rule", rule, names, attributes_of(function))
             check_comparisons("rule", rule, function)
         pairs = [(i, i.name in values) for i in function.inputs]
@@ -326,18 +325,18 @@ class CustomOperator:
 
 
 def check_takes_kernel(operator, names, has_loop, types):
-    """Raise OpError unless an operator with these names is so declared that it can have a kernel for these types."""
-    require(operator.plan.shape, "kernel", "given", "needs a rule for the outputs' shapes first, by .shape")
+    """Raise OpError unless the operator's declaration permits a kernel for these types."""
+    require(operator.plan.shape, "kernel", "given", "requires a shape function, set by .shape")
     for name in names:
-        reserved = f"is what kernels get besides ({', '.join(TILE)}); give it another name"
+        reserved = f"is a parameter of every kernel ({', '.join(TILE)}); give it another name"
         require(name not in TILE, "name", name, reserved)
-    one_tile = "can't be given for a rule with bound=True: only one tile can say how long the outputs are"
+    one_tile = "can't be combined with bound=True, which permits only one tile"
     require(not (has_loop and operator.plan.is_bound), "loop", "given", one_tile)
     for i in operator.inputs:
-        require(i.presence != "variadic", i.name, "variadic", "can't be handed to a kernel")
+        require(i.presence != "variadic", i.name, "variadic", "can't be passed to a kernel")
     for a in operator.attributes:
         fits = a.kind not in ("text", "tensor") and (a.required or a.default is not None)
-        kinds = "can't be handed to a kernel: it must be a number, a list of numbers or a Literal, and never None"
+        kinds = "can't be passed to a kernel: it must be a number, a list of numbers or a Literal, and never None"
         require(fits, a.name, "declared", kinds)
     for variable, some in types.items():
         declared_names = operator.types.get(variable, ())

@@ -68,7 +68,7 @@ def reason(error: BaseException) -> str:
     try:
         text = str(error)
     except Exception:
-        text = "its text can't be had"
+        text = "its text is unavailable"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -44,7 +44,7 @@ NUMBA = ((0, 60), (0, 68))  # versions whose internals numba_internals.py suppor
 def numba_obstacle() -> str | None:
     """Return the reason why Numba can't compile kernels here, or None. Does not import Numba."""
     if not importlib.util.find_spec("numba"):
-        return "Numba can't be imported, which compiles the kernels when they are needed: pip install 'onnx-ops[jit]'"
+        return "Numba can't be imported to compile kernels: pip install 'numba>=0.60,<0.69'"
     from importlib import metadata
 
     version = metadata.version("numba")

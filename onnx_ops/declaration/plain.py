@@ -172,14 +172,14 @@ def check_output(operator, k, value, dtype, shape):
         is_bound = operator.plan.is_bound
         same = array.ndim == len(shape) and array.shape[1:] == shape[1:]
         fits = array.shape == shape or (is_bound and same and array.shape[:1] <= shape[:1])
-        rule = f"must be {'at most ' if is_bound else ''}what the rule says:"
+        rule = f"must be {'at most ' if is_bound else ''}the result of the shape function:"
         require(fits, f"shape of {name}", list(array.shape), f"{rule} {list(shape)}")
     return array
 
 
 def check_shapes(operator, shapes):
-    """Raise OpError where a plan states no possible shape of an output."""
-    rule = "is what the rule says, but no shape of at most 2**58 elements"
+    """Raise OpError if a plan states an impossible shape of an output."""
+    rule = "is the result of the shape function, but no shape of at most 2**58 elements"
     for shape in shapes:
         fits, most = operator.plan.is_bound <= len(shape), ELEMENTS
         for size in shape:

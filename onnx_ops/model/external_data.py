@@ -165,7 +165,7 @@ def pack(path):
     if len(paths) == 1:
         return paths[0].read_bytes()
     if (size := sum(file.stat().st_size for file in paths)) >= LARGEST:
-        rule = f"has {size / 2**30:.1f} GiB with the files of its data, and must have less than 2 to be sent"
+        rule = f"has {size / 2**30:.1f} GiB with the files of its data, but must have less than 2 to be sent"
         raise OpError("model", repr(str(path)), rule, "onnx_ops")
     return load(path, wanted=lambda tensor: True).SerializeToString()
 

@@ -217,6 +217,6 @@ def widened(dtype):
 def cut(operator, array, length):
     """Cut an output to the length that the kernel returns, where the plan states only a bound."""
     with errors_of(operator):
-        rule = "is what the kernel returns; the rule's bound is"
+        rule = "is the kernel's result; the bound of the shape function is"
         require(0 <= length <= len(array), "length of an output", length, rule, len(array))
     return array[:length]

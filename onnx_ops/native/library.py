@@ -13,7 +13,7 @@ from ..declaration.limits import MAX_INPUTS
 from ..system.locks import REGISTRATION
 from . import table
 
-OTHER_VERSION = "is of another version of onnx_ops than its Python; install that again"
+OTHER_VERSION = "has another version than onnx_ops in Python; install onnx_ops again"
 PLACE = Path(__file__).with_name(system.LIBRARIES[system.NAME])
 SOURCES = Path(__file__).parents[1] / "native"
 MADE = 2**20  # the number of the first row that `row_of` makes

@@ -97,7 +97,7 @@ static status give_output(const struct op *op, struct tensor *out, size_t k, int
     if (op->has_bound) {
         if (out->shape[0] < 0 || out->shape[0] > bound)
             return refuse(op, 0, "length of an output", out->shape, -1,
-                          "is what the kernel returns; the rule's bound is", &bound);
+                          "is the kernel's result; the bound of the shape function is", &bound);
         out->size = elements(out->shape, out->rank);
     }
     status error = allocate_output(context, k, out);

@@ -48,7 +48,7 @@ def shape_of_pool(attributes, inputs, outputs):
 def plan(attributes, inputs, outputs, g):
     x, axis = inputs[0], attributes.dim
     require(len(x) > 0, "shape of input", x, "must have rank 1 or more")
-    require(-len(x) <= axis < len(x), "dim", axis, "must be an axis of input, of which there are", len(x))
+    require(-len(x) <= axis < len(x), "dim", axis, "must be an axis of input, with rank", len(x))
     cut(x, axis + len(x) if axis < 0 else axis, g)
 
 

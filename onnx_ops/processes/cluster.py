@@ -129,7 +129,7 @@ def connection(address):
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
-        rule = 'needs Ray: pip install "onnx-ops[ray]", on every machine of the cluster'
+        rule = 'needs Ray: pip install "ray>=2.40", on every machine of the cluster'
         raise failure(address, rule) from error
     with ExitStack() as stack:
         stack.enter_context(redirect_stdout(sys.stderr))  # Ray's messages about processes that end

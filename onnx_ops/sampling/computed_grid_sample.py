@@ -167,7 +167,7 @@ def check_program(attributes):
             require(fits, "{steps}", steps, "must take values that come before; wrong at position", 4 * k + 1 + a)
     values = count + len(steps) // 4
     for v in coordinates:
-        require(v < values, "{coordinates}", coordinates, "must be values of the program, of which there are",
+        require(v < values, "{coordinates}", coordinates, "must be values of the program; their number is",
                 values)  # fmt: skip
     return count
 

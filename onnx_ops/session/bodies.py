@@ -58,7 +58,8 @@ def _operator_and_types(number, overload):
     operator, row = library.entry(number)
     signature = library.signature(operator, row.overloads[overload])
     if any(operator.storage(kernel, signature) for kernel in operator.kernels):
-        reason = numba_obstacle() or "its kernel is not compiled for the ranks of these inputs"
+        ranks = " and ".join(f"rank {' or '.join(map(str, i.ranks))} of {i.name}" for i in operator.inputs)
+        reason = numba_obstacle() or f"its kernel is compiled only for {ranks}"
         log.warning("%s: its body in NumPy runs, since %s", operator.title, reason[0].lower() + reason[1:])
     input_types = tuple((i.values, dtypes.TABLE[signature[i.type]].numpy) for i in operator.inputs)
     return operator, input_types, operator.numpy_types(signature)
