@@ -28,13 +28,11 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
-    "sphinxcontrib.mermaid",
 ]
 root_doc = "index"
 
 myst_heading_anchors = 4  # as GitHub makes them, so that links to headings are checked
 myst_url_schemes = ["file", "http", "https", "mailto"]
-myst_fence_as_directive = ["mermaid"]
 
 autodoc_typehints = "none"  # docstrings have the types
 autosummary_generate = False

@@ -1,4 +1,4 @@
-"""PyTorch's fold, unfold and grid_sample in ONNX Runtime: complete, fast, on exported models."""
+"""Fast CPU kernels for image sampling in ONNX Runtime: GridSample, Col2Im, RoiAlign, deformable convolution."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -78,5 +78,5 @@ def __dir__() -> list[str]:
     return __all__
 
 
-# Lowered models run in plain sessions that know onnxruntime_extensions, which must then know our ops.
+# Lowered models also run in plain sessions with the library of onnxruntime_extensions, which then needs our ops.
 OnImport("onnxruntime_extensions", lambda: import_module(".session.extensions", __name__))

@@ -1,7 +1,7 @@
-"""The operators of this package, which the files of the families declare in `OPERATORS`, and custom ones in use.
+"""The operators of this package, declared in `OPERATORS` of the families' files, and the custom operators in use.
 
-A process imports the files of those that it needs. `OPERATORS` of this module has all.
-`onnx_ops.operators()` lists them: this module has that name, too, and can therefore be called.
+A process imports only the files of the operators that it needs. `OPERATORS` of this module holds all operators.
+`onnx_ops.operators` is both this module and the function that lists them, so the module can be called.
 """
 
 import functools
@@ -54,15 +54,15 @@ FILES = {
 }
 KEYS = {title.rpartition(".")[::2]: file for title, file in FILES.items()}  # {(domain, name): file}
 DOMAINS = {domain for domain, _ in KEYS}
-SHARED = "custom"  # a domain of which other libraries have operators, too
+SHARED = "custom"  # a domain that other libraries have operators in, too
 OPERATORS: tuple[Operator, ...]
-_used: dict = {}  # custom operators that everything in this process knows
+_used: dict = {}  # custom operators in use in this process
 
 
 class Available(Mapping):
-    """{(domain, name): declaration} of this package's operators, imported when they are asked for, and custom ones.
+    """{(domain, name): declaration} of this package's operators, imported when they are looked up, and custom ones.
 
-    custom  {(domain, name): declaration} of the latter
+    custom  {(domain, name): declaration} of the custom ones
     """
 
     def __init__(self, custom):
@@ -80,22 +80,22 @@ class Available(Mapping):
 
 @functools.cache
 def built_in(key):
-    """The declaration of this package's operator (domain, name). Raises KeyError."""
+    """Return the declaration of this package's operator (domain, name). Raises KeyError."""
     file = KEYS[key]
-    with REGISTRATION:  # else a child, forked during this import, might wait for the module's lock for ever
+    with REGISTRATION:  # else a child forked during this import might wait for the module's lock for ever
         module = import_module(f".{file}", __package__)
     return next(operator for operator in module.OPERATORS if operator.key == key)
 
 
 def is_built_in(operator):
-    """Return whether an operator is one of this package, and not a custom one."""
+    """Return whether an operator belongs to this package, rather than being custom."""
     return operator.key in KEYS and built_in(operator.key) is operator
 
 
 def available(custom=()):
-    """The Available of this package's operators, those in use, and `custom`.
+    """Return the Available of this package's operators, the custom operators in use, and `custom`.
 
-    custom  what `onnx_ops.operator` has made, or declarations
+    custom  CustomOperators or declarations
 
     Raises OpError if two have the same name.
     """
@@ -110,21 +110,21 @@ def available(custom=()):
 
 
 def as_list(operators):
-    """A list of operators, which are given as an iterable or as a single one."""
+    """Return a list of operators from an iterable or a single operator."""
     return list(operators) if isinstance(operators, Iterable) else [operators]
 
 
 def declaration_of(operator):
-    """The declaration of what `onnx_ops.operator` has made; a declaration stays as it is. Raises OpError."""
+    """Return the declaration of a CustomOperator, or a declaration itself. Raises OpError."""
     declaration = getattr(operator, "declaration", operator)
     if not isinstance(declaration, Operator):
-        rule = "must be what onnx_ops.operator has made, or a declaration"
+        rule = "must be a result of onnx_ops.operator, or a declaration"
         raise OpError("operators", repr(operator), rule, "onnx_ops")
     return declaration
 
 
 def is_default(domain, name):
-    """Return whether an operator is registered where neither a model nor domains are stated.
+    """Return whether an operator is registered by default, without a model and without domains.
 
     The custom domain com.microsoft breaks models in which ONNX Runtime fuses nodes. Other libraries have operators of
     the domain custom, too, and ONNX Runtime takes those of a domain from one library only.
@@ -133,7 +133,7 @@ def is_default(domain, name):
 
 
 def first_version(operator):
-    """Return the first version of its domain in which sessions have a declared operator.
+    """Return the first version of its domain in which sessions have the operator.
 
     In ai.onnx it is 1, unless a node of an older version is another operator: the exporters that write GridSample into
     models of opset 11 mean this one. A custom operator there may replace an older one in the versions that it states;
@@ -148,19 +148,19 @@ def first_version(operator):
 
 
 def custom_operators():
-    """The custom operators that everything in this process knows."""
+    """Return the custom operators in use in this process."""
     return list(_used.values())
 
 
 def use(custom):
-    """Have everything in this process know these operators. Raises OpError."""
+    """Put custom operators into use in this process. Raises OpError."""
     _used.update(available(custom).custom)
 
 
 class Operators(types.ModuleType):
     @functools.cached_property
     def OPERATORS(self):  # noqa: N802  to others it is a constant of this module
-        """All operators of this package."""
+        """Return all operators of this package."""
         return tuple(map(built_in, KEYS))
 
     def __call__(self) -> list[dict[str, Any]]:

@@ -81,7 +81,7 @@ OLDEST_TOOLS = (
 )
 OLDEST_EXTRAS = (
     "ray==2.40.0 setuptools==77.0.1 setuptools-scm==8.0.1 torch==2.6.0 onnxscript ziglang==0.13.0 "
-    "furo==2025.7.19 myst-parser==5.0.0 sphinx==8.2.3 sphinxcontrib-mermaid==2.0.3"  # which build the site
+    "furo==2025.7.19 myst-parser==5.0.0 sphinx==8.2.3"  # which build the site
 )
 ROWS = [
     Row("oldest", "3.11", OLDEST, "whole suite", OLDEST_TOOLS),

@@ -1,6 +1,6 @@
 """Write models/exported: two small networks as PyTorch exports them, with PyTorch's outputs for a photograph.
 
-Needs `pip install onnx-ops[export]`. models/exported/README.md describes the networks.
+Needs `pip install -e ".[export]"`. models/exported/README.md describes the networks.
 """
 
 import argparse

@@ -1,7 +1,9 @@
-"""Draw operators, element types, shapes, attributes and values, good and bad; compare all backends with the reference.
+"""Compare all backends with the reference on random calls, valid and invalid.
 
-The script goes on until the time is over or a call fails: then it prints the smallest call that does, and its seed. It
-also names a call that ends the process. With ONNX_OPS_BOUNDSCHECK=1 every index in compiled code is checked.
+A seed draws 500 calls: operators, data types, shapes, attributes and values. The script draws from further seeds until
+the time is over or a call fails. Then it prints the seed and the smallest call that fails, or the call that ended the
+process. A line every 20 seconds reports the progress. With ONNX_OPS_BOUNDSCHECK=1 every index in compiled code is
+checked.
 
 python scripts/fuzz.py [--minutes N] [--seed S] [--few-types] [--operator NAME]
 """
@@ -24,6 +26,7 @@ from onnx_ops.declaration.jit import BOUNDSCHECK
 from onnx_ops.operators import OPERATORS
 
 EXAMPLES = 500  # calls drawn from one seed
+PERIOD = 20  # seconds between lines on the progress
 MEMORY = 12 * 2**30  # bytes that a process may address, so that no call exhausts the machine
 
 
@@ -55,14 +58,25 @@ def examples(seed, count, strategy, before=lambda pair: None):
 
 
 def child(seed, few_types, name, last, results):
-    """Verify the calls of one seed, of operators of this name if it is given; the file `last` holds the last call."""
+    """Verify the calls of one seed, of the operators with this name or, if it is None, of all.
+
+    The file `last` holds the last call.
+    """
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     # ONNX Runtime prints errors, which are intended here.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     sys.stderr = sys.stdout
 
+    call_count, shown = 0, time.monotonic()
+
     def before(pair):
+        nonlocal call_count, shown
+        if time.monotonic() - shown >= PERIOD:
+            shown = time.monotonic()
+            rest = f"{call_count} of {EXAMPLES} calls" if call_count <= EXAMPLES else "a call fails; it is made smaller"
+            print(f"seed {seed}: {rest}", flush=True)
+        call_count += 1
         text = f"{pair}\n".encode()
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text, 0)
@@ -88,11 +102,12 @@ def main():
         "--operator",
         metavar="NAME",
         choices=sorted(fuzzing.FAMILIES),
-        help="draw calls of this one only, which FAMILIES of tests/support/fuzzing.py has",
+        help="draw calls of this operator only; FAMILIES in tests/support/fuzzing.py lists the names",
     )
     options = parser.parse_args()
     spawn, began = multiprocessing.get_context("spawn"), time.monotonic()
     seed, case_count, index_count = options.seed, 0, 0
+    print(f"{EXAMPLES} calls from seed {seed}; each kernel is compiled when a call first needs it", flush=True)
     while True:
         results = spawn.SimpleQueue()
         with NamedTemporaryFile() as last:

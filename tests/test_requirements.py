@@ -1,5 +1,6 @@
 """What wheels are made with, what importing this package imports, and what works without onnxruntime-extensions."""
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 from support.processes import python
 
+from onnx_ops.declaration import jit
 from onnx_ops.declaration.jit import NUMBA
 
 ROOT = Path(__file__).parent.parent
@@ -29,6 +31,16 @@ def test_the_minima_are_those_that_wheels_are_made_with():
     assert least.pop("numba") == ".".join(map(str, NUMBA[0]))
     assert f"<{NUMBA[1][0]}.{NUMBA[1][1] + 1}" in needed
     assert least == {name: version for name, version in minima.items() if "extensions" not in name}
+
+
+def test_messages_advise_the_requirements(monkeypatch):
+    """The advice to install what an extra has names the packages, with their bounds."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert jit.numba_obstacle.__wrapped__().endswith(f"pip install '{extras['jit'][0]}'")
+    sources = {"cli": ROOT / "onnx_ops" / "cli" / "__init__.py", "ray": ROOT / "onnx_ops" / "processes" / "cluster.py"}
+    for extra, path in sources.items():
+        assert "pip install " + " ".join(f'"{package}"' for package in extras[extra]) in path.read_text()
 
 
 def is_first(version, bound):

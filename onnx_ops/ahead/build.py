@@ -1,4 +1,4 @@
-"""Building a shared library of the operators, for ONNX Runtime in any process, with or without Python."""
+"""Build a shared library of the operators, for ONNX Runtime in any process, with or without Python."""
 
 import ctypes as C
 import logging
@@ -30,16 +30,16 @@ FLAGS = ["-std=c11", "-O2", "-shared", "-fvisibility=hidden", "-DONNX_OPS_AHEAD"
 
 @dataclass(frozen=True)
 class System:
-    """How a library is linked for a system: the flags, ziglang's name of it, a macro that only its C compilers have."""
+    """A system that a library is linked for: linker flags, ziglang's name, a macro of its C compilers alone."""
 
     flags: Sequence[str]
     zig: str
     macro: str
 
 
-# ONNX Runtime unloads the library with its last session, which would lose what the library has allocated: nodelete
-# keeps it. For Windows and macOS the library itself does so (native/machine.c). A DLL takes what it needs of the
-# compiler's libraries into itself: variables of threads are in libgcc, which in some mingw needs a library of threads.
+# ONNX Runtime unloads the library with its last session, which would leak the library's memory: nodelete keeps it
+# loaded. On Windows and macOS the library itself does so (native/machine.c). A DLL is linked statically with the
+# compiler's libraries: thread-local variables are in libgcc, which in some mingw needs a library of threads.
 SYSTEMS = {
     "linux": System(["-fPIC", "-Wl,-z,nodelete", "-Wl,--no-undefined"], "{}-linux-gnu.2.28", "__ELF__"),
     "windows": System(["-static", "-Wl,--no-undefined"], "{}-windows-gnu", "_WIN32"),
@@ -47,7 +47,7 @@ SYSTEMS = {
 }
 log = logging.getLogger("onnx_ops")
 UNDEFINED = re.compile(r"undefined reference to [`'](\w+)")  # in a linker's errors
-UNSAFE = re.compile(rb"[^ !#-\[\]-~]|\?")  # bytes that a C string states by number: "??" may begin a trigraph
+UNSAFE = re.compile(rb"[^ !#-\[\]-~]|\?")  # bytes that are escaped in a C string: "??" may begin a trigraph
 
 
 def build(
@@ -132,7 +132,7 @@ def build(
         by_name = variants.compile_variants(requested, jobs or len(available_cpus()), report, (cpu, system))
         objects[cpu] = {requested[name].key: functions for name, functions in by_name.items()}
     if is_loaded(output):
-        log.warning("onnx_ops: %s is loaded here: at that path, this process goes on to find the old one", output)
+        log.warning("onnx_ops: %s is loaded here: at that path, this process keeps the old one", output)
     try:
         with TemporaryDirectory() as folder, named(folder):
             link(compiler, system, architecture, objects, declarations, Path(folder), Path(output))
@@ -143,9 +143,9 @@ def build(
 
 
 def c_compiler(system, architecture):
-    """The command of a C compiler for a system and architecture: the program and its arguments. Raises OpError.
+    """Return the command of a C compiler for a system and architecture, as a list. Raises OpError.
 
-    It is what the variable CC names, or a compiler of this machine, or that of the package ziglang, which has all.
+    It is the command in the variable CC, a compiler of this machine, or the package ziglang, which has all targets.
     """
     from ..compiler import target
 
@@ -167,9 +167,9 @@ def c_compiler(system, architecture):
 
 
 def ziglang(system, architecture):
-    """The command of ziglang's C compiler for a system and architecture, if there is this package.
+    """Return the command of ziglang's C compiler for a system and architecture, as a list.
 
-    It names the package's program, as `python -m ziglang` looks into the current folder first.
+    It names the package's program, because `python -m ziglang` searches the current folder first.
     """
     package = find_spec("ziglang")
     assert package is not None, "there is no package ziglang"
@@ -180,16 +180,16 @@ def link(compiler, system, architecture, objects, operators, folder, output):
     """Write the library: the C sources, the operators' table for each CPU, and the compiled functions.
 
     compiler   the C compiler's command
-    objects    {cpu: {key of a variant: what `Variant.compile` returns}}
-    folder     for files that are needed on the way
+    objects    {cpu: {key of a variant: the result of `Variant.compile`}}
+    folder     for intermediate files
     """
-    # Linkers take objects of other systems, too, and would write a library that nothing can load.
+    # Linkers accept objects of other systems, and would write a library that nothing can load.
     check = "".join(
         f'#ifndef {macro}\n#error "the C compiler is for another system or architecture"\n#endif\n'
         for macro in (SYSTEMS[system].macro, f"__{architecture}__")
     )
     files = write_levels(objects, operators, folder, check)
-    made = folder / output.name  # linkers may write more files beside it
+    made = folder / output.name  # linkers may write further files beside it
     flags = [flag.replace("{name}", output.name) for flag in SYSTEMS[system].flags]
     command = [*compiler, *flags, *FLAGS]  # ziglang makes an archive of -static after -shared
     command += [f"-DONNX_OPS_SOURCES={digest_of_sources(SOURCES)}", *sorted(SOURCES.glob("*.c")), *files, "-lm"]
@@ -198,18 +198,18 @@ def link(compiler, system, architecture, objects, operators, folder, output):
         process = subprocess.run(list(map(str, command)), capture_output=True, text=True, errors="replace")
         if process.returncode or not made.exists():
             if undefined := sorted(set(UNDEFINED.findall(process.stderr))):
-                rule = f"a kernel calls {', '.join(undefined)}, which can't be linked; write it otherwise"
+                rule = f"a kernel calls {', '.join(undefined)}, which can't be linked; replace these calls"
                 raise OpError(None, None, rule, "onnx_ops")
             output_lines = [line for line in process.stderr.splitlines() if "ld returned" not in line]
             lines = [line for line in output_lines if "error:" in line] or output_lines
-            cause = " ".join(lines[:3]) or f"it ends with exit code {process.returncode} and says nothing"
+            cause = " ".join(lines[:3]) or f"it ends with exit code {process.returncode} and no output"
             rule = f"for {system} on {architecture}: {shlex.join(compiler)} can't build the library: {cause}"
             raise OpError(None, None, rule, "onnx_ops")
         shutil.move(made, place)
 
 
 def write_levels(objects, operators, folder, check=""):
-    """Write the operators' table for each CPU as a C file, and the object files of its functions; returns the paths.
+    """Write the operators' table for each CPU as a C file, and the object files of its functions; return the paths.
 
     objects  as for `link`
     check    C code to begin with
@@ -227,14 +227,14 @@ def write_levels(objects, operators, folder, check=""):
 
 
 class TableWriter:
-    """Writes C code with a table for each CPU, from the structures of table.py. Each pointer becomes a named array."""
+    """Writer of C code with a table for each CPU, from the structures of table.py. Pointers become named arrays."""
 
     def __init__(self):
         self.lines, self.names, self.levels = ['#include "library.h"\n'], 0, []
 
     def add_level(self, cpu, operators, by_key):
         """Add the table of these operators for a CPU, with the functions that were compiled for it (see `link`)."""
-        # In the structures, a function pointer holds its symbol's position in this list.
+        # In the structures, a function pointer is its symbol's position in this list.
         symbols, rows = [None], []
 
         def pointer(symbol, kind):
@@ -267,13 +267,13 @@ class TableWriter:
         self.levels.append(f'{{"{cpu}", {self.initializer(table.table_of(rows), symbols)}}}')
 
     def source(self):
-        """The content of the C file, in which the newest CPU comes first."""
+        """Return the content of the C file, with the newest CPU first."""
         levels = ",\n".join([*reversed(self.levels), "{0}"])
         levels = f"const struct level onnx_ops_levels[] = {{\n{levels}}};\n"
         return "\n".join([*self.lines, levels])
 
     def initializer(self, value, symbols):
-        """The C initializer of a structure, array or value."""
+        """Return the C initializer of a structure, array or value."""
         if isinstance(value, C.Structure):
             fields = []
             for name, kind in value._fields_:
@@ -298,7 +298,7 @@ class TableWriter:
         return f"{value}LL" if value > -(2**63) else "INT64_MIN"
 
     def array(self, kind, field, items, symbols):
-        """Define a C array of the items, which are those of a structure's field; returns the array's name."""
+        """Define a C array of the items of a structure's field; return the array's name."""
         if not items:
             return "0"
         self.names += 1

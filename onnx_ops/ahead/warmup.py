@@ -1,4 +1,4 @@
-"""Compiles kernels ahead, so that no session has to."""
+"""Compile kernels ahead of time, so that sessions load them from the cache."""
 
 import os
 from collections.abc import Callable, Collection, Iterable
@@ -79,11 +79,10 @@ def warmup(
 
 
 def needed_by(models, custom=()):
-    """{name: variant} for the variants that sessions of these models compile.
+    """Return {name: variant} for the variants that sessions of these models compile.
 
-    Only ONNX Runtime knows which nodes its optimizations leave of a model, and the type of each tensor. So this makes
-    a session of each model, which compiles nothing. As for any session, ONNX Runtime loads the model's weights and
-    computes what is constant in it.
+    Which nodes remain and the types of their tensors depend on ONNX Runtime's optimizations. So this makes a session of
+    each model, which compiles nothing. As for any session, ONNX Runtime loads the weights and folds constants.
     """
     found = []
     for model in models:

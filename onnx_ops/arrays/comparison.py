@@ -1,4 +1,4 @@
-"""How far arrays are off from what they should be."""
+"""Compare arrays with expected arrays, within tolerances."""
 
 from dataclasses import dataclass, field
 
@@ -17,10 +17,10 @@ ANY_TYPE = 0.01  # the tolerance of `is_nearly`, and the share of elements that 
 class Difference:
     """The result of a comparison.
 
-    largest  the largest difference, in the unit of the values; for strings and booleans, how many differ
-    allowed  the largest one that is allowed
-    problem  why the arrays cannot be compared by numbers, or ""
-    wrong    which elements are further off than allowed, among them infinities and NaNs in other places
+    largest  the largest difference, in the unit of the values; for strings and booleans, the number of different ones
+    allowed  the largest allowed difference
+    problem  the reason why the arrays can't be compared by numbers, or ""
+    wrong    a mask of elements that differ by more than allowed, including misplaced infinities and NaNs
     """
 
     largest: float
@@ -36,7 +36,7 @@ class Difference:
 def difference(actual, expected, tolerances=TOLERANCES):
     """Compare two arrays.
 
-    tolerances  {element type: how far off a value may be, relative to the largest expected one}; else values are equal
+    tolerances  {data type: allowed difference relative to the largest expected value}; other types must be equal
     """
     if actual.shape != expected.shape:
         return Difference(np.inf, 0, f"shape {list(actual.shape)} instead of {list(expected.shape)}")
@@ -63,6 +63,6 @@ def difference(actual, expected, tolerances=TOLERANCES):
 
 
 def is_nearly(actual, expected):
-    """Return whether arrays differ by rounding only, which may change integers, strings and booleans, too."""
+    """Return whether arrays differ by rounding only, including its effects on integers, strings and booleans."""
     wrong = difference(actual, expected, dict.fromkeys(dtypes.TABLE, ANY_TYPE)).wrong
     return bool(np.count_nonzero(wrong) <= ANY_TYPE * wrong.size)

@@ -46,14 +46,14 @@ class Function(Generic[P, R]):
 
     @property
     def torch(self) -> Any:
-        """The operator in PyTorch, as `CustomOperator.torch`."""
+        """Return the operator in PyTorch, as `CustomOperator.torch`."""
         from ..export.torch_operators import torch_operator
 
         return torch_operator(self.declaration)
 
 
 def of(declaration: Operator) -> Callable[[Callable[P, R]], Function[P, R]]:
-    """Decorator: make a Function of a declaration."""
+    """Decorator: make a Function from a declaration."""
     return lambda function: Function(function, declaration)
 
 

@@ -1,4 +1,4 @@
-"""The declared operators for onnx's own evaluator, in plain NumPy: slow, and written to be read.
+"""The operators for onnx's evaluator, in plain NumPy: slow, and written for readers.
 
 onnx.reference.ReferenceEvaluator(model, new_ops=onnx_ops.reference_ops()).run(None, inputs)
 """
@@ -47,8 +47,8 @@ def reference_ops(operators: Iterable[Any] = ()) -> list[type[OpRun]]:
 class Evaluator:
     """A model (path, bytes or ModelProto) as a function from {input: array} to {output: array}, by onnx's evaluator.
 
-    inputs     the names of the inputs that have no default
-    operators  more operators, custom ones
+    inputs     names of the inputs without a default
+    operators  additional custom operators
     """
 
     def __init__(self, model, operators=()):

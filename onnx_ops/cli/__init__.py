@@ -1,4 +1,4 @@
-"""The command line: `onnx-ops`, or `python -m onnx_ops`. Each file here has commands, or what several share."""
+"""The command-line interface: `onnx-ops`, or `python -m onnx_ops`."""
 
 import sys
 from io import TextIOWrapper
@@ -11,7 +11,7 @@ def main():
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich", "PIL"):
             raise
-        sys.exit(f'Error: the command line needs {error.name}: pip install "onnx-ops[cli]"')
+        sys.exit(f'Error: the command line needs {error.name}: pip install "click>=8.1" "pillow>=10.1" "rich>=13"')
     except (KeyboardInterrupt, ImportError) as error:
         if not isinstance(error.__cause__ or error, KeyboardInterrupt):
             raise
@@ -23,6 +23,6 @@ def main():
         out.errors == "strict" or (out.errors == "surrogateescape" and out.encoding != "utf-8")
     ):
         out.reconfigure(errors="backslashreplace")
-    # Python can but report a Ctrl-C that arrives where a C callback begins. It arrives again after the callback.
+    # Python can only report a Ctrl-C that arrives where a C callback begins. It arrives again after the callback.
     sys.unraisablehook = lambda report: report.exc_type is KeyboardInterrupt or sys.__unraisablehook__(report)
     app(prog_name="onnx-ops")

@@ -1,4 +1,4 @@
-"""The group of all commands: how they report errors and warnings, and the exit codes with which they end."""
+"""The group of all commands, with their errors, warnings and exit codes."""
 
 import logging
 import os
@@ -47,7 +47,7 @@ class Failure(click.ClickException):
 
 @contextmanager
 def failures(with_traceback):
-    """Turn an exception into a message with its reason that ends the command, after its traceback if asked for."""
+    """Turn an exception into a message that ends the command, after its traceback on request."""
     try:
         yield
     except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -61,7 +61,7 @@ def failures(with_traceback):
 
 @contextmanager
 def endings():
-    """End the process with an exit code of its own after Ctrl-C, a closed pipe, or output that can't be written."""
+    """End the process with a special exit code after Ctrl-C, a closed pipe, or output that can't be written."""
     try:
         yield
     except KeyboardInterrupt:
@@ -116,9 +116,9 @@ def shown_warnings(with_tracebacks):
 
 
 class WarningLines(logging.Handler):
-    """A handler that writes each text once, as a line of a warning. On a terminal, a progress bar shows compilation.
+    """A handler that writes each text once, as a warning line. On a terminal, a progress bar shows compilation.
 
-    level  the least level of records that it needs
+    level  the minimum level of its records
     """
 
     def __init__(self):

@@ -14,12 +14,12 @@ from ..operators import available, custom_operators
 
 
 def names():
-    """Return the names of all operators that there are."""
+    """Return the names of all operators, including custom ones in use."""
     return sorted({name for _, name in available()})
 
 
 class OperatorName(click.ParamType):
-    """A parameter that is one of `names`, which include those of custom operators."""
+    """A parameter that is one of `names`."""
 
     name = "operator"
 
@@ -47,7 +47,7 @@ class ModelFile(click.Path):
 
 
 class Peer(ModelFile):
-    """What --compare takes: a name, or the path of a model."""
+    """The parameter of --compare: a name, or the path of a model."""
 
     def convert(self, value, parameter, context):
         return value if value in ("builtin", "reference") else super().convert(value, parameter, context)
@@ -55,9 +55,9 @@ class Peer(ModelFile):
 
 model_argument = click.argument("model", type=ModelFile())
 operator_option = click.option(
-    "--operator", "operators", multiple=True, type=OperatorName(), help="Only this one; may be repeated."
+    "--operator", "operators", multiple=True, type=OperatorName(), help="Only this operator; may be repeated."
 )
-jobs_option = click.option("--jobs", type=click.IntRange(1, MOST), help="Processes side by side.  [default: all cores]")
+jobs_option = click.option("--jobs", type=click.IntRange(1, MOST), help="Parallel processes.  [default: all cores]")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 threads_option = click.option(
     "--threads", type=click.IntRange(1, MOST), help="Threads per session.  [default: all cores]"
@@ -65,7 +65,7 @@ threads_option = click.option(
 
 
 def tolerance_option(help_text):
-    """An option whose value is {element type: tolerance}, as `comparison.difference` takes it."""
+    """Return an option with the value {data type: tolerance}, for `comparison.difference`."""
 
     def by_type(context, parameter, value):
         if value is not None and not value >= 0:  # nor NaN, which nothing exceeds
@@ -81,18 +81,18 @@ def named_files():
 
 
 def program_with_operators():
-    """Return how to call this program again with the same operators, up to the command."""
+    """Return the text of a call of `onnx-ops` with the same --operators, up to the command."""
     return " ".join(["onnx-ops", *(f"--operators {quote(str(path))}" for path in named_files())])
 
 
 def custom_files():
-    """Return the files with custom operators: those that --operators names, and those with their bodies."""
+    """Return the files with custom operators: those of --operators, and those with their functions."""
     of_bodies = [sys.modules[operator.source].__file__ for operator in custom_operators()]
     return sorted({Path(path).resolve() for path in (*named_files(), *of_bodies)})
 
 
 def check_targets(targets, sources):
-    """Raise an error if one of the files `targets`, which are to be written, is read: as a source, or for operators."""
+    """Raise an error if one of the output files `targets` is also read: as a source, or for operators."""
     read = {identity(path): path for path in (*sources, *custom_files()) if os.path.exists(path)}
     for path in targets:
         if os.path.exists(path) and (source := read.get(identity(path))):
@@ -100,6 +100,6 @@ def check_targets(targets, sources):
 
 
 def identity(path):
-    """Return what is equal for all names of a file: in letters of the other case, through links, in other mounts."""
+    """Return a key that is equal for all paths of a file: in other case, through links, in other mounts."""
     status = os.stat(path)
     return status.st_dev, status.st_ino

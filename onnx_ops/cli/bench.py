@@ -35,11 +35,11 @@ PAUSE = 0.06  # seconds until the threads of a runtime have stopped spinning
 @threads_option
 @json_option
 def bench(model, given, shapes, repeats, threads, as_json):
-    """Compare the time of a model with onnx_ops and with ONNX Runtime's built-in kernels.
+    """Measure a model with and without onnx_ops.
 
-    Both run the whole model in turns on the same inputs. If `onnx-ops optimize` would fuse nodes, the optimized model
-    takes turns, too. The speed-up is the median of the ratios within a turn. A second table shows the time by type of
-    operator, from ONNX Runtime's profiler.
+    onnx_ops and ONNX Runtime's built-in kernels run the whole model in turns on the same inputs. If `onnx-ops optimize`
+    would fuse nodes, the optimized model takes turns, too. The speed-up is the median of the ratios within a turn. A
+    second table shows the time by type of operator, from ONNX Runtime's profiler.
 
     Inputs that are not given with --input are random: floats from -1 to 1, integers from 0 to 9. Open dimensions have
     size 1: state others with --shape.
@@ -79,10 +79,10 @@ def open_way(model, name, threads=None):
 def open_ways(model, runner, feeds, findings):
     """Open a model in the WAYS that run it, and run it once in each.
 
-    runner    the one for onnx_ops
-    findings  those of `optimize`: only if they replace something is there an optimized way
+    runner    the Runner for onnx_ops
+    findings  of `optimize`; an optimized way needs a replacement
 
-    Returns {way: Runner}, {way: {output: array}}, and why ONNX Runtime's built-in kernels don't run it, or None.
+    Returns {way: Runner}, {way: {output: array}}, and the error of ONNX Runtime's built-in kernels, or None.
     """
     runners, outputs, refused = {}, {}, None
     for name in WAYS:
@@ -103,7 +103,7 @@ def largest_difference(outputs, baseline):
 
 
 def times(runners, feeds, turns):
-    """Time functions on the same inputs in turns, so that a change of the machine's speed meets all of them alike.
+    """Time functions on the same inputs in turns, so that changes of the machine's speed affect all alike.
 
     Returns {"seconds": {name: median of a run}, "speedup": {name: median of the ratios to the first one}}.
     """
@@ -119,7 +119,7 @@ def times(runners, feeds, turns):
 
 
 def seconds_of_run(runner, feeds):
-    """Return how many seconds one run takes, once a first one has woken the runtime's threads."""
+    """Return the seconds of one run, after a first run has woken the runtime's threads."""
     start = time.perf_counter()
     runner(feeds)
     count = max(1, int(SHORT / max(time.perf_counter() - start, 1e-7)))
@@ -130,7 +130,7 @@ def seconds_of_run(runner, feeds):
 
 
 def profile(model, name, threads, feeds, repeats):
-    """Run a model under ONNX Runtime's profiler; returns where the time goes, as `by_operator` does."""
+    """Run a model under ONNX Runtime's profiler; return the times as `by_operator` does."""
     with tempfile.TemporaryDirectory() as directory:
         session = open_session(model, threads=threads, profile=Path(directory) / "profile", **WAYS[name][1])
         for _ in range(repeats):
@@ -190,7 +190,7 @@ def show(report, doubts):
 
 
 def show_operators(profiles):
-    """Print a table of the types of operators that take longest in any of the models, or that the first one lacks."""
+    """Print a table of the slowest types of operators in any of the models, and of those that the first one lacks."""
     every = sorted((o for profile in profiles.values() for o in profile), key=lambda o: -o["seconds"])
     longest = list(dict.fromkeys(o["operator"] for o in every))
     before = {o["operator"] for o in next(iter(profiles.values()))}
@@ -200,7 +200,7 @@ def show_operators(profiles):
         groups.append((f"{len(rest)} others", rest))
     rows = [(title, *(cell for p in profiles.values() for cell in cells(p, names))) for title, names in groups]
     columns = [header for way in profiles for header in (f"{WAYS[way][0]}, ms|", "share|")]
-    table("where the time goes, by type of operator", ("operator", *columns), rows)
+    table("time by type of operator", ("operator", *columns), rows)
 
 
 def cells(profile, names):

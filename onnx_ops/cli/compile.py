@@ -1,4 +1,4 @@
-"""`onnx-ops build` and `onnx-ops warmup`: compile kernels ahead, into a library or into the cache."""
+"""`onnx-ops build` and `onnx-ops warmup`: compile kernels ahead of time, into a library or into the cache."""
 
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from .arguments import ModelFile, check_targets, jobs_option, named_files, opera
 from .console import progress, say
 
 dtype_option = click.option(
-    "--dtype", "dtypes", multiple=True, type=click.Choice(TYPES), help="Only this type; may be repeated."
+    "--dtype", "dtypes", multiple=True, type=click.Choice(TYPES), help="Only this data type; may be repeated."
 )
 
 
@@ -28,13 +28,14 @@ dtype_option = click.option(
     "--cpu", "cpus", multiple=True, type=click.Choice(list(LEVELS)),
     help="CPU to compile for; may be repeated.  [default: all of this machine's architecture]",
 )  # fmt: skip
-@click.option("--system", type=click.Choice(list(SYSTEMS)), help="For this system.  [default: this one]")
+@click.option("--system", type=click.Choice(list(SYSTEMS)), help="System of the library.  [default: this one]")
 @jobs_option
 def build(output, operators, dtypes, cpus, system, jobs):
-    """Build a shared library of the operators for ONNX Runtime in C++, C#, Java, Triton or Python.
+    """Build a shared library of the operators.
 
-    The library needs neither Python nor Numba. It has code for several generations of CPUs, and runs the newest that
-    the machine supports. Building needs Numba, a C compiler and some minutes. A second build only links.
+    ONNX Runtime in C++, C#, Java, Triton or Python loads the library, without Numba. It has code for several
+    generations of CPUs, and runs the newest that the machine supports. Building needs Numba, a C compiler and some
+    minutes. A second build only links.
 
     \b
     Examples:
@@ -58,11 +59,12 @@ def build(output, operators, dtypes, cpus, system, jobs):
 @dtype_option
 @jobs_option
 def warmup(models, operators, dtypes, jobs):
-    """Compile kernels ahead of time, into the cache that sessions load them from.
+    """Compile kernels ahead of time, into the cache.
 
-    Without this command, the first session that uses an operator with a data type compiles it, in 3 to 10 seconds.
-    Given models, it compiles exactly the kernels of their sessions. Given operators or data types, it compiles all
-    kernels of these; the default data types are the floats. All operators take some minutes.
+    Sessions load them from there. Without this command, the first session that uses an operator with a data type
+    compiles it, in 3 to 10 seconds. Given models, it compiles exactly the kernels of their sessions. Given operators or
+    data types, it compiles all kernels of these; the default data types are the floats. All operators take some
+    minutes.
 
     \b
     Examples:
@@ -70,22 +72,27 @@ def warmup(models, operators, dtypes, jobs):
       onnx-ops warmup --operator GridSample --dtype float32 --dtype float16
     """
     if models and (operators or dtypes):
-        raise click.UsageError("Models leave no choice of operators and types.")
+        raise click.UsageError("Models can't be combined with operators and types.")
     settings = {"operators": operators or None, "dtypes": dtypes or None, "models": list(models) or None}
     count = compiling(partial(onnx_ops.warmup, jobs=jobs, **settings))
     say(f"{count} {'kernel is' if count == 1 else 'kernels are'} in {place()}")
 
 
 def compiling(work):
-    """Return work(progress=...), which compiles, with a progress bar that shows what is being compiled."""
+    """Return work(progress=...), which compiles, with a progress bar or, without a terminal, about 20 lines."""
     with progress() as bar:
         task = bar.add_task("compiling", total=None)
-        show = lambda name, index, total: bar.update(task, description=name, completed=index, total=total)
+
+        def show(name, index, total):
+            bar.update(task, description=name, completed=index, total=total)
+            if not bar.console.is_terminal and 20 * index % total < 20:
+                bar.console.out(f"compiling {index + 1} of {total}: {name}")
+
         return work(progress=show)
 
 
 def place():
-    """Return a text on where sessions find compiled kernels."""
+    """Return a text on the place of compiled kernels."""
     from ..compiler.cache import directory
 
     places = [f"the library, {library.PLACE}"] if library.is_complete() else []

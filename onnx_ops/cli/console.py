@@ -1,4 +1,4 @@
-"""What commands write: lines, tables, progress bars, JSON, and how values look there."""
+"""The output of commands: lines, tables, progress bars, JSON, and the format of values."""
 
 import json
 import math
@@ -41,11 +41,11 @@ def console(stderr=False):
 
 
 class CompilationColumn(ProgressColumn):
-    """What is being compiled, if anything, in all bars.
+    """A column of all progress bars that shows the compilation in progress.
 
     title  of the operator, or None
-    bars   how many bars there are
-    line   a bar of its own, where there is no other
+    bars   number of progress bars
+    line   a separate bar, if there is no other
     """
 
     title, bars, line = None, 0, None
@@ -55,7 +55,7 @@ class CompilationColumn(ProgressColumn):
 
     @classmethod
     def show(cls, title):
-        """Show that the kernels of an operator are being compiled; None: that they have been."""
+        """Show that the kernels of an operator are being compiled; None: that compilation has ended."""
         cls.title = title
         if cls.line:
             cls.line.stop()
@@ -68,7 +68,7 @@ class CompilationColumn(ProgressColumn):
 
 @contextmanager
 def progress(*more):
-    """A progress bar on stderr, with `more` columns, which disappears at its end; none if stderr is no terminal."""
+    """Show a transient progress bar on stderr, with `more` columns, if stderr is a terminal."""
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     screen = console(stderr=True)
     CompilationColumn.bars += 1
@@ -91,7 +91,7 @@ def steps(items, name):
 
 
 def table(title, columns, rows):
-    """Print a table of values or Texts. A "|" at a header's end, which is not shown, aligns the column to the right."""
+    """Print a table of values or Texts. A hidden "|" at a header's end aligns the column to the right."""
     say(f"\n{title}", "bold")
     rich_table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
@@ -110,7 +110,7 @@ def print_json(data):
 
 
 def finite(data):
-    """Return the data with None in place of infinities and NaN, which JSON lacks."""
+    """Replace infinities and NaN, which JSON lacks, by None."""
     if isinstance(data, dict):
         return {name: finite(value) for name, value in data.items()}
     if isinstance(data, list | tuple):

@@ -20,13 +20,13 @@ from .console import dimensions, one_line
 
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 ENDINGS = (".npy", ".png")  # of the files of an output
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")  # Pillow's names; it runs another program for some others
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")  # Pillow's names; Pillow runs another program for some other formats
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # channels -> Pillow's name
 
 input_option = click.option(
     "--input", "-i", "given", multiple=True, metavar="[NAME=]FILE",
     help="A .npy, .npz (all its arrays by name), .pb or image file, or numbers: size=[5,5]. Repeat for each input; "
-    "NAME= may be left out if the model has one.",
+    "NAME= is optional if the model has one input.",
 )  # fmt: skip
 shape_option = click.option(
     "--shape", "shapes", multiple=True, metavar="NAME=N,C,...",
@@ -34,11 +34,11 @@ shape_option = click.option(
 )  # fmt: skip
 
 
-# Inputs of a model. `inputs` are those that a Runner states: {name: (element type, dimensions)}
+# Inputs of a model. `inputs` is `Runner.inputs`: {name: (data type, dimensions)}
 
 
 def feeds(inputs, given, shapes=(), random=False):
-    """Return ({input: array} from the options --input and --shape, `doubts` on those that are made up)."""
+    """Return ({input: array} from the options --input and --shape, `doubts` on random inputs)."""
     arrays = read_inputs(given, inputs)
     missing = [n for n in inputs if n not in arrays]
     if not random:
@@ -53,7 +53,7 @@ def feeds(inputs, given, shapes=(), random=False):
 
 
 def read_inputs(given, inputs):
-    """Return {input: array} for those inputs that the options --input give."""
+    """Return {input: array} for the options --input."""
     arrays = {}
     for text in given:
         arrays = join(arrays, read_input(text, inputs), f"--input {text}")
@@ -72,18 +72,18 @@ def read_input(text, inputs):
 
 
 def is_pattern(text):
-    """Return whether an --input states the files of many items, rather than one file or numbers."""
+    """Return whether an --input is a pattern for the files of many items."""
     value = value_of(text)
     return glob.has_magic(value) and not os.path.exists(value) and as_json(value) is None
 
 
 def given_files(given):
-    """Return the paths of the files that the options --input name, or may name (see `assignment`)."""
+    """Return the paths that the options --input name, or may name (see `assignment`)."""
     return [value for text in given for value in (text, value_of(text)) if os.path.isfile(value)]
 
 
 def value_of(text):
-    """Return what one --input gives, without the input's name."""
+    """Return the value of one --input, without the input's name."""
     return text.partition("=")[2] or text
 
 
@@ -110,7 +110,7 @@ def as_json(text):
 
 
 def numbers(content, element_type, source):
-    """Return an array of what was read from JSON. The type must be able to hold it; floats may be rounded."""
+    """Return an array from JSON data. The type must be able to hold it; floats may be rounded."""
     if element_type not in dtypes.TABLE:
         raise click.UsageError(f"{source}: the input is no tensor of a known type.")
     kind, is_float = dtypes.TABLE[element_type].numpy, element_type in dtypes.FLOATS
@@ -129,7 +129,7 @@ def numbers(content, element_type, source):
         else:
             is_kept = array.tolist() == given.tolist()
     if not is_kept:
-        raise click.UsageError(f"{source}: the model wants {element_type}, which can't hold that.")
+        raise click.UsageError(f"{source}: the model requires {element_type}, which can't hold that.")
     return array
 
 
@@ -152,14 +152,14 @@ def random_array(rng, name, element_type, dims, shape=None):
             return rng.uniform(-1, 1, shape).astype(dtypes.TABLE[element_type].numpy)
         integers = rng.integers(0, 10 if element_type != "bool" else 2, shape)
         return integers.astype(str).astype(object) if element_type == "string" else integers.astype(element_type)
-    except (MemoryError, ValueError) as error:  # of NumPy, for sizes that no memory holds
+    except (MemoryError, ValueError) as error:  # raised by NumPy for sizes beyond any memory
         raise click.UsageError(f"input {name} can't be made up in the shape {dimensions(shape)}: {error}") from error
 
 
 def doubts(made_up, sizes):
-    """Return a text on which of the inputs that were made up may make a run fail, and how to give others; or "".
+    """Return a text on the random inputs that may make a run fail, and on how to give others; or "".
 
-    Such inputs are integers, which may be indices or sizes, and shapes that neither the model nor `sizes` states.
+    These are integers, which may be indices or sizes, and shapes that neither the model nor `sizes` states.
     """
     integers = [n for n, (element_type, _) in made_up.items() if element_type in dtypes.INTEGERS]
     is_open = {n: not all(isinstance(d, int) for d in dims) for n, (_, dims) in made_up.items() if n not in sizes}
@@ -184,7 +184,7 @@ def adding_doubts(doubts):
 
 
 def join(arrays, more, source):
-    """Return the union of two dicts of inputs. No input may be in both; `source` is what gives the second ones."""
+    """Return the union of two dicts of inputs. No input may be in both; `source` names the origin of the second."""
     if again := arrays.keys() & more.keys():
         raise click.UsageError(f"{source}: {', '.join(sorted(again))} is given already.")
     return arrays | more
@@ -198,7 +198,7 @@ def check_names(names, inputs):
 def check_types(arrays, inputs):
     for name, array in arrays.items():
         if (declared_type := inputs[name][0]) and dtypes.name_of(array) != declared_type:
-            raise click.UsageError(f"input {name} is {dtypes.name_of(array)}, the model wants {declared_type}.")
+            raise click.UsageError(f"input {name} is {dtypes.name_of(array)}, the model requires {declared_type}.")
 
 
 def check_complete(arrays, inputs, hint=""):
@@ -207,7 +207,7 @@ def check_complete(arrays, inputs, hint=""):
 
 
 def check_outputs(outputs):
-    """Raise an error unless a model's outputs, as a Runner states them, are what this package can write."""
+    """Raise an error unless this package can write a model's outputs, given by `Runner.outputs`."""
     if others := [name for name, (element_type, _) in outputs.items() if element_type not in dtypes.TABLE]:
         raise click.UsageError(f"the output {', '.join(others)} is no tensor of a known type, as all must be.")
 
@@ -219,7 +219,7 @@ def read(name, path, file, inputs):
     """Return {input: array} from the content of one file.
 
     name  the input's name; None for a .npz, which has the names of its inputs
-    path  where the file is, for its suffix and for errors
+    path  the file's path, for its suffix and for errors
     file  the same path, or an open file with its content
     """
     with reading(path):
@@ -255,13 +255,13 @@ def read_array(path, file, element_type, dims):
 
 
 def load(file):
-    """Return what NumPy has saved in a file. Raises ValueError."""
+    """Load a file of NumPy. Raises ValueError."""
     try:
         return np.load(file)
     except ValueError as error:
         if "pickle" not in str(error):
             raise
-        # NumPy takes every other file for a pickle, and says how to load that.
+        # NumPy treats every other file as a pickle, and advises how to load it.
         raise ValueError("it is no file of NumPy's, or holds Python's objects") from error
 
 
@@ -275,8 +275,8 @@ def read_pb(file):
 
 
 def as_declared(array, element_type):
-    """Return the array that `save` was given, from what NumPy has read. It is an input of this element type."""
-    if not isinstance(array, np.ndarray):  # but a .npz of another name, or what else a zip file has
+    """Return the array that `save` has written, from NumPy's array, for an input of this data type."""
+    if not isinstance(array, np.ndarray):  # a .npz under another name, or another zip file
         raise ValueError("it holds something else than arrays")
     if array.dtype.kind == "U":
         return array.astype(object)
@@ -286,7 +286,7 @@ def as_declared(array, element_type):
 
 
 def read_image(path, file, element_type, dims):
-    """Read an image as [1, C, H, W], or as [1, H, W, C] if the model wants that; uint8 unscaled, or floats.
+    """Read an image as [1, C, H, W], or as [1, H, W, C] if the model has this layout; uint8 unscaled, or floats.
 
     Integers become floats in [0, 1]; floats stay as they are.
     """
@@ -316,9 +316,9 @@ SAMPLE_FORMAT, PHOTOMETRIC_INTERPRETATION = 339, 262  # tags of a TIFF
 
 
 def largest_value(image):
-    """Return what becomes 1 in an image: 255, or 65535 in grey of 16 bits, or 1 in grey of floats.
+    """Return the value that becomes 1 in an image: 255, 65535 for 16-bit grey, or 1 for grey floats.
 
-    Raises ValueError for an image that would lose frames or bits, or whose values have no such scale.
+    Raises ValueError for an image that would lose frames or bits, or has another scale.
     """
     frames = getattr(image, "n_frames", 1)
     if frames > 1 and image.format != "MPO":  # a JPEG with previews of itself
@@ -336,7 +336,7 @@ def largest_value(image):
             return 65535
         raise ValueError(f"its integers ({', '.join(stored)}) have no largest value; save an array of floats as .npy")
     if any(re.search(";16[BLN]", kind) for kind in stored):
-        raise ValueError("its colours have 16 bits, of which only 8 would be read; save 8 of them, or a .npy")
+        raise ValueError("its colours have 16 bits, but only 8 would be read; save 8 bits, or a .npy")
     return 255
 
 
@@ -348,7 +348,7 @@ def described(arrays):
 
 
 def write(directory, outputs):
-    """Write all outputs or none: each as NAME.npy and, if it looks like an image, as NAME.png; returns the paths."""
+    """Write all outputs or none, as NAME.npy and, for images, as NAME.png; return the paths."""
     written = []
     with staged(directory) as folder:
         for output, name in file_names(outputs).items():
@@ -362,7 +362,7 @@ def write(directory, outputs):
 
 @contextmanager
 def writing(path):
-    """Turn an OSError inside into an OpError, which ends the whole run: the disk is its cause."""
+    """Turn an OSError inside into an OpError, which ends the whole run because the disk is the cause."""
     try:
         yield
     except OSError as error:
@@ -372,7 +372,7 @@ def writing(path):
 def save(file, array):
     """Write an array as .npy, without pickles. Raises OpError for strings that the format can't hold.
 
-    The format has no names for two element types: strings are written as NumPy's own, and bfloat16 as its bits.
+    The format lacks two data types: strings are written as NumPy's strings, and bfloat16 as its bits.
     """
     if dtypes.name_of(array) == "string":
         objects, array = array, array.astype(str)
@@ -382,10 +382,10 @@ def save(file, array):
 
 
 def file_names(names):
-    """Return {name: file name without suffix}, which stay distinct on file systems that ignore the case of letters."""
+    """Return {name: file name without suffix}, distinct also on case-insensitive file systems."""
     safe = {name: re.sub(r"[^-.0-9A-Za-z_]", "_", name) for name in names}
     unique, used = {}, set()
-    for name in sorted(safe, key=lambda name: safe[name] != name):  # first those that need no change
+    for name in sorted(safe, key=lambda name: safe[name] != name):  # names without changes first
         candidates = itertools.chain([safe[name]], (f"{safe[name]}_{k}" for k in itertools.count(2)))
         unique[name] = next(n for n in candidates if n.lower() not in used)
         used.add(unique[name].lower())

@@ -46,7 +46,7 @@ def demo(output, as_json):
     Example:
       onnx-ops demo --output out/
     """
-    output.mkdir(parents=True, exist_ok=True)  # first, so that an error comes before the work
+    output.mkdir(parents=True, exist_ok=True)  # first, so that an error precedes the work
     found = list(examples())
     compile_kernels([model for _, model, _ in found])
     rows = [measure(*example) for example in steps(found, lambda example: example[0])]
@@ -194,7 +194,7 @@ def show(rows, pictures):
     title = f"onnxruntime {ort.__version__} alone and with onnx_ops {onnx_ops.__version__}"
     table(title, columns, [line for row in rows for line in lines(row)])
     say("error: the largest difference to the operators computed in float64, by onnx's own evaluator")
-    say("optimized: with what exporters write around the operators as single nodes; optimize=True")
+    say("optimized: with the exporters' nodes around the operators fused; optimize=True")
     for path, what in pictures:
         say(f"{path}: {what}")
 

@@ -1,4 +1,4 @@
-"""`onnx-ops inspect`: which nodes of a model this package runs, and what is wrong with them."""
+"""`onnx-ops inspect`: the nodes of a model that this package runs, and their problems."""
 
 import difflib
 import logging
@@ -19,30 +19,30 @@ from ..model.external_data import load, model_in
 from ..model.files import EXTENSIONS, WARNING, imported_domains, is_lowered, unknown_attributes
 from ..model.nodes import builtin_operators, declared, domain_of, imports, in_its_versions, inlined, model_nodes
 from ..native.library import extensions_obstacle
-from ..operators import available, first_version
+from ..operators import available, custom_operators, first_version
 from ..processes.operator_files import python_ops
 from ..rewriting.graph import Model
 from ..rewriting.shapes import UNKNOWN
 from ..session.runner import Runner, needs_extensions, open_session
-from .arguments import json_option, model_argument, names
+from .arguments import json_option, model_argument, named_files, names, program_with_operators
 from .console import dimensions, one_line, print_json, say, steps, table
 from .data import random_array
 from .rewrite import counted, find_patterns
 from .suggest import suggested
 
-LIKENESS = 0.8  # how similar a misspelt name is at least to the right one, as difflib measures it
-STAND_IN = 2  # the size of a dimension that the model leaves open
-LARGEST = 2**24  # elements of an input that is made up to try a node
+LIKENESS = 0.8  # minimum similarity of a misspelt name to the right one, by difflib
+STAND_IN = 2  # the size of an open dimension
+LARGEST = 2**24  # elements of a random input
 NO_KERNEL = "Could not find an implementation", "Failed to find kernel"  # for these types, or this version
 
 
 @dataclass
 class Report:
-    """What was found out about a node.
+    """The findings about a node.
 
-    inputs    {"name": ..., "type": ..., "shape": ...} of each, as far as the model states it, else None
-    builtin   what ONNX Runtime's built-in kernel does with it
-    problems  texts on what will fail, or is not what it seems
+    inputs    {"name": ..., "type": ..., "shape": ...} of each; None for parts that the model doesn't state
+    builtin   the outcome with ONNX Runtime's built-in kernel
+    problems  texts on errors, and on probable mistakes
     """
 
     node: str
@@ -58,10 +58,11 @@ class Report:
 @model_argument
 @json_option
 def inspect(model, as_json):
-    """List the nodes of a model that onnx_ops runs, those that ONNX Runtime alone can't run, and problems.
+    """List the nodes that onnx_ops runs, and problems.
 
-    Nodes in subgraphs and in local functions are included. Each node also runs alone on ONNX Runtime's built-in kernel,
-    on random data, if the model states the shapes, and the results are compared.
+    The list also shows the nodes that ONNX Runtime alone can't run. It includes nodes in subgraphs and local functions.
+    Each node also runs alone on ONNX Runtime's built-in kernel, on random data, if the model states the shapes, and the
+    results are compared.
 
     \b
     Problems are
@@ -70,7 +71,7 @@ def inspect(model, as_json):
       operators that neither ONNX Runtime nor this package has;
       the reason why no session of the model can be made.
 
-    The last lines report the nodes that `onnx-ops optimize` would fuse, and what to do next. --json adds the attributes
+    The last lines report the nodes that `onnx-ops optimize` would fuse, and the next step. --json adds the attributes
     and all inputs of each node, and the reasons why `optimize` would keep similar nodes.
 
     \b
@@ -104,12 +105,12 @@ def inspect(model, as_json):
 
 
 def is_no_warning_of_attributes(record):
-    """Return whether a log record is no warning of an unknown attribute: these are listed among the problems."""
+    """Return whether a log record is something else than a warning of an unknown attribute, which is a problem."""
     return record.msg != WARNING
 
 
 def find_obstacle(model):
-    """Return why no session of the whole model can be made, or None."""
+    """Return the reason why no session of the whole model can be made, or None."""
     try:
         open_session(model, "extensions" if is_lowered(model) else "native")
     except Exception as error:
@@ -117,13 +118,13 @@ def find_obstacle(model):
     return None
 
 
-# What is found out about a node
+# Findings about a node
 
 
 def examine(path):
-    """Return a Report on each node that is, or nearly is, a declared operator's, and what `unknown_in` returns.
+    """Return Reports on nodes with the name, or nearly the name, of a declared operator, and `unknown_in`.
 
-    Also return the sources of custom operators for what isn't run.
+    Also return the sources of custom operators for nodes that no session runs.
     """
     try:
         model = load(path)
@@ -146,7 +147,7 @@ def examine(path):
 
 
 def unknown_in(model):
-    """Return {title: how many nodes} of the operators that no session has.
+    """Return {title: number of nodes} of the operators that no session has.
 
     Nodes that get a Report are left out.
     """
@@ -162,7 +163,7 @@ def title(domain, name, of=""):
 
 
 def of_aten(node):
-    """Return the operator of PyTorch that a node ATen stands for, in brackets; "" for other nodes."""
+    """Return the PyTorch operator of an ATen node, in brackets; "" for other nodes."""
     names = [as_text(a.s) for a in node.attribute if a.name == "operator" and node.op_type == "ATen"]
     return f"({names[0]})" if names else ""
 
@@ -196,7 +197,7 @@ def relevant(model):
 
 
 def intended(node):
-    """Return the declared operator's name that a node has or, unless onnx knows it, seems to misspell; or None."""
+    """Return the name of the declared operator that a node has or, unless onnx has it, misspells; or None."""
     if declared(node):
         return node.op_type
     domain = domain_of(node)
@@ -246,13 +247,13 @@ def examine_node(node, graph):
 
 
 def stated(graph, name):
-    """Return what is known of a node's input, see Report."""
+    """Return the known parts of a node's input, see Report."""
     its_type = graph.type(name) if name else UNKNOWN
     return {"name": name, "type": dtypes.NAMES.get(its_type.elements), "shape": its_type.dimensions}
 
 
 def complete_types(operator, inputs):
-    """Fill in unknown types of inputs that follow from those of others, or of which the operator takes one only."""
+    """Fill in unknown types of inputs that follow from other inputs, or from an operator with only one type."""
     pairs = list(zip(operator.inputs, inputs, strict=False))
     signature = {variable: types[0] for variable, types in operator.types.items() if len(types) == 1}
     signature |= {i.type: v["type"] for i, v in pairs if v["type"]}
@@ -269,7 +270,7 @@ def plain(value):
 
 
 def why_not_run(node):
-    """Return why a node isn't run whose name or domain is close to those of a declared operator."""
+    """Return the reason why a node with nearly the name or domain of a declared operator isn't run."""
     name = intended(node)
     if node.op_type != name:
         return f"not run by onnx_ops; did you mean {name}?"
@@ -280,12 +281,12 @@ def why_not_run(node):
 
 
 def made_up(graph, operator, attributes, inputs):
-    """Return random arrays for the inputs, with those of constants; or None if too little is known.
+    """Return random arrays for the inputs, or the values of constants; None if too little is known.
 
-    Raises OpError if the declaration refuses what is known.
+    Raises OpError if the declaration refuses the known parts.
     """
     values = operator.values(attributes)
-    operator.padded([v["name"] or None for v in inputs])  # refuses what is missing
+    operator.padded([v["name"] or None for v in inputs])  # refuses missing inputs
     signature_of(operator, operator.choice(values), [v["type"] for v in inputs])
     pairs = [(i, v) for i, v in zip(operator.each_input(len(inputs)), inputs, strict=True) if v["name"]]
     arrays = [graph.array(v["name"]) if i.values else None for i, v in pairs]
@@ -304,7 +305,7 @@ def made_up(graph, operator, attributes, inputs):
     if any(v["type"] is None for _, v in pairs) or max(np.prod(each, dtype=float) for each in sizes) > LARGEST:
         return None
     rng = np.random.default_rng(0)
-    are_positions = [operator.types[i.type] == ("int64",) for i, _ in pairs]  # of something, of which 0 exists
+    are_positions = [operator.types[i.type] == ("int64",) for i, _ in pairs]  # such as indices, so 0 is valid
     return [
         array if i.values
         else np.zeros(each, np.int64) if k
@@ -326,9 +327,9 @@ def known_sizes(declared_input, shape, array):
 
 
 def try_builtin(model, node, operator, inputs, arrays, lack):
-    """Try ONNX Runtime's built-in kernel on the node alone; return "runs it", or why not.
+    """Try ONNX Runtime's built-in kernel on the node alone; return "runs it", or the reason why not.
 
-    lack  why only a session is made, which isn't run; or ""
+    lack  the reason to make a session without running it; or ""
     """
     if not (builtin_schema := builtin_operators().get((operator.domain, operator.name))):
         return "refuses it: has no such operator"
@@ -361,7 +362,7 @@ def try_builtin(model, node, operator, inputs, arrays, lack):
 
 
 def node_alone(model, node, inputs):
-    """Return a model with a copy of this node alone, as bytes. It has the inputs that the node has."""
+    """Return a model with a copy of this node alone, as bytes. Its inputs are those of the node."""
     names_in = [f"input_{k}" if v["name"] else "" for k, v in enumerate(inputs)]
     described = [
         helper.make_tensor_value_info(name, dtypes.TABLE[v["type"]].onnx, v["shape"])
@@ -379,7 +380,7 @@ def node_alone(model, node, inputs):
     return proto.SerializeToString()
 
 
-# What is shown
+# Output
 
 
 def show(model, reports, unknown_operators, obstacle):
@@ -398,7 +399,7 @@ def show(model, reports, unknown_operators, obstacle):
 
 
 def show_patterns(patterns):
-    """Print on one line what `onnx-ops optimize` would replace."""
+    """Print one line on the patterns that `onnx-ops optimize` would replace."""
     if patterns:
         stays = counted(patterns, replaced=False)
         text = f"onnx-ops optimize would replace {counted(patterns) or 'nothing'}"
@@ -406,8 +407,9 @@ def show_patterns(patterns):
 
 
 def advice(model, reports, unknown_operators, obstacle, patterns):
-    """Return what to do next with a model."""
+    """Return the next step with a model."""
     has_problems, imported = any(r.problems for r in reports), imported_domains(model)
+    cli = program_with_operators()
     if unknown_operators and not has_problems:
         has_python_ops = EXTENSIONS in imported and not extensions_obstacle()
         files = f"the file with their {'@onnx_op functions' if has_python_ops else 'declarations'}"
@@ -416,15 +418,16 @@ def advice(model, reports, unknown_operators, obstacle, patterns):
     if obstacle or has_problems:
         return "fix the problems above, or export the model again"
     if is_lowered(model):
-        return "run it with onnx-ops run --random --backend extensions"
+        return f"run it with {cli} run --random --backend extensions"
     gains = any(f.operator for f in patterns)
     if not (reports or gains):
         return "nothing: onnx_ops changes nothing for this model"
     options = ", options" if needs_extensions(imported, available()) else ""  # docs/backends.md shows them
-    call = f"onnx_ops.InferenceSession(path{options}{', optimize=True' if gains else ''})"
+    more = options + (", operators=[...]" if named_files() and custom_operators() else "")
+    call = f"onnx_ops.InferenceSession(path{more}{', optimize=True' if gains else ''})"
     call += ", with the library of onnxruntime-extensions on its options (docs/backends.md)" if options else ""
     peer = "reference" if any(r.builtin.startswith("refuses") for r in reports) else "builtin"
-    return f"{call}; to test it: onnx-ops bench, onnx-ops run --random{' --optimize' if gains else ''} --compare {peer}"
+    return f"{call}; to test it: {cli} bench, {cli} run --random{' --optimize' if gains else ''} --compare {peer}"
 
 
 def tensors(report):
@@ -441,7 +444,7 @@ def type_and_shape(described):
 
 
 def summary(reports, obstacle):
-    """Return one line on how many nodes onnx_ops runs, and how many ONNX Runtime alone does."""
+    """Return one line on the number of nodes that onnx_ops runs, and that ONNX Runtime alone runs."""
     count, faulty = len(reports), sum(bool(r.problems) for r in reports)
     failed = sum(r.builtin.startswith(("refuses", "runs it, wrong")) for r in reports)
     tried = sum(r.builtin.startswith(("refuses", "runs")) for r in reports)
@@ -452,7 +455,7 @@ def summary(reports, obstacle):
     if failed:
         alone = f"refuses {failed} of the {count} or gets them wrong"
     else:
-        alone = "would run them, too" if tried else "has run none of them"
+        alone = "would run them, too" if tried else "ran none of them"
     limit = ", as far as it was tried" if 0 < tried < count else ""
     return f"{own}; ONNX Runtime alone {alone}{limit}"
 
@@ -461,5 +464,5 @@ def without_nodes(model, obstacle):
     """Return one line on a model without nodes for onnx_ops."""
     if obstacle:
         return "none of its nodes are for onnx_ops"
-    end = f"those of {EXTENSIONS} run with backend extensions" if is_lowered(model) else "it runs as without"
+    end = f"those of {EXTENSIONS} run with backend extensions" if is_lowered(model) else "it runs as without onnx_ops"
     return f"none of its nodes are for onnx_ops; {end}"

@@ -1,4 +1,4 @@
-"""The items of a run on many files: how they are found, what a process does with each, and what is finished."""
+"""The items of a run on many files: finding them, running the model on them, recording finished ones."""
 
 import glob
 import hashlib
@@ -36,7 +36,7 @@ class Item:
     files: tuple[tuple[str | None, Path], ...]
 
     def load(self):
-        """Return the content of the files, as (input, path, bytes) of each, or a Problem."""
+        """Return (input, path, bytes) of each file, or a Problem."""
         try:
             return [(name, path, path.read_bytes()) for name, path in self.files]
         except OSError as error:
@@ -51,9 +51,9 @@ class Problem:
 
 
 def find(patterns, output):
-    """Return [Item] for [(input, pattern)]. Files that have the same name below their patterns' folders are one item.
+    """Return [Item] for [(input, pattern)]. Files with the same name below their patterns' folders are one item.
 
-    Files in the folder `output` are no inputs, even if a pattern matches them: they are the results of a run.
+    Files in the folder `output` are results of a run, and never inputs, even if a pattern matches them.
     """
     searches = [(name, pattern, matches(pattern, output)) for name, pattern in patterns]
     every = {name: path for *_, paths in searches for name, path in paths.items()}
@@ -64,7 +64,7 @@ def find(patterns, output):
 
 
 def matches(pattern, output):
-    """Return {name: path} of the files that match. A name is the path below the part without wildcards, less suffix."""
+    """Return {name: path} of matching files. A name is the path below the part without wildcards, without suffix."""
     root = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts))
     if ".." in Path(pattern).relative_to(root).parts:
         raise click.UsageError(f"{pattern}: there can't be a .. after a wildcard.")
@@ -89,20 +89,20 @@ def matches(pattern, output):
     return paths
 
 
-# What a process does
+# The work of a process
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a process does with items; pickled, it is the same in every process.
+    """The work of a process with items, which can be pickled.
 
     output  the folder of the outputs
     suffix  of their files
     shared  {input: array} of the inputs that all items share
-    batch   how many items one run of the model takes, stacked along the first axis; None: one, which is not stacked
+    batch   number of items in one run of the model, stacked along the first axis; None: one, which is not stacked
 
-    The first batch is also run in another order, and its ends among copies of themselves: then the process knows that
-    the model doesn't mix the items.
+    To verify that the model doesn't mix items, the first batch also runs in another order, and its first and last items
+    among copies of themselves.
     """
 
     runner: Runner
@@ -113,12 +113,12 @@ class Work:
     checked: list[bool] = field(default_factory=list, init=False)  # not empty after that
 
     def run_items(self, *items):
-        """Run the model on items, from their input files to their output files; returns what `store` does."""
+        """Run the model on items, from their input files to their output files; return the result of `store`."""
         contents = [item.load() for item in items]
         return self.store(items, contents, self(contents))
 
     def store(self, items, contents, results):
-        """Write the output files; returns for each item its record (see Manifest) or its Problem."""
+        """Write the output files; return each item's record (see Manifest) or Problem."""
         outcomes = []
         for item, content, result in zip(items, contents, results, strict=True):
             if not isinstance(result, Problem):
@@ -133,7 +133,7 @@ class Work:
         return self.output / f"{item.name}{self.suffix}"
 
     def __call__(self, contents):
-        """Return the bytes of each item's output file, or its Problem, from what `Item.load` has returned."""
+        """Return the bytes of each item's output file, or its Problem, from the results of `Item.load`."""
         results = [c if isinstance(c, Problem) else self.feeds(c) for c in contents]
         types_and_shapes = lambda k: [(name, a.dtype.str, a.shape) for name, a in sorted(results[k].items())]
         pending = sorted((k for k, r in enumerate(results) if not isinstance(r, Problem)), key=types_and_shapes)
@@ -155,7 +155,7 @@ class Work:
         return {name: array for name, array in arrays.items() if name not in self.shared}
 
     def run(self, items):
-        """Run the model on items of equal shapes; returns for each {output: array} or its Problem."""
+        """Run the model on items of equal shapes; return {output: array} or a Problem for each."""
         if not self.batch:
             return [attempted(self.runner, self.shared | item) for item in items]
         filled = items + items[-1:] * (self.batch - len(items)) if self.takes_whole_batches else items
@@ -173,25 +173,25 @@ class Work:
             for k, result in zip(order, other, strict=True):
                 self.check(results[k], result)
         telling = [result for item, result in zip(filled, results, strict=True) if any(map(has_content, item.values()))]
-        if others and any(differing(telling[0], each) for each in telling):  # else they tell nothing
+        if others and any(differing(telling[0], each) for each in telling):  # else the comparison shows nothing
             self.checked.append(True)
         return results[: len(items)]
 
     @property
     def takes_whole_batches(self):
-        """Whether the model fixes the number of items."""
+        """Return whether the model fixes the number of items."""
         stacked_dims = [dims for name, (_, dims) in self.runner.inputs.items() if name not in self.shared]
         return any(isinstance(first_size(dims), int) for dims in stacked_dims)
 
     def check(self, result, other):
-        """Raise OpError if an item has another result where others were stacked with it, or in another order."""
+        """Raise OpError if an item's result depends on the items stacked with it, or on their order."""
         for name in differing(result, other):
             rule = f"the model makes another {name} of an item if others are stacked with it; leave out --batch"
             raise OpError("batch", self.batch, rule, "onnx_ops")
 
 
 def has_content(array):
-    """Return whether an array has other elements than zeros, which may hide that they are mixed with others."""
+    """Return whether an array has nonzero elements; zeros may hide that items are mixed."""
     return np.any(array != np.zeros((), array.dtype))
 
 
@@ -201,7 +201,7 @@ def differing(outputs, others):
 
 
 def attempted(function, *arguments):
-    """Return what a function returns, or a Problem for what it raises."""
+    """Return a function's result, or a Problem for its exception."""
     try:
         return function(*arguments)
     except Exception as error:
@@ -209,12 +209,12 @@ def attempted(function, *arguments):
 
 
 def first_size(dims):
-    """Return what a model states about the first axis: a number, a name, or None."""
+    """Return the model's size of the first axis: a number, a name, or None."""
     return dims[0] if dims else None
 
 
 def stacked(items):
-    """Concatenate the arrays of some items along the first axis, input by input. Raises OpError where there is none."""
+    """Concatenate the arrays of items along the first axis, input by input. Raises OpError for a scalar."""
     for name, array in items[0].items():
         if not array.ndim:
             raise OpError(f"shape of {name}", [], "has no axis to stack items along; leave out --batch", "onnx_ops")
@@ -255,7 +255,8 @@ def encode(outputs):
 class Manifest:
     """A file with a line of JSON for each output: its item, and digests of its input, of itself and of the settings.
 
-    A line is written at once after its output, so that an interrupted run loses at most the lines of its last items.
+    Each line follows its output at once, so that an interrupted run loses at most the lines of its last items.
+
     settings  everything except the item that an output depends on; `run` in each line is its digest
     """
 
@@ -283,7 +284,7 @@ class Manifest:
         self.file.close()
 
     def has(self, item):
-        """Return whether an item's output is as it was written, and was made from what the item's input is now."""
+        """Return whether an item's output is unchanged, and was made from the current input."""
         if item.name not in self.records:
             return False
         source, file, output = self.records[item.name]
@@ -303,7 +304,7 @@ def digest(content):
 
 
 def digest_of(content):
-    """The digest of an item's bytes, of the inputs' names, and of the suffixes, which state the kinds of the files."""
+    """Return the digest of an item's bytes, of the inputs' names, and of the suffixes, which state file formats."""
     return digest(repr([(name, path.suffix, digest(file)) for name, path, file in content]).encode())
 
 

@@ -12,11 +12,11 @@ from .. import OpError, operators, system
 from .arguments import json_option
 from .console import print_json, table
 
-PACKAGES = "onnx", "num", "llvm", "torch"  # how the names of packages begin
+PACKAGES = "onnx", "num", "llvm", "torch"  # prefixes of packages' names
 
 
 def backends():
-    """Return {backend: None if it works here, or why it doesn't}."""
+    """Return {backend: None if it works here, else the reason}."""
     from ..native import library
     from ..session.registration import get_library_path
 
@@ -50,7 +50,9 @@ def versions():
 @click.command("versions")
 @json_option
 def show_versions(as_json):
-    """Show versions, system, CPU, cache and working backends, for bug reports.
+    """Show the installation, for bug reports.
+
+    This includes versions, system, CPU, cache and working backends.
 
     \b
     Examples:

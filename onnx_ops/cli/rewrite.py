@@ -1,4 +1,4 @@
-"""`onnx-ops optimize` and `onnx-ops lower`: rewrite a model from one file to another one."""
+"""`onnx-ops optimize` and `onnx-ops lower`: rewrite a model file."""
 
 from collections import Counter
 from contextlib import suppress
@@ -19,7 +19,7 @@ from ..system.files import named, staged_file
 from .arguments import ModelFile, check_targets, json_option, program_with_operators
 from .console import print_json, say, table
 
-UNREADABLE = OSError, OpError, DecodeError, onnx.checker.ValidationError  # what reading a model's file may raise
+UNREADABLE = OSError, OpError, DecodeError, onnx.checker.ValidationError  # exceptions of reading a model's file
 
 source_argument = click.argument("source", metavar="IN.ONNX", type=ModelFile())
 target_argument = click.argument("target", metavar="OUT.ONNX", type=click.Path(dir_okay=False, path_type=Path))
@@ -30,11 +30,12 @@ target_argument = click.argument("target", metavar="OUT.ONNX", type=click.Path(d
 @target_argument
 @json_option
 def optimize(source, target, as_json):
-    """Fuse the nodes that PyTorch's exporters write for unfold, grids and deformable attention.
+    """Fuse nodes that PyTorch's exporters write.
 
-    The new nodes are Im2Col, Im2ColProduct, ComputedGridSample and MultiScaleDeformableAttention of the domain
-    onnx_ops, which sessions with this package run, and GridSample, DeformConv and constants. Results may differ by
-    rounding: docs/optimize.md states bounds. Nodes that only resemble a pattern stay, with a printed reason.
+    This concerns unfold, grids, deformable convolution and deformable attention. The new nodes are Im2Col,
+    Im2ColProduct, ComputedGridSample and MultiScaleDeformableAttention of the domain onnx_ops, which sessions with this
+    package run, and GridSample, DeformConv and constants. Results may differ by rounding: docs/optimize.md states
+    bounds. Nodes that only resemble a pattern stay, with a printed reason.
 
     Weights that the model keeps in other files stay there if OUT.ONNX is in the same folder as IN.ONNX. Otherwise they
     are copied into OUT.ONNX.data.
@@ -68,10 +69,10 @@ def optimize(source, target, as_json):
 @source_argument
 @target_argument
 def lower(source, target):
-    """Rewrite a model for plain sessions with onnxruntime-extensions.
+    """Rewrite a model for onnxruntime-extensions.
 
-    Such a session needs that library on its options, and onnx_ops imported: docs/backends.md shows how. Here it runs
-    with --backend extensions.
+    A plain session runs the new model if it has that library on its options, and if onnx_ops is imported:
+    docs/backends.md shows how. The other commands run it with --backend extensions.
 
     Weights that the model keeps in other files stay there if OUT.ONNX is in the same folder as IN.ONNX. Otherwise they
     are copied into OUT.ONNX.data.
@@ -86,15 +87,15 @@ def lower(source, target):
 
 
 def rewrite(source, target, function):
-    """Write to `target` the model that `function` makes of the one in `source`, which may be the same file.
+    """Apply `function` to the model in `source`, and write the result to `target`, which may be the same file.
 
     function  onnx.ModelProto -> (onnx.ModelProto, a report)
 
-    Returns the path at which the model finds its data, and the report. Data in other files stay there if the folder is
-    the same, and are copied beside the model otherwise.
+    Returns the path from which the model finds its data, and the report. External data stay if the folder is the same;
+    otherwise they are copied beside the model.
     """
-    is_same = target.resolve() == source.resolve()  # whose data are found from where its link is
-    target = source if is_same else target.resolve()  # the model's data belong to the folder in which a link ends
+    is_same = target.resolve() == source.resolve()  # data locations are relative to its link
+    target = source if is_same else target.resolve()  # the model's data belong into the folder of the link's target
     _, *external = files(source)
     has_folder = target.parent == source.parent.resolve() and all(f.is_relative_to(target.parent) for f in external)
     is_beside = is_same or has_folder
@@ -108,12 +109,12 @@ def rewrite(source, target, function):
         if moved:
             with named(data):
                 write(moved, path.with_name(data.name))
-        onnx.save(model, path, "protobuf")  # whatever its name ends in
+        onnx.save(model, path, "protobuf")  # whatever its suffix
     return target, report
 
 
 def users(data, target):
-    """Yield the models beside `target` that have weights in the file `data`, such as those made of an earlier one."""
+    """Yield the models beside `target` with weights in the file `data`, such as results of earlier calls."""
     for path in sorted(target.parent.glob("*.onnx")) if data.exists() else ():
         with suppress(*UNREADABLE):
             if path.resolve() != target and data.resolve() in files(path):
@@ -121,14 +122,14 @@ def users(data, target):
 
 
 def find_patterns(path):
-    """Return the Findings of `optimize` in a model's file; none if it can't be read, which its session reports."""
+    """Return the Findings of `optimize` in a model's file; none if it can't be read, as its session reports that."""
     with suppress(*UNREADABLE):
         return rewritten(load(path), folder=path)[1]
     return []
 
 
 def counted(findings, replaced=True):
-    """Return how many of each pattern were replaced, or not: "2 unfold, 1 grid_sample"; "" if there are none."""
+    """Return the number of each pattern that was replaced, or not: "2 unfold, 1 grid_sample"; or ""."""
     counts = Counter(f.pattern for f in findings if bool(f.operator) == replaced)
     return ", ".join(f"{count} {pattern}" for pattern, count in counts.items())
 

@@ -23,8 +23,8 @@ from .console import dimensions, format_difference, milliseconds, print_json, pr
 from .items import MANIFEST, Manifest, Problem, Work, digest, digest_of_file, encode, find, first_size, suffix
 
 BACKENDS = ("native", "extensions", "builtin", "reference")
-PATIENCE = 0.8  # seconds that a worker has to finish a file that it is writing
-ENDED = Problem("a process that worked on it has ended, and so has another one that had nothing else to do")
+PATIENCE = 0.8  # seconds for a worker to finish writing a file
+ENDED = Problem("a process that worked on it has ended, as has another one with no other item")
 
 
 @click.command()
@@ -42,7 +42,7 @@ ENDED = Problem("a process that worked on it has ended, and so has another one t
 )  # fmt: skip
 @tolerance_option("Tolerance of --compare, relative to the largest value.  [default: by type]")
 @threads_option
-@click.option("--batch", type=click.IntRange(1), help="Many files: number in one run, along the first axis.")
+@click.option("--batch", type=click.IntRange(1), help="Many files: files per run, along the first axis.")
 @click.option("--workers", type=click.IntRange(1), help="Many files: number of processes.  [default: this one]")
 @click.option(
     "--cluster", metavar="ADDRESS", help="Many files: address of a Ray cluster; auto for the one of this machine."
@@ -52,10 +52,10 @@ def run(
     model, given, output, random, shapes, backend, optimize, compare, tolerances, threads, batch, workers, cluster,
     as_json,
 ):  # fmt: skip
-    """Run a model once and show its outputs, or run it on many files and write its outputs.
+    """Run a model once, or on many files.
 
-    Images become floats in [0, 1], or uint8 for a model with such an input. Outputs are written as .npy; outputs that
-    look like an image also as .png.
+    The command shows the outputs, and writes them with --output. Images become floats in [0, 1], or uint8 for a model
+    with such an input. Outputs are written as .npy; outputs that look like an image also as .png.
 
     If an --input has wildcards, the model runs on each matching file, and --output gets one file for each: .npy, or
     .npz for a model with several outputs. A run that is started again skips finished files.
@@ -104,7 +104,7 @@ def run(
 
 
 def open_model(model, backend, threads=None, optimize=False):
-    """Return a model (path or bytes) as a function from {input: array} to {output: array}, open in one of BACKENDS."""
+    """Open a model (path or bytes) in one of BACKENDS, as a function from {input: array} to {output: array}."""
     if backend == "reference":
         return Evaluator(model)
     runner = Runner(model, backend=backend, threads=threads, optimize=optimize)
@@ -113,7 +113,7 @@ def open_model(model, backend, threads=None, optimize=False):
 
 
 def open_other(model, threads):
-    """Open a model by ONNX Runtime's built-in kernels or, if it has nodes that these don't run, by onnx_ops."""
+    """Open a model with ONNX Runtime's built-in kernels or, if these don't run all nodes, with onnx_ops."""
     try:
         return open_model(model, "builtin", threads)
     except Exception:
@@ -121,7 +121,7 @@ def open_other(model, threads):
 
 
 def run_once(runner, report, model, given, output, shapes, random):
-    """Run the model, write the outputs and add to the report; returns {input: array} and {output: array}."""
+    """Run the model, write the outputs and add to the report; return {input: array} and {output: array}."""
     data.check_outputs(runner.outputs)
     if output:
         names = data.file_names(runner.outputs).values()
@@ -137,7 +137,7 @@ def run_once(runner, report, model, given, output, shapes, random):
 
 
 def timed(function, *args):
-    """Return (what the function returns, the seconds that it took)."""
+    """Return (the function's result, the seconds that it took)."""
     start = time.perf_counter()
     result = function(*args)
     return result, time.perf_counter() - start
@@ -154,7 +154,7 @@ def compared(outputs, others, tolerances):
 
 
 def statistics(array):
-    """Return the least, mean and greatest of the finite elements, and how many others there are."""
+    """Return the minimum, mean and maximum of the finite elements, and the number of others."""
     if array.dtype.kind in "OUS" or not array.size:
         return {}
     as_float64 = array.astype(np.float64)
@@ -190,9 +190,9 @@ def row(described):
 
 
 def run_files(model, given, output, options, threads, workers, cluster):
-    """Run the model on the items of the --input options `given` that aren't finished; returns the report.
+    """Run the model on the unfinished items of the --input options `given`; return the report.
 
-    options  {"backend": ..., "optimize": ..., "batch": ...}, on which the outputs depend; batch is None if not stated
+    options  {"backend": ..., "optimize": ..., "batch": ...}, which affect the outputs; batch is None if not stated
     """
     if workers and cluster:
         raise click.UsageError("--workers are processes of this machine, --cluster has its own: state one of them.")
@@ -241,16 +241,16 @@ def divide(given, inputs):
 
 
 def check_batch(batch, runner, shared):
-    """Raise an error if the model wants another number of items."""
+    """Raise an error if the model has another number of items."""
     for name, (_, dims) in runner.inputs.items():
         if name not in shared and isinstance(first_size(dims), int) and dims[0] != batch:
-            raise click.UsageError(f"--batch {batch}: the model wants {dims[0]} along the first axis of {name}.")
+            raise click.UsageError(f"--batch {batch}: the model requires {dims[0]} along the first axis of {name}.")
 
 
 def dependencies(model, shared):
-    """Return everything except the items and the options that the outputs of a run depend on.
+    """Return everything that the outputs of a run depend on, except the items and the options.
 
-    Threads and processes are not among them: a run may be continued with others than it was begun with.
+    The numbers of threads and processes are not included, so a run can be continued with other numbers.
     """
     return {
         "model": [digest_of_file(path) for path in files(model)],
@@ -261,7 +261,7 @@ def dependencies(model, shared):
 
 
 def choose_engine(work, workers, cluster):
-    """Return a function of [(item, ...), ...] that iterates over (index, outcomes, whether the process died)."""
+    """Return a function from batches [(item, ...), ...] to (index, outcomes, whether the process died), as they end."""
     if cluster:
         return lambda batches: by_cluster(work, batches, cluster)
     if workers:
@@ -285,7 +285,7 @@ def by_cluster(work, batches, address):
 def outcomes(engine, items, batch):
     """Yield (item, its record or Problem) as items are finished.
 
-    If a process dies, the items of the batches that it had are run again, each by itself: one of them may be the cause.
+    If a process dies, the items of its batches run again, each by itself, because one of them may be the cause.
     """
     batches, retries = [tuple(items[k : k + batch]) for k in range(0, len(items), batch)], []
     with closing(engine(batches)) as answered:
@@ -301,7 +301,7 @@ def outcomes(engine, items, batch):
 
 
 def collect(outcomes, manifest, title, count):
-    """Add finished items to the manifest, with a progress bar; returns {item's name: Problem} of the failed ones."""
+    """Add finished items to the manifest, with a progress bar; return {item's name: Problem} of failed ones."""
     problems = {}
     with closing(outcomes), progress(TimeRemainingColumn()) as bar:
         task = bar.add_task(title, total=count)

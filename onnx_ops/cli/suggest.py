@@ -1,7 +1,6 @@
-"""Custom operators for nodes that no session runs, around the functions of this package that compute them.
+"""Write custom operators for nodes that no session runs, which call functions of this package.
 
-A node's inputs are recognized by their ranks and sizes, its attributes by their names. Where these leave a doubt, there
-is no operator.
+A node's inputs are recognized by their ranks and sizes, its attributes by their names. Ambiguous nodes get no operator.
 """
 
 import keyword
@@ -50,7 +49,7 @@ def {node.op_type}({", ".join(names)}{", *" if listed else ""}{listed}):
 
 
 def convolution(shapes, attributes):
-    """Return the names of a deformable convolution's inputs and the call that computes it, or two times None."""
+    """Return the names of a deformable convolution's inputs and the call that computes it, or (None, None)."""
     for order in ORDERS:
         names = order.split()[: len(shapes)]
         sizes = dict(zip(names, shapes, strict=False))
@@ -86,7 +85,7 @@ def fits(x, weight, offset, mask=None, bias=None):
 
 
 def pair(attributes, word):
-    """Return an expression for two numbers, of attributes with this word in their names; None for other attributes."""
+    """Return an expression for two numbers from attributes with this word in their names, or None."""
     found = sorted((a for name, a in attributes.items() if word in name.lower()), key=lambda a: a.name)
     if not found:
         return "[0, 0]" if word == "pad" else "[1, 1]"
@@ -100,13 +99,13 @@ def pair(attributes, word):
 
 
 def attention(shapes, attributes):
-    """The same for deformable attention."""
+    """Return the names and the call of `convolution` for deformable attention."""
     names = ATTENTION.get(tuple(map(len, shapes)), "").split()
     return (names, "onnx_ops.deformable_attention(value, sizes, locations, weights)") if names else (None, None)
 
 
 def sampling(shapes, attributes):
-    """The same for grid_sample."""
+    """Return the names and the call of `convolution` for grid_sample."""
     if len(shapes) != 2 or not len(shapes[0]) == len(shapes[1]) in (4, 5):
         return None, None
     settings = {"padding_mode": "pad", "align_corners": "align", "mode": "mode"}

@@ -41,7 +41,7 @@ def validate(paths, with_onnx, backend, tolerances, as_json):
       onnx-ops validate models/ --backend builtin
     """
     if not paths and not with_onnx:
-        raise click.UsageError("say where the tests are, or --onnx for those of the onnx package.")
+        raise click.UsageError("state the folders of tests, or --onnx for the tests of the onnx package.")
     below = {path: list(tests_below(path)) for path in paths}
     if empty := [str(path) for path, tests in below.items() if not tests]:
         raise click.UsageError(f"no model.onnx next to a test_data_set_0 below {', '.join(empty)}")
@@ -92,7 +92,7 @@ def onnx_tests():
     """Return [(name, model, function that returns its data)] of onnx's own tests for the declared operators."""
     with progress() as bar, warnings.catch_warnings():
         bar.add_task("collecting the tests of onnx", total=None)
-        warnings.simplefilter("ignore")  # the tests of other operators emit them
+        warnings.simplefilter("ignore")  # emitted by tests of other operators
         from onnx.backend.test.case.node import collect_testcases
 
         cases = [c for c in collect_testcases(None) if c.model and operators_in(c.model)]
@@ -100,7 +100,7 @@ def onnx_tests():
 
 
 def run_test(name, model, data, backend, tolerances):
-    """Run one test; returns its report, as a dict."""
+    """Run one test; return its report, as a dict."""
     report = {"test": name, "model": None if isinstance(model, bytes) else str(model), "operators": [],
               "passed": False, "largest_error": None, "problem": ""}  # fmt: skip
     try:

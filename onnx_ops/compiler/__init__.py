@@ -1,1 +1,1 @@
-"""The compiler: machine code from the functions of declarations and kernels, on demand and ahead."""
+"""The compiler: machine code from declarations and kernels, just in time and ahead of time."""

@@ -1,4 +1,4 @@
-"""Arrays over given memory, in compiled code: views of tensors and of the workspace, and shapes that rules return."""
+"""Arrays over given memory in compiled code: views of tensors and workspace, and shapes from shape functions."""
 
 from numba import types
 from numba.extending import lower_builtin, type_callable
@@ -15,7 +15,7 @@ def array_type(dtype, axes, is_input=False):
 
 
 def array_over(context, builder, type_, place, sizes):
-    """A C-contiguous array of a Numba type, with these sizes, over the memory at `place`."""
+    """Return a C-contiguous array of a Numba type, with these sizes, over the memory at `place`."""
     kind = context.get_data_type(type_.dtype)
     step = I64(context.get_abi_sizeof(kind))
     steps = [step]
@@ -40,11 +40,11 @@ def _view_of_workspace(context, builder, signature, values):
 
 
 def axes_of(shape):
-    """The number of axes for the type of a shape."""
+    """Return the number of axes for the type of a shape."""
     return 1 if isinstance(shape, types.Integer) else len(shape)
 
 
-# {function of kernels/elements.py that views the workspace: its result's type, from those of its arguments}
+# {function of kernels/elements.py that views the workspace: function from its arguments' types to its result's type}
 VIEWS = {
     elements.sums_in: lambda workspace, begin, shape, array: array_type(sum_type(array), axes_of(shape)),
     elements.elements_in: lambda workspace, begin, shape, array: array_type(array.dtype, axes_of(shape)),
@@ -61,7 +61,7 @@ def is_shape(kind):
 
 
 def shapes_of(outputs, returned):
-    """The types of the shapes that a rule returns for each output, tuples of integers."""
+    """Return the types of a shape function's results, tuples of integers, for each output."""
     shapes = (returned,) if is_shape(returned) else returned if isinstance(returned, types.BaseTuple) else ()
     if len(shapes) != len(outputs) or not all(map(is_shape, shapes)):
         rule = "a tuple of integers" if len(outputs) == 1 else f"{len(outputs)} tuples of integers"
@@ -70,7 +70,7 @@ def shapes_of(outputs, returned):
 
 
 def _shapes(context, builder, signature, values):
-    """Convert what a rule returns to the type that `shapes_of` states."""
+    """Convert a shape function's result to the type that `shapes_of` states."""
     value, kind = values[-1], signature.args[-1]
     if is_shape(kind):  # of the only output
         kind = types.Tuple([kind])
@@ -83,7 +83,7 @@ lower_builtin(returned.shapes_of, types.Any, types.Any)(_shapes)
 
 
 def _write_shapes(context, builder, signature, values):
-    """Write shapes into vectors of MAX_RANK sizes; returns the ranks."""
+    """Write shapes into vectors of MAX_RANK sizes; return the ranks."""
     vectors, shapes = (cgutils.unpack_tuple(builder, value) for value in values)
     kinds, of_shapes = signature.args
     for vector, kind, shape, of_shape in zip(vectors, kinds, shapes, of_shapes, strict=True):

@@ -1,4 +1,4 @@
-"""Bounds checks in all code that this process compiles, to look for mistakes (ONNX_OPS_BOUNDSCHECK=1).
+"""Bounds checks in all code that this process compiles, to find errors (ONNX_OPS_BOUNDSCHECK=1).
 
 Compiled code with an index outside of its array returns at once, and the call fails with "compiled code has raised an
 exception". Importing this module turns the checks on.
@@ -20,7 +20,7 @@ llvmlite.binding.add_symbol(_SYMBOL, ctypes.addressof(_count))
 
 
 def checks():
-    """The number of indices that have been checked so far."""
+    """Return the number of indices that have been checked so far."""
     return _count.value
 
 

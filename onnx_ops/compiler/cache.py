@@ -22,7 +22,7 @@ log = logging.getLogger("onnx_ops")
 
 
 def directory():
-    """The directory of the files: in the user's cache directory, unless NUMBA_CACHE_DIR names another.
+    """Return the directory of the files: in the user's cache directory, unless NUMBA_CACHE_DIR names another.
 
     Numba keeps its files beside the sources, where they would stay when the package is uninstalled.
     """
@@ -37,8 +37,8 @@ def directory():
 class Kept:
     """The file of a compiled function: a checksum, and its object code.
 
-    obstacle  why the file can't be written, or None; an error if that is known before the function is compiled
-    path      None if there is no such file for that reason
+    obstacle  reason why the file can't be written, or None; an error if it is known before compilation
+    path      None if an obstacle prevents the file
     """
 
     def __init__(self, name, key, obstacle=None):
@@ -50,7 +50,7 @@ class Kept:
 
     @contextmanager
     def exclusive(self):
-        """A context in which other processes that would compile the same wait, where the folder can have a lock."""
+        """Return a context in which other processes wait before they compile the same, if the folder permits locks."""
         with ExitStack() as stack:
             if self.path and not os.path.exists(self.path):
                 with suppress(OSError):
@@ -59,7 +59,7 @@ class Kept:
             yield
 
     def load(self):
-        """Read the object code; returns None if there is no file, or if it is damaged."""
+        """Read the object code; return None if the file is missing or damaged."""
         try:
             return object_in(self.path) if self.path else None
         except FileNotFoundError:
@@ -85,19 +85,19 @@ class Kept:
         not_kept(self.obstacle)
 
     def missing(self):
-        """Why the next process won't find the compiled function, or None if it will."""
+        """Return the reason why the next process won't find the compiled function, or None."""
         return self.obstacle or (None if os.path.exists(self.path) else f"{self.path.name} is gone")
 
 
 def object_in(path):
-    """Read the object code in a file; returns None if the file is damaged."""
+    """Read the object code in a file; return None if the file is damaged."""
     content = Path(path).read_bytes()
     checksum, content = content[:CHECKSUM], content[CHECKSUM:]
     return content if hashlib.sha256(content).digest() == checksum else None
 
 
 def reason(error):
-    """The text of an error without the file's name, so that it is the same for all functions."""
+    """Return the text of an error without the file's name, so that it is the same for all functions."""
     return error.strerror or str(error)
 
 

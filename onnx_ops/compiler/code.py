@@ -1,4 +1,4 @@
-"""Compiled code on demand: from the cache, or from Numba, which is imported only then."""
+"""Compiled code just in time: from the cache, or from Numba, which is imported only then."""
 
 import ctypes
 import functools
@@ -21,11 +21,11 @@ from .cache import Kept
 from .key import digest
 
 _OF_NUMBA = re.compile(rb"(?<=\0)numba_\w+(?=\0)")  # names of functions of Numba's own library, in an object file
-PATIENCE = 1.0  # seconds of compiling after which a message is logged
-PAUSE = 10.0  # seconds between compilations up to which one message is for all of them, such as those of a session
-is_silent = ContextVar("is_silent", default=False)  # whether there is no such message, since users expect it
+PATIENCE = 1.0  # seconds of compilation before a message is logged
+PAUSE = 10.0  # maximum seconds between compilations with a common message, such as those of a session
+is_silent = ContextVar("is_silent", default=False)  # whether there is no message, because users expect the compilation
 _title: ContextVar[str] = ContextVar("title")  # of the operator whose function `code` is asked for
-_known = [float("-inf")]  # when the last compilation ended that a message has reported
+_known = [float("-inf")]  # end of the last compilation reported by a message
 log = logging.getLogger("onnx_ops")
 
 
@@ -33,7 +33,7 @@ class Code:
     """The compiled function of an entry (records.py).
 
     symbol   the function's name
-    content  an object file's content, which has the function
+    content  the content of an object file with the function
     kept     the file in the cache
     """
 
@@ -49,7 +49,7 @@ class Code:
                 self.content = self.make() if is_here else uninterrupted(self.make)
 
     def cached(self):
-        """Return the content of the file in the cache, or None if there is none that this process can load."""
+        """Return the content of the file in the cache, or None if this process can't load it."""
         content = self.kept.load()
         return content if content is not None and has_function(content, self.symbol) else None
 
@@ -60,14 +60,14 @@ class Code:
             if content is None:
                 content = self.compile()
                 if not self.kept.obstacle and key_of(self.entry) != (self.kept.key, None):
-                    self.kept.obstacle = "what it reads has changed while it was compiled"
+                    self.kept.obstacle = "values that it reads changed during the compilation"
                 self.kept.save(content)
             return content
 
-    # Not a cached_property: before Python 3.12 it has a lock, which a child that is forked meanwhile never gets.
+    # Not a cached_property: before Python 3.12 it has a lock, which a child forked meanwhile never gets.
     @property
     def address(self):
-        """The function's address in memory, where it stays for ever."""
+        """Return the function's permanent address in memory."""
         with COMPILATION:
             if self._address is None:
                 self._address = loaded(self.content, self.symbol)
@@ -75,7 +75,7 @@ class Code:
 
     @property
     def call(self):
-        """The function for Python, with integers as parameters and result."""
+        """Return the function as a Python callable with integers as parameters and result."""
         if self._call is None:
             self._call = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * self.entry.parameters)(self.address)
         return self._call
@@ -88,7 +88,7 @@ class Code:
 
 @contextmanager
 def announced(title, kept):
-    """Return a context for compiling a function of an operator, which the log reports unless `is_silent`.
+    """Return a context for the compilation of an operator's function, which is logged unless `is_silent`.
 
     The records have the operator's title as `compiling`, or None at the end, for the command line.
     """
@@ -119,7 +119,7 @@ def announced(title, kept):
 
 
 def is_being_imported(function):
-    """Whether a function's module is being executed for the first time."""
+    """Return whether a function's module is being executed for the first time."""
     spec = getattr(sys.modules.get(function.__module__), "__spec__", None)
     return getattr(spec, "_initializing", False)
 
@@ -153,9 +153,9 @@ def uninterrupted(function):
 
 
 def has_function(content, symbol):
-    """Return whether the content is that of an object file for this process with a function `symbol`.
+    """Return whether the content is an object file for this process with a function `symbol`.
 
-    LLVM ends the process when it loads anything else.
+    LLVM ends the process when it loads other content.
     """
     header = _header()
     is_named = f"{symbol}\0".encode() in content
@@ -163,7 +163,7 @@ def has_function(content, symbol):
 
 
 def loaded(content, symbol):
-    """Load an object file's content; returns the address of its function `symbol`. Raises OpError."""
+    """Load an object file's content; return the address of its function `symbol`. Raises OpError."""
     engine = _engine()
     for name in set(_OF_NUMBA.findall(content)):
         if not llvm.address_of_symbol(name.decode()):
@@ -196,14 +196,14 @@ def _machine():
 
 @functools.cache
 def _header():
-    """The bytes with which every object file begins that this process compiles: the format and the architecture."""
+    """Return the first bytes of object files for this process, which state the format and the architecture."""
     empty = _machine().emit_object(llvm.parse_assembly(""))
     sizes = {b"\x7fELF": 20, b"\xcf\xfa\xed\xfe": 16}  # of ELF and Mach-O; COFF begins with the architecture
     return empty[: sizes.get(empty[:4], 2)]
 
 
 def key_of(entry):
-    """(The key of an entry's code, why it can't be kept or None)."""
+    """Return (key of an entry's code, reason why it can't be kept or None)."""
     try:
         return digest(entry.functions, entry.name, entry), None
     except OSError as error:
@@ -212,7 +212,7 @@ def key_of(entry):
 
 @functools.cache
 def _outcome(entry):
-    """The `Code` of an entry, or the OpError: Numba explains a mistake in full only once."""
+    """Return the `Code` of an entry, or the OpError: Numba explains a mistake in full only once."""
     try:
         return Code(entry, Kept(entry.name + "-checked" * BOUNDSCHECK, *key_of(entry)))
     except OpError as error:
@@ -220,7 +220,7 @@ def _outcome(entry):
 
 
 def code(entry, title=None):
-    """The `Code` of an entry. Raises OpError.
+    """Return the `Code` of an entry. Raises OpError.
 
     title  of the operator, for messages
     """

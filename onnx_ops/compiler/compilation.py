@@ -1,4 +1,4 @@
-"""Compiles Python functions to object code. What is private of Numba's is in numba_internals.py.
+"""Compile Python functions to object code. Numba's private parts are used in numba_internals.py only.
 
 Importing this module imports Numba.
 """
@@ -46,16 +46,16 @@ from .records import (
     tensor_field,
 )
 
-NO_MEMORY = "compiled code has only the workspace that it asks for"
+NO_MEMORY = "compiled code has only its workspace"
 OF_PYTHON = ("Py", "_Py", "numba_gil")  # how names of Python's functions begin
-DONE, REFUSED, RAISED = 0, 1, 2  # what compiled code returns; the last one when it has raised an exception
+DONE, REFUSED, RAISED = 0, 1, 2  # results of compiled code; the last one after an exception
 NUMBA = os.path.dirname(numba.__file__)
 if BOUNDSCHECK:
     from . import bounds  # noqa: F401  all code that is compiled from here on is checked
 
 
 def tell_numba():
-    """Tell Numba that compiled code may call the functions that have been marked so far."""
+    """Register the functions marked so far with Numba, so that compiled code may call them."""
     while marked:
         helper = marked.pop()
         helper.__signature__ = signature(helper)  # which Numba asks for, more than once
@@ -63,11 +63,11 @@ def tell_numba():
 
 
 def cause(error):
-    """The reason in an exception of the compiler, on one line, with the file and line of the function.
+    """Return the reason in a compiler exception, on one line, with the file and line of the function.
 
-    A message of Numba's has an explanation for each function around the reason, then the reason, then the lines.
+    A message of Numba has an explanation for each enclosing function, then the reason, then the lines.
     """
-    message = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # Numba prints in colours where it finds the package colorama
+    message = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # Numba prints in colours if the package colorama is installed
     heading, *lines = [line.strip() for line in message.splitlines()] or [""]
     if "NRT required but not enabled" in message:
         return f"it allocates memory, as `y[:] = x * 2`, instead of a loop, and texts in braces do; {NO_MEMORY}"
@@ -114,8 +114,10 @@ def object_code(entry, symbol):
 
 @contextmanager
 def uncollected():
-    """A context in which Python doesn't search for garbage. Numba makes so many objects that it took an eighth of the
-    time, more beside large libraries."""
+    """Return a context without garbage collection.
+
+    With Numba's many objects, collections took an eighth of the time, and more beside large libraries.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -145,7 +147,7 @@ def _compiled(entry, symbol):
 
 
 def _compiled_step(step):
-    """What Numba returns for a step's function that it has compiled: its library, which isn't finished, and its types.
+    """Return Numba's result for a step's compiled function: its unfinished library and its types.
 
     Raises OpError.
     """
@@ -164,9 +166,9 @@ def _compiled_step(step):
 
 
 def _emit_call(record, step, result):
-    """Emit the call of a step that `_compiled_step` has compiled, with arguments from the record.
+    """Emit the call of a step compiled by `_compiled_step`, with arguments from the record.
 
-    What it returns is stored in the record. If it refuses or raises, the function returns.
+    Its result is stored in the record. If it refuses or raises, the function returns.
     """
     context, builder, returned = record.context, record.builder, result.signature.return_type
     callee = context.declare_function(builder.module, result.fndesc)
@@ -200,14 +202,14 @@ def _type(argument):
 
 
 class Record:
-    """A call's record (records.py), as the function sees it that `builder` emits."""
+    """A call's record (records.py) in the function that `builder` emits."""
 
     def __init__(self, context, builder, call, tile=None, workspace=None):
         self.context, self.builder = context, builder
         self.call, self.tile, self.workspace = call, tile, workspace
 
     def at(self, offset, base=None):
-        """The pointer to what is at an offset from a base, by default the call."""
+        """Return the pointer to an offset from a base, by default the call."""
         return self.builder.gep(base or self.call, [offset if isinstance(offset, ir.Value) else I64(offset)])
 
     def number(self, offset, base=None, kind=I64):
@@ -219,7 +221,7 @@ class Record:
         return self.builder.inttoptr(self.number(offset), cgutils.voidptr_t)
 
     def value(self, argument):
-        """The value of a step's argument."""
+        """Return the value of a step's argument."""
         kind = _type(argument)
         if argument is None:
             return self.context.get_dummy_value()
@@ -250,7 +252,7 @@ class Record:
         return arrays.array_over(self.context, self.builder, kind, place, sizes)
 
     def store(self, step, kind, value):
-        """Store what a step has returned, a value of a Numba type, as its result says."""
+        """Store a step's result, a value of a Numba type, in its place."""
         result, kinds, values = step.result, (kind,) * step.result.count, [value] * step.result.count
         if isinstance(kind, types.BaseTuple):
             kinds, values = tuple(kind), cgutils.unpack_tuple(self.builder, value)

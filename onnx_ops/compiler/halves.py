@@ -1,6 +1,6 @@
 """16-bit floats in compiled code, in scalars and vectors; and the functions of elements.py for all types.
 
-elements.py's functions are chosen by the array's type when they are compiled.
+Compilation selects elements.py's functions by the array's type.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ I16, I32, I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 
 
 def has_half_instructions():
-    """Whether the target CPU has instructions for float16. Without them, LLVM would call functions that don't exist."""
+    """Return whether the target CPU converts float16 by instructions; else LLVM would call missing functions."""
     to = target.current()
     return to.triple.startswith(("aarch64", "arm64")) or to.has("f16c")
 
@@ -28,7 +28,7 @@ def _as(kind, value):
 
 
 def _constant(number, like):
-    """A number, in LLVM's type of another value."""
+    """Return a number as a constant of another value's LLVM type."""
     kind = like.type
     return ir.Constant(kind, [number] * kind.count if isinstance(kind, ir.VectorType) else number)
 
@@ -52,7 +52,7 @@ def widened(builder, bits, name):
 
 
 def narrowed(builder, value, name):
-    """The inverse of `widened`: rounds to nearest, ties to even. NaN is made quiet."""
+    """Emit the inverse of `widened`, rounded to nearest, ties to even. NaN becomes quiet."""
     shorts, bits = _as(I16, value), builder.bitcast(value, _as(I32, value))
     if name == "float16" and has_half_instructions():
         return builder.bitcast(builder.fptrunc(value, _as(HALF, value)), shorts)
@@ -102,12 +102,12 @@ NARROW = {name: conversion(narrowed, types.float32, types.uint16, name) for name
 
 
 def half_of(array):
-    """The name of an array's 16-bit float type; None for other types."""
+    """Return the name of an array's 16-bit float type; None for other types."""
     return next(iter(array.dtype.fields)) if isinstance(array.dtype, types.Record) else None
 
 
 def sum_type(array):
-    """The type in which an array's elements are summed."""
+    """Return the type in which an array's elements are summed."""
     return types.float32 if half_of(array) else array.dtype
 
 

@@ -1,9 +1,13 @@
-"""The key of compiled code: a digest of all that the code is made from, the same in every process.
+"""The key of compiled code: a digest of all its sources, the same in every process.
 
-That is what its functions can reach: their bytecode, constants and defaults, the values of the variables that they read
-from around them, and all this again of the functions among these values, wherever they come from; the compiler, by its
-sources and by the versions of what it uses; and the CPU. So code is never used after any of this has changed, and no
-other change invalidates it.
+The sources are
+
+    functions  bytecode, constants, defaults, and the values of globals and closure variables; the same of functions
+               among these values
+    compiler   its sources, and the versions of the packages that it uses
+    CPU        its name and features
+
+So code is never used after any of these has changed, and no other change invalidates it.
 """
 
 import builtins
@@ -22,34 +26,34 @@ import numpy as np
 from ..declaration.jit import BOUNDSCHECK, COMPILER, flags_of, stamps, stamps_at_import
 from . import target
 
-NUMBA_SETTINGS = {  # those of Numba's variables on which code depends
+NUMBA_SETTINGS = {  # Numba's variables that affect code
     f"NUMBA_{name}" for name in """BOUNDSCHECK DEBUGINFO DISABLE_INTEL_SVML ENABLE_AVX ENABLE_PROFILING
     EXTEND_VARIABLE_LIFETIMES LOOP_VECTORIZE OPT SLP_VECTORIZE""".split()
 }  # fmt: skip
-NUMBA_FILE = ".numba_config.yaml"  # in the current folder: Numba reads settings from it, too, whenever it compiles
+NUMBA_FILE = ".numba_config.yaml"  # in the current folder: Numba reads settings from it at each compilation
 PLAIN = {bool, int, float, complex, str, bytes, slice, type(None), type(...)}  # types whose repr tells their values
-# What compiled code depends on in a code object, besides its constants.
+# The parts of a code object that affect compiled code, besides its constants.
 FIELDS = "code exceptiontable names varnames cellvars freevars argcount posonlyargcount kwonlyargcount flags".split()
 VERSIONED = {"builtins", "numpy", "numba", "llvmlite"}  # their versions are part of every key
 
 
 def digest(functions, *details):
-    """The key of the code of functions.
+    """Return the key of the code of functions.
 
-    details  what else the code depends on, with a stable repr
+    details  other sources of the code, with a stable repr
 
-    Raises OSError where no key can tell the code from other code.
+    Raises OSError if no key can distinguish the code from other code.
     """
     return hashlib.sha256(repr((compiler(), details, reached(functions))).encode()).hexdigest()[:16]
 
 
 def reached(functions):
-    """Digests of all that functions can reach, which are the same for every CPU. Raises OSError as `digest` does."""
+    """Return digests of the functions' sources without compiler and CPU. Raises OSError as `digest` does."""
     return [_Reach().function(function) for function in functions]
 
 
 def compiler():
-    """What all code depends on: the compiler, its versions and settings, and the CPU. Raises OSError."""
+    """Return the common sources of all code: compiler, versions, settings, CPU. Raises OSError."""
     if stamps() != stamps_at_import:
         raise OSError("onnx_ops has been edited since it was imported")
     settings: list = sorted((name, value) for name, value in os.environ.items() if name in NUMBA_SETTINGS)
@@ -60,7 +64,7 @@ def compiler():
 
 @functools.cache
 def versions():
-    """What the compiler is: a digest of its sources, which may be in a zip file, and versions. Raises OSError."""
+    """Return a digest of the compiler's sources, which may be in a zip file, and versions. Raises OSError."""
     from importlib import metadata
 
     try:
@@ -75,13 +79,13 @@ _known: dict = {}  # {function that another one has called: its digest then}, in
 
 
 class _Reach:
-    """Describes functions by all that they can reach. A description has a stable repr."""
+    """Descriptions of functions by their sources, with a stable repr."""
 
     def __init__(self):
         self.callers, self.digests = [], {}
 
     def function(self, function):
-        """The digest of a function or, within its own description, how many calls lead back to it."""
+        """Return the digest of a function or, within its own description, the depth of the recursion."""
         if function in self.callers:
             return len(self.callers) - self.callers.index(function)
         if function not in self.digests:
@@ -93,7 +97,7 @@ class _Reach:
             self.digests[function] = hashlib.sha256(repr((fixed, described)).encode()).hexdigest()
             self.callers.pop()
         digest = self.digests[function]
-        # Numba compiles a function that others call only once, with the values that it finds then.
+        # Numba compiles a callee only once, with the values at that time.
         if self.callers and _known.setdefault(function, digest) != digest:
             raise OSError(f"what {function.__qualname__} reads has changed since it was first used")
         return digest
@@ -142,7 +146,7 @@ class _Reach:
 
 
 def versioned_name(value):
-    """The name of what belongs to Python, NumPy or the compiler, or is an exception; None for other values."""
+    """Return the name of an object of Python, NumPy or the compiler, or of an exception; else None."""
     if isinstance(value, type) and issubclass(value, BaseException):  # only whether one is raised is in the code
         return value.__qualname__
     module, name = getattr(value, "__module__", None) or type(value).__module__, getattr(value, "__name__", None)
@@ -154,7 +158,7 @@ def versioned_name(value):
 
 
 def value_of(function, how, name, *attributes):
-    """The value of a variable that a function reads, as `parts` lists them; None if there is none."""
+    """Return the value of one of the variables in `parts`; None if it has none."""
     if how == "LOAD_GLOBAL":
         value = function.__globals__.get(name, getattr(builtins, name, None))
     else:
@@ -167,9 +171,9 @@ def value_of(function, how, name, *attributes):
 
 @functools.cache
 def parts(code):
-    """Describe a function's code; returns that and a list of the variables that it reads from around the function.
+    """Return (description of a function's code, list of the globals and closure variables that it reads).
 
-    A variable is (instruction, name, *attributes), with the attributes that are read at once, as in `module.NUMBER`.
+    A variable is (instruction, name, *attributes), with immediate attribute accesses, as in `module.NUMBER`.
     """
     inner = [parts(each) for each in code.co_consts if isinstance(each, CodeType)]
     constants = [_Reach().value(each) for each in code.co_consts if not isinstance(each, CodeType)]

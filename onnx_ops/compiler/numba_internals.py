@@ -1,7 +1,7 @@
-"""All that this package uses of Numba's beyond its public interface, and why. Importing this module imports Numba.
+"""All uses of Numba's private interface, with reasons. Importing this module imports Numba.
 
-    compiler.compile_extra, Flags   what numba.cfunc does, without its wrapper, which prints an exception and goes on.
-                                    A step's arguments are no types that cfunc knows
+    compiler.compile_extra, Flags   numba.cfunc without its wrapper, which prints an exception and continues. cfunc has
+                                    no types for a step's arguments
     CodeLibrary, Codegen            are changed by `optimized_once`: half the time, and code for another CPU than this
     TargetOptions                   gets an option, noalias, that Numba has as a flag for functions of its own
     make_constant_array             is changed by `whole_arrays`
@@ -14,10 +14,10 @@
     c_helpers                       functions of Numba's own that cached code calls
     Dispatcher._can_compile         whether a user's compiled function is limited to some types
     FunctionCache                   is changed by `without_cache`
-    RuntimeLinker.PREFIX            how the names of variables begin by which a function that calls itself finds itself
+    RuntimeLinker.PREFIX            prefix of the variables by which a recursive function finds itself
 
-Of llvmlite, all is public, but target.py replaces the names by which Numba asks it for the system: before Numba is
-imported, so not here.
+Uses of llvmlite are public, except that target.py replaces the functions by which Numba queries the system. It does so
+before Numba is imported, and so not here.
 """
 
 import itertools
@@ -40,7 +40,7 @@ from ..declaration.jit import ADDRESS, numba_obstacle
 
 
 def check_numba():
-    """Raise OpError if Numba isn't of a version that this package supports, or lacks some of its internals."""
+    """Raise OpError if Numba's version isn't supported, or lacks some of the internals."""
     required = {
         FunctionIdentity: "_unique_ids",
         codegen.JITCodeLibrary: "_optimize_final_module _finalize_final_module create_ir_module add_ir_module",
@@ -64,27 +64,27 @@ def check_numba():
 
 
 check_numba()
-# Numba has this flag (`APART`, jit.py) for functions that it makes itself, but no option that sets it.
+# Numba has this flag (`APART`, jit.py) for its own functions, but no option that sets it.
 cpu_target.options.noalias = TargetOptions.Mapping("noalias")
 
 
 def number_functions():
-    """Have Numba number functions from a random number on, so that no two processes give different code the same name.
+    """Make Numba number functions from a random start, so that names of different code differ between processes.
 
-    A name in machine code consists of the function's name, this number, and the types; records among the types are
-    numbered in the order in which Numba meets them.
+    A name in machine code consists of the function's name, this number, and the types. Records among the types are
+    numbered in order of their first use.
     """
     FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(7), "little"))
 
 
 number_functions()
-if hasattr(os, "register_at_fork"):  # without system.py, of which a change would have all kernels compiled again
+if hasattr(os, "register_at_fork"):  # not by system.py, because changes of it would recompile all kernels
     os.register_at_fork(after_in_child=number_functions)
 
 
 @contextmanager
 def replaced(owner, **others):
-    """A context in which these attributes of an object or a class are others."""
+    """Return a context with other attributes of an object or a class."""
     own = {name: value for name, value in vars(owner).items() if name in others}
     for name, value in others.items():
         setattr(owner, name, value)
@@ -96,9 +96,9 @@ def replaced(owner, **others):
 
 
 def whole_arrays():
-    """A context in which Numba puts global arrays into the code. By itself, it puts in the address of some.
+    """Return a context in which Numba puts the elements of all global arrays into the code.
 
-    These are arrays of more than a megabyte, and those that are not contiguous.
+    By default, it inserts the addresses of arrays of more than a megabyte and of non-contiguous arrays.
     """
     context = cpu_target.target_context
     constant = context.make_constant_array
@@ -111,15 +111,15 @@ def whole_arrays():
 
 
 def without_cache():
-    """A context in which Numba neither loads users' functions from its own cache, cache=True, nor saves them there.
+    """Return a context in which Numba doesn't use its own cache (cache=True) for users' functions.
 
-    It would load what other modules' values were part of before they changed, and `optimized_once` can't finish that.
+    It would load code with outdated values of other modules, which `optimized_once` can't finish.
     """
     return replaced(FunctionCache, load_overload=lambda *_: None, save_overload=lambda *_: None)
 
 
 def defined(library):
-    """The names of the functions that a library has."""
+    """Return the names of the functions that a library has."""
     return {f.name for f in library._final_module.functions if not f.is_declaration}
 
 
@@ -129,18 +129,18 @@ def is_called_by_python(library):
 
 @contextmanager
 def optimized_once(symbol, machine):
-    """A context in which Numba optimizes only the library that has the function `symbol`, with all functions it calls.
+    """Return a context in which Numba optimizes the library of the function `symbol` once, with all callees.
 
-    By itself, Numba optimizes each callee with its own callees, an innermost function once for each level of calls
-    around it, and makes machine code of each. That is still so for functions that Python calls, too, such as users' own
-    compiled functions. It optimizes for LLVM's `machine`; before 0.62, it does so for its own all the same.
+    By default, Numba optimizes each callee with its own callees, an innermost function once for each level of calls,
+    and generates machine code for each. It still does so for functions that Python also calls, such as users' compiled
+    functions. It optimizes for LLVM's `machine`; before 0.62, for its own machine in any case.
     """
     optimize, finish = codegen.JITCodeLibrary._optimize_final_module, codegen.JITCodeLibrary._finalize_final_module
     set_env, generator = codegen.JITCPUCodegen.set_env, cpu_target.target_context.codegen()
 
     def optimize_some(library):
         if symbol in defined(library):
-            # What nobody else can call is inlined, and then left out. Numba's variables with addresses keep their
+            # Private functions are inlined, and then removed. Numba's variables with addresses keep their
             # names, by which cache.py finds them.
             for part in (*library._final_module.functions, *library._final_module.global_variables):
                 if not part.is_declaration and part.name != symbol and not part.name.startswith(ADDRESS):
@@ -186,11 +186,11 @@ def final_module(library):
 
 
 def calls_itself(module):
-    """Whether a module has a variable by which a function calls itself, and that only Numba's own linker fills in."""
+    """Return whether a module has a variable for recursion, which only Numba's own linker fills in."""
     return any(variable.name.startswith(codegen.RuntimeLinker.PREFIX) for variable in module.global_variables)
 
 
-# How functions return: Numba's status of an exception, and the type of its description of one.
+# Numba's status of an exception, and the type of its description.
 RAISED, DESCRIPTION = callconv.RETCODE_EXC, callconv.excinfo_t
 
 
@@ -200,7 +200,7 @@ def describe(context, builder, exception):
 
 
 def leave(context, builder, status, description=None):
-    """Emit a return with a status, to a caller that passes it on, and with what takes the place of a description."""
+    """Emit a return with a status that callers pass on, and with a substitute for the description."""
     if description is not None:
         place = context.call_conv._get_excinfo_argument(builder.function)
         builder.store(builder.bitcast(description, place.type.pointee), place)
@@ -208,17 +208,17 @@ def leave(context, builder, status, description=None):
 
 
 def c_helper(name):
-    """The address of a function of Numba's own, or None."""
+    """Return the address of a function of Numba's own, or None."""
     return _helperlib.c_helpers.get(name)
 
 
 def compiled_types(function):
-    """The types that a function of numba.jit is limited to, as texts; None if it is compiled for any."""
+    """Return the types that a function of numba.jit is limited to, as texts; None if it is compiled for any."""
     return None if function._can_compile else sorted(map(str, function.signatures))
 
 
 def count_boundschecks(count):
-    """Have Numba emit what count(builder) emits before each check of an index."""
+    """Make Numba emit count(builder) before each check of an index."""
     check = cgutils.do_boundscheck
 
     def counted_check(context, builder, *args, **kwargs):

@@ -1,4 +1,4 @@
-"""The records that compiled code gets, and what Python functions see of them. All numbers have 64 bits.
+"""The records of compiled code, and the views of them that Python functions get. All numbers have 64 bits.
 
     block        the values of a node's attributes, see attributes.py
     call         for each input and, from position OUTPUT on, for each output:
@@ -8,7 +8,7 @@
                      shape   for an input whose values the plan reads: these values; `rank` is their number
                  input_count  number of the node's inputs, including absent ones
                  attributes   address of their block
-                 geometry     a refusal, the bytes of a tile's workspace, the number of tiles, and what a Plan adds
+                 geometry     a refusal, the bytes of a tile's workspace, the number of tiles, and the Plan's fields
 
 native/table.h has the same records for the C library.
 A compiled function gets the call's address; it returns 0 for success, 1 for a refusal, and 2 if the code has raised an
@@ -31,13 +31,13 @@ from ..declaration.limits import ABSENT, MAX_INPUTS, MAX_OUTPUTS, MAX_RANK
 from ..declaration.operator import REFUSAL, WORK, record_dtype
 
 OUTPUT = MAX_INPUTS
-LONGEST = 200  # characters of an entry's name: file systems allow 255 for a name, and a digest and suffixes follow
+LONGEST = 200  # characters of an entry's name, before a digest and suffixes: file systems allow 255
 TENSOR = np.dtype([("data", np.int64), ("size", np.int64), ("rank", np.int64), ("shape", np.int64, (MAX_RANK,))])
 
 
 @cache
 def call_dtype(geometry):
-    """The dtype of the record of a call of an operator with this geometry."""
+    """Return the dtype of the record of a call of an operator with this geometry."""
     tensors = TENSOR, (MAX_INPUTS + MAX_OUTPUTS,)
     numbers = [("input_count", np.int64), ("attributes", np.int64)]
     return np.dtype([("tensors", *tensors), *numbers, ("geometry", geometry)])
@@ -50,11 +50,11 @@ WORKSPACE_SIZE, TILES = (GEOMETRY + record_dtype({**REFUSAL, **WORK}).fields[nam
 
 
 def tensor_field(k, name):
-    """The offset of a field of tensor k in a call."""
+    """Return the offset of a field of tensor k in a call."""
     return k * TENSOR.itemsize + TENSOR.fields[name][1]
 
 
-# What a step can get as an argument, besides None and tuples of these:
+# Arguments of steps, besides None and tuples of these:
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Numbers:
-    """What a step can return: so many numbers of the call, `pitch` bytes apart from an offset on, or one for all."""
+    """The place of a step's result: numbers of the call, `pitch` bytes apart from an offset on, or a single one."""
 
     offset: int
     what: str
@@ -123,7 +123,7 @@ class Step:
     """A Python function that is compiled, with its arguments.
 
     result  Numbers, which are written into the call, or None if it returns nothing
-    role    what the function is for its operator, in errors
+    role    the function's role for its operator, in error messages
     """
 
     function: Callable = field(repr=False)
@@ -133,18 +133,18 @@ class Step:
 
     @property
     def tensors(self):
-        """The tensors that the function gets as arrays."""
+        """Return the tensors that the function gets as arrays."""
         arguments = [each for a in self.arguments for each in (a if isinstance(a, tuple) else (a,))]
         return [argument for argument in arguments if isinstance(argument, Tensor)]
 
     @property
     def types(self):
-        """The names of these tensors' types."""
+        """Return the names of these tensors' types."""
         return [t.dtype.names[0] if t.dtype.names else t.dtype.name for t in self.tensors]
 
     @property
     def place(self):
-        """The file and line of the function, and for a kernel the types of its tensors."""
+        """Return the file and line of the function, and for a kernel the types of its tensors."""
         code = self.function.__code__
         place = f"{code.co_filename.replace(chr(92), '/').rpartition('/')[2]}, line {code.co_firstlineno}"
         return f"{place} for {', '.join(self.types)}" if self.tensors else place
@@ -163,21 +163,21 @@ class Entry:
 
     @property
     def name(self):
-        """The first part of the names of its file and of the compiled function; a digest follows."""
+        """Return the name of its file and of the compiled function, before the digest."""
         step = self.steps[-1]
         name = "-".join(
             [step.function.__module__.rpartition(".")[2].removesuffix("_kernels"), step.function.__name__, *step.types]
         )
-        return re.sub(r"[^\w-]", "_", name, flags=re.ASCII)[:LONGEST]  # not every linker takes other letters
+        return re.sub(r"[^\w-]", "_", name, flags=re.ASCII)[:LONGEST]  # some linkers refuse other letters
 
 
 def infer_entry(operator):
-    """The Entry of a plan as far as sizes are known before the first call."""
+    """Return the Entry of shape inference from partly known sizes."""
     return Entry((_shape_step(operator, *_plan_arguments(operator)),))
 
 
 def plan_entry(operator, position=0):
-    """The Entry of an operator's plan for the combination of ranks of the kernel at a position."""
+    """Return the Entry of an operator's plan for the combination of ranks of the kernel at a position."""
     plan, (attributes, inputs) = operator.plan, _plan_arguments(operator, position)
     shape = _shape_step(operator, attributes, inputs)
     steps = [shape]
@@ -192,7 +192,7 @@ def plan_entry(operator, position=0):
 
 
 def kernel_entry(operator, position, signature):
-    """The Entry of the kernel at a position for these types."""
+    """Return the Entry of the kernel at a position for these types."""
     kernel = operator.kernel(position)
     types = operator.storage(kernel, signature)  # of the inputs that it reads, then of the outputs
     inputs = _kernel_inputs(operator, position, types)
@@ -205,7 +205,7 @@ def kernel_entry(operator, position, signature):
 
 
 def _plan_arguments(operator, position=0):
-    """What all functions of a plan get, for the ranks of the kernel at a position: (attributes, inputs)."""
+    """Return the arguments of a plan's functions for the ranks of the kernel at a position: (attributes, inputs)."""
     values = [
         Values(k, a.name, np.dtype(np.float64 if a.kind.startswith("float") else np.int64), a.is_list)
         for k, a in enumerate(operator.attributes)
@@ -223,17 +223,17 @@ def _plan_arguments(operator, position=0):
 
 
 def _shape_step(operator, attributes, inputs):
-    """The Step that states the outputs' sizes."""
+    """Return the Step that states the outputs' sizes."""
     function, outputs = operator.plan.shape, tuple(Sizes(OUTPUT + k) for k in range(len(operator.outputs)))
     ranks = _of_outputs(operator, "rank", "outputs' ranks")
     return Step(function, (attributes, inputs, outputs), ranks, function.__name__)
 
 
 def _kernel_inputs(operator, position, types):
-    """What the kernel at a position gets for the inputs that it reads, of these types: Tensors; None for an absent one.
+    """Return Tensors for the inputs of these types that the kernel at a position reads; None for an absent one.
 
-    Inputs with ranks have that many axes, and are read-only. But where the plan reads an input's values, these take the
-    place of its sizes in the record.
+    Inputs with ranks have that many axes, and are read-only. If the plan reads an input's values, the record holds
+    these in place of its sizes.
     """
     ranks, inputs = operator.combination(position), []
     for k, dtype in zip(operator.inputs_read, types, strict=False):
@@ -243,5 +243,5 @@ def _kernel_inputs(operator, position, types):
 
 
 def _of_outputs(operator, name, what):
-    """A field of each output's record, as the result of a step."""
+    """Return a field of each output's record, as the result of a step."""
     return Numbers(tensor_field(OUTPUT, name), what, len(operator.outputs), TENSOR.itemsize)

@@ -1,4 +1,4 @@
-"""Refusals in compiled code: how `require` passes what it refuses to the caller, which knows the words for it."""
+"""Refusals in compiled code: `require` passes the refused values to the caller, which makes the error message."""
 
 from llvmlite import ir
 from numba import types
@@ -19,8 +19,8 @@ def _(condition, argument, value, rule, expected=None):
     )
 
 
-# What `require` allocates: Numba's description of an exception, in case Python has called the function as one of
-# Numba's, then the numbers of a refusal, which declaration/operator.py describes.
+# The block that `require` allocates: Numba's description of an exception, in case Python has called the function as a
+# Numba function, then the numbers of a refusal (declaration/operator.py).
 NUMBERS = ir.ArrayType(I64, REFUSAL["refusal"])
 REFUSED = ir.LiteralStructType([DESCRIPTION, NUMBERS])
 CODE = ir.IntType(32)(165)  # the status of functions that return with a refusal; callers pass on any status above 0
@@ -33,7 +33,7 @@ def c_function(builder, name, returned, *kinds):
 
 
 def note_refusal(builder, status, record):
-    """Emit code that copies the refusal of a call into a record, which begins with room for it, and frees it.
+    """Emit code that copies the refusal of a call to the begin of a record, and frees it.
 
     If several tiles refuse, the record keeps the first refusal.
     """
@@ -77,7 +77,7 @@ def refuse_unless(typing, condition, argument, value, rule, expected):
 
 
 def numbers_of(context, builder, kinds, values, refused):
-    """Yield the positions and numbers of a refusal, for the types and values of what `refuse_unless` gets."""
+    """Yield the positions and numbers of a refusal, for the argument types and values of `refuse_unless`."""
     _, argument, value, rule, expected = kinds
     has_expected = not isinstance(expected, types.NoneType | types.Omitted)
     yield ARGUMENT, text(context, builder, argument)
@@ -105,19 +105,19 @@ def numbers_of(context, builder, kinds, values, refused):
 
 
 def number_type(value):
-    """The type of the numbers of a value: of an array, a tuple or a number."""
+    """Return the type of the numbers of a value: of an array, a tuple or a number."""
     if isinstance(value, types.BaseTuple):
         return types.float64 if any(isinstance(kind, types.Float) for kind in value) else types.int64
     return value.dtype if isinstance(value, types.Array) else value
 
 
 def as_int64(context, builder, item, kind):
-    """A number as an integer, or the bits of a double."""
+    """Return a number as an integer, or the bits of a double."""
     if isinstance(kind, types.Float):
         return builder.bitcast(context.cast(builder, item, kind, types.float64), I64)
     return context.cast(builder, item, kind, types.int64)
 
 
 def text(context, builder, kind):
-    """The address of a text that the code has."""
+    """Return the address of a text in the code."""
     return builder.ptrtoint(context.insert_const_string(builder.module, kind.literal_value), I64)

@@ -1,7 +1,7 @@
-"""Vectors as values in compiled code: LLVM's own, which it lowers to whatever the CPU has.
+"""LLVM's vectors as values in compiled code; LLVM lowers them to the CPU's instructions.
 
-Functions make them by loads, combine them by `times` and `times_plus`, shuffle and store them. The other modules
-called simd_* have loops of these, which `vectorized` puts in the place of those in kernels/vectors.py.
+Functions load vectors, combine them by `times` and `times_plus`, shuffle and store them. The modules simd_* have loops
+with vectors, which `vectorized` substitutes for those in kernels/vectors.py.
 """
 
 import inspect
@@ -21,15 +21,15 @@ inner = register_jitable(**FLAGS | INNER)  # decorator of parts of loops
 
 
 def applied(function, named):
-    """Call a function with those of the named values that it asks for."""
+    """Call a function with the named values that are its parameters."""
     return function(**{name: named[name] for name in inspect.signature(function).parameters})
 
 
 def vectorized(loop):
-    """Decorator: compiled code that calls a loop of kernels/vectors.py gets the function that this one returns.
+    """Decorator: replace a loop of kernels/vectors.py in compiled code by the function that this one returns.
 
-    It gets the types of those of the loop's arguments that it names. Where it returns None, and where bounds are
-    checked, compiled code gets the loop as it stands there.
+    Its parameters are names of the loop's arguments, and it gets their types. If it returns None, or if bounds are
+    checked, compiled code keeps the plain loop.
     """
     marked.remove(loop)  # so that Numba gets it from here alone
 
@@ -46,18 +46,18 @@ def vectorized(loop):
 
 
 def as_written(loop):
-    """The loop as it stands in kernels/vectors.py, for compiled code."""
+    """Return the plain loop of kernels/vectors.py for compiled code."""
     return njit(**flags_of[loop])(loop)
 
 
 def operation(returns=lambda: types.void, literals=""):
-    """Decorator: an instruction of compiled code, from a function that makes it of LLVM's.
+    """Decorator: make an instruction for compiled code from a function that emits LLVM's instructions.
 
     The function gets LLVM's builder, and for each argument `Elements` of an array, the number itself if the argument is
     among the literals, else LLVM's value. It returns LLVM's value, or a list of values for a tuple.
 
-    returns   a function that makes the result's type from the types of those arguments that it names
-    literals  names of arguments that are constants wherever compiled code has this instruction
+    returns   a function from the types of the arguments that it names to the result's type
+    literals  names of arguments that are compile-time constants
     """
 
     def define(function):
@@ -115,12 +115,12 @@ def element_type(array):
 
 
 def alignment(kind):
-    """How many bytes one element takes, for LLVM's type."""
+    """Return the bytes of one element of LLVM's type."""
     return kind.width // 8 if isinstance(kind, ir.IntType) else {"float": 4, "double": 8}[str(kind)]
 
 
 def size_of(array):
-    """How many bytes one element of an array takes."""
+    """Return the bytes of one element of an array."""
     return alignment(element_type(array))
 
 
@@ -137,18 +137,18 @@ class Elements:
         self.data = builder.bitcast(data, element_type(kind).as_pointer())
 
     def begin(self, index):
-        """The pointer to an element."""
+        """Return the pointer to an element."""
         return self.builder.gep(self.data, [index])
 
     def after(self, index):
-        """The elements from an index on."""
+        """Return the elements from an index on."""
         return Elements(self.builder, self.kind, self.begin(index))
 
     def one(self, index):
         return self.builder.load(self.begin(index))
 
     def load(self, index, lanes):
-        """A vector of so many elements from an index on."""
+        """Return a vector of so many elements from an index on."""
         kind = self.data.type.pointee
         loaded = self.builder.load(self.builder.bitcast(self.begin(index), ir.VectorType(kind, lanes).as_pointer()))
         loaded.align = alignment(kind)
@@ -159,7 +159,7 @@ class Elements:
         self.builder.store(vector, at).align = alignment(self.data.type.pointee)
 
     def load_sums(self, index, lanes):
-        """As `load`, in the type in which elements are summed."""
+        """Load a vector as `load`, in the type in which elements are summed."""
         return self.widened(self.load(index, lanes))
 
     def widened(self, vector):
@@ -179,7 +179,7 @@ def shuffle(builder, a, b, order):
 
 
 def collect(builder, kind, values):
-    """A vector of values of LLVM's type `kind`."""
+    """Return a vector of values of LLVM's type `kind`."""
     vector = ir.Constant(ir.VectorType(kind, len(values)), ir.Undefined)
     for lane, value in enumerate(values):
         vector = builder.insert_element(vector, value, I32(lane))
@@ -187,7 +187,7 @@ def collect(builder, kind, values):
 
 
 def repeat(builder, value, count):
-    """A vector that has the value `count` times."""
+    """Return a vector of `count` copies of a value."""
     one = collect(builder, value.type, [value])
     return shuffle(builder, one, one, [0] * count)
 
@@ -200,7 +200,7 @@ def concatenate(builder, vectors):
 
 
 def transpose(builder, rows):
-    """The columns of a square matrix whose size is a power of two and whose rows have at most 32 bytes.
+    """Return the columns of a square matrix whose size is a power of two and whose rows have at most 32 bytes.
 
     Longer rows are those of several matrices, side by side. Elements first move within 16 bytes, where CPUs shuffle
     best. With 4 elements in them, each round shuffles two rows into each other, the first with the third, the second
@@ -220,7 +220,7 @@ def transpose(builder, rows):
     matrices = rows[0].type.count // size
 
     def shuffle_each(a, b, order):
-        """As `shuffle` of one matrix' rows: numbers from `size` on stand for elements of b."""
+        """Shuffle each matrix as `shuffle` does one: numbers from `size` on stand for elements of b."""
         steps = [step + (matrices - 1) * size * (step >= size) for step in order]
         return shuffle(builder, a, b, [m * size + step for m in range(matrices) for step in steps])
 
@@ -239,12 +239,12 @@ def transpose(builder, rows):
 
 
 def gathered(size):
-    """How many elements of `size` bytes, each with a 32-bit index, one instruction gathers."""
+    """Return the number of elements of `size` bytes, each with a 32-bit index, that one instruction gathers."""
     return 64 // max(size, 4)
 
 
 def gather(builder, data, index, width, exists=None):
-    """A vector of the `width` bits, 32 or 64, that begin at each data[index]; 0 where `exists` is false.
+    """Return a vector of the `width` bits (32 or 64) from each data[index] on; 0 where `exists` is false.
 
     The index is a vector of 32-bit numbers, for as many results as 512 bits hold.
     """
@@ -320,30 +320,30 @@ def times_plus(builder, a, b, c):
 
 @operation(lambda sums, lanes: Vector(sums.dtype, lanes.literal_value), literals="lanes")
 def zeros(builder, sums, lanes):
-    """A vector of so many zeros of the array's type."""
+    """Return a vector of so many zeros of the array's type."""
     return ir.Constant(ir.VectorType(sums.data.type.pointee, lanes), None)
 
 
 @operation(lambda: types.boolean)
 def are_zeros(builder, vector):
-    """Whether all numbers of a vector are 0; no number is NaN then."""
+    """Return whether all numbers of a vector are 0; no number is NaN then."""
     bits = builder.fcmp_ordered("==", vector, ir.Constant(vector.type, None))
     number = ir.IntType(vector.type.count)
     return builder.icmp_unsigned("==", builder.bitcast(bits, number), ir.Constant(number, -1))
 
 
 def whole_vector(array):
-    """How many of the array's elements are one vector."""
+    """Return the number of the array's elements in a vector."""
     return BYTES // size_of(array)
 
 
 def square(array):
-    """The size of the squares of such elements that are transposed at once."""
+    """Return the size of the squares of such elements that one transposition handles."""
     return min(8, whole_vector(array))
 
 
 def transposer(size):
-    """A function that transposes a matrix in squares of this size; the last ones overlap those before."""
+    """Return a function that transposes a matrix in squares of this size; the last ones overlap those before."""
 
     @inner
     def transpose_matrix(x, first, pitch, rows, columns, out, to, out_pitch):

@@ -76,7 +76,7 @@ def _(source):
 
 @operation()
 def prefetch_at(builder, source, i):
-    """Have the CPU load source[i] into its caches. An address outside of the array does no harm."""
+    """Prefetch source[i] into the caches. An address outside of the array is harmless."""
     kind = ir.FunctionType(ir.VoidType(), [BYTE.as_pointer(), I32, I32, I32])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
     at = builder.bitcast(source.begin(i), BYTE.as_pointer())
@@ -147,7 +147,7 @@ def _(source, target):
 
 
 def gathered_pairs(builder, source, index):
-    """The elements source[index] and source[index + 1], as two vectors."""
+    """Return the elements source[index] and source[index + 1], as two vectors."""
     data, count, kind = source.data, index.type.count, source.data.type.pointee
     elements = ir.VectorType(kind, count)
     if alignment(kind) == 8:
@@ -162,7 +162,7 @@ def gathered_pairs(builder, source, index):
 
 
 def loaded_pairs(builder, source, index):
-    """As `gathered_pairs`, by a load for each pair; the index is a list of 64-bit integers."""
+    """Return the vectors of `gathered_pairs`, by a load for each pair, for a list of 64-bit integers."""
     count = len(index)
     found = [source.load(start, 2) for start in index]
     # 16 bytes each, the even ones in one vector and the odd ones in another: no element then leaves its 16 bytes.
@@ -174,12 +174,12 @@ def loaded_pairs(builder, source, index):
 
 
 def pair_count(array):
-    """How many pairs of the array's elements `pairs` loads."""
+    """Return the number of pairs of the array's elements that `pairs` loads."""
     return 512 // sum_type(array).bitwidth if current().gathers else lanes_of(sum_type(array))
 
 
 def vector_of_indices(source):
-    """What `pairs` takes as its index."""
+    """Return the index argument of `pairs`."""
     return (
         Vector(types.int32, pair_count(source))
         if current().gathers
@@ -211,7 +211,7 @@ def starts(builder, base, b, steps):
 
 
 def four_count(array):
-    """How many points' rows of four neighbours are one vector."""
+    """Return the number of points with rows of four neighbours in one vector."""
     return max(1, current().vector_bytes * 8 // (4 * sum_type(array).bitwidth))
 
 
@@ -231,7 +231,7 @@ def fours_of(builder, row, b, k, like):
 
 @operation(lambda a: types.UniTuple(a, 4))
 def transposed(builder, a, b, c, d):
-    """The columns of the matrices whose rows are these four vectors, side by side."""
+    """Return the columns of the matrices whose rows are these four vectors, side by side."""
     return transpose(builder, [a, b, c, d])
 
 

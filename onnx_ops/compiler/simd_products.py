@@ -12,12 +12,12 @@ VECTORS = 2  # of a row in a block: so often a weight is used that is loaded
 
 
 def block_lanes(kind):
-    """How many numbers of LLVM's type are a vector: the widest there are, as there are most registers for these."""
+    """Return the lanes of the widest vectors of LLVM's type, which have the most registers."""
     return current().vector_bytes // alignment(kind)
 
 
 def block_rows():
-    """The rows of a block. With the columns' vectors and a weight, the sums leave no register free."""
+    """Return the rows of a block. With the columns' vectors and a weight, the sums leave no register free."""
     return 8 if current().vector_bytes == 64 else 4
 
 
@@ -31,7 +31,7 @@ def add_block(builder, w, i, pitch, columns, b, width, depth, target, j, rows):
     kind = ir.VectorType(target.data.type.pointee, lanes)
 
     def vectors_at(begin, row):
-        """The places of the vectors of a row."""
+        """Return the places of the vectors of a row."""
         begin = builder.add(begin, builder.mul(row, width))
         return [builder.add(begin, I64(v * lanes)) for v in range(VECTORS)]
 

@@ -209,7 +209,7 @@ def clear_short(builder, out, j, count, full):
 
 @operation(lambda: types.int64)
 def to_boundary(builder, out, j):
-    """How many elements out[j] is from the next place in memory where a vector is aligned."""
+    """Return the number of elements from out[j] to the next aligned place of a vector."""
     at = builder.ptrtoint(out.begin(j), I64)
     return builder.udiv(builder.and_(builder.neg(at), I64(BYTES - 1)), I64(alignment(out.data.type.pointee)))
 

@@ -34,23 +34,23 @@ class Target:
 
     @property
     def settings(self):
-        """The names of features, each after a plus or a minus."""
+        """Return the names of features, each after a plus or a minus."""
         return set(filter(None, self.features.split(",")))
 
     def has(self, feature):
-        """Whether compiled code may use this feature."""
+        """Return whether compiled code may use this feature."""
         return f"+{feature}" in self.settings and f"-{feature}" not in self.settings
 
     @property
     def vector_bytes(self):
-        """How many bytes vectors have where the widest are best."""
+        """Return the bytes of a vector if the widest vectors are best."""
         return 64 if WHOLE_VECTORS in self.settings else 32
 
     @property
     def gathers(self):
-        """Whether an instruction that loads from many places is faster than an instruction for each of them.
+        """Return whether a gather instruction is faster than a load for each element.
 
-        It is on Intel's CPUs since Sapphire Rapids, which AVX512_FP16 tells from those before; it is not on Zen 4.
+        It is faster on Intel's CPUs since Sapphire Rapids, which have AVX512_FP16, and slower on Zen 4.
         """
         return self.has("avx512fp16") and self.settings.isdisjoint(f"-avx512{part}" for part in ("f", "bw", "dq", "vl"))
 
@@ -65,7 +65,7 @@ def architecture():
 
 
 def level(cpu, system):
-    """The target for a CPU of LEVELS and a system of SYSTEMS. Raises OpError."""
+    """Return the target for a CPU of LEVELS and a system of SYSTEMS. Raises OpError."""
     for argument, name, names in (("cpu", cpu, LEVELS), ("system", system, SYSTEMS)):
         if name not in names:
             raise OpError(argument, repr(name), f"must be one of {', '.join(names)}", "onnx_ops")
@@ -74,9 +74,9 @@ def level(cpu, system):
 
 
 def current():
-    """The target of this process: what Numba compiles for, this machine's CPU or the one in its environment variables.
+    """Return the target of this process: this machine's CPU, or the one in Numba's environment variables.
 
-    Where the widest vectors are best, LLVM is told so, unless the variables say otherwise.
+    If the widest vectors are best, LLVM gets an option for them, unless the variables state another.
     """
     if _chosen:
         return _chosen[0]
@@ -94,7 +94,7 @@ def current():
 
 
 def choose(target):
-    """Have this process compile for another target. It can't run that code."""
+    """Choose another target for this process, which can't run that code."""
     if "numba" in sys.modules:
         raise RuntimeError("Numba has been imported, and compiles for this machine")
     _chosen.append(target)

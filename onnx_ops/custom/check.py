@@ -27,7 +27,7 @@ from ..session.session import extensions
 
 TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-12}  # relative to the largest value
 LARGEST = 2**20  # elements of an input in which extremes are tried
-OPSET = 18  # version of ai.onnx in models of an operator of another domain: every ONNX Runtime knows it
+OPSET = 18  # version of ai.onnx in models of operators of other domains; every supported ONNX Runtime has it
 log = logging.getLogger("onnx_ops")
 
 
@@ -132,14 +132,14 @@ def extreme(array):
 
 
 def compare(function, arrays, attributes, tolerances, are_extreme):
-    """Compare all ways for these inputs; returns how many results were compared."""
+    """Compare all ways for these inputs; return the number of compared results."""
     values = function.values(attributes)
     shared = way_of(function, values, function.padded(arrays))
     body_outputs = outcome(lambda: plain.compute(function, values, function.padded(arrays), shared.types))
     if isinstance(body_outputs, Failure):
         where = f"{function.title}, {described(arrays, attributes)}"
         assert are_extreme, f"{where}: the function in NumPy fails: {body_outputs}"
-        return 0  # a body may fail on extremes: no rule says what must happen then
+        return 0  # the function may fail on extremes, with any result
     compared = 0
     for way, compute_outputs in ways(function, arrays, attributes, values, shared.signature, body_outputs):
         outputs = outcome(compute_outputs)
@@ -157,11 +157,11 @@ def compare(function, arrays, attributes, tolerances, are_extreme):
 
 
 class Failure(str):
-    """The text of an exception that isn't a refusal."""
+    """The text of an exception other than OpError."""
 
 
 def outcome(function):
-    """Return what a function returns, or the text of the OpError that it raises, without the node's name."""
+    """Return a function's result, or the text of its OpError without the node's name."""
     with np.errstate(all="ignore"):
         try:
             return function()
@@ -185,11 +185,11 @@ def ways(function, arrays, attributes, values, signature, body_outputs):
         call = partial(compute, function, values, padded, threads, garbage, tiles)
         yield f"function, threads={threads}, tiles={tiles}", call
     are_lists = all(a is None or a.ndim == 1 or not i.values for i, a in zip(function.inputs, padded, strict=False))
-    if are_lists and has_torch(function):  # PyTorch has lists in place of vectors whose values the rule gets
+    if are_lists and has_torch(function):  # PyTorch passes lists where the shape function gets values
         from ..export.torch_operators import compute_by_torch
 
         yield "PyTorch", lambda: compute_by_torch(function, arrays, attributes)
-    if any(t == "bfloat16" for t in signature.values()):  # ONNX Runtime's Python has no arrays of that type
+    if any(t == "bfloat16" for t in signature.values()):  # ONNX Runtime returns no arrays of that type in Python
         return
     fixed_model, open_model = (
         node_model(function, arrays, attributes, signature, is_open) for is_open in (False, True)
@@ -210,7 +210,7 @@ def ways(function, arrays, attributes, values, signature, body_outputs):
 
 
 def without_log(function):
-    """Return the function with its refusals in its exceptions alone: the extensions backend logs each, too."""
+    """Return the function without log messages: the extensions backend also logs each refusal."""
 
     def call():
         was_disabled, log.disabled = log.disabled, True
@@ -223,7 +223,7 @@ def without_log(function):
 
 
 def garbage(shape, dtype):
-    """Return an array of bytes that no kernel computes, so that elements that it doesn't write show."""
+    """Return an array of garbage, which shows the elements that a kernel doesn't write."""
     kind = np.dtype(dtype)
     return np.full(math.prod(np.atleast_1d(shape)) * kind.itemsize, 0xA5, np.uint8).view(kind).reshape(shape)
 
@@ -238,7 +238,7 @@ def has_extensions(function):
 
 
 def has_torch(function):
-    """Return whether torch is installed and can have the operator."""
+    """Return whether torch is installed and supports the operator."""
     if find_spec("torch") is None:
         return False
     from ..export.torch_operators import torch_operator
@@ -267,7 +267,7 @@ def check_inference(model, outputs):
 
 
 def node_model(function, arrays, attributes, signature, is_open):
-    """Return a model of one node of the operator, whose inputs have these shapes or open ones."""
+    """Return a model of one node of the operator, with inputs of these shapes or of open ones."""
     names = ["" if a is None else f"input_{k}" for k, a in enumerate(arrays)]
     attributes_by_name = {a.name: a for a in function.attributes}
     node = helper.make_node(function.name, names, [o.name for o in function.outputs], domain=function.domain)
@@ -290,7 +290,7 @@ def node_model(function, arrays, attributes, signature, is_open):
 
 
 def problem_of(actual, reference, tolerances):
-    """Return a text on what is wrong with an output, or None."""
+    """Return a text on the error in an output, or None."""
     if actual.dtype != reference.dtype or actual.shape != reference.shape:
         wanted = f"{reference.dtype} {list(reference.shape)}"
         return f"is {actual.dtype} {list(actual.shape)}, but of the function in NumPy {wanted}"

@@ -102,7 +102,7 @@ class CustomOperator:
 
     def __init__(self, declaration: Operator) -> None:
         self.declaration = declaration
-        self._given: dict[str, Any] = {}  # what `with_functions` gets
+        self._given: dict[str, Any] = {}  # arguments of `with_functions`
         body = declaration.reference
         self.__name__, self.__doc__, self.__module__ = declaration.name, body.__doc__, body.__module__
 
@@ -137,7 +137,7 @@ class CustomOperator:
 
     @property
     def torch(self) -> Any:
-        """The operator in PyTorch, ``torch.ops.<domain>.<name>``, for calls with tensors.
+        """Return the operator in PyTorch, ``torch.ops.<domain>.<name>``, for calls with tensors.
 
         Inputs are positional, attributes are given by name. A variadic input is
         a list of tensors. An input with values for the shape function is
@@ -198,9 +198,8 @@ class CustomOperator:
                 require(name in names, "values", repr(name), f"must be among {', '.join(names)}")
                 types = function.types[function.inputs[names.index(name)].type]
                 kept = set(types) <= {"int32", "int64"}
-                require(
-                    kept, f"type of {name}", ", ".join(types), "must be int32 or int64 for a rule to get the values"
-                )
+                wanted = "must be int32 or int64 if the shape function gets the values"
+                require(kept, f"type of {name}", ", ".join(types), wanted)
             check_parameters("rule", rule, names, attributes_of(function))
             check_comparisons("rule", rule, function)
         pairs = [(i, i.name in values) for i in function.inputs]
@@ -288,7 +287,7 @@ class CustomOperator:
         return self._give(types=types, **functions)
 
     def _give(self, **functions):
-        """Declare the operator anew, with functions beside those given before or in their place; return it."""
+        """Add functions to the declaration, or replace them; return the operator."""
         self._given |= functions
         self.declaration = with_functions(self.declaration, **self._given)
         return self
@@ -326,18 +325,18 @@ class CustomOperator:
 
 
 def check_takes_kernel(operator, names, has_loop, types):
-    """Raise OpError unless an operator with these names is so declared that it can have a kernel for these types."""
-    require(operator.plan.shape, "kernel", "given", "needs a rule for the outputs' shapes first, by .shape")
+    """Raise OpError unless the operator's declaration permits a kernel for these types."""
+    require(operator.plan.shape, "kernel", "given", "requires a shape function, set by .shape")
     for name in names:
-        reserved = f"is what kernels get besides ({', '.join(TILE)}); give it another name"
+        reserved = f"is a parameter of every kernel ({', '.join(TILE)}); give it another name"
         require(name not in TILE, "name", name, reserved)
-    one_tile = "can't be given for a rule with bound=True: only one tile can say how long the outputs are"
+    one_tile = "can't be combined with bound=True, which permits only one tile"
     require(not (has_loop and operator.plan.is_bound), "loop", "given", one_tile)
     for i in operator.inputs:
-        require(i.presence != "variadic", i.name, "variadic", "can't be handed to a kernel")
+        require(i.presence != "variadic", i.name, "variadic", "can't be passed to a kernel")
     for a in operator.attributes:
         fits = a.kind not in ("text", "tensor") and (a.required or a.default is not None)
-        kinds = "can't be handed to a kernel: it must be a number, a list of numbers or a Literal, and never None"
+        kinds = "can't be passed to a kernel: it must be a number, a list of numbers or a Literal, and never None"
         require(fits, a.name, "declared", kinds)
     for variable, some in types.items():
         declared_names = operator.types.get(variable, ())
@@ -358,15 +357,15 @@ def check_parameters(what, function, positional, keywords=()):
 
 
 def check_comparisons(what, function, operator):
-    """Raise OpError if a function compares something with a choice of a Literal, which it gets as a position.
+    """Raise OpError if a function compares a value with a string of a Literal, which it gets as a position.
 
-    Compiled code would take the two for unequal, without a word. The marked functions that it reads are looked at, too.
+    Compiled code would find the two unequal without an error. The check includes the marked functions that it calls.
     """
     if any(a.kind == "text" for a in operator.attributes):
-        return  # a rule without a kernel gets that as a string
+        return  # a shape function without a kernel gets strings
     choices = {choice: f"{a.name} == {k}" for a in operator.attributes for k, choice in enumerate(a.choices)}
     functions = [function]
-    for each in functions:  # which grows
+    for each in functions:  # grows in the loop
         code = each.__code__
         place = f"{Path(code.co_filename).name}, line {code.co_firstlineno}"
         loads = list(loaded(each))
@@ -381,7 +380,7 @@ def check_comparisons(what, function, operator):
 
 
 def loaded(function):
-    """Yield each instruction's name, and the constant or the value from around the function that it loads, or None."""
+    """Yield (name of an instruction, the constant, global or closure value that it loads, or None)."""
     code, value = function.__code__, None
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
     around = function.__globals__ | {name: cell.cell_contents for name, cell in cells if cell != CellType()}
@@ -398,7 +397,7 @@ def loaded(function):
 
 
 def compilable(function):
-    """Return a function for compiled code, which calls it without keyword-only parameters."""
+    """Return the function for compiled code, with keyword-only parameters as positional ones."""
     code = function.__code__
     if code.co_flags & inspect.CO_VARARGS:
         return function  # of an operator with a variadic input, which has no kernel

@@ -1,6 +1,6 @@
-"""The plan and the kernel of a custom operator: generated functions that call the user's, here both called `user`.
+"""The plan and the kernel of a custom operator: generated functions that call the user's function `user`.
 
-Those of an operator with the inputs x and bias, the attribute a and the output y:
+For an operator with the inputs x and bias, the attribute a and the output y:
 
     def rule(attributes, inputs, outputs):
         return write_shapes(outputs, shapes_of(outputs, user(inputs[0], inputs[1], attributes[0])))
@@ -30,7 +30,7 @@ def with_functions(operator, *, rule, bound, kernel=None, types=(), loop=None, w
 
 
 def shape_of(operator, rule):
-    """Return the function that states the shapes of a user's rule."""
+    """Return the plan's shape function, which calls the user's."""
     arguments = rule_arguments(operator)
     if operator.inputs[-1].presence == "variadic":  # then Numba doesn't compile it
         named = [f"{a.name}=attributes[{k}]" for k, a in enumerate(operator.attributes)]
@@ -40,7 +40,7 @@ def shape_of(operator, rule):
 
 
 def rule_arguments(operator):
-    """Return the text of what a rule gets from a plan's arguments."""
+    """Return the text of the arguments of the user's shape function."""
     return ", ".join([*elements("inputs", operator.inputs), *elements("attributes", operator.attributes)])
 
 
@@ -64,7 +64,7 @@ def kernel_of(operator, kernel, rule, has_workspace):
 
 
 def function_of(text, user, **others):
-    """Return the function that a text defines, which calls these functions. In errors, it is where the user's is."""
+    """Return the function that a text defines, with these functions as globals and the user's place in errors."""
     code, space = user.__code__, {"__name__": user.__module__, **CALLED, "user": user, **others}
     exec(compile("\n" * (code.co_firstlineno - 1) + text, code.co_filename, "exec"), space)
     return space[text[len("def ") : text.index("(")]]

@@ -1,4 +1,4 @@
-"""What an operator is: its inputs, outputs, attributes, element types, plan, kernels, reference and refusals.
+"""Declare operators: inputs, outputs, attributes, data types, plans, kernels, references and refusals.
 
-All of it also runs uncompiled.
+All of this also runs without a compiler.
 """

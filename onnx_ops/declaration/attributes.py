@@ -1,4 +1,4 @@
-"""Attributes: their kinds, what values they may have, and the forms in which bodies and compiled code get these."""
+"""Attributes: their kinds, the values that they accept, and the forms that Python and compiled code get."""
 
 import functools
 import struct
@@ -20,9 +20,9 @@ VECTOR = np.dtype([("count", np.int64), ("offset", np.int64)])  # of an attribut
 class Kind:
     """A kind of attribute values.
 
-    text      what errors call it
-    onnx      its name among onnx.AttributeProto's types
-    is_list   whether a value is a list
+    text     its name in error messages
+    onnx     its name among the types of onnx.AttributeProto
+    is_list  whether a value is a list
     """
 
     text: str
@@ -49,8 +49,8 @@ class Attribute:
     bounds         the least and the greatest value of integers
     length_bounds  the least and the greatest length of a list
     choices        the values that a "string" may have
-    other_names    under which the attribute may be written, too; the first of its names that a node has counts
-    repeats        how many equal elements a list has that is written as a single integer; 0: it may not be
+    other_names    aliases; if a node has several of the names, the first one counts
+    repeats        length of the list that a single integer stands for, repeated; 0: a single integer is refused
     """
 
     name: str
@@ -68,7 +68,7 @@ class Attribute:
             raise OpError(f"kind of {self.name}", repr(self.kind), f"must be one of {', '.join(KINDS)}")
 
     def vector(self, value):
-        """Return a value as compiled code sees it: a vector of int64, of float64 or, for a text, of bytes.
+        """Return a value for compiled code: a vector of int64, of float64 or, for a text, of bytes.
 
         A string becomes its position among the choices. A tensor stays a tensor.
         """
@@ -121,7 +121,7 @@ class Attribute:
         return KINDS[self.kind].is_list
 
     def value(self, vector):
-        """Return a value as Python functions get it, from its vector; None for None."""
+        """Return a value for Python functions from its vector; None for None."""
         if vector is None or self.kind == "tensor":
             return vector
         if self.kind == "text":
@@ -134,11 +134,11 @@ class Attribute:
         return bool(number) if self.bounds == (0, 1) else number
 
     def count_of(self, vector):
-        """Return how many values a block states for a vector, or for None."""
+        """Return the number of values that a block states for a vector, or for None."""
         return (0 if self.is_list else -1) if vector is None else vector.size
 
     def content(self, vector):
-        """Return a vector as it stands in a block, as int64; a tensor's elements follow its type, rank and shape."""
+        """Return the int64 numbers of a vector in a block; a tensor's elements follow its type, rank and shape."""
         is_tensor = self.kind == "tensor"
         header = [dtypes.TABLE[dtypes.name_of(vector)].onnx, vector.ndim, *vector.shape] if is_tensor else []
         content = np.array(header, np.int64).tobytes() + vector.tobytes()
@@ -158,7 +158,7 @@ class Attribute:
 
     @property
     def names(self):
-        """All names under which the attribute may be written."""
+        """Return the attribute's name and its aliases."""
         return (self.name, *self.other_names)
 
     @property
@@ -167,12 +167,12 @@ class Attribute:
 
     @property
     def limits(self):
-        """The bounds of the integers that compiled code gets."""
+        """Return the bounds of the integers that compiled code gets."""
         return (0, len(self.choices) - 1) if self.kind == "string" else self.bounds
 
     @property
     def rule(self):
-        """A text on what a value of the right kind must be."""
+        """Return the rule for values of the right kind, for error messages."""
         if self.kind == "string":
             return f"must be one of {', '.join(self.choices)}"
         least, most = map(spelled_out, self.bounds)
@@ -188,7 +188,7 @@ def _text(value):
 
 
 def spelled_out(number):
-    """Return a number's text: a large power of two, or the number before it, as such a power."""
+    """Return a number's text, with 2**n and 2**n - 1 as powers from 16 bits on."""
     for power in (number, number + 1):
         if abs(power) >= 2**16 and abs(power) & (abs(power) - 1) == 0:
             return f"{'-' * (power < 0)}2**{abs(power).bit_length() - 1}{' - 1' * (power - number)}"
@@ -198,7 +198,7 @@ def spelled_out(number):
 class AttributeValues:
     """The values of a node's attributes.
 
-    vectors  for each attribute what `Attribute.vector` returns, or None if it has no value
+    vectors  the result of `Attribute.vector` for each attribute, or None if it has no value
     """
 
     def __init__(self, attributes, vectors):
@@ -206,14 +206,14 @@ class AttributeValues:
 
     @functools.cached_property
     def by_name(self):
-        """{name: value}, as Python functions get them."""
+        """Return {name: value} for Python functions."""
         return {a.name: a.value(v) for a, v in zip(self.attributes, self.vectors, strict=True)}
 
     @functools.cached_property
     def compiled(self):
-        """A named tuple of the values as compiled code gets them: numbers, or vectors for lists, empty without value.
+        """Return the values for compiled code, a named tuple of numbers and, for lists, vectors.
 
-        A string is its position among the choices.
+        A string is its position among the choices. The vector of a list without a value is empty.
         """
         numbers = [
             (np.empty(0, np.int64) if v is None else v) if a.is_list else 0 if v is None or not v.size else v[0].item()
@@ -223,11 +223,11 @@ class AttributeValues:
 
     @functools.cached_property
     def block(self):
-        """The values as int64 in one array, which compiled code reads; the C library writes the same.
+        """Return the block of the values, an int64 array that compiled code reads. The C library writes the same.
 
-        Its number of bytes, a VECTOR for each attribute, and the values. The VECTOR has the count of values, and the
-        offset of the first one from the block's beginning, in bytes. The count is -1 where there is no value, but 0 for
-        a list.
+        It holds its number of bytes, a VECTOR for each attribute, and the values. A VECTOR holds the count of values
+        and the offset in bytes of the first one from the block's beginning. Without a value, the count is -1, for a
+        list 0.
         """
         table, contents = np.zeros(len(self.vectors), VECTOR), []
         end = 8 + table.nbytes
@@ -237,16 +237,16 @@ class AttributeValues:
                 contents.append(attribute.content(vector))
                 end += contents[-1].nbytes
         block = np.concatenate([[end], table.view(np.int64), *contents])
-        return vars(self).setdefault("_block", block)  # of threads that compute it at once, all get the first one
+        return vars(self).setdefault("_block", block)  # threads that compute it at once all get the first one
 
     @functools.cached_property
     def address(self):
-        """The address of the block."""
+        """Return the address of the block."""
         return self.block.ctypes.data
 
     @classmethod
     def in_block(cls, attributes, block):
-        """The values in the bytes of a block."""
+        """Return the values in the bytes of a block."""
         vectors = []
         for k, attribute in enumerate(attributes):
             count, offset = struct.unpack_from("2q", block, 8 + k * VECTOR.itemsize)
@@ -255,12 +255,12 @@ class AttributeValues:
 
 
 def attribute_values(attributes, values):
-    """Return the AttributeValues for values that Python gives, None for none. Raises OpError."""
+    """Return the AttributeValues for Python values; None stands for no value. Raises OpError."""
     vectors = [None if v is None else a.vector(v) for a, v in zip(attributes, values, strict=True)]
     return AttributeValues(attributes, vectors)
 
 
 @functools.cache
 def named_tuple(names):
-    """The type of named tuples of the values of attributes with these names."""
+    """Return the named tuple type of the values of attributes with these names."""
     return namedtuple("Attributes", names, rename=True)  # a name may begin with an underscore

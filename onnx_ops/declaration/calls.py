@@ -1,6 +1,6 @@
-"""Calls of operators on arrays, as far as they need no compiled code: types, what a plan gets, the reference.
+"""Calls of operators on arrays without compiled code: type checks, arguments of plans, references.
 
-Functions on arrays, PyTorch and onnx's evaluator share these. In sessions, ONNX Runtime and the C library do the same.
+Functions on arrays, PyTorch and onnx's evaluator use this module. In sessions, ONNX Runtime and the C library do this.
 """
 
 from . import dtypes, plain
@@ -9,7 +9,7 @@ from .limits import MAX_RANK
 
 
 def plan_input(input, array):
-    """Return what a plan sees of one input: its shape or its values, a sequence of numbers. Raises OpError."""
+    """Return the plan's argument for one input: its shape or its values. Raises OpError."""
     if array is None:
         return ()
     if array.ndim > MAX_RANK:
@@ -24,7 +24,7 @@ def plan_input(input, array):
 
 
 def plan_inputs(operator, arrays):
-    """Return what the operator's plan sees of its inputs, see `plan_input`. Raises OpError."""
+    """Return the arguments of the operator's plan for its inputs, see `plan_input`. Raises OpError."""
     pairs = list(zip(operator.each_input(len(arrays)), arrays, strict=True))
     with errors_of(operator):
         for i, array in () if operator.has_ranks else pairs:  # to the plan, it would be absent
@@ -34,9 +34,9 @@ def plan_inputs(operator, arrays):
 
 
 def signature_of(operator, choice, names):
-    """{type variable: element type} for inputs of these element types, None for absent or unknown ones.
+    """Return {type variable: data type} for inputs of these data types, None for absent or unknown ones.
 
-    Raises OpError where the operator, with the kernel that the attributes choose, doesn't take them.
+    Raises OpError if the operator, with the kernel that the attributes choose, doesn't support them.
     """
     signature = {o.type: operator.types[o.type][0] for o in operator.outputs if len(operator.types[o.type]) == 1}
     for i, name in zip(operator.each_input(len(names)), names, strict=True):
@@ -54,7 +54,7 @@ def signature_of(operator, choice, names):
 
 
 def check_strings(operator, signature, arrays):
-    """Raise OpError for an input of Python's objects that are not all strings."""
+    """Raise OpError if an input is an object array with elements other than strings."""
     if "string" not in signature.values():
         return
     for i, array in zip(operator.each_input(len(arrays)), arrays, strict=True):
@@ -63,7 +63,7 @@ def check_strings(operator, signature, arrays):
 
 
 def compute_reference(operator, values, arrays, types=None):
-    """Compute an operator's outputs, a list, by its reference: slow. Raises OpError.
+    """Compute an operator's outputs, a list, by its slow reference. Raises OpError.
 
     values  AttributeValues
     arrays  the inputs; None stands for an absent one
@@ -80,7 +80,7 @@ def compute_reference(operator, values, arrays, types=None):
 
 
 def as_input(array):
-    """A read-only view of an array, as sessions pass their inputs."""
+    """Return a read-only view of an array; sessions pass inputs in this form."""
     if array is None or array.dtype.hasobject:
         return array
     view = array.view()

@@ -1,8 +1,8 @@
-"""The table of element types: name, number in ONNX, NumPy type, and the type that kernels see.
+"""The table of data types: name, number in ONNX, NumPy type, and the type that kernels see.
 
-Kernels see `storage`. The operators copy elements or add them up, and integers add modulo 2**bits whatever their sign,
-so one kernel per integer width serves both. A 16-bit float is a record of its bits, whose field has the type's name:
-see kernels/elements.py. Strings have no storage. ONNX Runtime has no complex numbers.
+Kernels see `storage`. The operators copy or add elements. Integers add modulo 2**bits whatever their sign, so signed
+and unsigned integers of one width share a kernel. A 16-bit float is a record of its bits, with a field that has the
+type's name: see kernels/elements.py. Strings have no storage. ONNX Runtime has no complex numbers.
 """
 
 from dataclasses import dataclass
@@ -62,22 +62,22 @@ ALL = tuple(TABLE)
 
 
 def widest(array: "NDArray[Any]") -> "NDArray[Any]":
-    """Return an array in the type in which references compute: floats in float64, strings as objects, others as is."""
+    """Convert an array to the type in which references compute: floats to float64, strings to objects."""
     if name_of(array) in FLOATS:
         return array.astype(np.float64)
     return array.astype(object) if name_of(array) == "string" else array
 
 
 def zero(array: "NDArray[Any]") -> Any:
-    """Return the value of elements that nothing is added to: 0, or the empty string."""
+    """Return the sum of no elements: 0, or the empty string."""
     return "" if name_of(array) == "string" else array.dtype.type(0)
 
 
 def type_name(dtype: np.dtype[Any]) -> str:
-    """Return the table's name for NumPy's type of elements, or NumPy's if the table has none."""
+    """Return the table's name of a NumPy dtype, or NumPy's if the table has none."""
     return "string" if dtype.kind in "OUT" else dtype.name
 
 
 def name_of(array: "NDArray[Any]") -> str:
-    """Return the name of an array's element type, see `type_name`."""
+    """Return the name of an array's data type, see `type_name`."""
     return type_name(array.dtype)

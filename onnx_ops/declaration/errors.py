@@ -1,4 +1,4 @@
-"""The one exception of this package, and the one way in which a rule refuses a value."""
+"""The exception of this package, and `require`, by which rules refuse values."""
 
 import re
 from collections.abc import Mapping
@@ -6,8 +6,8 @@ from contextvars import ContextVar
 from types import MappingProxyType, TracebackType
 from typing import Any
 
-SHOWN = 400  # characters of a value or name, since ONNX Runtime cuts messages at about 2,000, and the rule comes last
-# Of the operator in `errors_of`.
+SHOWN = 400  # characters of a value or name: ONNX Runtime cuts messages at about 2,000, and the rule comes last
+# The terms of the operator in `errors_of`.
 _terms: ContextVar[Mapping[str, str]] = ContextVar("terms", default=MappingProxyType({}))
 
 
@@ -68,7 +68,7 @@ def reason(error: BaseException) -> str:
     try:
         text = str(error)
     except Exception:
-        text = "its text can't be had"
+        text = "its text is unavailable"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -92,14 +92,14 @@ _ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 def as_text(text: str | bytes) -> str:
-    """Return a string of a protobuf, which is bytes if it is not UTF-8, as text."""
+    """Return a protobuf's string as text; it is bytes if it isn't UTF-8."""
     return text.decode(errors="replace") if isinstance(text, bytes) else text
 
 
 def quoted(text: str | bytes) -> str:
-    """Return a string as Python's `repr` writes it, but with the escapes of _HIDDEN.
+    """Return a string as `repr` does, with the escapes of _HIDDEN.
 
-    protobuf has bytes for a string that is not UTF-8: these have U+FFFD there, as in the C library.
+    protobuf has bytes for a string that isn't UTF-8. Invalid bytes become U+FFFD, as in the C library.
     """
     text = as_text(text)
 
@@ -114,7 +114,7 @@ def quoted(text: str | bytes) -> str:
 
 
 class errors_of:
-    """A context that adds the title of an operator to an OpError, and in which `require` uses its terms."""
+    """A context that adds the title of an operator to an OpError. In it, `require` uses the operator's terms."""
 
     def __init__(self, operator: Any, node: str | bytes = "") -> None:
         self.title = operator.title + (f" (node {shortened(quoted(node))})" if node else "")
@@ -132,7 +132,7 @@ class errors_of:
 
 
 def plain_number(value: Any) -> Any:
-    """Return a number as an int or a float, the types that compiled code has; anything else unchanged."""
+    """Convert a number to int or float, as compiled code has it; return other values unchanged."""
     if isinstance(value, bool) or hasattr(value, "__index__"):
         return int(value)
     return float(value) if hasattr(value, "__float__") else value

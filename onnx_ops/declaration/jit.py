@@ -1,4 +1,4 @@
-"""Marks functions that Numba may compile, and says with which flags.
+"""Mark functions that Numba may compile, with their compiler flags.
 
 Functions that compiled code calls are marked `@jitable` and stay plain Python functions, importable without Numba.
 compilation.py compiles them as part of the functions that call them.
@@ -17,34 +17,34 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 # A slow mode that finds indices outside of arrays: see bounds.py.
 BOUNDSCHECK = os.environ.get("ONNX_OPS_BOUNDSCHECK", "0") not in ("", "0")
-# error_model: a division by zero raises nothing; NumPy's rules give inf, nan or 0. An exception would end the call with
-# no more than "compiled code has raised an exception".
+# error_model: a division by zero raises nothing and gives inf, nan or 0, as in NumPy. An exception would end the call
+# with the bare message "compiled code has raised an exception".
 #
 # _nrt: compiled code borrows arrays from its caller and counts no references, so a slice costs nothing instead of two
-# atomic additions. And kernels can't allocate: np.empty is an error of the compiler. The caller provides a workspace.
+# atomic additions. Kernels can't allocate: np.empty is a compiler error. The caller provides a workspace.
 # The only allocation is the block of a refusal, for which `require` calls malloc (refusals.py).
 FLAGS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
 # Allows a multiplication and the following addition to become one instruction. Not used where rounding is specified.
 FUSE: dict[str, Any] = {"fastmath": {"contract"}}
-# Promises that no two of the function's arrays overlap, as far as it touches both. Without it, LLVM compares their
-# addresses before a vectorized loop, and doesn't vectorize if there are many.
+# Promises that the parts of arrays that a function touches don't overlap. Without it, LLVM compares their addresses
+# before a vectorized loop, and doesn't vectorize if there are many.
 APART: dict[str, Any] = {"noalias": True}
-# Makes one function of the marked one and its caller, as if its lines stood there: LLVM makes other code of a
-# call, even of one that it inlines.
+# Numba inserts the function's lines into its caller. LLVM generates different code for a call, even for one that it
+# inlines.
 IN_PLACE: dict[str, Any] = {"inline": "always"}
 # Marked functions have no wrappers for calls from Python and C, since compiled code calls them.
 INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-# How the names of variables begin in which Numba puts addresses, which are of this process alone.
+# Prefix of the variables in which Numba puts addresses of this process.
 ADDRESS = "numba.dynamic.globals"
 
-NUMBA = ((0, 60), (0, 68))  # the versions whose internals numba_internals.py knows
+NUMBA = ((0, 60), (0, 68))  # versions whose internals numba_internals.py supports
 
 
 @functools.cache
 def numba_obstacle() -> str | None:
-    """Why Numba can't compile kernels here, or None. Does not import Numba."""
+    """Return the reason why Numba can't compile kernels here, or None. Does not import Numba."""
     if not importlib.util.find_spec("numba"):
-        return "Numba can't be imported, which compiles the kernels when they are needed: pip install 'onnx-ops[jit]'"
+        return "Numba can't be imported to compile kernels: pip install 'numba>=0.60,<0.69'"
     from importlib import metadata
 
     version = metadata.version("numba")
@@ -54,7 +54,7 @@ def numba_obstacle() -> str | None:
     return None
 
 
-# The compiler's modules, with those that they import, and their files. The sources are part of every key (key.py).
+# {module: file} of the compiler and its imports. The sources are part of every key (key.py).
 COMPILER: dict[str, str] = {
     f"{__name__.partition('.')[0]}.{name}": os.path.join(_PACKAGE, *name.split(".")) + ".py"
     for name in """compiler.arrays compiler.bounds compiler.compilation compiler.cpu_levels compiler.halves
@@ -66,7 +66,7 @@ COMPILER: dict[str, str] = {
 
 
 def stamps() -> list[tuple[int, int]]:
-    """When each of the compiler's files was last changed, and its size; nothing where they are in a zip file."""
+    """Return (time of the last change, size) of each of the compiler's files; nothing for a zip file."""
     with suppress(OSError):
         return [(s.st_mtime_ns, s.st_size) for s in map(os.stat, COMPILER.values())]
     return []
@@ -74,7 +74,7 @@ def stamps() -> list[tuple[int, int]]:
 
 stamps_at_import = stamps()
 flags_of: dict[Callable[..., Any], dict[str, Any]] = {}  # {marked function: its flags}
-marked: list[Callable[..., Any]] = []  # those that Numba doesn't know yet
+marked: list[Callable[..., Any]] = []  # functions that `tell_numba` hasn't registered yet
 
 
 @overload
@@ -119,9 +119,9 @@ def jitable(function: Any = None, **flags: Any) -> Any:
 
 
 def signature(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature of a function, in which annotations of unknown names stay references.
+    """Return the signature of a function. Annotations with undefined names stay references.
 
-    Python 3.14 evaluates annotations when they are asked for, not with the `def`.
+    Python 3.14 evaluates annotations when they are read, not with the `def`.
     """
     if sys.version_info >= (3, 14):
         from annotationlib import Format
@@ -131,5 +131,5 @@ def signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def known(count: int) -> tuple[int, ...]:
-    """A count for compiled code, as a tuple: its length is known when a function is compiled, once for each length."""
+    """Return a tuple of this length. Numba compiles a function for each length, which is then a constant."""
     return (0,) * count

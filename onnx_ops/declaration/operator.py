@@ -1,14 +1,14 @@
 """The declaration of an operator, from which everything that touches a runtime is derived.
 
     (attributes, sizes of the inputs) --plan--> sizes of the outputs, number of tiles, bytes of workspace
-                                                at every call, and before, as far as a session knows the sizes
+                                                at every call; also before, if the session knows the sizes
     (tensors, tile, workspace) --kernel--> outputs
-                                                at every call, one tile after the other or side by side
+                                                at every call, one tile after the other or in parallel
     (arrays, attributes) --reference--> outputs
-                                                in NumPy: the definition, and what computes where no kernel can
+                                                in NumPy: defines the operator, and computes it without a kernel
 
-Plans and kernels are written in the part of Python that Numba compiles, and also run uncompiled. `onnx_ops.operator`
-makes a declaration of a user's functions: see custom/.
+Plans and kernels are written in the subset of Python that Numba compiles, and also run uncompiled. `onnx_ops.operator`
+makes a declaration from a user's functions: see custom/.
 """
 
 import functools
@@ -29,8 +29,8 @@ class Input:
     """An input. A plan gets its shape or, with `values=True` (a rank-1 integer tensor), its values.
 
     presence  "required", "optional" or, for the last input, "variadic": it stands for one or more inputs
-    ranks     those for which plans and kernels are compiled, for each by itself. Empty: they take any rank. All inputs
-              of an operator have ranks, or none; `Plan` and `Kernel` say how these get them
+    ranks     ranks for which plans and kernels are compiled separately. Empty: they accept any rank. Either all inputs
+              of an operator have ranks or none. `Plan` and `Kernel` describe the arguments in both cases
     """
 
     name: str
@@ -41,7 +41,7 @@ class Input:
 
     @property
     def compiled_ranks(self):
-        """The ranks for which separate plans and kernels are compiled; (None,) if one takes all."""
+        """Return the ranks for which separate plans and kernels are compiled; (None,) if one accepts all."""
         return (*self.ranks, *([ABSENT] if self.presence == "optional" else [])) if self.ranks else (None,)
 
 
@@ -52,7 +52,7 @@ class Output:
 
 
 def is_plain(value):
-    """Return whether a value is of a type whose values mean the same if they and their texts are equal."""
+    """Return whether two values of this type are the same if they and their texts are equal."""
     return type(value) in PLAIN or (type(value) in (list, tuple) and all(type(each) in PLAIN for each in value))
 
 
@@ -78,40 +78,40 @@ class Record:
 
 
 def record_dtype(counts):
-    """Return the dtype of a record of 64-bit integers. For the counts of its fields see `Plan.geometry`."""
+    """Return the dtype of a record of 64-bit integers, for fields as in `Plan.geometry`."""
     return np.dtype([(n, *(c if isinstance(c, tuple) else (np.int64, c or ()))) for n, c in counts.items()])
 
 
-# A refusal by `require`: addresses of two texts and of the values, how many values there are (-1: a single number),
-# whether there is an expected value, that value, which of these are doubles (1: the values, + 2: the expected one).
+# A refusal by `require`: addresses of two texts and of the values, number of values (-1: a single number), whether it
+# has an expected value, that value, and a mask of doubles (1: the values, 2: the expected value).
 REFUSAL_FIELDS = ("argument", "rule", "values", "count", "has_expected", "expected", "doubles")
-# Every geometry begins with a refusal, and room for its values; then come the numbers that every plan states.
+# Every geometry begins with a refusal and room for its values. The numbers that every plan states follow.
 REFUSAL = {"refusal": len(REFUSAL_FIELDS) + MAX_SHOWN}
 WORK = {"workspace": None, "tiles": None}
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The sizes of an operator's outputs, and how its work is cut.
+    """The functions that compute the sizes of an operator's outputs and cut its work into tiles.
 
     shape     (attributes, inputs, outputs) -> the output's rank, or a tuple of ranks. It writes the output's sizes into
               a vector of MAX_RANK numbers, `(y,) = outputs`. None: the reference decides on the shapes
     plan      (attributes, inputs, outputs, geometry): refuses inputs by `onnx_ops.require`, and fills in the geometry
-    geometry  {field: None for a number, the length of a vector, or (dtype, number of rows)}: what kernels get to know.
-              There are also the number of `tiles`, and how many bytes of `workspace` a tile needs. Rows are of
-              np.record, so that their fields are attributes in Python, too
-    is_bound  whether the outputs' first axes may turn out shorter
+    geometry  {field: None for a number, the length of a vector, or (dtype, number of rows)}: the kernel's parameters.
+              Every geometry also has the number of `tiles` and the bytes of `workspace` for each tile. Rows are of
+              np.record, so that Python, too, reads their fields as attributes
+    is_bound  whether the outputs' first axes may be shorter than stated
 
     `attributes` is a named tuple (attributes.py). Each of `inputs` is a vector of sizes, or of values for an input with
-    `values`; it is empty if the input is absent or its rank unknown. Sizes may be UNKNOWN, or less, which stands for a
-    name, in `shape`, which then writes the outputs' sizes as far as they follow. So may be sizes of outputs, and
-    UNKNOWN is the rank of one of which nothing is known.
+    `values`. It is empty if the input is absent or its rank is unknown. In `shape`, a size may be UNKNOWN, or a lower
+    number that stands for a dimension's name. `shape` then writes the outputs' sizes as far as they are determined,
+    with the same numbers for the others. The rank of an output is UNKNOWN if it isn't determined.
 
-    But an input with `ranks` is a tuple of known sizes (a vector of values), or None if it is absent. Then functions
-    may take the place of `plan`:
+    An input with `ranks` is a tuple of known sizes (a vector of values), or None if it is absent. Two functions may
+    then replace `plan`:
 
-    loop       (*inputs, *attributes) -> a number of steps, of which whoever calls makes tiles. None: one step
-    workspace  (*inputs, *attributes) -> bytes of workspace for each tile that runs. None: there is no workspace
+    loop       (*inputs, *attributes) -> number of steps, which the caller groups into tiles. None: one step
+    workspace  (*inputs, *attributes) -> bytes of workspace for each running tile. None: no workspace
     """
 
     shape: Callable | None = None
@@ -127,16 +127,16 @@ class Kernel:
     """One of an operator's kernels.
 
     function   computes one tile: (*inputs, geometry, tile, workspace, *outputs). Inputs and outputs are flat arrays;
-               inputs with `values` are left out. The workspace is an array of uninitialized bytes. But if the inputs
-               have `ranks`, it is (attributes, inputs, *inputs, geometry, tile, workspace, *outputs): first what the
-               plan gets, then arrays with axes, None for an absent one, and 16-bit floats are float32. If the plan
-               `is_bound`, it returns the length of the outputs' first axes, or a tuple of these
-    choices    {attribute: the strings, or integers, with which it is the kernel to run}, where an operator has several
-    sees_bits  whether elements of all types are unsigned integers of their width to it: it may only write what it has
-               read, and 0
-    types      {type variable: element types}, where it takes fewer than the operator. The reference computes the others
-    unless     a text on the attributes with which the operator takes all types; then the others are refused
-    tupled     the position of the first of those inputs that the function gets together, as one tuple; None: of none
+               inputs with `values` are left out. The workspace is an array of uninitialized bytes. If the inputs have
+               `ranks`, it is (attributes, inputs, *inputs, geometry, tile, workspace, *outputs): the plan's arguments,
+               then arrays with axes, None for an absent one, with 16-bit floats as float32. If the plan `is_bound`, it
+               returns the length of the outputs' first axes, or a tuple of these
+    choices    {attribute: the strings or integers that select this kernel}, where an operator has several kernels
+    sees_bits  if true, the kernel sees every element as an unsigned integer of the same width. It may only copy
+               elements or write zeros
+    types      {type variable: data types} if the kernel supports fewer than the operator. The reference computes others
+    unless     text on the attributes with which the operator supports all types; with other attributes they are refused
+    tupled     position of the first of the last inputs, which the function gets as one tuple; None: no tuple
     """
 
     function: Callable
@@ -147,7 +147,7 @@ class Kernel:
     tupled: int | None = None
 
     def grouped(self, inputs):
-        """Return what the function gets for its inputs."""
+        """Return the function's arguments for its inputs."""
         return inputs if self.tupled is None else [*inputs[: self.tupled], tuple(inputs[self.tupled :])]
 
 
@@ -157,18 +157,17 @@ class Operator:
 
     domain, name     as in a model's node; domain "" is ai.onnx
     versions, ranks  the versions of the domain that changed the operator, and the ranks of its first input
-    has_older        whether a node of an older version of the domain is another operator, which is left to ONNX Runtime
+    has_older        whether nodes of older versions are another operator, which ONNX Runtime runs
     inputs, outputs  in order
     types            {type variable: names of element types}
     attributes       in the order in which plans get their values
-    terms            {name: term} for the {names} in refusals that this operator's specification calls otherwise
-    reference        (*arrays, **attributes) -> the output, or a tuple of several, in plain NumPy. An optional input
-                     that isn't there is None
+    terms            {name: term} of this operator's specification for the {names} in refusals
+    reference        (*arrays, **attributes) -> the output, or a tuple of several, in plain NumPy. An absent optional
+                     input is None
     is_wide          whether the reference computes in other types than the outputs', such as float64
-    kernels          what computes the outputs, if not the reference
-    gradient         a function in PyTorch, see `CustomOperator.gradient`. If it has a parameter `call`, that is a
-                     function (domain, name, *inputs, **attributes) which runs another operator. None: there is no way
-                     backwards
+    kernels          compute the outputs; if there are none, the reference does
+    gradient         a function in PyTorch, see `CustomOperator.gradient`. Its parameter `call`, if any, is a function
+                     (domain, name, *inputs, **attributes) that runs another operator. None: no gradient
 
     `reference`, plans and kernels refuse values by `onnx_ops.require`.
     """
@@ -211,7 +210,7 @@ class Operator:
 
     @property
     def source(self):
-        """The name of the module that declares the operator."""
+        """Return the name of the module that declares the operator."""
         return self.reference.__module__
 
     @functools.cached_property
@@ -219,7 +218,7 @@ class Operator:
         return record_dtype({**REFUSAL, **WORK, **self.plan.geometry})
 
     def signatures(self):
-        """Yield all combinations of element types that ONNX Runtime has, as {type variable: name}."""
+        """Yield all combinations of data types that ONNX Runtime has, as {type variable: name}."""
         names_in_sessions = [[n for n in names if dtypes.TABLE[n].in_sessions] for names in self.types.values()]
         for names in itertools.product(*names_in_sessions):
             yield dict(zip(self.types, names, strict=True))
@@ -245,7 +244,7 @@ class Operator:
         return functools.lru_cache(maxsize=256)(lambda values, text: attribute_values(self.attributes, values))
 
     def each_input(self, count):
-        """Return the declarations of `count` inputs; a variadic one is repeated for all that it stands for."""
+        """Return the declarations of `count` inputs; a variadic one is repeated."""
         least = len([i for i in self.inputs if i.presence != "optional"])
         most = count if self.inputs and self.inputs[-1].presence == "variadic" else len(self.inputs)
         if not least <= count <= most:
@@ -254,27 +253,27 @@ class Operator:
         return (*self.inputs[:count], *[self.inputs[-1]] * (count - len(self.inputs)))
 
     def padded(self, inputs):
-        """Return the inputs with None for optional ones that are left out at the end. Raises OpError."""
+        """Append None to the inputs for optional ones that are absent at the end. Raises OpError."""
         for i, value in zip(self.each_input(len(inputs)), inputs, strict=True):
             if value is None and i.presence != "optional":
                 raise OpError(i.name, None, "must be given", self.title)
         return [*inputs, *[None] * (len(self.inputs) - len(inputs))]
 
     def likeness(self):
-        """Return for each output the position of the first input that has its type; None if its type is constant."""
+        """Return for each output the position of the first input of the same type; None for a constant type."""
         variables = [i.type for i in self.inputs]
         return [variables.index(o.type) if o.type in variables else None for o in self.outputs]
 
-    # Kernels are compiled for each combination of ranks: a position stands for a combination and a kernel.
+    # Kernels are compiled for each combination of ranks. A position stands for a combination and a kernel.
 
     @functools.cached_property
     def combinations(self):
-        """The combinations of ranks for which kernels are compiled."""
+        """Return the combinations of ranks for which kernels are compiled."""
         return list(itertools.product(*(i.compiled_ranks for i in self.inputs))) if self.kernels else []
 
     @property
     def positions(self):
-        """The positions of compiled kernels."""
+        """Return the positions of compiled kernels."""
         return range(len(self.combinations) * len(self.kernels))
 
     def combination(self, position):
@@ -294,7 +293,7 @@ class Operator:
 
     @functools.cached_property
     def chooser(self):
-        """(position of the attribute that chooses among the kernels, the kernel for each of its choices), or None.
+        """Return (position of the attribute that selects a kernel, the kernel for each of its choices), or None.
 
         The attribute is a string, or an integer from 0 on.
         """
@@ -305,7 +304,7 @@ class Operator:
         return None
 
     def choice(self, values):
-        """Return which of the kernels the attributes choose."""
+        """Return the number of the kernel that the attributes select."""
         if self.chooser is None:
             return 0
         attribute, kernels = self.chooser
@@ -313,16 +312,16 @@ class Operator:
 
     @functools.cached_property
     def has_ranks(self):
-        """Whether plans and kernels are compiled for stated ranks of the inputs."""
+        """Return whether plans and kernels are compiled for stated ranks of the inputs."""
         return any(i.ranks for i in self.inputs)
 
     @property
     def inputs_read(self):
-        """The positions of the inputs that kernels get."""
+        """Return the positions of the inputs that kernels get."""
         return tuple(k for k, i in enumerate(self.inputs) if i.ranks or not i.values)
 
     def check_types(self, kernel, signature):
-        """Raise OpError if the operator doesn't take these element types with this kernel."""
+        """Raise OpError if the operator doesn't support these data types with this kernel."""
         for variable, names in kernel.types.items() if kernel.unless else ():
             if signature[variable] not in names:
                 argument = next(i.name for i in self.inputs if i.type == variable)
@@ -330,7 +329,7 @@ class Operator:
                 raise OpError(f"dtype of {argument}", signature[variable], rule)
 
     def storage(self, kernel, signature):
-        """Return the dtypes that the kernel sees, of inputs, then of outputs; None if it doesn't take these types."""
+        """Return the dtypes that the kernel sees, of inputs, then of outputs; None for unsupported types."""
         if any(signature[variable] not in names for variable, names in kernel.types.items()):
             return None
         variables = [self.inputs[k].type for k in self.inputs_read] + [o.type for o in self.outputs]
@@ -345,5 +344,5 @@ class Operator:
         return tuple(storage[v] for v in variables)
 
     def numpy_types(self, signature):
-        """Return NumPy's types of the outputs."""
+        """Return the NumPy dtypes of the outputs."""
         return tuple(dtypes.TABLE[signature[o.type]].numpy for o in self.outputs)

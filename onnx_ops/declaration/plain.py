@@ -1,4 +1,4 @@
-"""Operators in plain Python: the shapes of their outputs, their references, and what is wrong with a kernel."""
+"""Operators in plain Python: shapes of outputs, references, and the error in a kernel."""
 
 import logging
 import traceback
@@ -19,11 +19,11 @@ log = logging.getLogger("onnx_ops")
 def infer(operator, values, shapes, known):
     """Return the outputs' shapes, each a list of ints, names and None, or None for an unknown rank.
 
-    values  AttributeValues, or None where they are unknown
-    shapes  of the inputs, whose dimensions are ints, names or None; a shape is None if the rank is unknown
-    known   the inputs' values, lists of ints, or None where they are unknown
+    values  AttributeValues, or None if they are unknown
+    shapes  the inputs' shapes, with ints, names or None as dimensions; None for an unknown rank
+    known   the inputs' values, lists of ints, or None if they are unknown
 
-    Returns None if nothing is known. Raises OpError if what is known is refused.
+    Returns None if nothing is known. Raises OpError if the known values are refused.
     """
     inputs, shapes = operator.each_input(len(shapes)), [each and [*map(_stated, each)] for each in shapes]
     sizes = [v if i.values else s for i, s, v in zip(inputs, shapes, known, strict=True)]
@@ -38,12 +38,12 @@ def infer(operator, values, shapes, known):
 
 
 def _stated(size):
-    """Return a size, or None for one below 0, which is unknown, and for a name that isn't UTF-8."""
+    """Return a size, or None for one below 0 (unknown) and for a name that isn't UTF-8."""
     return None if isinstance(size, bytes) or (isinstance(size, int) and size < 0) else size
 
 
 def _sizes_to_infer(input, size, shape):
-    """Return the sizes, or the values, of an input as a plan gets them before all are known."""
+    """Return the sizes or values of an input for a plan, before all are known."""
     if input.values and size is None:  # their number may be known
         is_known = shape and len(shape) == 1 and isinstance(shape[0], int)
         size = [None] * min(shape[0], MAX_RANK + 1) if is_known else ()
@@ -51,10 +51,10 @@ def _sizes_to_infer(input, size, shape):
 
 
 def infer_by_plan(operator, values, sizes):
-    """Return the outputs' shapes by the shape function of a plan for any ranks, which gets lists in place of vectors.
+    """Return the outputs' shapes by the shape function of a plan for any ranks, with lists in place of vectors.
 
-    sizes  for each input a list of ints, what computes like them, names, which can only be copied, and None. So are
-           the shapes; one is None if the rank is unknown
+    sizes  for each input a list of ints or similar numbers, of names, which can only be copied, and of None. The
+           shapes are such lists, too, or None for an unknown rank
     """
     names = []
 
@@ -70,7 +70,7 @@ def infer_by_plan(operator, values, sizes):
         return None if number == UNKNOWN else names[UNKNOWN - 1 - number]
 
     inputs = tuple([number(size) for size in each] for each in sizes)
-    inputs += ([],) * (len(operator.inputs) - len(inputs))  # optional ones that are left out
+    inputs += ([],) * (len(operator.inputs) - len(inputs))  # absent optional inputs
     outputs = tuple([UNKNOWN] * MAX_RANK for _ in operator.outputs)
     attributes = values.compiled._make(v.tolist() if isinstance(v, np.ndarray) else v for v in values.compiled)
     pairs = _written(operator, attributes, inputs, outputs)
@@ -78,13 +78,13 @@ def infer_by_plan(operator, values, sizes):
 
 
 def _written(operator, attributes, inputs, outputs):
-    """Return pairs of each output's rank and its sizes, which the plan writes into one of the vectors `outputs`."""
+    """Return (rank, sizes) of each output. The plan has written the sizes into the vectors `outputs`."""
     ranks = operator.plan.shape(attributes, inputs, outputs)
     return list(zip(ranks if isinstance(ranks, tuple) else (ranks,), outputs, strict=True))
 
 
 def plan(operator, values, inputs):
-    """Return (the outputs' shapes, geometry) by a plan for any ranks. inputs: vectors. Raises OpError."""
+    """Return (the outputs' shapes, geometry) by a plan for any ranks, from vectors. Raises OpError."""
     geometry = np.zeros(1, operator.geometry_dtype)
     with errors_of(operator):
         outputs = tuple(np.full(MAX_RANK, UNKNOWN) for _ in operator.outputs)
@@ -94,9 +94,9 @@ def plan(operator, values, inputs):
 
 
 def shapes_of(operator, values, inputs):
-    """Return the outputs' shapes for complete inputs; None where only the reference decides on them. Raises OpError.
+    """Return the outputs' shapes for known inputs; None if the reference decides on them. Raises OpError.
 
-    inputs  for each its shape, or its values if the plan gets these; None for an input that isn't there
+    inputs  the shape of each, or its values if the plan gets these; None for an absent input
     """
     if operator.plan.shape is None:
         return None
@@ -109,14 +109,14 @@ def shapes_of(operator, values, inputs):
 
 def shapes_for_ranks(operator, values, inputs):
     """Return the outputs' shapes by a plan for the ranks of its inputs; sizes may be PyTorch's symbols."""
-    outputs = tuple([UNKNOWN] * (MAX_RANK + 1) for _ in operator.outputs)  # more than any tensor has, to be refused
+    outputs = tuple([UNKNOWN] * (MAX_RANK + 1) for _ in operator.outputs)  # larger than any tensor, and so refused
     pairs = zip(values.attributes, values.by_name.values(), strict=True)  # a Literal is its position
     attributes = tuple(a.choices.index(v) if a.choices and v is not None else v for a, v in pairs)
     return [sizes[:rank] for rank, sizes in _written(operator, attributes, tuple(inputs), outputs)]
 
 
 def call_function(operator, function, positional, keywords):
-    """Call a function of a declaration; returns its result. What it raises becomes an OpError, unless it is one."""
+    """Return the result of a declaration's function. Its exceptions become OpErrors."""
     try:
         return function(*positional, **keywords)
     except OpError:
@@ -128,9 +128,9 @@ def call_function(operator, function, positional, keywords):
 
 
 def compute(operator, values, arrays, types):
-    """Run the reference; returns its outputs. Raises OpError if they aren't of these NumPy types and the plan's shapes.
+    """Return the reference's outputs. Raises OpError unless they have these dtypes and the plan's shapes.
 
-    arrays  the inputs; None is an input that isn't there
+    arrays  the inputs; None stands for an absent one
     """
     with errors_of(operator):
         shapes = shapes_of(operator, values, sizes_of(operator, arrays)) or [None] * len(types)
@@ -148,13 +148,13 @@ def compute(operator, values, arrays, types):
 
 
 def sizes_of(operator, arrays):
-    """Return for each input its shape, or its values if the plan gets these; None for one that isn't there."""
+    """Return the shape of each input, or its values if the plan gets these; None for an absent one."""
     pairs = zip(operator.each_input(len(arrays)), arrays, strict=True)
     return [None if a is None else tuple(a.tolist()) if i.values else a.shape for i, a in pairs]
 
 
 def check_output(operator, k, value, dtype, shape):
-    """Return as an array what the reference returned for output k. Raises OpError if its type or shape is wrong."""
+    """Return output k of the reference as an array. Raises OpError for a wrong type or shape."""
     array = value if isinstance(value, np.ndarray) else call_function(operator, np.asarray, [value], {})
     if array.dtype == dtype != np.object_ and array.ndim <= MAX_RANK and (shape is None or array.shape == shape):
         return array
@@ -163,7 +163,7 @@ def check_output(operator, k, value, dtype, shape):
         array = array.astype(object)
         for each in array.flat:
             require(is_text(each), name, repr(each), "must be a string that has a UTF-8")
-    elif is_exact(value, dtype):  # NumPy's type for a number of Python's says nothing about what was meant
+    elif is_exact(value, dtype):  # NumPy's type for a Python number isn't the intended one
         array = array.astype(dtype)
     type_name = "string" if dtype.hasobject else dtype.name
     require(array.dtype == dtype, f"dtype of {name}", str(array.dtype), f"must be {type_name}")
@@ -172,14 +172,14 @@ def check_output(operator, k, value, dtype, shape):
         is_bound = operator.plan.is_bound
         same = array.ndim == len(shape) and array.shape[1:] == shape[1:]
         fits = array.shape == shape or (is_bound and same and array.shape[:1] <= shape[:1])
-        rule = f"must be {'at most ' if is_bound else ''}what the rule says:"
+        rule = f"must be {'at most ' if is_bound else ''}the result of the shape function:"
         require(fits, f"shape of {name}", list(array.shape), f"{rule} {list(shape)}")
     return array
 
 
 def check_shapes(operator, shapes):
-    """Raise OpError where a plan states no possible shape of an output."""
-    rule = "is what the rule says, but no shape of at most 2**58 elements"
+    """Raise OpError if a plan states an impossible shape of an output."""
+    rule = "is the result of the shape function, but no shape of at most 2**58 elements"
     for shape in shapes:
         fits, most = operator.plan.is_bound <= len(shape), ELEMENTS
         for size in shape:
@@ -188,7 +188,7 @@ def check_shapes(operator, shapes):
 
 
 def explain(operator, position, values, inputs, geometry, outputs):
-    """Run a kernel for stated ranks as plain Python, where an exception knows its line; return its text, or None."""
+    """Run a kernel for stated ranks as plain Python; return the text of its exception with the line, or None."""
     sizes, room = tuple(sizes_of(operator, inputs)), np.empty(geometry.workspace, np.uint8)
     flat = [y.reshape(-1) for y in outputs]
     try:
@@ -200,7 +200,7 @@ def explain(operator, position, values, inputs, geometry, outputs):
 
 
 def place_of(error):
-    """Return the file and line of the user's own function that raised an error, as the end of a sentence; or ""."""
+    """Return the file and line of the user's function that raised an error, to end a message; or ""."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(PACKAGE)]
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
@@ -214,7 +214,7 @@ def is_text(value):
 
 
 def is_exact(value, dtype):
-    """Return whether a value is a number of one of Python's types that fits this dtype; a float may be rounded."""
+    """Return whether a value is a Python number that fits this dtype; a float may be rounded."""
     if type(value) not in (bool, int, float):
         return False
     if dtype.kind in "iu":

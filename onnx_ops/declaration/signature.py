@@ -1,4 +1,4 @@
-"""Read an operator's declaration from a function's signature and the texts beside it."""
+"""Declare an operator from a function's signature and the arguments of `onnx_ops.operator`."""
 
 import inspect
 import re
@@ -37,16 +37,16 @@ def declared(body, name, version, inputs, outputs, types, ranks):
             )
         for each in returned:
             is_derived = any(i.type == each.type for i in given) or len(variables[each.type]) == 1
-            rule = "must be an element type, or the type of an input: ONNX Runtime derives it from nothing else"
+            rule = "must be a data type, or the type of an input, from which ONNX Runtime derives it"
             require(is_derived, f"type of {each.name}", each.type, rule)
-            require(
-                each.presence == "required", "outputs", repr(outputs), "must be there, always and one each: no ? or *"
-            )
+            require(each.presence == "required", "outputs", repr(outputs), "must always be present, once: no ? or *")
         attributes, compiled = _attributes(body, parameters.values(), given), _ranks(ranks, given)
         names = [each.name for each in (*given, *returned, *attributes)]
         for each in names:
             require(names.count(each) == 1, "names", each, "must be that of one input, output or attribute")
-            require(each != "threads", "names", each, "is how calls say how many threads; give it another name")
+            require(
+                each != "threads", "names", each, "is the argument of calls for the number of threads; use another name"
+            )
         return Operator(
             domain="" if domain == "ai.onnx" else domain,
             name=op_type,
@@ -77,7 +77,7 @@ def _parameters(text, argument):
 
 
 def _variables(types, inputs, outputs):
-    """Return {type variable: element types} of the inputs and outputs; an element type is a variable of its own."""
+    """Return {type variable: data types} of the inputs and outputs; a data type is also a type variable."""
     in_sessions = [name for name, t in dtypes.TABLE.items() if t.in_sessions]
     choices = {name: (name,) for name in in_sessions}
     choices |= {v: (names,) if isinstance(names, str) else tuple(names) for v, names in types.items()}
@@ -85,7 +85,7 @@ def _variables(types, inputs, outputs):
         for name in names:
             require(name in in_sessions, f"type {variable}", repr(name), f"must be among {', '.join(in_sessions)}")
     for each in (*inputs, *outputs):
-        rule = f"must be a type variable of `types` or an element type ({', '.join(in_sessions)})"
+        rule = f"must be a type variable of `types` or a data type ({', '.join(in_sessions)})"
         require(each.type in choices, f"type of {each.name}", repr(each.type), rule)
     return {each.type: choices[each.type] for each in (*inputs, *outputs)}
 
@@ -101,7 +101,7 @@ def _ranks(ranks, inputs):
 
 
 def parameters_of(what, function):
-    """Return a function's parameters by their names. Raises OpError, also for what is no function."""
+    """Return {name: parameter} of a function. Raises OpError, also for values that aren't functions."""
     require(inspect.isfunction(function), what, repr(function), "must be a function, made by def or lambda")
     try:
         return signature(function).parameters
@@ -114,7 +114,7 @@ def _unreadable(function, error):
 
 
 def _attributes(body, parameters, inputs):
-    """Return a body's keyword-only parameters as Attributes. Raises OpError if its signature doesn't fit the inputs."""
+    """Return the keyword-only parameters as Attributes. Raises OpError if the others don't match the inputs."""
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
     names = [i.name for i in inputs]
     text = ", ".join(map(str, positional))
@@ -134,7 +134,7 @@ def _attributes(body, parameters, inputs):
     others = [p for p in parameters if p.kind == p.VAR_KEYWORD]
     require(not others, "parameters", ", ".join(map(str, others)), "must be inputs or attributes, each with a name")
     for p in keywords:
-        require(p.name in hints, p.name, "without annotation", "must have one, which says what the attribute is")
+        require(p.name in hints, p.name, "without annotation", "must have one, which states the attribute's kind")
     return tuple(_attribute(p.name, hints[p.name], p.default) for p in keywords)
 
 
@@ -163,7 +163,7 @@ def _attribute(name, hint, default):
         count = (1, MOST) if origin is not tuple or ... in arguments else (len(arguments), len(arguments))
         attribute = attribute_of(lists[arguments[0]], length_bounds=count)
     elif is_list and arguments[0] is str:
-        raise OpError(f"annotation of {name}", text, "ONNX Runtime hands no lists of strings to custom operators")
+        raise OpError(f"annotation of {name}", text, "ONNX Runtime passes no lists of strings to custom operators")
     else:
         raise OpError(f"annotation of {name}", text, rule)
     if default is not None:

@@ -10,15 +10,15 @@ g of the output, which has channel m, sums over the channels of group g of the i
 `offset_group` equal groups, D of them; d is the one that has channel c.
 
 p is computed in float32 (float64 for float64 images): the integers' sum first, then the offset is added. x[n, c, p] is
-the linear interpolation between the 2 ** axes pixels around p, of which those outside of the image are 0. It is 0 for a
-p that is NaN or infinite.
+the linear interpolation between the 2 ** axes pixels around p. Pixels outside of the image are 0. The result is 0 if p
+is NaN or infinite.
 
 Without b, it is 0; without mask, 1. In the offsets' second axis are d, k and i, in the mask's d and k.
 
 The operators of mmcv and mmdeploy are the same for two image axes, with other names and another order of inputs. Their
 `padding` is the same at the begins and the ends, and may have four elements, each written twice: [ph, ph, pw, pw].
 
-So are the nodes that other exporters write, for which there is no specification:
+Nodes that other exporters write without a specification are the same, too:
 
 | domain | name | written by |
 |---|---|---|
@@ -114,7 +114,7 @@ def plan(attributes, inputs, outputs, g):
 
 @jitable
 def plan_convolution(spacing, groups, offset_groups, x, w, offset, bias, g):
-    """Plan for inputs of these shapes; that of the bias is empty if there is none."""
+    """Plan for inputs of these shapes; an absent bias has an empty shape."""
     axes, given = len(x) - 2, given_axes(spacing)
     require(1 <= axes <= AXES, "shape of {X}", x, "must have rank 3, 4 or 5: [N, C, *image]")
     rule = "{strides}, {dilations} and {pads} are for image axes:"
@@ -153,7 +153,7 @@ def plan_convolution(spacing, groups, offset_groups, x, w, offset, bias, g):
 
 @jitable
 def check_mask(x, mask, g):
-    """Refuse a mask that doesn't fit what is planned."""
+    """Refuse a mask that doesn't fit the plan."""
     axes, places = len(x) - 2, g.offset_groups * g.positions
     require(len(mask) == len(x), "shape of {mask}", mask, "must have the rank of {X},", len(x))
     require(mask[0] == x[0], "shape of {mask}", mask, "axis 0 must be the batch size N of {X},", x[0])
@@ -187,7 +187,7 @@ def reference(x, w, offset, b=None, mask=None, *, dilations, group, kernel_shape
 
 
 def convolve(x, w, offset, b, mask, group, offset_group, strides, dilations, begins, ends):
-    """The formula, ordered by k: places in the type of `offset`, float32 if that has 16 bits; the rest in float64."""
+    """Evaluate the formula ordered by k: places in the type of `offset`, at least float32, the rest in float64."""
     dtype, image, kernel = np.float64 if offset.dtype == np.float64 else np.float32, x.shape[2:], w.shape[2:]
     spacing = spacing_of_lists(image, strides, dilations, begins, ends)
     strides, dilations, begins, _ = spacing
@@ -260,7 +260,7 @@ ONNX = Operator(
 
 @jitable
 def mmcv_spacing(attributes):
-    """As `spacing_of`. Padding of four elements has each one twice."""
+    """Return the spacing as `spacing_of`. Padding of four elements has each one twice."""
     padding = attributes.padding[:: max(1, len(attributes.padding) // 2)]
     return attributes.stride, attributes.dilation, padding, padding
 
@@ -352,7 +352,7 @@ PLAIN = replace(
     attributes=(
         *MODULATED.attributes,
         Attribute("bias", "int", 0, bounds=(0, 0)),
-        Attribute("im2col_step", "int", 32),  # how many images the original handles at a time
+        Attribute("im2col_step", "int", 32),  # images that the original handles at a time
     ),
     plan=Plan(shape_plain, plan_plain, FIELDS),
     kernels=(Kernel(kernels.plain_deform_conv),),
@@ -368,7 +368,7 @@ DCN = replace(
         of_axes("stride"), of_axes("padding", 0), of_axes("dilation"),
         Attribute("groups", "int", 1, bounds=(1, LIMIT)),
         replace(MODULATED.attributes[4], other_names=("deformable_groups", "deformable_group")),
-        Attribute("kernel_size", "ints", repeats=2), Attribute("info", "text", ""),  # which say nothing else
+        Attribute("kernel_size", "ints", repeats=2), Attribute("info", "text", ""),  # redundant
         Attribute("activation_type", "int", -1, bounds=(-1, -1)),  # of TensorRT; -1 stands for none
         Attribute("alpha", "float", 0.0), Attribute("beta", "float", 0.0),  # of the activation
     ),

@@ -1,10 +1,9 @@
-"""Deformable convolution, a block of one image's output pixels at a time: reads its columns, and multiplies them by the
-weights.
+"""Deformable convolution, for a block of one image's output pixels at a time: read its columns, multiply by weights.
 
-A column has what one output pixel reads: a value for each channel and tap. Those of a block are rows in the workspace,
-DEPTH of them at a time, as GridSample's `blend` writes them: it gets all taps of a block's pixels as so many points,
-whose places and weights are found once for all channels that have the same offsets. The product adds to the totals,
-the block's part of the output, which stay in the workspace until they are complete.
+A column has the values that one output pixel reads, for each channel and tap. GridSample's `blend` writes the columns
+of a block as rows in the workspace, DEPTH rows at a time. Its points are all taps of a block's pixels. Their places and
+weights are computed once for all channels with the same offsets. The product adds to the totals, the block's part of
+the output, which stay in the workspace until they are complete.
 
 As in grid_sample.py, columns with an infinity or NaN are read again tap by tap, and so are images that have a single
 pixel, or are too large for 32-bit indices.
@@ -20,7 +19,7 @@ from ..sampling.grid_sample_kernels import LINEAR, THREE, blend_channels, combin
 from ..sampling.taps import indexed_images, linear_weights, reading_of
 
 BLOCK = 3 * WIDTH  # output pixels of a block, at most
-TAPS = 32  # of the kernel, whose places are found at a time, at most
+TAPS = 32  # maximum number of kernel taps whose places are computed at a time
 DEPTH = 288  # rows of columns at a time: these and their weights fit into the caches
 ROWS = 512  # output channels of a unit of work, at most
 PANEL = 8  # rows of 16-bit weights that are widened at a time
@@ -28,7 +27,7 @@ PANEL = 8  # rows of 16-bit weights that are widened at a time
 
 @jitable
 def deform_conv(x, second, third, fourth, fifth, g, tile, workspace, out):
-    """The inputs are in ONNX's order or, if g.mmcv_order says so, in mmcv's: one function is compiled for both."""
+    """Compute a tile, with inputs in ONNX's order or, if g.mmcv_order is set, in mmcv's."""
     if g.mmcv_order:
         offset, mask, w, bias = second, third, fourth, fifth
     else:
@@ -43,7 +42,7 @@ def plain_deform_conv(x, offset, w, g, tile, workspace, out):
 
 @jitable
 def workspace_size(g):
-    """The bytes that a tile needs, for the arrays of `convolve`."""
+    """Return the bytes that a tile needs, for the arrays of `convolve`."""
     of_point = 1 + 2 * g.axes + (4 if g.axes == 3 else 0)
     of_taps = 2 * (2 * 3 + 2**3)
     return 8 * (of_taps + BLOCK * (g.axes + of_point * g.taps + DEPTH + g.rows) + PANEL * DEPTH)
@@ -111,15 +110,15 @@ def begin_totals(bias, row, rows, width, totals):
 
 @jitable
 def add_group(x, w, offset, mask, g, n, first, count, width, group, row, rows, placed, places, columns, panel, totals):
-    """Add to the totals of `rows` output channels, all of one group, what the group's channels contribute.
+    """Add the contribution of a group's channels to the totals of `rows` output channels in the group.
 
-    `placed` tells which taps of which offset group have their places in `places`; returns the same.
+    `placed` states the taps and the offset group with places in `places`; returns the new ones.
     """
     of_group, of_offsets = g.channels // g.groups, g.channels // g.offset_groups
     begin, end, fits = group * of_group, (group + 1) * of_group, has_fast_path(g)
     for tap in range(0, g.positions, g.taps):
         taps = min(g.taps, g.positions - tap)
-        most = max(1, DEPTH // taps) if taps == g.positions else 1  # else what they read isn't contiguous in w
+        most = max(1, DEPTH // taps) if taps == g.positions else 1  # else their weights aren't contiguous in w
         c = begin
         while c < end:
             d = c // of_offsets
@@ -136,13 +135,13 @@ def add_group(x, w, offset, mask, g, n, first, count, width, group, row, rows, p
 
 @jitable
 def has_fast_path(g):
-    """Whether `blend` can read the image."""
+    """Return whether `blend` can read the image."""
     return indexed_images(g) > 0 and g.pixels > 1
 
 
 @jitable
 def shift_of(g, i, tap):
-    """How far a tap of the kernel is from the first one along axis i."""
+    """Return the distance of a tap of the kernel from the first one along axis i."""
     for a in range(i + 1, g.axes):
         tap //= g.block[a]
     return tap % g.block[i] * g.dilations[i]
@@ -150,7 +149,7 @@ def shift_of(g, i, tap):
 
 @jitable
 def offset_at(g, at, i):
-    """The channel of the offsets, of all images, for axis i of tap `at`; -1 for an axis that only the kernel has."""
+    """Return the channel of all images' offsets for axis i of tap `at`; -1 for an axis without offsets."""
     i -= g.axes - g.image_axes
     return at * g.image_axes + i if i >= 0 else -1
 

@@ -1,5 +1,5 @@
-"""MultiScaleDeformableAttention: weighted sums of values, which each query reads at its own points in images of several
-sizes (Deformable DETR's `multi_scale_deformable_attn`).
+"""MultiScaleDeformableAttention: weighted sums of values that each query reads at points in images of several sizes
+(Deformable DETR's `multi_scale_deformable_attn`).
 
     y[n, q, m * D + d] = sum over l, p and taps t of
                          attention_weights[n, q, m, l, p] * weight_h[t] * weight_w[t] * value[n, pixel_l[t], m, d]
@@ -84,7 +84,7 @@ def plan(attributes, inputs, outputs, g):
 
 
 def reference(value, spatial_shapes, sampling_locations, attention_weights):
-    """The formula, tap by tap: coordinates step by step in their own dtype, weights and sums in float64."""
+    """Evaluate the formula, tap by tap: coordinates step by step in their own dtype, weights and sums in float64."""
     dtype = np.float64 if sampling_locations.dtype == np.float64 else np.float32
     value, attention = dtypes.widest(value), dtypes.widest(attention_weights)
     n, _, m, _ = np.ogrid[tuple(map(slice, sampling_locations[:, :, :, 0, :, 0].shape))]

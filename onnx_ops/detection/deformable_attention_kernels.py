@@ -1,8 +1,7 @@
 """Deformable attention, row by row. A row has the points of one head of one query; its outputs are contiguous.
 
 A block has the points of several rows, or a part of a long row's. First the pixels and weights of all its points are
-computed, vectorized; then the pixels' values are added up, row by row. Taps that don't exist are left out, whatever
-lies in memory where they would be.
+computed, vectorized; then the pixels' values are added up, row by row. Taps outside of an image are left out.
 """
 
 import numpy as np
@@ -20,7 +19,7 @@ PIXELS = 2**29  # limit for all levels: 32 bits hold a pixel's index, and the va
 
 @jitable
 def workspace_size():
-    """The bytes that a tile needs, for the arrays of `deformable_attention`."""
+    """Return the bytes that a tile needs, for the arrays of `deformable_attention`."""
     return 4 * 5 * POINTS + 8 * (TAPS * POINTS + CHANNELS)
 
 
@@ -82,7 +81,7 @@ def place(locations, attention, heights, widths, starts, pixels, exist, w0, w1, 
 
 @jitable
 def coordinate(location, size):
-    """The pixel coordinate, with GridSample's roundings. It is limited so that it fits an integer; NaN lies outside."""
+    """Return the pixel coordinate, rounded as in GridSample and limited to integers; NaN becomes a place outside."""
     dtype = type(location)
     grid, size = location * dtype(2) - dtype(1), dtype(size)
     p = ((grid + dtype(1)) * size - dtype(1)) * dtype(0.5)
@@ -94,7 +93,7 @@ def coordinate(location, size):
 
 @jitable
 def existing(first, size):
-    """A bit for each of the pixels first, first + 1 that exists along an axis."""
+    """Return a bit for each of the pixels first, first + 1 within an axis."""
     return np.int32((1 if 0 <= first < size else 0) + (2 if -1 <= first < size - 1 else 0))
 
 

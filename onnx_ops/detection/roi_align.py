@@ -1,8 +1,8 @@
-"""RoiAlign: reads regions of feature maps, each divided into bins, between pixels (Mask R-CNN's RoIAlign).
+"""RoiAlign: sample regions of feature maps between pixels, and pool the samples in bins (Mask R-CNN's RoIAlign).
 
     y[r, c, p, q] = pool over i < count_y, j < count_x of  x[batch_indices[r], c](y_p,i, x_q,j)
 
-r: region, c: channel, p, q: bin, of which a region has output_height times output_width; i, j: sample of a bin. Along
+r: region, c: channel, p, q: bin, i, j: sample of a bin. A region has output_height times output_width bins. Along
 each axis, a region from `begin` to `end` (rois[r] lists x and y of the begin, then of the end) has the samples
 
     start + p * step + (i + 0.5) * step / count
@@ -27,8 +27,8 @@ MMCVRoiAlign and MMCVRoIAlignRotated of the domains mmcv and mmdeploy are the sa
     aligned   stands for half_pixel if it is 1, for output_half_pixel if it is 0
     max       (MMCVRoiAlign) is the largest sample, or -10000 if that is larger
 
-and MMCVRoIAlignRotated takes boxes [centre x, centre y, width, height, angle in radians], of which start is -size / 2.
-It turns the coordinates v, u of samples into the image's, by the angle a, or by -a if clockwise is 0:
+MMCVRoIAlignRotated has boxes [centre x, centre y, width, height, angle in radians], with start = -size / 2. It turns
+the coordinates v, u of samples by the angle a, or by -a if clockwise is 0:
 
     y = v * cos(a) + u * sin(a) + centre_y,    x = u * cos(a) - v * sin(a) + centre_x
 
@@ -37,7 +37,7 @@ The centre is scaled, and offset is subtracted from it. Its pooling is avg.
 In ai.onnx a kernel can't learn its node's version. Version 10 has no coordinate_transformation_mode, and means
 output_half_pixel by its absence; nodes of that version are left to ONNX Runtime.
 
-Sources: ONNX operator specification, RoiAlign-16 and -22; mmcv and mmdeploy, as docs/mmdeploy.md says.
+Sources: ONNX operator specification, RoiAlign-16 and -22; mmcv and mmdeploy, see docs/mmdeploy.md.
 """
 
 from dataclasses import replace
@@ -57,7 +57,7 @@ HALF_PIXEL = ("output_half_pixel", "half_pixel")
 BINS = 2**20  # of an output's axis, at most
 PIXELS = 2**31 - 1  # of an image's axis, at most
 CACHED = 2**18  # pixels of a unit's channels, which fit the second-level cache, unless four channels have more
-LANES = 8  # channels of which turned regions read a copy, at least
+LANES = 8  # minimum number of channels in a copy for turned regions
 COPIED = 2**19  # elements of that copy, at most
 TAPS = 16  # of a bin, if it has four samples
 PAYS = 8  # taps for each pixel of a channel, from which on a copy pays; parts of regions have four times as many
@@ -146,7 +146,7 @@ def cut_regions(channels, parts, g):
 
 
 def reference(x, rois, batch_indices, *, coordinate_transformation_mode, mode, **geometry):
-    """The formula: coordinates step by step in their own dtype, weights and sums in float64."""
+    """Evaluate the formula: coordinates step by step in their own dtype, weights and sums in float64."""
     samples = upright(x, rois, coordinate_transformation_mode == "half_pixel", **geometry)
     return pooled(x, batch_indices.tolist(), samples, {"avg": average, "max": largest_tap}[mode], **geometry)
 
@@ -162,13 +162,13 @@ def reference_rotated(input, rois, *, aligned, clockwise, **geometry):
 
 
 def positions(rois):
-    """The positions of images in the first column of regions; -1 for those that aren't any."""
+    """Return the positions of images in the first column of regions; -1 for invalid ones."""
     first = dtypes.widest(rois[:, 0])
     return np.where(abs(first) < 2**31, np.trunc(first), -1).astype(int).tolist()
 
 
 def coordinates_of(x):
-    """The type in which places in images are computed."""
+    """Return the type in which places in images are computed."""
     return np.float64 if x.dtype == np.float64 else np.float32
 
 
@@ -204,7 +204,7 @@ def turned(x, rois, half_pixel, clockwise, output_height, output_width, sampling
 
 @np.errstate(invalid="ignore", over="ignore")
 def samples_along(start, size, bins, ratio, half_pixel):
-    """The coordinates of a region's samples along an axis, [bins, count]."""
+    """Return the coordinates of a region's samples along an axis, [bins, count]."""
     dtype = type(size)  # half of it may be a float64, which NumPy 1 makes of a float32 and a Python number
     if not half_pixel and not size >= 1:
         size = dtype(1)
@@ -219,7 +219,7 @@ def samples_along(start, size, bins, ratio, half_pixel):
 def pooled(x, images, regions, pool, output_height, output_width, **_):
     """Pool each region's samples.
 
-    pool  a function of what `read` returns for places with the axes of bins, and then of a bin's samples
+    pool  a function of the result of `read` for places with the axes of bins, then of a bin's samples
     """
     total = np.zeros((len(images), x.shape[1], output_height, output_width))
     for n in images:
@@ -230,7 +230,7 @@ def pooled(x, images, regions, pool, output_height, output_width, **_):
 
 
 def read(image, places):
-    """The taps at places (y, x) in an image [C, H, W]: (weighted pixels, where places are inside).
+    """Return the taps at places (y, x) in an image [C, H, W]: (weighted pixels, where places are inside).
 
     The taps' pixels are [4, C, *places].
     """
@@ -267,7 +267,7 @@ COMMON = (
     Attribute("sampling_ratio", "int", 0, bounds=(0, kernels.MOST)),
     Attribute("spatial_scale", "float", 1.0),
 )
-MMCV_COMMON = (  # which all have to be there, and a sampling_ratio below 0 means the same as 0
+MMCV_COMMON = (  # all are required, and a sampling_ratio below 0 means 0
     *(replace(a, required=True, default=None) for a in COMMON[:2]),
     Attribute("sampling_ratio", "int", required=True, bounds=(-(2**31), kernels.MOST)),
     Attribute("aligned", "int", required=True, bounds=(0, 1)),

@@ -1,15 +1,15 @@
 """Regions of images, pooled to bins: the kernels of RoiAlign and of its relatives.
 
-A unit of work has a part of the regions, and so many channels that their planes stay in the second-level cache while
-these regions are read, one after the other. A region's pixels and weights are found once for all channels of the unit.
+A unit of work has a part of the regions, read one after the other, and some channels. Their planes stay in the
+second-level cache meanwhile. A region's pixels and weights are computed once for all channels of the unit.
 
-If boxes are upright, a tap's weight is the product of those of its row and of its column. So the rows are added up, or
-compared, first: along whole vectors, since neighbours lie side by side in memory. What a bin takes of the result are
-its columns. The other regions are read tap by tap: turned ones, those of which samples are compared, and those whose
-columns lie so far apart that to read all between them would take longer.
+In an upright box, a tap's weight is the product of the weights of its row and of its column. So rows are added or
+compared first, along whole vectors of neighbouring pixels. Then each bin combines its columns. Other regions are read
+tap by tap: turned ones, those with samples to compare, and those with columns so far apart that reading all pixels
+between them would take longer.
 
-If turned regions read more taps than their images have pixels, a unit first copies its channels, so that those of a
-pixel lie side by side: then a tap is a vector.
+If turned regions read more taps than their images have pixels, a unit first copies its channels with the channels of a
+pixel side by side. Then a tap is a vector.
 """
 
 from collections import namedtuple
@@ -38,15 +38,15 @@ Axis = namedtuple("Axis", "start step count")
 # A region: its axes, and how it is turned: (sine, cosine, the centre's y and x), or () for an upright box. Places in a
 # turned box are counted from its centre, in an upright one from the image's first pixel.
 Box = namedtuple("Box", "y x turn")
-# The taps of some bins, of which the last one may go on in the next round: of bin b those from ends[b] to ends[b + 1],
-# each with its offset in a plane and its weight; zeros[b]: whether a sample or a tap counts as 0; totals: what the bin
-# that goes on has come to, for each channel.
+# The taps of some bins; the last bin may continue in the next round. Bin b has those from ends[b] to ends[b + 1], each
+# with its offset in a plane and its weight. zeros[b]: whether a sample or a tap counts as 0. totals: the bin that
+# continues, so far, for each channel.
 Round = namedtuple("Round", "offset weight ends zeros totals")
 
 
 @jitable
 def workspace_size():
-    """The bytes that a tile needs, for the arrays of `pool_by_rows` or of `pool_by_taps`; a copy lies behind them."""
+    """Return the bytes that a tile needs: arrays of `pool_by_rows` or `pool_by_taps`, then a copy."""
     by_rows = 8 * (TOGETHER * (SPAN + LANES) + 4 * ROWS + COLUMNS) + 4 * (COLUMNS + 3 * ROWS + 2 * BINS + 1)
     by_taps = 8 * (2 * TAPS + CHANNELS) + 4 * (2 * BINS + 1)
     return (max(by_rows, by_taps) + 127) // 64 * 64
@@ -106,7 +106,7 @@ def pool(x, rois, batches, way, g, tile, workspace, out):
 
 @jitable
 def part_of(g, unit):
-    """A unit's first channel and number of channels, its first region, and the region after its last one."""
+    """Return a unit's first channel and number of channels, its first region, and the region after its last one."""
     channel, part = unit // g.parts * g.block, unit % g.parts
     each = (g.regions + g.parts - 1) // g.parts
     return channel, min(g.block, g.channels - channel), min(part * each, g.regions), min((part + 1) * each, g.regions)
@@ -114,7 +114,7 @@ def part_of(g, unit):
 
 @jitable
 def check_images(rois, batches, g):
-    """Refuse regions of images that aren't there."""
+    """Refuse regions of nonexistent images."""
     for r in range(g.regions):
         n = image_of(rois, batches, r, g)
         require(0 <= n < g.batch, "{batch_indices}", n, "must be positions of images, less than", g.batch)
@@ -122,7 +122,7 @@ def check_images(rois, batches, g):
 
 @jitable
 def image_of(rois, batches, r, g):
-    """The position of a region's image, or a negative number."""
+    """Return the position of a region's image, or a negative number."""
     if len(batches) > 0:
         return np.int64(batches[0][r])
     n = load(rois, r * g.columns)
@@ -136,7 +136,7 @@ def scale_of(g):
 
 @jitable
 def upright_box(rois, r, g, zero):
-    """The box of a region. zero: a number of the type in which coordinates are computed."""
+    """Return the box of a region. zero: a number of the type in which coordinates are computed."""
     number, at = type(zero), r * g.columns + g.columns - 4
     scale, offset = number(scale_of(g)), number(0.5) if g.half_pixel else zero
     left, top = load(rois, at) * scale - offset, load(rois, at + 1) * scale - offset
@@ -146,7 +146,7 @@ def upright_box(rois, r, g, zero):
 
 @jitable
 def turned_box(rois, r, g, zero):
-    """The box of a region, whose axes are counted from its centre."""
+    """Return the box of a region, whose axes are counted from its centre."""
     number, at = type(zero), r * g.columns + 1
     scale, offset = number(scale_of(g)), number(0.5) if g.half_pixel else zero
     x, y = load(rois, at) * scale - offset, load(rois, at + 1) * scale - offset
@@ -168,7 +168,7 @@ def at_least_one(size):
 
 @jitable
 def axis_of(start, size, bins, g):
-    """The Axis of a region from `start` on."""
+    """Return the Axis of a region from `start` on."""
     number = type(start)
     if not g.half_pixel:
         size = at_least_one(size)
@@ -185,14 +185,14 @@ def axis_of(start, size, bins, g):
 
 @jitable
 def position(axis, p, j):
-    """The coordinate of sample j of bin p."""
+    """Return the coordinate of sample j of bin p."""
     number = type(axis.start)
     return (axis.start + number(p) * axis.step) + (number(j) + number(0.5)) * axis.step / number(axis.count)
 
 
 @jitable
 def turned(turn, y, x):
-    """The place in the image of a place in a box; `turn` is that of the Box."""
+    """Return the place in the image of a place in a box; `turn` is that of the Box."""
     if len(turn) == 0:
         return y, x
     sine, cosine, centre_y, centre_x = turn
@@ -201,7 +201,7 @@ def turned(turn, y, x):
 
 @jitable
 def sample_at(box, p, q, i, j):
-    """The place in the image of sample (i, j) of bin (p, q)."""
+    """Return the place in the image of sample (i, j) of bin (p, q)."""
     return turned(box.turn, position(box.y, p, i), position(box.x, q, j))
 
 
@@ -212,7 +212,7 @@ def is_inside(v, size):
 
 @jitable
 def taps_of(v, size):
-    """The two pixels that a coordinate lies between, and the weight of the second one."""
+    """Return the two pixels that a coordinate lies between, and the weight of the second one."""
     number = type(v)
     if v <= number(0):
         v = number(0)
@@ -224,14 +224,14 @@ def taps_of(v, size):
 
 @jitable
 def tap_weight(t, down, across):
-    """The weight of tap t of four, the second row's being `down`, and the second column's `across`."""
+    """Return the weight of tap t of four, the second row's being `down`, and the second column's `across`."""
     number = type(down)
     return (down if t // 2 else number(1) - down) * (across if t % 2 else number(1) - across)
 
 
 @jitable
 def share_of_sample(box):
-    """The share that a sample has in the average of a bin."""
+    """Return the weight of a sample in the average of a bin."""
     number = type(box.y.start)
     return number(1) / (number(max(box.y.count, 1)) * number(max(box.x.count, 1)))
 
@@ -424,10 +424,10 @@ def pool_by_taps(x, first, channels, box, way, g, workspace, out, to):
 
 @jitable
 def find_taps(box, bin_, i, j, way, g, taps, count, is_zero):
-    """Store the taps of a bin's samples from (i, j) on behind the `count` that are there, as far as there is room.
+    """Append the taps of a bin's samples from (i, j) on to the `count` stored ones, as far as they fit.
 
-    Taps with a weight of 0 are left out, except where samples are compared, of which each has four. Returns the sample
-    that comes next, the number of taps, and whether a sample or a tap counts as 0, as before or now.
+    Taps with a weight of 0 are left out, unless samples are compared, which need all four taps. Returns the next
+    sample, the number of taps, and whether a sample or a tap counts as 0, before or now.
     """
     p, q, rows, columns = bin_ // g.out_width, bin_ % g.out_width, box.y.count, box.x.count
     number = taps.weight.dtype.type
@@ -456,9 +456,9 @@ def find_taps(box, bin_, i, j, way, g, taps, count, is_zero):
 
 @jitable
 def read_bins(planes, channels, taps, bins, whole, goes_on, way, g, target):
-    """Read the taps of a round's bins from each channel, and store what the first `whole` bins come to.
+    """Read the taps of a round's bins from each channel, and store the results of the first `whole` bins.
 
-    goes_on  whether the first bin has begun in the round before
+    goes_on  whether the first bin began in an earlier round
     """
     offset, weight, ends, zeros, totals = taps
     if len(way) == len(AVERAGE):
@@ -523,7 +523,7 @@ def add_taps_of_bin(planes, together, offset, weight, begin, end, sums, is_whole
 
 @jitable
 def largest_sample(total, source, offset, weight, begin, end):
-    """The largest of `total` and sum over u < 4 of weight[4 * t + u] * source[offset[4 * t + u]]
+    """Return the largest of `total` and sum over u < 4 of weight[4 * t + u] * source[offset[4 * t + u]]
 
     for begin <= 4 * t < end, without weights of 0.
     """
@@ -538,7 +538,7 @@ def largest_sample(total, source, offset, weight, begin, end):
 
 @jitable
 def largest_tap(total, source, offset, weight, begin, end):
-    """The largest of `total` and weight[t] * source[offset[t]]   for begin <= t < end"""
+    """Return the largest of `total` and weight[t] * source[offset[t]]   for begin <= t < end"""
     first = second = total  # two, so that a comparison need not wait for the one before it
     for t in range(begin, end - 1, 2):
         first = larger(first, weight[t] * load(source, np.uintp(offset[t])))
@@ -550,7 +550,7 @@ def largest_tap(total, source, offset, weight, begin, end):
 
 @jitable
 def larger(a, b):
-    """The larger of two numbers, or NaN if one is."""
+    """Return the larger of two numbers, or NaN if one is."""
     return b if b > a or b != b else a
 
 
@@ -582,7 +582,7 @@ def copy_side_by_side(x, first, channels, pixels, copy):
 
 @jitable
 def pool_copy(copy, channels, box, g, workspace, out, to):
-    """Pool a turned box for all channels of what `copy_side_by_side` makes."""
+    """Pool a turned box for all channels of the copy by `copy_side_by_side`."""
     pixels, exist, widths = indices_in(workspace, 0, (3, SAMPLES))
     weight = sums_in(workspace, 12 * SAMPLES, (4, SAMPLES), out)
     after = 12 * SAMPLES + 8 * 4 * SAMPLES

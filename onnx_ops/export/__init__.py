@@ -1,4 +1,4 @@
-"""`torch.onnx.export`, except that functions for which ONNX has no operators become one node each.
+"""Export PyTorch models as `torch.onnx.export` does, with one node for each of these functions:
 
 | PyTorch            | node                              | PyTorch's own exporter writes instead |
 |--------------------|-----------------------------------|---------------------------------------|
@@ -6,8 +6,8 @@
 | `unfold`           | onnx_ops Im2Col                   | Gather twice                          |
 | `affine_grid`      | ai.onnx AffineGrid, from opset 20 | products and sums, of fixed sizes     |
 
-com.microsoft knows no volumes: a 5-D `grid_sample` is left to PyTorch. Operators that were declared here, ours and
-one's own, become the node of their declaration. torch and onnxscript are imported only when `export` is called.
+com.microsoft has no GridSample of volumes, so PyTorch exports a 5-D `grid_sample`. Operators of this package and custom
+operators become the node of their declaration. torch and onnxscript are imported only when `export` is called.
 """
 
 import os
@@ -28,10 +28,10 @@ from ..operators import as_list, available
 from ..sampling.grid_sample import MICROSOFT, PADDING_MODES
 from ..system.files import staged_file
 
-MODES = ("bilinear", "nearest", "bicubic")  # the exporter passes positions in these and in PADDING_MODES
+MODES = ("bilinear", "nearest", "bicubic")  # the exporter passes indices into these and PADDING_MODES
 DEFAULT_OPSET = 20  # that of PyTorch 2.13
 AFFINE_GRID, AFFINE_GRID_OPSET = "aten::affine_grid_generator", 20  # PyTorch's operator; the first opset with one
-VOLUME = 5  # the rank of volumes, [N, C, D, H, W], which com.microsoft GridSample doesn't take
+VOLUME = 5  # rank of volumes, [N, C, D, H, W], which com.microsoft GridSample doesn't support
 UNBATCHED = 3  # the rank of an image without a batch: [C, H, W]
 
 
@@ -105,7 +105,7 @@ def export(
 
 
 def node(op_type, /, *inputs, **attributes):
-    """Add a node of ai.onnx; returns its output."""
+    """Add a node of ai.onnx; return its output."""
     import onnxscript
 
     opset = onnxscript.opset20 if op_type == "AffineGrid" else onnxscript.opset18
@@ -113,17 +113,17 @@ def node(op_type, /, *inputs, **attributes):
 
 
 def node_of(operator, /, *inputs, **attributes):
-    """Add the node of a declared operator; returns its output, or several."""
+    """Add the node of a declared operator; return its output, or several."""
     import onnxscript
 
     from ..model.schemas import schema
 
-    if operator.inputs[-1].presence == "variadic":  # PyTorch would hand it the inputs before it, too
+    if operator.inputs[-1].presence == "variadic":  # PyTorch would pass it the inputs before it, too
         each = enumerate(operator.each_input(len(inputs)))
         single = {"variadic": "required"}
         declared = (replace(i, name=f"{i.name}_{k}", presence=single.get(i.presence, i.presence)) for k, i in each)
         operator = replace(operator, inputs=tuple(declared))
-    # The exporter asks for a schema, and onnx has none for these domains.
+    # The exporter requires a schema, and onnx has none for these domains.
     opset = onnxscript.values.Opset(operator.domain, operator.versions[0])
     return onnxscript.values.Op(opset, operator.name, schema(operator))(*inputs, **attributes)
 
@@ -151,9 +151,9 @@ def unfold(x, kernel_size, dilation, padding, stride):
 
 
 def affine_grid(theta, size, align_corners):
-    """Add the node for `affine_grid`; returns the output. 16-bit floats are rounded once, after it, as in PyTorch."""
+    """Add the node for `affine_grid`; return its output. 16-bit floats are rounded once, after it, as in PyTorch."""
     kind = int(theta.dtype)
-    wide = kind if kind == TensorProto.DOUBLE else TensorProto.FLOAT  # for which alone ONNX Runtime has kernels
+    wide = kind if kind == TensorProto.DOUBLE else TensorProto.FLOAT  # the only types with kernels in ONNX Runtime
     theta = theta if kind == wide else node("Cast", theta, to=wide)
     if align_corners and not all(isinstance(each, int) and each > 1 for each in size[2:]):
         # The place of a single pixel is 0 in PyTorch, 1 in ONNX Runtime: such a column of theta is multiplied by 0.
@@ -169,9 +169,9 @@ def affine_grid(theta, size, align_corners):
 
 @cache
 def _affine_grids():
-    """Return ({PyTorch's operator: function that adds the node}, a mode in which `affine_grid` calls another operator).
+    """Return ({PyTorch's operator: function that adds the node}, a mode that replaces `affine_grid` by an operator).
 
-    PyTorch takes its own operator apart while it traces a model, and fixes sizes at those of the example.
+    PyTorch decomposes its own operator while it traces a model, and fixes sizes at those of the example.
     """
     import torch
     from torch.overrides import TorchFunctionMode
@@ -203,7 +203,7 @@ def _affine_grids():
 
 
 def call(operator, /, *inputs, **attributes):
-    """Add the node for a call of an operator that was declared here; returns its output, or several."""
+    """Add the node for a call of a declared operator; return its output, or several."""
     from .torch_operators import declared_attributes, type_of_list
 
     parts = []
@@ -219,7 +219,7 @@ def call(operator, /, *inputs, **attributes):
 
 
 def vector(sizes, dtype):
-    """Add a vector of sizes, each of which is a number or a value, an int64."""
+    """Add an int64 vector of sizes, which are numbers or values."""
     if all(isinstance(size, int) for size in sizes):
         return constant(np.array(sizes, dtype))
     one = constant(np.array([1]))
@@ -240,7 +240,7 @@ TRANSLATIONS = {
 def _declared(operators):
     """Return {PyTorch's operator: function that adds the node} for the declared operators that a model may call.
 
-    These are the given ones and, as far as PyTorch can have them, all others.
+    These are the given operators, and all others that PyTorch supports.
     """
     from .torch_operators import qualified_name, torch_operator
 
@@ -300,9 +300,9 @@ def translations(operators: Iterable[Any] = ()) -> dict[Any, Callable[..., Any]]
 
 
 def _translation(overload, translate):
-    """Return the function that the exporter calls, with a signature in which it looks for the kinds of arguments.
+    """Return the function that the exporter calls, with a signature that states the kinds of arguments.
 
-    It tells attributes from tensors by the annotations: what has none is a tensor.
+    The exporter recognizes attributes by their annotations. A parameter without one is a tensor.
     """
 
     def translation(*args, **kwargs):

@@ -5,7 +5,7 @@
     fake      the outputs' shapes for symbolic sizes, by the uncompiled functions of the plan
     backward  the declaration's `gradient`
 
-torch is imported with this module, which therefore nothing imports before somebody asks for such an operator.
+This module imports torch, so it is imported only when an operator is used in PyTorch.
 """
 
 import re
@@ -29,14 +29,14 @@ TYPES = {getattr(torch, name): name for name in dtypes.TABLE if hasattr(torch, n
 ATTRIBUTES = {"int": "int", "ints": "int[]", "float": "float", "floats": "float[]", "string": "str", "text": "str"}
 INPUTS = {"required": "Tensor {}", "optional": "Tensor? {}=None", "variadic": "Tensor[] {}"}
 VALUES = {"required": "SymInt[] {}", "optional": "SymInt[]? {}=None"}
-BFLOAT16 = dtypes.TABLE["bfloat16"].numpy  # which PyTorch doesn't know as a dtype of NumPy
+BFLOAT16 = dtypes.TABLE["bfloat16"].numpy  # PyTorch doesn't support its NumPy dtype
 UNREACHED = 2**32  # no size is that large
 _names: dict = {}  # {declaration: its qualified name}
 _libraries: dict = {}  # {qualified name: (declaration, torch.library.Library)}
 
 
 def torch_operator(operator):
-    """Return PyTorch's operator for what `onnx_ops.operator` has made, or for a declaration. Raises OpError.
+    """Return PyTorch's operator for a CustomOperator or a declaration. Raises OpError.
 
     It takes tensors, lists of tensors for a variadic input, and lists of integers for inputs whose values the plan
     reads. Attributes are given by their names.
@@ -61,7 +61,7 @@ def qualified_name(operator):
 
 
 def define(operator):
-    """Define an operator in PyTorch, in place of one that was declared by its name before."""
+    """Define an operator in PyTorch, in place of an earlier one with its name."""
     name, text = qualified_name(operator), schema(operator)
     namespace, _, op_type = name.partition("::")
     if name in _libraries:
@@ -82,7 +82,7 @@ def define(operator):
         library.impl(op_type, partial(refuse, operator), "CompositeExplicitAutograd")
         torch.library.register_fake(name, partial(fake, operator), lib=library)
         register_gradient(operator, name, library)
-    except (RuntimeError, ValueError) as error:  # PyTorch has one of this name, or takes no such name
+    except (RuntimeError, ValueError) as error:  # PyTorch has an operator of this name, or refuses the name
         rule = f"can't be {name} in PyTorch: {str(error).splitlines()[0]}"
         raise OpError("operators", operator.title, rule, "onnx_ops") from error
     _libraries[name] = operator, library
@@ -90,7 +90,7 @@ def define(operator):
 
 
 def schema(operator):
-    """Return the text of an operator's schema, without its name. Raises OpError for what PyTorch has no type for."""
+    """Return the text of an operator's schema, without its name. Raises OpError for types that PyTorch lacks."""
     with errors_of(operator):
         for each in (*operator.inputs, *operator.outputs):
             known = [name for name in operator.types[each.type] if name in TYPES.values()]
@@ -100,9 +100,9 @@ def schema(operator):
             if a.kind not in ATTRIBUTES:
                 raise OpError(f"kind of {a.name}", a.kind, "is none that attributes of PyTorch's operators have")
         arguments = [(VALUES if i.values else INPUTS)[i.presence].format(i.name) for i in operator.inputs]
-        if operator.inputs[-1].presence == "variadic":  # it must be given, and so must all before it
+        if operator.inputs[-1].presence == "variadic":  # it must be given, as must all before it
             arguments = [each.removesuffix("=None") for each in arguments]
-        # A default stays with the declaration: a text of it would have to survive PyTorch's parser.
+        # Defaults stay in the declaration, because PyTorch's parser may not accept their text.
         kinds = [(a, "bool" if a.bounds == (0, 1) else ATTRIBUTES[a.kind]) for a in operator.attributes]
         named = [f"{kind} {a.name}" if a.required else f"{kind}? {a.name}=None" for a, kind in kinds]
         outputs = ", ".join(["Tensor"] * len(operator.outputs))
@@ -121,7 +121,7 @@ def run(operator, /, *inputs, **attributes):
 
 
 def compute_by_torch(operator, arrays, attributes):
-    """Return the outputs, arrays, of a call with tensors of these arrays, whose shapes the fake kernel must state."""
+    """Return the output arrays of a call with tensors of these arrays, after a check of the fake kernel's shapes."""
     inputs = positional(operator, [None if a is None else as_tensor(a, ()) for a in arrays])
     attributes = declared_attributes(operator, attributes)
     outputs = as_tuple(torch_operator(operator)(*inputs, **attributes))
@@ -185,7 +185,7 @@ def check_type(operator, declared, tensor):
 
 
 def as_tensor(array, arrays):
-    """Return an output as a tensor that shares no memory with the inputs' arrays, as PyTorch demands."""
+    """Return an output as a tensor that shares no memory with the inputs, as PyTorch requires."""
     if array.base is not None and any(a is not None and np.may_share_memory(array, a) for a in arrays):
         array = array.copy()
     if not array.flags.carray:  # contiguous, and it may be written to
@@ -242,15 +242,15 @@ def type_name(operator, declared, value):
 
 
 def known_sizes(declared, value):
-    """Return what a plan gets of an input: a tuple of sizes, or of values; None if the input isn't there."""
+    """Return the plan's argument for an input: a tuple of sizes or of values; None for an absent input."""
     return None if value is None else tuple(value if declared.values else value.shape)
 
 
 def shapes_of(operator, values, sizes):
     """Return the outputs' shapes. Raises OpError.
 
-    sizes  for each input what `known_sizes` returns. Numbers may be symbolic: then what the shape function of a plan
-           compares them with becomes a condition of PyTorch's, and nothing else does
+    sizes  the result of `known_sizes` for each input. Numbers may be symbolic. Then each comparison in the plan's shape
+           function becomes a condition in PyTorch
     """
     if not operator.plan.shape:
         raise OpError("rule", None, "states the outputs' shapes, which PyTorch must know to compile or export")
@@ -265,14 +265,14 @@ def shapes_of(operator, values, sizes):
 
 
 def at_most(bound):
-    """Return a size that values decide on."""
+    """Return a size that depends on values."""
     size = torch.library.get_ctx().new_dynamic_size()
     torch._check(size <= bound)
     return size
 
 
 def shapes_by_plan(operator, values, sizes):
-    """Return the outputs' shapes by a plan for any ranks. Sizes that depend on values have names for it."""
+    """Return the outputs' shapes by a plan for any ranks, which sees sizes that depend on values as names."""
     named = {}
 
     def number(size):
@@ -309,8 +309,8 @@ def _comparison(operation):
 class Symbol:
     """A symbolic size, as a plan's integer.
 
-    A comparison with what no size reaches imposes no condition. By such comparisons plans protect compiled code from
-    overflows; PyTorch would take them for limits of sizes, and not export a model that doesn't state the same ones.
+    A comparison with a number that no size reaches imposes no condition. Plans make such comparisons to protect
+    compiled code from overflows. PyTorch would treat them as limits of sizes, and refuse models without these limits.
     """
 
     __slots__ = ("size",)
@@ -346,7 +346,7 @@ def holds(comparison, *values):
     return bool(comparison(*sizes))
 
 
-# The way back.
+# Gradients.
 
 
 def call(domain, name, /, *inputs, **attributes):
@@ -355,7 +355,7 @@ def call(domain, name, /, *inputs, **attributes):
 
 
 def register_gradient(operator, name, library):
-    """Have PyTorch compute gradients by the declaration's function; without one, they are refused."""
+    """Register the declaration's gradient with PyTorch; without one, gradients are refused."""
     function = operator.gradient
     needed = parameters_of("gradient", function) if function else ()
 

@@ -147,7 +147,7 @@ def reference(x, image_shape, block_shape, *, dilations, pads, strides):
 
 
 def sum_of_blocks(x, image_shape, block_shape, strides, dilations, pads_begin, pads_end):
-    """The formula, ordered by k: the pixels of position k in all blocks are a strided slice of the image."""
+    """Evaluate the formula ordered by k: the pixels of position k in all blocks are a strided slice of the image."""
     image, block = (np.asarray(sizes).tolist() for sizes in (image_shape, block_shape))
     spacing = spacing_of_lists(image, strides, dilations, pads_begin, pads_end)
     x = dtypes.widest(x)
@@ -161,7 +161,7 @@ def sum_of_blocks(x, image_shape, block_shape, strides, dilations, pads_begin, p
 
 
 def gradient(call, grad_output, block_shape, dilations, pads, strides):
-    """The gradient in PyTorch: what each element of a block was added to."""
+    """Return the gradient in PyTorch: each block element gets that of its pixel."""
     return call(
         "onnx_ops", "Im2Col", grad_output, kernel_shape=block_shape, dilations=dilations, pads=pads, strides=strides
     )
@@ -187,7 +187,7 @@ COL2IM = Operator(
 
 @jitable
 def shape_openvino(attributes, inputs, outputs):
-    """As `shape`, for two image axes: OpenVINO's operator has no others."""
+    """State shapes as `shape`, for two image axes: OpenVINO's operator has no others."""
     x, (y,) = inputs[0], outputs
     if len(x) == 3:
         return shape_of_image(2, inputs, x[0], y)

@@ -37,7 +37,7 @@ Sums = namedtuple("Sums", "array first pitch lane")
 
 @jitable
 def lane_pitch(g):
-    """The distance from one lane to the next, in sums; 0 without lanes."""
+    """Return the distance between lanes, in sums; 0 without lanes."""
     last = g.axes - 1
     stride = g.strides[last]
     side_by_side = g.dilations[last] == 1 and min(stride, g.block[last]) >= LONG
@@ -46,7 +46,7 @@ def lane_pitch(g):
 
 @jitable
 def row_pitch(g):
-    """The distance from one row of a band to the next, in scratch memory, in sums."""
+    """Return the distance between rows of a band in scratch memory, in sums."""
     lane = lane_pitch(g)
     return g.strides[g.axes - 1] * lane if lane > 0 else g.band_x
 
@@ -60,7 +60,7 @@ def workspace_size(g):
 
 @jitable
 def unit_count(g):
-    """The number of units of work."""
+    """Return the number of units of work."""
     return pieces(g.planes, g.group) * g.bands_y * g.bands_x
 
 
@@ -261,7 +261,7 @@ def find_runs(g, band, j_begin, lane, runs):
 
 @jitable
 def block_at(g, p, k):
-    """The block, over the leading axes, whose position k lies on the pixel p; -1 if there is none."""
+    """Return the block, over the leading axes, with position k on the pixel p; -1 if there is none."""
     block = 0
     for a in range(p.size):
         t = p[a] + g.pads[a] - k[a] * g.dilations[a]

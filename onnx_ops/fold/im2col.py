@@ -81,7 +81,7 @@ def plan(attributes, inputs, outputs, g):
 
 
 def reference(x, *, kernel_shape, dilations, pads, strides):
-    """The formula, ordered by k: the pixels of position k in all blocks are a strided slice of the image."""
+    """Evaluate the formula ordered by k: the pixels of position k in all blocks are a strided slice of the image."""
     image = x.shape[2:]
     spacing = spacing_of_lists(image, strides, dilations, *halves_of(pads))
     counts = block_counts(spacing, image, kernel_shape)
@@ -93,7 +93,7 @@ def reference(x, *, kernel_shape, dilations, pads, strides):
 
 
 def gradient(call, grad_output, x, kernel_shape, dilations, pads, strides):
-    """The gradient in PyTorch: all that was read from a pixel is added to it."""
+    """Return the gradient in PyTorch: the sum over all reads of a pixel."""
     image = x.shape[2:]
     return call("", "Col2Im", grad_output, image, kernel_shape, dilations=dilations, pads=pads, strides=strides)
 

@@ -114,7 +114,7 @@ def copy_window(x, source, x_steps, sizes, before, rows, count, size, stride, ou
 
 @jitable
 def pixel_at(g, l, k):
-    """The pixel, over the leading axes, on which the position k of the block l lies; -1 if it is outside."""
+    """Return the pixel, over the leading axes, of position k of the block l; -1 if it is outside."""
     pixel, step = 0, 1
     for a in range(g.axes - 3, -1, -1):
         p = l % g.counts[a] * g.strides[a] + k % g.block[a] * g.dilations[a] - g.pads[a]

@@ -69,7 +69,7 @@ def plan(attributes, inputs, outputs, g):
 
 
 def reference(x, factors, *, kernel_shape, dilations, group, pads, strides, sum_over):
-    """The formula, of the columns that Im2Col's reference makes, in float64."""
+    """Evaluate the formula in float64, on the columns of Im2Col's reference."""
     columns = im2col.reference(x, kernel_shape=kernel_shape, dilations=dilations, pads=pads, strides=strides)
     n, _, blocks = columns.shape
     channels, positions = x.shape[1] // group, int(np.prod(kernel_shape))

@@ -40,7 +40,7 @@ def share_out(g):
 
 @jitable
 def workspace_size(g):
-    """The bytes that a tile needs: rows of factors, of the image and of sums."""
+    """Return the bytes that a tile needs: rows of factors, of the image and of sums."""
     return LARGEST_SUM * ((max(CHANNELS, g.part) + CHANNELS + max(CHANNELS, g.part)) * g.length + g.span)
 
 

@@ -58,7 +58,7 @@ def given_axes(spacing):
 
 @jitable
 def along(values, i, default):
-    """Return what is given for axis i, or the default if nothing is."""
+    """Return the value given for axis i, or the default."""
     return values[i] if len(values) > 0 else default
 
 
@@ -74,7 +74,7 @@ def block_count(spacing, i, pixels, positions):
 
 @jitable
 def find_blocks(g, a, k, begin, end):
-    """Find the blocks of axis a whose position k lies on the pixels [begin, end).
+    """Find the blocks of axis a with position k on the pixels [begin, end).
 
     Returns their range low, high (exclusive), and the pixel of block `low`, counted from `begin`.
     """

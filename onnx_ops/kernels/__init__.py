@@ -1,1 +1,1 @@
-"""What the kernels of all families are made of: elements, loops over vectors, and shares of the work."""
+"""Common parts of all kernels: elements, loops over vectors, and shares of the work."""

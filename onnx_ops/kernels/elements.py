@@ -1,8 +1,8 @@
-"""Elements in memory and in sums. Kernels read, add and write elements by these functions, whatever their type.
+"""Elements in memory and in sums. Kernels use these functions to read, add and write elements of any type.
 
-A 16-bit float is a record of its bits; it is summed as float32 and rounded once, when it is written. The sum of
-booleans is "or". All other types are summed as they are: these functions are for them, and those in compiler/halves.py
-for the others.
+A 16-bit float is a record of its bits. It is summed as float32 and rounded once, when it is written. The sum of
+booleans is "or". Other types are summed in their own type. These functions handle the types without a special case;
+those in compiler/halves.py handle all types.
 """
 
 import numpy as np
@@ -19,42 +19,42 @@ def store(array, i, value):
 
 
 def plus(a, b):
-    """The sum of two values."""
+    """Return the sum of two values."""
     return a + b
 
 
 def zero(array):
-    """An empty sum of the array's elements."""
+    """Return an empty sum of the array's elements."""
     return array.dtype.type(0)
 
 
 def is_wide(array):
-    """Whether the array's elements are summed in another type."""
+    """Return whether the array's elements are summed in another type."""
     return False
 
 
 def sums_in(workspace, begin, shape, array):
-    """An array in the workspace, from its byte `begin` on, for sums of the elements of `array`."""
+    """Return an array in the workspace, from its byte `begin` on, for sums of the elements of `array`."""
     return np.ndarray(shape, array.dtype, workspace, begin)
 
 
 def elements_in(workspace, begin, shape, array):
-    """An array in the workspace, from its byte `begin` on, for elements of the type of `array`."""
+    """Return an array in the workspace, from its byte `begin` on, for elements of the type of `array`."""
     return np.ndarray(shape, array.dtype, workspace, begin)
 
 
 def integers_in(workspace, begin, shape):
-    """An int64 array in the workspace, from its byte `begin` on."""
+    """Return an int64 array in the workspace, from its byte `begin` on."""
     return np.ndarray(shape, np.int64, workspace, begin)
 
 
 def indices_in(workspace, begin, shape):
-    """An int32 array in the workspace, from its byte `begin` on."""
+    """Return an int32 array in the workspace, from its byte `begin` on."""
     return np.ndarray(shape, np.int32, workspace, begin)
 
 
 def sums(array, scratch):
-    """The array in which to add up: `array` itself if its elements can hold sums, else `scratch`."""
+    """Return the array for sums: `array` itself if its elements can hold sums, else `scratch`."""
     return array
 
 

@@ -1,10 +1,10 @@
-"""The shapes that a user's rule returns, for the generated functions of custom/plans.py."""
+"""Shapes returned by a user's shape function, for the generated functions of custom/plans.py."""
 
 from ..declaration.errors import require
 
 
 def shapes_of(outputs, returned):
-    """Return a shape for each of the outputs, as a rule has returned them. Sizes may be PyTorch's symbols.
+    """Return a shape for each output, from the result of a shape function. Sizes may be PyTorch's symbols.
 
     In compiled code, this and `write_shapes` are in compiler/arrays.py.
     """
@@ -20,7 +20,7 @@ def is_shape(value):
 
 
 def write_shapes(outputs, shapes):
-    """Write shapes into a plan's vectors, as far as there is room; return the ranks."""
+    """Write shapes into a plan's vectors, as far as they fit; return the ranks."""
     for sizes, shape in zip(outputs, shapes, strict=True):
         for axis in range(min(len(sizes), len(shape))):
             sizes[axis] = shape[axis]

@@ -1,7 +1,7 @@
-"""The inner loops that LLVM does not vectorize well by itself, written here for one element at a time.
+"""Inner loops that LLVM doesn't vectorize well, written here for one element at a time.
 
-A loop is written twice: here, and with vectors in compiler/simd_*.py, where `vectorized` has compiled code use that one
-in its place.
+Each loop is written twice: here, and with vectors in compiler/simd_*.py. `vectorized` substitutes the latter in
+compiled code.
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from ..declaration.jit import FUSE, jitable
 from .elements import load, plus, store, zero
 
-MOST_LANES = 16  # of a vector: there must be room for a multiple of so many points along b, and a valid base
+MOST_LANES = 16  # points of a vector: arrays along b have room for a multiple of it, with a valid base
 WIDTH = 2 * MOST_LANES  # of the blocks in which `add_product` works
 
 
@@ -35,7 +35,7 @@ def prefetch(source, base, offset, step):
 
 @jitable
 def prefetch_run(source, first, count):
-    """As `prefetch`, for source[first : first + count]."""
+    """Prefetch source[first : first + count], see `prefetch`."""
 
 
 @jitable(**FUSE)

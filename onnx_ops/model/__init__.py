@@ -1,1 +1,1 @@
-"""Models as files and as graphs: what a session asks about them before ONNX Runtime reads them."""
+"""Models as files and graphs, before ONNX Runtime reads them."""

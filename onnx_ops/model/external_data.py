@@ -1,6 +1,6 @@
-"""External data: tensors of a model that lie in files beside it. Only small ones, which may state sizes, are read.
+"""External data: tensors of a model in files beside it. Only small ones, which may state sizes, are read.
 
-`origin`, in these functions, is the model's file, or the folder of its external data.
+The parameter `origin` is the model's file, or the folder of its external data.
 """
 
 import functools
@@ -20,7 +20,7 @@ LARGEST = 2**31  # bytes that a protobuf may have
 
 
 def is_small(tensor):
-    """Whether a tensor may be an input that states sizes."""
+    """Return whether a tensor may be an input that states sizes."""
     return len(tensor.dims) <= 1 and math.prod(tensor.dims) <= 64
 
 
@@ -77,14 +77,14 @@ def info_of(tensor):
 
 
 def size_of(tensor):
-    """The bytes of a tensor's elements. Some types have several in a byte."""
+    """Return the bytes of a tensor's elements. Some types have several in a byte."""
     packed = {"INT4": 2, "UINT4": 2, "FLOAT4E2M1": 2, "INT2": 4, "UINT2": 4}
     itemsize = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     return -(-math.prod(tensor.dims) * itemsize // packed.get(onnx.TensorProto.DataType.Name(tensor.data_type), 1))
 
 
 def stated_size(tensors, origin):
-    """The bytes of external data that tensors have; infinite if one of them doesn't say so, or its file isn't there."""
+    """Return the bytes of external data of tensors; infinite if a size isn't stated or a file is missing."""
     with suppress(OpError):
         infos = list(map(info_of, tensors))
         lengths = [info.length for info in infos]
@@ -94,7 +94,7 @@ def stated_size(tensors, origin):
 
 
 def file_of(location, origin):
-    """The path of a file of external data, with all links resolved.
+    """Return the path of a file of external data, with all links resolved.
 
     As ONNX Runtime has it, the file must lie in the model's folder or, if the model is a link, in the folder in which
     the link ends: in Hugging Face's cache, both are links into another folder. Raises OpError.
@@ -108,7 +108,7 @@ def file_of(location, origin):
 
 
 def roots(origin):
-    """The folders in which external data may lie, the one first to which locations are relative."""
+    """Return the folders that may hold external data. Locations are relative to the first one."""
     origin = os.path.abspath(origin)
     if os.path.isdir(origin):
         return [os.path.realpath(origin)]
@@ -154,18 +154,18 @@ def write(tensors, path):
 
 
 def files(path):
-    """The file of a model, and the files of its external data."""
+    """Return the file of a model, and the files of its external data."""
     locations = {info_of(tensor).location for tensor in external(model_in(path))}
     return [Path(path), *(Path(file_of(location, path)) for location in sorted(locations))]
 
 
 def pack(path):
-    """Return the bytes of a model together with its external data. Raises OpError where that is too large."""
+    """Return the bytes of a model together with its external data. Raises OpError if they are too many."""
     paths = files(path)
     if len(paths) == 1:
         return paths[0].read_bytes()
     if (size := sum(file.stat().st_size for file in paths)) >= LARGEST:
-        rule = f"has {size / 2**30:.1f} GiB with the files of its data, and must have less than 2 to be sent"
+        rule = f"has {size / 2**30:.1f} GiB with the files of its data, but must have less than 2 to be sent"
         raise OpError("model", repr(str(path)), rule, "onnx_ops")
     return load(path, wanted=lambda tensor: True).SerializeToString()
 

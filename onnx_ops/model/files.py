@@ -1,7 +1,7 @@
-"""Reads what a session asks about a model before it is made, from the file, field by field: models can be large.
+"""Read a model's imports and nodes from its file, field by field, because models can be large.
 
-That is the domains that the model imports, and its nodes of some types. All other fields, tensors above all, are
-skipped. Sources: Protocol Buffers encoding for the wire format; onnx.proto for the field numbers.
+A session needs the domains that the model imports, and its nodes of some types. All other fields, especially tensors,
+are skipped. Sources: Protocol Buffers encoding for the wire format; onnx.proto for the field numbers.
 """
 
 import functools
@@ -28,7 +28,7 @@ LEADS_TO = {  # {message: {number of a field: the message in it}}, for messages 
 }
 OF_MODEL, OF_FUNCTION = frozenset([MODEL_IMPORT, MODEL_FUNCTIONS]), frozenset([FUNCTION_IMPORT])
 OF_NODE = frozenset([NODE_NAME, NODE_OP_TYPE, NODE_ATTRIBUTE, NODE_DOMAIN])
-BUILTIN = "", "ai.onnx", "com.microsoft"  # domains of operators of which ONNX Runtime has some, too
+BUILTIN = "", "ai.onnx", "com.microsoft"  # domains that ONNX Runtime has operators in, too
 EXTENSIONS = "ai.onnx.contrib"  # the domain of onnxruntime-extensions' Python ops
 USE_ONNX = "is in ONNX Runtime's own format; use the .onnx file that it was made from"
 VARINT, BYTES = 0, 2
@@ -36,14 +36,14 @@ FIXED_SIZES = {1: 8, 5: 4}  # {wire type: bytes}
 SHORT = 16  # bytes
 SMALLEST = 8  # bytes: a smaller message has no node of an operator in it, nor an import of a domain in a function
 SMALL = 2**16  # bytes: a node of at most this size is searched for names first; a larger one holds tensors or graphs
-WARNING = "onnx_ops: %s: %s"  # the operator with its node, and a sentence of `unknown_attributes`
+WARNING = "onnx_ops: %s: %s"  # the operator with its node, and a text of `unknown_attributes`
 MOST_WARNINGS = 20  # for a model
-LONGEST_NAME = 100  # of an attribute that similar names are looked for
+LONGEST_NAME = 100  # of an attribute with similar names
 log = logging.getLogger("onnx_ops")
 
 
 class Node(NamedTuple):
-    """A node, as far as it is read. attributes: the attributes' names."""
+    """The parts of a node that are read. attributes: the attributes' names."""
 
     domain: str
     op_type: str
@@ -52,12 +52,12 @@ class Node(NamedTuple):
 
 
 def imported_domains(model):
-    """The domains that a model (path, bytes or ModelProto) and its local functions import, "" being ai.onnx.
+    """Return the domains that a model (path, bytes or ModelProto) and its functions import; "" is ai.onnx.
 
-    Those that ONNX Runtime has operators of only if the model itself imports them: in functions it takes its own
-    version of them, and finds none of these operators once such a domain is a custom one, too.
+    A BUILTIN domain counts only if the model itself imports it. In functions, ONNX Runtime uses its own version of such
+    a domain, and finds none of its operators once it is a custom domain, too.
 
-    Returns None for other formats than the ONNX protobuf; whether they are valid is for ONNX Runtime to tell.
+    Returns None for other formats than the ONNX protobuf. ONNX Runtime reports invalid models.
     """
     if hasattr(model, "opset_import"):
         imports = [(owner is model, i.domain) for owner in (model, *model.functions) for i in owner.opset_import]
@@ -80,16 +80,16 @@ def imports_and_nodes(model, op_types):
 
 
 def is_ort_format(model):
-    """Return whether a model (path, bytes, ModelProto or None) is in ONNX Runtime's own format; read no more of it."""
+    """Return whether a model (path, bytes, ModelProto or None) is in ONNX Runtime's format, from its first bytes."""
     if isinstance(model, str | os.PathLike):
         with open(model, "rb") as file:
             model = file.read(8)
-    return isinstance(model, bytes) and model[4:8] == b"ORTM"  # where a flatbuffer has the identifier of its format
+    return isinstance(model, bytes) and model[4:8] == b"ORTM"  # the place of the format's identifier in a flatbuffer
 
 
 def is_lowered(model):
     """Return whether a model (path, bytes or ModelProto) has nodes that lowering.py makes."""
-    with suppress(ValueError, IndexError):  # ONNX Runtime reports what is no model
+    with suppress(ValueError, IndexError):  # ONNX Runtime reports invalid models
         return any(n.domain == EXTENSIONS for n in nodes(model, {lowered_name(*key) for key in available()}))
     return False
 
@@ -100,7 +100,7 @@ def lowered_name(domain, name):
 
 
 def nodes(model, op_types):
-    """The Nodes of these types anywhere in a model (path, bytes or ModelProto).
+    """Return the Nodes of these types anywhere in a model (path, bytes or ModelProto).
 
     Raises ValueError or IndexError if it is no model.
     """
@@ -116,13 +116,13 @@ def nodes(model, op_types):
 
 
 def warn_of_unknown_attributes(found, operators):
-    """Log a warning for each attribute of the Nodes that were found that a node's operator doesn't have.
+    """Log a warning for each attribute of the Nodes that the node's operator doesn't have.
 
-    A custom operator can't: it can only ask ONNX Runtime for the attributes that it knows.
+    A kernel can't report them: it can only query ONNX Runtime for attributes by name.
 
-    operators  what `operators.available` returns
+    operators  the result of `operators.available`
 
-    Raises nothing: ONNX Runtime reports whatever else is wrong with the model.
+    Raises nothing. ONNX Runtime reports all other errors in the model.
     """
     with suppress(Exception):
         left = MOST_WARNINGS
@@ -137,7 +137,7 @@ def warn_of_unknown_attributes(found, operators):
 
 
 def unknown_attributes(operator, names):
-    """Yield a sentence for each of these attribute names that the operator doesn't have."""
+    """Yield an error message for each of these attribute names that the operator doesn't have."""
     import difflib
 
     declared_names = [name for a in operator.attributes for name in a.names]
@@ -150,7 +150,7 @@ def unknown_attributes(operator, names):
 
 @contextmanager
 def content_of(model):
-    """A context with the content of a model (path or bytes), of which only what is looked at is read."""
+    """Return a context with the content of a model (path or bytes), which is read on access."""
     if not isinstance(model, str | os.PathLike):
         yield model
         return
@@ -201,7 +201,7 @@ def _nodes(content, message, begin, end, op_types, names):
 
 
 def _text(content, begin, end, number):
-    """The text in a message's last field of this number, which counts in protobuf; "" if there is none."""
+    """Return the text in a message's last field with this number, as protobuf does; "" if there is none."""
     text = b""
     for _, a, b in _fields(content, begin, end, frozenset([number])):
         text = content[a:b]
@@ -239,7 +239,7 @@ def _fields(content, begin, end, wanted):
 
 @functools.cache
 def _others(wanted):
-    """The pattern of a run of short fields that aren't `wanted`: millions may follow each other."""
+    """Return the pattern of a run of short unwanted fields; a model may have millions of them."""
 
     def tag(kind, numbers=range(16), is_long=True):
         short = b"".join(re.escape(bytes([number << 3 | kind])) for number in numbers)
@@ -254,7 +254,7 @@ def _others(wanted):
 
 
 def _varint(content, at):
-    """(the number in the variable number of bytes at a position, the position after them)."""
+    """Return (the varint at a position, the position after it)."""
     value = 0
     for shift in range(0, 70, 7):
         byte = content[at]

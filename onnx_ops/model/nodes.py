@@ -6,7 +6,7 @@ from copy import deepcopy
 
 from ..operators import available, first_version
 
-# A node that calls a local function, the function around it ("" for the graph), and {name: attribute} of the node.
+# A node that calls a local function, the enclosing function ("" for the graph), and {name: attribute} of the node.
 Call = namedtuple("Call", "node owner function given")
 GRAPH, GRAPHS = 5, 10  # AttributeProto's types; reading them there takes longer than all else of `subgraphs`
 
@@ -14,13 +14,13 @@ GRAPH, GRAPHS = 5, 10  # AttributeProto's types; reading them there takes longer
 def declared(node, operators=None):
     """Return the declared operator of a node, or None.
 
-    operators  what `operators.available` returns, by default without custom operators
+    operators  the result of `operators.available`, by default without custom operators
     """
     return (available() if operators is None else operators).get((domain_of(node), node.op_type))
 
 
 def domain_of(owner):
-    """Return the domain of a node, a function or an import, of whose two names for ai.onnx ONNX Runtime makes one."""
+    """Return the domain of a node, a function or an import; "" also for its other name, ai.onnx."""
     return "" if owner.domain == "ai.onnx" else owner.domain
 
 
@@ -30,9 +30,9 @@ def imports(model):
 
 
 def in_its_versions(operators, model):
-    """Return those of `operators.available` that run nodes of the versions that a model imports.
+    """Return the operators in `operators.available` for the versions that a model imports.
 
-    The others are left to ONNX Runtime.
+    ONNX Runtime runs nodes of other versions.
     """
     imported = imports(model)
     return {
@@ -43,7 +43,7 @@ def in_its_versions(operators, model):
 
 
 def declared_nodes(model):
-    """Yield (node, its operator) for the nodes of a model that operators run, in the versions that it imports."""
+    """Yield (node, its operator) for the nodes of a model with a declared operator in the imported version."""
     operators = in_its_versions(available(), model)
     for node in model_nodes(model):
         if operator := declared(node, operators):
@@ -72,7 +72,7 @@ def inlined(model, operators=None):
 
     Raises RuntimeError, and what onnx's inliner does.
     """
-    import onnx.inliner  # here, as importing this package doesn't load onnx
+    import onnx.inliner  # here, because importing this package doesn't load onnx
 
     copy = deepcopy(model)
     _keep_operators(copy, operators or available())
@@ -84,7 +84,7 @@ def inlined(model, operators=None):
     once = called_once(functions, calls)
     for key, function in functions.items():
         _remove_types(function, key in once)
-    # What goes through the inliner must fit into a protobuf, which weights may not.
+    # The inliner's argument must fit into a protobuf, and weights may not fit.
     for tensor in copy.graph.initializer:
         tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims))
     flat = onnx.inliner.inline_local_functions(copy)
@@ -94,9 +94,9 @@ def inlined(model, operators=None):
 
 
 def _keep_operators(model, operators):
-    """Remove functions by the name of an operator that sessions have: they run the operator.
+    """Remove functions with the name of an operator that sessions have, because sessions run the operator.
 
-    The other functions get the model's imports: ONNX Runtime takes these, and onnx inlines no function with others.
+    The other functions get the model's imports. ONNX Runtime uses these, and onnx inlines no function with others.
     """
     versions = imports(model)
     for function in list(model.functions):
@@ -111,16 +111,16 @@ def _keep_operators(model, operators):
 
 
 def _spell_defaults_out(functions, calls):
-    """Have calls state the defaults of attributes that they leave out, which onnx's inliner forgets.
+    """Write the defaults of attributes into calls that omit them, because onnx's inliner forgets defaults.
 
-    Raises RuntimeError for a call that passes on what its own caller leaves out.
+    Raises RuntimeError for a call that passes on an attribute that its own caller omits.
     """
-    left_out = set()  # (function, its attribute) where some call passes nothing, or passes on nothing
+    left_out = set()  # (function, its attribute) that some call omits, or passes on without a value
 
     def is_left_out(call, name):
         return name not in call.given or (call.owner, call.given[name].ref_attr_name) in left_out
 
-    for _ in functions:  # a call may pass on what another one has left out
+    for _ in functions:  # a call may pass on an attribute that another one omits
         found = {(call.function, name) for call in calls for name in functions[call.function].attribute
                  if is_left_out(call, name)}  # fmt: skip
         if found == left_out:
@@ -140,7 +140,7 @@ def called_once(functions, calls):
 
     Raises RuntimeError for a chain of more than 100 calls, and so for recursion: onnx before 1.22 overflows the stack.
     """
-    ways, reached = Counter(), Counter([""])  # {function: in how many ways it is called}, by as many calls as rounds
+    ways, reached = Counter(), Counter([""])  # {function: number of ways to call it}, by as many calls as rounds
     for _ in range(102):
         if not reached:
             return {key for key in functions if ways[key] <= 1}
@@ -153,11 +153,11 @@ def called_once(functions, calls):
 
 
 def _remove_types(owner, keeps_elements, kept=0):
-    """Remove what a function states of its values: their shapes, and their element types unless these are kept.
+    """Remove the shapes and data types that a function states of its values.
 
     They may differ by call, but onnx's inliner keeps them.
 
-    kept  how many inputs of a subgraph stay as they are: the first two of a Loop's, whose ranks ONNX Runtime asks for
+    kept  number of unchanged inputs of a subgraph: the first two of a Loop, as ONNX Runtime requires their ranks
     """
     if not keeps_elements:
         del owner.value_info[:]

@@ -47,7 +47,7 @@ def register_schemas(operators: Iterable[Any] = ()) -> None:
             _teach(operator)
 
 
-_taught: dict[str, Any] = {}  # {title: the operator that onnx knows by it}
+_taught: dict[str, Any] = {}  # {title: the operator registered with onnx}
 
 
 def _teach(operator):
@@ -66,7 +66,7 @@ def _has(operator):
 
 
 def _deregister(operator):
-    """Deregister an operator. At exit: onnx before 1.23 would free its Python function too late, and hang or crash."""
+    """Deregister an operator at exit: onnx before 1.23 would free its Python function too late, and hang or crash."""
     if _has(operator):
         onnx.defs.deregister_schema(operator.name, operator.versions[0], operator.domain)
 
@@ -100,7 +100,7 @@ def schema(operator):
 
 def reference_op(operator):
     """Return the class of a declared operator for onnx's ReferenceEvaluator, in plain NumPy."""
-    from onnx.reference.op_run import OpRun  # which takes long to import
+    from onnx.reference.op_run import OpRun  # its import takes long
 
     def compute_outputs(self, *inputs, **attributes):
         with errors_of(operator):
@@ -122,7 +122,7 @@ def node_attribute(declared, value):
 
 
 def set_output_types(operator, context):
-    """Set the outputs' element types and, as far as they are known, their shapes."""
+    """Set the outputs' data types and, as far as they are known, their shapes."""
     types = [context.get_input_type(k) or TypeProto() for k in range(context.get_num_inputs())]
     try:
         inputs = operator.each_input(len(types))
@@ -142,7 +142,7 @@ def set_output_types(operator, context):
 
 
 def attribute_values(operator, context):
-    """Return the values of the node's attributes; None if they are wrong, or a function's caller passes them."""
+    """Return the values of the node's attributes; None if they are invalid, or passed by a function's caller."""
     given = {name: context.get_attribute(name) for a in operator.attributes for name in a.names}
     try:
         values = {name: helper.get_attribute_value(a) for name, a in given.items() if a is not None}

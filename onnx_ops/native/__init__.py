@@ -1,1 +1,1 @@
-"""The C library that ONNX Runtime loads, its table of operators, and calls of compiled code without ONNX Runtime."""
+"""The C library for ONNX Runtime, its table of operators, and calls of compiled code without ONNX Runtime."""

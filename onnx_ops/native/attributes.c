@@ -70,7 +70,6 @@ static status put_constant(void *value, int64_t k, struct values *values, int *f
 }
 
 static const char *const KINDS[] = {"INT", "INTS", "STRING", "FLOAT", "FLOATS", "STRING", "TENSOR"}; /* onnx's names */
-static int is_of_text(const struct attribute *a) { return a->kind == STRING || a->kind == TEXT; }
 static int is_list(const struct attribute *a) { return a->kind == INTS || a->kind == FLOATS; }
 
 /* Convert the last values, of attribute k: `count` integers, floats or, for a text, bytes. Returns whether the attribute
@@ -125,18 +124,20 @@ static status read_number(const void *info, const char *name, int64_t kind, int6
 }
 
 /* Read from the OrtKernelInfo of a node. FAIL is the code of an attribute that is lacking or of another kind. ONNX
- * Runtime doesn't check the attributes of custom ops, and reads a list of another kind as an empty one. */
+ * Runtime doesn't check the attributes of custom ops, and reads a list of another kind as an empty one. For integers
+ * where another kind is declared, the outcome is OTHER_KIND, and the vector has the integers. */
 status read_from_node(const struct attribute *a, const char *name, const void *info, int64_t k, struct values *values,
                       int *outcome) {
     size_t size = UNWRITTEN;
     void *raw, *allocator, *tensor = 0;
-    int64_t number = 0;
-    int fits = 0, is_single = 0;
+    int64_t number = 0, kind = a->kind;
+    int fits = 0;
     status error = KernelInfoGetAttributeArray_int64(info, name, 0, &size);
     *outcome = error ? LACKS : OTHER_KIND;
     if (error) return unless(FAIL, error);
     if (size == UNWRITTEN) return no_room();
-    if (a->kind == TENSOR) {
+    if (size) kind = INTS;
+    if (kind == TENSOR) {
         if ((error = GetAllocatorWithDefaultOptions(&allocator))) return error;
         if ((error = KernelInfoGetAttribute_tensor(info, name, allocator, &tensor))) return unless(FAIL, error);
         if (!tensor) return no_room();
@@ -145,24 +146,23 @@ status read_from_node(const struct attribute *a, const char *name, const void *i
         if (fits) *outcome = COMPLETE;
         return error;
     }
-    if (a->kind == INT || a->kind == FLOAT) size = 1;
-    if (a->kind == FLOATS) size = UNWRITTEN, error = KernelInfoGetAttributeArray_float(info, name, 0, &size);
-    if (is_of_text(a)) size = UNWRITTEN, error = KernelInfoGetAttribute_string(info, name, 0, &size);
-    if (a->kind == INTS && !size && a->repeats) {
-        error = read_number(info, name, INT, &number);
-        size = (size_t)a->repeats, is_single = 1;
-    }
+    int is_text_kind = kind == STRING || kind == TEXT, is_single = kind == INTS && !size && a->repeats;
+    if (kind == INT || kind == FLOAT) size = 1;
+    if (kind == FLOATS) size = UNWRITTEN, error = KernelInfoGetAttributeArray_float(info, name, 0, &size);
+    if (is_text_kind) size = UNWRITTEN, error = KernelInfoGetAttribute_string(info, name, 0, &size);
+    if (is_single) size = (size_t)a->repeats, error = read_number(info, name, INT, &number);
     if (error) return unless(FAIL, error);
     if (size == UNWRITTEN) return no_room();
     if (!(raw = append(values, (size + 1) * sizeof(int64_t)))) return no_room();
-    if (a->kind == INT || a->kind == FLOAT) error = read_number(info, name, a->kind, raw);
+    if (kind == INT || kind == FLOAT) error = read_number(info, name, kind, raw);
+    if (kind == FLOAT && error && !(error = unless(FAIL, error))) error = read_number(info, name, kind = INT, raw);
     if (is_single) repeat(number, a->repeats, raw);
-    else if (a->kind == INTS) error = KernelInfoGetAttributeArray_int64(info, name, raw, &size);
-    if (a->kind == FLOATS) error = KernelInfoGetAttributeArray_float(info, name, raw, &size);
-    if (is_of_text(a)) error = KernelInfoGetAttribute_string(info, name, raw, &size);
+    else if (kind == INTS) error = KernelInfoGetAttributeArray_int64(info, name, raw, &size);
+    if (kind == FLOATS) error = KernelInfoGetAttributeArray_float(info, name, raw, &size);
+    if (is_text_kind) error = KernelInfoGetAttribute_string(info, name, raw, &size);
     if (error) return unless(FAIL, error);
-    if (is_of_text(a)) size = without_end(raw, size);
-    if (is_of_text(a) ? is_text(raw, size) : size > 0) *outcome = UNCONVERTED;
+    if (is_text_kind && !is_text(raw, size = without_end(raw, size))) return 0;
+    if (kind == a->kind && (is_text_kind || size)) *outcome = UNCONVERTED;
     return put_vector(values, k, (int64_t)size, raw), NULL;
 }
 
@@ -170,7 +170,7 @@ status read_from_node(const struct attribute *a, const char *name, const void *i
  * is lacking. Nobody reads other errors: then no shapes are known. */
 status read_from_inference(const struct attribute *a, const char *name, const void *context, int64_t k,
                            struct values *values, int *outcome) {
-    static const int TYPES_OF_KINDS[] = {1, 2, 5, 3, 4, 5}; /* values of OrtOpAttrType */
+    static const int TYPES_OF_KINDS[] = {1, 2, 5, 3, 4, 5}; /* values of OrtOpAttrType: 3, 4 floats, 5 a text */
     enum { ROOM = 4096 };
     const void *attribute = 0;
     size_t size = 0;
@@ -180,16 +180,15 @@ status read_from_inference(const struct attribute *a, const char *name, const vo
     error = unless(INVALID_ARGUMENT, error);
     if (error || *outcome == LACKS || a->kind == TENSOR) return error;
     if (!(raw = append(values, 2 * ROOM + 8))) return no_room();
-    error = ReadOpAttr(attribute, TYPES_OF_KINDS[a->kind], raw, ROOM, &size);
+    int type = TYPES_OF_KINDS[a->kind];
+    error = ReadOpAttr(attribute, type, raw, ROOM, &size);
     if (a->repeats && (error || !size)) {
         if (error) ReleaseStatus(error);
         if (!(error = ReadOpAttr(attribute, TYPES_OF_KINDS[INT], raw, ROOM, &size)))
             repeat(*(int64_t *)raw, a->repeats, raw), size = (size_t)a->repeats * sizeof(int64_t);
     }
     if (error) return ReleaseStatus(error), NULL;
-    size = is_of_text(a)                           ? without_end(raw, size)
-           : a->kind == FLOAT || a->kind == FLOATS ? size / sizeof(float)
-                                                   : size / sizeof(int64_t);
+    size = type == 5 ? without_end(raw, size) : type > 2 ? size / sizeof(float) : size / sizeof(int64_t);
     *outcome = UNCONVERTED;
     return put_vector(values, k, (int64_t)size, raw), NULL;
 }
@@ -207,18 +206,19 @@ static status read_attribute(const struct op *op, const struct text *title, int6
         if (!a->required) return put_default(a, k, values);
         return say_string(&value, "None"), refuse_attribute(title, a, &value, "must be given");
     }
-    if (outcome == OTHER_KIND) {
-        say_string(&value, "(not of kind "), say_string(&value, KINDS[a->kind]), say_string(&value, ")");
-        return refuse_attribute(title, a, &value, a->kind_rule);
-    }
     int64_t count = block_of(values)->vectors[k].count;
     void *raw = values->at + block_of(values)->vectors[k].offset;
-    if (convert_values(a, k, raw, (size_t)count, values)) return 0;
-    if (a->kind == STRING) say_quoted(&value, raw, (size_t)count);
-    if (a->kind == INT) say_number(&value, *(int64_t *)raw);
-    if (a->kind == INTS) say_vector(&value, raw, count, 0);
-    if (a->kind == FLOATS) say_number(&value, count), say_string(&value, " numbers");
-    return refuse_attribute(title, a, &value, a->rule);
+    int is_other = outcome == OTHER_KIND; /* then it has integers, or no value that can be read */
+    int64_t kind = is_other ? count == 1 && a->kind == FLOAT ? INT : INTS : a->kind;
+    if (!is_other && convert_values(a, k, raw, (size_t)count, values)) return 0;
+    if (kind == STRING) say_quoted(&value, raw, (size_t)count);
+    if (kind == INT) say_number(&value, *(int64_t *)raw);
+    if (kind == INTS && count) say_vector(&value, raw, count, 0);
+    if (kind == FLOATS) say_number(&value, count), say_string(&value, " numbers");
+    if (!is_other) return refuse_attribute(title, a, &value, a->rule);
+    say_string(&value, count ? " (not of kind " : "(not of kind "), say_string(&value, KINDS[a->kind]);
+    say_string(&value, ")");
+    return refuse_attribute(title, a, &value, a->kind_rule);
 }
 
 /* Read all attributes of a node from a source. The caller frees the block, also after an error. */

@@ -1,9 +1,9 @@
 """Calls of operators on NumPy arrays: plan, allocate the outputs, run the tiles.
 
-Functions on arrays and the extensions backend use this; in sessions of the native backend the C library does the same.
-Both run the same machine code on the same tiles, so results are equal bit for bit, except for the bits of a NaN. That
-does not hold where the machine code differs (another CPU or version of Numba, code compiled ahead instead of on
-demand), nor without machine code: `calls.compute_reference` sums in float64.
+Functions on arrays and the extensions backend use this module. In sessions of the native backend, the C library does
+the same. Both run the same machine code on the same tiles, so results are equal to the last bit, except for the bits of
+a NaN. Results may differ between machine codes (another CPU or version of Numba, code compiled ahead instead of just in
+time). Without machine code, `calls.compute_reference` sums in float64.
 """
 
 import ctypes as C
@@ -28,7 +28,7 @@ KERNEL = C.CFUNCTYPE(C.c_int64, C.c_int64, C.c_int64, C.c_int64)
 
 
 def call(operator, /, *inputs, threads=None, **attributes):
-    """Run an operator on anything that NumPy takes for an array. Attributes that are None take their defaults.
+    """Run an operator on array-like inputs. Attributes that are None have their defaults.
 
     Returns the output, or a tuple of several.
     """
@@ -37,7 +37,7 @@ def call(operator, /, *inputs, threads=None, **attributes):
 
 
 def outputs_of(operator, arrays, attributes, threads):
-    """Return the outputs for inputs that are arrays as `as_array` returns them."""
+    """Return the outputs for arrays as returned by `as_array`."""
     check_count("threads", threads, operator.title)
     with errors_of(operator):
         values = operator.values(attributes)
@@ -45,7 +45,7 @@ def outputs_of(operator, arrays, attributes, threads):
 
 
 def as_array(value):
-    """Return a value as a contiguous NumPy array in native byte order, as kernels need it; None for an absent input."""
+    """Return a value as a contiguous array in native byte order, as kernels require; None for an absent input."""
     if value is None:
         return None
     array = np.asarray(value)
@@ -53,7 +53,7 @@ def as_array(value):
 
 
 class Way:
-    """What the calls of an operator with inputs of the same types and ranks share.
+    """The common parts of calls of an operator with inputs of the same types and ranks.
 
     position   of the kernel; None if none is compiled for these ranks
     signature  {type variable: element type}
@@ -68,9 +68,9 @@ class Way:
         self._functions = None
 
     def functions(self):
-        """The compiled plan and kernel as C functions for ctypes: from the library if they were compiled ahead.
+        """Return the compiled plan and kernel as C functions for ctypes: from the library if they were compiled ahead.
 
-        Returns None if the types or ranks have no kernel, or if nothing can compile it. Raises OpError.
+        Returns None if the types or ranks have no kernel, or if it can't be compiled here. Raises OpError.
         """
         if self._functions or self.position is None:
             return self._functions
@@ -81,7 +81,7 @@ class Way:
             if addresses := library.functions(*each):
                 self._functions = PLAN(addresses[0]), KERNEL(addresses[1])
             elif library.have_numba():
-                with COMPILATION:  # else a child, forked during this import, might wait for the module's lock for ever
+                with COMPILATION:  # else a child forked during this import might wait for the module's lock for ever
                     from ..compiler.code import code
                 plan, kernel = records.plan_entry(operator, self.position), records.kernel_entry(*each)
                 self._functions = code(plan, operator.title).call, code(kernel, operator.title).call
@@ -92,7 +92,7 @@ cached_way = functools.lru_cache(maxsize=1024)(Way)
 
 
 def way_of(operator, values, arrays):
-    """The Way of a call. Raises OpError where inputs have types that the operator doesn't take."""
+    """Return the Way of a call. Raises OpError for types that the operator doesn't support."""
     kinds = tuple([None if a is None else a.dtype for a in arrays])
     ranks = tuple([ABSENT if a is None else a.ndim for a in arrays])
     way = cached_way(operator, operator.choice(values), kinds, ranks)
@@ -101,7 +101,7 @@ def way_of(operator, values, arrays):
 
 
 def refusal(operator, numbers):
-    """The OpError for a refusal that compiled code has written: the numbers of the REFUSAL_FIELDS."""
+    """Return the OpError for a refusal by compiled code, given the numbers of the REFUSAL_FIELDS."""
     argument, rule, values_address, count, has_expected, expected, doubles = numbers[: len(REFUSAL_FIELDS)]
     values = ((C.c_double if doubles & 1 else C.c_int64) * abs(count)).from_address(values_address)
     expected = C.c_double.from_buffer(C.c_int64(expected)).value if doubles & 2 else expected
@@ -143,12 +143,12 @@ class Call:
             self.record.put_shape(k, sizes)
 
     def plan(self, plan):
-        """Have the plan state the outputs' shapes, the number of tiles and the bytes of workspace."""
+        """Run the plan, which states the outputs' shapes, the number of tiles and the bytes of workspace."""
         if returned := plan(self.address):
             raise self.error(returned)
 
     def error(self, returned):
-        """The OpError for a value other than 0 that compiled code has returned."""
+        """Return the OpError for a nonzero result of compiled code."""
         if returned == 1:
             return refusal(self.operator, self.record[self.record.GEOMETRY :])
         outcome = f"raised {(self.explain and self.explain()) or 'an exception'}" if returned == 2 else "failed"
@@ -204,19 +204,19 @@ class Call:
         on_threads(run_tile, tiles, threads)
 
 
-# The positions in a record of what a plan states.
+# The positions of the plan's results in a record.
 WORKSPACE, TILES = records.WORKSPACE_SIZE // 8, records.TILES // 8
 BYTE = np.dtype(np.uint8)
 
 
 def widened(dtype):
-    """The type in which a kernel for stated ranks sees elements of a type."""
+    """Return the type in which a kernel for stated ranks sees elements of a type."""
     return np.dtype(np.float32) if dtype.name in dtypes.HALVES else dtype
 
 
 def cut(operator, array, length):
     """Cut an output to the length that the kernel returns, where the plan states only a bound."""
     with errors_of(operator):
-        rule = "is what the kernel returns; the rule's bound is"
+        rule = "is the kernel's result; the bound of the shape function is"
         require(0 <= length <= len(array), "length of an output", length, rule, len(array))
     return array[:length]

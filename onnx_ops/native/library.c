@@ -1,8 +1,8 @@
 /* Registration: the operators as custom ops of ONNX Runtime, which loads this library.
  *
  * ONNX Runtime calls RegisterCustomOps with a session's options, create_kernel for every node, compute at every run.
- * The table of operators (table.h) says what these do. If this process runs Python, Python compiles functions that the
- * table lacks, and runs bodies that aren't compiled (python.c).
+ * These use the table of operators (table.h). If this process runs Python, Python compiles functions that the table
+ * lacks, and runs uncompiled bodies (python.c).
  *
  * ONNX Runtime keeps pointers to all of this until its last session is gone: only the state of kernels is ever freed.
  */
@@ -200,8 +200,8 @@ static _Thread_local size_t added_count;
 
 EXPORT void onnx_ops_add(struct op *const *ops, size_t count) { added = ops, added_count = count; }
 
-/* Add what Python has stated to the options, and the domains that their entries onnx_ops.register.DOMAIN name; if
- * neither states anything, the operators with is_default. What is registered there already stays. */
+/* Add operators to the options: those that Python has stated, and those of the domains in entries
+ * onnx_ops.register.DOMAIN; without either, the operators with is_default. Registered operators stay. */
 static status register_operators(void *options) {
     char key[256];
     int is_stated = added_count > 0, wanted;

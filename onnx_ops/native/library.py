@@ -1,4 +1,4 @@
-"""The C library that ONNX Runtime loads: where it is, its table, and functions that were compiled into it, if any."""
+"""The C library that ONNX Runtime loads: its path, its table, and functions compiled into it, if any."""
 
 import ctypes as C
 import functools
@@ -13,7 +13,7 @@ from ..declaration.limits import MAX_INPUTS
 from ..system.locks import REGISTRATION
 from . import table
 
-OTHER_VERSION = "is of another version of onnx_ops than its Python; install that again"
+OTHER_VERSION = "has another version than onnx_ops in Python; install onnx_ops again"
 PLACE = Path(__file__).with_name(system.LIBRARIES[system.NAME])
 SOURCES = Path(__file__).parents[1] / "native"
 MADE = 2**20  # the number of the first row that `row_of` makes
@@ -21,12 +21,12 @@ _made: list = []  # (operator, its row) for these rows; their numbers are MADE +
 
 
 def obstacle():
-    """Why the library can't provide the operators of this package, or None."""
+    """Return the reason why the library can't provide this package's operators, or None."""
     return lack() or (None if is_complete() else numba_obstacle())
 
 
 def lack():
-    """Why the library can't be used at all, or None."""
+    """Return the reason why the library can't be used at all, or None."""
     if not os.path.exists(__file__):
         return "no C library can be loaded from inside a zip file, where onnx_ops is; unpack it"
     if not PLACE.exists():
@@ -41,7 +41,7 @@ def lack():
 
 
 def extensions_obstacle():
-    """Why the extensions backend can't be used here, or None. Imports onnxruntime-extensions."""
+    """Return the reason why the extensions backend doesn't work here, or None. Imports onnxruntime-extensions."""
     try:
         import onnxruntime_extensions  # noqa: F401  first, as users do: it imports our module, see on_import.py
     except ImportError as error:
@@ -50,13 +50,13 @@ def extensions_obstacle():
 
 
 def have_numba():
-    """Whether Numba can compile what isn't in the library."""
+    """Return whether Numba can compile kernels that aren't in the library."""
     return numba_obstacle() is None
 
 
 @functools.cache
 def load():
-    """Load the library, which then stays loaded for ever. Raises OpError."""
+    """Load the library, which then stays loaded. Raises OpError."""
     try:
         library = C.CDLL(str(PLACE))
     except OSError as error:
@@ -73,7 +73,7 @@ def load():
 
 
 def describe(library):
-    """Tell ctypes the types of the library's functions."""
+    """Declare the types of the library's functions to ctypes."""
     library.onnx_ops_choose.restype, library.onnx_ops_outputs.argtypes = C.c_char_p, [C.c_void_p]
     library.onnx_ops_fill_strings.argtypes = [C.c_void_p, C.c_size_t, C.c_char_p, C.POINTER(C.c_size_t), C.c_size_t]
 
@@ -83,13 +83,13 @@ def _refused(rule):
 
 
 def table_in_use():
-    """The table of operators that the library reads."""
+    """Return the table of operators that the library reads."""
     return table.Table.in_dll(load(), "onnx_ops_table")
 
 
 @functools.cache
 def compiled_ahead():
-    """{(domain, name): its row} for the operators that were compiled ahead. Raises OpError."""
+    """Return {(domain, name): its row} for the operators that were compiled ahead. Raises OpError."""
     rows = [pointer.contents for pointer in table_in_use().operators[: table_in_use().operator_count]]
     by_key = {(row.domain.decode(), row.name.decode()): row for row in rows if row.number < MADE}
     if not by_key.keys() <= operators.KEYS.keys():
@@ -99,12 +99,12 @@ def compiled_ahead():
 
 @functools.cache
 def is_complete():
-    """Whether this package's functions were compiled into the library."""
+    """Return whether this package's functions were compiled into the library."""
     return PLACE.exists() and bool(C.c_char_p.in_dll(load(), "onnx_ops_cpu").value)
 
 
 def entry(number):
-    """(operator, its row) for the operator that the library knows by this number."""
+    """Return (operator, its row) for the library's number of an operator."""
     if number >= MADE:
         return _made[number - MADE]
     key, row = list(compiled_ahead().items())[number]
@@ -112,7 +112,7 @@ def entry(number):
 
 
 def row_of(operator):
-    """The row of an operator: one that was compiled ahead, or else one made at the first call, which is never freed.
+    """Return the row of an operator: one compiled ahead, or one made at the first call, which is never freed.
 
     Raises OpError if the declaration isn't the one that was compiled.
     """
@@ -134,17 +134,17 @@ def _row_of(operator):
 
 
 def is_ahead(operator):
-    """Whether an operator of this package was compiled ahead, for some types."""
+    """Return whether an operator of this package was compiled ahead, for some types."""
     return operator.key in compiled_ahead() and operators.is_built_in(operator)
 
 
 def can_run(operator):
-    """Whether sessions can have an operator: if not, ONNX Runtime's built-in kernel may do."""
+    """Return whether sessions can run an operator. If not, ONNX Runtime's built-in kernel may run it."""
     return have_numba() or is_ahead(operator) or not operators.is_built_in(operator)
 
 
 def signature(operator, overload):
-    """{type variable: element type} for an overload in the operator's row."""
+    """Return {type variable: element type} for an overload in the operator's row."""
     inputs = {i.type: dtypes.NAMES[number] for i, number in zip(operator.inputs, overload.types, strict=False)}
     outputs = overload.types[MAX_INPUTS : MAX_INPUTS + len(operator.outputs)]
     return inputs | {o.type: dtypes.NAMES[number] for o, number in zip(operator.outputs, outputs, strict=True)}
@@ -152,7 +152,7 @@ def signature(operator, overload):
 
 @functools.cache
 def _functions(operator):
-    """{(position of a kernel, types of the inputs): (address of the plan, of the kernel)}, compiled ahead."""
+    """Return {(position of a kernel, types of the inputs): (address of the plan, of the kernel)}, compiled ahead."""
     addresses = {}
     row = row_of(operator) if is_complete() and is_ahead(operator) else table.Operator()
     for overload in row.overloads[: row.overload_count]:
@@ -164,5 +164,5 @@ def _functions(operator):
 
 
 def functions(operator, position, signature):
-    """The addresses of the plan and the kernel for these types if they were compiled ahead, else None."""
+    """Return the addresses of the plan and the kernel for these types if they were compiled ahead, else None."""
     return _functions(operator).get((position, tuple(signature[i.type] for i in operator.inputs)))

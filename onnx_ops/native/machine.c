@@ -11,8 +11,8 @@
 #include <cpuid.h>
 #endif
 
-/* Have the system never unload the library. Returns whether it does so. ONNX Runtime unloads it with its last session,
- * which would lose what the library has allocated. On Linux a flag for the linker has said it. */
+/* Keep the library loaded for ever. Returns whether that succeeds. ONNX Runtime unloads it with its last session, which
+ * would leak the library's memory. On Linux, a linker flag does this. */
 int stays(void) {
 #if defined _WIN32
     HMODULE library;
@@ -45,8 +45,8 @@ static unsigned saved_registers(void) {
 }
 #endif
 
-/* Whether this machine can run code for a CPU. It asks the CPU itself, as __builtin_cpu_supports knows nothing where
- * ziglang 0.17 has linked the library. */
+/* Whether this machine can run code for a CPU. Reads CPUID, because __builtin_cpu_supports doesn't work in a library that
+ * ziglang 0.17 has linked. */
 int runs(const char *cpu) {
 #ifdef __x86_64__
     unsigned saved = saved_registers(), extended = 0x80000001;

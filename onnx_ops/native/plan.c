@@ -31,7 +31,7 @@ static status check_plan(const struct op *op, const struct text *title, struct c
         if (!fits)
             return refuse(op, title, "shape of an output", out->shape,
                           out->rank < 0 || out->rank > MAX_RANK ? 0 : out->rank,
-                          "is what the rule says, but no shape of at most 2**58 elements", 0);
+                          "is the result of the shape function, but no shape of at most 2**58 elements", 0);
         out->size = elements(out->shape, out->rank);
     }
     const int64_t *bytes = &call->geometry.workspace;

@@ -73,8 +73,8 @@ status run_tiles(const struct op *op, kernel_function *kernel, struct call *call
 
 static int is_half(int64_t type) { return type == HALF || type == BRAIN_HALF; }
 
-/* Whether the kernel gets a copy of tensor k. 16-bit floats may need one in float32. So do outputs of which only a bound
- * of the length is known: ONNX Runtime gets them when the kernel has run. */
+/* Whether the kernel gets a copy of tensor k. 16-bit floats may need a copy in float32. Outputs with only a bound of the
+ * length need a copy, too: ONNX Runtime allocates them after the kernel. */
 static int is_staged(const struct op *op, size_t k, int64_t type) {
     return (op->has_ranks && is_half(type)) || (k >= MAX_INPUTS && op->has_bound);
 }
@@ -97,7 +97,7 @@ static status give_output(const struct op *op, struct tensor *out, size_t k, int
     if (op->has_bound) {
         if (out->shape[0] < 0 || out->shape[0] > bound)
             return refuse(op, 0, "length of an output", out->shape, -1,
-                          "is what the kernel returns; the rule's bound is", &bound);
+                          "is the kernel's result; the bound of the shape function is", &bound);
         out->size = elements(out->shape, out->rank);
     }
     status error = allocate_output(context, k, out);

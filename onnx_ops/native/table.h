@@ -104,8 +104,8 @@ struct op {
     int64_t combination_count; /* of ranks for which kernels are compiled; without any, Python computes */
     int64_t has_shapes;        /* whether the plan states the shapes; with has_bound, bounds of the first axes */
     int64_t has_ranks;         /* whether plans and kernels are for the ranks of `inputs`: then kernels get 16-bit floats
-                                * as floats, and the plan's tiles are the steps of a loop, of which several may be one
-                                * tile. Else `infer` states shapes as far as sizes are known */
+                                * as floats, and the plan's tiles are the steps of a loop, and a tile has one or more
+                                * steps. Else `infer` states shapes as far as sizes are known */
     int64_t has_bound;
     shapes_function *infer;
     shapes_function **plans; /* for each combination of ranks */

@@ -13,13 +13,13 @@ from ..operators import first_version, is_default
 
 POINTER, TEXT, NUMBER = C.c_void_p, C.c_char_p, C.c_int64
 POINTERS, TEXTS, NUMBERS = C.POINTER(POINTER), C.POINTER(TEXT), C.POINTER(NUMBER)
-INFER, PLAN, KERNEL = range(3)  # the functions of an operator, as the library asks for them
+INFER, PLAN, KERNEL = range(3)  # the functions of an operator, numbered as in the library
 _KINDS = tuple(KINDS)
 _PRESENCES = ("required", "optional", "variadic")
 
 
 def structure(title, /, **fields):
-    """A ctypes structure with these fields."""
+    """Return a ctypes structure with these fields."""
     return type(title, (C.Structure,), {"_fields_": list(fields.items())})
 
 
@@ -54,7 +54,7 @@ Python = structure("Python", compile=POINTER, plan=POINTER, run=POINTER, interru
 
 
 def _position(record, field):
-    """The position of a field in a record, counted in 64-bit numbers."""
+    """Return the position of a field in a record, counted in 64-bit numbers."""
     return record.fields[field][1] // 8
 
 
@@ -67,17 +67,17 @@ class Call(NUMBER * ((records.GEOMETRY + MAX_GEOMETRY) // 8)):  # type: ignore[m
     GEOMETRY = records.GEOMETRY // 8
 
     def tensor(self, k):
-        """(address, number of elements, shape) of tensor k; the shape is None if its rank is ABSENT, or unknown."""
+        """Return (address, number of elements, shape) of tensor k; the shape is None for an ABSENT or unknown rank."""
         at = self.TENSOR * k
         rank = self[at + self.RANK]
         shape = None if rank < 0 else tuple(self[at + self.SHAPE : at + self.SHAPE + rank])
         return self[at + self.DATA], self[at + self.SIZE], shape
 
     def put_shape(self, k, shape):
-        """Write the shape of tensor k, or what a plan gets in its place."""
+        """Write the shape of tensor k, or the values that a plan gets in its place."""
         at = self.TENSOR * k
         rank = self[at + self.RANK] = len(shape)
-        if rank <= MAX_RANK:  # C refuses more
+        if rank <= MAX_RANK:  # C refuses a higher rank
             self[at + self.SHAPE : at + self.SHAPE + rank] = shape
 
     def put_array(self, k, array):
@@ -90,23 +90,23 @@ LAYOUT = (Attribute, Overload, Operator, Answer, Run, Call)  # the library has a
 
 
 def array(kind, items):
-    """A ctypes array of at least one item."""
+    """Return a ctypes array of at least one item."""
     return (kind * max(len(items), 1))(*items)
 
 
 def listed(kind, **lists):
-    """The fields for a structure's lists: for `names` the array, and how many there are in `name_count`."""
+    """Return the fields for a structure's lists: the array in `names`, its length in `name_count`."""
     arrays = {name: array(kind, items) for name, items in lists.items()}
     return arrays | {f"{name[:-1]}_count": len(items) for name, items in lists.items()}
 
 
 def table_of(rows):
-    """The table of these operators."""
+    """Return the table of these operators."""
     return Table(array(C.POINTER(Operator), list(map(C.pointer, rows))), len(rows))
 
 
 def declaration(declared):
-    """A digest of everything about an operator that compiled code and Python must agree on."""
+    """Return a digest of the parts of a declaration that compiled code and Python share."""
     kernels = [(k.function.__qualname__, k.sees_bits, sorted(k.types.items())) for k in declared.kernels]
     layout = records.call_dtype(declared.geometry_dtype).descr, MAX_INPUTS
     content = declared.title, declared.inputs, declared.outputs, declared.types, declared.attributes, kernels, layout
@@ -114,7 +114,7 @@ def declaration(declared):
 
 
 def operator(declared, signatures, number):
-    """The row of an operator, with an overload for each of the signatures, {type variable: element type}."""
+    """Return the row of an operator, with an overload for each of the signatures, {type variable: element type}."""
     terms = [term.encode() for pair in declared.terms.items() for term in pair]
     likeness = [-1 if k is None else k for k in declared.likeness()]
     plans = len(declared.combinations)
@@ -144,7 +144,7 @@ def operator(declared, signatures, number):
 
 
 def attribute(declared):
-    """The row of an attribute."""
+    """Return the row of an attribute."""
     least, most = declared.limits
     default = None if declared.default is None else declared.vector(declared.default)
     return Attribute(
@@ -166,7 +166,7 @@ def attribute(declared):
 
 
 def input(declared):
-    """The row of an input."""
+    """Return the row of an input."""
     ranks = [rank for rank in declared.compiled_ranks if rank is not None]
     return Input(
         name=declared.name.encode(),
@@ -177,7 +177,7 @@ def input(declared):
 
 
 def overload(declared, signature):
-    """An operator's overload for a signature, without kernels."""
+    """Return an operator's overload for a signature, without kernels."""
     types = [0] * (MAX_INPUTS + MAX_OUTPUTS)
     types[: len(declared.inputs)] = [dtypes.TABLE[signature[i.type]].onnx for i in declared.inputs]
     for k, o in enumerate(declared.outputs):

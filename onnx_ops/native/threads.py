@@ -1,6 +1,6 @@
-"""The threads that run the tiles when an operator is called as a function. In sessions, ONNX Runtime's threads do.
+"""The threads that run the tiles of functions on arrays. In sessions, ONNX Runtime's threads run them.
 
-Also the rule for numbers of threads and processes.
+This module also checks numbers of threads and processes.
 """
 
 from _thread import start_new_thread
@@ -24,10 +24,9 @@ def check_count(argument, count, where="onnx_ops"):
 def on_threads(tile, tiles, threads=None):
     """Call tile(0), ..., tile(tiles - 1) on up to `threads` threads, this one among them.
 
-    If something ends the call early, such as an interrupt, no further tile begins, and the call waits for the tiles
-    that have begun.
+    If the call ends early, for example by an interrupt, no further tile begins, and the call waits for running tiles.
 
-    threads  default: the CPUs that this process may use; at most MAX_TILES, each of which has a part of a workspace
+    threads  default: the CPUs that this process may use; at most MAX_TILES, the number of parts of a workspace
     """
     helpers = min(threads or len(system.available_cpus()), tiles, MAX_TILES) - 1 if tiles > 1 else 0
     if helpers == 0:
@@ -87,7 +86,7 @@ _helpers = 0
 
 
 def ask_for_help(function):
-    """Have a helper thread call a function that raises nothing. There are as many helpers as CPUs."""
+    """Call a function that raises nothing on a helper thread. There are as many helpers as CPUs."""
     global _helpers
     with POOL:
         while _helpers < len(system.available_cpus()):

@@ -1,1 +1,1 @@
-"""Operators of the domains mmcv and mmdeploy that only these have."""
+"""Operators that only the domains mmcv and mmdeploy have."""

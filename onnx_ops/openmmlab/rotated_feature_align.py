@@ -1,9 +1,9 @@
-"""MMCVRotatedFeatureAlign: adds to each pixel of a feature map what lies at the points of its box (R3Det).
+"""MMCVRotatedFeatureAlign: add to each pixel of a feature map the values at the points of its box (R3Det).
 
     output[n, c, i, j] = features[n, c, i, j] + sum over points k of  features[n, c](y_k, x_k)
 
-n: batch, c: channel. boxes[n, i, j] is y, x, width, height, all of which are multiplied by spatial_scale, and an angle
-in radians; *the first number is y*, though detectors write x there. With points = 1 there is the box's centre, with
+n: batch, c: channel. boxes[n, i, j] is y, x, width, height, each multiplied by spatial_scale, and an angle in radians;
+*the first number is y*, though detectors write x there. With points = 1 there is the box's centre, with
 points = 5 also its corners,
 
     x = centre_x + s * width / 2 * cos(angle) - t * height / 2 * sin(angle)
@@ -11,7 +11,7 @@ points = 5 also its corners,
 
 computed in float32 (float64 for float64). A feature map is read there as by RoiAlign (roi_align.py).
 
-Source: mmcv, as docs/mmdeploy.md says.
+Source: mmcv, see docs/mmdeploy.md.
 """
 
 import numpy as np
@@ -59,7 +59,7 @@ def plan(attributes, inputs, outputs, g):
 
 @np.errstate(invalid="ignore", over="ignore")
 def reference(features, boxes, *, spatial_scale, points):
-    """The formula: points in their own dtype, weights and sums in float64."""
+    """Evaluate the formula: points in their own dtype, weights and sums in float64."""
     dtype = coordinates_of(features)
     boxes = boxes.astype(dtype)
     y, x, width, height = np.moveaxis(boxes[..., :4] * dtype(spatial_scale), -1, 0)

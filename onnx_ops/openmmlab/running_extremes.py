@@ -3,15 +3,15 @@
     values[..., k, ...] = max (cummax) or min (cummin) of x[..., i, ...] over i <= k along the axis `dim`
     indices[..., k, ...] = the last i of these with that value
 
-k begins with x[..., 0, ...], and x[..., k, ...] replaces what was found before if it is >= (cummin: <=). So NaN
-replaces nothing, and nothing replaces a NaN at the begin.
+The extreme begins with x[..., 0, ...], and x[..., k, ...] replaces it if it is >= (cummin: <=). So NaN replaces
+nothing, and nothing replaces a NaN at the begin.
 
 MMCVCornerPool takes images [N, C, H, W] and has no indices. By `mode` it is the largest pixel of
 
     0 (top)   the pixel's column from its row on         1 (bottom)   up to its row
     2 (left)  the pixel's row from its column on         3 (right)    up to its column
 
-Sources: mmcv, as docs/mmdeploy.md says.
+Sources: mmcv, see docs/mmdeploy.md.
 """
 
 import numpy as np
@@ -48,7 +48,7 @@ def shape_of_pool(attributes, inputs, outputs):
 def plan(attributes, inputs, outputs, g):
     x, axis = inputs[0], attributes.dim
     require(len(x) > 0, "shape of input", x, "must have rank 1 or more")
-    require(-len(x) <= axis < len(x), "dim", axis, "must be an axis of input, of which there are", len(x))
+    require(-len(x) <= axis < len(x), "dim", axis, "must be an axis of input, with rank", len(x))
     cut(x, axis + len(x) if axis < 0 else axis, g)
 
 

@@ -1,7 +1,7 @@
-"""Running maxima and minima along an axis, one row of what lies side by side after the other.
+"""Running maxima and minima along an axis, for contiguous rows one after the other.
 
-A tensor is [outer, length, inner] to a kernel; a unit of work is one of `outer`, whose rows of `inner` elements follow
-one another.
+Kernels see a tensor as [outer, length, inner]. A unit of work is one index of `outer`, with contiguous rows of `inner`
+elements.
 """
 
 import numpy as np

@@ -1,12 +1,12 @@
-"""Non-maximum suppression as mmdeploy and mmcv export it: which boxes are kept, by descending score, so that no two of
-them overlap too much.
+"""Non-maximum suppression as mmdeploy and mmcv export it: keep boxes by descending score so that no two of them overlap
+too much.
 
     overlap(a, b) = area(a and b) / area(a or b)
 
 computed in float64 and rounded to float32, before it is compared. Of equal scores the lower position comes first.
 
-    NMSRotated (mmdeploy)         boxes [N, B, 5]: centre x, y, width, height, angle in radians, of which the width's
-                                  axis is (cos, sin); scores [N, K, B] of K classes. For each image and class, a box
+    NMSRotated (mmdeploy)         boxes [N, B, 5]: centre x, y, width, height, angle in radians; the width lies along
+                                  (cos, sin); scores [N, K, B] of K classes. For each image and class, a box
                                   is kept if its score is > score_threshold, and its overlap is > iou_threshold with
                                   none of those kept before. Rows [image, class, box]
     NMSMatch (mmdeploy)           boxes [N, B, 4]: x1, y1, x2, y2. A box is suppressed if its overlap, with 1e-10 added
@@ -26,10 +26,10 @@ computed in float64 and rounded to float32, before it is compared. Of equal scor
 
 An overlap that is NaN, as of two boxes without area, suppresses nothing, and decays only by method 2.
 
-These operators are declared as users declare theirs, by `onnx_ops.operator`: ranks are fixed, types are few, and a
-bound is all that is known of the outputs' lengths. That is what one tile, and so one thread, computes.
+These operators are declared by `onnx_ops.operator`, as custom ones: ranks are fixed, types are few, and only a bound of
+the outputs' lengths is known. Therefore one tile, and so one thread, computes them.
 
-Sources: mmcv and mmdeploy, as docs/mmdeploy.md says, with their differences.
+Sources: mmcv and mmdeploy, see docs/mmdeploy.md, also for differences.
 """
 
 import numpy as np
@@ -120,7 +120,7 @@ def by_score(scores):
 
 
 def overlaps(box, others, offset, more=0.0):
-    """The overlap of a box [x1, y1, x2, y2] with others, [B], in float64; offset and more: see `upright_overlap`."""
+    """Return the overlap of a box [x1, y1, x2, y2] with others, [B], in float64. See `upright_overlap`."""
     box, others = box.astype(np.float64), others.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
@@ -131,7 +131,7 @@ def overlaps(box, others, offset, more=0.0):
 
 @np.errstate(invalid="ignore", divide="ignore", over="ignore")
 def rotated_overlap(box, other):
-    """The overlap of two boxes of centre, size and angle, in float64.
+    """Return the overlap of two boxes of centre, size and angle, in float64.
 
     Points are complex numbers. The box, seen from the other one's centre and along its sides, is cut off at these.
     """
@@ -145,12 +145,12 @@ def rotated_overlap(box, other):
             polygon = cut_off(polygon, k, sign, limit)
     doubled = (polygon.conj() * np.roll(polygon, -1)).imag.sum()
     areas = abs(box[2] * box[3]), abs(other[2] * other[3])
-    shared = min(abs(doubled) / 2, *areas)  # whatever was rounded
+    shared = min(abs(doubled) / 2, *areas)  # despite rounding
     return np.float32(shared / (sum(areas) - shared))
 
 
 def cut_off(polygon, axis, sign, limit):
-    """The part of a convex polygon where sign * x (or y, of axis 1) <= limit."""
+    """Return the part of a convex polygon where sign * x (or y, of axis 1) <= limit."""
     beyond, part = sign * (polygon.imag if axis else polygon.real) - limit, []
     for k in range(len(polygon)):
         last, here = beyond[k - 1], beyond[k]

@@ -1,7 +1,7 @@
-"""Non-maximum suppression: kernels with one tile, which find out how many boxes they keep.
+"""Non-maximum suppression: kernels with one tile, which return the number of kept boxes.
 
-Boxes are compared with those that have been kept before, by descending score. Most pairs are told apart by what their
-bounding boxes and areas allow; the others are intersected.
+Boxes are compared with those kept before, by descending score. Bounding boxes and areas rule out an overlap of most
+pairs; the others are intersected.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from ..declaration.jit import jitable
 # Of a box, side by side: the centre, half the sides of its bounding box, half its own sides, the cosine and sine of its
 # angle, its area.
 X, Y, REACH_X, REACH_Y, HALF_WIDTH, HALF_HEIGHT, COSINE, SINE, AREA = range(9)
-FIELDS, BOUNDS = 9, 4  # the first BOUNDS fields tell most pairs apart
+FIELDS, BOUNDS = 9, 4  # the first BOUNDS fields rule out most pairs
 TOGETHER = 16  # kept boxes that are compared by these in one vector loop
 CORNERS = 8  # of the intersection of two rectangles, at most
 POLYGONS = 4 * (CORNERS + 4)  # numbers of two polygons, with room for each cut's new corners
@@ -20,13 +20,13 @@ DIGITS = 256  # values of a digit by which scores are sorted
 
 @jitable
 def workspace_of_rotated(size):
-    """The bytes that `nms_rotated` needs for so many boxes."""
+    """Return the bytes that `nms_rotated` needs for so many boxes."""
     return 8 * ((2 + FIELDS + BOUNDS) * size + POLYGONS + sorting(size))
 
 
 @jitable
 def sorting(size):
-    """The integers that `sort_by_score` needs for so many scores."""
+    """Return the integers that `sort_by_score` needs for so many scores."""
     return DIGITS + 2 * size
 
 
@@ -72,7 +72,7 @@ def by_score(scores, threshold, order, room):
 def sort_by_score(scores, order, room):
     """Sort positions by descending score, with NaN at the end. Those of equal scores stay in their order.
 
-    The scores' bits are sorted digit by digit, from the last one on. room: as many integers as `sorting` says.
+    The scores' bits are sorted digit by digit, from the last one on. room: `sorting` integers.
     """
     counts, keys, other = room[:DIGITS], room[DIGITS:][: scores.size], room[DIGITS + scores.size :]
     bits = scores.view(np.uint32)
@@ -96,7 +96,7 @@ def sort_by_score(scores, order, room):
 
 @jitable
 def key_of(bits):
-    """An integer of 32 bits that is lower for larger float32 numbers, and the largest one for NaN; from their bits."""
+    """Return a 32-bit integer that decreases with a float32 number; the largest one for NaN."""
     if bits % 2**31 > 0x7F800000:
         return 2**32 - 1
     if bits <= 2**31:  # both zeros are equal
@@ -117,7 +117,7 @@ def describe(box, out):
 
 @jitable
 def is_suppressed(box, kept, bounds, described, threshold, corners):
-    """Whether the overlap of a box with one of the kept ones is above the threshold, which is 0 or more.
+    """Return whether the overlap of a box with one of the kept ones is above the threshold, which is 0 or more.
 
     The overlap is rounded to float32 before it is compared.
 
@@ -135,7 +135,7 @@ def is_suppressed(box, kept, bounds, described, threshold, corners):
             width = min(here[REACH_X], u + reach_u) - max(-here[REACH_X], u - reach_u)
             height = min(here[REACH_Y], v + reach_v) - max(-here[REACH_Y], v - reach_v)
             if width > 0 and height > 0:
-                # No intersection is larger than one of the boxes, or than that of what bounds them.
+                # No intersection is larger than one of the boxes, or than that of their bounding boxes.
                 areas, most = here[AREA] + other[AREA], min(width * height, here[AREA], other[AREA])
                 if overlap(most * (1 + 1e-9), areas) > threshold and (
                     overlap(intersection(here, other, corners), areas) > threshold
@@ -146,7 +146,7 @@ def is_suppressed(box, kept, bounds, described, threshold, corners):
 
 @jitable
 def are_apart(box, bounds, begin, end):
-    """Whether what bounds a box meets that of none of these kept boxes."""
+    """Return whether a box's bounding box meets that of none of these kept boxes."""
     x, y, reach_x, reach_y = box[X], box[Y], box[REACH_X], box[REACH_Y]
     size, count, apart = bounds.size // BOUNDS, end - begin, 0
     xs, ys = bounds[X * size + begin :][:count], bounds[Y * size + begin :][:count]
@@ -158,13 +158,13 @@ def are_apart(box, bounds, begin, end):
 
 @jitable
 def overlap(intersection, areas):
-    """The intersection of two boxes over their union, in float32; NaN if both are empty."""
+    """Return the intersection of two boxes over their union, in float32; NaN if both are empty."""
     return np.float32(intersection / (areas - intersection))
 
 
 @jitable
 def intersection(a, b, corners):
-    """The area in which two boxes intersect: b, seen from a's centre and along its sides, is cut off at these."""
+    """Return the area of the intersection: b, relative to a's centre and axes, is cut off at a's sides."""
     room = 2 * (CORNERS + 4)
     polygon, cut = corners[:room], corners[room:]
     x, y = b[X] - a[X], b[Y] - a[Y]
@@ -190,7 +190,7 @@ def intersection(a, b, corners):
 
 @jitable
 def cut_off(polygon, count, axis, limit, sign, cut):
-    """Store the part of a convex polygon where sign * coordinate <= limit; returns the number of its corners."""
+    """Store the part of a convex polygon where sign * coordinate <= limit; return the number of its corners."""
     corners = 0
     for k in range(count):
         p, q = 2 * k, 2 * (k + 1) if k + 1 < count else 0
@@ -209,7 +209,7 @@ def cut_off(polygon, count, axis, limit, sign, cut):
 
 @jitable
 def upright_overlap(a, b, offset, more):
-    """The overlap of two boxes [x1, y1, x2, y2], in float64.
+    """Return the overlap of two boxes [x1, y1, x2, y2], in float64.
 
     offset is added to every width and height, `more` to the area of the union.
     """

@@ -1,1 +1,1 @@
-"""Work in other processes, and the files of custom operators that these import."""
+"""Tasks in other processes, and the files of custom operators that these import."""

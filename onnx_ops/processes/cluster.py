@@ -16,21 +16,24 @@ import onnxruntime as ort
 
 from ..declaration.errors import OpError
 
-AHEAD = 2  # tasks that are sent for each that can run at a time, so that no process waits for the next one
-PATIENCE = 5  # seconds that a connection may take
-INTERVAL = 1  # seconds between two looks at Ray's process of this machine
+AHEAD = 2  # tasks in flight for each one that can run, so that no process waits for the next task
+PATIENCE = 5  # seconds for a connection
+INTERVAL = 1  # seconds between checks of Ray's process on this machine
 
 
 @functools.lru_cache(maxsize=1)
 def fetched(reference):
-    """What a reference of Ray's stands for, which each process fetches once."""
+    """Return the value of a Ray reference, which each process fetches once."""
     import ray
 
     return ray.get(reference)
 
 
 def do(shared, task):
-    """Apply the work to a task. shared: a list of the reference to the work, which Ray then doesn't follow itself."""
+    """Apply the work to a task.
+
+    shared  a list with one Ray reference to the work. Ray doesn't resolve references inside lists.
+    """
     work, expected = fetched(*shared)
     if versions() != expected:
         rule = f"must be those of the machine that sends it work, {expected}"
@@ -40,7 +43,7 @@ def do(shared, task):
 
 @functools.cache
 def versions():
-    """{package: version} of what results depend on. That of onnx_ops has a digest: sources change between releases."""
+    """Return {package: version} of the packages that affect results. onnx_ops has a digest of its sources, too."""
     files = sorted(Path(__file__).parents[1].rglob("*"))
     sources = b"".join(file.read_bytes() for file in files if file.suffix in (".py", ".c", ".h"))
     package = sys.modules[__name__.partition(".")[0]]
@@ -48,12 +51,12 @@ def versions():
 
 
 def answers(work, tasks, address, threads):
-    """Yield (index of a task, task, work(task), False) as they are done, each by `threads` CPUs of a cluster.
+    """Yield (index of a task, task, work(task), False) as tasks end, each on `threads` CPUs of a cluster.
 
-    Yields (index, task, None, True) for a task whose process or machine has ended. A process has one task at a time.
+    Yields (index, task, None, True) if the process or machine of a task has ended. A process has one task at a time.
 
-    work   a function, which each node gets once
-    tasks  an iterable; only the tasks that are sent are in memory
+    work   a function, sent to each node once
+    tasks  an iterable; only the tasks in flight are in memory
 
     Raises OpError.
     """
@@ -62,7 +65,7 @@ def answers(work, tasks, address, threads):
         count = sum(int(node["Resources"].get("CPU", 0)) // threads for node in ray.nodes() if node["Alive"])
         if not count:
             raise OpError("threads", threads, f"no machine of the cluster {address} has so many CPUs", "onnx_ops")
-        # Without retries, which Ray would make for ever where there is not enough memory.
+        # Without retries: Ray would retry for ever if there is not enough memory.
         remote = ray.remote(do).options(num_cpus=threads, max_retries=0, scheduling_strategy="SPREAD")
         errors = ray.exceptions
         ends = (
@@ -90,9 +93,9 @@ def answers(work, tasks, address, threads):
 def watch_of_raylet(ray, address):
     """Return a function that raises an OpError if Ray's process on this machine, the raylet, has ended.
 
-    Ray ends the process that is connected to it some seconds later, by C's exit and without a message.
+    Some seconds later, Ray ends the process that is connected to it, by C's exit and without a message.
     """
-    if address.startswith("ray://"):  # then this process is connected to another one
+    if address.startswith("ray://"):  # this process is connected to another raylet
         return lambda: None
     this = ray.get_runtime_context().get_node_id()
     (place,) = ((n["NodeManagerAddress"], n["NodeManagerPort"]) for n in ray.nodes() if n["NodeID"] == this)
@@ -120,13 +123,13 @@ def failure(address, rule):
 
 @contextmanager
 def connection(address):
-    """A context in which Ray is connected to a cluster; yields Ray's module. Raises OpError for failures of both."""
+    """Return a context in which Ray is connected to a cluster; it yields Ray's module. Raises OpError."""
     try:
         import ray
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
-        rule = 'needs Ray: pip install "onnx-ops[ray]", on every machine of the cluster'
+        rule = 'needs Ray: pip install "ray>=2.40", on every machine of the cluster'
         raise failure(address, rule) from error
     with ExitStack() as stack:
         stack.enter_context(redirect_stdout(sys.stderr))  # Ray's messages about processes that end

@@ -1,7 +1,6 @@
 """Python files with custom operators, for the command line and for processes that compile.
 
-Such a file may also declare Python operators of onnxruntime-extensions (`@onnx_op`). ONNX Runtime then runs these by
-the library of onnxruntime-extensions.
+Such a file may also declare Python operators of onnxruntime-extensions (`@onnx_op`), which that library runs.
 """
 
 import sys
@@ -22,7 +21,7 @@ _with_python_ops: dict[str, ModuleType] = {}  # {name: module} of the modules in
 
 
 def use_file(path):
-    """Make the operators in a Python file known to this process; returns them. Raises OpError."""
+    """Put the operators in a Python file into use in this process; return them. Raises OpError."""
     operators = operators_in(module_of(path))
     use(operators)
     return operators
@@ -30,7 +29,7 @@ def use_file(path):
 
 def module_of(path):
     """Import a Python file. Raises OpError."""
-    file, name = Path(path).absolute(), Path(path).stem  # a link's own name: what it leads to may have any
+    file, name = Path(path).absolute(), Path(path).stem  # the link's name: its target may have any name
     if file.suffix != ".py" or not name.isidentifier():
         rule = "must be the name of a module and .py, such as my_operators.py"
         raise OpError("operators", repr(str(path)), rule, "onnx_ops")
@@ -52,9 +51,9 @@ def module_of(path):
 
 
 def operators_in(module):
-    """Return the custom operators that a module's variables have, and put its Python operators into use.
+    """Return the custom operators among a module's variables, and put its Python operators into use.
 
-    Raises OpError if there are neither.
+    Raises OpError if it has neither.
     """
     members = {id(each): each for each in vars(module).values()}.values()
     operators = [each for each in members if isinstance(getattr(each, "declaration", each), Operator)]
@@ -77,15 +76,15 @@ def python_ops():
 
 
 def _python_ops_in(module):
-    """Yield the Python operators that a module's variables have."""
+    """Yield the Python operators among a module's variables."""
     if extensions := sys.modules.get("onnxruntime_extensions"):
         yield from (each for each in vars(module).values() if isinstance(each, extensions.Opdef))
 
 
 def sources_of(operators):
-    """Return where other processes find these operators: (name of a module, or path; digest of the file) of each.
+    """Return (module's name or path, digest of the file) of these operators, for other processes.
 
-    The same for the Python operators in use. Those of this package are known to every process. Raises OpError.
+    Includes the Python operators in use. Operators of this package need no source. Raises OpError.
     """
     modules = dict(_with_python_ops)
     for operator in operators:
@@ -102,13 +101,13 @@ def sources_of(operators):
 
 
 def _source_of(module):
-    """Return one of `sources_of`."""
+    """Return an element of `sources_of`."""
     is_of_package = "." in module.__name__ or hasattr(module, "__path__")
     return module.__name__ if is_of_package else str(Path(module.__file__).absolute()), digest(module)
 
 
 def operators_at(source):
-    """The operators at one of `sources_of`. Raises OpError, also if its file is another one here."""
+    """Return the operators at an element of `sources_of`. Raises OpError, also if the file differs here."""
     place, expected = source
     module = module_of(place) if Path(place).suffix == ".py" else import_module(place)
     if digest(module) != expected:
@@ -118,7 +117,7 @@ def operators_at(source):
 
 
 def digest(module):
-    """Of a module's file when this is first asked for: the process has nothing of later edits before a reload."""
+    """Return the digest of a module's file at the first call: later edits have no effect before a reload."""
     known = vars(getattr(module, "__spec__", None) or module)  # a module that is loaded again has a new spec
     if DIGEST not in known:
         known[DIGEST] = None

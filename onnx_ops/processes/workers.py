@@ -1,4 +1,4 @@
-"""Processes that work side by side. Each gets a function, then one task after the other, and answers each task.
+"""Parallel processes. Each gets a function, then one task after the other, and answers each task.
 
 Messages and answers are pickles, on pipes. docs/internals.md compares public pools ("Worker processes").
 """
@@ -22,21 +22,21 @@ from ..operators import custom_operators, use
 from .operator_files import operators_at, sources_of
 
 PROGRAM = "import sys; sys.path[:] = {!a}; from onnx_ops.processes import workers; workers.serve(*{!a})"
-_is_importing = False  # whether this process is a worker, and imports the files with custom operators
+_is_importing = False  # whether this process is a worker that imports the files with custom operators
 log = logging.getLogger("onnx_ops")
-ATTEMPTS = 3  # to start a process, which may be killed before it begins, for want of memory for example
+ATTEMPTS = 3  # to start a process, which may be killed before it begins, for example without memory
 
 
 def answers(function, tasks, jobs, *, begin=lambda index: None, level=None, custom=(), patience=None):
-    """Have `jobs` processes run tasks; yields (index of a task, function(*task), False) as each is done.
+    """Run tasks in `jobs` processes; yield (index of a task, function(*task), False) as each ends.
 
-    If a process ends during a task, yields (index, None, True); another process goes on with the next task. Raises the
-    first OpError. However this generator ends, it ends the processes.
+    If a process ends during a task, yields (index, None, True), and another process continues with the next task.
+    Raises the first OpError. The processes end with this generator.
 
     begin     called with the index of each task before it begins
-    level     the CPU and the system that the processes compile for (`level` of compiler/target.py); default: these here
-    custom    the custom operators that they need, in addition to those that this process uses
-    patience  seconds that processes then have before they are killed; None: no limit, so that they leave no locks
+    level     CPU and system to compile for (`level` of compiler/target.py); default: those of this process
+    custom    additional custom operators; the processes always get those in use in this process
+    patience  seconds until processes are killed at the end; None: no limit, so that they leave no locks
     """
     if _is_importing:  # its workers would import the file that calls this, and so on
         rule = 'write what compiles, in a file of operators, under `if __name__ == "__main__":`'
@@ -46,7 +46,7 @@ def answers(function, tasks, jobs, *, begin=lambda index: None, level=None, cust
     custom = sources_of([*custom_operators(), *custom])
 
     def feed():
-        """Give tasks to one process after the other: the next one starts where the last one ended."""
+        """Give tasks to one process after the other. The next process continues where the last one ended."""
         attempts = ATTEMPTS
         try:
             while waiting and attempts:
@@ -94,9 +94,9 @@ class _EndedError(Exception):
 
 
 def program(level, custom):
-    """The command of a process that serves. It imports from where this process does.
+    """Return the command of a process that serves, with this process' import path.
 
-    With `-c` alone, Python looks into the current folder first, 3.13 even before the first statement; -P forbids it.
+    With `-c` alone, Python searches the current folder first, 3.13 even before the first statement; -P prevents it.
     """
     path = [entry for entry in sys.path if isinstance(entry, str)]  # Python ignores other entries
     return [sys.executable, "-P", "-c", PROGRAM.format(path, (level, custom))]
@@ -104,7 +104,7 @@ def program(level, custom):
 
 @contextmanager
 def _worker(function, level, custom, alive):
-    """A context with a new process, which is in the set `alive` meanwhile; yields a function that asks the process.
+    """Return a context with a new process, also in the set `alive`; it yields a function that asks the process.
 
     Raises _EndedError if the process ends before it has the function. Ctrl-C in a terminal doesn't reach the process.
     """
@@ -129,7 +129,7 @@ def _worker(function, level, custom, alive):
 
 
 def _end(processes, patience):
-    """Terminate processes, which then end as soon as they can; kill those that haven't after so many seconds."""
+    """Terminate processes; kill those that haven't ended after `patience` seconds."""
     running = list(processes)
     for process in running:
         process.terminate()
@@ -142,7 +142,7 @@ def _end(processes, patience):
 
 
 def _write(message, pipe):
-    """Send a message. Close the pipe if nobody reads it any more."""
+    """Send a message. Close the pipe if its reader has closed it."""
     try:
         pickle.dump(message, pipe)
         pipe.flush()
@@ -156,10 +156,12 @@ def _write(message, pipe):
 def serve(level, custom):
     """Answer each message with (result, None), or with (None, the arguments of an OpError) and end.
 
-    The first message is a function, all others are tasks. `custom`: where custom operators are.
+    The first message is a function, all others are tasks.
+
+    custom  the result of `sources_of` for the custom operators
     """
     signal.signal(signal.SIGTERM, _exit)
-    logging.getLogger("onnx_ops").setLevel(logging.ERROR)  # no warnings: an answer tells of code that isn't kept
+    logging.getLogger("onnx_ops").setLevel(logging.ERROR)  # no warnings: an answer reports code that isn't kept
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # so that nothing that a library prints gets between the answers
     if level:
@@ -174,10 +176,10 @@ def serve(level, custom):
 
 
 def _exit(*_):
-    """Exit, which leaves no half-written file.
+    """Exit by an exception, which leaves no half-written file.
 
-    If the signal arrives where a C callback begins, Python can but report the exit, and SIGINT is simulated after C. If
-    it arrives while a module in C++ is imported, an ImportError ends the process.
+    If the signal arrives where a C callback begins, Python can only report the exit, and SIGINT is simulated after C.
+    If it arrives during the import of a C++ module, an ImportError ends the process.
     """
     sys.unraisablehook = sys.excepthook = lambda *_: None
     signal.signal(signal.SIGINT, lambda *_: sys.exit())
@@ -185,7 +187,7 @@ def _exit(*_):
 
 
 def _results(custom):
-    """Yield None when the custom operators and the function are there, then the result of each task."""
+    """Yield None after importing the custom operators and the function, then the result of each task."""
     global _is_importing
     _is_importing = True
     for source in custom:

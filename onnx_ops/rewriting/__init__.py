@@ -1,7 +1,7 @@
-"""`optimize`: replace what exporters write around our operators by single nodes.
+"""`optimize`: fuse the nodes that exporters write into single nodes.
 
 A pattern starts from the nodes through which the data go, and works out what indices and shapes are (indices.py),
-whichever nodes compute them. It replaces what it is certain of and says why it doesn't replace the rest.
+whichever nodes compute them. It fuses nodes only if it is certain, and reports why others stay.
 """
 
 import warnings
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # The order matters, since a pattern may contain another: deformable attention contains grids.
 PATTERNS = constants, deform_conv, sampling_by_hand, deformable_attention, unfold, im2col_product, grid_sample
-TRIED = deform_conv, sampling_by_hand  # patterns of which a replacement is run beside the nodes that it replaces
+TRIED = deform_conv, sampling_by_hand  # patterns with replacements that run beside the replaced nodes
 
 
 def optimize(model: onnx.ModelProto, folder: "str | os.PathLike[str] | None" = None) -> onnx.ModelProto:
@@ -87,11 +87,11 @@ def rewritten(
     operators: dict[tuple[str, str], Any] | None = None,
     in_place: bool = False,
 ) -> tuple[onnx.ModelProto, list[Finding]]:
-    """Return what `optimize` does, and a list with a Finding for each place that a pattern fits, or nearly fits.
+    """Return the result of `optimize`, and a list with a Finding for each match or near miss of a pattern.
 
     The model itself is returned if nothing is replaced.
 
-    operators  what `operators.available` returns, by default without custom operators
+    operators  the result of `operators.available`, by default without custom operators
     in_place   change the model that is given, if it has no functions: weights are not copied
     """
     op_types = {node.op_type for node in model_nodes(model)}
@@ -111,7 +111,7 @@ def rewritten(
 
 
 def _may_fit(pattern: ModuleType, op_types: set[str]) -> bool:
-    """Return whether there are the types of nodes without which there is none of a pattern."""
+    """Return whether a graph has the types of nodes that a pattern requires."""
     return any(map(op_types.issuperset, pattern.NEEDS))
 
 

@@ -147,7 +147,7 @@ def _expression(graph, leaf, memo, depth):
 
 
 def unknown_size(graph, dimensions):
-    """Return a text for the first size, of these or of what they depend on, of which nothing is known; None if none."""
+    """Return a text for the first unknown size among these and their sources; None if there is none."""
     for value, axis in (origin for size in dimensions for origin in origins(size)):
         node = graph.producers.get(value)
         return f"the size of axis {axis} of {f'{node.op_type} ' if node else ''}{value}"
@@ -155,7 +155,7 @@ def unknown_size(graph, dimensions):
 
 
 def unknown_size_behind(graph, name):
-    """Return such a text for a value and what it is computed from."""
+    """Return such a text for a value and its sources."""
     reached, unknown = [name], None
     for value in reached:
         node, unknown = _producer(graph, value), unknown or unknown_size(graph, shape(graph, value) or ())
@@ -254,7 +254,7 @@ def _has_several_grids(graph, name):
 
 
 def _terms(graph, node, index):
-    """Return what an element of a ReduceSum adds up."""
+    """Return the terms of an element of a ReduceSum."""
     dimensions, index = shape(graph, node.input[0]), list(index)
     axes = sorted(axis % len(dimensions) for axis in axes_of(graph, node))
     sizes = [dimensions[axis] for axis in axes]

@@ -9,7 +9,7 @@ class NearMiss(Exception):  # noqa: N818  it is no error
 
 
 def tried(rule, *arguments):
-    """Return what a rule for a node returns, or None if it fails: something isn't known, or the node isn't valid."""
+    """Return the result of a rule for a node, or None if it fails: for an unknown value or an invalid node."""
     with suppress(ValueError, IndexError, KeyError, TypeError, AttributeError, ZeroDivisionError):
         return rule(*arguments)
     return None
@@ -19,7 +19,7 @@ def tried(rule, *arguments):
 class Finding:
     """A place that a pattern fits, or nearly fits.
 
-    pattern      what PyTorch calls it
+    pattern      its name in PyTorch
     graph, node  the graph's title, and the name of the pattern's last node, or of its output if it has none
     operator     the operator that has replaced the node, or None
     reason       why none has, or None

@@ -85,12 +85,12 @@ class Graph:
         self.measured = Counter(node.input[0] for node in owner.node if node.op_type == "Shape" and node.input)
         self.inputs = {value.name for value in owner.input}
         self.stated = {value.name: value.type for value in (*owner.value_info, *owner.input, *owner.output)}
-        self.types, self.visited = {}, set()  # what shapes.py has worked out, and on what it is at work
+        self.types, self.visited = {}, set()  # results of shapes.py, and values that it is working on
         self.initializers = {tensor.name: tensor for tensor in owner.initializer}
         self.added = []  # what patterns have added since `sweep_added`: names of constants and nodes' outputs
         self.integers = {}  # {(value, index): what indices.py has worked out}
         self.are_constant = {}  # {value: whether it comes from constants alone}
-        self.constants = {}  # {value: what `folded` returns for it, if it is}
+        self.constants = {}  # {value: result of `folded`}
         self.blocks = {}  # {output of a Concat: the Blocks that indices.py has found}
         self.sound = {}  # {output: whether its node is sound}
         self.weighted = None  # what taps.py has found of the nodes
@@ -301,7 +301,7 @@ class Graph:
             node.input[0] = self.add_node(node, op_type, inputs, domain, version, **attributes)
             self._count(node.input[0], 1)
         else:
-            self.type(node.output[0])  # stays what it is
+            self.type(node.output[0])  # stays unchanged
             new = helper.make_node(op_type, inputs, node.output, node.name, node.doc_string, domain, **attributes)
             new.metadata_props.extend(node.metadata_props)
             node.CopyFrom(new)
@@ -312,7 +312,7 @@ class Graph:
         self._sweep(obsolete)
 
     def sweep_added(self):
-        """Remove what has been added and isn't used."""
+        """Remove unused additions."""
         self._sweep(self.added)
         self.added = []
 

@@ -23,7 +23,7 @@ from .positions import Position, broadcast_index, divided, reshaped, solved, var
 from .sizes import Size, are_numbers, at_least_zero, factors, never_negative, quotient, truncated
 
 LONGEST = 60  # nodes of a path, and on the way to an integer
-LARGEST = 2**22  # elements of a constant whose steps are looked for
+LARGEST = 2**22  # elements of a constant that is searched for steps
 MANY = 2**10  # integers that are worked out one by one
 INT32_MAX = 2**31 - 1
 INT32 = range(-INT32_MAX - 1, INT32_MAX + 1)
@@ -141,7 +141,7 @@ def followed(graph, steps, index):
 
 
 def requantized(graph, name):
-    """Return the value of which another one is the same, quantized and dequantized again; None if there is none.
+    """Return the value that another one equals after quantizing and dequantizing; None if there is none.
 
     All elements of that value are from an equal DequantizeLinear, or zeros of a Pad.
     """
@@ -366,7 +366,7 @@ MOVES = {
     "Transpose": _transpose,
     "Unsqueeze": _reshape,
 }
-JOINS = "Concat", "ScatterElements", "ScatterND"  # those of which an element is from one of several inputs
+JOINS = "Concat", "ScatterElements", "ScatterND"  # nodes with elements from one of several inputs
 
 
 # Integers.
@@ -457,7 +457,7 @@ def _clamped(at, size, low, high):
 
 
 def part_of_sequence(graph, node):
-    """Return (axis, start, size) of what a SequenceAt takes of a SplitToSequence. Fails if that isn't known."""
+    """Return (axis, start, size) of the part of a SplitToSequence that a SequenceAt returns. Fails if it is unknown."""
     split = graph.producer(node.input[0], "SplitToSequence")
     parts, (at,) = integer_list(graph, split.input[1]), integer_list(graph, node.input[1])
     dimensions = shape(graph, split.input[0])
@@ -502,7 +502,7 @@ def element(array, index):
 
 
 def _computed(graph, node, name, index, depth):
-    """Return what a node's output holds at an index. Fails, or returns None, if that isn't known."""
+    """Return the content of a node's output at an index. Fails, or returns None, if it is unknown."""
     attributes, kind = attributes_of(node), graph.type(name).elements
     if node.op_type in MOVES and node.op_type != "Cast":
         return integer_at(graph, *moved(graph, node, name, index), depth - 1)

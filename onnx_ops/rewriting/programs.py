@@ -173,7 +173,7 @@ class Program:
         return self.graph.add_node(self.node, op_type, [name, *constants], **attributes)
 
     def finished(self, coordinates):
-        """Return (inputs, attributes) of the node, of which some values are the coordinates x, y (and z)."""
+        """Return (inputs, attributes) of the node, given the values that are the coordinates x, y (and z)."""
         for what, most, count in (
             ("inputs", INPUTS, len(self.inputs) + bool(self.numbers)), ("sources", SOURCES, len(self.sources)),
             ("steps", STEPS, len(self.steps)),

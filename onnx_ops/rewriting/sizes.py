@@ -115,19 +115,19 @@ class Unknown(str):
 
 
 def unknown(name, least=0, of=(), by=None):
-    """Return a size of which only its name and its least value are known."""
+    """Return an unknown size with a name and a least value."""
     name = Unknown(name)
     name.least, name.of, name.by = least, of, by
     return Size({(name,): 1})
 
 
 def size_of(value, axis):
-    """Return the size of a value along an axis, of which nothing is known."""
+    """Return the unknown size of a value along an axis."""
     return unknown(f"{value}[{axis}]", of=(value, axis))
 
 
 def origins(size):
-    """Yield (value, axis) of the sizes on which a size depends of which nothing is known."""
+    """Yield (value, axis) of the unknown sizes that a size depends on."""
     for name in (name for names in sorted(_terms(size)) for name in names):
         if name.of and isinstance(name.of[0], str):
             yield name.of
@@ -143,7 +143,7 @@ def named(text):
 
 
 def name_of(size):
-    """Return the name of a dimension of which this is the size; None if it has none."""
+    """Return the name of a dimension with this size; None if it has none."""
     text = repr(size)
     if len(size.terms) > 1 or "*" in text or "[" in text:
         return None
@@ -188,7 +188,7 @@ def truncated(size, by):
 
 
 def broadcast(column):
-    """Return the size to which sizes, or None for what isn't known, are broadcast; None if it isn't known.
+    """Return the broadcast size of sizes, where None stands for an unknown one; None if it is unknown.
 
     Of several open sizes it is one that can't be 1; else each of them is that size, or 1.
     """
@@ -235,7 +235,7 @@ def stride_for(count, size, kernel, dilation, stride):
 
 
 def parts_of_product(size):
-    """Return sizes whose product a size is: a number and unknowns, or the size itself if it is a sum."""
+    """Return the factors of a size: a number and unknowns, or the size itself if it is a sum."""
     if isinstance(size, int) or len(size.terms) > 1:
         return [size]
     ((names, factor),) = size.terms.items()

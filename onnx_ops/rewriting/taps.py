@@ -207,7 +207,7 @@ class Sampled:
     """What a sum of weighted pixels is.
 
     image         name of the value that is sampled
-    axes          its axes [n, c, h, w], of which n may be None
+    axes          its axes [n, c, h, w]; n may be None
     variables     names of the variables that run along n and c, or None
     row, column   Values, which are pixels of the image after a number is added
     shifts        these numbers
@@ -259,7 +259,7 @@ def sampled(graph, value, index, mask=None):
 
 
 def _roots(products):
-    """Return what is rounded down to pixels, without limits, but nothing that this is computed from."""
+    """Return the expressions that are rounded down to pixels, without limits and without their sources."""
     whole, known = [each for factors, tap in products for each in (*factors, tap)], {}
     for _ in range(2):
         values = dict.fromkeys(v for each in whole for v in each.inside(known))
@@ -386,7 +386,7 @@ class Draw:
         return dict(zip(roots, (one, other), strict=True))
 
     def value(self, value, known):
-        """Return what a Value is for these coordinates."""
+        """Return a Value for these coordinates."""
         if value in known:
             return known[value]
         if value not in self.computed:
@@ -408,7 +408,7 @@ class Draw:
         return total
 
     def picked(self, tap, target, known):
-        """Return the index of a tap in the image; None if it lies outside of what it is picked from."""
+        """Return the index of a tap in the image; None if it lies outside of its source."""
         values, (count, *_) = {**self.values}, map(len, known.values())
         taps = {term.variable.name: term.variable.size for each in target for term in each.terms}
         for k, pick in enumerate(tap.operands):

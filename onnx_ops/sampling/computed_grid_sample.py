@@ -1,18 +1,18 @@
-"""ComputedGridSample: GridSample with a grid that is computed where it is needed, by a program.
+"""ComputedGridSample: GridSample with a grid that a program computes on the fly.
 
     y = GridSample(X, grid)
     grid[n, h, w, i]    = v[coordinates[i]][n, h, w]
     grid[n, d, h, w, i] = v[coordinates[i]][n, d, h, w]
 
-without storing the grid: the program is run for some hundred points at a time. It has values v[k], which are numbers
-for each point of the output. The first are the `sources`: elements of the further inputs. For each source there are the
-position of an input after X, the input's rank, and for each of its axes a position, or a negative number:
+without storing the grid: the program runs for some hundred points at a time. It has values v[k], numbers for each point
+of the output. The first values are the `sources`: elements of the further inputs. A source states the position of an
+input after X, the input's rank, and for each of its axes a position, or a negative number:
 
     -4, -3, -2, -1   the input's axis runs along n, d, h, w; it is broadcast if it has one element
 
 A size along an axis of the output is that of the sources that run along it, 1 if none does. The other values are the
-results of the `steps`, of four numbers each: an operation, by its number, and the positions of three values, of which
-it takes as many as it needs; the others are 0.
+results of the `steps`, four numbers each: an operation's number and the positions of its operands; unused positions
+are 0.
 
      0 Add   1 Sub   2 Mul   3 Div   4 Neg   5 Abs   6 Sqrt   7 Floor   8 Ceil   9 Round   10 Min   11 Max
     12 Less  13 LessOrEqual  14 Equal   give 1 for true and 0 for false
@@ -22,7 +22,7 @@ it takes as many as it needs; the others are 0.
     18 CastFloat16, 19 CastBFloat16   round a, as a float32, to 16 bits
 
 All other operations are those of ai.onnx, each rounded to the type of the inputs. With `pixels`, coordinates are
-numbers of pixels, of which GridSample adds and subtracts 1; `align_corners` then only says where reflection mirrors.
+numbers of pixels, and GridSample adds and subtracts 1; `align_corners` then only selects the axis of reflection.
 """
 
 from collections import namedtuple
@@ -92,7 +92,7 @@ Step = namedtuple("Step", "operation operands")
 
 
 def program(sources, steps, coordinates):
-    """Return the attributes for a program whose values have names, which may be anything that a dict takes as a key.
+    """Return the attributes for a program with named values; names are any dict keys.
 
     sources      {name: (position of the input, *index)}, with positions or "n", "d", "h", "w" in the index
     steps        {name: (operation, *names of its operands)}
@@ -112,7 +112,7 @@ def program(sources, steps, coordinates):
 
 @jitable
 def source_at(sources, k):
-    """Read the source at position k of the attribute `sources`; returns it and the position after it.
+    """Read the source at position k of the attribute `sources`; return it and the position after it.
 
     The index is empty if the attribute ends within the source.
     """
@@ -131,7 +131,7 @@ def step_at(steps, k):
 
 @jitable
 def operand_count(operation):
-    """How many operands an operation takes."""
+    """Return the number of operands of an operation."""
     if operation >= LOAD:
         return 0 if operation == LOAD else 3 if operation in (ADD_TWO, MUL_DIV) else 4
     if operation >= CLIP:
@@ -141,7 +141,7 @@ def operand_count(operation):
 
 @jitable
 def check_program(attributes):
-    """Refuse a program that isn't well-formed, whatever the sizes are. Returns its number of sources."""
+    """Refuse an invalid program, without the sizes. Returns its number of sources."""
     sources, steps, coordinates, count, k = attributes.sources, attributes.steps, attributes.coordinates, 0, 0
     axes = len(coordinates)
     while k < len(sources):
@@ -167,7 +167,7 @@ def check_program(attributes):
             require(fits, "{steps}", steps, "must take values that come before; wrong at position", 4 * k + 1 + a)
     values = count + len(steps) // 4
     for v in coordinates:
-        require(v < values, "{coordinates}", coordinates, "must be values of the program, of which there are",
+        require(v < values, "{coordinates}", coordinates, "must be values of the program; their number is",
                 values)  # fmt: skip
     return count
 
@@ -221,7 +221,8 @@ def plan(attributes, inputs, outputs, g):
 def cut_stripes(g):
     """Cut the output into stripes of whole rows, or of as large parts of one. g.rows: the most rows of a stripe.
 
-    Where points may be scattered, a stripe is as large as GridSample's span: only what lies in one is read together.
+    If points may be scattered, a stripe is as large as GridSample's span, because only points of one stripe are read
+    together.
     """
     most = max(STRIPE, g.span)
     g.row = max(g.output[g.axes - 1], 1)
@@ -266,10 +267,10 @@ def find_sources(attributes, inputs, turned, g):
 
 @jitable
 def order_values(attributes, count, g):
-    """Decide in which order values are computed, without those that nothing needs, and where each has its place.
+    """Determine the order of the needed values, and the place of each.
 
-    First come those that are the same in all images, then in all stripes of one, then the others. Of the last ones,
-    those with a number for each point leave their places to others when they aren't needed any more.
+    Values that are the same in all images come first, then those that are the same in all stripes of an image, then the
+    others. Among the last, values with a number for each point free their places after their last use.
     """
     coordinates, axes, last_level = attributes.coordinates, g.axes, 0
     values = count + len(attributes.steps) // 4
@@ -329,7 +330,7 @@ def put_value(v, steps, count, g):
 
 @jitable
 def need_operands(value, v, g):
-    """Have the operands of a value, which is value v, kept until it is computed."""
+    """Keep the operands of value v until it is computed."""
     for a in range(operand_count(value.operation)):
         operand = g.values[value.operands[a]]
         operand.last = max(operand.last, v)
@@ -337,7 +338,7 @@ def need_operands(value, v, g):
 
 @jitable
 def join_steps(v, g):
-    """Have a value that needs another one, of a row and numbers, compute that, too, if nothing else needs it."""
+    """Join a value with an operand that nothing else needs, into one operation on rows and numbers."""
     value = g.values[v]
     total, joined = value.operands[0], LOAD
     inner, other = g.values[total], g.values[value.operands[1]]
@@ -401,7 +402,7 @@ def place_value(v, last_level, g):
 
 
 def reference(image, *inputs, sources, steps, coordinates, **sampling):
-    """The formula: the grid step by step in its own dtype."""
+    """Evaluate the formula: the grid step by step in its own dtype."""
     axes, values, k = len(coordinates), [], 0
     while k < len(sources):
         source, k = source_at(sources, k)
@@ -417,7 +418,7 @@ def reference(image, *inputs, sources, steps, coordinates, **sampling):
 
 
 def source_of(array, index, axes):
-    """The elements of an array at an index, as an array [n, (d,) h, w]; an axis may be there several times."""
+    """Return the elements of an array at an index, as an array [n, (d,) h, w]; an axis may be there several times."""
     names = "ndhw"
     picked = array[tuple(at if at >= 0 else slice(None) for at in index)]
     letters = [names[at] for at in index if at < 0]
@@ -430,7 +431,7 @@ def source_of(array, index, axes):
 
 
 def cast(a, name):
-    """The number in another type, and back."""
+    """Return the number after rounding to another type."""
     return a.astype(np.float32).astype(dtypes.TABLE[name].numpy).astype(a.dtype)
 
 

@@ -1,9 +1,9 @@
-"""ComputedGridSample's points: a program is run for a stripe of points at a time, as far as it isn't the same for all.
+"""ComputedGridSample's points: the program runs for a stripe of points at a time, except for its common parts.
 
-A stripe is some rows of the output, or a part of one. For it, a value of the program has a number for each point, or
-for each row if it doesn't vary along rows, or for each column if all rows are alike, or one for all. What is the same
-in all stripes of an image, or in all images, stays. sampling/computed_grid_sample.py has the program's meaning, and
-the plan that orders the values and describes them in g.sources and g.values.
+A stripe is some rows of the output, or a part of one. A value of the program has a number for each of its points. It
+has one for each row if it doesn't vary along rows, one for each column if all rows are alike, or a single number.
+Values that are the same in all stripes of an image, or in all images, are kept. sampling/computed_grid_sample.py
+defines the program, and has the plan that orders the values and describes them in g.sources and g.values.
 """
 
 from collections import namedtuple
@@ -26,7 +26,7 @@ ADD_TWO, ADD_THREE, MUL_DIV, MUL_DIV_SUB, ADD_TWO_DIV = range(22, 27)
 VECTOR, ROWS = 1, 2  # bits of a value's kind: whether it varies along rows, and whether it does from row to row
 FULL = VECTOR | ROWS  # a value with a number for each point
 SPARE = 16  # numbers after a value's, at most, which a loop over whole vectors may read and write
-LINE = 64  # bytes of the workspace before the values, which say what has been computed
+LINE = 64  # bytes of the workspace before the values, which state the computed ones
 
 # The points for which a value is computed: some columns of some rows, of the output's image n and of the next. A value
 # that doesn't vary along rows needs one column only, and one that doesn't vary from row to row one row.
@@ -38,20 +38,20 @@ Operand = namedtuple("Operand", "numbers pitch step")
 
 @jitable
 def coordinates_in(workspace, sources, g):
-    """The coordinates x, y and z of a stripe's points, each an array. For two image axes, z is unused."""
+    """Return the coordinates x, y and z of a stripe's points, each an array. For two image axes, z is unused."""
     values, begin = elements_in(workspace, LINE, g.room, sources[0]), g.coordinates
     return values[begin[0] :], values[begin[1] :], values[begin[2] :]
 
 
 @jitable
 def forget_values(workspace):
-    """Have the next stripe compute all values."""
+    """Mark all values as not computed, for the next stripe."""
     integers_in(workspace, 0, 1)[0] = -1
 
 
 @jitable
 def stripe_of(k, g):
-    """The first point of the output's stripe k, and the one after its last. A stripe is some rows, or a part of one."""
+    """Return the first point of the output's stripe k, and the one after its last."""
     if g.stripe >= g.row:
         return k * g.stripe, min((k + 1) * g.stripe, g.points)
     parts = (g.row + g.stripe - 1) // g.stripe
@@ -61,7 +61,7 @@ def stripe_of(k, g):
 
 @jitable
 def compute_values(sources, n, stripe, images, g, workspace):
-    """Compute the values for a stripe of each of `images` images from image n on, as far as they aren't there.
+    """Compute the missing values for a stripe of each of `images` images from image n on.
 
     Returns the stripe's first point.
     """
@@ -79,7 +79,7 @@ def compute_values(sources, n, stripe, images, g, workspace):
     done[0], done[1], done[2] = column, n, stripe
     for k in range(first, g.order_count):
         value = g.values[g.order[k]]
-        # What stays is computed for as many rows as any stripe has, but not of images that aren't there.
+        # Values that are kept are computed for the rows of the largest stripe, but only for existing images.
         height = g.rows if k < g.of_image or (k < g.of_stripe and g.images == 1) else rows
         if value.operation == LOAD:
             load_values(sources, g.sources[g.order[k]], value, Part(n, row, height, column, columns), g, values)
@@ -153,7 +153,7 @@ def run_step(value, rows, columns, g, values):
 
 @jitable
 def operand(value, k, columns, g, values):
-    """The operand k of a value whose rows have so many columns."""
+    """Return operand k of a value with this many columns in a row."""
     other = g.values[value.operands[k]]
     numbers, varies, step = values[other.place :], other.kind & ROWS, other.kind & VECTOR
     if not value.kind & VECTOR:
@@ -165,15 +165,15 @@ def operand(value, k, columns, g, values):
 
 @jitable
 def row_of(operand, r):
-    """An operand's numbers for row r and those that follow."""
+    """Return an operand's numbers for row r and those that follow."""
     return Operand(operand.numbers[r * operand.pitch :], operand.pitch, operand.step)
 
 
 @jitable
 def whole(columns):
-    """The numbers of as many whole vectors as a row begins: loops over these are twice as fast.
+    """Return the numbers of the whole vectors that cover a row: loops over these are twice as fast.
 
-    What is written past the row's end is the next row's, and follows, or nobody's.
+    Numbers past the row's end belong to the next row, which is written later, or are unused.
     """
     return (columns + SPARE - 1) // SPARE * SPARE
 
@@ -218,7 +218,7 @@ def combine(operation, a, b, rows, columns, count, result):
 
 @jitable(**APART)
 def calculate_joined(operation, a, b, c, d, rows, columns, count, result):
-    """Compute one of the plan's operations that are several in one; `count` as in `combine`."""
+    """Compute one of the plan's joined operations; `count` as in `combine`."""
     for r in range(rows):
         # Without signs: a negative index would count from the end, and rows may be as short as a vector.
         x, y, z = np.uintp(r * a.pitch), np.uintp(r * d.pitch), np.uintp(r * columns)

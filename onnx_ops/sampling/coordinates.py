@@ -1,4 +1,4 @@
-"""From a grid's values to pixel coordinates, moved into the image as the padding mode says where callers want that."""
+"""Convert a grid's values to pixel coordinates, optionally moved into the image by the padding mode."""
 
 import numpy as np
 
@@ -7,15 +7,15 @@ from .grid_points import load_coordinate
 
 ZEROS, BORDER, REFLECTION = 0, 1, 2
 IMAGE, VOLUME = known(2), known(3)  # numbers of axes
-# The coordinates that reflection must handle: none, those less than a period from the image's edge (cubic: from pixel
-# 0), or all. LLVM can't vectorize the remainder that all need.
+# The coordinates that reflection handles: none, those less than a period from the image's edge (cubic: from pixel 0),
+# or all. For all it needs a remainder, which LLVM can't vectorize.
 NO_PERIOD, ONE_PERIOD, ALL_PERIODS = known(0), known(1), known(2)
 NO_LIMITS = None  # instead of these: coordinates are neither padded nor limited
 
 
 @jitable
 def axis_of(g, i, cubic, zero):
-    """What `coordinate` needs for axis i, in the type of `zero`."""
+    """Return the parameters of `coordinate` for axis i, in the type of `zero`."""
     dtype, size = type(zero), g.image[i]
     # (v + 1) / 2 * (size - 1), ((v + 1) * size - 1) / 2 or v + 1 - 1, all as ((v + 1) * first - shift) * second.
     first, shift, second = dtype(size), dtype(1), dtype(0.5)
@@ -40,7 +40,7 @@ def axis_of(g, i, cubic, zero):
 
 @jitable
 def coordinate(v, axis, cubic, periods):
-    """The pixel coordinate for a grid's value: padded, except for cubic, and limited so that it fits an integer.
+    """Return the pixel coordinate for a grid's value: padded, except for cubic, and limited so that it fits an integer.
 
     Returns also whether the value is beyond one period: with periods=ONE_PERIOD, the coordinate is then wrong. With
     NO_PERIOD it is wrong for all values that reflection changes.
@@ -67,14 +67,14 @@ def coordinate(v, axis, cubic, periods):
 
 @jitable
 def coordinate_of(points, b, i, g, cubic):
-    """The pixel coordinate of point b along axis i, see `coordinate`."""
+    """Return the pixel coordinate of point b along axis i, see `coordinate`."""
     v = load_coordinate(points, b, g.axes - 1 - i, g.axes)
     return coordinate(v, axis_of(g, i, cubic, type(v)(0)), cubic, ALL_PERIODS)[0]
 
 
 @jitable
 def pad_index(k, size, padding_mode, align_corners):
-    """The pixel that padding takes for pixel `k` of an axis, or -1 for none."""
+    """Return the pixel that padding substitutes for pixel `k` of an axis, or -1 for none."""
     if k < -2 * size - 4:
         return -1
     if padding_mode == BORDER:

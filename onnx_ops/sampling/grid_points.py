@@ -1,7 +1,7 @@
 """The points at which GridSample reads: those of a grid, or points that are computed a block at a time.
 
-Points are a tuple, whose length tells compiled code which these are: (grid,), with all coordinates of a point one after
-the other, or (x, y, z), with an array for each coordinate. For two image axes, z is unused.
+Points are a tuple: (grid,), with all coordinates of a point one after the other, or (x, y, z), with an array for each
+coordinate. Compiled code distinguishes them by the length. For two image axes, z is unused.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from ..kernels.elements import load
 from ..kernels.vectors import prefetch_run
 from .computed_points import compute_values, forget_values
 
-BLOCK = 512  # points that are handled at a time, at most
+BLOCK = 512  # maximum number of points at a time
 
 
 @jitable
@@ -34,7 +34,7 @@ def provide_points(sources, n, stripe, first, images, g, workspace):
 
 @jitable
 def load_point(points, b, axes):
-    """The coordinates x, y and z of point b; for two image axes, z is any number. `axes` has a member for each axis."""
+    """Return the coordinates x, y, z of point b, with any z for two image axes. `axes` has a member for each axis."""
     # Without signs: a negative index would count from the end, so that LLVM would have to compare.
     if len(points) == 1:
         k = b * len(axes)
@@ -54,6 +54,6 @@ def load_coordinate(points, b, i, axes):
 
 @jitable
 def prefetch_points(points, b, count, g):
-    """Have the CPU load the coordinates of points of a grid that come a block after point b and those that follow."""
+    """Prefetch the coordinates of a grid's points a block after point b and its successors."""
     if len(points) == 1:
         prefetch_run(points[0], (b + BLOCK) * g.axes, count * g.axes)

@@ -1,4 +1,4 @@
-"""GridSample: reads an image at the points of a grid (PyTorch's `grid_sample`), for 2 or 3 image axes.
+"""GridSample: sample an image at the points of a grid (PyTorch's `grid_sample`), for 2 or 3 image axes.
 
     y[n, c, o] = sum over taps t of  prod_i weight_i[t_i] * x[n, c, tap_1[t_1], ..., tap_d[t_d]]
 
@@ -48,11 +48,11 @@ NEWER_MODES = (*MODES, "linear", "cubic")
 NAMES = (("nearest",), ("bilinear", "linear"), ("bicubic", "cubic"))  # of each mode
 PADDING_MODES = ("zeros", "border", "reflection")  # in the order of sampling/coordinates.py
 WORK = 2**13  # outputs that a tile computes, in about 10 us
-FEW_CHANNELS = 8  # an image that has fewer gains less by long spans, and more by many units of work
+FEW_CHANNELS = 8  # an image with fewer gains less by long spans, and more by many units of work
 SMALL, LARGE = 2**10, 2**19  # pixels from which on an image, and one of few channels, has spans of more than a block
 FEW_UNITS, MANY_UNITS = 8, 128  # units of work for which long spans leave enough points; the latter with few channels
-ROOM = 2**21  # bytes of a tile's workspace that long spans may take
-PART = 32  # channels are cut into parts, which have at least so many, if there are fewer units than FEW_UNITS
+ROOM = 2**21  # maximum bytes of a tile's workspace for long spans
+PART = 32  # minimum channels in a part, if channels are cut because units are fewer than FEW_UNITS
 GEOMETRY = dict.fromkeys((
     "batch", "channels", "axes", "points", "images", "units", "row", "stripe", "stripes", "span", "parts", "part",
 )) | {
@@ -118,7 +118,7 @@ def plan_mmcv(attributes, inputs, outputs, g):
 def plan_samples(attributes, mode, x, y, g):
     """Plan for images of shape `x` and an output of shape `y`, and for mode NEAREST, LINEAR or CUBIC.
 
-    Points that lie in a column are planned as a row. Returns the number of axes that came first by that.
+    Points in a column are planned as a row. Returns the number of axes that this moves to the front.
     """
     axes, points = len(x) - 2, 1
     for i in range(axes):
@@ -149,16 +149,16 @@ def plan_samples(attributes, mode, x, y, g):
 
 @jitable
 def span_of(g, taps):
-    """How many points a unit of work has, which it reads channel by channel if they are scattered.
+    """Return the number of points in a unit of work, which reads scattered points channel by channel.
 
-    The more these are, the more of them read what the caches still have of a channel, but places take room there, too.
+    More points read more cached pixels of a channel, but their places also take room in the caches.
     """
     pixels, span = 1, kernels.BLOCK
     for i in range(g.axes):
         pixels *= min(g.image[i], LARGE)
     if g.channels > 1 and g.images == 1 and pixels >= (LARGE if g.channels < FEW_CHANNELS else SMALL):
-        # There is work for many threads where few channels gain little by long spans, for some where more channels gain
-        # much, by the parts of channels, too, that `cut_tiles` makes.
+        # Few channels gain little by long spans, so work for many threads comes first. More channels gain much, and
+        # leave work for some threads, also by the parts of channels in `cut_tiles`.
         units = MANY_UNITS if g.channels < FEW_CHANNELS else FEW_UNITS
         most = min(kernels.MOST, g.points, g.batch * g.points * max(1, g.channels // PART) // units)
         while span < most and kernels.workspace_size(g.axes, taps, 2 * span) <= ROOM:
@@ -186,7 +186,7 @@ def cut_tiles(g):
 
 
 def reference(x, grid, *, mode, padding_mode, align_corners, pixels=0):
-    """The formula, tap by tap: coordinates step by step in their own dtype, weights and sums in float64."""
+    """Evaluate the formula, tap by tap: coordinates step by step in their own dtype, weights and sums in float64."""
     mode = next(k for k, names in enumerate(NAMES) if mode in names)
     dtype = np.float64 if grid.dtype == np.float64 else np.float32
     image = x.shape[2:]
@@ -223,12 +223,12 @@ def reference(x, grid, *, mode, padding_mode, align_corners, pixels=0):
 
 
 def unnormalize(g, size, align_corners):
-    """The pixel coordinate for a grid's value in [-1, 1]."""
+    """Return the pixel coordinate for a grid's value in [-1, 1]."""
     return (g + 1) / 2 * (size - 1) if align_corners else ((g + 1) * size - 1) / 2
 
 
 def pad(p, size, padding_mode, align_corners):
-    """Move a coordinate into the image, as the padding mode says."""
+    """Move a coordinate into the image by the padding mode."""
     if padding_mode == "zeros":
         return p
     if padding_mode == "reflection":
@@ -240,7 +240,7 @@ def pad(p, size, padding_mode, align_corners):
 
 
 def pad_index(i, size, padding_mode, align_corners):
-    """Move the index of a tap of cubic into the image, as the padding mode says."""
+    """Move the index of a tap of cubic into the image by the padding mode."""
     if padding_mode == "border":
         return np.clip(i, 0, size - 1)
     if padding_mode == "reflection":
@@ -250,7 +250,7 @@ def pad_index(i, size, padding_mode, align_corners):
 
 
 def cubic_weights(f):
-    """(offset of a tap, its weight) for each of the four taps, for the fraction f of a coordinate."""
+    """Return (offset of a tap, its weight) for each of the four taps, for the fraction f of a coordinate."""
     a = -0.75
 
     def inner(d):
@@ -271,7 +271,7 @@ WEIGHTS = {
 
 
 def gradient(grad_output, X, Grid, mode, padding_mode, align_corners):  # noqa: N803  the inputs' names
-    """PyTorch's own gradient, which knows neither cubic volumes nor a grid of another type than the image's."""
+    """Call PyTorch's gradient, which supports neither cubic volumes nor a grid of another type than the image's."""
     import torch
 
     mode = next(k for k, names in enumerate(NAMES) if mode in names)

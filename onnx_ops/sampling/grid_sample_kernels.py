@@ -1,15 +1,14 @@
-"""GridSample over blocks of BLOCK output pixels: places and weights once per block, by which every channel then reads.
+"""GridSample over blocks of BLOCK output pixels: compute places and weights once per block, for all channels.
 
 A block is part of one image's points, or all points of several small images. Interpolation reads, for each point, a
-square of neighbours from the pixel `base` on, all of which exist: what a tap outside of the image stands for is a
-matter of weights alone, which are zero, or added to those of the pixels inside. In place of rows that the image hasn't,
-its last one is read again, with weights 0. Only where that fails, beside infinities and NaN, points are read again tap
-by tap, and all points of images that are too large for 32-bit indices.
+square of neighbours from the pixel `base` on, all inside the image. Weights alone account for taps outside: they are
+zero, or added to those of the pixels inside. In place of missing rows, the last row is read again, with weights 0.
+Points beside infinities and NaN are read again tap by tap, as are all points of images too large for 32-bit indices.
 
 A unit of work has a span of points, and some or all channels. Its blocks are read one after the other, each from all
-channels. But if the first one's points are scattered over the image, those of the next one read the same parts again:
-then the places of all blocks are kept, and all of them are read from a channel, or from three, before the next ones.
-Linear reads three channels in one loop, unless points jump about: then what three need leaves the caches too early.
+channels. If the first block's points are scattered over the image, later blocks read the same parts again. Then the
+places of all blocks are kept, and all blocks are read from a channel, or from three, before the next ones. Linear reads
+three channels in one loop, except for scattered points, for which cache lines of three would be evicted too early.
 """
 
 import numpy as np
@@ -24,8 +23,8 @@ from .taps import axes_of, cubic_weights, image_size, indexed_images, nearest_pi
 
 LINEAR, CUBIC = (0, 1), (-1, 0, 1, 2)  # their taps, from the floor of a coordinate
 ONE, THREE = known(1), known(3)  # channels that linear reads in one loop: more of their loads are on the way at a time
-SAMPLED, FAR = 32, 32  # of so many points of a block one is looked at; part of the image that is far
-MOST = 2**15  # points whose places are kept, at most
+SAMPLED, FAR = 32, 32  # points of a block for each one that is tested; part of the image that is far
+MOST = 2**15  # maximum number of points with kept places
 CACHE = 2**20  # bytes
 COPIED = 64  # pixels that the rows of an image span, at most, whose last row ends before a vector of its pixels does
 ALONG, ACROSS = 16, 4  # of so many points one's pixels are prefetched; along a row, 64 bytes have those of 16
@@ -42,7 +41,7 @@ def workspace_size(axes, taps, span):
 
 @jitable
 def channels_at_once(taps):
-    """How many channels are read in one loop, if there are as many. Cubic becomes slower by it."""
+    """Return the maximum number of channels in one loop. For cubic, several would be slower."""
     return len(THREE) if taps == len(LINEAR) else len(ONE)
 
 
@@ -98,7 +97,7 @@ def copy_nearest(x, sources, points, g, tile, workspace, out):
 
 @jitable
 def is_scattered(base, pixels):
-    """Whether a block's points read from a large part of the image, so that those that follow read there again."""
+    """Return whether a block's points read a large part of the image, which later points read again."""
     low = high = base[0]
     for b in range(base.size):
         low, high = min(low, base[b]), max(high, base[b])
@@ -107,7 +106,7 @@ def is_scattered(base, pixels):
 
 @jitable
 def jumps(base, pixels):
-    """Whether most points of a block read far from those before them, by some that are looked at."""
+    """Return whether most points of a block, of a sample, read far from the points before them."""
     far, sampled = 0, 0
     for b in range(0, base.size - 1, SAMPLED):
         far += 1 if abs(distance(base, b, b + 1)) > pixels // FAR else 0
@@ -117,16 +116,16 @@ def jumps(base, pixels):
 
 @jitable
 def is_large(x):
-    """Whether a tensor is too large for a second-level cache, so that prefetching may help."""
+    """Return whether a tensor is too large for a second-level cache, so that prefetching may help."""
     return x.nbytes > CACHE
 
 
 @jitable
 def distance_ahead(base, first, g):
-    """How far the next block's pixels are from those of this one, which begins with the output's point `first`; or 0.
+    """Return the distance of the next block's pixels from those of the block from the point `first` on, or 0.
 
-    It is known of blocks that lie in one row, or whose rows are whole, if their points move on smoothly. It is of use
-    where they cross the image's rows, as in a rotation: too many lines of the cache to be loaded while they are read.
+    The distance is known for blocks within a row or of whole rows, with a smooth grid. It is useful for grids that
+    cross the image's rows, such as rotations, which need too many cache lines to load them while they are read.
     """
     row, width = g.output[g.axes - 1], g.image[g.axes - 1]
     half = min(row, BLOCK) // 2
@@ -148,7 +147,7 @@ def distance(base, a, b):
 
 @jitable
 def prefetch_channels(source, pixels, together, base, offset, ahead):
-    """Prefetch `offset` pixels from each of `base` on in so many channels, or `ahead` of there for the next block."""
+    """Prefetch `offset` pixels from each of `base` on in each channel, or `ahead` of there for the next block."""
     for k in range(together):
         prefetch(source[k * pixels + offset :], base, ahead, ALONG if ahead == 0 else ACROSS)
 
@@ -220,7 +219,7 @@ def interpolate(x, sources, points, g, offsets, tile, workspace, out):
 
 @jitable
 def whole(count):
-    """The points of whole vectors that hold so many."""
+    """Return the points of whole vectors that hold so many."""
     return (count + MOST_LANES - 1) // MOST_LANES * MOST_LANES
 
 
@@ -297,8 +296,10 @@ def blend_channels(source, pixels, together, base, rows, row_weight, weight, off
 
 @jitable
 def part(g, unit):
-    """A unit of work: the first image, the stripe, its first point, the number of images, and the point after the last
-    one; the first channel, and the one after the last."""
+    """Return a unit of work: first image, stripe, its first point, number of images, point after the last; channels.
+
+    The channels are the first one and the one after the last.
+    """
     unit, channel = unit // g.parts, unit % g.parts * g.part
     last_channel = min(channel + g.part, g.channels)
     if g.images > 1:
@@ -309,7 +310,7 @@ def part(g, unit):
 
 @jitable
 def axis_weights(f, weight):
-    """The taps' weights along one axis for the fraction f of a coordinate."""
+    """Return the taps' weights along one axis for the fraction f of a coordinate."""
     if weight.size == 2:
         weight[0], weight[1] = type(f)(1) - f, f
     else:
@@ -318,13 +319,13 @@ def axis_weights(f, weight):
 
 @jitable
 def tap_by_tap(source, points, first, g, offsets, fits, workspace, target):
-    """All points, or if the image `fits` the rest only those that have taps outside: from just the taps that exist."""
+    """Compute all points or, if the image `fits` the rest, those with taps outside, from taps inside alone."""
     taps = len(offsets)
     index, found_at = integers_in(workspace, 0, (3, taps)), integers_in(workspace, 8 * 3 * taps, taps**3)
     weight = sums_in(workspace, index.nbytes + found_at.nbytes, (3, taps), target)
     found_weights = sums_in(workspace, index.nbytes + found_at.nbytes + weight.nbytes, taps**3, target)
     number = weight.dtype.type
-    # Linear's coordinates are padded, so that its taps outside are none; cubic's taps are padded one by one.
+    # Linear's coordinates are padded, so it has no taps outside; cubic's taps are padded one by one.
     padding_mode = ZEROS if taps == 2 else g.padding_mode
     for b in range(target.size):
         outside = not fits
@@ -346,9 +347,9 @@ def tap_by_tap(source, points, first, g, offsets, fits, workspace, target):
 
 @jitable
 def combine(index, weight, g, offsets, weights):
-    """Offsets and weights of those taps that exist, from each axis' own; returns how many.
+    """Store offsets and weights of the taps inside, from those of each axis; return their number.
 
-    index[axis, tap] is -1 where there is no such tap.
+    index[axis, tap] is -1 for a tap outside.
     """
     taps, last, found = index.shape[1], g.axes - 1, 0
     for q in range(taps if g.axes == 3 else 1):

@@ -1,7 +1,7 @@
-"""Which pixels a grid's points read, their taps, and with which weights. Indices have 32 bits.
+"""Compute the taps of a grid's points, the pixels that they read, and their weights. Indices have 32 bits.
 
-For nearest and linear one loop does all steps; cubic has one for coordinates, and one for each axis. LLVM vectorizes
-them: as many points at a time as the CPU's vectors hold.
+Nearest and linear have one loop for all steps. Cubic has a loop for coordinates, and one for each axis. LLVM vectorizes
+them over points.
 """
 
 import numpy as np
@@ -22,15 +22,15 @@ from .coordinates import (
 )
 from .grid_points import load_point, prefetch_points
 
-MOVED = 16  # points that are looked at together for taps outside
-STEP = 128  # points whose places are found while the CPU loads as many of a grid's next block
+MOVED = 16  # points that are tested together for taps outside
+STEP = 128  # points whose places are computed while the CPU loads as many of a grid's next block
 LARGEST_AXIS = 2**24  # of an image with 32-bit indices: float32 has all integers up to here
 LARGEST_IMAGE = 2**31  # pixels
 
 
 @jitable
 def image_size(g):
-    """The number of pixels in one channel's image."""
+    """Return the number of pixels in one channel's image."""
     pixels = 1
     for i in range(g.axes):
         pixels *= g.image[i]
@@ -39,7 +39,7 @@ def image_size(g):
 
 @jitable
 def reading_of(g, taps):
-    """How an image is read: its axes of planes, rows and columns; the offsets of planes and of rows; what is beyond.
+    """Return (axes of planes, rows and columns; offsets of planes and of rows; pixels beyond) for reading an image.
 
     Axes of a single pixel come first, as they don't change where pixels lie in memory. So columns are of the last axis
     that has more pixels, which lie side by side. Of an image, the first axis is none. Beyond the last vector of a row
@@ -58,7 +58,7 @@ def reading_of(g, taps):
 
 @jitable
 def offsets_along(g, axis):
-    """Where four taps along an axis are in memory, from the first one on: if they don't exist, the last one again."""
+    """Return the offsets of four taps along an axis from the first one; missing taps repeat the last one."""
     pitch, last = 1, g.image[axis] - 1 if axis < g.axes else 0
     for i in range(axis + 1, g.axes):
         pitch *= g.image[i]
@@ -67,7 +67,7 @@ def offsets_along(g, axis):
 
 @jitable
 def indexed_images(g):
-    """How many images' pixels 32 bits can number: 0 if not even one's, or where float32 can't tell two neighbours."""
+    """Return the number of images with 32-bit indices; 0 for too large images, or beyond float32's integers."""
     images = LARGEST_IMAGE
     for i in range(g.axes):
         images = images // g.image[i] if g.image[i] <= LARGEST_AXIS else 0
@@ -126,7 +126,7 @@ def find_pixels(points, first, count, axes, periods, zyx, sizes, base):
 
 @jitable
 def locate_point(points, b, axes, zyx, cubic, periods):
-    """The coordinates of point b along the last three axes, and whether one is beyond these periods."""
+    """Return the coordinates of point b along the last three axes, and whether one is beyond these periods."""
     (z_axis, y_axis, x_axis), (x, y, z) = zyx, load_point(points, b, axes)
     x, beyond = coordinate(x, x_axis, cubic, periods)
     y, y_beyond = coordinate(y, y_axis, cubic, periods)
@@ -139,13 +139,13 @@ def locate_point(points, b, axes, zyx, cubic, periods):
 
 @jitable
 def is_below(k, size):
-    """Whether 0 <= k < size, by one comparison: without its sign, a negative number is larger than any size."""
+    """Return whether 0 <= k < size, by one comparison: without its sign, a negative number is larger than any size."""
     return np.uint32(k) < np.uint32(size)
 
 
 @jitable
 def nearest_pixel(points, b, g):
-    """The pixel that point b reads in an image of any size, or -1."""
+    """Return the pixel that point b reads in an image of any size, or -1."""
     pixel = 0
     for i in range(g.axes):
         k = np.int64(np.rint(coordinate_of(points, b, i, g, False)))
@@ -155,7 +155,7 @@ def nearest_pixel(points, b, g):
 
 @jitable
 def place(points, first, end, count, g, zyx, offsets, p, base, weight):
-    """Store in weight[axis, tap, b] the weights of a point's neighbours, all of which exist, and in base[b] the first.
+    """Store in weight[axis, tap, b] the weights of a point's neighbours, all inside, and in base[b] the first.
 
     It is point first + b. There are `end` points; from there up to `count`, weights are 0. `zyx` is what `axes_of`
     returns; `p` is scratch memory for cubic's coordinates.
@@ -198,8 +198,8 @@ def place_all(points, first, count, begin, axes, g, zyx, offsets, p, base, weigh
 
 @jitable
 def place_within(points, first, count, begin, axes, periods, g, zyx, offsets, p, base, weight):
-    """As `place_all`. Returns how many points are beyond these periods."""
-    y, x = len(axes) - 2, len(axes) - 1  # without a third axis, what is of axis 0 is not used
+    """Place points as `place_all`; return the number of points beyond these periods."""
+    y, x = len(axes) - 2, len(axes) - 1  # without a third axis, values of axis 0 are unused
     if len(offsets) == 4:
         return locate(points, first, count, axes, periods, zyx, (p[0][begin:], p[y][begin:], p[x][begin:]))
     sizes, base = sizes_of(g), base[begin:]
@@ -231,7 +231,7 @@ def place_linear(points, first, count, axes, periods, zyx, sizes, base, weights)
 
 @jitable
 def linear_weights(place, size, dtype):
-    """The index of the first of linear's two neighbours along an axis, which exist, and both weights.
+    """Return (index of the first of linear's two neighbours along an axis, both inside; both weights).
 
     Both weights are 0 at places that are a pixel or more outside of the image, at infinities, and at NaN; the second
     one is 0 if the axis has a single pixel.
@@ -276,7 +276,7 @@ def place_cubic(places, size, base, weights):
 
 @jitable
 def cubic_weights(f):
-    """The weights of the four taps, for the fraction f of a coordinate."""
+    """Return the weights of the four taps, for the fraction f of a coordinate."""
     return cubic_end(f), cubic_middle(f), cubic_middle(type(f)(1) - f), cubic_end(type(f)(1) - f)
 
 
@@ -294,7 +294,7 @@ def cubic_end(f):
 
 @jitable(**APART)
 def move_inside(places, size, last_base, padding_mode, align_corners, base, weights):
-    """For at most MOVED points: move the weights of cubic's taps outside of an axis to the pixels that padding takes.
+    """Move the weights of cubic's taps outside of an axis to the pixels of padding, for at most MOVED points.
 
     `base` is then the first of four pixels that exist. If the axis has fewer, weights of others are 0: those that
     follow in memory, or beyond the `last_base`, those that precede.
@@ -324,7 +324,7 @@ def move_inside(places, size, last_base, padding_mode, align_corners, base, weig
 
 @jitable
 def first_tap(place):
-    """The first of cubic's four taps."""
+    """Return the first of cubic's four taps."""
     return np.int32(np.int32(np.floor(place)) - 1)
 
 
@@ -337,7 +337,7 @@ def inside(k, last):
 
 @jitable
 def padded(tap, size, padding_mode, align_corners):
-    """The pixel that padding takes for a tap, or `size` for none: `pad_index` without a division.
+    """Return the pixel that padding substitutes for a tap, or `size` for none: `pad_index` without a division.
 
     The tap is at most a period and two pixels away from the image, or nowhere.
     """
@@ -353,7 +353,7 @@ def padded(tap, size, padding_mode, align_corners):
 
 @jitable
 def pixel_weight(pixel, at0, at1, at2, at3, v0, v1, v2, v3):
-    """The weight of a pixel: the sum of those weights v0 to v3 whose taps, at0 to at3, are this pixel."""
+    """Return the weight of a pixel: the sum of the weights v0 to v3 with taps at0 to at3 equal to it."""
     zero = type(v0)(0)
     low = (v0 if at0 == pixel else zero) + (v1 if at1 == pixel else zero)
     return low + ((v2 if at2 == pixel else zero) + (v3 if at3 == pixel else zero))
@@ -361,11 +361,11 @@ def pixel_weight(pixel, at0, at1, at2, at3, v0, v1, v2, v3):
 
 @jitable
 def axes_of(g, cubic, zero):
-    """What `coordinate` needs for the last three axes. For an image, the first of these is unused."""
+    """Return the parameters of `coordinate` for the last three axes. For an image, the first is unused."""
     return axis_of(g, 0, cubic, zero), axis_of(g, g.axes - 2, cubic, zero), axis_of(g, g.axes - 1, cubic, zero)
 
 
 @jitable
 def sizes_of(g):
-    """The sizes of the last three axes. For an image, the first of these is unused."""
+    """Return the sizes of the last three axes. For an image, the first of these is unused."""
     return np.int32(g.image[0]), np.int32(g.image[g.axes - 2]), np.int32(g.image[g.axes - 1])

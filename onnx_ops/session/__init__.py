@@ -1,1 +1,1 @@
-"""The operators in ONNX Runtime sessions: registration, what the C library asks of Python, the extensions backend."""
+"""The operators in ONNX Runtime sessions: registration, callbacks of the C library, the extensions backend."""

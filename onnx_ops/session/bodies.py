@@ -1,6 +1,6 @@
-"""What Python computes for the C library where no compiled code can: the shapes of outputs, and outputs by references.
+"""Compute shapes and outputs in Python for the C library, where there is no compiled code.
 
-Inputs are views of ONNX Runtime's memory, outputs are copied into it once.
+Inputs are views of ONNX Runtime's memory. Outputs are copied into it once.
 """
 
 import ctypes as C
@@ -31,7 +31,7 @@ def plan(number, address):
 
 
 def run_body(number, overload, address):
-    """Compute the outputs of operator `number` for the run at this address, and hand them to ONNX Runtime."""
+    """Compute the outputs of operator `number` for the run at this address, and pass them to ONNX Runtime."""
     operator, input_types, output_types = _operator_and_types(number, overload)
     run = table.Run.from_address(address)
     call = Call.from_address(run.call)
@@ -51,14 +51,15 @@ def run_body(number, overload, address):
 
 @functools.cache
 def _operator_and_types(number, overload):
-    """The operator with this number, and the tensor types of one of its overloads:
+    """Return the operator with this number, and the tensor types of one of its overloads:
 
     (operator, ((whether the plan reads its values, NumPy type) of an input, ...), (NumPy type of an output, ...))
     """
     operator, row = library.entry(number)
     signature = library.signature(operator, row.overloads[overload])
     if any(operator.storage(kernel, signature) for kernel in operator.kernels):
-        reason = numba_obstacle() or "its kernel is not compiled for the ranks of these inputs"
+        ranks = " and ".join(f"rank {' or '.join(map(str, i.ranks))} of {i.name}" for i in operator.inputs)
+        reason = numba_obstacle() or f"its kernel is compiled only for {ranks}"
         log.warning("%s: its body in NumPy runs, since %s", operator.title, reason[0].lower() + reason[1:])
     input_types = tuple((i.values, dtypes.TABLE[signature[i.type]].numpy) for i in operator.inputs)
     return operator, input_types, operator.numpy_types(signature)
@@ -68,7 +69,7 @@ log = logging.getLogger("onnx_ops")
 
 
 def _memory(address, size):
-    """So many bytes at an address, as an object that every view of them keeps alive."""
+    """Return `size` bytes at an address, as an object that every view of them keeps alive."""
     return _byte_array(size).from_address(address)
 
 
@@ -78,7 +79,7 @@ def _byte_array(size):
 
 
 def _values(operator, address):
-    """The AttributeValues in the block at this address, which begins with its size."""
+    """Return the AttributeValues in the block at this address, which begins with its size."""
     size = C.c_int64.from_address(address).value
     block = C.string_at(address, size)
     return _cached_values(operator, block) if size < LARGE else AttributeValues.in_block(operator.attributes, block)
@@ -89,11 +90,11 @@ def _cached_values(operator, block):
     return AttributeValues.in_block(operator.attributes, block)
 
 
-LARGE = 4096  # bytes: attributes, which may be tensors, of this size are read anew for each call rather than cached
+LARGE = 4096  # bytes: attributes of this size, such as tensors, are read for each call rather than cached
 
 
 def _input(call, k, is_values, dtype, views):
-    """Input k as a read-only array over ONNX Runtime's memory; views[k] becomes a weak reference to that memory."""
+    """Return input k as a read-only view of ONNX Runtime's memory, and put a weak reference to it into views[k]."""
     address, size, shape = call.tensor(k)
     if shape is None:
         return None
@@ -121,14 +122,14 @@ def _hand_over(run, address, call, outputs):
             elif array.size:
                 memory = _memory(call.tensor(OUTPUT + k)[0], array.nbytes)
                 np.ndarray(array.shape, array.dtype, memory)[...] = array
-    if run.status:  # which says why; C reports it in place of this error
+    if run.status:  # C reports run.status in place of this error
         raise OpError(None, None, "ONNX Runtime takes no output", "onnx_ops")
 
 
 def _forget_frames(error):
     """Free all frames that an exception has gone through, with their variables, which may be views of inputs.
 
-    Clearing the frames would not do: the frame of a nested function keeps the variables of the function around it.
+    Clearing the frames is not enough: the frame of a nested function keeps the variables of the function around it.
     """
     while error is not None:
         error.__traceback__ = None
@@ -150,7 +151,7 @@ def _check_unused(operator, views):
     raise OpError(name, "kept", rule, operator.title)
 
 
-ATTEMPTS = 8  # to collect garbage that holds a view, before an error says that one was kept
+ATTEMPTS = 8  # to collect garbage that holds a view, before it is an error
 
 
 def strings_at(address, count):

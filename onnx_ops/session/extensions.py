@@ -1,8 +1,8 @@
 """The operators as Python ops of onnxruntime-extensions (`@onnx_op`), in the domain ai.onnx.contrib.
 
 That library passes copies of the inputs to an op, and takes the output as a list. It has no channel for errors: an
-exception in an op's body ends the process. So a body catches each exception, logs it, keeps it for the session whose
-run it was, and returns an empty tensor of the right rank, never plausible data. `onnx_ops.InferenceSession` then raises
+exception in an op's body ends the process. So a body catches each exception, logs it, keeps it for the session of the
+run, and returns an empty tensor of the right rank rather than plausible data. `onnx_ops.InferenceSession` then raises
 the exception. A plain session raises only interrupts, after the run.
 """
 
@@ -28,17 +28,17 @@ from ..system.locks import REGISTRATION, RUNS
 from .lowering import DOMAIN, PRESENT, VERSION, optional_inputs, unable
 from .registration import config_entry
 
-PROBE, MISSING = "onnx_ops_probe", "onnx_ops_of_nobody"  # an op that the library has, and one that it never has
+PROBE, MISSING = "onnx_ops_probe", "onnx_ops_of_nobody"  # an op of the library, and one that it never has
 log = logging.getLogger("onnx_ops")
 _numbers = itertools.count(1)
-_errors: dict = {}  # {number of a run that is under way: the first error in one of its ops, or None}
+_errors: dict = {}  # {number of an active run: the first error in one of its ops, or None}
 
 
 class Output:
-    """An array in the form in which onnxruntime-extensions takes results without making a list of it.
+    """An array that onnxruntime-extensions copies without making a list of it.
 
     That library reads `.shape`, calls `.flatten().tolist()`, and copies from the result's buffer. Strings have no
-    buffer: it takes them from a list.
+    buffer, so it reads them from a list.
     """
 
     def __init__(self, array):
@@ -52,14 +52,14 @@ class Output:
 
 
 def add_library(options, custom=()):
-    """Register the library's ops, ours among them, on a session's options, unless they are registered there.
+    """Register the library's ops, including ours, on a session's options, unless they are registered there.
 
-    custom  custom operators, which the library must learn before its first use
+    custom  custom operators, which must be added before the library's first use
 
     Raises OpError.
     """
     key = "onnx_ops.registered.extensions"
-    with REGISTRATION:  # if the ops were registered twice, every session would fail
+    with REGISTRATION:  # a second registration would make every session fail
         for operator in custom:
             declare(operator)
         _handed_over.append(True)
@@ -70,10 +70,10 @@ def add_library(options, custom=()):
 
 
 def _registered(options):
-    """Whether the library is registered on the options, which can't be asked for that.
+    """Return whether the library is registered on the options, which have no query for it.
 
-    The error of a session shows it. Its model has two ops: one that the library has, and one that nobody has. ONNX
-    Runtime complains of the first op that is missing, before it optimizes the model or writes any file.
+    The error of a session shows it. Its model has two ops: one of the library, and one that nobody has. ONNX Runtime
+    reports the first missing op before it optimizes the model or writes any file.
     """
     model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 18, "{DOMAIN}" : {VERSION}]>
         probe (float[1] x) => (float[1] z) {{ y = {DOMAIN}.{PROBE} (x) z = {DOMAIN}.{MISSING} (y) }}""")
@@ -99,7 +99,7 @@ _declared: list = []  # the operators whose ops the library has
 
 
 def declare(operator):
-    """Add the ops of an operator to the library. Raises OpError if it's too late, or if the library can't have them."""
+    """Add the ops of an operator to the library. Raises OpError if it is too late, or the library can't run them."""
     if operator in _declared:
         return
     obstacle, name = unable(operator), lowered_name(*operator.key)
@@ -151,7 +151,7 @@ def body(operator, output_types, *inputs, **attributes):
 
 
 def _compute(operator, inputs, attributes):
-    """The outputs for an op's inputs: the operator's own, its attributes that are lists, and `run` (lowering.py)."""
+    """Return the outputs for an op's inputs: the operator's inputs, its list attributes, and `run` (lowering.py)."""
     lists = (a.name for a in operator.attributes if a.is_list)
     count, (_, threads) = len(operator.inputs), inputs[-1]
     present = attributes.pop(PRESENT, "")
@@ -164,11 +164,11 @@ def _compute(operator, inputs, attributes):
 
 
 def _ranks(operator, inputs):
-    """The ranks that the outputs would have, which ONNX Runtime checks; 1 where a rank isn't known or is too large."""
+    """Return the outputs' ranks, which ONNX Runtime checks; 1 for a rank that is unknown or too large."""
     with suppress(Exception):
         pairs = list(zip(operator.inputs, inputs, strict=False))
         known = [a.tolist() if i.values and a.ndim == 1 else None for i, a in pairs]
-        nothing = AttributeValues(operator.attributes, [None] * len(operator.attributes))  # no rank depends on them
+        nothing = AttributeValues(operator.attributes, [None] * len(operator.attributes))  # ranks need no values
         shapes = plain.infer(operator, nothing, [list(a.shape) for _, a in pairs], known)
         return [len(shape) if len(shape) <= MAX_RANK else 1 for shape in shapes]
     return [1] * len(operator.outputs)
@@ -201,12 +201,12 @@ def begin(threads):
 
 
 def end(run):
-    """Forget a run that has ended or didn't start; returns the OpError or interrupt that an op of it met, or None."""
+    """Forget a run that has ended or didn't start; return the OpError or interrupt in one of its ops, or None."""
     with RUNS:
         return _errors.pop(int(run[0]), None)
 
 
-# All ops are added before the first session: the library keeps them in a vector, into which sessions hold pointers.
+# All ops are added before the first session, because sessions hold pointers into the library's vector of ops.
 extensions.onnx_op(op_type=PROBE, inputs=[extensions.PyCustomOpDef.dt_float])(Output)
 for operator in available().values():
     if is_built_in(operator) or not unable(operator):

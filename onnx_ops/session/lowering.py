@@ -1,17 +1,17 @@
-"""A model for backend="extensions": its nodes as Python ops of onnxruntime-extensions.
+"""Rewrite a model for backend="extensions": its nodes become Python ops of onnxruntime-extensions.
 
-These know no lists among their attributes, no absent attributes and no 16-bit floats. So a list becomes an input (an
-empty one stands for "absent"), other attributes are spelled out, and 16-bit floats are cast to float32 and back: which
-rounds the float32 result once, as the kernels themselves do.
+Such ops support neither list attributes nor absent attributes nor 16-bit floats. So a list becomes an input, which is
+empty for an absent list. Defaults of other attributes are written out. 16-bit floats are cast to float32 and back,
+which rounds the float32 result once, as the kernels do.
 
     y = Col2Im(x, image_shape, block_shape, strides=[2, 2])
     z = ai.onnx.contrib.ai_onnx_Col2Im(x, image_shape, block_shape, dilations, pads, strides, run)
     y = Reshape(z, Shape(z))
 
-An optional input that a node doesn't have becomes an empty tensor, and the attribute PRESENT says so.
+An absent optional input becomes an empty tensor, which the attribute PRESENT marks.
 
-By `run`, a session tells its errors from those of others, see extensions.py. It is the constant [0, 0] in a model for
-plain sessions, and an additional input of the graph in one for `onnx_ops.InferenceSession`.
+The input `run` identifies the session of an error, see extensions.py. It is the constant [0, 0] in a model for plain
+sessions, and an additional graph input in a model for `onnx_ops.InferenceSession`.
 """
 
 import itertools
@@ -34,7 +34,7 @@ from ..rewriting.graph import Graph, Model
 
 RUN = "onnx_ops_run"  # the input `run` of a graph, unless the model has such a name
 RUN_SHAPE = [2]
-PRESENT = "onnx_ops_present"  # the attribute of an op that says by a letter, 0 or 1, which optional inputs are there
+PRESENT = "onnx_ops_present"  # the attribute with a letter for each optional input: 0 if it is absent, else 1
 DOMAIN, VERSION = EXTENSIONS, 1
 
 
@@ -81,11 +81,11 @@ def lower(model: onnx.ModelProto, *, operators: Iterable[Any] = ()) -> onnx.Mode
 
 
 def lower_for_session(model, operators, origin=None, has_run_input=True):
-    """Lower a model for `onnx_ops.InferenceSession`; returns the copy and the name of its additional graph input.
+    """Lower a model for `onnx_ops.InferenceSession`; return the copy and the name of its additional graph input.
 
-    The name is None if there was nothing to lower.
+    The name is None if there is nothing to lower.
 
-    operators      what `operators.available` returns
+    operators      the result of `operators.available`
     origin         the model's file or the folder of its external data, or None if unknown
     has_run_input  whether there is such an input
     """
@@ -97,7 +97,7 @@ def lower_for_session(model, operators, origin=None, has_run_input=True):
 
 
 def _lowered(model, operators, origin, has_run_input):
-    """`lower_for_session`, for the operators of the model's versions."""
+    """Lower a model as `lower_for_session`, for the operators of the model's versions."""
     lowered = deepcopy(model)
     if not any(declared(node, operators) for node in model_nodes(model)):
         return lowered, None
@@ -129,7 +129,7 @@ class _Lowering:
         self.operators, self.run, self.names = operators, run, names
 
     def graph(self, owner, graph):
-        """Lower `owner`, which is a copy of what `graph` has, whose types are known."""
+        """Lower `owner`, a copy of the graph of `graph`, which has its types."""
         nodes, stated = [], {value.name: value.type for value in (*owner.value_info, *owner.output)}
         for node, original in zip(owner.node, graph.owner.node, strict=True):
             for inner, original_inner in zip(subgraphs(node), subgraphs(original), strict=True):
@@ -168,7 +168,7 @@ class _Lowering:
         before, after = [], []
 
         def made(nodes, op_type, inputs=(), outputs=(), **attributes):
-            # ONNX Runtime names a shape after the node that it fuses: the shapes of two unnamed ones had one name.
+            # ONNX Runtime names a shape after the node that it fuses, so two unnamed nodes would share a name.
             name = next(self.names)
             nodes.append(helper.make_node(op_type, inputs, outputs or [name], name, **attributes))
             return nodes[-1].output[0]
@@ -192,8 +192,8 @@ class _Lowering:
         for k, (o, name) in enumerate(zip(operator.outputs, outputs, strict=False)):
             if not name:
                 continue
-            # Nothing is known of the sizes of what an op makes, and it is no output of a graph. Else ONNX Runtime might
-            # have memory for it already, and the empty tensor of an op that refuses would end the process.
+            # An op's output has unknown sizes and isn't a graph output. Else ONNX Runtime might have allocated it
+            # already, and the empty tensor of an op that refuses would end the process.
             outputs[k] = next(self.names)
             if elements.get(o.type) in dtypes.HALVES:
                 made(after, "Cast", [outputs[k]], [name], to=dtypes.TABLE[elements[o.type]].onnx)
@@ -219,7 +219,7 @@ class _Lowering:
 
 
 def _value(attribute):
-    """The value of an attribute, with strings decoded where they are text."""
+    """Return the value of an attribute, with strings decoded where they are text."""
     value = helper.get_attribute_value(attribute)
     with suppress(UnicodeDecodeError):
         if attribute.type == attribute.STRINGS:
@@ -237,7 +237,7 @@ def optional_inputs(operator):
 
 
 def unable(operator):
-    """Why an operator can't be a Python op of onnxruntime-extensions, or None."""
+    """Return the reason why an operator can't be a Python op of onnxruntime-extensions, or None."""
     if any(i.presence == "variadic" for i in operator.inputs):
         return "has no variadic inputs"
     if any(a.kind == "tensor" for a in operator.attributes):

@@ -1,8 +1,8 @@
-"""The operators in ONNX Runtime, through the C library (native/), which this module gives what it needs of Python.
+"""Register the operators with ONNX Runtime, through the C library (native/) and its callbacks into Python.
 
-The library calls Python to compile functions that its table lacks, and to plan and compute what has no compiled code.
-ONNX Runtime keeps pointers to all of this until its last session is gone, which at exit can be after Python has begun
-to free modules: everything that C may call or read is immortal.
+The library calls Python to compile functions that its table lacks, and to plan and compute nodes without compiled code.
+ONNX Runtime keeps pointers to all of this until its last session ends. At exit, that may be after Python has begun to
+free modules. So everything that C may call or read is immortal.
 """
 
 import ctypes as C
@@ -21,9 +21,9 @@ from . import bodies
 from .variants import Variant
 
 UNFINISHED, DONE, LEFT_OUT, FAILED, REFUSED = range(5)  # outcomes of an answer
-# What ONNX Runtime writes before the message of a node that has failed. An exception in a body may quote such a text.
+# ONNX Runtime's text before the message of a failed node. An exception in a body may quote such a text.
 STATUS = "Status Message: "
-_SURVEY = threading.local()  # during `survey`: the kernels that sessions made on this thread would compile
+_SURVEY = threading.local()  # during `survey`: kernels that sessions made on this thread would compile
 
 
 def immortal(thing):
@@ -35,8 +35,8 @@ def immortal(thing):
 def c_callback(*argtypes):
     """Decorator: turn a function into the address of a C callback that has an Answer as its last parameter.
 
-    The function gets the other parameters; it returns an outcome such as LEFT_OUT, or None for DONE. What it raises
-    becomes the Answer's message.
+    The function gets the other parameters. It returns an outcome such as LEFT_OUT, or None for DONE. The text of an
+    exception becomes the Answer's message.
     """
 
     def wrap(function):
@@ -99,7 +99,7 @@ def _usable(obstacle):
 
 @functools.cache
 def connect():
-    """Have the library call this module's functions from now on."""
+    """Set this module's functions as the library's callbacks."""
     loaded = library.load()
     functions = table.Python.in_dll(loaded, "onnx_ops_python")
     functions.compile, functions.plan, functions.run = compile_function, plan, run_body
@@ -109,20 +109,20 @@ def connect():
 
 @functools.cache
 def fill_table():
-    """Have the table list all operators of this package, of which a host registers some without Python."""
+    """Fill the table with all operators of this package, for hosts that register them without Python."""
     in_use, filled = library.table_in_use(), immortal(table.table_of(rows_of(operators.OPERATORS)))
     in_use.operators, in_use.operator_count = filled.operators, filled.operator_count
 
 
 def rows_of(declared):
-    """The rows of those operators that sessions can have."""
+    """Return the rows of those operators that sessions can run."""
     return [library.row_of(o) for o in declared if library.can_run(o)]
 
 
 def add_operators(options, declared, domains):
-    """Register operators on a session's options, which remember these domains as registered.
+    """Register operators on a session's options, and record these domains there.
 
-    What is registered there already stays as it is.
+    Operators that are registered there already stay.
     """
     is_any_custom = not all(map(operators.is_built_in, declared))
     path = _usable(library.lack() if is_any_custom else library.obstacle())  # bodies in NumPy need no compiler
@@ -139,7 +139,7 @@ def add_operators(options, declared, domains):
 
 
 def registered_domains(options):
-    """The domains whose operators are registered on a session's options."""
+    """Return the domains whose operators are registered on a session's options."""
     return {domain for domain in operators.DOMAINS if config_entry(options, _key(domain)) is not None}
 
 
@@ -148,12 +148,12 @@ def _key(domain):
 
 
 def default_domains():
-    """The domains that are registered if none are stated: all but com.microsoft and custom."""
+    """Return the domains that are registered if none are stated: all but com.microsoft and custom."""
     return {key[0] for key in operators.KEYS if operators.is_default(*key)}
 
 
 def config_entry(options, key):
-    """A session configuration entry of options, or None."""
+    """Return a session configuration entry of options, or None."""
     try:
         return options.get_session_config_entry(key)
     except RuntimeError:
@@ -162,9 +162,9 @@ def config_entry(options, key):
 
 @contextmanager
 def survey():
-    """A context in which sessions that this thread makes list the kernels that they need, and compile none.
+    """Return a context in which sessions made on this thread list the kernels that they need, and compile none.
 
-    Yields the list: each node of ours adds a Variant. These sessions can't run such nodes.
+    Yields the list, with a Variant for each node of ours. These sessions can't run such nodes.
     """
     _usable(library.obstacle())
     _SURVEY.needed = []
@@ -183,7 +183,7 @@ def compile_function(number, function, overload, position):
     with errors_of(operator):
         if obstacle := numba_obstacle():
             raise OpError("kernel", "any", f"can't be compiled: {obstacle}")
-        with COMPILATION:  # else a child, forked during this import, might wait for the module's lock for ever
+        with COMPILATION:  # else a child forked during this import might wait for the module's lock for ever
             from ..compiler.code import code
         address = lambda entry: immortal(code(entry, operator.title)).address
         if function == table.INFER:

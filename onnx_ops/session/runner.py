@@ -1,4 +1,4 @@
-"""Models as functions from {input: array} to {output: array}, which can be sent to other processes."""
+"""Models as functions from {input: array} to {output: array}, which can be pickled."""
 
 import ctypes
 import functools
@@ -95,14 +95,14 @@ class Runner:
 
     @functools.cached_property
     def session(self) -> InferenceSession:
-        """The session, which is made when this is first read."""
+        """Return the session, which is made when this is first read."""
         return open_session(
             self.model, self.backend, threads=self.threads, optimize=self.optimize, operators=self.operators
         )
 
     @functools.cached_property
     def inputs(self) -> dict[str, Any]:
-        """The inputs: {name: (element type, dimensions)}.
+        """Return the inputs: {name: (element type, dimensions)}.
 
         The type is None if the input is no tensor. Each dimension is an int, a
         name or None.
@@ -111,7 +111,7 @@ class Runner:
 
     @functools.cached_property
     def outputs(self) -> dict[str, Any]:
-        """The outputs, as `inputs`."""
+        """Return the outputs, as `inputs`."""
         return _described(self.session.get_outputs())
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class Runner:
 
 @functools.lru_cache(maxsize=4)
 def _copy(kind, key, model, threads, backend, optimize, titles, sources):
-    """The copy of a Runner, with its key: each process has only one. It has the operators with these titles."""
+    """Return this process' copy of the Runner with a key. It has the operators with these titles."""
     found = [operator for source in sources for operator in operators_at(source)]
     operators = [operator for operator in found if declaration_of(operator).title in titles]
     copy = kind.__new__(kind)
@@ -138,8 +138,8 @@ def open_session(model, backend="native", *, threads=None, optimize=False, profi
 
     It has the library of onnxruntime-extensions if the model or Python operators in use need it.
 
-    backend   as for onnx_ops.InferenceSession, or "builtin": ONNX Runtime's built-in kernels alone
-    profile   where to write ONNX Runtime's profile: the first part of the file's path
+    backend   as for onnx_ops.InferenceSession, or "builtin" for ONNX Runtime's built-in kernels
+    profile   the first part of the path at which ONNX Runtime writes its profile
     optimize, operators   as for onnx_ops.InferenceSession
     """
     options = ort.SessionOptions()
@@ -156,7 +156,7 @@ def open_session(model, backend="native", *, threads=None, optimize=False, profi
 
 
 def add_python_ops(ready):
-    """Register the library of onnxruntime-extensions on the options of a Prepared if it is needed. Raises OpError."""
+    """Register onnxruntime-extensions on the options of a Prepared if its model needs it. Raises OpError."""
     imported = ready.imports or ()
     if EXTENSIONS in imported and is_lowered(ready.model):
         raise OpError("", None, "the model has nodes that onnx_ops.lower made: only backend extensions runs it")
@@ -167,9 +167,9 @@ def add_python_ops(ready):
 
 
 def needs_extensions(imported, operators):
-    """Return whether a session of a model that imports these domains needs the library of onnxruntime-extensions.
+    """Return whether a model that imports these domains needs the library of onnxruntime-extensions.
 
-    operators  what `operators.available` returns
+    operators  the result of `operators.available`
     """
     return bool(python_ops()) or (EXTENSIONS in imported and all(domain != EXTENSIONS for domain, _ in operators))
 
@@ -179,7 +179,7 @@ def _described(values):
 
 
 def run_session(session, feeds):
-    """Run a session on {input: array}; returns {output: array}."""
+    """Run a session on {input: array}; return {output: array}."""
     names = [o.name for o in session.get_outputs()]
     feeds = {name: _native(value) for name, value in feeds.items()}
     if any(v.type == "tensor(bfloat16)" for v in (*session.get_inputs(), *session.get_outputs())):
@@ -189,7 +189,7 @@ def run_session(session, feeds):
 
 
 def _element_type(ort_type):
-    """The element type in ONNX Runtime's name of a tensor type: "float32" for "tensor(float)"; None for other types."""
+    """Return the data type of ONNX Runtime's tensor type: "float32" for "tensor(float)"; None for other types."""
     if not ort_type.startswith("tensor("):
         return None
     name = ort_type[len("tensor(") : -1]
@@ -197,7 +197,7 @@ def _element_type(ort_type):
 
 
 def _native(value):
-    """An array in this machine's byte order, which ONNX Runtime takes for granted; other values unchanged."""
+    """Return an array in native byte order, which ONNX Runtime requires; other values unchanged."""
     is_array = isinstance(value, np.ndarray)
     return value.astype(value.dtype.newbyteorder("="), copy=False) if is_array else value
 
@@ -210,7 +210,7 @@ def _ort_value(array):
 
 
 def _array(value):
-    """An OrtValue as an array; ONNX Runtime itself makes no arrays of bfloat16."""
+    """Return an OrtValue as an array, also of bfloat16, which ONNX Runtime doesn't convert."""
     if value.data_type() != "tensor(bfloat16)":
         return value.numpy()
     count = math.prod(value.shape())

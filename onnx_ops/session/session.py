@@ -135,7 +135,7 @@ class Prepared:
 
     @contextmanager
     def with_external_data(self):
-        """A context in which a session that is made with the options reads external data from the folder."""
+        """Return a context in which a session that is made with the options reads external data from the folder."""
         with OPTIONS if self.is_shared else nullcontext():
             before = registration.config_entry(self.options, EXTERNAL_DATA) or ""
             folder = self.folder or before
@@ -149,7 +149,7 @@ class Prepared:
 
 
 def prepare(model, options, backend, operators, *, domains=None, optimize=False, add_more=None):
-    """Turn what a caller gives into what ONNX Runtime gets; returns the Prepared.
+    """Prepare a caller's model and options for ONNX Runtime; return the Prepared.
 
     Every model takes this path, to a session of any kind or to `register`. Warnings name the line that calls the
     caller of this function.
@@ -159,7 +159,7 @@ def prepare(model, options, backend, operators, *, domains=None, optimize=False,
     domains   whose operators are registered; None: those that the model imports
     add_more  registers more on the options: a function of the Prepared. Then backend may be "builtin"
     """
-    # What the caller gives.
+    # The caller's arguments.
     is_builtin = add_more and backend == "builtin"
     if backend not in BACKENDS and not is_builtin:
         raise OpError("backend", repr(backend), f"must be one of {', '.join(BACKENDS)}", "onnx_ops")
@@ -169,11 +169,11 @@ def prepare(model, options, backend, operators, *, domains=None, optimize=False,
     options = options or ort.SessionOptions()
     ready = Prepared(model, is_ort_format(model), options, is_shared, options.intra_op_num_threads, every)
 
-    # The model: it is rewritten if that is wanted.
+    # The model is rewritten on request.
     if model is not None and not is_builtin and (optimize or backend == "extensions"):
         rewrite(ready, optimize, backend)
 
-    # The options: the domains that the model imports and its nodes decide on the operators.
+    # The options get operators by the imports and nodes of the model.
     if backend == "extensions":
         extensions().add_library(options, custom)
         return ready
@@ -244,7 +244,7 @@ def add_operators(ready, custom, domains):
 
 
 def extensions():
-    """The module `extensions`, which imports onnxruntime_extensions. Raises OpError."""
+    """Return the module `extensions`, which imports onnxruntime_extensions. Raises OpError."""
     if obstacle := library.extensions_obstacle():
         raise OpError("backend", "'extensions'", obstacle, "onnx_ops")
     from . import extensions
@@ -267,9 +267,9 @@ def explained(error, ready):
 
 
 def op_error(error, operators):
-    """The OpError whose text an exception of ONNX Runtime carries, or None.
+    """Return the OpError with the text of an exception of ONNX Runtime, or None.
 
-    operators  what `operators.available` returns
+    operators  the result of `operators.available`
     """
     # A name that isn't UTF-8 makes it another exception, which has the message.
     text = error.object.decode(errors="replace") if isinstance(error, UnicodeDecodeError) else str(error)
@@ -288,7 +288,7 @@ def op_error(error, operators):
 
 
 def _reported(message):
-    """What a kernel has reported, according to a message of ONNX Runtime; "" if it is about something else."""
+    """Return a kernel's error message in a message of ONNX Runtime; "" if there is none."""
     begin = _FAILED.match(message)
     text = message[begin.end() :] if begin else ""
     if begin and begin["run"]:  # names of nodes, which may be any text, come before the last one
@@ -297,7 +297,7 @@ def _reported(message):
 
 
 def _end_of_value(text):
-    """The position of the ": " after the value that a text begins with, outside of quotes; -1 if there is none."""
+    """Return the position of the ": " after the value at a text's begin, outside of quotes; -1 if there is none."""
     quote, quoted = None, -1  # the quote that is open, and the first ": " after it, which counts if it is never closed
     for part in _IN_VALUE.finditer(text):
         if part[0] == ": ":
@@ -424,7 +424,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
             return super().run_with_ort_values(output_names, {**input_dict_ort_values, **more}, run_options)
 
     def run_with_iobinding(self, iobinding: Any, run_options: ort.RunOptions | None = None) -> None:
-        if not self._ready.run_input:  # without the context, which takes time that small calls would feel
+        if not self._ready.run_input:  # without the context, which would slow down small calls
             try:
                 super().run_with_iobinding(iobinding, run_options)
             except Exception as error:
@@ -472,7 +472,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
             raise
 
     def _run_context(self):
-        """The context of a run; one of the native backend has no state."""
+        """Return the context of a run; one of the native backend has no state."""
         return _Run(self._ready) if self._ready.run_input else self._native_run
 
 

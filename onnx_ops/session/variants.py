@@ -1,4 +1,4 @@
-"""Variants: what is compiled of an operator for one of its kernels and one combination of element types."""
+"""Variants: an operator's functions compiled for one of its kernels and one combination of data types."""
 
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -15,7 +15,7 @@ TYPES = [name for name, t in element_types.TABLE.items() if t.in_sessions and t.
 
 
 class Variant(NamedTuple):
-    """A variant of an operator. Some variants share machine code; these have the same key.
+    """A variant of an operator. Variants that share machine code have the same key.
 
     position   of the kernel among those of the operator
     signature  {type variable: element type}
@@ -38,7 +38,7 @@ class Variant(NamedTuple):
 
     @property
     def name(self):
-        """The operator with the attributes or ranks that select the kernel, if there are several, and the types."""
+        """Return the operator, the attributes or ranks that select a kernel among several, and the types, as text."""
         operator = self.operator
         details = [str(choices[0]) for choices in operator.kernel(self.position).choices.values()]
         for i, rank in zip(operator.inputs, operator.combination(self.position), strict=True):
@@ -49,18 +49,18 @@ class Variant(NamedTuple):
 
     @property
     def variables(self):
-        """The type variables of the tensors that kernels see."""
+        """Return the type variables of the tensors that kernels see."""
         read = self.operator.inputs_read
         return sorted({self.operator.inputs[k].type for k in read} | {o.type for o in self.operator.outputs})
 
     @property
     def types(self):
-        """The element types of the tensors that kernels see, where these can differ."""
+        """Return the data types of the tensors that kernels see, where these can differ."""
         return {self.signature[v] for v in self.variables if len(self.operator.types[v]) > 1}
 
     @property
     def is_possible(self):
-        """Whether the kernel takes these element types."""
+        """Return whether the kernel supports these data types."""
         kernel = self.operator.kernel(self.position)
         with suppress(OpError):
             self.operator.check_types(kernel, self.signature)
@@ -76,7 +76,7 @@ class Variant(NamedTuple):
             yield records.kernel_entry(self.operator, self.position, self.signature)
 
     def reached(self):
-        """What it is made from; None for this package's operators, whose modules are the same in every process."""
+        """Describe its sources; None for this package's operators, with the same modules in every process."""
         from ..compiler import key
 
         if every.is_built_in(self.operator):
@@ -89,9 +89,9 @@ class Variant(NamedTuple):
         return repr(entries), reached
 
     def compile(self, reached=None):
-        """Compile it; returns [(symbol, object file)] of its functions. Raises OpError where one isn't kept.
+        """Compile it; return [(symbol, object file)] of its functions. Raises OpError if one isn't kept.
 
-        reached  what it is made from in the process that asks for this; None: this process
+        reached  result of `reached` in the process that requests this; None: this process
         """
         from ..compiler import cache
         from ..compiler.code import code
@@ -109,7 +109,7 @@ class Variant(NamedTuple):
 
 @contextmanager
 def silence():
-    """A context in which no message tells users that something is compiled."""
+    """Return a context without log messages about compilation."""
     if numba_obstacle():  # then nothing is compiled
         yield
         return
@@ -123,7 +123,7 @@ def silence():
 
 
 def compile_variants(by_name, jobs, progress=None, level=None):
-    """Compile {name: variant} in this process or, side by side, in `jobs` others; returns {name: its functions}.
+    """Compile {name: variant} in this process or, in parallel, in `jobs` others; return {name: its functions}.
 
     progress  called before each variant with (its name, its index, the number of variants)
     level     the CPU and the system to compile for (`level` of compiler/target.py); default: these here
@@ -152,15 +152,15 @@ def compile_variants(by_name, jobs, progress=None, level=None):
 
 
 def named(domain, name, position, signature):
-    """The variant of an operator with this name, in any process."""
+    """Return the variant of an operator with this name, in any process."""
     return Variant(every.available()[domain, name], position, signature)
 
 
 def asked_for(operators, dtypes, default):
-    """All variants of operators for element types.
+    """Return all variants of operators for data types.
 
-    operators  names as in models, or what `onnx_ops.operator` made; None: all that have variants
-    dtypes     names of element types; None: `default`
+    operators  names as in models, or CustomOperators; None: all that have variants
+    dtypes     names of data types; None: `default`
 
     Raises OpError if an operator has no variants, or one of the dtypes occurs in none.
     """
@@ -192,7 +192,7 @@ def asked_for(operators, dtypes, default):
 
 
 def leaves_out(operator, dtype):
-    """Whether an operator takes elements of a type that one of its kernels doesn't take."""
+    """Return whether an operator supports a data type that one of its kernels doesn't support."""
     return any(
         dtype in operator.types[variable] and dtype not in names
         for kernel in operator.kernels
@@ -201,7 +201,7 @@ def leaves_out(operator, dtype):
 
 
 def combinations(operators, dtypes):
-    """Yield all variants that sessions can have of these operators, with only these element types in tensors."""
+    """Yield all variants of these operators in sessions with only these data types in tensors."""
     for operator in operators:
         for signature in operator.signatures():
             for position in operator.positions:
@@ -211,7 +211,7 @@ def combinations(operators, dtypes):
 
 
 def distinct(variants):
-    """{name: variant} for variants of which no two share machine code."""
+    """Return {name: variant} without variants that share machine code."""
     by_key = {}
     for variant in variants:
         by_key.setdefault(variant.key, variant)

@@ -1,4 +1,4 @@
-"""What the operating systems do differently. The rest of the package asks here, and names none of them.
+"""Differences between operating systems. The rest of the package names no system.
 
 Branches are on `sys.platform` itself, which type checkers follow.
 """
@@ -17,23 +17,23 @@ from contextlib import contextmanager, suppress
 # {system: its file of the C library}
 LIBRARIES = {"linux": "libonnx_ops.so", "windows": "onnx_ops.dll", "macos": "libonnx_ops.dylib"}
 NAME = {"win32": "windows", "darwin": "macos"}.get(sys.platform, "linux")  # BSD's files and calls are those of Linux
-PATIENCE = 1.0  # seconds for which another process may keep Windows from replacing a file
+PATIENCE = 1.0  # seconds to wait for a file that another process has open on Windows
 
 
 def digest_of_sources(folder):
-    """A digest of the C sources in a folder, with which a library is compiled; 0 if there are none."""
+    """Return a digest of the C sources in a folder, which libraries contain; 0 without sources."""
     return zlib.crc32(b"".join(path.read_bytes() for path in sorted(folder.glob("*.[ch]"))))
 
 
 def available_cpus():
-    """The CPUs that this process may use."""
+    """Return the CPUs that this process may use."""
     if sys.platform == "linux":
         return os.sched_getaffinity(0)
     return range(os.cpu_count() or 1)
 
 
 def cpu_name():
-    """Return the name of the CPU, as the system states it; "" if it doesn't."""
+    """Return the name of the CPU from the system, or ""."""
     if sys.platform == "linux":
         with suppress(OSError), open("/proc/cpuinfo") as file:
             if name := re.search(r"model name\s*: (.*)", file.read()):
@@ -42,13 +42,13 @@ def cpu_name():
 
 
 def at_fork(**functions):
-    """Have functions called at forks, as by `os.register_at_fork`, where processes can fork."""
+    """Register functions for forks, as `os.register_at_fork`, on systems with forks."""
     if sys.platform != "win32":
         os.register_at_fork(**functions)
 
 
 def replace(source, place):
-    """Rename a file, and replace the one at its new place. Windows can't while another process has that one open."""
+    """Rename a file, replacing the file at the new path. Windows can't replace a file that another process has open."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
@@ -62,7 +62,7 @@ def replace(source, place):
 
 @contextmanager
 def locked(path):
-    """A context that one process at a time enters for a path, at which there is a file meanwhile. Raises OSError."""
+    """Return a context that one process at a time enters for a path, with a lock file there. Raises OSError."""
     try:
         with open(path, "w") as file:
             _lock(file)
@@ -90,14 +90,14 @@ def _lock(file):
 
 
 def apart():
-    """The arguments for `subprocess.Popen` with which Ctrl-C in this process' terminal doesn't reach the new one."""
+    """Return arguments for `subprocess.Popen` that keep Ctrl-C in this terminal from the new process."""
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
     return {"start_new_session": True}
 
 
 def is_loaded(library):
-    """Whether this process has loaded the library in a file. It finds that one at the path also when it is replaced."""
+    """Return whether this process has loaded the library at a path, which it keeps when the file is replaced."""
     if sys.platform == "win32":  # where such a file can't be replaced
         return False
     try:
@@ -108,5 +108,5 @@ def is_loaded(library):
 
 
 def is_closed_pipe(error):
-    """Whether an OSError says that nobody reads any more what is written to a pipe."""
+    """Return whether an OSError means that the reader of a pipe has closed it."""
     return isinstance(error, BrokenPipeError) or (sys.platform == "win32" and error.errno == errno.EINVAL)

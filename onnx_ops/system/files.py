@@ -41,7 +41,7 @@ def staged(directory, name=""):
 
 @contextmanager
 def staged_file(path):
-    """Yield the path at which to write what replaces the file `path` at the end; files beside it come along."""
+    """Yield a path for the content that replaces the file `path` at the end, together with files beside it."""
     path = Path(path)
     replaceable(path)  # raises OSError now rather than after the work
     with staged(path.parent, path.name) as folder:
@@ -66,7 +66,7 @@ def write(path, content):
 
 
 def replaceable(path):
-    """Return the file that a path stands for, at the end of its links. Raises OSError if it is a folder or a device."""
+    """Return the file at the end of a path's links. Raises OSError for a folder or a device."""
     path = Path(path)
     if path.exists() and not (path.is_file() and os.access(path, os.W_OK)):
         rule = "must be an ordinary file that may be written, or not there yet"

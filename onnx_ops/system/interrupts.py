@@ -1,8 +1,8 @@
 """Ctrl-C, and other exceptions that end a program, while a C callback runs Python.
 
-No exception may cross such a callback. If it became an error of ONNX Runtime's, programs that go on after errors would
-catch it. So the exception waits until C has returned to Python: the handler of the next SIGINT raises it, and
-`INTERRUPT` simulates that SIGINT.
+No exception may cross such a callback. As an error of ONNX Runtime, it would be caught by programs that continue after
+errors. So the exception waits until C has returned to Python: the handler of the next SIGINT raises it, and `INTERRUPT`
+simulates that SIGINT.
 """
 
 import ctypes as C
@@ -15,7 +15,7 @@ listeners: list = []  # functions that get True when an exception begins to wait
 
 
 def postpone(error):
-    """Have the next SIGINT raise `error`. Returns False where that can't be: only the main thread gets signals."""
+    """Make the next SIGINT raise `error`. Returns False on other threads than the main one, which get no signals."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is None:  # None: the handler isn't Python's
         return False
@@ -32,11 +32,11 @@ def postpone(error):
 
 
 def tell(waits):
-    """Tell the listeners whether an exception waits."""
+    """Call the listeners with whether an exception waits."""
     for function in listeners:
         function(waits)
 
 
 def interrupt_at_end():
-    """An object that simulates SIGINT when it is freed: after the callback, if that has returned it to C."""
+    """Return an object that simulates SIGINT when it is freed: after the callback, if that returns it to C."""
     return _new_capsule(1, None, INTERRUPT)

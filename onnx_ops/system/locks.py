@@ -1,6 +1,6 @@
-"""The locks of this package. A fork waits until they are free: a child has none of the threads that would release them.
+"""The locks of this package. A fork waits until they are free, because a child has no other thread to release them.
 
-A thread that holds one of them may take those that come later in `_ALL`, not earlier ones.
+A thread that holds one of them may take only locks that come later in `_ALL`.
 """
 
 import logging  # noqa: F401  its fork hook must be registered before ours, to run after it and take its lock within ours
@@ -14,12 +14,12 @@ COMPILATION = threading.RLock()  # guards the functions that have been compiled
 RUNS = threading.RLock()  # guards the errors of runs under way in the extensions backend
 POOL = threading.RLock()  # guards the pool of threads that calls of functions use
 EXPORT = threading.RLock()  # guards PyTorch's tables of operators
-OPTIONS = threading.RLock()  # guards what a session needs on its caller's options, while it is made
+OPTIONS = threading.RLock()  # guards a caller's options while a session is made with them
 _ALL = OPTIONS, EXPORT, REGISTRATION, COMPILATION, RUNS, POOL
 
 
 def _take():
-    """Take all locks before a fork. An interrupt meanwhile can't stop the fork: it is raised again after it."""
+    """Take all locks before a fork. An interrupt can't stop the fork, and is raised again after it."""
     for lock in _ALL:
         taken = False
         while not taken:

@@ -1,4 +1,4 @@
-"""Runs an action right after another module has been imported, without importing it."""
+"""Run an action right after another module has been imported, without importing it."""
 
 import sys
 
@@ -20,7 +20,7 @@ class OnImport:
         finders = list(sys.meta_path)
         if name != self.name or self not in finders:  # another thread may have imported the module meanwhile
             return None
-        others = finders[finders.index(self) + 1 :]  # the import system has already asked those before
+        others = finders[finders.index(self) + 1 :]  # the import system has already tried those before
         spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
         if spec is not None and hasattr(spec.loader, "exec_module"):
             execute = spec.loader.exec_module

@@ -289,7 +289,7 @@ def test_a_library_that_is_loaded_is_replaced_for_other_processes(path, tmp_path
     output = shutil.copy(path, tmp_path)
     for count in (0, 1):
         onnx_ops.build(output, operators=["Col2Im"], dtypes=["float32"], cpus=[BEST])
-        warning = f"onnx_ops: {output} is loaded here: at that path, this process goes on to find the old one"
+        warning = f"onnx_ops: {output} is loaded here: at that path, this process keeps the old one"
         assert [r.getMessage() for r in caplog.records] == [warning] * count
         C.CDLL(output)
 
@@ -340,7 +340,7 @@ except onnx_ops.OpError as error:
 @pytest.mark.parametrize("declarations", ["same", "other", "other call", "other C"])
 def test_a_library_and_python_of_other_versions(declarations, path):
     """A library of another version is not used, such as that of an editable installation after `git pull`."""
-    output = f"True {path}" if declarations == "same" else "is of another version of onnx_ops than its Python"
+    output = f"True {path}" if declarations == "same" else "has another version than onnx_ops in Python"
     assert output in python(OTHER, path, declarations, cwd=HERE.parent).stdout
 
 

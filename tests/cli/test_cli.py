@@ -100,7 +100,8 @@ def test_without_the_extra_one_line_says_what_to_do():
             for name in [name for name in sys.modules if name == package or name.startswith("onnx_ops.cli.")]:
                 del sys.modules[name]
     """
-    hints = [f'needs {package}: pip install "onnx-ops[cli]"' for package in ("click", "rich", "PIL")]
+    install = 'pip install "click>=8.1" "pillow>=10.1" "rich>=13"'
+    hints = [f"needs {package}: {install}" for package in ("click", "rich", "PIL")]
     assert python(code).stdout.splitlines() == [f"Error: the command line {hint}" for hint in hints]
 
 
@@ -418,7 +419,7 @@ def test_inspect_a_model_without_these_operators(operator, obstacle, tmp_path):
     assert report["nodes"] == []
     text = call("inspect", path, exit_code=1 if obstacle else 0)
     assert "none of its nodes are for onnx_ops" in text
-    assert ("it runs as without" in text) == (obstacle is None)
+    assert ("it runs as without onnx_ops" in text) == (obstacle is None)
     if obstacle:
         assert obstacle in report["session"]
         assert "no session can be made" in text
@@ -556,7 +557,7 @@ def test_numbers_as_inputs(kind, text, values):
 )
 @pytest.mark.filterwarnings("ignore:NumPy will stop allowing conversion")  # NumPy 1
 def test_numbers_that_the_type_cannot_hold(kind, text):
-    with pytest.raises(click.UsageError, match=re.escape(f"--input x={text}: the model wants {kind}, which can't")):
+    with pytest.raises(click.UsageError, match=re.escape(f"--input x={text}: the model requires {kind}, which can't")):
         data.read_input(f"x={text}", {"x": (kind, ["N"])})
 
 
@@ -658,7 +659,7 @@ def test_images_that_would_lose_values_are_refused(tmp_path):
         "program": "cannot identify image file",
     }
     for path in tmp_path.iterdir():
-        reason = reasons.get(path.stem, "its colours have 16 bits, of which only 8 would be read")
+        reason = reasons.get(path.stem, "its colours have 16 bits, but only 8 would be read")
         with pytest.raises(click.UsageError, match=rf"{path.name} can't be read: {reason}"):
             read_image(path, mode="RGBA")
 
@@ -724,7 +725,7 @@ def test_run_compare_with_an_evaluator_that_is_wrong(tmp_path, monkeypatch):
         (["-i", "input=b.npy"], "no such file: b.npy"),
         (["-i", f"input={__file__}"], "must be .npy, .npz, .pb or one of .png"),
         (["-i", "a.npz"], "no such file: a.npz"),
-        (["-i", "input={folder}/double.npy"], "input input is float64, the model wants float32."),
+        (["-i", "input={folder}/double.npy"], "input input is float64, the model requires float32."),
         (["-i", "input={folder}/text.npy"], "text.npy can't be read: it is no file of NumPy's"),
         (["-i", "input={folder}/text.pb"], "text.pb can't be read: "),
         (["-i", "input={folder}/text.png"], "text.png: images are for inputs of rank 4"),
@@ -1251,17 +1252,38 @@ def test_inspect_ends_with_what_to_do_next(proto, exit_code, step, tmp_path):
         call("run", path, *options.split())
 
 
+def test_inspect_ends_with_commands_that_have_the_operators(tmp_path):
+    file = tmp_path / "halved.py"
+    file.write_text(
+        "import onnx_ops\n\n\n"
+        "@onnx_ops.operator('my.halved::Halve', inputs='x: T', outputs='y: T', types={'T': ['float32']})\n"
+        "def halve(x):\n    return x / 2\n"
+    )
+    path = saved(parsed("(float[1] x) => (float[1] y) { y = my.halved.Halve (x) }", 21, "my.halved"), tmp_path)
+    step = call_json("--operators", file, "inspect", path)["next"]
+    assert step.startswith("onnx_ops.InferenceSession(path, operators=[...]); to test it: ")
+    bench, run = step.partition("to test it: ")[2].split(", ")
+    assert bench == f"onnx-ops --operators {file} bench"
+    program, *options = run.split(" run ")
+    assert program == f"onnx-ops --operators {file}"
+    call("--operators", file, "run", path, *options[0].split())
+
+
 @on_demand
 def test_warmup(monkeypatch):
     calls = []
 
     def warmup(operators=None, dtypes=None, *, models=None, jobs=1, progress=None):
         calls.append((operators, dtypes, models, jobs))
-        progress("a kernel", 1, 2)
+        for index in range(100):
+            progress("a kernel", index, 100)
         return 2
 
     monkeypatch.setattr(onnx_ops, "warmup", warmup, raising=False)
-    assert "2 kernels are in the cache" in call("warmup")
+    text = call("warmup")
+    assert "2 kernels are in the cache" in text
+    compiling = [f"compiling {index + 1} of 100: a kernel" for index in range(0, 100, 5)]
+    assert [line for line in text.splitlines() if "compiling" in line] == compiling
     call("warmup", "--operator", "Col2Im", "--dtype", "float32", "--dtype", "float16")
     call("warmup", PATCH_FOLD / "model.onnx", "--jobs", 2)
     assert calls == [

@@ -204,7 +204,7 @@ def damaged(directory):
     arrays = inputs(8, directory)
     messages = {
         "0000": "can't be read: ",
-        "more/0001": "input x is float64, the model wants float32",
+        "more/0001": "input x is float64, the model requires float32",
         "0002": "Got invalid dimensions for input: x",
         "more/0003": "can't be read: it holds something else than arrays",
     }
@@ -423,7 +423,7 @@ def test_a_batch_is_one_run(tmp_path, monkeypatch):
 def test_a_batch_that_the_model_does_not_take(tmp_path):
     inputs(4, tmp_path)
     text = sentences(*run_arguments(fold(tmp_path, 1), tmp_path, "out", "--batch", 4))
-    assert "--batch 4: the model wants 1 along the first axis of x." in text
+    assert "--batch 4: the model requires 1 along the first axis of x." in text
 
 
 def test_outputs_that_have_no_axis_for_a_batch(tmp_path):
@@ -730,7 +730,7 @@ def test_a_process_that_is_kept_busy_ends_too():
 def test_without_ray_one_line_says_what_to_install(tmp_path, monkeypatch):
     inputs(1, tmp_path)
     monkeypatch.setitem(sys.modules, "ray", None)
-    rule = 'needs Ray: pip install "onnx-ops[ray]", on every machine of the cluster\n'
+    rule = 'needs Ray: pip install "ray>=2.40", on every machine of the cluster\n'
     text = call(*run_arguments(fold(tmp_path), tmp_path, "out", "--cluster", "auto"), exit_code=3)
     assert text == f"Error: onnx_ops: cluster = 'auto': {rule}"
 

@@ -237,7 +237,7 @@ def test_a_value_that_changes_while_code_is_compiled(monkeypatch, tmp_path):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compilation, "object_code", object_code)
     compiled = code.code(Entry((Step(function, ()),)))
-    assert compiled.kept.missing() == "what it reads has changed while it was compiled"
+    assert compiled.kept.missing() == "values that it reads changed during the compilation"
     assert not list(tmp_path.rglob("*.code"))
 
 

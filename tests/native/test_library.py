@@ -473,7 +473,7 @@ def test_every_function_is_called(make, key):
     assert called == OFFSETS.keys() - CANNOT_FAIL - {others[key]}
 
 
-UNREADABLE = re.compile(r".*: \w+ = (None: must be given|\(not of kind \w+\): must be an? .*)", re.DOTALL)
+UNREADABLE = re.compile(r".*: \w+ = (None: must be given|(\[?\d.*\]? )?\(not of kind \w+\): must be an? .*)", re.DOTALL)
 
 
 @pytest.mark.parametrize("runtime", ["new", pytest.param("old", marks=pytest.mark.long)], indirect=True)

@@ -264,7 +264,7 @@ AT_RUN += [
     mmcv("points_3", r"points = 3: must be 1 or 5", "MMCVRotatedFeatureAlign", (1, 2, 3, 4), (1, 3, 4, 5), points=3),
     mmcv("pool_rank_3", r"shape of input = .*: must have rank 4", "MMCVCornerPool", (1, 2, 3)),
     mmcv("scalar", r"shape of input = \[\]: must have rank 1 or more", "cummax", ()),
-    mmcv("axis_-3", r"dim = -3: must be an axis of input, of which there are 2", "cummax", (3, 4), dim=-3),
+    mmcv("axis_-3", r"dim = -3: must be an axis of input, with rank 2", "cummax", (3, 4), dim=-3),
     *(
         mmcv(f"boxes_{name}", message, "NMSRotated", *shapes, domain="mmdeploy")
         for name, message, shapes in (

@@ -48,6 +48,7 @@ CUSTOM = {
     "blend_many_weights": (BLEND, [X[0]], {"weights": [0.5] * 200, "shifts": [1] * 200}),
     "blend_defaults_in_new_room": (BLEND, [X[0]], {"weights": [0.5] * 72}),  # those before fill the first room
     "blend_weights_of_integers": (BLEND, [X[0]], {"weights": [1, 2]}),
+    "blend_factor_an_integer": (BLEND, [X[0]], {"weights": [0.5], "factor": 3}),
     "blend_refuses": (BLEND, [X[0, :1]], {"weights": [0.5]}),
     "join": (JOIN, [TEXTS, TEXTS[::-1]], {"between": "\u2013", "table": native.as_tensor(np.arange(3))}),
     "join_table": (JOIN, [TEXTS], {"table": native.as_tensor(np.arange(100.0).reshape(4, 25))}),
@@ -84,7 +85,8 @@ RULES = {  # {name: what the refusal of a node says}, by regular expressions for
     "window_refuses": "start = 9: must lie within x", "join_too_many": "inputs = 17: must be at most 16",
     "join_of_high_rank": "rank of the first input = 5", "join_table_of_texts": "table = (not of kind TENSOR)",
     "join_table_of_high_rank": "table = (not of kind TENSOR)", "blend_no_weights": "weights = None: must be given",
-    "join_table_of_another_kind": "table = (not of kind TENSOR)", "blend_weights_of_integers": "weights = (not of kind",
+    "join_table_of_another_kind": "table = (not of kind TENSOR)", "blend_weights_of_integers": "weights = [1, 2] (not",
+    "blend_factor_an_integer": "factor = 3 (not of kind FLOAT): must be a number",
     **{name: rule for name, (*_, rule) in REFUSED.items()},
     **{name: bad.message for name, bad in MALFORMED.items()},
 }  # fmt: skip

@@ -9,7 +9,7 @@ from onnx import numpy_helper
 from ..graph import AI_ONNX, OURS
 
 NAME = "constant"
-NEEDS = tuple((name,) for name in OURS)  # sets of types of nodes, one of which a graph with the pattern has
+NEEDS = tuple((name,) for name in OURS)  # a graph needs one of these sets of types of nodes
 LAST, DOMAINS = OURS, AI_ONNX  # types and domains of the node that ends the pattern
 
 

@@ -18,7 +18,7 @@ from ..sizes import are_numbers, are_positive, block_count, quotient
 from ..taps import FLOATS, GATHERS, Reader, sampled, weighs
 
 NAME = "deform_conv2d"
-NEEDS = tuple(("Floor", "Conv", gather) for gather in GATHERS)  # sets of types of nodes, one of which a graph has
+NEEDS = tuple(("Floor", "Conv", gather) for gather in GATHERS)  # a graph needs one of these sets of types
 LAST, DOMAINS = ("Conv", "Add"), AI_ONNX  # types and domains of the node that ends the pattern
 VERSION = 19  # of ai.onnx, the first with DeformConv
 

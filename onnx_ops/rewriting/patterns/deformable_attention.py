@@ -25,7 +25,7 @@ from ..taps import FLOATS
 
 DOMAIN, OPERATOR = "onnx_ops", "MultiScaleDeformableAttention"
 NAME = "deformable_attention"
-NEEDS = (("GridSample", "Mul", "ReduceSum"),)  # sets of types of nodes, one of which a graph with the pattern has
+NEEDS = (("GridSample", "Mul", "ReduceSum"),)  # a graph needs one of these sets of types of nodes
 # Types and domains of the node that ends the pattern: ONNX Runtime's optimizer joins a Transpose and the next MatMul.
 LAST, DOMAINS = ("Transpose", "FusedMatMul"), (*AI_ONNX, "com.microsoft")
 LEVELS = 8  # the most that the operator takes

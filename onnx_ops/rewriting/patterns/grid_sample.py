@@ -31,7 +31,7 @@ from ..taps import FLOATS
 
 DOMAIN, OPERATOR = "onnx_ops", "ComputedGridSample"
 NAME = "grid_sample"
-NEEDS = (("GridSample",),)  # sets of types of nodes, one of which a graph with the pattern has
+NEEDS = (("GridSample",),)  # a graph needs one of these sets of types of nodes
 LAST, DOMAINS = ("GridSample",), (*AI_ONNX, "com.microsoft")  # type and domains of the node that ends the pattern
 MODES = {b"linear": b"bilinear", b"cubic": b"bicubic"}  # {newer name: older name}
 

@@ -28,7 +28,7 @@ from ..taps import FLOATS
 DOMAIN, OPERATOR = "onnx_ops", "Im2ColProduct"
 NAME = "unfold_product"
 LAST, DOMAINS = ("ReduceSum", "ReduceMean", "Einsum", "MatMul"), AI_ONNX  # of the node that adds up
-NEEDS = (("Im2Col",),)  # sets of types of nodes, one of which a graph with the pattern has
+NEEDS = (("Im2Col",),)  # a graph needs one of these sets of types of nodes
 
 
 class Products(NamedTuple):

@@ -20,7 +20,7 @@ from ..taps import FLOATS, GATHERS, SUMS, Draw, Reader, sampled, varying, weighs
 from .grid_sample import state_sizes
 
 NAME = "grid_sample by hand"
-NEEDS = tuple(("Floor", gather) for gather in GATHERS)  # sets of types of nodes, one of which a graph with it has
+NEEDS = tuple(("Floor", gather) for gather in GATHERS)  # a graph needs one of these sets of types of nodes
 MOVED = "Reshape", "Transpose", "Squeeze", "Unsqueeze"  # a sum, when it is complete
 LAST, DOMAINS = ("Add", "Sum", *MOVED), AI_ONNX  # types and domains of the node that ends the pattern
 LINEAR = "Add", "Sub", "Mul", "Div", "Neg"  # what makes pixels of coordinates in [-1, 1]

@@ -33,7 +33,7 @@ from ..sizes import Size, are_positive, as_target, block_count, never_negative, 
 
 DOMAIN, OPERATOR = "onnx_ops", "Im2Col"
 NAME = "unfold"
-NEEDS = ("Gather",), ("Slice", "Concat")  # sets of types of nodes, one of which a graph with the pattern has
+NEEDS = ("Gather",), ("Slice", "Concat")  # a graph needs one of these sets of types of nodes
 LAST, DOMAINS = ("Reshape", "Transpose", "Concat"), AI_ONNX  # types and domains of the node that ends the pattern
 ROUNDS = "QuantizeLinear", "DequantizeLinear"  # which `path` may go through
 
