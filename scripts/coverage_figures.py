@@ -4,6 +4,7 @@
     python scripts/coverage_figures.py FOLDER --pytest "-m long tests/native/test_native.py"   # others of pytest
     python scripts/coverage_figures.py FOLDER --report --missing  # run nothing, list what no test has run so far
     python scripts/coverage_figures.py FOLDER --report --write    # the table of docs/robustness.md
+    python scripts/coverage_figures.py FOLDER --with OTHER/python.json ...   # add the lines of Python run elsewhere
 
 FOLDER gets a clone of what is committed, and the figures of all runs add up there. This needs gcc and the package
 coverage. A gcc and cc of its own, first on the PATH, compile the library and the harness with counters and without
@@ -109,21 +110,28 @@ def run_tests(folder, arguments):
         print(f"pytest has ended with status {status}: lines that failing tests ran are counted")
 
 
-def of_python(folder, rooms):
-    """Add what coverage has measured to {folder of the package: Room}."""
+def of_python(folder, rooms, others):
+    """Add what coverage has measured to {folder of the package: Room}, with other machines' reports on the commit."""
     measured = coverage.Coverage(data_file=str(folder / "data" / "python"), config_file=str(folder / "coverage.ini"))
     measured.combine(keep=True)
     measured.save()
     report = folder / "python.json"
     measured.json_report(outfile=str(report), pretty_print=False)
+    elsewhere = defaultdict(list)  # {file of the package: lines [n] and branches [a, b] that were run}
+    for path in others:
+        for name, found in json.loads(path.read_text())["files"].items():
+            elsewhere[name.rpartition("/clone/")[2]] += [[n] for n in found["executed_lines"]]
+            elsewhere[name.rpartition("/clone/")[2]] += found["executed_branches"]
     for path, found in json.loads(report.read_text())["files"].items():
         file = Path(os.path.relpath(folder / "clone" / path if not os.path.isabs(path) else path, folder / "clone"))
-        sums, jumps = found["summary"], [f"{a}->{b}" for a, b in found["missing_branches"]]
+        run, sums = elsewhere[file.as_posix()], found["summary"]
+        lines = [str(n) for n in found["missing_lines"] if [n] not in run]
+        jumps = [f"{a}->{b}" for a, b in found["missing_branches"] if [a, b] not in run]
         rooms[file.parent.as_posix()].add(
             file.as_posix(),
-            [*map(str, found["missing_lines"]), *jumps],
-            lines=(sums["covered_lines"], sums["num_statements"]),
-            branches=(sums["covered_branches"], sums["num_branches"]),
+            [*lines, *jumps],
+            lines=(sums["num_statements"] - len(lines), sums["num_statements"]),
+            branches=(sums["num_branches"] - len(jumps), sums["num_branches"]),
         )
 
 
@@ -180,12 +188,13 @@ def main():
     parser.add_argument("--report", action="store_true", help="run nothing")
     parser.add_argument("--missing", action="store_true", help="print what no test has run")
     parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE}")
+    parser.add_argument("--with", dest="others", type=Path, action="append", default=[], metavar="PYTHON.JSON")
     parser.add_argument("--pytest", metavar="ARGUMENTS", default="-n logical -m 'not huge and not ray and not soak'")
     options = parser.parse_args()
     if not options.report:
         run_tests(options.folder, shlex.split(options.pytest))
     rooms = defaultdict(Room)
-    of_python(options.folder, rooms)
+    of_python(options.folder, rooms, options.others)
     of_c(options.folder, rooms)
     if options.missing:
         for room in rooms.values():

@@ -88,8 +88,8 @@ def saved(array):
     return content.getvalue()
 
 
-def connect(port):
-    return socket.create_connection(("127.0.0.1", port), timeout=30)
+def connect(port, timeout=30):
+    return socket.create_connection(("127.0.0.1", port), timeout)
 
 
 def exchange(connection, *parts, pause=0.0):
