@@ -14,6 +14,7 @@ a cache of kernels, FOLDER gets one, which is empty at first.
 """
 
 import argparse
+import ast
 import json
 import os
 import re
@@ -34,8 +35,6 @@ GCC = """#!/bin/sh
 for each do shift; case $each in -fsanitize=* | -O?) ;; *) set -- "$@" "$each" ;; esac; done
 exec {} --coverage -O0 "$@"
 """
-# Loops of vectors exist in compiled code alone: a decorator gives them to Numba. test_vectors.py compares each
-# with the plain loop of kernels/vectors.py.
 SETTINGS = """
 [run]
 branch = true
@@ -47,7 +46,6 @@ dynamic_context = test_function
 disable_warnings = no-data-collected, module-not-imported, module-not-measured, couldnt-parse, already-imported
 [report]
 exclude_also =
-    @inner$
     if TYPE_CHECKING:
     ^@overload$
 """
@@ -110,6 +108,24 @@ def run_tests(folder, arguments):
         print(f"pytest has ended with status {status}: lines that failing tests ran are counted")
 
 
+def compiled_alone(path):
+    """Return the lines of loops of vectors, which exist in compiled code alone: two decorators give them to Numba.
+
+    test_vectors.py compares each with the plain loop of kernels/vectors.py.
+    """
+    functions = [each for each in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(each, ast.FunctionDef)]
+    loops = [each for each in functions if any(ast.unparse(name) == "inner" for name in each.decorator_list)]
+    for each in functions:
+        if any(ast.unparse(name).startswith("vectorized(") for name in each.decorator_list):
+            loops += [inner for inner in ast.walk(each) if isinstance(inner, ast.FunctionDef) and inner is not each]
+    return {n for loop in loops for n in range(loop.body[0].lineno, loop.end_lineno + 1)}
+
+
+def parts(found, state):
+    """Return the lines (n,) and the branches (a, b) of a file that were "executed", or are "missing"."""
+    return {(n,) for n in found[f"{state}_lines"]} | {tuple(each) for each in found[f"{state}_branches"]}
+
+
 def of_python(folder, rooms, others):
     """Add what coverage has measured to {folder of the package: Room}, with other machines' reports on the commit."""
     measured = coverage.Coverage(data_file=str(folder / "data" / "python"), config_file=str(folder / "coverage.ini"))
@@ -117,21 +133,21 @@ def of_python(folder, rooms, others):
     measured.save()
     report = folder / "python.json"
     measured.json_report(outfile=str(report), pretty_print=False)
-    elsewhere = defaultdict(list)  # {file of the package: lines [n] and branches [a, b] that were run}
+    elsewhere = defaultdict(set)
     for path in others:
         for name, found in json.loads(path.read_text())["files"].items():
-            elsewhere[name.rpartition("/clone/")[2]] += [[n] for n in found["executed_lines"]]
-            elsewhere[name.rpartition("/clone/")[2]] += found["executed_branches"]
+            elsewhere[name.rpartition("/clone/")[2]] |= parts(found, "executed")
     for path, found in json.loads(report.read_text())["files"].items():
         file = Path(os.path.relpath(folder / "clone" / path if not os.path.isabs(path) else path, folder / "clone"))
-        run, sums = elsewhere[file.as_posix()], found["summary"]
-        lines = [str(n) for n in found["missing_lines"] if [n] not in run]
-        jumps = [f"{a}->{b}" for a, b in found["missing_branches"] if [a, b] not in run]
+        left_out, missing = compiled_alone(folder / "clone" / file), parts(found, "missing")
+        every = {each for each in parts(found, "executed") | missing if each[0] not in left_out}
+        missing = (missing & every) - elsewhere[file.as_posix()]
+        run = every - missing
         rooms[file.parent.as_posix()].add(
             file.as_posix(),
-            [*lines, *jumps],
-            lines=(sums["num_statements"] - len(lines), sums["num_statements"]),
-            branches=(sums["num_branches"] - len(jumps), sums["num_branches"]),
+            ["->".join(map(str, each)) for each in sorted(missing, key=lambda each: (len(each), each))],
+            lines=(sum(len(each) == 1 for each in run), sum(len(each) == 1 for each in every)),
+            branches=(sum(len(each) == 2 for each in run), sum(len(each) == 2 for each in every)),
         )
 
 
