@@ -109,15 +109,20 @@ def run_tests(folder, arguments):
 
 
 def compiled_alone(path):
-    """Return the lines of loops of vectors, which exist in compiled code alone: two decorators give them to Numba.
+    """Return the lines of a module that exist in compiled code alone: loops of vectors, which decorators give to Numba.
 
-    test_vectors.py compares each with the plain loop of kernels/vectors.py.
+    They are functions in functions, except for those that emit LLVM's instructions. test_vectors.py compares each with
+    the plain loop of kernels/vectors.py.
     """
-    functions = [each for each in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(each, ast.FunctionDef)]
-    loops = [each for each in functions if any(ast.unparse(name) == "inner" for name in each.decorator_list)]
-    for each in functions:
-        if any(ast.unparse(name).startswith("vectorized(") for name in each.decorator_list):
-            loops += [inner for inner in ast.walk(each) if isinstance(inner, ast.FunctionDef) and inner is not each]
+    if not path.match("compiler/simd_*.py"):
+        return set()
+    loops = [
+        loop
+        for outer in ast.parse(path.read_text("utf-8")).body
+        if isinstance(outer, ast.FunctionDef) and "operation(" not in "".join(map(ast.unparse, outer.decorator_list))
+        for loop in ast.walk(outer)
+        if isinstance(loop, ast.FunctionDef) and loop is not outer
+    ]
     return {n for loop in loops for n in range(loop.body[0].lineno, loop.end_lineno + 1)}
 
 
