@@ -5,6 +5,7 @@
  *                                     and each allocation fails once in turn, while Python is interrupted in each of
  *                                     its calls, and while all allocations fail from each one on
  *     harness registration            the same for the registration of all operators
+ *     harness operators               list the registered custom ops with the type of their first input
  *     harness reshape                 call what the library has of Numba's own functions
  *     harness threads SECONDS DESCRIPTION...
  *                                     eight threads run the same nodes, while three others make, run and release such
@@ -97,6 +98,16 @@ static void check_registrations(void) {
         }
     }
     has_findings |= common->has_findings;
+}
+
+static void list_operators(void) {
+    enum { INFER_OUTPUTS = 18 };
+    for (size_t d = 0; d < registered->domain_count; d++)
+        for (size_t k = 0; k < registered->domains[d]->count; k++) {
+            const struct custom_op *custom = registered->domains[d]->custom_ops[k];
+            printf("%s.%s %lld%s\n", custom->op->domain, custom->op->name, (long long)custom->overload->types[0],
+                   custom->functions[INFER_OUTPUTS] ? "" : " without inference");
+        }
 }
 
 /* Nodes that threads share. */
@@ -231,15 +242,19 @@ static void check_file(const char *path, int with_faults) {
 
 int main(int count, char **words) {
     const char *command = count > 1 ? words[1] : "";
-    connect_python();
+    if (!getenv("WITHOUT_PYTHON")) connect_python();
     onnx_ops_choose(); /* RegisterCustomOps reports its error */
     if (!strcmp(command, "registration")) check_registrations();
     else if (!strcmp(command, "reshape")) check_reshape();
     else {
         registered = options_for_all();
         status error = register_all(registered);
-        if (error) return fprintf(stderr, "%s\n", message_of(error)), 2;
-        if (!strcmp(command, "threads") && count > 3) check_threads((unsigned)atoi(words[2]), words + 3, count - 3);
+        if (error) {
+            fprintf(stderr, "%s\n", message_of(error));
+            return ReleaseStatus(error), release_options(registered), 2;
+        }
+        if (!strcmp(command, "operators")) list_operators();
+        else if (!strcmp(command, "threads") && count > 3) check_threads((unsigned)atoi(words[2]), words + 3, count - 3);
         else
             for (int k = 2; k < count; k++) check_file(words[k], !strcmp(command, "faults"));
     }
