@@ -111,19 +111,17 @@ def run_tests(folder, arguments):
 def compiled_alone(path):
     """Return the lines of a module that exist in compiled code alone: loops of vectors, which decorators give to Numba.
 
-    They are functions in functions, except for those that emit LLVM's instructions. test_vectors.py compares each with
-    the plain loop of kernels/vectors.py.
+    These are functions marked `inner`, and in simd_*.py functions in functions, except in those that emit LLVM's
+    instructions. test_vectors.py compares each loop with the plain one of kernels/vectors.py.
     """
-    if not path.match("compiler/simd_*.py"):
-        return set()
-    loops = [
-        loop
-        for outer in ast.parse(path.read_text("utf-8")).body
-        if isinstance(outer, ast.FunctionDef) and "operation(" not in "".join(map(ast.unparse, outer.decorator_list))
-        for loop in ast.walk(outer)
-        if isinstance(loop, ast.FunctionDef) and loop is not outer
-    ]
-    return {n for loop in loops for n in range(loop.body[0].lineno, loop.end_lineno + 1)}
+    tree = ast.parse(path.read_text("utf-8"))
+    functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
+    loops = [each for each in functions if any(ast.unparse(name) == "inner" for name in each.decorator_list)]
+    for outer in tree.body if path.match("compiler/simd_*.py") else ():
+        if outer in functions and not any(ast.unparse(name).startswith("operation(") for name in outer.decorator_list):
+            loops += [each for each in ast.walk(outer) if each in functions and each is not outer]
+    lines = ((min([loop.lineno, *(name.lineno for name in loop.decorator_list)]), loop.end_lineno) for loop in loops)
+    return {n for first, last in lines for n in range(first, last + 1)}
 
 
 def parts(found, state):
