@@ -47,14 +47,14 @@ MOST = 12  # tests that have run a mutant's line, and are tried first
 ROOMS = {
     "onnx_ops": "names operators",
     "onnx_ops/ahead": "build warmup",
-    "onnx_ops/arrays": "operators uncompiled reference node_cases",
+    "onnx_ops/arrays": "operators uncompiled node_cases custom",
     "onnx_ops/cli": "cli many_files tools bench",
     "onnx_ops/compiler": "cache vectors elements custom",
     "onnx_ops/custom": "custom third_operator",
     "onnx_ops/declaration": "attributes errors uncompiled layout",
     "onnx_ops/detection": "uncompiled roi_align deform_conv deformable_attention exact",
     "onnx_ops/fold": "uncompiled backends errors inference exact",
-    "onnx_ops/kernels": "uncompiled exact operators",
+    "onnx_ops/kernels": "uncompiled vectors elements custom exact operators",
     "onnx_ops/model": "model_files schemas encodings hostile_models names",
     "onnx_ops/native": "attributes backends errors library sessions inference hostile_models constants custom native",
     "onnx_ops/openmmlab": "uncompiled mmdeploy exact",
@@ -198,6 +198,8 @@ def drawn(root, each, seed, rooms):
             by_room[str(Path(file).parent)] += make(file, text)
     if unknown := by_room.keys() - ROOMS:
         raise SystemExit(f"ROOMS names no tests of {', '.join(unknown)}")
+    if lacking := [name for name in " ".join(ROOMS.values()).split() if not clones.tests_named(root, f"test_{name}")]:
+        raise SystemExit(f"ROOMS names tests that there aren't: {', '.join(lacking)}")
     for found in by_room.values():
         rng.shuffle(found)
     return [by_room[room][k] for k in range(each) for room in rooms if k < len(by_room[room])]
