@@ -6,6 +6,7 @@
  *                                     its calls, and while all allocations fail from each one on
  *     harness registration            the same for the registration of all operators
  *     harness operators               list the registered custom ops with the type of their first input
+ *     harness plans                   plan and run calls of an operator with what no plan and kernel should return
  *     harness reshape                 call what the library has of Numba's own functions
  *     harness threads SECONDS DESCRIPTION...
  *                                     eight threads run the same nodes, while three others make, run and release such
@@ -14,6 +15,8 @@
  * A DESCRIPTION is a file of a node; tests/support/native.py writes it. Each finding is a line that begins with
  * FINDING, and makes the exit code 1. */
 #include "nodes.h"
+#include "plan.h"
+#include "run.h"
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -224,6 +227,82 @@ static void check_reshape(void) {
     }
 }
 
+/* Plans and kernels that are wrong: what a call of these makes of them. */
+static struct {
+    int64_t returned, rank, shape[2], workspace, tiles;
+} made_up;
+static int64_t plan_of_call(struct call *call) {
+    struct tensor *out = &call->tensors[MAX_INPUTS];
+    out->rank = made_up.rank, memcpy(out->shape, made_up.shape, sizeof made_up.shape);
+    call->geometry.workspace = made_up.workspace, call->geometry.tiles = made_up.tiles;
+    return made_up.returned;
+}
+static int64_t run_tile_of_call(struct call *call, int64_t tile, void *workspace) {
+    if (tile < 0 || tile >= call->geometry.tiles || !workspace != !call->geometry.workspace) return 3;
+    if (workspace) memset(workspace, (int)tile, (size_t)call->geometry.workspace);
+    return call->geometry.tiles == 5 ? 2 : 0;
+}
+static void expect(size_t k, const char *what, status error, const char *expected) {
+    if (strcmp(message_of(error), expected)) FINDING("%s, case %zu: %s", what, k, message_of(error));
+    if (error) ReleaseStatus(error);
+}
+static void check_plans(void) {
+#define NO_SHAPE "shape of an output = "
+#define RULE ": is what the rule says, but no shape of at most 2**58 elements"
+    static const int64_t large = (int64_t)1 << 40;
+    static const struct {
+        int64_t returned, rank, shape[2], workspace, has_bound;
+        const char *expected;
+    } cases[] = {
+        {0, 2, {3, 4}, 0, 0, ""},
+        {0, 0, {0}, large, 0, ""},
+        {0, MAX_RANK, {0, 7}, 0, 1, ""},
+        {0, 2, {1 << 29, 1 << 29}, 0, 0, ""},
+        {0, 2, {1 << 29, (1 << 29) + 1}, 0, 0, "d.Op: " NO_SHAPE "[536870912, 536870913]" RULE},
+        {0, 2, {0, ELEMENTS}, 0, 0, ""},
+        {0, 2, {0, ELEMENTS + 1}, 0, 0, "d.Op: " NO_SHAPE "[0, 288230376151711745]" RULE},
+        {0, 1, {-2}, 0, 0, "d.Op: " NO_SHAPE "[-2]" RULE},
+        {0, -1, {0}, 0, 0, "d.Op: " NO_SHAPE "[]" RULE},
+        {0, MAX_RANK + 1, {0}, 0, 0, "d.Op: " NO_SHAPE "[]" RULE},
+        {0, 0, {0}, 0, 1, "d.Op: " NO_SHAPE "[]" RULE},
+        {0, 1, {1}, -1, 0, "d.Op: workspace = -1: must be a number of bytes in [0, 2**40]"},
+        {0, 1, {1}, large + 1, 0, "d.Op: workspace = 1099511627777: must be a number of bytes in [0, 2**40]"},
+        {2, 1, {1}, 0, 0, "d.Op: compiled code has raised an exception"},
+        {3, 1, {1}, 0, 0, "d.Op: compiled code has failed"},
+    };
+    static struct call call;
+    shapes_function *plans[] = {plan_of_call};
+    struct op op = {.domain = "d", .name = "Op", .plans = plans, .output_count = 1, .geometry_size = sizeof call.geometry};
+    for (size_t k = 0; k < COUNT(cases); k++) {
+        made_up.returned = cases[k].returned, made_up.rank = cases[k].rank, made_up.workspace = cases[k].workspace;
+        memcpy(made_up.shape, cases[k].shape, sizeof made_up.shape), op.has_bound = cases[k].has_bound;
+        expect(k, "plan", plan(&op, 0, 0, &call), cases[k].expected);
+    }
+    static const int64_t steps[][3] = {{5, 10, 1}, {5, 2 * TILE_ELEMENTS, 3}, {0, 1, 1}, {-3, 1, 1}, {2, 1 << 20, 2},
+                                       {1 << 20, 1 << 20, MAX_TILES}}; /* steps, elements, tiles that are made of them */
+    for (size_t k = 0; k < COUNT(steps); k++) {
+        call.geometry.tiles = steps[k][0], call.tensors[MAX_INPUTS].size = steps[k][1];
+        cut_steps(&op, &call);
+        if (call.geometry.tiles != steps[k][2]) FINDING("steps, case %zu: %lld", k, (long long)call.geometry.tiles);
+    }
+    static const struct {
+        int64_t tiles, workspace;
+        long lost;
+        const char *expected;
+    } runs[] = {
+        {0, 0, 0, ""}, {-1, 64, 0, ""}, {1, 100, 0, ""}, {200, 1, 0, ""}, {4, 0, 0, ""},
+        {4, 0, 1, "onnx_ops: ONNX Runtime has no room to run all tiles"},
+        {5, 0, 0, "d.Op: compiled code has raised an exception"},
+        {3, (int64_t)1 << 36, 0, "d.Op: workspace = 206158430208 bytes: can't be allocated"},
+    };
+    for (size_t k = 0; k < COUNT(runs); k++)
+        for (pool = 1; pool <= 8; pool += 7) {
+            call.geometry.tiles = runs[k].tiles, call.geometry.workspace = runs[k].workspace, lost_tiles = runs[k].lost;
+            expect(k, "run", run_tiles(&op, run_tile_of_call, &call, &call), runs[k].expected);
+        }
+    pool = 1, lost_tiles = 0;
+}
+
 static void check_file(const char *path, int with_faults) {
     static char content[MOST_BYTES];
     static struct node node;
@@ -246,6 +325,7 @@ int main(int count, char **words) {
     onnx_ops_choose(); /* RegisterCustomOps reports its error */
     if (!strcmp(command, "registration")) check_registrations();
     else if (!strcmp(command, "reshape")) check_reshape();
+    else if (!strcmp(command, "plans")) take_api(&mock), check_plans();
     else {
         registered = options_for_all();
         status error = register_all(registered);

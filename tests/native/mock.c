@@ -11,6 +11,7 @@ struct books books;
 const char *failed_call;
 size_t largest_tensor = 1 << 22, largest_block = 1 << 28;
 int pool = 1;
+long lost_tiles;
 
 #define COUNTED(counter, more) __atomic_add_fetch(&(counter), more, __ATOMIC_RELAXED)
 
@@ -353,7 +354,7 @@ static void *take_tiles(void *loop_of_call) {
 static status parallel_for(const void *context, void (*tile)(void *, size_t), size_t total, size_t batches,
                            void *work) {
     NEEDS_MEMORY;
-    struct loop loop = {tile, work, (long)total};
+    struct loop loop = {tile, work, (long)total - lost_tiles};
     pthread_t threads[MOST_THREADS];
     int count = 0;
     (void)context, (void)batches;

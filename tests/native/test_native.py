@@ -32,6 +32,10 @@ def test_registration(harness):
     assert int(lines[-1].split()[0]) > 150
 
 
+def test_wrong_plans(harness):
+    assert native.run(harness, "plans") == (0, ["0 points; of the nodes, 0 were computed and 0 refused"])
+
+
 def test_reshape(harness):
     assert native.run(harness, "reshape") == (0, ["0 points; of the nodes, 0 were computed and 0 refused"])
 
