@@ -71,6 +71,7 @@ REFUSED = {  # name: (case, attributes, rule)
     "other_blocks": ("overlapping", {"strides": [2, 3]}, "axis 2 must be the number of blocks, 12"),
     "no_such_mode": ("bilinear_zeros_edges", {"mode": "\0" * 500}, "mode = '"),
     "no_text": ("bilinear_zeros_edges", {"mode": b"\xff"}, "mode = (not of kind STRING)"),
+    "strings_between_pixels": ("volume_nearest_zeros_edges", {"mode": "bilinear"}, "unless mode is nearest"),
 }
 ELSEWHERE = (  # malformed calls that other tests refuse: too large for the mock, in other words, or by Python's rules
     "ai.onnx.Col2Im-output_past_2**58", "org.openvinotoolkit.Col2Im-size_of_3_axes", "mmdeploy.NMSRotated-boxes_rank_2",
@@ -132,9 +133,10 @@ def descriptions(most=None):
             drawn.append((f"{operator.domain or 'ai.onnx'}-{name}", each))
         small = [each for each in drawn if len(each[1]) < MOST_BYTES] or [min(drawn, key=lambda each: len(each[1]))]
         content |= small[:: max(1, len(small) // most)][:most] if most else small
-    by_name = {case.name: case for case in cases.COL2IM + cases.GRID_SAMPLE}
+    by_name = {case.name: case for case in cases.COL2IM + cases.GRID_SAMPLE + cases.VOLUMES}
     for name, (case, attributes, _) in REFUSED.items():
-        content[name] = native.described(by_name[case].operator, by_name[case].inputs("float32"), attributes)
+        inputs = by_name[case].inputs("string" if name.startswith("strings") else "float32", "float32")
+        content[name] = native.described(by_name[case].operator, inputs, attributes)
     for name, bad in MALFORMED.items() if not most else ():
         given = {each: value for each, value in bad.attributes.items() if value is not None}
         content[name] = native.described(cases.operator(bad.domain, bad.op_type), bad.inputs, given)
