@@ -6,6 +6,7 @@
  *                                     its calls, and while all allocations fail from each one on
  *     harness registration            the same for the registration of all operators
  *     harness operators               list the registered custom ops with the type of their first input
+ *     harness defaults                the same for options that state nothing
  *     harness plans                   plan and run calls of an operator with what no plan and kernel should return
  *     harness reshape                 call what the library has of Numba's own functions
  *     harness threads SECONDS DESCRIPTION...
@@ -246,6 +247,55 @@ static void expect(size_t k, const char *what, status error, const char *expecte
     if (strcmp(message_of(error), expected)) FINDING("%s, case %zu: %s", what, k, message_of(error));
     if (error) ReleaseStatus(error);
 }
+/* What is reported of an output: no shape of a rank that isn't one, and a new name for a name that there isn't. */
+static void check_inference(struct op *op) {
+    static const struct overload overload;
+    static struct node node;
+    const int64_t outputs[] = {-1};
+    struct custom_op custom = {.op = op, .overload = &overload};
+    op->infer = plan_of_call, op->outputs = outputs, op->overloads = (struct overload *)&overload;
+    made_up.returned = 0;
+    for (made_up.rank = -1; made_up.rank <= MAX_RANK + 1; made_up.rank += made_up.rank == 2 ? MAX_RANK - 1 : 1) {
+        struct context context = {.node = &node};
+        made_up.shape[0] = -100, made_up.shape[1] = 7;
+        status error = infer(&custom, &context);
+        const struct info *info = &context.reported[0];
+        int is_reported = 0 <= made_up.rank && made_up.rank <= MAX_RANK;
+        int has_name = info->sizes[0] == -1 && !strncmp(info->names[0], "onnx_ops_", 9);
+        if (error || (is_reported && info->rank != (size_t)made_up.rank) || (made_up.rank == 2 && !has_name))
+            FINDING("inference of rank %lld: %s", (long long)made_up.rank, message_of(error));
+    }
+}
+void onnx_ops_wait_for_interrupt(int wait); /* python.c */
+/* Python is not called where it isn't, and while an interrupt waits. */
+static void refuse_in_other_words(int64_t number, struct call *call, struct answer *answer) {
+    (void)number, (void)call;
+    answer->outcome = REFUSED, strcpy(answer->message, "other words");
+}
+static void check_waiting(struct op *op, struct call *call) {
+    struct text title = {"d.Op (node 'n')", strlen("d.Op (node 'n')")};
+    status error = 0;
+    call->input_count = 0;
+    for (int is_waiting = 0; is_waiting < 2; is_waiting++) {
+        if (is_waiting) onnx_ops_wait_for_interrupt(1);
+        else disconnect_python();
+        if (compile(op, PLAN, 0, 0, &error)) FINDING("a function is compiled without Python");
+        expect(0, "compile", error, is_waiting ? "" : "onnx_ops: its operators are compiled by Python, where it has not "
+                                                      "been imported");
+        const char *expected = is_waiting ? "onnx_ops: interrupted"
+                                          : "d.Op: its kernel takes other types or ranks than, for which it runs in "
+                                            "Python only, where onnx_ops has not been imported";
+        expect(1, "plan", plan(op, &title, -1, call), expected);
+        expect(2, "run", run_in_python(op, 0, call, 0), expected);
+        if (is_waiting) onnx_ops_wait_for_interrupt(0);
+        else connect_python();
+    }
+    onnx_ops_python.plan = refuse_in_other_words;
+    expect(3, "plan", plan(op, &title, -1, call), "other words");
+    connect_python();
+    op->combination_count = 1, op->input_count = 1, call->input_count = 2;
+    if (combination(op, call) != -1) FINDING("there is a kernel for more inputs than are declared");
+}
 static void check_plans(void) {
 #define NO_SHAPE "shape of an output = "
 #define RULE ": is what the rule says, but no shape of at most 2**58 elements"
@@ -301,6 +351,8 @@ static void check_plans(void) {
             expect(k, "run", run_tiles(&op, run_tile_of_call, &call, &call), runs[k].expected);
         }
     pool = 1, lost_tiles = 0;
+    check_inference(&op);
+    check_waiting(&op, &call);
 }
 
 static void check_file(const char *path, int with_faults) {
@@ -319,21 +371,30 @@ static void check_file(const char *path, int with_faults) {
     release_node(&node);
 }
 
+/* A process that aborts writes the counters of its branches, too, where it has these. */
+void __gcov_dump(void) __attribute__((weak));
+static void end(int number) {
+    if (__gcov_dump) __gcov_dump();
+    signal(number, SIG_DFL), raise(number);
+}
+
 int main(int count, char **words) {
     const char *command = count > 1 ? words[1] : "";
+    signal(SIGABRT, end);
     if (!getenv("WITHOUT_PYTHON")) connect_python();
     onnx_ops_choose(); /* RegisterCustomOps reports its error */
     if (!strcmp(command, "registration")) check_registrations();
     else if (!strcmp(command, "reshape")) check_reshape();
     else if (!strcmp(command, "plans")) take_api(&mock), check_plans();
     else {
-        registered = options_for_all();
-        status error = register_all(registered);
+        int is_default = !strcmp(command, "defaults"); /* then nothing states which operators there are to be */
+        registered = is_default ? new_options() : options_for_all();
+        status error = is_default ? RegisterCustomOps(registered, &mock) : register_all(registered);
         if (error) {
             fprintf(stderr, "%s\n", message_of(error));
             return ReleaseStatus(error), release_options(registered), 2;
         }
-        if (!strcmp(command, "operators")) list_operators();
+        if (is_default || !strcmp(command, "operators")) list_operators();
         else if (!strcmp(command, "threads") && count > 3) check_threads((unsigned)atoi(words[2]), words + 3, count - 3);
         else
             for (int k = 2; k < count; k++) check_file(words[k], !strcmp(command, "faults"));

@@ -10,7 +10,7 @@ from support.cases import operator
 
 from onnx_ops.compiler.cpu_levels import LEVELS
 from onnx_ops.native import library
-from onnx_ops.operators import OPERATORS
+from onnx_ops.operators import OPERATORS, is_default
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux" or not native.accepts("gcc"), reason="needs Linux and gcc"),
@@ -72,6 +72,13 @@ def test_versions_of_onnxruntime(harness, monkeypatch):
     for version in ("1.16.3", "1", "a version"):
         monkeypatch.setenv("MOCK_VERSION", version)
         assert native.run(harness, "operators") == (2, ["onnx_ops needs ONNX Runtime 1.17 or newer"])
+
+
+def test_default_operators(harness):
+    """Where nothing is stated, all operators are registered whose domain no model must import."""
+    status, lines = native.run(harness, "defaults")
+    names = {line.split()[0] for line in lines[:-1]}
+    assert (status, names) == (0, {f"{each.domain}.{each.name}" for each in nodes.TYPES if is_default(*each.key)})
 
 
 def test_no_strings_without_python(harness, monkeypatch):
