@@ -56,7 +56,7 @@ ROOMS = {
     "onnx_ops/fold": "uncompiled backends errors inference exact",
     "onnx_ops/kernels": "uncompiled vectors elements custom exact operators",
     "onnx_ops/model": "model_files schemas encodings hostile_models names",
-    "onnx_ops/native": "attributes backends errors library sessions inference hostile_models constants custom native",
+    "onnx_ops/native": "native text machine attributes errors sessions hostile_models constants custom library",
     "onnx_ops/openmmlab": "uncompiled mmdeploy exact",
     "onnx_ops/export": "torch torch_operators",
     "onnx_ops/processes": "processes many_files python_ops",
