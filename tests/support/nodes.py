@@ -136,6 +136,10 @@ def descriptions(most=None):
         small = [each for each in drawn if len(each[1]) < MOST_BYTES] or [min(drawn, key=lambda each: len(each[1]))]
         content |= small[:: max(1, len(small) // most)][:most] if most else small
     by_name = {case.name: case for case in cases.COL2IM + cases.GRID_SAMPLE + cases.VOLUMES}
+    case = cases.OPENVINO[0]
+    content["openvino_sizes_of_32_bits"] = native.described(
+        case.operator, case.inputs("float32", values_dtype="int32"), case.attributes
+    )
     for name, (case, attributes, _) in CHANGED.items():
         inputs = by_name[case].inputs("string" if name.startswith("strings") else "float32", "float32")
         content[name] = native.described(by_name[case].operator, inputs, attributes)
