@@ -38,6 +38,8 @@ ANSWER = 6  # times as long a client waits for an answer, and at least 30 s
 WAITING = ("no body", "body too short")  # lies that the service waits for
 WARM_UP = 0.2  # share of the time after which memory is measured
 LEAK = 100  # bytes per request, that memory may grow by
+# Of glibc: by default each thread takes memory from one of 8 arenas for each CPU, in which free memory stays.
+ARENAS = {"MALLOC_ARENA_MAX": "2"}
 DESCRIPTORS = 2 * CLIENTS + 16  # files and connections that may be open more than at the start
 START = 'if __name__ == "__main__":\n'
 EXTENSION = "import soak_models\n\nmake_session, Handler = soak_models.extended(Handler, THREADS)\n\n"
@@ -188,7 +190,7 @@ def run(folder, minutes, count=1, patience=PATIENCE, good=40, noise=2**24, seed=
     (folder / "service.py").write_text(change(text))
     with ExitStack() as stack, ThreadPoolExecutor(count) as starters, ThreadPoolExecutor(CLIENTS) as threads:
         begin = time.monotonic()
-        served = starters.map(lambda _: stack.enter_context(service.served(folder, patience)), range(count))
+        served = starters.map(lambda _: stack.enter_context(service.served(folder, patience, **ARENAS)), range(count))
         processes = [Process(*each) for each in served]
         started, begin = time.monotonic() - begin, time.monotonic()
         soak = Soak(folder, processes, patience, good, seed)
