@@ -4,6 +4,7 @@
     python scripts/coverage_figures.py FOLDER --pytest "-m long tests/native/test_native.py"   # others of pytest
     python scripts/coverage_figures.py FOLDER --report --missing  # run nothing, list what no test has run so far
     python scripts/coverage_figures.py FOLDER --report --write    # the table of docs/robustness.md
+    python scripts/coverage_figures.py FOLDER --with OTHER/python.json ...   # add the lines of Python run elsewhere
 
 FOLDER gets a clone of what is committed, and the figures of all runs add up there. This needs gcc and the package
 coverage. A gcc and cc of its own, first on the PATH, compile the library and the harness with counters and without
@@ -13,6 +14,7 @@ a cache of kernels, FOLDER gets one, which is empty at first.
 """
 
 import argparse
+import ast
 import json
 import os
 import re
@@ -33,8 +35,6 @@ GCC = """#!/bin/sh
 for each do shift; case $each in -fsanitize=* | -O?) ;; *) set -- "$@" "$each" ;; esac; done
 exec {} --coverage -O0 "$@"
 """
-# Loops of vectors exist in compiled code alone: a decorator gives them to Numba. test_vectors.py compares each
-# with the plain loop of kernels/vectors.py.
 SETTINGS = """
 [run]
 branch = true
@@ -46,7 +46,6 @@ dynamic_context = test_function
 disable_warnings = no-data-collected, module-not-imported, module-not-measured, couldnt-parse, already-imported
 [report]
 exclude_also =
-    @inner$
     if TYPE_CHECKING:
     ^@overload$
 """
@@ -109,21 +108,49 @@ def run_tests(folder, arguments):
         print(f"pytest has ended with status {status}: lines that failing tests ran are counted")
 
 
-def of_python(folder, rooms):
-    """Add what coverage has measured to {folder of the package: Room}."""
+def compiled_alone(path):
+    """Return the lines of a module that exist in compiled code alone: loops of vectors, which decorators give to Numba.
+
+    These are functions marked `inner`, and in simd_*.py functions in functions, except in those that emit LLVM's
+    instructions. test_vectors.py compares each loop with the plain one of kernels/vectors.py.
+    """
+    tree = ast.parse(path.read_text("utf-8"))
+    functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
+    loops = [each for each in functions if any(ast.unparse(name) == "inner" for name in each.decorator_list)]
+    for outer in tree.body if path.match("compiler/simd_*.py") else ():
+        if outer in functions and not any(ast.unparse(name).startswith("operation(") for name in outer.decorator_list):
+            loops += [each for each in ast.walk(outer) if each in functions and each is not outer]
+    lines = ((min([loop.lineno, *(name.lineno for name in loop.decorator_list)]), loop.end_lineno) for loop in loops)
+    return {n for first, last in lines for n in range(first, last + 1)}
+
+
+def parts(found, state):
+    """Return the lines (n,) and the branches (a, b) of a file that were "executed", or are "missing"."""
+    return {(n,) for n in found[f"{state}_lines"]} | {tuple(each) for each in found[f"{state}_branches"]}
+
+
+def of_python(folder, rooms, others):
+    """Add what coverage has measured to {folder of the package: Room}, with other machines' reports on the commit."""
     measured = coverage.Coverage(data_file=str(folder / "data" / "python"), config_file=str(folder / "coverage.ini"))
     measured.combine(keep=True)
     measured.save()
     report = folder / "python.json"
     measured.json_report(outfile=str(report), pretty_print=False)
+    elsewhere = defaultdict(set)
+    for path in others:
+        for name, found in json.loads(path.read_text())["files"].items():
+            elsewhere[name.rpartition("/clone/")[2]] |= parts(found, "executed")
     for path, found in json.loads(report.read_text())["files"].items():
         file = Path(os.path.relpath(folder / "clone" / path if not os.path.isabs(path) else path, folder / "clone"))
-        sums, jumps = found["summary"], [f"{a}->{b}" for a, b in found["missing_branches"]]
+        left_out, missing = compiled_alone(folder / "clone" / file), parts(found, "missing")
+        every = {each for each in parts(found, "executed") | missing if each[0] not in left_out}
+        missing = (missing & every) - elsewhere[file.as_posix()]
+        run = every - missing
         rooms[file.parent.as_posix()].add(
             file.as_posix(),
-            [*map(str, found["missing_lines"]), *jumps],
-            lines=(sums["covered_lines"], sums["num_statements"]),
-            branches=(sums["covered_branches"], sums["num_branches"]),
+            ["->".join(map(str, each)) for each in sorted(missing, key=lambda each: (len(each), each))],
+            lines=(sum(len(each) == 1 for each in run), sum(len(each) == 1 for each in every)),
+            branches=(sum(len(each) == 2 for each in run), sum(len(each) == 2 for each in every)),
         )
 
 
@@ -180,12 +207,13 @@ def main():
     parser.add_argument("--report", action="store_true", help="run nothing")
     parser.add_argument("--missing", action="store_true", help="print what no test has run")
     parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE}")
+    parser.add_argument("--with", dest="others", type=Path, action="append", default=[], metavar="PYTHON.JSON")
     parser.add_argument("--pytest", metavar="ARGUMENTS", default="-n logical -m 'not huge and not ray and not soak'")
     options = parser.parse_args()
     if not options.report:
         run_tests(options.folder, shlex.split(options.pytest))
     rooms = defaultdict(Room)
-    of_python(options.folder, rooms)
+    of_python(options.folder, rooms, options.others)
     of_c(options.folder, rooms)
     if options.missing:
         for room in rooms.values():

@@ -221,7 +221,7 @@ static status register_operators(void *options) {
  * names. Returns why there are none, or 0, also if none were compiled ahead: then Python fills the table. */
 EXPORT const char *onnx_ops_choose(void) {
 #ifdef ONNX_OPS_AHEAD
-    static char message[256];
+    static struct text message;
     const char *wanted = getenv("ONNX_OPS_CPU");
     if (wanted && !*wanted) wanted = 0;
     for (const struct level *level = onnx_ops_levels; level->cpu && !onnx_ops_table.operator_count; level++)
@@ -230,13 +230,14 @@ EXPORT const char *onnx_ops_choose(void) {
             onnx_ops_table = level->table;
         }
     if (!onnx_ops_table.operator_count) {
-        int used = snprintf(message, sizeof message,
-                            wanted ? "ONNX_OPS_CPU = %.40s: can't be run here by this library, which has"
-                                   : "CPU: can't run this library, which has",
-                            wanted);
-        for (const struct level *level = onnx_ops_levels; level->cpu && used < (int)sizeof message; level++)
-            used += snprintf(message + used, sizeof message - (size_t)used, " %s", level->cpu);
-        return message;
+        message.used = 0;
+        say_string(&message, wanted ? "ONNX_OPS_CPU = " : "CPU: can't run");
+        size_t length = wanted ? strlen(wanted) : 0;
+        if (wanted) say(&message, wanted, length < 40 ? length : 40), say_string(&message, ": can't be run here by");
+        say_string(&message, " this library, which has");
+        for (const struct level *level = onnx_ops_levels; level->cpu; level++)
+            say_string(&message, " "), say_string(&message, level->cpu);
+        return message.at;
     }
 #endif
     return 0;

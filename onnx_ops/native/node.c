@@ -23,7 +23,7 @@ static status put_known(const struct op *op, size_t k, const void *info, struct 
     for (size_t a = 0; a < rank; a++)
         if (tensor->shape[a] < 0) {
             tensor->shape[a] = UNKNOWN;
-            if (names && symbols[a] && *symbols[a]) names[*name_count] = symbols[a], tensor->shape[a] -= ++*name_count;
+            if (names && *symbols[a]) names[*name_count] = symbols[a], tensor->shape[a] -= ++*name_count;
         }
     tensor->rank = (int64_t)rank;
     if (input_of(op, k)->wants_values) { /* only their number is known */

@@ -102,7 +102,7 @@ static status give_output(const struct op *op, struct tensor *out, size_t k, int
     }
     status error = allocate_output(context, k, out);
     if (error) return error;
-    if (op->has_ranks && is_half(type)) narrow((int)type, staged, out->data, out->size);
+    if (is_half(type)) narrow((int)type, staged, out->data, out->size);
     else if (out->size) memcpy(out->data, staged, (size_t)out->size * item_size[type]);
     return 0;
 }

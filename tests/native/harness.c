@@ -5,6 +5,9 @@
  *                                     and each allocation fails once in turn, while Python is interrupted in each of
  *                                     its calls, and while all allocations fail from each one on
  *     harness registration            the same for the registration of all operators
+ *     harness operators               list the registered custom ops with the type of their first input
+ *     harness defaults                the same for options that state nothing
+ *     harness plans                   plan and run calls of an operator with what no plan and kernel should return
  *     harness reshape                 call what the library has of Numba's own functions
  *     harness threads SECONDS DESCRIPTION...
  *                                     eight threads run the same nodes, while three others make, run and release such
@@ -13,6 +16,8 @@
  * A DESCRIPTION is a file of a node; tests/support/native.py writes it. Each finding is a line that begins with
  * FINDING, and makes the exit code 1. */
 #include "nodes.h"
+#include "plan.h"
+#include "run.h"
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -97,6 +102,16 @@ static void check_registrations(void) {
         }
     }
     has_findings |= common->has_findings;
+}
+
+static void list_operators(void) {
+    enum { INFER_OUTPUTS = 18 };
+    for (size_t d = 0; d < registered->domain_count; d++)
+        for (size_t k = 0; k < registered->domains[d]->count; k++) {
+            const struct custom_op *custom = registered->domains[d]->custom_ops[k];
+            printf("%s.%s %lld%s\n", custom->op->domain, custom->op->name, (long long)custom->overload->types[0],
+                   custom->functions[INFER_OUTPUTS] ? "" : " without inference");
+        }
 }
 
 /* Nodes that threads share. */
@@ -213,6 +228,133 @@ static void check_reshape(void) {
     }
 }
 
+/* Plans and kernels that are wrong: what a call of these makes of them. */
+static struct {
+    int64_t returned, rank, shape[2], workspace, tiles;
+} made_up;
+static int64_t plan_of_call(struct call *call) {
+    struct tensor *out = &call->tensors[MAX_INPUTS];
+    out->rank = made_up.rank, memcpy(out->shape, made_up.shape, sizeof made_up.shape);
+    call->geometry.workspace = made_up.workspace, call->geometry.tiles = made_up.tiles;
+    return made_up.returned;
+}
+static int64_t run_tile_of_call(struct call *call, int64_t tile, void *workspace) {
+    if (tile < 0 || tile >= call->geometry.tiles || !workspace != !call->geometry.workspace) return 3;
+    if (workspace) memset(workspace, (int)tile, (size_t)call->geometry.workspace);
+    return call->geometry.tiles == 5 ? 2 : 0;
+}
+static void expect(size_t k, const char *what, status error, const char *expected) {
+    if (strcmp(message_of(error), expected)) FINDING("%s, case %zu: %s", what, k, message_of(error));
+    if (error) ReleaseStatus(error);
+}
+/* What is reported of an output: no shape of a rank that isn't one, and a new name for a name that there isn't. */
+static void check_inference(struct op *op) {
+    static const struct overload overload;
+    static struct node node;
+    const int64_t outputs[] = {-1};
+    struct custom_op custom = {.op = op, .overload = &overload};
+    op->infer = plan_of_call, op->outputs = outputs, op->overloads = (struct overload *)&overload;
+    made_up.returned = 0;
+    for (made_up.rank = -1; made_up.rank <= MAX_RANK + 1; made_up.rank += made_up.rank == 2 ? MAX_RANK - 1 : 1) {
+        struct context context = {.node = &node};
+        made_up.shape[0] = -100, made_up.shape[1] = 7;
+        status error = infer(&custom, &context);
+        const struct info *info = &context.reported[0];
+        int is_reported = 0 <= made_up.rank && made_up.rank <= MAX_RANK;
+        int has_name = info->sizes[0] == -1 && !strncmp(info->names[0], "onnx_ops_", 9);
+        if (error || (is_reported && info->rank != (size_t)made_up.rank) || (made_up.rank == 2 && !has_name))
+            FINDING("inference of rank %lld: %s", (long long)made_up.rank, message_of(error));
+    }
+}
+void onnx_ops_wait_for_interrupt(int wait); /* python.c */
+/* Python is not called where it isn't, and while an interrupt waits. */
+static void refuse_in_other_words(int64_t number, struct call *call, struct answer *answer) {
+    (void)number, (void)call;
+    answer->outcome = REFUSED, strcpy(answer->message, "other words");
+}
+static void check_waiting(struct op *op, struct call *call) {
+    struct text title = {"d.Op (node 'n')", strlen("d.Op (node 'n')")};
+    status error = 0;
+    call->input_count = 0;
+    for (int is_waiting = 0; is_waiting < 2; is_waiting++) {
+        if (is_waiting) onnx_ops_wait_for_interrupt(1);
+        else disconnect_python();
+        if (compile(op, PLAN, 0, 0, &error)) FINDING("a function is compiled without Python");
+        expect(0, "compile", error, is_waiting ? "" : "onnx_ops: its operators are compiled by Python, where it has not "
+                                                      "been imported");
+        const char *expected = is_waiting ? "onnx_ops: interrupted"
+                                          : "d.Op: its kernel takes other types or ranks than, for which it runs in "
+                                            "Python only, where onnx_ops has not been imported";
+        expect(1, "plan", plan(op, &title, -1, call), expected);
+        expect(2, "run", run_in_python(op, 0, call, 0), expected);
+        if (is_waiting) onnx_ops_wait_for_interrupt(0);
+        else connect_python();
+    }
+    onnx_ops_python.plan = refuse_in_other_words;
+    expect(3, "plan", plan(op, &title, -1, call), "other words");
+    connect_python();
+    op->combination_count = 1, op->input_count = 1, call->input_count = 2;
+    if (combination(op, call) != -1) FINDING("there is a kernel for more inputs than are declared");
+}
+static void check_plans(void) {
+#define NO_SHAPE "shape of an output = "
+#define RULE ": is what the rule says, but no shape of at most 2**58 elements"
+    static const int64_t large = (int64_t)1 << 40;
+    static const struct {
+        int64_t returned, rank, shape[2], workspace, has_bound;
+        const char *expected;
+    } cases[] = {
+        {0, 2, {3, 4}, 0, 0, ""},
+        {0, 0, {0}, large, 0, ""},
+        {0, MAX_RANK, {0, 7}, 0, 1, ""},
+        {0, 2, {1 << 29, 1 << 29}, 0, 0, ""},
+        {0, 2, {1 << 29, (1 << 29) + 1}, 0, 0, "d.Op: " NO_SHAPE "[536870912, 536870913]" RULE},
+        {0, 2, {0, ELEMENTS}, 0, 0, ""},
+        {0, 2, {0, ELEMENTS + 1}, 0, 0, "d.Op: " NO_SHAPE "[0, 288230376151711745]" RULE},
+        {0, 1, {-2}, 0, 0, "d.Op: " NO_SHAPE "[-2]" RULE},
+        {0, -1, {0}, 0, 0, "d.Op: " NO_SHAPE "[]" RULE},
+        {0, MAX_RANK + 1, {0}, 0, 0, "d.Op: " NO_SHAPE "[]" RULE},
+        {0, 0, {0}, 0, 1, "d.Op: " NO_SHAPE "[]" RULE},
+        {0, 1, {1}, -1, 0, "d.Op: workspace = -1: must be a number of bytes in [0, 2**40]"},
+        {0, 1, {1}, large + 1, 0, "d.Op: workspace = 1099511627777: must be a number of bytes in [0, 2**40]"},
+        {2, 1, {1}, 0, 0, "d.Op: compiled code has raised an exception"},
+        {3, 1, {1}, 0, 0, "d.Op: compiled code has failed"},
+    };
+    static struct call call;
+    shapes_function *plans[] = {plan_of_call};
+    struct op op = {.domain = "d", .name = "Op", .plans = plans, .output_count = 1, .geometry_size = sizeof call.geometry};
+    for (size_t k = 0; k < COUNT(cases); k++) {
+        made_up.returned = cases[k].returned, made_up.rank = cases[k].rank, made_up.workspace = cases[k].workspace;
+        memcpy(made_up.shape, cases[k].shape, sizeof made_up.shape), op.has_bound = cases[k].has_bound;
+        expect(k, "plan", plan(&op, 0, 0, &call), cases[k].expected);
+    }
+    static const int64_t steps[][3] = {{5, 10, 1}, {5, 2 * TILE_ELEMENTS, 3}, {0, 1, 1}, {-3, 1, 1}, {2, 1 << 20, 2},
+                                       {1 << 20, 1 << 20, MAX_TILES}}; /* steps, elements, tiles that are made of them */
+    for (size_t k = 0; k < COUNT(steps); k++) {
+        call.geometry.tiles = steps[k][0], call.tensors[MAX_INPUTS].size = steps[k][1];
+        cut_steps(&op, &call);
+        if (call.geometry.tiles != steps[k][2]) FINDING("steps, case %zu: %lld", k, (long long)call.geometry.tiles);
+    }
+    static const struct {
+        int64_t tiles, workspace;
+        long lost;
+        const char *expected;
+    } runs[] = {
+        {0, 0, 0, ""}, {-1, 64, 0, ""}, {1, 100, 0, ""}, {200, 1, 0, ""}, {4, 0, 0, ""},
+        {4, 0, 1, "onnx_ops: ONNX Runtime has no room to run all tiles"},
+        {5, 0, 0, "d.Op: compiled code has raised an exception"},
+        {3, (int64_t)1 << 36, 0, "d.Op: workspace = 206158430208 bytes: can't be allocated"},
+    };
+    for (size_t k = 0; k < COUNT(runs); k++)
+        for (pool = 1; pool <= 8; pool += 7) {
+            call.geometry.tiles = runs[k].tiles, call.geometry.workspace = runs[k].workspace, lost_tiles = runs[k].lost;
+            expect(k, "run", run_tiles(&op, run_tile_of_call, &call, &call), runs[k].expected);
+        }
+    pool = 1, lost_tiles = 0;
+    check_inference(&op);
+    check_waiting(&op, &call);
+}
+
 static void check_file(const char *path, int with_faults) {
     static char content[MOST_BYTES];
     static struct node node;
@@ -229,17 +371,30 @@ static void check_file(const char *path, int with_faults) {
     release_node(&node);
 }
 
+/* Before a process aborts: a fork, with which gcc has the counters of branches written, if there are these. */
+static void end(int number) {
+    if (!fork()) _exit(0);
+    signal(number, SIG_DFL), raise(number);
+}
+
 int main(int count, char **words) {
     const char *command = count > 1 ? words[1] : "";
-    connect_python();
+    signal(SIGABRT, end);
+    if (!getenv("WITHOUT_PYTHON")) connect_python();
     onnx_ops_choose(); /* RegisterCustomOps reports its error */
     if (!strcmp(command, "registration")) check_registrations();
     else if (!strcmp(command, "reshape")) check_reshape();
+    else if (!strcmp(command, "plans")) take_api(&mock), check_plans();
     else {
-        registered = options_for_all();
-        status error = register_all(registered);
-        if (error) return fprintf(stderr, "%s\n", message_of(error)), 2;
-        if (!strcmp(command, "threads") && count > 3) check_threads((unsigned)atoi(words[2]), words + 3, count - 3);
+        int is_default = !strcmp(command, "defaults"); /* then nothing states which operators there are to be */
+        registered = is_default ? new_options() : options_for_all();
+        status error = is_default ? RegisterCustomOps(registered, &mock) : register_all(registered);
+        if (error) {
+            fprintf(stderr, "%s\n", message_of(error));
+            return ReleaseStatus(error), release_options(registered), 2;
+        }
+        if (is_default || !strcmp(command, "operators")) list_operators();
+        else if (!strcmp(command, "threads") && count > 3) check_threads((unsigned)atoi(words[2]), words + 3, count - 3);
         else
             for (int k = 2; k < count; k++) check_file(words[k], !strcmp(command, "faults"));
     }

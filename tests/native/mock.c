@@ -11,6 +11,7 @@ struct books books;
 const char *failed_call;
 size_t largest_tensor = 1 << 22, largest_block = 1 << 28;
 int pool = 1;
+long lost_tiles;
 
 #define COUNTED(counter, more) __atomic_add_fetch(&(counter), more, __ATOMIC_RELAXED)
 
@@ -353,7 +354,7 @@ static void *take_tiles(void *loop_of_call) {
 static status parallel_for(const void *context, void (*tile)(void *, size_t), size_t total, size_t batches,
                            void *work) {
     NEEDS_MEMORY;
-    struct loop loop = {tile, work, (long)total};
+    struct loop loop = {tile, work, (long)total - lost_tiles};
     pthread_t threads[MOST_THREADS];
     int count = 0;
     (void)context, (void)batches;
@@ -438,5 +439,8 @@ static const void *const table[] = {
     AT(3312) = type_and_shape,
 };
 static void *const *get_api(uint32_t version) { return (void)version, (void *const *)table; }
-static const char *get_version(void) { return "1.24.0"; }
+static const char *get_version(void) {
+    const char *version = getenv("MOCK_VERSION");
+    return version ? version : "1.24.0";
+}
 const struct api_base mock = {get_api, get_version};

@@ -69,6 +69,7 @@ extern struct books books;
 extern const struct api_base mock;
 extern size_t largest_tensor, largest_block; /* bytes; for more, memory is lacking */
 extern int pool;                             /* number of threads that run the tiles of a call */
+extern long lost_tiles;                      /* of a call, that no thread runs, for lack of memory */
 
 int fails(struct faults *faults);
 struct options *new_options(void);

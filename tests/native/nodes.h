@@ -32,6 +32,7 @@ struct life {
     char refusals[STEPS][4200];
 };
 const char *onnx_ops_choose(void); /* library.c */
+status RegisterCustomOps(void *options, const struct api_base *base);
 status register_all(struct options *options);
 struct options *options_for_all(void);
 void live(const struct custom_op *custom, const struct node *node, enum mode mode, struct life *life);

@@ -1,5 +1,6 @@
 """The C library without ONNX Runtime, under sanitizers: each call and each allocation fails in turn (tests/native)."""
 
+import platform
 import re
 import sys
 
@@ -7,8 +8,9 @@ import pytest
 from support import native, nodes
 from support.cases import operator
 
+from onnx_ops.compiler.cpu_levels import LEVELS
 from onnx_ops.native import library
-from onnx_ops.operators import OPERATORS
+from onnx_ops.operators import OPERATORS, is_default
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux" or not native.accepts("gcc"), reason="needs Linux and gcc"),
@@ -30,13 +32,63 @@ def test_registration(harness):
     assert int(lines[-1].split()[0]) > 150
 
 
+def test_wrong_plans(harness):
+    assert native.run(harness, "plans") == (0, ["0 points; of the nodes, 0 were computed and 0 refused"])
+
+
 def test_reshape(harness):
     assert native.run(harness, "reshape") == (0, ["0 points; of the nodes, 0 were computed and 0 refused"])
 
 
-def test_a_library_for_other_cpus(tmp_path):
+def test_a_library_for_other_cpus(tmp_path, monkeypatch):
     harness = native.build(tmp_path, {operator("onnx_ops", "Im2Col"): ["float32"]}, sanitizers=[], cpu="a-later-one")
-    assert native.run(harness, "run") == (2, ["CPU: can't run this library, which has a-later-one"])
+    for wanted in ("", "a-later-one", "a-cpu-of-" + 100 * "many-"):
+        monkeypatch.setenv("ONNX_OPS_CPU", wanted)
+        what = f"ONNX_OPS_CPU = {wanted[:40]}: can't be run here by" if wanted else "CPU: can't run"
+        assert native.run(harness, "run") == (2, [f"{what} this library, which has a-later-one"])
+
+
+def test_a_cpu_that_is_asked_for(harness, monkeypatch):
+    machine = next(name for name, (machine, *_) in LEVELS.items() if machine == platform.machine())
+    monkeypatch.setenv("ONNX_OPS_CPU", machine)
+    assert native.run(harness, "operators")[0] == 0
+    monkeypatch.setenv("ONNX_OPS_CPU", "another")
+    assert native.run(harness, "operators")[0] == 2
+
+
+def test_versions_of_onnxruntime(harness, monkeypatch):
+    """Before ONNX Runtime 1.21, an operator with an optional input has no shape inference, in which it would crash."""
+    have_optional = {
+        f"{each.domain}.{each.name}"
+        for each in [*OPERATORS, *nodes.WITH_KERNELS, *nodes.IN_PYTHON]
+        if any(i.presence == "optional" for i in each.inputs)
+    }
+    assert have_optional
+    for version, are_without in (("1.17.3", have_optional), ("1.20.1", have_optional), ("1.21.0", set())):
+        monkeypatch.setenv("MOCK_VERSION", version)
+        status, lines = native.run(harness, "operators")
+        assert status == 0
+        assert {line.split()[0] for line in lines if line.endswith(" without inference")} == are_without
+    for version in ("1.16.3", "1", "a version"):
+        monkeypatch.setenv("MOCK_VERSION", version)
+        assert native.run(harness, "operators") == (2, ["onnx_ops needs ONNX Runtime 1.17 or newer"])
+
+
+def test_default_operators(harness):
+    """Where nothing is stated, all operators are registered whose domain no model must import."""
+    status, lines = native.run(harness, "defaults")
+    names = {line.split()[0] for line in lines[:-1]}
+    assert (status, names) == (0, {f"{each.domain}.{each.name}" for each in nodes.TYPES if is_default(*each.key)})
+
+
+def test_no_strings_without_python(harness, monkeypatch):
+    """Compiled code has no strings: only Python runs these overloads."""
+    status, lines = native.run(harness, "operators")
+    strings = [line for line in lines if line.endswith(" 8")]
+    assert status == 0
+    assert ".Col2Im 8" in strings
+    monkeypatch.setenv("WITHOUT_PYTHON", "1")
+    assert native.run(harness, "operators") == (0, [line for line in lines if line not in strings])
 
 
 def findings(lines):

@@ -10,13 +10,15 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from support.backends import BACKENDS, quiet, run_session
+from support.backends import BACKENDS, quiet, run_session, uncompiled_outputs
 from support.cases import CORNER_POOL, FEATURE_ALIGN, GRID_SAMPLER, OTHERS, Case, drawn, parsed
 from support.detector import plainly_kept, rotated_detector, turned_boxes
 from test_cli import call_json, saved, sentences
 
 import onnx_ops
 from onnx_ops.arrays import functions
+from onnx_ops.declaration import plain
+from onnx_ops.native.execute import way_of
 
 NAN, INF = np.nan, np.inf
 
@@ -89,6 +91,19 @@ CASES = {
 @pytest.mark.parametrize("function", OTHERS, ids=lambda o: o.title)
 def test_all_ways_agree(function):
     assert onnx_ops.check(function, CASES[function.name]) > 20
+
+
+@pytest.mark.parametrize("function", OTHERS, ids=lambda o: o.title)
+def test_kernels_as_plain_python(function):
+    """As tests/arrays/test_uncompiled.py has it, which runs operators with one output."""
+    for case in CASES[function.name]:
+        *inputs, attributes = case if isinstance(case[-1], dict) else (*case, {})
+        if sum(array.size for array in inputs) < 2500:
+            values = function.values(attributes)
+            with np.errstate(all="ignore"):
+                found = uncompiled_outputs(function, inputs, attributes)
+                expected = plain.compute(function, values, inputs, way_of(function, values, inputs).types)
+            assert [(a.dtype, a.tolist()) for a in found] == [(a.dtype, a.tolist()) for a in expected]
 
 
 @pytest.mark.parametrize("function", OTHERS, ids=lambda o: o.title)

@@ -44,6 +44,9 @@ UNFOLDS = {
     "newest opset": {"opset": NEWEST_OPSET},
     "shape copied": {"target": [0, -1, 72]},
     "padded by a named 0": {"pad_value": 0},
+    "padded along some axes": {"all_pads": [1, 0, 2, 1], "pad_axes": [2, 3]},
+    "padded along axes from the end": {"all_pads": [0, 1, 1, 2], "pad_axes": [-1, 2], "pad_value": 0},
+    "padded along all axes in another order": {"all_pads": [0, 1, 0, 0, 1, 2, 0, 0], "pad_axes": [3, 2, 0, 1]},
     "one channel": {"channels": 1, "batch": 1, "target": [1, 6, -1]},
     "another shape": {"target": [2, 3, 6, 2, -1]},
     "flat": {"target": [-1]},
@@ -111,6 +114,10 @@ NO_UNFOLDS = {
         "all_pads": lambda w: w.add("Mul", "more", w.constant([0, 0, 1, 0, 0, 0, 2, 1])),
         "inputs": {"more": ("int64", [1])},
     },
+    "padded axes that are computed": {
+        "all_pads": [1, 0, 2, 1], "inputs": {"more": ("int64", [2])}, "pad_axes": lambda w: w.add(
+            "Add", w.add("Mul", "more", w.constant(0)), w.constant([2, 3])),
+    },
     "a value further up used twice": {"after": used_twice("gathered_0", "y")},
     "batch and channels flattened": {"target": [1, 36, 72], "allowzero": 1, "perm": [0, 1, 4, 2, 3, 5]},
 }  # fmt: skip
@@ -119,6 +126,8 @@ PADDED = {  # in another way than Im2Col pads
     "with -0": {"pad_value": -0.0},
     "by reflection": {"mode": "reflect"},
     "along channels": {"all_pads": [0, 1, 1, 0, 0, 0, 2, 1], "target": [2, 24, -1]},
+    "along some axes by 1": {"all_pads": [1, 0, 2, 1], "pad_axes": [2, 3], "pad_value": 1},
+    "along an axis of channels": {"all_pads": [1, 1, 0, 0, 2, 1], "pad_axes": [1, 2, 3], "target": [2, 24, -1]},
     "and cropped": {"all_pads": [0, 0, -1, 0, 0, 0, -1, 1], "pads": (-1, 0, -1, 1)},
 }  # fmt: skip
 ATTENTIONS = {

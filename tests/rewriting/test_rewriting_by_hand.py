@@ -46,6 +46,26 @@ def test_sampler(name):
     assert (finding.operator, nodes, finding.untried) == (operator, [*casts, operator], None)
 
 
+ARRANGED = {
+    "channels last": ({"last": True}, ["Transpose"]),
+    "channels last, in planes": ({"last": True, "flat": False}, ["Transpose"]),
+    "points in one axis": ({"joined": True}, ["Reshape"]),
+    "points in one axis, channels last": ({"last": True, "joined": True}, ["Reshape", "Transpose"]),
+    "points in one axis, open sizes": ({"joined": True, "is_open": True}, ["Reshape"]),
+    "one image, channels last": ({"last": True, "joined": True, "batch": 1}, ["Reshape", "Transpose"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("outside", OUTSIDE)
+@pytest.mark.parametrize("name", ARRANGED)
+def test_samples_in_another_order(name, outside):
+    """Points in one axis are those of a program, whose coordinates are put there first."""
+    edits, others = ARRANGED[name]
+    nodes, (finding,) = compare(sampler(gather="GatherND", outside=outside, **edits), SIZES)
+    expected = ["Reshape", "ComputedGridSample", *others] if edits.get("joined") else ["GridSample", *others]
+    assert (nodes, finding.untried) == (expected, None)
+
+
 def test_a_sampler_is_what_torch_gives():
     torch = pytest.importorskip("torch")
     for k, places in enumerate(("edges", "corners")):

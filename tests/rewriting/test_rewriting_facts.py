@@ -7,7 +7,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
-from support.backends import ORT_VERSION, quiet
+from support.backends import NEWEST_OPSET, ORT_VERSION, quiet
 from support.processes import python
 from support.written import Writer, feeds, warp, windows
 from test_sizes import filled
@@ -329,7 +329,17 @@ SHAPES = {  # nodes of a value x [n, 1, 5, 1], the version of ai.onnx, and what 
     "a range to an open size in few bits": (18, lambda w: w.add("Range", *(w.add("Cast", w.add(
         "Cast", v, to=TensorProto.INT8), to=TensorProto.INT64) for v in (
             w.constant(0), w.add("Squeeze", w.add("Shape", "x", end=1)), w.constant(1)))), (None,)),
+    "frequencies": (17, lambda w: w.add("STFT", w.add("Squeeze", "x", w.constant([1])), w.constant(2), "",
+                                        w.constant(4), onesided=1), (None, 1, 3, 2)),
+    "frequencies of which half may be left out": (17, lambda w: w.add(
+        "STFT", w.add("Squeeze", "x", w.constant([1])), w.constant(2), "", w.constant(4)), (None, 1, None, 2)),
 }  # fmt: skip
+if NEWEST_OPSET >= 23:
+    SHAPES |= {
+        "attention of heads in an axis of their own": (23, lambda w: w.add("Attention", *"xxx"), ("n", 1, 5, 1)),
+        "attention of heads in one axis": (23, lambda w: w.add(
+            "Attention", *[w.add("Squeeze", "x", w.constant([1]))] * 3, q_num_heads=1, kv_num_heads=1), ("n", 5, None)),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -428,6 +438,53 @@ IN_WINDOWS = [
     *(quantized("QLinearGlobalAveragePool", is_last) for is_last in (False, True)),
     quantized("NhwcMaxPool", True, kernel_shape=[3, 2], strides=[2, 2]),
 ]  # fmt: skip
+
+
+def of_runtime(op_type, *inputs, domain="com.microsoft", **attributes):
+    """Add a node of ONNX Runtime's own. inputs: names, or functions that add them."""
+
+    def add(w):
+        name = w.add(op_type, *(each(w) if callable(each) else each for each in inputs), **attributes)
+        w.nodes[-1].domain = domain
+        return name
+
+    return add
+
+
+def turned(*perm, rows=None):
+    """Add a Transpose of x; rows: how many of its axes become the rows of a matrix."""
+    return lambda w: w.add("Transpose", "x", perm=perm) if rows is None else w.add(
+        "Flatten", w.add("Transpose", "x", perm=perm), axis=rows)  # fmt: skip
+
+
+def ones(*shape):
+    return lambda w: w.constant(np.ones(shape), np.float32)
+
+
+NCHWC = "com.microsoft.nchwc"
+IN_BLOCKS, IN_BLOCKS_TOO = (
+    of_runtime("ReorderInput", *each, domain=NCHWC, **more)
+    for each, more in ((["x"], {}), ([turned(0, 2, 3, 1)], {"channels_last": 1}))
+)
+OF_RUNTIME = [
+    of_runtime("FusedMatMul", "x", turned(0, 1, 3, 2), alpha=2.0),
+    of_runtime("FusedMatMul", "x", "x", transA=1),
+    of_runtime("FusedMatMul", "x", "x", transB=1),
+    of_runtime("FusedMatMul", turned(2, 0, 1, 3), turned(0, 1, 3, 2), transBatchA=1),
+    of_runtime("FusedMatMul", "x", turned(3, 0, 1, 2), transBatchB=1),
+    of_runtime("FusedGemm", turned(0, 2, 3, 1, rows=3), ones(4, 3), ones(3), activation="Relu"),
+    of_runtime("FusedGemm", turned(1, 0, 2, 3, rows=1), ones(3, 4), activation="Relu", transA=1, transB=1),
+    of_runtime("BiasGelu", turned(0, 2, 3, 1), ones(4)),
+    of_runtime("FastGelu", "x"),
+    of_runtime("QuickGelu", "x"),
+    of_runtime("SkipLayerNormalization", *[lambda w: w.add("Reshape", turned(0, 2, 3, 1)(w), w.add(
+        "Concat", sizes_of(w, "n"), w.constant([-1, 4]), axis=0))] * 2, ones(4)),
+    IN_BLOCKS,
+    IN_BLOCKS_TOO,
+    *(of_runtime("ReorderOutput", each, domain=NCHWC, channels=4, **more)
+      for each in (IN_BLOCKS, IN_BLOCKS_TOO) for more in ({}, {"channels_last": 1})),
+    of_runtime("Upsample", IN_BLOCKS, domain=NCHWC, scales=[1, 1, 2, 3]),
+]  # fmt: skip
 SCALES = (1, 1, 0.5, 2), (1, 1, 1.5, 0.75), (1, 2, 0.25, 3)
 OF_SIZES = [
     *(lambda w, scales=scales: w.add("Resize", "x", "", w.constant(scales, np.float32)) for scales in SCALES),
@@ -459,11 +516,11 @@ OF_SIZES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("k", range(len(IN_WINDOWS) + len(OF_SIZES)))
+@pytest.mark.parametrize("k", range(len(IN_WINDOWS) + len(OF_SIZES) + len(OF_RUNTIME)))
 def test_open_sizes(k):
     """The sizes that are known of an output are those that ONNX Runtime computes, for any image."""
     w = Writer()
-    add = [*IN_WINDOWS, *OF_SIZES][k]
+    add = [*IN_WINDOWS, *OF_SIZES, *OF_RUNTIME][k]
     value = add(w)
     proto = w.model({"x": ("float32", ["n", 4, "h", "w"])}, (value, "float32", None), 19)
     del proto.graph.value_info[:], proto.graph.output[0]

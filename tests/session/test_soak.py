@@ -1,10 +1,12 @@
 """A short run of scripts/soak.py, and mistakes that it must see."""
 
 import sys
+from functools import partial
 
 import pytest
 import soak
 import soak_models
+from support import service
 from support.service import replaced
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM there")
@@ -49,6 +51,16 @@ def test_planted_mistakes(folder, mistake):
     old, new, report = PLANTED[mistake]
     _, faults = soak.run(folder, **SHORT, change=lambda text: replaced(text, old, new))
     assert any(report in fault for fault in faults), faults
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("patience", "is_served"), [(1, False), (8, True)])
+def test_requests_that_arrive_late(patience, is_served, folder, monkeypatch):
+    """A longer patience serves good requests of a busy machine. Clients that are slow on purpose are still cut off."""
+    monkeypatch.setattr(service, "exchange", partial(service.exchange, pause=2))
+    _, faults = soak.run(folder, **SHORT | {"patience": patience})
+    assert any("fewer bytes" in fault for fault in faults) != is_served
+    assert not is_served or not faults
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import onnx_ops
 from onnx_ops.arrays import functions
 from onnx_ops.declaration import dtypes, plain
 from onnx_ops.declaration.operator import Record
+from onnx_ops.native.execute import way_of
 from support.cases import model
 
 with suppress(ImportError):  # functions can be tested on a Python for which ONNX Runtime has no wheels yet
@@ -63,21 +64,33 @@ def python_counts():
 
 
 def uncompiled(case, inputs):
+    return uncompiled_outputs(case.operator, inputs, case.attributes)[0]
+
+
+def uncompiled_outputs(operator, inputs, attributes):
     """Run the operator's kernel as plain Python, tile after tile, in the memory that its plan asks for."""
-    operator, values = case.operator, case.operator.values(case.attributes)
-    arrays = [np.asarray(array) for array in operator.padded(inputs) if array is not None]
-    sizes = [np.array(a.tolist() if i.values else a.shape) for i, a in zip(operator.inputs, arrays, strict=False)]
-    absent = len(operator.inputs) - len(arrays)
-    (shape,), (geometry,) = plain.plan(operator, values, [*sizes, *[np.zeros(0, np.int64)] * absent])
-    kernel, out, record = operator.kernels[operator.choice(values)], np.empty(shape, inputs[0].dtype), Record(geometry)
-    flat = [a.ravel() for a in [*arrays, *[np.empty(0, out.dtype)] * absent]]
+    values, arrays = operator.values(attributes), [a if a is None else np.asarray(a) for a in operator.padded(inputs)]
+    way, sizes = way_of(operator, values, arrays), tuple(plain.sizes_of(operator, arrays))
+    if operator.has_ranks:
+        shapes, geometry = plain.shapes_of(operator, values, sizes), np.zeros(1, operator.geometry_dtype)
+        geometry["tiles"] = operator.plan.loop(*sizes, *values.compiled) if operator.plan.loop else 1
+        geometry["workspace"] = operator.plan.workspace(*sizes, *values.compiled) if operator.plan.workspace else 0
+        kernel, given = operator.kernel(way.position), [values.compiled, sizes, *arrays]
+    else:
+        shapes, geometry = plain.plan(operator, values, [np.array(() if s is None else s, np.int64) for s in sizes])
+        kernel, absent = operator.kernels[operator.choice(values)], np.empty(0, way.types[0])
+        flat = [absent if a is None else a.ravel() for a in arrays]
+        flat += [absent] * (len(operator.inputs) - len(flat))
+        given = kernel.grouped([flat[k] for k in operator.inputs_read])
+    outputs, record = list(map(np.empty, shapes, way.types)), Record(geometry[0])
     for tile in range(record.tiles):
         room = np.zeros(record.workspace, np.uint8)
         with python_counts():
-            kernel.function(
-                *kernel.grouped([flat[k] for k in operator.inputs_read]), record, tile, room, out.reshape(-1)
-            )
-    return out
+            lengths = kernel.function(*given, record, tile, room, *(y.reshape(-1) for y in outputs))
+    if not operator.plan.is_bound:
+        return outputs
+    lengths = lengths if isinstance(lengths, tuple) else (lengths,)
+    return [y[:length] for y, length in zip(outputs, lengths, strict=True)]
 
 
 HAVE_RUNTIME = find_spec("onnxruntime") is not None

@@ -13,6 +13,7 @@ SAMPLER = {
     "size": (9, 12), "out": (5, 7), "batch": 2, "channels": 3, "dtype": "float32", "opset": 17, "places": "corners",
     "outside": "pad", "gather": "GatherElements", "form": "weights", "is_open": False, "swapped": False,
     "high": 0, "low": 0, "one": 1, "next": 1, "factor": 1, "inputs": {}, "first": False, "flat": True,
+    "last": False, "joined": False,
 }  # fmt: skip
 FORMS = "weights", "lerp"
 OUTSIDE = "pad", "mask", "border", "inside"
@@ -30,6 +31,8 @@ def sampler(after=None, **edits):
     gather   which operator picks pixels: of an image [N, C, H * W], of one [N * H * W, C], or of one [N, H, W, C]
     form     "weights": four products; "lerp": along rows, then between them
     is_open  whether the sizes of image and grid are open
+    last     whether channels come last: "y" is [N, h, w, C], with a gather of pixels with all channels
+    joined   whether h and w are one axis of "y"
     high, low, one, next, factor   what the limits of indices, the 1 of weights, the step to the next pixel and
              the last weight differ by or are
     """
@@ -104,6 +107,7 @@ def sampler(after=None, **edits):
         return w.add("Not", w.add("Or", w.add("Less", i, low), w.add("Greater", i, high)))
 
     axes = "flat" if flat else "plane"
+    channel_axis = (2 if flat else 3) if s["last"] else 1
     made = {}
     for name, values in (("0", wholes), ("1", nexts)):
         for k in (0, 1):
@@ -129,16 +133,16 @@ def sampler(after=None, **edits):
                 images = w.add("Add", w.add("Mul", x, w.constant(0)), images)
                 parts = [unsqueezed(i, 2 if flat else 3) for i in (images, y, x)]
                 v = w.add("GatherND", source, w.add("Concat", *parts, axis=-1))
-            v = w.add("Transpose", v, perm=[0, 2, 1] if flat else [0, 3, 1, 2])
+            v = v if s["last"] else w.add("Transpose", v, perm=[0, 2, 1] if flat else [0, 3, 1, 2])
         if in_x:
-            mask = unsqueezed(w.add("And", in_x, in_y), 1)
+            mask = unsqueezed(w.add("And", in_x, in_y), channel_axis)
             if s["gather"] == "GatherElements" and not flat:
                 mask = w.add("Reshape", mask, w.constant([0, 1, -1]))
             v = w.add("Mul", v, as_number(mask))
         return v
 
     def spread(weight):
-        weight = unsqueezed(weight, 1)
+        weight = unsqueezed(weight, channel_axis)
         if s["gather"] == "GatherElements" and not flat:
             return w.add("Reshape", weight, w.constant([0, 1, -1]))
         return weight
@@ -169,8 +173,8 @@ def sampler(after=None, **edits):
             parts = [w.add("Slice", w.add("Shape", "grid"), w.constant([1]), w.constant([3]), w.constant([0]))]
             target = w.add("Concat", w.constant([n, c]), *parts, axis=0)
         else:
-            target = w.constant([n, c, *s["out"]])
-        y = w.add("Reshape", y, target)
+            target = w.constant([n, *s["out"], c] if s["last"] else [n, c, *s["out"]])
+        y = y if s["joined"] else w.add("Reshape", y, target)
     image_dims = [n, c, "H", "W"] if s["is_open"] else [n, c, height, width]
     grid_dims = [n, "h", "w", 2] if s["is_open"] else [n, *s["out"], 2]
     inputs = {"image": (kind, image_dims), "grid": (kind, grid_dims), **s["inputs"]}
@@ -179,7 +183,7 @@ def sampler(after=None, **edits):
         used |= {*node.input} if used & {*node.output} else set()
     w.nodes = [node for node in w.nodes if used & {*node.output}]
     w.initializers = [tensor for tensor in w.initializers if tensor.name in used]
-    return w.model(inputs, (y, kind, [None] * 4), opset)
+    return w.model(inputs, (y, kind, [None] * (3 if s["joined"] else 4)), opset)
 
 
 DEFORM = {

@@ -60,11 +60,13 @@ CUSTOM = {
     "join_too_many": (JOIN, [TEXTS] * 17, {}),
     "join_nothing": (JOIN, [TEXTS[:0]], {"between": ""}),
     "join_of_high_rank": (JOIN, [TEXTS.reshape(1, 1, 3, 1, 1)], {}),
+    "cummax_of_another_rank": (cases.operator("mmcv", "cummax"), [X], {"dim": 0}, "the_node", (), [X[None]]),
     "plain_topk": (IN_PYTHON[1], [X, np.array([2]), None], {}),
     "plain_above": (IN_PYTHON[2], [X.reshape(-1)], {"limit": 0.5}),
     "plain_window": (IN_PYTHON[3], [X[0], None, np.array([1])], {}),
 }  # fmt: skip
-REFUSED = {  # name: (case, attributes, rule)
+CHANGED = {  # name: (case, attributes, rule that refuses it; none if it is computed)
+    "defaults": ("bilinear_zeros_edges", {}, ""),
     "negative_pads": ("overlapping", {"pads": [-1, 0, 0, 0]}, "pads = [-1, 0, 0, 0]: must be 2 to 28 numbers"),
     "a_float": ("overlapping", {"pads": [0.5] * 4}, "pads = (not of kind INTS): must be a list of integers"),
     "a_text": ("overlapping", {"strides": b"\xff" * 500}, "strides = (not of kind INTS): must be a list of integers"),
@@ -72,6 +74,7 @@ REFUSED = {  # name: (case, attributes, rule)
     "other_blocks": ("overlapping", {"strides": [2, 3]}, "axis 2 must be the number of blocks, 12"),
     "no_such_mode": ("bilinear_zeros_edges", {"mode": "\0" * 500}, "mode = '"),
     "no_text": ("bilinear_zeros_edges", {"mode": b"\xff"}, "mode = (not of kind STRING)"),
+    "strings_between_pixels": ("volume_nearest_zeros_edges", {"mode": "bilinear"}, "unless mode is nearest"),
 }
 ELSEWHERE = (  # malformed calls that other tests refuse: too large for the mock, in other words, or by Python's rules
     "ai.onnx.Col2Im-output_past_2**58", "org.openvinotoolkit.Col2Im-size_of_3_axes", "mmdeploy.NMSRotated-boxes_rank_2",
@@ -87,7 +90,7 @@ RULES = {  # {name: what the refusal of a node says}, by regular expressions for
     "join_table_of_high_rank": "table = (not of kind TENSOR)", "blend_no_weights": "weights = None: must be given",
     "join_table_of_another_kind": "table = (not of kind TENSOR)", "blend_weights_of_integers": "weights = [1, 2] (not",
     "blend_factor_an_integer": "factor = 3 (not of kind FLOAT): must be a number",
-    **{name: rule for name, (*_, rule) in REFUSED.items()},
+    **{name: rule for name, (*_, rule) in CHANGED.items()},
     **{name: bad.message for name, bad in MALFORMED.items()},
 }  # fmt: skip
 
@@ -134,9 +137,14 @@ def descriptions(most=None):
             drawn.append((f"{operator.domain or 'ai.onnx'}-{name}", each))
         small = [each for each in drawn if len(each[1]) < MOST_BYTES] or [min(drawn, key=lambda each: len(each[1]))]
         content |= small[:: max(1, len(small) // most)][:most] if most else small
-    by_name = {case.name: case for case in cases.COL2IM + cases.GRID_SAMPLE}
-    for name, (case, attributes, _) in REFUSED.items():
-        content[name] = native.described(by_name[case].operator, by_name[case].inputs("float32"), attributes)
+    by_name = {case.name: case for case in cases.COL2IM + cases.GRID_SAMPLE + cases.VOLUMES}
+    case = cases.OPENVINO[0]
+    content["openvino_sizes_of_32_bits"] = native.described(
+        case.operator, case.inputs("float32", values_dtype="int32"), case.attributes
+    )
+    for name, (case, attributes, _) in CHANGED.items():
+        inputs = by_name[case].inputs("string" if name.startswith("strings") else "float32", "float32")
+        content[name] = native.described(by_name[case].operator, inputs, attributes)
     for name, bad in MALFORMED.items() if not most else ():
         given = {each: value for each, value in bad.attributes.items() if value is not None}
         content[name] = native.described(cases.operator(bad.domain, bad.op_type), bad.inputs, given)

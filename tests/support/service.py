@@ -53,17 +53,18 @@ def replaced(text, old, new):
 
 
 @contextmanager
-def served(app, patience=None):
+def served(app, patience=None, **variables):
     """A context in which the service runs; yields (port, its process, the file of its log). SIGTERM ends it.
 
     app       the folder with service.py and what it needs; its kernels lie in kernels/
     patience  replaces the page's, to save time
+    variables of its environment
     """
     port = free_port()
     service, log = app / f"service-{port}.py", app / f"log-{port}"
     text = (app / "service.py").read_text()
     service.write_text(replaced(text, "PATIENCE = 5 ", f"PATIENCE = {patience} ") if patience else text)
-    settings = environment(PORT=str(port), NUMBA_CACHE_DIR=str(app / "kernels"))
+    settings = environment(PORT=str(port), NUMBA_CACHE_DIR=str(app / "kernels"), **variables)
     command = [sys.executable, service.name]
     with log.open("w") as file, subprocess.Popen(command, cwd=app, env=settings, stderr=file) as process:
         try:
@@ -88,8 +89,8 @@ def saved(array):
     return content.getvalue()
 
 
-def connect(port):
-    return socket.create_connection(("127.0.0.1", port), timeout=30)
+def connect(port, timeout=30):
+    return socket.create_connection(("127.0.0.1", port), timeout)
 
 
 def exchange(connection, *parts, pause=0.0):

@@ -73,6 +73,8 @@ def unfold(open_sizes=False, opset=18, after=None, **edits):
     pads = edits.get("all_pads", [0, 0, *s["pads"][:axes], 0, 0, *s["pads"][axes:]])
     pads = pads(w) if callable(pads) else w.constant(pads)
     padding = [w.constant(edits["pad_value"], s["dtype"])] if "pad_value" in edits else []
+    if padded_axes := edits.get("pad_axes"):
+        padding = [*(padding or [""]), padded_axes(w) if callable(padded_axes) else w.constant(padded_axes)]
     y = w.add("Pad", "x", pads, *padding, mode=edits.get("mode", "constant"), name="padded")
     for a, index in enumerate(indices):
         y = w.add("Gather", y, index, axis=2 + 2 * a, name=f"gathered_{a}")

@@ -201,7 +201,7 @@ def image_pads(graph, pad, axes):
         if padded_axes is None or len(pads) != 2 * len(padded_axes):
             return None
         all_pads = [0] * 2 * rank
-        for axis, begin, end in zip(padded_axes, pads, pads[len(pads) // 2 :], strict=True):
+        for axis, begin, end in zip(padded_axes, pads, pads[len(padded_axes) :], strict=False):
             all_pads[axis % rank], all_pads[rank + axis % rank] = begin, end
         pads = all_pads
     before = rank - axes
