@@ -10,6 +10,7 @@ python scripts/fuzz_rewriting.py --seed S --case K          one mutant again
 """
 
 import argparse
+import contextlib
 import logging
 import multiprocessing
 import os
@@ -22,6 +23,7 @@ import warnings
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest import mock
 
 import add_tests_to_path  # noqa: F401
 import mutants
@@ -33,7 +35,7 @@ from support.exact import FACTORS, Evaluator, Oracle
 
 import onnx_ops
 from onnx_ops.model.nodes import all_nodes, graphs_in, inlined, model_nodes
-from onnx_ops.rewriting import rewritten
+from onnx_ops.rewriting import rewritten, trial
 
 MEMORY = 12 * 2**30  # bytes that a process may address, so that no mutant exhausts the machine
 SLOW = 300  # seconds after which a mutant counts as endless, on a busy machine, too
@@ -83,6 +85,11 @@ def without_functions(proto):
     return proto if isinstance(flat, Exception) else flat
 
 
+def trial_of(is_large):
+    """Return a context in which replacements aren't tried out, as in large models, if `is_large`."""
+    return mock.patch.object(trial, "SECONDS", 0) if is_large else contextlib.nullcontext()
+
+
 class Checker:
     """Compares a mutant with what is made of it. number: from which it draws what is checked."""
 
@@ -90,6 +97,7 @@ class Checker:
         self.draft, self.proto, self.rng = draft, draft.proto, np.random.default_rng(number)
         self.level, self.operators = one_of(self.rng, LEVELS), ()
         self.totals = Counter()  # elements of results that differ, those left out, and results without an oracle
+        self.is_large = chance(self.rng)
         self.other_level = next(level for level in LEVELS if level != self.level)
 
     def fail(self, check, cause="", note=""):
@@ -99,7 +107,7 @@ class Checker:
     def failures(self):
         """Return the failures of all checks."""
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), trial_of(self.is_large):
                 warnings.simplefilter("error")
                 self.optimized, findings = rewritten(self.proto)
         except Exception as error:
@@ -294,13 +302,15 @@ class Report:
     counts   {kind of failure: how many mutants have it}
     printed  {kind of failure and seed: texts of the mutations by which it occurs}
     totals   {what Checkers count: how many}
+    replaced {name of a seed: (how many mutants of it, in how many of them something was replaced)}
     """
 
-    def __init__(self, options, counts, printed, totals):
-        self.options, self.counts, self.printed, self.totals = options, counts, printed, totals
+    def __init__(self, options, new_dict=dict):
+        self.options = options
+        self.counts, self.printed, self.totals, self.replaced = (new_dict() for _ in range(4))
 
     def examine(self, case):
-        """Make a mutant and report its failures; returns whether something was replaced in it."""
+        """Make a mutant and report its failures."""
         start, steps, number = mutants.plan(self.options.seed, case, self.options.without)
         draft, steps = mutants.made(start, steps)
         checker = Checker(draft, number)
@@ -308,7 +318,8 @@ class Report:
             self.add(case, start, steps, number, failure)
         for what, count in checker.totals.items():
             self.totals[what] = self.totals.get(what, 0) + count
-        return bool(checker.operators)
+        mutants_before, replaced_before = self.replaced.get(start[0], (0, 0))
+        self.replaced[start[0]] = mutants_before + 1, replaced_before + bool(checker.operators)
 
     def add(self, case, start, steps, number, failure):
         kind, origin = failure.kind, (*failure.kind, start[0])
@@ -329,7 +340,7 @@ def again(options, case):
     return " ".join([f"--seed {options.seed} --case {case}", *map("--without {!r}".format, options.without)])
 
 
-def child(report, case, replaced, end):
+def child(report, case, end):
     """Examine mutants until the time is over. case: the number of the one that is being examined."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # ONNX Runtime prints errors, which are intended here
@@ -337,7 +348,7 @@ def child(report, case, replaced, end):
     logging.disable()
     warnings.simplefilter("ignore")
     while time.monotonic() < end:
-        replaced.value += report.examine(case.value)
+        report.examine(case.value)
         case.value += 1
 
 
@@ -349,14 +360,14 @@ def main():
     parser.add_argument("--without", action="append", default=[], metavar="NAME", help="leave out a seed or mutation")
     options = parser.parse_args()
     if options.case is not None:
-        report = Report(options, {}, {}, {})
+        report = Report(options)
         report.examine(options.case)
         return int(bool(report.counts))
     spawn, end = multiprocessing.get_context("spawn"), time.monotonic() + options.seconds
-    manager, case, replaced = spawn.Manager(), spawn.Value("q", 0), spawn.Value("q", 0)
-    report = Report(options, manager.dict(), manager.dict(), manager.dict())
+    manager, case = spawn.Manager(), spawn.Value("q", 0)
+    report = Report(options, manager.dict)
     while time.monotonic() < end:
-        process, before = spawn.Process(target=child, args=(report, case, replaced, end)), None
+        process, before = spawn.Process(target=child, args=(report, case, end)), None
         process.start()
         while process.is_alive() and case.value != before:
             before = case.value
@@ -369,7 +380,9 @@ def main():
             case.value += 1
     for kind, count in sorted(report.counts.items(), key=lambda item: -item[1]):
         print(f"{count:6} {' | '.join(kind)}")
-    print(f"seed {options.seed}: {case.value} mutants, {replaced.value} in which something was replaced")
+    print(f"seed {options.seed}: {case.value} mutants, and those in which something was replaced:")
+    for name, (count, replaced) in sorted(report.replaced.items()):
+        print(f"{count:6} {replaced:6} {name}")
     print("of results that differ:", ", ".join(f"{count} {what}" for what, count in report.totals.items()) or "none")
     return int(bool(report.counts))
 

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import warnings
 from functools import partial
+from importlib.util import find_spec
 
 import mutations
 import numpy as np
@@ -21,6 +22,7 @@ from support.written import (
     Writer,
     affine_grid,
     attention,
+    counts,
     divided_fold,
     feeds,
     flow_network,
@@ -46,6 +48,10 @@ def _sampling(rng, opset, modes=MODES):
     settings = {"padding_mode": one_of(rng, PADDING), "align_corners": int(rng.integers(2))}
     settings = {name: value for name, value in settings.items() if chance(rng)}
     return {"mode": NEWER.get(mode, mode) if opset >= 20 else mode, **settings}
+
+
+def _kind(rng, count=3):
+    return one_of(rng, ["float32", *mutations.FLOATS[:count]])
 
 
 def _ints(rng, least, most, count):
@@ -151,7 +157,7 @@ def _affine_grid_of_onnx(rng):
 def _perspective(rng):
     opset, batch, divided = _opset(rng), int(rng.integers(1, 3)), chance(rng, 0.6)
     mode = _sampling(rng, opset)["mode"]
-    edits = {"opset": opset, "mode": mode, "dtype": one_of(rng, ["float32", "float32", "float16"])}
+    edits = {"opset": opset, "mode": mode, "dtype": _kind(rng, 2)}
     return perspective(divided, size=_ints(rng, 1, 3, 2), batch=batch, **edits), {}
 
 
@@ -160,7 +166,7 @@ def _flow(rng):
     steps = one_of(rng, [None, [("Mul", 2), ("Sub", 1)], [("Mul", [2, 3]), ("Sub", [0.5, 1])], [("Neg", None)], []])
     sampling = _sampling(rng, opset)
     edits = {"size": size, "opset": opset, "layout": layout, "mode": sampling.pop("mode"), "sampling": sampling}
-    edits["dtype"] = one_of(rng, ["float32", "float32", "float16"])
+    edits["dtype"] = _kind(rng, 2)
     return warp(steps, layout == "first" and chance(rng), batch=int(rng.integers(1, 3)), **edits), {}
 
 
@@ -192,10 +198,10 @@ def _flow_network(rng):
         layers = [(name, *LAYERS[name](rng)) for name in (one_of(rng, LAYERS) for _ in range(rng.integers(1, 4)))]
         opset, sizes = _opset(rng, 19), dict(zip("nhw", (*_ints(rng, 1, 2, 1), *_ints(rng, 1, 7, 2)), strict=True))
         edits = {"pixels": one_of(rng, ["flow", "image"]), "resized": chance(rng, 0.3), "opset": opset}
-        with contextlib.suppress(Exception):  # onnx and ONNX Runtime have one for each kind of refusal
+        with contextlib.suppress(Exception):  # onnx has one for each kind of refusal, too
             proto = flow_network(layers, **edits, **_sampling(rng, opset))
-            Draft(onnx.ModelProto.FromString(proto.SerializeToString()), sizes)
-            return proto, sizes
+            if _runs(proto, sizes):
+                return proto, sizes
 
 
 def _places(rng):
@@ -221,49 +227,88 @@ def _attention(rng, open_sizes=False):
 def _sampler(rng):
     """Bilinear sampling by hand; in some one step is another one."""
     choices = {"places": PLACES, "outside": OUTSIDE, "gather": GATHERS, "form": FORMS, "flat": (True, False)}
-    edits = {name: one_of(rng, some) for name, some in choices.items()}
-    edits |= {
-        "is_open": chance(rng, 0.3) and edits["places"] != "flow",
-        "first": chance(rng),
-        "swapped": chance(rng, 0.2),
-    }
-    other = {"high": -1, "low": 1, "factor": 1.5, "one": 0.5, "next": 2}
-    if chance(rng, 0.3):
-        name = one_of(rng, other)
-        edits[name] = other[name]
-    size, out, counts = _ints(rng, 1, 5, 2), _ints(rng, 1, 4, 2), _ints(rng, 1, 2, 2)
-    edits |= {"dtype": one_of(rng, ["float32", "float32", "float64"]), "batch": counts[0], "channels": counts[1]}
+    edits = {name: one_of(rng, some) for name, some in choices.items()} | {"first": chance(rng)}
+    edits |= {"is_open": chance(rng, 0.3) and edits["places"] != "flow", "swapped": chance(rng, 0.2)}
+    other = {"high": [-1, 1], "low": [-1, 1], "factor": [1.5], "one": [0.5], "next": [0, 2], "pad_value": [1]}
+    _change_one(rng, edits, other)
+    size, out, (batch, channels) = _ints(rng, 1 + chance(rng, 0.8), 5, 2), _ints(rng, 1, 4, 2), _ints(rng, 1, 2, 2)
+    edits |= {"dtype": _kind(rng), "batch": batch, "channels": channels}
     sizes = dict(zip("HWhw", (*size, *out), strict=True))
-    proto = sampler(size=size, out=out, opset=_opset(rng), **edits)
-    with contextlib.suppress(Exception):  # ONNX Runtime refuses indices outside of the image, which some steps make
-        Draft(onnx.ModelProto.FromString(proto.SerializeToString()), sizes)
-        return proto, sizes
-    return _sampler(rng)
+    proto = sampler(size=size, out=out, opset=_opset(rng, one_of(rng, [11, 16])), **edits)
+    # ONNX Runtime refuses indices outside of the image, which some steps make.
+    return (proto, sizes) if _runs(proto, sizes) else _sampler(rng)
 
 
-def _deform_conv(rng):
+def _deform_conv(rng, module=False):
     """Deformable convolution by hand; in some one step is another one."""
-    kernel, pads, strides = _ints(rng, 1, 3, 2), _ints(rng, 0, 1, 2), _ints(rng, 1, 2, 2)
-    group, offset_group = (one_of(rng, [1, 2]) for _ in range(2))
+    kernel, pads, strides = _ints(rng, 1, 3, 2), _ints(rng, 0, 2, 2), _ints(rng, 1, 2, 2)
+    group, groups, (batch,) = one_of(rng, [1, 2]), one_of(rng, [1, 2, 4]), _ints(rng, 1, 2, 1)
     edits = {"kernel": kernel, "pads": pads, "strides": strides, "dilations": _ints(rng, 1, 2, 2), "group": group}
-    edits |= {
-        "mask": chance(rng),
-        "bias": chance(rng),
-        "gather": one_of(rng, GATHERS[::2]),
-        "batch": _ints(rng, 1, 2, 1)[0],
-    }
-    edits |= {"sum": one_of(rng, ["Sum", "Add"]), "offset_group": offset_group}
-    other = {"high": -1, "one": 0.5, "step": 1, "shift": 1}
-    if chance(rng, 0.3):
-        name = one_of(rng, other)
-        edits[name] = other[name]
+    edits |= {"mask": chance(rng), "bias": chance(rng), "gather": one_of(rng, GATHERS[::2]), "batch": batch}
+    edits |= {"sum": one_of(rng, ["Sum", "Add"]), "offset_group": groups, "module": module}
+    edits["dtype"] = _kind(rng)
     size = tuple(5 + int(rng.integers(3)) for _ in range(2))
-    return deform_conv(size=size, channels=4, outputs=2, opset=_opset(rng), **edits), {}
+    if module and chance(rng):  # all rows before all columns
+        out = counts(size, kernel, edits["dilations"], pads * 2, strides)
+        edits |= {"offset": [batch, groups, 2, kernel[0] * kernel[1], *out], "turned": [0, 1, 3, 2, 4, 5]}
+    _change_one(rng, edits, {"high": [-1, 1], "one": [0.5], "step": [1, -1], "shift": [1, -1]})
+    proto = deform_conv(size=size, channels=4, outputs=2, opset=_opset(rng, one_of(rng, [12, 16])), **edits)
+    return (proto, {}) if _runs(proto, {}) else _deform_conv(rng, module)
 
 
-SEEDS = {
+def _exported_sampler(rng):
+    import exported_by_hand as by_torch
+
+    (height, width), out, (batch, channels) = _ints(rng, 2, 4, 2), (2, 3), _ints(rng, 1, 2, 2)
+    settings = one_of(rng, by_torch.PICKS), one_of(rng, OUTSIDE), int(chance(rng)), one_of(rng, by_torch.FORMS)
+    inputs = ("image", (batch, channels, height, width)), ("grid", (batch, *out, 2))
+    return _exported(rng, by_torch.sampler, settings, inputs, chance(rng, 0.4)), {"H": height, "W": width}
+
+
+def _exported_deform_conv(rng):
+    import exported_by_hand as by_torch
+
+    kernel, stride, pad, (batch,) = *_ints(rng, 1, 2, 2), one_of(rng, [1, 2]), _ints(rng, 1, 2, 1)
+    out = counts((5, 4), [kernel] * 2, [1, 1], [pad] * 4, [stride] * 2)
+    inputs = [("x", (batch, 2, 5, 4)), ("offset", (batch, 2 * kernel**2, *out)), ("mask", (batch, kernel**2, *out))]
+    settings = kernel, pad, stride, chance(rng)
+    return _exported(rng, by_torch.module, settings, tuple(inputs[: 2 + settings[-1]])), {}
+
+
+def _exported(rng, function, settings, inputs, *more):
+    import exported_by_hand as by_torch
+
+    kind, exporter = _kind(rng, 2), one_of(rng, by_torch.EXPORTERS)
+    return onnx.ModelProto.FromString(by_torch.exported(function, settings, inputs, kind, exporter, *more))
+
+
+def _change_one(rng, edits, other, probability=0.2):
+    """Replace one step, most often none. other: {name of an option: its values}"""
+    if chance(rng, probability):
+        name = one_of(rng, other)
+        edits[name] = one_of(rng, other[name])
+
+
+def _runs(proto, sizes):
+    """Return whether ONNX Runtime runs a model; it has an exception for each kind of refusal."""
+    try:
+        return Draft(onnx.ModelProto.FromString(proto.SerializeToString()), sizes).runs
+    except Exception:
+        return False
+
+
+BY_HAND = {
     "sampling by hand": _sampler,
     "deformable convolution by hand": _deform_conv,
+    "deformable convolution in plain PyTorch": partial(_deform_conv, module=True),
+}
+BY_TORCH = {
+    "sampling by hand, exported by PyTorch": _exported_sampler,
+    "deformable convolution, exported by PyTorch": _exported_deform_conv,
+}
+BY_HAND |= BY_TORCH if find_spec("torch") else {}
+SEEDS = {
+    **BY_HAND,
     "unfold": _unfold,
     "unfold of open sizes": partial(_unfold, open_sizes=True),
     "Tensor.unfold": _windows,
@@ -432,15 +477,21 @@ class Draft:
 
 
 def plan(seed, case, without=()):
-    """Draw a mutant: (name of a seed, its number), [(name of a mutation, its number)], and a number for its checks."""
-    rng = np.random.default_rng([seed, case])
-    drawn = lambda some, count: [one_of(rng, some).__name__ for _ in range(count)]
-    names = drawn(mutations.EDITS, rng.geometric(0.4)) + drawn(mutations.USES, rng.integers(2))
+    """Draw a mutant: (name of a seed, its number), [(name of a mutation, its number)], and a number for its checks.
+
+    Successive cases have all seeds in turn. Models written by hand have many nodes, and most mutations of them leave
+    no pattern: they get fewer, and near misses.
+    """
+    rng, starts = np.random.default_rng([seed, case]), [name for name in SEEDS if name not in without]
+    drawn, start = lambda some, count: [one_of(rng, some).__name__ for _ in range(count)], starts[case % len(starts)]
+    by_hand = start in BY_HAND
+    names = drawn(mutations.NEAR, rng.integers(3) if by_hand else 0)
+    names += drawn(mutations.EDITS, rng.geometric(0.6) - 1 if by_hand else rng.geometric(0.4))
+    names += drawn(mutations.USES, rng.integers(2))
     names += drawn(mutations.WRAPS, max(0, rng.integers(-2, 3)))
     names += ["versions"] * chance(rng, 0.4) + ["inference"] * chance(rng, 0.4)
     names += drawn(mutations.TOOLS, chance(rng, 0.05))
     first, *numbers, last = rng.integers(2**32, size=len(names) + 2).tolist()
-    start = one_of(rng, [name for name in SEEDS if name not in without])
     return (start, first), [step for step in zip(names, numbers, strict=True) if step[0] not in without], last
 
 

@@ -18,6 +18,7 @@ from support.backends import NEWEST_OPSET, quiet
 from onnx_ops.model.nodes import all_nodes, graphs_in, model_nodes, own_names, subgraphs
 
 INTEGERS = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"]
+FLOATS = ["float32", "float16", "float64"]  # that seeds and mutations draw
 MODES = ["bilinear", "nearest", "bicubic"]
 NEWER = {"bilinear": "linear", "bicubic": "cubic"}  # names of modes from version 20 on
 PADDING = ["zeros", "border", "reflection"]
@@ -74,7 +75,7 @@ def is_short(array):
 
 
 def is_float(array):
-    return array.dtype.name in ("float32", "float64") and array.size > 0
+    return array.dtype.kind == "f" and array.size > 0
 
 
 def an_axis(rng, array):
@@ -191,7 +192,7 @@ def cast(draft, name, kind):
 
 @anew(lambda array: is_integers(array) or is_float(array))
 def cast_and_back(draft, rng, name, array):
-    kind = one_of(rng, ["float64", "float32"] if array.dtype.kind == "f" else INTEGERS)
+    kind = one_of(rng, FLOATS if array.dtype.kind == "f" else INTEGERS)
     return cast(draft, cast(draft, name, kind), array.dtype)
 
 
@@ -412,6 +413,81 @@ def damage(draft, rng):
         attribute.ints[:] = rng.integers(-3, 6, len(attribute.ints))
 
 
+# Mutations of models that pick pixels and weigh them: nearly the same model.
+
+COMPARISONS = "Less", "LessOrEqual", "Greater", "GreaterOrEqual"
+ALIKE = COMPARISONS, ("And", "Or"), ("Min", "Max"), ("Add", "Sub"), ("Mul", "Div"), ("Floor", "Ceil", "Round")
+LIMITS = "Clip", "Min", "Max", "Where", *COMPARISONS
+
+
+def one_more(draft, rng, name, array):
+    """Return a value with one more, or one less, everywhere or at one place."""
+    amount = np.zeros(array.shape if array.size < 100 and chance(rng) else [])
+    amount.flat[rng.integers(amount.size)] = one_of(rng, [1, -1])
+    return draft.add("Add", name, draft.constant(amount, array.dtype))
+
+
+@anew(lambda array: is_integers(array) and array.ndim > 1)
+def other_pixel(draft, rng, name, array):
+    return one_more(draft, rng, name, array)
+
+
+def other_weight(draft, rng):
+    """Weigh by 1 - w in place of w, by a constant, or by another value of this shape."""
+    name = draft.pick(rng, is_float, ["Mul"])
+    array = draft.values[name]
+    others = [n for n in draft.known_before() if draft.values[n].shape == array.shape and n != name]
+    others = [n for n in others if draft.values[n].dtype == array.dtype]
+    number = draft.constant(one_of(rng, [0, 0.5, 1]), array.dtype)
+    rest = draft.add("Sub", draft.constant(1, array.dtype), name)
+    draft.connect(one_of(rng, [rest, draft.add("Expand", number, draft.add("Shape", name)), *others]))
+
+
+def other_limit(draft, rng):
+    """Move a limit of a value, or what is compared with it, by one, or leave a limit out."""
+    node = one_of(rng, [n for n in draft.graph.node if n.op_type in LIMITS])
+    position = one_of(rng, [k for k, n in enumerate(node.input) if n in draft.values and draft.values[n].dtype != bool])
+    name, draft.at = node.input[position], [*draft.graph.node].index(node)
+    if node.op_type == "Clip" and position and chance(rng):
+        node.input[position] = ""
+    else:
+        node.input[position] = one_more(draft, rng, name, draft.values[name])
+
+
+def other_scale(draft, rng):
+    """Compute with a single number that is one more or less."""
+    name = draft.pick(rng, lambda a: a.size == 1 and a.dtype.kind in "if", ["Add", "Sub", "Mul", "Div"])
+    draft.connect(one_more(draft, rng, name, draft.values[name]))
+
+
+def other_operator(draft, rng):
+    """Round, compare, limit or compute otherwise."""
+    node, alike = one_of(rng, [(n, alike) for n in draft.graph.node for alike in ALIKE if n.op_type in alike])
+    node.op_type = one_of(rng, {*alike} - {node.op_type})
+
+
+def leave_out(draft, rng):
+    """Use an operand, such as a pixel without its mask, in place of a result of the same shape."""
+    results = [n for n in draft.graph.node if n.op_type in ("Add", "And", "Mul", "Or", "Sub", "Where", *LIMITS)]
+    fits = lambda one, other: (one.shape, one.dtype) == (other.shape, other.dtype)
+    pairs = [(node, name) for node in results for name in node.input if {name, node.output[0]} <= draft.values.keys()
+             and fits(draft.values[name], draft.values[node.output[0]])]  # fmt: skip
+    node, name = one_of(rng, pairs)
+    node.CopyFrom(helper.make_node("Identity", [name], node.output))
+
+
+def exchange(draft, rng):
+    """Exchange two values of one shape and type where they are used, such as two pixels or two weights."""
+    one = draft.pick(rng, has_axes)
+    at, array = draft.at, draft.values[one]
+    known = {n for n in draft.known_before() if n != one and draft.values[n].dtype == array.dtype}
+    edges = [(k, p, n) for k, node in enumerate(draft.graph.node[at:], at) for p, n in enumerate(node.input)
+             if n in known and draft.values[n].shape == array.shape]  # fmt: skip
+    k, p, other = one_of(rng, edges)
+    draft.connect(other)
+    draft.graph.node[k].input[p] = one
+
+
 # Mutations that use values once more.
 
 
@@ -587,7 +663,7 @@ def move_constants(draft, rng, graph):
 
 def versions(draft, rng):
     """Let the model state other versions, which mean the same."""
-    alike = next(v for v in (range(16, 18), range(18, 20), range(20, 23), [23]) if draft.opset in v)
+    alike = next(v for v in ([11, 12], range(13, 16), [16, 17], [18, 19], range(20, 23), [23]) if draft.opset in v)
     opset = one_of(rng, [version for version in alike if version <= NEWEST_OPSET])
     for owner in (draft.proto, *draft.proto.functions):
         next(i for i in owner.opset_import if not i.domain).version = opset
@@ -660,7 +736,9 @@ EDITS = (
     larger_input, larger_input, name_dimension, name_dimension, name_by_formula, more_input, more_input,
     change_constant, constant_by_node, constant_of_callers, change_attribute, remove_node, duplicate, damage,
 )  # fmt: skip
+# Those of models that are written by hand, besides.
+NEAR = other_pixel, other_weight, other_limit, other_scale, other_operator, leave_out, exchange, exchange
 USES = shape_output, share_output, more_output
 WRAPS = function, function, two_functions, branch, loop
 TOOLS = onnx_runtime, onnxsim, onnxslim, inliner
-MUTATIONS = {mutation.__name__: mutation for mutation in (*EDITS, *USES, *WRAPS, *TOOLS, versions, inference)}
+MUTATIONS = {mutation.__name__: mutation for mutation in (*EDITS, *NEAR, *USES, *WRAPS, *TOOLS, versions, inference)}

@@ -288,6 +288,7 @@ def _is_known(value, roots):
     return all(v in roots or v.op in ("Number", "Place") or v.op in FORMULAS for v in value.inside(roots))
 
 
+@np.errstate(all="ignore")
 def _decided(graph, image, weights, roots, index, factors, mask):
     name, target, pads = image
     dimensions, pads = shape(graph, name), pads or (0, 0, 0, 0)

@@ -100,6 +100,18 @@ def test_no_sampler(name, places):
     assert reason.startswith(expected)
 
 
+@pytest.mark.parametrize("make", [sampler, deform_conv])
+def test_weights_that_divide_by_zero(make):
+    """It isn't reported as a warning."""
+    proto = make()
+    made = {node.output[0]: node for node in proto.graph.node}
+    is_weight = lambda name: name in made and made[name].op_type in ("Sub", "Slice")
+    for node in proto.graph.node:
+        if node.op_type == "Mul" and all(map(is_weight, node.input)):
+            node.op_type = "Div"
+    assert IS_NO_BILINEAR in near_miss(proto)
+
+
 def test_a_sampler_with_another_scale_is_sampled_at_pixels():
     """Coordinates that aren't those of GridSample become steps of the program."""
     proto = sampler(places="corners", size=(9, 12))
