@@ -220,6 +220,39 @@ def windows(order=None, steps=(1, 1), size=7, kernel=3, lead=(2, 3), is_open=Fal
     return w.model({"x": ("float32", dims)}, (y, "float32", None), opset)
 
 
+def frames(
+    length=40, step=4, lead=(2,), kernel=8, is_open=False, after=None, blocks=None, indices=None, trail=(), along=0
+):
+    """Tensor.unfold of "x" along its last axis, as PyTorch's exporters write it; arguments as those of `windows`.
+
+    is_open  whether the length and the first of the lead are open
+    indices  a function of the matrix of indices that returns another one
+    trail    sizes of axes behind the one that is unfolded
+    along    1 if blocks are put side by side along the last axis, as the exporter for TorchScript does by mistake if
+             the axis is -1
+    """
+    w, axis = Writer(), len(lead)
+    starts = np.arange(0, length - kernel + 1, step)
+    if blocks:
+        cut = lambda start: w.add("Slice", "x", *(w.constant([k]) for k in (start, start + kernel, axis)))
+        y = w.add(
+            "Concat",
+            *(w.add("Unsqueeze", cut(k), w.constant([axis + along])) for k in blocks(starts)),
+            axis=axis + along,
+        )
+    else:
+        table = starts[:, None] + np.arange(kernel)
+        table = w.constant(indices(table) if indices else table)
+        if is_open:
+            size = w.add("Gather", w.add("Shape", "x"), w.constant(axis))
+            each = w.add("Range", w.constant(0), w.add("Sub", size, w.constant(kernel - 1)), w.constant(step))
+            table = w.add("Add", w.add("Unsqueeze", each, w.constant([1])), w.constant(np.arange(kernel)[None]))
+        y = w.add("Gather", "x", table, axis=axis)
+    y = after(w, y) if after else y
+    dims = [*["n"][: len(lead)], *lead[1:], "length"] if is_open else [*lead, length, *trail]
+    return w.model({"x": ("float32", dims)}, (y, "float32", None), 18)
+
+
 def coordinates(size, align_corners, dtype="float32"):
     """The base coordinates of an axis, as PyTorch computes them."""
     if align_corners:
