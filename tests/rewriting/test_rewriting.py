@@ -174,6 +174,7 @@ NO_ATTENTIONS = {
     "weights of points before levels": {"weights_perm": [0, 2, 1, 4, 3]},
     "weights of queries before heads": {"weights_perm": [0, 1, 2, 3, 4], "queries": 3},
     "a sum over channels": {"over": [1]},
+    "a mean over channels": {"over": [1], "total": "ReduceMean"},
     "images and heads mixed": {"target": (3, 8, 7)},
     "heads and queries mixed": {"target": (2, 7, 12)},
     "nine levels": {"levels": ((1, 2),) * 9},
@@ -429,6 +430,15 @@ def test_attention(name):
     nodes, (finding,) = compare(attention(**case))
     assert nodes == [*["Reshape"] * 2 * ("merged" in case), ATTENTION]
     assert (finding.operator, finding.reason) == (ATTENTION, None)
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("name", ["two levels", "one axis for levels and points", "one level"])
+def test_attention_by_means(name, is_open):
+    proto = attention(is_open, total="ReduceMean", **ATTENTIONS[name])
+    nodes, (finding,) = compare(proto, {"n": 2, "q": 7})
+    assert finding.operator == ATTENTION
+    assert not {"GridSample", "ReduceMean"} & {*nodes}
 
 
 @pytest.mark.parametrize("is_open", [False, True])

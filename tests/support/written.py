@@ -318,6 +318,7 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
     weights     a function of the Writer that returns what stands for "attention_weights"
     wide        what is computed in float32, between Casts: "sum", as the default exporter writes of 16-bit floats, and
                 "samples", which "kept" doesn't cast back
+    total       the operator that adds up
     weighed     a function of the Writer, the samples and their weights that returns others
     bare        whether the model states no shapes of values in between
     """
@@ -390,7 +391,7 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
     y, weights = s["weighed"](w, y, weights) if "weighed" in s else (y, weights)
     y = w.add("Mul", *[y, weights][:: -1 if s.get("swapped") else 1], name="product")
     keeps, y = s.get("keepdims", 0), w.add("Cast", y, to=1) if "sum" in wide else y
-    y = w.add("ReduceSum", y, w.constant(s.get("over", [-1])), keepdims=keeps, name="summed")
+    y = w.add(s.get("total", "ReduceSum"), y, w.constant(s.get("over", [-1])), keepdims=keeps, name="summed")
     y = w.add("Cast", y, to=narrow) if "sum" in wide else y
     target = s.get("target", (-1 if open_sizes else batch, heads * channels, q))
     y = w.add("Transpose", reshaped(y, *target, name="result"), perm=s.get("perm", [0, 2, 1]), name="y")
