@@ -26,6 +26,7 @@ from support.written import (
     divided_fold,
     feeds,
     flow_network,
+    frames,
     perspective,
     unfold,
     unfold_product,
@@ -88,6 +89,15 @@ def _windows(rng):
     is_open = chance(rng, 0.2)
     proto = windows(order, steps, size, kernel, lead, is_open, None if is_open else after, _opset(rng))
     return proto, {"h": size, "w": size}
+
+
+def _frames(rng):
+    """Tensor.unfold along the last axis."""
+    lead, kernel, step, count = _ints(rng, 1, 3, int(rng.integers(3))), *(int(rng.integers(2, 6)) for _ in range(3))
+    length, is_open = kernel + step * (count - 1) + int(rng.integers(step)), chance(rng)
+    after = one_of(rng, [None, lambda w, y: w.add("Mul", y, w.constant(np.hanning(kernel), "float32"))])
+    proto = frames(length, step, lead, kernel, is_open, after, None if is_open or chance(rng) else list)
+    return proto, {"n": (*lead, 1)[0], "length": length}
 
 
 def _unfold_product(rng):
@@ -310,6 +320,7 @@ BY_HAND |= BY_TORCH if find_spec("torch") else {}
 SEEDS = {
     **BY_HAND,
     "unfold": _unfold,
+    "frames": _frames,
     "unfold of open sizes": partial(_unfold, open_sizes=True),
     "Tensor.unfold": _windows,
     "products of an unfold": _unfold_product,

@@ -281,22 +281,18 @@ class Graph:
         self._connect(inputs, domain, version)
         return output
 
-    def add_axis(self, before, name):
-        """Add an axis of one element before the others of a value; returns the name of the result."""
+    def add_axes(self, before, name, *axes):
+        """Add axes of one element to a value; returns the name of the result."""
         if self.opset < 13:
-            return self.add_node(before, "Unsqueeze", [name], axes=[0])
-        return self.add_node(before, "Unsqueeze", [name, self.add_integers("axes", 0)])
+            return self.add_node(before, "Unsqueeze", [name], axes=axes)
+        return self.add_node(before, "Unsqueeze", [name, self.add_integers("axes", *axes)])
 
-    def replace(self, node, op_type, inputs, domain="", version=1, before=False, target=None, **attributes):
+    def replace(self, node, op_type, inputs, domain="", version=1, before=False, **attributes):
         """Replace a node by another one or, with `before`, what computes the node's first input.
 
-        With a target, a Reshape to these sizes follows the new node. What is then unused is removed.
+        What is then unused is removed.
         """
         obsolete = [name for name in node.input if name][: 1 if before else None]
-        if target is not None:
-            made = self.add_node(node, op_type, inputs, domain, version, **attributes)
-            inputs = [made, self.add_integers(f"{made}_sizes", *target)]
-            op_type, domain, attributes = "Reshape", "", {}
         if before:
             node.input[0] = self.add_node(node, op_type, inputs, domain, version, **attributes)
             self._count(node.input[0], 1)

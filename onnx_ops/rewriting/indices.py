@@ -103,9 +103,12 @@ def blocks_of(graph, concat):
 
 
 def _blocks_of(graph, concat):
-    paths, sources = zip(*(path(graph, operand) for operand in concat.input), strict=True)
+    paths = [path(graph, operand) for operand in concat.input]
+    names = [[*(node.input[0] for node, _ in steps), end] for steps, end in paths]
+    source, *_ = [name for name in names[0] if all(name in others for others in names)]
+    paths = [steps[: each.index(source) + 1] for (steps, _), each in zip(paths, names, strict=True)]
     # Shapes take long to work out: in most models no Concat gets so far.
-    if len({*sources}) > 1 or {node.op_type for node, _ in paths[0]}.isdisjoint(("Reshape", "Unsqueeze")):
+    if {node.op_type for node, _ in paths[0]}.isdisjoint(("Reshape", "Unsqueeze")):
         return None
     dimensions = shape(graph, concat.input[0])
     indices = [followed(graph, steps, variables(dimensions)) for steps in paths]
@@ -119,7 +122,7 @@ def _blocks_of(graph, concat):
             return None
     ((a, step),) = [(a, step) for a, step in enumerate(steps) if step != 0]
     length = math.prod(term.size for term in indices[0][a].terms)
-    return Blocks(sources[0], paths[0], a, step, length)
+    return Blocks(source, paths[0], a, step, length)
 
 
 def _moves_one(graph, node):

@@ -6,10 +6,11 @@ from onnx import TensorProto, helper
 from ..declaration import plain
 from ..declaration.errors import OpError
 from ..sampling.computed_grid_sample import COMPUTED_GRID_SAMPLE, INPUTS, SOURCES, STEPS, Source, Step, program
-from .expressions import AXES, NARROWING, Leaf, Operation, Pixels, as_source, unknown_size
+from .expressions import AXES, NARROWING, Leaf, Operation, Pixels, as_source
 from .finding import NearMiss
 from .indices import shape
-from .sizes import are_numbers, as_target
+from .reshapes import reshape
+from .sizes import are_numbers
 
 
 class Program:
@@ -107,7 +108,7 @@ class Program:
             whole = name
             name = self._once(("apart", whole, *target), lambda: self.reshaped(whole, target))
         if not names:  # a source has an axis at least
-            name = self._once(("vector", name), lambda: self.graph.add_axis(self.node, name))
+            name = self._once(("vector", name), lambda: self.graph.add_axes(self.node, name, 0))
         return self.source(self.input(name), names or (0,))
 
     def repeated(self, name, parts):
@@ -119,27 +120,7 @@ class Program:
 
     def reshaped(self, name, target):
         """Return a value of the graph with other sizes, as a value of it."""
-        if as_target(target).count(-1) < 2:
-            return self.add_node("Reshape", name, as_target(target))
-        if self.graph.opset < 14:  # Reshape would take a size of 0 for one of the value's own
-            raise NearMiss(f"the sizes of {name} are open")
-        sizes = [self.graph.add_integers("size", size) if isinstance(size, int)
-                 else self.open_size(size) for size in target]  # fmt: skip
-        sizes = self.graph.add_node(self.node, "Concat", sizes, axis=0)
-        return self.graph.add_node(self.node, "Reshape", [name, sizes], allowzero=1)
-
-    def open_size(self, size):
-        """Return a vector that holds an open size, which must be one of an input of the model."""
-        outermost = self.graph
-        while not outermost.is_main:
-            outermost = outermost.outer
-        names = [value.name for value in outermost.owner.input if size in (shape(outermost, value.name) or ())
-                 and self.graph.home(value.name) is outermost]  # fmt: skip
-        if not names:
-            what = unknown_size(self.graph, [size]) or f"the size {size}"
-            raise NearMiss(f"{what}, which is open, is not known to be that of an input of the model")
-        position = shape(outermost, names[0]).index(size)
-        return self._once(("size", size), lambda: self.add_node("Gather", self.add_node("Shape", names[0]), [position]))
+        return self.graph.add_node(self.node, "Reshape", **reshape(self.graph, self.node, name, target))
 
     def range(self, pixels):
         """Return the name of a vector of Pixels.

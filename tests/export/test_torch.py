@@ -400,6 +400,10 @@ def windows(image, flow):
     return image.unfold(2, 3, 1).unfold(3, 3, 1).amax((-2, -1))
 
 
+def framed(image, flow):
+    return image[:, 0, 0].unfold(1, 3, 2) * torch.hann_window(3).to(image) @ torch.ones(3, 4).to(image)
+
+
 def unfolded(image, flow):
     return torch.nn.functional.unfold(image, (3, 2), padding=(1, 0), stride=(2, 1), dilation=(1, 2))
 
@@ -449,6 +453,7 @@ WRITTEN = {
     "by keypoints": (by_keypoints, "ComputedGridSample"),
     "affine by keypoints": (affine_by_keypoints, "ComputedGridSample"),
     "windows": (windows, "Im2Col"),
+    "framed": (framed, "Im2Col"),
     "unfold": (unfolded, "Im2Col"),
     "affine_grid of an image's size": (turned, "ComputedGridSample"),
 }
@@ -488,7 +493,7 @@ def test_exports_that_are_optimized(name, dynamo, is_open):
         np.testing.assert_allclose(got, function(image, flow).numpy(), rtol=1e-4, atol=1e-4)
 
 
-WITH_OPEN_SIZES = "attended", "correlated", "divided in place", "unfold", "written to x and y"
+WITH_OPEN_SIZES = "attended", "correlated", "divided in place", "framed", "unfold", "written to x and y"
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float16, 4e-3)], ids=str)

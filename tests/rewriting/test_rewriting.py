@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from support.backends import NEWEST_OPSET, ORT_VERSION, quiet
 from support.cases import CASES, DEFORM_CONV, ROI_ALIGN, assert_close, model, reference
 from support.exact import LEFT_OUT, assert_as_near
-from support.written import Writer, affine_grid, attention, feeds, in_a_function, unfold, windows
+from support.written import Writer, affine_grid, attention, feeds, frames, in_a_function, unfold, windows
 
 import onnx_ops
 from onnx_ops.declaration import dtypes
@@ -78,21 +78,26 @@ def test_unfold_that_is_reshaped(name):
 
 
 def test_unfold_of_an_open_batch_whose_size_is_copied_from_another_axis():
-    """Of no images, the Reshape makes as many as the kernel has positions."""
+    """Of no images, the Reshape makes as many as the kernel has positions: it stays as it is."""
     row = {**ONES, "image": (4,), "kernel": (1,), "pads": (0, 0), "dilations": (1,), "strides": (1,)}
     proto = unfold(open_sizes=True, perm=[2, 0, 3, 1], **row)
-    assert "copies sizes" in near_miss(proto, {"n": 0, "size_0": 4})[0]
+    for n in (0, 2):
+        nodes, _ = compare(proto, {"n": n, "size_0": 4})
+        assert ("Im2Col" in nodes, nodes[-2:]) == (True, ["Reshape", "Reshape"])
     assert "Im2Col" in compare(unfold(open_sizes=True, **row), {"n": 2, "size_0": 4})[0]
 
 
 def test_blocks_of_one_axis_and_positions_of_the_other():
-    """The tables are [block, position], and their axes transposed so that [4, 4, 1, 2] has as many elements."""
+    """The tables are [block, position], and their axes transposed so that [4, 4, 1, 2] has as many elements.
+
+    The last Transpose is no part of the unfold.
+    """
     w = Writer()
     y = w.add("Gather", "x", w.constant(np.arange(4)[:, None]), axis=2)
     y = w.add("Gather", y, w.constant(np.add.outer(np.arange(4), np.arange(2))), axis=4)
     y = w.add("Transpose", y, perm=[0, 1, 2, 3, 5, 4])
     proto = w.model({"x": ("float32", [2, 3, 4, 5])}, (y, "float32", [2, 3, 4, 1, 2, 4]))
-    assert "another order" in near_miss(proto)[0]
+    assert compare(proto)[0] == ["Im2Col", "Reshape", "Transpose"]
 
 
 def used_twice(name, result):
@@ -108,7 +113,6 @@ NO_UNFOLDS = {
     "indices that repeat": {"indices": lambda i: [i[0][:, :1].repeat(3, 1), i[1]]},
     "a block less": {"indices": lambda i: [i[0][:, :-1], i[1]]},
     "another axis order": {"perm": [0, 1, 4, 2, 3, 5]},
-    "blocks before positions": {"perm": [0, 1, 3, 5, 2, 4]},
     "channels last": {"perm": [0, 2, 4, 1, 3, 5]},
     "pads that are computed": {
         "all_pads": lambda w: w.add("Mul", "more", w.constant([0, 0, 1, 0, 0, 0, 2, 1])),
@@ -179,6 +183,7 @@ NO_ATTENTIONS = {
     "weights of points before levels": {"weights_perm": [0, 2, 1, 4, 3]},
     "weights of queries before heads": {"weights_perm": [0, 1, 2, 3, 4], "queries": 3},
     "a sum over channels": {"over": [1]},
+    "a mean over channels": {"over": [1], "total": "ReduceMean"},
     "images and heads mixed": {"target": (3, 8, 7)},
     "heads and queries mixed": {"target": (2, 7, 12)},
     "nine levels": {"levels": ((1, 2),) * 9},
@@ -301,20 +306,24 @@ WINDOWS = {
     "strides that leave nothing over": windows(None, (2, 2)),
     "one block along an axis, positions before blocks": windows((4, 5, 2, 3), (5, 2)),
     "one block": windows(None, (5, 5)),
+    "strides that leave something over": windows(None, (2, 2), size=8),
+    "strides that leave something over, no batch": windows(None, (2, 2), size=8, lead=(3,)),
+    "one block along an axis": windows(None, (5, 1)),
     "flattened": windows(None, after=lambda w, y: w.add("Reshape", y, w.constant([2, 3, 25, 9]))),
     "flattened, then turned": windows(None, after=lambda w, y: w.add("Transpose", w.add(
         "Reshape", y, w.constant([2, 3, 25, 9])), perm=[0, 1, 3, 2])),
     "flattened by groups": windows(None, lead=(2, 4), after=lambda w, y: w.add("Transpose", w.add(
         "Reshape", y, w.constant([2, 2, 2, 25, 9])), perm=[0, 1, 2, 4, 3])),
+    "strides that leave something over, flattened": windows(
+        None, (2, 2), size=8, after=lambda w, y: w.add("Reshape", y, w.constant([2, 3, -1]))),
     "used twice": windows(None, after=lambda w, y: w.add("Add", y, w.add("Neg", y))),
     "of open sizes, flattened": windows((4, 5, 2, 3), is_open=True, after=lambda w, y: w.add(
         "Reshape", y, w.constant([2, 27, -1]))),
 }  # fmt: skip
 NO_WINDOWS = {
-    "strides that leave something over": (windows(None, (2, 2), size=8), "blocks instead of"),
-    "one block along an axis": (windows(None, (5, 1)), "blocks instead of"),
-    "open sizes": (windows((4, 5, 2, 3), is_open=True), "more than one of its sizes is open"),
-    "open sizes, blocks first": (windows(None, is_open=True), "the size of the kernel is open"),
+    "open sizes": (windows((4, 5, 2, 3), is_open=True), "is not known to be that of an input"),
+    "open sizes, blocks first": (windows(None, is_open=True), "is not known to be that of an input"),
+    "open sizes before opset 14": (windows(None, is_open=True, opset=13), "more than one of its sizes is open"),
 }
 
 
@@ -326,15 +335,16 @@ BLOCKS = {
     "flattened": windows(after=lambda w, y: w.add("Reshape", y, w.constant([2, 3, 25, 9])), blocks=list),
     "used twice": windows(after=lambda w, y: w.add("Add", y, w.add("Neg", y)), blocks=list),
     "of one position": windows(kernel=1, blocks=list),
+    "strides that leave something over": windows(None, (2, 2), size=8, blocks=list),
 }  # fmt: skip
 NO_BLOCKS = {
     "backwards": (windows(blocks=lambda starts: starts[::-1]), "another order"),
     "one left out": (windows(blocks=lambda starts: starts[:-1]), "blocks instead of"),
+    "one left out along the last axis": (windows(lead=(2,), blocks=lambda starts: starts[:-1]), "blocks instead of"),
     "from the second on": (windows(blocks=lambda starts: starts[1:]), "another order"),
     "one twice": (windows(blocks=lambda starts: [0, *starts[:-1]]), None),
     "the same again": (windows(blocks=lambda starts: [0] * len(starts)), None),
     "at irregular places": (windows(blocks=lambda starts: [0, 1, 3, 4]), None),
-    "strides that leave something over": (windows(None, (2, 2), size=8, blocks=list), "blocks instead of"),
 }
 
 
@@ -353,6 +363,56 @@ def test_no_blocks(name):
     assert reason == expected or expected in reason
 
 
+FRAMES = {  # {name: arguments of `frames`}
+    "half overlap": {}, "side by side": {"step": 8}, "with gaps": {"step": 12}, "some left over": {"length": 43},
+    "before a window": {"after": lambda w, y: w.add("Mul", y, w.constant(np.hanning(8), "float32"))},
+    "before a basis": {"after": lambda w, y: w.add("MatMul", y, w.constant(np.ones((8, 5)), "float32"))},
+    "used twice": {"after": lambda w, y: w.add("Add", y, w.add("Neg", y))},
+    "turned": {"after": lambda w, y: w.add("Transpose", y, perm=[0, 2, 1]), "lead": (2,)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lead", [(), (2,), (2, 3)], ids=str)
+@pytest.mark.parametrize("how", ["Gather", "open", "Concat", "Concat, positions first"])
+@pytest.mark.parametrize("name", FRAMES)
+def test_frames(name, how, lead):
+    """Of speech, by both exporters, with open batch and length by the default one."""
+    edits = {"lead": lead, "is_open": how == "open"} | FRAMES[name]
+    if "Concat" in how:
+        edits |= {"blocks": list, "along": int(how != "Concat")}
+    if name.startswith("before a") and edits.get("along"):
+        edits["length"] = 36  # as many frames as positions
+    nodes, (finding,) = compare(frames(**edits), {"n": 2, "length": edits.get("length", 40)})
+    assert finding.operator == "Im2Col"
+    assert not {"Range", "Slice"} & {*nodes}
+    assert not {"Gather", "Concat"} & {*nodes} or (how == "open" and len(lead) == 2)  # for the sizes of a Reshape
+
+
+NO_FRAMES = {
+    "the last one left out": (frames(indices=lambda table: table[:-1]), "axis 1 has 8 blocks instead of"),
+    "from the second element on": (frames(length=42, indices=lambda table: table + 1), "another order"),
+    "backwards": (frames(indices=lambda table: table[:, ::-1]), "not what unfold does"),
+    "of channels last": (frames(trail=(3,)), "not what unfold does"),
+    "irregular": (frames(indices=lambda table: table * table % 40), None),
+    "one": (frames(length=8), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NO_FRAMES)
+def test_no_frames(name):
+    proto, expected = NO_FRAMES[name]
+    reasons = near_miss(proto)
+    assert reasons == [] if expected is None else expected in reasons[0]
+
+
+def test_embeddings_are_no_frames():
+    """Nothing is reported of a Gather by other indices, or of a constant, of which a model may have many."""
+    w = Writer()
+    table = w.constant(np.ones((50, 8)), "float32")
+    y = w.add("Add", w.add("Gather", table, "words"), w.add("Gather", table, w.constant([[0, 1, 2]])))
+    assert near_miss(w.model({"words": ("int64", [2, 3])}, (y, "float32", None), 18)) == []
+
+
 def test_blocks_of_several_values():
     proto = windows(blocks=list, steps=(1,), lead=(2, 3, 1))
     proto.graph.input.append(onnx.ValueInfoProto.FromString(proto.graph.input[0].SerializeToString()))
@@ -366,7 +426,8 @@ def test_windows(name):
     nodes, (finding,) = compare(WINDOWS[name], {"h": 7, "w": 8})
     assert finding.operator == "Im2Col"
     assert "Gather" not in nodes
-    assert ("Transpose" in nodes) == (name in ("positions in another order", "positions between blocks"))
+    turned = "positions in another order", "positions between blocks", "one block along an axis"
+    assert ("Transpose" in nodes) == (name in turned or "something over" in name)
 
 
 ATTENTION = "MultiScaleDeformableAttention"
@@ -381,6 +442,15 @@ def test_attention(name):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("name", ["two levels", "one axis for levels and points", "one level"])
+def test_attention_by_means(name, is_open):
+    proto = attention(is_open, total="ReduceMean", **ATTENTIONS[name])
+    nodes, (finding,) = compare(proto, {"n": 2, "q": 7})
+    assert finding.operator == ATTENTION
+    assert not {"GridSample", "ReduceMean"} & {*nodes}
+
+
 @pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize("wide", [("sum",), ("sum", "samples"), ()], ids="+".join)
 @pytest.mark.parametrize("name", ["two levels", "one axis for levels and points"])

@@ -222,6 +222,39 @@ def windows(order=None, steps=(1, 1), size=7, kernel=3, lead=(2, 3), is_open=Fal
     return w.model({"x": ("float32", dims)}, (y, "float32", None), opset)
 
 
+def frames(
+    length=40, step=4, lead=(2,), kernel=8, is_open=False, after=None, blocks=None, indices=None, trail=(), along=0
+):
+    """Tensor.unfold of "x" along its last axis, as PyTorch's exporters write it; arguments as those of `windows`.
+
+    is_open  whether the length and the first of the lead are open
+    indices  a function of the matrix of indices that returns another one
+    trail    sizes of axes behind the one that is unfolded
+    along    1 if blocks are put side by side along the last axis, as the exporter for TorchScript does by mistake if
+             the axis is -1
+    """
+    w, axis = Writer(), len(lead)
+    starts = np.arange(0, length - kernel + 1, step)
+    if blocks:
+        cut = lambda start: w.add("Slice", "x", *(w.constant([k]) for k in (start, start + kernel, axis)))
+        y = w.add(
+            "Concat",
+            *(w.add("Unsqueeze", cut(k), w.constant([axis + along])) for k in blocks(starts)),
+            axis=axis + along,
+        )
+    else:
+        table = starts[:, None] + np.arange(kernel)
+        table = w.constant(indices(table) if indices else table)
+        if is_open:
+            size = w.add("Gather", w.add("Shape", "x"), w.constant(axis))
+            each = w.add("Range", w.constant(0), w.add("Sub", size, w.constant(kernel - 1)), w.constant(step))
+            table = w.add("Add", w.add("Unsqueeze", each, w.constant([1])), w.constant(np.arange(kernel)[None]))
+        y = w.add("Gather", "x", table, axis=axis)
+    y = after(w, y) if after else y
+    dims = [*["n"][: len(lead)], *lead[1:], "length"] if is_open else [*lead, length, *trail]
+    return w.model({"x": ("float32", dims)}, (y, "float32", None), 18)
+
+
 def coordinates(size, align_corners, dtype="float32"):
     """The base coordinates of an axis, as PyTorch computes them."""
     if align_corners:
@@ -287,6 +320,7 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
     weights     a function of the Writer that returns what stands for "attention_weights"
     wide        what is computed in float32, between Casts: "sum", as the default exporter writes of 16-bit floats, and
                 "samples", which "kept" doesn't cast back
+    total       the operator that adds up
     weighed     a function of the Writer, the samples and their weights that returns others
     bare        whether the model states no shapes of values in between
     """
@@ -359,7 +393,7 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
     y, weights = s["weighed"](w, y, weights) if "weighed" in s else (y, weights)
     y = w.add("Mul", *[y, weights][:: -1 if s.get("swapped") else 1], name="product")
     keeps, y = s.get("keepdims", 0), w.add("Cast", y, to=1) if "sum" in wide else y
-    y = w.add("ReduceSum", y, w.constant(s.get("over", [-1])), keepdims=keeps, name="summed")
+    y = w.add(s.get("total", "ReduceSum"), y, w.constant(s.get("over", [-1])), keepdims=keeps, name="summed")
     y = w.add("Cast", y, to=narrow) if "sum" in wide else y
     target = s.get("target", (-1 if open_sizes else batch, heads * channels, q))
     y = w.add("Transpose", reshaped(y, *target, name="result"), perm=s.get("perm", [0, 2, 1]), name="y")

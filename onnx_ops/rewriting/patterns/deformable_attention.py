@@ -6,6 +6,7 @@ Models that use it compute, for each level l,
                           2 * sampling_locations - 1 of level l, as N * M grids [Q, P, 2])
 
 and add up, over levels and points, attention_weights * Concat(sample_0, sample_1, ...), in the end as [N, Q, M * D].
+Of a mean, the weights are divided by the number of these.
 All other nodes move elements. So an index into every tensor consists of variables (positions.py): N (batch), S (pixels
 of all levels), M (heads), D (channels), Q (queries), L (levels), P (points), X (the two coordinates).
 """
@@ -25,7 +26,8 @@ from ..taps import FLOATS
 
 DOMAIN, OPERATOR = "onnx_ops", "MultiScaleDeformableAttention"
 NAME = "deformable_attention"
-NEEDS = (("GridSample", "Mul", "ReduceSum"),)  # a graph needs one of these sets of types of nodes
+SUMS = "ReduceSum", "ReduceMean"
+NEEDS = tuple(("GridSample", "Mul", total) for total in SUMS)  # a graph needs one of these sets of types of nodes
 # Types and domains of the node that ends the pattern: ONNX Runtime's optimizer joins a Transpose and the next MatMul.
 LAST, DOMAINS = ("Transpose", "FusedMatMul"), (*AI_ONNX, "com.microsoft")
 LEVELS = 8  # the most that the operator takes
@@ -45,7 +47,7 @@ def match(graph, node):
     is_joined = node.op_type == "FusedMatMul" or (len(order) == 3 and order != [0, 2, 1])
     result, axes = (node.input[0], ("N", "MD", "Q")) if is_joined else (node.output[0], ("N", "Q", "MD"))
     end, name = path(graph, result)
-    total = graph.producer(_uncast(graph, name), "ReduceSum")
+    total = graph.producer(_uncast(graph, name), *SUMS)
     product = total is not None and graph.producer(_uncast(graph, total.input[0]), "Mul")
     if not product:
         return None
@@ -71,6 +73,12 @@ def match(graph, node):
         raise NearMiss(f"{name}, {value} and {weights} are not of one type")
     constants = [each for each in (*grids, factor) if graph.folded(each) is not None]
     _check_uses(graph, result, (value, grid, weights, *constants))
+    if total.op_type == "ReduceMean":
+        count = sizes["L"] * sizes["P"]
+        if not isinstance(count, int):
+            raise NearMiss("it is the mean over an open number of points")
+        count = graph.add_constant("count", np.array(count, graph.type(weights).dtype))
+        weights = graph.add_node(node, "Div", [weights, count])
     points = sizes["P"] if isinstance(sizes["P"], int) else -1  # which Reshape can't work out of no elements
     inputs = [
         _with_last_axes(graph, node, value, 4, (sizes["M"], sizes["D"])),
@@ -298,7 +306,7 @@ def _check_uses(graph, result, sources):
             inputs, op_type = between[name].input, between[name].op_type
             if op_type == "GridSample":
                 names.append(inputs[1])
-            elif op_type in (*MOVES, "ReduceSum") and op_type not in JOINS:
+            elif op_type in (*MOVES, *SUMS) and op_type not in JOINS:
                 names.append(inputs[0])
             else:
                 names += inputs

@@ -26,6 +26,7 @@ from ..graph import AI_ONNX
 from ..indices import MOVES, attributes_of, shape
 from ..positions import Position, variable
 from ..programs import Program
+from ..reshapes import open_size
 from ..sizes import parts_of_broadcast
 from ..taps import FLOATS
 
@@ -125,7 +126,7 @@ def state_sizes(program, dimensions):
         for part in () if is_stated else [each for each in parts_of_broadcast(size) if each not in (1, *stated)]:
             if not isinstance(part, int):
                 zero = helper.make_tensor("", helper.np_dtype_to_tensor_dtype(np.dtype(program.dtype)), [1], [0])
-                zeros = program.add_node("ConstantOfShape", program.open_size(part), value=zero)
+                zeros = program.add_node("ConstantOfShape", open_size(program.graph, program.node, part), value=zero)
                 program.source(program.input(zeros), (axis,))
             elif part > LARGEST:
                 raise NearMiss(f"the size of its grid along {axis}, {part}, is large, and not that of a value")

@@ -21,8 +21,9 @@ from ..finding import NearMiss, tried
 from ..graph import AI_ONNX
 from ..indices import attributes_of, axes_of, followed, path, shape
 from ..positions import broadcast_index, digits_of, joined, variable
+from ..reshapes import add_reshape, reshape
 from ..shapes import im2col_blocks, im2col_spacings
-from ..sizes import are_positive, as_target, parts_of_product, quotient, stride_for
+from ..sizes import are_positive, quotient, stride_for
 from ..taps import FLOATS
 
 DOMAIN, OPERATOR = "onnx_ops", "Im2ColProduct"
@@ -102,16 +103,16 @@ def match(graph, node):
     open_in = source, x  # the values whose axes are as large as open sizes
     made = _arranged(graph, node, source, entries, roles.factors)
     batch, blocks = (tuple(sizes[d] for d in sizes if d[0] == role) for role in "nl")
-    made = _reshaped(graph, node, made, (batch, rows, blocks), open_in)
+    made = add_reshape(graph, node, made, (batch, rows, blocks), open_in)
     attributes |= {"group": group, "sum_over": roles.sum_over}
     made = graph.add_node(node, OPERATOR, [_repeated(graph, node, x, times), made], DOMAIN, **attributes)
     order, target = [digit for name in products.kept for digit in values[name]], shape(graph, node.output[0])
     if order != roles.result:
-        made = _reshaped(graph, node, made, [sizes[d] for d in roles.result], open_in)
+        made = add_reshape(graph, node, made, [sizes[d] for d in roles.result], open_in)
         made = graph.add_node(node, "Transpose", [made], perm=[roles.result.index(d) for d in order])
     if node.op_type != "ReduceMean":
-        return {"op_type": "Reshape", **_to(graph, node, made, target, open_in), "finding": OPERATOR}
-    made = _reshaped(graph, node, made, target, open_in)
+        return {"op_type": "Reshape", **reshape(graph, node, made, target, open_in), "finding": OPERATOR}
+    made = add_reshape(graph, node, made, target, open_in)
     count = np.array(math.prod(sizes[d] for d in summed), graph.type(x).dtype)
     return {"op_type": "Div", "inputs": [made, graph.add_constant(f"{made}_count", count)], "finding": OPERATOR}
 
@@ -341,56 +342,7 @@ def _arranged(graph, node, source, entries, digits):
     """Return the name of a source's elements in the order of the digits."""
     if _order(entries) == digits:
         return source
-    made = _reshaped(graph, node, source, [size for size, _ in entries], [source])
+    made = add_reshape(graph, node, source, [size for size, _ in entries], [source])
     places = [entry for _, entry in entries]
     others = [k for k, entry in enumerate(places) if not isinstance(entry, str)]
     return graph.add_node(node, "Transpose", [made], perm=[*map(places.index, digits), *others])
-
-
-def _reshaped(graph, node, name, dimensions, open_in):
-    """Return the name of a value that is reshaped to these dimensions; a tuple is that of an axis with several."""
-    if graph.type(name).shape == tuple(map(_product_of, dimensions)):
-        return name
-    return graph.add_node(node, "Reshape", **_to(graph, node, name, dimensions, open_in))
-
-
-def _to(graph, node, name, dimensions, open_in):
-    """Return the arguments that make a Reshape to dimensions. open_in: values that may have axes of open sizes."""
-    numbers = as_target(map(_product_of, dimensions))
-    zeros = {"allowzero": 1} if graph.opset >= 14 else {}
-    if numbers.count(-1) + (0 in numbers) < 2:
-        if not zeros and 0 in numbers:
-            raise NearMiss("one of its sizes is 0")
-        return {"inputs": [name, graph.add_integers(f"{node.output[0]}_sizes", *numbers)], **zeros}
-    if not zeros:
-        raise NearMiss("more than one of its sizes is open")
-    parts = [
-        graph.add_integers(f"{node.output[0]}_size", number) if number != -1
-        else _size(graph, node, size if isinstance(size, tuple) else (size,), open_in)
-        for number, size in zip(numbers, dimensions, strict=True)
-    ]  # fmt: skip
-    return {"inputs": [name, graph.add_node(node, "Concat", parts, axis=0)], **zeros}
-
-
-def _size(graph, node, factors, open_in):
-    """Return the name of a vector that holds a product of sizes."""
-    places = {d: (name, axis) for name in open_in for axis, d in enumerate(shape(graph, name))}
-    factors = [part for each in factors for part in ([each] if each in places else parts_of_product(each))]
-    parts = []
-    for factor in factors:
-        if isinstance(factor, int):
-            parts.append(graph.add_integers(f"{node.output[0]}_size", factor))
-        elif factor in places:
-            name, axis = places[factor]
-            axis = graph.add_integers(f"{node.output[0]}_axis", axis)
-            parts.append(graph.add_node(node, "Gather", [graph.add_node(node, "Shape", [name]), axis]))
-        else:
-            raise NearMiss(f"the size {factor}, which is open, is not known to be that of a value")
-    product, *others = parts
-    for other in others:
-        product = graph.add_node(node, "Mul", [product, other])
-    return product
-
-
-def _product_of(dimension):
-    return math.prod(dimension) if isinstance(dimension, tuple) else dimension

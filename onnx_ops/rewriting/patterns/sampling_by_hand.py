@@ -15,7 +15,7 @@ from ..graph import AI_ONNX
 from ..indices import shape
 from ..positions import Position, Variable, broadcast_index, position, variable, variables
 from ..programs import Program
-from ..sizes import as_target
+from ..reshapes import add_reshape, reshape
 from ..taps import FLOATS, GATHERS, SUMS, Draw, Reader, sampled, varying, weighs
 from .grid_sample import state_sizes
 
@@ -112,7 +112,8 @@ def _replacement(graph, node):
         inputs, more = program.finished(coordinates)
         arguments = {"op_type": "ComputedGridSample", "inputs": [made, *inputs], "domain": "onnx_ops",
                      "mode": "bilinear", **sampling, **more}  # fmt: skip
-    arguments = _arranged(graph, node, arguments, [batch, channels, *points], dimensions)
+    open_in = found.image, *dict(places)
+    arguments = _arranged(graph, node, arguments, [batch, channels, *points], dimensions, open_in)
     return {**arguments, "compared": product} if found.is_masked else arguments
 
 
@@ -126,7 +127,7 @@ def _mask(graph, node):
     return (product, factor) if fits else (None, None)
 
 
-def _arranged(graph, node, arguments, order, dimensions):
+def _arranged(graph, node, arguments, order, dimensions, open_in):
     """Return the arguments of `Graph.replace` for what brings samples [N, C, h, w] into the order of the output."""
     if order == [0, 1, 2, 3]:
         return arguments
@@ -134,25 +135,18 @@ def _arranged(graph, node, arguments, order, dimensions):
     sizes = [dimensions[k] for k in kept]
     finding, samples = arguments["op_type"], graph.add_node(node, **arguments)
     if kept == sorted(kept):
-        return {**_reshape(graph, samples, sizes), "finding": finding}
+        return {"op_type": "Reshape", **reshape(graph, node, samples, sizes, open_in), "finding": finding}
     if len(kept) < 4:
-        samples = graph.add_node(node, **_reshape(graph, samples, sizes))
+        samples = add_reshape(graph, node, samples, sizes, open_in)
     perm = [kept.index(k) for k in range(len(kept))]
     return {"op_type": "Transpose", "inputs": [samples], "perm": perm, "finding": finding}
-
-
-def _reshape(graph, samples, sizes):
-    target = as_target(sizes)
-    if target.count(-1) > 1:
-        raise NearMiss("more than one of its sizes is open")
-    return {"op_type": "Reshape", "inputs": [samples, graph.add_integers("sizes", *target)]}
 
 
 def _permuted(graph, node, image, order, is_single):
     """Return the name of an image with its axes in this order, and one for the batch before if it is a single one."""
     if order != sorted(order):
         image = graph.add_node(node, "Transpose", [image], perm=order)
-    return graph.add_axis(node, image) if is_single else image
+    return graph.add_axes(node, image, 0) if is_single else image
 
 
 def _renamed(index, names, dimensions):

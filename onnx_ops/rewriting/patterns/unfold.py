@@ -7,9 +7,10 @@ positions before the blocks, and flatten both:
 
 Of Tensor.unfold the indices are [block, position in the kernel], and its axes [N, C, *blocks, *kernel]. Im2Col makes
 that of a kernel with as many positions as there are blocks: in y[n, c, k, l], which is x at dilations * k +
-strides * l, both have the same part.
+strides * l, both have the same part. If that number is open, or the blocks leave something over, a Transpose follows.
 """
 
+import itertools
 import math
 from contextlib import suppress
 
@@ -21,6 +22,7 @@ from ..indices import (
     attributes_of,
     blocks_of,
     followed,
+    integer_at,
     integer_list,
     integers,
     pads_with_zeros,
@@ -29,12 +31,13 @@ from ..indices import (
     shape,
 )
 from ..positions import reshaped, variables
-from ..sizes import Size, are_positive, as_target, block_count, never_negative, quotient, stride_for
+from ..reshapes import add_reshape, reshape
+from ..sizes import Size, are_positive, block_count, never_negative, quotient, stride_for
 
 DOMAIN, OPERATOR = "onnx_ops", "Im2Col"
 NAME = "unfold"
 NEEDS = ("Gather",), ("Slice", "Concat")  # a graph needs one of these sets of types of nodes
-LAST, DOMAINS = ("Reshape", "Transpose", "Concat"), AI_ONNX  # types and domains of the node that ends the pattern
+LAST, DOMAINS = ("Reshape", "Transpose", "Concat", "Gather"), AI_ONNX  # types and domains of the node that ends it
 ROUNDS = "QuantizeLinear", "DequantizeLinear"  # which `path` may go through
 
 
@@ -43,42 +46,52 @@ def match(graph, node):
 
     None if it is nothing like the end of an unfold, or nodes that only move its elements follow and are a better end.
     """
-    steps = _steps(graph, node)
+    steps = _steps(graph, node) if _may_end(graph, node) else []
     later = [*_later(graph, node)] if steps else []
     for end in later:
         with suppress(NearMiss):
             if _replacement(graph, _steps(graph, end), end) is not None:
                 return None
     try:
-        replacement = _replacement(graph, steps, node)
+        return _replacement(graph, steps, node)
     except NearMiss:
         if later or (node.op_type == "Concat" and graph.users[node.output[0]] > 1):
             return None  # the last one says it
         raise
-    if replacement is None:
-        return None
-    source, made = replacement
-    if len(shape(graph, source)) == 1 + len(made["kernel_shape"]):  # without a batch
-        source = graph.add_axis(node, source)
-    return {"inputs": [source], "op_type": OPERATOR, "domain": DOMAIN, **made}
+
+
+def _may_end(graph, node):
+    """Return whether the pattern may end at a node: of Gathers, at one with a matrix of regular indices."""
+    if node.op_type != "Gather":
+        return node.op_type in LAST
+    sizes, (data, indices) = _table(graph, node), node.input
+    return sizes and 1 not in sizes and graph.folded(data) is None and integer_at(graph, indices, variables(sizes))
 
 
 def _replacement(graph, steps, node):
-    """Return (source, arguments of `Graph.replace`) of an Im2Col for a node that ends an unfold; None if it is none."""
+    """Return the arguments of `Graph.replace` for a node that ends an unfold; None if it ends none."""
     fit = _fit(graph, steps, node)
     if fit is None:
         return None
-    source, sizes, attributes = fit
+    source, sizes, attributes, is_turned = fit
     axes = len(attributes["kernel_shape"])
-    if node.op_type == "Reshape":
-        *batch, channels = sizes[: -2 * axes]
-        kernel, blocks = (math.prod(each) for each in (sizes[-2 * axes : -axes], sizes[-axes:]))
-        is_same = _flattens(graph, node, [*(batch or [1]), channels * kernel, blocks])
-        return source, {**attributes, "before": not is_same}
-    target = as_target(shape(graph, node.output[0]))
-    if target.count(-1) > 1 or 0 in target:
-        raise NearMiss("more than one of its sizes is open")
-    return source, {**attributes, "target": target}
+    first, second = math.prod(sizes[-2 * axes : -axes]), math.prod(sizes[-axes:])
+    lead, ones = sizes[: -2 * axes], [1] * (2 - len(sizes[: -2 * axes]))
+    n, c = (*lead, *ones) if axes == 1 else (*ones, *lead)
+    made = [n, c, first, second] if is_turned and c != 1 else [n, c * first, second]
+    is_before = node.op_type == "Reshape"
+    is_same = _flattens(graph, node, made) if is_before else shape(graph, node.output[0]) == (*made,)
+    if ones:
+        source = graph.add_axes(node, source, *(0, 1) if not lead else [int(axes == 1)])
+    arguments = {"inputs": [source], "op_type": OPERATOR, "domain": DOMAIN, **attributes}
+    if is_turned:
+        result = add_reshape(graph, node, graph.add_node(node, **arguments), [*made[:-2], second, first])
+        perm = [*range(len(made) - 2), len(made) - 1, len(made) - 2]
+        arguments = {"inputs": [result], "op_type": "Transpose", "perm": perm}
+    if not is_before and not is_same:
+        result, target = graph.add_node(node, **arguments), shape(graph, node.output[0])
+        arguments = {"op_type": "Reshape", **reshape(graph, node, result, target)}
+    return {**arguments, "before": is_before and not is_same, "finding": OPERATOR}
 
 
 def _steps(graph, node):
@@ -101,14 +114,14 @@ def _later(graph, node):
         moves = node.op_type in MOVES and node.op_type not in JOINS and node.domain in DOMAINS
         if not moves or not graph.is_sound(node):
             break
-        if node.op_type in LAST:
+        if _may_end(graph, node):
             yield node
 
 
 def _fit(graph, steps, node):
-    """Return (source, sizes of [N, C, *kernel, *blocks], attributes) of an Im2Col; None if it is no unfold.
+    """Return (source, sizes of [N, C, *kernel, *blocks], attributes, False) of an Im2Col; None if it is no unfold.
 
-    Without a batch, N is missing.
+    Without a batch or channels, these are missing. If blocks come before the kernel, the last one is True.
     """
     if not steps:
         return None
@@ -119,7 +132,7 @@ def _fit(graph, steps, node):
     axes, dimensions = len(tables), shape(graph, x)
     if dimensions is None and axes > 1:
         raise NearMiss(f"the rank of {x} is unknown")
-    if dimensions is None or len(dimensions) < 3 or len(dimensions) - axes not in (1, 2):
+    if dimensions is None or len(dimensions) - axes not in range(3):
         return None
     pad = graph.producer(x, "Pad")
     pads = None if pad is None else image_pads(graph, pad, axes)
@@ -131,12 +144,14 @@ def _fit(graph, steps, node):
     if graph.folded(source) is not None:
         raise NearMiss(f"{source} is constant: ONNX Runtime computes it once")
     target = shape(graph, node.input[0] if node.op_type == "Reshape" else node.output[0])
-    firsts, seconds = zip(*tables, strict=True)
-    reasons = []
-    for kernel, blocks in ((firsts, seconds), (seconds, firsts)):
-        sizes = (*dimensions[:-axes], *kernel, *blocks)
+    pairs, reasons = [*zip(*tables, strict=True)], []
+    for is_turned, (first, second) in itertools.product((False, True), (pairs, pairs[::-1])):
+        sizes = (*dimensions[:-axes], *first, *second)
+        kernel, blocks = (second, first) if is_turned else (first, second)
         try:
-            dilations, strides = _attributes(graph, steps, sizes, target, axes)
+            dilations, strides = _attributes(graph, steps, sizes, target, axes)[:: -1 if is_turned else 1]
+            if not are_positive(kernel):
+                raise NearMiss("the size of the kernel is open")
             for a, size in enumerate(padded):
                 spacing = size, kernel[a], dilations[a], strides[a]
                 strides[a] = stride_for(blocks[a], *spacing)
@@ -147,20 +162,21 @@ def _fit(graph, steps, node):
             reasons.append(str(miss))
         else:
             attributes = {"kernel_shape": [*kernel], "dilations": dilations, "strides": strides, "pads": pads}
-            return source, sizes, attributes
+            return source, sizes, attributes, is_turned
     raise NearMiss(reasons[0])
 
 
 def _attributes(graph, steps, sizes, target, axes):
-    """Return (dilations, strides), if steps lead from elements [N, C, *kernel, *blocks] to those of an unfold."""
+    """Return (dilations, strides), if steps lead from elements [N, C, *kernel, *blocks] to those of an unfold.
+
+    Blocks may come first, and so strides.
+    """
     before = len(sizes) - 2 * axes
     has_all = target is not None and math.prod(target) == math.prod(sizes)  # no Expand repeats some
     index = tried(reshaped, variables(sizes), sizes, target) if has_all else None
     index = None if index is None else followed(graph, steps, index)
     if index is None:
         raise NearMiss("what moves its elements is unknown, or not what unfold does")
-    if not are_positive(sizes[before : before + axes]):
-        raise NearMiss("the size of the kernel is open")
     dilations, strides = [], []
     for a, at in enumerate(index[before:]):
         step_along = {term.variable.name: term.step for term in at.terms}
@@ -210,18 +226,18 @@ def image_pads(graph, pad, axes):
     return [*pads[before:rank], *pads[rank + before :]]
 
 
-def _flattens(graph, node, im2col_shape):
-    """Return whether the Reshape gives the shape of Im2Col, [N, C * K, L]. Raises NearMiss if that is unknown."""
+def _flattens(graph, node, made):
+    """Return whether the Reshape gives the shape that is made. Raises NearMiss if that is unknown."""
     reshape = integers(graph, node.input[1])
     if reshape is None or None in reshape:
         raise NearMiss("the shape that it gets is unknown")
     copies, sizes = not attributes_of(node).get("allowzero"), shape(graph, node.input[0])
     target = [sizes[k] if copies and size == 0 and k < len(sizes) else size for k, size in enumerate(reshape)]
-    same = len(target) == 3 and [t if t != -1 else e for t, e in zip(target, im2col_shape, strict=True)] == im2col_shape
+    same = len(target) == len(made) and [t if t != -1 else e for t, e in zip(target, made, strict=True)] == made
     may_copy = copies and not all(map(_is_zero_with, sizes[:2], target[:2]))
     if same and target.count(-1) < 2 and not may_copy:
         return True
-    copied = reshape[int(sizes[0] == im2col_shape[0]) :]  # sizes that are not copied if they aren't 0
+    copied = reshape[int(sizes[0] == made[0]) :]  # sizes that are not copied if they aren't 0
     if copies and any(size == 0 or may_be_zero(size) for size in copied):
         raise NearMiss("the shape that it gets copies sizes from its input")
     return False

@@ -1,0 +1,67 @@
+"""Reshape nodes to sizes of which several may be open: other values' shapes then state these when the model runs."""
+
+import math
+
+from .expressions import unknown_size
+from .finding import NearMiss
+from .indices import shape
+from .sizes import as_target, parts_of_product
+
+
+def add_reshape(graph, node, name, dimensions, open_in=()):
+    """Return the name of a value that is reshaped to these dimensions, before a node; see `reshape`."""
+    if graph.type(name).shape == tuple(map(_product_of, dimensions)):
+        return name
+    return graph.add_node(node, "Reshape", **reshape(graph, node, name, dimensions, open_in))
+
+
+def reshape(graph, node, name, dimensions, open_in=()):
+    """Return the arguments of `Graph.add_node` that make a Reshape of a value to dimensions.
+
+    A tuple is the dimension of an axis with several. open_in: values that may have axes of open sizes, beside the
+    model's inputs.
+    """
+    numbers = as_target(map(_product_of, dimensions))
+    zeros = {"allowzero": 1} if graph.opset >= 14 else {}  # else Reshape takes a size of 0 for one of the value's
+    if numbers.count(-1) + (0 in numbers) < 2:
+        if not zeros and 0 in numbers:
+            raise NearMiss("one of its sizes is 0")
+        return {"inputs": [name, graph.add_integers(f"{node.output[0]}_sizes", *numbers)], **zeros}
+    if not zeros:
+        raise NearMiss("more than one of its sizes is open")
+    parts = [
+        graph.add_integers(f"{node.output[0]}_size", number) if number != -1
+        else open_size(graph, node, size, (name, *open_in))
+        for number, size in zip(numbers, dimensions, strict=True)
+    ]  # fmt: skip
+    return {"inputs": [name, graph.add_node(node, "Concat", parts, axis=0)], **zeros}
+
+
+def open_size(graph, node, dimension, open_in=()):
+    """Return the name of a vector that holds an open size, which is that of a value's axis, or a product of such."""
+    outermost = graph
+    while not outermost.is_main:
+        outermost = outermost.outer
+    inputs = [value.name for value in outermost.owner.input if graph.home(value.name) is outermost]
+    places = {d: (name, axis) for name in (*inputs[::-1], *open_in) for axis, d in enumerate(shape(graph, name) or ())}
+    factors = dimension if isinstance(dimension, tuple) else (dimension,)
+    factors = [part for each in factors for part in ([each] if each in places else parts_of_product(each))]
+    parts = []
+    for factor in factors:
+        if isinstance(factor, int):
+            parts.append(graph.add_integers(f"{node.output[0]}_size", factor))
+        elif factor in places:
+            name, axis = places[factor]
+            axis = graph.add_integers(f"{node.output[0]}_axis", axis)
+            parts.append(graph.add_node(node, "Gather", [graph.add_node(node, "Shape", [name]), axis]))
+        else:
+            what = unknown_size(graph, [factor]) or f"the size {factor}"
+            raise NearMiss(f"{what}, which is open, is not known to be that of an input of the model")
+    product, *others = parts
+    for other in others:
+        product = graph.add_node(node, "Mul", [product, other])
+    return product
+
+
+def _product_of(dimension):
+    return math.prod(dimension) if isinstance(dimension, tuple) else dimension
