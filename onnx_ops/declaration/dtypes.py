@@ -19,7 +19,7 @@ class DType:
     name: str
     onnx: int
     storage: np.dtype[Any] | None
-    in_sessions: bool = True
+    in_sessions: bool
 
     @property
     def numpy(self) -> np.dtype[Any]:
@@ -28,30 +28,26 @@ class DType:
         return np.dtype(object if self.name == "string" else self.name)
 
 
-def _bits(name: str) -> np.dtype[Any]:
-    return np.dtype([(name, np.uint16)])
-
-
+_ROWS: Any = (  # name, number, storage
+    ("float32", 1, "float32"),
+    ("uint8", 2, "uint8"),
+    ("int8", 3, "uint8"),
+    ("uint16", 4, "uint16"),
+    ("int16", 5, "uint16"),
+    ("int32", 6, "uint32"),
+    ("int64", 7, "uint64"),
+    ("string", 8, None),
+    ("bool", 9, "bool"),
+    ("float16", 10, [("float16", "uint16")]),
+    ("float64", 11, "float64"),
+    ("uint32", 12, "uint32"),
+    ("uint64", 13, "uint64"),
+    ("complex64", 14, "complex64"),
+    ("complex128", 15, "complex128"),
+    ("bfloat16", 16, [("bfloat16", "uint16")]),
+)
 TABLE = {
-    t.name: t
-    for t in (
-        DType("float32", 1, np.dtype("float32")),
-        DType("uint8", 2, np.dtype("uint8")),
-        DType("int8", 3, np.dtype("uint8")),
-        DType("uint16", 4, np.dtype("uint16")),
-        DType("int16", 5, np.dtype("uint16")),
-        DType("int32", 6, np.dtype("uint32")),
-        DType("int64", 7, np.dtype("uint64")),
-        DType("string", 8, None),
-        DType("bool", 9, np.dtype("bool")),
-        DType("float16", 10, _bits("float16")),
-        DType("float64", 11, np.dtype("float64")),
-        DType("uint32", 12, np.dtype("uint32")),
-        DType("uint64", 13, np.dtype("uint64")),
-        DType("complex64", 14, np.dtype("complex64"), in_sessions=False),
-        DType("complex128", 15, np.dtype("complex128"), in_sessions=False),
-        DType("bfloat16", 16, _bits("bfloat16")),
-    )
+    name: DType(name, number, storage and np.dtype(storage), "complex" not in name) for name, number, storage in _ROWS
 }
 NAMES = {t.onnx: name for name, t in TABLE.items()}
 FLOATS = ("float16", "bfloat16", "float32", "float64")

@@ -88,7 +88,6 @@ def shortened(value: object) -> str:
 _HIDDEN = re.compile(
     "[\0-\x1f\x7f-\xa0\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\uf8ff\ufeff\ufff0-\ufffb\U000e0000-\U0010ffff]"
 )
-_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 def as_text(text: str | bytes) -> str:
@@ -102,13 +101,7 @@ def quoted(text: str | bytes) -> str:
     protobuf has bytes for a string that isn't UTF-8. Invalid bytes become U+FFFD, as in the C library.
     """
     text = as_text(text)
-
-    def escape(match: re.Match[str]) -> str:
-        code = ord(match[0])
-        return _ESCAPES.get(match[0]) or (
-            f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
-        )
-
+    escape = lambda match: match[0].encode("unicode_escape").decode()
     quote = '"' if "'" in text and '"' not in text else "'"
     return quote + _HIDDEN.sub(escape, text.replace("\\", r"\\").replace(quote, "\\" + quote)) + quote
 
