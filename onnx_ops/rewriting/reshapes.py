@@ -1,6 +1,7 @@
 """Reshape nodes to sizes of which several may be open: other values' shapes then state these when the model runs."""
 
 import math
+from functools import reduce
 
 from .expressions import unknown_size
 from .finding import NearMiss
@@ -23,22 +24,19 @@ def reshape(graph, node, name, dimensions, open_in=()):
     """
     numbers = as_target(map(_product_of, dimensions))
     zeros = {"allowzero": 1} if graph.opset >= 14 else {}  # else Reshape takes a size of 0 for one of the value's
+    if not zeros and (0 in numbers or numbers.count(-1) > 1):
+        raise NearMiss("more than one of its sizes is open, or one is 0")
     if numbers.count(-1) + (0 in numbers) < 2:
-        if not zeros and 0 in numbers:
-            raise NearMiss("one of its sizes is 0")
         return {"inputs": [name, graph.add_integers(f"{node.output[0]}_sizes", *numbers)], **zeros}
-    if not zeros:
-        raise NearMiss("more than one of its sizes is open")
     parts = [
-        graph.add_integers(f"{node.output[0]}_size", number) if number != -1
-        else open_size(graph, node, size, (name, *open_in))
+        open_size(graph, node, size if number == -1 else number, (name, *open_in))
         for number, size in zip(numbers, dimensions, strict=True)
-    ]  # fmt: skip
+    ]
     return {"inputs": [name, graph.add_node(node, "Concat", parts, axis=0)], **zeros}
 
 
 def open_size(graph, node, dimension, open_in=()):
-    """Return the name of a vector that holds an open size, which is that of a value's axis, or a product of such."""
+    """Return the name of a vector that holds a size: a number, that of a value's axis, or a product of these."""
     outermost = graph
     while not outermost.is_main:
         outermost = outermost.outer
@@ -57,10 +55,7 @@ def open_size(graph, node, dimension, open_in=()):
         else:
             what = unknown_size(graph, [factor]) or f"the size {factor}"
             raise NearMiss(f"{what}, which is open, is not known to be that of an input of the model")
-    product, *others = parts
-    for other in others:
-        product = graph.add_node(node, "Mul", [product, other])
-    return product
+    return reduce(lambda *pair: graph.add_node(node, "Mul", pair), parts)
 
 
 def _product_of(dimension):

@@ -248,11 +248,9 @@ def sampled(graph, value, index, mask=None):
     trails = [[*tap.what] for _, tap in weights]
     images = [each for each in reversed(trails[0]) if all(each in trail for trail in trails)]
     reason = None
-    for image in images:
-        if len(shape(graph, image[0])) not in (3, 4):
-            continue
+    for image, plane in [(each, plane) for each in images for plane in _planes(graph, *each)]:
         try:
-            return _decided(graph, image, weights, roots, index, tuple(counts[0].elements()), mask)
+            return _decided(graph, image, plane, weights, roots, index, tuple(counts[0].elements()), mask)
         except NearMiss as miss:
             reason = reason or miss
     raise reason or NearMiss("the image that its pixels are of is not known")
@@ -288,14 +286,20 @@ def _is_known(value, roots):
     return all(v in roots or v.op in ("Number", "Place") or v.op in FORMULAS for v in value.inside(roots))
 
 
+def _planes(graph, name, index, pads):
+    """Yield the axes of an image that may be those along which its pixels are picked: those of one pixel are, too."""
+    dimensions = shape(graph, name)
+    moving = [k for k, each in enumerate(index) if any(t.variable.name.startswith("tap") for t in each.terms)]
+    for axes in (moving, [k for k, size in enumerate(dimensions) if k in moving or size == 1]):
+        if len(axes) > 1 and len(dimensions) in (3, 4):
+            yield axes[-2:]
+
+
 @np.errstate(all="ignore")
-def _decided(graph, image, weights, roots, index, factors, mask):
+def _decided(graph, image, plane, weights, roots, index, factors, mask):
     name, target, pads = image
     dimensions, pads = shape(graph, name), pads or (0, 0, 0, 0)
-    moving = [k for k, each in enumerate(target) if any(t.variable.name.startswith("tap") for t in each.terms)]
-    if len(moving) < 2:
-        raise NearMiss(f"which axes of {name} are sampled is not known")
-    plane, begins = moving[-2:], pads[:2]
+    begins = pads[:2]
     others = [k for k in range(len(dimensions)) if k not in plane]
     names = {term.variable.name: term.variable.size for each in index for term in each.terms}
     guesses = [*itertools.product((roots, roots[::-1]), ("zeros", "border"), *({0, -begin} for begin in begins))]

@@ -1,5 +1,6 @@
 """Exports of PyTorch's two exporters run unchanged and agree with PyTorch, and so do our functions."""
 
+import functools
 import inspect
 import io
 import itertools
@@ -520,6 +521,44 @@ def test_exports_of_open_sizes_that_are_optimized(name, dtype, tolerance):
         (got,) = session.run(None, {i.name: values[i.name].numpy() for i in session.get_inputs()})
         expected = function(*(value.double() for value in values.values()))
         np.testing.assert_allclose(got, expected.numpy(), rtol=0, atol=tolerance)
+
+
+def by_four_pixels(image, places, align_corners):
+    """Sample an image at places in [-1, 1], or at pixels if align_corners is None; zeros are outside."""
+    n, c, h, w = image.shape
+    x, y = places[..., 0], places[..., 1]
+    if align_corners is not None:
+        x, y = ((v + 1) / 2 * (size - 1) if align_corners else ((v + 1) * size - 1) / 2 for v, size in ((x, w), (y, h)))
+    left, top, total = x.floor(), y.floor(), 0
+    for column, row in ((left, top), (left + 1, top), (left, top + 1), (left + 1, top + 1)):
+        inside = (column >= 0) & (column < w) & (row >= 0) & (row < h)
+        weight = (1 - (x - column).abs()) * (1 - (y - row).abs()) * inside
+        index = (row.long().clamp(0, h - 1) * w + column.long().clamp(0, w - 1)).flatten(1)
+        pixels = image.flatten(2).gather(2, index[:, None].expand(-1, c, -1))
+        total = total + pixels.view(n, c, *x.shape[1:]) * weight[:, None]
+    return total
+
+
+@pytest.mark.parametrize("align_corners", [None, False, True], ids=["pixels", "edges", "corners"])
+@pytest.mark.parametrize("how", ["dynamo", "dynamo open", "torchscript"])
+def test_exports_of_samplers_by_hand(how, align_corners):
+    torch.manual_seed(0)
+    image, places = torch.rand(2, 3, 9, 8), 4 * torch.rand(2, 12, 7, 2) - 2
+    function = functools.partial(by_four_pixels, align_corners=align_corners)
+    settings = {"input_names": ["image", "places"], "opset_version": 20}
+    if "open" in how:
+        dynamic = torch.export.Dim.DYNAMIC
+        settings["dynamic_shapes"] = {"inputs": ({2: dynamic, 3: dynamic}, {1: dynamic, 2: dynamic})}
+    proto = exported(torch.onnx.export, Call(function), (image, places), dynamo="dynamo" in how, **settings)
+    optimized = onnx_ops.optimize(proto)
+    operator = "ComputedGridSample" if align_corners is None else "GridSample"
+    assert operator in [node.op_type for node in optimized.graph.node]
+    assert not {"Floor", "GatherElements"} & {node.op_type for node in optimized.graph.node}
+    session = onnx_ops.InferenceSession(optimized.SerializeToString(), quiet())
+    for size in ((9, 8), (1, 5)) if "open" in how else ((9, 8),):
+        values = {"image": torch.rand(2, 3, *size).numpy(), "places": places.numpy()}
+        (got,) = session.run(None, values)
+        np.testing.assert_allclose(got, function(*map(torch.from_numpy, values.values())).numpy(), 1e-4, 1e-5)
 
 
 def warped(image, flow):

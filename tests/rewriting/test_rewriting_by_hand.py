@@ -29,7 +29,13 @@ SAMPLERS = {
     **{f"float16, {outside}, {places}": {"dtype": "float16", "outside": outside, "places": places}
        for outside in OUTSIDE for places in PLACES[:3]},
     "one image": {"batch": 1}, "one channel": {"channels": 1}, "one of both": {"batch": 1, "channels": 1},
-    "one row of pixels": {"size": (1, 12), "places": "edges"}, "one pixel": {"size": (1, 1), "places": "pixels"},
+    **{f"image of {size}, {places}, {outside}, {gather}": {
+           "size": size, "places": places, "outside": outside, "gather": gather}
+       for size in ((1, 12), (9, 1), (1, 1))
+       for places, outside, gather in itertools.product(PLACES[1:], OUTSIDE, (GATHERS[0], GATHERS[2]))},
+    **{f"open sizes in float16, {places}, {outside}": {
+           "is_open": True, "places": places, "outside": outside, "dtype": "float16"}
+       for places, outside in itertools.product(PLACES[:3], OUTSIDE[1:3])},
     "one row of points": {"out": (1, 7)}, "one point": {"out": (1, 1)}, "x and y swapped": {"swapped": True},
 }  # fmt: skip
 
@@ -66,6 +72,16 @@ def test_samples_in_another_order(name, outside):
     assert (nodes, finding.untried) == (expected, None)
 
 
+@pytest.mark.parametrize("size", [(1, 12), (9, 1), (1, 1)], ids=str)
+@pytest.mark.parametrize("outside", OUTSIDE)
+@pytest.mark.parametrize("places", PLACES[:3])
+def test_a_sampler_of_open_sizes_that_turn_out_to_be_one(places, outside, size):
+    nodes, _ = compare(
+        sampler(places=places, outside=outside, is_open=True), SIZES | dict(zip("HW", size, strict=True))
+    )
+    assert nodes == ["ComputedGridSample" if places == "pixels" else "GridSample"]
+
+
 def test_a_sampler_is_what_torch_gives():
     torch = pytest.importorskip("torch")
     for k, places in enumerate(("edges", "corners")):
@@ -90,6 +106,14 @@ NO_SAMPLERS = {
     "the pixel after the next one": ({"next": 2}, IS_NO_BILINEAR),
     "padded by ones": ({"pad_value": 1}, IS_NO_BILINEAR),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [(1, 12), (9, 1), (1, 1)], ids=str)
+@pytest.mark.parametrize("name", [name for name, (edits, _) in NO_SAMPLERS.items() if edits.keys() & {"factor", "one"}])
+def test_no_sampler_of_one_row_or_column(name, size):
+    edits, expected = NO_SAMPLERS[name]
+    (reason,) = near_miss(sampler(places="pixels", outside="mask", size=size, **edits))
+    assert reason.startswith(expected)
 
 
 @pytest.mark.parametrize("name", NO_SAMPLERS)

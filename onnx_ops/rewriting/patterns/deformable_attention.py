@@ -27,7 +27,7 @@ from ..taps import FLOATS
 DOMAIN, OPERATOR = "onnx_ops", "MultiScaleDeformableAttention"
 NAME = "deformable_attention"
 SUMS = "ReduceSum", "ReduceMean"
-NEEDS = tuple(("GridSample", "Mul", total) for total in SUMS)  # a graph needs one of these sets of types of nodes
+NEEDS = (("GridSample", "Mul"),)  # a graph needs one of these sets of types of nodes
 # Types and domains of the node that ends the pattern: ONNX Runtime's optimizer joins a Transpose and the next MatMul.
 LAST, DOMAINS = ("Transpose", "FusedMatMul"), (*AI_ONNX, "com.microsoft")
 LEVELS = 8  # the most that the operator takes
@@ -73,13 +73,12 @@ def match(graph, node):
         raise NearMiss(f"{name}, {value} and {weights} are not of one type")
     constants = [each for each in (*grids, factor) if graph.folded(each) is not None]
     _check_uses(graph, result, (value, grid, weights, *constants))
-    if total.op_type == "ReduceMean":
-        count = sizes["L"] * sizes["P"]
-        if not isinstance(count, int):
-            raise NearMiss("it is the mean over an open number of points")
-        count = graph.add_constant("count", np.array(count, graph.type(weights).dtype))
-        weights = graph.add_node(node, "Div", [weights, count])
     points = sizes["P"] if isinstance(sizes["P"], int) else -1  # which Reshape can't work out of no elements
+    if total.op_type == "ReduceMean":
+        if points < 0:
+            raise NearMiss("it is the mean over an open number of points")
+        count = graph.add_constant("count", np.array(sizes["L"] * points, graph.type(weights).dtype))
+        weights = graph.add_node(node, "Div", [weights, count])
     inputs = [
         _with_last_axes(graph, node, value, 4, (sizes["M"], sizes["D"])),
         graph.add_integers(f"{node.output[0]}_spatial_shapes", *levels),

@@ -76,7 +76,8 @@ def _replacement(graph, steps, node):
     source, sizes, attributes, is_turned = fit
     axes = len(attributes["kernel_shape"])
     first, second = math.prod(sizes[-2 * axes : -axes]), math.prod(sizes[-axes:])
-    lead, ones = sizes[: -2 * axes], [1] * (2 - len(sizes[: -2 * axes]))
+    lead = sizes[: -2 * axes]
+    ones = [1] * (2 - len(lead))
     n, c = (*lead, *ones) if axes == 1 else (*ones, *lead)
     made = [n, c, first, second] if is_turned and c != 1 else [n, c * first, second]
     is_before = node.op_type == "Reshape"
@@ -86,9 +87,9 @@ def _replacement(graph, steps, node):
     arguments = {"inputs": [source], "op_type": OPERATOR, "domain": DOMAIN, **attributes}
     if is_turned:
         result = add_reshape(graph, node, graph.add_node(node, **arguments), [*made[:-2], second, first])
-        perm = [*range(len(made) - 2), len(made) - 1, len(made) - 2]
-        arguments = {"inputs": [result], "op_type": "Transpose", "perm": perm}
-    if not is_before and not is_same:
+        *others, second_last, last = range(len(made))
+        arguments = {"inputs": [result], "op_type": "Transpose", "perm": [*others, last, second_last]}
+    if not (is_before or is_same):
         result, target = graph.add_node(node, **arguments), shape(graph, node.output[0])
         arguments = {"op_type": "Reshape", **reshape(graph, node, result, target)}
     return {**arguments, "before": is_before and not is_same, "finding": OPERATOR}
