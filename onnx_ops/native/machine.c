@@ -45,8 +45,8 @@ static unsigned saved_registers(void) {
 }
 #endif
 
-/* Whether this machine can run code for a CPU. Reads CPUID, because __builtin_cpu_supports doesn't work in a library that
- * ziglang 0.17 has linked. */
+/* Whether this machine can run code for a CPU. Reads CPUID, because __builtin_cpu_supports doesn't work in a library
+ * that ziglang 0.17 has linked. */
 int runs(const char *cpu) {
 #ifdef __x86_64__
     unsigned saved = saved_registers(), extended = 0x80000001;

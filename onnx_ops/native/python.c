@@ -1,7 +1,8 @@
-/* Calls into Python, in processes that run it. An interrupt such as Ctrl-C may raise an exception at any instruction of
- * Python's, but none may cross a C callback. Python's functions catch the exceptions that they can. ctypes drops those
- * raised before their first line or after their last. So an answer is UNFINISHED until Python sets another outcome. After an interrupt, `answered` reports no error: Python raises the exception as soon as the call of
- * ONNX Runtime returns. */
+/* Calls into Python, in processes that run it. An interrupt such as Ctrl-C may raise an exception at any instruction
+ * of Python's, but none may cross a C callback. Python's functions catch the exceptions that they can. ctypes drops
+ * those raised before their first line or after their last. So an answer is UNFINISHED until Python sets another
+ * outcome. After an interrupt, `answered` reports no error: Python raises the exception as soon as the call of ONNX
+ * Runtime returns. */
 #include "python.h"
 #include <stdlib.h>
 #include <string.h>

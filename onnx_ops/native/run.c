@@ -73,8 +73,8 @@ status run_tiles(const struct op *op, kernel_function *kernel, struct call *call
 
 static int is_half(int64_t type) { return type == HALF || type == BRAIN_HALF; }
 
-/* Whether the kernel gets a copy of tensor k. 16-bit floats may need a copy in float32. Outputs with only a bound of the
- * length need a copy, too: ONNX Runtime allocates them after the kernel. */
+/* Whether the kernel gets a copy of tensor k. 16-bit floats may need a copy in float32. Outputs with only a bound of
+ * the length need a copy, too: ONNX Runtime allocates them after the kernel. */
 static int is_staged(const struct op *op, size_t k, int64_t type) {
     return (op->has_ranks && is_half(type)) || (k >= MAX_INPUTS && op->has_bound);
 }

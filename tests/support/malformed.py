@@ -323,7 +323,7 @@ AT_CREATION = [
     computed("step_of_-1", r"steps = .*: must be 4 to 256 numbers in \[0, ", steps=[0, 0, -1, 0]),
     computed("step_of_many", r"steps = .*: must take values that come before; .* 3", steps=[4, 0, 0, 1]),
     computed("many_steps", r"steps = .*: must be 4 to 256 numbers", steps=[4, 0, 0, 0] * 65),
-    computed("coordinate_1", r"coordinates = \[0, 1\]: must be values of the program, .* 1", coordinates=[0, 1]),
+    computed("coordinate_1", r"coordinates = \[0, 1\]: must be values of the program; .* 1", coordinates=[0, 1]),
     computed("no_sources", r"sources = None: must be given", sources=None),
     col2im("strides_zero", r"strides = \[1, 0\]: must be 1 to 14 numbers in \[1, 2\*\*40\]", strides=[1, 0]),
     col2im("pads_negative", r"pads = \[0, 0, 0, -1\]: must be 2 to 28 numbers in \[0, 2\*\*40\]", pads=[0, 0, 0, -1]),
