@@ -388,6 +388,8 @@ int main(int count, char **words) {
     else {
         int is_default = !strcmp(command, "defaults"); /* then nothing states which operators there are to be */
         registered = is_default ? new_options() : options_for_all();
+        if (is_default) set_faults(CALL, 1), expect(0, "registration", RegisterCustomOps(registered, &mock),
+                                                    "injected into has_entry"), set_faults(CALL, 0);
         status error = is_default ? RegisterCustomOps(registered, &mock) : register_all(registered);
         if (error) {
             fprintf(stderr, "%s\n", message_of(error));
