@@ -33,7 +33,7 @@ import pages
 PAGE = "docs/robustness.md"
 GCC = """#!/bin/sh
 for each do shift; case $each in -fsanitize=* | -O?) ;; *) set -- "$@" "$each" ;; esac; done
-exec {} --coverage -O0 "$@"
+exec {} --coverage -DONNX_OPS_COUNTED -O0 "$@"
 """
 SETTINGS = """
 [run]
