@@ -323,6 +323,17 @@ def test_a_mistake_of_a_rule_for_two_outputs():
         function(BIAS)
 
 
+def test_strings_that_are_left_out():
+    @onnx_ops.operator("my.domain::Both", inputs="x: string, more: string?", outputs="y: string")
+    def function(x, more=None):
+        return x if more is None else x + more
+
+    texts = np.array(["a", "", "\u2013"], object)
+    assert run_operator(function, [texts, texts])[0].tolist() == ["aa", "", "\u2013\u2013"]
+    for names in (["x"], ["x", ""]):
+        assert run_operator(function, [texts], names=names)[0].tolist() == texts.tolist()
+
+
 def test_a_tensor_among_the_attributes():
     """Inference can't read it. Elements of 8-bit floats are none that an operator has."""
 

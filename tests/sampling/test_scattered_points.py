@@ -1,8 +1,11 @@
 """GridSample at points anywhere, in numbers around those at which its plan changes."""
 
+import itertools
+
 import numpy as np
 import pytest
 from support import guarded
+from support.backends import function, uncompiled
 from support.cases import Case, assert_close, reference
 from support.selection import long_unless
 
@@ -132,3 +135,17 @@ def test_what_is_scattered(pixels, expected):
 def test_workspaces_stay_small():
     for mode, image in (("cubic", (512, 512)), ("cubic", (64, 64, 64)), ("linear", (2048, 2048))):
         assert 2**20 < geometry(case(10**6, 256, image, mode=mode)).workspace <= operator.ROOM
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("image", [(6, 7), (5, 6, 7)], ids=str)
+def test_one_point_of_many_with_taps_outside(image, padding_mode):
+    """Weights of cubic's taps are moved if any point of a block has taps outside of the image, along any axis."""
+    axes, x = len(image), np.random.default_rng(0).standard_normal((1, 2, *image)).astype(np.float32)
+    for axis, place, k in itertools.product(range(axes), (-0.95, 0.99), (0, 7, 19)):
+        grid = np.zeros((1, *[1] * (axes - 1), 20, axes), np.float32)
+        grid[0, ..., k, axis] = place
+        one = Case("one", "", "GridSample", (x.shape, grid.shape), {"mode": "cubic", "padding_mode": padding_mode})
+        expected = reference(one, [x, grid])
+        assert_close(function(one, [x, grid]), expected, "float32", f"{axis} {place} {k}")
+        assert_close(uncompiled(one, [x, grid]), expected, "float32", f"{axis} {place} {k}, uncompiled")

@@ -73,6 +73,7 @@ CHANGED = {  # name: (case, attributes, rule that refuses it; none if it is comp
     "many_numbers": ("overlapping", {"strides": [2] * 500}, "2, 2, 2]: must be"),
     "other_blocks": ("overlapping", {"strides": [2, 3]}, "axis 2 must be the number of blocks, 12"),
     "no_such_mode": ("bilinear_zeros_edges", {"mode": "\0" * 500}, "mode = '"),
+    "a_float_for_an_integer": ("bilinear_zeros_edges", {"align_corners": 1.0}, "align_corners = (not of kind INT)"),
     "no_text": ("bilinear_zeros_edges", {"mode": b"\xff"}, "mode = (not of kind STRING)"),
     "strings_between_pixels": ("volume_nearest_zeros_edges", {"mode": "bilinear"}, "unless mode is nearest"),
 }
