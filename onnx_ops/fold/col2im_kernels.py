@@ -164,6 +164,8 @@ def add_rows(x, first, g, band, j_begin, runs, sums):
     k_x, counts_x, y_pitch = g.block[last], g.counts[last], g.strides[leading] * sums.pitch
     step = 1 if sums.lane > 0 else g.strides[last]  # from one block's pixel to the next block's
     j_count = min(RUNS, k_x - j_begin)
+    # From plane to plane; if there are several, a band is whole planes. Products in the loop cost small bands a tenth.
+    x_step, plane_pitch = g.positions * g.blocks, g.band_y * sums.pitch
     low, high, start = runs[0], runs[1], runs[2]
     for i in range(g.block[leading]):
         y_low, y_high, y_start = find_blocks(g, leading, i, band.y, band.y + band.rows)
@@ -179,8 +181,8 @@ def add_rows(x, first, g, band, j_begin, runs, sums):
                 for l in range(0 if step == 1 else y_high - y_low):
                     to = pixel + l * y_pitch
                     add_transposed(x, source + l * counts_x, g.blocks, places, count, sums.array, to, step)
-                source += g.positions * g.blocks
-                pixel += band.rows * sums.pitch  # if there are several planes, a band is whole planes
+                source += x_step
+                pixel += plane_pitch
             j += places
 
 
