@@ -133,7 +133,8 @@ def plan_blocks(spacing, inputs, batch, g):
     g.tiles = min(64, work // (COPIED if g.tiled else WORK) + 1)
     # A band is as high as the cache allows, but there are at least as many bands as tiles.
     share = max(1, g.planes * g.bands_x * height // max(g.tiles, 1))
-    g.band_y = min(height, max(1, BAND // row_pitch(g)), share)
+    side = g.strides[g.axes - 2] if g.tiled else 1
+    g.band_y = min(height, max(1, min(BAND // row_pitch(g), share) // side) * side)
     g.bands_y = pieces(height, g.band_y)
     # A group has several planes if they are small, and if there are no leading axes, on which planes would differ.
     group = min(GROUP // (height * row_pitch(g)), g.planes // max(g.tiles, 1)) if g.axes == 2 else 1

@@ -27,6 +27,7 @@ GROUP = 4096  # pixels of several planes: their sums, 16 KiB of float32, stay in
 LONG = 8  # from this stride on, neighbouring positions along x are added side by side, if there are as many
 LANES = 64  # beyond this stride, rows have too few blocks for lanes to pay
 RUNS = 512  # positions along x whose runs are computed at once
+UNCACHED = 3 * 2**22  # bytes of an output that, with its input, caches don't hold: it is best written from begin to end
 LARGEST_SUM = 16  # bytes of a sum: complex128
 # The pixels of a unit of work: so many planes, rows and columns from these on, and the first one's place in the output.
 Band = namedtuple("Band", "plane planes y rows x columns corner")
@@ -163,6 +164,8 @@ def add_rows(x, first, g, band, j_begin, runs, sums):
     k_x, counts_x, y_pitch = g.block[last], g.counts[last], g.strides[leading] * sums.pitch
     step = 1 if sums.lane > 0 else g.strides[last]  # from one block's pixel to the next block's
     j_count = min(RUNS, k_x - j_begin)
+    # From plane to plane; if there are several, a band is whole planes. Products in the loop cost small bands a tenth.
+    x_step, plane_pitch = g.positions * g.blocks, g.band_y * sums.pitch
     low, high, start = runs[0], runs[1], runs[2]
     for i in range(g.block[leading]):
         y_low, y_high, y_start = find_blocks(g, leading, i, band.y, band.y + band.rows)
@@ -178,8 +181,8 @@ def add_rows(x, first, g, band, j_begin, runs, sums):
                 for l in range(0 if step == 1 else y_high - y_low):
                     to = pixel + l * y_pitch
                     add_transposed(x, source + l * counts_x, g.blocks, places, count, sums.array, to, step)
-                source += g.positions * g.blocks
-                pixel += band.rows * sums.pitch  # if there are several planes, a band is whole planes
+                source += x_step
+                pixel += plane_pitch
             j += places
 
 
@@ -236,14 +239,17 @@ def copy_tiles(x, g, tile, out):
             block, lead = block + p // g.strides[a] * blocks, lead + p % g.strides[a] * k_leading
             k_leading, blocks = k_leading * g.block[a], blocks * g.counts[a]
         first = (plane * k_leading + lead) * side * stride * blocks + block
-        # Without divisions, which would take as long as to copy a small plane: where the band is, counted in blocks.
-        low, above, high, below = y_begin // side, y_begin % side, y_end // side, y_end % side
+        low = y_begin // side  # where the band begins, counted in blocks: it is whole blocks high
+        # Of two axes, the rows within a block and those of blocks: how many, and the steps in the input and the output.
+        far, near = (side, stride * blocks, width), (y_end // side - low, counts, side * width)
+        if out.nbytes >= UNCACHED:
+            far, near = near, far
         for _ in range(planes if exists else 0):
-            for i in range(side):
-                y_low = low + (1 if i < above else 0)
-                rows = min(high + (1 if i < below else 0), g.counts[leading]) - y_low
-                source, to = first + i * stride * blocks + y_low * counts, pixel + (y_low * side + i - y_begin) * width
-                interleave(x, source, blocks, counts, stride, counts, rows, out, to, side * width)
+            source, to = first + low * counts, pixel
+            for _ in range(far[0]):
+                interleave(x, source, blocks, near[1], stride, counts, near[0], out, to, near[2])
+                source += far[1]
+                to += far[2]
             first += side * stride * blocks
             pixel += height * width
 
