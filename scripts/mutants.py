@@ -316,7 +316,7 @@ BY_TORCH = {
     "sampling by hand, exported by PyTorch": _exported_sampler,
     "deformable convolution, exported by PyTorch": _exported_deform_conv,
 }
-BY_HAND |= BY_TORCH if find_spec("torch") else {}
+BY_HAND |= BY_TORCH if find_spec("torch") and find_spec("onnxscript") else {}
 SEEDS = {
     **BY_HAND,
     "unfold": _unfold,
