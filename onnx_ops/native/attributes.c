@@ -56,7 +56,7 @@ static status put_constant(void *value, int64_t k, struct values *values, int *f
     const int64_t *shape;
     void *data;
     status error = read_tensor(value, &type, &rank, copy, &shape);
-    int has_type = 0 < type && type < TYPES && item_size[type];
+    int has_type = (unsigned)type < TYPES && item_size[type];
     if (error || !(*fits = has_type && rank <= MAX_RANK)) return error;
     if ((error = GetTensorMutableData(value, &data))) return error;
     int64_t count = elements(shape, (int64_t)rank);
