@@ -29,6 +29,12 @@ def take(source, pixel, outside, target):
 
 
 @jitable
+def points_at_once():
+    """Return how many points' places and weights stay in the second-level cache beside the image that they read."""
+    return 2**13
+
+
+@jitable
 def prefetch(source, base, offset, step):
     """Have the CPU load source[base[b] + offset] into its caches, for b = 0, step, 2 * step, ...: vectors only."""
 

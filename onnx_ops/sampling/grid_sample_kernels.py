@@ -15,7 +15,7 @@ import numpy as np
 
 from ..declaration.jit import APART, jitable, known
 from ..kernels.elements import elements_in, indices_in, integers_in, is_wide, load, store, sums, sums_in, zero
-from ..kernels.vectors import MOST_LANES, blend, prefetch, take
+from ..kernels.vectors import MOST_LANES, blend, points_at_once, prefetch, take
 from .computed_points import stripe_of
 from .coordinates import ZEROS, coordinate_of, pad_index
 from .grid_points import BLOCK, begin_points, provide_points
@@ -167,7 +167,7 @@ def interpolate(x, sources, points, g, offsets, tile, workspace, out):
     pixels, taps, fits = image_size(g), len(offsets), indexed_images(g) > 0
     reading = order, _, rows, _ = reading_of(g, taps)
     most = channels_at_once(taps) if fits else 1
-    blocks, begin = g.span // BLOCK, g.of_points
+    blocks, begin, longest = g.span // BLOCK, g.of_points, min(g.span, points_at_once())
     base = indices_in(workspace, begin, (blocks, BLOCK))
     begin += base.nbytes
     weight = sums_in(workspace, begin, (blocks, g.axes, taps, BLOCK), out)
@@ -196,8 +196,8 @@ def interpolate(x, sources, points, g, offsets, tile, workspace, out):
                 shift_images(base[k], images, count, g.channels * pixels)
                 if g.axes == 3:
                     multiply_weights(weight[k], order, whole(total), row_weight[k])
-            if fits and span < min(g.span, end - first) and is_scattered(base[0], pixels):
-                span = g.span
+            if fits and span < min(longest, end - first) and is_scattered(base[0], pixels):
+                span = longest
                 continue
             if prefetches and span == BLOCK:
                 ahead = distance_ahead(base[0, : images * (last - first)], first, g)
