@@ -334,7 +334,7 @@ MOST_TERMS = 4  # of a sum
 
 
 def exponent(graph, node):
-    """Return the number to whose power a Pow raises others, or None if it isn't a constant one."""
+    """Return the exponent of a Pow, or None if it isn't constant."""
     array = graph.folded(node.input[1])
     return array.item() if array is not None and array.size == 1 and array.ndim <= 1 else None
 

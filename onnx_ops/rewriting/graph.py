@@ -197,7 +197,7 @@ class Graph:
         return graph.constants[name]
 
     def _is_constant(self, name, depth):
-        """Return whether a value comes from constants alone, which is told before any of them is read."""
+        """Return whether a value comes from constants alone, without reading any of them."""
         graph = self.home(name)
         if graph is None or depth == 0:
             return False

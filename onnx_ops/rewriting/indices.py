@@ -179,7 +179,7 @@ def _step(graph, node, quantized):
 
 
 def pads_with_zeros(graph, pad):
-    """Return whether a Pad with one value pads with zeros, or none, whose bits are all 0."""
+    """Return whether a Pad with one value pads with zeros, all bits of which are 0, or doesn't pad."""
     if attributes_of(pad).get("value"):  # before version 11
         return False
     if len(pad.input) < 3 or not pad.input[2]:
@@ -560,7 +560,7 @@ def _modulo(a, b):
 
 
 def _equal(a, b):
-    """Compare integers, of which one may be open, if it is certain to be another one."""
+    """Compare integers. One may be open if it is certainly another one."""
     difference = a - b
     if not difference.is_number():
         return None

@@ -1,4 +1,4 @@
-"""Reshape nodes to sizes of which several may be open: other values' shapes then state these when the model runs."""
+"""Reshape nodes to several open sizes, which come from the shapes of other values when the model runs."""
 
 import math
 from functools import reduce

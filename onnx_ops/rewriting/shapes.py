@@ -298,7 +298,10 @@ def _reshape(graph, node, attributes, x, target=None):
 
 
 def _resize(graph, node, attributes, x, *parameters):
-    """Of Upsample, too. Before version 11 the scales come second, and before version 9 they are an attribute."""
+    """Return the shape that Resize or Upsample makes.
+
+    Before version 11 the scales are the second input, and before version 9 an attribute.
+    """
     axes, made = attributes.get("axes") or range(len(x.shape)), None
     if attributes.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
         pass
@@ -560,7 +563,7 @@ def _fused_matmul(graph, node, attributes, a, b):
 
 
 def _into_blocks(graph, node, attributes, x):
-    """The number of channels is filled up to whole blocks, whose size depends on the CPU."""
+    """Return the shape in blocks of channels. The size of a block depends on the CPU."""
     n, *others = x.shape
     return n, None, *(others[:-1] if attributes.get("channels_last") else others[1:])
 

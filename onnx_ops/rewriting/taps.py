@@ -337,7 +337,7 @@ def _decided(graph, image, plane, weights, roots, index, factors, mask):
 
 
 def _guessed(image, known, order, padding_mode, *shifts):
-    """Return bilinear interpolation of an image, whose value outside is 0 or the border's."""
+    """Interpolate an image bilinearly, with zeros or the border's pixels outside of it."""
     places = [known[root] + shift for root, shift in zip(order, shifts, strict=True)]
     if padding_mode == "border":
         places = [np.clip(p, 0, size - 1) for p, size in zip(places, image.shape, strict=True)]

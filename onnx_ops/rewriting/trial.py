@@ -50,7 +50,7 @@ def tried_out(graph, node, replacement):
             try:
                 difference = np.abs(run_reference(after, feeds, output) - expected)
             except OpError as error:
-                raise NearMiss(f"run side by side, what replaces the nodes fails: {error}") from None
+                raise NearMiss(f"run side by side, the replacement fails: {error}") from None
             limit = TOLERANCE * np.abs(expected).max(initial=1e-30)
             if not (difference <= np.maximum(limit, 2 * jumps)).all():
                 raise NearMiss(f"run side by side, the results differ by {difference.max():.3g}")
@@ -99,7 +99,7 @@ def _between(graph, output, inputs):
 
 
 def _feeds(graph, names, nodes, seed):
-    """Draw inputs, of which the first one is the image, for sizes that are drawn where these are open."""
+    """Draw inputs, the first of them the image. Open sizes are drawn, too."""
     draw = Draw(seed, {})
     rng = draw.rng
 

@@ -502,7 +502,7 @@ WITH_OPEN_SIZES = "attended", "correlated", "divided in place", "framed", "unfol
 def test_exports_of_open_sizes_that_are_optimized(name, dtype, tolerance):
     """Batch, height and width are open."""
     if name == "correlated" and dtype == torch.float16:
-        pytest.skip("float16 might not hold sums of which it holds the means")
+        pytest.skip("float16 may not hold the sums, although it holds the means")
     function, operator = WRITTEN[name]
 
     def inputs(n, h, w):

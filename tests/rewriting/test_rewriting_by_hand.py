@@ -256,7 +256,7 @@ NO_DEFORMS = {
     ),
     "a product that is no mask": (
         {"after": lambda w, y: w.add("Mul", y, w.add("Sigmoid", "more")), "inputs": {"more": ("float32", [1])}},
-        "what multiplies its pixels is not known to be a mask",
+        "the factor of its pixels is not known to be a mask",
     ),
 }  # fmt: skip
 

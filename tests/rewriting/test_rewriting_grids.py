@@ -291,7 +291,7 @@ def test_reasons_that_name_the_size():
     _, (finding,) = rewritten(proto)
     assert (
         finding.reason
-        == "what Reshape grid does to coordinates isn't known: the size of axis 1 of Resize flow isn't known"
+        == "the effect of Reshape grid on coordinates is unknown: the size of axis 1 of Resize flow isn't known"
     )
 
 

@@ -119,7 +119,7 @@ EQUATIONS = {
 @pytest.mark.parametrize("name", EQUATIONS)
 def test_einsum_that_is_not_read(name):
     reasons = near_miss(unfold_product(**EQUATIONS[name]), also=["Im2Col"])
-    assert reasons == ["what it adds up is unknown"]
+    assert reasons == ["the values that it adds up are unknown"]
 
 
 @pytest.mark.parametrize("name", MISSES)

@@ -80,7 +80,7 @@ def _replacement(graph, conv, bias, found, sizes, group):
         raise NearMiss("its offsets are not known to be a value [N, groups * kernel * 2, height, width]")
     masks = [_grouped(graph, conv, [factor], sizes) for factor in found.factors]
     if len(masks) > 1 or any(mask is None or mask[1] != offset[1] for mask in masks):
-        raise NearMiss("what multiplies its pixels is not known to be a mask [N, groups * kernel, height, width]")
+        raise NearMiss("the factor of its pixels is not known to be a mask [N, groups * kernel, height, width]")
     inputs = [found.image, conv.input[1], offset[0], *conv.input[2:]]
     kinds = {graph.type(name).elements for name in (*inputs, *dict(masks))}
     if len(kinds) > 1 or not kinds <= FLOATS:

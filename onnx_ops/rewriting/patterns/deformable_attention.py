@@ -206,7 +206,7 @@ def _value(graph, samples, sizes):
             if isinstance(sizes["N"], int) and not isinstance(value_sizes["N"], int):
                 value_sizes["N"] = sizes["N"]
             return source, levels, value_sizes
-    raise NearMiss(f"what {names[0]} and the other levels are made of is not known to be one value [N, S, M, D]")
+    raise NearMiss(f"{names[0]} and the other levels are not known to be parts of one value [N, S, M, D]")
 
 
 def _levels(graph, source, names, sizes):

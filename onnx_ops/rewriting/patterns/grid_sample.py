@@ -96,7 +96,7 @@ def _explain(graph, maker):
     if maker.op_type in (*MOVES, *OPERATIONS):
         unknown = unknown_size_behind(graph, maker.output[0])
         reason = f": {unknown} isn't known" if unknown else ", or not for certain"
-        raise NearMiss(f"what {maker.op_type} {maker.output[0]} does to coordinates isn't known{reason}")
+        raise NearMiss(f"the effect of {maker.op_type} {maker.output[0]} on coordinates is unknown{reason}")
     quantizer = graph.producer(maker.input[0], "QuantizeLinear") if maker.op_type == "DequantizeLinear" else None
     if quantizer is not None and graph.producer(quantizer.input[0], *MOVES, *OPERATIONS):
         kind = graph.type(maker.input[0]).dtype

@@ -72,7 +72,7 @@ def match(graph, node):
     products = tried(PRODUCTS[node.op_type], graph, node)
     index = None if products is None else tried(products.index, _variables(products.sizes))
     if index is None:
-        raise NearMiss("what it adds up is unknown")
+        raise NearMiss("the values that it adds up are unknown")
     digits, sizes = _digits(graph, im2col, columns, index[which])
     attributes = attributes_of(im2col)
     if _are_blocks_first(products, digits, index[1 - which]):
@@ -92,7 +92,7 @@ def match(graph, node):
     if graph.type(x).elements not in FLOATS:
         raise NearMiss("its elements are not known to be floats")
     if node.op_type == "ReduceMean" and graph.type(x).elements == TensorProto.FLOAT16:
-        raise NearMiss("float16 might not hold sums of which it holds the means")
+        raise NearMiss("float16 may not hold the sums, although it holds the means")
     rows, group, times = (
         math.prod(sizes[d] for d in some)
         for some in ([d for d in roles.factors if d[0] in "eck"], roles.groups, [d for d in sizes if d[0] == "e"])

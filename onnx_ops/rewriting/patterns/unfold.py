@@ -105,7 +105,7 @@ def _steps(graph, node):
 
 
 def _later(graph, node):
-    """Yield the nodes at which the pattern may end, too, since only they use what nodes before them make."""
+    """Yield other nodes at which the pattern may end: each is the only user of the value before it."""
     while True:
         node, position = graph.only_user(node.output[0])
         if position != 0:
@@ -177,7 +177,7 @@ def _attributes(graph, steps, sizes, target, axes):
     index = tried(reshaped, variables(sizes), sizes, target) if has_all else None
     index = None if index is None else followed(graph, steps, index)
     if index is None:
-        raise NearMiss("what moves its elements is unknown, or not what unfold does")
+        raise NearMiss("its elements are moved in an unknown way, or not as by unfold")
     dilations, strides = [], []
     for a, at in enumerate(index[before:]):
         step_along = {term.variable.name: term.step for term in at.terms}
