@@ -298,7 +298,7 @@ static void check_waiting(struct op *op, struct call *call) {
 }
 static void check_plans(void) {
 #define NO_SHAPE "shape of an output = "
-#define RULE ": is what the rule says, but no shape of at most 2**58 elements"
+#define RULE ": is the result of the shape function, but no shape of at most 2**58 elements"
     static const int64_t large = (int64_t)1 << 40;
     static const struct {
         int64_t returned, rank, shape[2], workspace, has_bound;

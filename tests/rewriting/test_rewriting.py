@@ -391,8 +391,8 @@ def test_frames(name, how, lead):
 NO_FRAMES = {
     "the last one left out": (frames(indices=lambda table: table[:-1]), "axis 1 has 8 blocks instead of"),
     "from the second element on": (frames(length=42, indices=lambda table: table + 1), "another order"),
-    "backwards": (frames(indices=lambda table: table[:, ::-1]), "not what unfold does"),
-    "of channels last": (frames(trail=(3,)), "not what unfold does"),
+    "backwards": (frames(indices=lambda table: table[:, ::-1]), "not as by unfold"),
+    "of channels last": (frames(trail=(3,)), "not as by unfold"),
     "irregular": (frames(indices=lambda table: table * table % 40), None),
     "one": (frames(length=8), None),
 }  # fmt: skip

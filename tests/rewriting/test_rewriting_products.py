@@ -92,7 +92,7 @@ MISSES = {
     "factors for all channels": ({"factors": "ngl"}, "other axes than batch"),
     "factors for rows of blocks": ({"columns": "ngdkhw", "factors": "ngdh"}, "other axes than batch"),
     "factors of positions, strides": ({"factors": "ngdk", "strides": (2, 2), "image": (7, 6)}, "others would fit, too"),
-    "mean of float16": ({"how": "ReduceMean", "dtype": "float16"}, "float16 might not hold sums"),
+    "mean of float16": ({"how": "ReduceMean", "dtype": "float16"}, "float16 may not hold the sums"),
     "product used twice": ({"after": used("product")}, "product is used elsewhere, too"),
     "channels and positions in one axis": ({"columns": "nxl", "factors": "nxl", "summed": "x"}, "one axis for chan"),
 }  # fmt: skip

@@ -134,6 +134,6 @@ def test_a_model_that_is_too_large_is_not_packed(tmp_path, monkeypatch):
     onnx.save(whole, tmp_path / "model.onnx", save_as_external_data=True, location="weights", size_threshold=0)
     monkeypatch.setattr("onnx_ops.model.external_data.LARGEST", 100)
     with pytest.raises(
-        onnx_ops.OpError, match=r"model = '.*model.onnx': has .* GiB with the files of its data, and must"
+        onnx_ops.OpError, match=r"model = '.*model.onnx': has .* GiB with the files of its data, but must"
     ):
         pack(tmp_path / "model.onnx")
