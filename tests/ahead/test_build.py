@@ -222,7 +222,9 @@ def test_the_command(path, tmp_path):
     outcome = call_build("--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST)
     size = f"{output.stat().st_size / 2**20:.1f} MB"
     assert outcome.exit_code == 0
-    assert outcome.output.startswith(f"{output}: {size}, for linux on {BEST}\nIn Python: options.register_custom_ops_")
+    compiled, text = outcome.output.split(f"{output}: ")
+    assert all(line.startswith("compiling ") for line in compiled.splitlines())
+    assert text.startswith(f"{size}, for linux on {BEST}\nIn Python: options.register_custom_ops_")
     assert output.stat().st_size < path.stat().st_size
     assert alone(output, tmp_path)[0].returncode == 0
 
