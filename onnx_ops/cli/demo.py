@@ -18,6 +18,7 @@ import onnx_ops
 
 from ..arrays.comparison import difference
 from ..arrays.reference import Evaluator
+from ..native import library
 from ..rewriting import rewritten
 from ..session.runner import Runner
 from ..system.files import named, staged
@@ -48,7 +49,8 @@ def demo(output, as_json):
     """
     output.mkdir(parents=True, exist_ok=True)  # first, so that an error precedes the work
     found = list(examples())
-    compile_kernels([model for _, model, _ in found])
+    if not library.is_complete():
+        compile_kernels([model for _, model, _ in found])
     rows = [measure(*example) for example in steps(found, lambda example: example[0])]
     pictures = [(str(path), what) for path, what in write_pictures(output)]
     if as_json:
@@ -175,7 +177,7 @@ def examples():
 
 def compile_kernels(models):
     """Compile what models need, as they are and optimized, and what the pictures need, on all CPUs."""
-    models = [*models, *(rewritten(model)[0] for model in models), *(picture(mode, "zeros") for mode in MODES)]
+    models = [*models, *(rewritten(model)[0] for model in models), *(grid_sample("float", mode) for mode in MODES)]
     compiling(partial(onnx_ops.warmup, models=[model.SerializeToString() for model in models], jobs=None))
 
 
@@ -232,16 +234,12 @@ def write_pictures(directory):
             write(f"{name}.npy", np.save, coordinates)
         for mode, padding_mode in itertools.product(MODES, PADDING_MODES):
             name = f"grid_sample_{mode}_{padding_mode}"
-            model = picture(mode, padding_mode).SerializeToString()
+            model = grid_sample("float", mode, padding_mode=padding_mode).SerializeToString()
             write(f"{name}.onnx", Path.write_bytes, model)
             write(f"{name}.png", write_image, Runner(model)({"X": image, "Grid": GRIDS["lens"]})["Y"])
             what = f"the photograph through a lens, by GridSample with mode {mode}, padding_mode {padding_mode}"
             pictures.append((directory / f"{name}.png", what))
     return pictures
-
-
-def picture(mode, padding_mode):
-    return grid_sample("float", mode, padding_mode=padding_mode)
 
 
 def photograph():
