@@ -174,11 +174,11 @@ def prepare(model, options, backend, operators, *, domains=None, optimize=False,
         rewrite(ready, optimize, backend)
 
     # The options get operators by the imports and nodes of the model.
+    if model is not None and not ready.is_ort:
+        ready.imports, ready.nodes = imports_and_nodes(ready.model, {name for _, name in every})
     if backend == "extensions":
         extensions().add_library(options, custom)
         return ready
-    if model is not None and not ready.is_ort:
-        ready.imports, ready.nodes = imports_and_nodes(ready.model, {name for _, name in every})
     if add_more:
         add_more(ready)
     if not is_builtin:

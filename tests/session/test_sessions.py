@@ -181,6 +181,15 @@ def test_options_shared_by_models_that_do_not_agree():
         ours(proto, options)
 
 
+@pytest.mark.parametrize("backend", IN_SESSIONS)
+def test_an_operator_that_com_microsoft_lacks(backend):
+    """The model imports com.microsoft, so the options are not to blame."""
+    proto = parsed("(float[1, 1, 2, 6] x, float[1, 4, 2, 2] g) => (float[N] z) {"
+                   " y = GridSample(x, g) z = com.microsoft.NoSuchOperator(y) }", 20, "com.microsoft")  # fmt: skip
+    with pytest.raises(Exception, match=r"com\.microsoft:NoSuchOperator\(-1\) is not a registered"):
+        onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=backend)
+
+
 FORGED_ENTRIES = """
 import onnx_ops
 from support.backends import quiet
