@@ -18,7 +18,6 @@ import onnx_ops
 
 from ..arrays.comparison import difference
 from ..arrays.reference import Evaluator
-from ..native import library
 from ..rewriting import rewritten
 from ..session.runner import Runner
 from ..system.files import named, staged
@@ -49,8 +48,7 @@ def demo(output, as_json):
     """
     output.mkdir(parents=True, exist_ok=True)  # first, so that an error precedes the work
     found = list(examples())
-    if not library.is_complete():
-        compile_kernels([model for _, model, _ in found])
+    compile_kernels([model for _, model, _ in found])
     rows = [measure(*example) for example in steps(found, lambda example: example[0])]
     pictures = [(str(path), what) for path, what in write_pictures(output)]
     if as_json:

@@ -181,6 +181,11 @@ def compile_function(number, function, overload, position):
     """Compile a function of an operator, and put it into the table."""
     operator, row = library.entry(number)
     with errors_of(operator):
+        if function == table.KERNEL:
+            signature = library.signature(operator, row.overloads[overload])
+            if (needed := getattr(_SURVEY, "needed", None)) is not None:
+                needed.append(Variant(operator, position, signature))
+                return LEFT_OUT
         if obstacle := numba_obstacle():
             raise OpError("kernel", "any", f"can't be compiled: {obstacle}")
         with COMPILATION:  # else a child forked during this import might wait for the module's lock for ever
@@ -191,10 +196,6 @@ def compile_function(number, function, overload, position):
         elif function == table.PLAN:
             row.plans[position] = address(records.plan_entry(operator, position * len(operator.kernels)))
         else:
-            signature = library.signature(operator, row.overloads[overload])
-            if (needed := getattr(_SURVEY, "needed", None)) is not None:
-                needed.append(Variant(operator, position, signature))
-                return LEFT_OUT
             row.overloads[overload].kernels[position] = address(records.kernel_entry(operator, position, signature))
     return None
 

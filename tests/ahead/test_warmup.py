@@ -75,6 +75,14 @@ def test_what_a_model_needs_is_compiled_and_nothing_else(tmp_path):
     assert python(script, tmp_path / "network.onnx", NUMBA_CACHE_DIR=str(tmp_path)).stderr == ""
 
 
+def test_what_a_model_needs_without_numba(monkeypatch):
+    """As in a wheel with compiled kernels, where nothing is to be compiled: a survey lists kernels alone."""
+    proto = model(COL2IM[1].domain, "Col2Im", COL2IM[1].inputs("float32"), COL2IM[1].attributes)
+    onnx_ops.InferenceSession(proto.SerializeToString(), quiet())  # the library has the plan from here on
+    monkeypatch.setattr(registration, "numba_obstacle", lambda: "there is no Numba")
+    assert warmup.needed_by([proto.SerializeToString()]).keys() == {"Col2Im float32"}
+
+
 CUSTOM = """
 import onnx_ops
 twice = onnx_ops.operator("my::Twice", inputs="x: float32", outputs="y: float32")(lambda x: x * 2).shape(lambda x: x)
