@@ -136,6 +136,8 @@ class _Lowering:
                 self.graph(inner, Graph(graph.model, original_inner, graph.title, graph, original))
             operator = declared(node, self.operators)
             if not operator:
+                if node.op_type in RESHAPES:
+                    node.name = node.name or next(self.names)  # ONNX Runtime names shapes after nodes that it fuses
                 nodes.append(node)
                 continue
             for name in node.output:

@@ -331,8 +331,9 @@ def test_a_model_that_calls_an_input_of_its_own_like_ours():
 def test_a_model_that_onnxruntime_has_optimized():
     """ONNX Runtime makes one node of two unnamed Reshapes, whose shape it calls _new_shape, the second time, too."""
     proto = parsed("""(float[1, 1, 2, 6] x, float[1, 4, 2, 2] grid) => (float[4, 2] y)
-        <int64[4] _new_shape = {1, 1, 3, 4}, int64[2] tall = {4, 2}>
-        { image = Reshape(x, _new_shape) sampled = GridSample(image, grid) y = Reshape(sampled, tall) }""")
+        <int64[4] _new_shape = {1, 1, 3, 4}, int64[3] wide = {1, 8, 1}, int64[2] tall = {4, 2}>
+        { image = Reshape(x, _new_shape) sampled = GridSample(image, grid) z = Reshape(sampled, wide)
+          y = Reshape(z, tall) }""")
     inputs = [np.arange(12, dtype=np.float32).reshape(1, 1, 2, 6), np.zeros((1, 4, 2, 2), np.float32)]
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend="extensions")
     np.testing.assert_array_equal(run_session(session, inputs), np.full((4, 2), 5.5))
