@@ -72,11 +72,8 @@ def imported_domains(model):
 
 
 def imports_and_nodes(model, op_types):
-    """`imported_domains` and `nodes` of a model; None for what can't be read, which ONNX Runtime reports."""
-    found = None
-    with suppress(ValueError, IndexError):
-        found = nodes(model, op_types)
-    return imported_domains(model), found
+    """Return `imported_domains` and `nodes` of a model."""
+    return imported_domains(model), nodes(model, op_types)
 
 
 def is_ort_format(model):
@@ -89,9 +86,7 @@ def is_ort_format(model):
 
 def is_lowered(model):
     """Return whether a model (path, bytes or ModelProto) has nodes that lowering.py makes."""
-    with suppress(ValueError, IndexError):  # ONNX Runtime reports invalid models
-        return any(n.domain == EXTENSIONS for n in nodes(model, {lowered_name(*key) for key in available()}))
-    return False
+    return any(n.domain == EXTENSIONS for n in nodes(model, {lowered_name(*key) for key in available()}) or ())
 
 
 def lowered_name(domain, name):
@@ -102,17 +97,17 @@ def lowered_name(domain, name):
 def nodes(model, op_types):
     """Return the Nodes of these types anywhere in a model (path, bytes or ModelProto).
 
-    Raises ValueError or IndexError if it is no model.
+    Returns None if it is no model, which ONNX Runtime reports.
     """
     if hasattr(model, "opset_import"):
         return [Node(n.domain, n.op_type, n.name, tuple(a.name for a in n.attribute))
                 for n in model_nodes(model) if n.op_type in op_types]  # fmt: skip
-    with content_of(model) as content:
-        names = re.compile(b"|".join(re.escape(name.encode()) for name in op_types))
-        try:
+    names = re.compile(b"|".join(re.escape(name.encode()) for name in op_types))
+    try:
+        with content_of(model) as content:
             return list(_nodes(content, "model", 0, len(content), op_types, names))
-        except RecursionError as error:  # protobuf refuses messages that are nested more than 100 deep
-            raise ValueError("messages are nested too deep") from error
+    except (ValueError, IndexError, RecursionError):  # protobuf refuses messages that are nested more than 100 deep
+        return None
 
 
 def warn_of_unknown_attributes(found, operators):

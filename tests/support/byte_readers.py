@@ -62,11 +62,7 @@ def parsed(content):
 
 def fields(content, folder):
     """Our own reader of protobufs finds what onnx finds, or that there is no model."""
-    found = model_files.imported_domains(content)
-    try:
-        nodes = model_files.nodes(content, OP_TYPES)
-    except (ValueError, IndexError):
-        nodes = None
+    found, nodes = model_files.imports_and_nodes(content, OP_TYPES)
     proto = parsed(content)
     if proto is not None and found is not None and nodes is not None:
         check_equal("domains", found, {as_text(domain) for domain in model_files.imported_domains(proto)})
