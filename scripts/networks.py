@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -49,23 +50,25 @@ SHOWN = {  # in the README: {network: its title there}
 COLORS = "#a0a0a0", "#8fbbe8", "#1f5fbf"  # of the ways to run a network
 
 
-def export(folder, only):
-    """Write FOLDER/NAME/model.onnx of each network, and data.npz: its inputs and PyTorch's outputs."""
+def export(folder, networks, translations=None):
+    """Write FOLDER/NAME/model.onnx of each network, and data.npz: its inputs and PyTorch's outputs.
+
+    networks  {name: function that returns (network, inputs)}
+    """
     import torch
-    from network_cases import NETWORKS, TRANSLATIONS, assembled
 
     warnings.simplefilter("ignore")
     logging.disable()
     torch.set_grad_enabled(False)
-    for name, (suffix, dynamo) in itertools.product(only or NETWORKS, EXPORTERS.items()):
+    for (name, made), (suffix, dynamo) in itertools.product(networks.items(), EXPORTERS.items()):
         try:
-            write(folder / (name + suffix), *assembled(name), dynamo, TRANSLATIONS)
+            write(folder / (name + suffix), *made(), dynamo, translations)
             progress(f"{name}{suffix}: exported")
         except Exception as error:
             progress(f"{name}{suffix}: no export: {cause(error)}")
 
 
-def write(folder, network, inputs, dynamo, translations=None):
+def write(folder, network, inputs, dynamo, translations):
     import torch
 
     outputs = network(*inputs)
@@ -216,7 +219,9 @@ def main():
     parser.add_argument("--draw", action="store_true", help="write what the README shows of docs/networks.md")
     options = parser.parse_args()
     if options.export:
-        export(options.export, options.only)
+        from network_cases import NETWORKS, TRANSLATIONS, assembled
+
+        export(options.export, {name: partial(assembled, name) for name in options.only or NETWORKS}, TRANSLATIONS)
     if options.folder:
         lines = "\n".join(table(options.folder, options.only))
         print(lines)

