@@ -27,7 +27,7 @@ GROUP = 4096  # pixels of several planes: their sums, 16 KiB of float32, stay in
 LONG = 8  # from this stride on, neighbouring positions along x are added side by side, if there are as many
 LANES = 64  # beyond this stride, rows have too few blocks for lanes to pay
 RUNS = 512  # positions along x whose runs are computed at once
-UNCACHED = 3 * 2**22  # bytes of an output that, with its input, caches don't hold: it is best written from begin to end
+UNCACHED = 2**23  # bytes of an output that, with its input, caches don't hold: it is best written from begin to end
 LARGEST_SUM = 16  # bytes of a sum: complex128
 # The pixels of a unit of work: so many planes, rows and columns from these on, and the first one's place in the output.
 Band = namedtuple("Band", "plane planes y rows x columns corner")
