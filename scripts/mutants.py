@@ -240,6 +240,8 @@ def _sampler(rng):
     edits = {name: one_of(rng, some) for name, some in choices.items()} | {"first": chance(rng)}
     edits |= {"is_open": chance(rng, 0.3) and edits["places"] != "flow", "swapped": chance(rng, 0.2)}
     other = {"high": [-1, 1], "low": [-1, 1], "factor": [1.5], "one": [0.5], "next": [0, 2], "pad_value": [1]}
+    edits["hidden"] = one_of(rng, [None, None, "And", "Mul"])
+    other |= {"end": [1, -1], "scale": [2], "covers": [1]} if edits["hidden"] else {}
     _change_one(rng, edits, other)
     size, out, (batch, channels) = _ints(rng, 1 + chance(rng, 0.8), 5, 2), _ints(rng, 1, 4, 2), _ints(rng, 1, 2, 2)
     edits |= {"dtype": _kind(rng), "batch": batch, "channels": channels}

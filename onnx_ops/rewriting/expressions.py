@@ -183,8 +183,9 @@ def _sources(graph, node, name, index):
     if not axes_in(index, each=True) & set(AXES[1:]):
         return None
     if node.op_type == "Cast":
-        kinds = {graph.type(node.input[0]).elements, attributes_of(node)["to"]}
-        return [(node.input[0], index) if TensorProto.FLOAT in kinds and kinds & {*NARROWING} else None]
+        kinds = {before := graph.type(node.input[0]).elements, attributes_of(node)["to"]}
+        follows = before == TensorProto.BOOL or (TensorProto.FLOAT in kinds and kinds & {*NARROWING})
+        return [(node.input[0], index) if follows else None]
     if node.op_type == "ReduceSum":
         return _terms(graph, node, index)
     if node.op_type == "AffineGrid":

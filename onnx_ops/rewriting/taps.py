@@ -213,7 +213,6 @@ class Sampled:
     shifts        these numbers
     padding_mode  "zeros" or "border"
     factors       Values that all pixels are multiplied by
-    is_masked     whether it is this only where a mask that it is multiplied by isn't 0
     """
 
     image: str
@@ -224,13 +223,12 @@ class Sampled:
     shifts: tuple
     padding_mode: str
     factors: tuple
-    is_masked: bool
 
 
 def sampled(graph, value, index, mask=None):
     """Return the Sampled that a value is at an index of variables. Raises NearMiss or ValueError if it is none.
 
-    mask  a Value that it is multiplied by: where that is 0, the value may be anything
+    mask  a Value that it is multiplied by: where that is 0, it counts as outside of the image
     """
     products = terms(value)
     if len(products) < 4:
@@ -244,7 +242,8 @@ def sampled(graph, value, index, mask=None):
     weights = [([f for f in factors if _is_known(f, roots)], tap) for factors, tap in products]
     if not all(_is_known(pick, roots) for _, tap in weights for pick in tap.operands):
         raise NearMiss("its indices depend on other values than the row and the column")
-    mask = mask if mask is not None and _is_known(mask, roots) else None
+    if mask is not None and not _is_known(mask, roots):
+        raise NearMiss("it is multiplied by other values")
     trails = [[*tap.what] for _, tap in weights]
     images = [each for each in reversed(trails[0]) if all(each in trail for trail in trails)]
     reason = None
@@ -302,7 +301,8 @@ def _decided(graph, image, plane, weights, roots, index, factors, mask):
     begins = pads[:2]
     others = [k for k in range(len(dimensions)) if k not in plane]
     names = {term.variable.name: term.variable.size for each in index for term in each.terms}
-    guesses = [*itertools.product((roots, roots[::-1]), ("zeros", "border"), *({0, -begin} for begin in begins))]
+    modes = ("zeros", "border")[: 1 + (mask is None)]
+    guesses = [*itertools.product((roots, roots[::-1]), modes, *({0, -begin} for begin in begins))]
     running = [{*names} for _ in others]  # variables that may run along these axes
     is_open = not are_numbers((*dimensions, *names.values()))
     for seed in range(DRAWS if is_open else 1):
@@ -333,7 +333,7 @@ def _decided(graph, image, plane, weights, roots, index, factors, mask):
     for each in running:
         along.append(next((name for name in sorted(each) if name not in along), None))
     axes, variables = (None, *others, *plane)[-4:], (None, *along)[-2:]
-    return Sampled(name, axes, variables, row, column, (*shifts,), mode, factors, mask is not None)
+    return Sampled(name, axes, variables, row, column, (*shifts,), mode, factors)
 
 
 def _guessed(image, known, order, padding_mode, *shifts):

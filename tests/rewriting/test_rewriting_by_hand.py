@@ -72,6 +72,36 @@ def test_samples_in_another_order(name, outside):
     assert (nodes, finding.untried) == (expected, None)
 
 
+HIDDEN = {
+    **{" ".join(each): dict(zip(("hidden", "gather", "places"), each, strict=True))
+       for each in [*zip(("And", "Mul", "And"), GATHERS, PLACES[:3], strict=True), ("Mul", "GatherND", "flow")]},
+    "factor first": {"first": True}, "lerp": {"form": "lerp"}, "open sizes": {"is_open": True},
+    "float16": {"dtype": "float16"}, "float64": {"dtype": "float64"}, "one pixel earlier": {"end": 1},
+    "channels last": {"last": True, "gather": "GatherND"}, "one channel": {"channels": 1}, "opset 12": {"opset": 12},
+    "not flat": {"flat": False, "gather": "Gather"}, "one row": {"size": (1, 12)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_a_sampler_that_is_hidden_outside(name):
+    """The program asks for a pixel far outside where the factor is 0; of an image of one row all pixels are hidden."""
+    edits = {"hidden": "And", "outside": "inside", "places": "pixels"} | HIDDEN[name]
+    nodes, (finding,) = compare(sampler(**edits), SIZES)
+    assert (finding.operator, finding.untried, "Mul" in nodes) == ("ComputedGridSample", None, False)
+
+
+NOT_HIDDEN = {
+    "by a factor that is 0 or 2": {"scale": 2}, "along one axis": {"covers": 1}, "one pixel later": {"end": -1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOT_HIDDEN)
+def test_a_sampler_that_is_not_hidden_outside(name):
+    edits = {"hidden": "And", "outside": "inside", "places": "pixels", "size": (9, 12)} | NOT_HIDDEN[name]
+    (reason,) = near_miss(sampler(**edits))
+    assert reason == IS_NO_BILINEAR
+
+
 @pytest.mark.parametrize("size", [(1, 12), (9, 1), (1, 1)], ids=str)
 @pytest.mark.parametrize("outside", OUTSIDE)
 @pytest.mark.parametrize("places", PLACES[:3])

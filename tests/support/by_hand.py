@@ -3,6 +3,8 @@
 Each option replaces one step, so that a test can build nearly the same model.
 """
 
+import functools
+
 import ml_dtypes  # noqa: F401  teaches NumPy the name bfloat16
 import numpy as np
 import onnx
@@ -13,7 +15,7 @@ SAMPLER = {
     "size": (9, 12), "out": (5, 7), "batch": 2, "channels": 3, "dtype": "float32", "opset": 17, "places": "corners",
     "outside": "pad", "gather": "GatherElements", "form": "weights", "is_open": False, "swapped": False,
     "high": 0, "low": 0, "one": 1, "next": 1, "factor": 1, "inputs": {}, "first": False, "flat": True,
-    "last": False, "joined": False,
+    "last": False, "joined": False, "hidden": None, "end": 0, "scale": 1, "covers": 2,
 }  # fmt: skip
 FORMS = "weights", "lerp"
 OUTSIDE = "pad", "mask", "border", "inside"
@@ -33,6 +35,8 @@ def sampler(after=None, **edits):
     is_open  whether the sizes of image and grid are open
     last     whether channels come last: "y" is [N, h, w, C], with a gather of pixels with all channels
     joined   whether h and w are one axis of "y"
+    hidden   by what "y" is hidden, and indices are 0, outside of the image: "And" or "Mul" of comparisons, None
+    end, scale, covers   how many pixels earlier these end, what they are multiplied by, of how many axes they are
     high, low, one, next, factor   what the limits of indices, the 1 of weights, the step to the next pixel and
              the last weight differ by or are
     """
@@ -85,6 +89,15 @@ def sampler(after=None, **edits):
     floors = [w.add("Floor", v) for v in coordinates]
     wholes = [w.add("Cast", f, to=7) for f in floors]
     nexts = [w.add("Add", i, w.constant(s["next"])) for i in wholes]
+    if s["hidden"]:
+        above = lambda v: w.add("Not", w.add("Less", v, number(0)))
+        pairs = zip(coordinates, [minus(size, 1 + s["end"]) for size in floats], strict=True)
+        conditions = [each for v, end in pairs for each in (above(v), w.add("Less", v, end))][: 2 * s["covers"]]
+        all_of = lambda op, terms: functools.reduce(lambda one, other: w.add(op, one, other), terms)
+        is_shown = all_of("And", conditions)
+        factor = as_number(is_shown) if s["hidden"] == "And" else all_of("Mul", map(as_number, conditions))
+        whole = w.add("Cast", is_shown, to=7)
+        wholes, nexts = ([w.add("Mul", i, whole) for i in indices] for indices in (wholes, nexts))
     fractions = [w.add("Sub", v, f) for v, f in zip(coordinates, floors, strict=True)]
     rests = [w.add("Sub", number(s["one"]), f) for f in fractions]
     image, pad = "image", int(s["outside"] == "pad")
@@ -167,6 +180,9 @@ def sampler(after=None, **edits):
         y = products[0]
         for product in products[1:]:
             y = w.add("Add", y, product)
+    if s["hidden"]:
+        factor = w.add("Mul", spread(factor), number(s["scale"])) if s["scale"] != 1 else spread(factor)
+        y = w.add("Mul", *(y, factor)[:: -1 if s["first"] else 1])
     y = after(w, y) if after else y
     if axes == "flat" or s["gather"] == "GatherElements":
         if s["is_open"]:

@@ -9,28 +9,31 @@ from dataclasses import replace
 import numpy as np
 from onnx import TensorProto
 
-from ..expressions import Constant, Operation, expression
+from ..expressions import expression
 from ..finding import NearMiss, tried
 from ..graph import AI_ONNX
 from ..indices import shape
 from ..positions import Position, Variable, broadcast_index, position, variable, variables
 from ..programs import Program
 from ..reshapes import add_reshape, reshape
+from ..shapes import COMPARISONS
 from ..taps import FLOATS, GATHERS, SUMS, Draw, Reader, sampled, varying, weighs
 from .grid_sample import state_sizes
 
 NAME = "grid_sample by hand"
 NEEDS = tuple(("Floor", gather) for gather in GATHERS)  # a graph needs one of these sets of types of nodes
-MOVED = "Reshape", "Transpose", "Squeeze", "Unsqueeze"  # a sum, when it is complete
+MOVED = "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Mul"  # a sum, when it is complete; Mul: by a mask
 LAST, DOMAINS = ("Add", "Sum", *MOVED), AI_ONNX  # types and domains of the node that ends the pattern
 LINEAR = "Add", "Sub", "Mul", "Div", "Neg"  # what makes pixels of coordinates in [-1, 1]
 DRAWS = 3
+BOOLEAN = "And", "Or", "Not", *COMPARISONS
+FAR_AWAY = -1e6  # pixels
 
 
 def match(graph, node):
     """Return the arguments of `Graph.replace` for the sum of four pixels, or what only moves it; None for others."""
     later, known = _next(graph, node), weighs(graph)
-    if node.output[0] not in known or (node.op_type in MOVED and not _is_moved_sum(graph, node)):
+    if node.output[0] not in known or (node.op_type in MOVED and not _moved_sum(graph, node)):
         return None
     if later is not None:
         with suppress(NearMiss):
@@ -46,28 +49,31 @@ def match(graph, node):
 
 def _next(graph, node):
     """Return the node of MOVED that alone uses a node's output; None if there is none."""
-    user, position = graph.only_user(node.output[0])
-    return user if position == 0 and user.output and graph.producer(user.output[0], *MOVED) else None
+    user, _ = graph.only_user(node.output[0])
+    return user if user is not None and user.output and graph.producer(user.output[0], *MOVED) else None
 
 
-def _is_moved_sum(graph, node):
-    """Return whether a node of MOVED moves a sum, before or after other such nodes, that nothing else uses."""
-    source = graph.producers.get(node.input[0])
-    is_own = source is not None and _next(graph, source) is not None
-    return is_own and (source.op_type not in MOVED or _is_moved_sum(graph, source)) and source.op_type in LAST
+def _moved_sum(graph, node):
+    """Return what a node of MOVED moves: a sum, or another such node after it, that nothing else uses; or None."""
+    sources = filter(None, map(graph.producers.get, node.input))
+    moved = (each for each in sources if each.op_type in LAST and _next(graph, each) is node)
+    return next((each for each in moved if each.op_type not in MOVED or _moved_sum(graph, each)), None)
 
 
 def _replacement(graph, node):
     dimensions = shape(graph, node.output[0])
     if not dimensions or 0 in dimensions:
         return None
-    reader, index = Reader(graph), variables(dimensions)
-    product, mask = _mask(graph, node)
-    if product is not None:
-        mask = tried(reader.read, mask, broadcast_index(shape(graph, mask), dimensions, index))
+    reader, index, mask, summed = Reader(graph), variables(dimensions), None, node.output[0]
+    read = lambda name: reader.read(name, broadcast_index(shape(graph, name), dimensions, index))
     try:
-        found = sampled(graph, reader.read(node.output[0], index), index, mask)
-    except ValueError:
+        if node.op_type == "Mul":
+            summed = _moved_sum(graph, node).output[0]
+            (mask,) = map(read, {*node.input} - {summed})
+            if not _is_boolean(mask):
+                return None
+        found = sampled(graph, read(summed), index, mask)
+    except (ValueError, TypeError):
         return None
     if found.factors:
         raise NearMiss("its pixels are multiplied by other values before they are added up")
@@ -88,7 +94,8 @@ def _replacement(graph, node):
         raise NearMiss("it has other axes than images, channels, and one or two of points")
     names = {batch: "n", channels: "c", points[-1]: "w", **dict.fromkeys(points[:-1], "h")}
     rename = lambda index: tuple(_renamed(each, names, dimensions) for each in index)
-    normalization, values = _normalized(found, image, rows, columns)
+    pixels = {"pixels": 1}, [found.column, found.row, mask]
+    normalization, values = pixels if mask else _normalized(found, image, rows, columns)
     sizes = [1 if batch is None else dimensions[batch], *([1] * (2 - len(points))), *(dimensions[k] for k in points)]
     program = Program(graph, node, "float64" if kinds == {TensorProto.DOUBLE} else "float32")
     places = [(name, rename(its_index)) for name, its_index in (value.places[0] for value in values)]
@@ -102,29 +109,21 @@ def _replacement(graph, node):
                      "mode": "linear" if graph.opset >= 20 else "bilinear", **sampling}  # fmt: skip
     else:
         memo: dict = {}
-        coordinates = [expression(graph, *place, memo) for place in places]
+        coordinates = [program.value(expression(graph, *place, memo)) for place in places]
         for k, shift in enumerate(found.shifts[::-1]):
             if "pixels" in sampling and shift:
-                number = Constant(np.full([1] * 4, shift, program.dtype))
-                coordinates[k] = Operation("Add", (coordinates[k], number))
-        coordinates = [program.value(each) for each in coordinates]
+                coordinates[k] = program.step("Add", coordinates[k], program.number(shift))
+        if mask:  # what it hides is read where the image is 0
+            coordinates[0] = program.step("Where", coordinates.pop(), coordinates[0], program.number(FAR_AWAY))
         state_sizes(program, (*sizes, 2))
         inputs, more = program.finished(coordinates)
         arguments = {"op_type": "ComputedGridSample", "inputs": [made, *inputs], "domain": "onnx_ops",
                      "mode": "bilinear", **sampling, **more}  # fmt: skip
-    open_in = found.image, *dict(places)
-    arguments = _arranged(graph, node, arguments, [batch, channels, *points], dimensions, open_in)
-    return {**arguments, "compared": product} if found.is_masked else arguments
+    return _arranged(graph, node, arguments, [batch, channels, *points], dimensions, (found.image, *dict(places)))
 
 
-def _mask(graph, node):
-    """Return (product, factor) of the Mul that alone uses a node's output, and doesn't repeat it; else (None, None)."""
-    user, position = graph.only_user(node.output[0])
-    if user is None or user.op_type != "Mul":
-        return None, None
-    product, factor = user.output[0], user.input[1 - position]
-    fits = shape(graph, product) == shape(graph, node.output[0]) and shape(graph, factor)
-    return (product, factor) if fits else (None, None)
+def _is_boolean(value):
+    return value.op in BOOLEAN or (value.op == "Mul" and all(map(_is_boolean, value.operands)))
 
 
 def _arranged(graph, node, arguments, order, dimensions, open_in):
