@@ -106,6 +106,12 @@ def test_every_way_against_the_body(operator):
     assert onnx_ops.check(operator, CASES[operator], extremes=operator is custom.above) > 4 * len(CASES[operator])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("size", [1, 2, 11])
+def test_extremes_leave_half_of_the_elements(size, dtype):
+    assert np.count_nonzero(check.extreme(np.full(size, 5, dtype)) != 5) == max(size // 2, 1)
+
+
 @need_numba
 @pytest.mark.parametrize("wrong_way", ["function", "native session", "onnx's evaluator", "PyTorch"])
 def test_check_finds_what_is_wrong(wrong_way, monkeypatch):
