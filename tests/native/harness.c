@@ -249,11 +249,11 @@ static void expect(size_t k, const char *what, status error, const char *expecte
 }
 /* What is reported of an output: no shape of a rank that isn't one, and a new name for a name that there isn't. */
 static void check_inference(struct op *op) {
-    static const struct overload overload;
+    static struct overload overload;
     static struct node node;
     const int64_t outputs[] = {-1};
     struct custom_op custom = {.op = op, .overload = &overload};
-    op->infer = plan_of_call, op->outputs = outputs, op->overloads = (struct overload *)&overload;
+    op->infer = plan_of_call, op->outputs = outputs, op->overloads = &overload;
     made_up.returned = 0;
     for (made_up.rank = -1; made_up.rank <= MAX_RANK + 1; made_up.rank += made_up.rank == 2 ? MAX_RANK - 1 : 1) {
         struct context context = {.node = &node};
