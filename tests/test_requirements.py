@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 from support.processes import python
 
+import onnx_ops
 from onnx_ops.declaration import jit
 from onnx_ops.declaration.jit import NUMBA
 
@@ -96,6 +97,12 @@ def test_every_folder_of_sources_is_a_package():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     sources = [path for kind in ("py", "[ch]") for path in (ROOT / "onnx_ops").rglob(f"*.{kind}")]
     assert {*settings["packages"]} == {".".join(path.parent.relative_to(ROOT).parts) for path in sources}
+
+
+def test_names_of_the_package():
+    assert dir(onnx_ops) == sorted(onnx_ops.__all__)
+    with pytest.raises(AttributeError, match="module 'onnx_ops' has no attribute 'absent'"):
+        onnx_ops.absent  # noqa: B018
 
 
 def test_imports_are_light():
