@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
-from ..declaration.dtypes import FLOATS, HALVES, NAMES
+from ..declaration.dtypes import FLOATS, HALVES
 from .finding import tried
 from .indices import MOVES, attributes_of, axes_of, integers, keeps_type, moved, shape
 from .positions import Position, broadcast_index, digits_of, elements, joined, variable
@@ -112,7 +112,11 @@ class Operation:
 
 
 def expression(graph, name, index, memo, depth=DEEPEST):
-    """Return the expression of a value at an index. memo: {leaf: expression} of what has been expressed so far."""
+    """Return the expression of a value at an index.
+
+    memo  {leaf: expression} of what has been expressed so far, and "type": that of the first value
+    """
+    memo.setdefault("type", graph.type(name).elements)
     leaf = Leaf(name, index)
     if leaf not in memo:
         memo[leaf] = _expression(graph, leaf, memo, depth)
@@ -125,7 +129,7 @@ def _expression(graph, leaf, memo, depth):
         wide = array.astype(np.float32) if array.dtype.name in HALVES else array
         return tried(constant, wide, leaf.index) or leaf
     may_follow = node is not None and depth and len(memo) < MOST_EXPRESSIONS
-    sources = tried(_sources, graph, node, leaf.name, leaf.index) if may_follow else None
+    sources = tried(_sources, graph, node, leaf.name, leaf.index, memo["type"]) if may_follow else None
     if sources is None or None in sources:
         return leaf
     operands = tuple(expression(graph, *source, memo, depth - 1) if source[0] else None for source in sources)
@@ -176,7 +180,7 @@ def _producer(graph, name):
     return node if is_fused else graph.producer(name)
 
 
-def _sources(graph, node, name, index):
+def _sources(graph, node, name, index, kind):
     """Return [(name, index)] of what a node computes its output from, at an index; None, or [None], for a leaf."""
     if node.op_type in MOVES and (node.op_type != "Cast" or keeps_type(graph, node)):
         return [moved(graph, node, name, index)]
@@ -192,7 +196,7 @@ def _sources(graph, node, name, index):
         return _affine_factors(graph, node, name, index)
     if node.op_type in ("MatMul", "FusedMatMul"):
         return _products(graph, node, name, index)
-    if node.op_type in OPERATIONS and is_supported(graph, node):
+    if node.op_type in OPERATIONS and is_supported(graph, node, kind):
         operands = node.input[:1] if node.op_type == "Pow" else node.input
         target = shape(graph, name)
         return [(each, broadcast_index(shape(graph, each), target, index, True) if each else ()) for each in operands]
@@ -211,10 +215,11 @@ OPERATIONS = (
 )  # fmt: skip
 
 
-def is_supported(graph, node):
-    """Return whether a node of OPERATIONS does to floats what its operation does."""
+def is_supported(graph, node, kind):
+    """Return whether a node of OPERATIONS does what its operation does in a program for coordinates of a type."""
     if node.op_type in COMPARISONS:
-        return NAMES.get(graph.type(node.input[0]).elements) in FLOATS
+        kinds = {graph.type(node.input[0]).elements, kind}
+        return kinds == {TensorProto.DOUBLE} or kinds <= {TensorProto.FLOAT, *NARROWING}
     if node.op_type == "Pow":
         return exponent(graph, node) in (2, 3)
     return node.op_type != "Clip" or graph.opset >= 11

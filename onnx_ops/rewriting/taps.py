@@ -31,7 +31,8 @@ SUMS = "Add", "Sum", "Sub"
 FLOATS = {dtypes.TABLE[name].onnx for name in dtypes.FLOATS}
 INTEGERS = TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL
 FORMULAS = {
-    "Abs": np.abs, "Add": np.add, "And": np.multiply, "Ceil": np.ceil, "Div": np.divide, "Equal": np.equal,
+    "Abs": np.abs, "Add": np.add, "And": np.multiply, "Cast": lambda a: a != 0,  # to a boolean
+    "Ceil": np.ceil, "Div": np.divide, "Equal": np.equal,
     "Floor": np.floor, "Greater": np.greater, "GreaterOrEqual": np.greater_equal, "Less": np.less,
     "LessOrEqual": np.less_equal, "Max": np.maximum, "Min": np.minimum, "Mul": np.multiply, "Neg": np.negative,
     "Not": lambda a: 1 - a, "Or": np.maximum, "Relu": lambda a: np.maximum(a, 0),
@@ -62,6 +63,11 @@ class Value:
                 seen.add(value)
                 yield value
                 pending += () if value in known else value.operands
+
+
+def _sizes(index):
+    """Return {name: size} of the variables of an index."""
+    return {term.variable.name: term.variable.size for each in index for term in each.terms}
 
 
 class Reader:
@@ -101,10 +107,10 @@ class Reader:
         return self.make("Leaf", what=(name, index))
 
     def _constant(self, name, array, index):
-        names = sorted({term.variable.name for each in index for term in each.terms})
-        if math.prod(term.variable.size for each in index for term in each.terms) > MOST:
+        sizes = _sizes(index)
+        if math.prod(sizes.values()) > MOST:
             return None
-        picked = elements(array, index, names)
+        picked = elements(array, index, sorted(sizes))
         if picked.size and (picked == picked.flat[0]).all():
             return self.make("Number", what=picked.flat[0].item())
         return self.make("Array", what=(name, index))
@@ -118,6 +124,8 @@ class Reader:
             operand = self.read(node.input[0], index, depth)
             if before in FLOATS and after in INTEGERS[:2]:
                 return self.make("Trunc", operand)
+            if after == TensorProto.BOOL:
+                return self.make("Cast", operand)
             return operand if before in INTEGERS or keeps_type(graph, node) else None
         if node.op_type not in FORMULAS or (node.op_type == "Div" and graph.type(name).elements in INTEGERS):
             return None
@@ -191,10 +199,9 @@ def terms(value, factors=()):
         (sampled_one,) = [k for k in (0, 1) if has_taps(operands[k])]
         return terms(operands[sampled_one], (*factors, operands[1 - sampled_one]))
     if op == "Where":
-        condition, *others = operands
-        one, zero = (Value("Number", (), number) for number in (1, 0))
+        others = operands[1:]
         (k,) = [k for k in (0, 1) if (others[1 - k].op, others[1 - k].what) in (("Number", 0), ("Place", Position()))]
-        return terms(others[k], (*factors, Value("Where", (condition, *(one, zero)[:: 1 - 2 * k]), None)))
+        return terms(others[k], (*factors, Value(("Cast", "Not")[k], operands[:1], None)))
     raise ValueError("no sum of weighted pixels")
 
 
@@ -225,10 +232,10 @@ class Sampled:
     factors: tuple
 
 
-def sampled(graph, value, index, mask=None):
+def sampled(graph, value, index, masks=()):
     """Return the Sampled that a value is at an index of variables. Raises NearMiss or ValueError if it is none.
 
-    mask  a Value that it is multiplied by: where that is 0, it counts as outside of the image
+    masks  [a Value] that it is multiplied by: where that is 0, the product is what is outside of the image
     """
     products = terms(value)
     if len(products) < 4:
@@ -239,17 +246,17 @@ def sampled(graph, value, index, mask=None):
     counts = [Counter(f for f in factors if not _is_known(f, roots)) for factors, _ in products]
     if any(count != counts[0] for count in counts):
         raise NearMiss("its weights depend on other values than the row and the column")
-    weights = [([f for f in factors if _is_known(f, roots)], tap) for factors, tap in products]
-    if not all(_is_known(pick, roots) for _, tap in weights for pick in tap.operands):
+    weights = [[tap, *(f for f in factors if _is_known(f, roots))] for factors, tap in products]
+    if not all(_is_known(pick, roots) for tap, *_ in weights for pick in tap.operands):
         raise NearMiss("its indices depend on other values than the row and the column")
-    if mask is not None and not _is_known(mask, roots):
+    if any(_is_known(mask, ()) == _is_known(mask, roots) for mask in masks):
         raise NearMiss("it is multiplied by other values")
-    trails = [[*tap.what] for _, tap in weights]
+    trails = [[*tap.what] for tap, *_ in weights]
     images = [each for each in reversed(trails[0]) if all(each in trail for trail in trails)]
     reason = None
     for image, plane in [(each, plane) for each in images for plane in _planes(graph, *each)]:
         try:
-            return _decided(graph, image, plane, weights, roots, index, tuple(counts[0].elements()), mask)
+            return _decided(graph, image, plane, weights, roots, index, tuple(counts[0].elements()), masks)
         except NearMiss as miss:
             reason = reason or miss
     raise reason or NearMiss("the image that its pixels are of is not known")
@@ -295,13 +302,13 @@ def _planes(graph, name, index, pads):
 
 
 @np.errstate(all="ignore")
-def _decided(graph, image, plane, weights, roots, index, factors, mask):
+def _decided(graph, image, plane, weights, roots, index, factors, masks):
     name, target, pads = image
     dimensions, pads = shape(graph, name), pads or (0, 0, 0, 0)
     begins = pads[:2]
     others = [k for k in range(len(dimensions)) if k not in plane]
-    names = {term.variable.name: term.variable.size for each in index for term in each.terms}
-    modes = ("zeros", "border")[: 1 + (mask is None)]
+    names = _sizes(index)
+    modes = ("zeros", "border")[: 1 + (not masks)]
     guesses = [*itertools.product((roots, roots[::-1]), modes, *({0, -begin} for begin in begins))]
     running = [{*names} for _ in others]  # variables that may run along these axes
     is_open = not are_numbers((*dimensions, *names.values()))
@@ -310,11 +317,10 @@ def _decided(graph, image, plane, weights, roots, index, factors, mask):
         sizes = [draw.size(dimensions[k]) for k in plane]
         picture = draw.rng.standard_normal(sizes)
         padded = np.pad(picture, [*zip(begins, pads[2:], strict=True)])
-        known = draw.places(
-            roots, sizes, max(pads), {v for fs, tap in weights for f in (*fs, tap) for v in f.inside(roots)}
-        )
+        every = {v for each in sum(weights, [*masks]) for v in each.inside(roots)}
+        known = draw.places(roots, sizes, max(pads), every)
         made = 0
-        for fs, tap in weights:
+        for tap, *fs in weights:
             picked = draw.picked(tap, target, known)
             if picked is None:
                 raise NearMiss(f"it may read outside of {name}")
@@ -324,8 +330,8 @@ def _decided(graph, image, plane, weights, roots, index, factors, mask):
                     raise NearMiss(f"which element of axis {axis} of {name} is read is not known")
             pixel = padded[tuple(picked[k] + begin for k, begin in zip(plane, begins, strict=True))]
             made = made + math.prod([draw.value(f, known) for f in fs]) * pixel
-        seen = 1 if mask is None else draw.value(mask, known)
-        guesses = [g for g in guesses if np.allclose(made * seen, _guessed(picture, known, *g) * seen, 1e-8, 1e-8)]
+        by = math.prod([draw.value(mask, known) for mask in masks])
+        guesses = [g for g in guesses if np.allclose(made * by, _guessed(picture, known, *g) * (by != 0), 1e-8, 1e-8)]
         if not guesses:
             raise NearMiss("it isn't bilinear interpolation with zeros or the border's pixels outside of the image")
     (row, column), mode, *shifts = guesses[0]
@@ -415,7 +421,7 @@ class Draw:
     def picked(self, tap, target, known):
         """Return the index of a tap in the image; None if it lies outside of its source."""
         values, (count, *_) = {**self.values}, map(len, known.values())
-        taps = {term.variable.name: term.variable.size for each in target for term in each.terms}
+        taps = _sizes(target)
         for k, pick in enumerate(tap.operands):
             index, size = np.broadcast_to(self.value(pick, known), count), self.size(taps.get(f"tap {k}", 1))
             if not np.isfinite(index).all() or index.min() < -size or index.max() >= size:

@@ -15,8 +15,8 @@ from ..model.nodes import subgraphs
 from .expressions import NARROWING
 from .finding import NearMiss
 from .graph import AI_ONNX, model_of, run_onnx_runtime, run_reference
-from .indices import attributes_of
-from .taps import FLOATS, Draw
+from .indices import MOVES, attributes_of
+from .taps import FLOATS, FORMULAS, Draw
 
 MEMORY, SECONDS = 2**26, 0.2  # bytes of all values, and an estimate of the time, from which on nothing is tried out
 PER_ELEMENT, PER_PRODUCT = 5e-9, 5e-10  # seconds
@@ -29,14 +29,14 @@ def tried_out(graph, node, replacement):
 
     Return why they were not run, or None. Raises NearMiss if the results differ.
     """
-    (inputs, added), output = _leaves(graph, replacement["inputs"]), node.output[0]
+    inputs, output = _leaves(graph, replacement["inputs"]), node.output[0]
     try:
-        nodes, more = _between(graph, output, inputs)
-        names = dict.fromkeys((*inputs, *more))
+        added, _ = _between(graph, replacement["inputs"], inputs)
+        nodes, more = _between(graph, [output], inputs)
         settings = {k: v for k, v in replacement.items() if k not in ("version", "finding")}
         made = helper.make_node(outputs=node.output[:1], **settings)
         for seed in range(DRAWS):
-            feeds = _feeds(graph, names, nodes, seed)
+            feeds = _feeds(graph, [*inputs, *more], nodes, seed)
             before = _model(graph, nodes, feeds, output)
             after = _model(graph, [*added, made], feeds, output)
             nudged = {name: np.asarray(array * (1 + NUDGE), array.dtype) for name, array in feeds.items()}
@@ -62,33 +62,33 @@ class Untried(Exception):  # noqa: N818  it is no error
 
 
 def _leaves(graph, names):
-    """Return (values that a replacement reads, nodes that compute its inputs from these).
+    """Return the values that a replacement reads, given the names of its inputs.
 
-    The nodes are those that were added, and what computes vectors and single numbers, as these may come from sizes.
+    Not what was added, nor vectors and single numbers, as these may come from sizes, nor what FORMULAS make of others.
     """
-    leaves, added, pending = {}, [], [*names]
+    leaves, pending = {}, [*names]
     for name in pending:
         node = graph.producers.get(name)
         if node is not None and (name in graph.added or len(graph.type(name).shape or "..") < 2):
-            added.append(node)
             pending += [each for each in node.input if each not in pending]
-        elif name and graph.folded(name) is None:
+        elif graph.folded(name) is None:
             leaves[name] = None
-    return leaves, [node for node in graph.owner.node if any(node is each for each in added)]
+    paths = [(name, *_between(graph, [name], leaves.keys() - {name})) for name in leaves]
+    return [name for name, nodes, more in paths if more or {n.op_type for n in nodes} - {*FORMULAS, *MOVES}]
 
 
-def _between(graph, output, inputs):
-    """Return (the nodes from these values to an output, other values that they read)."""
-    found, more, pending, seen = set(), {}, [output], set(inputs)
+def _between(graph, outputs, inputs):
+    """Return (the nodes from these values to outputs, other values that they read)."""
+    found, more, pending, seen = set(), {}, [*outputs], {"", *inputs}
     while pending:
         name = pending.pop()
-        if name in seen or not name:
+        if name in seen:
             continue
         seen.add(name)
         node = graph.producers.get(name)
         if graph.folded(name) is not None and (node is None or node.op_type == "Constant"):
             continue
-        if node is None or any(subgraphs(node)) or node.domain not in AI_ONNX:
+        if node is None or any(subgraphs(node)) or (node.domain not in AI_ONNX and name not in graph.added):
             more[name] = None
         else:
             found.add(id(node))

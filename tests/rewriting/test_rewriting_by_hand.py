@@ -79,6 +79,7 @@ HIDDEN = {
     "float16": {"dtype": "float16"}, "float64": {"dtype": "float64"}, "one pixel earlier": {"end": 1},
     "channels last": {"last": True, "gather": "GatherND"}, "one channel": {"channels": 1}, "opset 12": {"opset": 12},
     "not flat": {"flat": False, "gather": "Gather"}, "one row": {"size": (1, 12)},
+    **{f"by {each}": {"hidden": each, "places": "flow"} for each in ("Where", "Sub", "Cast")},
 }  # fmt: skip
 
 
@@ -92,6 +93,7 @@ def test_a_sampler_that_is_hidden_outside(name):
 
 NOT_HIDDEN = {
     "by a factor that is 0 or 2": {"scale": 2}, "along one axis": {"covers": 1}, "one pixel later": {"end": -1},
+    "in a sliver": {"hidden": "Or"},
 }  # fmt: skip
 
 

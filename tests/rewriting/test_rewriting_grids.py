@@ -155,6 +155,26 @@ def test_grids(name):
     assert operators == ["ComputedGridSample"] or "matrix" in name
 
 
+@pytest.mark.parametrize("how", ["Cast", "Where"])
+@pytest.mark.parametrize(
+    ("grid", "other", "casts"),
+    [("float32", "float32", 0), ("float32", "float16", 1), ("float32", "float64", 2), ("float64", "float32", 2)],
+)
+def test_comparisons_of_another_type(grid, other, casts, how):
+    """A program compares numbers of its own type: it reads what a comparison of others gives."""
+    w = Writer()
+    condition = w.add("Not", w.add("Less", "other", w.constant(0.25, other)))
+    if how == "Cast":
+        made = w.add("Mul", "flow", w.add("Cast", condition, to=11 if grid == "float64" else 1))
+    else:
+        made = w.add("Where", condition, "flow", w.add("Neg", "flow"))
+    w.add("GridSample", "image", made, align_corners=1, name="y")
+    inputs = {"image": (grid, [2, 3, 9, 12]), "flow": (grid, [2, 7, 5, 2]), "other": (other, [2, 7, 5, 1])}
+    operators = compared(w.model(inputs, ("y", grid, [2, 3, 7, 5])))
+    assert operators == [["ComputedGridSample"], ["Cast", "ComputedGridSample"],
+                         ["Less", "Cast", "ComputedGridSample"]][casts]  # fmt: skip
+
+
 @pytest.mark.parametrize("power", [2, 3])
 def test_powers_of_a_distance(power):
     """The distance has one element along its last axis."""

@@ -35,7 +35,8 @@ def sampler(after=None, **edits):
     is_open  whether the sizes of image and grid are open
     last     whether channels come last: "y" is [N, h, w, C], with a gather of pixels with all channels
     joined   whether h and w are one axis of "y"
-    hidden   by what "y" is hidden, and indices are 0, outside of the image: "And" or "Mul" of comparisons, None
+    hidden   by what "y" is hidden, and indices are 0, outside of the image: "And" or "Mul" of comparisons, a "Where" of
+             numbers, a "Sub" of what isn't seen, a "Cast" of indices, an "Or" with a sliver that is not hidden, None
     end, scale, covers   how many pixels earlier these end, what they are multiplied by, of how many axes they are
     high, low, one, next, factor   what the limits of indices, the 1 of weights, the step to the next pixel and
              the last weight differ by or are
@@ -95,9 +96,22 @@ def sampler(after=None, **edits):
         conditions = [each for v, end in pairs for each in (above(v), w.add("Less", v, end))][: 2 * s["covers"]]
         all_of = lambda op, terms: functools.reduce(lambda one, other: w.add(op, one, other), terms)
         is_shown = all_of("And", conditions)
-        factor = as_number(is_shown) if s["hidden"] == "And" else all_of("Mul", map(as_number, conditions))
         whole = w.add("Cast", is_shown, to=7)
         wholes, nexts = ([w.add("Mul", i, whole) for i in indices] for indices in (wholes, nexts))
+        if s["hidden"] == "Or":  # a sliver outside of the image is shown, too
+            sliver = w.add("And", w.add("Less", coordinates[0], number(-0.07)), w.add("Not", above(w.add(
+                "Sub", number(-0.12), coordinates[0]))))  # fmt: skip
+            is_shown = w.add("Or", is_shown, sliver)
+        if s["hidden"] == "Mul":
+            factor = all_of("Mul", map(as_number, conditions))
+        elif s["hidden"] == "Where":
+            factor = w.add("Where", is_shown, number(1), number(0))
+        elif s["hidden"] == "Sub":
+            factor = w.add("Sub", number(1), as_number(w.add("Cast", w.add("Not", is_shown), to=7)))
+        elif s["hidden"] == "Cast":  # of whole numbers to booleans: the first column is hidden, too
+            factor = as_number(w.add("And", w.add("Cast", w.add("Cast", floors[0], to=7), to=9), is_shown))
+        else:
+            factor = as_number(is_shown)
     fractions = [w.add("Sub", v, f) for v, f in zip(coordinates, floors, strict=True)]
     rests = [w.add("Sub", number(s["one"]), f) for f in fractions]
     image, pad = "image", int(s["outside"] == "pad")

@@ -16,7 +16,6 @@ from ..indices import shape
 from ..positions import Position, Variable, broadcast_index, position, variable, variables
 from ..programs import Program
 from ..reshapes import add_reshape, reshape
-from ..shapes import COMPARISONS
 from ..taps import FLOATS, GATHERS, SUMS, Draw, Reader, sampled, varying, weighs
 from .grid_sample import state_sizes
 
@@ -26,7 +25,6 @@ MOVED = "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Mul"  # a sum, when it 
 LAST, DOMAINS = ("Add", "Sum", *MOVED), AI_ONNX  # types and domains of the node that ends the pattern
 LINEAR = "Add", "Sub", "Mul", "Div", "Neg"  # what makes pixels of coordinates in [-1, 1]
 DRAWS = 3
-BOOLEAN = "And", "Or", "Not", *COMPARISONS
 FAR_AWAY = -1e6  # pixels
 
 
@@ -55,24 +53,23 @@ def _next(graph, node):
 
 def _moved_sum(graph, node):
     """Return what a node of MOVED moves: a sum, or another such node after it, that nothing else uses; or None."""
-    sources = filter(None, map(graph.producers.get, node.input))
-    moved = (each for each in sources if each.op_type in LAST and _next(graph, each) is node)
-    return next((each for each in moved if each.op_type not in MOVED or _moved_sum(graph, each)), None)
+    for source in (graph.producers[name] for name in node.input if name in weighs(graph)):
+        if source.op_type in LAST and _next(graph, source) is node:
+            return source if source.op_type not in MOVED or _moved_sum(graph, source) else None
+    return None
 
 
 def _replacement(graph, node):
     dimensions = shape(graph, node.output[0])
     if not dimensions or 0 in dimensions:
         return None
-    reader, index, mask, summed = Reader(graph), variables(dimensions), None, node.output[0]
+    reader, index, masks, summed = Reader(graph), variables(dimensions), [], node.output[0]
     read = lambda name: reader.read(name, broadcast_index(shape(graph, name), dimensions, index))
     try:
         if node.op_type == "Mul":
             summed = _moved_sum(graph, node).output[0]
-            (mask,) = map(read, {*node.input} - {summed})
-            if not _is_boolean(mask):
-                return None
-        found = sampled(graph, read(summed), index, mask)
+            masks = [read(name) for name in node.input if name != summed]
+        found = sampled(graph, read(summed), index, masks)
     except (ValueError, TypeError):
         return None
     if found.factors:
@@ -94,8 +91,7 @@ def _replacement(graph, node):
         raise NearMiss("it has other axes than images, channels, and one or two of points")
     names = {batch: "n", channels: "c", points[-1]: "w", **dict.fromkeys(points[:-1], "h")}
     rename = lambda index: tuple(_renamed(each, names, dimensions) for each in index)
-    pixels = {"pixels": 1}, [found.column, found.row, mask]
-    normalization, values = pixels if mask else _normalized(found, image, rows, columns)
+    normalization, values = _normalized(found, image, rows, columns, masks)
     sizes = [1 if batch is None else dimensions[batch], *([1] * (2 - len(points))), *(dimensions[k] for k in points)]
     program = Program(graph, node, "float64" if kinds == {TensorProto.DOUBLE} else "float32")
     places = [(name, rename(its_index)) for name, its_index in (value.places[0] for value in values)]
@@ -113,17 +109,13 @@ def _replacement(graph, node):
         for k, shift in enumerate(found.shifts[::-1]):
             if "pixels" in sampling and shift:
                 coordinates[k] = program.step("Add", coordinates[k], program.number(shift))
-        if mask:  # what it hides is read where the image is 0
+        if masks:  # what it hides is read where the image is 0
             coordinates[0] = program.step("Where", coordinates.pop(), coordinates[0], program.number(FAR_AWAY))
         state_sizes(program, (*sizes, 2))
         inputs, more = program.finished(coordinates)
         arguments = {"op_type": "ComputedGridSample", "inputs": [made, *inputs], "domain": "onnx_ops",
                      "mode": "bilinear", **sampling, **more}  # fmt: skip
     return _arranged(graph, node, arguments, [batch, channels, *points], dimensions, (found.image, *dict(places)))
-
-
-def _is_boolean(value):
-    return value.op in BOOLEAN or (value.op == "Mul" and all(map(_is_boolean, value.operands)))
 
 
 def _arranged(graph, node, arguments, order, dimensions, open_in):
@@ -169,17 +161,17 @@ def _chain(value):
     return chain
 
 
-def _normalized(found, image, rows, columns):
-    """Return ({attribute: value}, [x, y]) of the coordinates that are sampled at."""
+def _normalized(found, image, rows, columns, masks):
+    """Return ({attribute: value}, [x, y, *masks]) of the coordinates that are sampled at: pixels, where masks hide."""
     chains = [
         (_chain(found.column), image[columns], found.shifts[1]),
         (_chain(found.row), image[rows], found.shifts[0]),
     ]
-    for align_corners in (1, 0):
+    for align_corners in () if masks else (1, 0):
         values = [_in_chain(chain, size, shift, align_corners) for chain, size, shift in chains]
         if None not in values:
             return {"align_corners": align_corners}, values
-    return {"pixels": 1}, [found.column, found.row]
+    return {"pixels": 1}, [found.column, found.row, *masks]
 
 
 def _in_chain(chain, size, shift, align_corners):
