@@ -91,6 +91,19 @@ def test_a_sampler_that_is_hidden_outside(name):
     assert (finding.operator, finding.untried, "Mul" in nodes) == ("ComputedGridSample", None, False)
 
 
+def test_a_sampler_that_is_moved_and_then_hidden():
+    """The sum and what moves it are no near misses."""
+    proto = sampler(hidden="And", outside="inside", places="pixels", gather="GatherND", flat=False, out=(5, 5))
+    (hide,) = [node for node in proto.graph.node if node.output[0] == proto.graph.output[0].name]
+    moves = [onnx.helper.make_node("Transpose", [hide.input[0]], ["moved"], perm=[0, 1, 3, 2]),
+             onnx.helper.make_node("Transpose", [hide.input[1]], ["moved mask"], perm=[0, 1, 3, 2])]  # fmt: skip
+    hide.input[:] = ["moved", "moved mask"]
+    proto.graph.node.remove(hide)
+    proto.graph.node.extend([*moves, hide])
+    nodes, (finding,) = compare(proto)
+    assert (nodes, finding.operator) == (["ComputedGridSample"], "ComputedGridSample")
+
+
 NOT_HIDDEN = {
     "by a factor that is 0 or 2": {"scale": 2}, "along one axis": {"covers": 1}, "one pixel later": {"end": -1},
     "in a sliver": {"hidden": "Or"},

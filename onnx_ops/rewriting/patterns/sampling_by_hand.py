@@ -30,12 +30,12 @@ FAR_AWAY = -1e6  # pixels
 
 def match(graph, node):
     """Return the arguments of `Graph.replace` for the sum of four pixels, or what only moves it; None for others."""
-    later, known = _next(graph, node), weighs(graph)
-    if node.output[0] not in known or (node.op_type in MOVED and not _moved_sum(graph, node)):
+    later = node
+    if node.output[0] not in weighs(graph) or (node.op_type in MOVED and not _moved_sum(graph, node)):
         return None
-    if later is not None:
+    while later := _next(graph, later):
         with suppress(NearMiss):
-            if _replacement(graph, later) is not None:
+            if _replacement(graph, later):
                 return None
     try:
         return _replacement(graph, node)
