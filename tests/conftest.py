@@ -25,7 +25,7 @@ if library.is_complete():  # then nothing is compiled, there may be no Numba, an
 NAMING = "name", "tool", "types"  # parameters whose texts may name a type
 NAMED = {"float16": "float16", "16 bits": "float16", "float64": "float64"}  # {words of such a text: the type}
 
-FEW = 30  # examples of a test of Hypothesis in the short run; the long one has 100
+FEW = 20  # examples of a test of Hypothesis in the short run; the long one has 100
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # Shells do so for background jobs; the processes that tests start and interrupt would inherit it.
@@ -43,10 +43,14 @@ def pytest_sessionstart(session):
     processes = getattr(session.config.option, "numprocesses", None)
     if processes and not hasattr(session.config, "workerinput") and not library.is_complete():
         combinations = variants.combinations(OPERATORS, element_types.TABLE)
-        needed = variants.distinct(
-            c for c in combinations if everything or has_representative_types(c.operator.name, c.signature)
-        )
+        needed = variants.distinct(c for c in combinations if everything or is_needed(c))
         variants.compile_variants(needed, processes)
+
+
+def is_needed(variant):
+    """Return whether tests of the short run need a variant."""
+    modes = variant.operator.kernel(variant.position).choices.get("mode", [None])
+    return has_representative_types(variant.operator.name, variant.signature, modes[0])
 
 
 def pytest_itemcollected(item):
@@ -56,10 +60,11 @@ def pytest_itemcollected(item):
     names a backend that can't be installed is skipped.
     """
     params = item.callspec.params if hasattr(item, "callspec") else {}
-    op_type, text = getattr(params.get("case"), "op_type", None), " ".join(str(params.get(name)) for name in NAMING)
+    case, text = params.get("case"), " ".join(str(params.get(name)) for name in NAMING)
+    op_type, mode = getattr(case, "op_type", None), getattr(case, "attributes", {}).get("mode")
     dtypes = [params["dtype"]] if isinstance(params.get("dtype"), str) else []
     dtypes += [dtype for words, dtype in NAMED.items() if words in text]
-    if not all(is_representative(op_type, dtype) for dtype in dtypes):
+    if not all(is_representative(op_type, dtype, mode=mode) for dtype in dtypes):
         item.add_marker("long")
     if names_absent_backend(params.values()):
         item.add_marker(pytest.mark.skip(reason="its backend is not installed"))

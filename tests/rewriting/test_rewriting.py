@@ -6,13 +6,16 @@ import onnx.inliner
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from support.backends import NEWEST_OPSET, ORT_VERSION, quiet
 from support.cases import CASES, DEFORM_CONV, ROI_ALIGN, assert_close, model, reference
 from support.exact import LEFT_OUT, assert_as_near
+from support.selection import REPRESENTATIVE, few, in_pairs, in_turn, long_unless
 from support.written import Writer, affine_grid, attention, feeds, frames, in_a_function, unfold, windows
 
 import onnx_ops
 from onnx_ops.declaration import dtypes
+from onnx_ops.native import library
 from onnx_ops.rewriting import graph, rewritten
 
 UNFOLDS = {
@@ -250,8 +253,10 @@ def test_unfold(name):
     assert (finding.operator, finding.reason) == ("Im2Col", None)
 
 
-@pytest.mark.parametrize("opset", [16, 18, 20, NEWEST_OPSET])
-@pytest.mark.parametrize("name", ["two axes", "one axis", "three axes", "pixels", "a row of pixels"])
+@pytest.mark.parametrize(
+    ("name", "opset"),
+    in_turn(["two axes", "one axis", "three axes", "pixels", "a row of pixels"], [16, 18, 20, NEWEST_OPSET]),
+)
 def test_unfold_of_open_sizes(name, opset):
     case = UNFOLDS[name]
     proto = unfold(open_sizes=True, opset=opset, **case)
@@ -372,9 +377,11 @@ FRAMES = {  # {name: arguments of `frames`}
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("lead", [(), (2,), (2, 3)], ids=str)
-@pytest.mark.parametrize("how", ["Gather", "open", "Concat", "Concat, positions first"])
-@pytest.mark.parametrize("name", FRAMES)
+@pytest.mark.parametrize(
+    ("name", "how", "lead"),
+    in_pairs(FRAMES, ["Gather", "open", "Concat", "Concat, positions first"], [(), (2,), (2, 3)]),
+    ids=str,
+)
 def test_frames(name, how, lead):
     """Of speech, by both exporters, with open batch and length by the default one."""
     edits = {"lead": lead, "is_open": how == "open"} | FRAMES[name]
@@ -451,20 +458,28 @@ def test_attention_by_means(name, is_open):
     assert not {"GridSample", "ReduceMean"} & {*nodes}
 
 
+def by_reference(proto, inputs, optimize=False):
+    proto = onnx_ops.optimize(proto) if optimize else proto
+    return ReferenceEvaluator(proto, new_ops=onnx_ops.reference_ops()).run(None, inputs)
+
+
+def by_kernels(proto, inputs, **how):
+    return ours(proto, **how).run(None, inputs)
+
+
+@pytest.mark.parametrize("run", [by_reference, long_unless(library.is_complete(), by_kernels)])
 @pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize("wide", [("sum",), ("sum", "samples"), ()], ids="+".join)
 @pytest.mark.parametrize("name", ["two levels", "one axis for levels and points"])
-def test_attention_in_float16(name, wide, is_open):
+def test_attention_in_float16(name, wide, is_open, run):
     """PyTorch's default exporter adds up in float32, between Casts."""
     proto = attention(is_open, dtype="float16", wide=wide, **ATTENTIONS[name])
     optimized, (finding, *_) = rewritten(proto)
     assert (finding.operator, finding.reason) == (ATTENTION, None)
     assert not {"GridSample", "Cast", "ReduceSum"} & {n.op_type for n in optimized.graph.node}
     inputs = feeds(proto, {"n": 2, "q": 7})
-    exact = ours(attention(is_open, **ATTENTIONS[name])).run(
-        None, {n: a.astype(np.float32) for n, a in inputs.items()}
-    )[0]
-    before, after = (np.abs(ours(proto, optimize=o).run(None, inputs)[0] - exact).max() for o in (False, True))
+    (exact,) = run(attention(is_open, **ATTENTIONS[name]), {n: a.astype(np.float32) for n, a in inputs.items()})
+    before, after = (np.abs(run(proto, inputs, optimize=o)[0] - exact).max() for o in (False, True))
     assert after <= 2 * before
     assert after < 4e-3 * np.abs(exact).max()
 
@@ -516,8 +531,7 @@ def test_attention_that_ends_in_another_way(name):
     assert finding.operator == ATTENTION
 
 
-@pytest.mark.parametrize("opset", [16, 20, NEWEST_OPSET])
-@pytest.mark.parametrize("name", [*list(ATTENTIONS)[:7], "one head"])
+@pytest.mark.parametrize(("name", "opset"), in_turn([*list(ATTENTIONS)[:7], "one head"], [16, 20, NEWEST_OPSET]))
 def test_attention_of_open_sizes(name, opset):
     mode = {"sampling": {"mode": "bilinear" if opset < 20 else "linear"}}
     proto = attention(open_sizes=True, opset=opset, **ATTENTIONS[name], **mode)
@@ -614,7 +628,10 @@ FOLDED = [
 ]
 
 
-@pytest.mark.parametrize(("case", "dtype"), FOLDED, ids=str)
+FEW_FOLDED = few({(case.name, t): {"dtype": t} | case.options for case, t in FOLDED if t in REPRESENTATIVE})
+
+
+@pytest.mark.parametrize(("case", "dtype"), [long_unless((c.name, t) in FEW_FOLDED, c, t) for c, t in FOLDED], ids=str)
 def test_constants_are_computed_once(case, dtype):
     """ONNX Runtime would, by its own kernels; other models' nodes would run again and again."""
     inputs = case.inputs(dtype)

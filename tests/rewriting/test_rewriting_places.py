@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support.backends import quiet
 from support.exact import assert_as_near
+from support.selection import in_turn
 from support.written import (
     Writer,
     affine_grid,
@@ -168,8 +169,7 @@ def outputs(proto, inputs):
     return onnx_ops.InferenceSession(proto.SerializeToString(), quiet()).run(None, inputs)[0]
 
 
-@pytest.mark.parametrize("name", FOUND)
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("place", "name"), in_turn(PLACES, FOUND, every=3))
 def test_found_there(place, name):
     proto, operator = FOUND[name]
     moved = place(proto)
@@ -189,8 +189,7 @@ def words(reason, proto):
     return [word for word in re.findall(r"\w+", reason) if word not in names and not re.search(r"[\d_]", word)]
 
 
-@pytest.mark.parametrize("name", MISSED)
-@pytest.mark.parametrize("place", PLACES[1:])
+@pytest.mark.parametrize(("place", "name"), in_turn(PLACES[1:], MISSED, every=3))
 def test_missed_there(place, name):
     proto = MISSED[name]
     expected = [f for f in rewritten(proto)[1] if f.reason]

@@ -20,6 +20,7 @@ from support.cases import (
     model,
 )
 from support.processes import python
+from support.selection import in_pairs
 
 import onnx_ops
 from onnx_ops.arrays import functions
@@ -58,9 +59,15 @@ def called(proto, how):
     return proto
 
 
-@pytest.mark.parametrize("how", ["", "by the caller", "by default"])
-@pytest.mark.parametrize("dims", ["fixed", "symbolic", "none"])
-@pytest.mark.parametrize("operator", [o for o in OPERATORS if o not in OTHERS], ids=lambda o: o.title)
+@pytest.mark.parametrize(
+    ("operator", "dims", "how"),
+    in_pairs(
+        [o for o in OPERATORS if o not in OTHERS],
+        ["fixed", "symbolic", "none"],
+        ["", "by the caller", "by default"],
+    ),
+    ids=lambda each: each if isinstance(each, str) else each.title,
+)
 def test_stated_shapes_are_real(operator, dims, how):
     """What is stated before the run is what comes out: sizes are equal, and names stand for the inputs' sizes."""
     cases = [c for c in CASES if c.operator is operator and not np.isinf(c.extent)]

@@ -105,7 +105,6 @@ ALL_BACKENDS = {
 NEEDS = {"native": HAVE_RUNTIME, "extensions": HAVE_EXTENSIONS, "lowered": HAVE_EXTENSIONS}
 BACKENDS = {name: run for name, run in ALL_BACKENDS.items() if NEEDS.get(name, True)}
 ABSENT = ALL_BACKENDS.keys() - BACKENDS.keys()  # tests with a parameter among these are skipped
-SAME_BITS = tuple(name for name in BACKENDS if name != "reference")
 IN_SESSIONS = tuple(name for name in BACKENDS if name in ("native", "extensions"))  # for `backend=`
 
 

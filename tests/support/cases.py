@@ -33,6 +33,13 @@ class Case:
     def operator(self):
         return operator(self.domain, self.op_type)
 
+    @property
+    def options(self):
+        """What is passed on with it: operator, rank, inputs, and attributes, with their values if they are few."""
+        values = {name: value for name, value in self.attributes.items() if isinstance(value, int | str)}
+        kind = self.domain, self.op_type, len(self.shapes[0])
+        return {"kind": kind, "inputs": len(self.shapes), "attributes": [*self.attributes], **values}
+
     def inputs(self, dtype, grid_dtype=None, values_dtype="int64", seed=0):
         """Draw the inputs. dtype: a name in dtypes.py; grid_dtype: of grids and locations, by default dtype."""
         rng, arrays = np.random.default_rng(seed), []

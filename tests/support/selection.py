@@ -1,35 +1,78 @@
 """Select the parameters that every run of the tests has, and those of the long run only (the marker `long`)."""
 
+import itertools
+import zlib
+
 import pytest
 
 from onnx_ops.native import library
-from support.backends import ABSENT, HAVE_EXTENSIONS
+from support.backends import ABSENT, ALL_BACKENDS, HAVE_EXTENSIONS
 
 # Each type represents those whose kernels are written alike: one width of floats or integers represents all.
 REPRESENTATIVE = ("float32", "uint8", "bool", "string")
-IN_16_BITS = ("Col2Im", "GridSample", "Im2Col")  # represent the operators whose kernels convert floats of 16 bits
+IN_16_BITS = ("Col2Im", "GridSample")  # represent the operators whose kernels convert floats of 16 bits
 
 
-def is_representative(op_type, dtype, grid_dtype="float32"):
+def is_representative(op_type, dtype, grid_dtype="float32", mode=None):
     """Whether an operator's kernels for these types represent others, which differ from them in widths only.
 
     float16 differs from float32, and bfloat16 from float16, by conversions alone, which
-    tests/compiler/test_elements.py compares for every value.
+    tests/compiler/test_elements.py compares for every value. mode: of sampling, if there is only one
     """
     if library.is_complete():  # then nothing is compiled, and every run has all types
         return True
-    is_known = dtype in REPRESENTATIVE or (dtype == "float16" and op_type in IN_16_BITS)
+    in_16_bits = dtype == "float16" and op_type in IN_16_BITS and mode not in ("bicubic", "cubic")
+    is_known = dtype in REPRESENTATIVE or in_16_bits
     return is_known and grid_dtype in (None, "float32")
 
 
-def has_representative_types(op_type, signature):
+def has_representative_types(op_type, signature, mode=None):
     """Return `is_representative` for an operator and {type variable: element type}."""
-    return is_representative(op_type, signature.get("T") or signature["T1"], signature.get("T2"))
+    return is_representative(op_type, signature.get("T") or signature["T1"], signature.get("T2"), mode)
 
 
 def long_unless(representative, *values):
     """A parameter set for `pytest.mark.parametrize`, which only the long run has unless it is representative."""
     return pytest.param(*values, marks=() if representative else pytest.mark.long)
+
+
+def few(cases):
+    """Return names of {name: {axis: option}}, so that each pair of options that a case has is in one of theirs."""
+    pairs = {name: {*itertools.combinations(sorted(map(repr, case.items())), 2)} for name, case in cases.items()}
+    left, chosen = set().union(*pairs.values()), []
+    mixed = sorted(pairs, key=lambda name: zlib.crc32(repr(name).encode()))  # else most would have the first options
+    for least in range(max(map(len, pairs.values())), 0, -1):  # as many new pairs as possible first
+        for name in mixed:
+            each = pairs[name]
+            if len(each & left) >= least:
+                chosen.append(name)
+                left -= each
+    return chosen
+
+
+def in_pairs(*axes):
+    """Parameter sets of a product; the short run has few of them, with each pair of options of two axes."""
+    rows = {tuple(k for k, _ in row): [v for _, v in row] for row in itertools.product(*map(enumerate, axes))}
+    chosen = few({places: dict(enumerate(places)) for places in rows})
+    return [long_unless(places in chosen, *values) for places, values in rows.items()]
+
+
+def in_turn(first, second, every=None):
+    """Parameter sets of a product; the short run has each option of the longer axis with one of the other, in turn.
+
+    every: have one in so many instead
+    """
+    every, rows = every or min(len(first), len(second)), itertools.product(enumerate(first), enumerate(second))
+    return [long_unless((k - j) % every == 0, a, b) for (k, a), (j, b) in rows]
+
+
+def on_backends(cases):
+    """Parameter sets of the fixture `backend` and of cases; the short run has the function and one other for each case.
+
+    test_every_backend_equals_the_reference compares the backends, also in the short run.
+    """
+    first, *others = ALL_BACKENDS
+    return [*(long_unless(True, first, case) for case in cases), *in_turn(others, cases)]
 
 
 def names_absent_backend(parameters):

@@ -1,0 +1,51 @@
+"""The short run has every option, and every pair of options where it is to have pairs."""
+
+import itertools
+
+import pytest
+from support.backends import ALL_BACKENDS
+from support.selection import few, in_pairs, in_turn, on_backends
+
+A, B, C = ("a", "b", "c", "d"), (0, 1, None), ("x", "y")
+
+
+def in_short_run(parameter_sets):
+    return [each.values for each in parameter_sets if not each.marks]
+
+
+def test_pairs_of_a_product():
+    sets = in_pairs(A, B, C)
+    assert [each.values for each in sets] == list(itertools.product(A, B, C))
+    chosen = in_short_run(sets)
+    for k, m in itertools.combinations(range(3), 2):
+        assert {(row[k], row[m]) for row in chosen} == set(itertools.product((A, B, C)[k], (A, B, C)[m]))
+    assert len(chosen) <= 15  # of 24; 12 at least
+
+
+def test_pairs_of_what_there_is():
+    """A pair that no case has is in none that is chosen, and what is part of another case isn't chosen."""
+    cases = {"part": {"p": 1, "q": 2}, "whole": {"p": 1, "q": 2, "r": [3]}, "other": {"p": 2, "r": [3]}}
+    assert sorted(few(cases)) == ["other", "whole"]
+
+
+@pytest.mark.parametrize(("first", "second", "expected"), [(A, B, 4), (B, A, 4), (A, A, 4), (C, A, 4), (A, (), 0)])
+def test_options_in_turn(first, second, expected):
+    sets = in_turn(first, second)
+    assert [each.values for each in sets] == list(itertools.product(first, second))
+    chosen = in_short_run(sets)
+    assert len(chosen) == expected
+    assert not chosen or [*map(set, zip(*chosen, strict=True))] == [set(first), set(second)]
+
+
+def test_more_options_in_turn():
+    assert len(in_short_run(in_turn(range(6), A, every=3))) == 8
+
+
+def test_each_case_on_two_backends():
+    cases = range(9)
+    sets = on_backends(cases)
+    assert sorted(each.values for each in sets) == sorted(itertools.product(ALL_BACKENDS, cases))
+    chosen = in_short_run(sets)
+    assert {backend for backend, _ in chosen} == set(ALL_BACKENDS)
+    for case in cases:
+        assert [backend == "function" for backend, k in chosen if k == case] == [True, False]
