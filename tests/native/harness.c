@@ -4,7 +4,7 @@
  *     harness faults DESCRIPTION...   do so again and again, while each call of ONNX Runtime's interface and of Python,
  *                                     and each allocation fails once in turn, while Python is interrupted in each of
  *                                     its calls, and while all allocations fail from each one on
- *     harness registration            the same for the registration of all operators
+ *     harness registration [EVERY]    the same for the registration of all operators, one in so many of them
  *     harness operators               list the registered custom ops with the type of their first input
  *     harness defaults                the same for options that state nothing
  *     harness plans                   plan and run calls of an operator with what no plan and kernel should return
@@ -78,14 +78,14 @@ static int check_registration(enum fault fault, long n, struct books *expected) 
     release_options(options), release_options(others);
     return is_reached;
 }
-static void check_registrations(void) {
+static void check_registrations(long every) {
     struct shared { /* between processes */
         struct books expected;
         int is_reached, has_findings;
     } *common = mmap(0, sizeof *common, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     for (enum fault fault = CALL; fault < INTERRUPT; fault++) {
         common->is_reached = 1;
-        for (long n = 0; common->is_reached && n < MOST_POINTS; n++) {
+        for (long n = 0; common->is_reached && n < MOST_POINTS; n += n ? every : 1) {
             int code = 0;
             fflush(stdout);
             pid_t child = fork();
@@ -386,7 +386,7 @@ int main(int count, char **words) {
     signal(SIGABRT, end);
     if (!getenv("WITHOUT_PYTHON")) connect_python();
     onnx_ops_choose(); /* RegisterCustomOps reports its error */
-    if (!strcmp(command, "registration")) check_registrations();
+    if (!strcmp(command, "registration")) check_registrations(count > 2 ? atol(words[2]) : 1);
     else if (!strcmp(command, "reshape")) check_reshape();
     else if (!strcmp(command, "plans")) take_api(&mock), check_plans();
     else {

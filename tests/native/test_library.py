@@ -31,6 +31,7 @@ from support.backends import ORT_VERSION, quiet
 from support.cases import COL2IM, IM2COL, VOLUMES, assert_close, finished, operator, reference_of, type_of
 from support.custom_functions import FUNCTIONS
 from support.malformed import AT_CREATION, AT_RUN, BY_ELEMENTS, BY_TYPE
+from support.selection import long_unless
 
 import onnx_ops
 from onnx_ops import system
@@ -476,8 +477,11 @@ def test_every_function_is_called(make, key):
 UNREADABLE = re.compile(r".*: \w+ = (None: must be given|(\[?\d.*\]? )?\(not of kind \w+\): must be an? .*)", re.DOTALL)
 
 
+LIKE_ANOTHER = "lacks an input", "long lists", "large tensor"  # scenarios with the calls of others, or more of them
+
+
 @pytest.mark.parametrize("runtime", ["new", pytest.param("old", marks=pytest.mark.long)], indirect=True)
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", [long_unless(not name.endswith(LIKE_ANOTHER), name) for name in SCENARIOS])
 def test_no_status_is_dropped(runtime, name):
     """Whichever call fails, its status is returned at once. For an attribute, failure means that it is absent, or
     that nothing is inferred.
@@ -699,6 +703,7 @@ def test_malformed_inputs(new, bad):
 # Long texts are cut after 200 characters and before the last 100.
 SPECIAL = "'\"\\\n\r\t\x01\x1f\x7f\xa0\xada\xe9\u4e2d\u061c\u200b\u200f\u2028\u202e\u2060\u206f\ud7ff\ue000\uf8ff"
 SPECIAL += "\ufeff\ufff0\ufffb\ufffd\U0001f600\U000dffff\U000e0000\U0010ffff"
+EACH_ESCAPE = "'\"\\\n\x01\xa0a\xe9\u4e2d\u202e\U0001f600\U000e0000"  # a character for each way to show one
 CHARACTERS = st.sampled_from(SPECIAL) | st.characters(codec="utf-8", exclude_characters="\0")
 PIECES = st.text(CHARACTERS, max_size=9) | st.builds(str.__mul__, CHARACTERS, st.integers(0, 210))
 BROKEN = [b"\xff", b"\xc3", b"\xc0\xaf", b"\xe2\x82", b"\xed\xa0\x80", b"\xf0\x9f\x98", b"\xf4\x90\x80\x80", b"\x80"]
@@ -721,7 +726,7 @@ def assert_same_message(runtime, node):
         assert error is None if expected is None else error.endswith(expected)
 
 
-examples = settings(max_examples=20 if FLAGS in os.environ else 50)  # sanitizers take long
+examples = settings(max_examples=20) if FLAGS in os.environ else settings()  # sanitizers take long
 
 
 @examples
@@ -742,8 +747,11 @@ def test_names_are_shown_alike(new, name):
     assert_same_message(new, replace(GRID, name=name, attributes={"mode": "area"}))
 
 
-@pytest.mark.parametrize("special", SPECIAL, ids=ascii)
-@pytest.mark.parametrize("quote", "'\"", ids=ascii)
+@pytest.mark.parametrize(
+    ("special", "quote"),
+    [long_unless(s in EACH_ESCAPE if q == "'" else s in "'\"", s, q) for s in SPECIAL for q in "'\""],
+    ids=ascii,
+)
 def test_escapes_where_texts_are_cut(new, special, quote):
     for n in range(12):
         mode = quote + "a" * (189 + n) + special * 3 + "b" * 200 + special * 3 + "c" * (89 + n)
