@@ -21,6 +21,7 @@ import psutil
 import pytest
 from support.cases import parsed
 from support.processes import TESTS, environment, on_disk, python
+from support.selection import long_unless
 from support.worker import FATAL, deadly, sleep
 from test_cli import call, call_json, saved, sentences
 from test_files import contents
@@ -642,7 +643,7 @@ def test_ctrl_c(engine, tmp_path):
 
 
 @needs_signals
-@pytest.mark.parametrize("delay", [0, 0.1, 0.3])
+@pytest.mark.parametrize("delay", [0, long_unless(False, 0.1), 0.3])
 def test_ctrl_c_while_workers_begin(delay, tmp_path):
     inputs(2, tmp_path)
     process = started(fold(tmp_path), tmp_path, "--workers", 2)

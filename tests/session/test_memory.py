@@ -9,6 +9,7 @@ import pytest
 from support.backends import python_counts
 from support.cases import CASES, COL2IM, assert_close, reference, reference_of
 from support.processes import python
+from support.selection import long_unless
 
 import onnx_ops
 from onnx_ops import system
@@ -24,7 +25,9 @@ SMALL = [c for c in CASES if sum(int(np.prod(s)) for s in c.shapes) < 4000]
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy warns of overflows and infinities
-@pytest.mark.parametrize("case", SMALL, ids=str)
+@pytest.mark.parametrize(  # infinite inputs change no plan
+    "case", [long_unless(c.extent < np.inf and c.name != "affine_large_volumes_bicubic", c) for c in SMALL], ids=str
+)
 def test_the_plan_states_enough(case):
     """A kernel runs as plain Python in exactly the workspace that its plan states, which is full of garbage."""
     inputs = case.inputs("float64")
@@ -179,7 +182,7 @@ def test_no_more_tiles_at_a_time_than_parts_of_the_workspace():
 
     def tile(index):
         running.append(index)
-        time.sleep(0.02)
+        time.sleep(0.005)
         most.append(len(running))
         running.remove(index)
 
