@@ -2,6 +2,8 @@
 
 import os
 import re
+import warnings
+from functools import partial
 
 import numpy as np
 import onnx
@@ -9,6 +11,7 @@ import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
 from support.backends import IN_SESSIONS, ORT_VERSION, quiet
+from support.by_hand import sampler
 from support.written import Writer, affine_grid, feeds, unfold
 from test_cli import call
 from test_ort_format import written as written_in_ort_format
@@ -50,6 +53,16 @@ def test_the_same_results_by_our_nodes(name, backend, how, tmp_path, kernels_mad
     assert kernels_made == ([f"onnx_ops.{name}"] if backend == "native" else [])
     assert [i.name for i in session.get_inputs()] == [i.name for i in proto.graph.input]
     assert_close(results(session, proto)[0], expected[0])
+
+
+def test_a_program_whose_class_of_sessions_is_replaced(monkeypatch):
+    """Nodes that are tried out run in ONNX Runtime's class, and not in the one that optimizes."""
+    proto = sampler()
+    monkeypatch.setattr(ort, "InferenceSession", partial(onnx_ops.InferenceSession, optimize=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        session = ort.InferenceSession(proto.SerializeToString(), quiet())
+    assert [node.op_type for node in session._ready.nodes] == ["GridSample"]
 
 
 @pytest.mark.parametrize("release", ["1.20.1", ort.__version__])
