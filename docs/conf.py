@@ -15,8 +15,11 @@ from onnx_ops.cli.app import app as command_line
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
-# Where links to files of the repository lead, as https://github.com/OWNER/NAME/blob/COMMIT. Default: to this clone.
-REPOSITORY = os.environ.get("ONNX_OPS_REPOSITORY", ROOT.as_uri())
+PAGES = {  # {file of the repository: the page that includes it}
+    ROOT / "README.md": DOCS / "index.md",
+    ROOT / "SECURITY.md": DOCS / "security.md",
+    ROOT / "NOTICE": DOCS / "notice.md",
+}
 WIDTH = 80  # of help texts, in characters
 LINK = re.compile(r"\]\(([^)#:]+)(#[^)]*)?\)")  # as in tests/test_docs.py
 
@@ -32,7 +35,7 @@ extensions = [
 root_doc = "index"
 
 myst_heading_anchors = 4  # as GitHub makes them, so that links to headings are checked
-myst_url_schemes = ["file", "http", "https", "mailto"]
+myst_url_schemes = ["http", "https", "mailto"]
 
 autodoc_typehints = "none"  # docstrings have the types
 autosummary_generate = False
@@ -50,11 +53,7 @@ def link(text, path, page):
 
     def target(match):
         to, anchor = (path.parent / match[1]).resolve(), match[2] or ""
-        if to == ROOT / "README.md":
-            to = DOCS / "index.md"
-        if to.is_relative_to(DOCS) or not to.exists():  # which is a warning
-            return f"]({os.path.relpath(to, page.parent)}{anchor})"
-        return f"]({REPOSITORY}/{to.relative_to(ROOT).as_posix()}{anchor})"
+        return f"]({os.path.relpath(PAGES.get(to, to), page.parent)}{anchor})"
 
     return LINK.sub(target, text)
 
