@@ -11,6 +11,8 @@ import os
 import warnings
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
 
 import add_tests_to_path  # noqa: F401
 import numpy as np
@@ -138,6 +140,9 @@ def table():
     for operator, what, case, inputs in ROWS:
         cells = [cell(r, case, inputs or case.inputs("float32")) for r in runners.values()]
         yield f"| {operator} | {what} | {' | '.join(cells)} |"
+    names = ("onnxruntime", "torch", "torchvision", "openvino")
+    versions = [f"{name} {version(name)}" for name in names if find_spec(name)]
+    yield f"\nVersions: {', '.join(versions)}."
 
 
 def main():

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import onnxruntime_extensions as extensions
+from benchmark.report import processor
 from onnxruntime_extensions import PyCustomOpDef, onnx_op
 from pages import put
 
@@ -111,15 +112,15 @@ def table():
 |---|---|---|---|
 | a call with 5 numbers | {in_numpy[0]} us | {compiled[0]} us | {of_extensions[0]} us |
 | {megabytes:.0f} MB of float32, for each MB | {in_numpy[1]} us | {compiled[1]} us | {of_extensions[1]} us |
-| copies of inputs and outputs | the output | none | both; the output as a Python list |
+| copies of inputs and outputs | the output | none; some for 16-bit floats, bounds | both; the output as a Python list |
 | attributes | all but lists of strings | numbers, lists, choices | int, float, string, all required |
 | 16-bit floats, optional and variadic inputs | yes | yes, but no variadic ones | no |
 | the GIL while it runs | held | free | held |
 | an exception | an error of the run | an error of the run | ends the process (exit code {exit_code}) |
 | without Python | no | `onnx-ops build` | no |
 
-The function alone takes {body[0]} us, and {body[1]} us for each MB. Measured with {versions} by
-`python scripts/custom_operators.py`."""
+The function alone takes {body[0]} us, and {body[1]} us for each MB. Measured on {processor()} with
+{versions} by `python scripts/custom_operators.py`."""
 
 
 def main():

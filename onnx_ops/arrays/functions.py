@@ -312,7 +312,7 @@ def grid_sample(
     align_corners: bool = False,
     threads: int | None = None,
 ) -> NDArray[Any]:
-    """Sample images at the points of a grid: ONNX GridSample, `grid_sample`.
+    """Sample images at the points of a grid: ONNX GridSample, ``grid_sample``.
 
     Parameters
     ----------
@@ -370,7 +370,7 @@ def roi_align(
     coordinate_transformation_mode: str = "half_pixel",
     threads: int | None = None,
 ) -> NDArray[Any]:
-    """Read regions of images in bins: ONNX RoiAlign, torchvision's `roi_align`.
+    """Read regions of images in bins: ONNX RoiAlign, torchvision's ``roi_align``.
 
     Parameters
     ----------

@@ -45,16 +45,19 @@ def operator(
     inputs : str
         Names with their data types or type variables: "x: T, k: int64, bias:
         T?, more: T*". ? marks an optional input, which is None if a node
-        doesn't have it; * marks a last input that stands for any number of
+        doesn't have it; * marks a last input that stands for one or more
         inputs.
     outputs : str
         Likewise: "y: T, indices: int64".
     version : int, default 1
         Version of the domain that introduced the operator.
     types : mapping, optional
-        {type variable: data types}, such as {"T": onnx_ops.FLOATS}.
+        {type variable: data types}, such as {"T": onnx_ops.FLOATS}. Default:
+        none, for inputs and outputs that name their data types.
     ranks : mapping, optional
-        {input: ranks that a kernel is compiled for}. Default: 1.
+        {input: ranks that a kernel is compiled for}, such as {"x": (3, 4)}. An
+        input that isn't listed has rank 1 in the kernel. Without a kernel, this
+        has no effect.
 
     Returns
     -------
@@ -137,8 +140,10 @@ class CustomOperator:
 
     @property
     def torch(self) -> Any:
-        """Return the operator in PyTorch, ``torch.ops.<domain>.<name>``, for calls with tensors.
+        """Return the operator in PyTorch, for calls with tensors.
 
+        It is ``torch.ops.<namespace>.<name>``; the namespace is the domain with
+        ``_`` for each dot, such as ``torch.ops.my_domain.Normalize``.
         Inputs are positional, attributes are given by name. A variadic input is
         a list of tensors. An input with values for the shape function is
         a list of integers. Reading this imports torch, and may raise OpError.
@@ -167,7 +172,7 @@ class CustomOperator:
             Inputs, vectors of at most 16 integers: the shape function gets
             their values in place of their shapes.
         bound : bool, default False
-            If true, the first axes of the outputs may turn out shorter.
+            If true, the first axis of each output may turn out shorter.
 
         Returns
         -------
@@ -298,11 +303,12 @@ class CustomOperator:
         Parameters
         ----------
         gradient : callable
-            Its parameters are those that it needs of: ``grad_<output>``, the
-            gradient of an output; inputs, outputs and attributes, by name. It
-            returns the gradient of the input, or a tuple for several: None for
-            an input without a gradient, a list for a variadic one. Inputs with
-            values for the shape function are left out.
+            It may take any of these parameters, matched by name:
+            ``grad_<output>``, the gradient of an output; and the names of
+            inputs, outputs and attributes. It returns the gradient of the
+            input, or a tuple for several: None for an input without a
+            gradient, a list for a variadic one. The tuple leaves out inputs
+            that give their values to the shape function.
 
         Returns
         -------

@@ -37,7 +37,9 @@ TRIED = deform_conv, sampling_by_hand  # patterns with replacements that run bes
 def optimize(model: onnx.ModelProto, folder: "str | os.PathLike[str] | None" = None) -> onnx.ModelProto:
     """Return a copy of a model with fewer and faster nodes.
 
-    The new nodes are of the domain onnx_ops, except for GridSample and DeformConv:
+    It fuses nodes that exporters write. The new nodes are of the domain
+    onnx_ops, except GridSample and, if the model allows version 19 of ai.onnx,
+    DeformConv:
 
     =============================  ================================================
     Im2Col                         PyTorch's `unfold`, as its exporters write it
@@ -63,8 +65,8 @@ def optimize(model: onnx.ModelProto, folder: "str | os.PathLike[str] | None" = N
     -------
     onnx.ModelProto
         The optimized copy, which is equal to the model if nothing matches. Its
-        results are as near to the exact ones as the model's, within factors
-        that the page on optimizing states.
+        results differ from the model's by rounding: the page on optimizing
+        states the bounds.
 
     See Also
     --------

@@ -64,7 +64,9 @@ def c_callback(*argtypes):
 def get_library_path() -> str:
     """Return the path of the library for `register_custom_ops_library`.
 
-    It registers the operators of all domains but com.microsoft and custom.
+    It registers the operators of all domains except com.microsoft and custom,
+    for the reasons that `register` states. In an installation from source,
+    only the process that calls this function can use the library.
 
     Returns
     -------

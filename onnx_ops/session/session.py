@@ -52,20 +52,22 @@ def register(
 ) -> ort.SessionOptions:
     """Register the operators of this package on the options of a session.
 
-    Without `model` and `domains`, it registers all domains but com.microsoft
-    and custom: as a custom domain, the former breaks models that don't import
-    it, and other libraries use the latter, too, which is registered for a model
-    with such a node. Registering the same options again adds what is missing.
+    Pass `model` to register the domains that it needs. Without `model` and
+    `domains`, all domains are registered except two. com.microsoft is left out
+    because registering it breaks models that don't import it. custom is left
+    out because other libraries use that name. Options may be registered
+    several times, for example for several models: each time adds what is
+    missing.
 
     Parameters
     ----------
     options : onnxruntime.SessionOptions
         The options, which are changed.
     model : path, bytes or onnx.ModelProto, optional
-        The model: the domains that it imports are registered. If it is in ONNX
-        Runtime's own format, its domains are unknown, which causes a warning.
-        Attributes that its operators don't have cause a warning in the log
-        "onnx_ops".
+        The model. The domains that it imports are registered; custom only if
+        it has a node that needs it. If it is in ONNX Runtime's own format, its
+        domains are unknown, which causes a warning. Unknown attributes of
+        nodes cause a warning in the log "onnx_ops".
     domains : iterable of str, optional
         Register exactly these domains, whatever the model imports. "" is
         ai.onnx.
