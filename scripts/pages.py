@@ -7,7 +7,7 @@ from onnx_ops.system.files import staged_file
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-CONTINUED = re.compile(r"continues?\s+those\s+of\s+\[[^\]]*\]\(([^)]+)\)")  # of a page whose examples come after another's
+CONTINUED = re.compile(r"continues?\s+those\s+of\s+\[[^\]]*\]\(([^)]+)\)")  # names the page before
 
 
 def get(name, page="README.md"):
