@@ -28,6 +28,7 @@ import add_tests_to_path  # noqa: F401
 import numpy as np
 import psutil
 import soak_models
+from soak_models import IN_USE
 from support import service
 
 from onnx_ops.compiler import cache
@@ -38,8 +39,9 @@ ANSWER = 6  # times as long a client waits for an answer, and at least 30 s
 WAITING = ("no body", "body too short")  # lies that the service waits for
 WARM_UP = 0.2  # share of the time after which memory is measured
 LEAK = 100  # bytes per request, that memory may grow by
-# Of glibc: by default each thread takes memory from one of 8 arenas for each CPU, in which free memory stays.
-ARENAS = {"MALLOC_ARENA_MAX": "2"}
+# All memory comes from malloc, and from one arena, so that glibc tells how much is in use. What is resident also has
+# free memory between what is in use, which grows with the number of threads and requests at a time.
+ONE_ARENA = {"MALLOC_ARENA_MAX": "1", "PYTHONMALLOC": "malloc"}
 DESCRIPTORS = 2 * CLIENTS + 16  # files and connections that may be open more than at the start
 START = 'if __name__ == "__main__":\n'
 EXTENSION = "import soak_models\n\nmake_session, Handler = soak_models.extended(Handler, THREADS)\n\n"
@@ -47,7 +49,10 @@ EXTENSION = "import soak_models\n\nmake_session, Handler = soak_models.extended(
 
 @dataclass
 class Process:
-    """A process of the service, and what was measured of it: [(seconds, requests, resident bytes, open files)]."""
+    """A process of the service, and what was measured of it: [(seconds, requests, bytes in use, open files)].
+
+    The bytes are those that the process tells, else the resident ones.
+    """
 
     port: int
     process: object
@@ -56,8 +61,9 @@ class Process:
     samples: list = field(default_factory=list)
 
     def measure(self, seconds):
-        measured = psutil.Process(self.process.pid)
-        self.samples.append((seconds, self.requests, measured.memory_info().rss, measured.num_fds()))
+        measured, told = psutil.Process(self.process.pid), self.log.with_name(IN_USE.format(self.process.pid))
+        size = int(told.read_text()) if told.exists() else measured.memory_info().rss
+        self.samples.append((seconds, self.requests, size, measured.num_fds()))
 
     def growth(self):
         """Return the bytes by which memory has grown after the warm-up, and those per request, by a line's slope."""
@@ -190,7 +196,9 @@ def run(folder, minutes, count=1, patience=PATIENCE, good=40, noise=2**24, seed=
     (folder / "service.py").write_text(change(text))
     with ExitStack() as stack, ThreadPoolExecutor(count) as starters, ThreadPoolExecutor(CLIENTS) as threads:
         begin = time.monotonic()
-        served = starters.map(lambda _: stack.enter_context(service.served(folder, patience, **ARENAS)), range(count))
+        served = starters.map(
+            lambda _: stack.enter_context(service.served(folder, patience, **ONE_ARENA)), range(count)
+        )
         processes = [Process(*each) for each in served]
         started, begin = time.monotonic() - begin, time.monotonic()
         soak = Soak(folder, processes, patience, good, seed)
@@ -228,7 +236,7 @@ def table(soak, processes):
         known = [1000 * seconds for seconds in times if seconds is not None]
         cells = [f"{value:,.0f}" for value in np.percentile(known, [50, 90, 99, 100])] if known else [""] * 4
         yield f"| {kind} | {len(times):,} | {' | '.join(cells)} |"
-    yield "\n| process | requests | MiB after the warm-up | MiB at the end | growth, bytes per request | over time |"
+    yield "\n| process | requests | MiB in use after the warm-up | MiB at the end | growth, bytes per request | over time |"
     yield "|---|---:|---:|---:|---:|---|"
     for k, process in enumerate(processes):
         sizes = [size / 2**20 for seconds, _, size, _ in process.samples]
