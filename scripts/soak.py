@@ -236,7 +236,7 @@ def table(soak, processes):
         known = [1000 * seconds for seconds in times if seconds is not None]
         cells = [f"{value:,.0f}" for value in np.percentile(known, [50, 90, 99, 100])] if known else [""] * 4
         yield f"| {kind} | {len(times):,} | {' | '.join(cells)} |"
-    yield "\n| process | requests | MiB in use after the warm-up | MiB at the end | growth, bytes per request | over time |"
+    yield "\n| process | requests | MiB in use after the warm-up | at the end | bytes per request | over time |"
     yield "|---|---:|---:|---:|---:|---|"
     for k, process in enumerate(processes):
         sizes = [size / 2**20 for seconds, _, size, _ in process.samples]
