@@ -45,7 +45,7 @@ LONG = "not huge and not ray and not soak and not wine"
 MOST = 12  # tests that have run a mutant's line, and are tried first
 # {room: tests that run what it has}. `uncompiled` runs kernels without Numba.
 ROOMS = {
-    "onnx_ops": "names requirements imports operators",
+    "onnx_ops": "names requirements imports operators sessions",
     "onnx_ops/ahead": "build warmup",
     "onnx_ops/arrays": "operators uncompiled node_cases custom",
     "onnx_ops/cli": "cli many_files tools bench",

@@ -1,5 +1,6 @@
 """The commands, as a shell calls them."""
 
+import io
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+import rich.console
 from onnx import helper
 from onnx.external_data_helper import set_external_data
 from PIL import Image
@@ -32,7 +34,7 @@ from onnx_ops.arrays.comparison import Difference, difference
 from onnx_ops.cli import data, demo
 from onnx_ops.cli.app import app
 from onnx_ops.cli.bench import by_operator, show_operators
-from onnx_ops.cli.console import dimensions, print_json
+from onnx_ops.cli.console import dimensions, print_json, progress
 from onnx_ops.session import runner
 
 MODELS = TESTS.parent / "models"
@@ -79,6 +81,16 @@ def no_space(*args, **kwargs):
 def of_case(case, directory, dtype="float32", **settings):
     inputs = case.inputs(dtype)
     return saved(model(case.domain, case.op_type, inputs, case.attributes, **settings), directory), inputs
+
+
+def test_a_progress_bar_leaves_nothing(monkeypatch):
+    text = io.StringIO()
+    terminal = rich.console.Console(file=text, force_terminal=True, width=60)
+    monkeypatch.setattr("onnx_ops.cli.console.console", lambda stderr: terminal)
+    with progress() as bar:
+        bar.update(bar.add_task("some work", total=1), advance=1)
+    assert "some work" in text.getvalue()
+    assert text.getvalue().endswith("\x1b[1A\x1b[2K")  # one line up, which is erased
 
 
 @pytest.mark.parametrize("command", [[], *[[name] for name in app.commands]], ids=str)

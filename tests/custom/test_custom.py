@@ -106,6 +106,11 @@ def test_every_way_against_the_body(operator):
     assert onnx_ops.check(operator, CASES[operator], extremes=operator is custom.above) > 4 * len(CASES[operator])
 
 
+def test_extremes_end_with_empty_inputs():
+    *_, (arrays, are_extreme) = check.variations(custom.above.declaration, [X[0]], True)
+    assert (arrays[0].shape, are_extreme) == ((0,), True)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
 @pytest.mark.parametrize("size", [1, 2, 11])
 def test_extremes_leave_half_of_the_elements(size, dtype):

@@ -480,6 +480,20 @@ def test_export_of_bounds():
     assert_same(run(proto, [x], [above]), above.torch(x, limit=0.5))
 
 
+def test_a_bound_is_one_of_the_first_axis():
+    @onnx_ops.operator("my.domain::Rows", inputs="x: float32", outputs="y: float32")
+    def rows(x):
+        return x[x[:, 0] > 0]
+
+    @rows.shape(bound=True)
+    def _(x):
+        return x
+
+    proto = exported(Call(lambda x: rows.torch(x)), [torch.rand(9, 5)], [{0: "n"}], operators=[rows])
+    first, second = proto.graph.output[0].type.tensor_type.shape.dim
+    assert (first.dim_value, second.dim_value) == (0, 5)
+
+
 def test_translations_for_pytorchs_own_export():
     model = Call(lambda x: torch.nn.functional.unfold(scale.torch(x, factors=[1.0, 2.0])[None], (1, 2)))
     program = torch.onnx.export(
