@@ -38,6 +38,7 @@ from onnx_ops.model.nodes import all_nodes, graphs_in, inlined, model_nodes
 from onnx_ops.rewriting import rewritten, trial
 
 MEMORY = 12 * 2**30  # bytes that a process may address, so that no mutant exhausts the machine
+NO_PIXELS = "image axes must not be empty"  # a documented difference: nodes that gather nothing need no pixels
 SLOW = 300  # seconds after which a mutant counts as endless, on a busy machine, too
 VARIANTS, TRIES = 3, 12  # failures of one kind that are printed, and that are examined for that
 LEVELS = ["ORT_ENABLE_ALL", "ORT_ENABLE_ALL", "ORT_DISABLE_ALL"]  # ONNX Runtime's optimizations
@@ -168,7 +169,8 @@ class Checker:
                 continue  # onnxruntime-extensions ends the process where ONNX Runtime has lost a value
             got = attempt(session.run, None, inputs)
             failure = self.difference(expected, got, how, inputs)
-            if failure is None and not isinstance(expected, Exception) and not misstated(plain, expected):
+            ran = not isinstance(expected, Exception) and not isinstance(got, Exception)
+            if failure is None and ran and not misstated(plain, expected):
                 notes = misstated(session, got).values()
                 failure = next((self.fail(f"{how}: stated shapes", note=note) for note in notes), None)
             if failure and failure.kind not in failures and not self.is_ambiguous(inputs, expected, got):
@@ -185,8 +187,7 @@ class Checker:
         deadly = 0 if any(map(is_deadly, model_nodes(self.proto))) else None
         yield from (self.draft.feeds(sizes, seed) for seed in range(3))
         for name in sorted(sizes.keys() & {dimension.dim_param for _, _, dimension in self.draft.dimensions()}):
-            no_size = 0 if name in ("H", "W") else deadly  # GridSample refuses an image without pixels
-            for size in {0, 1, sizes[name] - 1, sizes[name] + int(self.rng.integers(1, 4))} - {sizes[name], no_size}:
+            for size in {0, 1, sizes[name] - 1, sizes[name] + int(self.rng.integers(1, 4))} - {sizes[name], deadly}:
                 yield self.draft.feeds({**sizes, name: size})
         if defaults := plain.get_overridable_initializers():
             name = one_of(self.rng, defaults).name
@@ -198,7 +199,7 @@ class Checker:
         if isinstance(expected, Exception):  # fewer nodes may refuse less
             return None
         if isinstance(got, Exception):
-            return self.fail(f"{how}: refuses", got)
+            return None if NO_PIXELS in str(got) else self.fail(f"{how}: refuses", got)
         for one, other in zip(expected, got, strict=True):
             if isinstance(one, np.ndarray) and (one.shape, one.dtype) != (other.shape, other.dtype):
                 note = f"{other.dtype}{list(other.shape)} instead of {one.dtype}{list(one.shape)}"
