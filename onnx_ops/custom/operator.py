@@ -92,7 +92,7 @@ def operator(
 
 
 class CustomOperator:
-    """A custom operator, as `onnx_ops.operator` returns it.
+    """A custom operator: a function under the decorator `onnx_ops.operator`.
 
     It is a function on arrays, and what `operators=[...]` accepts.
 

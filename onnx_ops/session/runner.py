@@ -102,7 +102,7 @@ class Runner:
 
     @functools.cached_property
     def inputs(self) -> dict[str, Any]:
-        """Return the inputs: {name: (element type, dimensions)}.
+        """Return {name: (element type, dimensions)} of the inputs.
 
         The type is None if the input is no tensor. Each dimension is an int, a
         name or None.

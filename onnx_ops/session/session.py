@@ -55,9 +55,9 @@ def register(
     Pass `model` to register the domains that it needs. Without `model` and
     `domains`, all domains are registered except two. com.microsoft is left out
     because registering it breaks models that don't import it. custom is left
-    out because other libraries use that name. Options may be registered
-    several times, for example for several models: each time adds what is
-    missing.
+    out because other libraries use that name. Operators may be
+    registered on the same options several times, for example for several
+    models: each time adds what is missing.
 
     Parameters
     ----------
@@ -331,7 +331,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
         Options, which are changed. Default: new ones.
     providers : sequence of str or tuple, optional
         Execution providers, as for ONNX Runtime. The operators of this package
-        run on the CPU, whatever they are.
+        run on the CPU, whichever providers are listed.
     provider_options : sequence of dict, optional
         Options of the providers, as for ONNX Runtime.
     backend : {"native", "extensions"}, default "native"
