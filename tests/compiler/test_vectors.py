@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from numba import njit
 from support import guarded
+from support.processes import python
 
 from onnx_ops.compiler import compilation
+from onnx_ops.compiler.target import current
 from onnx_ops.declaration import dtypes
 from onnx_ops.declaration.jit import FLAGS
 from onnx_ops.kernels import vectors
@@ -188,3 +190,16 @@ def test_blend(dtype, taps, add, channels):
         for blend in (together, plainly):
             assert not blend(faulty, pixels, channels, base, STARTS, rows, across, offsets, False, target, count + 5)
     guarded.free()
+
+
+@pytest.mark.skipif(current().gathers or current().vector_bytes < 64, reason="needs AVX-512 without FP16")
+def test_gathers_that_are_slow_here():
+    """Code for CPUs with fast gathers runs on others, too: loads take their place there."""
+    script = f"""
+        from onnx_ops.compiler import target
+        target.Target.gathers = property(lambda self: True)
+        import pytest
+        raise SystemExit(pytest.main(["-q", "-m", "long", "-p", "no:cacheprovider", {__file__!r},
+                                      "-k", "(take or points or blend) and not slow_here"]))
+    """
+    python(script)
