@@ -110,6 +110,17 @@ def test_a_sampler_that_is_moved_and_then_hidden():
     assert (nodes, finding.operator) == (["ComputedGridSample"], "ComputedGridSample")
 
 
+def test_a_sampler_that_is_multiplied_by_a_pixel():
+    """The first factor moves what is gathered, as a sum does, and isn't one."""
+
+    def multiplied(w, y):
+        tap = next(node.output[0] for node in w.nodes if node.op_type == "GatherND")
+        return w.add("Mul", w.add("Transpose", tap, perm=[0, 2, 1]), y)
+
+    nodes, (finding,) = compare(sampler(multiplied, gather="GatherND"), SIZES)
+    assert (finding.operator, nodes.count("Mul") > 0) == ("ComputedGridSample", True)
+
+
 NOT_HIDDEN = {
     "by a factor that is 0 or 2": {"scale": 2}, "along one axis": {"covers": 1}, "one pixel later": {"end": -1},
     "in a sliver": {"hidden": "Or"},

@@ -54,8 +54,9 @@ def _next(graph, node):
 def _moved_sum(graph, node):
     """Return what a node of MOVED moves: a sum, or another such node after it, that nothing else uses; or None."""
     for source in (graph.producers[name] for name in node.input if name in weighs(graph)):
-        if source.op_type in LAST and _next(graph, source) is node:
-            return source if source.op_type not in MOVED or _moved_sum(graph, source) else None
+        is_last = source.op_type in LAST and _next(graph, source) is node
+        if is_last and (source.op_type not in MOVED or _moved_sum(graph, source)):
+            return source
     return None
 
 
