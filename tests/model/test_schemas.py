@@ -5,6 +5,7 @@ import time
 import numpy as np
 import onnx
 import pytest
+from onnx.reference import ReferenceEvaluator
 from support.cases import ATTENTION, COL2IM, GRID_SAMPLE, IM2COL, model
 from support.processes import python, together
 
@@ -126,3 +127,15 @@ def test_threads_that_register_another_declaration_at_once(monkeypatch):
     monkeypatch.setattr(schemas_of_onnx, "_has", slowly)
     together(lambda _: onnx_ops.register_schemas([second]), 2)
     assert onnx.defs.has("Replaced", domain="tests")
+
+
+def test_the_reference_of_an_operator_that_was_another_one_before():
+    """RoiAlign of version 10 has no coordinate_transformation_mode, and another meaning."""
+    text = """<ir_version: 8, opset_import: ["" : 15]>
+    roi_align (float[1, 1, 4, 4] x, float[1, 4] rois, int64[1] images) => (float[1, 1, 2, 2] y) {
+        y = RoiAlign <output_height = 2, output_width = 2> (x, rois, images)
+    }"""
+    inputs = {"x": np.ones((1, 1, 4, 4), np.float32), "rois": np.ones((1, 4), np.float32), "images": np.zeros(1, int)}
+    evaluator = ReferenceEvaluator(onnx.parser.parse_model(text), new_ops=onnx_ops.reference_ops())
+    with pytest.raises(onnx_ops.OpError, match="RoiAlign: version of the domain = 15: must be at least 16"):
+        evaluator.run(None, inputs)
