@@ -73,12 +73,12 @@ def _leaves(graph, names):
             pending += [each for each in node.input if each not in pending]
         elif graph.folded(name) is None:
             leaves[name] = None
-    paths = [(name, *_between(graph, [name], leaves.keys() - {name})) for name in leaves]
-    return [name for name, nodes, more in paths if more or {n.op_type for n in nodes} - {*FORMULAS, *MOVES}]
+    others = lambda name: _between(graph, [name], leaves.keys() - {name}, {*FORMULAS, *MOVES})[1]
+    return [*filter(others, leaves)]
 
 
-def _between(graph, outputs, inputs):
-    """Return (the nodes from these values to outputs, other values that they read)."""
+def _between(graph, outputs, inputs, op_types=()):
+    """Return (the nodes from these values to outputs, other values that they read). op_types: only these, if any."""
     found, more, pending, seen = set(), {}, [*outputs], {"", *inputs}
     while pending:
         name = pending.pop()
@@ -88,7 +88,8 @@ def _between(graph, outputs, inputs):
         node = graph.producers.get(name)
         if graph.folded(name) is not None and (node is None or node.op_type == "Constant"):
             continue
-        if node is None or any(subgraphs(node)) or (node.domain not in AI_ONNX and name not in graph.added):
+        is_known = node is not None and (node.domain in AI_ONNX or name in graph.added) and not any(subgraphs(node))
+        if not is_known or (op_types and node.op_type not in op_types):
             more[name] = None
         else:
             found.add(id(node))
