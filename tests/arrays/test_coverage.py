@@ -28,7 +28,7 @@ from support.cases import (
     model,
     reference,
 )
-from support.selection import has_representative_types, long_unless, on_backends
+from support.selection import each_on_backends, has_representative_types, long_unless
 
 import onnx_ops
 from onnx_ops.declaration import dtypes
@@ -132,17 +132,12 @@ def test_the_builtin_kernels_lack_it(case, dtype):
 
 
 @pytest.mark.parametrize("dtype", [t for t in dtypes.ALL if t not in FLOAT_32_64])
-@pytest.mark.parametrize(
-    ("backend", "case"),
-    on_backends(
-        [COL2IM[k] for k in (1, 2, 3, 5, 7, 10, 11, 12, 14)]
-        + OPENVINO[:2]
-        + VOLUMES[:4]
-        + VOLUMES[18:20]
-        + [IM2COL[k] for k in (1, 2, 6, 8, 9, 10, 11, 15, 17, 21, 25)]
-    ),
-    indirect=["backend"],
-    ids=str,
+@each_on_backends(
+    [COL2IM[k] for k in (1, 2, 3, 5, 7, 10, 11, 12, 14)]
+    + OPENVINO[:2]
+    + VOLUMES[:4]
+    + VOLUMES[18:20]
+    + [IM2COL[k] for k in (1, 2, 6, 8, 9, 10, 11, 15, 17, 21, 25)]
 )
 def test_other_types_on_every_backend(backend, case, dtype):
     """Col2Im, GridSample with mode nearest, and Im2Col."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.backends import BACKENDS
 from support.cases import COL2IM, IM2COL, IM2COL_PRODUCT, block_counts, grid_sample, im2col_product
-from support.selection import on_backends
+from support.selection import each_on_backends
 
 import onnx_ops
 from onnx_ops.arrays import functions
@@ -48,7 +48,7 @@ def dtype(request):
 NOT_EMPTY = [case for case in COL2IM if 0 not in case.shapes[0]]
 
 
-@pytest.mark.parametrize(("backend", "case"), on_backends(NOT_EMPTY), indirect=["backend"], ids=str)
+@each_on_backends(NOT_EMPTY)
 def test_fold_of_unfold_is_divisor_times_image(backend, case, dtype):
     x, image, block = case.inputs(dtype)
     shape = (x.shape[0], x.shape[1] // int(np.prod(block)), *image)
@@ -58,12 +58,7 @@ def test_fold_of_unfold_is_divisor_times_image(backend, case, dtype):
     np.testing.assert_array_equal(backend(case, [unfold(y, block, **settings), image, block]), divisor * y)
 
 
-@pytest.mark.parametrize(
-    ("backend", "case"),
-    on_backends([case for case in IM2COL_PRODUCT if 0 not in case.shapes[0]]),
-    indirect=["backend"],
-    ids=str,
-)
+@each_on_backends([case for case in IM2COL_PRODUCT if 0 not in case.shapes[0]])
 def test_products_of_columns(backend, case, dtype):
     """They are what multiplying and adding up gives, exactly, for integers."""
     rng, settings = np.random.default_rng(5), dict(case.attributes)
@@ -99,23 +94,13 @@ def test_products_on_several_threads(case):
     np.testing.assert_array_equal(one, seven)
 
 
-@pytest.mark.parametrize(
-    ("backend", "case"),
-    on_backends([case for case in IM2COL if 0 not in case.shapes[0]]),
-    indirect=["backend"],
-    ids=str,
-)
+@each_on_backends([case for case in IM2COL if 0 not in case.shapes[0]])
 def test_unfold_is_looking_up_every_pixel(backend, case, dtype):
     (x,) = case.inputs(dtype)
     np.testing.assert_array_equal(backend(case, [x]), unfold(x, **all_settings(case)))
 
 
-@pytest.mark.parametrize(
-    ("backend", "case"),
-    on_backends([case for case in IM2COL if 0 not in case.shapes[0][2:]]),
-    indirect=["backend"],
-    ids=str,
-)
+@each_on_backends([case for case in IM2COL if 0 not in case.shapes[0][2:]])
 def test_unfold_is_the_transpose_of_fold(backend, case, dtype):
     """<unfold(x), y> = <x, fold(y)>, exactly, for integers. There is no fold of no blocks."""
     rng, attributes = np.random.default_rng(5), dict(case.attributes)

@@ -19,7 +19,7 @@ from support.cases import (
     parsed,
     reference,
 )
-from support.selection import on_backends
+from support.selection import each_on_backends
 from test_inference import called
 
 import onnx_ops
@@ -32,7 +32,7 @@ IMAGES = [c for c in DEFORM_CONV if c.op_type == "DeformConv" and len(c.shapes[0
 WHOLE = [c for c in DEFORM_CONV if c.op_type == "DeformConv" and all(0 not in shape for shape in c.shapes)]
 
 
-@pytest.mark.parametrize(("backend", "case"), on_backends(WHOLE), indirect=["backend"], ids=str)
+@each_on_backends(WHOLE)
 def test_without_offsets_it_is_convolution(backend, case):
     """ONNX Runtime's own Conv, in which a mask of one half is half the weights."""
     inputs = case.inputs("float32")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from support.cases import ATTENTION, TOLERANCE, attention
-from support.selection import on_backends
+from support.selection import each_on_backends
 
 import onnx_ops
 
@@ -20,7 +20,7 @@ def levels_of(sizes):
 
 
 @pytest.mark.parametrize(("dtype", "close"), [("float32", 1e-4), ("float64", 1e-13)])
-@pytest.mark.parametrize(("backend", "case"), on_backends(WHOLE), indirect=["backend"], ids=str)
+@each_on_backends(WHOLE)
 def test_is_weighted_sums_of_samples(backend, case, dtype, close):
     """The samples are GridSample's, at the same places."""
     value, sizes, locations, weights = case.inputs(dtype)

@@ -5,7 +5,7 @@ import onnxruntime as ort
 import pytest
 from support.backends import BACKENDS, ORT_VERSION, quiet, run_session, with_extensions
 from support.cases import MMCV_ROI_ALIGN, ROI_ALIGN, assert_close, model, reference, roi_align
-from support.selection import on_backends
+from support.selection import each_on_backends
 
 import onnx_ops
 from onnx_ops.arrays import functions
@@ -76,12 +76,7 @@ def test_samples_past_the_limit():
 # Relatives
 
 
-@pytest.mark.parametrize(
-    ("backend", "case"),
-    on_backends([c for c in MMCV_ROI_ALIGN if c.attributes["mode"] == "avg"]),
-    indirect=["backend"],
-    ids=str,
-)
+@each_on_backends([c for c in MMCV_ROI_ALIGN if c.attributes["mode"] == "avg"])
 def test_averages_of_mmcv_are_those_of_onnx(backend, case):
     x, rois = case.inputs("float32")
     kept = ("output_height", "output_width", "spatial_scale", "sampling_ratio")

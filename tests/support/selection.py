@@ -75,6 +75,11 @@ def on_backends(cases):
     return [*(long_unless(True, first, case) for case in cases), *in_turn(others, cases)]
 
 
+def each_on_backends(cases):
+    """A mark with `on_backends` for a test of `backend` and `case`."""
+    return pytest.mark.parametrize(("backend", "case"), on_backends(cases), indirect=["backend"], ids=str)
+
+
 def names_absent_backend(parameters):
     """Return whether one of a test's parameters, or what it contains, is a backend that can't run here."""
     values = [v.values() if isinstance(v, dict) else v if isinstance(v, tuple | list) else [v] for v in parameters]
