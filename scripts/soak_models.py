@@ -13,6 +13,7 @@ import onnx
 import onnxruntime as ort
 
 import onnx_ops
+from onnx_ops.system.files import write
 
 ROOT = Path(__file__).parent.parent
 EXPORTED = ROOT / "models" / "exported"
@@ -147,9 +148,7 @@ class Sessions:
                 made += 1
             if made % MEASURED == 0:
                 with suppress(AttributeError, TypeError):  # other systems than Linux with glibc 2.33
-                    path = Path(IN_USE.format(os.getpid()))
-                    path.with_suffix(".new").write_text(str(in_use()))
-                    path.with_suffix(".new").replace(path)
+                    write(IN_USE.format(os.getpid()), str(in_use()).encode())
             time.sleep(PAUSE)
         log.info("%d sessions came and went", made)
 

@@ -55,9 +55,9 @@ def register(
     Pass `model` to register the domains that it needs. Without `model` and
     `domains`, all domains are registered except two. com.microsoft is left out
     because registering it breaks models that don't import it. custom is left
-    out because other libraries use that name. Operators may be
-    registered on the same options several times, for example for several
-    models: each time adds what is missing.
+    out because other libraries use that name. Operators may be registered on
+    the same options several times, for example for several models: each time
+    adds what is missing.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ FAR_AWAY = -1e6  # pixels
 
 
 def match(graph, node):
-    """Return the arguments of `Graph.replace` for the sum of four pixels, or what only moves it; None for others."""
+    """Return the arguments of `Graph.replace` for a sum of four pixels, or what moves or hides it; None else."""
     later = node
     if node.output[0] not in weighs(graph) or (node.op_type in MOVED and not _moved_sum(graph, node)):
         return None
@@ -52,7 +52,7 @@ def _next(graph, node):
 
 
 def _moved_sum(graph, node):
-    """Return what a node of MOVED moves: a sum, or another such node after it, that nothing else uses; or None."""
+    """Return what a node of MOVED moves or hides: a sum, or another such node after it, for it alone; or None."""
     for source in (graph.producers[name] for name in node.input if name in weighs(graph)):
         is_last = source.op_type in LAST and _next(graph, source) is node
         if is_last and (source.op_type not in MOVED or _moved_sum(graph, source)):
