@@ -8,6 +8,7 @@ free modules. So everything that C may call or read is immortal.
 import ctypes as C
 import functools
 import threading
+import weakref
 from contextlib import contextmanager
 
 from .. import operators
@@ -23,6 +24,7 @@ from .variants import Variant
 UNFINISHED, DONE, LEFT_OUT, FAILED, REFUSED = range(5)  # outcomes of an answer
 # ONNX Runtime's text before the message of a failed node. An exception in a body may quote such a text.
 STATUS = "Status Message: "
+_REGISTERED = weakref.WeakKeyDictionary[object, set[object]]()  # {a session's options: operators that they have}
 _SURVEY = threading.local()  # during `survey`: kernels that sessions made on this thread would compile
 
 
@@ -121,32 +123,30 @@ def rows_of(declared):
     return [library.row_of(o) for o in declared if library.can_run(o)]
 
 
-def add_operators(options, declared, domains):
-    """Register operators on a session's options, and record these domains there.
+def add_operators(options, declared):
+    """Register operators on a session's options, except those that this function has registered there before.
 
-    Operators that are registered there already stay.
+    ONNX Runtime notes each registration with the options, so that many sessions on them would take more and more.
     """
     is_any_custom = not all(map(operators.is_built_in, declared))
     path = _usable(library.lack() if is_any_custom else library.obstacle())  # bodies in NumPy need no compiler
-    for domain in set(domains) - registered_domains(options):
-        options.add_session_config_entry(_key(domain), "1")
-    rows = rows_of(declared)
-    pointers = table.array(C.c_void_p, list(map(C.addressof, rows)))
     with REGISTRATION:
+        before = _REGISTERED.setdefault(options, set())
+        if before.issuperset(declared):
+            return
+        rows = rows_of(declared)
+        pointers = table.array(C.c_void_p, list(map(C.addressof, rows)))
         try:
             library.load().onnx_ops_add(pointers, C.c_size_t(len(rows)))
             options.register_custom_ops_library(path)
         finally:  # else, after an interrupt between the two, the next registration would add what no longer exists
             library.load().onnx_ops_add(None, C.c_size_t(0))
+        before.update(declared)
 
 
 def registered_domains(options):
-    """Return the domains whose operators are registered on a session's options."""
-    return {domain for domain in operators.DOMAINS if config_entry(options, _key(domain)) is not None}
-
-
-def _key(domain):
-    return f"onnx_ops.register.{domain or 'ai.onnx'}"
+    """Return the domains of this package's operators that `add_operators` has registered on a session's options."""
+    return {operator.domain for operator in _REGISTERED.get(options, ()) if operators.is_built_in(operator)}
 
 
 def default_domains():

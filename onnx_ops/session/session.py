@@ -241,7 +241,7 @@ def add_operators(ready, custom, domains):
             domains.discard(SHARED)
     ours = [built_in(key) for key in KEYS if key[0] in domains and (ready.is_shared or key in used)]
     if ours or custom:
-        registration.add_operators(ready.options, [*ours, *custom], domains if ready.is_shared else ())
+        registration.add_operators(ready.options, [*ours, *custom])
         warn_of_unknown_attributes(ready.nodes or (), ready.operators)
 
 

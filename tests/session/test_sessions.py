@@ -158,6 +158,35 @@ def test_registering_again_changes_nothing(kernels_made):
     assert kernels_made == ["com.microsoft.GridSample"]
 
 
+def test_options_that_have_the_operators_are_not_registered_again():
+    """ONNX Runtime keeps a record of each registration as long as the options, so a server would take more and more."""
+    registrations = []
+
+    class Options(ort.SessionOptions):
+        def register_custom_ops_library(self, path):
+            registrations.append(path)
+            super().register_custom_ops_library(path)
+
+    triple = onnx_ops.operator("own::Triple", inputs="x: T", outputs="y: T", types={"T": ["float32"]})(lambda x: 3 * x)
+    own = parsed("(float[2] x) => (float[2] y) { y = own.Triple (x) }", 18, "own").SerializeToString()
+    cases = {"": OVERLAPPING, "com.microsoft": BILINEAR}
+    protos = [model(d, case.op_type, case.inputs("float32"), case.attributes) for d, case in cases.items()]
+    options = Options()
+    for proto, count in zip([protos[0], protos[0], protos[1], protos[1], protos[0]], [1, 1, 2, 2, 2], strict=True):
+        ours(proto, options)
+        assert len(registrations) == count
+    for count in (3, 3):
+        session = onnx_ops.InferenceSession(own, options, operators=[triple])
+        assert session.run(None, {"x": np.array([1, 2], np.float32)})[0].tolist() == [3, 6]
+        assert len(registrations) == count
+    for case, proto in zip(cases.values(), protos, strict=True):
+        inputs = case.inputs("float32")
+        assert_close(run_session(ours(proto, options), inputs), reference(case, inputs), "float32")
+    for count in range(4, 9):
+        ours(protos[0], Options())  # others, maybe at the same address
+        assert len(registrations) == count
+
+
 def test_domains_decide_what_is_replaced(kernels_made, tmp_path):
     inputs = BILINEAR.inputs("float32")
     proto = model("com.microsoft", "GridSample", inputs, BILINEAR.attributes)

@@ -123,9 +123,8 @@ def session(proto):
 
 def _session(proto):
     options = quiet(graph_optimization_level=ort.GraphOptimizationLevel.ORT_DISABLE_ALL, intra_op_num_threads=1)
-    registration.add_operators(
-        options, [o for o in OPERATORS if o.domain in {i.domain for i in proto.opset_import}], ()
-    )
+    imported = {i.domain for i in proto.opset_import}
+    registration.add_operators(options, [o for o in OPERATORS if o.domain in imported])
     with registration.survey():
         return ort.InferenceSession(proto.SerializeToString(), options)
 
