@@ -68,8 +68,8 @@ def _leaves(graph, names):
     """
     leaves, pending = {}, [*names]
     for name in pending:
-        node = graph.producers.get(name)
-        if node is not None and (name in graph.added or len(graph.type(name).shape or "..") < 2):
+        node, shape = graph.producers.get(name), graph.type(name).shape
+        if node is not None and (name in graph.added or (shape is not None and len(shape) < 2)):
             pending += [each for each in node.input if each not in pending]
         elif graph.folded(name) is None:
             leaves[name] = None

@@ -327,6 +327,21 @@ def test_no_deform_conv(name, gather):
     assert expected is None or any(reason.startswith(expected) for reason in reasons)
 
 
+def test_sizes_as_single_numbers_are_not_drawn_when_it_is_tried_out(monkeypatch):
+    """Coordinates that were multiplied by a number at random would be outside of the image nearly everywhere."""
+    drawn, run = [], trial.run_onnx_runtime
+    monkeypatch.setattr(trial, "run_onnx_runtime", lambda proto, feeds, name: (
+        drawn.append({*feeds}), run(proto, feeds, name))[1])  # fmt: skip
+    proto = sampler(is_open=True)
+    for node in proto.graph.node:
+        if node.op_type == "Div":  # then coordinates are not in [-1, 1], and a program computes with the sizes
+            node.op_type = "Mul"
+    _, (finding,) = rewritten(proto)
+    assert (finding.operator, finding.untried) == ("ComputedGridSample", None)
+    assert drawn
+    assert all(names == {"image", "grid"} for names in drawn)
+
+
 def test_what_is_large_is_not_tried_out():
     _, (finding,) = rewritten(deform_conv(size=(96, 96), channels=12, kernel=(3, 3)))
     assert finding.operator == "DeformConv"
