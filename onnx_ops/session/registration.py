@@ -145,8 +145,11 @@ def add_operators(options, declared):
 
 
 def registered_domains(options):
-    """Return the domains of this package's operators that `add_operators` has registered on a session's options."""
-    return {operator.domain for operator in _REGISTERED.get(options, ()) if operators.is_built_in(operator)}
+    """Return the domains of this package that the library has registered on a session's options, whoever asked for it.
+
+    The library notes them there.
+    """
+    return {d for d in operators.DOMAINS if config_entry(options, f"onnx_ops.registered.{d or 'ai.onnx'}")}
 
 
 def default_domains():

@@ -75,6 +75,21 @@ def test_a_model_whose_domains_are_not_stated(case, tmp_path, kernels_made):
         onnx_ops.InferenceSession(written(proto, tmp_path / "ours.ort"), quiet())
 
 
+def test_options_that_were_registered_by_the_path_of_the_library(tmp_path, kernels_made):
+    """As programs do that know nothing else of onnx_ops. There is no warning."""
+    proto, inputs = one_node(COL2IM[1])
+    path = written(proto, tmp_path / "model.ort")
+    kernels_made.clear()
+    for domain in (None, "ai.onnx"):
+        options = quiet()
+        if domain:
+            options.add_session_config_entry(f"onnx_ops.register.{domain}", "1")
+        options.register_custom_ops_library(onnx_ops.get_library_path())
+        session = onnx_ops.InferenceSession(path, options)
+        assert_close(run_session(session, inputs), reference(COL2IM[1], inputs), "float32")
+    assert kernels_made == ["Col2Im"] * 2
+
+
 def test_a_warning_is_shown_once(tmp_path):
     path = written(one_node(CASES[0])[0], tmp_path / "model.ort", with_onnx_ops=False)
     with warnings.catch_warnings(record=True) as caught:
