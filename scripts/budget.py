@@ -1,18 +1,21 @@
-"""Count the tokens of the package: of Python without comments and docstrings, and of C without comments.
+"""Count the tokens of the package: of Python without comments, docstrings and types, and of C without comments.
 
     python scripts/budget.py                        # by folder, and their sum
     python scripts/budget.py --loaded MODEL ...     # what a process loads that compiles and runs these models
 
+Types are annotations, and blocks that only type checkers read (`if TYPE_CHECKING:`).
 A string of more than 80 characters counts as several tokens, so that code gains nothing by moving into strings.
 tests/test_budget.py bounds both sums. The count is the same on every version of Python, which tokenize's is not.
 """
 
 import argparse
 import ast
+import itertools
 import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import onnx_ops
@@ -39,42 +42,69 @@ for module in list(sys.modules.values()):
 """
 
 
-def tokens(path):
+def tokens(path: Path) -> int:
     """Return the number of tokens of a file of Python or C."""
     text = path.read_text()
-    matches = list((PYTHON if path.suffix == ".py" else C).finditer(text))
-    counted = sum(1 + len(m[0]) // 80 if m["string"] else m["comment"] is None for m in matches)
-    return counted - (docstring_tokens(text) if path.suffix == ".py" else 0)
+    if path.suffix == ".py":
+        text = without(uncounted(text), text)
+    matches = (PYTHON if path.suffix == ".py" else C).finditer(text)
+    return sum(1 + len(m[0]) // 80 if m["string"] else m["comment"] is None for m in matches)
 
 
-def docstring_tokens(text):
-    """Return for how many tokens `tokens` counts the docstrings of a module."""
-    statements = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr))
-    strings = (s for s in statements if isinstance(s, ast.Constant) and isinstance(s.value, str))
-    return sum(1 + len(ast.get_source_segment(text, s)) // 80 for s in strings)
+def without(spans: Iterable[tuple[int, int]], text: str) -> str:
+    """Return a text with spaces in place of spans of its bytes."""
+    content = bytearray(text.encode())
+    for begin, end in spans:
+        content[begin:end] = b" " * (end - begin)
+    return content.decode()
 
 
-def shipped():
+def uncounted(text: str) -> Iterator[tuple[int, int]]:
+    """Yield (first byte, byte after the last) of each docstring, annotation and TYPE_CHECKING block of a module."""
+    content = text.encode()
+    begins = [0, *itertools.accumulate(map(len, content.splitlines(keepends=True)))]  # of the lines
+
+    def begin(node: ast.AST) -> int:
+        return begins[node.lineno - 1] + node.col_offset
+
+    def end(node: ast.AST) -> int:
+        return begins[node.end_lineno - 1] + node.end_col_offset
+
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())):
+                yield begin(node), end(node)
+            case ast.arg(annotation=ast.expr()):
+                yield begin(node) + len(node.arg.encode()), end(node)
+            case ast.AnnAssign():
+                yield end(node.target), end(node.annotation)
+            case ast.FunctionDef(returns=ast.expr()):
+                yield content.rindex(b"->", 0, begin(node.returns)), end(node.returns)
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                yield begin(node), end(node.body[-1])
+
+
+def shipped() -> list[Path]:
     """Return the files of the package that contain code."""
     return sorted(p for p in PACKAGE.rglob("*") if p.suffix in CODE and "__pycache__" not in p.parts)
 
 
-def by_folder(paths):
+def by_folder(paths: Iterable[Path]) -> dict[str, int]:
     """Return {folder, relative to the package's parent: tokens of these files in it}."""
-    count = Counter()
+    count: Counter[str] = Counter()
     for path in paths:
         count[path.parent.relative_to(PACKAGE.parent).as_posix()] += tokens(path)
     return dict(count)
 
 
-def loaded(models):
+def loaded(models: Iterable[Path]) -> list[Path]:
     """Return the package's files that a process loads to compile and run models, and all C sources."""
     run = subprocess.run([sys.executable, "-c", LOADED, *map(str, models)], capture_output=True, text=True, check=True)
     modules = {Path(line) for line in run.stdout.splitlines()}
     return [p for p in shipped() if p in modules or p.suffix in (".c", ".h")]
 
 
-def table(count):
+def table(count: dict[str, int]) -> str:
     """Return lines with the tokens of each folder, and their sum."""
     rows = [*count.items(), ("sum", sum(count.values()))]
     return "\n".join(f"{n:8,}  {folder}" for folder, n in rows)

@@ -8,8 +8,8 @@ import pytest
 from support.processes import TESTS
 from support.selection import on_demand
 
-TOKENS = 212_838  # of all code that is shipped
-LOADED = 84_200  # of what a process loads that compiles and runs one GridSample and one Col2Im, with all C sources
+TOKENS = 210_793  # of all code that is shipped
+LOADED = 83_100  # of what a process loads that compiles and runs one GridSample and one Col2Im, with all C sources
 MODELS = [TESTS.parent / "models" / name / "model.onnx" for name in ("com.microsoft/gridsample", "ai.onnx/col2im")]
 DATA = {"onnx_ops/cli/cat.jpg", "onnx_ops/py.typed"}  # shipped files without code
 
@@ -42,6 +42,9 @@ def test_tokens_of_what_is_loaded(tmp_path, monkeypatch):
         ("a.py", '"""A docstring."""\n\n# a comment\nx = a.b + 1  # two\n', 7),
         ("a.py", 'def f():\n    """A docstring."""\n    return """text"""\n', 7),
         ("a.py", f'x = "{"exec " * 100}"\n', 9),
+        ("a.py", "def f(a: int, *b: str, c: dict[str, int] = {}) -> list[int]: ...\n", 15),
+        ("a.py", "é: dict[str, int] = {}\nclass C:\n    x: int\n", 8),
+        ("a.py", "if TYPE_CHECKING:\n    import a\n    x: int = 1\ny = 1\n", 3),
         ("a.c", '/* a comment */\nint x = "a" /* b */ "c"; // d\n', 6),
         ("a.h", "p->x <<= 1;\n", 6),
     ],
