@@ -1,10 +1,8 @@
 """The site. Its pages are Markdown that reads well on GitHub, too; docs/contributing.md has the command."""
 
-import inspect
 import os
 import re
 from pathlib import Path
-from types import ModuleType
 
 import click
 from docutils import nodes
@@ -78,12 +76,6 @@ class Help(SphinxDirective):
         return nodes.literal_block(text := context.get_help(), text, language="none")
 
 
-def docstring(app, kind, name, value, options, lines):
-    """Give a module that can be called, onnx_ops.operators, the docstring of what is called."""
-    if isinstance(value, ModuleType) and callable(value):
-        lines[:] = inspect.getdoc(type(value).__call__).splitlines()
-
-
 def setup(app):
     app.add_directive("command-line-help", Help)
 
@@ -94,6 +86,5 @@ def setup(app):
     def include(app, path, page, content):
         content[:] = [link(content[0], (DOCS / path).resolve(), DOCS / f"{page}.md")]
 
-    app.connect("autodoc-process-docstring", docstring, priority=0)  # before napoleon
     app.connect("source-read", read)
     app.connect("include-read", include)

@@ -26,7 +26,7 @@ _HOME = {
     "jitable": "declaration.jit",
     "lower": "session.lowering",
     "operator": "custom.operator",
-    "operators": "operators",
+    "operators": "registry",
     "optimize": "rewriting",
     "reference_ops": "arrays.reference",
     "register": "session.session",
@@ -55,15 +55,13 @@ if TYPE_CHECKING:
     from .declaration.errors import require as require
     from .declaration.jit import jitable as jitable
     from .model.schemas import register_schemas as register_schemas
-    from .operators import Operators as _Operators
+    from .registry import operators as operators
     from .rewriting import optimize as optimize
     from .session.lowering import lower as lower
     from .session.registration import get_library_path as get_library_path
     from .session.runner import Runner as Runner
     from .session.session import InferenceSession as InferenceSession
     from .session.session import register as register
-
-    operators: _Operators
 
 
 def __getattr__(name: str) -> Any:

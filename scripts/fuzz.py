@@ -23,7 +23,7 @@ import hypothesis
 from support import fuzzing
 
 from onnx_ops.declaration.jit import BOUNDSCHECK
-from onnx_ops.operators import OPERATORS
+from onnx_ops.registry import OPERATORS
 
 EXAMPLES = 500  # calls drawn from one seed
 PERIOD = 20  # seconds between lines on the progress

@@ -1,4 +1,4 @@
-"""Write the list of operators in onnx_ops/operators.py from what the files of the families declare.
+"""Write the list of operators in onnx_ops/registry.py from what the files of the families declare.
 
 python scripts/list_operators.py
 """
@@ -26,7 +26,7 @@ def declared_files():
 
 
 def main():
-    path = PACKAGE / "operators.py"
+    path = PACKAGE / "registry.py"
     lines = "".join(f'    "{title}": "{file}",\n' for title, file in declared_files().items())
     with staged_file(path) as new:
         new.write_text(LIST.sub(lines, path.read_text()))

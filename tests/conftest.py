@@ -11,7 +11,7 @@ from support.selection import has_representative_types, is_representative, names
 
 from onnx_ops.declaration import dtypes as element_types
 from onnx_ops.native import library
-from onnx_ops.operators import OPERATORS
+from onnx_ops.registry import OPERATORS
 from onnx_ops.session import registration, variants
 
 if library.is_complete():  # then nothing is compiled, there may be no Numba, and only kernels are other ones
@@ -73,7 +73,7 @@ def pytest_itemcollected(item):
 @pytest.fixture(autouse=True)
 def operators_in_use(monkeypatch):
     """Operators that a test puts into use are unknown to the tests after it."""
-    monkeypatch.setattr("onnx_ops.operators._used", {})
+    monkeypatch.setattr("onnx_ops.registry._used", {})
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import onnx_ops
 from onnx_ops.cli import demo
 from onnx_ops.cli.app import app
 from onnx_ops.native import library
-from onnx_ops.operators import OPERATORS
+from onnx_ops.registry import OPERATORS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -33,10 +33,6 @@ ENTRY = re.compile(r"^(\*{0,2}\w+(?:, \w+)*)(?: : (.+))?\n((?: {4}.*\n|\n)+)", r
 FLAGS = doctest.NORMALIZE_WHITESPACE
 
 
-def docstring(value):
-    return inspect.getdoc(type(value).__call__ if value is onnx_ops.operators else value)
-
-
 def sections(text):
     """Return {heading: its text} of a docstring in NumPy's style; what comes before the first one is ""."""
     parts = SECTION.split(text + "\n")
@@ -60,7 +56,7 @@ def shown(parameter):
 @pytest.mark.parametrize("name", [*PUBLIC, *METHODS])
 def test_sections(name):
     value = (PUBLIC | METHODS)[name]
-    text = docstring(value)
+    text = inspect.getdoc(value)
     first, _, rest = text.partition("\n")
     assert len(first) <= 80
     assert first.endswith(".")
@@ -76,7 +72,7 @@ def test_parameters(name):
     value = (PUBLIC | METHODS)[name]
     signature = inspect.signature(value)
     parameters = [p for p in signature.parameters.values() if p.name != "self"]
-    documented = [*entries(sections(docstring(value)).get("Parameters", ""))]
+    documented = [*entries(sections(inspect.getdoc(value)).get("Parameters", ""))]
     assert [each for each, _, _ in documented] == [*map(shown, parameters)]
     for p, (_, kind, description) in zip(parameters, documented, strict=True):
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
@@ -96,7 +92,7 @@ def test_returns(name):
     value = (PUBLIC | METHODS)[name]
     returned = inspect.signature(value).return_annotation
     returns_nothing = isinstance(value, type) or returned in (None, "None")
-    assert ("Returns" in sections(docstring(value))) != returns_nothing
+    assert ("Returns" in sections(inspect.getdoc(value))) != returns_nothing
 
 
 @pytest.mark.parametrize(
@@ -107,7 +103,7 @@ def test_examples(name, directory):
     needed = NEEDS.get(name)
     if needed and (not find_spec(needed) or (needed == "numba" and not library.have_numba())):
         pytest.skip(f"needs {needed}")
-    text = docstring((PUBLIC | METHODS)[name])
+    text = inspect.getdoc((PUBLIC | METHODS)[name])
     names = {"np": np, "onnx_ops": onnx_ops, "__name__": "example"}
     test = doctest.DocTestParser().get_doctest(text, names, name, None, 0)
     output = []

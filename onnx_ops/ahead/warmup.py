@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeAlias
 
-from .. import operators as every
+from .. import registry
 from ..declaration.dtypes import FLOATS
 from ..declaration.errors import OpError
 from ..declaration.jit import numba_obstacle
@@ -67,7 +67,7 @@ def warmup(
     if models is None:
         needed = variants.distinct(variants.asked_for(operators, dtypes, FLOATS))
     else:
-        custom = every.as_list(operators or ())
+        custom = registry.as_list(operators or ())
         if dtypes is not None or any(isinstance(each, str) for each in custom):
             raise OpError("models", "given", "can't be combined with names of operators or with dtypes", "onnx_ops")
         needed = needed_by([models] if isinstance(models, str | bytes | os.PathLike) else models, custom)

@@ -11,9 +11,9 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
+from ..model.operator_files import python_ops
 from ..model.schemas import reference_op
-from ..operators import available
-from ..processes.operator_files import python_ops
+from ..registry import available
 
 
 def reference_ops(operators: Iterable[Any] = ()) -> list[type[OpRun]]:

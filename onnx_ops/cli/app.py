@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from .. import __version__, system
-from ..processes.operator_files import use_file
+from ..model.operator_files import use_file
 from .bench import bench
 from .compile import build, warmup
 from .console import CompilationColumn, console, one_line

@@ -10,7 +10,7 @@ import click
 from ..arrays.comparison import TOLERANCES
 from ..model.files import USE_ONNX, imported_domains, is_ort_format
 from ..native.threads import MOST
-from ..operators import available, custom_operators
+from ..registry import available, custom_operators
 
 
 def names():

@@ -9,7 +9,7 @@ import onnx_ops
 
 from ..compiler.cpu_levels import LEVELS, SYSTEMS
 from ..native import library
-from ..operators import custom_operators
+from ..registry import custom_operators
 from ..session.variants import TYPES
 from ..system import NAME as THIS
 from .arguments import ModelFile, check_targets, jobs_option, named_files, operator_option

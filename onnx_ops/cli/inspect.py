@@ -18,9 +18,9 @@ from ..declaration.plain import infer, shapes_of
 from ..model.external_data import load, model_in
 from ..model.files import EXTENSIONS, WARNING, imported_domains, is_lowered, unknown_attributes
 from ..model.nodes import builtin_operators, declared, domain_of, imports, in_its_versions, inlined, model_nodes
+from ..model.operator_files import python_ops
 from ..native.library import extensions_obstacle
-from ..operators import available, custom_operators, first_version
-from ..processes.operator_files import python_ops
+from ..registry import available, custom_operators, first_version
 from ..rewriting.graph import Model
 from ..rewriting.shapes import UNKNOWN
 from ..session.runner import Runner, needs_extensions, open_session

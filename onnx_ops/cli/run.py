@@ -12,9 +12,9 @@ from rich.progress import TimeRemainingColumn
 from ..arrays.comparison import difference
 from ..arrays.reference import Evaluator
 from ..model.external_data import files, pack
-from ..operators import custom_operators
 from ..processes import cluster as ray_cluster
 from ..processes.workers import answers
+from ..registry import custom_operators
 from ..session.runner import Runner
 from ..system import available_cpus
 from . import data

@@ -21,7 +21,7 @@ from ..declaration.limits import ABSENT
 from ..model.nodes import model_nodes
 from ..model.schemas import node_attribute, register_schemas
 from ..native.execute import as_array, compute, way_of
-from ..operators import declaration_of
+from ..registry import declaration_of
 from ..session.runner import open_session
 from ..session.session import extensions
 

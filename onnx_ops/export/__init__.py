@@ -24,7 +24,7 @@ from onnx import TensorProto, numpy_helper
 
 from ..declaration.errors import OpError
 from ..fold.im2col import IM2COL
-from ..operators import as_list, available
+from ..registry import as_list, available
 from ..sampling.grid_sample import MICROSOFT, PADDING_MODES
 from ..system.files import staged_file
 

@@ -22,7 +22,7 @@ from ..declaration.errors import OpError, errors_of, require
 from ..declaration.limits import MAX_RANK, UNKNOWN
 from ..declaration.signature import parameters_of
 from ..native.execute import outputs_of
-from ..operators import available, declaration_of
+from ..registry import available, declaration_of
 from ..system.locks import EXPORT
 
 TYPES = {getattr(torch, name): name for name in dtypes.TABLE if hasattr(torch, name)}

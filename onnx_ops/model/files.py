@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from ..declaration.errors import as_text, errors_of, shortened
-from ..operators import available
+from ..registry import available
 from .nodes import declared, model_nodes
 
 MODEL_IMPORT, FUNCTION_IMPORT, IMPORT_DOMAIN, MODEL_FUNCTIONS = 8, 9, 1, 25

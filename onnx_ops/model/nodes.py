@@ -4,7 +4,7 @@ import functools
 from collections import Counter, namedtuple
 from copy import deepcopy
 
-from ..operators import available, first_version
+from ..registry import available, first_version
 
 # A node that calls a local function, the enclosing function ("" for the graph), and {name: attribute} of the node.
 Call = namedtuple("Call", "node owner function given")

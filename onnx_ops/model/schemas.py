@@ -16,7 +16,7 @@ from ..declaration import dtypes, plain
 from ..declaration.attributes import KINDS
 from ..declaration.calls import compute_reference
 from ..declaration.errors import OpError, errors_of, require
-from ..operators import available
+from ..registry import available
 from ..system.locks import REGISTRATION
 
 _NAMES = {name: helper.tensor_dtype_to_string(t.onnx).split(".")[1].lower() for name, t in dtypes.TABLE.items()}

@@ -5,7 +5,7 @@ import functools
 import os
 from pathlib import Path
 
-from .. import operators, system
+from .. import registry, system
 from ..declaration import dtypes
 from ..declaration.errors import OpError
 from ..declaration.jit import numba_obstacle
@@ -92,7 +92,7 @@ def compiled_ahead():
     """Return {(domain, name): its row} for the operators that were compiled ahead. Raises OpError."""
     rows = [pointer.contents for pointer in table_in_use().operators[: table_in_use().operator_count]]
     by_key = {(row.domain.decode(), row.name.decode()): row for row in rows if row.number < MADE}
-    if not by_key.keys() <= operators.KEYS.keys():
+    if not by_key.keys() <= registry.KEYS.keys():
         raise _refused(OTHER_VERSION)
     return by_key
 
@@ -108,7 +108,7 @@ def entry(number):
     if number >= MADE:
         return _made[number - MADE]
     key, row = list(compiled_ahead().items())[number]
-    return operators.built_in(key), row
+    return registry.built_in(key), row
 
 
 def row_of(operator):
@@ -135,12 +135,12 @@ def _row_of(operator):
 
 def is_ahead(operator):
     """Return whether an operator of this package was compiled ahead, for some types."""
-    return operator.key in compiled_ahead() and operators.is_built_in(operator)
+    return operator.key in compiled_ahead() and registry.is_built_in(operator)
 
 
 def can_run(operator):
     """Return whether sessions can run an operator. If not, ONNX Runtime's built-in kernel may run it."""
-    return have_numba() or is_ahead(operator) or not operators.is_built_in(operator)
+    return have_numba() or is_ahead(operator) or not registry.is_built_in(operator)
 
 
 def signature(operator, overload):

@@ -9,7 +9,7 @@ from ..declaration.attributes import KINDS
 from ..declaration.errors import OpError
 from ..declaration.jit import numba_obstacle
 from ..declaration.limits import MAX_GEOMETRY, MAX_INPUTS, MAX_KERNELS, MAX_OUTPUTS, MAX_RANK
-from ..operators import first_version, is_default
+from ..registry import first_version, is_default
 
 POINTER, TEXT, NUMBER = C.c_void_p, C.c_char_p, C.c_int64
 POINTERS, TEXTS, NUMBERS = C.POINTER(POINTER), C.POINTER(TEXT), C.POINTER(NUMBER)

@@ -18,8 +18,8 @@ from subprocess import PIPE
 
 from .. import system
 from ..declaration.errors import OpError
-from ..operators import custom_operators, use
-from .operator_files import operators_at, sources_of
+from ..model.operator_files import operators_at, sources_of
+from ..registry import custom_operators, use
 
 PROGRAM = "import sys; sys.path[:] = {!a}; from onnx_ops.processes import workers; workers.serve(*{!a})"
 _is_importing = False  # whether this process is a worker that imports the files with custom operators

@@ -18,7 +18,7 @@ from ..declaration.errors import as_text
 from ..model import external_data
 from ..model.nodes import graphs_in, model_nodes, own_names, subgraphs, used_names
 from ..model.schemas import reference_op
-from ..operators import KEYS, OPERATORS, available
+from ..registry import KEYS, OPERATORS, available
 from .shapes import type_of
 from .sizes import are_numbers
 

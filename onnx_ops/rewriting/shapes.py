@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ..declaration import limits, plain
 from ..declaration.dtypes import TABLE
 from ..model.nodes import builtin_operators, domain_of, subgraphs
-from ..operators import available
+from ..registry import available
 from . import sizes
 from .finding import tried
 from .indices import attributes_of, axes_of, cuts, integer_list, integers, part_of_sequence, sliced, whole_number

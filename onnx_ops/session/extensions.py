@@ -22,7 +22,7 @@ from ..declaration.errors import OpError, errors_of, reason
 from ..declaration.limits import MAX_RANK
 from ..model.files import lowered_name
 from ..native import execute
-from ..operators import available, is_built_in
+from ..registry import available, is_built_in
 from ..system import interrupts
 from ..system.locks import REGISTRATION, RUNS
 from .lowering import DOMAIN, PRESENT, VERSION, optional_inputs, unable

@@ -29,7 +29,7 @@ from ..declaration.errors import OpError, as_text, errors_of
 from ..model.files import EXTENSIONS, lowered_name
 from ..model.nodes import declared, in_its_versions, inlined, model_nodes, subgraphs, used_names
 from ..model.schemas import node_attribute, register_schemas
-from ..operators import available, is_built_in
+from ..registry import available, is_built_in
 from ..rewriting.graph import Graph, Model
 
 RUN = "onnx_ops_run"  # the input `run` of a graph, unless the model has such a name

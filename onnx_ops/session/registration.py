@@ -11,7 +11,7 @@ import threading
 import weakref
 from contextlib import contextmanager
 
-from .. import operators
+from .. import registry
 from ..compiler import records
 from ..declaration.errors import OpError, errors_of, reason
 from ..declaration.jit import numba_obstacle
@@ -114,7 +114,7 @@ def connect():
 @functools.cache
 def fill_table():
     """Fill the table with all operators of this package, for hosts that register them without Python."""
-    in_use, filled = library.table_in_use(), immortal(table.table_of(rows_of(operators.OPERATORS)))
+    in_use, filled = library.table_in_use(), immortal(table.table_of(rows_of(registry.OPERATORS)))
     in_use.operators, in_use.operator_count = filled.operators, filled.operator_count
 
 
@@ -128,7 +128,7 @@ def add_operators(options, declared):
 
     ONNX Runtime notes each registration with the options, so that many sessions on them would take more and more.
     """
-    is_any_custom = not all(map(operators.is_built_in, declared))
+    is_any_custom = not all(map(registry.is_built_in, declared))
     path = _usable(library.lack() if is_any_custom else library.obstacle())  # bodies in NumPy need no compiler
     with REGISTRATION:
         before = _REGISTERED.setdefault(options, set())
@@ -149,12 +149,12 @@ def registered_domains(options):
 
     The library notes them there.
     """
-    return {d for d in operators.DOMAINS if config_entry(options, f"onnx_ops.registered.{d or 'ai.onnx'}")}
+    return {d for d in registry.DOMAINS if config_entry(options, f"onnx_ops.registered.{d or 'ai.onnx'}")}
 
 
 def default_domains():
     """Return the domains that are registered if none are stated: all but com.microsoft and custom."""
-    return {key[0] for key in operators.KEYS if operators.is_default(*key)}
+    return {key[0] for key in registry.KEYS if registry.is_default(*key)}
 
 
 def config_entry(options, key):

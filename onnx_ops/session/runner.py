@@ -14,10 +14,10 @@ import onnxruntime as ort
 from ..declaration import dtypes
 from ..declaration.errors import OpError
 from ..model.files import EXTENSIONS, is_lowered
+from ..model.operator_files import operators_at, python_ops, sources_of
 from ..native import library
 from ..native.threads import check_count
-from ..operators import as_list, declaration_of
-from ..processes.operator_files import operators_at, python_ops, sources_of
+from ..registry import as_list, declaration_of
 from .session import Backend, InferenceSession, extensions, prepare
 
 QUIET = 4  # a severity: errors are not logged, since exceptions have the same text

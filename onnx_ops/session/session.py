@@ -15,7 +15,7 @@ from ..declaration.errors import OpError
 from ..model.files import imports_and_nodes, is_ort_format, warn_of_unknown_attributes
 from ..model.nodes import domain_of
 from ..native import library
-from ..operators import DOMAINS, KEYS, SHARED, available, built_in
+from ..registry import DOMAINS, KEYS, SHARED, available, built_in
 from ..system.locks import OPTIONS
 from . import registration
 

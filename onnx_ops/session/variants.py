@@ -4,7 +4,7 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any, NamedTuple
 
-from .. import operators as every
+from .. import registry
 from ..compiler import records
 from ..declaration import dtypes as element_types
 from ..declaration.errors import OpError
@@ -79,7 +79,7 @@ class Variant(NamedTuple):
         """Describe its sources; None for this package's operators, with the same modules in every process."""
         from ..compiler import key
 
-        if every.is_built_in(self.operator):
+        if registry.is_built_in(self.operator):
             return None
         entries = list(self.entries())
         try:
@@ -153,7 +153,7 @@ def compile_variants(by_name, jobs, progress=None, level=None):
 
 def named(domain, name, position, signature):
     """Return the variant of an operator with this name, in any process."""
-    return Variant(every.available()[domain, name], position, signature)
+    return Variant(registry.available()[domain, name], position, signature)
 
 
 def asked_for(operators, dtypes, default):
@@ -164,12 +164,12 @@ def asked_for(operators, dtypes, default):
 
     Raises OpError if an operator has no variants, or one of the dtypes occurs in none.
     """
-    given = [] if operators is None else every.as_list(operators)
+    given = [] if operators is None else registry.as_list(operators)
     custom = [each for each in given if not isinstance(each, str)]
-    declarations = list(every.available(custom).values())
+    declarations = list(registry.available(custom).values())
     check_names("operators", [each for each in given if isinstance(each, str)], [o.name for o in declarations])
     if operators is not None:
-        custom = [*map(every.declaration_of, custom)]
+        custom = [*map(registry.declaration_of, custom)]
         declarations = [operator for operator in declarations if operator.name in given or operator in custom]
     types = dtypes or default
     check_names("dtypes", types, TYPES)

@@ -10,7 +10,7 @@ from support.processes import python
 from support.selection import REPRESENTATIVE, long_unless
 
 from onnx_ops.declaration import dtypes
-from onnx_ops.operators import OPERATORS
+from onnx_ops.registry import OPERATORS
 
 SCRIPT = Path(fuzz.__file__)
 

@@ -30,7 +30,7 @@ def outcome(work):
     except Exception as error:
         return str(error).rpartition(": ")[2]
     return "done"
-operator = next(o for o in onnx_ops.operators.OPERATORS if o.name == "Shift")
+operator = next(o for o in onnx_ops.registry.OPERATORS if o.name == "Shift")
 values = operator.values({})
 x = guarded.readonly(np.arange(1024, dtype=np.int64))
 print("function", outcome(lambda: execute.compute(operator, values, [x], 2, guarded.empty)), flush=True)

@@ -26,7 +26,7 @@ from onnx_ops.compiler.records import Entry, Step
 from onnx_ops.declaration import dtypes, jit
 from onnx_ops.fold.col2im import plan as plan_of_col2im
 from onnx_ops.kernels.shares import pieces
-from onnx_ops.operators import OPERATORS
+from onnx_ops.registry import OPERATORS
 from onnx_ops.sampling.grid_sample import plan as plan_of_grid_sample
 from onnx_ops.session import variants
 
@@ -269,9 +269,9 @@ def test_another_compiler_finds_nothing(monkeypatch, tmp_path):
 KEYS = """
 import hashlib
 from onnx_ops.declaration import dtypes
-from onnx_ops import operators
+from onnx_ops import registry
 from onnx_ops.compiler import key
-from onnx_ops.operators import OPERATORS
+from onnx_ops.registry import OPERATORS
 from onnx_ops.session import variants
 entries = {e: None for v in variants.combinations(OPERATORS, ["float32"]) for e in v.entries()}
 print(hashlib.sha256(repr([key.digest(e.functions, e.name, e) for e in entries]).encode()).hexdigest())

@@ -22,7 +22,7 @@ import onnx_ops
 from onnx_ops import OpError
 from onnx_ops.custom import check
 from onnx_ops.declaration.jit import numba_obstacle
-from onnx_ops.processes import operator_files as files
+from onnx_ops.model import operator_files as files
 from onnx_ops.session import variants
 
 need_numba = pytest.mark.skipif(numba_obstacle() is not None, reason="there is no Numba")
@@ -1176,7 +1176,7 @@ def test_copies_of_a_runner_have_its_operators(tmp_path):
     run_script(code, tmp_path)
     code = """
         import pickle, onnx_ops
-        print(*pickle.load(open("runner", "rb")).operators, onnx_ops.operators.custom_operators())
+        print(*pickle.load(open("runner", "rb")).operators, onnx_ops.registry.custom_operators())
     """
     assert run_script(code, tmp_path).stdout == "<operator my.domain.Scale of operators_of_mine> []\n"
     (package / "__init__.py").write_text(f"FACTOR = 3\n{text}\n{another}")  # as on another machine

@@ -16,7 +16,7 @@ from onnx_ops.declaration import plain
 from onnx_ops.declaration.errors import require
 from onnx_ops.declaration.limits import MAX_RANK
 from onnx_ops.declaration.operator import Plan, Record
-from onnx_ops.operators import OPERATORS
+from onnx_ops.registry import OPERATORS
 
 
 def parts(error):

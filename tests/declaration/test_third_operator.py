@@ -9,7 +9,7 @@ from test_docs import operator_file
 
 import onnx_ops
 from onnx_ops.declaration.operator import Input
-from onnx_ops.operators import OPERATORS
+from onnx_ops.registry import OPERATORS
 
 MODEL = """
 import onnx
@@ -36,7 +36,7 @@ assert (ReferenceEvaluator(proto, new_ops=onnx_ops.reference_ops()).run(None, {"
 onnx_ops.register_schemas()
 onnx.checker.check_model(proto, full_check=True)
 try:
-    shift = next(o for o in onnx_ops.operators.OPERATORS if o.name == "Shift")
+    shift = next(o for o in onnx_ops.registry.OPERATORS if o.name == "Shift")
     onnx_ops.arrays.functions.call(shift, np.zeros((2, 2), np.int64))
 except onnx_ops.OpError as error:
     assert str(error) == "test.Shift: shape of x = [2, 2]: must have rank 1", error

@@ -12,7 +12,7 @@ from support.processes import TESTS
 from support.selection import long_unless, needs_extensions
 
 import onnx_ops
-from onnx_ops.operators import OPERATORS
+from onnx_ops.registry import OPERATORS
 
 ROOT = TESTS.parent / "models"
 MODELS = sorted(path.parent for path in ROOT.glob("*/*/model.onnx"))

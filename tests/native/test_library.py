@@ -40,7 +40,7 @@ from onnx_ops.declaration import calls, dtypes
 from onnx_ops.declaration.errors import OpError, errors_of
 from onnx_ops.declaration.limits import LINE, MAX_TILES
 from onnx_ops.native import library, table
-from onnx_ops.operators import OPERATORS
+from onnx_ops.registry import OPERATORS
 from onnx_ops.session import bodies, registration
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")

@@ -11,7 +11,7 @@ from support.selection import long_unless
 
 from onnx_ops.compiler.cpu_levels import LEVELS
 from onnx_ops.native import library
-from onnx_ops.operators import OPERATORS, is_default
+from onnx_ops.registry import OPERATORS, is_default
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux" or not native.accepts("gcc"), reason="needs Linux and gcc"),

@@ -12,7 +12,7 @@ from support.cases import CASES, DEFORM_CONV, GRID_SAMPLE, IM2COL, ROI_ALIGN, as
 from support.processes import python
 
 import onnx_ops
-from onnx_ops import operators
+from onnx_ops import registry
 from onnx_ops.model.files import imported_domains
 from onnx_ops.native import library
 from onnx_ops.session import registration
@@ -28,8 +28,8 @@ print(json.dumps([name for name in sys.modules if name.startswith("onnx_ops.")])
 
 def test_the_list_is_what_the_files_declare():
     """If not, `python scripts/list_operators.py` writes it."""
-    assert declared_files() == operators.FILES
-    assert [o.title for o in operators.OPERATORS] == list(operators.FILES)
+    assert declared_files() == registry.FILES
+    assert [o.title for o in registry.OPERATORS] == list(registry.FILES)
 
 
 @pytest.mark.parametrize(
@@ -126,6 +126,6 @@ def test_the_table_for_hosts_has_all_operators():
     onnx_ops.get_library_path()
     in_use = library.table_in_use()
     rows = [pointer.contents for pointer in in_use.operators[: in_use.operator_count]]
-    assert [(row.domain.decode(), row.name.decode()) for row in rows] == list(operators.KEYS)
-    for operator in operators.OPERATORS:
+    assert [(row.domain.decode(), row.name.decode()) for row in rows] == list(registry.KEYS)
+    for operator in registry.OPERATORS:
         assert library.entry(library.row_of(operator).number)[0] is operator

@@ -24,7 +24,7 @@ from support.selection import in_pairs
 
 import onnx_ops
 from onnx_ops.arrays import functions
-from onnx_ops.operators import OPERATORS
+from onnx_ops.registry import OPERATORS
 
 
 def output_shape(proto, options=None):

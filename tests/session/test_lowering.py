@@ -13,7 +13,7 @@ from support.selection import long_unless, needs_extensions
 
 import onnx_ops
 from onnx_ops.model.nodes import all_nodes, model_nodes
-from onnx_ops.operators import available
+from onnx_ops.registry import available
 from onnx_ops.session.lowering import lower_for_session
 
 EVERYTHING, BILINEAR = next(c for c in COL2IM if c.name == "everything"), GRID_SAMPLE[8]

@@ -12,7 +12,7 @@ from support.cases import COL2IM, model
 
 import onnx_ops
 from onnx_ops.cli.console import one_line
-from onnx_ops.operators import available
+from onnx_ops.registry import available
 from onnx_ops.session.session import op_error
 
 CASE = COL2IM[0]

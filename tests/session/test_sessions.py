@@ -14,7 +14,7 @@ from support.selection import needs_extensions, on_demand
 
 import onnx_ops
 from onnx_ops.native import library
-from onnx_ops.operators import use
+from onnx_ops.registry import use
 
 OVERLAPPING, BILINEAR = COL2IM[1], GRID_SAMPLE[6]
 

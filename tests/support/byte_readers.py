@@ -30,7 +30,7 @@ from onnx_ops.compiler import cache
 from onnx_ops.compiler import code as compiled
 from onnx_ops.model import external_data, schemas
 from onnx_ops.model import files as model_files
-from onnx_ops.operators import OPERATORS
+from onnx_ops.registry import OPERATORS
 from onnx_ops.rewriting.graph import Model
 from onnx_ops.session import lowering, registration
 from support import cases, written

@@ -8,7 +8,7 @@ import onnx
 from onnx import helper
 
 from onnx_ops.declaration import dtypes
-from onnx_ops.operators import OPERATORS
+from onnx_ops.registry import OPERATORS
 from onnx_ops.sampling.computed_grid_sample import program
 
 IR_VERSION = 9

@@ -20,7 +20,7 @@ import onnx_ops
 from onnx_ops.arrays import functions
 from onnx_ops.declaration import dtypes
 from onnx_ops.native.execute import as_array, compute
-from onnx_ops.operators import OPERATORS
+from onnx_ops.registry import OPERATORS
 from onnx_ops.sampling.computed_grid_sample import OPERATIONS, operand_count, program
 from support.backends import IN_SESSIONS, ORT_VERSION, outputs_of_session, quiet
 from support.cases import TOLERANCE, block_counts, drawn, model, operator, regions

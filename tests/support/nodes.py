@@ -5,7 +5,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 
-from onnx_ops.operators import OPERATORS, declaration_of
+from onnx_ops.registry import OPERATORS, declaration_of
 
 from . import cases, custom_functions, custom_operators, native
 from .malformed import AT_CREATION, AT_RUN

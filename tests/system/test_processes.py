@@ -367,7 +367,7 @@ def test_code_that_several_processes_have_compiled(tmp_path):
     script = """
 import ml_dtypes
 from onnx_ops.arrays import functions
-from onnx_ops.operators import available
+from onnx_ops.registry import available
 product, settings = available()["onnx_ops", "Im2ColProduct"], {"kernel_shape": [3], "sum_over": "channels"}
 for kind in (np.float16, ml_dtypes.bfloat16):
     x, factors = (np.array([numbers]).astype(kind) for numbers in ([[1, 2, 3], [10, 20, 30]], [[1], [0.25]]))

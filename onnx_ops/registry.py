@@ -1,12 +1,9 @@
 """The operators of this package, declared in `OPERATORS` of the families' files, and the custom operators in use.
 
 A process imports only the files of the operators that it needs. `OPERATORS` of this module holds all operators.
-`onnx_ops.operators` is both this module and the function that lists them, so the module can be called.
 """
 
 import functools
-import sys
-import types
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
@@ -157,50 +154,47 @@ def use(custom):
     _used.update(available(custom).custom)
 
 
-class Operators(types.ModuleType):
-    @functools.cached_property
-    def OPERATORS(self):  # noqa: N802  to others it is a constant of this module
-        """Return all operators of this package."""
-        return tuple(map(built_in, KEYS))
-
-    def __call__(self) -> list[dict[str, Any]]:
-        """Return a list of all operators: those of this package, and custom ones in use.
-
-        Returns
-        -------
-        list of dict
-            For each operator of each domain a dict with these keys:
-
-            ================  ==========================================================
-            domain, name      as in a model's node; domain "" is ai.onnx
-            versions          versions of the domain that changed the operator
-            ranks             ranks of the first input
-            dtypes            {type variable: element types} in sessions
-            array_dtypes      {type variable: element types} for the functions on arrays
-            inputs            {input: type variable}
-            outputs           {output: type variable}
-            attributes        {attribute: default}
-            ================  ==========================================================
-
-        Examples
-        --------
-        >>> [each["versions"] for each in onnx_ops.operators() if each["name"] == "RoiAlign"]
-        [(16, 22)]
-        """
-        return [
-            {
-                "domain": o.domain,
-                "name": o.name,
-                "versions": o.versions,
-                "ranks": o.ranks,
-                "dtypes": {v: tuple(n for n in names if TABLE[n].in_sessions) for v, names in o.types.items()},
-                "array_dtypes": dict(o.types),
-                "inputs": {i.name: i.type for i in o.inputs},
-                "outputs": {each.name: each.type for each in o.outputs},
-                "attributes": {a.name: a.default for a in o.attributes},
-            }
-            for o in available().values()
-        ]
+def __getattr__(name: str) -> Any:
+    if name == "OPERATORS":
+        return globals().setdefault(name, tuple(map(built_in, KEYS)))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-sys.modules[__name__].__class__ = Operators
+def operators() -> list[dict[str, Any]]:
+    """Return a list of all operators: those of this package, and custom ones in use.
+
+    Returns
+    -------
+    list of dict
+        For each operator of each domain a dict with these keys:
+
+        ================  ==========================================================
+        domain, name      as in a model's node; domain "" is ai.onnx
+        versions          versions of the domain that changed the operator
+        ranks             ranks of the first input
+        dtypes            {type variable: element types} in sessions
+        array_dtypes      {type variable: element types} for the functions on arrays
+        inputs            {input: type variable}
+        outputs           {output: type variable}
+        attributes        {attribute: default}
+        ================  ==========================================================
+
+    Examples
+    --------
+    >>> [each["versions"] for each in onnx_ops.operators() if each["name"] == "RoiAlign"]
+    [(16, 22)]
+    """
+    return [
+        {
+            "domain": o.domain,
+            "name": o.name,
+            "versions": o.versions,
+            "ranks": o.ranks,
+            "dtypes": {v: tuple(n for n in names if TABLE[n].in_sessions) for v, names in o.types.items()},
+            "array_dtypes": dict(o.types),
+            "inputs": {i.name: i.type for i in o.inputs},
+            "outputs": {each.name: each.type for each in o.outputs},
+            "attributes": {a.name: a.default for a in o.attributes},
+        }
+        for o in available().values()
+    ]

@@ -13,8 +13,8 @@ from types import ModuleType
 
 from ..declaration.errors import OpError, reason
 from ..declaration.operator import Operator
-from ..model.files import EXTENSIONS
-from ..operators import declaration_of, is_built_in, use
+from ..registry import declaration_of, is_built_in, use
+from .files import EXTENSIONS
 
 DIGEST = "__onnx_ops_digest__"
 _with_python_ops: dict[str, ModuleType] = {}  # {name: module} of the modules in use that declare Python operators
