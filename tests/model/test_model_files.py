@@ -2,6 +2,7 @@
 
 import time
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from google.protobuf.message import DecodeError
 from onnx import helper
 from support.backends import quiet
 from support.cases import COL2IM, model
@@ -181,6 +183,32 @@ def test_tensors_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
         counts.append(counted.count)
     assert max(counts) - min(counts) < 20  # more bytes of sizes
     assert max(counts) < 1000
+
+
+WRONG = {
+    "a text past its message's end": field(MODEL_IMPORT, varint(1 << 3 | BYTES) + varint(4) + b"mmc")
+    + field(UNKNOWN, b""),
+    "a message past the end": varint(MODEL_IMPORT << 3 | BYTES) + varint(3) + b"ab",
+    "a number without an end": varint(UNKNOWN << 3 | VARINT) + b"\xff",
+    "a size without an end": varint(UNKNOWN << 3 | BYTES) + b"\xff" * 11 + b"\0" * 99,
+    "4 bytes that are fewer": varint(UNKNOWN << 3 | FIXED32) + b"123",
+    "8 bytes that are fewer": varint(UNKNOWN << 3 | FIXED64) + b"1234567",
+    "an unknown wire type": varint(UNKNOWN << 3 | 7) + b"1",
+    "a text": b"no model at all",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_no_model(name: str) -> None:
+    """onnx refuses it, too."""
+    with pytest.raises(DecodeError):
+        onnx.ModelProto.FromString(WRONG[name])
+    assert imports_and_nodes(WRONG[name]) == (None, None)
+
+
+def test_an_empty_file(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").touch()
+    assert imports_and_nodes(tmp_path / "model.onnx") == (None, None)
 
 
 def test_messages_nested_too_deep():
