@@ -21,8 +21,3 @@ def environment(folder, **variables):
     """Return the environment of a process that imports the package from a clone."""
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **{k: str(v) for k, v in variables.items()}}
-
-
-def tests_named(folder, name):
-    """Return the paths of the test files of a name, relative to a clone."""
-    return sorted(path.relative_to(folder).as_posix() for path in (folder / "tests").rglob(f"{name}.py"))

@@ -42,7 +42,6 @@ source = {clone}/onnx_ops
 data_file = {folder}/data/python
 parallel = true
 patch = subprocess, _exit, fork
-dynamic_context = test_function
 disable_warnings = no-data-collected, module-not-imported, module-not-measured, couldnt-parse, already-imported
 [report]
 exclude_also =

@@ -89,14 +89,14 @@ def needed_by(models, custom=()):
         title = _title(model)
         if is_ort_format(model):
             raise OpError("models", title, USE_ONNX, "onnx_ops")
-        if is_lowered(model):
-            rule = "has nodes that onnx_ops.lower made, whose types are known only when they run"
-            raise OpError("models", title, f"{rule}; give operators and dtypes instead", "onnx_ops")
         with variants.silence(), registration.survey() as needed:
             try:
                 open_session(model, operators=custom)
-            except OpError:
-                raise
+            except OpError as error:
+                if not is_lowered(model):
+                    raise
+                rule = "has nodes that onnx_ops.lower made, whose types are known only when they run"
+                raise OpError("models", title, f"{rule}; give operators and dtypes instead", "onnx_ops") from error
             except Exception as error:
                 raise OpError("models", title, f"no session can be made of it: {error}", "onnx_ops") from error
         found += needed

@@ -285,58 +285,38 @@ def as_declared(array, element_type):
 
 
 def read_image(path: Path, element_type: str | None, dims: list[Any]) -> np.ndarray:
-    """Read an image as [1, C, H, W], or as [1, H, W, C] if the model has this layout; uint8 unscaled, or floats.
+    """Read an image as [1, C, H, W], or as [1, H, W, C] if the model has this layout.
 
-    Integers become floats in [0, 1]; floats stay as they are.
+    Pixels stay as they are for an input of uint8, and are floats in [0, 1] for others.
     """
     if len(dims) != 4 or not (element_type in dtypes.FLOATS or element_type == "uint8"):
         raise click.UsageError(f"{path}: images are for inputs of rank 4 of floats or uint8.")
     channels_last = dims[3] in MODES and dims[1] not in MODES
     mode = MODES.get(dims[3] if channels_last else dims[1], "RGB")
     with Image.open(path, formats=FORMATS) as image:
-        largest = largest_value(image)
-        if largest == 255:
-            pixels = np.array(image.convert("RGBA" if image.has_transparency_data else "RGB").convert(mode))
-        else:
-            image.load()
-            if "A" in mode and image.has_transparency_data:
-                raise ValueError("it states a transparent value, which is read with 8 bits only; save a .npy")
-            grey = np.array(image, np.float32)
-            pixels = np.stack([np.full_like(grey, largest) if band == "A" else grey for band in mode], -1)
+        check_image(image)
+        pixels = np.array(image.convert("RGBA" if image.has_transparency_data else "RGB").convert(mode))
     pixels = np.atleast_3d(pixels)[None]
     if element_type != "uint8":
-        pixels = (pixels / np.float32(largest)).astype(dtypes.TABLE[element_type].numpy)
-    elif largest != 255:
-        raise click.UsageError(f"{path}: only images of 8 bits are for inputs of uint8.")
+        pixels = (pixels / np.float32(255)).astype(dtypes.TABLE[element_type].numpy)
     return pixels if channels_last else np.ascontiguousarray(np.moveaxis(pixels, -1, 1))
 
 
-SAMPLE_FORMAT, PHOTOMETRIC_INTERPRETATION = 339, 262  # tags of a TIFF
+SAMPLE_FORMAT, SIGNED = 339, 2  # a tag of TIFF, and its value for signed integers
 
 
-def largest_value(image):
-    """Return the value that becomes 1 in an image: 255, 65535 for 16-bit grey, or 1 for grey floats.
-
-    Raises ValueError for an image that would lose frames or bits, or has another scale.
-    """
+def check_image(image: Any) -> None:
+    """Raise ValueError for an image that would lose frames or bits."""
     frames = getattr(image, "n_frames", 1)
-    if frames > 1 and image.format != "MPO":  # a JPEG with previews of itself
+    if frames > 1:
         raise ValueError(f"it has {frames} frames; save one of them as a file")
     stored = {arguments if isinstance(arguments, str) else arguments[0] for *_, arguments in image.tile}
-    tags = getattr(image, "tag_v2", {})  # of a TIFF
-    if image.mode == "L" and 2 in np.atleast_1d(tags.get(SAMPLE_FORMAT, 1)):
-        raise ValueError("its integers have signs, which would be read as other values; save a .npy")
-    if image.mode == "F":
-        return 1
-    if image.mode.startswith("I"):
-        if tags.get(PHOTOMETRIC_INTERPRETATION) == 0:
-            raise ValueError("its 0 stands for white, which is read so with 8 bits only; save it with 0 for black")
-        if stored & {f"I;16{order}" for order in ("", "B", "L", "N")}:
-            return 65535
-        raise ValueError(f"its integers ({', '.join(stored)}) have no largest value; save an array of floats as .npy")
-    if any(re.search(";16[BLN]", kind) for kind in stored):
-        raise ValueError("its colours have 16 bits, but only 8 would be read; save 8 bits, or a .npy")
-    return 255
+    is_signed = SIGNED in np.atleast_1d(getattr(image, "tag_v2", {}).get(SAMPLE_FORMAT, 1))
+    # Pillow reads colours of 16 bits as 8 bits, and signed integers as unsigned ones.
+    if is_signed or image.mode.startswith(("I", "F")) or any(re.search(";16[BLN]", kind) for kind in stored):
+        kinds = ", ".join(sorted(stored))
+        rule = "must have 8 bits without a sign; save it with 8 bits, or as an array in a .npy"
+        raise ValueError(f"it has the mode {image.mode} (stored as {kinds}), but {rule}")
 
 
 # Outputs

@@ -15,8 +15,9 @@ from ..declaration import dtypes
 from ..declaration.calls import signature_of
 from ..declaration.errors import OpError, as_text, errors_of
 from ..declaration.plain import infer, shapes_of
+from ..model.attributes import WARNING, unknown_attributes
 from ..model.external_data import load, model_in
-from ..model.files import EXTENSIONS, WARNING, imported_domains, is_lowered, unknown_attributes
+from ..model.files import EXTENSIONS, imported_domains, is_lowered
 from ..model.nodes import builtin_operators, declared, domain_of, imports, in_its_versions, inlined, model_nodes
 from ..model.operator_files import python_ops
 from ..native.library import extensions_obstacle

@@ -2,14 +2,18 @@
 
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.text import Text
 
 from ..arrays.comparison import difference
+from ..model.attributes import unknown_in
 from ..model.external_data import model_in
 from ..model.nodes import declared_nodes
+from ..registry import available
 from .arguments import json_option, tolerance_option
 from .console import format_difference, one_line, print_json, progress, say, steps, table
 from .data import read_pb
@@ -32,7 +36,7 @@ def validate(paths, with_onnx, backend, tolerances, as_json):
     Tests are folders below PATHS in the layout of onnx's node tests: model.onnx beside test_data_set_0/input_0.pb,
     output_0.pb and so on. A test passes if types and shapes are equal and all values are within the tolerance. It is
     relative to the largest expected value: 2e-3 for float16, 2e-2 for bfloat16, 1e-4 for float32, 1e-7 for float64, and
-    0 for other types.
+    0 for other types. Attributes that an operator doesn't have are reported, since they are ignored.
 
     \b
     Examples:
@@ -99,13 +103,16 @@ def onnx_tests():
     return [(f"onnx: {c.name}", c.model.SerializeToString(), lambda c=c: c.data_sets) for c in cases]
 
 
-def run_test(name, model, data, backend, tolerances):
+def run_test(
+    name: str, model: Path | bytes, data: Callable[[], Any], backend: str, tolerances: dict[str, float]
+) -> dict[str, Any]:
     """Run one test; return its report, as a dict."""
-    report = {"test": name, "model": None if isinstance(model, bytes) else str(model), "operators": [],
-              "passed": False, "largest_error": None, "problem": ""}  # fmt: skip
+    report: dict[str, Any] = {"test": name, "model": None if isinstance(model, bytes) else str(model), "operators": [],
+              "passed": False, "largest_error": None, "problem": "", "warnings": []}  # fmt: skip
     try:
         proto = model_in(model)
         report["operators"] = operators_in(proto)
+        report["warnings"] = list(unknown_in(proto, available()))
         runner, differences = open_model(model, backend), []
         for inputs, expected in data():
             outputs = runner(dict(zip(runner.inputs, inputs, strict=True)))
@@ -129,7 +136,8 @@ def operators_in(proto):
     return sorted({operator.title for _, operator in declared_nodes(proto)})
 
 
-def show(results, backend):
+def show(results: list[dict[str, Any]], backend: str) -> None:
+    """Print a table of the reports, and their warnings below it."""
     rows = [
         (
             r["test"],
@@ -140,3 +148,6 @@ def show(results, backend):
         for r in results
     ]
     table(f"backend {backend}", ("test", "operators", "largest error|", "result"), rows)
+    for r in results:
+        for text in r["warnings"]:
+            say(f"{r['test']}: {text}")

@@ -1,82 +1,77 @@
-"""Read a model's imports and nodes from its file, field by field, because models can be large.
+"""Read from a model's file what a session must know: the domains that it imports, and the types of its nodes.
 
-A session needs the domains that the model imports, and its nodes of some types. All other fields, especially tensors,
-are skipped. Sources: Protocol Buffers encoding for the wire format; onnx.proto for the field numbers.
+Models can be large, so tensors are skipped, and onnx isn't loaded. Sources: Protocol Buffers encoding for the wire
+format; onnx.proto for the field numbers.
 """
 
-import functools
-import itertools
-import logging
 import mmap
 import os
 import re
-from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..declaration.errors import as_text, errors_of, shortened
-from ..registry import available
-from .nodes import declared, model_nodes
+from ..declaration.errors import as_text
+from ..registry import KEYS, available
 
-MODEL_IMPORT, FUNCTION_IMPORT, IMPORT_DOMAIN, MODEL_FUNCTIONS = 8, 9, 1, 25
-NODE_NAME, NODE_OP_TYPE, NODE_ATTRIBUTE, NODE_DOMAIN, ATTRIBUTE_NAME = 3, 4, 5, 7, 1
-LEADS_TO = {  # {message: {number of a field: the message in it}}, for messages that may contain nodes
-    "model": {7: "graph", MODEL_FUNCTIONS: "function"},
-    "graph": {1: "node"},
-    "function": {7: "node", 11: "attribute"},
-    "node": {NODE_ATTRIBUTE: "attribute"},
-    "attribute": {6: "graph", 11: "graph"},
-}
-OF_MODEL, OF_FUNCTION = frozenset([MODEL_IMPORT, MODEL_FUNCTIONS]), frozenset([FUNCTION_IMPORT])
-OF_NODE = frozenset([NODE_NAME, NODE_OP_TYPE, NODE_ATTRIBUTE, NODE_DOMAIN])
-BUILTIN = "", "ai.onnx", "com.microsoft"  # domains that ONNX Runtime has operators in, too
+if TYPE_CHECKING:
+    import onnx
+
+File: TypeAlias = "str | os.PathLike[str] | bytes"  # a path, or the content
+Part: TypeAlias = "tuple[str, str | bytes, str | bytes]"
+
+BUILTIN = {"", "com.microsoft"}  # domains that ONNX Runtime has operators in, too
 EXTENSIONS = "ai.onnx.contrib"  # the domain of onnxruntime-extensions' Python ops
 USE_ONNX = "is in ONNX Runtime's own format; use the .onnx file that it was made from"
-VARINT, BYTES = 0, 2
-FIXED_SIZES = {1: 8, 5: 4}  # {wire type: bytes}
-SHORT = 16  # bytes
-SMALLEST = 8  # bytes: a smaller message has no node of an operator in it, nor an import of a domain in a function
+
+FIELDS = {  # {message: {number of a field: the message in it, or the text}}
+    "model": {7: "graph", 8: "import", 25: "function"},
+    "graph": {1: "node"},
+    "function": {7: "node", 9: "import of a function", 11: "attribute"},
+    "node": {4: "op_type", 5: "attribute", 7: "domain"},
+    "attribute": {6: "graph", 11: "graph"},
+    "import": {1: "domain"},
+    "import of a function": {1: "domain"},
+}
+NAMED = {"node", "import", "import of a function"}  # messages with a domain
+BYTES = 2  # the wire type of texts and messages
+DEEPEST = 100  # messages in one another that protobuf reads
 SMALL = 2**16  # bytes: a node of at most this size is searched for names first; a larger one holds tensors or graphs
-WARNING = "onnx_ops: %s: %s"  # the operator with its node, and a text of `unknown_attributes`
-MOST_WARNINGS = 20  # for a model
-LONGEST_NAME = 100  # of an attribute with similar names
-log = logging.getLogger("onnx_ops")
+_NAMES = re.compile(b"|".join(re.escape(text.encode()) for text in sorted({EXTENSIONS, *(name for _, name in KEYS)})))
 
 
-class Node(NamedTuple):
-    """The parts of a node that are read. attributes: the attributes' names."""
+def imports_and_nodes(model: "File | onnx.ModelProto") -> tuple[set[str], set[tuple[str, str]]] | tuple[None, None]:
+    """Return the domains that a model imports, and the (domain, op_type) of its nodes; "" is ai.onnx.
 
-    domain: str
-    op_type: str
-    name: str
-    attributes: tuple[str, ...]
+    Nodes are those of subgraphs and functions, too. Those with other operators than this package's may be missing,
+    except in the domain EXTENSIONS.
 
+    The imports of functions count, except those of a BUILTIN domain. In functions, ONNX Runtime uses its own version of
+    such a domain, and finds none of its operators once it is a custom domain, too.
 
-def imported_domains(model):
-    """Return the domains that a model (path, bytes or ModelProto) and its functions import; "" is ai.onnx.
-
-    A BUILTIN domain counts only if the model itself imports it. In functions, ONNX Runtime uses its own version of such
-    a domain, and finds none of its operators once it is a custom domain, too.
-
-    Returns None for other formats than the ONNX protobuf. ONNX Runtime reports invalid models.
+    Returns (None, None) for other formats than the ONNX protobuf. ONNX Runtime reports invalid models.
     """
-    if hasattr(model, "opset_import"):
-        imports = [(owner is model, i.domain) for owner in (model, *model.functions) for i in owner.opset_import]
-    else:
-        try:
-            with content_of(model) as content:
-                imports = list(_imports(content))
-        except (ValueError, IndexError):
-            return None
-    counted = {domain for is_models, domain in imports if is_models or domain not in BUILTIN}
-    return {"" if domain == "ai.onnx" else domain for domain in counted}
+    try:
+        parts = set(_parts_of_proto(model) if hasattr(model, "opset_import") else _parts(model))
+    except (ValueError, IndexError):
+        return None, None
+    imports, nodes = set(), set()
+    for message, domain, op_type in parts:
+        domain = as_text(domain)
+        domain = "" if domain == "ai.onnx" else domain
+        if message == "node":
+            nodes.add((domain, as_text(op_type)))
+        elif message == "import" or domain not in BUILTIN:
+            imports.add(domain)
+    return imports, nodes
 
 
-def imports_and_nodes(model, op_types):
-    """Return `imported_domains` and `nodes` of a model."""
-    return imported_domains(model), nodes(model, op_types)
+def imported_domains(model: "File | onnx.ModelProto") -> set[str] | None:
+    """Return the domains of `imports_and_nodes`."""
+    return imports_and_nodes(model)[0]
 
 
-def is_ort_format(model):
+def is_ort_format(model: Any) -> bool:
     """Return whether a model (path, bytes, ModelProto or None) is in ONNX Runtime's format, from its first bytes."""
     if isinstance(model, str | os.PathLike):
         with open(model, "rb") as file:
@@ -84,68 +79,52 @@ def is_ort_format(model):
     return isinstance(model, bytes) and model[4:8] == b"ORTM"  # the place of the format's identifier in a flatbuffer
 
 
-def is_lowered(model):
-    """Return whether a model (path, bytes or ModelProto) has nodes that lowering.py makes."""
-    return any(n.domain == EXTENSIONS for n in nodes(model, {lowered_name(*key) for key in available()}) or ())
+def is_lowered(model: File) -> bool:
+    """Return whether a model has nodes that lowering.py makes."""
+    nodes = imports_and_nodes(model)[1] or set()
+    return any((EXTENSIONS, lowered_name(*key)) in nodes for key in available())
 
 
-def lowered_name(domain, name):
+def lowered_name(domain: str, name: str) -> str:
     """Return an operator's name in the domain of onnxruntime-extensions."""
     return f"{(domain or 'ai.onnx').replace('.', '_')}_{name}"
 
 
-def nodes(model, op_types):
-    """Return the Nodes of these types anywhere in a model (path, bytes or ModelProto).
+def _parts_of_proto(model: Any) -> Iterator[Part]:
+    """Yield what `_parts` yields, for a ModelProto."""
+    from .nodes import model_nodes  # only for models that onnx has read
 
-    Returns None if it is no model, which ONNX Runtime reports.
-    """
-    if hasattr(model, "opset_import"):
-        return [Node(n.domain, n.op_type, n.name, tuple(a.name for a in n.attribute))
-                for n in model_nodes(model) if n.op_type in op_types]  # fmt: skip
-    names = re.compile(b"|".join(re.escape(name.encode()) for name in op_types))
-    try:
-        with content_of(model) as content:
-            return list(_nodes(content, "model", 0, len(content), op_types, names))
-    except (ValueError, IndexError, RecursionError):  # protobuf refuses messages that are nested more than 100 deep
-        return None
+    for i in model.opset_import:
+        yield "import", i.domain, ""
+    for i in (i for function in model.functions for i in function.opset_import):
+        yield "import of a function", i.domain, ""
+    for node in model_nodes(model):
+        yield "node", node.domain, node.op_type
 
 
-def warn_of_unknown_attributes(found, operators):
-    """Log a warning for each attribute of the Nodes that the node's operator doesn't have.
-
-    A kernel can't report them: it can only query ONNX Runtime for attributes by name.
-
-    operators  the result of `operators.available`
-
-    Raises nothing. ONNX Runtime reports all other errors in the model.
-    """
-    with suppress(Exception):
-        left = MOST_WARNINGS
-        for node in found:
-            operator = declared(node, operators) if node.attributes else None
-            for sentence in itertools.islice(unknown_attributes(operator, node.attributes), left) if operator else ():
-                left -= 1
-                log.warning(WARNING, errors_of(operator, node.name).title, sentence)
-            if not left:
-                log.warning("onnx_ops: the model may have more unknown attributes; onnx-ops inspect lists all")
-                return
-
-
-def unknown_attributes(operator, names):
-    """Yield an error message for each of these attribute names that the operator doesn't have."""
-    import difflib
-
-    declared_names = [name for a in operator.attributes for name in a.names]
-    for name in sorted(set(map(as_text, names)) - set(declared_names)):
-        matches = difflib.get_close_matches(name, declared_names, 1) if len(name) <= LONGEST_NAME else []
-        name = shortened(name)
-        hint = f"did you mean {matches[0]}?" if matches else f"there are {', '.join(declared_names) or 'none'}"
-        yield f"attribute {name} is unknown and will be ignored; {hint}"
+def _parts(model: File) -> Iterator[Part]:
+    """Yield (message, domain, op_type) for each import and node. Raises ValueError and IndexError."""
+    with _content(model) as content:
+        left = [("model", 0, len(content), 0)]  # messages to be read, each with its begin, end and depth
+        while left:
+            message, first, last, depth = left.pop()
+            if depth > DEEPEST:
+                raise ValueError("messages are nested too deep")
+            domain = op_type = b""
+            for part, begin, end in _fields(content, first, last, FIELDS[message]):
+                if part == "domain":
+                    domain = content[begin:end]
+                elif part == "op_type":
+                    op_type = content[begin:end]
+                elif part != "node" or end - begin > SMALL or _NAMES.search(content, begin, end):
+                    left.append((part, begin, end, depth + 1))
+            if message in NAMED:
+                yield message, domain, op_type
 
 
 @contextmanager
-def content_of(model):
-    """Return a context with the content of a model (path or bytes), which is read on access."""
+def _content(model: File) -> Iterator[Any]:
+    """Return a context with the content of a model, which is read from a file on access."""
     if not isinstance(model, str | os.PathLike):
         yield model
         return
@@ -153,102 +132,27 @@ def content_of(model):
         yield content
 
 
-def _imports(content):
-    """Yield (whether the model itself imports it, a domain)."""
-    texts = {}  # of small messages
-
-    def domain(begin, end):
-        if end - begin > SHORT:
-            return _text(content, begin, end, IMPORT_DOMAIN)
-        message = content[begin:end]
-        if message not in texts:
-            texts[message] = _text(message, 0, len(message), IMPORT_DOMAIN)
-        return texts[message]
-
-    for number, begin, end in _fields(content, 0, len(content), OF_MODEL):
-        if number == MODEL_IMPORT:
-            yield True, domain(begin, end)
-        elif end - begin >= SMALLEST:
-            for _, *inner in _fields(content, begin, end, OF_FUNCTION):
-                yield False, domain(*inner)
-
-
-def _nodes(content, message, begin, end, op_types, names):
-    """Yield the Nodes of these types in the message in content[begin:end]. names: the pattern of these types."""
-    leads_to = LEADS_TO[message]
-    if message == "node":
-        if end - begin <= SMALL and not names.search(content, begin, end):
-            return
-        texts, attributes = {NODE_DOMAIN: "", NODE_OP_TYPE: "", NODE_NAME: ""}, []
-        for number, a, b in _fields(content, begin, end, OF_NODE):
-            if number in texts:
-                texts[number] = content[a:b].decode(errors="replace")
-            else:
-                attributes.append((number, a, b))
-        if texts[NODE_OP_TYPE] in op_types:
-            yield Node(*texts.values(), tuple(_text(content, a, b, ATTRIBUTE_NAME) for _, a, b in attributes))
-        fields = iter(attributes)
-    else:
-        fields = _fields(content, begin, end, frozenset(leads_to))
-    for number, a, b in fields:
-        if b - a >= SMALLEST:
-            yield from _nodes(content, leads_to[number], a, b, op_types, names)
-
-
-def _text(content, begin, end, number):
-    """Return the text in a message's last field with this number, as protobuf does; "" if there is none."""
-    text = b""
-    for _, a, b in _fields(content, begin, end, frozenset([number])):
-        text = content[a:b]
-    return text.decode(errors="replace")
-
-
-def _fields(content, begin, end, wanted):
-    """Yield (number, begin, end) for each field of bytes with a wanted number, of the message in content[begin:end]."""
-    at, others, is_other = begin, None, False
-    while at < end:
-        if is_other:  # more of them may follow
-            others = others or _others(wanted)
-            if run := others.match(content, at, end):
-                at = run.end()
-                continue
+def _fields(content: Any, at: int, last: int, wanted: dict[int, str]) -> Iterator[tuple[str, int, int]]:
+    """Yield (name, begin, end) for each wanted field in content[at:last]. Fields that are numbers are not wanted."""
+    while at < last:
         tag = content[at]
-        tag, at = (tag, at + 1) if tag < 0x80 else _varint(content, at)
-        number, kind = tag >> 3, tag & 7
-        is_other = kind != BYTES or number not in wanted
-        if kind == VARINT:
-            _, at = _varint(content, at)
-        elif kind == BYTES:
-            size = content[at]
-            size, at = (size, at + 1) if size < 0x80 else _varint(content, at)
-            if at + size > end:
-                raise ValueError("a field ends past its message's end")
-            if not is_other:
-                yield number, at, at + size
-            at += size
-        elif kind in FIXED_SIZES:
-            at += FIXED_SIZES[kind]
-        else:
-            raise ValueError(f"no such wire type: {kind}")
+        if tag & 7 != BYTES:
+            numbers = _NUMBERS.match(content, at, last)
+            if not numbers:
+                raise ValueError("there is no field")
+            at = numbers.end()
+            continue
+        tag, begin = (tag, at + 1) if tag < 0x80 else _varint(content, at)
+        size = content[begin]
+        size, begin = (size, begin + 1) if size < 0x80 else _varint(content, begin)
+        at = begin + size
+        if at > last:
+            raise ValueError("a field ends past its message's end")
+        if tag >> 3 in wanted:
+            yield wanted[tag >> 3], begin, at
 
 
-@functools.cache
-def _others(wanted):
-    """Return the pattern of a run of short unwanted fields; a model may have millions of them."""
-
-    def tag(kind, numbers=range(16), is_long=True):
-        short = b"".join(re.escape(bytes([number << 3 | kind])) for number in numbers)
-        long = b"".join(re.escape(bytes([0x80 | number << 3 | kind])) for number in range(16))
-        return rb"(?:[%b]%b)" % (short, rb"|[%b][\x80-\xff]{0,8}[\x00-\x7f]" % long if is_long else b"")
-
-    sized = b"|".join(re.escape(bytes([size])) + b".{%d}" % size for size in range(SHORT))
-    others = tag(BYTES, [number for number in range(16) if number not in wanted], is_long=False)
-    kinds = [tag(VARINT) + rb"[\x80-\xff]{0,9}[\x00-\x7f]", others + b"(?:%b)" % sized]
-    kinds += [tag(kind) + b".{%d}" % size for kind, size in FIXED_SIZES.items()]
-    return re.compile(b"(?s)(?:%b){1,500}" % b"|".join(kinds))  # re keeps a state for each of them meanwhile
-
-
-def _varint(content, at):
+def _varint(content: Any, at: int) -> tuple[int, int]:
     """Return (the varint at a position, the position after it)."""
     value = 0
     for shift in range(0, 70, 7):
@@ -258,3 +162,18 @@ def _varint(content, at):
         if byte < 0x80:
             return value, at
     raise ValueError("not a varint")
+
+
+def _run_of_numbers() -> re.Pattern[bytes]:
+    """Return the pattern of a run of fields that are numbers; an attribute may have millions of them."""
+
+    def tag(wire_type: int) -> bytes:
+        alone, first = (re.escape(bytes(range(begin + wire_type, begin + 128, 8))) for begin in (0, 128))
+        return rb"(?:[%b]|[%b][\x80-\xff]{0,3}[\x00-\x7f])" % (alone, first)
+
+    varint = tag(0) + rb"[\x80-\xff]{0,9}[\x00-\x7f]"
+    # re keeps a state for each of them meanwhile.
+    return re.compile(b"(?s)(?:%b|%b.{8}|%b.{4}){1,500}" % (varint, tag(1), tag(5)))
+
+
+_NUMBERS = _run_of_numbers()

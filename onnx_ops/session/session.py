@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import onnxruntime as ort
 
 from ..declaration.errors import OpError
-from ..model.files import imports_and_nodes, is_ort_format, warn_of_unknown_attributes
-from ..model.nodes import domain_of
+from ..model.files import imports_and_nodes, is_ort_format
 from ..native import library
 from ..registry import DOMAINS, KEYS, SHARED, available, built_in
 from ..system.locks import OPTIONS
@@ -66,8 +65,7 @@ def register(
     model : path, bytes or onnx.ModelProto, optional
         The model. The domains that it imports are registered; custom only if
         it has a node that needs it. If it is in ONNX Runtime's own format, its
-        domains are unknown, which causes a warning. Unknown attributes of
-        nodes cause a warning in the log "onnx_ops".
+        domains are unknown, which causes a warning.
     domains : iterable of str, optional
         Register exactly these domains, whatever the model imports. "" is
         ai.onnx.
@@ -119,7 +117,7 @@ class Prepared:
     threads    that the options state
     operators  what `operators.available` returns
     imports    the domains that the model imports; None if unknown
-    nodes      the model's nodes with the names of operators; None if unknown
+    nodes      (domain, op_type) of the model's nodes, see `imports_and_nodes`; None if unknown
     run_input  the name of the additional input of a lowered model, see lowering.py; None for others
     folder     of the external data of a model that has been rewritten, if the options must state one
     """
@@ -177,7 +175,7 @@ def prepare(model, options, backend, operators, *, domains=None, optimize=False,
 
     # The options get operators by the imports and nodes of the model.
     if model is not None and not ready.is_ort:
-        ready.imports, ready.nodes = imports_and_nodes(ready.model, {name for _, name in every})
+        ready.imports, ready.nodes = imports_and_nodes(ready.model)
     if backend == "extensions":
         extensions().add_library(options, custom)
         return ready
@@ -198,6 +196,7 @@ def rewrite(ready, optimize, backend):
         rule = "can't rewrite a model in ONNX Runtime's own format; use the .onnx file that it was made from"
         raise OpError(*argument, rule, "onnx_ops")
     # A session of a model that runs as it is doesn't load these, nor onnx.
+    from ..model.attributes import warn_of_unknown_attributes
     from ..model.external_data import model_in, put_in_reach
     from ..rewriting import rewritten
     from .lowering import lower_for_session
@@ -208,6 +207,7 @@ def rewrite(ready, optimize, backend):
     path = None if isinstance(ready.model, bytes) else ready.model
     model, origin, findings = model_in(ready.model), stated or path, []
     if optimize:
+        warn_of_unknown_attributes(model, ready.operators)
         model, findings = rewritten(model, origin, ready.operators, in_place=True)
     if backend == "extensions":
         model, ready.run_input = lower_for_session(model, ready.operators, origin)
@@ -227,7 +227,7 @@ def add_operators(ready, custom, domains):
 
     Options for other sessions, too, get all operators of these domains, others those of the model's nodes.
     """
-    used = KEYS.keys() if ready.nodes is None else {(domain_of(node), node.op_type) for node in ready.nodes}
+    used = KEYS.keys() if ready.nodes is None else ready.nodes
     if domains is None and ready.is_ort:
         domains = set()
         if not registration.registered_domains(ready.options):
@@ -242,7 +242,6 @@ def add_operators(ready, custom, domains):
     ours = [built_in(key) for key in KEYS if key[0] in domains and (ready.is_shared or key in used)]
     if ours or custom:
         registration.add_operators(ready.options, [*ours, *custom])
-        warn_of_unknown_attributes(ready.nodes or (), ready.operators)
 
 
 def extensions():
@@ -317,8 +316,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
     """An onnxruntime.InferenceSession that runs the operators of this package.
 
     It has the same methods. Operators are registered on `sess_options`, if
-    given. With the native backend, attributes that an operator doesn't have
-    cause a warning in the log "onnx_ops".
+    given.
 
     A model in ONNX Runtime's own format can't be optimized or lowered. Register
     its domains on `sess_options` first, by `onnx_ops.register`.
@@ -339,7 +337,8 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
         `onnx_ops.lower` does.
     optimize : bool, default False
         Run the model as `onnx_ops.optimize` rewrites it. A model without a
-        match runs as it is.
+        match runs as it is. Attributes that an operator doesn't have cause a
+        warning in the log "onnx_ops".
     operators : iterable of custom operators
         Custom operators of the model, made by `onnx_ops.operator`.
     **kwargs

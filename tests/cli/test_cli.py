@@ -619,71 +619,80 @@ def test_images_become_what_the_model_wants(kind, dims, mode, shape, tmp_path):
     assert (array == (255 if kind == "uint8" else 1)).all()
 
 
-GREY = np.array([[0, 1, 255, 256], [1000, 40000, 65534, 65535]], np.uint16)
-DEEP = {
-    "16.png": Image.fromarray(GREY),
-    "16_little.tif": Image.fromarray(GREY.astype("<u2")),
-    "16_big.tif": Image.fromarray(GREY.astype(">u2")),
-    "float.tif": Image.fromarray(GREY / np.float32(65535)),
-}
-
-
-@pytest.mark.parametrize("mode", data.MODES.values())
-@pytest.mark.parametrize("name", DEEP)
-def test_images_keep_the_values_of_more_than_8_bits(name, mode, tmp_path):
-    DEEP[name].save(tmp_path / name)
-    array = read_image(tmp_path / name, mode=mode)
-    expected = np.stack([np.ones((2, 4)) if band == "A" else GREY / 65535 for band in mode])
-    np.testing.assert_allclose(array, expected[None], rtol=1e-6)
-    with pytest.raises(click.UsageError, match="only images of 8 bits are for inputs of uint8"):
-        read_image(tmp_path / name, "uint8")
-
-
-def read_image(path, kind="float32", mode="RGB"):
+def read_image(path: Path, kind: str = "float32", mode: str = "RGB") -> np.ndarray:
     return data.read("x", path, path, {"x": (kind, [1, len(mode), "h", "w"])})["x"]
 
 
-def png_of_16_bits(path, colour, channels, *more):
-    """Write a PNG of one pixel of white, with more chunks, as Pillow itself can't."""
+def png_of_16_bits(path: Path, colour: int, channels: int) -> None:
+    """Write a PNG of one pixel of white, as Pillow itself can't."""
     header = struct.pack(">IIBBBBB", 1, 1, 16, colour, 0, 0, 0)
     pixel = zlib.compress(b"\0" + b"\xff\xff" * channels)
-    chunks = [(b"IHDR", header), *more, (b"IDAT", pixel), (b"IEND", b"")]
+    chunks = [(b"IHDR", header), (b"IDAT", pixel), (b"IEND", b"")]
     lengths = [struct.pack(">I", len(content)) for _, content in chunks]
     sums = [struct.pack(">I", zlib.crc32(kind + content)) for kind, content in chunks]
     parts = zip(lengths, chunks, sums, strict=True)
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(n + kind + content + s for n, (kind, content), s in parts))
 
 
-def test_images_that_would_lose_values_are_refused(tmp_path):
-    """And formats for which Pillow would run a program."""
+GREY = np.array([[0, 1, 255, 256], [1000, 40000, 65534, 65535]], np.uint16)
+DEEP = {  # {file: (its image, how the message begins)}
+    "16.png": (Image.fromarray(GREY), r"it has the mode I(;16)? \(stored as I;16B\)"),
+    "16_little.tif": (Image.fromarray(GREY.astype("<u2")), r"it has the mode I;16 \(stored as I;16\)"),
+    "16_big.tif": (Image.fromarray(GREY.astype(">u2")), r"it has the mode I;16B \(stored as I;16B\)"),
+    "float.tif": (Image.fromarray(GREY / np.float32(65535)), r"it has the mode F \(stored as F;32F\)"),
+    "32.tif": (Image.fromarray(GREY.astype(np.int32)), r"it has the mode I \(stored as I;32S\)"),
+}
+OF_8_BITS = ", but must have 8 bits without a sign; save it with 8 bits, or as an array in a .npy"
+
+
+def check_refusal(path: Path, reason: str, kind: str = "float32") -> None:
+    with pytest.raises(click.UsageError, match=rf"{path.name} can't be read: {reason}"):
+        read_image(path, kind, "RGBA")
+
+
+@pytest.mark.parametrize("kind", ["float32", "uint8"])
+@pytest.mark.parametrize("name", DEEP)
+def test_grey_images_of_more_than_8_bits_are_refused(name: str, kind: str, tmp_path: Path) -> None:
+    image, begin = DEEP[name]
+    image.save(tmp_path / name)
+    check_refusal(tmp_path / name, begin + OF_8_BITS, kind)
+
+
+@pytest.mark.parametrize(("colour", "name", "channels"), [(2, "RGB", 3), (4, "LA", 2), (6, "RGBA", 4)])
+def test_colour_images_of_16_bits_are_refused(colour: int, name: str, channels: int, tmp_path: Path) -> None:
+    """Pillow would read 8 of the bits."""
+    png_of_16_bits(tmp_path / "16.png", colour, channels)
+    check_refusal(tmp_path / "16.png", rf"it has the mode \w+ \(stored as {name};16B\){OF_8_BITS}")
+
+
+def test_images_of_signed_integers_are_refused(tmp_path: Path) -> None:
+    """Pillow would read them as unsigned ones."""
+    Image.new("L", (5, 4)).save(tmp_path / "signed.tif", tiffinfo={339: 2})
+    check_refusal(tmp_path / "signed.tif", rf"it has the mode L \(stored as L\){OF_8_BITS}")
+
+
+def test_images_of_several_frames_are_refused(tmp_path: Path) -> None:
+    """A JPEG with a preview or a depth map is one of them."""
     white = Image.new("RGB", (5, 4), "white")
-    white.save(tmp_path / "program.png", "EPS")
-    for name in ("frames.tif", "frames.png", "frames.webp"):
-        white.save(tmp_path / name, save_all=True, append_images=[Image.new("RGB", (5, 4))])
-    Image.fromarray(GREY.astype(np.int32)).save(tmp_path / "integers.tif")
-    for colour, name, channels in ((2, "rgb.png", 3), (4, "la.png", 2), (6, "rgba.png", 4)):
-        png_of_16_bits(tmp_path / name, colour, channels)
-    png_of_16_bits(tmp_path / "transparent.png", 0, 1, (b"tRNS", b"\xff\xff"))
-    reasons = {
-        "frames": "it has 2 frames",
-        "transparent": "it states a transparent value",
-        "integers": r"its integers \(I;32S\) have no largest value",
-        "program": "cannot identify image file",
-    }
-    for path in tmp_path.iterdir():
-        reason = reasons.get(path.stem, "its colours have 16 bits, but only 8 would be read")
-        with pytest.raises(click.UsageError, match=rf"{path.name} can't be read: {reason}"):
-            read_image(path, mode="RGBA")
+    names = {"frames.tif": "TIFF", "frames.png": "PNG", "frames.webp": "WEBP", "preview.jpg": "MPO"}
+    for name, its_format in names.items():
+        path = tmp_path / name
+        white.save(path, its_format, save_all=True, append_images=[Image.new("RGB", (5, 4))])
+        check_refusal(path, "it has 2 frames; save one of them as a file")
 
 
-def test_images_of_every_mode(tmp_path):
-    """Transparent pixels keep their colour, JPEGs have previews of themselves, and cameras that lay on their side."""
+def test_images_for_which_pillow_would_run_a_program_are_refused(tmp_path: Path) -> None:
+    Image.new("RGB", (5, 4), "white").save(tmp_path / "program.png", "EPS")
+    check_refusal(tmp_path / "program.png", "cannot identify image file")
+
+
+def test_images_of_every_mode(tmp_path: Path) -> None:
+    """Transparent pixels keep their colour, also in photographs by cameras that lay on their side."""
     white = Image.new("RGB", (5, 4), "white")
     for mode in ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "LAB"):
         white.convert("RGBA" if mode == "PA" else "RGB").convert(mode).save(tmp_path / f"{mode}.tif")
     palette = white.convert("P")
     palette.save(tmp_path / "palette.png", transparency=bytes(256))
-    white.save(tmp_path / "previews.jpg", "MPO", save_all=True, append_images=[Image.new("RGB", (5, 4))])
     on_its_side = Image.Exif()
     on_its_side[0x0112] = 6
     white.save(tmp_path / "camera.jpg", exif=on_its_side)

@@ -2,17 +2,24 @@
 
 import time
 from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from google.protobuf.message import DecodeError
 from onnx import helper
 from support.backends import quiet
 from support.cases import COL2IM, model
 
 import onnx_ops
-from onnx_ops.model.files import MOST_WARNINGS, Node, imported_domains, nodes
+from onnx_ops.model import files
+from onnx_ops.model.attributes import MOST, warn_of_unknown_attributes
+from onnx_ops.model.files import imports_and_nodes
+from onnx_ops.registry import available
 
 CASE = COL2IM[1]
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
@@ -85,15 +92,20 @@ def test_many_fields(name):
 
 
 @pytest.mark.parametrize("length", [5, 20_000])
-def test_many_unknown_attributes(length, caplog):
+def test_many_unknown_attributes(
+    length: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few are shown, and only these are compared with the operator's attributes."""
     proto, count = col2im("n" * length), 10**6 // (length + 10)
     proto.graph.node[0].attribute.extend(helper.make_attribute(f"{k:0{length}}", 1) for k in range(count))
-    proto = proto.SerializeToString()
-    assert cpu_time(lambda: onnx_ops.register(quiet(), proto)) < 0.5
+    compared = []
+    monkeypatch.setattr("difflib.get_close_matches", lambda *arguments: compared.append(arguments) or [])
+    warn_of_unknown_attributes(proto, available())
     *said, last = [record.getMessage() for record in caplog.records]
-    assert len(said) == MOST_WARNINGS
+    assert len(said) == MOST
+    assert len(compared) <= MOST + 1
     assert all("is unknown and will be ignored; there are" in each and len(each) < 2_000 for each in said)
-    assert last == "onnx_ops: the model may have more unknown attributes; onnx-ops inspect lists all"
+    assert last == "onnx_ops: the model has more unknown attributes; onnx-ops inspect lists all"
 
 
 def others(rng, number):
@@ -109,35 +121,94 @@ def others(rng, number):
     return b"".join(fields)
 
 
-def test_unknown_fields_anywhere():
+def test_unknown_fields_anywhere() -> None:
     """onnx's own reading is the oracle."""
     rng = np.random.default_rng(0)
     for _ in range(300):
         mixed = [others(rng, number) for number in (9, 9, 12)]  # which onnx has not in these messages
         mixed[0] += field(MODEL_IMPORT, helper.make_opsetid("mmcv", 1).SerializeToString()) + others(rng, 9)
-        node = field(GRAPH_NODE, helper.make_node("Col2Im", ["x"], ["y"], "more", stride=[1]).SerializeToString())
+        more = helper.make_node("MMCVRoiAlign", ["x"], ["y"], "more", domain="mmcv", stride=[1])
+        node = field(GRAPH_NODE, more.SerializeToString())
         proto = content(mixed[0], mixed[1] + node + others(rng, 9), mixed[2])
-        parsed = onnx.ModelProto.FromString(proto)
-        assert imported_domains(proto) == imported_domains(parsed) == {"", "mmcv"}
-        assert nodes(proto, {"Col2Im"}) == nodes(parsed, {"Col2Im"})
-        assert nodes(proto, {"Col2Im"})[1] == Node("", "Col2Im", "more", ("stride",))
+        expected = {"", "mmcv"}, {("", "Col2Im"), ("mmcv", "MMCVRoiAlign")}
+        assert imports_and_nodes(proto) == imports_and_nodes(onnx.ModelProto.FromString(proto)) == expected
 
 
-def test_names_that_are_not_utf8(caplog):
+def test_names_that_are_not_utf8(caplog: pytest.LogCaptureFixture) -> None:
     """They are shown as the C library shows them, and hide nothing else."""
     proto = model("com.microsoft", "GridSample", [np.zeros((1, 1, 2, 2), np.float32), np.zeros((1, 2, 2, 2), "f4")], {})
     proto.opset_import.append(helper.make_opsetid("MARK", 1))
+    proto.graph.node.append(helper.make_node("MARK", ["y"], ["z"], domain="ai.onnx.contrib"))
     proto.graph.node[0].name = "MARK"
     proto.graph.node[0].attribute.append(helper.make_attribute("MARK", 1))
     damaged = proto.SerializeToString().replace(b"MARK", b"n\xff'a")
-    assert imported_domains(damaged) >= {"", "com.microsoft"}
-    for source in (damaged, onnx.ModelProto.FromString(damaged)):
-        caplog.clear()
-        onnx_ops.register(quiet(), source)
-        (said,) = [record.getMessage() for record in caplog.records]
-        assert said.startswith(
-            "onnx_ops: com.microsoft.GridSample (node \"n\ufffd'a\"): attribute n\ufffd'a is unknown"
-        )
+    expected = {"", "com.microsoft", "n\ufffd'a"}, {("com.microsoft", "GridSample"), ("ai.onnx.contrib", "n\ufffd'a")}
+    parsed = onnx.ModelProto.FromString(damaged)
+    for source in (damaged, parsed):
+        imports, nodes = imports_and_nodes(source)
+        assert (imports, nodes) == expected
+    warn_of_unknown_attributes(parsed, available())
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("onnx_ops: com.microsoft.GridSample (node \"n\ufffd'a\"): attribute n\ufffd'a is unknown")
+
+
+class Counted(bytes):
+    """Bytes that count how many of them are read."""
+
+    count: int
+
+    def __getitem__(self, key: Any) -> Any:
+        part = super().__getitem__(key)
+        self.count += len(part) if isinstance(key, slice) else 1
+        return part
+
+
+def test_tensors_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model with large tensors, no more bytes are read than of one with small tensors."""
+
+    def search(content: Counted, begin: int, end: int) -> Any:
+        content.count += end - begin
+        return names.search(content, begin, end)
+
+    names, counts = files._NAMES, []
+    monkeypatch.setattr(files, "_NAMES", SimpleNamespace(search=search))
+    for size in (2 * files.SMALL, 100 * files.SMALL):
+        tensor = onnx.numpy_helper.from_array(np.zeros(size, np.uint8), "w")
+        proto = col2im()
+        proto.graph.initializer.append(tensor)
+        proto.graph.node.append(helper.make_node("Constant", [], ["c"], value=tensor))
+        counted = Counted(proto.SerializeToString())
+        counted.count = 0
+        assert imports_and_nodes(counted) == ({""}, {("", "Col2Im"), ("", "Constant")})
+        counts.append(counted.count)
+    assert max(counts) - min(counts) < 20  # more bytes of sizes
+    assert max(counts) < 1000
+
+
+WRONG = {
+    "a text past its message's end": field(MODEL_IMPORT, varint(1 << 3 | BYTES) + varint(4) + b"mmc")
+    + field(UNKNOWN, b""),
+    "a message past the end": varint(MODEL_IMPORT << 3 | BYTES) + varint(3) + b"ab",
+    "a number without an end": varint(UNKNOWN << 3 | VARINT) + b"\xff",
+    "a size without an end": varint(UNKNOWN << 3 | BYTES) + b"\xff" * 11 + b"\0" * 99,
+    "4 bytes that are fewer": varint(UNKNOWN << 3 | FIXED32) + b"123",
+    "8 bytes that are fewer": varint(UNKNOWN << 3 | FIXED64) + b"1234567",
+    "an unknown wire type": varint(UNKNOWN << 3 | 7) + b"1",
+    "a text": b"no model at all",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_no_model(name: str) -> None:
+    """onnx refuses it, too."""
+    with pytest.raises(DecodeError):
+        onnx.ModelProto.FromString(WRONG[name])
+    assert imports_and_nodes(WRONG[name]) == (None, None)
+
+
+def test_an_empty_file(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").touch()
+    assert imports_and_nodes(tmp_path / "model.onnx") == (None, None)
 
 
 def test_messages_nested_too_deep():
@@ -149,4 +220,5 @@ def test_messages_nested_too_deep():
     for make in (onnx_ops.InferenceSession, ort.InferenceSession):
         with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidProtobuf):
             make(hostile)
+    assert imports_and_nodes(hostile) == (None, None)
     assert onnx_ops.register(quiet(), hostile)

@@ -44,8 +44,8 @@ def test_what_local_functions_import(proto):
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_they_are_read_once(way, proto, monkeypatch):
     """Whatever a session of the model is made for."""
-    read, imports = [], model_files._imports
-    monkeypatch.setattr(model_files, "_imports", lambda content: read.append(content) or imports(content))
+    read, parts = [], model_files._parts
+    monkeypatch.setattr(model_files, "_parts", lambda content: read.append(content) or parts(content))
     content = proto.SerializeToString()
     way(content)
     assert read == [content]
