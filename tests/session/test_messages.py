@@ -12,8 +12,6 @@ from support.cases import COL2IM, model
 
 import onnx_ops
 from onnx_ops.cli.console import one_line
-from onnx_ops.registry import available
-from onnx_ops.session.session import op_error
 
 CASE = COL2IM[0]
 FORGED = "Col2Im: a = 1: b"
@@ -124,36 +122,6 @@ def test_names_of_nodes_of_invalid_models(name, count):
 def test_paths_make_no_refusal(path, tmp_path):
     error = failure(onnx_ops.InferenceSession, str(tmp_path / path))
     assert not isinstance(error, onnx_ops.OpError)
-
-
-RUN = "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Non-zero status code returned while running If node. Name:''"
-VALUES = ["1", "'a: b'", r"'a\': b'", '"it\'s: b"', "['a', 'b: c']", "'open: ", "'", "[1, ... ', 2]"]
-
-
-@pytest.mark.parametrize("value", VALUES)
-def test_parts_of_a_message(value):
-    text = f"Col2Im (node 'n: = 1'): mode = {value}: must be one of a: b"
-    error = op_error(RuntimeError(f"{RUN} Status Message: {text}\nmore"), available())
-    expected = value.split(":")[0] if value.startswith("'open") else value
-    assert (error.operator, error.argument, error.value) == ("Col2Im (node 'n: = 1')", "mode", expected)
-    assert error.rule.endswith("must be one of a: b")
-
-
-LONG = ["Col2Im: mode = " + "'\\" * 2_000, "Col2Im: " + " = : " * 800, "Col2Im (node '" * 290]
-
-
-@pytest.mark.parametrize("text", LONG)
-def test_the_longest_message_takes_no_time(text):
-    begin = time.process_time()
-    for _ in range(20):
-        op_error(RuntimeError(f"{RUN} Status Message: {text}"), available())
-    assert time.process_time() - begin < 0.2
-
-
-def test_a_longer_message_is_no_operators():
-    text = f"Col2Im: mode = {'a' * 4_000}: must be b"
-    assert isinstance(op_error(RuntimeError(f"{RUN} Status Message: {text}"), available()), onnx_ops.OpError)
-    assert op_error(RuntimeError(f"{RUN} Status Message: {text} {'b' * 100}"), available()) is None
 
 
 @onnx_ops.operator("my::Failing", inputs="x: float32", outputs="y: float32")
