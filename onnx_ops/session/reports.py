@@ -17,6 +17,7 @@ from ..native import table
 
 LONGEST = table.Answer.message.size - 1  # bytes of a message
 FAILED, STATUS = "Non-zero status code", "Status Message: "  # ONNX Runtime's texts about a failed node
+BOUND = "Error in execution: "  # before them, with I/O binding
 Report = tuple[str, tuple[str | None, str | None, str, str | None]]  # (message, arguments of the OpError)
 
 
@@ -51,7 +52,7 @@ def refusal_of(error: Exception, is_parallel: bool = False) -> OpError | None:
     # A name that isn't UTF-8 makes it this exception; in Python 3.11.2 it has no text.
     text = error.object.decode(errors="replace") if isinstance(error, UnicodeDecodeError) else str(error)
     if is_parallel:
-        is_of_node = text.split(" : ", 3)[-1].startswith(FAILED)  # not of a client's name
+        is_of_node = text.split(" : ", 3)[-1].removeprefix(BOUND).startswith(FAILED)  # not of a client's name
         reports = [each for each in list(_recent) if is_of_node and text.endswith(STATUS + each[0])]
         report = max(reports, key=lambda each: len(each[0]), default=None)
     elif report and text and report[0] not in text:  # it was not an error, as in the inference of shapes
