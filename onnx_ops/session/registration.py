@@ -55,9 +55,10 @@ def c_callback(*argtypes):
                 is_refusal = isinstance(error, OpError)
                 message = str(error) if is_refusal else f"onnx_ops: {reason(error)}"
                 content = message.replace("\0", r"\0").encode(errors="replace")[: reports.LONGEST]
-                answer.message = content.decode(errors="ignore").encode()  # without a part of a character
+                message = content.decode(errors="ignore")  # without a part of a character
+                answer.message = message.encode()
                 if is_refusal:
-                    reports.add(answer.message.decode(), error)
+                    reports.add(message, error)
                     answer.outcome = REFUSED
 
         return C.cast(immortal(C.CFUNCTYPE(None, *argtypes, C.c_void_p)(call)), C.c_void_p).value

@@ -1,12 +1,12 @@
 """OpErrors on their way from a callback of the C library, through ONNX Runtime, to the session that raises them.
 
-ONNX Runtime passes on only the text of an error, with names of nodes and clients around it, and no text at all where
-Python can't decode such a name. So the text is never read. It only has to contain the message of the report:
+ONNX Runtime passes on only the text of an error, with names of nodes and clients before it, and no text at all where
+Python can't decode such a name. So the text is never parsed. It only has to end with the message of the report:
 
 * A run is on the thread of its caller, as is the making of a session. There, the latest report counts, if it came after
   the begin of the run. A body in Python may run other sessions: their reports end with the body.
-* With ORT_PARALLEL, nodes run on ONNX Runtime's own threads. There, of all recent reports the one counts whose message
-  ends the text of a failed node. If several do, the longest one counts, since a message may quote another one.
+* With ORT_PARALLEL, nodes run on ONNX Runtime's own threads. There, one of all recent reports counts. If the text ends
+  with several messages, the longest one counts, since a message may quote another one.
 """
 
 import threading
@@ -55,6 +55,6 @@ def refusal_of(error: Exception, is_parallel: bool = False) -> OpError | None:
         is_of_node = text.split(" : ", 3)[-1].removeprefix(BOUND).startswith(FAILED)  # not of a client's name
         reports = [each for each in list(_recent) if is_of_node and text.endswith(STATUS + each[0])]
         report = max(reports, key=lambda each: len(each[0]), default=None)
-    elif report and text and report[0] not in text:  # it was not an error, as in the inference of shapes
+    elif report and text and not text.endswith(report[0]):  # it was dropped, as in the inference of shapes
         report = None
     return report and OpError(*report[1])

@@ -317,6 +317,32 @@ def test_an_error_of_onnx_runtime_after_another_refusal(which, where, has_text, 
     assert not has_text or name in str(error)
 
 
+@onnx_ops.operator("my::Ruled", inputs="x: float32", outputs="y: float32")
+def ruled(x):
+    return x
+
+
+@ruled.shape
+def _(x):
+    onnx_ops.require(x[0] != 5, "length of x", x[0], "must not be", 5)
+    return x
+
+
+@pytest.mark.parametrize("name", ["", "my.Ruled: length of x = 5: must not be 5"])
+def test_an_error_of_onnx_runtime_after_a_refusal_in_inference(name):
+    """Shapes are inferred before ONNX Runtime looks at the next node, and errors in it are dropped."""
+    value = helper.make_tensor_value_info
+    ruled_node = helper.make_node("Ruled", ["x"], ["z"], domain="my")
+    other_node = helper.make_node("Not", ["z"], ["y"], name)
+    imports = [helper.make_opsetid("", 18), helper.make_opsetid("my", 1)]
+    for nodes, output in ([ruled_node, other_node], "y"), ([ruled_node], "z"):
+        outputs = [helper.make_empty_tensor_value_info(output)]
+        graph = helper.make_graph(nodes, "g", [value("x", 1, [5])], outputs)
+        content = helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString()
+        error = failure(lambda model=content: onnx_ops.InferenceSession(model, quiet(), operators=[ruled]))
+        assert isinstance(error, onnx_ops.OpError) == (len(nodes) == 1)
+
+
 def without_text(run: Callable) -> Callable:
     """Return a method that raises exceptions without a text, as in Python 3.11.2 if a name is not UTF-8."""
 
