@@ -3,9 +3,10 @@
 Each row gets a fresh environment, into which a wheel of this checkout is installed beside exactly these versions. The
 oldest and the newest versions run the whole suite. Those in between run "short", which has every operator, element
 type, backend and error. "extras" runs what the optional dependencies and the lower bounds for building are for.
-"functions" calls operators on arrays, where ONNX Runtime has no wheels. "sessions" runs the tests of sessions and of the
-C library, on the Python of Debian 12, where ONNX Runtime's exceptions may lack their text. With a Numba that is too old, the import must
-fail with a message. The interpreters are those called python3.X on the PATH; scripts/pythons.sh gets new ones.
+"functions" calls operators on arrays, where ONNX Runtime has no wheels. "sessions" runs the tests of sessions and of
+the C library on the Python of Debian 12, with which ONNX Runtime's exceptions may lack a text. With a Numba that is too
+old, the import must fail with a message. The interpreters are those called python3.X on the PATH, and Debian's;
+scripts/pythons.sh gets new ones.
 
 python scripts/compat.py [--only ROW ...] [--tests PATH ...] [--write]
 """

@@ -10,6 +10,8 @@ import ctypes as C
 import functools
 import math
 from collections import deque
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -129,7 +131,7 @@ class Call:
         for k, sizes in enumerate(calls.plan_inputs(self.operator, arrays)):
             self.record.put_shape(k, sizes)
 
-    def plan(self, plan):
+    def plan(self, plan: Callable[[int], int]) -> None:
         """Run the plan, which states the outputs' shapes, the number of tiles and the bytes of workspace."""
         if returned := plan(self.address):
             self.fail(returned)
@@ -174,14 +176,23 @@ class Call:
             results = [array.astype(dtype, copy=False) for array, dtype in zip(results, way.types, strict=True)]
         return results
 
-    def run_tiles(self, kernel, tiles, workspace, threads, empty, memory):
+    def run_tiles(
+        self,
+        kernel: Callable[[int, int, int], int],
+        tiles: int,
+        workspace: int,
+        threads: int | None,
+        empty: Callable[..., Any],
+        memory: object,
+    ) -> None:
         """Run the tiles on threads, each with its part of the workspace."""
         parts, pitch = min(tiles, MAX_TILES), math.ceil(workspace / LINE) * LINE
         room = empty(parts * pitch + LINE, BYTE)
         begin = (room.ctypes.data // LINE + 1) * LINE
         free = deque(begin + k * pitch for k in range(parts))
 
-        def run_tile(index, memory=(self, room, memory)):  # the default keeps them alive while tiles run
+        # The default of `memory` keeps them alive while tiles run.
+        def run_tile(index: int, memory: object = (self, room, memory)) -> None:
             part = free.pop()
             returned = kernel(self.address, index, part)
             free.append(part)

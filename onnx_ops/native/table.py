@@ -2,6 +2,7 @@
 
 import ctypes as C
 import zlib  # hashlib would take longer to import than this whole module
+from typing import Any
 
 from ..compiler import records
 from ..declaration import dtypes
@@ -186,7 +187,7 @@ def input(declared):
     )
 
 
-def overload(declared, signature):
+def overload(declared: Any, signature: dict[str, str]) -> Any:
     """Return an operator's overload for a signature, without kernels."""
     types = [0] * (MAX_INPUTS + MAX_OUTPUTS)
     types[: len(declared.inputs)] = [dtypes.TABLE[signature[i.type]].onnx for i in declared.inputs]
@@ -198,6 +199,5 @@ def overload(declared, signature):
         try:
             declared.check_types(kernel, signature)
         except OpError as error:
-            row.arguments[k], row.refused[k] = error.argument.encode(), error.value.encode()
-            row.rules[k] = error.rule.encode()
+            row.arguments[k], row.refused[k], row.rules[k] = (str(part).encode() for part in error.args[:3])
     return row

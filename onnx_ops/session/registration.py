@@ -9,7 +9,9 @@ import ctypes as C
 import functools
 import threading
 import weakref
+from collections.abc import Callable
 from contextlib import contextmanager
+from typing import Any
 
 from .. import registry
 from ..compiler import records
@@ -32,16 +34,16 @@ def immortal(thing):
     return thing
 
 
-def c_callback(*argtypes):
+def c_callback(*argtypes: Any) -> Callable[[Callable[..., int | None]], int | None]:
     """Decorator: turn a function into the address of a C callback that has an Answer as its last parameter.
 
     The function gets the other parameters. It returns an outcome such as LEFT_OUT, or None for DONE. The text of an
     exception becomes the Answer's message, and an OpError is reported to the session.
     """
 
-    def wrap(function):
+    def wrap(function: Callable[..., int | None]) -> int | None:
         @functools.wraps(function)
-        def call(*args):
+        def call(*args: Any) -> None:
             answer = table.Answer.from_address(args[-1])
             try:
                 outcome = function(*args[:-1])
@@ -52,12 +54,11 @@ def c_callback(*argtypes):
                     return
                 answer.outcome = FAILED
                 reports.forget()
-                is_refusal = isinstance(error, OpError)
-                message = str(error) if is_refusal else f"onnx_ops: {reason(error)}"
+                message = str(error) if isinstance(error, OpError) else f"onnx_ops: {reason(error)}"
                 content = message.replace("\0", r"\0").encode(errors="replace")[: reports.LONGEST]
                 message = content.decode(errors="ignore")  # without a part of a character
                 answer.message = message.encode()
-                if is_refusal:
+                if isinstance(error, OpError):
                     reports.add(message, error)
                     answer.outcome = REFUSED
 
@@ -105,7 +106,7 @@ def _usable(obstacle):
 
 
 @functools.cache
-def connect():
+def connect() -> None:
     """Set this module's functions as the library's callbacks."""
     loaded = library.load()
     functions = table.Python.in_dll(loaded, "onnx_ops_python")

@@ -43,7 +43,7 @@ def add(message: str, error: OpError) -> None:
     _recent.append(_here.report)
 
 
-def refusal_of(error: Exception, is_parallel: bool = False) -> OpError | None:
+def refusal_of(error: BaseException, is_parallel: bool = False) -> OpError | None:
     """Return the OpError that has become this exception of ONNX Runtime, or None.
 
     is_parallel  whether nodes run on other threads than this one

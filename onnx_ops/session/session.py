@@ -246,7 +246,7 @@ def extensions():
     return extensions
 
 
-def explained(error, ready):
+def explained(error: Exception, ready: Prepared) -> OpError | None:
     """Return the OpError that explains why ONNX Runtime makes no session of a Prepared, or None."""
     if refusal := reports.refusal_of(error):
         return refusal
@@ -444,12 +444,12 @@ class _Run:
         self.run = extensions().begin(self.ready.threads)
         return {self.ready.run_input: self.run}
 
-    def end(self):
+    def end(self) -> OpError | None:
         return extensions().end(self.run) if self.ready.run_input else None
 
     __enter__ = begin
 
-    def __exit__(self, kind, error, traceback):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
         refusal = self.end() or (error and reports.refusal_of(error, self.is_parallel))
         if refusal and (error is None or isinstance(error, Exception)):
             raise refusal from error

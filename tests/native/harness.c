@@ -330,6 +330,9 @@ static void check_refusals(const struct op *op) {
         expect(k, "refusal", error, cases[k].expected);
     }
     onnx_ops_wait_for_interrupt(0), connect_python();
+    struct text longest = {"a", 1}; /* it ends with a whole character */
+    for (int k = 0; k < 2000; k++) say_string(&longest, "\xE2\x82\xAC");
+    if (longest.used != 4093 || strlen(longest.at) != longest.used) FINDING("a message of %zu bytes", longest.used);
 }
 static void check_plans(void) {
 #define NO_SHAPE "shape of an output = "
