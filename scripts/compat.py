@@ -3,8 +3,10 @@
 Each row gets a fresh environment, into which a wheel of this checkout is installed beside exactly these versions. The
 oldest and the newest versions run the whole suite. Those in between run "short", which has every operator, element
 type, backend and error. "extras" runs what the optional dependencies and the lower bounds for building are for.
-"functions" calls operators on arrays, where ONNX Runtime has no wheels. With a Numba that is too old, the import must
-fail with a message. The interpreters are those called python3.X on the PATH; scripts/pythons.sh gets new ones.
+"functions" calls operators on arrays, where ONNX Runtime has no wheels. "sessions" runs the tests of sessions and of
+the C library on the Python of Debian 12, with which ONNX Runtime's exceptions may lack a text. With a Numba that is too
+old, the import must fail with a message. The interpreters are those called python3.X on the PATH, and Debian's;
+scripts/pythons.sh gets new ones.
 
 python scripts/compat.py [--only ROW ...] [--tests PATH ...] [--write]
 """
@@ -35,6 +37,7 @@ SELECTIONS = {
                   "test_elements.py"],
     "extras": ["test_cli.py", "test_many_files.py", "test_build.py", "test_wheels.py", "test_torch.py",
                "test_torch_operators.py"],
+    "sessions": ["session", "native"],
     "import": [],  # which must fail
 }  # fmt: skip
 PAGE = "docs/platforms.md"  # the page with the table
@@ -57,9 +60,10 @@ class Row:
     """One environment.
 
     python    the version of the interpreter
-    versions  of PACKAGES, in that order; or NEWEST, or NONE where it has no wheels
-    tests     one of SELECTIONS
-    others    versions of other packages; default: the newest of those that the extra `test` requires
+    versions     of PACKAGES, in that order; or NEWEST, or NONE where it has no wheels
+    tests        one of SELECTIONS
+    others       versions of other packages; default: the newest of those that the extra `test` requires
+    interpreter  default: the one called pythonVERSION on the PATH
     """
 
     name: str
@@ -67,6 +71,7 @@ class Row:
     versions: str
     tests: str
     others: str = ""
+    interpreter: str = ""
 
     @property
     def pins(self):
@@ -92,6 +97,7 @@ ROWS = [
     Row("2026", "3.12", "1.27.0 0.15.2 1.22.0 2.4.0 0.65.1 0.5.4 4.5.0", "short"),
     Row("newest", "3.13", "newest newest newest newest newest newest newest", "whole suite"),
     Row("newest Python", "3.14", "newest none newest newest newest newest newest", "whole suite"),
+    Row("Debian 12", "3.11.2", " ".join([NEWEST] * len(PACKAGES)), "sessions", interpreter="/usr/bin/python3.11"),
     Row("next Python", "3.15", "none none newest newest newest newest newest", "functions"),
     Row("numba too old", "3.11", OLDEST.replace("0.60.0", "0.59.1"), "import"),
 ]
@@ -104,10 +110,10 @@ def test_requirements():
 
 
 class Environment:
-    def __init__(self, path, python):
-        self.bin, interpreter = path / "bin", shutil.which(f"python{python}")
+    def __init__(self, path: Path, python: str) -> None:
+        self.bin, interpreter = path / "bin", shutil.which(python)
         if not interpreter:
-            raise SystemExit(f"compat: needs python{python} on the PATH")
+            raise SystemExit(f"compat: needs {python}")
         shutil.rmtree(path, ignore_errors=True)
         subprocess.run([interpreter, "-m", "venv", path], check=True)
 
@@ -138,7 +144,9 @@ class Environment:
 
 def outcome(row, wheel, directory, tests):
     """Return the installed versions, and a summary of the outcome."""
-    environment = Environment(directory / row.name.replace(" ", "-").replace(",", ""), row.python)
+    environment = Environment(
+        directory / row.name.replace(" ", "-").replace(",", ""), row.interpreter or f"python{row.python}"
+    )
     # The oldest Numba doesn't know new CPUs, and makes code without fused multiplication and addition for them.
     cpu = {"NUMBA_CPU_NAME": "x86-64-v3", "NUMBA_CPU_FEATURES": ""}
     variables = {"XDG_CACHE_HOME": str(environment.bin.parent / "cache"), **cpu}

@@ -24,7 +24,7 @@ def _(condition, argument, value, rule, expected=None):
 NUMBERS = ir.ArrayType(I64, REFUSAL["refusal"])
 REFUSED = ir.LiteralStructType([DESCRIPTION, NUMBERS])
 CODE = ir.IntType(32)(165)  # the status of functions that return with a refusal; callers pass on any status above 0
-ARGUMENT, RULE, AT, COUNT, HAS_EXPECTED, EXPECTED, DOUBLES = range(len(REFUSAL_FIELDS))
+ARGUMENT, RULE, AT, COUNT, HAS_EXPECTED, EXPECTED, KINDS = range(len(REFUSAL_FIELDS))
 VALUES = len(REFUSAL_FIELDS)  # the position of the first one
 
 
@@ -85,7 +85,7 @@ def numbers_of(context, builder, kinds, values, refused):
     yield HAS_EXPECTED, I64(int(has_expected))
     yield EXPECTED, as_int64(context, builder, values[4], expected) if has_expected else I64(0)
     number = number_type(value)
-    yield DOUBLES, I64(isinstance(number, types.Float) + 2 * isinstance(expected, types.Float))
+    yield KINDS, I64(isinstance(number, types.Float) + 2 * isinstance(expected, types.Float))
     if isinstance(value, types.Array):
         array = context.make_array(value)(context, builder, values[2])
         count = builder.extract_value(array.shape, 0)

@@ -83,8 +83,7 @@ def shortened(value: object) -> str:
     return f"{text[: SHOWN // 2]} ... {text[cut:]}"
 
 
-# Characters that a message shows as escapes, because they are invisible or change how others look. native/text.c has
-# the same list.
+# Characters that a message shows as escapes, because they are invisible or change how others look.
 _HIDDEN = re.compile(
     "[\0-\x1f\x7f-\xa0\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\uf8ff\ufeff\ufff0-\ufffb\U000e0000-\U0010ffff]"
 )
@@ -98,7 +97,7 @@ def as_text(text: str | bytes) -> str:
 def quoted(text: str | bytes) -> str:
     """Return a string as `repr` does, with the escapes of _HIDDEN.
 
-    protobuf has bytes for a string that isn't UTF-8. Invalid bytes become U+FFFD, as in the C library.
+    protobuf has bytes for a string that isn't UTF-8. Invalid bytes become U+FFFD.
     """
     text = as_text(text)
     escape = lambda match: match[0].encode("unicode_escape").decode()
@@ -110,8 +109,8 @@ class errors_of:
     """A context that adds the title of an operator to an OpError. In it, `require` uses the operator's terms."""
 
     def __init__(self, operator: Any, node: str | bytes = "") -> None:
-        self.title = operator.title + (f" (node {shortened(quoted(node))})" if node else "")
-        self.terms = operator.terms
+        self.operator, self.terms = operator.title, operator.terms
+        self.title = self.operator + (f" (node {shortened(quoted(node))})" if node else "")
 
     def __enter__(self) -> None:
         self.before = _terms.set(self.terms)
@@ -120,7 +119,7 @@ class errors_of:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         _terms.reset(self.before)
-        if isinstance(error, OpError) and error.operator is None:
+        if isinstance(error, OpError) and error.operator in (None, self.operator):
             OpError.__init__(error, error.argument, error.value, error.rule, self.title)
 
 

@@ -83,8 +83,8 @@ def record_dtype(counts):
 
 
 # A refusal by `require`: addresses of two texts and of the values, number of values (-1: a single number), whether it
-# has an expected value, that value, and a mask of doubles (1: the values, 2: the expected value).
-REFUSAL_FIELDS = ("argument", "rule", "values", "count", "has_expected", "expected", "doubles")
+# has an expected value, that value, and bits (1: the values are doubles, 2: the expected value is one).
+REFUSAL_FIELDS = ("argument", "rule", "values", "count", "has_expected", "expected", "kinds")
 # Every geometry begins with a refusal and room for its values. The numbers that every plan states follow.
 REFUSAL = {"refusal": len(REFUSAL_FIELDS) + MAX_SHOWN}
 WORK = {"workspace": None, "tiles": None}

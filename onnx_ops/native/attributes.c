@@ -8,14 +8,6 @@ struct values { /* a struct block that is being filled */
     size_t used, room;
 };
 
-static status refuse_attribute(const struct text *title, const struct attribute *a, const struct text *value,
-                               const char *rule) {
-    struct text text = *title;
-    say_string(&text, ": "), say_string(&text, a->names[0]), say_string(&text, " = "), say(&text, value->at, value->used);
-    say_string(&text, ": "), say_string(&text, rule);
-    return refused(&text);
-}
-
 static struct block *block_of(const struct values *values) { return (struct block *)values->at; }
 
 /* Append bytes, which are 0, to the values, which may move; returns their address, or 0 if there is no memory. */
@@ -69,7 +61,10 @@ static status put_constant(void *value, int64_t k, struct values *values, int *f
     return put_vector(values, k, count, place), NULL;
 }
 
-static const char *const KINDS[] = {"INT", "INTS", "STRING", "FLOAT", "FLOATS", "STRING", "TENSOR"}; /* onnx's names */
+/* Notes on values of another kind, with onnx's names of the kinds. */
+static const char *const NOTES[] = {"(not of kind INT)",    "(not of kind INTS)",   "(not of kind STRING)",
+                                    "(not of kind FLOAT)",  "(not of kind FLOATS)", "(not of kind STRING)",
+                                    "(not of kind TENSOR)"};
 static int is_list(const struct attribute *a) { return a->kind == INTS || a->kind == FLOATS; }
 
 /* Convert the last values, of attribute k: `count` integers, floats or, for a text, bytes. Returns whether the attribute
@@ -193,43 +188,36 @@ status read_from_inference(const struct attribute *a, const char *name, const vo
     return put_vector(values, k, (int64_t)size, raw), NULL;
 }
 
-static status read_attribute(const struct op *op, const struct text *title, int64_t k, read_function *read,
+static status read_attribute(const struct op *op, const struct name *node, int64_t k, read_function *read,
                              const void *source, struct values *values) {
     const struct attribute *a = &op->attributes[k];
-    struct text value = {"", 0};
     int outcome = LACKS;
     status error = 0;
     for (int64_t name = 0; name < a->name_count && outcome == LACKS && !error; name++)
         error = read(a, a->names[name], source, k, values, &outcome);
     if (error || outcome == COMPLETE) return error;
-    if (outcome == LACKS) {
-        if (!a->required) return put_default(a, k, values);
-        return say_string(&value, "None"), refuse_attribute(title, a, &value, "must be given");
-    }
+    struct refusal refusal = {.argument = a->names[0], .rule = "must be given"};
+    if (outcome == LACKS) return a->required ? refuse(op, node, &refusal, "None") : put_default(a, k, values);
     int64_t count = block_of(values)->vectors[k].count;
     void *raw = values->at + block_of(values)->vectors[k].offset;
     int is_other = outcome == OTHER_KIND; /* then it has integers, or no value that can be read */
-    int64_t kind = is_other ? count == 1 && a->kind == FLOAT ? INT : INTS : a->kind;
     if (!is_other && convert_values(a, k, raw, (size_t)count, values)) return 0;
-    if (kind == STRING) say_quoted(&value, raw, (size_t)count);
-    if (kind == INT) say_number(&value, *(int64_t *)raw);
-    if (kind == INTS && count) say_vector(&value, raw, count, 0);
-    if (kind == FLOATS) say_number(&value, count), say_string(&value, " numbers");
-    if (!is_other) return refuse_attribute(title, a, &value, a->rule);
-    say_string(&value, count ? " (not of kind " : "(not of kind "), say_string(&value, KINDS[a->kind]);
-    say_string(&value, ")");
-    return refuse_attribute(title, a, &value, a->kind_rule);
+    int is_single = is_other ? count == 1 && a->kind == FLOAT : a->kind == INT;
+    if (!is_other || count) refusal.values = raw, refusal.count = is_single ? -1 : count;
+    if (!is_other) refusal.kinds = a->kind == STRING ? OF_TEXT : a->kind == FLOATS ? OF_DOUBLES : 0;
+    refusal.rule = is_other ? a->kind_rule : a->rule;
+    return refuse(op, node, &refusal, is_other ? NOTES[a->kind] : 0);
 }
 
 /* Read all attributes of a node from a source. The caller frees the block, also after an error. */
-status read_attributes(const struct op *op, const struct text *title, read_function *read, const void *source,
+status read_attributes(const struct op *op, const struct name *node, read_function *read, const void *source,
                        struct block **block) {
     struct values values = {0, 0, 0};
     if (!append(&values, sizeof **block + (size_t)op->attribute_count * sizeof *(*block)->vectors))
         return failed("onnx_ops: no room for attributes");
     status error = 0;
     for (int64_t k = 0; k < op->attribute_count && !error; k++)
-        error = read_attribute(op, title, k, read, source, &values);
+        error = read_attribute(op, node, k, read, source, &values);
     *block = block_of(&values), (*block)->size = (int64_t)values.used;
     return error;
 }

@@ -6,5 +6,5 @@ struct values; /* a block that is being filled */
 typedef status read_function(const struct attribute *, const char *name, const void *source, int64_t k, struct values *,
                              int *outcome);
 read_function read_from_node, read_from_inference;
-status read_attributes(const struct op *op, const struct text *title, read_function *read, const void *source,
+status read_attributes(const struct op *op, const struct name *node, read_function *read, const void *source,
                        struct block **block);

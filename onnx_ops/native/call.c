@@ -10,48 +10,26 @@ int64_t elements(const int64_t *shape, int64_t rank) {
     return (int64_t)product;
 }
 
-/* The status for what compiled code has returned. title: operator and node, or 0. */
-status explained(const struct op *op, const struct text *title, const struct refusal *refusal, int64_t returned) {
-    if (!returned) return 0;
-    struct text text = title ? *title : title_of(op);
-    say_string(&text, ": ");
-    if (returned == 1) {
-        say_refusal(&text, op, refusal);
-        return refused(&text);
-    }
-    say_string(&text, returned == 2 ? "compiled code has raised an exception" : "compiled code has failed");
-    return failed(text.at);
-}
-
-/* The status for values that break a rule: so many of them, or a single number if the count is -1. expected: the number
- * with which the rule ends, or 0. */
-status refuse(const struct op *op, const struct text *title, const char *argument, const int64_t *values, int64_t count,
-              const char *rule, const int64_t *expected) {
-    struct refusal refusal = {.argument = argument, .rule = rule, .values = values, .count = count};
-    if (expected) refusal.has_expected = 1, refusal.expected = *expected;
-    return explained(op, title, &refusal, 1);
-}
-
 /* The declaration of input k; inputs beyond the last declared one belong to that, which is variadic. */
 const struct input *input_of(const struct op *op, size_t k) {
     return &op->inputs[k < (size_t)op->input_count ? k : (size_t)op->input_count - 1];
 }
 
-status too_many_inputs(const struct op *op, const struct text *title, size_t count) {
+status too_many_inputs(const struct op *op, const struct name *node, size_t count) {
     const int64_t given = (int64_t)count, most = MAX_INPUTS;
-    return refuse(op, title, "inputs", &given, -1, "must be at most", &most);
+    return refuse_numbers(op, node, "inputs", &given, -1, "must be at most", &most);
 }
 
-static status refuse_input(const struct op *op, const struct text *title, size_t k, const char *what,
+static status refuse_input(const struct op *op, const struct name *node, size_t k, const char *what,
                            const int64_t *values, int64_t count, const char *rule) {
     char argument[256];
     snprintf(argument, sizeof argument, "%s of %s", what, input_of(op, k)->name);
     const int64_t most = MAX_RANK;
-    return refuse(op, title, argument, values, count, rule, count < 0 ? &most : 0);
+    return refuse_numbers(op, node, argument, values, count, rule, count < 0 ? &most : 0);
 }
 
 /* Put a tensor of ONNX Runtime's into the call as input k: its data and what the plan reads. */
-status put_tensor(const struct op *op, const struct text *title, size_t k, void *value, struct call *call) {
+status put_tensor(const struct op *op, const struct name *node, size_t k, void *value, struct call *call) {
     struct tensor *tensor = &call->tensors[k];
     const struct input *input = input_of(op, k);
     int64_t copy[MAX_RANK];
@@ -60,14 +38,15 @@ status put_tensor(const struct op *op, const struct text *title, size_t k, void 
     int type = 0;
     status error = read_tensor(value, &type, &rank, copy, &shape);
     tensor->data = 0;
+    if (!rank) shape = copy; /* ONNX Runtime may have no address for it */
     if (!error && type != STRINGS) error = GetTensorMutableData(value, &tensor->data);
     if (error) return error;
     const int64_t values = input->wants_values, axes = (int64_t)rank;
-    if (rank > MAX_RANK) return refuse_input(op, title, k, "rank", &axes, -1, "must be at most");
+    if (rank > MAX_RANK) return refuse_input(op, node, k, "rank", &axes, -1, "must be at most");
     if (!rank && !op->has_ranks && input->presence == OPTIONAL) /* to the plan, it would be absent */
-        return refuse_input(op, title, k, "shape", shape, 0, "must have an axis");
-    if (values && rank != 1) return refuse_input(op, title, k, "shape", shape, axes, "must have rank 1");
-    if (values && shape[0] > MAX_RANK) return refuse_input(op, title, k, "length", shape, -1, "must be at most");
+        return refuse_input(op, node, k, "shape", shape, 0, "must have an axis");
+    if (values && rank != 1) return refuse_input(op, node, k, "shape", shape, axes, "must have rank 1");
+    if (values && shape[0] > MAX_RANK) return refuse_input(op, node, k, "length", shape, -1, "must be at most");
     tensor->size = elements(shape, axes);
     tensor->rank = values ? shape[0] : axes;
     for (int64_t a = 0; a < tensor->rank; a++)

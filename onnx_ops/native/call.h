@@ -1,14 +1,11 @@
 #pragma once
 /* The record of a call: the inputs of a node, and the errors about what it holds. */
-#include "ort.h"
+#include "refusal.h"
 
 extern const unsigned char item_size[TYPES]; /* by element type; 0 for strings and unknown types */
 int64_t elements(const int64_t *shape, int64_t rank);
 const struct input *input_of(const struct op *op, size_t k);
-status explained(const struct op *op, const struct text *title, const struct refusal *refusal, int64_t returned);
-status refuse(const struct op *op, const struct text *title, const char *argument, const int64_t *values, int64_t count,
-              const char *rule, const int64_t *expected);
-status too_many_inputs(const struct op *op, const struct text *title, size_t count);
-status put_tensor(const struct op *op, const struct text *title, size_t k, void *value, struct call *call);
+status too_many_inputs(const struct op *op, const struct name *node, size_t count);
+status put_tensor(const struct op *op, const struct name *node, size_t k, void *value, struct call *call);
 void put_absent(size_t k, struct call *call);
 void put_count(const struct op *op, size_t count, struct call *call);

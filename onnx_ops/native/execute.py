@@ -10,6 +10,8 @@ import ctypes as C
 import functools
 import math
 from collections import deque
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +20,9 @@ from ..declaration import calls, dtypes, plain
 from ..declaration.errors import OpError, errors_of, require
 from ..declaration.jit import BOUNDSCHECK
 from ..declaration.limits import ABSENT, LINE, MAX_TILES, MAX_WORKSPACE, TILE_ELEMENTS
-from ..declaration.operator import REFUSAL_FIELDS, Record
+from ..declaration.operator import Record
 from ..system.locks import COMPILATION
-from . import library, table
+from . import library, refusals, table
 from .threads import check_count, on_threads
 
 PLAN = C.CFUNCTYPE(C.c_int64, C.c_int64)
@@ -100,19 +102,6 @@ def way_of(operator, values, arrays):
     return way
 
 
-def refusal(operator, numbers):
-    """Return the OpError for a refusal by compiled code, given the numbers of the REFUSAL_FIELDS."""
-    argument, rule, values_address, count, has_expected, expected, doubles = numbers[: len(REFUSAL_FIELDS)]
-    values = ((C.c_double if doubles & 1 else C.c_int64) * abs(count)).from_address(values_address)
-    expected = C.c_double.from_buffer(C.c_int64(expected)).value if doubles & 2 else expected
-    argument, rule = (C.string_at(text).decode() for text in (argument, rule))
-    try:
-        with errors_of(operator):
-            require(False, argument, values[0] if count < 0 else list(values), rule, expected if has_expected else None)
-    except OpError as error:
-        return error
-
-
 def compute(operator, values, arrays, threads=None, empty=np.empty, tiles=None):
     """Compute the operator's outputs, a list.
 
@@ -142,17 +131,17 @@ class Call:
         for k, sizes in enumerate(calls.plan_inputs(self.operator, arrays)):
             self.record.put_shape(k, sizes)
 
-    def plan(self, plan):
+    def plan(self, plan: Callable[[int], int]) -> None:
         """Run the plan, which states the outputs' shapes, the number of tiles and the bytes of workspace."""
         if returned := plan(self.address):
-            raise self.error(returned)
+            self.fail(returned)
 
-    def error(self, returned):
-        """Return the OpError for a nonzero result of compiled code."""
+    def fail(self, returned: int) -> None:
+        """Raise the OpError for a nonzero result of compiled code."""
         if returned == 1:
-            return refusal(self.operator, self.record[self.record.GEOMETRY :])
+            refusals.refuse(self.operator, self.address + records.GEOMETRY)
         outcome = f"raised {(self.explain and self.explain()) or 'an exception'}" if returned == 2 else "failed"
-        return OpError(None, None, f"compiled code has {outcome}", self.operator.title)
+        raise OpError(None, None, f"compiled code has {outcome}", self.operator.title)
 
     def run(self, kernel, threads, empty, most_tiles):
         """Run all tiles of the plan; returns the outputs."""
@@ -187,19 +176,28 @@ class Call:
             results = [array.astype(dtype, copy=False) for array, dtype in zip(results, way.types, strict=True)]
         return results
 
-    def run_tiles(self, kernel, tiles, workspace, threads, empty, memory):
+    def run_tiles(
+        self,
+        kernel: Callable[[int, int, int], int],
+        tiles: int,
+        workspace: int,
+        threads: int | None,
+        empty: Callable[..., Any],
+        memory: object,
+    ) -> None:
         """Run the tiles on threads, each with its part of the workspace."""
         parts, pitch = min(tiles, MAX_TILES), math.ceil(workspace / LINE) * LINE
         room = empty(parts * pitch + LINE, BYTE)
         begin = (room.ctypes.data // LINE + 1) * LINE
         free = deque(begin + k * pitch for k in range(parts))
 
-        def run_tile(index, memory=(self, room, memory)):  # the default keeps them alive while tiles run
+        # The default of `memory` keeps them alive while tiles run.
+        def run_tile(index: int, memory: object = (self, room, memory)) -> None:
             part = free.pop()
             returned = kernel(self.address, index, part)
             free.append(part)
             if returned:
-                raise self.error(returned)
+                self.fail(returned)
 
         on_threads(run_tile, tiles, threads)
 

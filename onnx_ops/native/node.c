@@ -44,7 +44,7 @@ static int is_known(const struct tensor *tensor) {
 enum { NO_KERNEL = -1, OPEN = -2 };
 struct node {
     const void *info;
-    struct text title; /* with which its errors begin */
+    struct name name;
     struct block *attributes;
     struct call *call;
     int is_constant, is_complete; /* whether all inputs are constant; whether all that a plan reads of them is known */
@@ -54,20 +54,13 @@ struct node {
     struct state state;
 };
 
-/* Make the title: the operator and the node's name. */
-static status read_title(struct node *node) {
-    struct text *title = &node->title;
-    size_t size = 0;
-    status error = KernelInfo_GetNodeName(node->info, 0, &size);
+static status read_name(struct node *node) {
+    struct name *name = &node->name;
+    status error = KernelInfo_GetNodeName(node->info, 0, &name->size);
     if (error) return error;
-    char *name = calloc(size + 1, 1);
-    if (!name) return failed("onnx_ops: no room for a node's name");
-    *title = title_of(node->state.op);
-    error = KernelInfo_GetNodeName(node->info, name, &size);
-    if (!error && (size = without_end(name, size)))
-        say_string(title, " (node "), say_quoted(title, name, size), say_string(title, ")");
-    free(name);
-    return error;
+    if (!(name->at = calloc(name->size + 1, 1))) return failed("onnx_ops: no room for a node's name");
+    error = KernelInfo_GetNodeName(node->info, name->at, &name->size);
+    return name->size = without_end(name->at, name->size), error;
 }
 
 /* Put input k into the call: completely if it is constant, else its known dimensions. */
@@ -83,7 +76,7 @@ static status read_input(struct node *node, size_t k) {
         if (size < 2) return put_absent(k, node->call), NULL;
     }
     error = KernelInfoGetConstantInput_tensor(node->info, k, &is_constant, &value);
-    if (error || is_constant) return error ? error : put_tensor(op, &node->title, k, value, node->call);
+    if (error || is_constant) return error ? error : put_tensor(op, &node->name, k, value, node->call);
     node->is_constant = 0;
     if ((error = made(KernelInfo_GetInputTypeInfo(node->info, k, &type_info), &type_info))) return error;
     error = CastTypeInfoToTensorInfo(type_info, (void **)&tensor_info);
@@ -96,7 +89,7 @@ static status read_input(struct node *node, size_t k) {
 static status read_inputs(struct node *node) {
     size_t count = 0;
     status error = KernelInfo_GetInputCount(node->info, &count);
-    if (!error && count > MAX_INPUTS) error = too_many_inputs(node->state.op, &node->title, count);
+    if (!error && count > MAX_INPUTS) error = too_many_inputs(node->state.op, &node->name, count);
     for (size_t k = 0; k < count && !error; k++) error = read_input(node, k);
     if (!error) put_count(node->state.op, count, node->call);
     return error;
@@ -119,10 +112,10 @@ static int check_shapes(struct node *node, status *error) {
     const struct op *op = node->state.op;
     const int64_t ranks = node->ranks;
     if (!op->has_ranks && !op->infer && !compile(op, INFER, 0, 0, error)) return 0;
-    if (!op->has_ranks && !node->is_complete) *error = infer_shapes(op, &node->title, node->call);
+    if (!op->has_ranks && !node->is_complete) *error = infer_shapes(op, &node->name, node->call);
     if (*error) return 0;
     if (ranks >= 0 && !op->plans[ranks] && !compile(op, PLAN, 0, ranks, error)) return 0;
-    if (op->has_shapes && node->is_complete) *error = plan(op, &node->title, ranks, node->call);
+    if (op->has_shapes && node->is_complete) *error = plan(op, &node->name, ranks, node->call);
     return !*error;
 }
 
@@ -130,10 +123,9 @@ static int check_shapes(struct node *node, status *error) {
 static status check_types(const struct node *node) {
     const struct state *state = &node->state;
     if (!state->op->combination_count || !state->overload->rules[state->choice]) return 0;
-    struct text text = node->title;
-    say_string(&text, ": "), say_string(&text, state->overload->arguments[state->choice]), say_string(&text, ": "),
-        say_string(&text, state->overload->rules[state->choice]);
-    return refused(&text);
+    const struct overload *overload = state->overload;
+    struct refusal refusal = {.argument = overload->arguments[state->choice], .rule = overload->rules[state->choice]};
+    return refuse(state->op, &node->name, &refusal, overload->refused[state->choice]);
 }
 
 /* List for a survey the kernel that the node needs, or while the ranks are open those that it may need. */
@@ -198,12 +190,12 @@ status create_kernel(const struct custom_op *custom, const void *unused, const v
     node.state.op = custom->op, node.state.overload = custom->overload;
     *kernel = 0;
     make_spare_statuses();
-    status error = read_title(&node);
-    if (!error) error = read_attributes(custom->op, &node.title, read_from_node, info, &node.attributes);
+    status error = read_name(&node);
+    if (!error) error = read_attributes(custom->op, &node.name, read_from_node, info, &node.attributes);
     if (!error) error = read_inputs(&node);
     if (!error) choose(&node), error = check_node(&node);
     if (!error && node.is_ready) error = new_state(&node, kernel);
-    free(node.attributes);
+    free(node.attributes), free(node.name.at);
     return error;
 }
 
@@ -240,13 +232,12 @@ static int infer_outputs(const struct op *op, struct call *call, const void *con
     for (int64_t k = 0; k < call->input_count; k++)
         known = known && (!op->has_ranks || is_known(&call->tensors[k])); /* a rule reads all of them */
     if (!known) return 0;
-    struct text title = {"", 0}; /* nobody reads the error */
     struct block *attributes = 0;
-    status error = read_attributes(op, &title, read_from_inference, context, &attributes);
+    status error = read_attributes(op, &UNREAD, read_from_inference, context, &attributes);
     int64_t ranks = op->has_ranks ? combination(op, call) : -1;
     call->attributes = attributes;
     known = !error && (ranks < 0 || op->plans[ranks] || compile(op, PLAN, 0, ranks, &error));
-    if (known) error = op->has_ranks ? plan(op, 0, ranks, call) : infer_shapes(op, 0, call);
+    if (known) error = op->has_ranks ? plan(op, &UNREAD, ranks, call) : infer_shapes(op, &UNREAD, call);
     if (error) ReleaseStatus(error);
     free(attributes);
     return known && !error;

@@ -19,7 +19,7 @@ int64_t combination(const struct op *op, const struct call *call) {
 }
 
 /* Refuse shapes that no tensor can have, and bytes that no call can; complete the others. */
-static status check_plan(const struct op *op, const struct text *title, struct call *call) {
+static status check_plan(const struct op *op, const struct name *node, struct call *call) {
     for (int64_t k = 0; k < op->output_count; k++) {
         struct tensor *out = &call->tensors[MAX_INPUTS + k];
         int64_t most = ELEMENTS;
@@ -29,14 +29,14 @@ static status check_plan(const struct op *op, const struct text *title, struct c
             if (fits && out->shape[a]) most /= out->shape[a];
         }
         if (!fits)
-            return refuse(op, title, "shape of an output", out->shape,
-                          out->rank < 0 || out->rank > MAX_RANK ? 0 : out->rank,
-                          "is the result of the shape function, but no shape of at most 2**58 elements", 0);
+            return refuse_numbers(op, node, "shape of an output", out->shape,
+                                  out->rank < 0 || out->rank > MAX_RANK ? 0 : out->rank,
+                                  "is the result of the shape function, but no shape of at most 2**58 elements", 0);
         out->size = elements(out->shape, out->rank);
     }
     const int64_t *bytes = &call->geometry.workspace;
     if (*bytes < 0 || *bytes > MAX_WORKSPACE)
-        return refuse(op, title, "workspace", bytes, -1, "must be a number of bytes in [0, 2**40]", 0);
+        return refuse_numbers(op, node, "workspace", bytes, -1, "must be a number of bytes in [0, 2**40]", 0);
     return 0;
 }
 
@@ -58,15 +58,15 @@ static void begin(const struct op *op, struct call *call) {
 }
 
 /* State the outputs' shapes as far as they follow from what is known of the inputs. The table must have op->infer. */
-status infer_shapes(const struct op *op, const struct text *title, struct call *call) {
+status infer_shapes(const struct op *op, const struct name *node, struct call *call) {
     begin(op, call);
-    return explained(op, title, &call->geometry.refusal, op->infer(call));
+    return explained(op, node, &call->geometry.refusal, op->infer(call));
 }
 
 /* Find the shapes of the outputs, and the number of tiles. The table must have the plan of the combination, if any. */
-status plan(const struct op *op, const struct text *title, int64_t combination, struct call *call) {
+status plan(const struct op *op, const struct name *node, int64_t combination, struct call *call) {
     begin(op, call);
-    status error = combination < 0 ? plan_in_python(op, title, call)
-                                   : explained(op, title, &call->geometry.refusal, op->plans[combination](call));
-    return error ? error : check_plan(op, title, call);
+    status error = combination < 0 ? plan_in_python(op, node, call)
+                                   : explained(op, node, &call->geometry.refusal, op->plans[combination](call));
+    return error ? error : check_plan(op, node, call);
 }

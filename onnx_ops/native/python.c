@@ -1,32 +1,16 @@
-/* Calls into Python, in processes that run it. An interrupt such as Ctrl-C may raise an exception at any instruction
- * of Python's, but none may cross a C callback. Python's functions catch the exceptions that they can. ctypes drops
- * those raised before their first line or after their last. So an answer is UNFINISHED until Python sets another
- * outcome. After an interrupt, `answered` reports no error: Python raises the exception as soon as the call of ONNX
- * Runtime returns. */
+/* Calls into Python, in processes that run it. */
 #include "python.h"
 #include <stdlib.h>
 #include <string.h>
 
-EXPORT struct python onnx_ops_python;
 EXPORT const int64_t onnx_ops_layout[] = {sizeof(struct attribute), sizeof(struct overload), sizeof(struct op),
                                           sizeof(struct answer),    sizeof(struct run),      sizeof(struct call),
                                           ONNX_OPS_SOURCES};
-static _Thread_local int waiting;   /* an interrupt waits to be raised: until then, Python is not called */
 static _Thread_local int surveying; /* a survey lists the kernels that sessions need: Python is asked for each */
-
-EXPORT void onnx_ops_wait_for_interrupt(int wait) { waiting = wait; }
 
 EXPORT void onnx_ops_survey(int begins) { surveying = begins; }
 
 int is_surveying(void) { return surveying; }
-
-/* The status for an answer, which is 0 after an interrupt, too. */
-static status answered(const struct answer *answer) {
-    if (answer->outcome == UNFINISHED) onnx_ops_python.interrupt();
-    if (answer->outcome == FAILED || answer->outcome == REFUSED)
-        return new_status(answer->outcome == FAILED ? FAIL : INVALID_ARGUMENT, answer->message);
-    return 0;
-}
 
 /* Have Python compile a function into the table. Returns whether it has: if not, there is an error, Python was
  * interrupted, or this is a survey, which only lists kernels. */
@@ -34,7 +18,7 @@ int compile(const struct op *op, enum function function, int64_t overload, int64
     struct answer answer = {UNFINISHED, ""};
     if (!onnx_ops_python.compile)
         return *error = failed("onnx_ops: its operators are compiled by Python, where it has not been imported"), 0;
-    if (!waiting) onnx_ops_python.compile(op->number, function, overload, position, &answer);
+    if (!is_waiting()) onnx_ops_python.compile(op->number, function, overload, position, &answer);
     *error = answered(&answer);
     return answer.outcome == DONE;
 }
@@ -88,17 +72,11 @@ static status no_body(const struct op *op, const struct call *call) {
     return refused(&text);
 }
 
-/* Find the shapes of the outputs in Python. title: operator and node, or 0. */
-status plan_in_python(const struct op *op, const struct text *title, struct call *call) {
+/* Find the shapes of the outputs in Python. */
+status plan_in_python(const struct op *op, const struct name *node, struct call *call) {
     struct answer answer = {UNFINISHED, ""};
-    struct text operator = title_of(op);
     if (!onnx_ops_python.plan) return no_body(op, call);
-    if (!waiting) onnx_ops_python.plan(op->number, call, &answer);
-    if (title && answer.outcome == REFUSED && !strncmp(answer.message, operator.at, operator.used)) {
-        struct text text = *title; /* as the answer names only the operator */
-        say_string(&text, answer.message + operator.used);
-        return refused(&text);
-    }
+    if (!is_waiting()) onnx_ops_python.plan(op->number, node, call, &answer);
     status error = answered(&answer);
     return error || answer.outcome == DONE ? error : failed("onnx_ops: interrupted");
 }
@@ -116,7 +94,7 @@ status run_in_python(const struct op *op, const struct overload *overload, struc
             if (!error) error = put_strings(value, &call->tensors[k]);
         }
     if (!error) {
-        if (!waiting) onnx_ops_python.run(op->number, overload - op->overloads, &run, &answer);
+        if (!is_waiting()) onnx_ops_python.run(op->number, overload - op->overloads, &run, &answer);
         error = answered(&answer);
         if (error && run.status) ReleaseStatus(error); /* it only says that run.status has an error */
         if (run.status) error = run.status;

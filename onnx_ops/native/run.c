@@ -54,10 +54,9 @@ status run_tiles(const struct op *op, kernel_function *kernel, struct call *call
     size_t pitch = whole_lines(g->workspace), needed = (size_t)(tiles < MAX_TILES ? tiles : MAX_TILES) * pitch;
     void *room = needed ? malloc(needed + LINE) : 0;
     if (needed && !room) {
-        struct text text = title_of(op);
-        say_string(&text, ": workspace = "), say_number(&text, (int64_t)needed);
-        say_string(&text, " bytes: can't be allocated");
-        return refused(&text);
+        const int64_t bytes = (int64_t)needed;
+        struct refusal refusal = {.argument = "workspace", .rule = "can't be allocated", .values = &bytes, .count = -1};
+        return refuse(op, 0, &refusal, "bytes");
     }
     struct work work = {kernel, call, room ? (char *)(((uintptr_t)room / LINE + 1) * LINE) : 0, pitch, 0, 0, 0};
     status error = 0;
@@ -96,8 +95,8 @@ static status give_output(const struct op *op, struct tensor *out, size_t k, int
     const void *staged = out->data;
     if (op->has_bound) {
         if (out->shape[0] < 0 || out->shape[0] > bound)
-            return refuse(op, 0, "length of an output", out->shape, -1,
-                          "is the kernel's result; the bound of the shape function is", &bound);
+            return refuse_numbers(op, 0, "length of an output", out->shape, -1,
+                                  "is the kernel's result; the bound of the shape function is", &bound);
         out->size = elements(out->shape, out->rank);
     }
     status error = allocate_output(context, k, out);

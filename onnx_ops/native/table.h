@@ -25,8 +25,9 @@ enum { STRINGS = 8, HALF = 10, BRAIN_HALF = 16, TYPES }; /* some of ONNX's eleme
 struct refusal {
     const char *argument, *rule;
     const int64_t *values;
-    int64_t count, has_expected, expected, doubles, shown[MAX_SHOWN]; /* doubles: 1: the values, + 2: the expected one */
+    int64_t count, has_expected, expected, kinds, shown[MAX_SHOWN];
 };
+enum { OF_DOUBLES = 1, OF_EXPECTED = 2, OF_TEXT = 4 }; /* kinds: the values are doubles, the expected one is, they are bytes */
 struct geometry {
     struct refusal refusal;
     int64_t workspace; /* bytes for each tile that runs */
@@ -81,7 +82,7 @@ struct overload { /* an operator for one combination of the element types of inp
     kernel_function **kernels; /* for each combination of ranks kernel_count of them */
     int64_t kernel_count;
     int64_t has_code[MAX_KERNELS]; /* whether a kernel takes these types; else Python computes, or refuses: */
-    const char *arguments[MAX_KERNELS], *rules[MAX_KERNELS]; /* why the operator doesn't take them with a kernel, or 0 */
+    const char *arguments[MAX_KERNELS], *refused[MAX_KERNELS], *rules[MAX_KERNELS]; /* the refusal of a kernel, or 0 */
 };
 struct op {
     const char *domain, *name, *declaration; /* declaration: a digest, which Python compares with its own */

@@ -2,6 +2,7 @@
 
 import ctypes as C
 import zlib  # hashlib would take longer to import than this whole module
+from typing import Any
 
 from ..compiler import records
 from ..declaration import dtypes
@@ -9,6 +10,7 @@ from ..declaration.attributes import KINDS
 from ..declaration.errors import OpError
 from ..declaration.jit import numba_obstacle
 from ..declaration.limits import MAX_GEOMETRY, MAX_INPUTS, MAX_KERNELS, MAX_OUTPUTS, MAX_RANK
+from ..declaration.operator import REFUSAL_FIELDS
 from ..registry import first_version, is_default
 
 POINTER, TEXT, NUMBER = C.c_void_p, C.c_char_p, C.c_int64
@@ -33,7 +35,7 @@ Input = structure("Input", name=TEXT, wants_values=NUMBER, presence=NUMBER, rank
 Overload = structure(
     "Overload",
     types=NUMBER * (MAX_INPUTS + MAX_OUTPUTS), kernels=POINTERS, kernel_count=NUMBER, has_code=NUMBER * MAX_KERNELS,
-    arguments=TEXT * MAX_KERNELS, rules=TEXT * MAX_KERNELS,
+    arguments=TEXT * MAX_KERNELS, refused=TEXT * MAX_KERNELS, rules=TEXT * MAX_KERNELS,
 )  # fmt: skip
 Operator = structure(
     "Operator",
@@ -50,7 +52,10 @@ Run = structure(
     "Run",
     op=POINTER, overload=POINTER, call=POINTER, context=POINTER, outputs=POINTER * MAX_OUTPUTS, status=POINTER,
 )  # fmt: skip
-Python = structure("Python", compile=POINTER, plan=POINTER, run=POINTER, interrupt=POINTER)
+Python = structure("Python", compile=POINTER, plan=POINTER, run=POINTER, refuse=POINTER, interrupt=POINTER)
+Name = structure("Name", at=POINTER, size=C.c_size_t)
+Refusal = structure("Refusal", **dict.fromkeys(REFUSAL_FIELDS, NUMBER) | {"argument": TEXT, "rule": TEXT})
+OF_DOUBLES, OF_EXPECTED, OF_TEXT = 1, 2, 4  # bits of a refusal's kinds
 
 
 def _position(record, field):
@@ -87,6 +92,12 @@ class Call(NUMBER * ((records.GEOMETRY + MAX_GEOMETRY) // 8)):  # type: ignore[m
 
 
 LAYOUT = (Attribute, Overload, Operator, Answer, Run, Call)  # the library has a list of the sizes of these
+
+
+def name_at(address: int | None) -> bytes:
+    """Return the name in a `struct name`; b"" for a null pointer."""
+    name = Name.from_address(address) if address else Name()
+    return C.string_at(name.at, name.size) if name.size else b""
 
 
 def array(kind, items):
@@ -176,7 +187,7 @@ def input(declared):
     )
 
 
-def overload(declared, signature):
+def overload(declared: Any, signature: dict[str, str]) -> Any:
     """Return an operator's overload for a signature, without kernels."""
     types = [0] * (MAX_INPUTS + MAX_OUTPUTS)
     types[: len(declared.inputs)] = [dtypes.TABLE[signature[i.type]].onnx for i in declared.inputs]
@@ -188,5 +199,5 @@ def overload(declared, signature):
         try:
             declared.check_types(kernel, signature)
         except OpError as error:
-            row.arguments[k], row.rules[k] = f"{error.argument} = {error.value}".encode(), error.rule.encode()
+            row.arguments[k], row.refused[k], row.rules[k] = (str(part).encode() for part in error.args[:3])
     return row

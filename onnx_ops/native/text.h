@@ -1,5 +1,5 @@
 #pragma once
-/* Messages of limited length, composed piece by piece: what does not fit is left out. errors.py does the same. */
+/* Messages of limited length, composed piece by piece: what does not fit is left out. */
 #include "table.h"
 #include <stddef.h>
 
@@ -7,12 +7,9 @@ struct text {
     char at[4096];
     size_t used;
 };
-
 void say(struct text *text, const char *bytes, size_t length);
 void say_string(struct text *text, const char *string);
 void say_number(struct text *text, int64_t number);
 int is_text(const char *bytes, size_t length);
 void say_quoted(struct text *text, const char *bytes, size_t length);
 struct text title_of(const struct op *op);
-void say_vector(struct text *text, const int64_t *values, int64_t count, int64_t doubles);
-void say_refusal(struct text *text, const struct op *op, const struct refusal *refusal);

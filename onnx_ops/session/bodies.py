@@ -16,17 +16,19 @@ import numpy as np
 from ..compiler.records import OUTPUT
 from ..declaration import dtypes, plain
 from ..declaration.attributes import AttributeValues
-from ..declaration.errors import OpError
+from ..declaration.errors import OpError, errors_of
 from ..declaration.jit import numba_obstacle
 from ..native import library, table
 from ..native.table import Call
 
 
-def plan(number, address):
-    """Write the shapes of the outputs of operator `number` into the call at this address."""
+def plan(number: int, node: int | None, address: int) -> None:
+    """Write the shapes of the outputs of operator `number` into the call at this address. node: its `struct name`."""
     (operator, _), call = library.entry(number), Call.from_address(address)
     shapes = [call.tensor(k)[2] for k in range(max(call[Call.COUNT], len(operator.inputs)))]
-    for k, shape in enumerate(plain.shapes_of(operator, _values(operator, call[Call.ATTRIBUTES]), shapes)):
+    with errors_of(operator, table.name_at(node)):
+        stated = plain.shapes_of(operator, _values(operator, call[Call.ATTRIBUTES]), shapes)
+    for k, shape in enumerate(stated):
         call.put_shape(OUTPUT + k, [max(-1, min(size, 1 << 62)) for size in shape])  # C refuses -1 and 2**62
 
 

@@ -9,21 +9,21 @@ import ctypes as C
 import functools
 import threading
 import weakref
+from collections.abc import Callable
 from contextlib import contextmanager
+from typing import Any
 
 from .. import registry
 from ..compiler import records
 from ..declaration.errors import OpError, errors_of, reason
 from ..declaration.jit import numba_obstacle
-from ..native import library, table
+from ..native import library, refusals, table
 from ..system import interrupts
 from ..system.locks import COMPILATION, REGISTRATION
-from . import bodies
+from . import bodies, reports
 from .variants import Variant
 
 UNFINISHED, DONE, LEFT_OUT, FAILED, REFUSED = range(5)  # outcomes of an answer
-# ONNX Runtime's text before the message of a failed node. An exception in a body may quote such a text.
-STATUS = "Status Message: "
 _REGISTERED = weakref.WeakKeyDictionary[object, set[object]]()  # {a session's options: operators that they have}
 _SURVEY = threading.local()  # during `survey`: kernels that sessions made on this thread would compile
 
@@ -34,29 +34,33 @@ def immortal(thing):
     return thing
 
 
-def c_callback(*argtypes):
+def c_callback(*argtypes: Any) -> Callable[[Callable[..., int | None]], int | None]:
     """Decorator: turn a function into the address of a C callback that has an Answer as its last parameter.
 
     The function gets the other parameters. It returns an outcome such as LEFT_OUT, or None for DONE. The text of an
-    exception becomes the Answer's message.
+    exception becomes the Answer's message, and an OpError is reported to the session.
     """
 
-    def wrap(function):
+    def wrap(function: Callable[..., int | None]) -> int | None:
         @functools.wraps(function)
-        def call(*args):
+        def call(*args: Any) -> None:
             answer = table.Answer.from_address(args[-1])
             try:
                 outcome = function(*args[:-1])
+                reports.forget()
                 answer.outcome = DONE if outcome is None else outcome
             except BaseException as error:
                 if not isinstance(error, Exception) and interrupts.postpone(error):
                     return
                 answer.outcome = FAILED
-                is_refusal = isinstance(error, OpError)
-                message = str(error) if is_refusal else f"onnx_ops: {reason(error)}"
-                message = message.replace("\0", r"\0").replace(STATUS, STATUS.lower())
-                answer.message = message.encode(errors="replace")[:4095]
-                answer.outcome = REFUSED if is_refusal else FAILED
+                reports.forget()
+                message = str(error) if isinstance(error, OpError) else f"onnx_ops: {reason(error)}"
+                content = message.replace("\0", r"\0").encode(errors="replace")[: reports.LONGEST]
+                message = content.decode(errors="ignore")  # without a part of a character
+                answer.message = message.encode()
+                if isinstance(error, OpError):
+                    reports.add(message, error)
+                    answer.outcome = REFUSED
 
         return C.cast(immortal(C.CFUNCTYPE(None, *argtypes, C.c_void_p)(call)), C.c_void_p).value
 
@@ -102,11 +106,11 @@ def _usable(obstacle):
 
 
 @functools.cache
-def connect():
+def connect() -> None:
     """Set this module's functions as the library's callbacks."""
     loaded = library.load()
     functions = table.Python.in_dll(loaded, "onnx_ops_python")
-    functions.compile, functions.plan, functions.run = compile_function, plan, run_body
+    functions.compile, functions.plan, functions.run, functions.refuse = compile_function, plan, run_body, refuse
     functions.interrupt = interrupts.INTERRUPT
     interrupts.listeners.append(loaded.onnx_ops_wait_for_interrupt)
 
@@ -205,5 +209,11 @@ def compile_function(number, function, overload, position):
     return None
 
 
-plan = c_callback(C.c_int64, C.c_void_p)(bodies.plan)
+@c_callback(C.c_int64, C.c_void_p, C.c_void_p, C.c_char_p)
+def refuse(number: int, node: int | None, refusal: int, note: bytes | None) -> None:
+    """Raise the OpError for a refusal at an address; see refusal.c."""
+    refusals.refuse(library.entry(number)[0], refusal, table.name_at(node), (note or b"").decode())
+
+
+plan = c_callback(C.c_int64, C.c_void_p, C.c_void_p)(bodies.plan)
 run_body = c_callback(C.c_int64, C.c_int64, C.c_void_p)(bodies.run_body)

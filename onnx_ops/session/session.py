@@ -16,7 +16,7 @@ from ..model.files import imports_and_nodes, is_ort_format
 from ..native import library
 from ..registry import DOMAINS, KEYS, SHARED, available, built_in
 from ..system.locks import OPTIONS
-from . import registration
+from . import registration, reports
 
 if TYPE_CHECKING:
     import onnx
@@ -31,14 +31,6 @@ DOMAINS_UNKNOWN = (
     "are unknown; state them, as by onnx_ops.register(options, domains=['', 'com.microsoft']), or use the .onnx file"
 )
 FEW = 2**28  # bytes of external data that are read here, if need be
-LONGEST = 4095  # bytes of a message that an operator reports, see native/text.h
-# How ONNX Runtime's message begins if a run, or the making of a kernel, has failed.
-_FAILED = re.compile(
-    r"(?:\[ONNXRuntimeError\] : \d+ : \w+ : |Error in execution: )?"
-    r"(?:(?P<run>Non-zero status code returned while running )|Exception during initialization: )"
-)
-_NODE = re.compile(r"""(?: \(node (?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\))?: """)  # the rest of a message's title
-_IN_VALUE = re.compile(r"""\\.|['"]|: """)
 
 
 def register(
@@ -253,9 +245,9 @@ def extensions():
     return extensions
 
 
-def explained(error, ready):
+def explained(error: Exception, ready: Prepared) -> OpError | None:
     """Return the OpError that explains why ONNX Runtime makes no session of a Prepared, or None."""
-    if refusal := op_error(error, ready.operators):
+    if refusal := reports.refusal_of(error):
         return refusal
     has_none = re.search(r"com\.microsoft:\w+\(-1\) is not a reg", str(error))
     if has_none and "com.microsoft" not in (ready.imports or ()):
@@ -265,51 +257,6 @@ def explained(error, ready):
         rule = "have operators of another library, such as @onnx_op functions, in a domain of onnx_ops' operators"
         return OpError("sess_options", "given", f"{rule}; name another domain there", "onnx_ops")
     return None
-
-
-def op_error(error, operators):
-    """Return the OpError with the text of an exception of ONNX Runtime, or None.
-
-    operators  the result of `operators.available`
-    """
-    # A name that isn't UTF-8 makes it another exception, which has the message.
-    text = error.object.decode(errors="replace") if isinstance(error, UnicodeDecodeError) else str(error)
-    message = _reported(text)
-    titles = {".".join(filter(None, key)) for key in operators}
-    for title in sorted(filter(message.startswith, titles), key=len, reverse=True):
-        if not (node := _NODE.match(message, len(title))):
-            continue
-        operator, text = message[: node.end() - 2], message[node.end() :]
-        argument, equals, value = text.partition(" = ")
-        end = _end_of_value(value)
-        if equals and end >= 0 and not {"=", "\n", ":"} & set(argument):
-            return OpError(argument, value[:end], value[end + 2 :].partition("\n")[0], operator)
-        return OpError(None, None, text, operator)  # the message of an exception in a body names no argument
-    return None
-
-
-def _reported(message):
-    """Return a kernel's error message in a message of ONNX Runtime; "" if there is none."""
-    begin = _FAILED.match(message)
-    text = message[begin.end() :] if begin else ""
-    if begin and begin["run"]:  # names of nodes, which may be any text, come before the last one
-        text = text.rpartition(registration.STATUS)[2]
-    return text if len(text) <= LONGEST else ""
-
-
-def _end_of_value(text):
-    """Return the position of the ": " after the value at a text's begin, outside of quotes; -1 if there is none."""
-    quote, quoted = None, -1  # the quote that is open, and the first ": " after it, which counts if it is never closed
-    for part in _IN_VALUE.finditer(text):
-        if part[0] == ": ":
-            if quote is None:
-                return part.start()
-            quoted = part.start() if quoted < 0 else quoted
-        elif part[0] == quote:
-            quote, quoted = None, -1
-        elif quote is None and part[0] in ("'", '"'):
-            quote = part[0]
-    return quoted
 
 
 class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runtime has no types
@@ -382,6 +329,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
         if not isinstance(ready, Prepared):
             ready = prepare(ready, sess_options, backend, operators, optimize=optimize)
         self._ready, self._native_run = ready, _Run(ready)
+        reports.forget()
         try:
             with ready.with_external_data():
                 super().__init__(ready.model, ready.options, providers, provider_options, **kwargs)
@@ -426,6 +374,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
 
     def run_with_iobinding(self, iobinding: Any, run_options: ort.RunOptions | None = None) -> None:
         if not self._ready.run_input:  # without the context, which would slow down small calls
+            reports.forget()
             try:
                 super().run_with_iobinding(iobinding, run_options)
             except Exception as error:
@@ -483,21 +432,23 @@ class _Run:
     The additional input is that of a lowered model. Without it, the context has no state.
     """
 
-    def __init__(self, ready):
+    def __init__(self, ready: Prepared) -> None:
         self.ready = ready
+        self.is_parallel = ready.options.execution_mode == ort.ExecutionMode.ORT_PARALLEL
 
-    def begin(self):
+    def begin(self) -> dict[str, Any]:
+        reports.forget()
         if self.ready.run_input is None:
             return {}
         self.run = extensions().begin(self.ready.threads)
         return {self.ready.run_input: self.run}
 
-    def end(self):
+    def end(self) -> OpError | None:
         return extensions().end(self.run) if self.ready.run_input else None
 
     __enter__ = begin
 
-    def __exit__(self, kind, error, traceback):
-        refusal = self.end() or (error and op_error(error, self.ready.operators))
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
+        refusal = self.end() or (error and reports.refusal_of(error, self.is_parallel))
         if refusal and (error is None or isinstance(error, Exception)):
             raise refusal from error

@@ -13,7 +13,7 @@ from support.cases import CASES
 from onnx_ops.compiler import records
 from onnx_ops.declaration import limits, plain
 from onnx_ops.declaration.errors import OpError
-from onnx_ops.native import execute, library
+from onnx_ops.native import library, refusals
 
 SIZES = st.sampled_from([0, 1, 2, 3, 4, 5, 6, 9, 2**20, 2**31, 2**40, 2**57, 2**58, 2**62, 2**63 - 1])
 PLANNED = {case.operator: case for case in CASES}  # one case of each operator
@@ -57,7 +57,9 @@ def compiled_plan(operator, values, shapes):
     plan = code(records.plan_entry(operator)).call
     call["attributes"] = values.block.ctypes.data
     if plan(call.ctypes.data):
-        return None, str(execute.refusal(operator, call["geometry"]["refusal"][0].tolist()))
+        with pytest.raises(OpError) as caught:
+            refusals.refuse(operator, call.ctypes.data + records.GEOMETRY)
+        return None, str(caught.value)
     rank = tensors["rank"][records.OUTPUT]
     return ([tuple(tensors["shape"][records.OUTPUT, :rank].tolist())], call["geometry"]), None
 

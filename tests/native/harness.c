@@ -266,14 +266,14 @@ static void check_inference(struct op *op) {
             FINDING("inference of rank %lld: %s", (long long)made_up.rank, message_of(error));
     }
 }
-void onnx_ops_wait_for_interrupt(int wait); /* python.c */
+void onnx_ops_wait_for_interrupt(int wait); /* refusal.c */
 /* Python is not called where it isn't, and while an interrupt waits. */
-static void refuse_in_other_words(int64_t number, struct call *call, struct answer *answer) {
+static void refuse_in_other_words(int64_t number, const struct name *node, struct call *call, struct answer *answer) {
     (void)number, (void)call;
-    answer->outcome = REFUSED, strcpy(answer->message, "other words");
+    answer->outcome = REFUSED, snprintf(answer->message, sizeof answer->message, "other words on %s", node->at);
 }
 static void check_waiting(struct op *op, struct call *call) {
-    struct text title = {"d.Op (node 'n')", strlen("d.Op (node 'n')")};
+    struct name name = {"n", 1};
     status error = 0;
     call->input_count = 0;
     for (int is_waiting = 0; is_waiting < 2; is_waiting++) {
@@ -285,16 +285,54 @@ static void check_waiting(struct op *op, struct call *call) {
         const char *expected = is_waiting ? "onnx_ops: interrupted"
                                           : "d.Op: its kernel takes other types or ranks than, for which it runs in "
                                             "Python only, where onnx_ops has not been imported";
-        expect(1, "plan", plan(op, &title, -1, call), expected);
+        expect(1, "plan", plan(op, &name, -1, call), expected);
         expect(2, "run", run_in_python(op, 0, call, 0), expected);
         if (is_waiting) onnx_ops_wait_for_interrupt(0);
         else connect_python();
     }
     onnx_ops_python.plan = refuse_in_other_words;
-    expect(3, "plan", plan(op, &title, -1, call), "other words");
+    expect(3, "plan", plan(op, &name, -1, call), "other words on n");
     connect_python();
     op->combination_count = 1, op->input_count = 1, call->input_count = 2;
     if (combination(op, call) != -1) FINDING("there is a kernel for more inputs than are declared");
+}
+/* A refusal is Python's answer, or plain text where Python isn't called or was interrupted. */
+static int64_t outcome_of_refusal;
+static long interrupt_count;
+static void answer_refusal(int64_t number, const struct name *node, const struct refusal *refusal, const char *note,
+                           struct answer *answer) {
+    (void)number;
+    answer->outcome = outcome_of_refusal;
+    snprintf(answer->message, sizeof answer->message, "%s, %s, %s", node->at, refusal->argument, note);
+}
+static void count_interrupt(void) { interrupt_count++; }
+static void check_refusals(const struct op *op) {
+    static const char plain[] = "d.Op (node 'n'): a = 5 b: r", unread[] = "d.Op: a = 5 b: r", answer[] = "n, a, b";
+    const int64_t value = 5;
+    const struct refusal refusal = {.argument = "a", .rule = "r", .values = &value, .count = -1};
+    const struct name name = {"n", 1};
+    const struct {
+        int64_t outcome, waits, is_unread;
+        const char *expected;
+        int code;
+        long interrupts;
+    } cases[] = {
+        {REFUSED, 0, 0, answer, INVALID_ARGUMENT, 0}, {FAILED, 0, 0, answer, FAIL, 0},
+        {UNFINISHED, 0, 0, plain, INVALID_ARGUMENT, 1}, {REFUSED, 1, 0, plain, INVALID_ARGUMENT, 0},
+        {REFUSED, 0, 1, unread, INVALID_ARGUMENT, 0},
+    };
+    onnx_ops_python.refuse = answer_refusal, onnx_ops_python.interrupt = count_interrupt;
+    for (size_t k = 0; k < COUNT(cases); k++) {
+        outcome_of_refusal = cases[k].outcome, interrupt_count = 0, onnx_ops_wait_for_interrupt((int)cases[k].waits);
+        status error = refuse(op, cases[k].is_unread ? &UNREAD : &name, &refusal, "b");
+        if (GetErrorCode(error) != cases[k].code || interrupt_count != cases[k].interrupts)
+            FINDING("refusal, case %zu: code %d, %ld interrupts", k, GetErrorCode(error), interrupt_count);
+        expect(k, "refusal", error, cases[k].expected);
+    }
+    onnx_ops_wait_for_interrupt(0), connect_python();
+    struct text longest = {"a", 1}; /* it ends with a whole character */
+    for (int k = 0; k < 2000; k++) say_string(&longest, "\xE2\x82\xAC");
+    if (longest.used != 4093 || strlen(longest.at) != longest.used) FINDING("a message of %zu bytes", longest.used);
 }
 static void check_plans(void) {
 #define NO_SHAPE "shape of an output = "
@@ -323,6 +361,7 @@ static void check_plans(void) {
     static struct call call;
     shapes_function *plans[] = {plan_of_call};
     struct op op = {.domain = "d", .name = "Op", .plans = plans, .output_count = 1, .geometry_size = sizeof call.geometry};
+    onnx_ops_python.refuse = 0;
     for (size_t k = 0; k < COUNT(cases); k++) {
         made_up.returned = cases[k].returned, made_up.rank = cases[k].rank, made_up.workspace = cases[k].workspace;
         memcpy(made_up.shape, cases[k].shape, sizeof made_up.shape), op.has_bound = cases[k].has_bound;
@@ -353,7 +392,9 @@ static void check_plans(void) {
             expect(k, "run", run_tiles(&op, run_tile_of_call, &call, &call), runs[k].expected);
         }
     pool = 1, lost_tiles = 0, set_faults(CALL, 0);
+    connect_python();
     check_inference(&op);
+    check_refusals(&op);
     check_waiting(&op, &call);
 }
 

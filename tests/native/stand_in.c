@@ -72,7 +72,14 @@ static int put_shapes(const struct op *op, struct call *call, struct answer *ans
     say_string(&text, ": must lie in [1, 4]");
     return answer->outcome = REFUSED, strcpy(answer->message, text.at), 0;
 }
-static void plan_call(int64_t number, struct call *call, struct answer *answer) {
+static void refuse_value(int64_t number, const struct name *node, const struct refusal *refusal, const char *note,
+                         struct answer *answer) {
+    if (is_over(answer, __func__)) return;
+    struct text text = plain_refusal(operator_of(number), node, refusal, note);
+    answer->outcome = REFUSED, strcpy(answer->message, text.at);
+}
+static void plan_call(int64_t number, const struct name *node, struct call *call, struct answer *answer) {
+    (void)node;
     if (!is_over(answer, __func__)) put_shapes(operator_of(number), call, answer);
 }
 
@@ -125,4 +132,6 @@ static void interrupt(void) {}
 void disconnect_python(void) { memset(&onnx_ops_python, 0, sizeof onnx_ops_python); }
 
 /* Have the library call these functions. */
-void connect_python(void) { onnx_ops_python = (struct python){compile_function, plan_call, run_body, interrupt}; }
+void connect_python(void) {
+    onnx_ops_python = (struct python){compile_function, plan_call, run_body, refuse_value, interrupt};
+}

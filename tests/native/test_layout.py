@@ -25,7 +25,8 @@ NATIVE = Path(onnx_ops.__file__).parent / "native"
 SOURCES = {path.name: path.read_text() for path in sorted(NATIVE.glob("*.[ch]"))}
 # Files without suffix, from the top layer to the lowest one.
 LAYERS = [
-    "library", "node", "run", "plan", "python", "attributes", "call", "ort", "text", "halves", "table", "machine",
+    "library", "node", "run", "plan", "python", "attributes", "call", "refusal", "ort", "text", "halves", "table",
+    "machine",
 ]  # fmt: skip
 CC = shutil.which("cc") or shutil.which("gcc")
 CALL = records.call_dtype(record_dtype({**REFUSAL, **WORK}))

@@ -1,7 +1,6 @@
-"""Error messages of the C library (native/text.c), against those that errors.py makes of the same values."""
+"""Messages of the C library without Python (native/text.c and refusal.c): plain, of limited length, in ASCII."""
 
 import ctypes as C
-import random
 import re
 import subprocess
 import sys
@@ -11,7 +10,6 @@ import pytest
 from support import native
 from support.native import SOURCES
 
-from onnx_ops.declaration.errors import quoted, shortened
 from onnx_ops.native import table
 
 pytestmark = pytest.mark.skipif(
@@ -25,62 +23,68 @@ NO_UTF_8 = [
     b"\x80", b"\xbf", b"\xc1\xbf", b"\xc3", b"\xc3(", b"\xe2\x82", b"\xe2\x28\xa1", b"\xe0\x9f\xbf", b"\xed\xa0\x80",
     b"\xf0\x9f\x98", b"\xf0\x8f\xbf\xbf", b"\xf4\x90\x80\x80", b"\xf8\x88\x80\x80\x80", b"\xff",
 ]  # fmt: skip
-DOUBLES = [
-    0.0, -0.0, 1.0, -1.5, 0.1, 1e-4, 9.999e-5, 1e15, 1e16, 123456789012345.6, 1e22, 1e100, 5e-324, 2.0**-1022, 2 / 3,
-    1.7976931348623157e308, float("inf"), -float("inf"), float("nan"), 1e-10, 0.001, 100.0,
+STRINGS = [
+    b"", *(c.encode() for c in CHARACTERS), *NO_UTF_8, *(b"a" + each + b"'z" for each in NO_UTF_8), bytes(range(256)),
+    b"\xff" * 200, b"a" * 201, "\u20ac".encode() * 2000,
 ]  # fmt: skip
 
 
 class Text(C.Structure):
     _fields_ = (("at", C.c_char * 4096), ("used", C.c_size_t))
 
-    def said(self):
+    def content(self) -> str:
         content = C.string_at(C.addressof(self), self.used)
         assert self.used < 4096
         assert C.string_at(C.addressof(self) + self.used, 1) == b"\0"
         return content.decode()
 
 
-class Refusal(C.Structure):
-    _fields_ = (
-        ("argument", C.c_char_p), ("rule", C.c_char_p), ("values", C.c_void_p), ("count", C.c_int64),
-        ("has_expected", C.c_int64), ("expected", C.c_int64), ("doubles", C.c_int64), ("shown", C.c_int64 * 32),
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
-    command = ["gcc", "-shared", "-fPIC", "-O1", f"-I{SOURCES}", SOURCES / "text.c", "-o", "libtext.so"]
+    sources = [SOURCES / f"{name}.c" for name in ("text", "refusal", "ort")]
+    command = ["gcc", "-shared", "-fPIC", "-O1", f"-I{SOURCES}", *sources, "-o", "libtext.so"]
     subprocess.run(command, cwd=folder, check=True)
-    return C.CDLL(str(folder / "libtext.so"))
+    loaded = C.CDLL(str(folder / "libtext.so"))
+    loaded.plain_refusal.restype = Text
+    return loaded
 
 
-def as_shown(content):
-    """The text of bytes, with U+FFFD for each byte that begins no character."""
-    return re.sub("[\udc80-\udcff]", "\ufffd", content.decode(errors="surrogateescape"))
+def as_shown(content: bytes) -> str:
+    """Return what a message shows of a string: its first 200 bytes, as ASCII."""
+    shown = "".join(chr(byte) if 32 <= byte < 127 else rf"\x{byte:02x}" for byte in content[:200])
+    return f"'{shown}...'" if len(content) > 200 else f"'{shown}'"
 
 
-def strings():
-    """Short ones, each with one of the characters, and long ones of random characters, which are cut."""
-    yield from (b"", *(c.encode() for c in CHARACTERS), *NO_UTF_8, *(b"a" + each + b"'z" for each in NO_UTF_8))
-    rng = random.Random(0)
-    for length in [2, 3, 10, 100, 395, 398, 399, 400, 401, 402, *[rng.randrange(300, 1500) for _ in range(200)]]:
-        some = rng.sample(CHARACTERS, rng.randrange(1, 6))
-        yield b"".join(rng.choice([*(c.encode() for c in some), rng.choice(NO_UTF_8)]) for _ in range(length))
-        yield "".join(rng.choices([*some, "\\"], k=length)).encode()
-    yield b"\\" * 3000
+def message(library, refusal, node=None, note=None, operator=None):
+    """Return the message for a refusal by an operator of this row, d.Op by default."""
+    operator = operator or table.Operator(domain=b"d", name=b"Op")
+    name = None if node is None else C.byref(table.Name(C.cast(C.c_char_p(node), C.c_void_p), len(node)))
+    return library.plain_refusal(C.byref(operator), name, C.byref(refusal), note).content()
 
 
-def test_strings(library):
-    for content in strings():
-        text = Text()
-        library.say_quoted(C.byref(text), content, C.c_size_t(len(content)))
-        assert text.said() == shortened(quoted(as_shown(content)))
+def refusal_of(values, single=False, **fields):
+    """Return a refusal of an array of int64 or double, or of bytes."""
+    if isinstance(values, bytes):
+        values, kinds = np.frombuffer(values + bytes(8 - len(values) % 8), np.uint8)[: len(values)], table.OF_TEXT
+    else:
+        kinds = table.OF_DOUBLES if values.dtype == np.float64 else 0
+    refusal = table.Refusal(argument=b"a", rule=b"r", values=values.ctypes.data, kinds=kinds, **fields)
+    refusal.count, refusal.array = -1 if single else values.size, values
+    return refusal
+
+
+@pytest.mark.parametrize("content", STRINGS, ids=lambda content: ascii(content[:9]))
+def test_strings(library, content):
+    """No byte of a model reaches a terminal that could change how it shows the rest."""
+    text = message(library, refusal_of(content), node=content)
+    assert text == f"d.Op{f' (node {as_shown(content)})' * bool(content)}: a = {as_shown(content)}: r"
+    assert text.isascii()
+    assert text.isprintable()
 
 
 def test_what_is_a_text(library):
-    for content in strings():
+    for content in STRINGS:
         try:
             content.decode()
             is_text = True
@@ -89,43 +93,55 @@ def test_what_is_a_text(library):
         assert library.is_text(content, C.c_size_t(len(content))) == is_text, content
 
 
-@pytest.mark.parametrize("kind", [np.int64, np.float64])
-def test_numbers(library, kind):
-    rng = np.random.default_rng(0)
-    bits = rng.integers(-(2**63), 2**63 - 1, 3000, np.int64, endpoint=True)
-    if kind == np.float64:
-        decimal = rng.integers(-9999, 9999, 2000) * 10.0 ** rng.integers(-25, 25, 2000)
-        numbers = np.concatenate([DOUBLES, bits.view(np.float64), decimal])
-    else:
-        numbers = np.concatenate([bits >> rng.integers(0, 64, bits.size), np.iinfo(np.int64).min + np.arange(3), [0]])
-    for count in [*range(12), *rng.integers(12, 200, 300).tolist(), numbers.size]:
-        values = np.ascontiguousarray(rng.choice(numbers, count) if count < numbers.size else numbers)
-        text = Text()
-        address = C.c_void_p(values.ctypes.data)
-        library.say_vector(C.byref(text), address, C.c_int64(count), C.c_int64(kind == np.float64))
-        assert text.said() == shortened(values.tolist())
-    for number in numbers.tolist():
-        text = Text()
-        refusal = Refusal(b"a", b"r", None, -1, 1, 0, 3 * (kind == np.float64))
-        stored = np.array([number], kind)
-        refusal.values, refusal.expected = stored.ctypes.data, int(stored.view(np.int64)[0])
-        library.say_refusal(C.byref(text), C.byref(table.Operator()), C.byref(refusal))
-        assert text.said() == f"a = {number}: r {number}"
+INTEGERS = np.array([0, -1, 2**63 - 1, -(2**63)])
+DOUBLES = np.array([0.0, -1.5, 0.1, 1e22, 5e-324, np.inf, -np.inf, np.nan, 1 / 3])
+
+
+@pytest.mark.parametrize("numbers", [INTEGERS, DOUBLES], ids=["integers", "doubles"])
+def test_numbers(library, numbers):
+    for number in numbers:
+        shown = f"{number:.9g}" if numbers.dtype == np.float64 else str(number)
+        expected, kinds = int(np.array([number]).view(np.int64)[0]), 3 * (numbers.dtype == np.float64)
+        refusal = refusal_of(np.array([number]), single=True, has_expected=1, expected=expected)
+        refusal.kinds = kinds
+        assert message(library, refusal) == f"d.Op: a = {shown}: r {shown}"
+    for count in (0, 1, 2, 31, 32, 33, 10_000):
+        values = np.resize(numbers, count)
+        shown = [f"{n:.9g}" if numbers.dtype == np.float64 else str(n) for n in values[:32]]
+        end = ", ..." * (count > 32)
+        assert message(library, refusal_of(values)) == f"d.Op: a = [{', '.join(shown)}{end}]: r"
+
+
+def test_notes_and_failures(library):
+    """A note follows the values. A failure of compiled code has no argument."""
+    nothing = table.Refusal(argument=b"a", rule=b"r")
+    assert message(library, nothing, note=b"None") == "d.Op: a = None: r"
+    assert message(library, refusal_of(np.array([7, 8])), note=b"bytes") == "d.Op: a = [7, 8] bytes: r"
+    failure = table.Refusal(rule=b"has failed")
+    assert message(library, failure, node=b"n") == "d.Op (node 'n'): has failed"
+    assert message(library, failure, operator=table.Operator(domain=b"", name=b"Op")) == "Op: has failed"
 
 
 def test_terms_of_an_operator(library):
     """A name in braces stands for the operator's own term, or for itself; a brace that isn't closed stays."""
     terms = (C.c_char_p * 4)(b"input", b"data", b"in", b"x")
-    operator = table.Operator(terms=terms, term_count=2)
-    values = (C.c_int64 * 2)(3, -4)
-    refusal = Refusal(b"shape of {input}", b"{in} and {inputs} {", C.addressof(values), 2)
-    text = Text()
-    library.say_refusal(C.byref(text), C.byref(operator), C.byref(refusal))
-    assert text.said() == "shape of data = [3, -4]: x and inputs {"
+    operator = table.Operator(domain=b"d", name=b"Op", terms=terms, term_count=2)
+    refusal = refusal_of(np.array([3, -4]))
+    refusal.argument, refusal.rule = b"shape of {input}", b"{in} and {inputs} {"
+    assert message(library, refusal, operator=operator) == "d.Op: shape of data = [3, -4]: x and inputs {"
 
 
-def test_a_message_ends_where_its_room_does(library):
-    text = Text()
-    for k in range(1, 200):
-        library.say(C.byref(text), bytes([64 + k % 26]) * k, C.c_size_t(k))
-    assert text.said() == "".join(chr(64 + k % 26) * k for k in range(1, 200))[:4095]
+@pytest.mark.parametrize("character", ["a", "\u20ac", "\U0001f600"])
+def test_a_message_ends_where_its_room_does(library, character):
+    """It ends with a whole character."""
+    for k in range(5):
+        text = Text()
+        for content in (b"b" * (4090 + k), character.encode() * 9, b"c"):
+            library.say(C.byref(text), content, C.c_size_t(len(content)))
+        assert re.fullmatch(rf"b+{character}*c?", text.content())
+        assert text.used + (character != "a") * (len(character.encode()) - 1) >= 4095
+
+
+def test_the_longest_message_has_its_rule(library):
+    numbers = refusal_of(np.resize(INTEGERS[3:], 100))
+    assert message(library, numbers, node=b"\xff" * 1000).endswith(", ...]: r")

@@ -70,7 +70,7 @@ CHANGED = {  # name: (case, attributes, rule that refuses it; none if it is comp
     "negative_pads": ("overlapping", {"pads": [-1, 0, 0, 0]}, "pads = [-1, 0, 0, 0]: must be 2 to 28 numbers"),
     "a_float": ("overlapping", {"pads": [0.5] * 4}, "pads = (not of kind INTS): must be a list of integers"),
     "a_text": ("overlapping", {"strides": b"\xff" * 500}, "strides = (not of kind INTS): must be a list of integers"),
-    "many_numbers": ("overlapping", {"strides": [2] * 500}, "2, 2, 2]: must be"),
+    "many_numbers": ("overlapping", {"strides": [2] * 500}, "2, 2, ...]: must be"),
     "other_blocks": ("overlapping", {"strides": [2, 3]}, "axis 2 must be the number of blocks, 12"),
     "no_such_mode": ("bilinear_zeros_edges", {"mode": "\0" * 500}, "mode = '"),
     "a_float_for_an_integer": ("bilinear_zeros_edges", {"align_corners": 1.0}, "align_corners = (not of kind INT)"),
@@ -85,7 +85,7 @@ ELSEWHERE = (  # malformed calls that other tests refuse: too large for the mock
 # {name: a call of the package's operators that breaks a rule}
 MALFORMED = {f"malformed-{k}": b for k, b in enumerate(AT_RUN + AT_CREATION) if str(b) not in ELSEWHERE}
 RULES = {  # {name: what the refusal of a node says}, by regular expressions for MALFORMED
-    "topk_refuses": "k = [6]: must lie in", "combine_refuses": "b = 0.0: must not be 0", "blend_refuses": "length of x",
+    "topk_refuses": "k = [6]: must lie in", "combine_refuses": "b = 0: must not be 0", "blend_refuses": "length of x",
     "window_refuses": "start = 9: must lie within x", "join_too_many": "inputs = 17: must be at most 16",
     "join_of_high_rank": "rank of the first input = 5", "join_table_of_texts": "table = (not of kind TENSOR)",
     "join_table_of_high_rank": "table = (not of kind TENSOR)", "blend_no_weights": "weights = None: must be given",
