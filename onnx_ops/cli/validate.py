@@ -11,9 +11,9 @@ from ..arrays.comparison import difference
 from ..model.external_data import model_in
 from ..model.nodes import declared_nodes
 from .arguments import json_option, tolerance_option
+from .comparison import BACKENDS, open_model
 from .console import format_difference, one_line, print_json, progress, say, steps, table
 from .data import read_pb
-from .run import BACKENDS, open_model
 
 
 @click.command()

@@ -1,0 +1,328 @@
+"""What a model's file shows without running anything: nodes of this package's operators, problems, what is missing."""
+
+import difflib
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+import onnx
+from onnx import helper
+
+from ..declaration import dtypes
+from ..declaration.calls import signature_of
+from ..declaration.errors import OpError, as_text, errors_of
+from ..declaration.plain import infer, shapes_of
+from ..model.builtin import first_builtin_version, has_kernel, schema_of
+from ..model.external_data import external, file_of, info_of, load, model_in
+from ..model.files import EXTENSIONS, lowered_name, unknown_attributes
+from ..model.nodes import declared, domain_of, imports, in_its_versions, inlined
+from ..model.operator_files import python_ops
+from ..registry import available, first_version, is_built_in, is_default
+from ..rewriting import rewritten
+from ..rewriting.graph import Graph, Model
+from ..rewriting.shapes import UNKNOWN
+from ..session.runner import needs_extensions
+from .arguments import names
+from .console import one_line
+from .suggest import suggested
+
+if TYPE_CHECKING:
+    from ..declaration.operator import Operator
+    from ..rewriting.finding import Finding
+
+LIKENESS = 0.8  # minimum similarity of a misspelt name to the right one, by difflib
+OF_EXTENSIONS = EXTENSIONS, "com.microsoft.extensions"  # domains of operators of onnxruntime-extensions
+
+
+@dataclass
+class NodeReport:
+    """The findings about a node.
+
+    inputs    {"name": ..., "type": ..., "shape": ...} of each; None for parts that the model doesn't state
+    builtin   what ONNX Runtime's lists say about its built-in kernel
+    problems  texts on errors, and on probable mistakes
+    """
+
+    node: str
+    operator: str
+    graph: str
+    attributes: dict[str, Any]
+    inputs: list[dict[str, Any]]
+    builtin: str = ""
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass
+class ModelReport:
+    """The findings about a model.
+
+    nodes       of nodes with the name, or nearly the name, of an operator of this package, or a custom one in use
+    unknown     {title of an operator that nobody has: number of nodes}
+    extensions  {title of an operator that onnxruntime-extensions may have: number of nodes}
+    no_kernel   {operator and types for which ONNX Runtime has no kernel: number of nodes}
+    domains     of the operators of this package and custom ones, which must be registered
+    data        why the model's external data can't be read, or None
+    optimize    Findings of `optimize`, which has run nothing
+    operators   source of custom operators for nodes that no session runs, or None
+
+    is_left_out       whether `register` without a model, and the library's path, leave an operator out
+    has_custom        whether an operator is a custom one
+    needs_extensions  whether sessions need the library of onnxruntime-extensions
+    is_lowered        whether `onnx_ops.lower` has made the model
+    needs_optimize    whether `optimize` replaces all nodes of `no_kernel`, of which there are some
+    """
+
+    nodes: list[NodeReport]
+    unknown: dict[str, int]
+    extensions: dict[str, int]
+    no_kernel: dict[str, int]
+    domains: list[str]
+    data: str | None
+    is_left_out: bool
+    has_custom: bool
+    needs_extensions: bool
+    is_lowered: bool
+    needs_optimize: bool = False
+    optimize: "list[Finding]" = field(default_factory=list)
+    operators: str | None = None
+
+    @property
+    def has_problems(self) -> bool:
+        return any(report.problems for report in self.nodes)
+
+    @property
+    def gains(self) -> bool:
+        """Whether `optimize` replaces nodes."""
+        return any(finding.operator for finding in self.optimize)
+
+
+def read(path: Path) -> ModelReport:
+    """Return the report on a model's file. Nothing of the model runs, and nothing is compiled."""
+    try:
+        model = load(path)
+    except (OSError, OpError):
+        model = model_in(path)
+    try:
+        model = inlined(model) if model.functions else model
+    except (RuntimeError, onnx.checker.ValidationError) as error:
+        click.echo(f"Warning: nodes in functions are not shown, as these can't be inlined: {one_line(error)}", err=True)
+    known = Model(model, path, runs_nodes=False)
+    graphs, operators = list(known.graphs()), in_its_versions(available(), model)
+    nodes = [(node, graph) for graph in graphs for node in graph.owner.node if intended(node)]
+    used = {operator.key: operator for node, _ in nodes if (operator := declared(node, operators))}.values()
+    report = ModelReport(
+        [examine_node(node, graph) for node, graph in nodes if declared(node, operators) or not declared(node)],
+        *missing(graphs),
+        domains=sorted({operator.domain or "ai.onnx" for operator in used}),
+        data=missing_data(model, path),
+        is_left_out=not all(is_default(*operator.key) for operator in used),
+        has_custom=not all(map(is_built_in, used)),
+        needs_extensions=needs_extensions(imports(model), available()),
+        is_lowered=any((domain_of(n), n.op_type) in lowered() for graph in graphs for n in graph.owner.node),
+    )
+    report.operators = suggested_sources(graphs, report.unknown)
+    result, report.optimize = rewritten(model, path, in_place=True, runs_nodes=False)
+    if report.no_kernel and report.gains:
+        *_, rest = missing(Model(result, path, runs_nodes=False).graphs())
+        report.needs_optimize = not rest
+    return report
+
+
+def missing_data(model: onnx.ModelProto, path: Path) -> str | None:
+    """Return why a model's external data can't be read, as far as their files show it, or None."""
+    try:
+        for tensor in external(model):
+            os.stat(file_of(info_of(tensor).location, path))
+    except (OSError, OpError) as error:
+        return one_line(error)
+    return None
+
+
+def intended(node: onnx.NodeProto) -> str | None:
+    """Return the name of the declared operator that a node has or, unless others have it, misspells; or None."""
+    if declared(node):
+        return node.op_type
+    key = domain_of(node), node.op_type
+    is_known = first_builtin_version(key) or onnx.defs.has(as_text(key[1]), domain=as_text(key[0]))
+    if is_known or key in python_ops() or key in lowered():
+        return None
+    if node.op_type in names():
+        return node.op_type
+    by_small_letters = {name.lower(): name for name in names()}
+    near = difflib.get_close_matches(as_text(node.op_type).lower(), by_small_letters, 1, LIKENESS)
+    return by_small_letters[near[0]] if near else None
+
+
+def lowered() -> set[tuple[str, str]]:
+    """Return (domain, name) of the operators that `onnx_ops.lower` writes."""
+    return {(EXTENSIONS, lowered_name(*key)) for key in available()}
+
+
+# Operators and kernels that are missing
+
+
+def missing(graphs: Iterable[Graph]) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+    """Return `unknown`, `extensions` and `no_kernel` of a ModelReport."""
+    unknown, extensions, no_kernel = Counter[str](), Counter[str](), Counter[str]()
+    for graph in graphs:
+        proto = graph.model.proto
+        versions = imports(proto)
+        others = {(domain_of(f), f.name) for f in proto.functions} | python_ops().keys() | lowered()
+        others |= in_its_versions(available(), proto).keys()
+        for node in graph.owner.node:
+            key = domain_of(node), node.op_type
+            schema = schema_of(key, versions.get(key[0]))
+            if key in others or not (schema or not intended(node)):
+                continue
+            if schema is None:
+                version = f" in version {versions.get(key[0])}" if first_builtin_version(key) else ""
+                may_exist = key[0] in OF_EXTENSIONS and find_spec("onnxruntime_extensions")
+                (extensions if may_exist else unknown)[f"{title(*key)}{of_aten(node)}{version}"] += 1
+                continue
+            inputs, outputs = kinds(graph, node.input), kinds(graph, node.output)
+            if not has_kernel(schema, inputs, outputs):
+                types = " and ".join(dict.fromkeys(dtypes.NAMES[kind] for kind in inputs if kind in dtypes.NAMES))
+                no_kernel[f"{title(*key)}-{schema.since_version} of {types or 'any type'}"] += 1
+    return dict(unknown), dict(extensions), dict(no_kernel)
+
+
+def title(domain: str | bytes, name: str | bytes) -> str:
+    return f"{as_text(domain)}.{as_text(name)}".removeprefix(".")
+
+
+def of_aten(node: onnx.NodeProto) -> str:
+    """Return the PyTorch operator of an ATen node, in brackets; "" for other nodes."""
+    operators = [as_text(a.s) for a in node.attribute if a.name == "operator" and node.op_type == "ATen"]
+    return f"({operators[0]})" if operators else ""
+
+
+def suggested_sources(graphs: list[Graph], unknown: Mapping[str, int]) -> str | None:
+    """Return the source of custom operators for nodes that no session runs, or None."""
+    sources: dict[str, str | None] = {}
+    for graph in graphs:
+        for node in graph.owner.node:
+            key = title(domain_of(node), node.op_type)
+            is_text = isinstance(node.op_type, str) and isinstance(node.domain, str)  # others aren't UTF-8
+            if not sources.get(key) and is_text and (key in unknown or (intended(node) and not declared(node))):
+                sources[key] = suggested(node, [stated(graph, name) for name in node.input])
+    texts = list(filter(None, sources.values()))
+    return "\n\n".join(["import onnx_ops\n", *texts]) if texts else None
+
+
+def kinds(graph: Graph, values: Any) -> list[int | None]:
+    """Return ONNX's numbers of the data types of values; None for absent and unknown ones."""
+    return [graph.type(name).elements if name else None for name in values]
+
+
+# One node
+
+
+def examine_node(node: onnx.NodeProto, graph: Graph) -> NodeReport:
+    """Return the report on one node."""
+    operator = declared(node)
+    values = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    inputs = [stated(graph, name) for name in node.input]
+    if operator:
+        complete_types(operator, inputs)
+    report = NodeReport(
+        node.name or ", ".join(node.output),
+        operator.title if operator else title(node.domain, node.op_type),
+        graph.title,
+        {name: plain(value) for name, value in values.items()},
+        inputs,
+    )
+    if operator is None:
+        report.problems.append(why_not_run(node))
+        return report
+    domain, first = operator.domain or "ai.onnx", first_version(operator)
+    version = imports(graph.model.proto).get(operator.domain)
+    if version is None:
+        report.problems.append(f"the model doesn't import the domain {domain}")
+    elif version < first:
+        report.problems.append(f"{domain} has it from version {first} on, the model imports {version}")
+    report.problems += unknown_attributes(operator, values)
+    known = {name for a in operator.attributes for name in a.names}
+    try:
+        with errors_of(operator):
+            check(graph, operator, {name: values[name] for name in known & values.keys()}, inputs)
+    except OpError as error:
+        report.problems.append(str(error).removeprefix(f"{operator.title}: "))
+    report.builtin = builtin_kernel(operator, version, inputs)
+    return report
+
+
+def stated(graph: Graph, name: str) -> dict[str, Any]:
+    """Return the known parts of a node's input, see NodeReport."""
+    its_type = graph.type(name) if name else UNKNOWN
+    return {"name": name, "type": dtypes.NAMES.get(its_type.elements), "shape": its_type.dimensions}
+
+
+def complete_types(operator: "Operator", inputs: list[dict[str, Any]]) -> None:
+    """Fill in unknown types of inputs that follow from other inputs, or from an operator with only one type."""
+    pairs = list(zip(operator.inputs, inputs, strict=False))
+    signature = {variable: types[0] for variable, types in operator.types.items() if len(types) == 1}
+    signature |= {i.type: v["type"] for i, v in pairs if v["type"]}
+    for i, v in pairs:
+        if v["name"] and v["type"] is None:
+            v["type"] = signature.get(i.type)
+
+
+def plain(value: Any) -> Any:
+    """Return an attribute's value in a form for people and JSON."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value if isinstance(value, int | float | str) else list(value) if hasattr(value, "__iter__") else str(value)
+
+
+def why_not_run(node: onnx.NodeProto) -> str:
+    """Return the reason why a node with nearly the name or domain of a declared operator isn't run."""
+    name = intended(node)
+    if node.op_type != name:
+        return f"not run by onnx_ops; did you mean {name}?"
+    domains = [o.domain or "ai.onnx" for o in available().values() if o.name == name]
+    near = difflib.get_close_matches(node.domain, domains, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"not run by onnx_ops, which has {name} in the domains {', '.join(domains)}{hint}"
+
+
+def check(graph: Graph, operator: "Operator", attributes: dict[str, Any], inputs: list[dict[str, Any]]) -> None:
+    """Raise OpError if the declaration refuses what the model states of a node."""
+    values = operator.values(attributes)
+    operator.padded([v["name"] or None for v in inputs])  # refuses missing inputs
+    signature_of(operator, operator.choice(values), [v["type"] for v in inputs])
+    pairs = [(i, v) for i, v in zip(operator.each_input(len(inputs)), inputs, strict=True) if v["name"]]
+    arrays = [graph.array(v["name"]) if i.values else None for i, v in pairs]
+    infer(operator, values, [v["shape"] for _, v in pairs], [None if a is None else a.tolist() for a in arrays])
+    sizes = [known_sizes(i, v["shape"], array) for (i, v), array in zip(pairs, arrays, strict=True)]
+    if len(pairs) == len(operator.inputs) and None not in sizes:
+        shapes_of(operator, values, sizes)
+
+
+def known_sizes(declared_input: Any, shape: Any, array: "np.ndarray[Any, Any] | None") -> tuple[int, ...] | None:
+    """Return an input's shape, or the sizes that it holds; None if some are unknown."""
+    if declared_input.values:
+        return None if array is None or array.ndim != 1 else tuple(array.astype(np.int64).tolist())
+    is_known = shape is not None and all(isinstance(size, int) for size in shape)
+    return tuple(shape) if is_known else None
+
+
+def builtin_kernel(operator: "Operator", version: int | None, inputs: list[dict[str, Any]]) -> str:
+    """Return what ONNX Runtime's lists say about a built-in kernel for an operator and the types of its inputs."""
+    key = operator.domain, operator.name
+    if (first := first_builtin_version(key)) is None:
+        return "has no such operator"
+    if (schema := schema_of(key, version)) is None:
+        return f"has it from version {first} on, the model imports {version}"
+    types = [v["type"] for v in inputs]
+    if has_kernel(schema, [t and dtypes.TABLE[t].onnx for t in types], []):
+        is_known = all(v["type"] for v in inputs if v["name"])
+        return "has a kernel" if is_known else "types are unknown"
+    pairs = [(i, t) for i, t in zip(operator.inputs, types, strict=False) if t and not i.values]
+    unusual = [f"{t} {i.name}" for i, t in pairs if t != "float32" and len(operator.types[i.type]) > 1]
+    return f"has no kernel for {' and '.join(unusual) or f'version {schema.since_version}'}"
