@@ -119,7 +119,7 @@ def show_patterns(patterns: "list[Finding]") -> None:
     certain = counted([finding for finding in patterns if not finding.untried])
     tried = counted([finding for finding in patterns if finding.untried])
     if certain or tried:
-        parts = [f"replace {certain}"] * bool(certain) + [f"try {tried}, and replace what passes"] * bool(tried)
+        parts = [f"replace {certain}"] * bool(certain) + [f"run, and perhaps replace, {tried}"] * bool(tried)
         say(f"onnx-ops optimize would {' and '.join(parts)}")
     reasons = Counter((finding.pattern, finding.reason) for finding in patterns if not finding.operator)
     for (pattern, reason), count in reasons.items():
