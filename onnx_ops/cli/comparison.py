@@ -129,6 +129,8 @@ def node_that_differs(path: Path, optimize: bool, feeds: Arrays, tolerances: Tol
     nodes = [(node, title) for node in ours.graph.node if (title := operators_in(node))]
     common = {name for node in model.graph.node for name in node.output if name}
     names = {name: None for node, _ in nodes for name in (*node.input, *node.output) if name in common}
+    if not names:
+        return None
     actual = Runner(with_outputs(ours, names), threads=None)(feeds)
     expected = Runner(with_outputs(model, names), backend="builtin", threads=None)(feeds)
     found = {name: difference(actual[name], expected[name], tolerances) for name in names}

@@ -54,8 +54,7 @@ def inspect(model: Path, tries: bool, as_json: bool) -> None:
     will_fail = fails(report, sessions)
     step = next_step(model, report, sessions)
     if as_json:
-        by = ways_to_register(report) if report.domains else []
-        print_json({"model": str(model), **asdict(report), "register": by, "sessions": sessions, "next": step})
+        print_json({"model": str(model), **asdict(report), "sessions": sessions, "next": step})
     else:
         show(model, report, sessions)
         say(f"next: {step}", "bold")
@@ -89,8 +88,8 @@ def show(model: Path, report: ModelReport, sessions: list[dict[str, Any]] | None
         show_sessions(sessions)
     if report.operators:
         click.echo(f"custom operators that compute these nodes:\n\n{report.operators}")
-    if report.domains and not report.has_problems:
-        say("\n  ".join([f"the operators of {', '.join(report.domains)} are registered by", *ways_to_register(report)]))
+    if report.register and not report.has_problems:
+        say("\n  ".join([f"the operators of {', '.join(report.domains)} are registered by", *report.register]))
 
 
 def show_missing(report: ModelReport) -> None:
@@ -123,9 +122,7 @@ def show_patterns(patterns: "list[Finding]") -> None:
         say(f"onnx-ops optimize would {' and '.join(parts)}")
     reasons = Counter((finding.pattern, finding.reason) for finding in patterns if not finding.operator)
     for (pattern, reason), count in reasons.items():
-        node = next(finding.node for finding in patterns if (finding.pattern, finding.reason) == (pattern, reason))
-        others = f" and {count - 1} more" if count > 1 else ""
-        say(f"onnx-ops optimize would keep {pattern} at {node}{others}: {reason}")
+        say(f"onnx-ops optimize would keep {count} {pattern}: {reason}")
 
 
 def show_sessions(sessions: list[dict[str, Any]]) -> None:
@@ -134,22 +131,6 @@ def show_sessions(sessions: list[dict[str, Any]]) -> None:
         at = f"refused at {session['node']}: " if session["node"] else "refused: "
         rows.append((session["session"], f"{at}{session['error']}" if session["error"] else "made"))
     table("sessions", ("session", "result"), rows)
-
-
-def ways_to_register(report: ModelReport) -> list[str]:
-    """Return the calls that register the operators of a model."""
-    more = ", operators=[...]" if report.has_custom else ""
-    options = ", options" if report.needs_extensions else ""  # with the other library on them: docs/backends.md
-    optimize = ", optimize=True" if report.gains else ""
-    ways = [f"onnx_ops.InferenceSession(path{options}{more}{optimize})"]
-    if report.needs_optimize:
-        return ways
-    ways.append(f"onnx_ops.register(options, path{more})")
-    if report.is_left_out:
-        ways[-1] += "  (options without the path, and the library's path, leave some out)"
-    elif not report.has_custom:
-        ways.append("options.register_custom_ops_library(onnx_ops.get_library_path())")
-    return ways
 
 
 def next_step(model: Path, report: ModelReport, sessions: list[dict[str, Any]] | None) -> str:

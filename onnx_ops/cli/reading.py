@@ -3,14 +3,13 @@
 import difflib
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 import onnx
 from onnx import helper
 
@@ -66,31 +65,27 @@ class ModelReport:
     unknown     {title of an operator that nobody has: number of nodes}
     extensions  {title of an operator that onnxruntime-extensions may have: number of nodes}
     no_kernel   {operator and types for which ONNX Runtime has no kernel: number of nodes}
-    domains     of the operators of this package and custom ones, which must be registered
-    data        why the model's external data can't be read, or None
     optimize    Findings of `optimize`, which has run nothing
     operators   source of custom operators for nodes that no session runs, or None
+    domains     of the operators of this package and custom ones, which must be registered
+    register    the calls that register them
+    data        why the model's external data can't be read, or None
+    is_lowered  whether `onnx_ops.lower` has made the model
 
-    is_left_out       whether `register` without a model, and the library's path, leave an operator out
-    has_custom        whether an operator is a custom one
-    needs_extensions  whether sessions need the library of onnxruntime-extensions
-    is_lowered        whether `onnx_ops.lower` has made the model
-    needs_optimize    whether `optimize` replaces all nodes of `no_kernel`, of which there are some
+    needs_optimize  whether `optimize` replaces all nodes of `no_kernel`, of which there are some
     """
 
     nodes: list[NodeReport]
     unknown: dict[str, int]
     extensions: dict[str, int]
     no_kernel: dict[str, int]
-    domains: list[str]
+    operators: str | None
     data: str | None
-    is_left_out: bool
-    has_custom: bool
-    needs_extensions: bool
     is_lowered: bool
     needs_optimize: bool = False
     optimize: "list[Finding]" = field(default_factory=list)
-    operators: str | None = None
+    domains: list[str] = field(default_factory=list)
+    register: list[str] = field(default_factory=list)
 
     @property
     def has_problems(self) -> bool:
@@ -112,25 +107,27 @@ def read(path: Path) -> ModelReport:
         model = inlined(model) if model.functions else model
     except (RuntimeError, onnx.checker.ValidationError) as error:
         click.echo(f"Warning: nodes in functions are not shown, as these can't be inlined: {one_line(error)}", err=True)
-    known = Model(model, path, runs_nodes=False)
-    graphs, operators = list(known.graphs()), in_its_versions(available(), model)
+    graphs = list(Model(model, path, runs_nodes=False).graphs())
+    operators = in_its_versions(available(), model)
     nodes = [(node, graph) for graph in graphs for node in graph.owner.node if intended(node)]
-    used = {operator.key: operator for node, _ in nodes if (operator := declared(node, operators))}.values()
+    unknown, extensions, no_kernel, strangers = missing(graphs)
     report = ModelReport(
         [examine_node(node, graph) for node, graph in nodes if declared(node, operators) or not declared(node)],
-        *missing(graphs),
-        domains=sorted({operator.domain or "ai.onnx" for operator in used}),
+        unknown,
+        extensions,
+        no_kernel,
+        operators=sources([*strangers, *((node, graph) for node, graph in nodes if not declared(node))]),
         data=missing_data(model, path),
-        is_left_out=not all(is_default(*operator.key) for operator in used),
-        has_custom=not all(map(is_built_in, used)),
-        needs_extensions=needs_extensions(imports(model), available()),
         is_lowered=any((domain_of(n), n.op_type) in lowered() for graph in graphs for n in graph.owner.node),
     )
-    report.operators = suggested_sources(graphs, report.unknown)
+    used = {operator.key: operator for node, _ in nodes if (operator := declared(node, operators))}.values()
+    with_extensions = needs_extensions(imports(model), available())
     result, report.optimize = rewritten(model, path, in_place=True, runs_nodes=False)
-    if report.no_kernel and report.gains:
-        *_, rest = missing(Model(result, path, runs_nodes=False).graphs())
+    if no_kernel and report.gains:
+        _, _, rest, _ = missing(Model(result, path, runs_nodes=False).graphs())
         report.needs_optimize = not rest
+    report.domains = sorted({operator.domain or "ai.onnx" for operator in used})
+    report.register = ways_to_register(report, used, with_extensions) if used else []
     return report
 
 
@@ -167,9 +164,11 @@ def lowered() -> set[tuple[str, str]]:
 # Operators and kernels that are missing
 
 
-def missing(graphs: Iterable[Graph]) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-    """Return `unknown`, `extensions` and `no_kernel` of a ModelReport."""
-    unknown, extensions, no_kernel = Counter[str](), Counter[str](), Counter[str]()
+def missing(
+    graphs: Iterable[Graph],
+) -> tuple[dict[str, int], dict[str, int], dict[str, int], list[tuple[onnx.NodeProto, Graph]]]:
+    """Return `unknown`, `extensions` and `no_kernel` of a ModelReport, and the nodes of operators that nobody has."""
+    unknown, extensions, no_kernel, strangers = Counter[str](), Counter[str](), Counter[str](), []
     for graph in graphs:
         proto = graph.model.proto
         versions = imports(proto)
@@ -184,12 +183,13 @@ def missing(graphs: Iterable[Graph]) -> tuple[dict[str, int], dict[str, int], di
                 version = f" in version {versions.get(key[0])}" if first_builtin_version(key) else ""
                 may_exist = key[0] in OF_EXTENSIONS and find_spec("onnxruntime_extensions")
                 (extensions if may_exist else unknown)[f"{title(*key)}{of_aten(node)}{version}"] += 1
+                strangers += [] if may_exist else [(node, graph)]
                 continue
             inputs, outputs = kinds(graph, node.input), kinds(graph, node.output)
             if not has_kernel(schema, inputs, outputs):
                 types = " and ".join(dict.fromkeys(dtypes.NAMES[kind] for kind in inputs if kind in dtypes.NAMES))
                 no_kernel[f"{title(*key)}-{schema.since_version} of {types or 'any type'}"] += 1
-    return dict(unknown), dict(extensions), dict(no_kernel)
+    return dict(unknown), dict(extensions), dict(no_kernel), strangers
 
 
 def title(domain: str | bytes, name: str | bytes) -> str:
@@ -202,16 +202,13 @@ def of_aten(node: onnx.NodeProto) -> str:
     return f"({operators[0]})" if operators else ""
 
 
-def suggested_sources(graphs: list[Graph], unknown: Mapping[str, int]) -> str | None:
+def sources(strangers: list[tuple[onnx.NodeProto, Graph]]) -> str | None:
     """Return the source of custom operators for nodes that no session runs, or None."""
-    sources: dict[str, str | None] = {}
-    for graph in graphs:
-        for node in graph.owner.node:
-            key = title(domain_of(node), node.op_type)
-            is_text = isinstance(node.op_type, str) and isinstance(node.domain, str)  # others aren't UTF-8
-            if not sources.get(key) and is_text and (key in unknown or (intended(node) and not declared(node))):
-                sources[key] = suggested(node, [stated(graph, name) for name in node.input])
-    texts = list(filter(None, sources.values()))
+    found: dict[str, str | None] = {}
+    for node, graph in strangers:
+        key = title(domain_of(node), node.op_type)
+        found[key] = found.get(key) or suggested(node, [stated(graph, name) for name in node.input])
+    texts = list(filter(None, found.values()))
     return "\n\n".join(["import onnx_ops\n", *texts]) if texts else None
 
 
@@ -297,19 +294,14 @@ def check(graph: Graph, operator: "Operator", attributes: dict[str, Any], inputs
     operator.padded([v["name"] or None for v in inputs])  # refuses missing inputs
     signature_of(operator, operator.choice(values), [v["type"] for v in inputs])
     pairs = [(i, v) for i, v in zip(operator.each_input(len(inputs)), inputs, strict=True) if v["name"]]
+    shapes = [v["shape"] for _, v in pairs]
     arrays = [graph.array(v["name"]) if i.values else None for i, v in pairs]
-    infer(operator, values, [v["shape"] for _, v in pairs], [None if a is None else a.tolist() for a in arrays])
-    sizes = [known_sizes(i, v["shape"], array) for (i, v), array in zip(pairs, arrays, strict=True)]
-    if len(pairs) == len(operator.inputs) and None not in sizes:
-        shapes_of(operator, values, sizes)
-
-
-def known_sizes(declared_input: Any, shape: Any, array: "np.ndarray[Any, Any] | None") -> tuple[int, ...] | None:
-    """Return an input's shape, or the sizes that it holds; None if some are unknown."""
-    if declared_input.values:
-        return None if array is None or array.ndim != 1 else tuple(array.astype(np.int64).tolist())
-    is_known = shape is not None and all(isinstance(size, int) for size in shape)
-    return tuple(shape) if is_known else None
+    known = [None if array is None else array.tolist() for array in arrays]
+    infer(operator, values, shapes, known)
+    sizes: list[Any] = [k if i.values else shape for (i, _), k, shape in zip(pairs, known, shapes, strict=True)]
+    are_lists = all(isinstance(each, list) and all(isinstance(n, int) for n in each) for each in sizes)
+    if len(pairs) == len(operator.inputs) and are_lists:
+        shapes_of(operator, values, [tuple(size) for size in sizes])
 
 
 def builtin_kernel(operator: "Operator", version: int | None, inputs: list[dict[str, Any]]) -> str:
@@ -326,3 +318,20 @@ def builtin_kernel(operator: "Operator", version: int | None, inputs: list[dict[
     pairs = [(i, t) for i, t in zip(operator.inputs, types, strict=False) if t and not i.values]
     unusual = [f"{t} {i.name}" for i, t in pairs if t != "float32" and len(operator.types[i.type]) > 1]
     return f"has no kernel for {' and '.join(unusual) or f'version {schema.since_version}'}"
+
+
+def ways_to_register(report: ModelReport, operators: Iterable["Operator"], with_extensions: bool) -> list[str]:
+    """Return the calls that register these operators of a model."""
+    is_built_in_alone = all(map(is_built_in, operators))
+    more = "" if is_built_in_alone else ", operators=[...]"
+    options = ", options" if with_extensions else ""  # with the other library on them: docs/backends.md
+    optimize = ", optimize=True" if report.gains else ""
+    ways = [f"onnx_ops.InferenceSession(path{options}{more}{optimize})"]
+    if report.needs_optimize:
+        return ways
+    ways.append(f"onnx_ops.register(options, path{more})")
+    if not all(is_default(*operator.key) for operator in operators):
+        ways[-1] += "  (options without the path, and the library's path, leave some out)"
+    elif is_built_in_alone:
+        ways.append("options.register_custom_ops_library(onnx_ops.get_library_path())")
+    return ways

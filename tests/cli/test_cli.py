@@ -912,6 +912,48 @@ def test_run_compare_tells_differences(tmp_path):
     assert "nan is not a number of at least 0" in call(*arguments, "--tolerance", "nan", exit_code=2)
 
 
+DILATED = "Col2Im <dilations = [2]>"  # on one axis, which ONNX Runtime gets wrong
+DIFFERING = """(float[1, 4, 4] x, bool c) => (float[N, C, L] y, float[N, D, M] z)
+    <int64[1] five = {5}, int64[1] two = {2}, int64[1] six = {6}, int64[1] eight = {8}> {
+        z = Col2Im (x, five, two)
+        %s
+    }
+"""
+IN_A_BRANCH = f"""y = If (c) <
+    then_branch = then_branch () => (float[N, C, L] d) {{ d = {DILATED} (x, six, two) }},
+    else_branch = else_branch () => (float[N, C, L] e) {{ e = Identity (x) }}>"""
+IN_A_ROW = f"a = {DILATED} (x, six, two) b = Concat <axis = 1> (a, a) y = {DILATED} (b, eight, two)"
+FIRST_THAT_DIFFERS = {  # {nodes after a Col2Im that doesn't differ: name, operator and the node around it}
+    IN_A_ROW: "a (Col2Im)",
+    IN_A_BRANCH: "y (Col2Im inside of If)",
+    f"negative = Neg (x) y = {DILATED} (negative, six, two)": "y (Col2Im)",
+}
+
+
+@pytest.mark.parametrize("optimize", [False, True])
+@pytest.mark.parametrize("nodes", FIRST_THAT_DIFFERS)
+def test_run_compare_names_the_first_node_that_differs(nodes, optimize, tmp_path):
+    path = saved(parsed(DIFFERING % nodes, 21), tmp_path)
+    np.savez(tmp_path / "all.npz", x=uniform(1, 4, 4), c=np.array(True))
+    arguments = ["run", path, "-i", tmp_path / "all.npz", "--compare", "builtin", *["--optimize"] * optimize]
+    text = call(*arguments, exit_code=1)
+    assert f"the first node that differs is {FIRST_THAT_DIFFERS[nodes]}: largest difference " in text
+    found = call_json(*arguments, exit_code=1)["compare"]["node"]
+    assert found["largest"] > found["allowed"]
+    assert not found["ok"]
+
+
+def test_run_compare_where_no_node_of_ours_differs(tmp_path, monkeypatch):
+    """Another kernel is at fault, or the optimized model."""
+    path = saved(written.unfold(), tmp_path)
+    monkeypatch.setattr("onnx_ops.cli.comparison.open_model", lambda *args: lambda feeds: {"y": np.float32([[1]])})
+    text = call("run", path, "--random", "--compare", "builtin", exit_code=1)
+    assert "no node of onnx_ops' operators differs where its inputs agree" in text
+    monkeypatch.setattr("onnx_ops.cli.comparison.load", lambda *args, **kwargs: 1 / 0)
+    text = call("run", path, "--random", "--compare", "builtin", exit_code=1)
+    assert "the node that differs is unknown: division by zero" in text
+
+
 def test_run_compare_with_an_evaluator_that_is_wrong(tmp_path, monkeypatch):
     """It runs all nodes, so the ones that differ need not be those of onnx_ops."""
     path = saved(parsed("(float[3] x) => (float[3] y) { y = Relu (x) }"), tmp_path)
@@ -1406,7 +1448,7 @@ def test_what_optimize_made_of_a_model_that_only_onnx_ops_runs(tmp_path, monkeyp
     ("proto", "advice"),
     [
         (written.unfold(), "would replace 1 unfold\n"),
-        (written.unfold(perm=[0, 2, 4, 1, 3, 5]), "would keep unfold at node_y: its elements are moved in an unknown"),
+        (written.unfold(perm=[0, 2, 4, 1, 3, 5]), "would keep 1 unfold: its elements are moved in an unknown"),
         (written.affine_grid(), None),
     ],
     ids=["found", "near miss", "neither"],
