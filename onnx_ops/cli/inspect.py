@@ -159,7 +159,7 @@ def next_step(model: Path, report: ModelReport, sessions: list[dict[str, Any]] |
 
 def tensors(report: NodeReport) -> str:
     """Return the types and shapes of the inputs that a node has, without its lists of sizes."""
-    operator = next((o for o in available().values() if o.title == report.operator), None)
+    operator = available().get(report.operator.rpartition(".")[::2])
     sizes = [k for k, i in enumerate(operator.inputs) if i.values] if operator else []
     return ", ".join(type_and_shape(v) for k, v in enumerate(report.inputs) if v["name"] and k not in sizes)
 

@@ -2,7 +2,6 @@
 
 import difflib
 import os
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -20,7 +19,7 @@ from ..declaration.plain import infer, shapes_of
 from ..model.builtin import first_builtin_version, has_kernel, schema_of
 from ..model.external_data import external, file_of, info_of, load, model_in
 from ..model.files import EXTENSIONS, lowered_name, unknown_attributes
-from ..model.nodes import declared, domain_of, imports, in_its_versions, inlined
+from ..model.nodes import declared, domain_of, imports, in_its_versions, inlined, model_nodes
 from ..model.operator_files import python_ops
 from ..registry import available, first_version, is_built_in, is_default
 from ..rewriting import rewritten
@@ -75,17 +74,17 @@ class ModelReport:
     needs_optimize  whether `optimize` replaces all nodes of `no_kernel`, of which there are some
     """
 
-    nodes: list[NodeReport]
-    unknown: dict[str, int]
-    extensions: dict[str, int]
-    no_kernel: dict[str, int]
-    operators: str | None
-    data: str | None
-    is_lowered: bool
+    nodes: list[NodeReport] = field(default_factory=list)
+    unknown: dict[str, int] = field(default_factory=dict)
+    extensions: dict[str, int] = field(default_factory=dict)
+    no_kernel: dict[str, int] = field(default_factory=dict)
     needs_optimize: bool = False
     optimize: "list[Finding]" = field(default_factory=list)
+    operators: str | None = None
     domains: list[str] = field(default_factory=list)
     register: list[str] = field(default_factory=list)
+    data: str | None = None
+    is_lowered: bool = False
 
     @property
     def has_problems(self) -> bool:
@@ -107,25 +106,20 @@ def read(path: Path) -> ModelReport:
         model = inlined(model) if model.functions else model
     except (RuntimeError, onnx.checker.ValidationError) as error:
         click.echo(f"Warning: nodes in functions are not shown, as these can't be inlined: {one_line(error)}", err=True)
+    report = ModelReport(data=missing_data(model, path), is_lowered=has_lowered(model))
     graphs = list(Model(model, path, runs_nodes=False).graphs())
     operators = in_its_versions(available(), model)
     nodes = [(node, graph) for graph in graphs for node in graph.owner.node if intended(node)]
-    unknown, extensions, no_kernel, strangers = missing(graphs)
-    report = ModelReport(
-        [examine_node(node, graph) for node, graph in nodes if declared(node, operators) or not declared(node)],
-        unknown,
-        extensions,
-        no_kernel,
-        operators=sources([*strangers, *((node, graph) for node, graph in nodes if not declared(node))]),
-        data=missing_data(model, path),
-        is_lowered=any((domain_of(n), n.op_type) in lowered() for graph in graphs for n in graph.owner.node),
-    )
+    report.nodes = [examine_node(*pair) for pair in nodes if declared(pair[0], operators) or not declared(pair[0])]
+    strangers = find_missing(report, graphs) + [pair for pair in nodes if not declared(pair[0])]
+    report.operators = sources(strangers)
     used = {operator.key: operator for node, _ in nodes if (operator := declared(node, operators))}.values()
     with_extensions = needs_extensions(imports(model), available())
     result, report.optimize = rewritten(model, path, in_place=True, runs_nodes=False)
-    if no_kernel and report.gains:
-        _, _, rest, _ = missing(Model(result, path, runs_nodes=False).graphs())
-        report.needs_optimize = not rest
+    if report.no_kernel and report.gains:
+        after = ModelReport()
+        find_missing(after, Model(result, path, runs_nodes=False).graphs())
+        report.needs_optimize = not after.no_kernel
     report.domains = sorted({operator.domain or "ai.onnx" for operator in used})
     report.register = ways_to_register(report, used, with_extensions) if used else []
     return report
@@ -161,14 +155,17 @@ def lowered() -> set[tuple[str, str]]:
     return {(EXTENSIONS, lowered_name(*key)) for key in available()}
 
 
+def has_lowered(model: onnx.ModelProto) -> bool:
+    """Return whether `onnx_ops.lower` has made a model."""
+    return not lowered().isdisjoint((node.domain, node.op_type) for node in model_nodes(model))
+
+
 # Operators and kernels that are missing
 
 
-def missing(
-    graphs: Iterable[Graph],
-) -> tuple[dict[str, int], dict[str, int], dict[str, int], list[tuple[onnx.NodeProto, Graph]]]:
-    """Return `unknown`, `extensions` and `no_kernel` of a ModelReport, and the nodes of operators that nobody has."""
-    unknown, extensions, no_kernel, strangers = Counter[str](), Counter[str](), Counter[str](), []
+def find_missing(report: ModelReport, graphs: Iterable[Graph]) -> list[tuple[onnx.NodeProto, Graph]]:
+    """Fill `unknown`, `extensions` and `no_kernel` of a report; return the nodes of `unknown`, each with its graph."""
+    strangers = []
     for graph in graphs:
         proto = graph.model.proto
         versions = imports(proto)
@@ -176,20 +173,28 @@ def missing(
         others |= in_its_versions(available(), proto).keys()
         for node in graph.owner.node:
             key = domain_of(node), node.op_type
-            schema = schema_of(key, versions.get(key[0]))
-            if key in others or not (schema or not intended(node)):
+            if key in others:
                 continue
-            if schema is None:
+            if schema := schema_of(key, versions.get(key[0])):
+                inputs, outputs = kinds(graph, node.input), kinds(graph, node.output)
+                if not has_kernel(schema, inputs, outputs):
+                    types = dict.fromkeys(dtypes.NAMES[kind] for kind in inputs if kind in dtypes.NAMES)
+                    count(
+                        report.no_kernel, f"{title(*key)}-{schema.since_version} of {' and '.join(types) or 'any type'}"
+                    )
+            elif not intended(node):
                 version = f" in version {versions.get(key[0])}" if first_builtin_version(key) else ""
-                may_exist = key[0] in OF_EXTENSIONS and find_spec("onnxruntime_extensions")
-                (extensions if may_exist else unknown)[f"{title(*key)}{of_aten(node)}{version}"] += 1
-                strangers += [] if may_exist else [(node, graph)]
-                continue
-            inputs, outputs = kinds(graph, node.input), kinds(graph, node.output)
-            if not has_kernel(schema, inputs, outputs):
-                types = " and ".join(dict.fromkeys(dtypes.NAMES[kind] for kind in inputs if kind in dtypes.NAMES))
-                no_kernel[f"{title(*key)}-{schema.since_version} of {types or 'any type'}"] += 1
-    return dict(unknown), dict(extensions), dict(no_kernel), strangers
+                text = f"{title(*key)}{of_aten(node)}{version}"
+                if key[0] in OF_EXTENSIONS and find_spec("onnxruntime_extensions"):
+                    count(report.extensions, text)
+                else:
+                    count(report.unknown, text)
+                    strangers.append((node, graph))
+    return strangers
+
+
+def count(counts: dict[str, int], text: str) -> None:
+    counts[text] = counts.get(text, 0) + 1
 
 
 def title(domain: str | bytes, name: str | bytes) -> str:
