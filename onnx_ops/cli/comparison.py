@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..arrays.comparison import Difference, difference
 from ..arrays.reference import Evaluator
+from ..declaration.errors import OpError
 from ..model.external_data import load
 from ..model.nodes import all_nodes, declared, inlined, subgraphs
 from ..rewriting import rewritten
@@ -59,7 +60,10 @@ def compare(
 ) -> dict[str, Any]:
     """Return a report on the differences of a model's outputs from those of a backend, or of another model."""
     threads = runner.threads
-    peer = open_other(other, threads) if isinstance(other, Path) else open_model(model, other, threads)
+    try:
+        peer = open_other(other, threads) if isinstance(other, Path) else open_model(model, other, threads)
+    except Exception as error:
+        raise OpError("--compare", str(other), f"can't run the model: {one_line(error)}", "onnx_ops") from error
     others, seconds = timed(peer, feeds)
     if missing := outputs.keys() - others.keys():
         raise click.UsageError(f"--compare {other}: that model has no output {', '.join(sorted(missing))}.")

@@ -20,6 +20,8 @@ from .rewrite import counted
 if TYPE_CHECKING:
     from ..rewriting.finding import Finding
 
+SHOWN = 8  # reasons why nodes stay
+
 
 @click.command()
 @model_argument
@@ -117,12 +119,15 @@ def show_patterns(patterns: "list[Finding]") -> None:
     """Print what `onnx-ops optimize` would replace, and why it would keep similar nodes."""
     certain = counted([finding for finding in patterns if not finding.untried])
     tried = counted([finding for finding in patterns if finding.untried])
-    if certain or tried:
-        parts = [f"replace {certain}"] * bool(certain) + [f"run, and perhaps replace, {tried}"] * bool(tried)
-        say(f"onnx-ops optimize would {' and '.join(parts)}")
+    if certain:
+        say(f"onnx-ops optimize would replace {certain}")
+    if tried:
+        say(f"onnx-ops optimize would run, and perhaps replace, {tried}")
     reasons = Counter((finding.pattern, finding.reason) for finding in patterns if not finding.operator)
-    for (pattern, reason), count in reasons.items():
+    for (pattern, reason), count in reasons.most_common(SHOWN):
         say(f"onnx-ops optimize would keep {count} {pattern}: {reason}")
+    if len(reasons) > SHOWN:
+        say(f"{len(reasons) - SHOWN} more reasons: --json")
 
 
 def show_sessions(sessions: list[dict[str, Any]]) -> None:

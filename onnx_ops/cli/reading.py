@@ -335,8 +335,9 @@ def ways_to_register(report: ModelReport, operators: Iterable["Operator"], with_
     if report.needs_optimize:
         return ways
     ways.append(f"onnx_ops.register(options, path{more})")
-    if not all(is_default(*operator.key) for operator in operators):
-        ways[-1] += "  (options without the path, and the library's path, leave some out)"
+    left_out = sorted({operator.domain for operator in operators if not is_default(*operator.key)})
+    if left_out:
+        ways[-1] += f"  (without the path, and by the library's path, {' and '.join(left_out)} is left out)"
     elif is_built_in_alone:
         ways.append("options.register_custom_ops_library(onnx_ops.get_library_path())")
     return ways

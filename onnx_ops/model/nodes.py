@@ -4,7 +4,6 @@ from collections import Counter, namedtuple
 from copy import deepcopy
 
 from ..registry import available, first_version
-from .builtin import first_builtin_version
 
 # A node that calls a local function, the enclosing function ("" for the graph), and {name: attribute} of the node.
 Call = namedtuple("Call", "node owner function given")
@@ -98,6 +97,8 @@ def _keep_operators(model, operators):
 
     The other functions get the model's imports. ONNX Runtime uses these, and onnx inlines no function with others.
     """
+    from .builtin import first_builtin_version  # here, because sessions of most models don't need it
+
     versions = imports(model)
     for function in list(model.functions):
         key = domain_of(function), function.name

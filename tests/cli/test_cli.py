@@ -555,7 +555,7 @@ def test_inspect_reports_how_operators_are_registered(domain, left_out, tmp_path
     path = saved(proto, tmp_path)
     report = json.loads(invoke("inspect", path, "--json").stdout)
     assert report["domains"] == [domain or "ai.onnx"]
-    assert ("the library's path, leave some out" in " ".join(report["register"])) == left_out
+    assert (f"by the library's path, {domain} is left out" in " ".join(report["register"])) == left_out
     assert ("get_library_path()" in " ".join(report["register"])) != left_out
     options = quiet()
     options.register_custom_ops_library(onnx_ops.get_library_path())
@@ -942,6 +942,15 @@ def test_run_compare_names_the_first_node_that_differs(nodes, optimize, tmp_path
     found = call_json(*arguments, exit_code=1)["compare"]["node"]
     assert found["largest"] > found["allowed"]
     assert not found["ok"]
+
+
+def test_run_compare_where_built_in_kernels_refuse_a_node(tmp_path):
+    x, grid = GRID_SAMPLE[0].inputs("float32")
+    proto = model("", "GridSample", [x, grid.astype(np.float64)], {"mode": "nearest"})
+    proto.graph.node[0].name = "the node"
+    text = sentences("run", saved(proto, tmp_path), "--random", "--compare", "builtin", exit_code=3)
+    assert "--compare = builtin: can't run the model: Could not find an implementation for GridSample" in text
+    assert "'the node'" in text
 
 
 def test_run_compare_where_no_node_of_ours_differs(tmp_path, monkeypatch):
