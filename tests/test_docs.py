@@ -24,6 +24,7 @@ from onnx_ops.registry import OPERATORS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RECIPES = ROOT / "docs/many-files.md"  # tests/cli/test_many_files.py runs them
 PLANNED = ROOT / "docs/operator-declarations.md"
 FILE = re.compile(r"# (\w+\.py)")  # begins examples that are parts of a file
 DIFFERENCE = 6  # of pictures, on average, from 0 to 255: fonts and rounding differ
@@ -90,7 +91,7 @@ def test_python_examples(page, directory, capsys):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("page", [page for page in PAGES if files(page)], ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", [page for page in PAGES if files(page) and page != RECIPES], ids=lambda p: p.stem)
 def test_files_and_commands(page, directory):
     """The files of a page, and then its commands, in a folder beside the clone."""
     pytest.importorskip("torch")

@@ -10,7 +10,6 @@ from ..declaration import dtypes
 TOLERANCES = {
     "float16": 2**-9, "bfloat16": 2**-6, "float32": 1e-4, "float64": 1e-7, "complex64": 1e-4, "complex128": 1e-7,
 }  # fmt: skip
-ANY_TYPE = 0.01  # the tolerance of `is_nearly`, and the share of elements that may exceed it
 
 
 @dataclass(frozen=True)
@@ -60,9 +59,3 @@ def difference(actual, expected, tolerances=TOLERANCES):
     problem = "infinities or NaNs in other places" if np.isinf(largest) else ""
     largest = int(largest) if name in dtypes.INTEGERS else largest
     return Difference(largest, allowed, problem, distance > allowed)
-
-
-def is_nearly(actual, expected):
-    """Return whether arrays differ by rounding only, including its effects on integers, strings and booleans."""
-    wrong = difference(actual, expected, dict.fromkeys(dtypes.TABLE, ANY_TYPE)).wrong
-    return bool(np.count_nonzero(wrong) <= ANY_TYPE * wrong.size)

@@ -7,6 +7,7 @@ import os
 import re
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -65,7 +66,7 @@ def read_input(text, inputs):
     """Return {input: array} from one --input."""
     name, value = assignment(text, inputs)
     if os.path.isfile(value):
-        return read(name, Path(value), Path(value), inputs)
+        return read(name, Path(value), inputs)
     if name is None or (content := as_json(value)) is None:
         raise click.UsageError(f"{value} is no ordinary file." if os.path.exists(value) else f"no such file: {value}")
     return {name: numbers(content, inputs[name][0], f"--input {text}")}
@@ -215,19 +216,17 @@ def check_outputs(outputs):
 # Reading files
 
 
-def read(name, path, file, inputs):
-    """Return {input: array} from the content of one file.
+def read(name: str | None, path: Path, inputs: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Return {input: array} from one file.
 
     name  the input's name; None for a .npz, which has the names of its inputs
-    path  the file's path, for its suffix and for errors
-    file  the same path, or an open file with its content
     """
     with reading(path):
         if name is None:
-            with load(file) as members:
+            with load(path) as members:
                 arrays = dict(members)
         else:
-            arrays = {name: read_array(path, file, *inputs[name])}
+            arrays = {name: read_array(path, *inputs[name])}
         check_names(arrays, inputs)
         return {name: as_declared(array, inputs[name][0]) for name, array in arrays.items()}
 
@@ -243,21 +242,21 @@ def reading(path):
         raise click.UsageError(f"{path} can't be read: {one_line(error)}") from error
 
 
-def read_array(path, file, element_type, dims):
+def read_array(path: Path, element_type: str | None, dims: list[Any]) -> np.ndarray:
     """Return the array in a file, for an input of this type."""
     if path.suffix == ".pb":
-        return read_pb(file)
+        return read_pb(path)
     if path.suffix == ".npy":
-        return load(file)
+        return load(path)
     if path.suffix.lower() in IMAGES:
-        return read_image(path, file, element_type, dims)
+        return read_image(path, element_type, dims)
     raise click.UsageError(f"{path}: must be .npy, .npz, .pb or one of {', '.join(IMAGES)}.")
 
 
-def load(file):
+def load(path: Path) -> Any:
     """Load a file of NumPy. Raises ValueError."""
     try:
-        return np.load(file)
+        return np.load(path)
     except ValueError as error:
         if "pickle" not in str(error):
             raise
@@ -265,8 +264,8 @@ def load(file):
         raise ValueError("it is no file of NumPy's, or holds Python's objects") from error
 
 
-def read_pb(file):
-    tensor = onnx.load_tensor(file)
+def read_pb(path: Path) -> np.ndarray:
+    tensor = onnx.load_tensor(path)
     if tensor.HasField("segment"):  # the bytes of other protobuf messages may parse to such a tensor
         raise ValueError("it holds no tensor")
     if onnx.external_data_helper.uses_external_data(tensor):
@@ -285,7 +284,7 @@ def as_declared(array, element_type):
     return array
 
 
-def read_image(path, file, element_type, dims):
+def read_image(path: Path, element_type: str | None, dims: list[Any]) -> np.ndarray:
     """Read an image as [1, C, H, W], or as [1, H, W, C] if the model has this layout; uint8 unscaled, or floats.
 
     Integers become floats in [0, 1]; floats stay as they are.
@@ -294,7 +293,7 @@ def read_image(path, file, element_type, dims):
         raise click.UsageError(f"{path}: images are for inputs of rank 4 of floats or uint8.")
     channels_last = dims[3] in MODES and dims[1] not in MODES
     mode = MODES.get(dims[3] if channels_last else dims[1], "RGB")
-    with Image.open(file, formats=FORMATS) as image:
+    with Image.open(path, formats=FORMATS) as image:
         largest = largest_value(image)
         if largest == 255:
             pixels = np.array(image.convert("RGBA" if image.has_transparency_data else "RGB").convert(mode))

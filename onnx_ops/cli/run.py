@@ -1,28 +1,25 @@
-"""`onnx-ops run`: run a model once, or on many files: in this process, in several, or in a cluster."""
+"""`onnx-ops run`: run a model once, or on many files: in this process, or on a cluster."""
 
+import os
 import time
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
 from rich.progress import TimeRemainingColumn
 
-from ..model.external_data import files, pack
-from ..processes import cluster as ray_cluster
-from ..processes.workers import answers
+from ..model.external_data import files
 from ..registry import custom_operators
 from ..session.runner import Runner
-from ..system import available_cpus
 from . import comparison, data
-from .arguments import Peer, check_targets, custom_files, json_option, model_argument, threads_option, tolerance_option
+from .arguments import Peer, check_targets, json_option, model_argument, threads_option, tolerance_option
+from .cluster import run_on_cluster
 from .comparison import open_model, timed
 from .console import dimensions, milliseconds, print_json, progress, say, table
-from .items import MANIFEST, Manifest, Problem, Work, digest, digest_of_file, encode, find, first_size, suffix
-
-PATIENCE = 0.8  # seconds for a worker to finish writing a file
-ENDED = Problem("a process that worked on it has ended, as has another one with no other item")
+from .items import SETTINGS, Work, begin, find, suffix
 
 
 @click.command()
@@ -40,23 +37,21 @@ ENDED = Problem("a process that worked on it has ended, as has another one with 
 )  # fmt: skip
 @tolerance_option("Tolerance of --compare, relative to the largest value.  [default: by type]")
 @threads_option
-@click.option("--batch", type=click.IntRange(1), help="Many files: files per run, along the first axis.")
-@click.option("--workers", type=click.IntRange(1), help="Many files: number of processes.  [default: this one]")
 @click.option(
     "--cluster", metavar="ADDRESS", help="Many files: address of a Ray cluster; auto for the one of this machine."
 )
+@click.option("--overwrite", is_flag=True, help="Many files: run finished ones again, also those of another run.")
 @json_option
 def run(
-    model, given, output, random, shapes, backend, optimize, compare, tolerances, threads, batch, workers, cluster,
-    as_json,
-):  # fmt: skip
+    model, given, output, random, shapes, backend, optimize, compare, tolerances, threads, cluster, overwrite, as_json
+):
     """Run a model once, or on many files.
 
     The command shows the outputs, and writes them with --output. Images become floats in [0, 1], or uint8 for a model
     with such an input. Outputs are written as .npy; outputs that look like an image also as .png.
 
     If an --input has wildcards, the model runs on each matching file, and --output gets one file for each: .npy, or
-    .npz for a model with several outputs. A run that is started again skips finished files.
+    .npz for a model with several outputs. A run that is started again skips files with a newer output.
 
     \b
     Examples:
@@ -65,17 +60,17 @@ def run(
       onnx-ops run model.onnx --random --shape x=1,3,224,224 --json
       onnx-ops run model.onnx --random --optimize --compare builtin
       onnx-ops run optimized.onnx --random --compare model.onnx
-      onnx-ops run model.onnx --input 'x=frames/*.png' --output out/ --workers 4
+      onnx-ops run model.onnx --input 'x=frames/*.png' --output out/
     """
     if any(map(data.is_pattern, given)):
         if compare or random or shapes or not output:
             raise click.UsageError("many files need --output, and leave no place for --compare, --random and --shape.")
-        options = {"backend": backend, "optimize": optimize, "batch": batch}
-        report = run_files(model, given, output, options, threads, workers, cluster)
+        options = {"backend": backend, "optimize": optimize}
+        report = run_files(model, given, output, options, threads, cluster, overwrite)
         is_well = not report["failed"]
     else:
-        if batch or workers or cluster:
-            raise click.UsageError("--batch, --workers and --cluster are for many files: --input with a wildcard.")
+        if cluster or overwrite:
+            raise click.UsageError("--cluster and --overwrite are for many files: --input with a wildcard.")
         runner, seconds = timed(open_model, model, backend, threads, optimize)
         report = {"model": str(model), "backend": backend, "optimize": optimize, "seconds": {"open": seconds}}
         feeds, outputs = run_once(runner, report, model, given, output, shapes, random)
@@ -141,44 +136,52 @@ def row(described):
 # Many files
 
 
-def run_files(model, given, output, options, threads, workers, cluster):
+def run_files(
+    model: Path,
+    given: Sequence[str],
+    output: Path,
+    options: dict[str, Any],
+    threads: int | None,
+    address: str | None,
+    overwrite: bool,
+) -> dict[str, Any]:
     """Run the model on the unfinished items of the --input options `given`; return the report.
 
-    options  {"backend": ..., "optimize": ..., "batch": ...}, which affect the outputs; batch is None if not stated
+    options  {"backend": ..., "optimize": ...}
+    address  of the Ray cluster that runs it; None: this process runs it
     """
-    if workers and cluster:
-        raise click.UsageError("--workers are processes of this machine, --cluster has its own: state one of them.")
-    start, batch = time.perf_counter(), options["batch"]
-    if threads is None and (workers or cluster):
-        threads = max(len(available_cpus()) // workers, 1) if workers else 1
-    settings = {name: options[name] for name in ("backend", "optimize")}
-    runner = Runner(model, threads=threads, operators=custom_operators(), **settings)
+    start = time.perf_counter()
+    if address:
+        threads = threads or 1
+    runner = Runner(model.absolute(), threads=threads, operators=custom_operators(), **options)
     data.check_outputs(runner.outputs)
     patterns, shared = divide(given, runner.inputs)
     items = find(patterns, output)
-    if batch:
-        check_batch(batch, runner, shared)
-    work = Work(runner, output, suffix(runner.outputs), shared, batch)
+    work = Work(runner, shared, output.absolute(), suffix(runner.outputs))
     read = [*files(model), *data.given_files(given), *(path for item in items for _, path in item.files)]
-    check_targets([output / MANIFEST, *map(work.path, items)], read)
-    with closing(Manifest(output, dependencies(model, shared) | options)) as manifest:
-        with progress() as bar:
-            pending = [item for item in bar.track(items, description="what is finished") if not manifest.has(item)]
-        engine = choose_engine(work, workers, cluster)
-        problems = collect(outcomes(engine, pending, batch or 1), manifest, str(model), len(pending))
+    check_targets([output / SETTINGS, *map(work.path, items)], read)
+    begin(work, options | {"inputs": [[name, os.path.abspath(pattern)] for name, pattern in patterns]}, overwrite)
+    pending = [item for item in items if not work.is_finished(item)]
+    outcomes = ((item.name, work(item)) for item in pending)
+    if address:
+        outcomes = run_on_cluster(work, pending, address, threads or 1)
+    failed = {}
+    with closing(outcomes), progress(TimeRemainingColumn()) as bar:
+        for name, reason in bar.track(outcomes, total=len(pending), description=str(model)):
+            if reason:
+                failed[name] = reason
     return {
         "model": str(model),
         **options,
         "items": len(items),
         "finished_before": len(items) - len(pending),
-        "run": len(pending) - len(problems),
-        "failed": [{"item": name, "problem": problems[name].reason} for name in sorted(problems)],
+        "run": len(pending) - len(failed),
+        "failed": [{"item": name, "problem": failed[name]} for name in sorted(failed)],
         "seconds": time.perf_counter() - start,
-        "manifest": str(manifest.path),
     }
 
 
-def divide(given, inputs):
+def divide(given: Sequence[str], inputs: dict[str, Any]) -> tuple[list[tuple[str | None, str]], dict[str, np.ndarray]]:
     """Split the --input options into [(input, pattern)] for the items and {input: array} that all items share."""
     patterns = [data.assignment(text, inputs) for text in given if data.is_pattern(text)]
     item_inputs = {name for name, _ in patterns}
@@ -192,82 +195,9 @@ def divide(given, inputs):
     return patterns, shared
 
 
-def check_batch(batch, runner, shared):
-    """Raise an error if the model has another number of items."""
-    for name, (_, dims) in runner.inputs.items():
-        if name not in shared and isinstance(first_size(dims), int) and dims[0] != batch:
-            raise click.UsageError(f"--batch {batch}: the model requires {dims[0]} along the first axis of {name}.")
-
-
-def dependencies(model, shared):
-    """Return everything that the outputs of a run depend on, except the items and the options.
-
-    The numbers of threads and processes are not included, so a run can be continued with other numbers.
-    """
-    return {
-        "model": [digest_of_file(path) for path in files(model)],
-        "inputs": {name: digest(encode({name: array})) for name, array in shared.items()},
-        "operators": sorted(map(digest_of_file, custom_files())),
-        "versions": ray_cluster.versions(),
-    }
-
-
-def choose_engine(work, workers, cluster):
-    """Return a function from batches [(item, ...), ...] to (index, outcomes, whether the process died), as they end."""
-    if cluster:
-        return lambda batches: by_cluster(work, batches, cluster)
-    if workers:
-        return lambda batches: answers(work.run_items, batches, workers, patience=PATIENCE)
-    return lambda batches: ((index, work.run_items(*batch), False) for index, batch in enumerate(batches))
-
-
-def by_cluster(work, batches, address):
-    """Run batches in a cluster. This process reads and writes the files, so the cluster needn't see them."""
-    if not batches:
-        return
-    options = {name: getattr(work.runner, name) for name in ("threads", "backend", "optimize", "operators")}
-    runner = Runner(pack(work.runner.model), **options)
-    contents = ([item.load() for item in batch] for batch in batches)
-    answered = ray_cluster.answers(replace(work, runner=runner), contents, address, runner.threads)
-    with closing(answered):
-        for index, content, results, has_ended in answered:
-            yield index, None if has_ended else work.store(batches[index], content, results), has_ended
-
-
-def outcomes(engine, items, batch):
-    """Yield (item, its record or Problem) as items are finished.
-
-    If a process dies, the items of its batches run again, each by itself, because one of them may be the cause.
-    """
-    batches, retries = [tuple(items[k : k + batch]) for k in range(0, len(items), batch)], []
-    with closing(engine(batches)) as answered:
-        for index, results, has_ended in answered:
-            if has_ended:
-                retries += [(item,) for item in batches[index]]
-            else:
-                yield from zip(batches[index], results, strict=True)
-    if retries:
-        with closing(engine(retries)) as answered:
-            for index, results, has_ended in answered:
-                yield retries[index][0], ENDED if has_ended else results[0]
-
-
-def collect(outcomes, manifest, title, count):
-    """Add finished items to the manifest, with a progress bar; return {item's name: Problem} of failed ones."""
-    problems = {}
-    with closing(outcomes), progress(TimeRemainingColumn()) as bar:
-        task = bar.add_task(title, total=count)
-        for item, outcome in outcomes:
-            if isinstance(outcome, Problem):
-                problems[item.name] = outcome
-            else:
-                manifest.add(outcome)
-            bar.advance(task)
-    return problems
-
-
-def show_items(report):
-    for each in report["failed"]:
-        say(f"{each['item']} has failed: {each['problem']}", "bold red")
+def show_items(report: dict[str, Any]) -> None:
+    """Show the report of `run_files`."""
+    for failure in report["failed"]:
+        say(f"{failure['item']} has failed: {failure['problem']}", "bold red")
     counts = [f"{report['run']} run", f"{report['finished_before']} finished before", f"{len(report['failed'])} failed"]
-    say(f"{report['items']} items in {report['seconds']:.1f} s: {', '.join(counts)}; see {report['manifest']}")
+    say(f"{report['items']} items in {report['seconds']:.1f} s: {', '.join(counts)}")

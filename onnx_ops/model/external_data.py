@@ -159,17 +159,6 @@ def files(path):
     return [Path(path), *(Path(file_of(location, path)) for location in sorted(locations))]
 
 
-def pack(path):
-    """Return the bytes of a model together with its external data. Raises OpError if they are too many."""
-    paths = files(path)
-    if len(paths) == 1:
-        return paths[0].read_bytes()
-    if (size := sum(file.stat().st_size for file in paths)) >= LARGEST:
-        rule = f"has {size / 2**30:.1f} GiB with the files of its data, but must have less than 2 to be sent"
-        raise OpError("model", repr(str(path)), rule, "onnx_ops")
-    return load(path, wanted=lambda tensor: True).SerializeToString()
-
-
 def external(model):
     """Return the tensors of a model whose data are in files: of graphs and attributes, also in subgraphs, functions."""
     nodes = list(model_nodes(model))

@@ -1,5 +1,6 @@
 """Variants: an operator's functions compiled for one of its kernels and one combination of data types."""
 
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any, NamedTuple
@@ -122,7 +123,12 @@ def silence():
         code.is_silent.reset(token)
 
 
-def compile_variants(by_name, jobs, progress=None, level=None):
+def compile_variants(
+    by_name: dict[str, Variant],
+    jobs: int,
+    progress: Callable[[str, int, int], object] | None = None,
+    level: tuple[str, str | None] | None = None,
+) -> dict[str, list[tuple[str, str]]]:
     """Compile {name: variant} in this process or, in parallel, in `jobs` others; return {name: its functions}.
 
     progress  called before each variant with (its name, its index, the number of variants)
@@ -130,24 +136,21 @@ def compile_variants(by_name, jobs, progress=None, level=None):
 
     Raises the first OpError.
     """
-    from ..processes.workers import answers
+    numbers = count()
 
-    names, needed, numbers, results = list(by_name), list(by_name.values()), count(), {}
-
-    def begin(index):
+    def begin(name: str) -> None:
         if progress:
-            progress(names[index], next(numbers), len(names))
+            progress(name, next(numbers), len(by_name))
 
-    if min(jobs, len(names)) < 2 and level is None:
-        for index, variant in enumerate(needed):
-            begin(index)
-            results[names[index]] = variant.compile()
-        return results
-    tasks, custom = [(each, each.reached()) for each in needed], [variant.operator for variant in needed]
-    for index, functions, has_ended in answers(Variant.compile, tasks, jobs, begin=begin, level=level, custom=custom):
-        if has_ended:
-            raise OpError(None, None, f"a process that compiles {names[index]} has ended", "onnx_ops")
-        results[names[index]] = functions
+    jobs = min(jobs, len(by_name))
+    if by_name and (jobs > 1 or level):
+        from .workers import compile_in_processes
+
+        return compile_in_processes(by_name, jobs, begin, level)
+    results = {}
+    for name, variant in by_name.items():
+        begin(name)
+        results[name] = variant.compile()
     return results
 
 

@@ -16,7 +16,6 @@ from onnx_ops.ahead import warmup
 from onnx_ops.arrays import functions
 from onnx_ops.compiler import cache
 from onnx_ops.fold.col2im import COL2IM as DECLARATION
-from onnx_ops.processes import workers
 from onnx_ops.session import registration, variants
 
 
@@ -222,9 +221,3 @@ def test_a_file_that_is_gone(tmp_path, monkeypatch):
     kept.path.parent.mkdir()
     kept.path.touch()
     assert kept.missing() is None
-
-
-def test_workers_that_end_before_they_begin(monkeypatch):
-    monkeypatch.setattr(workers, "PROGRAM", "import sys; sys.exit(0)")
-    with pytest.raises(onnx_ops.OpError, match=r"^onnx_ops: 3 processes have ended before they began$"):
-        onnx_ops.warmup(["Col2Im"], ["float32", "float64"], jobs=2)

@@ -114,13 +114,12 @@ def test_commands_that_open_a_model(domain, more, tmp_path):
 
 
 @needs_extensions
-def test_processes_of_a_run_on_many_files(tmp_path):
-    """Each process imports the file."""
+def test_a_run_on_many_files(tmp_path):
     model, file, feeds, right = model_with_python_ops(tmp_path, order='"down"')
     (tmp_path / "in").mkdir()
     for k in range(3):
         np.savez(tmp_path / "in" / f"{k}.npz", **feeds | {"boxes": feeds["boxes"] + k})
-    run = ["run", model, "--input", tmp_path / "in" / "*.npz", "--output", tmp_path / "out", "--workers", 2, "--json"]
+    run = ["run", model, "--input", tmp_path / "in" / "*.npz", "--output", tmp_path / "out", "--json"]
     ((code, text, errors),) = outcomes(["--operators", file, *run])
     assert (code, errors) == (0, "")
     assert json.loads(text)["run"] == 3

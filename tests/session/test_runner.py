@@ -8,10 +8,9 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from support.cases import COL2IM, GRID_SAMPLE, model
+from support.cases import GRID_SAMPLE, model
 
 import onnx_ops
-from onnx_ops.model.external_data import pack
 from onnx_ops.session import runner
 
 CASE = GRID_SAMPLE[0]
@@ -113,27 +112,3 @@ def test_the_map_of_an_engine(kind, arguments, factor, tmp_path):
     with ProcessPoolExecutor(1, get_context("spawn")) as workers:
         for columns in workers.map(kind(tmp_path / "model.onnx", *arguments), [batch()] * 3):
             np.testing.assert_array_equal(columns["y"], expected() * factor)
-
-
-def test_a_model_can_be_packed_with_its_data(tmp_path):
-    """One machine sends such a model to another."""
-    case = COL2IM[1]
-    x, *sizes = case.inputs("float32")
-    whole = model(case.domain, case.op_type, [x, *sizes], case.attributes, constants=("image_shape", "block_shape"))
-    onnx.save(whole, tmp_path / "model.onnx", save_as_external_data=True, location="weights", size_threshold=0)
-    content = pack(tmp_path / "model.onnx")
-    (tmp_path / "weights").unlink()
-    (name,) = onnx_ops.Runner(content).inputs
-    (y,) = onnx_ops.Runner(content)({name: x}).values()
-    np.testing.assert_array_equal(y, onnx_ops.col2im(x, *sizes, **case.attributes))
-
-
-def test_a_model_that_is_too_large_is_not_packed(tmp_path, monkeypatch):
-    case = COL2IM[1]
-    whole = model(case.domain, case.op_type, case.inputs("float32"), case.attributes, constants=("image_shape",))
-    onnx.save(whole, tmp_path / "model.onnx", save_as_external_data=True, location="weights", size_threshold=0)
-    monkeypatch.setattr("onnx_ops.model.external_data.LARGEST", 100)
-    with pytest.raises(
-        onnx_ops.OpError, match=r"model = '.*model.onnx': has .* GiB with the files of its data, but must"
-    ):
-        pack(tmp_path / "model.onnx")

@@ -5,7 +5,6 @@ folder that it is given. scripts/fuzz_bytes.py draws the bytes; test_byte_reader
 """
 
 import io
-import json
 import logging
 import os
 import random
@@ -14,7 +13,6 @@ import time
 import traceback
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 
 import click
 import llvmlite.binding as llvm
@@ -148,8 +146,9 @@ def inspect(content, folder):
     path = Path(folder, "model.onnx")
     path.write_bytes(content)
     Path(folder, "data").write_bytes(bytes(range(256)))
-    whole = external_data.pack(path)
-    if SECRET in whole and SECRET not in content:
+    proto = external_data.model_in(path)
+    external_data.read_all(proto, path)
+    if SECRET in proto.SerializeToString() and SECRET not in content:
         raise BrokenPromiseError("a file outside of the model's folder was read")
     report = reading.read(path)
     assert all(node.operator for node in report.nodes)
@@ -182,15 +181,11 @@ def arrays(content, folder):
     data.read(None if path.suffix == ".npz" else name, path, path, INPUTS)
 
 
-def manifest(content, folder):
-    """The record of what a run on many files has finished."""
-    Path(folder, items.MANIFEST).write_bytes(content)
-    finished = items.Manifest(Path(folder), {})
-    try:
-        for name in list(finished.records):
-            finished.has(SimpleNamespace(name=name, load=lambda: items.Problem("")))
-    finally:
-        finished.close()
+def settings(content, folder):
+    """The settings of a run on many files."""
+    path = Path(folder, items.SETTINGS)
+    path.write_bytes(content)
+    assert isinstance(items.read_settings(path), dict)
 
 
 # {name: (function of bytes and a folder, errors that may leave it)}
@@ -202,7 +197,7 @@ READERS = {
     "inspect": (inspect, (OpError, OSError, DecodeError)),
     "code": (code, ()),
     "arrays": (arrays, (click.UsageError,)),
-    "manifest": (manifest, (OpError,)),
+    "settings": (settings, ()),
 }
 OF_MODELS = "fields", "optimize", "lower", "infer", "inspect"
 
@@ -270,12 +265,8 @@ def seeds(name):
         return [proto.SerializeToString() for proto in models()]
     if name == "code":
         return [b"".join([cache.hashlib.sha256(each).digest(), each]) for each in (object_file(), b"", b"\x7fELF")]
-    if name == "manifest":
-        lines = [
-            {"run": items.digest(b"{}"), "item": "a", "input": "1", "file": file, "output": "2"}
-            for file in (items.MANIFEST, "..", "no such file", "a\0b", "a" * 300, 5, None, ["a"])
-        ]
-        return [b"\n".join(json.dumps(line).encode() for line in lines[k:]) + b"\n" for k in range(len(lines))]
+    if name == "settings":
+        return [b'{"command": {"optimize": true}, "model": ["0"]}', b"[]", b'[["model", 1]]', b"null", b"5"]
     return [bytes([8 * k + SUFFIXES.index(suffix)]) + content for k in range(3) for suffix, content in files()] + [
         bytes([8 * k + len(SUFFIXES)]) + text
         for k in range(6)

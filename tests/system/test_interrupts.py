@@ -98,7 +98,7 @@ def test_ctrl_c_during_a_warmup_of_several_processes(tmp_path):
     script = """
 import logging, psutil
 from onnx_ops.ahead import warmup
-from onnx_ops.processes import workers
+from onnx_ops.session import workers
 logging.getLogger("onnx_ops").setLevel("WARNING")
 workers.PROGRAM = "import time; time.sleep(0.5); " + workers.PROGRAM
 def show(name, index, total):

@@ -1,0 +1,166 @@
+"""Compile variants in other processes. Threads of concurrent.futures give each process one variant after the other.
+
+Messages and answers are pickles, on pipes. docs/internals.md compares pools of processes ("Worker processes").
+"""
+
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from subprocess import PIPE
+from typing import IO, TYPE_CHECKING, Any
+
+from .. import system
+from ..declaration.errors import OpError
+from ..model.operator_files import operators_at, sources_of
+from ..registry import custom_operators, use
+
+if TYPE_CHECKING:
+    from .variants import Variant
+
+PROGRAM = "import sys; sys.path[:] = {!a}; from onnx_ops.session import workers; workers.serve()"
+INTERRUPTED = "onnx_ops: interrupted; this ends in some seconds, when %d processes have ended"
+_is_worker = False  # whether this process compiles for another one
+log = logging.getLogger("onnx_ops")
+
+
+class Worker:
+    """A process that compiles. Ctrl-C in a terminal doesn't reach it; it ends when its standard input ends."""
+
+    def __init__(self) -> None:
+        # With `-c` alone, Python searches the current folder first, 3.13 even before the first statement.
+        path = [entry for entry in sys.path if isinstance(entry, str)]  # Python ignores other entries
+        command = [sys.executable, "-P", "-c", PROGRAM.format(path)]
+        self.process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, **system.apart())
+        assert self.process.stdin
+        assert self.process.stdout
+        self.requests = self.process.stdin
+        self.answers = self.process.stdout
+
+    def ask(self, message: Any) -> Any:
+        """Return the answer to a message. Raises OpError, and EOFError if the process has ended."""
+        try:
+            send(message, self.requests)
+            result, refusal = pickle.load(self.answers)
+        except pickle.UnpicklingError as error:  # it has ended in the middle of an answer
+            raise EOFError from error
+        if refusal:
+            raise OpError(*refusal)
+        return result
+
+
+def compile_in_processes(
+    variants: Mapping[str, "Variant"],
+    jobs: int,
+    begin: Callable[[str], None],
+    level: tuple[str, str | None] | None,
+) -> dict[str, list[tuple[str, str]]]:
+    """Compile {name: variant} in at most `jobs` processes; return {name: result of `Variant.compile`}.
+
+    begin  called with each name before its variant is compiled
+    level  as for `compile_variants`
+
+    Raises the first OpError. The processes have ended when this returns or raises.
+    """
+    if _is_worker:  # its workers would import the file that calls this, and so on
+        rule = 'write what compiles, in a file of operators, under `if __name__ == "__main__":`'
+        raise OpError(None, None, rule, "onnx_ops")
+    custom = sources_of([*custom_operators(), *(variant.operator for variant in variants.values())])
+    tasks = {name: (variant, variant.reached()) for name, variant in variants.items()}
+    workers: list[Worker] = []
+    of_thread = threading.local()
+
+    def compile_one(name: str) -> list[tuple[str, str]]:
+        begin(name)
+        try:
+            if not hasattr(of_thread, "worker"):
+                of_thread.worker = Worker()
+                workers.append(of_thread.worker)
+                of_thread.worker.ask((level, custom))
+            return of_thread.worker.ask(tasks[name])
+        except EOFError as error:
+            raise OpError(None, None, f"a process that compiles {name} has ended", "onnx_ops") from error
+
+    try:
+        with ThreadPoolExecutor(jobs) as threads:
+            try:
+                futures = {threads.submit(compile_one, name): name for name in variants}
+                return {futures[future]: future.result() for future in as_completed(futures)}
+            except BaseException as error:
+                threads.shutdown(wait=False, cancel_futures=True)
+                if workers and isinstance(error, KeyboardInterrupt):
+                    log.warning(INTERRUPTED, len(workers))
+                for worker in workers:
+                    worker.process.terminate()
+                raise
+    finally:
+        for worker in workers:
+            worker.requests.close()
+        for worker in workers:
+            worker.process.wait()
+            worker.answers.close()
+
+
+def send(message: Any, pipe: IO[bytes]) -> None:
+    """Send a message. Close the pipe if its reader has closed it, and raise EOFError."""
+    try:
+        pickle.dump(message, pipe)
+        pipe.flush()
+    except OSError as error:
+        if not system.is_closed_pipe(error):
+            raise
+        with suppress(OSError):  # else Python would write the rest when it closes the pipe, and raise the error again
+            pipe.close()
+        raise EOFError from error
+
+
+# The other process
+
+
+def serve() -> None:
+    """Answer each message with (result, None), or with (None, the arguments of an OpError) and end."""
+    global _is_worker
+    _is_worker = True
+    signal.signal(signal.SIGTERM, _exit)
+    logging.getLogger("onnx_ops").setLevel(logging.ERROR)  # no warnings: an answer reports code that isn't kept
+    output = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # so that nothing that a library prints gets between the answers
+    with suppress(EOFError):
+        try:
+            for result in _results():
+                send((result, None), output)
+        except OpError as error:
+            send((None, error.args), output)
+
+
+def _exit(*_: Any) -> None:
+    """Exit by an exception, which leaves no half-written file.
+
+    If the signal arrives where a C callback begins, Python can only report the exit, and SIGINT is simulated after C.
+    If it arrives during the import of a C++ module, an ImportError ends the process.
+    """
+    sys.excepthook = lambda *_: None
+    sys.unraisablehook = lambda _: None
+    signal.signal(signal.SIGINT, lambda *_: sys.exit())
+    sys.exit()
+
+
+def _results() -> Iterator[Any]:
+    """Yield None after the first message, (level, result of `sources_of`), then what each variant compiles to."""
+    level, custom = pickle.load(sys.stdin.buffer)
+    if level:
+        from ..compiler import target
+
+        target.choose(target.level(*level))
+    for source in custom:
+        use(operators_at(source))  # before variants are unpickled, which need these operators
+    yield None
+    while True:
+        variant, reached = pickle.load(sys.stdin.buffer)
+        yield variant.compile(reached)
