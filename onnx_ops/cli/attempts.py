@@ -1,8 +1,6 @@
 """Sessions of a model made in other processes, which a model or an operator may end."""
 
-import json
 import logging
-import os
 import re
 import signal
 import subprocess
@@ -50,30 +48,24 @@ def error_in_process(*arguments: Any) -> str | None:
     """
     path = [entry for entry in sys.path if isinstance(entry, str)]  # Python ignores other entries
     command = [sys.executable, "-P", "-c", PROGRAM.format(path, arguments)]
-    done = subprocess.run(command, capture_output=True, check=False)
-    if done.stdout:
-        return json.loads(done.stdout)
-    lines = done.stderr.decode(errors="replace").split("\n")
-    last_line = next((line for line in reversed(lines) if line.strip()), "nothing was printed")
-    if done.returncode >= 0:
-        return f"the process ended with exit code {done.returncode}: {last_line}"
-    return f"the process was ended by signal {-done.returncode} ({signal.strsignal(-done.returncode)}): {last_line}"
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    last_line = lines[-1] if lines else "it printed nothing"
+    if done.returncode < 0:
+        name = signal.strsignal(-done.returncode)
+        return f"the process was ended by signal {-done.returncode}, {name}: {last_line}"
+    return last_line if done.returncode else None
 
 
 def attempt(path: str, files: list[str], backend: str, optimize: bool) -> None:
-    """Make a session, and print None or its error as JSON."""
-    output = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # so that nothing that a file of operators prints gets before the answer
+    """Make a session; exit with its error if there is one."""
     logging.getLogger("onnx_ops").setLevel(logging.ERROR)
-    error = None
     try:
         for file in files:
             use_file(file)
         open_session(path, backend, optimize=optimize)
-    except Exception as raised:
-        error = one_line(raised)
-    json.dump(error, output)
-    output.close()
+    except Exception as error:
+        sys.exit(one_line(error))
 
 
 def refused_node(path: Path, error: str) -> str | None:

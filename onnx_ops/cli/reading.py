@@ -18,8 +18,8 @@ from ..declaration.errors import OpError, as_text, errors_of
 from ..declaration.plain import infer, shapes_of
 from ..model.builtin import first_builtin_version, has_kernel, schema_of
 from ..model.external_data import external, file_of, info_of, load, model_in
-from ..model.files import EXTENSIONS, lowered_name, unknown_attributes
-from ..model.nodes import declared, domain_of, imports, in_its_versions, inlined, model_nodes
+from ..model.files import EXTENSIONS, is_lowered, lowered_name, unknown_attributes
+from ..model.nodes import declared, domain_of, imports, in_its_versions, inlined
 from ..model.operator_files import python_ops
 from ..registry import available, first_version, is_built_in, is_default
 from ..rewriting import rewritten
@@ -106,7 +106,7 @@ def read(path: Path) -> ModelReport:
         model = inlined(model) if model.functions else model
     except (RuntimeError, onnx.checker.ValidationError) as error:
         click.echo(f"Warning: nodes in functions are not shown, as these can't be inlined: {one_line(error)}", err=True)
-    report = ModelReport(data=missing_data(model, path), is_lowered=has_lowered(model))
+    report = ModelReport(data=missing_data(model, path), is_lowered=is_lowered(model))
     graphs = list(Model(model, path, runs_nodes=False).graphs())
     operators = in_its_versions(available(), model)
     nodes = [(node, graph) for graph in graphs for node in graph.owner.node if intended(node)]
@@ -155,11 +155,6 @@ def lowered() -> set[tuple[str, str]]:
     return {(EXTENSIONS, lowered_name(*key)) for key in available()}
 
 
-def has_lowered(model: onnx.ModelProto) -> bool:
-    """Return whether `onnx_ops.lower` has made a model."""
-    return not lowered().isdisjoint((node.domain, node.op_type) for node in model_nodes(model))
-
-
 # Operators and kernels that are missing
 
 
@@ -176,7 +171,8 @@ def find_missing(report: ModelReport, graphs: Iterable[Graph]) -> list[tuple[onn
             if key in others:
                 continue
             if schema := schema_of(key, versions.get(key[0])):
-                inputs, outputs = kinds(graph, node.input), kinds(graph, node.output)
+                inputs, outputs = ([graph.type(name).elements if name else None for name in values]
+                                   for values in (node.input, node.output))  # fmt: skip
                 if not has_kernel(schema, inputs, outputs):
                     types = dict.fromkeys(dtypes.NAMES[kind] for kind in inputs if kind in dtypes.NAMES)
                     count(
@@ -215,11 +211,6 @@ def sources(strangers: list[tuple[onnx.NodeProto, Graph]]) -> str | None:
         found[key] = found.get(key) or suggested(node, [stated(graph, name) for name in node.input])
     texts = list(filter(None, found.values()))
     return "\n\n".join(["import onnx_ops\n", *texts]) if texts else None
-
-
-def kinds(graph: Graph, values: Any) -> list[int | None]:
-    """Return ONNX's numbers of the data types of values; None for absent and unknown ones."""
-    return [graph.type(name).elements if name else None for name in values]
 
 
 # One node
