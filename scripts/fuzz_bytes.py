@@ -26,7 +26,7 @@ import add_tests_to_path
 LONGEST = 2**14  # bytes of an input
 MEMORY = 4096  # MiB
 # What the coverage is of. What Numba compiles must stay as it is.
-GUIDED = "cli/data cli/inspect cli/items compiler/cache model/ rewriting/ session/lowering"
+GUIDED = "cli/data cli/reading cli/items compiler/cache model/ rewriting/ session/lowering"
 
 
 def fuzz(name, folder, seconds):

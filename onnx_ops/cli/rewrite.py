@@ -128,9 +128,9 @@ def find_patterns(path):
     return []
 
 
-def counted(findings, replaced=True):
-    """Return the number of each pattern that was replaced, or not: "2 unfold, 1 grid_sample"; or ""."""
-    counts = Counter(f.pattern for f in findings if bool(f.operator) == replaced)
+def counted(findings):
+    """Return the number of each pattern that was replaced: "2 unfold, 1 grid_sample"; or ""."""
+    counts = Counter(f.pattern for f in findings if f.operator)
     return ", ".join(f"{count} {pattern}" for pattern, count in counts.items())
 
 

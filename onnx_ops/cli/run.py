@@ -11,18 +11,15 @@ import click
 import numpy as np
 from rich.progress import TimeRemainingColumn
 
-from ..arrays.comparison import difference
-from ..arrays.reference import Evaluator
 from ..model.external_data import files
 from ..registry import custom_operators
 from ..session.runner import Runner
-from . import data
+from . import comparison, data
 from .arguments import Peer, check_targets, json_option, model_argument, threads_option, tolerance_option
 from .cluster import run_on_cluster
-from .console import dimensions, format_difference, milliseconds, print_json, progress, say, table
+from .comparison import open_model, timed
+from .console import dimensions, milliseconds, print_json, progress, say, table
 from .items import SETTINGS, Work, begin, find, suffix
-
-BACKENDS = ("native", "extensions", "builtin", "reference")
 
 
 @click.command()
@@ -78,13 +75,7 @@ def run(
         report = {"model": str(model), "backend": backend, "optimize": optimize, "seconds": {"open": seconds}}
         feeds, outputs = run_once(runner, report, model, given, output, shapes, random)
         if compare:
-            is_other = isinstance(compare, Path)
-            peer = open_other(compare, threads) if is_other else open_model(model, compare, threads)
-            others, seconds = timed(peer, feeds)
-            if missing := outputs.keys() - others.keys():
-                raise click.UsageError(f"--compare {compare}: that model has no output {', '.join(sorted(missing))}.")
-            differences = compared(outputs, others, tolerances)
-            report["compare"] = {"with": str(compare), "seconds": seconds, "outputs": differences}
+            report["compare"] = comparison.compare(model, runner, compare, feeds, outputs, tolerances)
         is_well = not compare or all(d["ok"] for d in report["compare"]["outputs"])
     if as_json:
         print_json(report)
@@ -97,23 +88,6 @@ def run(
 
 
 # Once
-
-
-def open_model(model, backend, threads=None, optimize=False):
-    """Open a model (path or bytes) in one of BACKENDS, as a function from {input: array} to {output: array}."""
-    if backend == "reference":
-        return Evaluator(model)
-    runner = Runner(model, backend=backend, threads=threads, optimize=optimize)
-    runner.session  # noqa: B018  makes it
-    return runner
-
-
-def open_other(model, threads):
-    """Open a model with ONNX Runtime's built-in kernels or, if these don't run all nodes, with onnx_ops."""
-    try:
-        return open_model(model, "builtin", threads)
-    except Exception:
-        return open_model(model, "native", threads)
 
 
 def run_once(runner, report, model, given, output, shapes, random):
@@ -130,23 +104,6 @@ def run_once(runner, report, model, given, output, shapes, random):
     report["outputs"] = [each | statistics(outputs[each["name"]]) for each in data.described(outputs)]
     report["files"] = list(map(str, data.write(output, outputs))) if output else []
     return feeds, outputs
-
-
-def timed(function, *args):
-    """Return (the function's result, the seconds that it took)."""
-    start = time.perf_counter()
-    result = function(*args)
-    return result, time.perf_counter() - start
-
-
-def compared(outputs, others, tolerances):
-    """Return the difference of each output, as a dict."""
-    differences = {n: difference(outputs[n], others[n], tolerances) for n in outputs}
-    return [
-        {"name": n, "largest": d.largest, "allowed": d.allowed, "problem": d.problem, "ok": d.ok}
-        | {"wrong": int(d.wrong.sum()), "elements": d.wrong.size}
-        for n, d in differences.items()
-    ]
 
 
 def statistics(array):
@@ -167,13 +124,7 @@ def show(report):
     for path in report["files"]:
         say(f"written: {path}")
     if "compare" in report:
-        for d in report["compare"]["outputs"]:
-            largest, allowed = format_difference(d["largest"]), format_difference(d["allowed"])
-            count = "" if d["ok"] else f", exceeded by {d['wrong']} of {d['elements']} elements"
-            verdict = d["problem"] or f"largest difference {largest}, allowed {allowed}{count}"
-            say(f"{d['name']} against {report['compare']['with']}: {verdict}", None if d["ok"] else "bold red")
-        if report["compare"]["with"] == "reference" and not all(d["ok"] for d in report["compare"]["outputs"]):
-            say("onnx's evaluator also computes the nodes that onnx_ops leaves to ONNX Runtime: any node may differ.")
+        comparison.show(report["compare"])
 
 
 def row(described):

@@ -8,6 +8,8 @@ import re
 
 from onnx import AttributeProto
 
+from ..declaration.errors import as_text
+
 ANNOTATIONS = {
     AttributeProto.INT: "int", AttributeProto.INTS: "tuple[int, ...]", AttributeProto.FLOAT: "float",
     AttributeProto.FLOATS: "tuple[float, ...]", AttributeProto.STRING: "str",
@@ -27,7 +29,11 @@ def suggested(node, inputs):
     """
     attributes = {a.name: a for a in node.attribute}
     is_written = all(a.type in ANNOTATIONS and a.name.isidentifier() for a in node.attribute)
-    if not is_written or not node.op_type.isidentifier() or any(not v["type"] or v["shape"] is None for v in inputs):
+    if (
+        not is_written
+        or not as_text(node.op_type).isidentifier()
+        or any(not v["type"] or v["shape"] is None for v in inputs)
+    ):
         return None
     family = next((f for pattern, f in FAMILIES.items() if re.search(pattern, node.op_type, re.IGNORECASE)), None)
     names, call = family([v["shape"] for v in inputs], attributes) if family else (None, None)

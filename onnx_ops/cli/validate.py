@@ -15,9 +15,9 @@ from ..model.external_data import model_in
 from ..model.nodes import declared_nodes
 from ..registry import available
 from .arguments import json_option, tolerance_option
+from .comparison import BACKENDS, Kind, open_model
 from .console import format_difference, one_line, print_json, progress, say, steps, table
 from .data import read_pb
-from .run import BACKENDS, open_model
 
 
 @click.command()
@@ -104,7 +104,7 @@ def onnx_tests():
 
 
 def run_test(
-    name: str, model: Path | bytes, data: Callable[[], Any], backend: str, tolerances: dict[str, float]
+    name: str, model: Path | bytes, data: Callable[[], Any], backend: Kind, tolerances: dict[str, float]
 ) -> dict[str, Any]:
     """Run one test; return its report, as a dict."""
     report: dict[str, Any] = {"test": name, "model": None if isinstance(model, bytes) else str(model), "operators": [],

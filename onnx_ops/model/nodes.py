@@ -1,6 +1,5 @@
 """Nodes of models and names of their values, including those in subgraphs."""
 
-import functools
 from collections import Counter, namedtuple
 from copy import deepcopy
 
@@ -98,11 +97,12 @@ def _keep_operators(model, operators):
 
     The other functions get the model's imports. ONNX Runtime uses these, and onnx inlines no function with others.
     """
+    from .builtin import first_builtin_version  # here, because sessions of most models don't need it
+
     versions = imports(model)
     for function in list(model.functions):
         key = domain_of(function), function.name
-        builtin = builtin_operators().get(key)
-        first = first_version(operators[key]) if key in operators else builtin and builtin.since_version
+        first = first_version(operators[key]) if key in operators else first_builtin_version(key)
         if first and first <= versions.get(key[0], 0):
             model.functions.remove(function)
         else:
@@ -168,15 +168,6 @@ def _remove_types(owner, keeps_elements, kept=0):
     for node in owner.node:
         for inner in subgraphs(node):
             _remove_types(inner, keeps_elements, 2 if node.op_type == "Loop" else 0)
-
-
-@functools.cache
-def builtin_operators():
-    """Return {(domain, name): schema of its first version} of the operators that ONNX Runtime has."""
-    from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
-
-    schemas = sorted(get_all_operator_schema(), key=lambda each: -each.since_version)
-    return {(each.domain, each.name): each for each in schemas}
 
 
 def graphs_in(graph):

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 # The order matters, since a pattern may contain another: deformable attention contains grids.
 PATTERNS = constants, deform_conv, sampling_by_hand, deformable_attention, unfold, im2col_product, grid_sample
 TRIED = deform_conv, sampling_by_hand  # patterns with replacements that run beside the replaced nodes
+RUN = constants, *TRIED  # patterns that run nodes
+NOT_RUN = "optimize runs these nodes first, and may keep them"
 
 
 def optimize(model: onnx.ModelProto, folder: "str | os.PathLike[str] | None" = None) -> onnx.ModelProto:
@@ -88,13 +90,15 @@ def rewritten(
     folder: "str | os.PathLike[str] | None" = None,
     operators: dict[tuple[str, str], Any] | None = None,
     in_place: bool = False,
+    runs_nodes: bool = True,
 ) -> tuple[onnx.ModelProto, list[Finding]]:
     """Return the result of `optimize`, and a list with a Finding for each match or near miss of a pattern.
 
     The model itself is returned if nothing is replaced.
 
-    operators  the result of `operators.available`, by default without custom operators
-    in_place   change the model that is given, if it has no functions: weights are not copied
+    operators   the result of `operators.available`, by default without custom operators
+    in_place    change the model that is given, if it has no functions: weights are not copied
+    runs_nodes  whether nodes may run. If not, the result shows what would be replaced, and is no model to run
     """
     op_types = {node.op_type for node in model_nodes(model)}
     if not any(_may_fit(pattern, op_types) for pattern in PATTERNS):
@@ -108,7 +112,7 @@ def rewritten(
             flat = inlined(model, operators=operators)
     if flat is model and not in_place:
         flat = deepcopy(model)
-    findings = _rewrite(Model(flat, folder, operators))
+    findings = _rewrite(Model(flat, folder, operators, runs_nodes))
     return flat if any(f.operator for f in findings) else model, findings
 
 
@@ -141,16 +145,22 @@ def apply(pattern: ModuleType, graph: Graph, node: onnx.NodeProto) -> Finding | 
     The node stays, too, with a warning, if the pattern fails: the model is right as it is.
     """
     where = pattern.NAME, graph.title, node.name or node.output[0]
+    graph.model.skipped.clear()
     try:
         replacement = pattern.match(graph, node) if graph.is_sound(node) else None
         if replacement is None:
             return None
-        untried = trial.tried_out(graph, node, replacement) if pattern in TRIED else None
+        if not graph.model.runs_nodes:
+            untried = NOT_RUN if pattern in RUN else None
+        else:
+            untried = trial.tried_out(graph, node, replacement) if pattern in TRIED else None
         operator = replacement.pop("finding", replacement["op_type"])
         graph.replace(node, **replacement)
         return Finding(*where, operator=operator, untried=untried)
     except NearMiss as miss:
-        return Finding(*where, reason=str(miss))
+        skipped = graph.model.skipped
+        may_fit = f"; optimize first computes {skipped[0]}, and may replace it" if skipped else ""
+        return Finding(*where, reason=f"{miss}{may_fit}")
     except Exception as error:
         name, title, node_name = where
         reason = f"{type(error).__name__}: {error}"

@@ -6,8 +6,10 @@ longer used; everything else stays where it is.
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from copy import deepcopy
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -21,6 +23,9 @@ from ..model.schemas import reference_op
 from ..registry import KEYS, OPERATORS, available
 from .shapes import type_of
 from .sizes import are_numbers
+
+if TYPE_CHECKING:
+    import os
 
 AI_ONNX = ("", "ai.onnx")
 OURS = {name for domain, name in KEYS if domain in AI_ONNX}  # types of nodes that this package runs
@@ -36,12 +41,22 @@ RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUnif
 class Model:
     """A model, which its graphs share.
 
-    origin     its file or the folder of its external data, or None if unknown
-    operators  what `operators.available` returns, by default without custom operators
+    origin      its file or the folder of its external data, or None if unknown
+    operators   what `operators.available` returns, by default without custom operators
+    runs_nodes  whether nodes run, to compute constants and to try replacements out
+    skipped     names of constants that no node computed, since nodes don't run
     """
 
-    def __init__(self, proto, origin=None, operators=None):
-        self.proto, self.origin = proto, origin
+    def __init__(
+        self,
+        proto: onnx.ModelProto,
+        origin: "str | os.PathLike[str] | None" = None,
+        operators: Mapping[tuple[str, str], Any] | None = None,
+        runs_nodes: bool = True,
+    ) -> None:
+        self.proto, self.origin, self.runs_nodes = proto, origin, runs_nodes
+        self.skipped: list[str] = []
+        self.numbers = Counter[str]()  # {a name: the next number to add to it}
         self.custom = {name for domain, name in operators or available() if domain in AI_ONNX} - OURS
 
     def graphs(self):
@@ -55,8 +70,10 @@ class Model:
 
     def new_name(self, like):
         """Return a name that no value and no node has, and reserve it."""
-        candidates = (f"{like}_{k}" for k in range(len(self.names) + 1))
-        name = next(name for name in (like, *candidates) if name not in self.names)
+        name = like
+        while name in self.names:
+            name = f"{like}_{self.numbers[like]}"
+            self.numbers[like] += 1
         self.names.add(name)
         return name
 
@@ -189,14 +206,14 @@ class Graph:
     def folded(self, name):
         """Return a value as an array if it is a constant, or nodes compute it from constants alone; else None."""
         graph = self.home(name)
-        if graph is None or not self._is_constant(name, DEEPEST):
+        if graph is None or not self.is_constant(name):
             return None
         if name not in graph.constants:
             array = graph.array(name)
             graph.constants[name] = graph._fold(name) if array is None and name in graph.producers else array
         return graph.constants[name]
 
-    def _is_constant(self, name, depth):
+    def is_constant(self, name: str, depth: int = DEEPEST) -> bool:
         """Return whether a value comes from constants alone, without reading any of them."""
         graph = self.home(name)
         if graph is None or depth == 0:
@@ -208,11 +225,14 @@ class Graph:
                 and (node.op_type == "Constant" or len(node.input) > 0)
                 and node.op_type not in RANDOM
                 and not any(subgraphs(node))
-                and all(self._is_constant(operand, depth - 1) for operand in filter(None, node.input))
+                and all(self.is_constant(operand, depth - 1) for operand in filter(None, node.input))
             )
         return graph.are_constant[name]
 
     def _fold(self, name):
+        if not self.model.runs_nodes:
+            self.model.skipped.append(name)
+            return None
         node = self.producer(name)
         if node.op_type in OURS and not self._is_small(node):
             return None

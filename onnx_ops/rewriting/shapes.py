@@ -16,7 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ..declaration import limits, plain
 from ..declaration.dtypes import TABLE
-from ..model.nodes import builtin_operators, domain_of, subgraphs
+from ..model.builtin import schemas
+from ..model.nodes import domain_of, subgraphs
 from ..registry import available
 from . import sizes
 from .finding import tried
@@ -233,12 +234,13 @@ def _by_onnx(graph, node, inputs):
 
 def _by_onnx_runtime(node, inputs, shape=None):
     """Return {output: Type} with this shape, and the elements if a schema says that those of an input are the same."""
-    known, kinds = builtin_operators().get((domain_of(node), node.op_type)), []
+    known, kinds = schemas().get((domain_of(node), node.op_type)), []
     if known is not None:
-        pairs = list(zip(known.inputs, inputs, strict=False))
+        first = known[-1]
+        pairs = list(zip(first.inputs, inputs, strict=False))
         # Of inputs with one type the first one counts: once, Tile's repeats were floats.
         same = {formal.typeStr: its_type.elements for formal, its_type in reversed(pairs) if its_type}
-        kinds = [same.get(formal.typeStr, 0) for formal in known.outputs]
+        kinds = [same.get(formal.typeStr, 0) for formal in first.outputs]
     return {name: Type(kind, shape) for name, kind in itertools.zip_longest(node.output, kinds, fillvalue=0) if name}
 
 

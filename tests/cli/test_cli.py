@@ -4,10 +4,13 @@ import io
 import json
 import os
 import re
+import shlex
 import struct
+import subprocess
 import sys
 import warnings
 import zlib
+from contextlib import nullcontext
 from pathlib import Path
 from unittest import mock
 
@@ -15,6 +18,7 @@ import click
 import ml_dtypes
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 import rich.console
 from onnx import helper
@@ -24,18 +28,20 @@ from support import written
 from support.backends import ORT_VERSION, quiet
 from support.cases import COL2IM, GRID_SAMPLE, VOLUMES, drawn, model, parsed
 from support.commands import invoke
-from support.processes import TESTS, on_disk, python
-from support.selection import needs_extensions, on_demand
+from support.processes import TESTS, environment, on_disk, python
+from support.selection import long_unless, needs_extensions, on_demand
 from test_files import contents
 from test_ort_format import written as written_in_ort_format
 
 import onnx_ops
 from onnx_ops.arrays.comparison import Difference, difference
-from onnx_ops.cli import data, demo
+from onnx_ops.cli import data, demo, reading
 from onnx_ops.cli.app import app
 from onnx_ops.cli.bench import by_operator, show_operators
 from onnx_ops.cli.console import dimensions, print_json, progress
-from onnx_ops.session import runner
+from onnx_ops.model.nodes import declared_nodes
+from onnx_ops.rewriting.graph import Model
+from onnx_ops.session import registration, runner
 
 MODELS = TESTS.parent / "models"
 PATCH_FOLD = MODELS / "exported" / "patch_fold"
@@ -162,20 +168,20 @@ def node(path, exit_code=0):
 @pytest.mark.parametrize(
     ("case", "types", "dims", "builtin"),
     [
-        (COL2IM[1], "float32", "fixed", "runs it"),
-        (COL2IM[1], "float64", "fixed", "refuses it: no kernel for float64 input"),
-        (COL2IM[1], "float64", "none", "refuses it: no kernel for float64 input"),
-        (next(c for c in COL2IM if c.name == "1d_dilated"), "float32", "fixed", "runs it, wrong: off by "),
-        (GRID_SAMPLE[0], "float32", "symbolic", "runs it"),
-        (GRID_SAMPLE[0], "float32", "none", "makes a session of it; not run: shapes are unknown"),
-        (GRID_SAMPLE[0], "float32 float64", "fixed", "refuses it: no kernel for float64 Grid"),
-        (GRID_SAMPLE[0], "float64 float32", "fixed", "refuses it: no kernel for float64 X"),
-        (GRID_SAMPLE[0], "int32 float64", "fixed", "refuses it: no kernel for int32 X and float64 Grid"),
-        (VOLUMES[12], "float32", "fixed", "refuses it: "),
+        (COL2IM[1], "float32", "fixed", "has a kernel"),
+        (COL2IM[1], "float16", "fixed", "has a kernel"),
+        (COL2IM[1], "float64", "fixed", "has no kernel for float64 input"),
+        (COL2IM[1], "float64", "none", "has no kernel for float64 input"),
+        (GRID_SAMPLE[0], "float32", "symbolic", "has a kernel"),
+        (GRID_SAMPLE[0], "float32", "none", "has a kernel"),
+        (GRID_SAMPLE[0], "float32 float64", "fixed", "has no kernel for float64 Grid"),
+        (GRID_SAMPLE[0], "float64 float32", "fixed", "has no kernel for float64 X"),
+        (GRID_SAMPLE[0], "int32 float64", "fixed", "has no kernel for int32 X and float64 Grid"),
     ],
     ids=str,
 )
-def test_inspect_asks_the_builtin_kernel(case, types, dims, builtin, tmp_path):
+def test_inspect_reports_built_in_kernels(case, types, dims, builtin, tmp_path):
+    """It reads ONNX Runtime's list of kernels, and sessions agree with it."""
     first, *others = types.split()
     inputs = case.inputs("float32") if others else case.inputs(first)
     inputs = [value.astype(kind) for value, kind in zip(inputs, types.split(), strict=True)] if others else inputs
@@ -184,12 +190,68 @@ def test_inspect_asks_the_builtin_kernel(case, types, dims, builtin, tmp_path):
     path = saved(model("", case.op_type, inputs, attributes, dims=dims, constants=constants), tmp_path)
     inspected = node(path)
     assert inspected["operator"] == case.op_type
-    assert inspected["builtin"].startswith(builtin)
+    assert inspected["builtin"] == builtin
     assert inspected["problems"] == []
     text = call("inspect", path)
     assert "onnx_ops runs 1 of 1" in text
+    assert f"ONNX Runtime has kernels for {int(builtin == 'has a kernel')}" in text
     cells = f"{builtin} {inspected['inputs'][0]['type']} {dimensions(inspected['inputs'][0]['shape'] or ['...'])}"
     assert all(word in text for word in cells.split())  # a cell may have several lines
+    with nullcontext() if builtin == "has a kernel" else pytest.raises(Exception, match="implementation"):
+        runner.open_session(path, "builtin")
+
+
+@pytest.mark.parametrize("stride", [long_unless(False, 1), 37])
+def test_models_without_a_kernel_make_no_session(stride):
+    """On onnx's node tests. Which of ONNX Runtime's operators are functions, and more reasons, aren't listed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # emitted by tests of some operators
+        from onnx.backend.test.case.node import collect_testcases
+
+        protos = [case.model for case in collect_testcases(None) if case.model]
+    claimed = 0
+    for proto in protos[::stride]:
+        report = reading.ModelReport()
+        reading.find_missing(report, Model(proto, runs_nodes=False).graphs())
+        if report.unknown or report.no_kernel:
+            claimed += 1
+            with pytest.raises(Exception, match=r"."):
+                ort.InferenceSession(proto.SerializeToString(), quiet())
+    assert claimed
+
+
+NO_SESSION = """
+    import sys
+    import onnx
+    import onnxruntime
+    from pathlib import Path
+    from onnxruntime.capi import onnxruntime_inference_collection as collection
+    from support.commands import invoke
+
+    class Session:
+        def __init__(self, *args, **kwargs):
+            raise AssertionError("a session is made")
+
+    collection.C.InferenceSession = collection.InferenceSession.__init__ = Session.__init__
+    folder, *paths = sys.argv[1:]
+    for path in paths:
+        done = invoke("inspect", path, "--json")
+        assert done.exit_code == 0, (path, done.output)
+    evaluator = sys.modules.get("onnx.reference")
+    assert evaluator is None or "onnx.reference.ops._op_list" not in sys.modules
+    assert not {"numba", "llvmlite"} & sys.modules.keys()
+    assert not list(Path(folder).rglob("*"))
+    path = next(path for path in paths if path.endswith("model.onnx"))
+    done = invoke("run", path, "--random")
+    assert "a session is made" in done.output, done.output
+"""
+
+
+def test_inspect_makes_no_session_and_compiles_nothing(tmp_path):
+    """Of no model in models/. `run` in the same process is refused."""
+    models = sorted(path for path in MODELS.rglob("*.onnx") if path.is_file())
+    assert len(models) > 100
+    python(NO_SESSION, tmp_path, *models, NUMBA_CACHE_DIR=str(tmp_path))
 
 
 def test_inspect_shows_all_of_a_node(tmp_path):
@@ -205,7 +267,7 @@ def test_inspect_shows_all_of_a_node(tmp_path):
         each.name = name
     path = saved(proto, tmp_path)
     text = call("inspect", path)
-    assert max(map(len, text.splitlines())) <= 120
+    assert max(len(line) for line in text.splitlines() if not line.startswith("next: ")) <= 120
     assert all(f"/backbone/stages.{k}/" in text for k in range(3))
     assert text.count("float32 [X_batch_dimension, 3, 8, 8]") == 3
     assert "mode = linear" not in text
@@ -251,13 +313,42 @@ def test_inspect_tells_once_what_is_wrong_with_a_node(name, tmp_path):
     assert hint in problem
     text = call("inspect", path, exit_code=1)
     assert text.count(hint) == 1
-    assert ("no session can be made" in text) == (report["session"] is not None and problem not in report["session"])
+    assert "registered" not in text
+
+
+def broken(path, rng):
+    """Return (a model with a misspelt attribute of one node, the node's name, the attribute)."""
+    proto = onnx.load(path)
+    nodes = [node for node, _ in declared_nodes(proto) if node.attribute]
+    if not nodes:
+        return None
+    chosen = nodes[rng.integers(len(nodes))]
+    chosen.name = chosen.name or "the node"
+    attribute = chosen.attribute[rng.integers(len(chosen.attribute))]
+    name, attribute.name = attribute.name, f"{attribute.name}x"
+    return proto, chosen.name, name
+
+
+def test_inspect_finds_an_attribute_that_is_broken(tmp_path):
+    """In models of models/ that are drawn, with functions and subgraphs left out."""
+    rng = np.random.default_rng(5)
+    models = sorted(path for path in MODELS.rglob("model.onnx") if not onnx.load(path).functions)
+    found = 0
+    for path in rng.permutation(models)[:25]:
+        if drawn_model := broken(path, rng):
+            proto, name, attribute = drawn_model
+            report = call_json("inspect", saved(proto, tmp_path), exit_code=1)
+            problems = {n["node"]: " ".join(n["problems"]) for n in report["nodes"]}
+            assert f"attribute {attribute}x is unknown" in problems.pop(name), path
+            assert not any(problems.values())
+            found += 1
+    assert found >= 10
 
 
 def test_inspect_a_version_that_has_no_such_operator(tmp_path):
     report = call_json("inspect", saved(sampling(opset=13), tmp_path))
     (found,) = report["nodes"]
-    assert found["builtin"] == "refuses it: has it from version 16 on, the model imports 13"
+    assert found["builtin"] == "has it from version 16 on, the model imports 13"
     assert found["problems"] == []
     assert "--compare reference" in report["next"]
 
@@ -395,8 +486,10 @@ def test_inspect_a_node_without_an_optional_input(tmp_path):
     """DeformConv has a mask, and no bias before it."""
     path = saved(parsed("""(float[1, 2, 6, 7] x, float[3, 2, 3, 3] w, float[1, 18, 4, 5] o, float[1, 9, 4, 5] m)
         => (float[N, C, H, W] y) { y = DeformConv (x, w, o, , m) }""", 19), tmp_path)  # fmt: skip
-    refusal = "refuses it: no kernel" if ORT_VERSION > (1, 20) else "refuses it: Could not find"
-    assert call_json("inspect", path)["nodes"][0]["builtin"].startswith(("runs it", refusal))
+    has_one = ORT_VERSION >= (1, 25)
+    assert call_json("inspect", path)["nodes"][0]["builtin"] == f"has {'a' if has_one else 'no'} kernel" + (
+        "" if has_one else " for version 19"
+    )
     assert "?" not in call("inspect", path)
 
 
@@ -414,38 +507,140 @@ def test_inspect_looks_into_subgraphs_and_functions(tmp_path):
     path = saved(proto, tmp_path)
     nodes = call_json("inspect", path)["nodes"]
     assert {n["graph"] for n in nodes} == {"main / choose / then_branch", "main / choose / else_branch"}
-    assert [n["builtin"] for n in nodes] == ["runs it"] * 2
+    assert [n["builtin"] for n in nodes] == ["has a kernel"] * 2
     refusal = onnx.checker.ValidationError("too many")  # as onnx since 1.22 says of 10,001 functions
     with mock.patch("onnx.inliner.inline_local_functions", side_effect=refusal):
         assert "not shown, as these can't be inlined: too many" in sentences("inspect", path, exit_code=0)
 
 
 @pytest.mark.parametrize(
-    ("operator", "obstacle"),
-    [("Relu", None), ("my.domain.Foo", "my.domain:Foo"), ("my.domain.Unfold", "my.domain:Unf")],
+    "operators", [["Relu"], ["my.domain.Foo"], ["my.domain.Unfold", "Relu"], ["Foo", "my.domain.B"]]
 )
-def test_inspect_a_model_without_these_operators(operator, obstacle, tmp_path):
-    """An operator that onnx knows is not taken for a misspelt one of ours, however similar its name."""
-    path = saved(parsed(f"(float[1] x) => (float[1] y) {{ y = {operator} (x) }}", 21, "my.domain"), tmp_path)
-    report = call_json("inspect", path, exit_code=1 if obstacle else 0)
+def test_inspect_a_model_without_these_operators(operators, tmp_path):
+    """All operators that nobody has are named, also without a domain.
+
+    An operator that onnx knows is not taken for a misspelt one of ours, however similar its name.
+    """
+    nodes = " ".join(f"y{k + 1} = {name} (y{k})" for k, name in enumerate(operators))
+    text = f"(float[1] y0) => (float[1] y{len(operators)}) {{ {nodes} }}"
+    path = saved(parsed(text, 21, "my.domain"), tmp_path)
+    unknown = {name: 1 for name in operators if name != "Relu"}
+    report = call_json("inspect", path, exit_code=1 if unknown else 0)
     assert report["nodes"] == []
-    text = call("inspect", path, exit_code=1 if obstacle else 0)
+    assert report["unknown"] == unknown
+    assert report["domains"] == []
+    text = call("inspect", path, exit_code=1 if unknown else 0)
     assert "none of its nodes are for onnx_ops" in text
-    assert ("it runs as without onnx_ops" in text) == (obstacle is None)
-    if obstacle:
-        assert obstacle in report["session"]
-        assert "no session can be made" in text
+    named = ", ".join(f"{name} (1 node)" for name in unknown)
+    assert (f"neither ONNX Runtime nor onnx_ops has {named}\n" in text) == bool(unknown)
 
 
-def test_inspect_where_our_kernels_cannot_run(tmp_path, monkeypatch):
-    def refused(*args, **kwargs):
-        raise onnx_ops.OpError("", None, "needs Numba", "onnx_ops")
+def test_inspect_names_operators_of_other_versions(tmp_path):
+    text = "(float[1] x) => (float[1] y) { a = Gelu (x) b = Gelu (a) c = Upsample (b, x) y = Relu (c) }"
+    report = call_json("inspect", saved(parsed(text, 13), tmp_path), exit_code=1)
+    assert report["unknown"] == {"Gelu in version 13": 2, "Upsample in version 13": 1}
 
-    path, _ = of_case(GRID_SAMPLE[0], tmp_path)
-    monkeypatch.setattr(runner, "InferenceSession", refused)
-    report = call_json("inspect", path, exit_code=1)
-    assert report["session"] == "onnx_ops: needs Numba"
-    assert report["nodes"][0]["builtin"] == "runs it; onnx_ops does not: onnx_ops: needs Numba"
+
+@pytest.mark.parametrize(
+    ("domain", "left_out"), [("", False), ("com.microsoft", True), ("custom", True), ("mmdeploy", False)]
+)
+def test_inspect_reports_how_operators_are_registered(domain, left_out, tmp_path):
+    """register(options) and the library's path serve some domains, without the model."""
+    name = {"custom": "DCNv2", "mmdeploy": "grid_sampler"}.get(domain, "GridSample")
+    proto = sampling(name, domain)
+    if domain == "custom":
+        proto = written_by_others(
+            "custom", "DCNv2", IN_ORDER, {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1]}
+        )
+    path = saved(proto, tmp_path)
+    report = json.loads(invoke("inspect", path, "--json").stdout)
+    assert report["domains"] == [domain or "ai.onnx"]
+    assert (f"by the library's path, {domain} is left out" in " ".join(report["register"])) == left_out
+    assert ("get_library_path()" in " ".join(report["register"])) != left_out
+    options = quiet()
+    options.register_custom_ops_library(onnx_ops.get_library_path())
+    domains = registration.registered_domains(options)
+    assert (domain in domains) != left_out
+
+
+BFLOAT16 = """(bfloat16[1, 3, 8, 8] x, bfloat16[1, 8, 8, 2] flow) => (bfloat16[1, 3, 8, 8] y%s)
+    <bfloat16[1] two = {2}> { moved = Mul (flow, two) y = GridSample <align_corners = 1> (x, moved) }"""
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_inspect_reports_what_only_runs_optimized(is_replaced, tmp_path):
+    """ONNX Runtime has no Mul for bfloat16. `optimize` replaces it, unless it is also an output."""
+    path = saved(parsed(BFLOAT16 % ("" if is_replaced else ", bfloat16[1, 8, 8, 2] moved"), 20), tmp_path)
+    exit_code = 0 if is_replaced else 1
+    report, text = call_json("inspect", path, exit_code=exit_code), call("inspect", path, exit_code=exit_code)
+    assert report["no_kernel"] == {"Mul-14 of bfloat16": 1}
+    assert report["needs_optimize"] == is_replaced
+    assert ("only optimize=True makes the model run" in text) == is_replaced
+    assert ("--optimize" if is_replaced else "--try") in report["next"]
+    for optimize in (False, True):
+        is_made = is_replaced and optimize
+        with registration.survey(), nullcontext() if is_made else pytest.raises(Exception, match=r"Mul\(14\)"):
+            onnx_ops.InferenceSession(path, quiet(), optimize=optimize)  # which compiles nothing
+
+
+def test_inspect_tries_sessions(tmp_path):
+    """Each of them names the node that it refuses."""
+    report = call_json("inspect", saved(parsed(BFLOAT16 % "", 20), tmp_path), "--try")
+    assert [(s["session"], s["error"] is None) for s in report["sessions"]] == [
+        ("ONNX Runtime alone", False),
+        ("onnx_ops", False),
+        ("onnx_ops, optimize=True", True),
+    ]
+    proto = parsed("(float[1] x) => (float[1] y) { z = Relu (x) y = my.domain.Foo (z) }", 21, "my.domain")
+    assert call("inspect", saved(proto, tmp_path), "--try", exit_code=1).count("refused at y: ") == 3
+    proto = folding(COL2IM[1].attributes)
+    proto.graph.node[0].name = "the node"
+    proto.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 5
+    refused = call_json("inspect", saved(proto, tmp_path), "--try", exit_code=1)["sessions"][1]
+    assert refused["node"] == "the node"
+    assert "block_shape" in refused["error"]
+
+
+def test_inspect_survives_what_ends_its_processes(tmp_path):
+    """The file of operators ends the process that makes sessions."""
+    file = tmp_path / "ending.py"
+    file.write_text(
+        "import os\nimport signal\nimport sys\nimport onnx_ops\n\n\n"
+        "@onnx_ops.operator('my.ending::Same', inputs='x: T', outputs='y: T', types={'T': ['float32']})\n"
+        "def same(x):\n    return x\n\n\n"
+        "print('printed')\n"
+        "if 'onnx_ops.cli.attempts' in sys.modules and sys.argv[0] == '-c':\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    path = saved(parsed("(float[1] x) => (float[1] y) { y = my.ending.Same (x) }", 21, "my.ending"), tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "onnx_ops", "--operators", str(file), "inspect", str(path), "--try", "--json"],
+        env=environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    report = json.loads(done.stdout.removeprefix("printed\n"))
+    assert done.returncode == 1
+    assert len(report["sessions"]) == 3
+    assert all("was ended by signal 9" in session["error"] for session in report["sessions"])
+
+
+def test_inspect_tries_sessions_with_custom_operators(tmp_path):
+    """Whatever their file prints, and not the file in the current folder that has the name of a module."""
+    file = tmp_path / "doubled.py"
+    file.write_text(
+        "import onnx_ops\n\nprint('[1, 2')\n\n\n"
+        "@onnx_ops.operator('my.doubled::Double', inputs='x: T', outputs='y: T', types={'T': ['float32']})\n"
+        "def double(x):\n    return 2 * x\n"
+    )
+    (tmp_path / "json.py").write_text("raise SystemExit('imported from the current folder')\n")
+    path = saved(parsed("(float[1] x) => (float[1] y) { y = my.doubled.Double (x) }", 21, "my.doubled"), tmp_path)
+    code = "import sys; from onnx_ops.cli import main; sys.argv[1:] = sys.argv[1:]; main()"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, "--operators", str(file), "inspect", str(path), "--try"],
+        env=environment(), cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(" made") == 2
+    assert "refused at" in done.stdout
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -457,10 +652,11 @@ def test_inspect_constants_with_data_beside_the_model(there, tmp_path):
     proto.graph.node.extend(nodes)
     path = saved(proto, tmp_path)
     if there:
-        assert node(path)["builtin"] == "runs it"
+        assert node(path)["builtin"] == "has a kernel"
     else:
         (tmp_path / "weights").unlink()
-        assert "weights" in call_json("inspect", path, exit_code=1)["session"]
+        assert "weights" in call_json("inspect", path, exit_code=1)["data"]
+        assert "the weights can't be read" in call("inspect", path, exit_code=1)
 
 
 # run
@@ -724,6 +920,57 @@ def test_run_compare_tells_differences(tmp_path):
     assert "evaluator" not in text
     call(*arguments, "--tolerance", "100")
     assert "nan is not a number of at least 0" in call(*arguments, "--tolerance", "nan", exit_code=2)
+
+
+DILATED = "Col2Im <dilations = [2]>"  # on one axis, which ONNX Runtime gets wrong
+DIFFERING = """(float[1, 4, 4] x, bool c) => (float[N, C, L] y, float[N, D, M] z)
+    <int64[1] five = {5}, int64[1] two = {2}, int64[1] six = {6}, int64[1] eight = {8}> {
+        z = Col2Im (x, five, two)
+        %s
+    }
+"""
+IN_A_BRANCH = f"""y = If (c) <
+    then_branch = then_branch () => (float[N, C, L] d) {{ d = {DILATED} (x, six, two) }},
+    else_branch = else_branch () => (float[N, C, L] e) {{ e = Identity (x) }}>"""
+IN_A_ROW = f"a = {DILATED} (x, six, two) b = Concat <axis = 1> (a, a) y = {DILATED} (b, eight, two)"
+FIRST_THAT_DIFFERS = {  # {nodes after a Col2Im that doesn't differ: name, operator and the node around it}
+    IN_A_ROW: "a (Col2Im)",
+    IN_A_BRANCH: "y (Col2Im inside of If)",
+    f"negative = Neg (x) y = {DILATED} (negative, six, two)": "y (Col2Im)",
+}
+
+
+@pytest.mark.parametrize("optimize", [False, True])
+@pytest.mark.parametrize("nodes", FIRST_THAT_DIFFERS)
+def test_run_compare_names_the_first_node_that_differs(nodes, optimize, tmp_path):
+    path = saved(parsed(DIFFERING % nodes, 21), tmp_path)
+    np.savez(tmp_path / "all.npz", x=uniform(1, 4, 4), c=np.array(True))
+    arguments = ["run", path, "-i", tmp_path / "all.npz", "--compare", "builtin", *["--optimize"] * optimize]
+    text = call(*arguments, exit_code=1)
+    assert f"the first node that differs is {FIRST_THAT_DIFFERS[nodes]}: largest difference " in text
+    found = call_json(*arguments, exit_code=1)["compare"]["node"]
+    assert found["largest"] > found["allowed"]
+    assert not found["ok"]
+
+
+def test_run_compare_where_built_in_kernels_refuse_a_node(tmp_path):
+    x, grid = GRID_SAMPLE[0].inputs("float32")
+    proto = model("", "GridSample", [x, grid.astype(np.float64)], {"mode": "nearest"})
+    proto.graph.node[0].name = "the node"
+    text = sentences("run", saved(proto, tmp_path), "--random", "--compare", "builtin", exit_code=3)
+    assert "--compare = builtin: can't run the model: Could not find an implementation for GridSample" in text
+    assert "'the node'" in text
+
+
+def test_run_compare_where_no_node_of_ours_differs(tmp_path, monkeypatch):
+    """Another kernel is at fault, or the optimized model."""
+    path = saved(written.unfold(), tmp_path)
+    monkeypatch.setattr("onnx_ops.cli.comparison.open_model", lambda *args: lambda feeds: {"y": np.float32([[1]])})
+    text = call("run", path, "--random", "--compare", "builtin", exit_code=1)
+    assert "no node of onnx_ops' operators differs where its inputs agree" in text
+    monkeypatch.setattr("onnx_ops.cli.comparison.load", lambda *args, **kwargs: 1 / 0)
+    text = call("run", path, "--random", "--compare", "builtin", exit_code=1)
+    assert "the node that differs is unknown: division by zero" in text
 
 
 def test_run_compare_with_an_evaluator_that_is_wrong(tmp_path, monkeypatch):
@@ -1220,7 +1467,7 @@ def test_what_optimize_made_of_a_model_that_only_onnx_ops_runs(tmp_path, monkeyp
     ("proto", "advice"),
     [
         (written.unfold(), "would replace 1 unfold\n"),
-        (written.unfold(perm=[0, 2, 4, 1, 3, 5]), "would replace nothing; not 1 unfold (reasons: --json)\n"),
+        (written.unfold(perm=[0, 2, 4, 1, 3, 5]), "would keep 1 unfold: its elements are moved in an unknown"),
         (written.affine_grid(), None),
     ],
     ids=["found", "near miss", "neither"],
@@ -1242,14 +1489,19 @@ def test_inspect_says_what_optimize_would_do(proto, advice, tmp_path):
         (
             written.unfold(),
             0,
-            "InferenceSession(path, optimize=True); to test it: onnx-ops bench, onnx-ops run --random --optimize ",
+            "--random --optimize --compare builtin; onnx-ops bench ",
         ),
         (
             sampling(),
             0,
-            "onnx_ops.InferenceSession(path); to test it: onnx-ops bench, onnx-ops run --random --compare builtin",
+            "--random --compare builtin; onnx-ops bench ",
         ),
-        (sampling("GridSampl"), 1, "fix the problems above"),
+        (folding({"strides": [0, 1]}), 1, "fix the problems above"),
+        (
+            sampling("GridSampl"),
+            1,
+            "save the operators above as my_operators.py, then onnx-ops --operators my_operators.py ",
+        ),
         (parsed("(float[1] x) => (float[1] y) { y = Relu (x) }"), 0, "nothing: "),
         (
             parsed("(float[1] x) => (float[1] y) { y = my.domain.Foo (x) }", 21, "my.domain"),
@@ -1259,19 +1511,19 @@ def test_inspect_says_what_optimize_would_do(proto, advice, tmp_path):
         pytest.param(
             onnx_ops.lower(sampling()),
             0,
-            "run it with onnx-ops run --random --backend extensions",
+            "--random --backend extensions",
             marks=needs_extensions,
         ),
     ],
-    ids=["optimize", "session", "problem", "nothing", "own operator", "extensions"],
+    ids=["optimize", "session", "problem", "suggested", "nothing", "own operator", "extensions"],
 )
 def test_inspect_ends_with_what_to_do_next(proto, exit_code, step, tmp_path):
     path = saved(proto, tmp_path)
     text, report = call("inspect", path, exit_code=exit_code), call_json("inspect", path, exit_code=exit_code)
     assert text.splitlines()[-1] == f"next: {report['next']}"
     assert step in report["next"]
-    for options in re.findall("bench, onnx-ops run (.*)", report["next"]):
-        call("run", path, *options.split())
+    for arguments in re.findall("onnx-ops (run [^;]*)", report["next"]):
+        call(*shlex.split(arguments))
 
 
 def test_inspect_ends_with_commands_that_have_the_operators(tmp_path):
@@ -1283,12 +1535,11 @@ def test_inspect_ends_with_commands_that_have_the_operators(tmp_path):
     )
     path = saved(parsed("(float[1] x) => (float[1] y) { y = my.halved.Halve (x) }", 21, "my.halved"), tmp_path)
     step = call_json("--operators", file, "inspect", path)["next"]
-    assert step.startswith("onnx_ops.InferenceSession(path, operators=[...]); to test it: ")
-    bench, run = step.partition("to test it: ")[2].split(", ")
-    assert bench == f"onnx-ops --operators {file} bench"
-    program, *options = run.split(" run ")
-    assert program == f"onnx-ops --operators {file}"
-    call("--operators", file, "run", path, *options[0].split())
+    run, bench = step.split("; ")
+    assert bench == f"onnx-ops --operators {file} bench {path}"
+    assert run.startswith(f"onnx-ops --operators {file} run {path} ")
+    call(*run.split()[1:])
+    assert "onnx_ops.InferenceSession(path, operators=[...])" in call("--operators", file, "inspect", path)
 
 
 @on_demand

@@ -91,7 +91,7 @@ def test_commands_that_open_a_model(domain, more, tmp_path):
     runs = [[*run, *way, "--output", tmp_path / f"out{k}"] for k, way in enumerate(ways)]
     commands = [
         *runs,
-        ["inspect", model, "--json"],
+        ["inspect", model, "--try", "--json"],
         [*run, "--compare", "reference"],
         *([] if more else [[*run, "--compare", "builtin"]]),
         ["validate", folder.parent],
@@ -105,7 +105,8 @@ def test_commands_that_open_a_model(domain, more, tmp_path):
     for command, (code, _, errors) in zip(commands, done, strict=True):
         assert (code, errors) == (0, ""), command
     report = json.loads(done[len(runs)][1])
-    assert (report["session"], report["unknown"]) == (None, {})
+    assert (report["unknown"], report["extensions"]) == ({}, {})
+    assert [s["error"] for s in report["sessions"]][1:] == [None] * 2
     assert [n["operator"] for n in report["nodes"]] == (["my.domain.Halve"] if more else [])
     for k in range(len(ways)):
         for name, array in right.items():
@@ -132,34 +133,39 @@ def test_operators_that_are_not_given(tmp_path):
     (code, text, _), (failed, _, message) = outcomes(["inspect", model, "--json"], ["run", model, "--random"])
     report = json.loads(text)
     assert (code, failed) == (1, 3)
-    assert report["unknown"] == {"ai.onnx.contrib.Largest": 1}
+    assert report["extensions"] == {"ai.onnx.contrib.Largest": 1}
     assert [r["operator"] for r in report["nodes"]] == ["ai.onnx.contrib.GridSample"]
     assert "onnx-ops --operators FILE" in message
 
 
 @needs_extensions
 def test_operators_of_the_library_itself(tmp_path):
-    """Not all operators of its domain are Python's."""
+    """Not all operators of its domain are Python's. It doesn't list them: a session shows which it has."""
     text = """(string[N] x) => (string[N] y, string[N] z) {
         y = ai.onnx.contrib.StringUpper (x)
         z = ai.onnx.contrib.StringOfNobody (x)
     }"""
     onnx.save(parsed(text, 18, "ai.onnx.contrib"), tmp_path / "model.onnx")
-    ((_, text, _),) = outcomes(["inspect", tmp_path / "model.onnx", "--json"])
-    assert json.loads(text)["unknown"] == {"ai.onnx.contrib.StringOfNobody": 1}
-    assert "@onnx_op functions" in json.loads(text)["next"]
+    path = tmp_path / "model.onnx"
+    (code, text, _), (failed, tried, _) = outcomes(["inspect", path, "--json"], ["inspect", path, "--try", "--json"])
+    report, tried = json.loads(text), json.loads(tried)
+    assert (code, failed) == (0, 1)
+    assert report["extensions"] == {"ai.onnx.contrib.StringOfNobody": 1, "ai.onnx.contrib.StringUpper": 1}
+    assert report["next"] == f"onnx-ops inspect {path} --try"
+    assert [session["node"] for session in tried["sessions"][1:]] == ["z"] * 2
+    assert "@onnx_op" in tried["next"]
 
 
 @needs_extensions
-def test_a_built_in_kernel_is_tried_without_the_other_operators(tmp_path):
-    """The node of GridSample runs alone, whatever else the model has."""
+def test_a_built_in_kernel_beside_other_operators(tmp_path):
+    """It is reported, whatever else the model has."""
     text = """(float[1, 3, 6, 6] x, float[1, 4, 4, 2] grid) => (float[1, 3, 4, 4] y) {
         z = GridSample <align_corners = 1> (x, grid)
         y = ai.onnx.contrib.OfNobody (z)
     }"""
     onnx.save(parsed(text, 20, "ai.onnx.contrib"), tmp_path / "model.onnx")
     ((_, text, _),) = outcomes(["inspect", tmp_path / "model.onnx", "--json"])
-    assert [r["builtin"] for r in json.loads(text)["nodes"]] == ["runs it"]
+    assert [r["builtin"] for r in json.loads(text)["nodes"]] == ["has a kernel"]
 
 
 @needs_extensions
@@ -210,7 +216,7 @@ def test_where_onnxruntime_extensions_is_absent(tmp_path):
     assert "onnxruntime-extensions, which can't be imported: not here" in run[2]
     assert "install" not in given[2] + run[2]
     report = json.loads(inspected[1])
-    assert report["unknown"] == {"ai.onnx.contrib.Largest": 1}
+    assert report["extensions"] == {"ai.onnx.contrib.Largest": 1}
     assert "@onnx_op" not in report["next"]
 
 

@@ -22,8 +22,7 @@ import onnxruntime as ort
 from google.protobuf.message import DecodeError
 
 from onnx_ops import OpError, rewriting
-from onnx_ops.cli import data, items
-from onnx_ops.cli import inspect as inspection
+from onnx_ops.cli import data, items, reading
 from onnx_ops.compiler import cache
 from onnx_ops.compiler import code as compiled
 from onnx_ops.declaration.errors import as_text
@@ -31,7 +30,6 @@ from onnx_ops.model import external_data, schemas
 from onnx_ops.model import files as model_files
 from onnx_ops.model.nodes import domain_of
 from onnx_ops.registry import OPERATORS
-from onnx_ops.rewriting.graph import Model
 from onnx_ops.session import lowering, registration
 from support import cases, written
 from support.backends import quiet
@@ -153,10 +151,8 @@ def inspect(content, folder):
     external_data.read_all(proto, path)
     if SECRET in proto.SerializeToString() and SECRET not in content:
         raise BrokenPromiseError("a file outside of the model's folder was read")
-    model = external_data.load(path)
-    inspection.unknown_in(model)
-    for node, _ in inspection.relevant(Model(model, path)):
-        assert node.op_type
+    report = reading.read(path)
+    assert all(node.operator for node in report.nodes)
 
 
 def code(content, folder):

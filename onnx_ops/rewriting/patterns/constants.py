@@ -15,6 +15,8 @@ LAST, DOMAINS = OURS, AI_ONNX  # types and domains of the node that ends the pat
 
 def match(graph, node):
     """Return the arguments of `Graph.replace` for a node whose inputs are constant; None for others."""
+    if not graph.model.runs_nodes:
+        return {"op_type": "Constant", "inputs": []} if graph.is_constant(node.output[0]) else None
     value = graph.folded(node.output[0])
     if value is None or value.nbytes > graph.model.room:
         return None

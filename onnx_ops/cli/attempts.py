@@ -1,0 +1,81 @@
+"""Sessions of a model made in other processes, which a model or an operator may end."""
+
+import logging
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from ..model.nodes import model_nodes
+from ..model.operator_files import use_file
+from ..session.runner import open_session
+from .console import one_line
+
+PROGRAM = "import sys; sys.path[:] = {!a}; from onnx_ops.cli.attempts import attempt; attempt(*{!a})"
+WAYS = {  # {kind of session: arguments of `open_session`}
+    "ONNX Runtime alone": ("builtin", False),
+    "onnx_ops": ("native", False),
+    "onnx_ops, optimize=True": ("native", True),
+    "onnx_ops, backend extensions": ("extensions", False),
+}
+
+
+def attempts(path: Path, files: Iterable[Path], is_lowered: bool) -> list[dict[str, Any]]:
+    """Make sessions of a model, each in a process of its own.
+
+    files  of custom operators
+
+    Returns for each {"session": kind, "error": text or None, "node": name of the node that is refused, or None}.
+    """
+    *others, extensions = WAYS
+    results = []
+    for kind in [others[0], extensions] if is_lowered else others:
+        error = error_in_process(str(path), [str(file) for file in files], *WAYS[kind])
+        node = refused_node(path, error) if error else None
+        results.append({"session": kind, "error": error, "node": node})
+    return results
+
+
+def error_in_process(*arguments: Any) -> str | None:
+    """Return the error of `attempt` with these arguments, in a process with this one's import path, or None.
+
+    With `-c` alone, Python searches the current folder first, 3.13 even before the first statement; -P prevents it.
+    """
+    path = [entry for entry in sys.path if isinstance(entry, str)]  # Python ignores other entries
+    command = [sys.executable, "-P", "-c", PROGRAM.format(path, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    last_line = lines[-1] if lines else "it printed nothing"
+    if done.returncode < 0:
+        name = signal.strsignal(-done.returncode)
+        return f"the process was ended by signal {-done.returncode}, {name}: {last_line}"
+    return last_line if done.returncode else None
+
+
+def attempt(path: str, files: list[str], backend: str, optimize: bool) -> None:
+    """Make a session; exit with its error if there is one."""
+    logging.getLogger("onnx_ops").setLevel(logging.ERROR)
+    try:
+        for file in files:
+            use_file(file)
+        open_session(path, backend, optimize=optimize)
+    except Exception as error:
+        sys.exit(one_line(error))
+
+
+def refused_node(path: Path, error: str) -> str | None:
+    """Return the name of the node that an error quotes, or of the first one with the operator that it names."""
+    nodes = list(model_nodes(onnx.load(path, load_external_data=False)))
+    quoted = [node.name for node in nodes if re.search(rf"['\"(]{re.escape(node.name)}['\")]", error) and node.name]
+    if quoted:
+        return max(quoted, key=len)
+    for node in nodes:
+        op_type = re.escape(node.op_type)
+        if re.search(rf"\b{op_type}\(|\({op_type}\)|\bfor {op_type}\b", error):
+            return node.name or ", ".join(node.output)
+    return None

@@ -1,0 +1,162 @@
+"""`onnx-ops run --compare`: the same inputs by other kernels or another model, and the node that differs."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+import click
+import onnx
+from numpy.typing import NDArray
+
+from ..arrays.comparison import Difference, difference
+from ..arrays.reference import Evaluator
+from ..declaration.errors import OpError
+from ..model.external_data import load
+from ..model.nodes import all_nodes, declared, inlined, subgraphs
+from ..rewriting import rewritten
+from ..session.runner import Runner
+from .console import format_difference, one_line, say
+
+Kind: TypeAlias = Literal["native", "extensions", "builtin", "reference"]
+BACKENDS = get_args(Kind)
+Arrays = Mapping[str, NDArray[Any]]
+Tolerances = Mapping[str, float]
+
+
+def open_model(
+    model: Path | bytes, backend: Kind, threads: int | None = None, optimize: bool = False
+) -> Runner | Evaluator:
+    """Open a model in one of BACKENDS, as a function from {input: array} to {output: array}."""
+    if backend == "reference":
+        return Evaluator(model)
+    runner = Runner(model, backend=backend, threads=threads, optimize=optimize)
+    runner.session  # noqa: B018  makes it
+    return runner
+
+
+def open_other(model: Path, threads: int | None) -> Runner | Evaluator:
+    """Open a model with ONNX Runtime's built-in kernels or, if these don't run all nodes, with onnx_ops."""
+    try:
+        return open_model(model, "builtin", threads)
+    except Exception:
+        return open_model(model, "native", threads)
+
+
+def timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+    """Return (the function's result, the seconds that it took)."""
+    start = time.perf_counter()
+    result = function(*arguments)
+    return result, time.perf_counter() - start
+
+
+def compare(
+    model: Path,
+    runner: Runner,
+    other: "Literal['builtin', 'reference'] | Path",
+    feeds: Arrays,
+    outputs: Arrays,
+    tolerances: Tolerances,
+) -> dict[str, Any]:
+    """Return a report on the differences of a model's outputs from those of a backend, or of another model."""
+    threads = runner.threads
+    try:
+        peer = open_other(other, threads) if isinstance(other, Path) else open_model(model, other, threads)
+    except Exception as error:
+        raise OpError("--compare", str(other), f"can't run the model: {one_line(error)}", "onnx_ops") from error
+    others, seconds = timed(peer, feeds)
+    if missing := outputs.keys() - others.keys():
+        raise click.UsageError(f"--compare {other}: that model has no output {', '.join(sorted(missing))}.")
+    differences = [described(name, difference(outputs[name], others[name], tolerances)) for name in outputs]
+    report = {"with": str(other), "seconds": seconds, "outputs": differences, "node": None}
+    if other == "builtin" and not all(d["ok"] for d in differences):
+        try:
+            report["node"] = node_that_differs(model, runner.optimize, feeds, tolerances)
+        except Exception as error:  # such as a protobuf that is too large; the differences above count
+            report["node"] = {"name": None, "problem": one_line(error)}
+    return report
+
+
+def described(name: str, found: Difference) -> dict[str, Any]:
+    return {
+        "name": name,
+        "largest": found.largest,
+        "allowed": found.allowed,
+        "problem": found.problem,
+        "ok": found.ok,
+        "wrong": int(found.wrong.sum()),
+        "elements": found.wrong.size,
+    }
+
+
+def show(report: Mapping[str, Any]) -> None:
+    """Print the result of `compare`."""
+    for d in report["outputs"]:
+        say(f"{d['name']} against {report['with']}: {verdict(d)}", None if d["ok"] else "bold red")
+    if all(d["ok"] for d in report["outputs"]):
+        return
+    if report["with"] == "reference":
+        say("onnx's evaluator also computes the nodes that onnx_ops leaves to ONNX Runtime: any node may differ.")
+    if report["with"] == "builtin":
+        show_node(report["node"])
+
+
+def verdict(found: Mapping[str, Any]) -> str:
+    """Return the text of a difference."""
+    largest, allowed = format_difference(found["largest"]), format_difference(found["allowed"])
+    count = "" if found["ok"] else f", exceeded by {found['wrong']} of {found['elements']} elements"
+    return found["problem"] or f"largest difference {largest}, allowed {allowed}{count}"
+
+
+def show_node(node: Mapping[str, Any] | None) -> None:
+    if node is None:
+        say("no node of onnx_ops' operators differs where its inputs agree")
+    elif node["name"] is None:
+        say(f"the node that differs is unknown: {node['problem']}")
+    else:
+        operator = f"{node['operator']} inside of {node['inside']}" if node["inside"] else node["operator"]
+        say(f"the first node that differs is {node['name']} ({operator}): {verdict(node)}")
+
+
+# The node that differs
+
+
+def node_that_differs(path: Path, optimize: bool, feeds: Arrays, tolerances: Tolerances) -> dict[str, Any] | None:
+    """Return the first node of onnx_ops' operators that differs from the built-in kernels, or None.
+
+    Both run the model with the inputs and outputs of these nodes as additional outputs. Inputs of the node agree. A
+    node with a subgraph that contains such nodes counts as one.
+    """
+    model = load(path, wanted=lambda tensor: True)
+    model = inlined(model) if model.functions else model
+    ours = rewritten(model, path)[0] if optimize else model
+    nodes = [(node, title) for node in ours.graph.node if (title := operators_in(node))]
+    common = {name for node in model.graph.node for name in node.output if name}
+    names = {name: None for node, _ in nodes for name in (*node.input, *node.output) if name in common}
+    if not names:
+        return None
+    actual = Runner(with_outputs(ours, names), threads=None)(feeds)
+    expected = Runner(with_outputs(model, names), backend="builtin", threads=None)(feeds)
+    found = {name: difference(actual[name], expected[name], tolerances) for name in names}
+    for node, title in nodes:
+        agree = all(found[name].ok for name in node.input if name in names)
+        wrong = [found[name] for name in node.output if name in names and not found[name].ok]
+        if wrong and agree:
+            inside = None if declared(node) else node.op_type
+            return {**described(node.name or node.output[0], wrong[0]), "operator": title, "inside": inside}
+    return None
+
+
+def operators_in(node: onnx.NodeProto) -> str:
+    """Return the titles of the declared operators of a node and of the nodes in its subgraphs; "" if there are none."""
+    nodes = [node, *(inner for graph in subgraphs(node) for inner in all_nodes(graph))]
+    return ", ".join(dict.fromkeys(operator.title for each in nodes if (operator := declared(each))))
+
+
+def with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> bytes:
+    """Return a model that has these values as outputs."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.output[:]
+    copy.graph.output.extend(map(onnx.helper.make_empty_tensor_value_info, names))
+    return copy.SerializeToString()

@@ -1,0 +1,335 @@
+"""What a model's file shows without running anything: nodes of this package's operators, problems, what is missing."""
+
+import difflib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import onnx
+from onnx import helper
+
+from ..declaration import dtypes
+from ..declaration.calls import signature_of
+from ..declaration.errors import OpError, as_text, errors_of
+from ..declaration.plain import infer, shapes_of
+from ..model.builtin import first_builtin_version, has_kernel, schema_of
+from ..model.external_data import external, file_of, info_of, load, model_in
+from ..model.attributes import unknown_attributes
+from ..model.files import EXTENSIONS, is_lowered, lowered_name
+from ..model.nodes import declared, domain_of, imports, in_its_versions, inlined
+from ..model.operator_files import python_ops
+from ..registry import available, first_version, is_built_in, is_default
+from ..rewriting import rewritten
+from ..rewriting.graph import Graph, Model
+from ..rewriting.shapes import UNKNOWN
+from ..session.runner import needs_extensions
+from .arguments import names
+from .console import one_line
+from .suggest import suggested
+
+if TYPE_CHECKING:
+    from ..declaration.operator import Operator
+    from ..rewriting.finding import Finding
+
+LIKENESS = 0.8  # minimum similarity of a misspelt name to the right one, by difflib
+OF_EXTENSIONS = EXTENSIONS, "com.microsoft.extensions"  # domains of operators of onnxruntime-extensions
+
+
+@dataclass
+class NodeReport:
+    """The findings about a node.
+
+    inputs    {"name": ..., "type": ..., "shape": ...} of each; None for parts that the model doesn't state
+    builtin   what ONNX Runtime's lists say about its built-in kernel
+    problems  texts on errors, and on probable mistakes
+    """
+
+    node: str
+    operator: str
+    graph: str
+    attributes: dict[str, Any]
+    inputs: list[dict[str, Any]]
+    builtin: str = ""
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass
+class ModelReport:
+    """The findings about a model.
+
+    nodes       of nodes with the name, or nearly the name, of an operator of this package, or a custom one in use
+    unknown     {title of an operator that nobody has: number of nodes}
+    extensions  {title of an operator that onnxruntime-extensions may have: number of nodes}
+    no_kernel   {operator and types for which ONNX Runtime has no kernel: number of nodes}
+    optimize    Findings of `optimize`, which has run nothing
+    operators   source of custom operators for nodes that no session runs, or None
+    domains     of the operators of this package and custom ones, which must be registered
+    register    the calls that register them
+    data        why the model's external data can't be read, or None
+    is_lowered  whether `onnx_ops.lower` has made the model
+
+    needs_optimize  whether `optimize` replaces all nodes of `no_kernel`, of which there are some
+    """
+
+    nodes: list[NodeReport] = field(default_factory=list)
+    unknown: dict[str, int] = field(default_factory=dict)
+    extensions: dict[str, int] = field(default_factory=dict)
+    no_kernel: dict[str, int] = field(default_factory=dict)
+    needs_optimize: bool = False
+    optimize: "list[Finding]" = field(default_factory=list)
+    operators: str | None = None
+    domains: list[str] = field(default_factory=list)
+    register: list[str] = field(default_factory=list)
+    data: str | None = None
+    is_lowered: bool = False
+
+    @property
+    def has_problems(self) -> bool:
+        return any(report.problems for report in self.nodes)
+
+    @property
+    def gains(self) -> bool:
+        """Whether `optimize` replaces nodes."""
+        return any(finding.operator for finding in self.optimize)
+
+
+def read(path: Path) -> ModelReport:
+    """Return the report on a model's file. Nothing of the model runs, and nothing is compiled."""
+    try:
+        model = load(path)
+    except (OSError, OpError):
+        model = model_in(path)
+    try:
+        model = inlined(model) if model.functions else model
+    except (RuntimeError, onnx.checker.ValidationError) as error:
+        click.echo(f"Warning: nodes in functions are not shown, as these can't be inlined: {one_line(error)}", err=True)
+    report = ModelReport(data=missing_data(model, path), is_lowered=is_lowered(model))
+    graphs = list(Model(model, path, runs_nodes=False).graphs())
+    operators = in_its_versions(available(), model)
+    nodes = [(node, graph) for graph in graphs for node in graph.owner.node if intended(node)]
+    report.nodes = [examine_node(*pair) for pair in nodes if declared(pair[0], operators) or not declared(pair[0])]
+    strangers = find_missing(report, graphs) + [pair for pair in nodes if not declared(pair[0])]
+    report.operators = sources(strangers)
+    used = {operator.key: operator for node, _ in nodes if (operator := declared(node, operators))}.values()
+    with_extensions = needs_extensions(imports(model), available())
+    result, report.optimize = rewritten(model, path, in_place=True, runs_nodes=False)
+    if report.no_kernel and report.gains:
+        after = ModelReport()
+        find_missing(after, Model(result, path, runs_nodes=False).graphs())
+        report.needs_optimize = not after.no_kernel
+    report.domains = sorted({operator.domain or "ai.onnx" for operator in used})
+    report.register = ways_to_register(report, used, with_extensions) if used else []
+    return report
+
+
+def missing_data(model: onnx.ModelProto, path: Path) -> str | None:
+    """Return why a model's external data can't be read, as far as their files show it, or None."""
+    try:
+        for tensor in external(model):
+            os.stat(file_of(info_of(tensor).location, path))
+    except (OSError, OpError) as error:
+        return one_line(error)
+    return None
+
+
+def intended(node: onnx.NodeProto) -> str | None:
+    """Return the name of the declared operator that a node has or, unless others have it, misspells; or None."""
+    if declared(node):
+        return node.op_type
+    key = domain_of(node), node.op_type
+    is_known = first_builtin_version(key) or onnx.defs.has(as_text(key[1]), domain=as_text(key[0]))
+    if is_known or key in python_ops() or key in lowered():
+        return None
+    if node.op_type in names():
+        return node.op_type
+    by_small_letters = {name.lower(): name for name in names()}
+    near = difflib.get_close_matches(as_text(node.op_type).lower(), by_small_letters, 1, LIKENESS)
+    return by_small_letters[near[0]] if near else None
+
+
+def lowered() -> set[tuple[str, str]]:
+    """Return (domain, name) of the operators that `onnx_ops.lower` writes."""
+    return {(EXTENSIONS, lowered_name(*key)) for key in available()}
+
+
+# Operators and kernels that are missing
+
+
+def find_missing(report: ModelReport, graphs: Iterable[Graph]) -> list[tuple[onnx.NodeProto, Graph]]:
+    """Fill `unknown`, `extensions` and `no_kernel` of a report; return the nodes of `unknown`, each with its graph."""
+    strangers = []
+    for graph in graphs:
+        proto = graph.model.proto
+        versions = imports(proto)
+        others = {(domain_of(f), f.name) for f in proto.functions} | python_ops().keys() | lowered()
+        others |= in_its_versions(available(), proto).keys()
+        for node in graph.owner.node:
+            key = domain_of(node), node.op_type
+            if key in others:
+                continue
+            if schema := schema_of(key, versions.get(key[0])):
+                inputs, outputs = ([graph.type(name).elements if name else None for name in values]
+                                   for values in (node.input, node.output))  # fmt: skip
+                if not has_kernel(schema, inputs, outputs):
+                    types = dict.fromkeys(dtypes.NAMES[kind] for kind in inputs if kind in dtypes.NAMES)
+                    count(
+                        report.no_kernel, f"{title(*key)}-{schema.since_version} of {' and '.join(types) or 'any type'}"
+                    )
+            elif not intended(node):
+                version = f" in version {versions.get(key[0])}" if first_builtin_version(key) else ""
+                text = f"{title(*key)}{of_aten(node)}{version}"
+                if key[0] in OF_EXTENSIONS and find_spec("onnxruntime_extensions"):
+                    count(report.extensions, text)
+                else:
+                    count(report.unknown, text)
+                    strangers.append((node, graph))
+    return strangers
+
+
+def count(counts: dict[str, int], text: str) -> None:
+    counts[text] = counts.get(text, 0) + 1
+
+
+def title(domain: str | bytes, name: str | bytes) -> str:
+    return f"{as_text(domain)}.{as_text(name)}".removeprefix(".")
+
+
+def of_aten(node: onnx.NodeProto) -> str:
+    """Return the PyTorch operator of an ATen node, in brackets; "" for other nodes."""
+    operators = [as_text(a.s) for a in node.attribute if a.name == "operator" and node.op_type == "ATen"]
+    return f"({operators[0]})" if operators else ""
+
+
+def sources(strangers: list[tuple[onnx.NodeProto, Graph]]) -> str | None:
+    """Return the source of custom operators for nodes that no session runs, or None."""
+    found: dict[str, str | None] = {}
+    for node, graph in strangers:
+        key = title(domain_of(node), node.op_type)
+        found[key] = found.get(key) or suggested(node, [stated(graph, name) for name in node.input])
+    texts = list(filter(None, found.values()))
+    return "\n\n".join(["import onnx_ops\n", *texts]) if texts else None
+
+
+# One node
+
+
+def examine_node(node: onnx.NodeProto, graph: Graph) -> NodeReport:
+    """Return the report on one node."""
+    operator = declared(node)
+    values = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    inputs = [stated(graph, name) for name in node.input]
+    if operator:
+        complete_types(operator, inputs)
+    report = NodeReport(
+        node.name or ", ".join(node.output),
+        operator.title if operator else title(node.domain, node.op_type),
+        graph.title,
+        {name: plain(value) for name, value in values.items()},
+        inputs,
+    )
+    if operator is None:
+        report.problems.append(why_not_run(node))
+        return report
+    domain, first = operator.domain or "ai.onnx", first_version(operator)
+    version = imports(graph.model.proto).get(operator.domain)
+    if version is None:
+        report.problems.append(f"the model doesn't import the domain {domain}")
+    elif version < first:
+        report.problems.append(f"{domain} has it from version {first} on, the model imports {version}")
+    report.problems += unknown_attributes(operator, values)
+    known = {name for a in operator.attributes for name in a.names}
+    try:
+        with errors_of(operator):
+            check(graph, operator, {name: values[name] for name in known & values.keys()}, inputs)
+    except OpError as error:
+        report.problems.append(str(error).removeprefix(f"{operator.title}: "))
+    report.builtin = builtin_kernel(operator, version, inputs)
+    return report
+
+
+def stated(graph: Graph, name: str) -> dict[str, Any]:
+    """Return the known parts of a node's input, see NodeReport."""
+    its_type = graph.type(name) if name else UNKNOWN
+    return {"name": name, "type": dtypes.NAMES.get(its_type.elements), "shape": its_type.dimensions}
+
+
+def complete_types(operator: "Operator", inputs: list[dict[str, Any]]) -> None:
+    """Fill in unknown types of inputs that follow from other inputs, or from an operator with only one type."""
+    pairs = list(zip(operator.inputs, inputs, strict=False))
+    signature = {variable: types[0] for variable, types in operator.types.items() if len(types) == 1}
+    signature |= {i.type: v["type"] for i, v in pairs if v["type"]}
+    for i, v in pairs:
+        if v["name"] and v["type"] is None:
+            v["type"] = signature.get(i.type)
+
+
+def plain(value: Any) -> Any:
+    """Return an attribute's value in a form for people and JSON."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value if isinstance(value, int | float | str) else list(value) if hasattr(value, "__iter__") else str(value)
+
+
+def why_not_run(node: onnx.NodeProto) -> str:
+    """Return the reason why a node with nearly the name or domain of a declared operator isn't run."""
+    name = intended(node)
+    if node.op_type != name:
+        return f"not run by onnx_ops; did you mean {name}?"
+    domains = [o.domain or "ai.onnx" for o in available().values() if o.name == name]
+    near = difflib.get_close_matches(node.domain, domains, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"not run by onnx_ops, which has {name} in the domains {', '.join(domains)}{hint}"
+
+
+def check(graph: Graph, operator: "Operator", attributes: dict[str, Any], inputs: list[dict[str, Any]]) -> None:
+    """Raise OpError if the declaration refuses what the model states of a node."""
+    values = operator.values(attributes)
+    operator.padded([v["name"] or None for v in inputs])  # refuses missing inputs
+    signature_of(operator, operator.choice(values), [v["type"] for v in inputs])
+    pairs = [(i, v) for i, v in zip(operator.each_input(len(inputs)), inputs, strict=True) if v["name"]]
+    shapes = [v["shape"] for _, v in pairs]
+    arrays = [graph.array(v["name"]) if i.values else None for i, v in pairs]
+    known = [None if array is None else array.tolist() for array in arrays]
+    infer(operator, values, shapes, known)
+    sizes: list[Any] = [k if i.values else shape for (i, _), k, shape in zip(pairs, known, shapes, strict=True)]
+    are_lists = all(isinstance(each, list) and all(isinstance(n, int) for n in each) for each in sizes)
+    if len(pairs) == len(operator.inputs) and are_lists:
+        shapes_of(operator, values, [tuple(size) for size in sizes])
+
+
+def builtin_kernel(operator: "Operator", version: int | None, inputs: list[dict[str, Any]]) -> str:
+    """Return what ONNX Runtime's lists say about a built-in kernel for an operator and the types of its inputs."""
+    key = operator.domain, operator.name
+    if (first := first_builtin_version(key)) is None:
+        return "has no such operator"
+    if (schema := schema_of(key, version)) is None:
+        return f"has it from version {first} on, the model imports {version}"
+    types = [v["type"] for v in inputs]
+    if has_kernel(schema, [t and dtypes.TABLE[t].onnx for t in types], []):
+        is_known = all(v["type"] for v in inputs if v["name"])
+        return "has a kernel" if is_known else "types are unknown"
+    pairs = [(i, t) for i, t in zip(operator.inputs, types, strict=False) if t and not i.values]
+    unusual = [f"{t} {i.name}" for i, t in pairs if t != "float32" and len(operator.types[i.type]) > 1]
+    return f"has no kernel for {' and '.join(unusual) or f'version {schema.since_version}'}"
+
+
+def ways_to_register(report: ModelReport, operators: Iterable["Operator"], with_extensions: bool) -> list[str]:
+    """Return the calls that register these operators of a model."""
+    is_built_in_alone = all(map(is_built_in, operators))
+    more = "" if is_built_in_alone else ", operators=[...]"
+    options = ", options" if with_extensions else ""  # with the other library on them: docs/backends.md
+    optimize = ", optimize=True" if report.gains else ""
+    ways = [f"onnx_ops.InferenceSession(path{options}{more}{optimize})"]
+    if report.needs_optimize:
+        return ways
+    ways.append(f"onnx_ops.register(options, path{more})")
+    left_out = sorted({operator.domain for operator in operators if not is_default(*operator.key)})
+    if left_out:
+        ways[-1] += f"  (without the path, and by the library's path, {' and '.join(left_out)} is left out)"
+    elif is_built_in_alone:
+        ways.append("options.register_custom_ops_library(onnx_ops.get_library_path())")
+    return ways

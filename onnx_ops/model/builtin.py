@@ -1,0 +1,106 @@
+"""Operators and kernels that ONNX Runtime has on the CPU, from the lists in its Python package: no session is made."""
+
+import functools
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from ..registry import KEYS
+
+OPEN = 2**31 - 1  # the last version of a kernel that has none
+Key = tuple[str, str]
+
+
+@functools.cache
+def schemas() -> dict[Key, list[Any]]:
+    """Return {(domain, name): schemas, the latest version first} of the operators that ONNX Runtime has."""
+    from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
+
+    found = defaultdict(list)
+    for schema in sorted(get_all_operator_schema(), key=lambda schema: -schema.since_version):
+        found[schema.domain, schema.name].append(schema)
+    return dict(found)
+
+
+@functools.cache
+def kernels() -> dict[Key, list[Any]]:
+    """Return {(domain, name): definitions of kernels} that ONNX Runtime has on the CPU."""
+    from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def
+
+    found = defaultdict(list)
+    for kernel in get_all_opkernel_def():
+        if kernel.provider == "CPUExecutionProvider":
+            found[kernel.domain, kernel.op_name].append(kernel)
+    return dict(found)
+
+
+def first_builtin_version(key: Key) -> int | None:
+    """Return the first version in which ONNX Runtime has an operator (domain, name), or None."""
+    return schemas()[key][-1].since_version if key in schemas() else None
+
+
+def schema_of(key: Key, version: int | None) -> Any:
+    """Return the schema of an operator in a version of its domain (None: the latest), or None."""
+    known = schemas().get(key, ())
+    schema = next((each for each in known if version is None or each.since_version <= version), None)
+    return None if schema is None or schema.deprecated else schema
+
+
+def has_kernel(schema: Any, inputs: Sequence[int | None], outputs: Sequence[int | None]) -> bool:
+    """Return False if ONNX Runtime certainly has no kernel for an operator with these data types.
+
+    inputs, outputs  numbers of the data types in ONNX; None if unknown, or if there is no such argument
+    """
+    if _may_be_replaced(schema):
+        return True
+    since, fitting = schema.since_version, []
+    for kernel in kernels().get((schema.domain, schema.name), ()):
+        first, last = kernel.version_range
+        if first == since or first < since <= last < OPEN:
+            fitting.append(kernel)
+    types = _types(schema.inputs, inputs) | _types(schema.outputs, outputs)
+    widened = {name: text.replace("(float16)", "(float)") for name, text in types.items()}  # by Casts around the node
+    return any(_accepts(kernel, types) or _accepts(kernel, widened) for kernel in fitting)
+
+
+def _may_be_replaced(schema: Any) -> bool:
+    """Return whether ONNX Runtime may run other nodes in place of an operator's.
+
+    Which operators of its own domains are functions isn't listed; none of this package's operators is one.
+    """
+    if schema.domain or schema.name == "Constant":
+        return (schema.domain, schema.name) not in KEYS
+    import onnx  # here, because importing this package doesn't load onnx
+
+    if not onnx.defs.has(schema.name, schema.since_version):
+        return True
+    known: Any = onnx.defs.get_schema(schema.name, schema.since_version)
+    return known.has_function or known.has_context_dependent_function
+
+
+@functools.cache
+def _texts() -> dict[int, str]:
+    """Return {number of a data type in ONNX: ONNX Runtime's text for a tensor of it}."""
+    from onnx import TensorProto
+
+    known = {number: f"tensor({name.lower()})" for name, number in TensorProto.DataType.items()}
+    del known[TensorProto.UNDEFINED]
+    return known
+
+
+def _types(parameters: Sequence[Any], kinds: Sequence[int | None]) -> dict[str, str]:
+    """Return {type variable of a schema: text of a type} for the known types of its inputs or outputs."""
+    found = {}
+    for position, kind in enumerate(kinds):
+        if kind in _texts() and parameters:
+            parameter = parameters[min(position, len(parameters) - 1)]  # the last one may be variadic
+            found[parameter.typeStr] = _texts()[kind]
+    return found
+
+
+def _accepts(kernel: Any, types: dict[str, str]) -> bool:
+    """Return whether a kernel's definition allows the known types. They may be inside of seq(tensor(float))."""
+    return all(
+        name not in types or any(types[name] in text for text in allowed)
+        for name, allowed in kernel.type_constraints.items()
+    )
