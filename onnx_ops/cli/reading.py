@@ -16,9 +16,9 @@ from ..declaration import dtypes
 from ..declaration.calls import signature_of
 from ..declaration.errors import OpError, as_text, errors_of
 from ..declaration.plain import infer, shapes_of
+from ..model.attributes import unknown_attributes
 from ..model.builtin import first_builtin_version, has_kernel, schema_of
 from ..model.external_data import external, file_of, info_of, load, model_in
-from ..model.attributes import unknown_attributes
 from ..model.files import EXTENSIONS, is_lowered, lowered_name
 from ..model.nodes import declared, domain_of, imports, in_its_versions, inlined
 from ..model.operator_files import python_ops
