@@ -11,12 +11,13 @@ from typing import Any
 
 import onnx
 
+from .. import system
 from ..model.nodes import model_nodes
 from ..model.operator_files import use_file
 from ..session.runner import open_session
 from .console import one_line
 
-PROGRAM = "import sys; sys.path[:] = {!a}; from onnx_ops.cli.attempts import attempt; attempt(*{!a})"
+PROGRAM = "from onnx_ops.cli.attempts import attempt; attempt(*{!a})"
 WAYS = {  # {kind of session: arguments of `open_session`}
     "ONNX Runtime alone": ("builtin", False),
     "onnx_ops": ("native", False),
@@ -42,12 +43,8 @@ def attempts(path: Path, files: Iterable[Path], is_lowered: bool) -> list[dict[s
 
 
 def error_in_process(*arguments: Any) -> str | None:
-    """Return the error of `attempt` with these arguments, in a process with this one's import path, or None.
-
-    With `-c` alone, Python searches the current folder first, 3.13 even before the first statement; -P prevents it.
-    """
-    path = [entry for entry in sys.path if isinstance(entry, str)]  # Python ignores other entries
-    command = [sys.executable, "-P", "-c", PROGRAM.format(path, arguments)]
+    """Return the error of `attempt` with these arguments, in another process, or None."""
+    command = system.python(PROGRAM.format(arguments))
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     last_line = lines[-1] if lines else "it printed nothing"

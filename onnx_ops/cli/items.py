@@ -84,17 +84,15 @@ class Work:
 
     shared  {input: array} of the inputs that all items share
     output  the folder of the outputs
-    suffix  of their files
     """
 
     runner: Runner
     shared: dict[str, np.ndarray]
     output: Path
-    suffix: str
 
     def path(self, item: Item) -> Path:
         """Return the path of an item's output."""
-        return self.output / f"{item.name}{self.suffix}"
+        return self.output / f"{item.name}{suffix(self.runner.outputs)}"
 
     def is_finished(self, item: Item) -> bool:
         """Return whether an item's output is newer than its inputs, and than the settings."""

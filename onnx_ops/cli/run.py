@@ -14,12 +14,13 @@ from rich.progress import TimeRemainingColumn
 from ..model.external_data import files
 from ..registry import custom_operators
 from ..session.runner import Runner
+from ..session.session import Backend
 from . import comparison, data
 from .arguments import Peer, check_targets, json_option, model_argument, threads_option, tolerance_option
 from .cluster import run_on_cluster
 from .comparison import open_model, timed
 from .console import dimensions, milliseconds, print_json, progress, say, table
-from .items import SETTINGS, Work, begin, find, suffix
+from .items import SETTINGS, Work, begin, find
 
 
 @click.command()
@@ -43,8 +44,20 @@ from .items import SETTINGS, Work, begin, find, suffix
 @click.option("--overwrite", is_flag=True, help="Many files: run finished ones again, also those of another run.")
 @json_option
 def run(
-    model, given, output, random, shapes, backend, optimize, compare, tolerances, threads, cluster, overwrite, as_json
-):
+    model: Path,
+    given: tuple[str, ...],
+    output: Path | None,
+    random: bool,
+    shapes: tuple[str, ...],
+    backend: Backend,
+    optimize: bool,
+    compare: Any,
+    tolerances: comparison.Tolerances,
+    threads: int | None,
+    cluster: str | None,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
     """Run a model once, or on many files.
 
     The command shows the outputs, and writes them with --output. Images become floats in [0, 1], or uint8 for a model
@@ -90,7 +103,15 @@ def run(
 # Once
 
 
-def run_once(runner, report, model, given, output, shapes, random):
+def run_once(
+    runner: Runner,
+    report: dict[str, Any],
+    model: Path,
+    given: tuple[str, ...],
+    output: Path | None,
+    shapes: tuple[str, ...],
+    random: bool,
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Run the model, write the outputs and add to the report; return {input: array} and {output: array}."""
     data.check_outputs(runner.outputs)
     if output:
@@ -106,7 +127,7 @@ def run_once(runner, report, model, given, output, shapes, random):
     return feeds, outputs
 
 
-def statistics(array):
+def statistics(array: np.ndarray) -> dict[str, float]:
     """Return the minimum, mean and maximum of the finite elements, and the number of others."""
     if array.dtype.kind in "OUS" or not array.size:
         return {}
@@ -116,7 +137,8 @@ def statistics(array):
     return {n: float(v) for n, v in values.items()} | {"not_finite": as_float64.size - finite.size}
 
 
-def show(report):
+def show(report: dict[str, Any]) -> None:
+    """Show the report on one run."""
     rows = [("input", *row(v)) for v in report["inputs"]] + [("output", *row(v)) for v in report["outputs"]]
     table(report["model"], ("", "name", "type", "shape", "min|", "mean|", "max|", "not finite|"), rows)
     seconds = report["seconds"]
@@ -127,7 +149,8 @@ def show(report):
         comparison.show(report["compare"])
 
 
-def row(described):
+def row(described: dict[str, Any]) -> tuple[str, ...]:
+    """Return the row of a table for an input or output."""
     numbers = (f"{described[k]:.4g}" if k in described else "" for k in ("min", "mean", "max"))
     not_finite = described.get("not_finite", "")
     return described["name"], described["type"], dimensions(described["shape"]), *numbers, not_finite
@@ -157,7 +180,7 @@ def run_files(
     data.check_outputs(runner.outputs)
     patterns, shared = divide(given, runner.inputs)
     items = find(patterns, output)
-    work = Work(runner, shared, output.absolute(), suffix(runner.outputs))
+    work = Work(runner, shared, output.absolute())
     read = [*files(model), *data.given_files(given), *(path for item in items for _, path in item.files)]
     check_targets([output / SETTINGS, *map(work.path, items)], read)
     begin(work, options | {"inputs": [[name, os.path.abspath(pattern)] for name, pattern in patterns]}, overwrite)
@@ -184,14 +207,12 @@ def run_files(
 def divide(given: Sequence[str], inputs: dict[str, Any]) -> tuple[list[tuple[str | None, str]], dict[str, np.ndarray]]:
     """Split the --input options into [(input, pattern)] for the items and {input: array} that all items share."""
     patterns = [data.assignment(text, inputs) for text in given if data.is_pattern(text)]
-    item_inputs = {name for name, _ in patterns}
-    if len(item_inputs) < len(patterns):
-        raise click.UsageError("two of the --input with wildcards are for the same input.")
     shared = data.read_inputs([text for text in given if not data.is_pattern(text)], inputs)
-    if again := item_inputs & shared.keys():
+    names = [*(name for name, _ in patterns), *shared]
+    if again := sorted({name or "a .npz" for name in names if names.count(name) > 1}):
         raise click.UsageError(f"--input gives {', '.join(again)} twice.")
-    if None not in item_inputs:
-        data.check_complete(item_inputs | shared.keys(), inputs)
+    if None not in names:
+        data.check_complete(names, inputs)
     return patterns, shared
 
 

@@ -24,7 +24,7 @@ from ..registry import custom_operators, use
 if TYPE_CHECKING:
     from .variants import Variant
 
-PROGRAM = "import sys; sys.path[:] = {!a}; from onnx_ops.session import workers; workers.serve()"
+PROGRAM = "from onnx_ops.session import workers; workers.serve()"
 INTERRUPTED = "onnx_ops: interrupted; this ends in some seconds, when %d processes have ended"
 _is_worker = False  # whether this process compiles for another one
 log = logging.getLogger("onnx_ops")
@@ -34,10 +34,7 @@ class Worker:
     """A process that compiles. Ctrl-C in a terminal doesn't reach it; it ends when its standard input ends."""
 
     def __init__(self) -> None:
-        # With `-c` alone, Python searches the current folder first, 3.13 even before the first statement.
-        path = [entry for entry in sys.path if isinstance(entry, str)]  # Python ignores other entries
-        command = [sys.executable, "-P", "-c", PROGRAM.format(path)]
-        self.process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, **system.apart())
+        self.process = subprocess.Popen(system.python(PROGRAM), stdin=PIPE, stdout=PIPE, **system.apart())
         assert self.process.stdin
         assert self.process.stdout
         self.requests = self.process.stdin

@@ -89,6 +89,15 @@ def _lock(file):
                 raise
 
 
+def python(statement: str) -> list[str]:
+    """Return the command of a process that runs a statement, and imports from where this process does.
+
+    With `-c` alone, Python searches the current folder first, 3.13 even before the first statement; -P prevents it.
+    """
+    path = [entry for entry in sys.path if isinstance(entry, str)]  # Python ignores other entries
+    return [sys.executable, "-P", "-c", f"import sys; sys.path[:] = {path!a}; {statement}"]
+
+
 def apart():
     """Return arguments for `subprocess.Popen` that keep Ctrl-C in this terminal from the new process."""
     if sys.platform == "win32":
