@@ -220,7 +220,7 @@ def sources(strangers: list[tuple[onnx.NodeProto, Graph]]) -> str | None:
 def examine_node(node: onnx.NodeProto, graph: Graph) -> NodeReport:
     """Return the report on one node."""
     operator = declared(node)
-    values = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    values = {a.name: helper.get_attribute_value(a) for a in node.attribute if not a.ref_attr_name}
     inputs = [stated(graph, name) for name in node.input]
     if operator:
         complete_types(operator, inputs)

@@ -391,7 +391,9 @@ def integers(graph, name):
     None instead of the list if it has many, or it isn't known how many.
     """
     dimensions = shape(graph, name)
-    if dimensions is None or not are_numbers(dimensions) or math.prod(dimensions) > MANY:
+    if dimensions is None or not are_numbers(dimensions):
+        return None
+    if math.prod(max(size, 1) for size in dimensions) > MANY:  # np.ndindex lists long axes, even of no elements
         return None
     ats = [integer_at(graph, name, tuple(map(Position, index))) for index in np.ndindex(*dimensions)]
     return [None if at is None else at.start for at in ats]

@@ -256,7 +256,7 @@ def _read(tensor, letters):
 def _constant(graph, name, its_type):
     """Return a small constant as a TensorProto; None for other values."""
     sizes_are_known = its_type.shape is not None and sizes.are_numbers(its_type.shape)
-    if not sizes_are_known or math.prod(its_type.shape) > LARGEST:
+    if not sizes_are_known or math.prod(max(size, 1) for size in its_type.shape) > LARGEST:
         return None
     array = graph.array(name)
     if array is None and its_type.elements in (TensorProto.INT64, TensorProto.INT32):

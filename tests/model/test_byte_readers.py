@@ -69,6 +69,9 @@ def with_bytes(text, others=()):
     return col2im(change).replace(text.encode(), b"Co\xffm")
 
 
+NO_ELEMENTS = f"""(float[1, 3, 8] x, int64[0, {2**40}] sizes) => (float[N, C, H] y) {{
+    y = Reshape (x, sizes)
+}}"""
 # What the fuzzer found: {name: (reader, what it reads)}
 FOUND = {
     "a node without outputs": ("infer", im2col(lambda proto: proto.graph.node[0].ClearField("output"))),
@@ -103,6 +106,12 @@ FOUND = {
     "a key that isn't UTF-8": ("inspect", external(a_key="1", another="2").replace(b"a_key", b"a_k\xffy")),
     "an operator's name that isn't UTF-8": ("inspect", with_bytes("Colm")),
     "two operators' names, of which one isn't UTF-8": ("inspect", with_bytes("Colm", others=["Unknown"])),
+    "an attribute that refers to a function's": (
+        "inspect", col2im(lambda proto: proto.graph.node[0].attribute.add(name="pads", type=7, ref_attr_name="p")),
+    ),
+    "sizes without elements, along an axis past all memory": (
+        "inspect", cases.parsed(NO_ELEMENTS, 18).SerializeToString(),
+    ),
     "settings that are nested deeply": ("settings", b"[" * 100_000),
     "settings that are no pairs": ("settings", b'["audio"]'),
 }  # fmt: skip
