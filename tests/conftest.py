@@ -12,7 +12,7 @@ from support.selection import has_representative_types, is_representative, names
 from onnx_ops.declaration import dtypes as element_types
 from onnx_ops.native import library
 from onnx_ops.registry import OPERATORS
-from onnx_ops.session import registration, variants
+from onnx_ops.session import registration, variants, workers
 
 if library.is_complete():  # then nothing is compiled, there may be no Numba, and only kernels are other ones
     of_the_compiler = "cache deployment elements library vectors warmup"
@@ -44,7 +44,7 @@ def pytest_sessionstart(session):
     if processes and not hasattr(session.config, "workerinput") and not library.is_complete():
         combinations = variants.combinations(OPERATORS, element_types.TABLE)
         needed = variants.distinct(c for c in combinations if everything or is_needed(c))
-        variants.compile_variants(needed, processes)
+        workers.compile_variants(needed, processes)
 
 
 def is_needed(variant):

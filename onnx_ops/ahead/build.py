@@ -21,6 +21,7 @@ from ..native.library import SOURCES
 from ..native.threads import check_count
 from ..session import variants
 from ..session.variants import Variant
+from ..session.workers import compile_variants
 from ..system import NAME as THIS
 from ..system import available_cpus, digest_of_sources, is_loaded
 from ..system.files import named, staged_file
@@ -129,7 +130,7 @@ def build(
             if progress:
                 progress(f"{cpu}: {name}", k * total + index, len(cpus) * total)
 
-        by_name = variants.compile_variants(requested, jobs or len(available_cpus()), report, (cpu, system))
+        by_name = compile_variants(requested, jobs or len(available_cpus()), report, (cpu, system))
         objects[cpu] = {requested[name].key: functions for name, functions in by_name.items()}
     if is_loaded(output):
         log.warning("onnx_ops: %s is loaded here: at that path, this process keeps the old one", output)

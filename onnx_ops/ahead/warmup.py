@@ -13,6 +13,7 @@ from ..native import library
 from ..native.threads import check_count
 from ..session import registration, variants
 from ..session.runner import open_session
+from ..session.workers import compile_variants
 from ..system import available_cpus
 
 _Model: TypeAlias = "str | os.PathLike[str] | bytes"
@@ -74,7 +75,7 @@ def warmup(
     missing = {name: variant for name, variant in needed.items() if not library.functions(*variant)}
     if missing and (obstacle := numba_obstacle()):
         raise OpError(None, None, obstacle, "onnx_ops")
-    variants.compile_variants(missing, jobs or len(available_cpus()), progress)
+    compile_variants(missing, jobs or len(available_cpus()), progress)
     return len(needed)
 
 

@@ -1,8 +1,6 @@
 """Variants: an operator's functions compiled for one of its kernels and one combination of data types."""
 
-from collections.abc import Callable
 from contextlib import contextmanager, suppress
-from itertools import count
 from typing import Any, NamedTuple
 
 from .. import registry
@@ -121,37 +119,6 @@ def silence():
         yield
     finally:
         code.is_silent.reset(token)
-
-
-def compile_variants(
-    by_name: dict[str, Variant],
-    jobs: int,
-    progress: Callable[[str, int, int], object] | None = None,
-    level: tuple[str, str | None] | None = None,
-) -> dict[str, list[tuple[str, str]]]:
-    """Compile {name: variant} in this process or, in parallel, in `jobs` others; return {name: its functions}.
-
-    progress  called before each variant with (its name, its index, the number of variants)
-    level     the CPU and the system to compile for (`level` of compiler/target.py); default: these here
-
-    Raises the first OpError.
-    """
-    numbers = count()
-
-    def begin(name: str) -> None:
-        if progress:
-            progress(name, next(numbers), len(by_name))
-
-    jobs = min(jobs, len(by_name))
-    if by_name and (jobs > 1 or level):
-        from .workers import compile_in_processes
-
-        return compile_in_processes(by_name, jobs, begin, level)
-    results = {}
-    for name, variant in by_name.items():
-        begin(name)
-        results[name] = variant.compile()
-    return results
 
 
 def named(domain, name, position, signature):

@@ -1,4 +1,4 @@
-"""Compile variants in other processes. Threads of concurrent.futures give each process one variant after the other.
+"""Compile variants, here or in other processes, which threads of concurrent.futures give one variant after the other.
 
 Messages and answers are pickles, on pipes. docs/internals.md compares pools of processes ("Worker processes").
 """
@@ -13,21 +13,49 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
+from itertools import count
 from subprocess import PIPE
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from .. import system
 from ..declaration.errors import OpError
 from ..model.operator_files import operators_at, sources_of
 from ..registry import custom_operators, use
-
-if TYPE_CHECKING:
-    from .variants import Variant
+from .variants import Variant
 
 PROGRAM = "from onnx_ops.session import workers; workers.serve()"
 INTERRUPTED = "onnx_ops: interrupted; this ends in some seconds, when %d processes have ended"
 _is_worker = False  # whether this process compiles for another one
 log = logging.getLogger("onnx_ops")
+
+
+def compile_variants(
+    by_name: dict[str, Variant],
+    jobs: int,
+    progress: Callable[[str, int, int], object] | None = None,
+    level: tuple[str, str | None] | None = None,
+) -> dict[str, list[tuple[str, str]]]:
+    """Compile {name: variant} in this process or, in parallel, in `jobs` others; return {name: its functions}.
+
+    progress  called before each variant with (its name, its index, the number of variants)
+    level     the CPU and the system to compile for (`level` of compiler/target.py); default: these here
+
+    Raises the first OpError.
+    """
+    numbers = count()
+
+    def begin(name: str) -> None:
+        if progress:
+            progress(name, next(numbers), len(by_name))
+
+    jobs = min(jobs, len(by_name))
+    if by_name and (jobs > 1 or level):
+        return compile_in_processes(by_name, jobs, begin, level)
+    results = {}
+    for name, variant in by_name.items():
+        begin(name)
+        results[name] = variant.compile()
+    return results
 
 
 class Worker:
@@ -53,7 +81,7 @@ class Worker:
 
 
 def compile_in_processes(
-    variants: Mapping[str, "Variant"],
+    variants: Mapping[str, Variant],
     jobs: int,
     begin: Callable[[str], None],
     level: tuple[str, str | None] | None,

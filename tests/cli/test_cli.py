@@ -809,14 +809,14 @@ def data_of(name, value, directory):
 def test_images_become_what_the_model_wants(kind, dims, mode, shape, tmp_path):
     path = tmp_path / "white.png"
     Image.new(mode, (5, 4), "white").save(path)
-    array = data.read("x", path, path, {"x": (kind, dims)})["x"]
+    array = data.read("x", path, {"x": (kind, dims)})["x"]
     assert list(array.shape) == shape
     assert array.dtype == kind
     assert (array == (255 if kind == "uint8" else 1)).all()
 
 
 def read_image(path: Path, kind: str = "float32", mode: str = "RGB") -> np.ndarray:
-    return data.read("x", path, path, {"x": (kind, [1, len(mode), "h", "w"])})["x"]
+    return data.read("x", path, {"x": (kind, [1, len(mode), "h", "w"])})["x"]
 
 
 def png_of_16_bits(path: Path, colour: int, channels: int) -> None:

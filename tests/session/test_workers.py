@@ -22,9 +22,9 @@ pytestmark = pytest.mark.skipif(library.is_complete(), reason="nothing is compil
 
 PROGRAM = """
 print("main", flush=True)
-from onnx_ops.session import variants
+from onnx_ops.session import variants, workers
 needed = variants.distinct(variants.asked_for([{operator!r}], None, {dtypes}))
-variants.compile_variants(needed, 2, lambda *_: print("begins\\n", end="", flush=True))
+workers.compile_variants(needed, 2, lambda *_: print("begins\\n", end="", flush=True))
 print("done")
 """  # has no `if __name__ == "__main__"`
 
@@ -103,7 +103,7 @@ def variants_of_im2col() -> dict[str, variants.Variant]:
 def test_a_process_that_ends_before_it_begins(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "PROGRAM", program)
     with pytest.raises(onnx_ops.OpError, match=r"^onnx_ops: a process that compiles onnx_ops\.Im2Col .* has ended$"):
-        variants.compile_variants(variants_of_im2col(), 2)
+        workers.compile_variants(variants_of_im2col(), 2)
     assert not [child for child in psutil.Process().children() if "workers" in " ".join(child.cmdline())]
 
 
@@ -117,4 +117,4 @@ def test_a_process_that_is_killed_at_work(monkeypatch: pytest.MonkeyPatch) -> No
     )
     monkeypatch.setattr(workers, "PROGRAM", killed)
     with pytest.raises(onnx_ops.OpError, match=r"^onnx_ops: a process that compiles onnx_ops\.Im2Col .* has ended$"):
-        variants.compile_variants(variants_of_im2col(), 2)
+        workers.compile_variants(variants_of_im2col(), 2)

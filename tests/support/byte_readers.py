@@ -179,7 +179,7 @@ def arrays(content, folder):
         return
     path = Path(folder, f"input{SUFFIXES[kind % 5]}")
     path.write_bytes(content)
-    data.read(None if path.suffix == ".npz" else name, path, path, INPUTS)
+    data.read(None if path.suffix == ".npz" else name, path, INPUTS)
 
 
 def settings(content, folder):

@@ -16,7 +16,8 @@ from onnx_ops.compiler.cpu_levels import LEVELS
 from onnx_ops.declaration import dtypes
 from onnx_ops.native import table
 from onnx_ops.native.library import MADE, SOURCES
-from onnx_ops.session.variants import combinations, compile_variants, distinct
+from onnx_ops.session.variants import combinations, distinct
+from onnx_ops.session.workers import compile_variants
 
 from .processes import TESTS
 
