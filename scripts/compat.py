@@ -162,6 +162,8 @@ def outcome(row, wheel, directory, tests):
         environment.pip("check")
     timeout = f"faulthandler_timeout={TEST_TIMEOUT}"
     marks = "not huge and not soak" if row.tests == "extras" else "not huge and not ray and not soak"
+    if row.tests == "sessions":
+        marks += " and not long"
     options = ("-v", "-n", "logical", "--color=no", "-m", marks, "-o", timeout)
     status, output = environment.run(
         "pytest", *options, *(tests or paths(SELECTIONS[row.tests])), environment=variables

@@ -19,14 +19,14 @@ void say_number(struct text *text, int64_t number) {
     say(text, digits, (size_t)snprintf(digits, sizeof digits, "%lld", (long long)number));
 }
 
-/* Append the beginning of a model's string in quotes. Bytes other than printable ASCII are shown by their numbers: they
- * may be no UTF-8, or change how a terminal shows the rest. */
+/* Append the beginning of a model's string in quotes. Bytes other than printable ASCII are shown by their numbers, since
+ * they may be no UTF-8, or change how a terminal shows the rest; so are those that would end the quotes. */
 void say_quoted(struct text *text, const char *bytes, size_t length) {
     enum { SHOWN = 200 };
     char shown[8];
     say_string(text, "'");
     for (size_t k = 0; k < length && k < SHOWN; k++) {
-        int is_printable = ' ' <= bytes[k] && bytes[k] <= '~';
+        int is_printable = ' ' <= bytes[k] && bytes[k] <= '~' && bytes[k] != '\'' && bytes[k] != '\\';
         snprintf(shown, sizeof shown, is_printable ? "%c" : "\\x%02x", (unsigned char)bytes[k]);
         say_string(text, shown);
     }

@@ -52,7 +52,8 @@ def library(tmp_path_factory):
 
 def as_shown(content: bytes) -> str:
     """Return what a message shows of a string: its first 200 bytes, as ASCII."""
-    shown = "".join(chr(byte) if 32 <= byte < 127 else rf"\x{byte:02x}" for byte in content[:200])
+    plain = set(range(32, 127)) - set(b"'\\")
+    shown = "".join(chr(byte) if byte in plain else rf"\x{byte:02x}" for byte in content[:200])
     return f"'{shown}...'" if len(content) > 200 else f"'{shown}'"
 
 
