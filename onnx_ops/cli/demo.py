@@ -243,7 +243,7 @@ def write_pictures(directory):
 def photograph():
     """Return the photograph, float32 [1, 3, 256, 400] in [0, 1]."""
     with resources.as_file(resources.files(__package__).joinpath("cat.jpg")) as path:
-        return read_image(path, path, "float32", [1, 3, None, None])
+        return read_image(path, "float32", [1, 3, None, None])
 
 
 def grid(scale, degrees=0.0, strength=0.0):
