@@ -83,6 +83,6 @@ def connection(address: str) -> Iterator[ModuleType]:
         except OpError:
             raise
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            raise OpError("cluster", repr(address), f"has failed: {error}", "onnx_ops") from error
+            raise OpError("cluster", repr(address), f"can't be used: {error}", "onnx_ops") from error
         finally:
             ray.shutdown()

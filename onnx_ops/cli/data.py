@@ -167,7 +167,9 @@ def doubts(made_up, sizes):
     texts = []
     if integers:
         names = ", ".join(integers)
-        texts.append(f"the integers of {names} were made up, from 0 to 9: give others with --input NAME=FILE")
+        texts.append(
+            f"the integers of {names} were made up, from 0 to 9: give others with --input NAME=[5,5] or NAME=FILE"
+        )
     if names := ", ".join(n for n in is_open if is_open[n]):
         texts.append(f"open dimensions of {names} were made 1: state them with --shape NAME=N,C,...")
     return "; ".join(texts)
@@ -315,7 +317,7 @@ def check_image(image: Any) -> None:
     # Pillow reads colours of 16 bits as 8 bits, and signed integers as unsigned ones.
     if is_signed or image.mode.startswith(("I", "F")) or any(re.search(";16[BLN]", kind) for kind in stored):
         kinds = ", ".join(sorted(stored))
-        rule = "must have 8 bits without a sign; save it with 8 bits, or as an array in a .npy"
+        rule = "only unsigned integers of 8 bits are read; save it with 8 bits, or as an array in a .npy"
         raise ValueError(f"it has the mode {image.mode} (stored as {kinds}), but {rule}")
 
 

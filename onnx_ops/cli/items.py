@@ -159,7 +159,7 @@ def begin(work: Work, command: dict[str, Any], overwrite: bool) -> None:
     """
     path = work.output / SETTINGS
     settings = {
-        "command": command,
+        **command,
         "model": list(map(digest, files(work.runner.model))),
         "shared inputs": {name: hashlib.sha256(encode({name: a})).hexdigest() for name, a in work.shared.items()},
         "operators": list(map(digest, custom_files())),

@@ -39,7 +39,9 @@ from .items import SETTINGS, Work, begin, find
 @tolerance_option("Tolerance of --compare, relative to the largest value.  [default: by type]")
 @threads_option
 @click.option(
-    "--cluster", metavar="ADDRESS", help="Many files: address of a Ray cluster; auto for the one of this machine."
+    "--cluster",
+    metavar="ADDRESS",
+    help="Many files: address of a Ray cluster; auto for the one of this machine. The default of --threads is 1 there.",
 )
 @click.option("--overwrite", is_flag=True, help="Many files: run finished ones again, also those of another run.")
 @json_option
@@ -77,7 +79,9 @@ def run(
     """
     if any(map(data.is_pattern, given)):
         if compare or random or shapes or not output:
-            raise click.UsageError("many files need --output, and leave no place for --compare, --random and --shape.")
+            raise click.UsageError(
+                "--input with a wildcard needs --output, and excludes --compare, --random and --shape."
+            )
         options = {"backend": backend, "optimize": optimize}
         report = run_files(model, given, output, options, threads, cluster, overwrite)
         is_well = not report["failed"]
@@ -183,7 +187,7 @@ def run_files(
     work = Work(runner, shared, output.absolute())
     read = [*files(model), *data.given_files(given), *(path for item in items for _, path in item.files)]
     check_targets([output / SETTINGS, *map(work.path, items)], read)
-    begin(work, options | {"inputs": [[name, os.path.abspath(pattern)] for name, pattern in patterns]}, overwrite)
+    begin(work, options | {"patterns": [[name, os.path.abspath(pattern)] for name, pattern in patterns]}, overwrite)
     pending = [item for item in items if not work.is_finished(item)]
     outcomes = ((item.name, work(item)) for item in pending)
     if address:

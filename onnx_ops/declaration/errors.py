@@ -15,8 +15,9 @@ class OpError(ValueError):
     """A value that an operator refuses, or a failure of this package.
 
     The message consists of the attributes: "operator: argument = value: rule".
-    It is the same in a function and in a session of either backend. An ordinary
-    session raises ONNX Runtime's own exceptions with this message.
+    It is the same in a function and in a session of either backend, where the
+    operator has the node's name if the session can't be made. An ordinary
+    session raises ONNX Runtime's exceptions, which end with this message.
 
     Parameters
     ----------

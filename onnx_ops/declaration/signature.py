@@ -25,7 +25,12 @@ def declared(body, name, version, inputs, outputs, types, ranks):
     """Return the Operator that these arguments of `operator` describe."""
     domain, separator, op_type = name.rpartition("::")
     with errors_of(SimpleNamespace(title=f"{domain}.{op_type}".lstrip("."), terms={})):
-        require(separator and op_type.isidentifier(), "name", repr(name), "must be like 'my.domain::Name'")
+        require(
+            separator and op_type.isidentifier(),
+            "name",
+            repr(name),
+            "must be like 'my.domain::Name', or '::Name' of ai.onnx",
+        )
         parameters = parameters_of("body", body)
         require(isinstance(version, int) and version >= 1, "version", repr(version), "must be an integer from 1 on")
         given, returned = _parameters(inputs, "inputs"), _parameters(outputs, "outputs")

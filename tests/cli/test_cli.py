@@ -838,7 +838,7 @@ DEEP = {  # {file: (its image, how the message begins)}
     "float.tif": (Image.fromarray(GREY / np.float32(65535)), r"it has the mode F \(stored as F;32F\)"),
     "32.tif": (Image.fromarray(GREY.astype(np.int32)), r"it has the mode I \(stored as I;32S\)"),
 }
-OF_8_BITS = ", but must have 8 bits without a sign; save it with 8 bits, or as an array in a .npy"
+OF_8_BITS = ", but only unsigned integers of 8 bits are read; save it with 8 bits, or as an array in a .npy"
 
 
 def check_refusal(path: Path, reason: str, kind: str = "float32") -> None:

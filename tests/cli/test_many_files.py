@@ -254,8 +254,8 @@ def test_an_item_that_lacks_an_input(tmp_path):
 
 WRONG = {
     "nothing matches": (["-i", "x={folder}/none/*.npy", *SIZES], "no file matches"),
-    "no output": (["-i", "x={folder}/frames/*.npy", *SIZES], "many files need --output"),
-    "compare": (["-i", "x={folder}/frames/*.npy", "--compare", "builtin"], "leave no place for --compare"),
+    "no output": (["-i", "x={folder}/frames/*.npy", *SIZES], "needs --output"),
+    "compare": (["-i", "x={folder}/frames/*.npy", "--compare", "builtin"], "excludes --compare"),
     "an input is missing": (["-i", "x={folder}/frames/*.npy"], "no --input for image_shape (int64 [2]), block_shape"),
     "one file": (["-i", "x={folder}/frames/0000.npy", *SIZES, "--overwrite"], "are for many files"),
     "one file on a cluster": (["-i", "x={folder}/frames/0000.npy", *SIZES, "--cluster", "auto"], "are for many files"),
@@ -344,17 +344,17 @@ def test_only_what_is_not_finished_is_run_again(name: str, tmp_path: Path) -> No
 
 OTHERS: dict[str, tuple[Callable[[Path], Any], list[object], str]] = {
     # what is changed, how, and the settings that differ
-    "optimize": (lambda folder: None, ["--optimize"], "command"),
-    "extensions": (lambda folder: None, ["--backend", "extensions"], "command"),
+    "optimize": (lambda folder: None, ["--optimize"], "optimize"),
+    "extensions": (lambda folder: None, ["--backend", "extensions"], "backend"),
     "sizes": (lambda folder: None, [], "shared inputs"),
     "model": (lambda folder: change_model(folder / "model.onnx"), [], "model"),
     "another file": (
         lambda folder: (folder / "out" / items.SETTINGS).write_text('["audio"]'), [],
-        "command, model, shared inputs, operators, versions",
+        "backend, optimize, patterns, model, shared inputs, operators, versions",
     ),
     "a damaged file": (
         lambda folder: (folder / "out" / items.SETTINGS).write_bytes(b"{\xff"), [],
-        "command, model, shared inputs, operators, versions",
+        "backend, optimize, patterns, model, shared inputs, operators, versions",
     ),
 }  # fmt: skip
 
@@ -383,7 +383,7 @@ def test_another_pattern_is_another_run(tmp_path: Path) -> None:
     model = fold(tmp_path)
     call(*run_arguments(model, tmp_path))
     command = ["run", model, "-i", f"x={tmp_path}/frames/*.npy", *SIZES, "--output", tmp_path / "out"]
-    assert "of a run with other settings (command)" in sentences(*command)
+    assert "of a run with other settings (patterns)" in sentences(*command)
 
 
 def test_an_interrupted_run_with_overwrite_is_not_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -588,7 +588,7 @@ def test_an_item_that_ends_its_process_costs_itself(cluster: tuple[subprocess.Po
 
 
 CLUSTERS = {  # an address, options, and the error
-    "that is not there": ("127.0.0.1:9", [], "Error: onnx_ops: cluster = '127.0.0.1:9': has failed: "),
+    "that is not there": ("127.0.0.1:9", [], "Error: onnx_ops: cluster = '127.0.0.1:9': can't be used: "),
     "of too few cores": (None, ["--threads", 9], "threads = 9: no machine of the cluster"),
 }
 
