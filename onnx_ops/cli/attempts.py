@@ -12,10 +12,12 @@ from typing import Any
 import onnx
 
 from .. import system
+from ..declaration.errors import as_text
 from ..model.nodes import model_nodes
 from ..model.operator_files import use_file
 from ..session.runner import open_session
 from .console import one_line
+from .reading import title_of
 
 PROGRAM = "from onnx_ops.cli.attempts import attempt; attempt(*{!a})"
 WAYS = {  # {kind of session: arguments of `open_session`}
@@ -66,13 +68,13 @@ def attempt(path: str, files: list[str], backend: str, optimize: bool) -> None:
 
 
 def refused_node(path: Path, error: str) -> str | None:
-    """Return the name of the node that an error quotes, or of the first one with the operator that it names."""
+    """Return the node that an error names or, if only one node has it, the node with the operator that it names."""
     nodes = list(model_nodes(onnx.load(path, load_external_data=False)))
-    quoted = [node.name for node in nodes if re.search(rf"['\"(]{re.escape(node.name)}['\")]", error) and node.name]
-    if quoted:
-        return max(quoted, key=len)
-    for node in nodes:
-        op_type = re.escape(node.op_type)
-        if re.search(rf"\b{op_type}\(|\({op_type}\)|\bfor {op_type}\b", error):
-            return node.name or ", ".join(node.output)
-    return None
+    names = [as_text(node.name) for node in nodes if node.name]
+    named = [name for name in names if re.search(rf"(?i:node|name):? ?['\"(]{re.escape(name)}['\")]", error)]
+    if named:
+        return max(named, key=len)
+    op_types = {re.escape(as_text(node.op_type)) for node in nodes}
+    refused = {name for name in op_types if re.search(rf"\b{name}\(|\({name}\)|\bfor {name}\b", error)}
+    of_operator = [title_of(node) for node in nodes if re.escape(as_text(node.op_type)) in refused]
+    return of_operator[0] if len(of_operator) == 1 else None

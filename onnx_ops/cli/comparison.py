@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 import click
+import numpy as np
 import onnx
 from numpy.typing import NDArray
 
@@ -137,10 +138,11 @@ def node_that_differs(path: Path, optimize: bool, feeds: Arrays, tolerances: Tol
         return None
     actual = Runner(with_outputs(ours, names), threads=None)(feeds)
     expected = Runner(with_outputs(model, names), backend="builtin", threads=None)(feeds)
-    found = {name: difference(actual[name], expected[name], tolerances) for name in names}
+    arrays = [name for name in names if isinstance(expected[name], np.ndarray)]  # others are sequences
+    found = {name: difference(actual[name], expected[name], tolerances) for name in arrays}
     for node, title in nodes:
-        agree = all(found[name].ok for name in node.input if name in names)
-        wrong = [found[name] for name in node.output if name in names and not found[name].ok]
+        agree = all(found[name].ok for name in node.input if name in found)
+        wrong = [found[name] for name in node.output if name in found and not found[name].ok]
         if wrong and agree:
             inside = None if declared(node) else node.op_type
             return {**described(node.name or node.output[0], wrong[0]), "operator": title, "inside": inside}

@@ -95,10 +95,14 @@ class Work:
         return self.output / f"{item.name}{suffix(self.runner.outputs)}"
 
     def is_finished(self, item: Item) -> bool:
-        """Return whether an item's output is newer than its inputs, and than the settings."""
+        """Return whether an item's output is newer than its inputs, and than the settings.
+
+        A file that is moved to an input's path, or a link that is made there, has a new time of change (ctime).
+        """
         try:
             written = self.path(item).stat().st_mtime_ns
-            newest = max(path.stat().st_mtime_ns for _, path in item.files)
+            states = [state for _, path in item.files for state in (path.stat(), path.lstat())]
+            newest = max(time for state in states for time in (state.st_mtime_ns, state.st_ctime_ns))
             return written > newest and written >= (self.output / SETTINGS).stat().st_mtime_ns
         except OSError:
             return False

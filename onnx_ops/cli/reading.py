@@ -179,7 +179,7 @@ def find_missing(report: ModelReport, graphs: Iterable[Graph]) -> list[tuple[onn
                     count(
                         report.no_kernel, f"{title(*key)}-{schema.since_version} of {' and '.join(types) or 'any type'}"
                     )
-            elif not intended(node):
+            elif declared(node) or not intended(node):  # the former in a version that nobody has
                 version = f" in version {versions.get(key[0])}" if first_builtin_version(key) else ""
                 text = f"{title(*key)}{of_aten(node)}{version}"
                 if key[0] in OF_EXTENSIONS and find_spec("onnxruntime_extensions"):
@@ -225,10 +225,10 @@ def examine_node(node: onnx.NodeProto, graph: Graph) -> NodeReport:
     if operator:
         complete_types(operator, inputs)
     report = NodeReport(
-        node.name or ", ".join(node.output),
+        title_of(node),
         operator.title if operator else title(node.domain, node.op_type),
         graph.title,
-        {name: plain(value) for name, value in values.items()},
+        {as_text(name): plain(value) for name, value in values.items()},
         inputs,
     )
     if operator is None:
@@ -249,6 +249,11 @@ def examine_node(node: onnx.NodeProto, graph: Graph) -> NodeReport:
         report.problems.append(str(error).removeprefix(f"{operator.title}: "))
     report.builtin = builtin_kernel(operator, version, inputs)
     return report
+
+
+def title_of(node: onnx.NodeProto) -> str:
+    """Return the name of a node or, if it has none, the names of its outputs."""
+    return as_text(node.name) or ", ".join(map(as_text, node.output))
 
 
 def stated(graph: Graph, name: str) -> dict[str, Any]:
@@ -290,15 +295,29 @@ def check(graph: Graph, operator: "Operator", attributes: dict[str, Any], inputs
     values = operator.values(attributes)
     operator.padded([v["name"] or None for v in inputs])  # refuses missing inputs
     signature_of(operator, operator.choice(values), [v["type"] for v in inputs])
-    pairs = [(i, v) for i, v in zip(operator.each_input(len(inputs)), inputs, strict=True) if v["name"]]
-    shapes = [v["shape"] for _, v in pairs]
-    arrays = [graph.array(v["name"]) if i.values else None for i, v in pairs]
-    known = [None if array is None else array.tolist() for array in arrays]
-    infer(operator, values, shapes, known)
-    sizes: list[Any] = [k if i.values else shape for (i, _), k, shape in zip(pairs, known, shapes, strict=True)]
-    are_lists = all(isinstance(each, list) and all(isinstance(n, int) for n in each) for each in sizes)
-    if len(pairs) == len(operator.inputs) and are_lists:
-        shapes_of(operator, values, [tuple(size) for size in sizes])
+    declared_inputs = operator.each_input(len(inputs))
+    parameters = list(zip(declared_inputs, inputs, strict=True))
+    known = [list_in(graph, v["name"], i.name) if i.values else None for i, v in parameters]
+    is_given = [bool(v["name"]) for v in inputs]
+    shapes = [v["shape"] for v in inputs]
+    if all(is_given):
+        infer(operator, values, shapes, known)
+    sizes: list[Any] = [k if i.values else s for i, k, s in zip(declared_inputs, known, shapes, strict=True)]
+    stated_sizes = [size for size, given in zip(sizes, is_given, strict=True) if given]
+    are_known = all(isinstance(size, list) and all(isinstance(n, int) for n in size) for size in stated_sizes)
+    if are_known and len(inputs) <= len(operator.inputs):
+        known_sizes = [tuple(size) if given else None for size, given in zip(sizes, is_given, strict=True)]
+        shapes_of(operator, values, operator.padded(known_sizes))
+
+
+def list_in(graph: Graph, name: str, input_name: str) -> list[Any] | None:
+    """Return the elements of a list, or None if they are unknown. Raises OpError for a constant of another rank."""
+    array = graph.array(name) if name else None
+    if array is None:
+        return None
+    if array.ndim != 1:
+        raise OpError(f"shape of {input_name}", list(array.shape), "must have rank 1")
+    return array.tolist()
 
 
 def builtin_kernel(operator: "Operator", version: int | None, inputs: list[dict[str, Any]]) -> str:

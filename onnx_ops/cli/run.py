@@ -187,7 +187,7 @@ def run_files(
     work = Work(runner, shared, output.absolute())
     read = [*files(model), *data.given_files(given), *(path for item in items for _, path in item.files)]
     check_targets([output / SETTINGS, *map(work.path, items)], read)
-    begin(work, options | {"patterns": [[name, os.path.abspath(pattern)] for name, pattern in patterns]}, overwrite)
+    begin(work, options | {"patterns": [[name, os.path.realpath(pattern)] for name, pattern in patterns]}, overwrite)
     pending = [item for item in items if not work.is_finished(item)]
     outcomes = ((item.name, work(item)) for item in pending)
     if address:

@@ -23,7 +23,7 @@ def refuse(operator: Any, address: int, node: bytes = b"", note: str = "") -> No
         value = values_of(refusal)
         if note:
             value = note if value is None else f"{value} {note}"
-        require(False, refusal.argument.decode(), value, rule, expected)
+        require(False, refusal.argument.decode(errors="ignore"), value, rule, expected)
 
 
 def values_of(refusal: Any) -> Any:

@@ -54,7 +54,7 @@ def refusal_of(error: BaseException, is_parallel: bool = False) -> OpError | Non
     if is_parallel:
         is_of_node = text.split(" : ", 3)[-1].removeprefix(BOUND).startswith(FAILED)  # not of a client's name
         reports = [each for each in list(_recent) if is_of_node and text.endswith(STATUS + each[0])]
-        report = max(reports, key=lambda each: len(each[0]), default=None)
+        report = max(reversed(reports), key=lambda each: len(each[0]), default=None)
     elif report and text and not text.endswith(report[0]):  # it was dropped, as in the inference of shapes
         report = None
     return report and OpError(*report[1])

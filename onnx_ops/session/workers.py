@@ -100,8 +100,11 @@ def compile_in_processes(
     tasks = {name: (variant, variant.reached()) for name, variant in variants.items()}
     workers: list[Worker] = []
     of_thread = threading.local()
+    has_failed = threading.Event()
 
     def compile_one(name: str) -> list[tuple[str, str]]:
+        if has_failed.is_set():
+            return []
         begin(name)
         try:
             if not hasattr(of_thread, "worker"):
@@ -109,7 +112,11 @@ def compile_in_processes(
                 workers.append(of_thread.worker)
                 of_thread.worker.ask((level, custom))
             return of_thread.worker.ask(tasks[name])
+        except OpError:
+            has_failed.set()
+            raise
         except EOFError as error:
+            has_failed.set()
             raise OpError(None, None, f"a process that compiles {name} has ended", "onnx_ops") from error
 
     try:

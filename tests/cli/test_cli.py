@@ -35,7 +35,7 @@ from test_ort_format import written as written_in_ort_format
 
 import onnx_ops
 from onnx_ops.arrays.comparison import Difference, difference
-from onnx_ops.cli import data, demo, reading
+from onnx_ops.cli import attempts, data, demo, reading
 from onnx_ops.cli.app import app
 from onnx_ops.cli.bench import by_operator, show_operators
 from onnx_ops.cli.console import dimensions, print_json, progress
@@ -1038,7 +1038,7 @@ def lookup(directory):
 def test_a_failure_on_made_up_inputs_says_so(command, tmp_path):
     text = call(*command, lookup(tmp_path), exit_code=3)
     assert "out of data bounds" in text
-    assert "the integers of index were made up, from 0 to 9: give others with --input NAME=FILE" in text
+    assert "the integers of index were made up, from 0 to 9: give others with --input NAME=[5,5] or NAME=FILE" in text
     call("run", lookup(tmp_path), "-i", "index=[0,1,2,0]")
 
 
@@ -1277,6 +1277,66 @@ for write in (lambda: write_pictures(Path("folder")), write_through_link):
     except OSError as error:
         print(error)
 """
+
+
+def deform_conv_without_bias(attributes=""):
+    inputs = "float[1, 1, 3, 3] x, float[1, 1, 2, 2] w, float[1, 8, 2, 2] o"
+    return parsed(f"({inputs}) => (float[N, M, H, W] y) {{ [d] y = DeformConv {attributes} (x, w, o) }}", 19)
+
+
+REFUSED = {
+    "a kernel_shape": ("<kernel_shape = [5, 5]>", "kernel_shape = [5, 5]"),
+    "groups of offsets": ("<offset_group = 7>", "offset_group = 7"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_shapes_that_do_not_fit_without_optional_inputs(name, tmp_path):
+    text, refused = REFUSED[name]
+    report = call_json("inspect", saved(deform_conv_without_bias(text), tmp_path), exit_code=1)
+    (node,) = report["nodes"]
+    assert any(refused in problem for problem in node["problems"]), node["problems"]
+    assert call_json("inspect", saved(deform_conv_without_bias(), tmp_path))["nodes"][0]["problems"] == []
+
+
+def test_sizes_that_are_a_single_number(tmp_path):
+    proto = parsed("(float[1, 4, 4] x, int64[2] k) => (float[N, C, H, W] y) { [c] y = Col2Im (x, s, k) }", 18, s=5)
+    (node,) = call_json("inspect", saved(proto, tmp_path), exit_code=1)["nodes"]
+    assert node["problems"] == ["shape of image_shape = []: must have rank 1"]
+
+
+def test_an_operator_in_a_version_that_nobody_has(tmp_path):
+    proto = parsed("(float[1, 1, 3, 3] x, float[1, 4] r, int64[1] b) => (float[N, C, H, W] y) "
+                   "{ y = RoiAlign (x, r, b) }", 7)  # fmt: skip
+    assert call_json("inspect", saved(proto, tmp_path), exit_code=1)["unknown"] == {"RoiAlign in version 7": 1}
+
+
+@pytest.mark.filterwarnings("ignore:onnx_ops. .* was not optimized")
+def test_names_that_are_not_utf_8(tmp_path):
+    proto = parsed("(float[1, 4, 4] x, int64[2] s, int64[2] k) => (float[N, C, H, W] nine) "
+                   "{ nine = Col2Im <attr = 1> (x, s, k) }", 18)  # fmt: skip
+    path = saved(proto, tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"nine", b"n\xffne").replace(b"attr", b"a\xfftr"))
+    (node,) = call_json("inspect", path, exit_code=1)["nodes"]
+    assert node["node"] == "n\ufffdne"
+    assert "a\ufffdtr" in node["attributes"]
+
+
+ERRORS = {  # an error, and the node that it is about
+    "Could not find an implementation for Add(14) node with name 'second'": "second",
+    "Could not find an implementation for Add(14) node with name ''": None,  # there are two
+    "GridSample (node 'sampler'): mode = 'first': must be": "sampler",
+    "GridSample: mode = 'first': must be": None,
+    "operator (GridSample) has failed": "sampler",
+    "Type 'tensor(bfloat16)' of input parameter (b) of operator (Add) in node (second) is invalid": "second",
+}
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_the_node_that_an_error_names(error, tmp_path):
+    proto = parsed("(float[1, 1, 4, 4] x, float[1, 2, 2, 2] g) => (float[1, 1, 2, 2] y) { [first] a = Add (x, x) "
+                   "[second] b = Add (a, a) [sampler] y = GridSample (b, g) }", 16)  # fmt: skip
+    assert attempts.refused_node(saved(proto, tmp_path), error) == ERRORS[error]
 
 
 def test_a_full_disk_of_a_folder_and_of_a_link(tmp_path):

@@ -38,6 +38,8 @@ CLUSTER = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),  # Ray's
 ]
 
+needs_signals = pytest.mark.skipif(os.name == "nt", reason="there are no signals, and links need rights")
+
 
 @contextmanager
 def new_cluster() -> Iterator[tuple[subprocess.Popen[str], str]]:
@@ -377,6 +379,24 @@ def test_outputs_of_other_settings_are_kept(name: str, tmp_path: Path) -> None:
     assert call_json(*command, *more)["finished_before"] == 2
 
 
+@needs_signals
+def test_another_file_at_an_inputs_path_is_run(tmp_path: Path) -> None:
+    """It may be older than the output: by a link that leads elsewhere now, or moved there."""
+    arrays = inputs(2, tmp_path)
+    others = {name: tmp_path / f"other{k}.npy" for k, name in enumerate(arrays)}
+    for k, path in enumerate(others.values()):
+        np.save(path, np.full((1, 4, 9), k, np.float32))
+        os.utime(path, (0, 0))
+    command = run_arguments(fold(tmp_path), tmp_path)
+    call(*command)
+    first, second = (tmp_path / "frames" / f"{name}.npy" for name in arrays)
+    first.unlink()
+    first.symlink_to(others["0000"])
+    os.replace(others["more/0001"], second)
+    assert call_json(*command)["run"] == 2
+    assert_complete({name: np.full((1, 4, 9), k, np.float32) for k, name in enumerate(arrays)}, tmp_path)
+
+
 def test_another_pattern_is_another_run(tmp_path: Path) -> None:
     """Files of two folders may have the same name, and one output."""
     inputs(2, tmp_path)
@@ -481,9 +501,6 @@ def wait_for(condition: Callable[[], Any]) -> None:
 
 def wait_for_outputs(count: int, directory: Path) -> None:
     wait_for(lambda: len(list((directory / "out").rglob("*.npy"))) >= count)
-
-
-needs_signals = pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL there")
 
 
 @needs_signals
