@@ -10,6 +10,7 @@ from onnx.reference import ReferenceEvaluator
 from support.backends import NEWEST_OPSET, ORT_VERSION, quiet
 from support.cases import CASES, DEFORM_CONV, ROI_ALIGN, assert_close, model, reference
 from support.exact import LEFT_OUT, assert_as_near
+from support.growth import assert_linear
 from support.selection import REPRESENTATIVE, few, in_pairs, in_turn, long_unless
 from support.written import Writer, affine_grid, attention, feeds, frames, in_a_function, unfold, windows
 
@@ -723,20 +724,25 @@ def test_external_data_are_not_read_in_vain(is_large, tmp_path, monkeypatch):
     assert not read
 
 
-def test_time_on_a_large_model():
-    """5,000 nodes take a fraction of a second; the limit is generous for the sake of slow machines."""
-    import time
-
+def unfold_and_nodes(count):
+    """A model of an unfold, and of so many nodes after it."""
     proto = unfold(after=None)
     source = "y"
-    for k in range(5000):
+    for k in range(count):
         proto.graph.node.append(helper.make_node("Relu", [source], [f"relu_{k}"]))
         source = f"relu_{k}"
     proto.graph.output[0].name = source
     del proto.graph.value_info[:]
-    begin = time.process_time()
-    _, findings = rewritten(proto)
-    assert time.process_time() - begin < 4
+    return proto
+
+
+def test_time_grows_with_the_number_of_nodes():
+    def prepare(count):
+        proto = unfold_and_nodes(count)
+        return lambda: rewritten(proto)
+
+    assert_linear(prepare, 2_000)
+    _, findings = rewritten(unfold_and_nodes(2_000))
     assert [f.operator for f in findings] == ["Im2Col"]
 
 

@@ -1,0 +1,30 @@
+"""Time that grows with the size of the work: no test compares a time with a constant, which differs by machine."""
+
+import math
+import time
+from collections.abc import Callable
+
+TRIALS = 5
+SHORTEST = 0.02  # seconds of processor time in a trial; shorter work is repeated
+MOST = 3  # times the processor time for twice the size: more than 2 for the sake of busy machines, less than 4
+
+
+def cpu_time(call: Callable[[], object], repetitions: int = 1) -> float:
+    """Return the processor time of this thread for calls. Threads of ONNX Runtime wait by spinning, and don't count."""
+    begin = time.thread_time()
+    for _ in range(repetitions):
+        call()
+    return time.thread_time() - begin
+
+
+def assert_linear(prepare: Callable[[int], Callable[[], object]], size: int) -> None:
+    """Assert that work of twice a size takes at most MOST times the processor time: the least of several trials.
+
+    prepare  makes the work of a size; only calls of its result are timed, which may be repeated
+    """
+    single, double = prepare(size), prepare(2 * size)
+    repetitions = math.ceil(SHORTEST / max(cpu_time(single), 1e-4))
+    times: list[tuple[float, float]] = []
+    for _ in range(TRIALS):  # in turn, since other processes come and go
+        times.append((cpu_time(single, repetitions), cpu_time(double, repetitions)))
+    assert min(t for _, t in times) <= MOST * min(t for t, _ in times), times

@@ -1,0 +1,18 @@
+"""The growth of time is seen (support/growth.py)."""
+
+import pytest
+from support.growth import assert_linear
+
+
+def steps(count: int) -> None:
+    for _ in range(count):
+        pass
+
+
+def test_linear_work() -> None:
+    assert_linear(lambda size: lambda: steps(1000 * size), 100)
+
+
+def test_quadratic_work_is_seen() -> None:
+    with pytest.raises(AssertionError):
+        assert_linear(lambda size: lambda: steps(size * size), 500)
