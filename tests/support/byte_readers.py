@@ -111,11 +111,11 @@ def loads(proto):
 
 def session(proto):
     """Make a session for which no kernel is compiled, but maybe a plan, whose time doesn't count."""
-    begin = time.process_time()
+    begin = time.thread_time()
     try:
         return _session(proto)
     finally:
-        _Written.seconds += time.process_time() - begin
+        _Written.seconds += time.thread_time() - begin
 
 
 def _session(proto):
@@ -206,7 +206,7 @@ OF_MODELS = "fields", "optimize", "lower", "infer", "inspect"
 def read(name, content, folder):
     """Give bytes to a reader. Raises BrokenPromiseError."""
     function, allowed = READERS[name]
-    begin, _Written.paths[:], _Written.seconds = time.process_time(), [], 0.0
+    begin, _Written.paths[:], _Written.seconds = time.thread_time(), [], 0.0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -217,7 +217,7 @@ def read(name, content, folder):
             raise
         except Exception as error:
             raise BrokenPromiseError(f"{type(error).__name__}: {error}") from error
-    seconds = time.process_time() - begin - _Written.seconds
+    seconds = time.thread_time() - begin - _Written.seconds
     if seconds > SECONDS + PER_BYTE * len(content):
         raise BrokenPromiseError(f"{seconds:.1f} s for {len(content)} bytes")
     allowed = [Path(folder), Path(os.path.realpath(cache.directory()))]  # sessions keep plans in the latter
