@@ -39,7 +39,7 @@ def test_messages_advise_the_requirements(monkeypatch):
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert jit.numba_obstacle.__wrapped__().endswith(f"pip install '{extras['jit'][0]}'")
-    sources = {"cli": ROOT / "onnx_ops" / "cli" / "__init__.py", "ray": ROOT / "onnx_ops" / "processes" / "cluster.py"}
+    sources = {"cli": ROOT / "onnx_ops" / "cli" / "__init__.py", "ray": ROOT / "onnx_ops" / "cli" / "cluster.py"}
     for extra, path in sources.items():
         assert "pip install " + " ".join(f'"{package}"' for package in extras[extra]) in path.read_text()
 

@@ -66,7 +66,7 @@ def connection(address: str) -> Iterator[ModuleType]:
         import ray
         import ray.data
     except ImportError as error:
-        rule = 'needs Ray Data: pip install "onnx-ops[ray]", on every machine of the cluster'
+        rule = 'needs Ray Data: pip install "ray[data]>=2.40,<2.64", on every machine of the cluster'
         raise OpError("cluster", repr(address), rule, "onnx_ops") from error
     with redirect_stdout(sys.stderr):  # Ray's messages about processes that end
         try:

@@ -535,7 +535,7 @@ def test_ctrl_c(where: list[str], tmp_path: Path) -> None:
 def test_without_ray_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs(1, tmp_path)
     monkeypatch.setitem(sys.modules, "ray", None)
-    rule = 'needs Ray Data: pip install "onnx-ops[ray]", on every machine of the cluster\n'
+    rule = 'needs Ray Data: pip install "ray[data]>=2.40,<2.64", on every machine of the cluster\n'
     text = call(*run_arguments(fold(tmp_path), tmp_path, "out", "--cluster", "auto"), exit_code=3)
     assert text == f"Error: onnx_ops: cluster = 'auto': {rule}"
 
