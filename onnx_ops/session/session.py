@@ -449,6 +449,8 @@ class _Run:
     __enter__ = begin
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
+        if error is None and self.ready.run_input is None:  # the usual case, in which each call would count
+            return
         refusal = self.end() or (error and reports.refusal_of(error, self.is_parallel))
         if refusal and (error is None or isinstance(error, Exception)):
             raise refusal from error
