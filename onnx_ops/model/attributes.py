@@ -25,7 +25,7 @@ log = logging.getLogger("onnx_ops")
 def warn_of_unknown_attributes(model: "onnx.ModelProto", operators: Mapping[tuple[str, str], Any]) -> None:
     """Log a warning for each attribute in a model that its node's operator doesn't have.
 
-    operators  the result of `operators.available`
+    operators  the result of `registry.available`
     """
     texts = list(itertools.islice(unknown_in(model, operators), MOST + 1))
     for text in texts[:MOST]:

@@ -13,7 +13,7 @@ GRAPH, GRAPHS = 5, 10  # AttributeProto's types; reading them there takes longer
 def declared(node, operators=None):
     """Return the declared operator of a node, or None.
 
-    operators  the result of `operators.available`, by default without custom operators
+    operators  the result of `registry.available`, by default without custom operators
     """
     return (available() if operators is None else operators).get((domain_of(node), node.op_type))
 
@@ -29,7 +29,7 @@ def imports(model):
 
 
 def in_its_versions(operators, model):
-    """Return the operators in `operators.available` for the versions that a model imports.
+    """Return the operators in `registry.available` for the versions that a model imports.
 
     ONNX Runtime runs nodes of other versions.
     """
@@ -67,7 +67,7 @@ def all_nodes(owner):
 def inlined(model, operators=None):
     """Return a copy of a model with its local functions inlined, by onnx's inliner after three passes.
 
-    operators  what `operators.available` returns, by default without custom operators
+    operators  what `registry.available` returns, by default without custom operators
 
     Raises RuntimeError, and what onnx's inliner does.
     """

@@ -96,7 +96,7 @@ def rewritten(
 
     The model itself is returned if nothing is replaced.
 
-    operators   the result of `operators.available`, by default without custom operators
+    operators   the result of `registry.available`, by default without custom operators
     in_place    change the model that is given, if it has no functions: weights are not copied
     runs_nodes  whether nodes may run. If not, the result shows what would be replaced, and is no model to run
     """

@@ -42,7 +42,7 @@ class Model:
     """A model, which its graphs share.
 
     origin      its file or the folder of its external data, or None if unknown
-    operators   what `operators.available` returns, by default without custom operators
+    operators   what `registry.available` returns, by default without custom operators
     runs_nodes  whether nodes run, to compute constants and to try replacements out
     skipped     names of constants that no node computed, since nodes don't run
     """

@@ -85,7 +85,7 @@ def lower_for_session(model, operators, origin=None, has_run_input=True):
 
     The name is None if there is nothing to lower.
 
-    operators      the result of `operators.available`
+    operators      the result of `registry.available`
     origin         the model's file or the folder of its external data, or None if unknown
     has_run_input  whether there is such an input
     """

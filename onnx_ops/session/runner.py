@@ -169,7 +169,7 @@ def add_python_ops(ready):
 def needs_extensions(imported, operators):
     """Return whether a model that imports these domains needs the library of onnxruntime-extensions.
 
-    operators  the result of `operators.available`
+    operators  the result of `registry.available`
     """
     return bool(python_ops()) or (EXTENSIONS in imported and all(domain != EXTENSIONS for domain, _ in operators))
 

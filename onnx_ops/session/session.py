@@ -107,7 +107,7 @@ class Prepared:
     options    of the session, with the model's operators registered
     is_shared  whether other sessions may be made with these options, too
     threads    that the options state
-    operators  what `operators.available` returns
+    operators  what `registry.available` returns
     imports    the domains that the model imports; None if unknown
     nodes      (domain, op_type) of the model's nodes, see `imports_and_nodes`; None if unknown
     run_input  the name of the additional input of a lowered model, see lowering.py; None for others
