@@ -23,6 +23,7 @@ _HOME = {
     "get_library_path": "session.registration",
     "grid_sample": "arrays.functions",
     "im2col": "arrays.functions",
+    "install": "session.installation",
     "jitable": "declaration.jit",
     "lower": "session.lowering",
     "operator": "custom.operator",
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from .model.schemas import register_schemas as register_schemas
     from .registry import operators as operators
     from .rewriting import optimize as optimize
+    from .session.installation import install as install
     from .session.lowering import lower as lower
     from .session.registration import get_library_path as get_library_path
     from .session.runner import Runner as Runner

@@ -16,6 +16,7 @@ from .bench import bench
 from .compile import build, warmup
 from .console import CompilationColumn, console, one_line
 from .demo import demo
+from .execute import execute
 from .inspect import inspect
 from .list import list_operators, show_versions
 from .rewrite import lower, optimize
@@ -168,5 +169,6 @@ def app(traceback, custom):
         use_file(path)
 
 
-for command in (demo, list_operators, inspect, run, validate, bench, build, warmup, optimize, lower, show_versions):
+COMMANDS = demo, list_operators, inspect, run, execute, validate, bench, build, warmup, optimize, lower, show_versions
+for command in COMMANDS:
     app.add_command(command)

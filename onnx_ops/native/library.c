@@ -17,7 +17,15 @@
 EXPORT struct table onnx_ops_table;
 EXPORT const char *onnx_ops_cpu; /* the CPU that the table's functions were compiled for; 0 if Python compiles them */
 
-static const char *name(const struct custom_op *custom) { return custom->op->name; }
+/* Sessions that this thread makes have none of the operators, even if their options do. */
+static _Thread_local int is_leaving_out;
+
+EXPORT void onnx_ops_leave_out(int begins) { is_leaving_out = begins; }
+
+/* No node has the digest of a declaration as its op_type. */
+static const char *name(const struct custom_op *custom) {
+    return is_leaving_out ? custom->op->declaration : custom->op->name;
+}
 static const char *provider(const struct custom_op *custom) { return (void)custom, "CPUExecutionProvider"; }
 static size_t input_count(const struct custom_op *custom) { return (size_t)custom->op->input_count; }
 static int input_type(const struct custom_op *custom, size_t input) { return (int)custom->overload->types[input]; }

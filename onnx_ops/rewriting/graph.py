@@ -432,12 +432,12 @@ def run_reference(proto, feeds, name):
 def run_onnx_runtime(proto, feeds, name):
     import onnxruntime
 
+    from ..model.sessions import BuiltinSession
+
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    # A program may have replaced onnxruntime.InferenceSession by one that optimizes.
-    [value] = onnxruntime.capi.onnxruntime_inference_collection.InferenceSession(
-        proto.SerializeToString(), options, ["CPUExecutionProvider"]
-    ).run([name], feeds)
+    session = BuiltinSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
+    [value] = session.run([name], feeds)
     return value if isinstance(value, np.ndarray) else None  # a sequence
 
 

@@ -13,7 +13,6 @@ from contextlib import suppress
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import onnxruntime_extensions as extensions
 
 from ..declaration import dtypes, plain
@@ -21,6 +20,7 @@ from ..declaration.attributes import AttributeValues
 from ..declaration.errors import OpError, errors_of, reason
 from ..declaration.limits import MAX_RANK
 from ..model.files import lowered_name
+from ..model.sessions import BuiltinSession
 from ..native import execute
 from ..registry import available, is_built_in
 from ..system import interrupts
@@ -81,7 +81,7 @@ def _registered(options):
     if profiling:
         options.enable_profiling = False  # a session that profiles writes a file even if it fails
     try:
-        ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+        BuiltinSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     except Exception as error:
         if MISSING in str(error):
             return True

@@ -9,7 +9,7 @@ import ctypes as C
 import functools
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -183,6 +183,19 @@ def survey():
     finally:
         library.load().onnx_ops_survey(False)
         del _SURVEY.needed
+
+
+@contextmanager
+def leaving_out() -> Iterator[None]:
+    """Return a context in which sessions made on this thread have no operators of the library, whatever the options."""
+    loaded = None if library.obstacle() else library.load()
+    if loaded:
+        loaded.onnx_ops_leave_out(True)
+    try:
+        yield
+    finally:
+        if loaded:
+            loaded.onnx_ops_leave_out(False)
 
 
 @c_callback(C.c_int64, C.c_int64, C.c_int64, C.c_int64)

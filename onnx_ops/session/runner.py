@@ -15,6 +15,7 @@ from ..declaration import dtypes
 from ..declaration.errors import OpError
 from ..model.files import EXTENSIONS, is_lowered
 from ..model.operator_files import operators_at, python_ops, sources_of
+from ..model.sessions import BuiltinSession
 from ..native import library
 from ..native.threads import check_count
 from ..registry import as_list, declaration_of
@@ -151,7 +152,7 @@ def open_session(model, backend="native", *, threads=None, optimize=False, profi
     # With fallback enabled, ONNX Runtime would print a message about it, though there is nothing to fall back to.
     settings = {"providers": ["CPUExecutionProvider"], "enable_fallback": False}
     if backend == "builtin":
-        return ort.InferenceSession(ready.model, options, **settings)
+        return BuiltinSession(ready.model, options, **settings)
     return InferenceSession(ready, **settings)
 
 

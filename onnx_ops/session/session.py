@@ -13,6 +13,7 @@ import onnxruntime as ort
 
 from ..declaration.errors import OpError
 from ..model.files import imports_and_nodes, is_ort_format
+from ..model.sessions import OrtSession, other_providers
 from ..native import library
 from ..registry import DOMAINS, KEYS, SHARED, available, built_in
 from ..system.locks import OPTIONS
@@ -20,6 +21,8 @@ from . import registration, reports
 
 if TYPE_CHECKING:
     import onnx
+
+    from ..rewriting.finding import Finding
 
 
 Model: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
@@ -112,6 +115,7 @@ class Prepared:
     nodes      (domain, op_type) of the model's nodes, see `imports_and_nodes`; None if unknown
     run_input  the name of the additional input of a lowered model, see lowering.py; None for others
     folder     of the external data of a model that has been rewritten, if the options must state one
+    findings   what `optimize` has found in the model
     """
 
     model: Any
@@ -124,6 +128,7 @@ class Prepared:
     nodes: Any = None
     run_input: Any = None
     folder: Any = None
+    findings: Sequence["Finding"] = ()
 
     @contextmanager
     def with_external_data(self):
@@ -197,13 +202,13 @@ def rewrite(ready, optimize, backend):
         # The folder from which ONNX Runtime reads external data.
         stated = registration.config_entry(ready.options, EXTERNAL_DATA)
     path = None if isinstance(ready.model, bytes) else ready.model
-    model, origin, findings = model_in(ready.model), stated or path, []
+    model, origin = model_in(ready.model), stated or path
     if optimize:
         warn_of_unknown_attributes(model, ready.operators)
-        model, findings = rewritten(model, origin, ready.operators, in_place=True)
+        model, ready.findings = rewritten(model, origin, ready.operators, in_place=True)
     if backend == "extensions":
         model, ready.run_input = lower_for_session(model, ready.operators, origin)
-    elif not any(finding.operator for finding in findings):
+    elif not any(finding.operator for finding in ready.findings):
         return
     # ONNX Runtime 1.20 finds no external data of a model that is passed as bytes. Newer ones log a warning when a
     # folder is taken out of the options again, which is worth a copy of few data.
@@ -259,7 +264,7 @@ def explained(error: Exception, ready: Prepared) -> OpError | None:
     return None
 
 
-class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runtime has no types
+class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no types
     """An onnxruntime.InferenceSession that runs the operators of this package.
 
     It has the same methods. Operators are registered on `sess_options`, if
@@ -337,8 +342,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runt
             if refusal := explained(error, ready):
                 raise refusal from error
             raise
-        others = [name for name in self.get_providers() if name != "CPUExecutionProvider"]
-        if others:
+        if others := other_providers(self.get_providers()):
             warnings.warn(
                 f"onnx_ops: the operators run on the CPU, the other nodes may run on {', '.join(others)}", stacklevel=2
             )

@@ -13,6 +13,7 @@ import sys
 import time
 import zlib
 from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 # {system: its file of the C library}
 LIBRARIES = {"linux": "libonnx_ops.so", "windows": "onnx_ops.dll", "macos": "libonnx_ops.dylib"}
@@ -96,6 +97,14 @@ def python(statement: str) -> list[str]:
     """
     path = [entry for entry in sys.path if isinstance(entry, str)]  # Python ignores other entries
     return [sys.executable, "-P", "-c", f"import sys; sys.path[:] = {path!a}; {statement}"]
+
+
+def become(command: list[str], environment: dict[str, str]) -> NoReturn:
+    """Run a command with these environment variables in place of this process."""
+    sys.stdout.flush()
+    if sys.platform != "win32":
+        os.execve(command[0], command, environment)
+    raise SystemExit(subprocess.run(command, env=environment).returncode)  # Windows would not wait for the command
 
 
 def apart():

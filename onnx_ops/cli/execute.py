@@ -1,0 +1,92 @@
+"""`onnx-ops exec`: run a program that makes ordinary sessions, with the operators of this package in them."""
+
+import itertools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from .. import system
+from ..session.installation import environment, settings_of
+from .arguments import named_files
+
+FIRST_LINES = 500  # bytes at the start of a command that name its Python
+PYTHON = (
+    r"#!(/\S*python\S*)",
+    r"#!/usr/bin/env +(\S*python\S*)",
+    r"""#!/bin/sh\n'''exec' "?([^"\n]*python[^"\s]*)""",  # of commands whose path is long, or has spaces
+)
+
+
+class Exec(click.Command):
+    """A command whose arguments from the program on are those of the program."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        options = list(itertools.takewhile(lambda text: text.startswith("-") and text not in ("-m", "--"), args))
+        program = args[len(options) :]
+        return super().parse_args(ctx, [*options, *([] if program[:1] == ["--"] else ["--"]), *program])
+
+
+@click.command("exec", cls=Exec, options_metavar="[OPTIONS] [-m]")
+@click.option("--optimize", is_flag=True, help="Optimize each model first, as `onnx-ops optimize`.")
+@click.option("--verbose", is_flag=True, help="Print what each session gains, or why it gains nothing.")
+@click.argument("program")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def execute(optimize: bool, verbose: bool, program: str, arguments: tuple[str, ...]) -> None:
+    """Run a program with sessions of onnx_ops, without changing it.
+
+    PROGRAM is a Python script, an installed command, or -m and a module. Every onnxruntime.InferenceSession in it, and
+    in Python processes that it starts, becomes an onnx_ops.InferenceSession. Where ONNX Runtime alone runs a model that
+    onnx_ops refuses, ONNX Runtime does, with a warning. Sessions on GPUs stay as they are.
+
+    \b
+    Examples:
+      onnx-ops exec --optimize rembg i photo.jpg cut.png
+      onnx-ops exec --verbose service.py --port 8000
+      onnx-ops exec -m my_package
+    """
+    command = command_line(program, *arguments)
+    files = [str(path.absolute()) for path in named_files()]
+    system.become(command, environment(os.environ, settings_of(optimize, verbose, files)))
+
+
+def command_line(program: str, *arguments: str) -> list[str]:
+    """Return the path and arguments of a program. Raises UsageError if there is none, or its Python lacks onnx_ops."""
+    if program == "-m":
+        if not arguments:
+            raise click.UsageError("-m needs the name of a module.")
+        return [sys.executable, "-m", *arguments]
+    if program.endswith(".py"):
+        if not os.path.exists(program):
+            raise click.UsageError(f"there is no script {program}.")
+        return [sys.executable, program, *arguments]
+    path = shutil.which(program)
+    if path is None:
+        raise click.UsageError(f"{program} must be a Python script (.py), an installed command, or -m and a module.")
+    python = python_of(path)
+    if python and not has_onnx_ops(python):
+        rule = "which has no onnx_ops; install it in that environment, as by pipx inject."
+        raise click.UsageError(f"{program} runs in {python}, {rule}")
+    return [path, *arguments]
+
+
+def python_of(path: str) -> str | None:
+    """Return the Python that runs a command: the command itself, or that of its first lines. None: unknown."""
+    if re.fullmatch(r"python[\d.]*(\.exe)?", Path(path).name):
+        return path
+    with open(path, "rb") as file:
+        lines = file.read(FIRST_LINES).decode(errors="replace")
+    matches = [re.match(pattern, lines) for pattern in PYTHON]
+    return next((shutil.which(match[1]) for match in matches if match), None)
+
+
+def has_onnx_ops(python: str) -> bool:
+    """Return whether a Python can import onnx_ops."""
+    if python == sys.executable:
+        return True
+    statement = "from importlib.util import find_spec; raise SystemExit(not find_spec('onnx_ops'))"
+    return subprocess.run([python, "-c", statement], cwd=Path(python).anchor, capture_output=True).returncode == 0

@@ -1,0 +1,208 @@
+"""Give this package's operators to a program that makes ordinary sessions: `install`, and `onnx-ops exec`.
+
+`install` replaces the constructor of onnxruntime.InferenceSession. The class itself stays, so it does not matter when
+or by which name a program has imported it. Child processes read the settings from the environment: Python imports
+system/start/sitecustomize.py when it starts.
+"""
+
+import functools
+import json
+import logging
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+
+from .. import system
+from ..declaration.errors import OpError, reason
+from ..model.operator_files import use_file
+from ..model.sessions import BuiltinSession, OrtSession, other_providers
+from . import registration
+from .session import InferenceSession, Prepared
+
+VARIABLE = "ONNX_OPS_INSTALL"  # the settings for child processes, as JSON
+START = Path(system.__file__).with_name("start")  # the folder with sitecustomize.py
+log = logging.getLogger("onnx_ops")
+_make_ort_session = OrtSession.__init__
+_installations: list["Installation"] = []  # the last one applies
+
+
+class Installation:
+    """The effect of `install` until `undo` is called, or until the end of a `with` block."""
+
+    def __init__(self, settings: Mapping[str, Any], operators: Iterable[Any] = ()) -> None:
+        self._settings = settings
+        self._operators = operators
+        _installations.append(self)
+        _apply_last()
+
+    def undo(self) -> None:
+        """Make sessions as before `install`. Sessions that exist stay as they are."""
+        if self in _installations:
+            _installations.remove(self)
+            _apply_last()
+
+    def __enter__(self) -> "Installation":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.undo()
+
+
+def _apply_last() -> None:
+    """Let the last installation apply, or none if all are undone."""
+    settings = _installations[-1]._settings if _installations else None
+    OrtSession.__init__ = make_session if settings else _make_ort_session
+    variables = environment(os.environ, settings)
+    for name in ("PYTHONPATH", VARIABLE):
+        if name in variables:
+            os.environ[name] = variables[name]
+        else:
+            os.environ.pop(name, None)
+
+
+def install(*, optimize: bool = False, operators: Iterable[Any] = ()) -> Installation:
+    """Turn every onnxruntime.InferenceSession of a program into one of onnx_ops.
+
+    Sessions made from now on are `onnx_ops.InferenceSession`, in this process
+    and in Python processes that it starts. It does not matter how the program
+    imports the class. Two kinds of sessions stay those of ONNX Runtime: those
+    with execution providers other than the CPU's, and those that onnx_ops
+    can't make although ONNX Runtime alone can. The latter cause a warning. The
+    log "onnx_ops" says for each session, at level INFO, which operators it
+    runs or why it gains nothing.
+
+    Parameters
+    ----------
+    optimize : bool, default False
+        Optimize each model, as for `onnx_ops.InferenceSession`.
+    operators : iterable of custom operators
+        Custom operators, made by `onnx_ops.operator`, for sessions of this
+        process.
+
+    Returns
+    -------
+    Installation
+        Call its method `undo`, or use it in a `with` statement, to end the
+        effect.
+
+    See Also
+    --------
+    InferenceSession : For programs that can be changed.
+
+    Examples
+    --------
+    >>> import onnxruntime
+    >>> with onnx_ops.install(optimize=True):
+    ...     session = onnxruntime.InferenceSession("model.onnx")
+    >>> isinstance(session, onnx_ops.InferenceSession)
+    True
+    """
+    return Installation(settings_of(optimize), operators)
+
+
+def settings_of(optimize: bool, verbose: bool = False, files: Iterable[str] = ()) -> dict[str, Any]:
+    """Return settings for processes: whether to optimize, whether to print the log, and files with custom operators."""
+    return {"optimize": optimize, "verbose": verbose, "files": list(files)}
+
+
+def environment(variables: Mapping[str, str], settings: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return environment variables by which Python processes install these settings; None: install nothing."""
+    result = dict(variables)
+    before = result.pop("PYTHONPATH", None)
+    paths = [] if before is None else [path for path in before.split(os.pathsep) if path != str(START)]
+    result.pop(VARIABLE, None)
+    if settings:
+        paths.insert(0, str(START))
+        result[VARIABLE] = json.dumps(settings)
+    if paths:
+        result["PYTHONPATH"] = os.pathsep.join(paths)
+    return result
+
+
+def install_from_environment() -> None:
+    """Install the settings in the environment. Raises OpError for a file with custom operators."""
+    settings = json.loads(os.environ[VARIABLE])
+    for path in settings["files"]:
+        use_file(path)
+    if settings["verbose"]:
+        log.addHandler(logging.StreamHandler())
+        log.setLevel(logging.INFO)
+    Installation(settings)
+
+
+@functools.wraps(_make_ort_session)
+def make_session(
+    self: OrtSession,
+    path_or_bytes: Any,
+    sess_options: ort.SessionOptions | None = None,
+    providers: Sequence[Any] | None = None,
+    provider_options: Sequence[dict[Any, Any]] | None = None,
+    **kwargs: Any,
+) -> None:
+    """Make a session as an onnx_ops.InferenceSession if its class is ONNX Runtime's, or derived from it."""
+    given: tuple[Any, ...] = (path_or_bytes, sess_options, providers, provider_options)
+    if isinstance(self, InferenceSession | BuiltinSession):
+        _make_ort_session(self, *given, **kwargs)
+        return
+    title = f"a model of {len(path_or_bytes)} bytes" if isinstance(path_or_bytes, bytes) else str(path_or_bytes)
+    stated = {provider if isinstance(provider, str) else provider[0] for provider in providers or ()}
+    others = other_providers(stated & {*ort.get_available_providers()})
+    if others:
+        _make_ort_session(self, *given, **kwargs)
+        others = other_providers(self.get_providers())
+        if not others:  # ONNX Runtime has fallen back to the CPU
+            given = path_or_bytes, sess_options, ["CPUExecutionProvider"], None
+    problem = f"it runs on {', '.join(others)}" if others else make_ours(self, *given, **kwargs)
+    if problem is None:
+        log.info("onnx_ops: session of %s: %s", title, gain(self._ready, _installations[-1]._settings["optimize"]))
+        return
+    if not others:
+        with registration.leaving_out():
+            _make_ort_session(self, *given, **kwargs)
+    log.info("onnx_ops: session of %s: unchanged, since %s", title, problem)
+    if not other_providers(self.get_providers()):
+        warnings.warn(f"onnx_ops: session of {title}: ONNX Runtime alone runs it, since {problem}", stacklevel=2)
+
+
+def make_ours(session: OrtSession, *given: Any, **kwargs: Any) -> str | None:
+    """Make a session as one of this package. Else leave it as it is, and return the reason."""
+    installation = _installations[-1]
+    original: Any = type(session)
+    session.__class__ = class_with_operators(original)
+    try:
+        # With fallback enabled, ONNX Runtime would print a message and try once more on the CPU.
+        settings = {"enable_fallback": False, **kwargs, "optimize": installation._settings["optimize"]}
+        InferenceSession.__init__(session, *given, operators=installation._operators, **settings)
+        others = other_providers(session.get_providers())  # of the options
+        problem = f"it runs on {', '.join(others)}" if others else None
+    except Exception as error:
+        problem = str(error) if isinstance(error, OpError) else reason(error)
+    if problem:
+        vars(session).clear()
+        session.__class__ = original
+    return problem
+
+
+@functools.cache
+def class_with_operators(original: Any) -> Any:
+    """Return the class of this package that takes the place of ONNX Runtime's class, or of a program's subclass."""
+    if original is OrtSession:
+        return InferenceSession
+    return type(original.__name__, (original, InferenceSession), {"__module__": original.__module__})
+
+
+def gain(ready: Prepared, optimize: bool) -> str:
+    """Return a text that states what a session gains, or why it gains nothing."""
+    if ready.is_ort:
+        return "its gain is unknown, since the model is in ONNX Runtime's own format"
+    names = sorted(name for domain, name in ready.operators.keys() & (ready.nodes or set()))
+    patterns = sorted({finding.pattern for finding in ready.findings if finding.operator})
+    parts = [f"onnx_ops runs {', '.join(names)}"] if names else []
+    parts += [f"has fused {', '.join(patterns)}"] if patterns else []
+    if parts:
+        return " and ".join(parts)
+    return f"gains nothing, since no node is of these operators{', or can be fused' if optimize else ''}"
