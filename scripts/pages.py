@@ -1,12 +1,17 @@
-"""Read and run the examples of README.md and docs/, and read and write the tables that scripts make for them."""
+"""Read and run the examples of README.md and docs/, and read and write the tables that scripts make for them.
+
+python scripts/pages.py   # put the address of the repository, from pyproject.toml, into the pages
+"""
 
 import re
+import tomllib
 from pathlib import Path
 
 from onnx_ops.system.files import staged_file
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CLONE = r"git clone (\S+)"
 CONTINUED = re.compile(r"continues?\s+those\s+of\s+\[[^\]]*\]\(([^)]+)\)")  # names the page before
 
 
@@ -41,3 +46,24 @@ def run(path):
     names = {"__name__": "example"}
     exec(compile(code, file, "exec"), names)
     return names
+
+
+def addresses(text):
+    """Return the address that each `git clone` in a text names."""
+    return re.findall(CLONE, text)
+
+
+def repository():
+    """Return the address of the repository, from pyproject.toml."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+
+
+def main():
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        if addresses(before := page.read_text()):
+            with staged_file(page) as new:
+                new.write_text(re.sub(CLONE, f"git clone {repository()}", before))
+
+
+if __name__ == "__main__":
+    main()

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +13,15 @@ import onnxruntime as ort
 import pictures
 import pytest
 from networks import PAGE, SHOWN, recorded
-from pages import examples, get, program
+from pages import addresses, examples, get, program, repository
 from PIL import Image
 from support.commands import invoke
 
 import onnx_ops
 from onnx_ops.cli import demo
 from onnx_ops.cli.app import app
+from onnx_ops.model.files import EXTENSIONS, imported_domains
+from onnx_ops.model.sessions import BuiltinSession, OrtSession
 from onnx_ops.native import library
 from onnx_ops.registry import OPERATORS
 
@@ -54,6 +57,30 @@ def test_every_operator_is_listed():
         assert any(re.search(named, row) for row in rows), f"docs/README.md has no row for {o.name} of {o.domain!r}"
 
 
+@pytest.fixture
+def new_counts(monkeypatch):
+    """The nodes that onnx_ops runs, counted from here on, as in a new process."""
+    before, counts = Counter(onnx_ops.node_counts()), onnx_ops.node_counts
+    monkeypatch.setattr(onnx_ops, "node_counts", lambda: dict(Counter(counts()) - before))
+
+
+@pytest.fixture
+def idle_sessions(monkeypatch, new_counts):
+    """The models of sessions so far in which onnx_ops runs no node, although nothing else was asked for."""
+    models, make = [], OrtSession.__init__
+
+    def make_and_count(session, *given, **options):
+        before = sum(onnx_ops.node_counts().values())
+        make(session, *given, **options)
+        is_lowered = EXTENSIONS in (imported_domains(given[0]) or ())  # then Python operators run
+        is_idle = sum(onnx_ops.node_counts().values()) == before
+        if is_idle and not is_lowered and not isinstance(session, BuiltinSession):
+            models.append(given[0] if isinstance(given[0], str) else f"a model of {len(given[0])} bytes")
+
+    monkeypatch.setattr(OrtSession, "__init__", make_and_count)
+    return models
+
+
 @pytest.mark.filterwarnings("ignore:.*:DeprecationWarning", "ignore:.*:FutureWarning")  # PyTorch's, at export
 @pytest.mark.parametrize(
     "page",
@@ -67,8 +94,11 @@ def test_every_operator_is_listed():
         if examples(page, "python") and not files(page)
     ],
 )
-def test_python_examples(page, directory, capsys):
-    """The examples of a page run one after the other, as a reader would try them, and make what the page shows."""
+def test_python_examples(page, directory, capsys, idle_sessions):
+    """The examples of a page run one after the other, as a reader would try them, and make what the page shows.
+
+    In each session that they make, onnx_ops runs at least one node.
+    """
     code = program(page)
     if re.search(r"jitable|\.kernel", code) and not library.have_numba():
         pytest.skip("there is no Numba")
@@ -80,6 +110,7 @@ def test_python_examples(page, directory, capsys):
     if "import onnxruntime_extensions" in code:
         pytest.importorskip("onnxruntime_extensions")
     pictures.draw(page)
+    assert idle_sessions == []
     if shown := examples(page, "text"):
         assert capsys.readouterr().out == "".join(shown)
     for path in directory.glob("*.jpg"):
@@ -126,8 +157,12 @@ def test_commands_of_the_readme(directory):
 
 def test_figures_of_the_readme():
     """They are those of other pages: of the networks shown, and of single nodes with more than a megabyte of data."""
-    measured, shown = recorded(get("networks", PAGE)), recorded(get("networks"))
-    assert {title: measured[name] for name, title in SHOWN.items()} == shown
+    shown = recorded(get("networks"))
+    for mark, titles in SHOWN.items():
+        measured = recorded(get(mark, PAGE))
+        for name, title in titles.items():
+            assert measured[name] == shown.pop(title)
+    assert shown == {}
     rows = [line.strip("| ").split(" | ") for line in get("performance", "docs/performance.md").splitlines()]
     gains = [
         float(row[3]) / float(row[2])
@@ -135,6 +170,12 @@ def test_figures_of_the_readme():
         if row[0].startswith(("GridSample", "Col2Im")) and float(row[1].split(" MB")[0]) > 1
     ]
     assert f"{min(gains):.0f} to {max(gains):.0f} times as fast" in (ROOT / "README.md").read_text()
+
+
+def test_pages_name_the_repository():
+    pages = [page for page in PAGES if addresses(page.read_text())]
+    assert {address for page in pages for address in addresses(page.read_text())} == {repository()}
+    assert ROOT / "README.md" in pages
 
 
 def test_version_of_the_citation():

@@ -1,13 +1,12 @@
 """Export PyTorch models as `torch.onnx.export` does, with one node for each of these functions:
 
-| PyTorch            | node                              | PyTorch's own exporter writes instead |
-|--------------------|-----------------------------------|---------------------------------------|
-| `grid_sample`, 4-D | com.microsoft GridSample          | ai.onnx GridSample                    |
-| `unfold`           | onnx_ops Im2Col                   | Gather twice                          |
-| `affine_grid`      | ai.onnx AffineGrid, from opset 20 | products and sums, of fixed sizes     |
+| PyTorch       | node                              | PyTorch's own exporter writes instead |
+|---------------|-----------------------------------|---------------------------------------|
+| `unfold`      | onnx_ops Im2Col                   | Gather twice                          |
+| `affine_grid` | ai.onnx AffineGrid, from opset 20 | products and sums, of fixed sizes     |
 
-com.microsoft has no GridSample of volumes, so PyTorch exports a 5-D `grid_sample`. Operators of this package and custom
-operators become the node of their declaration. torch and onnxscript are imported only when `export` is called.
+PyTorch writes ai.onnx GridSample itself. Operators of this package and custom operators become the node of their
+declaration. torch and onnxscript are imported only when `export` is called.
 """
 
 import os
@@ -46,11 +45,10 @@ def export(
 ) -> Any:
     """Write a PyTorch model as ONNX, as `torch.onnx.export` with dynamo=True does.
 
-    Functions for which ONNX has no operator become one node each. `unfold`
-    becomes onnx_ops Im2Col. A 4-D `grid_sample` becomes com.microsoft
-    GridSample; a 5-D one stays ai.onnx GridSample, which supports volumes from
-    opset 20 on. `affine_grid` becomes ai.onnx AffineGrid from opset 20 on, of
-    fixed or open size; below, its size must be fixed.
+    Functions that PyTorch writes as many nodes become one node each. `unfold`
+    becomes onnx_ops Im2Col. `affine_grid` becomes ai.onnx AffineGrid from
+    opset 20 on, of fixed or open size; below, its size must be fixed. PyTorch
+    writes all others, such as `grid_sample` as ai.onnx GridSample.
 
     Parameters
     ----------
@@ -133,12 +131,47 @@ def constant(array):
     return node("Constant", value=numpy_helper.from_array(array))
 
 
-def grid_sample(x, grid, mode, padding_mode, align_corners):
-    """Add the node for `grid_sample`; returns its output. A volume's is of ai.onnx, as PyTorch writes it."""
-    attributes = {"mode": MODES[mode], "padding_mode": PADDING_MODES[padding_mode], "align_corners": int(align_corners)}
-    if len(x.shape) == VOLUME:
-        return node("GridSample", x, grid, **attributes)
-    return node_of(MICROSOFT, x, grid, **attributes)
+def com_microsoft_grid_sample(
+    input: Any,
+    grid: Any,
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
+) -> Any:
+    """Add a com.microsoft GridSample node for a 4-D `grid_sample`; return its output.
+
+    This is a translation for `custom_translation_table`. The domain has no
+    GridSample of volumes: a 5-D `grid_sample` becomes ai.onnx GridSample.
+
+    Parameters
+    ----------
+    input, grid : value of the exporter
+        Tensors of shape [N, C, H, W] and [N, H_out, W_out, 2].
+    interpolation_mode : int
+        Index into bilinear, nearest, bicubic.
+    padding_mode : int
+        Index into zeros, border, reflection.
+    align_corners : bool
+        As in PyTorch.
+
+    Returns
+    -------
+    value of the exporter
+        The output, of shape [N, C, H_out, W_out].
+
+    Examples
+    --------
+    >>> import torch
+    >>> table = {torch.ops.aten.grid_sampler.default: onnx_ops.export.com_microsoft_grid_sample}
+    """
+    attributes = {
+        "mode": MODES[interpolation_mode],
+        "padding_mode": PADDING_MODES[padding_mode],
+        "align_corners": int(align_corners),
+    }
+    if len(input.shape) == VOLUME:
+        return node("GridSample", input, grid, **attributes)
+    return node_of(MICROSOFT, input, grid, **attributes)
 
 
 def unfold(x, kernel_size, dilation, padding, stride):
@@ -230,9 +263,7 @@ def vector(sizes, dtype):
 
 TRANSLATIONS = {
     # PyTorch's operator: the function that adds our node
-    "aten::grid_sampler": grid_sample,  # of a module
-    "aten::grid_sampler_2d": grid_sample,  # of an ExportedProgram that its owner has decomposed
-    "aten::grid_sampler_3d": grid_sample,
+    "aten::grid_sampler_3d": com_microsoft_grid_sample,  # of a decomposed ExportedProgram; PyTorch has none for it
     "aten::im2col": unfold,
 }
 

@@ -1,5 +1,6 @@
 """Sessions with this package's operators, and `register`, which prepares the options of an ordinary one."""
 
+import functools
 import math
 import os
 import re
@@ -33,6 +34,11 @@ DOMAINS_UNKNOWN = (
     "onnx_ops: the package's operators are not registered, since the domains of a model in ONNX Runtime's own format "
     "are unknown; state them, as by onnx_ops.register(options, domains=['', 'com.microsoft']), or use the .onnx file"
 )
+LEFT_OUT = (
+    "onnx_ops: com.microsoft is left out, since its registration breaks models that don't import it: its GridSample "
+    "nodes run ONNX Runtime's built-in kernel; call onnx_ops.register(options, model), or state all domains, as by "
+    "onnx_ops.register(options, domains=['', 'com.microsoft'])"
+)
 FEW = 2**28  # bytes of external data that are read here, if need be
 
 
@@ -48,8 +54,9 @@ def register(
 
     Pass `model` to register the domains that it needs. Without `model` and
     `domains`, all domains are registered except two. com.microsoft is left out
-    because registering it breaks models that don't import it. custom is left
-    out because other libraries use that name. Operators may be registered on
+    because registering it breaks models that don't import it; the first such
+    call of a process warns of it. custom is left out because other libraries
+    use that name. Operators may be registered on
     the same options several times, for example for several models: each time
     adds what is missing.
 
@@ -98,7 +105,15 @@ def register(
         if unknown := sorted(domains - DOMAINS):
             raise OpError("domains", unknown, f"must be among {sorted(DOMAINS)}", "onnx_ops")
     prepare(None if backend == "extensions" else model, options, backend, operators, domains=domains)
+    if model is None and domains is None and backend == "native":
+        warn_once(LEFT_OUT)
     return options
+
+
+@functools.cache
+def warn_once(text: str) -> None:
+    """Issue a warning that names the line that calls the caller, the first time only."""
+    warnings.warn(text, stacklevel=3)
 
 
 @dataclass

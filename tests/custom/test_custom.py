@@ -982,18 +982,18 @@ def test_declared_again():
     for session, amount in ((old, 1), (new, 2), (old, 1)):
         assert session.run(None, {"input_0": BIAS})[0].tolist() == (BIAS + amount).tolist()
     with pytest.raises(Exception, match=r"my\.domain\.Shift: the session's options have another operator of this name"):
-        onnx_ops.register(options, operators=[second])
+        onnx_ops.register(options, domains=[], operators=[second])
     for again, where in ((second, "test_custom; one session can't have both"), (other, "elsewhere and test_custom")):
         with pytest.raises(OpError, match=rf"my\.domain\.Shift: is declared twice, in {where}"):
-            onnx_ops.register(quiet(), operators=[first, again])
+            onnx_ops.register(quiet(), domains=[], operators=[first, again])
 
 
 def test_registering_more():
     """Options get another operator in a domain that they have, after sessions were made."""
     first, second = shifted(1), shifted(2, "my.domain::Other")
-    options = onnx_ops.register(quiet(), operators=[first])
+    options = onnx_ops.register(quiet(), domains=[], operators=[first])
     ort.InferenceSession(model(first, [BIAS]), options)
-    onnx_ops.register(options, operators=[second, first])
+    onnx_ops.register(options, domains=[], operators=[second, first])
     session = ort.InferenceSession(model(second, [BIAS]), options)
     assert session.run(None, {"input_0": BIAS})[0].tolist() == (BIAS + 2).tolist()
 
@@ -1024,7 +1024,7 @@ def test_in_place_of_an_operator_of_onnx_runtime():
 
 def test_what_operators_must_be():
     with pytest.raises(OpError, match=r"operators = <function .*: must be a result of onnx_ops\.operator"):
-        onnx_ops.register(quiet(), operators=[test_what_operators_must_be])
+        onnx_ops.register(quiet(), domains=[], operators=[test_what_operators_must_be])
     assert repr(declare()) == "<operator my.domain.Name of test_custom>"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from support.backends import NEWEST_OPSET, ORT_VERSION, quiet, run_session
 from support.selection import long_unless
@@ -120,6 +121,8 @@ FEW = (True, 18), (False, 20)
 OURS = [(dynamo, opset) for dynamo, opset in EXPORTS if dynamo]  # which `export` takes
 
 
+GRID_SAMPLE = {torch.ops.aten.grid_sampler.default: onnx_ops.export.com_microsoft_grid_sample}
+export_as_com_microsoft = functools.partial(export, custom_translation_table=GRID_SAMPLE)
 VOLUMES = [s for s in SETTINGS if s["mode"] != "bicubic"][::3]
 SIZES = (2, 3, 5, 7), (1, 1, 1, 4), (2, 1, 3, 1, 4)  # of affine grids
 AFFINE = (True, 20), (True, LAST)
@@ -135,8 +138,11 @@ EXPORTED = {  # what exports, the network, its inputs, the exporters, the operat
         torch.onnx.export, Sample(s), Sample.inputs(3), [(True, 20), (False, 20)], None, "GridSample")
        for s in VOLUMES},
     **{f"grid_sample as com.microsoft, {s}": (
-        export, Sample(s), Sample.inputs(), [(True, 18)], None, "com.microsoft.GridSample")
+        export_as_com_microsoft, Sample(s), Sample.inputs(), [(True, 18)], None, "com.microsoft.GridSample")
        for s in SETTINGS[::4]},
+    **{f"grid_sample by our export, {s}": (
+        export, Sample(s), Sample.inputs(), [(True, 18), (True, 20)], ["GridSample"], "GridSample")
+       for s in SETTINGS[::7]},
     "unfold": (export, Unfold(), Unfold.inputs(2, 3, 5, 7), OURS, ["Im2Col"], "onnx_ops.Im2Col"),
     "unfold without a batch": (export, Unfold(), Unfold.inputs(3, 5, 7), OURS, None, "onnx_ops.Im2Col"),
     **{f"affine_grid of {size}, {corners}": (
@@ -261,12 +267,12 @@ class ImageAndVolume(torch.nn.Module):
 
 
 @pytest.mark.parametrize("opset", [18, 20])
-def test_export_leaves_volumes_to_pytorch(opset, kernels_made):
-    """PyTorch exports what com.microsoft lacks as it does alone; the rest of the network gets our operators."""
+def test_com_microsoft_has_no_volumes(opset, kernels_made):
+    """They become what PyTorch writes for them alone."""
     model = ImageAndVolume()
     proto, alone = (
         exported(function, model, model.inputs(), dynamo=True, opset_version=opset)
-        for function in (export, torch.onnx.export)
+        for function in (export_as_com_microsoft, torch.onnx.export)
     )
     assert [n.domain for n in proto.graph.node] == ["com.microsoft", ""]
     assert proto.graph.node[1].attribute == alone.graph.node[1].attribute
@@ -274,17 +280,30 @@ def test_export_leaves_volumes_to_pytorch(opset, kernels_made):
     assert kernels_made == ["com.microsoft.GridSample", "GridSample"]
 
 
-@pytest.mark.parametrize(
-    ("model", "inputs"),
-    [
-        (Sample(SETTINGS[0]), Sample.inputs()),
-        (Unfold(), Unfold.inputs(2, 3, 5, 7)),
-    ],
-    ids=["grid_sample", "unfold"],
-)
-def test_export_leaves_pytorch_as_it_was(model, inputs):
+@pytest.mark.filterwarnings("ignore:onnx_ops. com.microsoft is left out")
+def test_every_way_to_register_serves_an_exported_grid_sample(kernels_made):
+    content = exported(export, Sample(SETTINGS[0]), Sample.inputs(), dynamo=True).SerializeToString()
+    by_path = quiet()
+    by_path.register_custom_ops_library(onnx_ops.get_library_path())
+    for options in (by_path, onnx_ops.register(quiet()), onnx_ops.register(quiet(), content)):
+        kernels_made.clear()
+        onnxruntime.InferenceSession(content, options)
+        assert kernels_made == ["GridSample"]
+
+
+def test_export_leaves_grid_sample_to_pytorch():
+    ours, alone = (exported(function, Sample(SETTINGS[0]), Sample.inputs(), dynamo=True, opset_version=20)
+                   for function in (export, torch.onnx.export))  # fmt: skip
+    assert ours.graph.node == alone.graph.node
+
+
+@pytest.mark.parametrize(("exporter", "model", "inputs"), [
+    (export_as_com_microsoft, Sample(SETTINGS[0]), Sample.inputs()),
+    (export, Unfold(), Unfold.inputs(2, 3, 5, 7)),
+], ids=["grid_sample", "unfold"])  # fmt: skip
+def test_export_leaves_pytorch_as_it_was(exporter, model, inputs):
     before = exported(torch.onnx.export, model, inputs, dynamo=True, opset_version=20)
-    ours = exported(export, model, inputs, dynamo=True, opset_version=20)
+    ours = exported(exporter, model, inputs, dynamo=True, opset_version=20)
     after = exported(torch.onnx.export, model, inputs, dynamo=True, opset_version=20)
     assert {n.domain for n in ours.graph.node if n.op_type != "Constant"} & {"com.microsoft", "onnx_ops"}
     assert {n.domain for n in before.graph.node} == {""}
@@ -318,7 +337,7 @@ def test_export_to_a_file(kind, tmp_path, kernels_made):
     assert sorted(os.listdir(tmp_path)) == ["model.onnx", "model.onnx.data"]
     assert (tmp_path / "model.onnx.data").stat().st_size >= 3 * 5 * 6 * 4
     output = run_session(onnx_ops.InferenceSession(path, quiet()), [v.numpy() for v in model.inputs()])
-    assert kernels_made == ["com.microsoft.GridSample"]
+    assert kernels_made == ["GridSample"]
     np.testing.assert_allclose(output, model(*model.inputs()).detach().numpy(), rtol=1e-5, atol=1e-5)
 
 

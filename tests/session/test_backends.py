@@ -192,7 +192,7 @@ def test_registering_the_library_twice(kernels_made):
     expected = reference(OVERLAPPING, inputs)
     twice = onnx_ops.register(onnx_ops.register(quiet(), backend="extensions"), backend="extensions")
     after_user = onnx_ops.register(with_extensions(quiet()), backend="extensions")
-    beside_native = onnx_ops.register(onnx_ops.register(quiet()), backend="extensions")
+    beside_native = onnx_ops.register(onnx_ops.register(quiet(), domains=[""]), backend="extensions")
     for options in (twice, after_user, beside_native):
         assert_close(run_session(ort.InferenceSession(proto, options), inputs), expected, "float32")
     with pytest.raises(Exception, match=r"(?i)conflict|already"):

@@ -144,6 +144,7 @@ def test_domains_that_only_a_function_imports(domain, session, has_custom_operat
     np.testing.assert_array_equal(run_session(session(proto, quiet()), inputs), builtin)
 
 
+@pytest.mark.filterwarnings("ignore:onnx_ops. com.microsoft is left out")
 def test_registering_again_changes_nothing(kernels_made):
     inputs = BILINEAR.inputs("float32")
     proto = model("com.microsoft", "GridSample", inputs, BILINEAR.attributes)
@@ -187,6 +188,7 @@ def test_options_that_have_the_operators_are_not_registered_again():
         assert len(registrations) == count
 
 
+@pytest.mark.filterwarnings("ignore:onnx_ops. com.microsoft is left out")
 def test_domains_decide_what_is_replaced(kernels_made, tmp_path):
     inputs = BILINEAR.inputs("float32")
     proto = model("com.microsoft", "GridSample", inputs, BILINEAR.attributes)
@@ -199,6 +201,22 @@ def test_domains_decide_what_is_replaced(kernels_made, tmp_path):
         run_session(ort.InferenceSession(path, onnx_ops.register(quiet(), source)), inputs)
     run_session(onnx_ops.InferenceSession(path, quiet()), inputs)
     assert kernels_made == ["com.microsoft.GridSample"] * 5
+
+
+def test_a_process_is_warned_once_that_com_microsoft_is_left_out(tmp_path):
+    script = """
+        import sys, warnings
+        import onnx_ops
+        from support.backends import quiet
+        warnings.simplefilter("always")
+        for _ in range(2):
+            onnx_ops.register(quiet())
+        onnx_ops.register(quiet(), domains=[""])
+    """
+    text = python(script).stderr
+    assert text.count("com.microsoft is left out") == 1
+    assert "onnx_ops.register(options, model)" in text
+    assert "onnx_ops.register(options, domains=['', 'com.microsoft'])" in text
 
 
 def test_options_shared_by_models_that_do_not_agree():

@@ -158,7 +158,7 @@ proto = parsed("(float[N, C, L] x) => (float[D, E, F, G] y, float[H, I, J, K] z)
     + products + "scale = ReduceMin <keepdims = 0> (product_9) scaled = Mul (x, scale)"
     + "y = Col2Im (scaled, image, block) z = Col2Im (scaled, image, block) }",
     ones=np.ones((2000, 2000), np.float32), image=[5, 5], block=[3, 3]).SerializeToString()
-options = onnx_ops.register(quiet())
+options = onnx_ops.register(quiet(), domains=[""])
 print("ready", flush=True)
 try:
     ort.InferenceSession(proto, options)
