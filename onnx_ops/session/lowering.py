@@ -74,7 +74,7 @@ def lower(model: onnx.ModelProto, *, operators: Iterable[Any] = ()) -> onnx.Mode
     >>> import onnx
     >>> lowered = onnx_ops.lower(onnx.load("model.onnx"))
     >>> [node.op_type for node in lowered.graph.node if node.domain == "ai.onnx.contrib"]
-    ['com_microsoft_GridSample']
+    ['ai_onnx_GridSample']
     """
     lowered, _ = lower_for_session(model, available(operators), has_run_input=False)
     return lowered
