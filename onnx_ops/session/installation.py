@@ -11,6 +11,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,44 +28,12 @@ VARIABLE = "ONNX_OPS_INSTALL"  # the settings for child processes, as JSON
 START = Path(system.__file__).with_name("start")  # the folder with sitecustomize.py
 log = logging.getLogger("onnx_ops")
 _make_ort_session = OrtSession.__init__
-_installations: list["Installation"] = []  # the last one applies
+_installations: dict[object, tuple[Mapping[str, Any], list[Any]]] = {}  # settings, operators; the last one applies
+    object, tuple[Mapping[str, Any], Iterable[Any]]
+] = {}  # (settings, operators); the last one applies
 
 
-class Installation:
-    """The effect of `install` until `undo` is called, or until the end of a `with` block."""
-
-    def __init__(self, settings: Mapping[str, Any], operators: Iterable[Any] = ()) -> None:
-        self._settings = settings
-        self._operators = operators
-        _installations.append(self)
-        _apply_last()
-
-    def undo(self) -> None:
-        """Make sessions as before `install`. Sessions that exist stay as they are."""
-        if self in _installations:
-            _installations.remove(self)
-            _apply_last()
-
-    def __enter__(self) -> "Installation":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.undo()
-
-
-def _apply_last() -> None:
-    """Let the last installation apply, or none if all are undone."""
-    settings = _installations[-1]._settings if _installations else None
-    OrtSession.__init__ = make_session if settings else _make_ort_session
-    variables = environment(os.environ, settings)
-    for name in ("PYTHONPATH", VARIABLE):
-        if name in variables:
-            os.environ[name] = variables[name]
-        else:
-            os.environ.pop(name, None)
-
-
-def install(*, optimize: bool = False, operators: Iterable[Any] = ()) -> Installation:
+def install(*, optimize: bool = False, operators: Iterable[Any] = ()) -> ExitStack:
     """Turn every onnxruntime.InferenceSession of a program into one of onnx_ops.
 
     Sessions made from now on are `onnx_ops.InferenceSession`, in this process
@@ -85,9 +54,9 @@ def install(*, optimize: bool = False, operators: Iterable[Any] = ()) -> Install
 
     Returns
     -------
-    Installation
-        Call its method `undo`, or use it in a `with` statement, to end the
-        effect.
+    contextlib.ExitStack
+        A context that ends the effect at its end. Its method `close` does so,
+        too. Sessions that exist stay as they are.
 
     See Also
     --------
@@ -101,7 +70,32 @@ def install(*, optimize: bool = False, operators: Iterable[Any] = ()) -> Install
     >>> isinstance(session, onnx_ops.InferenceSession)
     True
     """
-    return Installation(settings_of(optimize), operators)
+    return _install(settings_of(optimize), operators)
+
+
+def _install(settings: Mapping[str, Any], operators: Iterable[Any] = ()) -> ExitStack:
+    key, effect = object(), ExitStack()
+    _installations[key] = settings, as_list(operators)
+    _apply_last()
+    effect.callback(_undo, key)
+    return effect
+
+
+def _undo(key: object) -> None:
+    del _installations[key]
+    _apply_last()
+
+
+def _apply_last() -> None:
+    """Let the last installation apply, or none if all are undone."""
+    settings, _ = next(reversed(_installations.values()), (None, ()))
+    OrtSession.__init__ = make_session if settings else _make_ort_session
+    variables = environment(os.environ, settings)
+    for name in ("PYTHONPATH", VARIABLE):
+        if name in variables:
+            os.environ[name] = variables[name]
+        else:
+            os.environ.pop(name, None)
 
 
 def settings_of(optimize: bool, verbose: bool = False, files: Iterable[str] = ()) -> dict[str, Any]:
@@ -131,7 +125,7 @@ def install_from_environment() -> None:
     if settings["verbose"]:
         log.addHandler(logging.StreamHandler())
         log.setLevel(logging.INFO)
-    Installation(settings)
+    _install(settings)
 
 
 @functools.wraps(_make_ort_session)
@@ -158,7 +152,7 @@ def make_session(
             given = path_or_bytes, sess_options, ["CPUExecutionProvider"], None
     problem = f"it runs on {', '.join(others)}" if others else make_ours(self, *given, **kwargs)
     if problem is None:
-        log.info("onnx_ops: session of %s: %s", title, gain(self._ready, _installations[-1]._settings["optimize"]))
+        log.info("onnx_ops: session of %s: %s", title, gain(self._ready))
         return
     if not others:
         with registration.leaving_out():
@@ -170,13 +164,13 @@ def make_session(
 
 def make_ours(session: OrtSession, *given: Any, **kwargs: Any) -> str | None:
     """Make a session as one of this package. Else leave it as it is, and return the reason."""
-    installation = _installations[-1]
+    settings, operators = next(reversed(_installations.values()))
     original: Any = type(session)
     session.__class__ = class_with_operators(original)
     try:
         # With fallback enabled, ONNX Runtime would print a message and try once more on the CPU.
-        settings = {"enable_fallback": False, **kwargs, "optimize": installation._settings["optimize"]}
-        InferenceSession.__init__(session, *given, operators=installation._operators, **settings)
+        more = {"enable_fallback": False, **kwargs, "optimize": settings["optimize"], "operators": operators}
+        InferenceSession.__init__(session, *given, **more)
         others = other_providers(session.get_providers())  # of the options
         problem = f"it runs on {', '.join(others)}" if others else None
     except Exception as error:
@@ -195,7 +189,7 @@ def class_with_operators(original: Any) -> Any:
     return type(original.__name__, (original, InferenceSession), {"__module__": original.__module__})
 
 
-def gain(ready: Prepared, optimize: bool) -> str:
+def gain(ready: Prepared) -> str:
     """Return a text that states what a session gains, or why it gains nothing."""
     if ready.is_ort:
         return "its gain is unknown, since the model is in ONNX Runtime's own format"
@@ -203,6 +197,4 @@ def gain(ready: Prepared, optimize: bool) -> str:
     patterns = sorted({finding.pattern for finding in ready.findings if finding.operator})
     parts = [f"onnx_ops runs {', '.join(names)}"] if names else []
     parts += [f"has fused {', '.join(patterns)}"] if patterns else []
-    if parts:
-        return " and ".join(parts)
-    return f"gains nothing, since no node is of these operators{', or can be fused' if optimize else ''}"
+    return " and ".join(parts) or "gains nothing, since it has no node of these operators, and nothing was fused"

@@ -63,14 +63,14 @@ def test_every_name_of_the_class_makes_sessions_of_onnx_ops(kernels_made):
     assert kernels_made.titles() == ["GridSample"] * 2
 
 
-def test_undo_restores_the_class_and_the_environment():
+def test_the_end_restores_the_class_and_the_environment():
     before = dict(os.environ)
     effect = onnx_ops.install(optimize=True)
     inner = onnx_ops.install()
-    inner.undo()
+    inner.close()
     assert '"optimize": true' in os.environ[installation.VARIABLE]  # of the outer one, which still applies
-    effect.undo()
-    effect.undo()
+    effect.close()
+    effect.close()
     assert type(InferenceSession(model())) is InferenceSession
     assert dict(os.environ) == before
 
@@ -183,7 +183,7 @@ def test_the_log_says_what_a_session_gains(path, log):
         InferenceSession(onnx.parser.parse_model(add).SerializeToString())
         InferenceSession(str(warp))
     assert log()[0] == f"onnx_ops: session of {path}: onnx_ops runs GridSample"
-    assert log()[1].endswith("gains nothing, since no node is of these operators, or can be fused")
+    assert log()[1].endswith("gains nothing, since it has no node of these operators, and nothing was fused")
     assert log()[2].endswith("onnx_ops runs ComputedGridSample and has fused grid_sample")
 
 
