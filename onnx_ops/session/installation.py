@@ -29,8 +29,6 @@ START = Path(system.__file__).with_name("start")  # the folder with sitecustomiz
 log = logging.getLogger("onnx_ops")
 _make_ort_session = OrtSession.__init__
 _installations: dict[object, tuple[Mapping[str, Any], list[Any]]] = {}  # settings, operators; the last one applies
-    object, tuple[Mapping[str, Any], Iterable[Any]]
-] = {}  # (settings, operators); the last one applies
 
 
 def install(*, optimize: bool = False, operators: Iterable[Any] = ()) -> ExitStack:
