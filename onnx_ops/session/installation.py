@@ -21,6 +21,7 @@ from .. import system
 from ..declaration.errors import OpError, reason
 from ..model.operator_files import use_file
 from ..model.sessions import BuiltinSession, OrtSession, other_providers
+from ..registry import as_list
 from . import registration
 from .session import InferenceSession, Prepared
 
