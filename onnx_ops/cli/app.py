@@ -18,6 +18,7 @@ from .console import CompilationColumn, console, one_line
 from .demo import demo
 from .inspect import inspect
 from .list import list_operators, show_versions
+from .make_test import make_test
 from .rewrite import lower, optimize
 from .run import run
 from .validate import validate
@@ -168,5 +169,7 @@ def app(traceback, custom):
         use_file(path)
 
 
-for command in (demo, list_operators, inspect, run, validate, bench, build, warmup, optimize, lower, show_versions):
+for command in (
+    demo, list_operators, inspect, run, validate, make_test, bench, build, warmup, optimize, lower, show_versions
+):  # fmt: skip
     app.add_command(command)
