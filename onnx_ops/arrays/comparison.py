@@ -1,6 +1,7 @@
 """Compare arrays with expected arrays, within tolerances."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -16,16 +17,22 @@ TOLERANCES = {
 class Difference:
     """The result of a comparison.
 
-    largest  the largest difference, in the unit of the values; for strings and booleans, the number of different ones
-    allowed  the largest allowed difference
-    problem  the reason why the arrays can't be compared by numbers, or ""
-    wrong    a mask of elements that differ by more than allowed, including misplaced infinities and NaNs
+    largest   the largest difference, in the unit of the values; for strings and booleans, the number of different ones
+    allowed   the largest allowed difference
+    problem   the reason why the arrays can't be compared by numbers, or ""
+    wrong     a mask of elements that differ by more than allowed, including misplaced infinities and NaNs
+    index     of the wrong element with the largest difference; None if there is none
+    value     the element there
+    expected  the expected element there
     """
 
     largest: float
     allowed: float
     problem: str = ""
     wrong: np.ndarray = field(default_factory=lambda: np.array(True), compare=False)
+    index: tuple[int, ...] | None = None
+    value: Any = None
+    expected: Any = None
 
     @property
     def ok(self) -> bool:
@@ -44,18 +51,27 @@ def difference(actual, expected, tolerances=TOLERANCES):
         return Difference(np.inf, 0, f"{dtypes.name_of(actual)} instead of {name}")
     differs = np.asarray(actual != expected)
     if expected.dtype.kind in "OUSb":
-        return Difference(int(np.count_nonzero(differs)), 0, wrong=differs)
+        return Difference(int(np.count_nonzero(differs)), 0, "", differs, *_first(differs, actual, expected))
     wide = np.complex128 if expected.dtype.kind == "c" else np.float64
-    actual, expected = actual.astype(wide), expected.astype(wide)
-    differs &= ~(np.isnan(actual) & np.isnan(expected))
+    values, exact = actual.astype(wide), expected.astype(wide)
+    differs &= ~(np.isnan(values) & np.isnan(exact))
     with np.errstate(all="ignore"):
-        distance = np.where(differs, np.abs(actual - expected), 0)
+        distance = np.where(differs, np.abs(values - exact), 0)
     distance[np.isnan(distance)] = np.inf
     if name in dtypes.INTEGERS:
         distance[differs] = np.maximum(distance[differs], 1)  # large ones are rounded here
-    scale = float(np.abs(expected[np.isfinite(expected)]).max(initial=0))
+    scale = float(np.abs(exact[np.isfinite(exact)]).max(initial=0))
     allowed = tolerances[name] * scale if name in tolerances else 0
     largest = float(distance.max(initial=0))
     problem = "infinities or NaNs in other places" if np.isinf(largest) else ""
     largest = int(largest) if name in dtypes.INTEGERS else largest
-    return Difference(largest, allowed, problem, distance > allowed)
+    wrong = distance > allowed
+    return Difference(largest, allowed, problem, wrong, *_first(np.where(wrong, distance, 0), actual, expected))
+
+
+def _first(differences, actual, expected):
+    """Return (index, value, expected value) at the largest of the `differences`; nothing if all are 0."""
+    if not differences.any():
+        return ()
+    index = np.unravel_index(differences.argmax(), differences.shape)
+    return tuple(map(int, index)), actual[index], expected[index]

@@ -19,6 +19,7 @@ from .demo import demo
 from .execute import execute
 from .inspect import inspect
 from .list import list_operators, show_versions
+from .make_test import make_test
 from .rewrite import lower, optimize
 from .run import run
 from .validate import validate
@@ -169,6 +170,8 @@ def app(traceback, custom):
         use_file(path)
 
 
-COMMANDS = demo, list_operators, inspect, run, execute, validate, bench, build, warmup, optimize, lower, show_versions
-for command in COMMANDS:
+for command in (
+    demo, list_operators, inspect, run, execute, validate, make_test, bench, build, warmup, optimize, lower,
+    show_versions,
+):  # fmt: skip
     app.add_command(command)

@@ -46,11 +46,17 @@ class ModelFile(click.Path):
         return path
 
 
+OUTPUT_FILES = (".npz", ".npy", ".pb")  # endings of files with outputs of another runtime
+
+
 class Peer(ModelFile):
-    """The parameter of --compare: a name, or the path of a model."""
+    """The parameter of --compare: a name, or the path of a model or of its outputs."""
 
     def convert(self, value, parameter, context):
-        return value if value in ("builtin", "reference") else super().convert(value, parameter, context)
+        if value in ("builtin", "reference"):
+            return value
+        of_file = click.Path if value.endswith(OUTPUT_FILES) else ModelFile
+        return of_file.convert(self, value, parameter, context)
 
 
 model_argument = click.argument("model", type=ModelFile())

@@ -12,17 +12,20 @@ from numpy.typing import NDArray
 
 from ..arrays.comparison import Difference, difference
 from ..arrays.reference import Evaluator
-from ..declaration.errors import OpError
+from ..declaration.errors import OpError, shortened
 from ..model.external_data import load
 from ..model.nodes import all_nodes, declared, inlined, subgraphs
 from ..rewriting import rewritten
 from ..session.runner import Runner
+from .arguments import OUTPUT_FILES
 from .console import format_difference, one_line, say
+from .data import read_outputs
 
 Kind: TypeAlias = Literal["native", "extensions", "builtin", "reference"]
 BACKENDS = get_args(Kind)
 Arrays = Mapping[str, NDArray[Any]]
 Tolerances = Mapping[str, float]
+REFERENCE = "this package's operators in float64 and onnx's evaluator for other nodes"
 
 
 def open_model(
@@ -59,23 +62,32 @@ def compare(
     outputs: Arrays,
     tolerances: Tolerances,
 ) -> dict[str, Any]:
-    """Return a report on the differences of a model's outputs from those of a backend, or of another model."""
-    threads = runner.threads
-    try:
-        peer = open_other(other, threads) if isinstance(other, Path) else open_model(model, other, threads)
-    except Exception as error:
-        raise OpError("--compare", str(other), f"can't run the model: {one_line(error)}", "onnx_ops") from error
-    others, seconds = timed(peer, feeds)
+    """Return a report on the differences of a model's outputs from those of a backend, another model, or a file."""
+    others, seconds = run_other(model, runner, other, feeds)
     if missing := outputs.keys() - others.keys():
         raise click.UsageError(f"--compare {other}: that model has no output {', '.join(sorted(missing))}.")
     differences = [described(name, difference(outputs[name], others[name], tolerances)) for name in outputs]
-    report = {"with": str(other), "seconds": seconds, "outputs": differences, "node": None}
+    report: dict[str, Any] = {"with": str(other), "seconds": seconds, "outputs": differences, "node": None}
     if other == "builtin" and not all(d["ok"] for d in differences):
         try:
             report["node"] = node_that_differs(model, runner.optimize, feeds, tolerances)
         except Exception as error:  # such as a protobuf that is too large; the differences above count
             report["node"] = {"name": None, "problem": one_line(error)}
     return report
+
+
+def run_other(
+    model: Path, runner: Runner, other: "Literal['builtin', 'reference'] | Path", feeds: Arrays
+) -> tuple[Arrays, float | None]:
+    """Return the outputs for `compare`, and the seconds that the run took; None for outputs that a file has."""
+    if isinstance(other, Path) and other.suffix in OUTPUT_FILES:
+        return read_outputs(other, runner.outputs), None
+    threads = runner.threads
+    try:
+        peer = open_other(other, threads) if isinstance(other, Path) else open_model(model, other, threads)
+    except Exception as error:
+        raise OpError("--compare", str(other), f"can't run the model: {one_line(error)}", "onnx_ops") from error
+    return timed(peer, feeds)
 
 
 def described(name: str, found: Difference) -> dict[str, Any]:
@@ -87,26 +99,33 @@ def described(name: str, found: Difference) -> dict[str, Any]:
         "ok": found.ok,
         "wrong": int(found.wrong.sum()),
         "elements": found.wrong.size,
+        "index": found.index,
+        "value": found.value,
+        "expected": found.expected,
     }
 
 
 def show(report: Mapping[str, Any]) -> None:
     """Print the result of `compare`."""
+    peer = REFERENCE if report["with"] == "reference" else report["with"]
     for d in report["outputs"]:
-        say(f"{d['name']} against {report['with']}: {verdict(d)}", None if d["ok"] else "bold red")
+        say(f"{d['name']} against {peer}: {verdict(d)}", None if d["ok"] else "bold red")
     if all(d["ok"] for d in report["outputs"]):
         return
     if report["with"] == "reference":
-        say("onnx's evaluator also computes the nodes that onnx_ops leaves to ONNX Runtime: any node may differ.")
+        say("onnx's evaluator computes the nodes that onnx_ops leaves to ONNX Runtime: any node may differ.")
     if report["with"] == "builtin":
         show_node(report["node"])
 
 
 def verdict(found: Mapping[str, Any]) -> str:
-    """Return the text of a difference."""
-    largest, allowed = format_difference(found["largest"]), format_difference(found["allowed"])
-    count = "" if found["ok"] else f", exceeded by {found['wrong']} of {found['elements']} elements"
-    return found["problem"] or f"largest difference {largest}, allowed {allowed}{count}"
+    """Return the text of a difference: the wrong element with the largest one, or the largest one of all."""
+    allowed = format_difference(found["allowed"])
+    if found["index"] is None:
+        return found["problem"] or f"largest difference {format_difference(found['largest'])}, allowed {allowed}"
+    value, expected = (shortened(repr(v) if isinstance(v, str) else v) for v in (found["value"], found["expected"]))
+    count = f"exceeded by {found['wrong']} of {found['elements']} elements"
+    return f"{list(found['index'])} is {value}, expected {expected}, tolerance {allowed}, {count}"
 
 
 def show_node(node: Mapping[str, Any] | None) -> None:

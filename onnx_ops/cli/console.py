@@ -6,6 +6,7 @@ import re
 from contextlib import contextmanager, nullcontext
 
 import click
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.progress import (
@@ -110,12 +111,13 @@ def print_json(data):
 
 
 def finite(data):
-    """Replace infinities and NaN, which JSON lacks, by None."""
+    """Replace infinities and NaN, which JSON lacks, by None, and NumPy's scalars by Python's."""
     if isinstance(data, dict):
         return {name: finite(value) for name, value in data.items()}
     if isinstance(data, list | tuple):
         return list(map(finite, data))
-    return None if isinstance(data, float) and not math.isfinite(data) else data
+    value = data.item() if isinstance(data, np.generic) else data
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def dimensions(dims):

@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 import numpy as np
-import onnx
 from PIL import Image
 
 from .. import OpError
 from ..declaration import dtypes
+from ..model.node_tests import read_pb
 from ..system.files import staged
 from .console import dimensions, one_line
 
@@ -31,7 +31,7 @@ input_option = click.option(
 )  # fmt: skip
 shape_option = click.option(
     "--shape", "shapes", multiple=True, metavar="NAME=N,C,...",
-    help="Shape of a random input, for open dimensions.",
+    help="Shape of a random input with open dimensions; may be repeated.",
 )  # fmt: skip
 
 
@@ -266,15 +266,6 @@ def load(path: Path) -> Any:
         raise ValueError("it is no file of NumPy's, or holds Python's objects") from error
 
 
-def read_pb(path: Path) -> np.ndarray:
-    tensor = onnx.load_tensor(path)
-    if tensor.HasField("segment"):  # the bytes of other protobuf messages may parse to such a tensor
-        raise ValueError("it holds no tensor")
-    if onnx.external_data_helper.uses_external_data(tensor):
-        raise ValueError("its data are in another file")
-    return onnx.numpy_helper.to_array(tensor)
-
-
 def as_declared(array, element_type):
     """Return the array that `save` has written, from NumPy's array, for an input of this data type."""
     if not isinstance(array, np.ndarray):  # a .npz under another name, or another zip file
@@ -319,6 +310,42 @@ def check_image(image: Any) -> None:
         kinds = ", ".join(sorted(stored))
         rule = "only unsigned integers of 8 bits are read; save it with 8 bits, or as an array in a .npy"
         raise ValueError(f"it has the mode {image.mode} (stored as {kinds}), but {rule}")
+
+
+# Outputs of another runtime. `outputs` is `Runner.outputs`: {name: (data type, dimensions)}
+
+
+def read_outputs(path: Path, outputs: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Return {output: array} from a .npz with their names, or from a .npy or .pb with the only output."""
+    with reading(path):
+        if path.suffix == ".npz":
+            with load(path) as members:
+                arrays = dict(members)
+        else:
+            arrays = {next(iter(outputs)): read_array(path, None, [])}
+        if missing := ", ".join(outputs.keys() - arrays.keys()):
+            raise click.UsageError(f"{path} has no array {missing}, but {', '.join(arrays)}.")
+        return {name: as_declared(arrays[name], outputs[name][0]) for name in outputs}
+
+
+def read_test_outputs(other: Path, test: Path, folder: str, outputs: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Return {output: array} that another runtime has written for the data in a `folder` of a node test.
+
+    other  path of the test's outputs
+    test   the test, whose .pb are the expected outputs
+    """
+    whole = [".npz"] if len(outputs) > 1 else [".npz", ".npy"]
+    arrays: dict[str, np.ndarray] = {}
+    for k, (name, file_name) in enumerate(file_names(outputs).items()):
+        files = [Path(f"{other}{ending}") for ending in whole]
+        files += [other / folder / file for file in (f"output_{k}.npy", f"{file_name}.npy", f"output_{k}.pb")]
+        if other.resolve() == test.resolve():
+            files.pop()
+        file = next((file for file in files if file.is_file()), None)
+        if file is None:
+            raise click.UsageError(f"{name} is missing: there is no {', '.join(map(str, files))}")
+        arrays |= read_outputs(file, {name: outputs[name]})
+    return arrays
 
 
 # Outputs

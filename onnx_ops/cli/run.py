@@ -32,9 +32,10 @@ from .items import SETTINGS, Work, begin, find
 @click.option("--backend", type=click.Choice(["native", "extensions"]), default="native", show_default=True)
 @click.option("--optimize", is_flag=True, help="Optimize the model first, as `onnx-ops optimize`.")
 @click.option(
-    "--compare", type=Peer(), metavar="builtin|reference|MODEL",
-    help="Compare with ONNX Runtime's built-in kernels, with onnx's evaluator, or with another model, run by these "
-    "kernels or, if they don't run it, by onnx_ops.",
+    "--compare", type=Peer(), metavar="builtin|reference|MODEL|FILE",
+    help="Compare with ONNX Runtime's built-in kernels; with this package's float64 references, with onnx's evaluator "
+    "for other nodes; with another model, run by the built-in kernels or, if they don't run it, by onnx_ops; or with "
+    "the outputs of another runtime in a .npz with their names, or in a .npy or .pb with the only one.",
 )  # fmt: skip
 @tolerance_option("Tolerance of --compare, relative to the largest value.  [default: by type]")
 @threads_option
@@ -75,6 +76,7 @@ def run(
       onnx-ops run model.onnx --random --shape x=1,3,224,224 --json
       onnx-ops run model.onnx --random --optimize --compare builtin
       onnx-ops run optimized.onnx --random --compare model.onnx
+      onnx-ops run model.onnx --input x=frame.npy --compare outputs_of_another_runtime.npz
       onnx-ops run model.onnx --input 'x=frames/*.png' --output out/
     """
     if any(map(data.is_pattern, given)):
@@ -90,7 +92,8 @@ def run(
             raise click.UsageError("--cluster and --overwrite are for many files: --input with a wildcard.")
         runner, seconds = timed(open_model, model, backend, threads, optimize)
         report = {"model": str(model), "backend": backend, "optimize": optimize, "seconds": {"open": seconds}}
-        feeds, outputs = run_once(runner, report, model, given, output, shapes, random)
+        sources = [*files(model), *data.given_files(given), *([compare] if isinstance(compare, Path) else [])]
+        feeds, outputs = run_once(runner, report, sources, given, output, shapes, random)
         if compare:
             report["compare"] = comparison.compare(model, runner, compare, feeds, outputs, tolerances)
         is_well = not compare or all(d["ok"] for d in report["compare"]["outputs"])
@@ -110,18 +113,21 @@ def run(
 def run_once(
     runner: Runner,
     report: dict[str, Any],
-    model: Path,
+    sources: Sequence[str | Path],
     given: tuple[str, ...],
     output: Path | None,
     shapes: tuple[str, ...],
     random: bool,
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Run the model, write the outputs and add to the report; return {input: array} and {output: array}."""
+    """Run the model, write the outputs and add to the report; return {input: array} and {output: array}.
+
+    sources  files that the command reads, which it can't replace
+    """
     data.check_outputs(runner.outputs)
     if output:
         names = data.file_names(runner.outputs).values()
         targets = [output / f"{name}{ending}" for name in names for ending in data.ENDINGS]
-        check_targets(targets, [*files(model), *data.given_files(given)])
+        check_targets(targets, sources)
     feeds, doubts = data.feeds(runner.inputs, given, shapes, random)
     with data.adding_doubts(doubts):
         outputs, report["seconds"]["run"] = timed(runner, feeds)

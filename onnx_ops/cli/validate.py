@@ -1,23 +1,28 @@
-"""`onnx-ops validate`: compare models with the outputs in their test data."""
+"""`onnx-ops validate`: compare outputs of models, or of another runtime, with those in test data."""
 
-import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
+import numpy as np
+import onnx
 from rich.text import Text
 
 from ..arrays.comparison import difference
+from ..declaration import dtypes
 from ..model.attributes import unknown_in
 from ..model.external_data import model_in
+from ..model.node_tests import tests_below
 from ..model.nodes import declared_nodes
 from ..registry import available
 from .arguments import json_option, tolerance_option
-from .comparison import BACKENDS, Kind, open_model
+from .comparison import BACKENDS, Kind, described, open_model, verdict
 from .console import format_difference, one_line, print_json, progress, say, steps, table
-from .data import read_pb
+from .data import read_test_outputs
+
+Compute: TypeAlias = Callable[[str, list[np.ndarray]], dict[str, np.ndarray]]  # (folder, inputs) -> {output: array}
 
 
 @click.command()
@@ -28,10 +33,14 @@ from .data import read_pb
 @click.option(
     "--backend", type=click.Choice(BACKENDS), default="native", show_default=True, help="Implementation to test."
 )
+@click.option(
+    "--outputs", "other", type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Run nothing: compare the outputs that another runtime has written into this folder.",
+)  # fmt: skip
 @tolerance_option("Relative to the largest expected value.  [default: by type]")
 @json_option
-def validate(paths, with_onnx, backend, tolerances, as_json):
-    """Run models on their test data and compare the outputs.
+def validate(paths, with_onnx, backend, other, tolerances, as_json):
+    """Run models on their test data and compare the outputs, or compare the outputs of another runtime.
 
     Tests are folders below PATHS in the layout of onnx's node tests: model.onnx beside test_data_set_0/input_0.pb,
     output_0.pb and so on. A test passes if types and shapes are equal and all values are within the tolerance. It is
@@ -39,57 +48,37 @@ def validate(paths, with_onnx, backend, tolerances, as_json):
     0 for other types. Attributes that an operator doesn't have are reported, since they are ignored.
 
     \b
+    The folder of --outputs has for each test NAME one of
+      NAME.npz                         all outputs, by their names
+      NAME.npy                         the only output
+      NAME/test_data_set_0/output_0.npy, output_0.pb or OUTPUT.npy, and so on
+    For a single test, the name may be left out: test_data_set_0/output_0.npy.
+
+    \b
     Examples:
       onnx-ops validate models/
       onnx-ops validate --onnx
       onnx-ops validate models/ --backend builtin
+      onnx-ops validate models/ --outputs from_another_runtime/
     """
+    if other and with_onnx:
+        raise click.UsageError("--outputs is for folders of tests: it excludes --onnx.")
     if not paths and not with_onnx:
         raise click.UsageError("state the folders of tests, or --onnx for the tests of the onnx package.")
     below = {path: list(tests_below(path)) for path in paths}
     if empty := [str(path) for path, tests in below.items() if not tests]:
         raise click.UsageError(f"no model.onnx next to a test_data_set_0 below {', '.join(empty)}")
     tests = [test for tests in below.values() for test in tests] + (onnx_tests() if with_onnx else [])
-    results = [run_test(*test, backend, tolerances) for test in steps(tests, lambda test: test[0])]
+    results = [run_test(*test, backend, other, tolerances) for test in steps(tests, lambda test: test[0])]
+    kind = {"outputs": str(other)} if other else {"backend": backend}
     passed = sum(r["passed"] for r in results)
     if as_json:
-        print_json({"backend": backend, "passed": passed, "failed": len(results) - passed, "tests": results})
+        print_json(kind | {"passed": passed, "failed": len(results) - passed, "tests": results})
     else:
-        show(results, backend)
+        show(results, " ".join(*kind.items()))
         say(f"{passed} of {len(results)} passed", None if passed == len(results) else "bold red")
     if passed < len(results):
         raise click.exceptions.Exit(1)
-
-
-def tests_below(path):
-    """Yield (name, model, function that returns its data) of each test below a folder."""
-    directories, seen = [], set()
-    for folder, folders, files in os.walk(path, onerror=refuse, followlinks=True):
-        folders.sort()
-        if os.path.realpath(folder) in seen:  # a link to a folder above it, or to one that was searched
-            folders.clear()
-        elif "model.onnx" in files and any(name.startswith("test_data_set_") for name in folders):
-            directories.append(Path(folder))
-        seen.add(os.path.realpath(folder))
-    for directory in sorted(directories):
-        name = str(directory.relative_to(path)) if directory != path else path.name
-        yield name, directory / "model.onnx", lambda directory=directory: data_sets(directory)
-
-
-def refuse(error):
-    raise error
-
-
-def data_sets(directory):
-    """Return [(inputs, outputs)], each a list of arrays, of a test in a folder."""
-    return [
-        [[read_pb(file) for file in sorted(folder.glob(f"{kind}_*.pb"), key=number)] for kind in ("input", "output")]
-        for folder in sorted(directory.glob("test_data_set_*"))
-    ]
-
-
-def number(file):
-    return int(file.stem.partition("_")[2])
 
 
 def onnx_tests():
@@ -100,35 +89,51 @@ def onnx_tests():
         from onnx.backend.test.case.node import collect_testcases
 
         cases = [c for c in collect_testcases(None) if c.model and operators_in(c.model)]
-    return [(f"onnx: {c.name}", c.model.SerializeToString(), lambda c=c: c.data_sets) for c in cases]
+    return [(f"onnx: {c.name}", c.model.SerializeToString(), lambda c=c: dict(enumerate(c.data_sets))) for c in cases]
 
 
 def run_test(
-    name: str, model: Path | bytes, data: Callable[[], Any], backend: Kind, tolerances: dict[str, float]
+    name: str,
+    model: Path | bytes,
+    data: Callable[[], dict[Any, Any]],
+    backend: Kind,
+    other: Path | None,
+    tolerances: dict[str, float],
 ) -> dict[str, Any]:
-    """Run one test; return its report, as a dict."""
+    """Run one test, or compare its outputs in the folder `other`; return its report, as a dict."""
     report: dict[str, Any] = {"test": name, "model": None if isinstance(model, bytes) else str(model), "operators": [],
               "passed": False, "largest_error": None, "problem": "", "warnings": []}  # fmt: skip
     try:
         proto = model_in(model)
         report["operators"] = operators_in(proto)
         report["warnings"] = list(unknown_in(proto, available()))
-        runner, differences = open_model(model, backend), []
-        for inputs, expected in data():
-            outputs = runner(dict(zip(runner.inputs, inputs, strict=True)))
+        compute = (
+            computed_by(model, backend) if other is None else written_in(other, name, Path(str(model)).parent, proto)
+        )
+        differences = []
+        for folder, (inputs, expected) in data().items():
+            outputs = compute(folder, inputs)
             for (output, actual), array in zip(outputs.items(), expected, strict=True):
                 differences.append((output, difference(actual, array, tolerances)))
         report["largest_error"] = max((d.largest for _, d in differences), default=0)
-        report["problem"] = next((problem(n, d) for n, d in differences if not d.ok), "")
+        report["problem"] = next((f"{n}: {verdict(described(n, d))}" for n, d in differences if not d.ok), "")
         report["passed"] = not report["problem"]
     except Exception as error:
         report["problem"] = one_line(error)
     return report
 
 
-def problem(output, found):
-    off = f"off by {format_difference(found.largest)}, allowed {format_difference(found.allowed)}"
-    return f"{output}: {found.problem or off}"
+def computed_by(model: Path | bytes, backend: Kind) -> Compute:
+    """Return the function that computes the outputs."""
+    runner = open_model(model, backend)
+    return lambda folder, inputs: runner(dict(zip(runner.inputs, inputs, strict=True)))
+
+
+def written_in(other: Path, name: str, test: Path, proto: onnx.ModelProto) -> Compute:
+    """Return the function that reads outputs of a `test`, a folder, in the folder `other` of another runtime."""
+    outputs = {o.name: (dtypes.NAMES.get(o.type.tensor_type.elem_type), None) for o in proto.graph.output}
+    path = other if any(other.glob("test_data_set_*")) else other / name
+    return lambda folder, inputs: read_test_outputs(path, test, folder, outputs)
 
 
 def operators_in(proto):
@@ -136,7 +141,7 @@ def operators_in(proto):
     return sorted({operator.title for _, operator in declared_nodes(proto)})
 
 
-def show(results: list[dict[str, Any]], backend: str) -> None:
+def show(results: list[dict[str, Any]], title: str) -> None:
     """Print a table of the reports, and their warnings below it."""
     rows = [
         (
@@ -147,7 +152,7 @@ def show(results: list[dict[str, Any]], backend: str) -> None:
         )
         for r in results
     ]
-    table(f"backend {backend}", ("test", "operators", "largest error|", "result"), rows)
+    table(title, ("test", "operators", "largest error|", "result"), rows)
     for r in results:
         for text in r["warnings"]:
             say(f"{r['test']}: {text}")

@@ -19,7 +19,8 @@ from ..declaration.errors import OpError
 from ..declaration.jit import numba_obstacle
 from ..declaration.limits import ABSENT
 from ..model.nodes import model_nodes
-from ..model.schemas import node_attribute, register_schemas
+from ..model.schemas import register_schemas
+from ..model.small_models import model_of, node_of
 from ..native.execute import as_array, compute, way_of
 from ..registry import declaration_of
 from ..session.runner import open_session
@@ -277,24 +278,18 @@ def check_inference(model, outputs):
 def node_model(function, arrays, attributes, signature, is_open):
     """Return a model of one node of the operator, with inputs of these shapes or of open ones."""
     names = ["" if a is None else f"input_{k}" for k, a in enumerate(arrays)]
-    attributes_by_name = {a.name: a for a in function.attributes}
-    node = helper.make_node(function.name, names, [o.name for o in function.outputs], domain=function.domain)
-    node.attribute.extend(node_attribute(attributes_by_name[name], v) for name, v in attributes.items())
-    inputs = [
-        helper.make_tensor_value_info(
-            name, dtypes.TABLE[dtypes.name_of(a)].onnx, [None] * a.ndim if is_open else a.shape
-        )
-        for name, a in zip(names, arrays, strict=True)
-        if a is not None
-    ]
+    inputs = {name: a for name, a in zip(names, arrays, strict=True) if a is not None}
     outputs = [
         helper.make_tensor_value_info(o.name, dtypes.TABLE[signature[o.type]].onnx, None) for o in function.outputs
     ]
-    graph = helper.make_graph([node], "one_node", inputs, outputs)
     domains = {"": OPSET, function.domain: function.versions[0]}
-    imports = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
     newest = helper.make_opsetid("", max(OPSET, domains[""]))
-    return helper.make_model(graph, opset_imports=imports, ir_version=helper.find_min_ir_version_for([newest]))
+    ir_version = helper.find_min_ir_version_for([newest])
+    model = model_of([node_of(function, names, attributes)], inputs, outputs, domains, ir_version)
+    for value in model.graph.input if is_open else ():
+        for dimension in value.type.tensor_type.shape.dim:
+            dimension.Clear()
+    return model
 
 
 def problem_of(actual, reference, tolerances):
@@ -305,9 +300,6 @@ def problem_of(actual, reference, tolerances):
     found = difference(actual, reference, tolerances)
     if found.ok:
         return None
-    position = tuple(np.argwhere(found.wrong)[0].tolist())
     more = f", by more than {found.allowed:.3g}" if found.allowed else ""
     count = f"{np.count_nonzero(found.wrong)} of {actual.size} differ"
-    return (
-        f"at {list(position)} is {actual[position]}, but of the function in NumPy {reference[position]}{more}; {count}"
-    )
+    return f"at {list(found.index)} is {found.value}, but of the function in NumPy {found.expected}{more}; {count}"

@@ -20,6 +20,7 @@ from ..declaration.errors import as_text
 from ..model import external_data
 from ..model.nodes import graphs_in, model_nodes, own_names, subgraphs, used_names
 from ..model.schemas import reference_op
+from ..model.small_models import model_of
 from ..registry import KEYS, OPERATORS, available
 from .shapes import type_of
 from .sizes import are_numbers
@@ -407,20 +408,6 @@ def _is_valid(node, ir_version, imports):
 def _is_variadic(node, opset):
     inputs = onnx.defs.get_schema(node.op_type, opset).inputs
     return inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
-
-
-def model_of(nodes, feeds, outputs, imports, ir_version, constants=()):
-    """Return a model of these nodes, whose inputs are of the types of `feeds`, {name: array}, and of their shapes.
-
-    With shapes, ONNX Runtime refuses what would end the process.
-    """
-    inputs = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-        for name, array in feeds.items()
-    ]
-    graph = helper.make_graph(nodes, "part", inputs, outputs, constants)
-    imports = [helper.make_opsetid(*pair) for pair in imports.items()]
-    return helper.make_model(graph, opset_imports=imports, ir_version=ir_version)
 
 
 def run_reference(proto, feeds, name):

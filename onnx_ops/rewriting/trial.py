@@ -12,9 +12,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ..declaration.errors import OpError
 from ..model.nodes import subgraphs
+from ..model.small_models import model_of
 from .expressions import NARROWING
 from .finding import NearMiss
-from .graph import AI_ONNX, model_of, run_onnx_runtime, run_reference
+from .graph import AI_ONNX, run_onnx_runtime, run_reference
 from .indices import MOVES, attributes_of
 from .taps import FLOATS, FORMULAS, Draw
 

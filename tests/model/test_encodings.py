@@ -67,6 +67,7 @@ COMMANDS = {
     "inspect": ["{}/model.onnx"],
     "run": ["{}/model.onnx", "--input", INPUT, "--output", "{}/out", "--compare", "reference"],
     "validate": ["{}"],
+    "make-test": "--op Im2Col --set kernel_shape=1,1 --shape x=1,1,2,2 {}/test".split(),
     "bench": ["{}/model.onnx", "--input", INPUT, "--repeats", "2"],
     "build": ["--output", "{}/a.so", "--operator", "Col2Im", "--dtype", "float32", "--cpu", "CPU"],
     "warmup": ["{}/model.onnx"],
