@@ -21,6 +21,7 @@ import onnx_ops
 from onnx_ops.cli import demo
 from onnx_ops.cli.app import app
 from onnx_ops.model.files import EXTENSIONS, imported_domains
+from onnx_ops.model.node_tests import read_pb
 from onnx_ops.model.sessions import BuiltinSession, OrtSession
 from onnx_ops.native import library
 from onnx_ops.registry import OPERATORS
@@ -169,6 +170,18 @@ def test_figures_of_the_readme():
         if row[0].startswith(("GridSample", "Col2Im")) and float(row[1].split(" MB")[0]) > 1
     ]
     assert f"{min(gains):.0f} to {max(gains):.0f} times as fast" in (ROOT / "README.md").read_text()
+
+
+def test_validation_of_the_readme(directory):
+    """The built-in kernel stands for another runtime between the two commands."""
+    make_test, _, validate = examples(ROOT / "README.md", "sh")[0].splitlines()
+    run_in_shell(make_test, directory)
+    data = [str(directory / f"tests/cubic/test_data_set_0/input_{k}.pb") for k in (0, 1)]
+    session = ort.InferenceSession(directory / "tests/cubic/model.onnx")
+    feeds = {i.name: read_pb(path) for i, path in zip(session.get_inputs(), data, strict=True)}
+    (directory / "outputs").mkdir()
+    np.save(directory / "outputs/cubic.npy", session.run(None, feeds)[0])
+    assert "1 of 1 passed" in run_in_shell(validate, directory)
 
 
 def test_pages_name_the_repository():
