@@ -189,15 +189,15 @@ def rewrite(ready, optimize, backend):
         raise OpError(*argument, rule, "onnx_ops")
     # A session of a model that runs as it is doesn't load these, nor onnx.
     from ..model.attributes import warn_of_unknown_attributes
-    from ..model.external_data import model_in, put_in_reach
+    from ..model.external_data import opened, put_in_reach
     from ..rewriting import rewritten
     from .lowering import lower_for_session
 
     with OPTIONS:  # while another thread makes a session with them, they may state its folder
         # The folder from which ONNX Runtime reads external data.
         stated = registration.config_entry(ready.options, EXTERNAL_DATA)
-    path = None if isinstance(ready.model, bytes) else ready.model
-    model, origin, findings = model_in(ready.model), stated or path, []
+    model, path = opened(ready.model)
+    origin, findings = stated or path, []
     if optimize:
         warn_of_unknown_attributes(model, ready.operators)
         model, findings = rewritten(model, origin, ready.operators, in_place=True)

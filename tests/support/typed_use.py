@@ -1,5 +1,6 @@
 """Code that a type checker must accept and, in the marked lines, refuse; `mypy` checks this file."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ def use(x: NDArray[np.float32], model: onnx.ModelProto, options: ort.SessionOpti
     onnx_ops.register(options, domains=["com.microsoft"])
     path: str = onnx_ops.get_library_path()
     lowered: onnx.ModelProto = onnx_ops.lower(onnx_ops.optimize(model, folder="."))
+    lowered = onnx_ops.lower(onnx_ops.optimize(Path("model.onnx")), operators=())
+    lowered = onnx_ops.lower(onnx_ops.optimize(b"").SerializeToString())
     versions: list[dict[str, Any]] = onnx_ops.operators()
     onnx_ops.register_schemas()
     print(path, lowered, versions, onnx_ops.reference_ops()[0].__name__)
