@@ -256,7 +256,11 @@ def explained(error: Exception, ready: Prepared) -> OpError | None:
     if "Domain already set" in str(error):
         rule = "have operators of another library, such as @onnx_op functions, in a domain of onnx_ops' operators"
         return OpError("sess_options", "given", f"{rule}; name another domain there", "onnx_ops")
-    return None
+    if ready.is_ort or not ready.operators.keys() & (ready.nodes or ()):
+        return None
+    from .refused_types import refused_types  # sessions that work don't load onnx
+
+    return refused_types(ready.model, ready.operators)
 
 
 class InferenceSession(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runtime has no types
