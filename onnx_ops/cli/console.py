@@ -51,7 +51,7 @@ class CompilationColumn(ProgressColumn):
     title, bars, line = None, 0, None
 
     def render(self, task):
-        return Text(f"compiling {self.title}, once" if self.title else "")
+        return Text(f"compiling {self.title} (once, a few seconds)" if self.title else "")
 
     @classmethod
     def show(cls, title):
