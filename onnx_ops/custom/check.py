@@ -308,6 +308,10 @@ def problem_of(actual, reference, tolerances):
     position = tuple(np.argwhere(found.wrong)[0].tolist())
     more = f", by more than {found.allowed:.3g}" if found.allowed else ""
     count = f"{np.count_nonzero(found.wrong)} of {actual.size} differ"
-    return (
-        f"at {list(position)} is {actual[position]}, but of the function in NumPy {reference[position]}{more}; {count}"
-    )
+    a, b = (shown(array[position]) for array in (actual, reference))
+    return f"at {list(position)} is {a}, but of the function in NumPy {b}{more}; {count}"
+
+
+def shown(value):
+    """Return the text of an element, with NaN as documents write it."""
+    return str(value).replace("nan", "NaN") if value != value else str(value)

@@ -42,5 +42,5 @@ def _nodes(source: Any, operators: Any) -> Iterator[tuple[Any, str, list[str | N
     for graph in Model(model, path, operators, runs_nodes=False).graphs():
         for node in graph.owner.node:
             if operator := declared(node, operators):
-                types = [graph.type(name).elements if name else None for name in node.input]
-                yield operator, node.name, [dtypes.NAMES.get(number) for number in types]
+                types = [dtypes.NAMES.get(graph.type(name).elements) if name else None for name in node.input]
+                yield operator, node.name, types

@@ -625,6 +625,15 @@ def numbers_of_nobody(x):
     return x[0]
 
 
+@pytest.mark.parametrize(("actual", "reference"), [("NaN", "1.0"), ("1.0", "NaN")])
+def test_check_shows_nan(actual, reference):
+    arrays = [np.array([value], np.float32) for value in (float(actual), float(reference))]
+    problem = check.problem_of(*arrays, {})
+    assert problem == f"at [0] is {actual}, but of the function in NumPy {reference}; 1 of 1 differ"
+    words = check.problem_of(np.array(["banana"], object), np.array(["nan"], object), {})
+    assert words == "at [0] is banana, but of the function in NumPy nan; 1 of 1 differ"
+
+
 @need_numba
 def test_a_mistake_in_a_rule_is_told_as_such():
     function = declare()
