@@ -4,6 +4,7 @@ ONNX Runtime reports such a node before it calls this package, and names neither
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from ..declaration import dtypes
@@ -41,6 +42,14 @@ def _nodes(source: Any, operators: Any) -> Iterator[tuple[Any, str, list[str | N
     operators = in_its_versions(operators, model)
     for graph in Model(model, path, operators, runs_nodes=False).graphs():
         for node in graph.owner.node:
-            if operator := declared(node, operators):
+            operator = declared(node, operators)
+            if operator and has_inputs(operator, node):
                 types = [dtypes.NAMES.get(graph.type(name).elements) if name else None for name in node.input]
                 yield operator, node.name, types
+
+
+def has_inputs(operator: Any, node: Any) -> bool:
+    """Return whether a node has as many inputs as its operator, which ONNX Runtime reports clearly."""
+    with suppress(OpError):
+        return bool(operator.each_input(len(node.input)))
+    return False
