@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
-from .declaration.dtypes import TABLE
+from .declaration.dtypes import TABLE, in_order
 from .declaration.errors import OpError
 from .declaration.operator import Operator
 from .system.locks import REGISTRATION
@@ -190,8 +190,8 @@ def operators() -> list[dict[str, Any]]:
             "name": o.name,
             "versions": o.versions,
             "ranks": o.ranks,
-            "dtypes": {v: tuple(n for n in names if TABLE[n].in_sessions) for v, names in o.types.items()},
-            "array_dtypes": dict(o.types),
+            "dtypes": {v: in_order(n for n in names if TABLE[n].in_sessions) for v, names in o.types.items()},
+            "array_dtypes": {v: in_order(names) for v, names in o.types.items()},
             "inputs": {i.name: i.type for i in o.inputs},
             "outputs": {each.name: each.type for each in o.outputs},
             "attributes": {a.name: a.default for a in o.attributes},

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from ..declaration.errors import OpError
 from ..declaration.jit import numba_obstacle
@@ -26,6 +26,7 @@ from ..system import NAME as THIS
 from ..system import available_cpus, digest_of_sources, is_loaded
 from ..system.files import named, staged_file
 
+SystemName: TypeAlias = Literal["linux", "windows", "macos"]
 FLAGS = ["-std=c11", "-O2", "-shared", "-fvisibility=hidden", "-DONNX_OPS_AHEAD", "-s", f"-I{SOURCES}"]
 
 
@@ -57,7 +58,7 @@ def build(
     operators: Iterable[Any] | None = None,
     dtypes: Collection[str] | None = None,
     cpus: Iterable[str] | None = None,
-    system: str | None = None,
+    system: SystemName | None = None,
     jobs: int | None = None,
     progress: Callable[[str, int, int], object] | None = None,
 ) -> list[str]:
@@ -115,12 +116,12 @@ def build(
 
     cpus = list(cpus or [name for name, (kind, *_) in LEVELS.items() if kind == target.architecture()])
     cpus.sort(key=lambda cpu: list(LEVELS).index(cpu) if cpu in LEVELS else -1)
-    system = system or THIS
-    architectures = {target.level(cpu, system).triple.partition("-")[0] for cpu in cpus}
+    loader: str = system or THIS
+    architectures = {target.level(cpu, loader).triple.partition("-")[0] for cpu in cpus}
     if len(architectures) != 1:
         raise OpError("cpu", ", ".join(cpus), "must be of one architecture", "onnx_ops")
     (architecture,) = architectures
-    compiler = c_compiler(system, architecture)
+    compiler = c_compiler(loader, architecture)
     matches = variants.asked_for(operators, dtypes, variants.TYPES)
     requested, declarations = variants.distinct(matches), list(dict.fromkeys(variant.operator for variant in matches))
     objects = {}
@@ -130,13 +131,13 @@ def build(
             if progress:
                 progress(f"{cpu}: {name}", k * total + index, len(cpus) * total)
 
-        by_name = compile_variants(requested, jobs or len(available_cpus()), report, (cpu, system))
+        by_name = compile_variants(requested, jobs or len(available_cpus()), report, (cpu, loader))
         objects[cpu] = {requested[name].key: functions for name, functions in by_name.items()}
     if is_loaded(output):
         log.warning("onnx_ops: %s is loaded here: at that path, this process keeps the old one", output)
     try:
         with TemporaryDirectory() as folder, named(folder):
-            link(compiler, system, architecture, objects, declarations, Path(folder), Path(output))
+            link(compiler, loader, architecture, objects, declarations, Path(folder), Path(output))
     except OSError as error:
         rule = f"can't be written: {error.strerror}: {error.filename}"
         raise OpError("output", repr(str(output)), rule, "onnx_ops") from error

@@ -69,6 +69,11 @@ def difference(actual, expected, tolerances=TOLERANCES):
     return Difference(largest, allowed, problem, wrong, *_first(np.where(wrong, distance, 0), actual, expected))
 
 
+def shown(value):
+    """Return the text of an element, with NaN as documents write it."""
+    return str(value).replace("nan", "NaN") if value != value else str(value)
+
+
 def _first(differences, actual, expected):
     """Return (index, value, expected value) at the largest of the `differences`; nothing if all are 0."""
     if not differences.any():

@@ -4,7 +4,7 @@ from __future__ import annotations  # `help` shows them as they stand here
 
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +18,10 @@ from ..fold.im2col import IM2COL
 from ..native.execute import call
 from ..sampling.grid_sample import ONNX as GRID_SAMPLE
 
+SampleMode: TypeAlias = Literal["bilinear", "nearest", "bicubic", "linear", "cubic"]
+PaddingMode: TypeAlias = Literal["zeros", "border", "reflection"]
+PoolMode: TypeAlias = Literal["avg", "max"]
+TransformationMode: TypeAlias = Literal["half_pixel", "output_half_pixel"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -307,8 +311,8 @@ def grid_sample(
     x: ArrayLike,
     grid: ArrayLike,
     *,
-    mode: str = "bilinear",
-    padding_mode: str = "zeros",
+    mode: SampleMode = "bilinear",
+    padding_mode: PaddingMode = "zeros",
     align_corners: bool = False,
     threads: int | None = None,
 ) -> NDArray[Any]:
@@ -366,8 +370,8 @@ def roi_align(
     output_width: int = 1,
     sampling_ratio: int = 0,
     spatial_scale: float = 1.0,
-    mode: str = "avg",
-    coordinate_transformation_mode: str = "half_pixel",
+    mode: PoolMode = "avg",
+    coordinate_transformation_mode: TransformationMode = "half_pixel",
     threads: int | None = None,
 ) -> NDArray[Any]:
     """Read regions of images in bins: ONNX RoiAlign, torchvision's ``roi_align``.

@@ -40,7 +40,13 @@ class Application(click.Group):
 
     def invoke(self, ctx):
         with shown_warnings(ctx.params["traceback"]), failures(ctx.params["traceback"]), endings():
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except click.NoSuchOption as error:
+                if any(error.option_name in parameter.opts for parameter in self.get_params(ctx)):
+                    where = f"onnx-ops {error.option_name} ... {ctx.invoked_subcommand}"
+                    error.message, error.possibilities = f"{error.option_name} goes before the command: {where}", []
+                raise
 
 
 class Failure(click.ClickException):

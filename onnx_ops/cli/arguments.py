@@ -6,6 +6,7 @@ from pathlib import Path
 from shlex import quote
 
 import click
+from click.shell_completion import CompletionItem
 
 from ..arrays.comparison import TOLERANCES
 from ..model.files import USE_ONNX, imported_domains, is_ort_format
@@ -27,6 +28,9 @@ class OperatorName(click.ParamType):
         if value not in names():
             self.fail(f"{value!r} must be one of {', '.join(names())}.", parameter, context)
         return value
+
+    def shell_complete(self, context, parameter, incomplete):
+        return [CompletionItem(name) for name in names() if name.startswith(incomplete)]
 
 
 class ModelFile(click.Path):

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from ..arrays.comparison import Difference, difference
+from ..arrays.comparison import Difference, difference, shown
 from ..arrays.reference import Evaluator
 from ..declaration.errors import OpError, shortened
 from ..model.external_data import load
@@ -123,7 +123,9 @@ def verdict(found: Mapping[str, Any]) -> str:
     allowed = format_difference(found["allowed"])
     if found["index"] is None:
         return found["problem"] or f"largest difference {format_difference(found['largest'])}, allowed {allowed}"
-    value, expected = (shortened(repr(v) if isinstance(v, str) else v) for v in (found["value"], found["expected"]))
+    value, expected = (
+        shortened(repr(v) if isinstance(v, str) else shown(v)) for v in (found["value"], found["expected"])
+    )
     count = f"exceeded by {found['wrong']} of {found['elements']} elements"
     return f"{list(found['index'])} is {value}, expected {expected}, tolerance {allowed}, {count}"
 

@@ -52,7 +52,7 @@ class CompilationColumn(ProgressColumn):
     title, bars, line = None, 0, None
 
     def render(self, task):
-        return Text(f"compiling {self.title}, once" if self.title else "")
+        return Text(f"compiling {self.title} (once, a few seconds)" if self.title else "")
 
     @classmethod
     def show(cls, title):
@@ -91,12 +91,16 @@ def steps(items, name):
             bar.advance(task)
 
 
-def table(title, columns, rows):
-    """Print a table of values or Texts. A hidden "|" at a header's end aligns the column to the right."""
+def table(title, columns, rows, whole=0):
+    """Print a table of values or Texts. A hidden "|" at a header's end aligns the column to the right.
+
+    whole  number of first columns that aren't made narrower for a narrow terminal
+    """
     say(f"\n{title}", "bold")
     rich_table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        rich_table.add_column(column.rstrip("|"), justify="right" if column.endswith("|") else "left", overflow="fold")
+    for k, column in enumerate(columns):
+        side = "right" if column.endswith("|") else "left"
+        rich_table.add_column(column.rstrip("|"), justify=side, overflow="fold", no_wrap=k < whole)
     for row in rows:
         rich_table.add_row(*(v if isinstance(v, Text) else Text(str(v)) for v in row))
     console().print(rich_table)

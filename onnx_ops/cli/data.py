@@ -108,6 +108,8 @@ def as_json(text):
         return json.loads(text)
     except ValueError:
         return None
+    except RecursionError as error:
+        raise click.UsageError("--input: the numbers are in too many brackets.") from error
 
 
 def numbers(content, element_type, source):

@@ -79,15 +79,21 @@ def list_operators(as_json):
         return
     table(
         "operators",
-        ("operator", "domain", "versions", "ranks", "data types, in sessions"),
+        ("operator, domain", "versions", "ranks", "data types, in sessions"),
         [
             (
-                o["name"],
-                o["domain"] or "ai.onnx",
+                f"{o['name']}\n{o['domain'] or 'ai.onnx'}",  # in one column, for narrow terminals
                 ", ".join(map(str, o["versions"])),
-                ", ".join(map(str, o["ranks"])),
+                listed(o["ranks"]),
                 "\n".join(f"{v}: {' '.join(names)}" for v, names in o["dtypes"].items()),
             )
             for o in found
         ],
+        whole=3,
     )
+
+
+def listed(ranks):
+    """Return the text of ranks: "3", "3, 4", or "3 to 16" for more without a gap."""
+    is_range = len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1
+    return f"{ranks[0]} to {ranks[-1]}" if is_range else ", ".join(map(str, ranks))

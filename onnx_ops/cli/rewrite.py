@@ -57,7 +57,8 @@ def optimize(source, target, as_json):
     if findings:
         show_findings(source, findings)
     replaced = counted(findings)
-    say(f"{target}: {replaced} replaced" if replaced else f"{target}: nothing to replace")
+    copied = "unchanged" if target == source else f"a copy of {source}"
+    say(f"{target}: {replaced} replaced" if replaced else f"{target}: {copied}, since optimize can fuse nothing in it")
     if replaced:
         options, program = " ".join(f"--operator {name}" for name in names), program_with_operators()
         say(f"onnx_ops.InferenceSession runs it; so does plain ONNX Runtime with what {program} build {options} makes")

@@ -9,6 +9,7 @@ import logging
 import os
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import platformdirs
 
@@ -48,13 +49,21 @@ class Kept:
         self.obstacle = obstacle and reason(obstacle)
         self.path = None if obstacle else self.path
 
+    def check(self):
+        """Give up before the compilation if the folder can't be written to: its message must not say that it keeps."""
+        if self.path and not self.obstacle:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                TemporaryFile(dir=self.path.parent).close()
+            except OSError as error:
+                self.give_up(error)
+
     @contextmanager
     def exclusive(self):
         """Return a context in which other processes wait before they compile the same, if the folder permits locks."""
         with ExitStack() as stack:
             if self.path and not os.path.exists(self.path):
                 with suppress(OSError):
-                    self.path.parent.mkdir(parents=True, exist_ok=True)
                     stack.enter_context(system.locked(self.path.with_suffix(".lock")))
             yield
 

@@ -22,10 +22,9 @@ from .key import digest
 
 _OF_NUMBA = re.compile(rb"(?<=\0)numba_\w+(?=\0)")  # names of functions of Numba's own library, in an object file
 PATIENCE = 1.0  # seconds of compilation before a message is logged
-PAUSE = 10.0  # maximum seconds between compilations with a common message, such as those of a session
 is_silent = ContextVar("is_silent", default=False)  # whether there is no message, because users expect the compilation
 _title: ContextVar[str] = ContextVar("title")  # of the operator whose function `code` is asked for
-_known = [float("-inf")]  # end of the last compilation reported by a message
+_announced: set[str] = set()  # titles of operators in messages: a session compiles several functions of one
 log = logging.getLogger("onnx_ops")
 
 
@@ -45,6 +44,7 @@ class Code:
         if self.content is None:
             # While this thread imports the function's module, another one would wait for that module's lock.
             is_here = any(map(is_being_imported, entry.functions))
+            kept.check()
             with announced(_title.get(entry.name), kept):
                 self.content = self.make() if is_here else uninterrupted(self.make)
 
@@ -90,19 +90,20 @@ class Code:
 def announced(title, kept):
     """Return a context for the compilation of an operator's function, which is logged unless `is_silent`.
 
+    A message is logged once for each operator, if the compilation takes long.
+
     The records have the operator's title as `compiling`, or None at the end, for the command line.
     """
     if is_silent.get():
         yield
         return
-    where = f"to be kept in {kept.path.parent}" if kept.path else "not kept"
+    detail = "a few seconds" if kept.obstacle else f"once, a few seconds; cached in {kept.path.parent}"
     begin = time.monotonic()
 
     def warn():
-        if time.monotonic() - _known[0] > PAUSE:
-            text = "onnx_ops: compiling kernels, those of %s first, in some seconds each (once; %s)"
-            log.warning(text, title, where, extra={"compiling": title})
-            _known[0] = time.monotonic()
+        if title not in _announced:
+            _announced.add(title)
+            log.warning("onnx_ops: compiling %s (%s)", title, detail, extra={"compiling": title})
 
     timer = threading.Timer(PATIENCE, warn)
     timer.daemon = True
@@ -114,8 +115,6 @@ def announced(title, kept):
         timer.cancel()
         seconds = time.monotonic() - begin
         log.info("onnx_ops: a function of %s took %.1f s", title, seconds, extra={"compiling": None})
-        if begin - _known[0] <= PAUSE:
-            _known[0] = time.monotonic()
 
 
 def is_being_imported(function):

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ..arrays.comparison import difference
+from ..arrays.comparison import difference, shown
 from ..arrays.reference import Evaluator
 from ..declaration import dtypes, plain
 from ..declaration.errors import OpError
@@ -302,4 +302,5 @@ def problem_of(actual, reference, tolerances):
         return None
     more = f", by more than {found.allowed:.3g}" if found.allowed else ""
     count = f"{np.count_nonzero(found.wrong)} of {actual.size} differ"
-    return f"at {list(found.index)} is {found.value}, but of the function in NumPy {found.expected}{more}; {count}"
+    value, expected = shown(found.value), shown(found.expected)
+    return f"at {list(found.index)} is {value}, but of the function in NumPy {expected}{more}; {count}"

@@ -37,17 +37,21 @@ def signature_of(operator, choice, names):
     """Return {type variable: data type} for inputs of these data types, None for absent or unknown ones.
 
     Raises OpError if the operator, with the kernel that the attributes choose, doesn't support them.
+
+    choice  number of that kernel; None: any
     """
     signature = {o.type: operator.types[o.type][0] for o in operator.outputs if len(operator.types[o.type]) == 1}
-    for i, name in zip(operator.each_input(len(names)), names, strict=True):
+    inputs = list(zip(operator.each_input(len(names)), names, strict=True))
+    for i, name in inputs:
         if name is None:
             continue
         if name not in operator.types[i.type]:
             rule = f"must be one of {', '.join(operator.types[i.type])}"
             raise OpError(f"dtype of {i.name}", name, rule, operator.title)
-        if signature.setdefault(i.type, name) != name:
-            raise OpError(f"dtype of {i.name}", name, f"must be {signature[i.type]} as before", operator.title)
-    if operator.kernels and signature.keys() == operator.types.keys():
+        if (known := signature.setdefault(i.type, name)) != name:
+            first = next(other.name for other, its_name in inputs if other.type == i.type and its_name)
+            raise OpError(f"dtype of {i.name}", name, f"must be {known}, that of {first}", operator.title)
+    if operator.kernels and choice is not None and signature.keys() == operator.types.keys():
         with errors_of(operator):
             operator.check_types(operator.kernels[choice], signature)
     return {v: each[0] for v, each in operator.types.items()} | signature  # an absent one may have any of its types

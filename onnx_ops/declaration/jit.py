@@ -18,7 +18,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 # A slow mode that finds indices outside of arrays: see bounds.py.
 BOUNDSCHECK = os.environ.get("ONNX_OPS_BOUNDSCHECK", "0") not in ("", "0")
 # error_model: a division by zero raises nothing and gives inf, nan or 0, as in NumPy. An exception would end the call
-# with the bare message "compiled code has raised an exception".
+# with a message that doesn't name it.
 #
 # _nrt: compiled code borrows arrays from its caller and counts no references, so a slice costs nothing instead of two
 # atomic additions. Kernels can't allocate: np.empty is a compiler error. The caller provides a workspace.

@@ -14,6 +14,7 @@ from onnx import helper
 from onnx.external_data_helper import ExternalDataInfo, set_external_data, uses_external_data
 
 from ..declaration.errors import OpError
+from .files import USE_ONNX, is_ort_format
 from .nodes import model_nodes, subgraphs
 
 LARGEST = 2**31  # bytes that a protobuf may have
@@ -43,6 +44,16 @@ def model_in(source):
     if isinstance(source, bytes):
         return onnx.ModelProto.FromString(source)
     return onnx.load(source, "protobuf", load_external_data=False)
+
+
+def opened(source):
+    """Return a model (path, bytes or ModelProto) without its external data, and its path or None. Raises OpError."""
+    if isinstance(source, onnx.ModelProto):
+        return source, None
+    path = None if isinstance(source, bytes) else source
+    if is_ort_format(source):
+        raise OpError("model", path or "bytes", USE_ONNX, "onnx_ops")
+    return model_in(source), path
 
 
 def read(tensor, origin):

@@ -26,6 +26,7 @@ from . import library, refusals, table
 from .threads import check_count, on_threads
 
 PLAN = C.CFUNCTYPE(C.c_int64, C.c_int64)
+EXCEPTION = "an exception; a call on arrays with ONNX_OPS_BOUNDSCHECK=1 names it"  # as in refusal.c
 KERNEL = C.CFUNCTYPE(C.c_int64, C.c_int64, C.c_int64, C.c_int64)
 
 
@@ -134,13 +135,15 @@ class Call:
     def plan(self, plan: Callable[[int], int]) -> None:
         """Run the plan, which states the outputs' shapes, the number of tiles and the bytes of workspace."""
         if returned := plan(self.address):
+            if BOUNDSCHECK and self.operator.has_ranks:
+                self.explain = lambda: plain.explain_plan(self.operator, self.values, self.arrays)
             self.fail(returned)
 
     def fail(self, returned: int) -> None:
         """Raise the OpError for a nonzero result of compiled code."""
         if returned == 1:
             refusals.refuse(self.operator, self.address + records.GEOMETRY)
-        outcome = f"raised {(self.explain and self.explain()) or 'an exception'}" if returned == 2 else "failed"
+        outcome = f"raised {(self.explain and self.explain()) or EXCEPTION}" if returned == 2 else "failed"
         raise OpError(None, None, f"compiled code has {outcome}", self.operator.title)
 
     def run(self, kernel, threads, empty, most_tiles):

@@ -104,6 +104,7 @@ status refuse_numbers(const struct op *op, const struct name *node, const char *
 status explained(const struct op *op, const struct name *node, const struct refusal *refusal, int64_t returned) {
     struct refusal failure = {.rule = "compiled code has failed"};
     if (!returned) return 0;
-    if (returned == 2) failure.rule = "compiled code has raised an exception";
+    if (returned == 2)
+        failure.rule = "compiled code has raised an exception; a call on arrays with ONNX_OPS_BOUNDSCHECK=1 names it";
     return refuse(op, node, returned == 1 ? refusal : &failure, 0);
 }

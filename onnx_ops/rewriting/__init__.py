@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from ..model.external_data import opened
 from ..model.nodes import inlined, model_nodes
 from . import trial
 from .finding import Finding, NearMiss
@@ -36,7 +37,9 @@ RUN = constants, *TRIED  # patterns that run nodes
 NOT_RUN = "optimize runs these nodes first, and may keep them"
 
 
-def optimize(model: onnx.ModelProto, folder: "str | os.PathLike[str] | None" = None) -> onnx.ModelProto:
+def optimize(
+    model: "str | os.PathLike[str] | bytes | onnx.ModelProto", folder: "str | os.PathLike[str] | None" = None
+) -> onnx.ModelProto:
     """Return a copy of a model with fewer and faster nodes.
 
     It fuses nodes that exporters write. The new nodes are of the domain
@@ -57,11 +60,12 @@ def optimize(model: onnx.ModelProto, folder: "str | os.PathLike[str] | None" = N
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model : path, bytes or onnx.ModelProto
         The model, which is not changed.
     folder : path, optional
-        The folder of the model's external data, or the model's file. Without
-        it, constants in external data are unknown. They are not loaded.
+        The folder of the model's external data, or the model's file. Default:
+        `model` if it is a path. Without it, constants in external data are
+        unknown. They are not loaded into the result.
 
     Returns
     -------
@@ -70,19 +74,24 @@ def optimize(model: onnx.ModelProto, folder: "str | os.PathLike[str] | None" = N
         results differ from the model's by rounding: the page on optimizing
         states the bounds.
 
+    Raises
+    ------
+    OpError
+        The model is in ONNX Runtime's own format.
+
     See Also
     --------
     InferenceSession : Its argument `optimize` does this when the session is made.
 
     Examples
     --------
-    >>> import onnx
-    >>> optimized = onnx_ops.optimize(onnx.load("model.onnx"))
+    >>> optimized = onnx_ops.optimize("model.onnx")
     >>> [node.op_type for node in optimized.graph.node if node.domain == "onnx_ops"]
     ['ComputedGridSample']
     """
-    optimized, _ = rewritten(model, folder)
-    return deepcopy(model) if optimized is model else optimized
+    proto, path = opened(model)
+    optimized, _ = rewritten(proto, folder or path)
+    return deepcopy(optimized) if optimized is model else optimized
 
 
 def rewritten(

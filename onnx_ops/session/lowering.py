@@ -15,6 +15,7 @@ sessions, and an additional graph input in a model for `onnx_ops.InferenceSessio
 """
 
 import itertools
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from copy import deepcopy
@@ -26,6 +27,7 @@ from onnx import TensorProto, helper
 
 from ..declaration import dtypes, plain
 from ..declaration.errors import OpError, as_text, errors_of
+from ..model.external_data import opened
 from ..model.files import EXTENSIONS, lowered_name
 from ..model.nodes import declared, in_its_versions, inlined, model_nodes, subgraphs, used_names
 from ..model.schemas import node_attribute, register_schemas
@@ -38,7 +40,9 @@ PRESENT = "onnx_ops_present"  # the attribute with a letter for each optional in
 DOMAIN, VERSION = EXTENSIONS, 1
 
 
-def lower(model: onnx.ModelProto, *, operators: Iterable[Any] = ()) -> onnx.ModelProto:
+def lower(
+    model: "str | os.PathLike[str] | bytes | onnx.ModelProto", *, operators: Iterable[Any] = ()
+) -> onnx.ModelProto:
     """Return a copy of a model with Python operators of onnxruntime-extensions.
 
     They replace the operators of this package, and run the same machine code,
@@ -53,8 +57,8 @@ def lower(model: onnx.ModelProto, *, operators: Iterable[Any] = ()) -> onnx.Mode
 
     Parameters
     ----------
-    model : onnx.ModelProto
-        The model, which is not changed.
+    model : path, bytes or onnx.ModelProto
+        The model, which is not changed. Its external data are not loaded.
     operators : iterable of custom operators
         Custom operators to lower, too.
 
@@ -66,17 +70,17 @@ def lower(model: onnx.ModelProto, *, operators: Iterable[Any] = ()) -> onnx.Mode
     Raises
     ------
     OpError
-        An attribute is wrong, or an operator can't be one of
-        onnxruntime-extensions.
+        An attribute is wrong, an operator can't be one of
+        onnxruntime-extensions, or the model is in ONNX Runtime's own format.
 
     Examples
     --------
-    >>> import onnx
-    >>> lowered = onnx_ops.lower(onnx.load("model.onnx"))
+    >>> lowered = onnx_ops.lower("model.onnx")
     >>> [node.op_type for node in lowered.graph.node if node.domain == "ai.onnx.contrib"]
     ['ai_onnx_GridSample']
     """
-    lowered, _ = lower_for_session(model, available(operators), has_run_input=False)
+    proto, path = opened(model)
+    lowered, _ = lower_for_session(proto, available(operators), path, has_run_input=False)
     return lowered
 
 

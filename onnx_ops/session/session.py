@@ -209,15 +209,15 @@ def rewrite(ready, optimize, backend):
         raise OpError(*argument, rule, "onnx_ops")
     # A session of a model that runs as it is doesn't load these, nor onnx.
     from ..model.attributes import warn_of_unknown_attributes
-    from ..model.external_data import model_in, put_in_reach
+    from ..model.external_data import opened, put_in_reach
     from ..rewriting import rewritten
     from .lowering import lower_for_session
 
     with OPTIONS:  # while another thread makes a session with them, they may state its folder
         # The folder from which ONNX Runtime reads external data.
         stated = registration.config_entry(ready.options, EXTERNAL_DATA)
-    path = None if isinstance(ready.model, bytes) else ready.model
-    model, origin = model_in(ready.model), stated or path
+    model, path = opened(ready.model)
+    origin = stated or path
     if optimize:
         warn_of_unknown_attributes(model, ready.operators)
         model, ready.findings = rewritten(model, origin, ready.operators, in_place=True)
@@ -276,7 +276,11 @@ def explained(error: Exception, ready: Prepared) -> OpError | None:
     if "Domain already set" in str(error):
         rule = "have operators of another library, such as @onnx_op functions, in a domain of onnx_ops' operators"
         return OpError("sess_options", "given", f"{rule}; name another domain there", "onnx_ops")
-    return None
+    if ready.is_ort or not ready.operators.keys() & (ready.nodes or ()):
+        return None
+    from .refused_types import refused_types  # sessions that work don't load onnx
+
+    return refused_types(ready.model, ready.operators)
 
 
 class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no types

@@ -1,5 +1,8 @@
 """Every case, on every backend, against the plain NumPy reference."""
 
+import inspect
+from typing import get_args, get_type_hints
+
 import numpy as np
 import pytest
 from support.backends import BACKENDS
@@ -18,6 +21,8 @@ from support.cases import (
 from support.selection import few, long_unless
 
 import onnx_ops
+from onnx_ops.ahead import build
+from onnx_ops.arrays import functions
 from onnx_ops.declaration.dtypes import INTEGERS
 
 BY_PYTHON_OPS = "extensions", "lowered"  # their sessions take long to make
@@ -128,3 +133,16 @@ def test_any_memory_order_and_number_of_threads(function, case):
     for x in (shuffled, read_only, swapped, first.tolist() if first.dtype == float else first):
         for threads in (1, 2, 7):
             np.testing.assert_array_equal(function(x, *inputs[1:], threads=threads, **case.attributes), expected)
+
+
+@pytest.mark.parametrize("function", [f for f in vars(functions).values() if isinstance(f, functions.Function)])
+def test_annotations_state_the_choices_of_strings(function):
+    hints, attributes = get_type_hints(function.function), function.declaration.attributes
+    choices = {a.name: set(a.choices) for a in attributes if a.choices}
+    assert choices == {name: set(get_args(hints[name])) for name in choices}
+    of_functions = inspect.signature(function.function).parameters
+    assert not [name for name in of_functions if hints[name] is str]
+
+
+def test_annotations_state_the_systems():
+    assert get_args(build.SystemName) == tuple(build.SYSTEMS)

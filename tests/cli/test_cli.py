@@ -21,6 +21,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 import rich.console
+from click.testing import CliRunner
 from onnx import helper
 from onnx.external_data_helper import set_external_data
 from PIL import Image
@@ -39,6 +40,7 @@ from onnx_ops.cli import attempts, data, demo, reading
 from onnx_ops.cli.app import app
 from onnx_ops.cli.bench import by_operator, show_operators
 from onnx_ops.cli.console import dimensions, print_json, progress
+from onnx_ops.declaration import dtypes
 from onnx_ops.model.node_tests import read_pb
 from onnx_ops.model.nodes import declared_nodes
 from onnx_ops.rewriting.graph import Model
@@ -132,6 +134,59 @@ def test_list(monkeypatch):
     before = warnings.showwarning
     assert "com.microsoft" in call("list")
     assert warnings.showwarning is before
+
+
+def test_types_are_listed_in_order():
+    """By kind, then by width, whatever the order in which an operator declares them."""
+    wanted = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 string".split()
+    every = [names for o in call_json("list")["operators"] for names in o["dtypes"].values()]
+    assert wanted in every
+    assert all(names == [name for name in wanted if name in names] for names in every)
+    (of_arrays,) = (o["array_dtypes"]["T"] for o in onnx_ops.operators() if o["name"] == "Im2Col")
+    assert of_arrays == (*wanted[:-1], "complex64", "complex128", "string")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_list_is_not_cut(width, monkeypatch):
+    """On a narrow terminal, and in a pipe: each name, domain and data type is there as one word."""
+    monkeypatch.setattr("onnx_ops.cli.console.WIDTH", width)
+    text = call("list")
+    assert max(map(len, text.splitlines())) <= width
+    for o in onnx_ops.operators():
+        assert {o["name"], o["domain"] or "ai.onnx"} <= set(text.split())
+    (block,) = re.findall(r" GridSample  .*\n ai\.onnx  .*\n(?: {20}.*\n)*", text)
+    types = {o["domain"]: o["dtypes"] for o in onnx_ops.operators() if o["name"] == "GridSample"}[""]
+    words = [word for v, names in types.items() for word in (f"{v}:", *names)]
+    shown = [word for line in block.splitlines() for word in line[30:].split() if word in (*dtypes.TABLE, "T1:", "T2:")]
+    assert shown == words
+
+
+@pytest.mark.parametrize("option", ["--operators", "--traceback"])
+def test_options_that_go_before_the_command(option):
+    where = f"Error: {option} goes before the command: onnx-ops {option} ... inspect"
+    assert call("inspect", "m.onnx", option, "f.py", exit_code=2).splitlines()[-1] == where
+    assert "No such option" in call("inspect", "m.onnx", "--nothing", exit_code=2)
+
+
+def completed(words):
+    """What click's script for bash gets for the last of these words."""
+    variables = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1), "_ONNX_OPS_COMPLETE": "bash_complete"}
+    return CliRunner().invoke(app, [], prog_name="onnx-ops", env=variables).output.split()
+
+
+def test_shells_complete_commands_and_operators():
+    page = (TESTS.parent / "docs" / "command-line.md").read_text()
+    for shell, begin in (
+        ("bash", "_onnx_ops_completion"),
+        ("zsh", "#compdef onnx-ops"),
+        ("fish", "function _onnx_ops"),
+    ):
+        assert f"`{shell}" in page or f"| {shell}" in page
+        (name, value) = re.search(rf"(_ONNX_OPS_COMPLETE)=({shell}_source) onnx-ops", page).groups()
+        script = CliRunner().invoke(app, [], prog_name="onnx-ops", env={name: value})
+        assert (script.exit_code, begin in script.output) == (0, True)
+    assert completed("onnx-ops opt") == ["plain,optimize"]
+    assert completed("onnx-ops warmup --operator GridS") == ["plain,GridSample"]
 
 
 @needs_extensions
@@ -995,6 +1050,7 @@ def test_run_compare_with_an_evaluator_that_is_wrong(tmp_path, monkeypatch):
         (["-i", "a.npy"], "which one? The model has the inputs input, image_shape, block_shape."),
         (["-i", "a=b.npy"], "the model has no input a, but input"),
         (["-i", "input=b.npy"], "no such file: b.npy"),
+        (["-i", f"input={'[' * 5000}{']' * 5000}"], "--input: the numbers are in too many brackets"),
         (["-i", f"input={__file__}"], "must be .npy, .npz, .pb or one of .png"),
         (["-i", "a.npz"], "no such file: a.npz"),
         (["-i", "input={folder}/double.npy"], "input input is float64, the model requires float32."),
@@ -1479,7 +1535,7 @@ def test_optimize(tmp_path):
     text = call("optimize", source, target)
     reason = "its elements are moved in an unknown way, or not as by unfold"
     assert re.search(rf"unfold +node_y +main +stays: {reason}", text)
-    assert f"{target}: nothing to replace" in text
+    assert f"{target}: a copy of {source}, since optimize can fuse nothing in it" in text
     assert onnx.load(target) == onnx.load(source)
     source = saved(written.affine_grid(opset=20, sample="linear"), tmp_path)
     text = call("optimize", source, target)
@@ -1489,7 +1545,7 @@ def test_optimize(tmp_path):
     assert onnx.load(target) == onnx_ops.optimize(onnx.load(source))
     call("optimize", source, source)
     assert onnx.load(source) == onnx.load(target)
-    assert call("optimize", source, source) == f"{source}: nothing to replace\n"
+    assert call("optimize", source, source) == f"{source}: unchanged, since optimize can fuse nothing in it\n"
 
 
 def test_optimize_json_and_run_optimized(tmp_path, kernels_made):

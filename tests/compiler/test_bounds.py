@@ -8,6 +8,8 @@ from support.processes import TESTS, copy_package, python
 from support.selection import long_unless, on_demand
 from test_docs import operator_file
 
+from onnx_ops.native.execute import EXCEPTION
+
 HERE = TESTS
 BREAKS = {
     "reads past the end": ("x[i]", "x[i + g.size]"),
@@ -63,7 +65,7 @@ def test_checked_indices_detect_a_mistake(mistake, broken):
     home = broken(*BREAKS[mistake])
     process = python(SHIFT, HERE, cwd=home, check=False, ONNX_OPS_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(home / "cache"))
     assert process.stdout.split("\n")[:2] == [
-        f"{way} compiled code has raised an exception" for way in ("function", "native")
+        f"{way} compiled code has raised {EXCEPTION}" for way in ("function", "native")
     ], process.stderr[-3000:]
 
 

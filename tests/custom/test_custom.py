@@ -23,6 +23,7 @@ from onnx_ops import OpError
 from onnx_ops.custom import check
 from onnx_ops.declaration.jit import numba_obstacle
 from onnx_ops.model import operator_files as files
+from onnx_ops.native.execute import EXCEPTION
 from onnx_ops.session import variants
 
 need_numba = pytest.mark.skipif(numba_obstacle() is not None, reason="there is no Numba")
@@ -608,7 +609,7 @@ def test_kernels_that_are_refused():
         writer: "can't be compiled: .*[Rr]eadonly|Cannot modify",
         caller: "must be marked by onnx_ops.jitable",
         allocating: "can't be compiled: it allocates memory",
-        raising: "compiled code has raised an exception",
+        raising: "compiled code has raised an exception; a call on arrays with ONNX_OPS_BOUNDSCHECK=1 names it$",
         repeating: "can't be compiled: a function calls itself with other types, or through another one",
     }
     for each, message in messages.items():
@@ -622,6 +623,15 @@ def test_kernels_that_are_refused():
 
 def numbers_of_nobody(x):
     return x[0]
+
+
+@pytest.mark.parametrize(("actual", "reference"), [("NaN", "1.0"), ("1.0", "NaN")])
+def test_check_shows_nan(actual, reference):
+    arrays = [np.array([value], np.float32) for value in (float(actual), float(reference))]
+    problem = check.problem_of(*arrays, {})
+    assert problem == f"at [0] is {actual}, but of the function in NumPy {reference}; 1 of 1 differ"
+    words = check.problem_of(np.array(["banana"], object), np.array(["nan"], object), {})
+    assert words == "at [0] is banana, but of the function in NumPy nan; 1 of 1 differ"
 
 
 @need_numba
@@ -1098,6 +1108,32 @@ def _(x, index, count, workspace, y):
 
 
 @need_numba
+@pytest.mark.parametrize("function", ["shape", "loop", "kernel"])
+def test_an_exception_in_compiled_code_is_named_on_request(function, tmp_path):
+    """The error message says how: by a call in the checking mode, which names its class and line."""
+    text = FILE.format(factor=2, summand=1).replace("@scale.kernel", "@scale.kernel(loop=steps)")
+    text = text.replace("@scale.shape", "def steps(x):\n    return x[0]\n\n\n@scale.shape")
+    line = {"shape": "    return x\n\n\n@scale.k", "loop": "    return x[0]", "kernel": "    for k in"}[function]
+    raising = "    if x[0] > 0:\n        raise KeyError('no such key')\n"
+    assert text.count(line) == 1
+    text = text.replace(line, raising + line)
+    (tmp_path / "operators_of_mine.py").write_text(text)
+    code = """
+        import numpy as np, operators_of_mine
+        try:
+            operators_of_mine.scale(np.ones(5, np.float32))
+        except Exception as error:
+            print(error)
+    """
+    message = run_script(code, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache")).stdout
+    assert message == f"my.domain.Scale: compiled code has raised {EXCEPTION}\n"
+    (variable,) = re.findall(r"\w+=\w+", message)
+    done = run_script(code, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"), **dict([variable.split("=")]))
+    where = f"operators_of_mine.py, line {1 + text[: text.index('raise KeyError')].count(chr(10))}"
+    assert done.stdout == f"my.domain.Scale: compiled code has raised KeyError: 'no such key' ({where})\n"
+
+
+@need_numba
 def test_an_index_that_leaves_its_array(tmp_path):
     """In the checking mode a session fails, and a call says which index of which line it was."""
     text = FILE.format(factor=2, summand=1).replace("y[k] = ", "y[k + 1] = ")
@@ -1115,7 +1151,7 @@ def test_an_index_that_leaves_its_array(tmp_path):
     called, of_session = done.stdout.splitlines()
     index = "IndexError: index 5 is out of bounds for axis 0 with size 5"
     assert called == f"my.domain.Scale: compiled code has raised {index} (operators_of_mine.py, line {line})"
-    assert of_session.endswith("my.domain.Scale: compiled code has raised an exception")
+    assert of_session.endswith(f"my.domain.Scale: compiled code has raised {EXCEPTION}")
 
 
 @need_numba

@@ -79,5 +79,5 @@ def test_function_takes_sizes_as_pairs_or_flat():
     expected = onnx_ops.deformable_attention(value, sizes, locations, weights)
     for given in (sizes.reshape(-1, 2), sizes.tolist(), sizes.reshape(-1, 2).tolist()):
         np.testing.assert_array_equal(onnx_ops.deformable_attention(value, given, locations, weights), expected)
-    with pytest.raises(onnx_ops.OpError, match="dtype of attention_weights = float64: must be float32 as before"):
+    with pytest.raises(onnx_ops.OpError, match="dtype of attention_weights = float64: must be float32, that of value"):
         onnx_ops.deformable_attention(value, sizes, locations, weights.astype(np.float64))

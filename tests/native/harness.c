@@ -335,6 +335,7 @@ static void check_refusals(const struct op *op) {
     if (longest.used != 4093 || strlen(longest.at) != longest.used) FINDING("a message of %zu bytes", longest.used);
 }
 static void check_plans(void) {
+#define HAS_RAISED "compiled code has raised an exception; a call on arrays with ONNX_OPS_BOUNDSCHECK=1 names it"
 #define NO_SHAPE "shape of an output = "
 #define RULE ": is the result of the shape function, but no shape of at most 2**58 elements"
     static const int64_t large = (int64_t)1 << 40;
@@ -355,7 +356,7 @@ static void check_plans(void) {
         {0, 0, {0}, 0, 1, "d.Op: " NO_SHAPE "[]" RULE},
         {0, 1, {1}, -1, 0, "d.Op: workspace = -1: must be a number of bytes in [0, 2**40]"},
         {0, 1, {1}, large + 1, 0, "d.Op: workspace = 1099511627777: must be a number of bytes in [0, 2**40]"},
-        {2, 1, {1}, 0, 0, "d.Op: compiled code has raised an exception"},
+        {2, 1, {1}, 0, 0, "d.Op: " HAS_RAISED},
         {3, 1, {1}, 0, 0, "d.Op: compiled code has failed"},
     };
     static struct call call;
@@ -382,7 +383,7 @@ static void check_plans(void) {
         {0, 0, 0, 0, ""}, {-1, 64, 0, 0, ""}, {1, 100, 0, 0, ""}, {200, 1, 0, 0, ""}, {4, 0, 0, 0, ""},
         {4, 0, 0, 1, "injected into parallel_for"},
         {4, 0, 1, 0, "onnx_ops: ONNX Runtime has no room to run all tiles"},
-        {5, 0, 0, 0, "d.Op: compiled code has raised an exception"},
+        {5, 0, 0, 0, "d.Op: " HAS_RAISED},
         {3, (int64_t)1 << 36, 0, 0, "d.Op: workspace = 206158430208 bytes: can't be allocated"},
     };
     for (size_t k = 0; k < COUNT(runs); k++)

@@ -764,3 +764,40 @@ def test_what_lacks_a_pattern_costs_little(monkeypatch):
     }""")
     assert rewritten(halves) == (halves, [])
     assert not asked
+
+
+SOURCES = {"path": lambda path: path, "text": str, "bytes": lambda path: path.read_bytes()}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_models_are_optimized_and_lowered_from_paths_and_bytes(source, tmp_path):
+    """As a session takes them, also where nothing matches."""
+    relu = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]>
+    main (float[n, 6] x) => (float[n, 6] y) { y = Relu (x) }""")
+    path = tmp_path / "model.onnx"
+    for proto in (unfold(), relu):
+        onnx.save(proto, path)
+        assert onnx_ops.optimize(SOURCES[source](path)) == onnx_ops.optimize(proto)
+    onnx.save(model("", "Col2Im", CASES[0].inputs("float32"), CASES[0].attributes), path)
+    lowered = onnx_ops.lower(SOURCES[source](path))
+    assert [node.op_type for node in lowered.graph.node if node.domain] == ["ai_onnx_Col2Im"]
+
+
+def test_a_path_is_where_external_data_are_found(tmp_path):
+    """The weights stay in their file; constants in it that state sizes are known."""
+    proto, path = unfold(), tmp_path / "model.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="data", size_threshold=0)
+    optimized = onnx_ops.optimize(path)
+    assert "Im2Col" in [node.op_type for node in optimized.graph.node]
+    content = onnx.load(path, load_external_data=False).SerializeToString()
+    assert "Im2Col" not in [node.op_type for node in onnx_ops.optimize(content).graph.node]
+
+
+@pytest.mark.parametrize("function", [onnx_ops.optimize, onnx_ops.lower])
+def test_models_in_onnxruntimes_own_format_are_refused(function, tmp_path):
+    path = tmp_path / "model.ort"
+    path.write_bytes(b"\0\0\0\0ORTM")
+    for source, value in ((path, str(path)), (path.read_bytes(), "bytes")):
+        with pytest.raises(onnx_ops.OpError, match="own format") as caught:
+            function(source)
+        assert (caught.value.argument, caught.value.value) == ("model", value)

@@ -15,6 +15,8 @@ from support.growth import assert_linear
 
 import onnx_ops
 from onnx_ops.cli.console import one_line
+from onnx_ops.native.execute import Way
+from onnx_ops.registry import available
 from onnx_ops.session import reports
 
 CASE = COL2IM[0]
@@ -421,3 +423,80 @@ def test_a_long_message_of_a_body(mode, length):
     assert error.rule.startswith("OSError: a" + "\u20ac" * min(length, 1300))
     assert len(error.rule) <= reports.LONGEST
     assert "\ufffd" not in str(error.__cause__)
+
+
+IMPORTS = '["" : 22, "com.microsoft" : 1, "mmdeploy" : 1]'
+TWO_TYPES = {  # {a node: (its inputs, the argument that is refused, its type, the rule)}
+    "DeformConv (a, b, c)": (
+        "double[1,1,3,3] a, float[1,1,1,1] b, float[1,2,3,3] c", "W", "float32", "float64, that of X"),
+    "DeformConv (b, b, a)": ("double[1,2,3,3] a, float[1,1,1,1] b", "offset", "float64", "float32, that of X"),
+    "DeformConv (a, a, a)": ("int8[1,1,3,3] a", "X", "int8", "one of float16, bfloat16, float32, float64"),
+    "RoiAlign (a, b, c)": ("float[1,1,3,3] a, double[1,4] b, int64[1] c", "rois", "float64", "float32, that of X"),
+    "RoiAlign (a, a, a)": ("float[1,1,3,3] a", "batch_indices", "float32", "one of int64"),
+    "mmdeploy.MMCVRoiAlign <output_height = 1, output_width = 1> (a, b)": (
+        "double[1,1,3,3] a, float[1,5] b", "rois", "float32", "float64, that of input"),
+    "mmdeploy.MMCVDeformConv2d (a, b, c)": (
+        "float[1,1,3,3] a, float[1,2,3,3] b, double[1,1,1,1] c", "weight", "float64", "float32, that of x"),
+    "com.microsoft.GridSample (a, b)": (
+        "int8[1,1,3,3] a, float[1,1,1,2] b", "X", "int8", "one of float16, bfloat16, float32, float64"),
+}  # fmt: skip
+
+
+def with_types(node: str, inputs: str, more: str = "") -> onnx.ModelProto:
+    graph = f"g ({inputs}) => (y) {{ {more} y = {node} }}"
+    return onnx.parser.parse_model(f"<ir_version: 10, opset_import: {IMPORTS}> {graph}")
+
+
+@pytest.mark.parametrize("node", TWO_TYPES)
+def test_types_that_an_operator_refuses(node: str) -> None:
+    """ONNX Runtime refuses the model in words of its own; functions on arrays refuse them in the same words."""
+    inputs, *refused, rule = TWO_TYPES[node]
+    proto = with_types(node, inputs)
+    proto.graph.node[0].name = "the node"
+    error = failure(onnx_ops.InferenceSession, proto.SerializeToString(), quiet())
+    assert isinstance(error, onnx_ops.OpError)
+    assert [error.argument, error.value, error.rule] == [f"dtype of {refused[0]}", refused[1], f"must be {rule}"]
+    declared = available()[proto.graph.node[0].domain, proto.graph.node[0].op_type]
+    assert error.operator == f"{declared.title} (node 'the node')"
+    assert not isinstance(error.__cause__, onnx_ops.OpError)
+    names = {value.name: value.type.tensor_type.elem_type for value in proto.graph.input}
+    kinds = [helper.tensor_dtype_to_np_dtype(names[name]) for name in proto.graph.node[0].input]
+    of_call = failure(Way, declared, 0, kinds, [4] * len(kinds))
+    assert (of_call.argument, of_call.value, of_call.rule) == (error.argument, error.value, error.rule)
+
+
+OF_ROIS = "dtype of rois = float64: must be float32, that of X"
+ROI = "RoiAlign (a, b, c)"
+
+
+def test_types_of_values_in_between_are_known() -> None:
+    proto = with_types(ROI, "float[1,1,3,3] a, float[1,4] f, int64[1] c", "b = Cast <to = 11> (f)")
+    assert str(failure(onnx_ops.InferenceSession, proto.SerializeToString(), quiet())).endswith(OF_ROIS)
+    proto = with_types(ROI, TWO_TYPES[ROI][0])
+    del proto.graph.input[1:]
+    proto.graph.initializer.append(helper.make_tensor("b", 11, [1, 4], [0.0] * 4))
+    proto.graph.initializer.append(helper.make_tensor("c", 7, [1], [0]))
+    assert str(failure(onnx_ops.InferenceSession, proto.SerializeToString(), quiet())).endswith(OF_ROIS)
+
+
+def test_types_in_a_subgraph_are_refused() -> None:
+    branches = {"then_branch = t": f"u = {ROI}", "else_branch = e": "u = Identity (a)"}
+    inner = ", ".join(f"{name} () => (float[1,1,1,1] u) {{ {node} }}" for name, node in branches.items())
+    proto = with_types(f"If <{inner}> (condition)", f"{TWO_TYPES[ROI][0]}, bool condition".replace("3,3", "1,1"))
+    assert str(failure(onnx_ops.InferenceSession, proto.SerializeToString(), quiet())).endswith(OF_ROIS)
+
+
+def test_onnxruntimes_exception_stands_where_nothing_is_found() -> None:
+    """In a local function, and where another node is at fault."""
+    value = helper.make_tensor_value_info
+    imports = [helper.make_opsetid("", 22), helper.make_opsetid("local", 1)]
+    node = helper.make_node("RoiAlign", ["a", "b", "c"], ["y"])
+    function = helper.make_function("local", "F", ["a", "b", "c"], ["y"], [node], imports[:1])
+    caller = helper.make_node("F", ["a", "b", "c"], ["y"], domain="local")
+    inputs = [value("a", 1, [1, 1, 3, 3]), value("b", 11, [1, 4]), value("c", 7, [1])]
+    graph = helper.make_graph([caller], "g", inputs, [value("y", 1, None)])
+    in_function = helper.make_model(graph, opset_imports=imports, ir_version=10, functions=[function])
+    another = with_types("RoiAlign (a, b, c)", "float[1,1,3,3] a, float[1,4] b, int64[1] c", "z = NoSuchNode (a)")
+    for proto in (in_function, another):
+        error = failure(onnx_ops.InferenceSession, proto.SerializeToString(), quiet())
+        assert type(error).__module__.startswith("onnxruntime")

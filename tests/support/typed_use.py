@@ -1,5 +1,6 @@
 """Code that a type checker must accept and, in the marked lines, refuse; `mypy` checks this file."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,11 @@ def use(x: NDArray[np.float32], model: onnx.ModelProto, options: ort.SessionOpti
     onnx_ops.Runner(b"", backend="extensions")(outputs)
     options = onnx_ops.register(options, model, backend="native")
     onnx_ops.register(options, domains=["com.microsoft"])
+    onnx_ops.build("library.dll", system="windows")
     path: str = onnx_ops.get_library_path()
     lowered: onnx.ModelProto = onnx_ops.lower(onnx_ops.optimize(model, folder="."))
+    lowered = onnx_ops.lower(onnx_ops.optimize(Path("model.onnx")), operators=())
+    lowered = onnx_ops.lower(onnx_ops.optimize(b"").SerializeToString())
     versions: list[dict[str, Any]] = onnx_ops.operators()
     onnx_ops.register_schemas()
     print(path, lowered, versions, onnx_ops.reference_ops()[0].__name__)
@@ -34,5 +38,10 @@ def use(x: NDArray[np.float32], model: onnx.ModelProto, options: ort.SessionOpti
         onnx_ops.col2im(x, 5, [2, 2])  # type: ignore[arg-type]
         onnx_ops.InferenceSession("model.onnx", backend="cuda")  # type: ignore[arg-type]
         onnx_ops.Runner("model.onnx", 2)  # type: ignore[call-arg]
+        onnx_ops.build("library.so", system="linux2")  # type: ignore[arg-type]
+        onnx_ops.grid_sample(x, x, mode="trilinear")  # type: ignore[arg-type]
+        onnx_ops.grid_sample(x, x, padding_mode="wrap")  # type: ignore[arg-type]
+        onnx_ops.roi_align(x, x, [0], mode="mean")  # type: ignore[arg-type]
+        onnx_ops.roi_align(x, x, [0], coordinate_transformation_mode="pixel")  # type: ignore[arg-type]
     except onnx_ops.OpError as error:
         print(error.argument.upper(), error.rule.upper())

@@ -117,7 +117,7 @@ def test_compilation_on_a_terminal(in_a_bar, monkeypatch, capsys):
         if in_a_bar:
             bar.add_task("items")
         log_a_compilation((bar and bar.refresh) or (lambda: None))
-        assert "compiling Col2Im, once" in stream.getvalue()
+        assert "compiling Col2Im (once, a few seconds)" in stream.getvalue()
         assert ("items" in stream.getvalue()) == in_a_bar
         assert console.CompilationColumn.title is console.CompilationColumn.line is None
     assert console.CompilationColumn.bars == 0

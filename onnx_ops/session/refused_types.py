@@ -1,0 +1,55 @@
+"""Find the node with data types that its operator doesn't support, after ONNX Runtime has made no session.
+
+ONNX Runtime reports such a node before it calls this package, and names neither the input nor the types.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from ..declaration import dtypes
+from ..declaration.calls import signature_of
+from ..declaration.errors import OpError, errors_of
+from ..model.external_data import opened
+from ..model.nodes import declared, in_its_versions
+from ..rewriting.graph import Model
+
+
+def refused_types(source: Any, operators: Any) -> OpError | None:
+    """Return the OpError for the first such node of a model, or None.
+
+    The model is invalid in some way, and may be in any. Where it can't be read, ONNX Runtime's exception stands.
+
+    source     the model's path or bytes
+    operators  the result of `registry.available`
+    """
+    try:
+        nodes = list(_nodes(source, operators))
+    except Exception:
+        return None
+    for operator, name, types in nodes:
+        try:
+            with errors_of(operator, name):
+                signature_of(operator, None, types)
+        except OpError as error:
+            return error
+    return None
+
+
+def _nodes(source: Any, operators: Any) -> Iterator[tuple[Any, str, list[str | None]]]:
+    """Yield (operator, name, data type of each input) for the nodes of graphs; None for unknown and absent inputs."""
+    model, path = opened(source)
+    operators = in_its_versions(operators, model)
+    for graph in Model(model, path, operators, runs_nodes=False).graphs():
+        for node in graph.owner.node:
+            operator = declared(node, operators)
+            if operator and has_inputs(operator, node):
+                types = [dtypes.NAMES.get(graph.type(name).elements) if name else None for name in node.input]
+                yield operator, node.name, types
+
+
+def has_inputs(operator: Any, node: Any) -> bool:
+    """Return whether a node has as many inputs as its operator, which ONNX Runtime reports clearly."""
+    with suppress(OpError):
+        return bool(operator.each_input(len(node.input)))
+    return False
