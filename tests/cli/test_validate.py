@@ -328,7 +328,7 @@ def test_several_outputs(tmp_path):
 PROBLEMS = {
     "shape [1, 3, 25] instead of [1, 3, 5, 5]": lambda y: y.reshape(1, 3, 25),
     "float64 instead of float32": lambda y: y.astype(np.float64),
-    "output: [0, 0, 0, 0] is nan, expected": lambda y: np.full_like(y, np.nan),
+    "output: [0, 0, 0, 0] is NaN, expected": lambda y: np.full_like(y, np.nan),
     "output: [0, 0, 0, 0] is inf, expected": lambda y: np.full_like(y, np.inf),
     "can't be read: it is no file of NumPy's, or holds Python's objects": lambda y: y.astype(object),
 }
@@ -423,7 +423,7 @@ def test_compare_reference_states_what_computes(run):
 
 @pytest.mark.parametrize(("actual", "expected", "index", "text"), [
     ([1.0, 2.0, 3.0], [1.0, 2.5, 3.25], (1,), "[1] is 2.0, expected 2.5"),
-    ([1.0, np.nan, 9.0], [1.0, 2.0, 3.0], (1,), "[1] is nan, expected 2.0"),
+    ([1.0, np.nan, 9.0], [1.0, 2.0, 3.0], (1,), "[1] is NaN, expected 2.0"),
     ([1.0, 2.0], [1.0, -np.inf], (1,), "[1] is 2.0, expected -inf"),
     (np.float32([[0.25], [0.31]]), np.float32([[0.25], [0.435]]), (1, 0), "[1, 0] is 0.31, expected 0.435"),
     ([2**62, 2**62], [2**62, 2**62 + 1], (1,), f"[1] is {2**62}, expected {2**62 + 1}"),
