@@ -21,6 +21,7 @@ from onnx_ops.native import threads
 from onnx_ops.sampling import grid_sample_kernels as grid_sample
 
 OVERLAPPING = COL2IM[1]
+PATIENCE = 600  # seconds: longer than a busy machine needs
 SMALL = [c for c in CASES if sum(int(np.prod(s)) for s in c.shapes) < 4000]
 
 
@@ -117,7 +118,7 @@ def test_no_tile_runs_after_a_call_was_interrupted(ending):
 
     def tile(index):
         if threading.current_thread() is main:
-            assert helping.wait(30)
+            assert helping.wait(PATIENCE)
             raise ending
         begun.append(index)
         helping.set()
@@ -144,7 +145,7 @@ def test_an_interrupt_while_helpers_are_waited_for(monkeypatch):
 
     def tile(index):
         if threading.current_thread() is main:
-            assert helping.wait(30)
+            assert helping.wait(PATIENCE)
         else:
             helping.set()
             time.sleep(0.2)
@@ -161,7 +162,7 @@ def test_an_error_in_a_helper_is_raised():
 
     def tile(index):
         if threading.current_thread() is main:
-            assert helped.wait(30)
+            assert helped.wait(PATIENCE)
         else:
             helped.set()
             raise ZeroDivisionError

@@ -260,7 +260,7 @@ def test_run_async_passes_the_message_on(mode):
     for k in range(THREADS):
         session.run_async(None, wrong_feeds(k)[0], finish, k)
     for _ in range(THREADS):
-        assert ended.acquire(timeout=60)
+        assert ended.acquire(timeout=600)
     for k in range(THREADS):
         assert messages[k].endswith(f"Status Message: {wrong_feeds(k)[1]}")
     session_error = failure(session.run, None, wrong_feeds(3)[0])

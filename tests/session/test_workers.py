@@ -16,7 +16,7 @@ import onnx_ops
 from onnx_ops.native import library
 from onnx_ops.session import variants, workers
 
-PATIENCE = 120  # seconds
+PATIENCE = 600  # seconds
 needs_signals = pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL there")
 pytestmark = pytest.mark.skipif(library.is_complete(), reason="nothing is compiled")
 
