@@ -25,7 +25,7 @@ if library.is_complete():  # then nothing is compiled, there may be no Numba, an
 NAMING = "name", "tool", "types"  # parameters whose texts may name a type
 NAMED = {"float16": "float16", "16 bits": "float16", "float64": "float64"}  # {words of such a text: the type}
 
-FEW = 20  # examples of a test of Hypothesis in the short run; the long one has 100
+FEW = 10  # examples of a test of Hypothesis in the short run; the long one has 100
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # Shells do so for background jobs; the processes that tests start and interrupt would inherit it.

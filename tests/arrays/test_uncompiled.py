@@ -5,7 +5,7 @@ import pytest
 from support.backends import uncompiled
 from support.cases import CASES, assert_close, reference
 
-SMALL = 2500  # elements of the inputs and the output; an element takes some microseconds
+SMALL = 1500  # elements of the inputs and the output; an element takes some microseconds
 
 
 @pytest.mark.parametrize("op_type", sorted({case.op_type for case in CASES}))
