@@ -1647,7 +1647,8 @@ def test_demo(tmp_path):
     assert all(row["error"]["onnx_ops"] < 1e-4 for row in report["models"])
     wrong = {row["model"]: row["wrong"] for row in report["models"] if row["wrong"]}
     assert wrong == {"Col2Im, 1-D, dilated": ["builtin"]}
-    assert {"Col2Im, float64", "GridSample, nearest, uint8"} <= {r["model"] for r in report["models"] if r["refused"]}
+    assert "GridSample, nearest, int32" in {row["model"] for row in report["models"] if row["refused"]}
+    assert all("optimized" in row["seconds"] for row in report["models"] if "network" in row["model"])
     for picture in report["pictures"]:
         assert np.asarray(Image.open(picture), np.float32).std() > 30
     # The models and grids of the pictures can be run again.
