@@ -40,7 +40,7 @@ MODES, PADDING_MODES = ("nearest", "linear", "cubic"), ("zeros", "border", "refl
 def demo(output, as_json):
     """Run small models with and without onnx_ops, and draw pictures.
 
-    The first run compiles the kernels on all CPUs, for about a minute on two.
+    The first run compiles the kernels on all CPUs, in less than a minute on two.
 
     \b
     Example:
