@@ -36,7 +36,6 @@ from onnx_ops.compiler import cache
 CLIENTS = 8
 PATIENCE = 5  # seconds, the page's
 ANSWER = 6  # times as long a client waits for an answer, and at least 30 s
-WAITING = ("no body", "body too short")  # lies that the service waits for
 WARM_UP = 0.2  # share of the time after which memory is measured
 LEAK = 100  # bytes per request, that memory may grow by
 # All memory comes from malloc, and from one arena, so that glibc tells how much is in use. What is resident also has
@@ -133,7 +132,7 @@ class Soak:
                     self.note(f"{kind} {name}: {mistake}")
                 with self.lock:
                     process.requests += 1
-                    self.times[name if kind == "good" else "slow" if name in WAITING else kind].append(seconds)
+                    self.times[name if kind == "good" else "slow" if name in service.WAITING else kind].append(seconds)
 
     def note(self, mistake):
         with self.lock:

@@ -25,7 +25,7 @@ if library.is_complete():  # then nothing is compiled, there may be no Numba, an
 NAMING = "name", "tool", "types"  # parameters whose texts may name a type
 NAMED = {"float16": "float16", "16 bits": "float16", "float64": "float64"}  # {words of such a text: the type}
 
-FEW = 20  # examples of a test of Hypothesis in the short run; the long one has 100
+FEW = 10  # examples of a test of Hypothesis in the short run; the long one has 100
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # Shells do so for background jobs; the processes that tests start and interrupt would inherit it.
@@ -45,6 +45,48 @@ def pytest_sessionstart(session):
         combinations = variants.combinations(OPERATORS, element_types.TABLE)
         needed = variants.distinct(c for c in combinations if everything or is_needed(c))
         workers.compile_variants(needed, processes)
+
+
+SKIPPED = "onnx_ops/skipped"  # in pytest's cache
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--skipped", action="store_true", help="run what the run before skipped, as without a package")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Skipped(config))
+
+
+class Skipped:
+    """The tests, and the files, that a run skips; --skipped selects them in the next one."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config, self.names = config, list[str]()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail"):
+            self.names.append(report.nodeid)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.skipped:
+            self.names.append(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        if not self.config.option.skipped and hasattr(self.config, "cache"):
+            self.config.cache.set(SKIPPED, sorted({*self.names}))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Select what the run before skipped, if the option says so."""
+    if not config.option.skipped:
+        return
+    assert config.cache, "--skipped needs pytest's cache"
+    names = {*config.cache.get(SKIPPED, [])}
+    chosen = [item for item in items if item.nodeid in names or item.nodeid.partition("::")[0] in names]
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = chosen
 
 
 def is_needed(variant):

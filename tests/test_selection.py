@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 from support.backends import ALL_BACKENDS
-from support.selection import few, in_pairs, in_turn, on_backends
+from support.selection import few, in_turn, on_backends, some_of
 
 A, B, C = ("a", "b", "c", "d"), (0, 1, None), ("x", "y")
 
@@ -13,8 +13,16 @@ def in_short_run(parameter_sets):
     return [each.values for each in parameter_sets if not each.marks]
 
 
+def test_options_of_a_product():
+    sets = some_of(A, B, C)
+    assert [each.values for each in sets] == list(itertools.product(A, B, C))
+    chosen = in_short_run(sets)
+    assert [*map(set, zip(*chosen, strict=True))] == [set(A), set(B), set(C)]
+    assert len(chosen) <= 5  # of 24; 4 at least
+
+
 def test_pairs_of_a_product():
-    sets = in_pairs(A, B, C)
+    sets = some_of(A, B, C, together=2)
     assert [each.values for each in sets] == list(itertools.product(A, B, C))
     chosen = in_short_run(sets)
     for k, m in itertools.combinations(range(3), 2):

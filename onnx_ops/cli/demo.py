@@ -40,7 +40,7 @@ MODES, PADDING_MODES = ("nearest", "linear", "cubic"), ("zeros", "border", "refl
 def demo(output, as_json):
     """Run small models with and without onnx_ops, and draw pictures.
 
-    The first run compiles the kernels on all CPUs, for about a minute on two.
+    The first run compiles the kernels on all CPUs, in less than a minute on two.
 
     \b
     Example:
@@ -81,37 +81,45 @@ def grid_sample(dtype, mode, image="H, W", axes=2, padding_mode="border"):
     )
 
 
-def smooth(image, patch=8, stride=4, waves=6):
+# PyTorch's `unfold` of an image of three channels, as it exports it; `unfold` below makes the constants.
+UNFOLD = """
+            padded = Pad (image, pads)
+            by_row = Gather <axis = 2> (padded, rows)
+            by_column = Gather <axis = 4> (by_row, columns)
+            ordered = Transpose <perm = [0, 1, 2, 4, 3, 5]> (by_column)
+            patches = Reshape (ordered, by_channel)"""
+
+
+def unfold(shape, patch, stride, pad):
+    """Return the constants of UNFOLD. Square patches begin at every `stride` pixels, with zeros around the image."""
+    counts = [(size + 2 * pad - patch) // stride + 1 for size in shape[2:]]
+    rows, columns = (np.arange(patch)[:, None] + stride * np.arange(count) for count in counts)
+    sizes = np.array([1, 3, patch * patch, -1])
+    return {"pads": np.array([0, 0, pad, pad] * 2), "rows": rows, "columns": columns, "by_channel": sizes}
+
+
+def smooth(shape, patch=8, stride=4, waves=6):
     """Return a model of noise removal, as PyTorch exports it: `unfold`, a projection of each patch, and `fold`.
 
     The projection keeps the `waves` longest cosine waves of a patch. Where patches overlap they are averaged.
     """
-    height, width = image.shape[2:]
-    counts = [(size - patch) // stride + 1 for size in (height, width)]
+    height, width = shape[2:]
     k, n = patch * patch, np.arange(patch)
     dct = np.cos(np.pi / patch * (n + 0.5) * n[:, None]) * np.sqrt(2 / patch)
     dct[0] /= np.sqrt(2)
     lowest = np.argsort(n[:, None] + n, axis=None, kind="stable")[:waves]
     basis = np.kron(dct, dct).astype(np.float32)[lowest]
-    rows, columns = (n[:, None] + stride * np.arange(count) for count in counts)
-    overlaps = np.outer(*(np.bincount(positions.ravel()) for positions in (rows, columns)))
+    constants = unfold(shape, patch, stride, 0)
+    overlaps = np.outer(*(np.bincount(constants[axis].ravel()) for axis in ("rows", "columns")))
     return with_constants(
         f"""<ir_version: 9, opset_import: ["" : 18]>
-        smooth (float[1, 3, {height}, {width}] image) => (float[1, 3, {height}, {width}] clean) {{
-            padded = Pad (image, pads)
-            by_row = Gather <axis = 2> (padded, rows)
-            by_column = Gather <axis = 4> (by_row, columns)
-            ordered = Transpose <perm = [0, 1, 2, 4, 3, 5]> (by_column)
-            patches = Reshape (ordered, by_channel)
+        smooth (float[1, 3, {height}, {width}] image) => (float[1, 3, {height}, {width}] clean) {{{UNFOLD}
             smoothed = MatMul (projection, patches)
             blocks = Reshape (smoothed, joined)
             added = Col2Im <strides = [{stride}, {stride}]> (blocks, image_shape, block_shape)
             clean = Div (added, overlaps)
         }}""",
-        pads=np.zeros(8, int),
-        rows=rows,
-        columns=columns,
-        by_channel=np.array([1, 3, k, -1]),
+        **constants,
         projection=basis.T @ basis,
         overlaps=overlaps.astype(np.float32),
         joined=np.array([1, 3 * k, -1]),
@@ -120,25 +128,20 @@ def smooth(image, patch=8, stride=4, waves=6):
     )
 
 
-def transform(image):
-    """Return the end of a spatial transformer, as PyTorch exports it: `affine_grid` of a matrix, then `grid_sample`."""
-    shape, (height, width) = ", ".join(map(str, image.shape)), image.shape[2:]
-    x, y = ((2 * np.arange(size) + 1) / size - 1 for size in (width, height))
-    base = np.stack([*np.meshgrid(x, y), np.ones((height, width))], -1)
+def blend(shape):
+    """Return a model that blends the 3 x 3 pixels around each pixel by weights, as the upsampling of flows does."""
+    height, width = shape[2:]
     return with_constants(
-        f"""<ir_version: 9, opset_import: ["" : 20]>
-        transform (float[{shape}] image, float[1, 2, 3] theta) => (float[{shape}] warped) {{
-            rows = Transpose <perm = [0, 2, 1]> (theta)
-            by_pixel = Unsqueeze (rows, pixels)
-            products = Mul (base, by_pixel)
-            points = ReduceSum <keepdims = 0> (products, coordinates)
-            grid = Reshape (points, size)
-            warped = GridSample <mode = "linear"> (image, grid)
+        f"""<ir_version: 9, opset_import: ["" : 18]>
+        blend (float[1, 3, {height}, {width}] image, float[1, 1, 9, {height * width}] weights)
+            => (float[1, 3, {height}, {width}] blended) {{{UNFOLD}
+            weighed = Mul (patches, weights)
+            summed = ReduceSum <keepdims = 0> (weighed, within_patch)
+            blended = Reshape (summed, size)
         }}""",
-        base=base.reshape(-1, 3, 1).astype(np.float32),
-        pixels=np.array([1]),
-        coordinates=np.array([-2]),
-        size=np.array([1, height, width, 2]),
+        **unfold(shape, 3, 1, 1),
+        within_patch=np.array([2]),
+        size=np.array(shape),
     )
 
 
@@ -153,21 +156,20 @@ def examples():
     rng = np.random.default_rng(0)
     image = photograph()
     noisy = image + 0.1 * rng.standard_normal(image.shape, np.float32)
-    theta = np.array([[[0.8, -0.2, 0], [0.3, 0.8, 0]]], np.float32)
-    yield "network: unfold, fold", smooth(image), {"image": noisy}
-    yield "network: affine_grid, grid_sample", transform(image), {"image": image, "theta": theta}
+    weights = rng.dirichlet(np.ones(9), image[0, 0].size).T[None, None].astype(np.float32)
+    yield "network: unfold, fold", smooth(image.shape), {"image": noisy}
+    yield "network: unfold, weighted sum", blend(image.shape), {"image": image, "weights": weights}
     blocks = rng.standard_normal((1, 16 * 9, 254 * 254), np.float32)
     sizes = {"image_shape": np.array([256, 256]), "block_shape": np.array([3, 3])}
     yield "Col2Im, float32", col2im("float"), {"x": blocks, **sizes}
-    yield "Col2Im, float64", col2im("double"), {"x": blocks.astype(np.float64), **sizes}
     line = {"image_shape": np.array([1000]), "block_shape": np.array([5])}
     windows = rng.standard_normal((1, 64 * 5, 992), np.float32)
     yield "Col2Im, 1-D, dilated", col2im("float", "W", "<dilations = [2]>"), {"x": windows, **line}
     random_grid = rng.uniform(-1.1, 1.1, (1, 256, 400, 2)).astype(np.float32)
     for mode in ("linear", "cubic"):
         yield f"GridSample, {mode}, float32", grid_sample("float", mode), {"X": image, "Grid": random_grid}
-    pixels = (image * 255).astype(np.uint8)
-    yield "GridSample, nearest, uint8", grid_sample("uint8", "nearest"), {"X": pixels, "Grid": random_grid}
+    labels = (image * 255).astype(np.int32)
+    yield "GridSample, nearest, int32", grid_sample("int32", "nearest"), {"X": labels, "Grid": random_grid}
     volume = rng.standard_normal((1, 1, 32, 32, 32), np.float32)
     points = rng.uniform(-1, 1, (1, 32, 32, 32, 3)).astype(np.float32)
     yield "GridSample, cubic, volume", grid_sample("float", "cubic", "D, H, W", 3), {"X": volume, "Grid": points}

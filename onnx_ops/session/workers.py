@@ -80,6 +80,32 @@ class Worker:
         return result
 
 
+class Remaining:
+    """Names of variants that no process has begun to compile.
+
+    A process compiles a function that several kernels call only once, so it gets variants of the same operator.
+    """
+
+    def __init__(self, variants: Mapping[str, Variant]) -> None:
+        self.operators = {name: variant.operator.name for name, variant in variants.items()}
+        self.begun: set[str] = set()
+        self.lock = threading.Lock()
+
+    def take(self, of_thread: threading.local) -> str:
+        """Return a name for a thread: of its operator, else of one that no thread has, else any."""
+        last = getattr(of_thread, "operator", None)
+
+        def rank(name: str) -> int:
+            operator = self.operators[name]
+            return 0 if operator == last else 1 if operator not in self.begun else 2
+
+        with self.lock:
+            name = min(self.operators, key=rank)
+            of_thread.operator = self.operators.pop(name)
+            self.begun.add(of_thread.operator)
+        return name
+
+
 def compile_in_processes(
     variants: Mapping[str, Variant],
     jobs: int,
@@ -99,19 +125,20 @@ def compile_in_processes(
     custom = sources_of([*custom_operators(), *(variant.operator for variant in variants.values())])
     tasks = {name: (variant, variant.reached()) for name, variant in variants.items()}
     workers: list[Worker] = []
-    of_thread = threading.local()
+    remaining, of_thread = Remaining(variants), threading.local()
     has_failed = threading.Event()
 
-    def compile_one(name: str) -> list[tuple[str, str]]:
+    def compile_one() -> tuple[str, list[tuple[str, str]]]:
+        name = remaining.take(of_thread)
         if has_failed.is_set():
-            return []
+            return name, []
         begin(name)
         try:
             if not hasattr(of_thread, "worker"):
                 of_thread.worker = Worker()
                 workers.append(of_thread.worker)
                 of_thread.worker.ask((level, custom))
-            return of_thread.worker.ask(tasks[name])
+            return name, of_thread.worker.ask(tasks[name])
         except OpError:
             has_failed.set()
             raise
@@ -122,8 +149,8 @@ def compile_in_processes(
     try:
         with ThreadPoolExecutor(jobs) as threads:
             try:
-                futures = {threads.submit(compile_one, name): name for name in variants}
-                return {futures[future]: future.result() for future in as_completed(futures)}
+                futures = [threads.submit(compile_one) for _ in variants]
+                return dict(future.result() for future in as_completed(futures))
             except BaseException as error:
                 threads.shutdown(wait=False, cancel_futures=True)
                 if workers and isinstance(error, KeyboardInterrupt):

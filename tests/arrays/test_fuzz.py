@@ -17,8 +17,8 @@ SCRIPT = Path(fuzz.__file__)
 
 @pytest.mark.parametrize(
     ("count", "types", "grids"),
-    [(60, REPRESENTATIVE, ["float32"]), long_unless(False, 700, fuzzing.FEW_TYPES, fuzzing.FEW_GRIDS)],
-    ids=["60", "700"],
+    [(30, REPRESENTATIVE, ["float32"]), long_unless(False, 700, fuzzing.FEW_TYPES, fuzzing.FEW_GRIDS)],
+    ids=["30", "700"],
 )
 def test_a_fixed_slice(count, types, grids):
     done = fuzz.examples(0, count, fuzzing.calls([*types], grids))

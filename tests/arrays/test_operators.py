@@ -27,13 +27,17 @@ from onnx_ops.declaration.dtypes import INTEGERS
 
 BY_PYTHON_OPS = "extensions", "lowered"  # their sessions take long to make
 OTHERS = tuple(name for name in BACKENDS if name not in BY_PYTHON_OPS)
-FEW = few({case.name: case.options for case in CASES})
+OPTIONS = {case.name: case.options for case in CASES}
+FEW, FEWER = few(OPTIONS), few(OPTIONS, together=1)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     ("case", "backends"),
-    [*((c, OTHERS) for c in CASES), *(long_unless(c.name in FEW, c, ("function", *BY_PYTHON_OPS)) for c in CASES)],
+    [
+        *(long_unless(c.name in FEW, c, OTHERS) for c in CASES),
+        *(long_unless(c.name in FEWER, c, ("function", *BY_PYTHON_OPS)) for c in CASES),
+    ],
     ids=str,
 )
 def test_every_backend_equals_the_reference(case, backends, dtype):

@@ -31,7 +31,7 @@ from onnx_ops.cli import items
 
 PAGE = TESTS.parent / "docs" / "many-files.md"
 SIZES = ["-i", "image_shape=[4,4]", "-i", "block_shape=[2,2]"]
-PATIENCE = 120  # seconds
+PATIENCE = 600  # seconds
 CLUSTER = [
     pytest.mark.ray,
     pytest.mark.skipif(not find_spec("ray"), reason="Ray is not installed"),

@@ -4,12 +4,11 @@ import compileall
 import enum
 import importlib.metadata
 import shutil
-import time
 from collections import namedtuple
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import llvmlite.binding as llvm
 import numba
@@ -445,12 +444,37 @@ def test_the_colours_of_numbas_messages():
     assert compilation.cause(ValueError("\n".join(lines))) == "no such (f.py, line 3)"
 
 
+class Clock:
+    """A clock that advances by `sleep` alone, with the timers that it has."""
+
+    def __init__(self):
+        self.now, self.timers = 0.0, []
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+        for timer in [timer for timer in self.timers if timer.end <= self.now]:
+            self.timers.remove(timer)
+            timer.function()
+
+    def timer(self, seconds, function):
+        """Return what `threading.Timer` would return."""
+        timer = SimpleNamespace(end=self.now + seconds, function=function)
+        timer.start = lambda: self.timers.append(timer)
+        timer.cancel = lambda: self.timers.remove(timer) if timer in self.timers else None
+        return timer
+
+
 def test_slow_compilation_is_told(monkeypatch, caplog):
     """One message is for all functions of an operator, unless they were asked for."""
-    monkeypatch.setattr(code, "PATIENCE", 0.1)
+    clock = Clock()
+    monkeypatch.setattr(code, "time", clock)
+    monkeypatch.setattr(code.threading, "Timer", clock.timer)
     monkeypatch.setattr(code, "_announced", set())
     monkeypatch.setattr(code, "key_of", lambda entry: ("key", OSError("a test")))
-    monkeypatch.setattr(compilation, "object_code", lambda entry, symbol: time.sleep(entry.seconds))
+    monkeypatch.setattr(compilation, "object_code", lambda entry, symbol: clock.sleep(entry.seconds))
     monkeypatch.setattr(code, "loaded", lambda content, symbol: 1)
 
     def compile_one(title, seconds):
@@ -460,11 +484,11 @@ def test_slow_compilation_is_told(monkeypatch, caplog):
         code.code(entry, title)
 
     token = code.is_silent.set(True)
-    compile_one("silent", 0.5)
+    compile_one("silent", 5)
     code.is_silent.reset(token)
     caplog.set_level("INFO", "onnx_ops")
     titles = "Fast", "First", "Second", "Fast", "First"
-    for title, seconds in zip(titles, (0, 0.5, 0.5, 0, 0.5), strict=True):
+    for title, seconds in zip(titles, (0.9, 5, 5, 0.9, 5), strict=True):
         compile_one(title, seconds)
     code._outcome.cache_clear()
     records = [record for record in caplog.records if hasattr(record, "compiling")]

@@ -1063,16 +1063,16 @@ def test_an_interrupt_in_a_body():
 
         def body(x):
             threading.Timer(0.2, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT]).start()
-            time.sleep(20)
+            time.sleep(100)
+            print("goes on")
             return x
 
-        begin = time.monotonic()
         try:
             test_custom.run_operator(test_custom.declare(body), [np.ones(1, np.float32)])
         except KeyboardInterrupt:
-            print("interrupted", time.monotonic() - begin < 10)
+            print("interrupted")
     """
-    assert run_script(code).stdout.split() == ["interrupted", "True"]
+    assert run_script(code).stdout.split() == ["interrupted"]
 
 
 def run_script(code, folder=None, **environment):

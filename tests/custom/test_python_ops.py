@@ -10,7 +10,7 @@ import onnx
 import pytest
 from support.cases import parsed
 from support.processes import python
-from support.selection import needs_extensions
+from support.selection import long_unless, needs_extensions
 
 FILE = '''
 import numpy as np
@@ -74,7 +74,11 @@ def model_with_python_ops(directory, domain="", order='"up"', more=""):
 @needs_extensions
 @pytest.mark.parametrize(
     ("domain", "more"),
-    [("", ""), ("", "chosen = my.domain.Halve (up)"), ("their.domain::", "")],
+    [
+        long_unless(False, "", ""),
+        ("", "chosen = my.domain.Halve (up)"),
+        long_unless(False, "their.domain::", ""),
+    ],
     ids=["extensions' domain", "with a custom operator", "domain of its own"],
 )
 def test_commands_that_open_a_model(domain, more, tmp_path):

@@ -58,7 +58,7 @@ def content(of_model=b"", of_graph=b"", of_node=b"", proto=None):
     return message(proto, "graph", MODEL_GRAPH, message(proto.graph, "node", GRAPH_NODE, node, of_graph), of_model)
 
 
-COUNT = 200_000
+COUNT = 20_000
 MANY = {
     "numbers": {"of_model": varint(UNKNOWN << 3 | VARINT) + b"\0"},
     "empty bytes": {"of_model": field(UNKNOWN, b"")},

@@ -596,7 +596,7 @@ def replace_kernel(runtime, kernel):
 @pytest.mark.parametrize("threads", [4, MAX_TILES])
 def test_tiles_side_by_side_have_workspaces_of_their_own(make, threads):
     """There are as many workspaces as threads, each as large as the plan states, and in lines of its own."""
-    runtime, calls, together = make(), [], threading.Barrier(threads, timeout=60)
+    runtime, calls, together = make(), [], threading.Barrier(threads, timeout=600)
 
     def kernel(call, tile, workspace):
         size = C.c_int64.from_address(call + AT_WORKSPACE).value

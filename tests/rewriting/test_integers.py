@@ -106,7 +106,7 @@ def run(w, name, sizes, known, first):
     return result if result.size <= 2000 else None
 
 
-@pytest.mark.parametrize("seed", [long_unless(seed < 3, seed) for seed in range(6)])
+@pytest.mark.parametrize("seed", [long_unless(seed < 1, seed) for seed in range(6)])
 def test_integers_of_random_graphs(seed):
     rng, counts = np.random.default_rng(seed), {"values": 0, "whole": 0, "lists": 0}
     for _ in range(12):

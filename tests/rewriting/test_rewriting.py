@@ -11,7 +11,7 @@ from support.backends import NEWEST_OPSET, ORT_VERSION, quiet
 from support.cases import CASES, DEFORM_CONV, ROI_ALIGN, assert_close, model, reference
 from support.exact import LEFT_OUT, assert_as_near
 from support.growth import assert_linear
-from support.selection import REPRESENTATIVE, few, in_pairs, in_turn, long_unless
+from support.selection import REPRESENTATIVE, few, in_turn, long_unless, some_of
 from support.written import Writer, affine_grid, attention, feeds, frames, in_a_function, unfold, windows
 
 import onnx_ops
@@ -380,7 +380,7 @@ FRAMES = {  # {name: arguments of `frames`}
 
 @pytest.mark.parametrize(
     ("name", "how", "lead"),
-    in_pairs(FRAMES, ["Gather", "open", "Concat", "Concat, positions first"], [(), (2,), (2, 3)]),
+    some_of(FRAMES, ["Gather", "open", "Concat", "Concat, positions first"], [(), (2,), (2, 3)]),
     ids=str,
 )
 def test_frames(name, how, lead):
@@ -629,7 +629,7 @@ FOLDED = [
 ]
 
 
-FEW_FOLDED = few({(case.name, t): {"dtype": t} | case.options for case, t in FOLDED if t in REPRESENTATIVE})
+FEW_FOLDED = few({(case.name, t): {"dtype": t} | case.options for case, t in FOLDED if t in REPRESENTATIVE}, together=1)
 
 
 @pytest.mark.parametrize(("case", "dtype"), [long_unless((c.name, t) in FEW_FOLDED, c, t) for c, t in FOLDED], ids=str)

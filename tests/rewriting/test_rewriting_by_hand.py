@@ -7,7 +7,7 @@ import onnx
 import pytest
 from support.backends import NEWEST_OPSET, ORT_VERSION
 from support.by_hand import FORMS, GATHERS, OUTSIDE, PLACES, deform_conv, sampler
-from support.selection import few, in_pairs, in_turn, long_unless
+from support.selection import few, in_turn, long_unless, some_of
 from support.written import feeds
 from test_rewriting import compare, near_miss, ours
 
@@ -42,12 +42,10 @@ SAMPLERS = {
 
 
 # Cases with a dtype don't stand for others, since only the long run has them.
-IN_PAIRS = few({name: edits for name, edits in SAMPLERS.items() if "dtype" not in edits})
+FEW = few({name: edits for name, edits in SAMPLERS.items() if "dtype" not in edits}, together=1)
 
 
-@pytest.mark.parametrize(
-    "name", [long_unless(len(edits) < 3 or name in IN_PAIRS, name) for name, edits in SAMPLERS.items()]
-)
+@pytest.mark.parametrize("name", [long_unless(len(edits) < 2 or name in FEW, name) for name, edits in SAMPLERS.items()])
 def test_sampler(name):
     edits = SAMPLERS[name]
     proto = sampler(**edits)
@@ -89,7 +87,10 @@ HIDDEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", HIDDEN)
+FEW_HIDDEN = few({name: edits for name, edits in HIDDEN.items() if "dtype" not in edits}, together=1)
+
+
+@pytest.mark.parametrize("name", [long_unless(name in FEW_HIDDEN, name) for name in HIDDEN])
 def test_a_sampler_that_is_hidden_outside(name):
     """The program asks for a pixel far outside where the factor is 0; of an image of one row all pixels are hidden."""
     edits = {"hidden": "And", "outside": "inside", "places": "pixels"} | HIDDEN[name]
@@ -135,7 +136,7 @@ def test_a_sampler_that_is_not_hidden_outside(name):
 
 
 @pytest.mark.parametrize(
-    ("places", "outside", "size"), in_pairs(PLACES[:3], OUTSIDE, [(1, 12), (9, 1), (1, 1)]), ids=str
+    ("places", "outside", "size"), some_of(PLACES[:3], OUTSIDE, [(1, 12), (9, 1), (1, 1)]), ids=str
 )
 def test_a_sampler_of_open_sizes_that_turn_out_to_be_one(places, outside, size):
     nodes, _ = compare(

@@ -22,7 +22,7 @@ def examined(seed, count, without=()):
     return report
 
 
-@pytest.mark.parametrize("count", [120, pytest.param(1500, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [60, pytest.param(1500, marks=pytest.mark.long)])
 def test_a_fixed_slice(count, monkeypatch):
     if count < 1000:  # only kernels that other tests compile, too
         monkeypatch.setattr(mutations, "FLOATS", ["float32"])

@@ -20,7 +20,7 @@ from support.cases import (
     model,
 )
 from support.processes import python
-from support.selection import in_pairs
+from support.selection import some_of
 
 import onnx_ops
 from onnx_ops.arrays import functions
@@ -61,7 +61,7 @@ def called(proto, how):
 
 @pytest.mark.parametrize(
     ("operator", "dims", "how"),
-    in_pairs(
+    some_of(
         [o for o in OPERATORS if o not in OTHERS],
         ["fixed", "symbolic", "none"],
         ["", "by the caller", "by default"],

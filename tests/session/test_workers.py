@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from subprocess import PIPE
 
@@ -16,7 +17,7 @@ import onnx_ops
 from onnx_ops.native import library
 from onnx_ops.session import variants, workers
 
-PATIENCE = 120  # seconds
+PATIENCE = 600  # seconds
 needs_signals = pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL there")
 pytestmark = pytest.mark.skipif(library.is_complete(), reason="nothing is compiled")
 
@@ -95,6 +96,16 @@ def test_they_import_from_where_this_process_does(tmp_path: Path) -> None:
 
 def variants_of_im2col() -> dict[str, variants.Variant]:
     return variants.distinct(variants.asked_for(["Im2Col"], ["uint8", "uint16"], ()))
+
+
+def test_a_process_gets_variants_of_one_operator() -> None:
+    """It compiles functions once that these share. When none is left, it helps with another operator."""
+    needed = variants.distinct(variants.asked_for(["Im2Col", "Col2Im"], ["uint8", "uint16"], ()))
+    first, second, remaining = threading.local(), threading.local(), workers.Remaining(needed)
+    turns = [first, second] * 2 + [first] * (len(needed) - 4)
+    operators = [needed[remaining.take(thread)].operator.name for thread in turns]
+    assert operators[0] == operators[2] != operators[1] == operators[3]
+    assert sorted(operators) == sorted(variant.operator.name for variant in needed.values())
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """What reads bytes from outside in Python: functions of bytes that raise BrokenPromiseError where a promise breaks.
 
-No other errors leave a reader than those that it names, in time linear in the bytes, and nothing is written but in the
-folder that it is given. scripts/fuzz_bytes.py draws the bytes; test_byte_readers.py has the seeds and some more.
+No other errors leave a reader than those that it names. It makes at most as many calls as are linear in the bytes, and
+writes in the folder that it is given alone. scripts/fuzz_bytes.py draws the bytes; test_byte_readers.py has the seeds
+and some more.
 """
 
 import io
@@ -9,9 +10,10 @@ import logging
 import os
 import random
 import sys
-import time
 import traceback
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -35,7 +37,8 @@ from support import cases, written
 from support.backends import quiet
 from support.processes import TESTS
 
-SECONDS, PER_BYTE = 2.0, 1e-4  # of processor time that a reader may take
+CALLS, PER_BYTE = 1_000_000, 100  # of functions, in Python and in C, that a reader may need
+CALLED = "call", "c_call"  # events of `sys.setprofile`
 OP_TYPES = {operator.name for operator in OPERATORS}
 SECRET = b"a secret in a file beside the model's folder"
 SYMBOL = "a_function"
@@ -110,12 +113,35 @@ def loads(proto):
 
 
 def session(proto):
-    """Make a session for which no kernel is compiled, but maybe a plan, whose time doesn't count."""
-    begin = time.thread_time()
-    try:
+    """Make a session for which no kernel is compiled, but maybe a plan, whose calls don't count."""
+    with counted(None):
         return _session(proto)
+
+
+@contextmanager
+def counted(function: Callable[..., None] | None) -> Iterator[None]:
+    """A context in which a function gets this thread's calls of functions, or none does."""
+    before = sys.getprofile()
+    sys.setprofile(function)
+    try:
+        yield
     finally:
-        _Written.seconds += time.thread_time() - begin
+        sys.setprofile(before)
+
+
+@contextmanager
+def at_most(count: int) -> Iterator[None]:
+    """A context that raises BrokenPromiseError at the call after so many, and at its end where that was caught."""
+    left, message = iter(range(count)), f"more than {count} calls"
+
+    def called(frame: object, event: str, argument: object) -> None:
+        if event in CALLED and next(left, None) is None:
+            raise BrokenPromiseError(message)
+
+    with counted(called):
+        yield
+    if next(left, None) is None:
+        raise BrokenPromiseError(message)
 
 
 def _session(proto):
@@ -206,8 +232,8 @@ OF_MODELS = "fields", "optimize", "lower", "infer", "inspect"
 def read(name, content, folder):
     """Give bytes to a reader. Raises BrokenPromiseError."""
     function, allowed = READERS[name]
-    begin, _Written.paths[:], _Written.seconds = time.thread_time(), [], 0.0
-    with warnings.catch_warnings():
+    _Written.paths[:] = []
+    with warnings.catch_warnings(), at_most(CALLS + PER_BYTE * len(content)):
         warnings.simplefilter("ignore")
         try:
             function(content, folder)
@@ -217,9 +243,6 @@ def read(name, content, folder):
             raise
         except Exception as error:
             raise BrokenPromiseError(f"{type(error).__name__}: {error}") from error
-    seconds = time.thread_time() - begin - _Written.seconds
-    if seconds > SECONDS + PER_BYTE * len(content):
-        raise BrokenPromiseError(f"{seconds:.1f} s for {len(content)} bytes")
     allowed = [Path(folder), Path(os.path.realpath(cache.directory()))]  # sessions keep plans in the latter
     paths = [Path(os.path.realpath(path)) for path in _Written.paths]
     outside = [str(path) for path in paths if not any(map(path.is_relative_to, allowed))]
@@ -228,10 +251,9 @@ def read(name, content, folder):
 
 
 class _Written:
-    """The files that this process opens for writing, once `watch` was called, and the seconds of making sessions."""
+    """The files that this process opens for writing, once `watch` was called."""
 
     paths: list = []  # noqa: RUF012
-    seconds = 0.0
     watched = False
 
     @classmethod

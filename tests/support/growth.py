@@ -1,6 +1,7 @@
 """Time that grows with the size of the work: no test compares a time with a constant, which differs by machine."""
 
 import math
+import statistics
 import time
 from collections.abc import Callable
 
@@ -18,13 +19,14 @@ def cpu_time(call: Callable[[], object], repetitions: int = 1) -> float:
 
 
 def assert_linear(prepare: Callable[[int], Callable[[], object]], size: int) -> None:
-    """Assert that work of twice a size takes at most MOST times the processor time: the least of several trials.
+    """Assert that work of twice a size takes at most MOST times the processor time, in the median of several trials.
 
     prepare  makes the work of a size; only calls of its result are timed, which may be repeated
     """
     single, double = prepare(size), prepare(2 * size)
     repetitions = math.ceil(SHORTEST / max(cpu_time(single), 1e-4))
-    times: list[tuple[float, float]] = []
+    ratios: list[float] = []
     for _ in range(TRIALS):  # in turn, since other processes come and go
-        times.append((cpu_time(single, repetitions), cpu_time(double, repetitions)))
-    assert min(t for _, t in times) <= MOST * min(t for t, _ in times), times
+        time_of_single = cpu_time(single, repetitions)
+        ratios.append(cpu_time(double, repetitions) / time_of_single)
+    assert statistics.median(ratios) <= MOST, ratios

@@ -10,18 +10,18 @@ from support.backends import ABSENT, ALL_BACKENDS, HAVE_EXTENSIONS
 
 # Each type represents those whose kernels are written alike: one width of floats or integers represents all.
 REPRESENTATIVE = ("float32", "uint8", "bool", "string")
-IN_16_BITS = ("Col2Im", "GridSample")  # represent the operators whose kernels convert floats of 16 bits
 
 
 def is_representative(op_type, dtype, grid_dtype="float32", mode=None):
     """Whether an operator's kernels for these types represent others, which differ from them in widths only.
 
     float16 differs from float32, and bfloat16 from float16, by conversions alone, which
-    tests/compiler/test_elements.py compares for every value. mode: of sampling, if there is only one
+    tests/compiler/test_elements.py compares for every value: a linear GridSample represents all operators that do.
+    mode: of sampling, if there is only one
     """
     if library.is_complete():  # then nothing is compiled, and every run has all types
         return True
-    in_16_bits = dtype == "float16" and op_type in IN_16_BITS and mode not in ("bicubic", "cubic")
+    in_16_bits = dtype == "float16" and op_type == "GridSample" and mode in (None, "bilinear", "linear")
     is_known = dtype in REPRESENTATIVE or in_16_bits
     return is_known and grid_dtype in (None, "float32")
 
@@ -36,24 +36,29 @@ def long_unless(representative, *values):
     return pytest.param(*values, marks=() if representative else pytest.mark.long)
 
 
-def few(cases):
-    """Return names of {name: {axis: option}}, so that each pair of options that a case has is in one of theirs."""
-    pairs = {name: {*itertools.combinations(sorted(map(repr, case.items())), 2)} for name, case in cases.items()}
-    left, chosen = set().union(*pairs.values()), []
-    mixed = sorted(pairs, key=lambda name: zlib.crc32(repr(name).encode()))  # else most would have the first options
-    for least in range(max(map(len, pairs.values())), 0, -1):  # as many new pairs as possible first
+def few(cases, together=2):
+    """Return names of {name: {axis: option}}, so that each pair of options that a case has is in one of theirs.
+
+    together  the number of options: 1 for each option, 2 for each pair
+    """
+    sets = {name: {*itertools.combinations(sorted(map(repr, case.items())), together)} for name, case in cases.items()}
+    left, chosen = set().union(*sets.values()), []
+    mixed = sorted(sets, key=lambda name: zlib.crc32(repr(name).encode()))  # else most would have the first options
+    for least in range(max(map(len, sets.values())), 0, -1):  # as many new ones as possible first
         for name in mixed:
-            each = pairs[name]
-            if len(each & left) >= least:
+            if len(sets[name] & left) >= least:
                 chosen.append(name)
-                left -= each
+                left -= sets[name]
     return chosen
 
 
-def in_pairs(*axes):
-    """Parameter sets of a product; the short run has few of them, with each pair of options of two axes."""
+def some_of(*axes, together=1):
+    """Parameter sets of a product; the short run has few of them, with each option of each axis.
+
+    together  as for `few`
+    """
     rows = {tuple(k for k, _ in row): [v for _, v in row] for row in itertools.product(*map(enumerate, axes))}
-    chosen = few({places: dict(enumerate(places)) for places in rows})
+    chosen = few({places: dict(enumerate(places)) for places in rows}, together)
     return [long_unless(places in chosen, *values) for places, values in rows.items()]
 
 

@@ -31,7 +31,7 @@ def environment(**more):
 def get(url, data=None):
     """Return (status, content), or None if nobody answers."""
     try:
-        with urllib.request.urlopen(url, data, timeout=30) as answer:
+        with urllib.request.urlopen(url, data, timeout=STOP) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -89,7 +89,7 @@ def saved(array):
     return content.getvalue()
 
 
-def connect(port, timeout=30):
+def connect(port, timeout=STOP):
     return socket.create_connection(("127.0.0.1", port), timeout)
 
 
@@ -137,6 +137,9 @@ IMAGE = np.random.default_rng(0).random((2, 3, 144, 192), np.float32)
 BODY = saved(IMAGE)
 LENGTH = f"Content-Length: {len(BODY)}"
 SHAPE = replaced(BODY, b"(2, 3, 144, 192), }      ", b"(99999999999, 144, 192), }")
+
+
+WAITING = "no body", "body too short"  # lies with fewer bytes than promised, for which the service waits
 
 
 def lies(path="/"):

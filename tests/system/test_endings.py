@@ -37,7 +37,7 @@ def closed_pipe():
 
 
 @pytest.mark.parametrize("unbuffered", ["", long_unless(False, "1")])
-@pytest.mark.parametrize("arguments", [long_unless(k % 2 == 0, each) for k, each in enumerate(COMMANDS)], ids=" ".join)
+@pytest.mark.parametrize("arguments", [long_unless(k == 0, each) for k, each in enumerate(COMMANDS)], ids=" ".join)
 def test_a_closed_pipe_ends_quietly(arguments, unbuffered):
     with closed_pipe() as pipe:
         assert ended(arguments, unbuffered, stdout=pipe) == (141, "")
@@ -45,7 +45,7 @@ def test_a_closed_pipe_ends_quietly(arguments, unbuffered):
 
 @pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("unbuffered", ["", long_unless(False, "1")])
-@pytest.mark.parametrize("arguments", [long_unless(k % 2 == 1, each) for k, each in enumerate(COMMANDS)], ids=" ".join)
+@pytest.mark.parametrize("arguments", [long_unless(k == 1, each) for k, each in enumerate(COMMANDS)], ids=" ".join)
 def test_output_without_room_is_a_sentence(arguments, unbuffered):
     with open(FULL, "w") as full:
         expected = 3, "Error: the output can't be written: No space left on device\n"
@@ -82,7 +82,7 @@ from onnx_ops.cli import list as command
 
 def backends():
     print("working", flush=True)
-    time.sleep(60)
+    time.sleep(1000)
 
 command.backends = backends
 main()
@@ -91,7 +91,7 @@ main()
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"working\n"
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=30)
+        _, stderr = process.communicate(timeout=600)
     assert process.returncode == 130
     assert stderr == b""
 

@@ -207,6 +207,7 @@ def one_kernels_cache(tmp_path_factory):
 
 
 @on_demand
+@pytest.mark.long
 def test_two_processes_compile_into_one_cache(tmp_path):
     cache = {"NUMBA_CACHE_DIR": str(tmp_path)}
     script = "one_kernel(); print('done')"
