@@ -29,7 +29,7 @@ VARIABLE = "ONNX_OPS_INSTALL"  # the settings for child processes, as JSON
 START = Path(system.__file__).with_name("start")  # the folder with sitecustomize.py
 log = logging.getLogger("onnx_ops")
 _make_ort_session = OrtSession.__init__
-_installations: dict[object, tuple[Mapping[str, Any], list[Any]]] = {}  # settings, operators; the last one applies
+_installations: dict[ExitStack, tuple[Mapping[str, Any], list[Any]]] = {}  # settings, operators; the last one applies
 
 
 def install(*, optimize: bool = False, operators: Iterable[Any] = ()) -> ExitStack:
@@ -73,15 +73,15 @@ def install(*, optimize: bool = False, operators: Iterable[Any] = ()) -> ExitSta
 
 
 def _install(settings: Mapping[str, Any], operators: Iterable[Any] = ()) -> ExitStack:
-    key, effect = object(), ExitStack()
-    _installations[key] = settings, as_list(operators)
+    effect = ExitStack()
+    _installations[effect] = settings, as_list(operators)
     _apply_last()
-    effect.callback(_undo, key)
+    effect.callback(_undo, effect)
     return effect
 
 
-def _undo(key: object) -> None:
-    del _installations[key]
+def _undo(effect: ExitStack) -> None:
+    del _installations[effect]
     _apply_last()
 
 
@@ -105,8 +105,8 @@ def settings_of(optimize: bool, verbose: bool = False, files: Iterable[str] = ()
 def environment(variables: Mapping[str, str], settings: Mapping[str, Any] | None) -> dict[str, str]:
     """Return environment variables by which Python processes install these settings; None: install nothing."""
     result = dict(variables)
-    before = result.pop("PYTHONPATH", None)
-    paths = [] if before is None else [path for path in before.split(os.pathsep) if path != str(START)]
+    before = result.pop("PYTHONPATH", "")  # an empty one names no folder, an empty part the current folder
+    paths = [path for path in before.split(os.pathsep) if path != str(START)] if before else []
     result.pop(VARIABLE, None)
     if settings:
         paths.insert(0, str(START))
@@ -138,7 +138,8 @@ def make_session(
 ) -> None:
     """Make a session as an onnx_ops.InferenceSession if its class is ONNX Runtime's, or derived from it."""
     given: tuple[Any, ...] = (path_or_bytes, sess_options, providers, provider_options)
-    if isinstance(self, InferenceSession | BuiltinSession):
+    installed = next(reversed(_installations.values()), None)  # None: another thread has undone the last one
+    if installed is None or isinstance(self, InferenceSession | BuiltinSession):
         _make_ort_session(self, *given, **kwargs)
         return
     title = f"a model of {len(path_or_bytes)} bytes" if isinstance(path_or_bytes, bytes) else str(path_or_bytes)
@@ -149,7 +150,7 @@ def make_session(
         others = other_providers(self.get_providers())
         if not others:  # ONNX Runtime has fallen back to the CPU
             given = path_or_bytes, sess_options, ["CPUExecutionProvider"], None
-    problem = f"it runs on {', '.join(others)}" if others else make_ours(self, *given, **kwargs)
+    problem = f"it runs on {', '.join(others)}" if others else make_ours(self, installed, *given, **kwargs)
     if problem is None:
         log.info("onnx_ops: session of %s: %s", title, gain(self._ready))
         return
@@ -161,10 +162,16 @@ def make_session(
         warnings.warn(f"onnx_ops: session of {title}: ONNX Runtime alone runs it, since {problem}", stacklevel=2)
 
 
-def make_ours(session: OrtSession, *given: Any, **kwargs: Any) -> str | None:
-    """Make a session as one of this package. Else leave it as it is, and return the reason."""
-    settings, operators = next(reversed(_installations.values()))
+def make_ours(
+    session: OrtSession, installed: tuple[Mapping[str, Any], list[Any]], *given: Any, **kwargs: Any
+) -> str | None:
+    """Make a session as one of this package. Else leave it as it is, and return the reason.
+
+    installed  the settings and custom operators that apply
+    """
+    settings, operators = installed
     original: Any = type(session)
+    attributes = dict(vars(session))  # those that a program's subclass has set so far
     session.__class__ = class_with_operators(original)
     try:
         # With fallback enabled, ONNX Runtime would print a message and try once more on the CPU.
@@ -176,6 +183,7 @@ def make_ours(session: OrtSession, *given: Any, **kwargs: Any) -> str | None:
         problem = str(error) if isinstance(error, OpError) else reason(error)
     if problem:
         vars(session).clear()
+        vars(session).update(attributes)
         session.__class__ = original
     return problem
 

@@ -20,6 +20,7 @@ GRID_SAMPLE = """<ir_version: 9, opset_import: ["" : 20]>
     g (float[1,1,3,4] x, float[1,2,2,2] f) => (float[1,1,2,2] y) { y = GridSample ATTRIBUTES (x, f) }"""
 FEEDS = {"x": np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4), "f": np.zeros((1, 2, 2, 2), np.float32)}
 START = "import onnxruntime, sys\nfrom onnxruntime import InferenceSession as Session\n"
+REFUSED = "<align_corners = 5>"  # attributes that ONNX Runtime accepts
 KIND = "print(type(SESSION).__module__.split('.')[0])\n"
 
 
@@ -75,20 +76,40 @@ def test_the_end_restores_the_class_and_the_environment():
     assert dict(os.environ) == before
 
 
+class Derived(InferenceSession):
+    """A program's class, with an attribute that it sets before the session is made."""
+
+    def __init__(self, *arguments, **keywords):
+        self.marks = ["derived"]
+        super().__init__(*arguments, **keywords)
+
+    def run(self, *arguments, **keywords):
+        return [*self.marks, *super().run(*arguments, **keywords)]
+
+
 def test_a_derived_class_keeps_its_methods():
-    class Session(InferenceSession):
-        def __init__(self, *arguments, **keywords):
-            self.marks = ["derived"]
-            super().__init__(*arguments, **keywords)
-
-        def run(self, *arguments, **keywords):
-            return [*self.marks, *super().run(*arguments, **keywords)]
-
     with onnx_ops.install():
-        session = Session(model(), onnxruntime.SessionOptions(), ["CPUExecutionProvider"])
-    assert isinstance(session, Session)
+        session = Derived(model(), onnxruntime.SessionOptions(), ["CPUExecutionProvider"])
+    assert isinstance(session, Derived)
     assert isinstance(session, onnx_ops.InferenceSession)
     assert session.run(["y"], FEEDS)[0] == "derived"
+
+
+def test_a_derived_class_keeps_its_attributes_where_onnx_runtime_alone_runs_it():
+    with onnx_ops.install(), pytest.warns(UserWarning, match="ONNX Runtime alone runs it"):
+        session = Derived(model(REFUSED))
+    assert type(session) is Derived
+    assert session.run(["y"], FEEDS)[0] == "derived"
+
+
+def test_a_constructor_that_outlives_the_installation():
+    """Another thread may have looked it up before the end."""
+    with onnx_ops.install():
+        make = InferenceSession.__init__
+    session = InferenceSession.__new__(InferenceSession)
+    make(session, model())
+    assert type(session) is InferenceSession
+    assert session.run(None, FEEDS)[0].shape == (1, 1, 2, 2)
 
 
 def test_custom_operators_are_served():
@@ -107,9 +128,6 @@ def test_threads_make_sessions_at_the_same_time():
     with onnx_ops.install(optimize=True):
         sessions = together(lambda k: InferenceSession(model(), options if k % 2 else None), 8)
     assert {type(session) for session in sessions} == {onnx_ops.InferenceSession}
-
-
-REFUSED = "<align_corners = 5>"  # which ONNX Runtime accepts
 
 
 @pytest.mark.parametrize("has_options", [False, True])
@@ -269,6 +287,16 @@ def test_custom_operators_of_files(tmp_path):
     assert "2." in done.stdout, done.stderr
 
 
+@pytest.mark.parametrize("before", ["", "elsewhere", "elsewhere:other"])
+def test_the_path_of_modules_gets_one_folder(before):
+    """An empty part would be the current folder."""
+    settings = installation.settings_of(optimize=False)
+    inside = installation.environment({"PYTHONPATH": before}, settings)
+    assert inside["PYTHONPATH"].split(os.pathsep) == [str(installation.START), *filter(None, before.split(":"))]
+    assert installation.environment(inside, settings) == inside
+    assert installation.environment(inside, None) == ({"PYTHONPATH": before} if before else {})
+
+
 def test_the_sitecustomize_of_the_environment_is_imported(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.customized = True\n")
     (tmp_path / "program.py").write_text("import sitecustomize\nprint(customized, sitecustomize.__file__)")
@@ -323,9 +351,7 @@ def test_processes_of_other_environments_stay_as_they_are(bare_environment, tmp_
     script = tmp_path / "program.sh"
     script.write_text(f"#!/bin/sh\ncd '{tmp_path}'\n'{bare_environment}/python3' -c 'import onnxruntime'\n")
     script.chmod(0o755)
-    done = subprocess.run(
-        [sys.executable, "-m", "onnx_ops", "exec", script], capture_output=True, text=True, cwd=tmp_path / "/"
-    )
+    done = run_program(bare_environment, script)  # where there is no stand-in
     assert done.stdout == "imported\n"
     assert f"onnx_ops is not used by {bare_environment}/python3" in done.stderr
 

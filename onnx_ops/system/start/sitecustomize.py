@@ -8,13 +8,13 @@ import os
 import sys
 from typing import Any
 
-FOLDER = os.path.dirname(os.path.abspath(__file__))
+FOLDER = os.path.dirname(__file__)  # as sys.path has it
 ON_IMPORT = os.path.join(os.path.dirname(FOLDER), "on_import.py")
 
 
 def import_hidden_module() -> None:
     """Import the module sitecustomize that the environment has without this one."""
-    sys.path[:] = [path for path in sys.path if os.path.abspath(path) != FOLDER]
+    sys.path[:] = [path for path in sys.path if path != FOLDER]
     this = sys.modules.pop("sitecustomize")
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
