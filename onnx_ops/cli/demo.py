@@ -62,10 +62,10 @@ def demo(output, as_json):
 # Models
 
 
-def col2im(dtype, image="H, W", attributes=""):
+def col2im(image="H, W", attributes=""):
     return onnx.parser.parse_model(
         f"""<ir_version: 9, opset_import: ["" : 18]>
-        col2im ({dtype}[N, CK, L] x, int64[axes] image_shape, int64[axes] block_shape) => ({dtype}[N, C, {image}] y) {{
+        col2im (float[N, CK, L] x, int64[axes] image_shape, int64[axes] block_shape) => (float[N, C, {image}] y) {{
             y = Col2Im {attributes} (x, image_shape, block_shape)
         }}"""
     )
@@ -161,10 +161,10 @@ def examples():
     yield "network: unfold, weighted sum", blend(image.shape), {"image": image, "weights": weights}
     blocks = rng.standard_normal((1, 16 * 9, 254 * 254), np.float32)
     sizes = {"image_shape": np.array([256, 256]), "block_shape": np.array([3, 3])}
-    yield "Col2Im, float32", col2im("float"), {"x": blocks, **sizes}
+    yield "Col2Im, float32", col2im(), {"x": blocks, **sizes}
     line = {"image_shape": np.array([1000]), "block_shape": np.array([5])}
     windows = rng.standard_normal((1, 64 * 5, 992), np.float32)
-    yield "Col2Im, 1-D, dilated", col2im("float", "W", "<dilations = [2]>"), {"x": windows, **line}
+    yield "Col2Im, 1-D, dilated", col2im("W", "<dilations = [2]>"), {"x": windows, **line}
     random_grid = rng.uniform(-1.1, 1.1, (1, 256, 400, 2)).astype(np.float32)
     for mode in ("linear", "cubic"):
         yield f"GridSample, {mode}, float32", grid_sample("float", mode), {"X": image, "Grid": random_grid}

@@ -10,7 +10,7 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from .. import registry
@@ -178,25 +178,26 @@ def survey():
     """
     _usable(library.obstacle())
     _SURVEY.needed = []
-    library.load().onnx_ops_survey(True)
     try:
-        yield _SURVEY.needed
+        with switched_on(library.load().onnx_ops_survey):
+            yield _SURVEY.needed
     finally:
-        library.load().onnx_ops_survey(False)
         del _SURVEY.needed
 
 
-@contextmanager
-def leaving_out() -> Iterator[None]:
+def leaving_out() -> AbstractContextManager[None]:
     """Return a context in which sessions made on this thread have no operators of the library, whatever the options."""
-    loaded = None if library.obstacle() else library.load()
-    if loaded:
-        loaded.onnx_ops_leave_out(True)
+    return nullcontext() if library.obstacle() else switched_on(library.load().onnx_ops_leave_out)
+
+
+@contextmanager
+def switched_on(switch: Callable[[bool], object]) -> Iterator[None]:
+    """Return a context in which a switch of the library is on for this thread."""
+    switch(True)
     try:
         yield
     finally:
-        if loaded:
-            loaded.onnx_ops_leave_out(False)
+        switch(False)
 
 
 @c_callback(C.c_int64, C.c_int64, C.c_int64, C.c_int64)

@@ -95,9 +95,8 @@ class Remaining:
         """Return a name for a thread: of its operator, else of one that no thread has, else any."""
         last = getattr(of_thread, "operator", None)
 
-        def rank(name: str) -> int:
-            operator = self.operators[name]
-            return 0 if operator == last else 1 if operator not in self.begun else 2
+        def rank(name: str) -> tuple[bool, bool]:  # the least comes first
+            return self.operators[name] != last, self.operators[name] in self.begun
 
         with self.lock:
             name = min(self.operators, key=rank)
