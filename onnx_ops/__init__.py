@@ -26,9 +26,9 @@ _HOME = {
     "install": "session.installation",
     "jitable": "declaration.jit",
     "lower": "session.lowering",
-    "node_counts": "native.library",
+    "node_counts": "session.overview",
     "operator": "custom.operator",
-    "operators": "registry",
+    "operators": "session.overview",
     "optimize": "rewriting",
     "reference_ops": "arrays.reference",
     "register": "session.session",
@@ -57,11 +57,11 @@ if TYPE_CHECKING:
     from .declaration.errors import require as require
     from .declaration.jit import jitable as jitable
     from .model.schemas import register_schemas as register_schemas
-    from .native.library import node_counts as node_counts
-    from .registry import operators as operators
     from .rewriting import optimize as optimize
     from .session.installation import install as install
     from .session.lowering import lower as lower
+    from .session.overview import node_counts as node_counts
+    from .session.overview import operators as operators
     from .session.registration import get_library_path as get_library_path
     from .session.runner import Runner as Runner
     from .session.session import InferenceSession as InferenceSession

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
-from .declaration.dtypes import TABLE, in_order
 from .declaration.errors import OpError
 from .declaration.operator import Operator
 from .system.locks import REGISTRATION
@@ -158,43 +157,3 @@ def __getattr__(name: str) -> Any:
     if name == "OPERATORS":
         return globals().setdefault(name, tuple(map(built_in, KEYS)))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def operators() -> list[dict[str, Any]]:
-    """Return a list of all operators: those of this package, and custom ones in use.
-
-    Returns
-    -------
-    list of dict
-        For each operator of each domain a dict with these keys:
-
-        ================  ==========================================================
-        domain, name      as in a model's node; domain "" is ai.onnx
-        versions          versions of the domain that changed the operator
-        ranks             ranks of the first input
-        dtypes            {type variable: element types} in sessions
-        array_dtypes      {type variable: element types} for the functions on arrays
-        inputs            {input: type variable}
-        outputs           {output: type variable}
-        attributes        {attribute: default}
-        ================  ==========================================================
-
-    Examples
-    --------
-    >>> [each["versions"] for each in onnx_ops.operators() if each["name"] == "RoiAlign"]
-    [(16, 22)]
-    """
-    return [
-        {
-            "domain": o.domain,
-            "name": o.name,
-            "versions": o.versions,
-            "ranks": o.ranks,
-            "dtypes": {v: in_order(n for n in names if TABLE[n].in_sessions) for v, names in o.types.items()},
-            "array_dtypes": {v: in_order(names) for v, names in o.types.items()},
-            "inputs": {i.name: i.type for i in o.inputs},
-            "outputs": {each.name: each.type for each in o.outputs},
-            "attributes": {a.name: a.default for a in o.attributes},
-        }
-        for o in available().values()
-    ]

@@ -80,8 +80,10 @@ def python_of(path: str) -> str | None:
         return path
     with open(path, "rb") as file:
         lines = file.read(FIRST_LINES).decode(errors="replace")
-    matches = [re.match(pattern, lines) for pattern in PYTHON]
-    return next((shutil.which(match[1]) for match in matches if match), None)
+    for pattern in PYTHON:
+        if match := re.match(pattern, lines):
+            return shutil.which(match[1])
+    return None
 
 
 def has_onnx_ops(python: str) -> bool:

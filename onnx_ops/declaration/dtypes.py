@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
 
 
@@ -57,7 +55,6 @@ WIDE_FLOATS = ("float32", "float64")
 HALVES = ("float16", "bfloat16")
 INTEGERS = tuple(name for name in TABLE if "int" in name)
 ALL = tuple(TABLE)
-KINDS = "biufcO"  # of NumPy's types, in the order of `in_order`
 
 
 def widest(array: "NDArray[Any]") -> "NDArray[Any]":
@@ -70,12 +67,6 @@ def widest(array: "NDArray[Any]") -> "NDArray[Any]":
 def zero(array: "NDArray[Any]") -> Any:
     """Return the sum of no elements: 0, or the empty string."""
     return "" if name_of(array) == "string" else array.dtype.type(0)
-
-
-def in_order(names: "Iterable[str]") -> tuple[str, ...]:
-    """Sort names of data types by kind, then by width, for people."""
-    types = {name: TABLE[name].numpy for name in names}
-    return tuple(sorted(types, key=lambda name: (KINDS.find(types[name].kind.replace("V", "f")), types[name].itemsize)))
 
 
 def type_name(dtype: np.dtype[Any]) -> str:

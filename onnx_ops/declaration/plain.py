@@ -1,9 +1,8 @@
-"""Operators in plain Python: shapes of outputs, references, and the error in a kernel."""
+"""Operators in plain Python: shapes of outputs, and references."""
 
 import logging
 import traceback
 from contextlib import nullcontext
-from functools import partial
 from operator import index
 from pathlib import Path
 
@@ -186,33 +185,6 @@ def check_shapes(operator, shapes):
         for size in shape:
             fits, most = fits and 0 <= size <= most, most // max(size, 1)
         require(fits, "shape of an output", shape, rule)
-
-
-def explain(operator, position, values, inputs, geometry, outputs):
-    """Run a kernel for stated ranks as plain Python; return the text of its exception with the line, or None."""
-    sizes, room = tuple(sizes_of(operator, inputs)), np.empty(geometry.workspace, np.uint8)
-    flat, function = [y.reshape(-1) for y in outputs], operator.kernel(position).function
-    calls = [
-        partial(function, values.compiled, sizes, *inputs, geometry, k, room, *flat) for k in range(geometry.tiles)
-    ]
-    return exception_of(calls)
-
-
-def explain_plan(operator, values, inputs):
-    """Run the functions of a plan for stated ranks as plain Python; return as `explain`."""
-    sizes, plan = sizes_of(operator, inputs), operator.plan
-    works = [partial(work, *sizes, *values.compiled) for work in (plan.loop, plan.workspace) if work]
-    return exception_of([partial(shapes_for_ranks, operator, values, sizes), *works])
-
-
-def exception_of(calls):
-    """Call functions one after the other; return the text of the first exception with its line, or None."""
-    try:
-        for call in calls:
-            call()
-    except Exception as error:
-        return reason(error) + place_of(error)
-    return None
 
 
 def place_of(error):

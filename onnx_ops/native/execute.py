@@ -17,7 +17,7 @@ import numpy as np
 
 from ..compiler import records
 from ..declaration import calls, dtypes, plain
-from ..declaration.errors import OpError, errors_of, require
+from ..declaration.errors import OpError, errors_of, reason, require
 from ..declaration.jit import BOUNDSCHECK
 from ..declaration.limits import ABSENT, LINE, MAX_TILES, MAX_WORKSPACE, TILE_ELEMENTS
 from ..declaration.operator import Record
@@ -136,7 +136,7 @@ class Call:
         """Run the plan, which states the outputs' shapes, the number of tiles and the bytes of workspace."""
         if returned := plan(self.address):
             if BOUNDSCHECK and self.operator.has_ranks:
-                self.explain = lambda: plain.explain_plan(self.operator, self.values, self.arrays)
+                self.explain = lambda: explain_plan(self.operator, self.values, self.arrays)
             self.fail(returned)
 
     def fail(self, returned: int) -> None:
@@ -170,7 +170,7 @@ class Call:
             record[TILES] = tiles = max(min(tiles, most), 1)
             if BOUNDSCHECK:  # then time doesn't matter
                 geometry = Record(np.frombuffer(record, operator.geometry_dtype, 1, records.GEOMETRY)[0])
-                self.explain = lambda: plain.explain(operator, way.position, self.values, inputs, geometry, results)
+                self.explain = lambda: explain_kernel(operator, way.position, self.values, inputs, geometry, results)
         self.run_tiles(kernel, tiles, workspace, threads, empty, (inputs, results))
         if operator.plan.is_bound:
             lengths = [record.tensor(k)[2][0] for k in outputs]
@@ -221,3 +221,39 @@ def cut(operator, array, length):
         rule = "is the kernel's result; the bound of the shape function is"
         require(0 <= length <= len(array), "length of an output", length, rule, len(array))
     return array[:length]
+
+
+# The exception in compiled code
+
+
+def explain_kernel(operator, position, values, inputs, geometry, outputs):
+    """Run a kernel for stated ranks as plain Python; return the text of its exception with the line, or None."""
+    sizes, room = plain.sizes_of(operator, inputs), np.empty(geometry.workspace, np.uint8)
+    flat, function = [y.reshape(-1) for y in outputs], operator.kernel(position).function
+
+    def run():
+        for tile in range(geometry.tiles):
+            function(values.compiled, tuple(sizes), *inputs, geometry, tile, room, *flat)
+
+    return exception_of(run)
+
+
+def explain_plan(operator, values, inputs):
+    """Run the functions of a plan for stated ranks as plain Python; return as `explain_kernel`."""
+    sizes = plain.sizes_of(operator, inputs)
+
+    def run():
+        plain.shapes_for_ranks(operator, values, sizes)
+        for work in filter(None, (operator.plan.loop, operator.plan.workspace)):
+            work(*sizes, *values.compiled)
+
+    return exception_of(run)
+
+
+def exception_of(run):
+    """Call a function; return the text of its exception with the line, or None."""
+    try:
+        run()
+    except Exception as error:
+        return reason(error) + plain.place_of(error)
+    return None

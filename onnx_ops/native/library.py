@@ -3,7 +3,6 @@
 import ctypes as C
 import functools
 import os
-from collections import Counter
 from pathlib import Path
 
 from .. import registry, system
@@ -112,30 +111,9 @@ def entry(number):
     return registry.built_in(key), row
 
 
-def node_counts() -> dict[str, int]:
-    """Return the number of nodes that onnx_ops runs in sessions of this process.
-
-    Nodes of all sessions with the native backend count, from the start of the
-    process on. A node that is missing here runs ONNX Runtime's built-in kernel.
-
-    Returns
-    -------
-    dict
-        {operator: number of nodes}, for operators with nodes. An operator of a
-        domain other than ai.onnx has the domain before its name.
-
-    Examples
-    --------
-    >>> session = onnx_ops.InferenceSession("model.onnx")
-    >>> onnx_ops.node_counts()["GridSample"] > 0
-    True
-    """
-    rows = [*compiled_ahead().values(), *(row for _, row in _made)]
-    counts: Counter[str] = Counter()
-    for row in rows:
-        if row.kernels_made:
-            counts[b".".join(filter(None, (row.domain, row.name))).decode()] += row.kernels_made
-    return dict(counts)
+def rows():
+    """Return the rows of all operators: those compiled ahead, and those made so far. Raises OpError."""
+    return [*compiled_ahead().values(), *(row for _, row in _made)]
 
 
 def row_of(operator):
