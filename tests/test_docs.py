@@ -177,8 +177,8 @@ def test_validation_of_the_readme(directory):
     """The built-in kernel stands for another runtime between the two commands."""
     make_test, _, validate = examples(ROOT / "README.md", "sh")[0].splitlines()
     run_in_shell(make_test, directory)
-    data = [str(directory / f"tests/cubic/test_data_set_0/input_{k}.pb") for k in (0, 1)]
-    session = ort.InferenceSession(directory / "tests/cubic/model.onnx")
+    data = [str(directory / f"cases/cubic/test_data_set_0/input_{k}.pb") for k in (0, 1)]
+    session = ort.InferenceSession(directory / "cases/cubic/model.onnx")
     feeds = {i.name: read_pb(path) for i, path in zip(session.get_inputs(), data, strict=True)}
     (directory / "outputs").mkdir()
     np.save(directory / "outputs/cubic.npy", session.run(None, feeds)[0])
