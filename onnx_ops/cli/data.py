@@ -338,9 +338,11 @@ def read_test_outputs(other: Path, test: Path, folder: str, outputs: dict[str, A
     """
     whole = [".npz"] if len(outputs) > 1 else [".npz", ".npy"]
     arrays: dict[str, np.ndarray] = {}
-    for k, (name, file_name) in enumerate(file_names(outputs).items()):
+    by_name = file_names(outputs)
+    for k, (name, file_name) in enumerate(by_name.items()):
         files = [Path(f"{other}{ending}") for ending in whole]
-        files += [other / folder / file for file in (f"output_{k}.npy", f"{file_name}.npy", f"output_{k}.pb")]
+        numbered = [f"output_{k}.npy"] if f"output_{k}" not in by_name.values() else []
+        files += [other / folder / file for file in (*numbered, f"{file_name}.npy", f"output_{k}.pb")]
         if other.resolve() == test.resolve():
             files.pop()
         file = next((file for file in files if file.is_file()), None)

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -17,7 +18,7 @@ from .arguments import named_files
 FIRST_LINES = 500  # bytes at the start of a command that name its Python
 PYTHON = (
     r"#!(/\S*python\S*)",
-    r"#!/usr/bin/env +(\S*python\S*)",
+    r"#!/usr/bin/env +(?:-S +)?(\S*python\S*)",
     r"""#!/bin/sh\n'''exec' "?([^"\n]*python[^"\s]*)""",  # of commands whose path is long, or has spaces
 )
 
@@ -67,23 +68,28 @@ def command_line(program: str, *arguments: str) -> list[str]:
     path = shutil.which(program)
     if path is None:
         raise click.UsageError(f"{program} must be a Python script (.py), an installed command, or -m and a module.")
-    python = python_of(path)
+    python, options = python_of(path, arguments)
+    if python and any(re.match("-[A-Za-z]*[EIS]", option) for option in options):
+        raise click.UsageError(f"{program} runs in a Python that ignores its environment ({' '.join(options)}).")
     if python and not has_onnx_ops(python):
         rule = "which has no onnx_ops; install it in that environment, as by pipx inject."
         raise click.UsageError(f"{program} runs in {python}, {rule}")
     return [path, *arguments]
 
 
-def python_of(path: str) -> str | None:
-    """Return the Python that runs a command: the command itself, or that of its first lines. None: unknown."""
+def python_of(path: str, arguments: Iterable[str]) -> tuple[str | None, list[str]]:
+    """Return the Python that runs a command, and its options. It is the command itself, or in its first lines.
+
+    None: unknown
+    """
     if re.fullmatch(r"python[\d.]*(\.exe)?", Path(path).name):
-        return path
+        return path, [*itertools.takewhile(lambda text: text.startswith("-") and text not in ("-m", "-c"), arguments)]
     with open(path, "rb") as file:
         lines = file.read(FIRST_LINES).decode(errors="replace")
     for pattern in PYTHON:
         if match := re.match(pattern, lines):
-            return shutil.which(match[1])
-    return None
+            return shutil.which(match[1]), lines[match.end() :].partition("\n")[0].split()
+    return None, []
 
 
 def has_onnx_ops(python: str) -> bool:

@@ -52,7 +52,6 @@ def validate(paths, with_onnx, backend, other, tolerances, as_json):
       NAME.npz                         all outputs, by their names
       NAME.npy                         the only output
       NAME/test_data_set_0/output_0.npy, output_0.pb or OUTPUT.npy, and so on
-    For a single test, the name may be left out: test_data_set_0/output_0.npy.
 
     \b
     Examples:
@@ -69,6 +68,11 @@ def validate(paths, with_onnx, backend, other, tolerances, as_json):
     if empty := [str(path) for path, tests in below.items() if not tests]:
         raise click.UsageError(f"no model.onnx next to a test_data_set_0 below {', '.join(empty)}")
     tests = [test for tests in below.values() for test in tests] + (onnx_tests() if with_onnx else [])
+    names = [name for name, _, _ in tests]
+    if other and len(set(names)) < len(names):
+        raise click.UsageError(
+            f"--outputs: several tests are called {max(names, key=names.count)}; validate one at a time."
+        )
     results = [run_test(*test, backend, other, tolerances) for test in steps(tests, lambda test: test[0])]
     kind = {"outputs": str(other)} if other else {"backend": backend}
     passed = sum(r["passed"] for r in results)
@@ -132,8 +136,7 @@ def computed_by(model: Path | bytes, backend: Kind) -> Compute:
 def written_in(other: Path, name: str, test: Path, proto: onnx.ModelProto) -> Compute:
     """Return the function that reads outputs of a `test`, a folder, in the folder `other` of another runtime."""
     outputs = {o.name: (dtypes.NAMES.get(o.type.tensor_type.elem_type), None) for o in proto.graph.output}
-    path = other if any(other.glob("test_data_set_*")) else other / name
-    return lambda folder, inputs: read_test_outputs(path, test, folder, outputs)
+    return lambda folder, inputs: read_test_outputs(other / name, test, folder, outputs)
 
 
 def operators_in(proto):

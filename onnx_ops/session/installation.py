@@ -2,7 +2,7 @@
 
 `install` replaces the constructor of onnxruntime.InferenceSession. The class itself stays, so it does not matter when
 or by which name a program has imported it. Child processes read the settings from the environment: Python imports
-system/start/sitecustomize.py when it starts.
+system/start/sitecustomize.py when it starts, which imports this module before the first session.
 """
 
 import functools
@@ -28,7 +28,7 @@ from .session import InferenceSession, Prepared
 VARIABLE = "ONNX_OPS_INSTALL"  # the settings for child processes, as JSON
 START = Path(system.__file__).with_name("start")  # the folder with sitecustomize.py
 log = logging.getLogger("onnx_ops")
-_make_ort_session = OrtSession.__init__
+_make_ort_session = getattr(OrtSession.__init__, "make_ort_session", OrtSession.__init__)  # see sitecustomize.py
 _installations: dict[ExitStack, tuple[Mapping[str, Any], list[Any]]] = {}  # settings, operators; the last one applies
 
 
@@ -99,7 +99,7 @@ def _apply_last() -> None:
 
 def settings_of(optimize: bool, verbose: bool = False, files: Iterable[str] = ()) -> dict[str, Any]:
     """Return settings for processes: whether to optimize, whether to print the log, and files with custom operators."""
-    return {"optimize": optimize, "verbose": verbose, "files": list(files)}
+    return {"optimize": bool(optimize), "verbose": verbose, "files": list(files)}
 
 
 def environment(variables: Mapping[str, str], settings: Mapping[str, Any] | None) -> dict[str, str]:
@@ -147,18 +147,18 @@ def make_session(
     others = other_providers(stated & {*ort.get_available_providers()})
     if others:
         _make_ort_session(self, *given, **kwargs)
-        others = other_providers(self.get_providers())
+        others = other_providers(OrtSession.get_providers(self))
         if not others:  # ONNX Runtime has fallen back to the CPU
             given = path_or_bytes, sess_options, ["CPUExecutionProvider"], None
     problem = f"it runs on {', '.join(others)}" if others else make_ours(self, installed, *given, **kwargs)
     if problem is None:
-        log.info("onnx_ops: session of %s: %s", title, gain(self._ready))
+        log.info("onnx_ops: session of %s: %s", title, gain(self._onnx_ops_ready))
         return
     if not others:
         with registration.leaving_out():
             _make_ort_session(self, *given, **kwargs)
     log.info("onnx_ops: session of %s: unchanged, since %s", title, problem)
-    if not other_providers(self.get_providers()):
+    if not other_providers(OrtSession.get_providers(self)):
         warnings.warn(f"onnx_ops: session of {title}: ONNX Runtime alone runs it, since {problem}", stacklevel=2)
 
 
@@ -172,12 +172,12 @@ def make_ours(
     settings, operators = installed
     original: Any = type(session)
     attributes = dict(vars(session))  # those that a program's subclass has set so far
-    session.__class__ = class_with_operators(original)
     try:
+        session.__class__ = class_with_operators(original)
         # With fallback enabled, ONNX Runtime would print a message and try once more on the CPU.
         more = {"enable_fallback": False, **kwargs, "optimize": settings["optimize"], "operators": operators}
         InferenceSession.__init__(session, *given, **more)
-        others = other_providers(session.get_providers())  # of the options
+        others = other_providers(OrtSession.get_providers(session))  # of the options
         problem = f"it runs on {', '.join(others)}" if others else None
     except Exception as error:
         problem = str(error) if isinstance(error, OpError) else reason(error)
@@ -205,3 +205,7 @@ def gain(ready: Prepared) -> str:
     parts = [f"onnx_ops runs {', '.join(names)}"] if names else []
     parts += [f"has fused {', '.join(patterns)}"] if patterns else []
     return " and ".join(parts) or "gains nothing, since it has no node of these operators, and nothing was fused"
+
+
+if VARIABLE in os.environ:
+    install_from_environment()

@@ -352,7 +352,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
         ready: Any = path_or_bytes  # `open_session` gives a Prepared
         if not isinstance(ready, Prepared):
             ready = prepare(ready, sess_options, backend, operators, optimize=optimize)
-        self._ready, self._native_run = ready, _Run(ready)
+        self._onnx_ops_ready, self._onnx_ops_run = ready, _Run(ready)
         reports.forget()
         try:
             with ready.with_external_data():
@@ -361,7 +361,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
             if refusal := explained(error, ready):
                 raise refusal from error
             raise
-        if others := other_providers(self.get_providers()):
+        if others := other_providers(super().get_providers()):
             warnings.warn(
                 f"onnx_ops: the operators run on the CPU, the other nodes may run on {', '.join(others)}", stacklevel=2
             )
@@ -369,11 +369,11 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[dict[Any, Any]] | None = None
     ) -> None:
-        with self._ready.with_external_data():
+        with self._onnx_ops_ready.with_external_data():
             super().set_providers(providers, provider_options)
 
     def get_inputs(self) -> list[Any]:
-        return [i for i in super().get_inputs() if i.name != self._ready.run_input]
+        return [i for i in super().get_inputs() if i.name != self._onnx_ops_ready.run_input]
 
     def run(
         self,
@@ -396,12 +396,12 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
             return super().run_with_ort_values(output_names, {**input_dict_ort_values, **more}, run_options)
 
     def run_with_iobinding(self, iobinding: Any, run_options: ort.RunOptions | None = None) -> None:
-        if not self._ready.run_input:  # without the context, which would slow down small calls
+        if not self._onnx_ops_ready.run_input:  # without the context, which would slow down small calls
             reports.forget()
             try:
                 super().run_with_iobinding(iobinding, run_options)
             except Exception as error:
-                self._native_run.__exit__(type(error), error, None)
+                self._onnx_ops_run.__exit__(type(error), error, None)
                 raise
             return
         with self._run_context() as more:
@@ -417,10 +417,10 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
         OpError
             The model was lowered: it needs one more input.
         """
-        if self._ready.run_input:
+        if self._onnx_ops_ready.run_input:
             rule = 'is for backend="native"; use run, run_with_ort_values or run_with_iobinding'
             raise OpError("run_with_ortvaluevector", "called", rule, "onnx_ops")
-        with self._native_run:
+        with self._onnx_ops_run:
             super().run_with_ortvaluevector(*args)
 
     def run_async(
@@ -446,7 +446,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
 
     def _run_context(self):
         """Return the context of a run; one of the native backend has no state."""
-        return _Run(self._ready) if self._ready.run_input else self._native_run
+        return _Run(self._onnx_ops_ready) if self._onnx_ops_ready.run_input else self._onnx_ops_run
 
 
 class _Run:

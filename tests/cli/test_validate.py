@@ -295,7 +295,7 @@ def test_outputs_beside_the_inputs(other):
     """In the test's folder, the .pb are the expected outputs, which prove nothing."""
     tests = other.parent / "tests"
     data = tests / "cubic" / "test_data_set_0"
-    for arguments in ([tests, "--outputs", tests], [tests / "cubic", "--outputs", tests / "cubic"]):
+    for arguments in ([tests, "--outputs", tests], [tests / "cubic", "--outputs", tests]):
         (report,) = call_json("validate", *arguments, exit_code=1)["tests"]
         assert report["problem"].startswith("output is missing: there is no ")
         assert "output_0.pb" not in report["problem"]
@@ -304,10 +304,26 @@ def test_outputs_beside_the_inputs(other):
         (data / "output.npy").unlink()
 
 
-def test_outputs_of_a_single_test(other):
-    (other / "test_data_set_0").mkdir()
-    np.save(other / "test_data_set_0" / "output_0.npy", arrays(other.parent / "tests" / "cubic")[1][0])
-    assert call_json("validate", other.parent / "tests" / "cubic", "--outputs", other)["passed"] == 1
+def test_outputs_belong_to_one_test(other):
+    """Neither outputs without a name count, nor those of another test with this name."""
+    write_as_tests("output_0.npy")(other, ".", arrays(other.parent / "tests" / "cubic")[1][0])
+    assert validate(other, exit_code=1)["problem"].startswith("output is missing")
+    make_test(other.parent / "more" / "cubic")
+    paths = other.parent / "tests", other.parent / "more"
+    assert "several tests are called cubic" in sentences("validate", *paths, "--outputs", other, exit_code=2)
+
+
+def test_outputs_whose_names_are_numbers_of_others(tmp_path):
+    folder = make_test(tmp_path / "tests" / "extremes", "--op", "mmcv.cummax", *OF_OTHERS["mmcv.cummax"])
+    model = onnx.load(folder / "model.onnx")
+    for k, name in enumerate(("output_1", "output_0")):
+        model.graph.node[0].output[k] = model.graph.output[k].name = name
+    onnx.save(model, folder / "model.onnx")
+    data = tmp_path / "other" / "extremes" / "test_data_set_0"
+    data.mkdir(parents=True)
+    for name, array in zip(("output_1", "output_0"), arrays(folder)[1], strict=True):
+        np.save(data / f"{name}.npy", array)
+    validate(tmp_path / "other")
 
 
 def test_several_outputs(tmp_path):

@@ -62,7 +62,7 @@ def test_a_program_whose_class_of_sessions_is_replaced(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         session = ort.InferenceSession(proto.SerializeToString(), quiet())
-    assert {op_type for _, op_type in session._ready.nodes} == {"GridSample"}
+    assert {op_type for _, op_type in session._onnx_ops_ready.nodes} == {"GridSample"}
 
 
 @pytest.mark.parametrize("release", ["1.20.1", ort.__version__])

@@ -95,6 +95,32 @@ def test_a_derived_class_keeps_its_methods():
     assert session.run(["y"], FEEDS)[0] == "derived"
 
 
+class Wrapper(InferenceSession):
+    """A class with an attribute and a method that a session of onnx_ops might need itself."""
+
+    def __init__(self, content):
+        super().__init__(content)
+        self._ready = self._native_run = True
+
+    def get_providers(self):
+        return [str(self._ready)]
+
+
+class Registered(InferenceSession):
+    def __init_subclass__(cls, *, key):
+        raise AssertionError
+
+
+def test_a_derived_class_may_have_names_of_its_own():
+    with onnx_ops.install():
+        session = Wrapper(model())
+        assert isinstance(session, onnx_ops.InferenceSession)
+        assert session.get_providers() == ["True"]
+        assert session.run(None, FEEDS)[0].shape == (1, 1, 2, 2)
+        with pytest.warns(UserWarning, match="ONNX Runtime alone runs it, since .*'key'"):
+            assert type(Registered(model())) is Registered
+
+
 def test_a_derived_class_keeps_its_attributes_where_onnx_runtime_alone_runs_it():
     with onnx_ops.install(), pytest.warns(UserWarning, match="ONNX Runtime alone runs it"):
         session = Derived(model(REFUSED))
@@ -231,6 +257,12 @@ PROGRAMS = {
     + "def kind(path):\n    return type(Session(path)).__module__.split('.')[0]\n"
     + "if __name__ == '__main__':\n    with get_context('spawn').Pool(1) as pool:\n"
     + "        print(pool.map(kind, sys.argv[1:])[0])\n",
+    "after onnx_ops": "from onnx_ops import InferenceSession\n"
+    + START
+    + KIND.replace("SESSION", "Session(sys.argv[1])"),
+    "after an installation of its own": START
+    + "import onnx_ops\nwith onnx_ops.install():\n    pass\n"
+    + KIND.replace("SESSION", "Session(sys.argv[1])"),
     "replaced by a lambda": START
     + "import onnx_ops\nonnxruntime.InferenceSession = lambda *given: onnx_ops.InferenceSession(*given)\n"
     + KIND.replace("SESSION", "onnxruntime.InferenceSession(sys.argv[1])"),
@@ -302,6 +334,25 @@ def test_the_sitecustomize_of_the_environment_is_imported(tmp_path):
     (tmp_path / "program.py").write_text("import sitecustomize\nprint(customized, sitecustomize.__file__)")
     done = run_program(tmp_path, "program.py", PYTHONPATH=tmp_path)
     assert done.stdout == f"True {tmp_path / 'sitecustomize.py'}\n"
+
+
+def test_a_sitecustomize_that_fails_changes_nothing(path, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import no_such_module\n")
+    (tmp_path / "program.py").write_text(PROGRAMS["by name"])
+    done = run_program(tmp_path, "program.py", path, PYTHONPATH=tmp_path)
+    assert done.stdout == "onnx_ops\n"
+    assert "No module named 'no_such_module'" in done.stderr  # as Python itself reports it
+
+
+@pytest.mark.parametrize("options", ["-E", "-I", "-sS"])
+def test_pythons_that_ignore_their_environment_are_refused(options, tmp_path):
+    (tmp_path / "program.py").write_text("print('ran')")
+    add_command(tmp_path, f"#!/usr/bin/env -S {sys.executable} {options}", "print('ran')")
+    for command in ([sys.executable, options, "program.py"], [tmp_path / "program"]):
+        done = run_program(tmp_path, *command, check=False)
+        assert done.returncode == 2
+        assert f"runs in a Python that ignores its environment ({options})" in " ".join(done.stderr.split())
+        assert done.stdout == ""
 
 
 COMMANDS = [

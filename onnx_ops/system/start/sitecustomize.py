@@ -3,9 +3,11 @@
 It runs in any Python that inherits the variable, so it imports nothing of onnx_ops before onnxruntime is imported.
 """
 
+import functools
 import importlib.util
 import os
 import sys
+import threading
 from typing import Any
 
 FOLDER = os.path.dirname(__file__)  # as sys.path has it
@@ -25,19 +27,34 @@ def import_hidden_module() -> None:
         sys.modules.setdefault("sitecustomize", this)
 
 
-def install() -> None:
-    """Install what the environment states, if this Python has onnx_ops."""
-    try:
-        from onnx_ops.session.installation import install_from_environment
-    except ImportError as error:
-        print(f"onnx_ops is not used by {sys.executable}: {error}", file=sys.stderr)
+def wait_for_session() -> None:
+    """Install what the environment states when the first session is made, if this Python has onnx_ops."""
+    if importlib.util.find_spec("onnx_ops") is None:
+        print(f"onnx_ops is not used by {sys.executable}: it is not installed there", file=sys.stderr)
         return
-    install_from_environment()
+    from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
+
+    make_ort_session = InferenceSession.__init__
+    lock = threading.RLock()
+
+    @functools.wraps(make_ort_session)
+    def make_first_session(self: Any, *arguments: Any, **kwargs: Any) -> None:
+        with lock:
+            if InferenceSession.__init__ is make_first_session:
+                InferenceSession.__init__ = make_ort_session
+                try:
+                    importlib.import_module("onnx_ops.session.installation")  # which installs
+                except ImportError as error:
+                    print(f"onnx_ops is not used by {sys.executable}: {error}", file=sys.stderr)
+        InferenceSession.__init__(self, *arguments, **kwargs)
+
+    make_first_session.make_ort_session = make_ort_session  # type: ignore[attr-defined]
+    InferenceSession.__init__ = make_first_session
 
 
-import_hidden_module()
 if "ONNX_OPS_INSTALL" in os.environ:
     spec: Any = importlib.util.spec_from_file_location("_onnx_ops_on_import", ON_IMPORT)
     on_import = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(on_import)
-    on_import.OnImport("onnxruntime", install)
+    on_import.OnImport("onnxruntime", wait_for_session)
+import_hidden_module()  # last, as it may fail
