@@ -201,7 +201,7 @@ def modulate(mask, first, second):
 @jitable
 def sample(x, offset, mask, g, n, c, channels, at, tap, taps, first, count, width, places, columns):
     """Store the columns of `channels` channels from c on, with a row for each channel and tap."""
-    _, base, weight, row_weight, rest = places
+    starts, base, weight, row_weight, rest = places
     points, fits, ((plane, row, column), planes, rows, _) = taps * width, has_fast_path(g), reading_of(g, 2)
     k = alone = 0  # channels before `alone` are read one by one: together, not all were finite
     while k < channels:
@@ -218,12 +218,12 @@ def sample(x, offset, mask, g, n, c, channels, at, tap, taps, first, count, widt
             alone = k + together
             continue
         if not done:
-            sample_tap_by_tap(source, offset, mask, g, at, tap, taps, first, count, width, rest, target)
+            sample_tap_by_tap(source, starts, offset, mask, g, at, tap, taps, first, count, width, rest, target)
         k += together
 
 
 @jitable
-def sample_tap_by_tap(source, offset, mask, g, at, tap, taps, first, count, width, workspace, target):
+def sample_tap_by_tap(source, starts, offset, mask, g, at, tap, taps, first, count, width, workspace, target):
     """Store the columns of one channel, of an image of any size, from just the pixels that exist."""
     index, found_at = integers_in(workspace, 0, (3, 2)), integers_in(workspace, 8 * 3 * 2, 2**3)
     weight = sums_in(workspace, index.nbytes + found_at.nbytes, (3, 2), target)
@@ -232,13 +232,10 @@ def sample_tap_by_tap(source, offset, mask, g, at, tap, taps, first, count, widt
     for t in range(taps):
         target[t * width + count : (t + 1) * width] = 0
         for b in range(count):
-            step = g.blocks
             for i in range(g.axes):
-                step //= g.counts[i]
                 k, p = offset_at(g, at + t, i), number(0)
                 if k >= 0:
-                    start = number((first + b) // step % g.counts[i] * g.strides[i] - g.pads[i])
-                    p = start + number(shift_of(g, i, tap + t)) + load(offset, k * g.blocks + first + b)
+                    p = starts[i, b] + number(shift_of(g, i, tap + t)) + load(offset, k * g.blocks + first + b)
                 index[i, 0] = index[i, 1] = -1
                 if p > -1 and p < g.image[i]:
                     whole = np.int64(np.floor(p))
