@@ -539,13 +539,9 @@ def largest_sample(total, source, offset, weight, begin, end):
 @jitable
 def largest_tap(total, source, offset, weight, begin, end):
     """Return the largest of `total` and weight[t] * source[offset[t]]   for begin <= t < end"""
-    first = second = total  # two, so that a comparison need not wait for the one before it
-    for t in range(begin, end - 1, 2):
-        first = larger(first, weight[t] * load(source, np.uintp(offset[t])))
-        second = larger(second, weight[t + 1] * load(source, np.uintp(offset[t + 1])))
-    if (end - begin) % 2 > 0:
-        first = larger(first, weight[end - 1] * load(source, np.uintp(offset[end - 1])))
-    return larger(first, second)
+    for t in range(begin, end):
+        total = larger(total, weight[t] * load(source, np.uintp(offset[t])))
+    return total
 
 
 @jitable
