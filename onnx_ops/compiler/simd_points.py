@@ -263,22 +263,21 @@ add_rows0, add_rows1, add_rows2, add_rows3 = map(rows_adder, range(4))
 def pairwise(step):
     """Return `blend` for two taps along an axis, `step` points at a time."""
 
-    def blend(source, pixels, channels, base, rows, row_weight, weight, offsets, add, target, target_pitch):
+    def blend(source, base, rows, row_weight, weight, offsets, add, target):
         above, below, left, right = row_weight[0], row_weight[1], weight[0], weight[1]
         zero = faults = zeros(left, step)
         for b in range(0, base.size, step):
             up, down = vector_at(above, b, zero), vector_at(below, b, zero)
             w, next_w = vector_at(left, b, zero), vector_at(right, b, zero)
-            index = indices(source, base, b)  # once: LLVM would load it again after each channel's store
-            for c in range(len(channels)):
-                x, next_x = pairs(source, index, c * pixels)
-                y, next_y = pairs(source, index, c * pixels + rows[1])
-                row, next_row = times_plus(w, x, times(next_w, next_x)), times_plus(w, y, times(next_w, next_y))
-                total = times_plus(up, row, times(down, next_row))
-                if add:
-                    total = plus(total, sums_at(target, c * target_pitch + b, total))
-                put(target, c * target_pitch + b, total)
-                faults = times_plus(total, zero, faults)  # NaN for good, if one is not finite
+            index = indices(source, base, b)
+            x, next_x = pairs(source, index, 0)
+            y, next_y = pairs(source, index, rows[1])
+            row, next_row = times_plus(w, x, times(next_w, next_x)), times_plus(w, y, times(next_w, next_y))
+            total = times_plus(up, row, times(down, next_row))
+            if add:
+                total = plus(total, sums_at(target, b, total))
+            put(target, b, total)
+            faults = times_plus(total, zero, faults)  # NaN for good, if one is not finite
         return are_zeros(faults)
 
     return blend
@@ -287,24 +286,23 @@ def pairwise(step):
 def fourfold(step):
     """Return `blend` for four taps along an axis, `step` points at a time."""
 
-    def blend(source, pixels, channels, base, rows, row_weight, weight, offsets, add, target, target_pitch):
+    def blend(source, base, rows, row_weight, weight, offsets, add, target):
         w0, w1, w2, w3 = weight[0], weight[1], weight[2], weight[3]
         zero = faults = zeros(w0, step)
         for b in range(0, base.size, step):
-            for c in range(len(channels)):
-                c0, c1, c2, c3 = transposed(
-                    add_rows0(source, base, c * pixels, rows, row_weight, b),
-                    add_rows1(source, base, c * pixels, rows, row_weight, b),
-                    add_rows2(source, base, c * pixels, rows, row_weight, b),
-                    add_rows3(source, base, c * pixels, rows, row_weight, b),
-                )
-                low = times_plus(vector_at(w0, b, c0), c0, times(vector_at(w1, b, c1), c1))
-                high = times_plus(vector_at(w2, b, c2), c2, times(vector_at(w3, b, c3), c3))
-                total = plus(low, high)
-                if add:
-                    total = plus(total, sums_at(target, c * target_pitch + b, total))
-                put(target, c * target_pitch + b, total)
-                faults = times_plus(total, zero, faults)
+            c0, c1, c2, c3 = transposed(
+                add_rows0(source, base, 0, rows, row_weight, b),
+                add_rows1(source, base, 0, rows, row_weight, b),
+                add_rows2(source, base, 0, rows, row_weight, b),
+                add_rows3(source, base, 0, rows, row_weight, b),
+            )
+            low = times_plus(vector_at(w0, b, c0), c0, times(vector_at(w1, b, c1), c1))
+            high = times_plus(vector_at(w2, b, c2), c2, times(vector_at(w3, b, c3), c3))
+            total = plus(low, high)
+            if add:
+                total = plus(total, sums_at(target, b, total))
+            put(target, b, total)
+            faults = times_plus(total, zero, faults)
         return are_zeros(faults)
 
     return blend

@@ -14,8 +14,8 @@ import numpy as np
 from ..declaration.jit import APART, jitable
 from ..kernels.elements import indices_in, integers_in, is_wide, load, store, sums, sums_in
 from ..kernels.shares import pieces, share
-from ..kernels.vectors import WIDTH, add_product
-from ..sampling.grid_sample_kernels import LINEAR, THREE, blend_channels, combine, multiply_weights
+from ..kernels.vectors import WIDTH, add_product, blend
+from ..sampling.grid_sample_kernels import LINEAR, combine, multiply_weights
 from ..sampling.taps import indexed_images, linear_weights, reading_of
 
 BLOCK = 3 * WIDTH  # output pixels of a block, at most
@@ -203,23 +203,14 @@ def sample(x, offset, mask, g, n, c, channels, at, tap, taps, first, count, widt
     """Store the columns of `channels` channels from c on, with a row for each channel and tap."""
     starts, base, weight, row_weight, rest = places
     points, fits, ((plane, row, column), planes, rows, _) = taps * width, has_fast_path(g), reading_of(g, 2)
-    k = alone = 0  # channels before `alone` are read one by one: together, not all were finite
-    while k < channels:
-        together = len(THREE) if fits and alone <= k <= channels - len(THREE) else 1
-        source, target = x[(n * g.channels + c + k) * g.pixels :][: together * g.pixels], columns[k * points :]
+    for k in range(channels):
+        source, target = x[(n * g.channels + c + k) * g.pixels :][: g.pixels], columns[k * points :]
         done = False
         for q in range((min(2, g.image[plane]) if g.axes == 3 else 1) if fits else 0):
             of_rows = row_weight[q] if g.axes == 3 else weight[row]
-            done = blend_channels(
-                source[planes[q] :], g.pixels, together, base[:points], rows, of_rows, weight[column], LINEAR, q > 0,
-                target, points,
-            )  # fmt: skip
-        if not done and together > 1:
-            alone = k + together
-            continue
+            done = blend(source[planes[q] :], base[:points], rows, of_rows, weight[column], LINEAR, q > 0, target)
         if not done:
             sample_tap_by_tap(source, starts, offset, mask, g, at, tap, taps, first, count, width, rest, target)
-        k += together
 
 
 @jitable

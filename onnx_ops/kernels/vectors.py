@@ -45,28 +45,25 @@ def prefetch_run(source, first, count):
 
 
 @jitable(**FUSE)
-def blend(source, pixels, channels, base, rows, row_weight, weight, offsets, add, target, target_pitch):
+def blend(source, base, rows, row_weight, weight, offsets, add, target):
     """Interpolation: weighted sums over the neighbours of many points.
 
-        target[c * target_pitch + b]
-            = sum over r, k of  row_weight[r, b] * weight[k, b] * source[c * pixels + base[b] + rows[r] + k]
+        target[b] = sum over r, k of  row_weight[r, b] * weight[k, b] * source[base[b] + rows[r] + k]
 
-    for b < base.size, c < channels, and r, k < taps: 2 or 4. The k are neighbours in memory, and loaded together; one
-    channel's loads are on their way while another's are added. `channels` has a member for each c, `offsets` for each
-    k; with `add`, the sums are added to the target. Returns whether all sums are finite.
+    for b < base.size, and r, k < taps: 2 or 4. The k are neighbours in memory, and loaded together. `offsets` has a
+    member for each k; with `add`, the sums are added to the target. Returns whether all sums are finite.
     """
     number = weight.dtype.type
     faults = number(0)
-    for c in range(len(channels)):
-        for b in range(base.size):
-            total = load(target, c * target_pitch + b) if add else number(0)
-            for r in range(len(offsets)):
-                row = number(0)
-                for k in range(len(offsets)):
-                    row += weight[k, b] * load(source, c * pixels + base[b] + rows[r] + k)
-                total += row_weight[r, b] * row
-            store(target, c * target_pitch + b, total)
-            faults += total * number(0)
+    for b in range(base.size):
+        total = load(target, b) if add else number(0)
+        for r in range(len(offsets)):
+            row = number(0)
+            for k in range(len(offsets)):
+                row += weight[k, b] * load(source, base[b] + rows[r] + k)
+            total += row_weight[r, b] * row
+        store(target, b, total)
+        faults += total * number(0)
     return faults == number(0)
 
 

@@ -178,8 +178,7 @@ def cut_tiles(g):
     if g.units > 0 and g.images == 1:
         while g.units * g.parts < FEW_UNITS and g.channels >= 2 * PART * g.parts:
             g.parts *= 2
-        together = kernels.channels_at_once(2) * g.parts
-        g.part = (g.channels + together - 1) // together * kernels.channels_at_once(2)
+        g.part = (g.channels + g.parts - 1) // g.parts
         g.parts = (g.channels + g.part - 1) // g.part
         g.units *= g.parts
     g.tiles = min(64, g.units, g.batch * g.points * (g.channels + 2) // WORK + 1)

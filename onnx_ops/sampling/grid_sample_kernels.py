@@ -7,13 +7,12 @@ Points beside infinities and NaN are read again tap by tap, as are all points of
 
 A unit of work has a span of points, and some or all channels. Its blocks are read one after the other, each from all
 channels. If the first block's points are scattered over the image, later blocks read the same parts again. Then the
-places of all blocks are kept, and all blocks are read from a channel, or from three, before the next ones. Linear reads
-three channels in one loop, except for scattered points, for which cache lines of three would be evicted too early.
+places of all blocks are kept, and all blocks are read from a channel before the next one.
 """
 
 import numpy as np
 
-from ..declaration.jit import APART, jitable, known
+from ..declaration.jit import APART, jitable
 from ..kernels.elements import elements_in, indices_in, integers_in, is_wide, load, store, sums, sums_in, zero
 from ..kernels.vectors import MOST_LANES, blend, points_at_once, prefetch, take
 from .computed_points import stripe_of
@@ -22,8 +21,6 @@ from .grid_points import BLOCK, begin_points, provide_points
 from .taps import axes_of, cubic_weights, image_size, indexed_images, nearest_pixel, place, place_nearest, reading_of
 
 LINEAR, CUBIC = (0, 1), (-1, 0, 1, 2)  # their taps, from the floor of a coordinate
-ONE, THREE = known(1), known(3)  # channels that linear reads in one loop: more of their loads are on the way at a time
-SAMPLED, FAR = 32, 32  # points of a block for each one that is tested; part of the image that is far
 MOST = 2**15  # maximum number of points with kept places
 CACHE = 2**20  # bytes
 COPIED = 64  # pixels that the rows of an image span, at most, whose last row ends before a vector of its pixels does
@@ -35,14 +32,8 @@ def workspace_size(axes, taps, span):
     """Bytes that a tile needs: for the arrays of `interpolate` and `tap_by_tap`, or of `copy_nearest`, which has no
     taps."""
     of_point = axes * taps + (taps * taps if axes == 3 else 0)
-    of_tile = (axes + channels_at_once(taps)) * BLOCK + COPIED + 2 * 3 * taps + 2 * taps**3
+    of_tile = (axes + 1) * BLOCK + COPIED + 2 * 3 * taps + 2 * taps**3
     return (4 + 8 * of_point) * span + 8 * of_tile
-
-
-@jitable
-def channels_at_once(taps):
-    """Return the maximum number of channels in one loop. For cubic, several would be slower."""
-    return len(THREE) if taps == len(LINEAR) else len(ONE)
 
 
 @jitable
@@ -105,16 +96,6 @@ def is_scattered(base, pixels):
 
 
 @jitable
-def jumps(base, pixels):
-    """Return whether most points of a block, of a sample, read far from the points before them."""
-    far, sampled = 0, 0
-    for b in range(0, base.size - 1, SAMPLED):
-        far += 1 if abs(distance(base, b, b + 1)) > pixels // FAR else 0
-        sampled += 1
-    return 2 * far > sampled
-
-
-@jitable
 def is_large(x):
     """Return whether a tensor is too large for a second-level cache, so that prefetching may help."""
     return x.nbytes > CACHE
@@ -146,13 +127,6 @@ def distance(base, a, b):
 
 
 @jitable
-def prefetch_channels(source, pixels, together, base, offset, ahead):
-    """Prefetch `offset` pixels from each of `base` on in each channel, or `ahead` of there for the next block."""
-    for k in range(together):
-        prefetch(source[k * pixels + offset :], base, ahead, ALONG if ahead == 0 else ACROSS)
-
-
-@jitable
 def shift_images(base, images, count, pitch):
     """Offsets of `count` points in each of several images, `pitch` elements apart: from the first image; -1 stays."""
     for m in range(1, images):
@@ -166,7 +140,6 @@ def interpolate(x, sources, points, g, offsets, tile, workspace, out):
     """`offsets`: of an axis' taps from the coordinate's floor. How many there are is known when this is compiled."""
     pixels, taps, fits = image_size(g), len(offsets), indexed_images(g) > 0
     reading = order, _, rows, _ = reading_of(g, taps)
-    most = channels_at_once(taps) if fits else 1
     blocks, begin, longest = g.span // BLOCK, g.of_points, min(g.span, points_at_once())
     base = indices_in(workspace, begin, (blocks, BLOCK))
     begin += base.nbytes
@@ -176,7 +149,7 @@ def interpolate(x, sources, points, g, offsets, tile, workspace, out):
     begin += row_weight.nbytes
     p = sums_in(workspace, begin, (g.axes if taps == 4 else 0, BLOCK), points[0])
     begin += p.nbytes
-    values = sums_in(workspace, begin, channels_at_once(taps) * BLOCK, out)
+    values = sums_in(workspace, begin, BLOCK, out)
     begin += values.nbytes
     copied = elements_in(workspace, begin, COPIED, x)
     scratch = values, copied, workspace[begin + copied.nbytes :]
@@ -201,19 +174,15 @@ def interpolate(x, sources, points, g, offsets, tile, workspace, out):
                 continue
             if prefetches and span == BLOCK:
                 ahead = distance_ahead(base[0, : images * (last - first)], first, g)
-            at_once = 1 if fits and images == 1 and jumps(base[0, : min(BLOCK, last - first)], pixels) else most
-            c = channel
-            while c < last_channel:
-                together = at_once if c <= last_channel - at_once else 1
+            for c in range(channel, last_channel):
                 for k in range((last - first + BLOCK - 1) // BLOCK):
                     b = first + k * BLOCK
                     count = min(BLOCK, last - b)
                     if prefetches:
                         source, pixel = x[(n * g.channels + c) * pixels :], base[k, : images * count]
-                        prefetch_channels(source, pixels, together, pixel, rows[taps - 1], ahead)
+                        prefetch(source[rows[taps - 1] :], pixel, ahead, ALONG if ahead == 0 else ACROSS)
                     block, places = (n, images, b, count, at + k * BLOCK), (base[k], weight[k], row_weight[k])
-                    read_channels(x, points, block, c, together, g, offsets, fits, reading, places, scratch, out)
-                c += together
+                    read_channel(x, points, block, c, g, offsets, fits, reading, places, scratch, out)
             first = last
 
 
@@ -224,8 +193,8 @@ def whole(count):
 
 
 @jitable
-def read_channels(x, points, block, channel, together, g, offsets, fits, reading, places, scratch, out):
-    """Write so many channels of a block: the points from `first` on, which are `at` in `points`, of several images."""
+def read_channel(x, points, block, channel, g, offsets, fits, reading, places, scratch, out):
+    """Write a channel of a block: the points from `first` on, which are `at` in `points`, of several images."""
     (n, images, first, count, at), (base, weight, row_weight), (values, copied, rest) = block, places, scratch
     pixels, ((plane, row, column), planes, rows, beyond) = image_size(g), reading
     plane_count = min(len(offsets), g.image[plane]) if g.axes == 3 else 1
@@ -234,39 +203,30 @@ def read_channels(x, points, block, channel, together, g, offsets, fits, reading
     # Sums are made where they belong if they belong one after another, and whole vectors of them have room there, but
     # not in 16 bits, which are rounded, if those of a volume's next plane are to be added.
     in_place = total == padded and (images == 1 or g.channels == 1) and (plane_count == 1 or not is_wide(out))
-    target_pitch, of_block = g.points if in_place else BLOCK, base[:padded]
-    c, end = channel, channel + together
-    while c < end:
-        begin = (n * g.channels + c) * pixels
-        size = ((images - 1) * g.channels + together) * pixels + max(-beyond, 0)
-        source, is_readable = x[begin:][:size], fits and begin + size <= x.size
-        if fits and not is_readable and images == 1:  # of the last channel, vectors would end beyond the tensor
-            is_readable, available = True, source
-            source = copied[:size]
-            for k in range(size):
-                store(source, k, load(available, min(k, available.size - 1)))
-        results = out[(n * g.channels + c) * g.points + first :]
-        done = False  # unless all sums are finite: a tap outside has weight 0 at one inside, maybe an infinity
-        for q in range(plane_count if is_readable else 0):
-            of_rows = row_weight[q] if g.axes == 3 else weight[row]
-            operands = source[planes[q] :], pixels, together, of_block, rows, of_rows, weight[column], offsets
-            if is_wide(out) and in_place:
-                done = blend_channels(*operands, False, results, target_pitch)
-            else:
-                into = sums(results, values) if in_place else values
-                done = blend_channels(*operands, q > 0, into, target_pitch)
-        if not done and together > 1:
-            together = 1
-            continue
-        for k in range(together):
-            for m in range(0 if in_place and done else images):
-                target = out[((n + m) * g.channels + c + k) * g.points + first :][:count]
-                if not in_place:
-                    store_all(values[k * BLOCK + m * count :], target)
-                if not done:
-                    of_image = source[(m * g.channels + k) * pixels :]
-                    tap_by_tap(of_image, points, at + m * count, g, offsets, fits, rest, target)
-        c += together
+    begin = (n * g.channels + channel) * pixels
+    size = ((images - 1) * g.channels + 1) * pixels + max(-beyond, 0)
+    source, is_readable = x[begin:][:size], fits and begin + size <= x.size
+    if fits and not is_readable and images == 1:  # of the last channel, vectors would end beyond the tensor
+        is_readable, available = True, source
+        source = copied[:size]
+        for k in range(size):
+            store(source, k, load(available, min(k, available.size - 1)))
+    results = out[(n * g.channels + channel) * g.points + first :]
+    done = False  # unless all sums are finite: a tap outside has weight 0 at one inside, maybe an infinity
+    for q in range(plane_count if is_readable else 0):
+        of_rows = row_weight[q] if g.axes == 3 else weight[row]
+        operands = source[planes[q] :], base[:padded], rows, of_rows, weight[column], offsets
+        if is_wide(out) and in_place:
+            done = blend(*operands, False, results)
+        else:
+            into = sums(results, values) if in_place else values
+            done = blend(*operands, q > 0, into)
+    for m in range(0 if in_place and done else images):
+        target = out[((n + m) * g.channels + channel) * g.points + first :][:count]
+        if not in_place:
+            store_all(values[m * count :], target)
+        if not done:
+            tap_by_tap(source[m * g.channels * pixels :], points, at + m * count, g, offsets, fits, rest, target)
 
 
 @jitable(**APART)
@@ -284,14 +244,6 @@ def multiply_weights(weight, order, count, row_weight):
             product, w, w_plane = row_weight[q, r][:count], weight[row, r][:count], weight[plane, q]
             for b in range(product.size):
                 product[b] = w[b] * w_plane[b]
-
-
-@jitable
-def blend_channels(source, pixels, together, base, rows, row_weight, weight, offsets, add, target, target_pitch):
-    """`blend` of one channel or three, as the number `together` says."""
-    if together == len(ONE):
-        return blend(source, pixels, ONE, base, rows, row_weight, weight, offsets, add, target, target_pitch)
-    return blend(source, pixels, THREE, base, rows, row_weight, weight, offsets, add, target, target_pitch)
 
 
 @jitable

@@ -21,19 +21,16 @@ from onnx_ops.compiler.simd_points import four_count, fours, indices, pair_count
 from onnx_ops.declaration.jit import FLAGS, INNER, jitable
 from onnx_ops.declaration.operator import Kernel
 from onnx_ops.kernels.elements import indices_in
-from onnx_ops.kernels.vectors import take
+from onnx_ops.kernels.vectors import prefetch, take
 from onnx_ops.sampling.grid_sample import MICROSOFT, pad, unnormalize
 from onnx_ops.sampling.grid_sample_kernels import (
+    ACROSS,
+    ALONG,
     BLOCK,
-    ONE,
-    THREE,
-    channels_at_once,
     distance_ahead,
     is_large,
     is_scattered,
-    jumps,
     part,
-    prefetch_channels,
     shift_images,
 )
 from onnx_ops.sampling.taps import image_size
@@ -41,22 +38,21 @@ from onnx_ops.sampling.taps import image_size
 DOMAIN = "benchmark"
 
 
-def add_square(source, pixels, channels, base, width, taps, target, target_pitch):
+def add_square(source, base, width, taps, target):
     """Write the sum of each point's `taps` by `taps` neighbours to `target`, as `blend` does, for whole vectors."""
     raise NotImplementedError
 
 
 @overload(add_square, jit_options=FLAGS | INNER)
-def _(source, pixels, channels, base, width, taps, target, target_pitch):
+def _(source, base, width, taps, target):
     step, step_of_fours = pair_count(source), 4 * four_count(source)
 
-    def add_square(source, pixels, channels, base, width, taps, target, target_pitch):
+    def add_square(source, base, width, taps, target):
         for b in range(0, base.size - step + 1 if taps == 2 else 0, step):
             index = indices(source, base, b)
-            for c in range(len(channels)):
-                low, high = pairs(source, index, c * pixels)
-                next_low, next_high = pairs(source, index, c * pixels + width)
-                put(target, c * target_pitch + b, plus(plus(low, high), plus(next_low, next_high)))
+            low, high = pairs(source, index, 0)
+            next_low, next_high = pairs(source, index, width)
+            put(target, b, plus(plus(low, high), plus(next_low, next_high)))
         for b in range(0, base.size - step_of_fours + 1 if taps == 4 else 0, step_of_fours):
             c0, c1, c2, c3 = transposed(
                 add_rows(source, base, width, b),
@@ -89,25 +85,21 @@ def read(x, numbers, g, taps, tile, workspace, out):
             if span < min(g.span, end - first) and is_scattered(base[:count], pixels):
                 span = g.span
                 continue
-            at_once = 1 if images == 1 and jumps(base[: min(count, BLOCK)], pixels) else channels_at_once(taps)
             shift_images(base, images, count, g.channels * pixels)
             ahead = distance_ahead(base[: images * count], first, g) if prefetches and taps > 1 and span == BLOCK else 0
-            c, width = channel, g.image[1]
-            while c < last_channel:
-                source, together = x[(n * g.channels + c) * pixels :], at_once if c <= last_channel - at_once else 1
+            width = g.image[1]
+            for c in range(channel, last_channel):
+                source = x[(n * g.channels + c) * pixels :]
                 for m in range(images):
                     for b in range(0, count, BLOCK):
                         at = base[m * count : (m + 1) * count][b:][:BLOCK]
                         target = out[((n + m) * g.channels + c) * g.points + first + b :]
                         if prefetches:
-                            prefetch_channels(source, pixels, together, at, (taps - 1) * width, ahead)
+                            prefetch(source[(taps - 1) * width :], at, ahead, ALONG if ahead == 0 else ACROSS)
                         if taps == 1:
                             take(source, at, 0, target[: at.size])
-                        elif together == len(ONE):
-                            add_square(source, pixels, ONE, at, width, taps, target, g.points)
                         else:
-                            add_square(source, pixels, THREE, at, width, taps, target, g.points)
-                c += together
+                            add_square(source, at, width, taps, target)
             first += count
 
 
