@@ -285,10 +285,7 @@ def pool_by_rows(x, first, channels, box, way, g, workspace, out, to):
                     add_points(source, g.width, row[:rows], widths, exist, row_weight, False, target)
                 else:
                     compare_rows(source, g.width, row, row_weight[0], rows, target)
-            if len(way) == len(AVERAGE):
-                add_columns(sums, together, column, column_weight, ends, g.out_width, bins, g.bins)
-            else:
-                compare_columns(sums, together, column, column_weight, ends, g.out_width, zeros, is_zero, bins, g.bins)
+            pool_columns(sums, together, way, column, column_weight, ends, g.out_width, zeros, is_zero, bins, g.bins)
     return True
 
 
@@ -355,20 +352,21 @@ def keep_largest(p, q, r, s, p_weight, q_weight, r_weight, s_weight, target):
         target[b] = larger(target[b], larger(first, second))
 
 
-@jitable
-def compare_columns(largest, together, column, weight, ends, count, zeros, is_zero, target, pitch):
-    """target[c * pitch + q] = the largest weight[t] * largest[c, column[t]]   for ends[q] <= t < ends[q + 1]
+@jitable(**FUSE)
+def pool_columns(pooled, together, way, column, weight, ends, count, zeros, is_zero, target, pitch):
+    """target[c * pitch + q] = sum or largest of weight[t] * pooled[c, column[t]]   for ends[q] <= t < ends[q + 1]
 
-    as in `add_columns`. Where is_zero or zeros[q] says so, it is at least 0.
+    for q < count, and for the channels c < together, at most four. If there are fewer, the last one is written again.
+    Where is_zero or zeros[q] says so, the largest is at least 0.
     """
     k, m, n = min(1, together - 1), min(2, together - 1), min(3, together - 1)
-    number = largest.dtype.type
+    number = pooled.dtype.type
     for q in range(count):
-        i = j = u = v = number(0) if is_zero or zeros[q] else number(-np.inf)
+        i = j = u = v = number(0) if len(way) == len(AVERAGE) or is_zero or zeros[q] else number(-np.inf)
         for t in range(ends[q], ends[q + 1]):
             w, p = weight[t], np.uint32(column[t])
-            i, j = larger(i, w * largest[0, p]), larger(j, w * largest[k, p])
-            u, v = larger(u, w * largest[m, p]), larger(v, w * largest[n, p])
+            i, j = with_tap(i, w * pooled[0, p], way), with_tap(j, w * pooled[k, p], way)
+            u, v = with_tap(u, w * pooled[m, p], way), with_tap(v, w * pooled[n, p], way)
         store(target, q, i)
         store(target, k * pitch + q, j)
         store(target, m * pitch + q, u)
@@ -376,24 +374,8 @@ def compare_columns(largest, together, column, weight, ends, count, zeros, is_ze
 
 
 @jitable(**FUSE)
-def add_columns(sums, together, column, weight, ends, count, target, pitch):
-    """target[c * pitch + q] = sum over t of weight[t] * sums[c, column[t]]   for ends[q] <= t < ends[q + 1]
-
-    for q < count, and for the channels c < together, at most four. If there are fewer, the last one is written again.
-    """
-    k, m, n = min(1, together - 1), min(2, together - 1), min(3, together - 1)
-    for q in range(count):
-        i = j = u = v = sums.dtype.type(0)
-        for t in range(ends[q], ends[q + 1]):
-            w, p = weight[t], np.uint32(column[t])
-            i += w * sums[0, p]
-            j += w * sums[k, p]
-            u += w * sums[m, p]
-            v += w * sums[n, p]
-        store(target, q, i)
-        store(target, k * pitch + q, j)
-        store(target, m * pitch + q, u)
-        store(target, n * pitch + q, v)
+def with_tap(total, tap, way):
+    return total + tap if len(way) == len(AVERAGE) else larger(total, tap)
 
 
 @jitable
