@@ -14,6 +14,12 @@ WIDTH = 2 * MOST_LANES  # of the blocks in which `add_product` works
 
 
 @jitable
+def whole(count):
+    """Return the points of whole vectors that hold so many."""
+    return (count + MOST_LANES - 1) // MOST_LANES * MOST_LANES
+
+
+@jitable
 def take(source, pixel, outside, target):
     """target[b] = source[pixel[b]], or 0 where pixel[b] is -1, as it is for `outside` of them.
 

@@ -35,6 +35,7 @@ from ..declaration.errors import require
 from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, MAX_INPUTS, UNKNOWN
 from ..declaration.operator import Input, Plan, record_dtype
+from ..kernels.vectors import MOST_LANES, whole
 from . import computed_grid_sample_kernels as kernels
 from . import grid_sample
 from .computed_points import (
@@ -57,7 +58,6 @@ from .computed_points import (
     NEG,
     OPERATIONS,
     ROWS,
-    SPARE,
     SUB,
     VECTOR,
 )
@@ -389,8 +389,8 @@ def place_value(v, last_level, g):
     else:
         count = g.rows if value.kind & ROWS else 1
         if value.kind & VECTOR:  # begins at a whole vector
-            g.room = (g.room + SPARE - 1) // SPARE * SPARE
-            count = count * min(g.stripe, g.row) + SPARE
+            g.room = whole(g.room)
+            count = count * min(g.stripe, g.row) + MOST_LANES  # which a loop over whole vectors may read and write
         value.place = g.room
         g.room += count
     for a in range(operand_count(value.operation)):

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..declaration.jit import APART, FUSE, jitable
 from ..kernels.elements import elements_in, integers_in, to_bfloat16, to_float16
+from ..kernels.vectors import whole
 
 # The operations of a program, by their numbers. Those that follow are only the plan's.
 OPERATIONS = (
@@ -25,7 +26,6 @@ WHERE, MUL_ADD, CAST_FLOAT16, CAST_BFLOAT16, COPY, LOAD = range(16, 22)
 ADD_TWO, ADD_THREE, MUL_DIV, MUL_DIV_SUB, ADD_TWO_DIV = range(22, 27)
 VECTOR, ROWS = 1, 2  # bits of a value's kind: whether it varies along rows, and whether it does from row to row
 FULL = VECTOR | ROWS  # a value with a number for each point
-SPARE = 16  # numbers after a value's, at most, which a loop over whole vectors may read and write
 LINE = 64  # bytes of the workspace before the values, which state the computed ones
 
 # The points for which a value is computed: some columns of some rows, of the output's image n and of the next. A value
@@ -140,6 +140,8 @@ def run_step(value, rows, columns, g, values):
     if operation <= DIV:
         if a.pitch == b.pitch == columns and a.step == b.step:
             rows, columns = 1, rows * columns
+        # Numbers past a row's end belong to the next row, which is written later, or are unused. Loops over whole
+        # vectors are twice as fast.
         combine(operation, a, b, rows, columns, whole(columns) if value.kind & VECTOR else columns, result)
         return
     c = operand(value, 2, columns, g, values)
@@ -167,15 +169,6 @@ def operand(value, k, columns, g, values):
 def row_of(operand, r):
     """Return an operand's numbers for row r and those that follow."""
     return Operand(operand.numbers[r * operand.pitch :], operand.pitch, operand.step)
-
-
-@jitable
-def whole(columns):
-    """Return the numbers of the whole vectors that cover a row: loops over these are twice as fast.
-
-    Numbers past the row's end belong to the next row, which is written later, or are unused.
-    """
-    return (columns + SPARE - 1) // SPARE * SPARE
 
 
 @jitable(**APART)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..declaration.jit import APART, jitable
 from ..kernels.elements import elements_in, indices_in, integers_in, is_wide, load, store, sums, sums_in, zero
-from ..kernels.vectors import MOST_LANES, blend, points_at_once, prefetch, take
+from ..kernels.vectors import blend, points_at_once, prefetch, take, whole
 from .computed_points import stripe_of
 from .coordinates import ZEROS, coordinate_of, pad_index
 from .grid_points import BLOCK, begin_points, provide_points
@@ -184,12 +184,6 @@ def interpolate(x, sources, points, g, offsets, tile, workspace, out):
                     block, places = (n, images, b, count, at + k * BLOCK), (base[k], weight[k], row_weight[k])
                     read_channel(x, points, block, c, g, offsets, fits, reading, places, scratch, out)
             first = last
-
-
-@jitable
-def whole(count):
-    """Return the points of whole vectors that hold so many."""
-    return (count + MOST_LANES - 1) // MOST_LANES * MOST_LANES
 
 
 @jitable
