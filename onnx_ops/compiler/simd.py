@@ -11,7 +11,7 @@ from numba import njit, types
 from numba.extending import intrinsic, models, overload, register_jitable, register_model
 
 from ..declaration.jit import BOUNDSCHECK, FLAGS, INNER, flags_of, marked
-from .halves import I16, I32, I64, half_of, narrowed, widened
+from .halves import I16, I32, I64, half_of, narrowed, sum_type, widened
 from .numba_internals import cgutils
 
 BYTES = 32  # of a vector of sums, but in `blend` where the target has wider ones
@@ -238,13 +238,8 @@ def transpose(builder, rows):
     return [shuffle_each(*pair, order) for order in left_and_right for pair in zip(*bands, strict=True)]
 
 
-def gathered(size):
-    """Return the number of elements of `size` bytes, each with a 32-bit index, that one instruction gathers."""
-    return 64 // max(size, 4)
-
-
-def gather(builder, data, index, width, exists=None):
-    """Return a vector of the `width` bits (32 or 64) from each data[index] on; 0 where `exists` is false.
+def gather(builder, data, index, width):
+    """Return a vector of the `width` bits (32 or 64) from each data[index] on.
 
     The index is a vector of 32-bit numbers, for as many results as 512 bits hold.
     """
@@ -253,7 +248,7 @@ def gather(builder, data, index, width, exists=None):
     kind = ir.FunctionType(numbers, [numbers, BYTE.as_pointer(), index.type, masks, I32])
     name = {32: "llvm.x86.avx512.mask.gather.dpi.512", 64: "llvm.x86.avx512.mask.gather.dpq.512"}[width]
     function = cgutils.get_or_insert_function(builder.module, kind, name)
-    scale, exists = I32(alignment(data.type.pointee)), exists or ir.Constant(masks, [1] * count)
+    scale, exists = I32(alignment(data.type.pointee)), ir.Constant(masks, [1] * count)
     at = builder.bitcast(data, BYTE.as_pointer())
     return builder.call(function, [ir.Constant(numbers, None), at, index, exists, scale])
 
@@ -318,10 +313,11 @@ def times_plus(builder, a, b, c):
     return builder.fadd(builder.fmul(a, b, flags=FUSED), c, flags=FUSED)
 
 
-@operation(lambda sums, lanes: Vector(sums.dtype, lanes.literal_value), literals="lanes")
-def zeros(builder, sums, lanes):
-    """Return a vector of so many zeros of the array's type."""
-    return ir.Constant(ir.VectorType(sums.data.type.pointee, lanes), None)
+@operation(lambda array, lanes: Vector(sum_type(array), lanes.literal_value), literals="lanes")
+def zeros(builder, array, lanes):
+    """Return a vector of so many zeros, of the type in which the array's elements are summed."""
+    none = ir.Constant(ir.VectorType(array.data.type.pointee, lanes), None)
+    return ir.Constant(array.widened(none).type, None)
 
 
 @operation(lambda: types.boolean)

@@ -4,80 +4,133 @@ from llvmlite import ir
 from numba import types
 
 from ..kernels import vectors
-from .halves import I64
+from .halves import I32, I64, sum_type
+from .numba_internals import cgutils
 from .simd import (
     BYTES,
     alignment,
     as_written,
     collect,
     inner,
+    lanes_of,
     operation,
+    plus,
+    put,
+    repeat,
     shuffle,
     square,
     stay_apart,
+    sums_at,
     transpose,
     transposer,
     vectorized,
     whole_vector,
+    zeros,
 )
 
 
-@operation(literals="lanes")
-def add_vector(builder, source, i, target, j, lanes):
-    """target[j + b] += source[i + b] for b < lanes"""
-    new, old = source.load(i, lanes), target.load(j, lanes)
-    target.store(j, builder.fadd(old, source.widened(new)))
+@operation(lambda like: like)
+def run_at(builder, source, i, block, blocks, like):
+    """source[i:] as a vector like `like`, where 0 <= block + b < blocks for its lane b, and 0 elsewhere."""
+    kind, lanes = source.data.type.pointee, like.type.count
+    vector = ir.VectorType(kind, lanes)
+    low, high = (repeat(builder, builder.trunc(number, I32), lanes) for number in (block, blocks))
+    exists = builder.icmp_unsigned("<", builder.add(low, ir.Constant(low.type, list(range(lanes)))), high)
+    letter = {"float": "f32", "double": "f64"}.get(str(kind), str(kind))
+    function_type = ir.FunctionType(vector, [vector.as_pointer(), I32, exists.type, vector])
+    name = f"llvm.masked.load.v{lanes}{letter}.p0v{lanes}{letter}"
+    function = cgutils.get_or_insert_function(builder.module, function_type, name)
+    at = builder.bitcast(source.begin(i), vector.as_pointer())
+    found = builder.call(function, [at, I32(alignment(kind)), exists, ir.Constant(vector, None)])
+    return source.widened(found)
 
 
-@vectorized(vectors.add_runs)
+@inner
+def sum_whole(x, first, b, total):
+    for t in range(first.size):
+        total = plus(total, sums_at(x, first[t] + b, total))
+    return total
+
+
+@inner
+def sum_existing(x, first, block, blocks, row, b, total):
+    for t in range(first.size):
+        total = plus(total, run_at(x, first[t] + row + b, block[t] + b, blocks, total))
+    return total
+
+
+@vectorized(vectors.sum_runs)
 def _(x, out):
-    if not isinstance(out.dtype, types.Float):
+    if not isinstance(sum_type(x), types.Float):
         return None
+    one = lanes_of(sum_type(x))
+    four = 4 * one
+    as_plain = as_written(vectors.sum_runs)
 
-    def add_runs(x, first, pitch, rows, count, out, pixel, out_pitch):
-        whole = count // 8 * 8
-        for _ in range(rows if count > 0 else 0):
-            for b in range(0, whole, 8):
-                add_vector(x, first + b, out, pixel + b, 8)
-            if count & 4:
-                add_vector(x, first + whole, out, pixel + whole, 4)
-            if count & 2:
-                add_vector(x, first + whole + (count & 4), out, pixel + whole + (count & 4), 2)
-            if count & 1:
-                add_vector(x, first + count - 1, out, pixel + count - 1, 1)
-            first += pitch
-            pixel += out_pitch
+    def sum_runs(x, first, block, blocks, rows, out, to, out_pitch, count):
+        if count < one:
+            as_plain(x, first, block, blocks, rows, out, to, out_pitch, count)
+            return
+        low, high = 0, count  # where all runs exist
+        for t in range(first.size):
+            low, high = max(low, -block[t]), min(high, blocks - block[t])
+        for l in range(rows):
+            b, row = 0, l * blocks
+            while b < count:
+                large, small = min(b, high - four), min(b, count - one)
+                if low <= large and b < high - one:
+                    put(out, to + large, sum_whole(x, first, row + large, zeros(x, four)))
+                    b = large + four
+                else:
+                    if low <= small and small + one <= high:
+                        total = sum_whole(x, first, row + small, zeros(x, one))
+                    else:
+                        total = sum_existing(x, first, block, blocks, row, small, zeros(x, one))
+                    put(out, to + small, total)
+                    b = small + one
+            to += out_pitch
 
-    return add_runs
+    return sum_runs
 
 
 @operation(literals="size")
-def add_square(builder, source, i, pitch, target, j, stride, skipped, size):
-    """target[j + q * stride + r] += source[i + r * pitch + q] for skipped <= q < size and r < size"""
-    rows = [source.load_sums(builder.add(i, builder.mul(I64(r), pitch)), size) for r in range(size)]
-    add = builder.fadd if isinstance(target.kind.dtype, types.Float) else builder.add
+def add_columns(builder, source, i, pitch, planes, r, places, e, skipped, sums, size):
+    """sums[places[e + q] * PLANES + r + k] += source[i + k * pitch + q] for skipped <= q < size and k < size
+
+    The last of the `planes` stands for those after it.
+    """
+    rows = []
+    for k in range(size):
+        plane = builder.add(r, I64(k))
+        last = builder.sub(planes, I64(1))
+        plane = builder.select(builder.icmp_signed("<", plane, last), plane, last)
+        rows.append(source.load_sums(builder.add(i, builder.mul(plane, pitch)), size))
+    add = builder.fadd if isinstance(sums.kind.dtype, types.Float) else builder.add
     for q, column in enumerate(transpose(builder, rows)):
-        at = builder.add(j, builder.mul(I64(q), stride))
+        place = builder.zext(places.one(builder.add(e, I64(q))), I64)
+        at = builder.add(builder.mul(place, I64(vectors.PLANES)), r)
         with builder.if_then(builder.icmp_signed("<=", skipped, I64(q))):
-            target.store(at, add(target.load(at, size), column))
+            sums.store(at, add(sums.load(at, size), column))
 
 
-@vectorized(vectors.add_transposed)
-def _(x, out):
-    if isinstance(out.dtype, types.Boolean | types.Complex):
+@vectorized(vectors.add_planes)
+def _(x, sums):
+    if isinstance(sums.dtype, types.Boolean | types.Complex):
         return None
-    size, add_rest = square(out), as_written(vectors.add_transposed)
+    size, as_plain = square(sums), as_written(vectors.add_planes)
 
-    def add_transposed(x, first, pitch, places, count, out, pixel, stride):
-        whole = places // size * size if count >= size and stride >= size else 0
-        for k in range(0, whole, size):
-            at, to = first + k * pitch, pixel + k
-            for l in range(0, count, size):
-                skipped = max(0, l + size - count)  # the last columns overlap those before
-                add_square(x, at + l - skipped, pitch, out, to + (l - skipped) * stride, stride, skipped, size)
-        add_rest(x, first + whole * pitch, pitch, places - whole, count, out, pixel + whole, stride)
+    def add_planes(x, first, pitch, planes, places, sums):
+        if places.size < size:
+            as_plain(x, first, pitch, planes, places, sums)
+            return
+        for r in range(0, planes, size):
+            for e in range(0, places.size - size + 1, size):
+                add_columns(x, first + e, pitch, planes, r, places, e, 0, sums, size)
+            if places.size % size > 0:
+                e = places.size - size
+                add_columns(x, first + e, pitch, planes, r, places, e, size - places.size % size, sums, size)
 
-    return add_transposed
+    return add_planes
 
 
 @operation(literals="count size")
@@ -116,10 +169,12 @@ def _(lanes, target):
     zip_2_16, zip_2_8, zip_2_4, zip_2_2, zip_3_8 = (zipper(*each) for each in ((2, 16), (2, 8), (2, 4), (2, 2), (3, 8)))
     in_large_squares, in_small_squares, one_by_one = transposer(large), transposer(4), as_written(vectors.interleave)
 
-    def interleave(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch):
+    def interleave(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch, step):
         stay_apart()
         matrices = lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch
-        if stride == 2 and count >= 16:
+        if step != stride and min(stride, count) < 4:
+            one_by_one(*matrices, step)
+        elif stride == 2 and count >= 16:
             zip_2_16(*matrices)
         elif stride == 2 and count >= 8:
             zip_2_8(*matrices)
@@ -131,12 +186,12 @@ def _(lanes, target):
             zip_3_8(*matrices)
         elif stride >= large and count >= large:
             for l in range(rows):
-                in_large_squares(lanes, first + l * row_pitch, pitch, stride, count, target, to + l * out_pitch, stride)
+                in_large_squares(lanes, first + l * row_pitch, pitch, stride, count, target, to + l * out_pitch, step)
         elif stride >= 4 and count >= 4:
             for l in range(rows):
-                in_small_squares(lanes, first + l * row_pitch, pitch, stride, count, target, to + l * out_pitch, stride)
+                in_small_squares(lanes, first + l * row_pitch, pitch, stride, count, target, to + l * out_pitch, step)
         else:
-            one_by_one(*matrices)
+            one_by_one(*matrices, step)
 
     return interleave
 
@@ -187,22 +242,6 @@ def copy_short(builder, x, i, literal_stride, stride, out, j, count, full):
     def move(b, lanes):
         found = load_strided(builder, x, builder.add(i, builder.mul(b, stride)), literal_stride or stride, lanes)
         out.store(builder.add(j, b), found)
-
-    by_length(builder, count, full, move)
-
-
-@operation(literals="lanes")
-def clear_vector(builder, out, j, lanes):
-    """out[j + b] = 0 for b < lanes"""
-    out.store(j, ir.Constant(ir.VectorType(out.data.type.pointee, lanes), None))
-
-
-@operation(literals="full")
-def clear_short(builder, out, j, count, full):
-    """out[j + b] = 0 for b < count < 2 * full"""
-
-    def move(b, lanes):
-        out.store(builder.add(j, b), ir.Constant(ir.VectorType(out.data.type.pointee, lanes), None))
 
     by_length(builder, count, full, move)
 
@@ -265,29 +304,3 @@ def _(out):
             any_other(x, first, steps, sizes, count, stride, out, to, out_steps)
 
     return copy_box
-
-
-@vectorized(vectors.clear_box)
-def _(out):
-    if isinstance(out.dtype, types.Complex):
-        return None
-    full = whole_vector(out)
-
-    def clear_box(out, to, steps, sizes, count):
-        for p in range(sizes[0] if count > 0 else 0):
-            for q in range(sizes[1]):
-                target = to + p * steps[0] + q * steps[1]
-                # What a pad of one leaves between two rows.
-                for _ in range(sizes[2] if count == 1 else 0):
-                    clear_vector(out, target, 1)
-                    target += steps[2]
-                for _ in range(sizes[2] if count > 1 else 0):
-                    if count < 2 * full:
-                        clear_short(out, target, count, full)
-                    else:
-                        for b in range(0, count - full, full):
-                            clear_vector(out, target + b, full)
-                        clear_vector(out, target + count - full, full)
-                    target += steps[2]
-
-    return clear_box

@@ -23,8 +23,7 @@ from ..declaration.errors import require
 from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
-from ..kernels.shares import pieces
-from .col2im_kernels import BAND, GROUP, col2im, row_pitch, unit_count, workspace_size
+from .col2im_kernels import choose, col2im, unit_count, workspace_size
 from .sliding_blocks import (
     ATTRIBUTES,
     AXES,
@@ -124,22 +123,17 @@ def plan_blocks(spacing, inputs, batch, g):
         pads = along(begins, i, 0) + along(ends, i, 0)
         if block_shape[i] != along(strides, i, 1) or along(dilations, i, 1) != 1 or pads != 0:
             tiled = 0
-    height, width = g.image[g.axes - 2], g.image[g.axes - 1]
-    g.planes = batch * channels * (g.pixels // (height * width))
-    g.band_x = min(width, BAND)
-    g.bands_x = pieces(width, g.band_x)
-    g.tiled = tiled if g.bands_x == 1 else 0
+    for i in range(g.axes):
+        common = math.gcd(g.strides[i], g.dilations[i])
+        g.k_steps[i], g.l_steps[i] = g.strides[i] // common, g.dilations[i] // common
+    g.tiled = tiled
+    g.planes = batch * channels * (g.pixels // (g.image[g.axes - 2] * g.image[g.axes - 1]))
     work = batch * (channels * g.pixels + rows * columns)
-    g.tiles = min(64, work // (COPIED if g.tiled else WORK) + 1)
-    # A band is as high as the cache allows, but there are at least as many bands as tiles.
-    share = max(1, g.planes * g.bands_x * height // max(g.tiles, 1))
-    side = g.strides[g.axes - 2] if g.tiled else 1
-    g.band_y = min(height, max(1, min(BAND // row_pitch(g), share) // side) * side)
-    g.bands_y = pieces(height, g.band_y)
-    # A group has several planes if they are small, and if there are no leading axes, on which planes would differ.
-    group = min(GROUP // (height * row_pitch(g)), g.planes // max(g.tiles, 1)) if g.axes == 2 else 1
-    g.group = max(1, group) if g.bands_x * g.bands_y == 1 else 1
-    g.tiles = min(g.tiles, unit_count(g))
+    g.tiles = min(64, work // (COPIED if tiled else WORK) + 1)
+    choose(g)
+    if g.together:
+        g.planes = batch * channels
+    g.tiles = max(1, min(g.tiles, unit_count(g)))
     g.workspace = workspace_size(g)
 
 
@@ -177,9 +171,8 @@ COL2IM = Operator(
     outputs=(Output("output", "T"),),
     types={"T": dtypes.ALL, "I": ("int64",)},
     attributes=ATTRIBUTES,
-    plan=Plan(shape, plan, dict.fromkeys((
-        "planes", "group", "band_y", "bands_y", "band_x", "bands_x", "tiled",
-    )) | GEOMETRY),
+    plan=Plan(shape, plan, dict.fromkeys(("planes", "tiled", "together", "by_blocks", "high", "piece", "pitch", "row"))
+        | dict.fromkeys(("k_steps", "l_steps"), AXES) | GEOMETRY),
     kernels=(Kernel(col2im),),
     reference=reference,
     gradient=gradient,

@@ -1,278 +1,292 @@
-"""Col2Im, ordered by the output: each tile owns a part of the image, and completes it while it is in the cache.
+"""Col2Im, ordered by the output: pixels are summed in registers, row by row, and written once.
 
-A unit of work is a band: some rows (along the last two image axes, y and x) of one image plane, at most BAND pixels. Or
-it is a group of whole planes, at most GROUP pixels: each step handles all of them, so that its indices are computed
-once.
+Along an axis, the positions k and the blocks l on a pixel are an arithmetic progression, the pixel's Hits: from one to
+the next, k grows by a step and l falls by another.
 
-For every position k of the leading axes that lands on that plane, and every position (i, j) along y and x, the blocks
-whose pixels lie inside the band are whole rows of blocks: runs that are contiguous in the input, one after the other. A
-run's block b is added to the pixel b * stride + shift of its row. With a short stride, the runs are first added up in
-lanes, one per pixel modulo stride, where they are contiguous; the lanes are interleaved when the band is complete. With
-a long stride, the runs of neighbouring j are transposed, so that neighbours in a row are added to neighbouring pixels.
+    p + pads = l * strides + k * dilations
 
-Blocks that tile the image are copied, by a function of its own: within a network, where a call finds neither code nor
-data in the caches, a short one is twice as fast.
+Pixels of a row (along the last image axis, x) that lie one stride apart are a lane. For each position of a lane, the
+blocks are neighbours in the input: a run. Lanes are sums of runs, and are interleaved to pixels. The same holds along
+the axis before (y): rows one stride apart have the same runs, each a row of blocks later. They are computed together,
+so that each run is read from begin to end.
+
+Four ways, of which `choose` takes one:
+
+    together    planes with short rows are summed side by side (col2im_planes.py)
+    tiled       where blocks tile the image, the runs are the lanes
+    by blocks   rows with few blocks, or with a long stride, are summed block by block
+    by lanes    all others
 """
 
 from collections import namedtuple
 
-from ..declaration.jit import APART, IN_PLACE, jitable
-from ..kernels.elements import integers_in, is_wide, store, sums, sums_in
+from ..declaration.jit import IN_PLACE, jitable
+from ..kernels.elements import integers_in, load, plus, store, sums_in, zero
 from ..kernels.shares import pieces, share
-from ..kernels.vectors import add_runs, add_transposed, clear_box, interleave
-from .sliding_blocks import find_blocks
+from ..kernels.vectors import interleave, sum_runs
+from .col2im_planes import PLANES, are_small, planes_workspace, sum_planes
+from .sliding_blocks import quotient
 
-BAND = 16384  # pixels: their sums, 64 KiB of float32, stay in the second-level cache
-GROUP = 4096  # pixels of several planes: their sums, 16 KiB of float32, stay in the first-level cache
-LONG = 8  # from this stride on, neighbouring positions along x are added side by side, if there are as many
-LANES = 64  # beyond this stride, rows have too few blocks for lanes to pay
-RUNS = 512  # positions along x whose runs are computed at once
-UNCACHED = 2**23  # bytes of an output that, with its input, caches don't hold: it is best written from begin to end
+PIECE = 16384  # pixels whose sums, 64 KiB of float32, stay in the second-level cache
+LONG = 2048  # beyond this stride, a piece has too few blocks for lanes to pay
+FEW = 4  # fewer blocks in a row are added one by one
+ROOM = 8  # lanes have room for a multiple of it: the sums of a vector
 LARGEST_SUM = 16  # bytes of a sum: complex128
-# The pixels of a unit of work: so many planes, rows and columns from these on, and the first one's place in the output.
-Band = namedtuple("Band", "plane planes y rows x columns corner")
-# Where a band is added up: the array, the place in it of the band's first pixel, the distance from one row to the next,
-# and from one lane to the next, which is 0 without lanes.
-Sums = namedtuple("Sums", "array first pitch lane")
+MOST_RUNS = 2**12  # of a lane: with more, blocks are added one by one
+LARGEST_ROW = 2**30  # pixels and pads: vectors compare 32-bit numbers of blocks
+# Positions and blocks on a pixel: the first ones, how many there are, and how many pixels in a lane have as many.
+Hits = namedtuple("Hits", "k l count alike")
+# A unit of work: the rows y, y + stride, ... before y_end of a plane, from x on.
+Rows = namedtuple("Rows", "plane y y_end x columns")
 
 
 @jitable
-def lane_pitch(g):
-    """Return the distance between lanes, in sums; 0 without lanes."""
-    last = g.axes - 1
-    stride = g.strides[last]
-    side_by_side = g.dilations[last] == 1 and min(stride, g.block[last]) >= LONG
-    return g.band_x // stride + 2 if 1 < stride <= min(LANES, g.band_x) and not (g.tiled or side_by_side) else 0
-
-
-@jitable
-def row_pitch(g):
-    """Return the distance between rows of a band in scratch memory, in sums."""
-    lane = lane_pitch(g)
-    return g.strides[g.axes - 1] * lane if lane > 0 else g.band_x
-
-
-@jitable
-def workspace_size(g):
-    """The bytes that a tile needs: a band's sums, three numbers for each run, two for each leading axis. A copy needs
-    none."""
-    return 0 if g.tiled else LARGEST_SUM * g.group * g.band_y * row_pitch(g) + 8 * (3 * RUNS + 2 * g.axes)
+def choose(g):
+    """Choose the way, and the size of a unit of work: g.piece pixels of g.high rows. The number of tiles is known."""
+    y, x = g.axes - 2, g.axes - 1
+    stride = g.strides[x]
+    g.together = are_small(g)
+    few = g.counts[x] < FEW or stride > LONG
+    g.by_blocks = False
+    large = g.image[x] + g.pads[x] > LARGEST_ROW or run_count(g) > MOST_RUNS
+    g.by_blocks = (few or large) and not g.tiled
+    g.piece = min(g.image[x], PIECE if g.by_blocks else max(PIECE // stride, ROOM) * stride)
+    g.pitch = pieces(pieces(g.piece, stride), ROOM) * ROOM
+    g.row = g.piece if g.by_blocks else stride * g.pitch
+    rows = pieces(g.image[y], g.strides[y])
+    share_of_tile = g.planes * min(g.image[y], g.strides[y]) * rows // g.tiles
+    g.high = max(1, min(rows, share_of_tile))
+    if g.by_blocks:
+        g.high = 1
+    elif stride > 1 and not g.tiled:
+        g.high = max(1, min(g.high, PIECE // g.row))
 
 
 @jitable
 def unit_count(g):
     """Return the number of units of work."""
-    return pieces(g.planes, g.group) * g.bands_y * g.bands_x
+    if g.together:
+        return pieces(g.planes, PLANES)
+    y, x = g.axes - 2, g.axes - 1
+    bands = pieces(pieces(g.image[y], g.strides[y]), g.high)
+    return g.planes * min(g.image[y], g.strides[y]) * bands * pieces(g.image[x], g.piece)
+
+
+@jitable
+def lead_count(g):
+    """Return the most hits of a pixel along the leading axes."""
+    count = 1
+    for a in range(g.axes - 2):
+        count *= min(g.block[a], g.counts[a])
+    return count
+
+
+@jitable
+def run_count(g):
+    """Return the most runs of a lane."""
+    y, x = g.axes - 2, g.axes - 1
+    return lead_count(g) * min(g.block[y], g.counts[y]) * g.block[x] if by_lanes(g) else 0
+
+
+@jitable
+def lane_count(g):
+    """Return the number of lanes that are found."""
+    return g.strides[g.axes - 1] if by_lanes(g) else 0
+
+
+@jitable
+def sum_count(g):
+    """Return the number of sums of a unit that are not in the output."""
+    in_output = g.tiled or (g.strides[g.axes - 1] == 1 and not g.by_blocks)
+    return 0 if in_output else g.high * g.row
+
+
+@jitable
+def workspace_size(g):
+    """The bytes that a tile needs."""
+    if g.together:
+        return planes_workspace(g, LARGEST_SUM)
+    return 8 * (lead_count(g) + 3 * lane_count(g) + 2 * run_count(g)) + LARGEST_SUM * sum_count(g)
+
+
+@jitable
+def by_lanes(g):
+    return not (g.tiled or g.by_blocks)
 
 
 @jitable
 def col2im(x, g, tile, workspace, out):
-    if g.tiled:
-        copy_tiles(x, g, tile, out)
+    if g.together:
+        sum_planes(x, g, tile, workspace, out)
     else:
-        sum_tiles(x, g, tile, workspace, out)
-
-
-@jitable
-def sum_tiles(x, g, tile, workspace, out):
-    """Compute all bands of a tile, where blocks overlap or leave gaps: clear, add up, and write each."""
-    width, lane = g.image[g.axes - 1], lane_pitch(g)
-    aside = lane > 0 or is_wide(out)  # whether sums are in scratch memory until the band is complete
-    leads = integers_in(workspace, 0, (2, g.axes))
-    runs = integers_in(workspace, leads.nbytes, (3, RUNS))
-    size = g.group * g.band_y * row_pitch(g) if aside else 0
-    scratch = sums_in(workspace, leads.nbytes + runs.nbytes, size, out)
-    target, pitch = scratch if aside else sums(out, scratch), row_pitch(g) if aside else width
-    begin, end = share(unit_count(g), g, tile)
-    found = (-1, -1)
-    for unit in range(begin, end):
-        band = band_at(g, unit)
-        if aside:
-            scratch[:] = 0
-        else:
-            clear_band(out, band, width)
-        found = add_band(x, g, band, Sums(target, 0 if aside else band.corner, pitch, lane), leads, runs, found)
-        if lane > 0:
-            write_lanes(g, band, scratch, lane, out)
-        elif aside:
-            write_rows(g, band, scratch, pitch, out)
+        sum_rows(x, g, tile, workspace, out)
 
 
 @jitable(**IN_PLACE)
-def band_at(g, unit):
-    """Return the Band of a unit of work."""
-    height, width = g.image[g.axes - 2], g.image[g.axes - 1]
-    x, y = unit % g.bands_x * g.band_x, unit // g.bands_x % g.bands_y * g.band_y
-    plane = unit // (g.bands_x * g.bands_y) * g.group
-    planes, rows, columns = min(g.group, g.planes - plane), min(g.band_y, height - y), min(g.band_x, width - x)
-    return Band(plane, planes, y, rows, x, columns, (plane * height + y) * width + x)
-
-
-@jitable(**IN_PLACE)
-def clear_band(out, band, width):
-    """Clear a band's pixels: of planes that follow each other, or of a part of one."""
-    if band.columns == width:
-        clear_box(out, band.corner, (0, 0, 0), (1, 1, 1), band.planes * band.rows * width)
-    else:
-        clear_box(out, band.corner, (0, 0, width), (1, 1, band.rows), band.columns)
+def rows_at(g, unit):
+    """Return the Rows of a unit of work."""
+    height, width, stride = g.image[g.axes - 2], g.image[g.axes - 1], g.strides[g.axes - 2]
+    across = pieces(width, g.piece)
+    bands = pieces(pieces(height, stride), g.high)
+    x, band = unit % across * g.piece, unit // across
+    lane, first = band // bands, band % bands * g.high
+    lanes = min(height, stride)
+    y = lane % lanes + first * stride
+    return Rows(lane // lanes, y, min(height, y + g.high * stride), x, min(g.piece, width - x))
 
 
 @jitable
-def add_band(x, g, band, sums, leads, runs, found):
-    """Add all blocks to a band, for one position of the leading axes after the other; returns `found`.
-
-    leads, runs  room for what is found about leading axes, and about runs
-    found        where along x the band and the positions begin for which `runs` holds: small bands have the same
-    """
-    last, leading = g.axes - 1, g.axes - 2
-    p, k, channel = leads[0][:leading], leads[1][:leading], band.plane
-    for a in range(leading - 1, -1, -1):
-        p[a], k[a] = channel % g.image[a], 0
-        channel //= g.image[a]
-    positions, blocks = g.block[leading] * g.block[last], g.counts[leading] * g.counts[last]  # along y and x
-    first = channel * g.positions * g.blocks  # in the input
-    for _ in range(g.positions // positions):
-        block = block_at(g, p, k)
-        if block >= 0:
-            for j in range(0, g.block[last], RUNS):
-                if found != (band.x, j):
-                    find_runs(g, band, j, sums.lane, runs)
-                    found = (band.x, j)
-                add_rows(x, first + block * blocks, g, band, j, runs, sums)
-        first += positions * g.blocks
-        advance(k, leading, g)
-    return found
-
-
-@jitable(**IN_PLACE)
-def advance(k, leading, g):
-    """Go to the next position k of the leading axes."""
-    for a in range(leading - 1, -1, -1):
-        k[a] += 1
-        if k[a] < g.block[a]:
-            break
-        k[a] = 0
+def hits(g, a, p):
+    """Return the Hits of pixel p of axis a."""
+    t, stride, dilation, step = p + g.pads[a], g.strides[a], g.dilations[a], g.k_steps[a]
+    k = t % stride if dilation == 1 else 0
+    while k < min(g.block[a], step) and (t - k * dilation) % stride != 0:
+        k += 1
+    if k >= min(g.block[a], step):
+        return Hits(0, 0, 0, 1)
+    l, l_step = (t - k * dilation) // stride, g.l_steps[a]
+    count = (g.block[a] - 1 - k) // step + 1
+    skipped = max(0, (l - g.counts[a]) // l_step + 1)  # blocks after the last one
+    end = min(count, l // l_step + 1)
+    alike = g.counts[a] - l if end - skipped == count else 1
+    return Hits(k + skipped * step, l - skipped * l_step, max(0, end - skipped), alike)
 
 
 @jitable
-def add_rows(x, first, g, band, j_begin, runs, sums):
-    """Add the blocks for one position of the leading axes: for every (i, j) and plane, one run along x for each row.
-
-    `first` is the first of these blocks in the input. `runs` has the runs of the positions j from `j_begin` on.
-    """
-    last, leading = g.axes - 1, g.axes - 2
-    k_x, counts_x, y_pitch = g.block[last], g.counts[last], g.strides[leading] * sums.pitch
-    step = 1 if sums.lane > 0 else g.strides[last]  # from one block's pixel to the next block's
-    j_count = min(RUNS, k_x - j_begin)
-    # From plane to plane; if there are several, a band is whole planes. Products in the loop cost small bands a tenth.
-    x_step, plane_pitch = g.positions * g.blocks, g.band_y * sums.pitch
-    low, high, start = runs[0], runs[1], runs[2]
-    for i in range(g.block[leading]):
-        y_low, y_high, y_start = find_blocks(g, leading, i, band.y, band.y + band.rows)
-        j = 0
-        while j < j_count and y_low < y_high:
-            row, count, places = first + (i * k_x + j_begin + j) * g.blocks, high[j] - low[j], 1
-            source, pixel = row + y_low * counts_x + low[j], sums.first + y_start * sums.pitch + start[j]
-            while step > 1 and j + places < j_count and adjoins(runs, j, places):
-                places += 1
-            for _ in range(band.planes):
-                if step == 1:
-                    add_runs(x, source, counts_x, y_high - y_low, count, sums.array, pixel, y_pitch)
-                for l in range(0 if step == 1 else y_high - y_low):
-                    to = pixel + l * y_pitch
-                    add_transposed(x, source + l * counts_x, g.blocks, places, count, sums.array, to, step)
-                source += x_step
-                pixel += plane_pitch
-            j += places
+def find_leads(g, plane, leads):
+    """Fill `leads` with the element of the input for each hit of a plane along the leading axes; returns the number."""
+    y, x = g.axes - 2, g.axes - 1
+    k_pitch, l_pitch = g.block[y] * g.block[x] * g.blocks, g.counts[y] * g.counts[x]
+    leads[0] = 0
+    count = 1
+    for a in range(g.axes - 3, -1, -1):
+        found = hits(g, a, plane % g.image[a])
+        plane //= g.image[a]
+        for m in range(found.count - 1, -1, -1):
+            more = (found.k + m * g.k_steps[a]) * k_pitch + (found.l - m * g.l_steps[a]) * l_pitch
+            for t in range(count):
+                leads[m * count + t] = leads[t] + more
+        count *= found.count
+        k_pitch *= g.block[a]
+        l_pitch *= g.counts[a]
+    for t in range(count):
+        leads[t] += plane * g.positions * g.blocks
+    return count
 
 
 @jitable
-def write_lanes(g, band, lanes, lane, out):
-    """Write a complete band whose sums are in lanes. The rows of several planes follow each other, here and there."""
-    width, stride = g.image[g.axes - 1], g.strides[g.axes - 1]
-    pitch, rows, whole = stride * lane, band.planes * band.rows, band.columns // stride
-    interleave(lanes, 0, lane, pitch, stride, whole, rows, out, band.corner, width)
-    for y in range(rows):
-        row, row_lanes = out[band.corner + y * width :], lanes[y * pitch :]
-        for r in range(band.columns - whole * stride):
-            store(row, whole * stride + r, row_lanes[r * lane + whole])
-
-
-@jitable
-def write_rows(g, band, row_sums, pitch, out):
-    """Write a complete band whose sums are in rows."""
-    width = g.image[g.axes - 1]
-    for y in range(band.planes * band.rows):
-        row, sums_of_row = out[band.corner + y * width :][: band.columns], row_sums[y * pitch :]
-        for b in range(row.size):
-            store(row, b, sums_of_row[b])
-
-
-@jitable
-def adjoins(runs, j, distance):
-    """Whether the run of position j + distance has the same blocks as that of j, each `distance` pixels further."""
-    k = j + distance
-    return runs[0, k] == runs[0, j] and runs[1, k] == runs[1, j] and runs[2, k] == runs[2, j] + distance
-
-
-@jitable(**APART)
-def copy_tiles(x, g, tile, out):
-    """Compute all bands of a tile, where blocks tile the image: each pixel is one element of one block, or none."""
-    last, leading = g.axes - 1, g.axes - 2
-    height, width, counts = g.image[leading], g.image[last], g.counts[last]
-    clear = False  # unless blocks leave pixels at the image's ends
-    for a in range(g.axes):
-        clear |= g.counts[a] * g.strides[a] != g.image[a]
-    side, stride = g.strides[leading], g.strides[last]  # as the blocks' sizes
+def sum_rows(x, g, tile, workspace, out):
+    """Compute the units of a tile: tiled, by blocks or by lanes."""
+    y_axis, x_axis = g.axes - 2, g.axes - 1
+    k_pitch, l_pitch = g.block[x_axis] * g.blocks, g.counts[x_axis]
+    y_step = g.k_steps[y_axis] * k_pitch - g.l_steps[y_axis] * l_pitch  # in the input, from one hit to the next
+    leads = integers_in(workspace, 0, lead_count(g))
+    lanes = integers_in(workspace, leads.nbytes, (3, lane_count(g)))
+    runs = integers_in(workspace, leads.nbytes + lanes.nbytes, (2, run_count(g)))
+    sums = sums_in(workspace, leads.nbytes + lanes.nbytes + runs.nbytes, sum_count(g), out)
+    known, count, x_known = -1, 0, -1
     begin, end = share(unit_count(g), g, tile)
     for unit in range(begin, end):
-        y_begin, plane = unit % g.bands_y * g.band_y, unit // g.bands_y * g.group
-        y_end, planes = min(y_begin + g.band_y, height), min(g.group, g.planes - plane)
-        pixel = (plane * height + y_begin) * width
-        if clear:
-            clear_box(out, pixel, (0, 0, 0), (1, 1, 1), planes * (y_end - y_begin) * width)
-        # Of the leading axes: the block, and the position within it.
-        block, lead, exists, k_leading, blocks = 0, 0, True, 1, g.counts[leading] * counts
-        for a in range(leading - 1, -1, -1):
-            p, plane = plane % g.image[a], plane // g.image[a]
-            exists &= p // g.strides[a] < g.counts[a]
-            block, lead = block + p // g.strides[a] * blocks, lead + p % g.strides[a] * k_leading
-            k_leading, blocks = k_leading * g.block[a], blocks * g.counts[a]
-        first = (plane * k_leading + lead) * side * stride * blocks + block
-        low = y_begin // side  # where the band begins, counted in blocks: it is whole blocks high
-        # Of two axes, the rows within a block and those of blocks: how many, and the steps in the input and the output.
-        far, near = (side, stride * blocks, width), (y_end // side - low, counts, side * width)
-        if out.nbytes >= UNCACHED:
-            far, near = near, far
-        for _ in range(planes if exists else 0):
-            source, to = first + low * counts, pixel
-            for _ in range(far[0]):
-                interleave(x, source, blocks, near[1], stride, counts, near[0], out, to, near[2])
-                source += far[1]
-                to += far[2]
-            first += side * stride * blocks
-            pixel += height * width
+        at = rows_at(g, unit)
+        if at.plane != known:
+            known, count = at.plane, find_leads(g, at.plane, leads)
+        if at.x != x_known and lanes.size > 0:
+            find_lanes(g, at.x, lanes)
+            x_known = at.x
+        y = at.y
+        while y < at.y_end:
+            found = hits(g, y_axis, y)
+            rows = min(pieces(at.y_end - y, g.strides[y_axis]), 1 if g.by_blocks else found.alike)
+            first = found.k * k_pitch + found.l * l_pitch
+            pixel = (at.plane * g.image[y_axis] + y) * g.image[x_axis] + at.x
+            hit = leads[:count], first, y_step, found.count
+            if g.tiled:
+                copy_lanes(x, g, *hit, rows, at.x, out, pixel, at.columns)
+            elif g.by_blocks:
+                add_blocks(x, g, *hit, at.x, sums[: at.columns])
+                for b in range(at.columns):
+                    store(out, pixel + b, sums[b])
+            else:
+                sum_lanes(x, g, *hit, lanes, runs, rows, sums, out, pixel, at.columns)
+            y += rows * g.strides[y_axis]
 
 
 @jitable
-def find_runs(g, band, j_begin, lane, runs):
-    """Fill the rows of `runs`: for each j, the range of its blocks along x, and where the first block is added."""
+def find_lanes(g, x_begin, lanes):
+    """Find the hits of the first pixel of each lane: an element of the input, its block, and how many there are."""
     last = g.axes - 1
-    stride = g.strides[last]
-    for j in range(min(RUNS, g.block[last] - j_begin)):
-        low, high, start = find_blocks(g, last, j_begin + j, band.x, band.x + band.columns)
-        runs[0, j], runs[1, j] = low, high
-        runs[2, j] = start % stride * lane + start // stride if lane > 0 else start
+    stride, step = g.strides[last], g.k_steps[last]
+    lanes[2, :] = 0
+    for k in range(min(g.block[last], step)):
+        t = k * g.dilations[last] - g.pads[last] - x_begin
+        r = t % stride
+        l = (r - t) // stride
+        lanes[0, r], lanes[1, r], lanes[2, r] = k * g.blocks + l, l, (g.block[last] - 1 - k) // step + 1
 
 
 @jitable
-def block_at(g, p, k):
-    """Return the block, over the leading axes, with position k on the pixel p; -1 if there is none."""
-    block = 0
-    for a in range(p.size):
-        t = p[a] + g.pads[a] - k[a] * g.dilations[a]
-        l = t // g.strides[a]
-        if t < 0 or l >= g.counts[a] or l * g.strides[a] != t:
-            return -1
-        block = block * g.counts[a] + l
-    return block
+def copy_lanes(x, g, leads, first, y_step, y_count, rows, x_begin, out, pixel, columns):
+    """Copy rows of blocks that tile the image. Pixels after the last block are 0. See `sum_lanes`."""
+    last = g.axes - 1
+    stride, counts, out_pitch = g.strides[last], g.counts[last], g.strides[last - 1] * g.image[last]
+    l, blocks = x_begin // stride, 0
+    if leads.size * y_count > 0:
+        blocks = min(columns // stride, counts - l)
+        interleave(x, leads[0] + first + l, g.blocks, counts, stride, blocks, rows, out, pixel, out_pitch, stride)
+    for y in range(rows if blocks * stride < columns else 0):
+        for p in range(blocks * stride, columns):
+            store(out, pixel + y * out_pitch + p, zero(out))
+
+
+@jitable
+def sum_lanes(x, g, leads, first, y_step, y_count, lanes, runs, rows, sums, out, pixel, columns):
+    """Sum rows that have the same hits along y, by lanes.
+
+    first, y_step, y_count  elements of the input, from `leads` on: of the first hit along y, from each to the next
+    runs                    room for the runs of a lane
+    """
+    last = g.axes - 1
+    stride, blocks, width = g.strides[last], g.counts[last], g.image[last]
+    x_step = g.k_steps[last] * g.blocks - g.l_steps[last]
+    out_pitch = g.strides[g.axes - 2] * width
+    for r in range(stride):
+        n = 0
+        for lead in leads:
+            for m in range(y_count):
+                element, block = lead + first + m * y_step + lanes[0, r], lanes[1, r]
+                for _ in range(lanes[2, r]):
+                    runs[0, n], runs[1, n] = element, block
+                    element += x_step
+                    block -= g.l_steps[last]
+                    n += 1
+        if stride == 1:
+            sum_runs(x, runs[0, :n], runs[1, :n], blocks, rows, out, pixel, out_pitch, columns)
+        else:
+            sum_runs(x, runs[0, :n], runs[1, :n], blocks, rows, sums, r * g.pitch, g.row, g.pitch)
+    if stride > 1:
+        whole = columns // stride
+        interleave(sums, 0, g.pitch, g.row, stride, whole, rows, out, pixel, out_pitch, stride)
+        for l in range(rows):
+            for r in range(columns - whole * stride):
+                store(out, pixel + l * out_pitch + whole * stride + r, sums[l * g.row + r * g.pitch + whole])
+
+
+@jitable
+def add_blocks(x, g, leads, first, y_step, y_count, x_begin, row):
+    """Sum a row, or a piece of it, block by block. The arguments are those of `sum_lanes`."""
+    last = g.axes - 1
+    stride, dilation, begin = g.strides[last], g.dilations[last], x_begin + g.pads[last]
+    for b in range(row.size):
+        row[b] = zero(row)
+    low = max(0, -quotient((g.block[last] - 1) * dilation - begin, stride))
+    high = min(g.counts[last], quotient(begin + row.size - 1, stride) + 1)
+    for lead in leads:
+        for m in range(y_count):
+            for l in range(low, high):
+                p = l * stride - begin
+                k = max(0, -quotient(p, dilation))
+                k_end = min(g.block[last], quotient(row.size - 1 - p, dilation) + 1)
+                element = lead + first + m * y_step + l
+                for j in range(k, k_end):
+                    b = p + j * dilation
+                    row[b] = plus(row[b], load(x, element + j * g.blocks))

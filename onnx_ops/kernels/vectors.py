@@ -10,6 +10,7 @@ from ..declaration.jit import FUSE, jitable
 from .elements import load, plus, store, zero
 
 MOST_LANES = 16  # points of a vector: arrays along b have room for a multiple of it, with a valid base
+PLANES = 8  # that `add_planes` sums side by side
 WIDTH = 2 * MOST_LANES  # of the blocks in which `add_product` works
 
 
@@ -74,44 +75,52 @@ def blend(source, base, rows, row_weight, weight, offsets, add, target):
 
 
 @jitable
-def add_runs(x, first, pitch, rows, count, out, pixel, out_pitch):
-    """Col2Im: rows too short for LLVM, which adds their last 31 elements one by one.
+def sum_runs(x, first, block, blocks, rows, out, to, out_pitch, count):
+    """Col2Im: sums of runs of blocks, for several rows of `blocks` blocks.
 
-    out[pixel + l * out_pitch + b] += x[first + l * pitch + b]    for l < rows and b < count
-    """
-    for _ in range(rows if count > 0 else 0):
-        values, pixels = x[first : first + count], out[pixel : pixel + count]
-        for b in range(count):
-            pixels[b] = plus(pixels[b], load(values, b))
-        first += pitch
-        pixel += out_pitch
+    out[to + l * out_pitch + b] = sum over t of  x[first[t] + l * blocks + b]  where 0 <= block[t] + b < blocks
 
-
-@jitable
-def add_transposed(x, first, pitch, places, count, out, pixel, stride):
-    """Long strides, where what lies side by side comes from further and further in the input.
-
-    out[pixel + l * stride + k] += x[first + k * pitch + l]    for k < places <= stride and l < count
-    """
-    for k in range(places):
-        for l in range(count):
-            t = pixel + l * stride + k
-            out[t] = plus(out[t], load(x, first + k * pitch + l))
-
-
-@jitable
-def interleave(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch):
-    """Strides: each row is a transposition.
-
-        target[to + l * out_pitch + q * stride + r] = lanes[first + l * row_pitch + r * pitch + q]
-
-    for l < rows, q < count and r < stride.
+    for l < rows and b < count < 2**30.
     """
     for l in range(rows):
-        for r in range(stride):
-            a, row = lanes[first + l * row_pitch + r * pitch :][:count], target[to + l * out_pitch + r :]
+        for b in range(count):
+            total = zero(x)
+            for t in range(first.size):
+                if 0 <= block[t] + b < blocks:
+                    total = plus(total, load(x, first[t] + l * blocks + b))
+            store(out, to + l * out_pitch + b, total)
+
+
+@jitable
+def add_planes(x, first, pitch, planes, places, sums):
+    """Col2Im: planes of which each pixel has a vector.
+
+    sums[places[e] * PLANES + r] += x[first + r * pitch + e]   for r < planes and e < places.size
+    """
+    for e in range(places.size):
+        at = sums[np.uint32(places[e] * PLANES) :]
+        for r in range(planes):
+            at[r] = plus(at[r], load(x, first + r * pitch + e))
+
+
+@jitable
+def interleave(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch, step):
+    """Strides: each row is a transposition.
+
+        target[to + l * out_pitch + q * step + r] = lanes[first + l * row_pitch + r * pitch + q]
+
+    for l < rows, q < count and r < stride <= step.
+    """
+    for l in range(rows):
+        source, row = first + l * row_pitch, to + l * out_pitch
+        if count < stride:
             for q in range(count):
-                store(row, q * stride, load(a, q))
+                for r in range(stride):
+                    store(target, row + q * step + r, load(lanes, source + r * pitch + q))
+        else:
+            for r in range(stride):
+                for q in range(count):
+                    store(target, row + q * step + r, load(lanes, source + r * pitch + q))
 
 
 @jitable

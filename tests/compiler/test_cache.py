@@ -79,7 +79,7 @@ def test_what_a_process_compiles_and_the_next_ones_do_not(home):
     for path in ("cli/app.py", "session/registration.py", "sampling/grid_sample.py", "sampling/grid_sample_kernels.py"):
         append(home / "onnx_ops" / path, "\nraise SystemExit('imported')\n" if "cli" in path else "\nUNUSED = 1\n")
     assert cached_after_a_run(home) == first
-    append(home / "onnx_ops" / "fold" / "col2im_kernels.py", "\nRUNS += 1\n")
+    append(home / "onnx_ops" / "fold" / "col2im_kernels.py", "\nPIECE += 1\n")
     second = cached_after_a_run(home)
     assert names(second.keys() - first.keys()) == ["col2im-col2im-float32-float32", "col2im-plan"]
 

@@ -28,40 +28,45 @@ def storage(values, dtype):
     return values.astype(kind).view(dtypes.TABLE[dtype].storage)
 
 
+def values_of(stored, dtype):
+    return stored.view(getattr(ml_dtypes, dtype, dtype)).astype(np.float32 if "float16" in dtype else dtype)
+
+
 def both(loop):
     """A loop as compiled code has it, with vectors where it can, and as it is written."""
     return njit(**FLAGS)(lambda *arguments: loop(*arguments)), njit(**FLAGS)(loop)
 
 
-taken, taken_plainly = both(vectors.take)
 together, plainly = both(vectors.blend)
 interleaved, interleaved_plainly = both(vectors.interleave)
 copied, copied_plainly = both(vectors.copy_box)
-cleared, cleared_plainly = both(vectors.clear_box)
-added, added_plainly = both(vectors.add_runs)
-turned, turned_plainly = both(vectors.add_transposed)
+summed, summed_plainly = both(vectors.sum_runs)
+added, added_plainly = both(vectors.add_planes)
 attended, attended_plainly = both(vectors.add_points)
 
 
 INTERLEAVED = ("float16", "bfloat16", "float32", "float64", "uint8", "int64", "bool")
 
 
+@pytest.mark.parametrize("gap", [0, 2])
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("dtype", INTERLEAVED)
-def test_interleave(dtype, wide):
+def test_interleave(dtype, wide, gap):
     rng, values = np.random.default_rng(0), np.array([np.nan, np.inf, -0.0, 65519, 65520, 6e-8, 3.4e38, 1.00390625])
     size, pitch, rows, row_pitch, out_pitch = 100, 160, 3, 52, 105
     for stride, count in itertools.product((2, 3, 4, 6, 8, 9, 16), (1, 3, 4, 5, 7, 8, 9, 16, 33, 50)):
-        if stride * count > size:
+        step = stride + gap
+        if step * count > size:
             continue
         source = rng.standard_normal(5 + stride * pitch).astype(np.float32) * (100 if "int" in dtype else 1)
         if not (wide and dtype in ("float16", "bfloat16")):
             source = storage(source.clip(0, 200), dtype)
         else:
             source[: values.size] = values
-        got, expected = storage(np.zeros((2, 7 + 2 * out_pitch + stride * count)), dtype)
-        interleaved(source, 5, pitch, row_pitch, stride, count, rows, got, 7, out_pitch)
-        interleaved_plainly(source, 5, pitch, row_pitch, stride, count, rows, expected, 7, out_pitch)
+        got, expected = storage(np.zeros((2, 7 + 2 * out_pitch + step * count)), dtype)
+        matrices = source, 5, pitch, row_pitch, stride, count, rows
+        interleaved(*matrices, got, 7, out_pitch, step)
+        interleaved_plainly(*matrices, expected, 7, out_pitch, step)
         assert got.tobytes() == expected.tobytes()
         assert got.tobytes() != storage(np.zeros(got.size), dtype).tobytes()
 
@@ -69,31 +74,43 @@ def test_interleave(dtype, wide):
 ADDED = "float16", "bfloat16", "float32", "float64", "int8", "bool"
 
 
+def random_numbers(count, dtype):
+    """Random numbers as storage, and the type in which they are summed."""
+    rng = np.random.default_rng(0)
+    x = storage(rng.integers(0, 2, count) if dtype == "bool" else rng.standard_normal(count) * 9, dtype)
+    return x, np.float32 if dtype in ("float16", "bfloat16") else x.dtype
+
+
+@pytest.mark.parametrize("at_end", [False, True])
 @pytest.mark.parametrize("dtype", ADDED)
-def test_add_runs(dtype):
-    rng, pitch, out_pitch = np.random.default_rng(0), 41, 43
-    x = storage(rng.integers(0, 2, 4 * pitch) if dtype == "bool" else rng.standard_normal(4 * pitch) * 9, dtype)
-    kind = np.float32 if dtype in ("float16", "bfloat16") else x.dtype
-    for count in (-1, 0, 1, 2, 3, 4, 7, 8, 15, 31, 40):
-        got, expected = np.zeros((2, 4 * out_pitch), kind)
-        added(x, 1, pitch, 3, count, got, 2, out_pitch)
-        added_plainly(x, 1, pitch, 3, count, expected, 2, out_pitch)
+def test_sum_runs(dtype, at_end):
+    """Runs that begin before the first block of a row, or end after its last one: pages beside them can't be read."""
+    for blocks, count in itertools.product((1, 3, 7, 8, 9, 15, 40, 100), (1, 2, 7, 8, 9, 31, 33, 44, 103)):
+        values, kind = random_numbers(6 * blocks, dtype)
+        x = guarded.readonly(values, at_end=at_end)
+        block = np.array([0, 2, -1, -blocks, blocks + 9, 1 - count])
+        first = np.arange(3).repeat(2) * blocks + block
+        got, expected = np.ones((2, 2 + 4 * (count + 3)), kind)
+        summed(x, first, block, blocks, 4, got, 2, count + 3, count)
+        summed_plainly(x, first, block, blocks, 4, expected, 2, count + 3, count)
         assert got.tobytes() == expected.tobytes()
-        assert (got != 0).any() == (count > 0)
+        assert (got[-3:] == 1).all()
+        guarded.free()
 
 
 @pytest.mark.parametrize("dtype", ADDED)
-def test_add_transposed(dtype):
-    """Only the places are written, nothing before, between or after them."""
-    rng, pitch = np.random.default_rng(0), 41
-    x = storage(rng.integers(0, 2, 40 * pitch) if dtype == "bool" else rng.standard_normal(40 * pitch) * 9, dtype)
-    kind = np.float32 if dtype in ("float16", "bfloat16") else x.dtype
-    for places, stride, count in itertools.product((1, 3, 7, 8, 9, 16, 31), (2, 8, 11, 31, 40), (0, 1, 5, 8, 13, 33)):
-        size = 3 + max(0, count - 1) * stride + places if count else 3
-        got, expected = np.ones((2, size), kind)
-        turned(x, 1, pitch, places, count, got, 3, stride)
-        turned_plainly(x, 1, pitch, places, count, expected, 3, stride)
-        assert got.tobytes() == expected.tobytes()
+def test_add_planes(dtype):
+    for planes, size in itertools.product((1, 3, 7, 8), (1, 7, 8, 9, 24, 41)):
+        values, kind = random_numbers(planes * size, dtype)
+        x = guarded.readonly(values)
+        places = np.random.default_rng(0).permutation(50)[:size].astype(np.int32)
+        got, expected = np.zeros((2, 50, vectors.PLANES), kind)
+        added(x, 0, size, planes, places, got.reshape(-1))
+        added_plainly(x, 0, size, planes, places, expected.reshape(-1))
+        np.testing.assert_array_equal(got[:, :planes], expected[:, :planes])
+        numbers = values_of(values, dtype).astype(kind)
+        np.testing.assert_array_equal(got[places, :planes], numbers.reshape(planes, size).T)
+        guarded.free()
 
 
 @pytest.mark.parametrize("add", [False, True])
@@ -122,7 +139,7 @@ WIDTHS = "uint8", "uint16", "uint32", "uint64", "complex128"
 
 
 @pytest.mark.parametrize("dtype", WIDTHS)
-def test_copy_and_clear_box(dtype):
+def test_copy_box(dtype):
     """Boxes of every length up to some vectors are written, and nothing else."""
     rng, pitch, planes = np.random.default_rng(0), 720, 9 * 720
     source = rng.integers(1, 200, 2 * planes).astype(dtype)
@@ -135,30 +152,6 @@ def test_copy_and_clear_box(dtype):
         copied_plainly(x, 0, steps, sizes, count, stride, expected, 3, out_steps)
         np.testing.assert_array_equal(got, expected)
         assert np.count_nonzero(got) == np.prod(sizes) * count
-        got[:] = expected[:] = 1
-        cleared(got, 3, out_steps, sizes, count)
-        cleared_plainly(expected, 3, out_steps, sizes, count)
-        np.testing.assert_array_equal(got, expected)
-        assert np.count_nonzero(got == 0) == np.prod(sizes) * count
-
-
-@pytest.mark.parametrize("dtype", WIDTHS)
-def test_take(dtype):
-    """Every element of images of every small size is read, and nothing beside them: pages there can't be read."""
-    rng = np.random.default_rng(0)
-    for size, count, at_end in itertools.product((1, 2, 3, 4, 5, 17, 300), (0, 1, 7, 16, 50), (False, True)):
-        source = guarded.readonly(rng.integers(1, 200, size).astype(dtype), at_end=at_end)
-        pixel = rng.integers(0, size, count).astype(np.int32)
-        pixel[:2] = [size - 1, 0][:count]
-        for outside in (0, count // 3):
-            pixel[rng.permutation(count)[:outside]] = -1
-            got, expected = np.ones((2, count + 1), dtype)
-            taken(source, pixel, outside, got[:-1])
-            taken_plainly(source, pixel, outside, expected[:-1])
-            np.testing.assert_array_equal(got, expected)
-            np.testing.assert_array_equal(got[:-1], np.where(pixel < 0, 0, source[pixel]))
-            assert got[-1] == 1
-        guarded.free()
 
 
 DIGIT = {"float16": 2**-10, "bfloat16": 2**-7}  # the distance to the next number, relative to a number
@@ -198,6 +191,6 @@ def test_gathers_that_are_slow_here():
         target.Target.gathers = property(lambda self: True)
         import pytest
         raise SystemExit(pytest.main(["-q", "-m", "long", "-p", "no:cacheprovider", {__file__!r},
-                                      "-k", "(take or points or blend) and not slow_here"]))
+                                      "-k", "(points or blend) and not slow_here"]))
     """
     python(script)

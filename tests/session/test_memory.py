@@ -1,5 +1,6 @@
 """Callers allocate the memory that kernels work in: it is enough, bounded, and lasts as long as it is used."""
 
+import math
 import os
 import threading
 import time
@@ -47,7 +48,10 @@ def test_the_plan_states_enough(case):
 
 
 def test_the_workspace_is_bounded():
-    """Whatever sizes the model states, a tile gets at most a megabyte, or two at scattered points."""
+    """Whatever sizes the model states, a tile gets a few megabytes at most.
+
+    Col2Im gets 8 bytes more for each hit of a pixel along leading axes. These are at most the root of the input's size.
+    """
     rng, most = np.random.default_rng(0), 0
     operator = OVERLAPPING.operator
     for _ in range(2000):
@@ -62,8 +66,8 @@ def test_the_workspace_is_bounded():
             g = plain.plan(operator, operator.values(attributes), [x, image, block])[1][0]
         except onnx_ops.OpError:  # a product is too large
             continue
-        most = max(most, g["workspace"])
-    assert 2 * col2im.BAND < most < 2**20
+        most = max(most, g["workspace"] - 8 * math.prod(np.minimum(block, counts)[:-2].tolist()))
+    assert col2im.PIECE < most < 2**22
     assert 0 < grid_sample.workspace_size(3, 4, grid_sample.BLOCK) < 2**20
 
 

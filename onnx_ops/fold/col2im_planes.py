@@ -1,0 +1,106 @@
+"""Col2Im of planes with short rows, several side by side: a vector has one pixel of each.
+
+Each plane is summed with its pads, so that every element of the input has a pixel. Its place is looked up, which costs
+the same for any strides, dilations and number of axes.
+"""
+
+import numpy as np
+
+from ..declaration.jit import jitable
+from ..kernels.elements import indices_in, sums_in
+from ..kernels.shares import pieces, share
+from ..kernels.vectors import PLANES, add_planes, interleave
+
+SHORT = 16  # blocks in a row: in longer ones, vectors of neighbours are faster
+MOST_PIXELS = 2**14  # the rows that a position touches stay in the second-level cache
+MOST_ELEMENTS = 2**17  # of a plane's input, whose places stay there, too
+LEAST_PLANES = 3  # fewer leave most of a vector empty
+
+
+@jitable
+def are_small(g):
+    """Whether planes are summed side by side."""
+    pixels = 1
+    for a in range(g.axes):
+        pixels *= min(padded(g, a), MOST_PIXELS + 1)
+        if pixels > MOST_PIXELS:
+            return False
+    planes = g.planes * g.image[g.axes - 2] * g.image[g.axes - 1] // g.pixels
+    short = g.counts[g.axes - 1] < SHORT and g.positions * g.blocks <= MOST_ELEMENTS
+    return short and planes >= LEAST_PLANES
+
+
+@jitable
+def padded(g, a):
+    """Return the pixels of axis a, with the pads that blocks or the image reach."""
+    reach = (g.counts[a] - 1) * g.strides[a] + (g.block[a] - 1) * g.dilations[a] + 1
+    return max(reach, g.pads[a] + g.image[a])
+
+
+@jitable
+def padded_pixels(g):
+    """Return the pixels of a plane with pads."""
+    pixels = 1
+    for a in range(g.axes):
+        pixels *= padded(g, a)
+    return pixels
+
+
+@jitable
+def places_size(g):
+    """Return the bytes of the places, a multiple of 16."""
+    return 16 * pieces(g.positions * g.blocks, 4)
+
+
+@jitable
+def planes_workspace(g, largest_sum):
+    """The bytes that a tile needs: places, and the sums of the planes."""
+    return places_size(g) + largest_sum * PLANES * padded_pixels(g)
+
+
+@jitable
+def sum_planes(x, g, tile, workspace, out):
+    """Compute the planes of a tile; g.planes has all image axes."""
+    last = g.axes - 1
+    elements, width = g.positions * g.blocks, g.image[last]
+    places = indices_in(workspace, 0, elements)
+    sums = sums_in(workspace, places_size(g), PLANES * padded_pixels(g), out)
+    begin, end = share(pieces(g.planes, PLANES), g, tile)
+    if begin < end:
+        find_places(g, places)
+    for unit in range(begin, end):
+        plane = unit * PLANES
+        planes = min(PLANES, g.planes - plane)
+        sums[:] = 0
+        add_planes(x, plane * elements, elements, planes, places, sums)
+        pixel = plane * g.pixels
+        for row in range(g.pixels // width):
+            interleave(sums, PLANES * row_place(g, row), PLANES, 0, width, planes, 1, out, pixel, 0, g.pixels)
+            pixel += width
+
+
+@jitable
+def find_places(g, places):
+    """Fill `places` with the pixel of the padded plane for each element of its input."""
+    places[0] = 0
+    count = 1
+    for of_blocks in (True, False):  # elements are in order of positions, then blocks
+        pitch = 1
+        for a in range(g.axes - 1, -1, -1):
+            size, step = (g.counts[a], g.strides[a]) if of_blocks else (g.block[a], g.dilations[a])
+            for m in range(1, size):
+                for t in range(count):
+                    places[m * count + t] = places[t] + np.int32(m * step * pitch)
+            count *= size
+            pitch *= padded(g, a)
+
+
+@jitable
+def row_place(g, row):
+    """Return the pixel of the padded plane where a row of the image begins."""
+    place, pitch = g.pads[g.axes - 1], padded(g, g.axes - 1)
+    for a in range(g.axes - 2, -1, -1):
+        place += (row % g.image[a] + g.pads[a]) * pitch
+        row //= g.image[a]
+        pitch *= padded(g, a)
+    return place
