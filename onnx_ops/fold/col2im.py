@@ -30,7 +30,6 @@ from .sliding_blocks import (
     GEOMETRY,
     LIMIT,
     WORK,
-    along,
     are_known,
     block_counts,
     check_attributes,
@@ -90,7 +89,6 @@ def plan(attributes, inputs, outputs, g):
 def plan_blocks(spacing, inputs, batch, g):
     """Plan for this batch size. The last two axes of the input have the channels' block elements and the blocks."""
     x, image_shape, block_shape = inputs
-    strides, dilations, begins, ends = spacing
     axes = len(image_shape)
     rows, columns = x[len(x) - 2], x[len(x) - 1]
     rule = "number of image axes must be at least 1 and at most"
@@ -117,19 +115,18 @@ def plan_blocks(spacing, inputs, batch, g):
     channels = rows // block
     fits = max(channels, 1) <= ELEMENTS // g.pixels // max(batch, 1)
     require(fits, "{image_shape}", image_shape, "output must have at most 2**58 elements")
-    tiled = 1
-    for i in range(axes):
-        # With pads, blocks reach outside of the image, and don't tile it.
-        pads = along(begins, i, 0) + along(ends, i, 0)
-        if block_shape[i] != along(strides, i, 1) or along(dilations, i, 1) != 1 or pads != 0:
-            tiled = 0
+    g.tiled = 1
     for i in range(g.axes):
-        common = math.gcd(g.strides[i], g.dilations[i])
-        g.k_steps[i], g.l_steps[i] = g.strides[i] // common, g.dilations[i] // common
-    g.tiled = tiled
+        stride, dilation = g.strides[i], g.dilations[i]
+        common = math.gcd(stride, dilation)
+        g.k_steps[i], g.l_steps[i] = stride // common, dilation // common
+        # With pads, blocks reach outside of the image, and don't tile it.
+        inside = g.pads[i] == 0 and g.counts[i] * stride <= g.image[i]
+        if g.block[i] != stride or dilation != 1 or not inside:
+            g.tiled = 0
     g.planes = batch * channels * (g.pixels // (g.image[g.axes - 2] * g.image[g.axes - 1]))
     work = batch * (channels * g.pixels + rows * columns)
-    g.tiles = min(64, work // (COPIED if tiled else WORK) + 1)
+    g.tiles = min(64, work // (COPIED if g.tiled else WORK) + 1)
     choose(g)
     if g.together:
         g.planes = batch * channels
@@ -171,7 +168,9 @@ COL2IM = Operator(
     outputs=(Output("output", "T"),),
     types={"T": dtypes.ALL, "I": ("int64",)},
     attributes=ATTRIBUTES,
-    plan=Plan(shape, plan, dict.fromkeys(("planes", "tiled", "together", "by_blocks", "high", "piece", "pitch", "row"))
+    plan=Plan(shape, plan, dict.fromkeys((
+        "planes", "tiled", "together", "by_blocks", "high", "piece", "pitch", "leads", "lanes", "runs", "sums",
+    ))
         | dict.fromkeys(("k_steps", "l_steps"), AXES) | GEOMETRY),
     kernels=(Kernel(col2im),),
     reference=reference,

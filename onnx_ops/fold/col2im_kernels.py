@@ -42,24 +42,32 @@ Rows = namedtuple("Rows", "plane y y_end x columns")
 
 @jitable
 def choose(g):
-    """Choose the way, and the size of a unit of work: g.piece pixels of g.high rows. The number of tiles is known."""
+    """Choose the way, and the size of a unit of work: g.piece pixels of g.high rows. The number of tiles is known.
+
+    Also state the room that a tile needs: g.leads hits, g.lanes lanes, g.runs runs of a lane, and g.sums sums.
+    """
     y, x = g.axes - 2, g.axes - 1
     stride = g.strides[x]
+    g.leads = 1
+    for a in range(g.axes - 2):
+        g.leads *= min(g.block[a], g.counts[a])
+    g.runs = g.leads * min(g.block[y], g.counts[y]) * g.block[x]
     g.together = are_small(g)
     few = g.counts[x] < FEW or stride > LONG
-    g.by_blocks = False
-    large = g.image[x] + g.pads[x] > LARGEST_ROW or run_count(g) > MOST_RUNS
+    large = g.image[x] + g.pads[x] > LARGEST_ROW or g.runs > MOST_RUNS
     g.by_blocks = (few or large) and not g.tiled
     g.piece = min(g.image[x], PIECE if g.by_blocks else max(PIECE // stride, ROOM) * stride)
     g.pitch = pieces(pieces(g.piece, stride), ROOM) * ROOM
-    g.row = g.piece if g.by_blocks else stride * g.pitch
     rows = pieces(g.image[y], g.strides[y])
-    share_of_tile = g.planes * min(g.image[y], g.strides[y]) * rows // g.tiles
-    g.high = max(1, min(rows, share_of_tile))
+    g.high = max(1, min(rows, g.planes * min(g.image[y], g.strides[y]) * rows // g.tiles))
+    g.lanes, g.sums = stride, 0
     if g.by_blocks:
-        g.high = 1
+        g.high, g.sums = 1, g.piece
     elif stride > 1 and not g.tiled:
-        g.high = max(1, min(g.high, PIECE // g.row))
+        g.high = max(1, min(g.high, PIECE // (stride * g.pitch)))
+        g.sums = g.high * stride * g.pitch
+    if g.by_blocks or g.tiled:
+        g.lanes = g.runs = 0
 
 
 @jitable
@@ -73,45 +81,11 @@ def unit_count(g):
 
 
 @jitable
-def lead_count(g):
-    """Return the most hits of a pixel along the leading axes."""
-    count = 1
-    for a in range(g.axes - 2):
-        count *= min(g.block[a], g.counts[a])
-    return count
-
-
-@jitable
-def run_count(g):
-    """Return the most runs of a lane."""
-    y, x = g.axes - 2, g.axes - 1
-    return lead_count(g) * min(g.block[y], g.counts[y]) * g.block[x] if by_lanes(g) else 0
-
-
-@jitable
-def lane_count(g):
-    """Return the number of lanes that are found."""
-    return g.strides[g.axes - 1] if by_lanes(g) else 0
-
-
-@jitable
-def sum_count(g):
-    """Return the number of sums of a unit that are not in the output."""
-    in_output = g.tiled or (g.strides[g.axes - 1] == 1 and not g.by_blocks)
-    return 0 if in_output else g.high * g.row
-
-
-@jitable
 def workspace_size(g):
     """The bytes that a tile needs."""
     if g.together:
         return planes_workspace(g, LARGEST_SUM)
-    return 8 * (lead_count(g) + 3 * lane_count(g) + 2 * run_count(g)) + LARGEST_SUM * sum_count(g)
-
-
-@jitable
-def by_lanes(g):
-    return not (g.tiled or g.by_blocks)
+    return 8 * (g.leads + 3 * g.lanes + 2 * g.runs) + LARGEST_SUM * g.sums
 
 
 @jitable
@@ -180,17 +154,17 @@ def sum_rows(x, g, tile, workspace, out):
     y_axis, x_axis = g.axes - 2, g.axes - 1
     k_pitch, l_pitch = g.block[x_axis] * g.blocks, g.counts[x_axis]
     y_step = g.k_steps[y_axis] * k_pitch - g.l_steps[y_axis] * l_pitch  # in the input, from one hit to the next
-    leads = integers_in(workspace, 0, lead_count(g))
-    lanes = integers_in(workspace, leads.nbytes, (3, lane_count(g)))
-    runs = integers_in(workspace, leads.nbytes + lanes.nbytes, (2, run_count(g)))
-    sums = sums_in(workspace, leads.nbytes + lanes.nbytes + runs.nbytes, sum_count(g), out)
+    leads = integers_in(workspace, 0, g.leads)
+    lanes = integers_in(workspace, leads.nbytes, (3, g.lanes))
+    runs = integers_in(workspace, leads.nbytes + lanes.nbytes, (2, g.runs))
+    sums = sums_in(workspace, leads.nbytes + lanes.nbytes + runs.nbytes, g.sums, out)
     known, count, x_known = -1, 0, -1
     begin, end = share(unit_count(g), g, tile)
     for unit in range(begin, end):
         at = rows_at(g, unit)
         if at.plane != known:
             known, count = at.plane, find_leads(g, at.plane, leads)
-        if at.x != x_known and lanes.size > 0:
+        if at.x != x_known and g.lanes > 0:
             find_lanes(g, at.x, lanes)
             x_known = at.x
         y = at.y
@@ -262,13 +236,13 @@ def sum_lanes(x, g, leads, first, y_step, y_count, lanes, runs, rows, sums, out,
         if stride == 1:
             sum_runs(x, runs[0, :n], runs[1, :n], blocks, rows, out, pixel, out_pitch, columns)
         else:
-            sum_runs(x, runs[0, :n], runs[1, :n], blocks, rows, sums, r * g.pitch, g.row, g.pitch)
+            sum_runs(x, runs[0, :n], runs[1, :n], blocks, rows, sums, r * g.pitch, stride * g.pitch, g.pitch)
     if stride > 1:
         whole = columns // stride
-        interleave(sums, 0, g.pitch, g.row, stride, whole, rows, out, pixel, out_pitch, stride)
+        interleave(sums, 0, g.pitch, stride * g.pitch, stride, whole, rows, out, pixel, out_pitch, stride)
         for l in range(rows):
             for r in range(columns - whole * stride):
-                store(out, pixel + l * out_pitch + whole * stride + r, sums[l * g.row + r * g.pitch + whole])
+                store(out, pixel + l * out_pitch + whole * stride + r, sums[(l * stride + r) * g.pitch + whole])
 
 
 @jitable

@@ -12,9 +12,10 @@ from ..kernels.shares import pieces, share
 from ..kernels.vectors import PLANES, add_planes, interleave
 
 SHORT = 16  # blocks in a row: in longer ones, vectors of neighbours are faster
+SHORTEST = 5  # the same where there are fewer than PLANES, which leave a part of each vector empty
 MOST_PIXELS = 2**14  # the rows that a position touches stay in the second-level cache
 MOST_ELEMENTS = 2**17  # of a plane's input, whose places stay there, too
-LEAST_PLANES = 3  # fewer leave most of a vector empty
+LEAST_PLANES = 3
 
 
 @jitable
@@ -26,8 +27,8 @@ def are_small(g):
         if pixels > MOST_PIXELS:
             return False
     planes = g.planes * g.image[g.axes - 2] * g.image[g.axes - 1] // g.pixels
-    short = g.counts[g.axes - 1] < SHORT and g.positions * g.blocks <= MOST_ELEMENTS
-    return short and planes >= LEAST_PLANES
+    short = g.counts[g.axes - 1] < (SHORT if planes >= PLANES else SHORTEST)
+    return short and planes >= LEAST_PLANES and g.positions * g.blocks <= MOST_ELEMENTS
 
 
 @jitable
