@@ -31,7 +31,7 @@ SPAN = 4096  # pixels from the first to the last column of a region that is read
 SPARSE = 32  # pixels, for each column that is read, up to which that pays
 LANES = 16  # rows are added up over multiples of so many pixels, if the image is as wide
 TOGETHER = 4  # channels that are read at a time, so that indices and weights are loaded once for all of them
-SAMPLES, POOLED = 32, 64  # of a copy: samples that are added up, and bins that are stored, at a time
+SAMPLES = 32  # of a copy that are added up at a time
 
 # A region along an axis: where it starts, the size of a bin, and the number of a bin's samples.
 Axis = namedtuple("Axis", "start step count")
@@ -563,9 +563,7 @@ def pool_copy(copy, channels, box, g, workspace, out, to):
     """Pool a turned box for all channels of the copy by `copy_side_by_side`."""
     pixels, exist, widths = indices_in(workspace, 0, (3, SAMPLES))
     weight = sums_in(workspace, 12 * SAMPLES, (4, SAMPLES), out)
-    after = 12 * SAMPLES + 8 * 4 * SAMPLES
-    sums = sums_in(workspace, after, (2, CHANNELS), out)
-    pooled = sums_in(workspace, after + 8 * 2 * CHANNELS, CHANNELS * POOLED, out)
+    sums = sums_in(workspace, 12 * SAMPLES + 8 * 4 * SAMPLES, (2, CHANNELS), out)
     totals, part = sums[0, :channels], sums[1, :channels]
     number, each = totals.dtype.type, share_of_sample(box)
     for k in range(SAMPLES):
@@ -590,15 +588,8 @@ def pool_copy(copy, channels, box, g, workspace, out, to):
                     count += 1
         add_points(copy, channels, pixels[:count], widths, exist, weight, False, part)
         add_part(totals, part, is_first)
-        column = pooled[b % POOLED :]
-        for c in range(totals.size):
-            column[np.uintp(c) * np.uintp(POOLED)] = totals[c]
-        if b % POOLED == POOLED - 1 or b == g.bins - 1:  # along the output's rows, which the CPU then fetches ahead
-            begin = b // POOLED * POOLED
-            for c in range(channels):
-                row, target = pooled[c * POOLED :][: b + 1 - begin], out[to + c * g.bins + begin :]
-                for k in range(row.size):
-                    store(target, k, row[k])
+        for c in range(channels):
+            store(out, to + c * g.bins + b, totals[c])
 
 
 @jitable
