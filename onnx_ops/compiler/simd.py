@@ -238,8 +238,13 @@ def transpose(builder, rows):
     return [shuffle_each(*pair, order) for order in left_and_right for pair in zip(*bands, strict=True)]
 
 
-def gather(builder, data, index, width):
-    """Return a vector of the `width` bits (32 or 64) from each data[index] on.
+def gathered(size):
+    """Return the number of elements of `size` bytes, each with a 32-bit index, that one instruction gathers."""
+    return 64 // max(size, 4)
+
+
+def gather(builder, data, index, width, exists=None):
+    """Return a vector of the `width` bits (32 or 64) from each data[index] on; 0 where `exists` is false.
 
     The index is a vector of 32-bit numbers, for as many results as 512 bits hold.
     """
@@ -248,7 +253,7 @@ def gather(builder, data, index, width):
     kind = ir.FunctionType(numbers, [numbers, BYTE.as_pointer(), index.type, masks, I32])
     name = {32: "llvm.x86.avx512.mask.gather.dpi.512", 64: "llvm.x86.avx512.mask.gather.dpq.512"}[width]
     function = cgutils.get_or_insert_function(builder.module, kind, name)
-    scale, exists = I32(alignment(data.type.pointee)), ir.Constant(masks, [1] * count)
+    scale, exists = I32(alignment(data.type.pointee)), exists or ir.Constant(masks, [1] * count)
     at = builder.bitcast(data, BYTE.as_pointer())
     return builder.call(function, [ir.Constant(numbers, None), at, index, exists, scale])
 

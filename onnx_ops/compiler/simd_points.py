@@ -12,14 +12,17 @@ from .simd import (
     Vector,
     alignment,
     are_zeros,
+    as_written,
     broadcast,
     concatenate,
     gather,
+    gathered,
     inner,
     lanes_of,
     operation,
     plus,
     put,
+    repeat,
     shuffle,
     size_of,
     sums_at,
@@ -31,6 +34,44 @@ from .simd import (
     zeros,
 )
 from .target import current
+
+LARGEST = 2**31 - 1
+
+
+@operation()
+def take_vector(builder, source, pixel, b, target):
+    """target[b:] = source[pixel[b:]], or 0 where a pixel is -1. The source has at least 4 elements."""
+    size = alignment(source.data.type.pointee)
+    index = pixel.load(b, gathered(size))
+    count, exists = index.type.count, builder.icmp_signed(">=", index, ir.Constant(index.type, None))
+    if size >= 4:
+        elements = gather(builder, source.data, index, 8 * size, exists)
+    else:
+        # 32 bits that lie in the source, and begin with the element unless it is one of the last.
+        last = builder.sub(source.count, I64(4 // size))
+        last = builder.select(builder.icmp_signed("<", last, I64(LARGEST)), last, I64(LARGEST))
+        last = repeat(builder, builder.trunc(last, I32), count)
+        at = builder.select(builder.icmp_signed("<", index, last), index, last)
+        bits = builder.mul(builder.sub(index, at), repeat(builder, I32(8 * size), count))
+        numbers = builder.lshr(gather(builder, source.data, at, 32, exists), bits)
+        elements = builder.trunc(numbers, ir.VectorType(ir.IntType(8 * size), count))
+    target.store(b, builder.bitcast(elements, ir.VectorType(target.data.type.pointee, count)))
+
+
+@vectorized(vectors.take)
+def _(source):
+    size = size_of(source)
+    if not current().gathers or size > 8:
+        return None
+    count, take_rest = gathered(size), as_written(vectors.take)
+
+    def take(source, pixel, outside, target):
+        whole = pixel.size // count * count if source.size >= 4 else 0
+        for b in range(0, whole, count):
+            take_vector(source, pixel, b, target)
+        take_rest(source, pixel[whole:], outside, target[whole:])
+
+    return take
 
 
 @operation()

@@ -37,6 +37,7 @@ def both(loop):
     return njit(**FLAGS)(lambda *arguments: loop(*arguments)), njit(**FLAGS)(loop)
 
 
+taken, taken_plainly = both(vectors.take)
 together, plainly = both(vectors.blend)
 interleaved, interleaved_plainly = both(vectors.interleave)
 copied, copied_plainly = both(vectors.copy_box)
@@ -154,6 +155,25 @@ def test_copy_box(dtype):
         assert np.count_nonzero(got) == np.prod(sizes) * count
 
 
+@pytest.mark.parametrize("dtype", WIDTHS)
+def test_take(dtype):
+    """Every element of images of every small size is read, and nothing beside them: pages there can't be read."""
+    rng = np.random.default_rng(0)
+    for size, count, at_end in itertools.product((1, 2, 3, 4, 5, 17, 300), (0, 1, 7, 16, 50), (False, True)):
+        source = guarded.readonly(rng.integers(1, 200, size).astype(dtype), at_end=at_end)
+        pixel = rng.integers(0, size, count).astype(np.int32)
+        pixel[:2] = [size - 1, 0][:count]
+        for outside in (0, count // 3):
+            pixel[rng.permutation(count)[:outside]] = -1
+            got, expected = np.ones((2, count + 1), dtype)
+            taken(source, pixel, outside, got[:-1])
+            taken_plainly(source, pixel, outside, expected[:-1])
+            np.testing.assert_array_equal(got, expected)
+            np.testing.assert_array_equal(got[:-1], np.where(pixel < 0, 0, source[pixel]))
+            assert got[-1] == 1
+        guarded.free()
+
+
 DIGIT = {"float16": 2**-10, "bfloat16": 2**-7}  # the distance to the next number, relative to a number
 
 
@@ -191,6 +211,6 @@ def test_gathers_that_are_slow_here():
         target.Target.gathers = property(lambda self: True)
         import pytest
         raise SystemExit(pytest.main(["-q", "-m", "long", "-p", "no:cacheprovider", {__file__!r},
-                                      "-k", "(points or blend) and not slow_here"]))
+                                      "-k", "(take or points or blend) and not slow_here"]))
     """
     python(script)
