@@ -79,9 +79,14 @@ def test_what_a_process_compiles_and_the_next_ones_do_not(home):
     for path in ("cli/app.py", "session/registration.py", "sampling/grid_sample.py", "sampling/grid_sample_kernels.py"):
         append(home / "onnx_ops" / path, "\nraise SystemExit('imported')\n" if "cli" in path else "\nUNUSED = 1\n")
     assert cached_after_a_run(home) == first
-    append(home / "onnx_ops" / "fold" / "col2im_kernels.py", "\nPIECE += 1\n")
+    kernels = home / "onnx_ops" / "fold" / "col2im_kernels.py"
+    append(kernels, "\nPIECE += 1\n")  # of the plan alone
     second = cached_after_a_run(home)
-    assert names(second.keys() - first.keys()) == ["col2im-col2im-float32-float32", "col2im-plan"]
+    assert names(second.keys() - first.keys()) == ["col2im-plan"]
+    code = kernels.read_text()
+    kernels.write_text(code.replace("x_known = -1, 0, -1", "x_known = -2, 0, -1"))
+    assert kernels.read_text() != code
+    assert names(cached_after_a_run(home).keys() - second.keys()) == ["col2im-col2im-float32-float32"]
 
 
 COMPILER_IMPORTS = """
