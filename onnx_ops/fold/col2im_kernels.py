@@ -24,7 +24,7 @@ from ..declaration.jit import IN_PLACE, jitable
 from ..kernels.elements import integers_in, load, plus, store, sums_in, zero
 from ..kernels.shares import pieces, share
 from ..kernels.vectors import interleave, sum_runs
-from .col2im_planes import PLANES, are_small, planes_workspace, sum_planes
+from .col2im_planes import PLANES, are_small, padded, planes_workspace, sum_planes
 from .sliding_blocks import quotient
 
 PIECE = 16384  # pixels whose sums, 64 KiB of float32, stay in the second-level cache
@@ -33,7 +33,7 @@ FEW = 4  # fewer blocks in a row are added one by one
 ROOM = 8  # lanes have room for a multiple of it: the sums of a vector
 LARGEST_SUM = 16  # bytes of a sum: complex128
 MOST_RUNS = 2**12  # of a lane: with more, blocks are added one by one
-LARGEST_ROW = 2**30  # pixels and pads: vectors compare 32-bit numbers of blocks
+LARGEST_ROW = 2**30  # pixels that blocks reach, or pads: vectors compare 32-bit numbers of blocks
 # Positions and blocks on a pixel: the first ones, how many there are, and how many pixels in a lane have as many.
 Hits = namedtuple("Hits", "k l count alike")
 # A unit of work: the rows y, y + stride, ... before y_end of a plane, from x on.
@@ -54,7 +54,7 @@ def choose(g):
     g.runs = g.leads * min(g.block[y], g.counts[y]) * g.block[x]
     g.together = are_small(g)
     few = g.counts[x] < FEW or stride > LONG
-    large = g.image[x] + g.pads[x] > LARGEST_ROW or g.runs > MOST_RUNS
+    large = padded(g, x) > LARGEST_ROW or g.runs > MOST_RUNS
     g.by_blocks = (few or large) and not g.tiled
     g.piece = min(g.image[x], PIECE if g.by_blocks else max(PIECE // stride, ROOM) * stride)
     g.pitch = pieces(pieces(g.piece, stride), ROOM) * ROOM

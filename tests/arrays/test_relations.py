@@ -123,6 +123,13 @@ def test_blocks_that_tile_are_transposed(channels):
     assert y.tobytes() == expected.tobytes()
 
 
+def test_positions_far_outside_of_the_image():
+    """They are 2**32 pixels after their blocks, of which a 32-bit number would hold 0."""
+    x = np.random.default_rng(0).standard_normal((1, 6, 16), np.float32)
+    y = onnx_ops.col2im(x, (16,), (2,), dilations=[2**32], pads=[0, 2**32])
+    np.testing.assert_array_equal(y, x.reshape(1, 3, 2, 16)[:, :, 0])
+
+
 def identity_grid(height, width, align_corners):
     def axis(size):
         return np.linspace(-1, 1, size) if align_corners else (np.arange(size) * 2 + 1) / size - 1
