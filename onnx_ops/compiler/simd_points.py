@@ -244,14 +244,14 @@ def rows_adder(k):
     """Return a function that adds up the rows of the points b + k, b + k + 4, ..., weighted."""
 
     @inner
-    def add_rows(source, base, first, rows, row_weight, b):
-        row = fours(source, base, b + k, first)
+    def add_rows(source, base, rows, row_weight, b):
+        row = fours(source, base, b + k, 0)
         low = times(fours_of(row_weight[0], b, k, row), row)
-        row = fours(source, base, b + k, first + rows[1])
+        row = fours(source, base, b + k, rows[1])
         low = times_plus(fours_of(row_weight[1], b, k, row), row, low)
-        row = fours(source, base, b + k, first + rows[2])
+        row = fours(source, base, b + k, rows[2])
         low = times_plus(fours_of(row_weight[2], b, k, row), row, low)
-        row = fours(source, base, b + k, first + rows[3])
+        row = fours(source, base, b + k, rows[3])
         return times_plus(fours_of(row_weight[3], b, k, row), row, low)
 
     return add_rows
@@ -291,10 +291,10 @@ def fourfold(step):
         zero = faults = zeros(w0, step)
         for b in range(0, base.size, step):
             c0, c1, c2, c3 = transposed(
-                add_rows0(source, base, 0, rows, row_weight, b),
-                add_rows1(source, base, 0, rows, row_weight, b),
-                add_rows2(source, base, 0, rows, row_weight, b),
-                add_rows3(source, base, 0, rows, row_weight, b),
+                add_rows0(source, base, rows, row_weight, b),
+                add_rows1(source, base, rows, row_weight, b),
+                add_rows2(source, base, rows, row_weight, b),
+                add_rows3(source, base, rows, row_weight, b),
             )
             low = times_plus(vector_at(w0, b, c0), c0, times(vector_at(w1, b, c1), c1))
             high = times_plus(vector_at(w2, b, c2), c2, times(vector_at(w3, b, c3), c3))
