@@ -37,16 +37,19 @@ def compile_variants(
 ) -> dict[str, list[tuple[str, str]]]:
     """Compile {name: variant} in this process or, in parallel, in `jobs` others; return {name: its functions}.
 
-    progress  called before each variant with (its name, its index, the number of variants)
+    progress  called before each variant with (its name, its index, the number of variants), by one thread at a time
+              and in the order of the indices
     level     the CPU and the system to compile for (`level` of compiler/target.py); default: these here
 
     Raises the first OpError.
     """
     numbers = count()
+    lock = threading.Lock()
 
     def begin(name: str) -> None:
         if progress:
-            progress(name, next(numbers), len(by_name))
+            with lock:
+                progress(name, next(numbers), len(by_name))
 
     jobs = min(jobs, len(by_name))
     if by_name and (jobs > 1 or level):

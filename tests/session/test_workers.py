@@ -5,8 +5,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import PIPE
+from typing import Any
 
 import psutil
 import pytest
@@ -119,6 +123,24 @@ def test_a_process_that_ends_before_it_begins(program: str, monkeypatch: pytest.
         workers.compile_variants(needed, 2, lambda name, index, total: begun.append(name))
     assert len(begun) <= 3 < len(needed)
     assert not [child for child in psutil.Process().children() if "workers" in " ".join(child.cmdline())]
+
+
+def test_progress_is_reported_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads begin at the same time, and what reports the first variant is slow."""
+
+    def begin_at_once(names: dict[str, Any], jobs: int, begin: Callable[[str], None], *_: object) -> dict[str, Any]:
+        with ThreadPoolExecutor(jobs) as threads:
+            return dict.fromkeys(threads.map(begin, names))
+
+    def progress(name: str, index: int, total: int) -> None:
+        time.sleep(0.05 if index == 0 else 0)
+        reported.append((index, total))
+
+    monkeypatch.setattr(workers, "compile_in_processes", begin_at_once)
+    needed, reported = variants_of_im2col(), []
+    workers.compile_variants(needed, 2, progress)
+    assert reported == [(index, len(needed)) for index in range(len(needed))]
+    assert len(needed) >= 2
 
 
 @needs_signals
