@@ -40,25 +40,18 @@ from . import computed_grid_sample_kernels as kernels
 from . import grid_sample
 from .computed_points import (
     ADD,
-    ADD_THREE,
-    ADD_TWO,
-    ADD_TWO_DIV,
     CAST_BFLOAT16,
     CAST_FLOAT16,
     CLIP,
     COPY,
-    DIV,
     FULL,
     LINE,
     LOAD,
     MIN,
     MUL,
-    MUL_DIV,
-    MUL_DIV_SUB,
     NEG,
     OPERATIONS,
     ROWS,
-    SUB,
     VECTOR,
 )
 from .grid_points import BLOCK
@@ -71,10 +64,6 @@ N, D, H, W = range(-4, 0)  # in the index of a source
 STRIPE = 4096  # points for which the program is run at a time, at most, and a block more
 STRIPES = 8  # at least, where they are not smaller than a block: threads get equal shares
 LARGEST = 8  # bytes of a value's number
-JOINED = (  # an operation, the one before it, and the one that computes both
-    (ADD, ADD, ADD_TWO), (ADD, ADD_TWO, ADD_THREE), (DIV, MUL, MUL_DIV), (SUB, MUL_DIV, MUL_DIV_SUB),
-    (DIV, ADD_TWO, ADD_TWO_DIV),
-)  # fmt: skip
 
 # The rows of g.sources: the input's position, the source's first element, and the elements from there to the next one
 # along n and each axis of g.output.
@@ -83,7 +72,7 @@ SOURCE = np.dtype((np.record, record_dtype({"input": None, "first": None, "pitch
 # the values that it takes; the kind, see computed_points.py; the level, 0 if the value is the same in all images, 1 in
 # all stripes, or 2; the position of the last value that needs this one, or UNKNOWN; where its numbers are kept.
 VALUE = np.dtype((np.record, record_dtype(
-    {"operation": None, "operands": 4, "kind": None, "level": None, "last": None, "place": None}
+    {"operation": None, "operands": 3, "kind": None, "level": None, "last": None, "place": None}
 )))  # fmt: skip
 # A source of a program: the position of an input after X, and for each of its axes a position, or N, D, H or W.
 Source = namedtuple("Source", "input index")
@@ -132,8 +121,8 @@ def step_at(steps, k):
 @jitable
 def operand_count(operation):
     """Return the number of operands of an operation."""
-    if operation >= LOAD:
-        return 0 if operation == LOAD else 3 if operation in (ADD_TWO, MUL_DIV) else 4
+    if operation == LOAD:
+        return 0
     if operation >= CLIP:
         return 1 if operation >= CAST_FLOAT16 else 3
     return 1 if NEG <= operation < MIN else 2
@@ -283,8 +272,6 @@ def order_values(attributes, count, g):
         last_level = max(last_level, value.level)
         if value.last != UNKNOWN:
             need_operands(value, v, g)
-    for v in range(count, values):
-        join_steps(v, g)
     g.room = g.order_count = g.free = 0
     for level in range(3):
         if level == 1:
@@ -334,32 +321,6 @@ def need_operands(value, v, g):
     for a in range(operand_count(value.operation)):
         operand = g.values[value.operands[a]]
         operand.last = max(operand.last, v)
-
-
-@jitable
-def join_steps(v, g):
-    """Join a value with an operand that nothing else needs, into one operation on rows and numbers."""
-    value = g.values[v]
-    total, joined = value.operands[0], LOAD
-    inner, other = g.values[total], g.values[value.operands[1]]
-    for outer, first, both in JOINED:
-        fits = not other.kind & VECTOR if both < ADD_TWO_DIV else inner.kind == other.kind == FULL
-        if value.operation == outer and inner.operation == first and fits:
-            joined = both
-    if joined == LOAD or not inner.kind & VECTOR or g.values[inner.operands[1]].kind & VECTOR:
-        return
-    if total == value.operands[1] or inner.last != v or inner.level != value.level:
-        return
-    for k in range(total + 1, v):
-        between = g.values[k]
-        for a in range(operand_count(between.operation)):
-            if between.operands[a] == total:
-                return
-    count = operand_count(inner.operation)
-    value.operation, value.operands[count], inner.last = joined, value.operands[1], UNKNOWN
-    for a in range(count):
-        value.operands[a] = inner.operands[a]
-    need_operands(inner, v, g)
 
 
 @jitable

@@ -21,9 +21,6 @@ OPERATIONS = (
 )  # fmt: skip
 ADD, SUB, MUL, DIV, NEG, ABS, SQRT, FLOOR, CEIL, ROUND, MIN, MAX, LESS, LESS_OR_EQUAL, EQUAL, CLIP = range(16)
 WHERE, MUL_ADD, CAST_FLOAT16, CAST_BFLOAT16, COPY, LOAD = range(16, 22)
-# a + b + c, a + b + c + d, a * b / c, a * b / c - d, where a varies along rows, the others don't; (a + b + c) / d,
-# where d does, too.
-ADD_TWO, ADD_THREE, MUL_DIV, MUL_DIV_SUB, ADD_TWO_DIV = range(22, 27)
 VECTOR, ROWS = 1, 2  # bits of a value's kind: whether it varies along rows, and whether it does from row to row
 FULL = VECTOR | ROWS  # a value with a number for each point
 LINE = 64  # bytes of the workspace before the values, which state the computed ones
@@ -145,10 +142,6 @@ def run_step(value, rows, columns, g, values):
         combine(operation, a, b, rows, columns, whole(columns) if value.kind & VECTOR else columns, result)
         return
     c = operand(value, 2, columns, g, values)
-    if operation >= ADD_TWO:
-        d = operand(value, 3, columns, g, values)
-        calculate_joined(operation, a, b, c, d, rows, columns, whole(columns), result)
-        return
     for r in range(rows):
         calculate(operation, row_of(a, r), row_of(b, r), row_of(c, r), result[r * columns :][:columns])
 
@@ -207,25 +200,6 @@ def combine(operation, a, b, rows, columns, count, result):
                 z[k] = u * y[k]
             for k in range(count if operation == DIV else 0):
                 z[k] = u / y[k]
-
-
-@jitable(**APART)
-def calculate_joined(operation, a, b, c, d, rows, columns, count, result):
-    """Compute one of the plan's joined operations; `count` as in `combine`."""
-    for r in range(rows):
-        # Without signs: a negative index would count from the end, and rows may be as short as a vector.
-        x, y, z = np.uintp(r * a.pitch), np.uintp(r * d.pitch), np.uintp(r * columns)
-        u, v, w = b.numbers[np.uintp(r * b.pitch)], c.numbers[np.uintp(r * c.pitch)], d.numbers[y]
-        for k in range(np.uintp(count if operation == ADD_TWO else 0)):
-            result[z + k] = a.numbers[x + k] + u + v
-        for k in range(np.uintp(count if operation == ADD_THREE else 0)):
-            result[z + k] = a.numbers[x + k] + u + v + w
-        for k in range(np.uintp(count if operation == MUL_DIV else 0)):
-            result[z + k] = a.numbers[x + k] * u / v
-        for k in range(np.uintp(count if operation == MUL_DIV_SUB else 0)):
-            result[z + k] = a.numbers[x + k] * u / v - w
-        for k in range(np.uintp(count if operation == ADD_TWO_DIV else 0)):
-            result[z + k] = (a.numbers[x + k] + u + v) / d.numbers[y + k]
 
 
 @jitable
