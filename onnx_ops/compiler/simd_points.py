@@ -6,9 +6,7 @@ from numba import types
 
 from ..kernels import vectors
 from .halves import I32, I64, sum_type
-from .numba_internals import cgutils
 from .simd import (
-    BYTE,
     Vector,
     alignment,
     are_zeros,
@@ -74,38 +72,9 @@ def _(source):
     return take
 
 
-@operation()
-def prefetch_at(builder, source, i):
-    """Prefetch source[i] into the caches. An address outside of the array is harmless."""
-    kind = ir.FunctionType(ir.VoidType(), [BYTE.as_pointer(), I32, I32, I32])
-    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-    at = builder.bitcast(source.begin(i), BYTE.as_pointer())
-    builder.call(function, [at, I32(0), I32(3), I32(1)])  # to read, into all caches, data
-
-
 @vectorized(vectors.points_at_once)
 def _():
     return (lambda: 2**15) if current().gathers else None  # these CPUs have caches of 2 MB
-
-
-@vectorized(vectors.prefetch)
-def _():
-    def prefetch(source, base, offset, step):
-        for b in range(0, base.size, step):
-            prefetch_at(source, np.int64(base[b]) + offset)
-
-    return prefetch
-
-
-@vectorized(vectors.prefetch_run)
-def _(source):
-    step = 64 // size_of(source)
-
-    def prefetch_run(source, first, count):
-        for k in range(first, first + count, step):
-            prefetch_at(source, k)
-
-    return prefetch_run
 
 
 def points_adder(lanes):

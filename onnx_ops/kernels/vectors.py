@@ -41,16 +41,6 @@ def points_at_once():
     return 2**13
 
 
-@jitable
-def prefetch(source, base, offset, step):
-    """Have the CPU load source[base[b] + offset] into its caches, for b = 0, step, 2 * step, ...: vectors only."""
-
-
-@jitable
-def prefetch_run(source, first, count):
-    """Prefetch source[first : first + count], see `prefetch`."""
-
-
 @jitable(**FUSE)
 def blend(source, base, rows, row_weight, weight, offsets, add, target):
     """Interpolation: weighted sums over the neighbours of many points.

@@ -8,7 +8,6 @@ import numpy as np
 
 from ..declaration.jit import jitable
 from ..kernels.elements import load
-from ..kernels.vectors import prefetch_run
 from .computed_points import compute_values, forget_values
 
 BLOCK = 512  # maximum number of points at a time
@@ -50,10 +49,3 @@ def load_coordinate(points, b, i, axes):
     if len(points) == 1:
         return load(points[0], b * axes + i)
     return load(points[i], b)
-
-
-@jitable
-def prefetch_points(points, b, count, g):
-    """Prefetch the coordinates of a grid's points a block after point b and its successors."""
-    if len(points) == 1:
-        prefetch_run(points[0], (b + BLOCK) * g.axes, count * g.axes)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..declaration.jit import APART, jitable
 from ..kernels.elements import elements_in, indices_in, integers_in, is_wide, load, store, sums, sums_in, zero
-from ..kernels.vectors import blend, points_at_once, prefetch, take, whole
+from ..kernels.vectors import blend, points_at_once, take, whole
 from .computed_points import stripe_of
 from .coordinates import ZEROS, coordinate_of, pad_index
 from .grid_points import BLOCK, begin_points, provide_points
@@ -22,9 +22,7 @@ from .taps import axes_of, cubic_weights, image_size, indexed_images, nearest_pi
 
 LINEAR, CUBIC = (0, 1), (-1, 0, 1, 2)  # their taps, from the floor of a coordinate
 MOST = 2**15  # maximum number of points with kept places
-CACHE = 2**20  # bytes
 COPIED = 64  # pixels that the rows of an image span, at most, whose last row ends before a vector of its pixels does
-ALONG, ACROSS = 16, 4  # of so many points one's pixels are prefetched; along a row, 64 bytes have those of 16
 
 
 @jitable
@@ -54,7 +52,7 @@ def cubic(x, grid, g, tile, workspace, out):
 @jitable
 def copy_nearest(x, sources, points, g, tile, workspace, out):
     """`sources` and `points`: see grid_points.py."""
-    pixels, indexed, prefetches = image_size(g), indexed_images(g) > 0, is_large(x)
+    pixels, indexed = image_size(g), indexed_images(g) > 0
     zyx = axes_of(g, False, zero(points[0]))
     base = indices_in(workspace, g.of_points, g.span)
     begin_points(sources, workspace)
@@ -80,8 +78,6 @@ def copy_nearest(x, sources, points, g, tile, workspace, out):
                             k = nearest_pixel(points, at + m * count + b, g)
                             store(target, b, load(source, k) if k >= 0 else zero(out))
                     else:
-                        if prefetches:
-                            prefetch(source, pixel, 0, ALONG)
                         take(source, pixel, outside, target)
             first += count
 
@@ -93,37 +89,6 @@ def is_scattered(base, pixels):
     for b in range(base.size):
         low, high = min(low, base[b]), max(high, base[b])
     return np.int64(high) - np.int64(low) > pixels // 2
-
-
-@jitable
-def is_large(x):
-    """Return whether a tensor is too large for a second-level cache, so that prefetching may help."""
-    return x.nbytes > CACHE
-
-
-@jitable
-def distance_ahead(base, first, g):
-    """Return the distance of the next block's pixels from those of the block from the point `first` on, or 0.
-
-    The distance is known for blocks within a row or of whole rows, with a smooth grid. It is useful for grids that
-    cross the image's rows, such as rotations, which need too many cache lines to load them while they are read.
-    """
-    row, width = g.output[g.axes - 1], g.image[g.axes - 1]
-    half = min(row, BLOCK) // 2
-    if g.images > 1 or base.size < BLOCK or half == 0 or (row > BLOCK and first % row > row - BLOCK):
-        return 0
-    is_smooth = abs(distance(base, 0, 1)) <= 2 * width and abs(distance(base, half - 1, half)) <= 2 * width
-    if not is_smooth or abs(distance(base, 0, half)) <= half * width // ALONG:
-        return 0
-    ahead = distance(base, 0, min(BLOCK % row, BLOCK - 1))
-    if row < BLOCK:
-        ahead += BLOCK // row * distance(base, 0, row)
-    return ahead
-
-
-@jitable
-def distance(base, a, b):
-    return np.int64(base[b]) - np.int64(base[a])
 
 
 @jitable
@@ -139,7 +104,7 @@ def shift_images(base, images, count, pitch):
 def interpolate(x, sources, points, g, offsets, tile, workspace, out):
     """`offsets`: of an axis' taps from the coordinate's floor. How many there are is known when this is compiled."""
     pixels, taps, fits = image_size(g), len(offsets), indexed_images(g) > 0
-    reading = order, _, rows, _ = reading_of(g, taps)
+    reading = order, _, _, _ = reading_of(g, taps)
     blocks, begin, longest = g.span // BLOCK, g.of_points, min(g.span, points_at_once())
     base = indices_in(workspace, begin, (blocks, BLOCK))
     begin += base.nbytes
@@ -154,13 +119,12 @@ def interpolate(x, sources, points, g, offsets, tile, workspace, out):
     copied = elements_in(workspace, begin, COPIED, x)
     scratch = values, copied, workspace[begin + copied.nbytes :]
     zyx = axes_of(g, taps == 4, zero(points[0]))
-    prefetches = fits and is_large(x)
     begin_points(sources, workspace)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
         n, stripe, first, images, end, channel, last_channel = part(g, unit)
         span = BLOCK
         while first < end:
-            last, ahead = min(first + span, end), 0
+            last = min(first + span, end)
             at = provide_points(sources, n, stripe, first, images, g, workspace)
             for k in range((last - first + BLOCK - 1) // BLOCK if fits else 0):
                 count = min(BLOCK, last - first - k * BLOCK)
@@ -172,15 +136,10 @@ def interpolate(x, sources, points, g, offsets, tile, workspace, out):
             if fits and span < min(longest, end - first) and is_scattered(base[0], pixels):
                 span = longest
                 continue
-            if prefetches and span == BLOCK:
-                ahead = distance_ahead(base[0, : images * (last - first)], first, g)
             for c in range(channel, last_channel):
                 for k in range((last - first + BLOCK - 1) // BLOCK):
                     b = first + k * BLOCK
                     count = min(BLOCK, last - b)
-                    if prefetches:
-                        source, pixel = x[(n * g.channels + c) * pixels :], base[k, : images * count]
-                        prefetch(source[rows[taps - 1] :], pixel, ahead, ALONG if ahead == 0 else ACROSS)
                     block, places = (n, images, b, count, at + k * BLOCK), (base[k], weight[k], row_weight[k])
                     read_channel(x, points, block, c, g, offsets, fits, reading, places, scratch, out)
             first = last

@@ -20,10 +20,9 @@ from .coordinates import (
     coordinate,
     coordinate_of,
 )
-from .grid_points import load_point, prefetch_points
+from .grid_points import load_point
 
 MOVED = 16  # points that are tested together for taps outside
-STEP = 128  # points whose places are computed while the CPU loads as many of a grid's next block
 LARGEST_AXIS = 2**24  # of an image with 32-bit indices: float32 has all integers up to here
 LARGEST_IMAGE = 2**31  # pixels
 
@@ -80,15 +79,9 @@ def place_nearest(points, first, count, g, zyx, base):
 
     `zyx` is what `axes_of` returns.
     """
-    outside = 0
-    for b in range(0, count, STEP):
-        size = min(STEP, count - b)
-        prefetch_points(points, first + b, size, g)
-        if g.axes == 2:
-            outside += find_all(points, first + b, size, IMAGE, g, zyx, base[b:])
-        else:
-            outside += find_all(points, first + b, size, VOLUME, g, zyx, base[b:])
-    return outside
+    if g.axes == 2:
+        return find_all(points, first, count, IMAGE, g, zyx, base)
+    return find_all(points, first, count, VOLUME, g, zyx, base)
 
 
 @jitable
@@ -164,13 +157,10 @@ def place(points, first, end, count, g, zyx, offsets, p, base, weight):
     for i in range(g.axes):
         for t in range(len(offsets)):
             weight[i, t][end:count] = 0
-    for b in range(0, end, STEP):
-        size = min(STEP, end - b)
-        prefetch_points(points, first + b, size, g)
-        if g.axes == 2:
-            place_all(points, first + b, size, b, IMAGE, g, zyx, offsets, p, base, weight)
-        else:
-            place_all(points, first + b, size, b, VOLUME, g, zyx, offsets, p, base, weight)
+    if g.axes == 2:
+        place_all(points, first, end, IMAGE, g, zyx, offsets, p, base, weight)
+    else:
+        place_all(points, first, end, VOLUME, g, zyx, offsets, p, base, weight)
     if len(offsets) == 4:
         base[:end] = 0
         (_, _, column), _, _, beyond = reading_of(g, len(offsets))
@@ -186,27 +176,24 @@ def place(points, first, end, count, g, zyx, offsets, p, base, weight):
 
 
 @jitable
-def place_all(points, first, count, begin, axes, g, zyx, offsets, p, base, weight):
-    """Store linear's pixels and weights, or cubic's coordinates, of points that begin in these arrays at `begin`."""
+def place_all(points, first, count, axes, g, zyx, offsets, p, base, weight):
+    """Store linear's pixels and weights, or cubic's coordinates, of so many points."""
     if len(offsets) == 2 and g.padding_mode == ZEROS:
-        place_within(points, first, count, begin, axes, NO_LIMITS, g, zyx, offsets, p, base, weight)
+        place_within(points, first, count, axes, NO_LIMITS, g, zyx, offsets, p, base, weight)
     elif g.padding_mode != REFLECTION:
-        place_within(points, first, count, begin, axes, NO_PERIOD, g, zyx, offsets, p, base, weight)
-    elif place_within(points, first, count, begin, axes, ONE_PERIOD, g, zyx, offsets, p, base, weight) > 0:
-        place_within(points, first, count, begin, axes, ALL_PERIODS, g, zyx, offsets, p, base, weight)
+        place_within(points, first, count, axes, NO_PERIOD, g, zyx, offsets, p, base, weight)
+    elif place_within(points, first, count, axes, ONE_PERIOD, g, zyx, offsets, p, base, weight) > 0:
+        place_within(points, first, count, axes, ALL_PERIODS, g, zyx, offsets, p, base, weight)
 
 
 @jitable
-def place_within(points, first, count, begin, axes, periods, g, zyx, offsets, p, base, weight):
+def place_within(points, first, count, axes, periods, g, zyx, offsets, p, base, weight):
     """Place points as `place_all`; return the number of points beyond these periods."""
     y, x = len(axes) - 2, len(axes) - 1  # without a third axis, values of axis 0 are unused
     if len(offsets) == 4:
-        return locate(points, first, count, axes, periods, zyx, (p[0][begin:], p[y][begin:], p[x][begin:]))
-    sizes, base = sizes_of(g), base[begin:]
-    back = weight[0, 0][begin:], weight[0, 1][begin:]
-    down = weight[y, 0][begin:], weight[y, 1][begin:]
-    across = weight[x, 0][begin:], weight[x, 1][begin:]
-    return place_linear(points, first, count, axes, periods, zyx, sizes, base, (back, down, across))
+        return locate(points, first, count, axes, periods, zyx, (p[0], p[y], p[x]))
+    back, down, across = (weight[0, 0], weight[0, 1]), (weight[y, 0], weight[y, 1]), (weight[x, 0], weight[x, 1])
+    return place_linear(points, first, count, axes, periods, zyx, sizes_of(g), base, (back, down, across))
 
 
 @jitable(**APART)

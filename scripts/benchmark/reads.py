@@ -21,14 +21,10 @@ from onnx_ops.compiler.simd_points import four_count, fours, indices, pair_count
 from onnx_ops.declaration.jit import FLAGS, INNER, jitable
 from onnx_ops.declaration.operator import Kernel
 from onnx_ops.kernels.elements import indices_in
-from onnx_ops.kernels.vectors import prefetch, take
+from onnx_ops.kernels.vectors import take
 from onnx_ops.sampling.grid_sample import MICROSOFT, pad, unnormalize
 from onnx_ops.sampling.grid_sample_kernels import (
-    ACROSS,
-    ALONG,
     BLOCK,
-    distance_ahead,
-    is_large,
     is_scattered,
     part,
     shift_images,
@@ -73,7 +69,7 @@ def add_rows(source, base, width, b):
 
 @jitable
 def read(x, numbers, g, taps, tile, workspace, out):
-    base, pixels, prefetches = indices_in(workspace, 0, g.span), image_size(g), is_large(x)
+    base, pixels = indices_in(workspace, 0, g.span), image_size(g)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
         n, _, first, images, end, channel, last_channel = part(g, unit)
         span = BLOCK
@@ -86,7 +82,6 @@ def read(x, numbers, g, taps, tile, workspace, out):
                 span = g.span
                 continue
             shift_images(base, images, count, g.channels * pixels)
-            ahead = distance_ahead(base[: images * count], first, g) if prefetches and taps > 1 and span == BLOCK else 0
             width = g.image[1]
             for c in range(channel, last_channel):
                 source = x[(n * g.channels + c) * pixels :]
@@ -94,8 +89,6 @@ def read(x, numbers, g, taps, tile, workspace, out):
                     for b in range(0, count, BLOCK):
                         at = base[m * count : (m + 1) * count][b:][:BLOCK]
                         target = out[((n + m) * g.channels + c) * g.points + first + b :]
-                        if prefetches:
-                            prefetch(source[(taps - 1) * width :], at, ahead, ALONG if ahead == 0 else ACROSS)
                         if taps == 1:
                             take(source, at, 0, target[: at.size])
                         else:
