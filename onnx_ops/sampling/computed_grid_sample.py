@@ -221,8 +221,6 @@ def cut_stripes(g):
     if g.row > most:
         parts = (g.row + most - 1) // most
         g.stripe = ((g.row + parts - 1) // parts + BLOCK - 1) // BLOCK * BLOCK
-    if g.images > 1:
-        g.rows *= g.images
     grid_sample.cut_tiles(g)
 
 
@@ -330,7 +328,7 @@ def put_kind(value, pitches, g):
         if pitches[axis] > 0:
             if axis == g.axes:
                 value.kind |= VECTOR
-            elif axis > 0 or g.images > 1:
+            elif axis > 0:
                 value.kind |= ROWS
             if axis == 0:
                 value.level = max(value.level, 1)

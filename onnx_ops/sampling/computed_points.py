@@ -57,15 +57,12 @@ def stripe_of(k, g):
 
 
 @jitable
-def compute_values(sources, n, stripe, images, g, workspace):
-    """Compute the missing values for a stripe of each of `images` images from image n on.
-
-    Returns the stripe's first point.
-    """
+def compute_values(sources, n, stripe, g, workspace):
+    """Compute the missing values for a stripe of image n; return the stripe's first point."""
     (begin, end), done = stripe_of(stripe, g), integers_in(workspace, 0, 3)
     values = elements_in(workspace, LINE, g.room, sources[0])
     row, column, columns = begin // g.row, begin % g.row, min(g.row, end - begin)
-    rows = images * (end - begin) // columns
+    rows = (end - begin) // columns
     first = g.order_count
     if done[0] != column:
         first = 0
@@ -76,8 +73,8 @@ def compute_values(sources, n, stripe, images, g, workspace):
     done[0], done[1], done[2] = column, n, stripe
     for k in range(first, g.order_count):
         value = g.values[g.order[k]]
-        # Values that are kept are computed for the rows of the largest stripe, but only for existing images.
-        height = g.rows if k < g.of_image or (k < g.of_stripe and g.images == 1) else rows
+        # Values that are kept are computed for the rows of the largest stripe.
+        height = g.rows if k < g.of_stripe else rows
         if value.operation == LOAD:
             load_values(sources, g.sources[g.order[k]], value, Part(n, row, height, column, columns), g, values)
         else:

@@ -21,14 +21,14 @@ def begin_points(sources, workspace):
 
 
 @jitable
-def provide_points(sources, n, stripe, first, images, g, workspace):
-    """Provide points from `first` on, of each of `images` images from n on; returns the position of the first one.
+def provide_points(sources, n, stripe, first, g, workspace):
+    """Provide points of image n from `first` on; returns the position of the first one.
 
     With sources, the points of the whole stripe are computed.
     """
     if len(sources) == 0:
         return n * g.points + first
-    return first - compute_values(sources, n, stripe, images, g, workspace)
+    return first - compute_values(sources, n, stripe, g, workspace)
 
 
 @jitable

@@ -39,7 +39,6 @@ from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
 from . import grid_sample_kernels as kernels
-from .taps import indexed_images
 
 NEAREST, LINEAR, CUBIC = range(3)
 TAPS = (0, 2, 4)
@@ -54,7 +53,7 @@ FEW_UNITS, MANY_UNITS = 8, 128  # units of work for which long spans leave enoug
 ROOM = 2**21  # maximum bytes of a tile's workspace for long spans
 PART = 32  # minimum channels in a part, if channels are cut because units are fewer than FEW_UNITS
 GEOMETRY = dict.fromkeys((
-    "batch", "channels", "axes", "points", "images", "units", "row", "stripe", "stripes", "span", "parts", "part",
+    "batch", "channels", "axes", "points", "units", "row", "stripe", "stripes", "span", "parts", "part",
 )) | {
     "image": 3, "output": 3, "padding_mode": None, "align_corners": None, "pixels": None, "of_points": None,
 }  # fmt: skip
@@ -132,8 +131,6 @@ def plan_samples(attributes, mode, x, y, g):
     require(fits, "shape of the output", y[: axes + 2], "must have at most 2**58 elements")
     g.batch, g.channels, g.axes, g.points = x[0], x[1], axes, points
     g.padding_mode, g.align_corners, g.pixels = attributes.padding_mode, attributes.align_corners, 0
-    # A unit of work has several images if they are small, as far as 32 bits hold the indices of their pixels.
-    g.images = max(1, min(kernels.BLOCK // max(points, 1), indexed_images(g) // max(x[1], 1)))
     g.span = span_of(g, TAPS[mode])
     g.row, g.stripe, g.of_points = points, g.span, 0  # there is one row of blocks
     g.workspace = kernels.workspace_size(axes, TAPS[mode], g.span)
@@ -156,7 +153,7 @@ def span_of(g, taps):
     pixels, span = 1, kernels.BLOCK
     for i in range(g.axes):
         pixels *= min(g.image[i], LARGE)
-    if g.channels > 1 and g.images == 1 and pixels >= (LARGE if g.channels < FEW_CHANNELS else SMALL):
+    if g.channels > 1 and pixels >= (LARGE if g.channels < FEW_CHANNELS else SMALL):
         # Few channels gain little by long spans, so work for many threads comes first. More channels gain much, and
         # leave work for some threads, also by the parts of channels in `cut_tiles`.
         units = MANY_UNITS if g.channels < FEW_CHANNELS else FEW_UNITS
@@ -168,14 +165,14 @@ def span_of(g, taps):
 
 @jitable
 def cut_tiles(g):
-    """Cut the work into units: some images, or a stripe of one, or of these some channels. Tiles have some units."""
+    """Cut the work into units: a stripe of an image, or some channels of it. Tiles have some units."""
     g.stripes = (g.points + g.stripe - 1) // g.stripe
     if g.stripe < g.row:
         g.stripes = g.points // g.row * ((g.row + g.stripe - 1) // g.stripe)
     g.units, g.parts, g.part = 0, 1, g.channels
     if g.channels > 0 and g.points > 0:
-        g.units = (g.batch + g.images - 1) // g.images * (g.stripes if g.images == 1 else 1)
-    if g.units > 0 and g.images == 1:
+        g.units = g.batch * g.stripes
+    if g.units > 0:
         while g.units * g.parts < FEW_UNITS and g.channels >= 2 * PART * g.parts:
             g.parts *= 2
         g.part = (g.channels + g.parts - 1) // g.parts

@@ -1,6 +1,6 @@
 """GridSample over blocks of BLOCK output pixels: compute places and weights once per block, for all channels.
 
-A block is part of one image's points, or all points of several small images. Interpolation reads, for each point, a
+A block is part of one image's points. Interpolation reads, for each point, a
 square of neighbours from the pixel `base` on, all inside the image. Weights alone account for taps outside: they are
 zero, or added to those of the pixels inside. In place of missing rows, the last row is read again, with weights 0.
 Points beside infinities and NaN are read again tap by tap, as are all points of images too large for 32-bit indices.
@@ -57,28 +57,25 @@ def copy_nearest(x, sources, points, g, tile, workspace, out):
     base = indices_in(workspace, g.of_points, g.span)
     begin_points(sources, workspace)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
-        n, stripe, first, images, end, channel, last_channel = part(g, unit)
+        n, stripe, first, end, channel, last_channel = part(g, unit)
         span = BLOCK
         while first < end:
             count = min(span, end - first)
-            at, outside = provide_points(sources, n, stripe, first, images, g, workspace), 0
+            at, outside = provide_points(sources, n, stripe, first, g, workspace), 0
             if indexed:
-                outside = place_nearest(points, at, images * count, g, zyx, base)
+                outside = place_nearest(points, at, count, g, zyx, base)
                 if span < min(g.span, end - first) and is_scattered(base[:count], pixels):
                     span = g.span
                     continue
-                shift_images(base, images, count, g.channels * pixels)
             for c in range(channel, last_channel):
                 source = x[(n * g.channels + c) * pixels :]
-                for m in range(images):
-                    target = out[((n + m) * g.channels + c) * g.points + first :][:count]
-                    pixel = base[m * count :][:count]
-                    if not indexed:
-                        for b in range(count):
-                            k = nearest_pixel(points, at + m * count + b, g)
-                            store(target, b, load(source, k) if k >= 0 else zero(out))
-                    else:
-                        take(source, pixel, outside, target)
+                target, pixel = out[(n * g.channels + c) * g.points + first :][:count], base[:count]
+                if not indexed:
+                    for b in range(count):
+                        k = nearest_pixel(points, at + b, g)
+                        store(target, b, load(source, k) if k >= 0 else zero(out))
+                else:
+                    take(source, pixel, outside, target)
             first += count
 
 
@@ -89,15 +86,6 @@ def is_scattered(base, pixels):
     for b in range(base.size):
         low, high = min(low, base[b]), max(high, base[b])
     return np.int64(high) - np.int64(low) > pixels // 2
-
-
-@jitable
-def shift_images(base, images, count, pitch):
-    """Offsets of `count` points in each of several images, `pitch` elements apart: from the first image; -1 stays."""
-    for m in range(1, images):
-        of_image, shift = base[m * count : (m + 1) * count], np.int32(m * pitch)
-        for b in range(of_image.size):
-            of_image[b] = np.int32(of_image[b] + shift) if of_image[b] >= 0 else np.int32(-1)
 
 
 @jitable
@@ -121,18 +109,16 @@ def interpolate(x, sources, points, g, offsets, tile, workspace, out):
     zyx = axes_of(g, taps == 4, zero(points[0]))
     begin_points(sources, workspace)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
-        n, stripe, first, images, end, channel, last_channel = part(g, unit)
+        n, stripe, first, end, channel, last_channel = part(g, unit)
         span = BLOCK
         while first < end:
             last = min(first + span, end)
-            at = provide_points(sources, n, stripe, first, images, g, workspace)
+            at = provide_points(sources, n, stripe, first, g, workspace)
             for k in range((last - first + BLOCK - 1) // BLOCK if fits else 0):
                 count = min(BLOCK, last - first - k * BLOCK)
-                total = images * count
-                place(points, at + k * BLOCK, total, whole(total), g, zyx, offsets, p, base[k], weight[k])
-                shift_images(base[k], images, count, g.channels * pixels)
+                place(points, at + k * BLOCK, count, whole(count), g, zyx, offsets, p, base[k], weight[k])
                 if g.axes == 3:
-                    multiply_weights(weight[k], order, whole(total), row_weight[k])
+                    multiply_weights(weight[k], order, whole(count), row_weight[k])
             if fits and span < min(longest, end - first) and is_scattered(base[0], pixels):
                 span = longest
                 continue
@@ -140,46 +126,43 @@ def interpolate(x, sources, points, g, offsets, tile, workspace, out):
                 for k in range((last - first + BLOCK - 1) // BLOCK):
                     b = first + k * BLOCK
                     count = min(BLOCK, last - b)
-                    block, places = (n, images, b, count, at + k * BLOCK), (base[k], weight[k], row_weight[k])
+                    block, places = (n, b, count, at + k * BLOCK), (base[k], weight[k], row_weight[k])
                     read_channel(x, points, block, c, g, offsets, fits, reading, places, scratch, out)
             first = last
 
 
 @jitable
 def read_channel(x, points, block, channel, g, offsets, fits, reading, places, scratch, out):
-    """Write a channel of a block: the points from `first` on, which are `at` in `points`, of several images."""
-    (n, images, first, count, at), (base, weight, row_weight), (values, copied, rest) = block, places, scratch
+    """Write a channel of a block: the points from `first` on, which are `at` in `points`."""
+    (n, first, count, at), (base, weight, row_weight), (values, copied, rest) = block, places, scratch
     pixels, ((plane, row, column), planes, rows, beyond) = image_size(g), reading
     plane_count = min(len(offsets), g.image[plane]) if g.axes == 3 else 1
-    total = images * count
-    padded = whole(total)
-    # Sums are made where they belong if they belong one after another, and whole vectors of them have room there, but
-    # not in 16 bits, which are rounded, if those of a volume's next plane are to be added.
-    in_place = total == padded and (images == 1 or g.channels == 1) and (plane_count == 1 or not is_wide(out))
+    padded = whole(count)
+    # Sums are made where they belong if whole vectors of them have room there. Sums in 16 bits, which are rounded, are
+    # not if those of a volume's next plane are to be added.
+    in_place = count == padded and (plane_count == 1 or not is_wide(out))
     begin = (n * g.channels + channel) * pixels
-    size = ((images - 1) * g.channels + 1) * pixels + max(-beyond, 0)
+    size = pixels + max(-beyond, 0)
     source, is_readable = x[begin:][:size], fits and begin + size <= x.size
-    if fits and not is_readable and images == 1:  # of the last channel, vectors would end beyond the tensor
+    if fits and not is_readable:  # of the last channel, vectors would end beyond the tensor
         is_readable, available = True, source
         source = copied[:size]
         for k in range(size):
             store(source, k, load(available, min(k, available.size - 1)))
-    results = out[(n * g.channels + channel) * g.points + first :]
+    target = out[(n * g.channels + channel) * g.points + first :][:count]
     done = False  # unless all sums are finite: a tap outside has weight 0 at one inside, maybe an infinity
     for q in range(plane_count if is_readable else 0):
         of_rows = row_weight[q] if g.axes == 3 else weight[row]
         operands = source[planes[q] :], base[:padded], rows, of_rows, weight[column], offsets
         if is_wide(out) and in_place:
-            done = blend(*operands, False, results)
+            done = blend(*operands, False, target)
         else:
-            into = sums(results, values) if in_place else values
+            into = sums(target, values) if in_place else values
             done = blend(*operands, q > 0, into)
-    for m in range(0 if in_place and done else images):
-        target = out[((n + m) * g.channels + channel) * g.points + first :][:count]
-        if not in_place:
-            store_all(values[m * count :], target)
-        if not done:
-            tap_by_tap(source[m * g.channels * pixels :], points, at + m * count, g, offsets, fits, rest, target)
+    if not in_place:
+        store_all(values, target)
+    if not done:
+        tap_by_tap(source, points, at, g, offsets, fits, rest, target)
 
 
 @jitable(**APART)
@@ -201,16 +184,10 @@ def multiply_weights(weight, order, count, row_weight):
 
 @jitable
 def part(g, unit):
-    """Return a unit of work: first image, stripe, its first point, number of images, point after the last; channels.
-
-    The channels are the first one and the one after the last.
-    """
+    """Return a unit of work: image, stripe, its first point, the one after its last; the same of the channels."""
     unit, channel = unit // g.parts, unit % g.parts * g.part
-    last_channel = min(channel + g.part, g.channels)
-    if g.images > 1:
-        return unit * g.images, 0, 0, min(g.images, g.batch - unit * g.images), g.points, channel, last_channel
     begin, end = stripe_of(unit % g.stripes, g)
-    return unit // g.stripes, unit % g.stripes, begin, 1, end, channel, last_channel
+    return unit // g.stripes, unit % g.stripes, begin, end, channel, min(channel + g.part, g.channels)
 
 
 @jitable

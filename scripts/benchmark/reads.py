@@ -27,7 +27,6 @@ from onnx_ops.sampling.grid_sample_kernels import (
     BLOCK,
     is_scattered,
     part,
-    shift_images,
 )
 from onnx_ops.sampling.taps import image_size
 
@@ -71,28 +70,25 @@ def add_rows(source, base, width, b):
 def read(x, numbers, g, taps, tile, workspace, out):
     base, pixels = indices_in(workspace, 0, g.span), image_size(g)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
-        n, _, first, images, end, channel, last_channel = part(g, unit)
+        n, _, first, end, channel, last_channel = part(g, unit)
         span = BLOCK
         while first < end:
             count = min(span, end - first)
             index_words = numbers[2 * (n * g.points + first) :]
-            for b in range(images * count):
+            for b in range(count):
                 base[b] = index_words[2 * b] + index_words[2 * b + 1]
             if span < min(g.span, end - first) and is_scattered(base[:count], pixels):
                 span = g.span
                 continue
-            shift_images(base, images, count, g.channels * pixels)
             width = g.image[1]
             for c in range(channel, last_channel):
                 source = x[(n * g.channels + c) * pixels :]
-                for m in range(images):
-                    for b in range(0, count, BLOCK):
-                        at = base[m * count : (m + 1) * count][b:][:BLOCK]
-                        target = out[((n + m) * g.channels + c) * g.points + first + b :]
-                        if taps == 1:
-                            take(source, at, 0, target[: at.size])
-                        else:
-                            add_square(source, at, width, taps, target)
+                for b in range(0, count, BLOCK):
+                    at, target = base[:count][b:][:BLOCK], out[(n * g.channels + c) * g.points + first + b :]
+                    if taps == 1:
+                        take(source, at, 0, target[: at.size])
+                    else:
+                        add_square(source, at, width, taps, target)
             first += count
 
 

@@ -6,8 +6,6 @@ from support.backends import uncompiled
 from support.cases import GRID_SAMPLE, VOLUMES, assert_close, reference
 
 import onnx_ops
-from onnx_ops.declaration import plain
-from onnx_ops.declaration.operator import Record
 from onnx_ops.sampling import grid_sample_kernels as grid_sample
 from onnx_ops.sampling import taps
 
@@ -25,15 +23,6 @@ def test_pixels(case, large, monkeypatch):
     expected = reference(case, inputs)
     with np.errstate(invalid="ignore"):
         assert_close(uncompiled(case, inputs), expected, "float32")
-
-
-def test_several_small_images_are_no_large_one():
-    """Images that are sampled together have fewer pixels than the limit."""
-    operator, grid = GRID_SAMPLE[0].operator, np.array([1000, 1, 2, 2])
-    for channels, images in {1: 256, 2**12: 128, 2**24: 1}.items():
-        g = Record(plain.plan(operator, operator.values({}), [np.array([1000, channels, 64, 64]), grid])[1][0])
-        assert g.images == images
-        assert g.units == -(-1000 // g.images)
 
 
 # Small types take less memory, and cubic kernels for them are those of the long run.
