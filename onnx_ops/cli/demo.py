@@ -27,7 +27,7 @@ from .compile import compiling
 from .console import format_difference, milliseconds, print_json, say, steps, table
 from .data import read_image, write_image
 
-REPEATS = 11
+REPEATS = 5
 HEIGHT, WIDTH = 192, 300  # of what GridSample makes, in pixels
 MODES, PADDING_MODES = ("nearest", "linear", "cubic"), ("zeros", "border", "reflection")
 
