@@ -1,89 +1,131 @@
-"""Time the operators against their peers, all in one run: ONNX Runtime's built-in kernels, PyTorch and OpenVINO.
+"""Time the operators against ONNX Runtime's built-in kernels, PyTorch and OpenVINO, on shapes drawn at random.
 
-python scripts/bench.py                          everything, some ten minutes
-python scripts/bench.py --group baseline         one group of cases; --only TEXT picks from them
-python scripts/bench.py --write                  the groups that docs/performance.md shows, its table and picture
+python scripts/bench.py                          the scan, on one thread and on all, a quarter of an hour
+python scripts/bench.py --only GridSample --cases 100 --seed 3
+python scripts/bench.py --write                  the scan with the figures and the map of docs/performance.md
+python scripts/bench.py --group dtypes           named cases that somebody chose, to compare two versions of a kernel
 
-Those peers take part that are installed. docs/performance.md explains the method and the columns.
+Those peers take part that are installed. docs/performance.md explains the method.
 """
 
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import add_tests_to_path  # noqa: F401
+import numpy as np
 import pages
 import peers
-from benchmark import report
+from benchmark import report, scan, scan_map
 from benchmark.cases import GROUPS
-from benchmark.measure import LIMIT, READS, measure, series
+from benchmark.drawn import DRAWS
+from benchmark.measure import LIMIT, READS, Row, measure, series
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.progress import Progress
 
+from onnx_ops.system import available_cpus
 from onnx_ops.system.files import staged_file
 
 RUNTIMES = ("extensions", *peers.PEERS, LIMIT, READS)
-TURNS, BUDGET = 5, 2.0  # the fewest turns; seconds per case that further turns may take
-SHOWN_GROUPS = ("baseline", "smooth", "points")
-PICTURE = "images/performance.png"  # beside the page
+TURNS, BUDGET = 5, 2.0  # of named cases: the fewest turns; seconds per case that further turns may take
+MAP = "images/performance.png"  # beside the page
 
 
-def arguments():
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--group", nargs="+", choices=GROUPS, help="default: all of them")
+    parser.add_argument("--seed", type=int, default=0, help="of the scan")
+    parser.add_argument("--cases", type=int, default=24, help="of the scan, for each operator; GridSample has thrice")
+    parser.add_argument("--seconds", type=float, default=0.3, help="of the scan, for each case on one thread")
+    parser.add_argument("--group", nargs="+", choices=GROUPS, help="named cases in place of the scan")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in operator, name or element type")
     parser.add_argument(
-        "--runtimes", nargs="*", choices=RUNTIMES, default=RUNTIMES, help="runtimes to time besides the native backend"
+        "--runtimes", nargs="*", choices=RUNTIMES, default=RUNTIMES, help="runtimes to time named cases with"
     )
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=11, help="the largest number of turns")
-    parser.add_argument("--quick", action="store_true", help="take one turn only, as a trial")
+    parser.add_argument("--threads", type=int, nargs="+", help="default: 1 and as many as there are CPUs")
+    parser.add_argument("--repeats", type=int, default=11, help="the largest number of turns of named cases")
+    parser.add_argument("--quick", action="store_true", help="take one turn of named cases only, as a trial")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements as JSON")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the groups but scaling (needs matplotlib)")
-    parser.add_argument("--write", action="store_true", help="put the groups that it shows into docs/performance.md")
+    parser.add_argument("--map", type=Path, metavar="FILE", help="draw the map of the scan (needs matplotlib)")
+    parser.add_argument("--write", action="store_true", help="put the scan into docs/performance.md")
     options = parser.parse_args()
-    options.group = options.group or list(SHOWN_GROUPS if options.write else GROUPS)
-    if options.write and not set(SHOWN_GROUPS) <= set(options.group):
-        parser.error(f"--write needs {' and '.join(SHOWN_GROUPS)}")
+    options.threads = options.threads or sorted({1, len(available_cpus())})
+    if options.group and (options.write or options.map):
+        parser.error("--write and --map are of the scan, which --group leaves out")
     return options
 
 
-def time_groups(cases_by_group, options, console):
-    """Return {group: rows}; each group is printed as soon as it is complete."""
+# The scan
+
+
+def scanned(options: argparse.Namespace, console: Console) -> list[scan.Outcome]:
+    """Measure the scan's cases. A case that is slower than a peer is printed."""
+    outcomes = []
+    counts = {name: options.cases * (3 if name == "GridSample" else 1) for name in DRAWS if options.only in name}
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("timing", total=sum(counts.values()) * len(options.threads))
+        for name, count in counts.items():
+            rng = np.random.default_rng(options.seed)
+            for _ in range(count):
+                case = DRAWS[name](rng)
+                for threads in options.threads:
+                    outcome = scan.measured(case, threads, options.seconds)
+                    outcomes.append(outcome)
+                    progress.advance(task)
+    return outcomes
+
+
+def show_scan(options: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
+    """Measure and print the scan, draw and write what the options ask for; return its data."""
+    outcomes = scanned(options, console)
+    console.print(f"seed {options.seed}", highlight=False)
+    tables = ["\n".join(lines) for lines in (scan.summary(outcomes), scan.slowest(outcomes))]
+    for table in tables:
+        console.print(Markdown(table))
+    if options.map:
+        scan_map.draw(outcomes, options.map)
+    if options.write:
+        scan_map.draw(outcomes, pages.ROOT / "docs" / MAP)
+        figures, slow = tables
+        setting = report.setting(f"seed {options.seed}")
+        map_ = f"![Ratios to the fastest peer, and shares of a copy's speed]({MAP})"
+        text = "\n\n".join([setting, figures, map_, "The cases that are slower than a peer:", slow])
+        pages.put("performance", text, "docs/performance.md")
+    return [scan.data(outcome) for outcome in outcomes]
+
+
+# Named cases
+
+
+def time_groups(options: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
+    """Measure named cases, and print each group as soon as it is complete; return their data."""
     turns = (1, 1) if options.quick else (min(TURNS, options.repeats), options.repeats)
-    rows_by_group = {}
+    threads = max(options.threads)
+    is_wanted = lambda case: options.only.lower() in f"{case.op_type} {case.name} {case.dtype}".lower()
+    cases_by_group = {group: [case for case in GROUPS[group]() if is_wanted(case)] for group in options.group}
+    all_rows: list[Row] = []
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("timing", total=sum(map(len, cases_by_group.values())))
         for group, cases in cases_by_group.items():
-            rows = rows_by_group[group] = []
+            rows: list[Row] = []
             for together in series(cases):
-                rows += measure(together, group, options.threads, options.runtimes, turns, BUDGET)
+                rows += measure(together, group, threads, options.runtimes, turns, BUDGET)
                 progress.advance(task, len(together))
             if rows:
-                progress.console.print(report.table_of(group, rows, options.threads))
+                progress.console.print(report.table_of(group, rows, threads))
                 progress.console.print(*report.sentences(group, rows), sep="\n", highlight=False)
-    return rows_by_group
+            all_rows += rows
+    return [report.data(row) for row in all_rows]
 
 
-def main():
+def main() -> None:
     options = arguments()
     console = Console(width=None if Console().is_terminal else 220)
-    is_wanted = lambda case: options.only.lower() in f"{case.op_type} {case.name} {case.dtype}".lower()
-    cases_by_group = {group: [c for c in GROUPS[group]() if is_wanted(c)] for group in options.group}
-    rows_by_group = time_groups(cases_by_group, options, console)
+    rows = time_groups(options, console) if options.group else show_scan(options, console)
     if options.json:
-        rows = [report.data(row) for rows in rows_by_group.values() for row in rows]
         with staged_file(options.json) as new:
             new.write_text(json.dumps(rows, indent=1) + "\n")
-    if options.plot:
-        plotted = [row for group, rows in rows_by_group.items() if group != "scaling" for row in rows]
-        report.plot(plotted, options.threads, options.plot)
-    if options.write:
-        rows = [row for group in SHOWN_GROUPS for row in rows_by_group[group]]
-        report.plot(rows, options.threads, pages.ROOT / "docs" / PICTURE)
-        setting, table = report.setting(options.threads), "\n".join(report.markdown(rows))
-        text = f"{setting}\n\n![Ratios to the peers and to the limit]({PICTURE})\n\n{table}"
-        pages.put("performance", text, "docs/performance.md")
 
 
 if __name__ == "__main__":

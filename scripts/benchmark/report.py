@@ -1,4 +1,4 @@
-"""Present measurements: as a table for the terminal or docs/performance.md, as data, in sentences and in a picture."""
+"""Present measurements of named cases: as a table for the terminal, as data, and in sentences."""
 
 import os
 import platform
@@ -7,11 +7,8 @@ from importlib.metadata import version
 from pathlib import Path
 from statistics import geometric_mean
 
-import numpy as np
 import peers
 from rich.table import Table
-
-from onnx_ops.system.files import staged_file
 
 from .measure import ALONE, CUSTOM, LIMIT, READS
 
@@ -131,63 +128,8 @@ def processor():
     return f"{names[0] if names else platform.processor()} ({llvm.get_host_cpu_name()})"
 
 
-def setting(threads):
-    """A paragraph for docs/performance.md: what was timed where."""
+def setting(note):
+    """A paragraph for docs/performance.md: what was timed where, and a note."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     versions = ", ".join(f"{name} {version(distribution)}" for name, distribution in DISTRIBUTIONS.items())
-    text = (
-        f"Milliseconds of one run on {cores} cores of {processor()}, float32, {threads} threads each, with {versions}."
-    )
-    return textwrap.fill(text, 120)
-
-
-def markdown(rows):
-    """Yield the lines of the table in docs/performance.md."""
-    runtimes = (CUSTOM, *peers.PEERS, LIMIT)
-    yield f"| operator, case | data | {' | '.join(runtimes)} | to the fastest peer | of the limit |"
-    yield f"|---|---|{'---:|' * (len(runtimes) + 2)}"
-    for row in rows:
-        times = " | ".join(milliseconds(row, c) for c in runtimes)
-        ratios = f"{factor(row.to_fastest)} | {percent(row.of_limit)}"
-        yield f"| {row.case.op_type} {described(row)} | {data_size(row)} | {times} | {ratios} |"
-
-
-COLORS = {CUSTOM: "#1f5fbf", "ONNX Runtime": "#c0504d", "PyTorch": "#e0913a", "OpenVINO": "#7a5fa8"}
-
-
-def plot(rows, threads, file):
-    """Draw two panels over the same cases: the ratios to each peer, and the shares of the limit."""
-    from matplotlib import pyplot
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
-    places = range(len(rows))[::-1]
-    figure, (left, right) = pyplot.subplots(
-        1, 2, sharey=True, figsize=(13, 1.8 + 0.34 * len(rows)), width_ratios=(3, 2), layout="constrained"
-    )
-    ratios = np.array([[row.ratio(name) for row in rows] for name in peers.PEERS], float)  # None becomes NaN, left out
-    for name, ratios_to_peer in zip(peers.PEERS, ratios, strict=True):
-        left.scatter(ratios_to_peer, places, s=42, color=COLORS[name], label=name, zorder=3)
-    fastest = [row.to_fastest or 1 for row in rows]
-    left.hlines(places, 1, fastest, color=COLORS[CUSTOM], linewidth=6, alpha=0.35, label="up to the fastest peer")
-    left.axvline(1, color="black", linewidth=1)
-    left.set_xscale("log")
-    left.set_xticks([0.2, 0.5, 1, 2, 5, 10, 20, 50, 100])
-    left.set_xlim(min(0.7, *fastest) * 0.8, np.nanmax(ratios, initial=2) * 1.25)
-    left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
-    left.xaxis.set_minor_formatter(NullFormatter())
-    left.set_yticks(places, [f"{row.case.op_type} {described(row)}" for row in rows], fontsize=8)
-    left.set_title("their time / ours (right of 1: onnx_ops is faster)", fontsize=10)
-    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.05), ncols=4, frameon=False, fontsize=9)
-    shares = [100 * (row.of_limit or 0) for row in rows]
-    bars = right.barh(places, shares, color=COLORS[CUSTOM], height=0.6, zorder=3)
-    right.bar_label(bars, [f"{s:.0f} %" for s in shares], padding=3, fontsize=8)
-    right.axvline(100, color="black", linewidth=1)
-    right.set_xlim(0, max(110, *shares) * 1.12)
-    right.set_title("of the limit: a plain pass over the same bytes, in %", fontsize=10)
-    for axis in (left, right):
-        axis.grid(axis="x", color="#dddddd", zorder=0)
-        axis.spines[["top", "right", "left"]].set_visible(False)
-        axis.tick_params(left=False)
-    figure.suptitle(f"Medians of ratios within one run, {threads} threads each", fontsize=11)
-    with staged_file(file) as new:
-        figure.savefig(new, dpi=110)
+    return textwrap.fill(f"float32, {cores} cores of {processor()}, {versions}, {note}.", 120)

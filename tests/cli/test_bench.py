@@ -23,9 +23,47 @@ assert "right" in row.seconds and "wrong" not in row.seconds, row.seconds
 """
 
 
+SCANNED = """
+import numpy as np
+from benchmark import drawn, scan
+
+def outcome(seconds, of_copy, **ratios):
+    case = drawn.Drawn("Col2Im", "stride 1", "a case", None, {})
+    return scan.Outcome(case, 1, 4096, seconds, {**ratios, scan.COPY: of_copy})
+
+slower, short = outcome(1e-4, 0.2, a=0.5, b=3.0), outcome(1e-6, 0.2, a=0.6)
+copying, faster, alone = outcome(1e-4, 0.9, a=0.5), outcome(1e-3, 0.1, a=8.0, b=4.5), outcome(1.0, 0.5)
+assert [o.is_slower for o in (slower, short, copying, faster, alone)] == [True, False, False, False, False]
+*_, line = scan.summary([slower, short, copying, faster, alone])
+assert line == "| Col2Im | 1 | 4 | 75 % | 25 % | 25 % | 25 % | 0.91 x | 0.50 x |", line
+*_, line = scan.slowest([slower, short, copying, faster, alone])
+assert line == "| Col2Im: a case | 1 | 100.0 | 20.0 | 0.50, a |", line
+"""
+DRAWN = """
+import numpy as np
+import onnx
+import onnxruntime as ort
+from benchmark.drawn import DRAWS
+
+import onnx_ops
+
+for seed, (name, draw) in enumerate(DRAWS.items()):
+    case, again = (draw(np.random.default_rng(seed)) for _ in range(2))
+    assert case.name == again.name and all(np.array_equal(v, again.inputs[k]) for k, v in case.inputs.items())
+    onnx.checker.check_model(case.model)
+    (expected,) = ort.InferenceSession(case.model.SerializeToString()).run(None, case.inputs)
+    before = dict(onnx_ops.node_counts())
+    session = onnx_ops.InferenceSession(case.model.SerializeToString(), optimize=True)
+    operators = [k for k, count in onnx_ops.node_counts().items() if count > before.get(k, 0)]
+    assert [k.rpartition(".")[2] for k in operators] == [name], (name, operators)
+    (got,) = session.run(None, case.inputs)
+    assert np.mean(abs(got - expected) > 4e-3) < 1e-3, case.name
+"""
+
+
 def bench(*arguments):
     code = f"import runpy, sys; sys.argv[0] = {str(BENCH)!r}; runpy.run_path(sys.argv[0], run_name='__main__')"
-    return python(code, "--group", "baseline", *arguments).stdout
+    return python(code, *arguments).stdout
 
 
 @pytest.mark.long
@@ -33,7 +71,9 @@ def bench(*arguments):
 @NEEDS_A_PEER
 def test_times_and_ratios(tmp_path):
     file = tmp_path / "times.json"
-    assert "N1 C1 4x4 -> 6x6, bilinear zeros" in bench("--quick", "--only", "4x4 -> 6x6", "--json", str(file))
+    assert "N1 C1 4x4 -> 6x6, bilinear zeros" in bench(
+        "--group", "baseline", "--quick", "--only", "4x4 -> 6x6", "--threads", "2", "--json", str(file)
+    )
     (row,) = json.loads(file.read_text())
     times, runtimes = row["milliseconds"], {"onnx_ops", "ONNX Runtime", *["extensions"] * HAVE_EXTENSIONS}
     assert runtimes | {f"{name} run" for name in runtimes} | {"limit"} <= times.keys()
@@ -49,3 +89,35 @@ def test_times_and_ratios(tmp_path):
 @NEEDS_A_PEER
 def test_a_result_that_differs_is_not_timed():
     python(DIFFERING)
+
+
+@pytest.mark.long
+@on_demand
+@NEEDS_A_PEER
+def test_the_scan(tmp_path):
+    """A case on one thread and on two, with the ratios to the peers and to a copy."""
+    file = tmp_path / "times.json"
+    shown = bench("--only", "Im2Col", "--cases", "1", "--threads", "1", "2", "--seconds", "0", "--json", str(file))
+    assert "seed 0" in shown
+    rows = json.loads(file.read_text())
+    assert [(row["operator"], row["threads"]) for row in rows] == [
+        (name, threads) for name in ("Im2Col", "Im2ColProduct") for threads in (1, 2)
+    ]
+    for row in rows:
+        assert {"ONNX Runtime", "copy"} <= row["ratios"].keys()
+        assert min(row["microseconds"], row["bytes"], *row["ratios"].values()) > 0
+        assert row["differ"] == []
+
+
+@on_demand
+def test_figures_of_the_scan():
+    """A case is slower beyond noise only, where a copy is much faster; shares are of the cases that have a peer."""
+    python(SCANNED)
+
+
+@pytest.mark.long
+@on_demand
+@NEEDS_A_PEER
+def test_cases_of_the_scan():
+    """They depend on the seed only, and the models run with built-in kernels and with the operator in their place."""
+    python(DRAWN)
