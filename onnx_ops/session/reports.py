@@ -28,7 +28,7 @@ class Here(threading.local):
 
 
 _here = Here()
-_recent: deque[Report] = deque(maxlen=64)  # of all threads; more than fail at once
+recent: deque[Report] = deque(maxlen=64)  # of all threads, more than fail at once; empty until something fails
 
 
 def forget() -> None:
@@ -40,7 +40,7 @@ def add(message: str, error: OpError) -> None:
     """Report an OpError, with the message that ONNX Runtime gets."""
     arguments = error.argument, error.value, error.rule[:LONGEST], error.operator
     _here.report = message, arguments
-    _recent.append(_here.report)
+    recent.append(_here.report)
 
 
 def refusal_of(error: BaseException, is_parallel: bool = False) -> OpError | None:
@@ -53,7 +53,7 @@ def refusal_of(error: BaseException, is_parallel: bool = False) -> OpError | Non
     text = error.object.decode(errors="replace") if isinstance(error, UnicodeDecodeError) else str(error)
     if is_parallel:
         is_of_node = text.split(" : ", 3)[-1].removeprefix(BOUND).startswith(FAILED)  # not of a client's name
-        reports = [each for each in list(_recent) if is_of_node and text.endswith(STATUS + each[0])]
+        reports = [each for each in list(recent) if is_of_node and text.endswith(STATUS + each[0])]
         report = max(reversed(reports), key=lambda each: len(each[0]), default=None)
     elif report and text and not text.endswith(report[0]):  # it was dropped, as in the inference of shapes
         report = None
