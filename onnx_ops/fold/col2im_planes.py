@@ -12,6 +12,7 @@ from ..kernels.shares import pieces, share
 from ..kernels.vectors import PLANES, add_planes, interleave
 
 SHORT = 16  # blocks in a row: in longer ones, vectors of neighbours are faster
+SHORT_LANES = 33  # the same where a row is a sum of several lanes, or differs from the rows beside it
 SHORTEST = 5  # the same where there are fewer than PLANES, which leave a part of each vector empty
 MOST_PIXELS = 2**14  # the rows that a position touches stay in the second-level cache
 MOST_ELEMENTS = 2**17  # of a plane's input, whose places stay there, too
@@ -26,8 +27,11 @@ def are_small(g):
         pixels *= min(padded(g, a), MOST_PIXELS + 1)
         if pixels > MOST_PIXELS:
             return False
-    planes = g.planes * g.image[g.axes - 2] * g.image[g.axes - 1] // g.pixels
-    short = g.counts[g.axes - 1] < (SHORT if planes >= PLANES else SHORTEST)
+    y, x = g.axes - 2, g.axes - 1
+    planes = g.planes * g.image[y] * g.image[x] // g.pixels
+    in_lanes = g.strides[x] > 1 and not g.tiled
+    limit = SHORT_LANES if in_lanes or g.counts[y] < g.block[y] else SHORT
+    short = g.counts[x] < (limit if planes >= PLANES else SHORTEST)
     return short and planes >= LEAST_PLANES and g.positions * g.blocks <= MOST_ELEMENTS
 
 
