@@ -291,7 +291,7 @@ def refused_grid(error: BaseException, ready: Prepared) -> OpError | None:
     of opset 20 fails.
     """
     fault = re.search(r"HandleNegativeAxis|implementation for A(dd|ffineGrid)\(", str(error))
-    if not fault or ready.is_ort:
+    if not fault:
         return None
     from .refused_types import refused_types
 
@@ -496,7 +496,8 @@ class _Run:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
         if error is None and self.ready.run_input is None:  # the usual case, in which each call would count
             return
-        refusal = self.end() or (error and reports.refusal_of(error, self.is_parallel))
-        refusal = refusal or (error and refused_grid(error, self.ready))
+        refusal = self.end() or (
+            error and (reports.refusal_of(error, self.is_parallel) or refused_grid(error, self.ready))
+        )
         if refusal and (error is None or isinstance(error, Exception)):
             raise refusal from error
