@@ -65,7 +65,7 @@ def difference(actual, expected, tolerances=TOLERANCES):
     largest = float(distance.max(initial=0))
     problem = "infinities or NaNs in other places" if np.isinf(largest) else ""
     largest = int(largest) if name in dtypes.INTEGERS else largest
-    wrong = distance > allowed
+    wrong = (distance > allowed) | np.isinf(distance)  # also with an infinite tolerance
     return Difference(largest, allowed, problem, wrong, *_first(np.where(wrong, distance, 0), actual, expected))
 
 

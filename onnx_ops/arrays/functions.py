@@ -325,7 +325,7 @@ def grid_sample(
         floating-point.
     grid : array_like, shape (N, H_out, W_out, 2) or (N, D_out, H_out, W_out, 3)
         The points x, y (and z), floating-point. -1 and 1 are the borders of the
-        image.
+        image. NaN counts as -1.
     mode : {"bilinear", "nearest", "bicubic"}, default "bilinear"
         Interpolation. "linear" and "cubic" are the same as "bilinear" and
         "bicubic". Volumes support all three.

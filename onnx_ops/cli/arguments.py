@@ -36,6 +36,8 @@ class OperatorName(click.ParamType):
 class ModelFile(click.Path):
     """A parameter that is the path of a model."""
 
+    others: tuple[str, ...] = ()  # endings of other files that it may be
+
     def __init__(self):
         super().__init__(exists=True, dir_okay=False, path_type=Path)
 
@@ -43,6 +45,8 @@ class ModelFile(click.Path):
         path = super().convert(value, parameter, context)
         if not path.is_file():
             self.fail(f"{path} must be an ordinary file, as it is read more than once.", parameter, context)
+        if path.suffix in self.others:
+            return path
         if is_ort_format(path):
             self.fail(f"{path} {USE_ONNX}.", parameter, context)
         if not imported_domains(path):
@@ -56,11 +60,10 @@ OUTPUT_FILES = (".npz", ".npy", ".pb")  # endings of files with outputs of anoth
 class Peer(ModelFile):
     """The parameter of --compare: a name, or the path of a model or of its outputs."""
 
+    others = OUTPUT_FILES
+
     def convert(self, value, parameter, context):
-        if value in ("builtin", "reference"):
-            return value
-        of_file = click.Path if value.endswith(OUTPUT_FILES) else ModelFile
-        return of_file.convert(self, value, parameter, context)
+        return value if value in ("builtin", "reference") else super().convert(value, parameter, context)
 
 
 model_argument = click.argument("model", type=ModelFile())

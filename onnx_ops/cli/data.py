@@ -44,10 +44,7 @@ def feeds(inputs, given, shapes=(), random=False):
     missing = [n for n in inputs if n not in arrays]
     if not random:
         check_complete(arrays, inputs, " --random makes them up.")
-    sizes = dict(shape(text, inputs) for text in shapes)
-    if useless := sizes.keys() & arrays.keys():
-        names = ", ".join(sorted(useless))
-        raise click.UsageError(f"--shape is for inputs that are made up, and --input gives {names}.")
+    sizes = sizes_of(shapes, inputs, arrays)
     rng = np.random.default_rng(0)
     arrays |= {n: random_array(rng, n, *inputs[n], sizes.get(n)) for n in missing}
     return {n: arrays[n] for n in inputs}, doubts({n: inputs[n] for n in missing}, sizes)
@@ -145,6 +142,15 @@ def shape(text, inputs):
     return name, [int(n) for n in sizes.split(",")]
 
 
+def sizes_of(shapes, inputs, arrays):
+    """Return {input: sizes} from the options --shape. None may be of the `arrays`, which --input gives."""
+    sizes = dict(shape(text, inputs) for text in shapes)
+    if useless := sizes.keys() & arrays.keys():
+        names = ", ".join(sorted(useless))
+        raise click.UsageError(f"--shape is for inputs that are made up, and --input gives {names}.")
+    return sizes
+
+
 def random_array(rng, name, element_type, dims, shape=None):
     """Return a random array: floats in [-1, 1], integers in [0, 9]; open dimensions are 1."""
     if element_type not in dtypes.TABLE:
@@ -226,11 +232,7 @@ def read(name: str | None, path: Path, inputs: dict[str, Any]) -> dict[str, np.n
     name  the input's name; None for a .npz, which has the names of its inputs
     """
     with reading(path):
-        if name is None:
-            with load(path) as members:
-                arrays = dict(members)
-        else:
-            arrays = {name: read_array(path, *inputs[name])}
+        arrays = load_members(path) if name is None else {name: read_array(path, *inputs[name])}
         check_names(arrays, inputs)
         return {name: as_declared(array, inputs[name][0]) for name, array in arrays.items()}
 
@@ -266,6 +268,15 @@ def load(path: Path) -> Any:
             raise
         # NumPy treats every other file as a pickle, and advises how to load it.
         raise ValueError("it is no file of NumPy's, or holds Python's objects") from error
+
+
+def load_members(path: Path) -> dict[str, Any]:
+    """Load the arrays of a .npz, by their names. Raises ValueError."""
+    members = load(path)
+    if isinstance(members, np.ndarray):
+        raise ValueError("it is a .npy, not a .npz")
+    with members:
+        return dict(members)
 
 
 def as_declared(array, element_type):
@@ -320,11 +331,7 @@ def check_image(image: Any) -> None:
 def read_outputs(path: Path, outputs: dict[str, Any]) -> dict[str, np.ndarray]:
     """Return {output: array} from a .npz with their names, or from a .npy or .pb with the only output."""
     with reading(path):
-        if path.suffix == ".npz":
-            with load(path) as members:
-                arrays = dict(members)
-        else:
-            arrays = {next(iter(outputs)): read_array(path, None, [])}
+        arrays = load_members(path) if path.suffix == ".npz" else {next(iter(outputs)): read_array(path, None, [])}
         if missing := ", ".join(outputs.keys() - arrays.keys()):
             raise click.UsageError(f"{path} has no array {missing}, but {', '.join(arrays)}.")
         return {name: as_declared(arrays[name], outputs[name][0]) for name in outputs}

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 import numpy as np
+from onnx.defs import onnx_opset_version
 
 from ..declaration import dtypes
 from ..declaration.calls import compute_reference
@@ -74,6 +75,8 @@ def make_test(
     version = operator.versions[-1] if opset is None else opset
     if version < operator.versions[0]:
         raise click.UsageError(f"--opset {version}: {operator.title} needs at least {operator.versions[0]}.")
+    if not operator.domain and version > onnx_opset_version():
+        raise click.UsageError(f"--opset {version}: the newest one of onnx is {onnx_opset_version()}.")
     try:
         with errors_of(operator):
             attributes = read_attributes(operator, [*settings, *more])
@@ -98,13 +101,14 @@ def input_names(operator: Operator, inputs: Collection[str]) -> list[str]:
 def read_attributes(operator: Operator, settings: Sequence[str]) -> dict[str, Any]:
     """Return {attribute: value} for the options --set. A value is a text, JSON, or the elements of a list."""
     texts = {name for a in operator.attributes if a.kind in ("string", "text") for name in a.names}
-    attributes = {}
+    attributes: dict[str, Any] = {}
     for text in settings:
         name, separator, value = text.partition("=")
         if not separator:
             raise click.UsageError(f"--set {text}: must be like NAME=VALUE.")
         contents = () if name in texts else (data.as_json(value), data.as_json(f"[{value}]"))
-        attributes[name] = next((content for content in contents if content is not None), value)
+        content = next((content for content in contents if content is not None), value)
+        attributes = data.join(attributes, {name: content}, f"--set {text}")
     by_name = operator.values(attributes).by_name
     return {a.name: by_name[a.name] for a in operator.attributes if attributes.keys() & set(a.names)}
 
@@ -122,7 +126,7 @@ def make_inputs(
     types[operator.inputs[0].type] = dtype
     declared = {i.name: (types[i.type], [None] * 4) for i in operator.inputs}
     arrays = data.read_inputs([spelled(text, declared) for text in given], declared)
-    sizes = dict(data.shape(spelled(text, declared), declared) for text in shapes)
+    sizes = data.sizes_of([spelled(text, declared) for text in shapes], declared, arrays)
     rng = np.random.default_rng(seed)
     inputs: dict[str, np.ndarray] = {}
     for i in operator.inputs:

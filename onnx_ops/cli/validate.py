@@ -117,6 +117,8 @@ def run_test(
         differences = []
         for folder, (inputs, expected) in data().items():
             outputs = compute(folder, inputs)
+            if len(outputs) != len(expected):
+                raise ValueError(f"{folder} has {len(expected)} output_*.pb, and the model {len(outputs)} outputs")
             for (output, actual), array in zip(outputs.items(), expected, strict=True):
                 differences.append((output, difference(actual, array, tolerances)))
         report["largest_error"] = max((d.largest for _, d in differences), default=0)

@@ -15,7 +15,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from ..system.files import staged
+from ..system.files import replaceable, staged
 from .small_models import model_of, values_info
 
 IR_VERSION = 9  # by default onnx writes its newest version, which older runtimes refuse
@@ -47,6 +47,7 @@ def files(folder: Path, inputs: Arrays, outputs: Arrays) -> dict[Path, onnx.Tens
 
 def save(folder: Path, model: onnx.ModelProto, inputs: Arrays, outputs: Arrays) -> None:
     """Write a model and its test data: {name: array} in the graph's order."""
+    replaceable(folder / "model.onnx")  # raises OSError before data are written
     with staged(folder) as new, staged(folder / "test_data_set_0") as data:
         onnx.save(model, new / "model.onnx")
         for file, tensor in files(folder, inputs, outputs).items():

@@ -23,6 +23,7 @@ are 0.
 
 All other operations are those of ai.onnx, each rounded to the type of the inputs. With `pixels`, coordinates are
 numbers of pixels, and GridSample adds and subtracts 1; `align_corners` then only selects the axis of reflection.
+A coordinate that is NaN counts as -1.
 """
 
 from collections import namedtuple

@@ -17,12 +17,13 @@ NO_LIMITS = None  # instead of these: coordinates are neither padded nor limited
 def axis_of(g, i, cubic, zero):
     """Return the parameters of `coordinate` for axis i, in the type of `zero`."""
     dtype, size = type(zero), g.image[i]
-    # (v + 1) / 2 * (size - 1), ((v + 1) * size - 1) / 2 or v + 1 - 1, all as ((v + 1) * first - shift) * second.
-    first, shift, second = dtype(size), dtype(1), dtype(0.5)
+    # (v + 1) / 2 * (size - 1), ((v + 1) * size - 1) / 2 or v + 1 - 1, all as (v + 1) * scale - shift: a factor 1/2
+    # rounds nothing.
+    scale, shift = dtype(size) * dtype(0.5), dtype(0.5)
     if g.align_corners:
-        first, shift, second = dtype(0.5), dtype(0), dtype(size - 1)
+        scale, shift = dtype(size - 1) * dtype(0.5), dtype(0)
     if g.pixels:
-        first, shift, second = dtype(1), dtype(1), dtype(1)
+        scale, shift = dtype(1), dtype(1)
     # Reflection mirrors at 0 and size - 1, or at -1/2 and size - 1/2. Under cubic, coordinates only repeat with the
     # period: taps are mirrored one by one.
     edge, span = (dtype(0), dtype(size - 1)) if g.align_corners else (dtype(-0.5), dtype(size))
@@ -35,7 +36,7 @@ def axis_of(g, i, cubic, zero):
             low, high = nowhere, -nowhere
     elif g.padding_mode != ZEROS:
         low, high = dtype(0), dtype(size - 1)
-    return first, shift, second, reflects, edge, span, period, nowhere, low, high
+    return scale, shift, reflects, edge, span, period, nowhere, low, high
 
 
 @jitable
@@ -44,12 +45,12 @@ def coordinate(v, axis, cubic, periods):
 
     Returns also whether the value is beyond one period: with periods=ONE_PERIOD, the coordinate is then wrong. With
     NO_PERIOD it is wrong for all values that reflection changes.
-    NaN becomes `nowhere`, a place without taps: -2 (for cubic: -3 * size - 8). Reflection rounds only where the edge is
-    subtracted and added, for every finite value.
-    With NO_LIMITS none of this is done: the coordinate is any number, or NaN.
+    NaN counts as -1. Infinities under reflection become `nowhere`, a place without taps: -2 (for cubic: -3 * size - 8).
+    Reflection rounds only where the edge is subtracted and added, for every finite value.
+    With NO_LIMITS the coordinate is any number. It is NaN at infinities along an axis of a single pixel.
     """
-    first, shift, second, reflects, edge, span, period, nowhere, low, high = axis
-    v = ((v + type(v)(1)) * first - shift) * second
+    scale, shift, reflects, edge, span, period, nowhere, low, high = axis
+    v = (v + type(v)(1) if v == v else type(v)(0)) * scale - shift
     if periods is NO_LIMITS:
         return v, False
     beyond = False
@@ -58,11 +59,12 @@ def coordinate(v, axis, cubic, periods):
         beyond = not abs(v) < period
         if len(periods) > 1 and beyond:
             v = np.fmod(v, period) if period > 0 else v * type(v)(0)
+            if v != v:
+                return nowhere, beyond
         if not cubic:
             v = (period - v if v > span else v) + edge
-    v = low if v < low else v
-    v = high if v > high else v
-    return v if v >= nowhere else nowhere, beyond
+    v = v if v > low else low  # also at NaN
+    return v if v < high else high, beyond
 
 
 @jitable

@@ -15,7 +15,7 @@ computed in float32 (float64 for a float64 grid), step by step. Then, by mode,
 
 and, by padding_mode, for points outside of the image: `zeros` leaves taps outside out; `border` moves p (under cubic:
 each tap) to the border; `reflection` mirrors it there: at the centres of the border pixels if align_corners, else at
-their outer edges. A coordinate that is NaN, or under reflection infinite, has no taps: y is 0.
+their outer edges. A g that is NaN counts as -1. One that is infinite under reflection has no taps: y is 0.
 
 In ai.onnx a kernel can't learn the version of its node, so it accepts the modes' names of all versions, and 3 image
 axes. Images of integers, booleans, strings and complex numbers can be read with mode nearest only.
@@ -189,7 +189,9 @@ def reference(x, grid, *, mode, padding_mode, align_corners, pixels=0):
     taps = []  # for each image axis, [(index, whether the tap exists, weight), ...]
     with np.errstate(invalid="ignore", over="ignore"):
         for size, g in zip(image, np.moveaxis(grid, -1, 0)[::-1], strict=True):
-            p = g.astype(dtype) + 1 - 1 if pixels else unnormalize(g.astype(dtype), dtype(size), align_corners)
+            g = np.where(np.isnan(g), dtype(-1), g.astype(dtype))
+            p = g + 1 - 1 if pixels else unnormalize(g, dtype(size), align_corners)
+            p = np.where(np.isnan(p), dtype(-np.inf), p)  # infinite g along an axis of a single pixel
             if mode != CUBIC:
                 p = pad(p, size, padding_mode, align_corners)
             elif padding_mode == "reflection":
@@ -220,7 +222,7 @@ def reference(x, grid, *, mode, padding_mode, align_corners, pixels=0):
 
 def unnormalize(g, size, align_corners):
     """Return the pixel coordinate for a grid's value in [-1, 1]."""
-    return (g + 1) / 2 * (size - 1) if align_corners else ((g + 1) * size - 1) / 2
+    return (g + 1) / 2 * (size - 1) if align_corners else (g + 1) * (size / 2) - 0.5
 
 
 def pad(p, size, padding_mode, align_corners):

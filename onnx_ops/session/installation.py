@@ -21,7 +21,7 @@ from .. import system
 from ..declaration.errors import OpError, reason
 from ..model.operator_files import use_file
 from ..model.sessions import BuiltinSession, OrtSession, other_providers
-from ..registry import as_list
+from ..registry import as_list, declaration_of
 from . import registration
 from .session import InferenceSession, Prepared
 
@@ -74,7 +74,7 @@ def install(*, optimize: bool = False, operators: Iterable[Any] = ()) -> ExitSta
 
 def _install(settings: Mapping[str, Any], operators: Iterable[Any] = ()) -> ExitStack:
     effect = ExitStack()
-    _installations[effect] = settings, as_list(operators)
+    _installations[effect] = settings, [*map(declaration_of, as_list(operators))]
     _apply_last()
     effect.callback(_undo, effect)
     return effect

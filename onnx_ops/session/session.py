@@ -7,12 +7,13 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import onnxruntime as ort
 
 from ..declaration.errors import OpError
+from ..declaration.operator import Input
 from ..model.files import imports_and_nodes, is_ort_format
 from ..model.sessions import OrtSession, other_providers
 from ..native import library
@@ -267,7 +268,7 @@ def extensions():
 
 def explained(error: Exception, ready: Prepared) -> OpError | None:
     """Return the OpError that explains why ONNX Runtime makes no session of a Prepared, or None."""
-    if refusal := reports.refusal_of(error):
+    if refusal := reports.refusal_of(error) or refused_grid(error, ready):
         return refusal
     has_none = re.search(r"com\.microsoft:\w+\(-1\) is not a reg", str(error))
     if has_none and "com.microsoft" not in (ready.imports or ()):
@@ -281,6 +282,27 @@ def explained(error: Exception, ready: Prepared) -> OpError | None:
     from .refused_types import refused_types  # sessions that work don't load onnx
 
     return refused_types(ready.model, ready.operators)
+
+
+def refused_grid(error: BaseException, ready: Prepared) -> OpError | None:
+    """Return the OpError that explains an exception by an AffineGrid of 16-bit floats, or None.
+
+    ONNX Runtime replaces it by other nodes. In bfloat16, it has no kernels for them; in float16, a Split of AffineGrid
+    of opset 20 fails.
+    """
+    fault = re.search(r"HandleNegativeAxis|implementation for A(dd|ffineGrid)\(", str(error))
+    if not fault:
+        return None
+    from .refused_types import refused_types
+
+    floats = ("float32", "float64", "float16")[: 3 if fault[1] else 2]
+    operator = replace(
+        ready.operators["", "GridSample"],
+        name="AffineGrid",
+        inputs=(Input("theta", "T1"), Input("size", "T2")),
+        types={"T1": floats, "T2": ("int64",)},
+    )
+    return refused_types(ready.model, {operator.key: operator})
 
 
 class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no types
@@ -481,6 +503,8 @@ class _Run:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
         if error is None and self.ready.run_input is None:  # the usual case, in which each call would count
             return
-        refusal = self.end() or (error and reports.refusal_of(error, self.is_parallel))
+        refusal = self.end() or (
+            error and (reports.refusal_of(error, self.is_parallel) or refused_grid(error, self.ready))
+        )
         if refusal and (error is None or isinstance(error, Exception)):
             raise refusal from error

@@ -32,7 +32,7 @@ KINDS = {"nearest": np.uint8, "bilinear": np.float16, "bicubic": np.float32}
 @pytest.mark.parametrize("mode", KINDS)
 @pytest.mark.parametrize("padding_mode", ["zeros", "reflection"])
 def test_places_on_axes_longer_than_float32_has_digits(mode, padding_mode):
-    """Points right of the image stay outside, and so do points at NaN."""
+    """Points right of the image stay outside, infinite ones under reflection, too. NaN is the left edge."""
     length = 2**27 + 5
     x, grid = np.zeros((1, 1, 4, length), KINDS[mode]), np.zeros((1, 1, 2, 2), np.float32)
     x[..., -64:] = 7

@@ -5,17 +5,21 @@ from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
-from support.backends import BACKENDS
+from support.backends import BACKENDS, run_session
 from support.cases import (
     ATTENTION,
     CASES,
     COL2IM,
     DEFORM_CONV,
     GRID_SAMPLE,
+    GRID_SAMPLER,
     IM2COL,
     ROI_ALIGN,
+    VOLUMES,
     assert_close,
+    computed,
     grid_sample,
+    model,
     reference,
 )
 from support.selection import few, long_unless
@@ -23,6 +27,7 @@ from support.selection import few, long_unless
 import onnx_ops
 from onnx_ops.ahead import build
 from onnx_ops.arrays import functions
+from onnx_ops.declaration import dtypes
 from onnx_ops.declaration.dtypes import INTEGERS
 
 BY_PYTHON_OPS = "extensions", "lowered"  # their sessions take long to make
@@ -64,15 +69,14 @@ NAN, INF = np.nan, np.inf
 # What each pair of grid values (x, y) must read from the 2 x 3 image [[1, 2, 3], [4, 5, 6]], by padding mode.
 FAR_COORDINATES = [
     ((1e10, -1e10), 0, 3), ((3e38, 3e38), 0, 6), ((-3e38, 0.9), 0, 4), ((INF, -0.9), 0, 3), ((-INF, INF), 0, 4),
-    ((NAN, 0), 0, 0), ((0, NAN), 0, 0), ((NAN, NAN), 0, 0), ((INF, NAN), 0, 0),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
 @pytest.mark.parametrize("align_corners", [0, 1])
-def test_far_and_meaningless_coordinates(backend, mode, align_corners, dtype):
-    """zeros and border hold for all coordinates, NaN reads nothing, and the reference agrees, also on reflection."""
+def test_far_coordinates(backend, mode, align_corners, dtype):
+    """zeros and border hold for all coordinates, and the reference agrees, also on reflection."""
     x = np.arange(1, 7, dtype=dtype).reshape(1, 1, 2, 3)
     grid = np.array([place for place, *_ in FAR_COORDINATES], dtype).reshape(1, 1, -1, 2)
     for padding_mode in ("zeros", "border", "reflection"):
@@ -87,6 +91,67 @@ def test_far_and_meaningless_coordinates(backend, mode, align_corners, dtype):
                 expected = [y[0, 0, 0, i] if i in blended else v for i, v in enumerate(expected)]
             np.testing.assert_allclose(y[0, 0, 0], expected, rtol=1e-6)
         assert_close(y, reference(case, [x, grid]), dtype)
+
+
+def with_nan(grid, axis=1):
+    """Return a grid with NaN here and there, and behind it along `axis` the grid with -1 there."""
+    absent = np.random.default_rng(0).random(grid.shape) < 0.3
+    return np.concatenate([np.where(absent, v, grid) for v in (NAN, -1)], axis).astype(grid.dtype)
+
+
+WITH_NAN = [
+    [*GRID_SAMPLE[k : k + 6], *VOLUMES[k : k + 6], *GRID_SAMPLER[m:][:6]] for k, m in ((0, 24), (6, 18), (12, 30))
+]
+
+
+@pytest.mark.parametrize("cases", WITH_NAN, ids=["nearest", "linear", "cubic"])
+def test_nan_counts_as_minus_one(backend, cases):
+    """In each padding mode, of images and volumes, and by mmdeploy's operator."""
+    for case in cases:
+        x, grid = case.inputs("float32")
+        of_nan, of_minus_one = np.split(backend(case, [x, with_nan(grid)]), 2, axis=2)
+        np.testing.assert_array_equal(of_nan, of_minus_one, str(case))
+
+
+@pytest.mark.parametrize("align_corners", [0, 1])
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+def test_computed_coordinates_that_are_nan(backend, mode, align_corners):
+    sources = {"u": (0, "n", 0, "h", "w"), "v": (0, "n", 1, "h", "w")}
+    attributes = {"mode": mode, "align_corners": align_corners}
+    case = computed("points", (1, 2, 5, 6), [(1, 2, 4, 9)], sources, {}, "uv", **attributes)
+    x, places = case.inputs("float32")
+    of_nan, of_minus_one = np.split(backend(case, [x, with_nan(places, 2)]), 2, axis=2)
+    np.testing.assert_array_equal(of_nan, of_minus_one)
+
+
+@pytest.mark.parametrize("dtype", [long_unless(t in ("uint8", "string"), t) for t in (*INTEGERS, "bool", "string")])
+def test_nan_of_images_that_are_no_floats(dtype):
+    for case in GRID_SAMPLE[:6]:
+        x, grid = case.inputs(dtype)[0], case.inputs("float32")[1]
+        y = onnx_ops.grid_sample(x, with_nan(grid), **case.attributes)
+        np.testing.assert_array_equal(*np.split(y, 2, axis=2))
+
+
+@pytest.mark.parametrize(
+    "grid_dtype", ["float32", *(long_unless(False, t) for t in ("float16", "bfloat16", "float64"))]
+)
+@pytest.mark.parametrize("case", [c for cases in WITH_NAN for c in cases if c.op_type == "GridSample"], ids=str)
+def test_nan_of_each_type(case, grid_dtype):
+    x, grid = case.inputs("float32")
+    grid = with_nan(grid.astype(dtypes.TABLE[grid_dtype].numpy))
+    np.testing.assert_array_equal(*np.split(onnx_ops.grid_sample(x, grid, **case.attributes), 2, axis=2))
+
+
+@pytest.mark.parametrize("case", GRID_SAMPLE[:18] + VOLUMES[:12], ids=str)
+def test_nan_as_in_the_builtin_kernel(case):
+    """Of the version that was tried; an older one may compute something else."""
+    ort = pytest.importorskip("onnxruntime", "1.32")
+    x, grid = case.inputs("float32")
+    attributes = {**case.attributes, "mode": case.attributes["mode"].removeprefix("bi")}
+    proto = model("", "GridSample", [x, with_nan(grid)], attributes)
+    session = ort.InferenceSession(proto.SerializeToString())
+    y = run_session(session, [x, with_nan(grid)])
+    assert_close(onnx_ops.grid_sample(x, with_nan(grid), **case.attributes), y, "float32")
 
 
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])

@@ -1,7 +1,10 @@
 """Node tests: writing them for any operator, and checking the outputs of other runtimes against them."""
 
 import json
+import os
 import shutil
+from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -14,7 +17,7 @@ from support.cases import model as model_of_one_node
 from support.selection import long_unless
 from test_cli import call, call_json, saved, sentences
 
-from onnx_ops.arrays.comparison import Difference, difference
+from onnx_ops.arrays.comparison import TOLERANCES, Difference, difference
 from onnx_ops.cli.comparison import described, verdict
 from onnx_ops.model.node_tests import data_sets
 from onnx_ops.registry import OPERATORS
@@ -201,7 +204,11 @@ REFUSED = {
     "--op GridSample --shape X=1,1,4,4 --shape y=2": "no input y, but X, Grid",
     "--op GridSample --shape X=1,1,4,4 --shape Grid=1,2,2,3": "shape of Grid = [1, 2, 2, 3]: the last axis must be",
     "--op GridSample --shape X=1x4": "--shape X=1x4: must be like X=1,3,224,224",
+    "--op GridSample --set mode=cubic --set mode=nearest": "--set mode=nearest: mode is given already",
+    "--op GridSample --set align_corners=1 align_corners=1": "--set align_corners=1: align_corners is given already",
+    "--op Col2Im --input image_shape=[4,4] --shape image_shape=2": "and --input gives image_shape.",
     "--op GridSample --opset 11": "--opset 11: GridSample needs at least 16",
+    "--op GridSample --opset 999": f"--opset 999: the newest one of onnx is {onnx.defs.onnx_opset_version()}.",
     "--op GridSample --dtype float8": "'float8' is not one of 'float32'",
     "--op GridSample --shape X=1,1,4,4 --shape Grid=1,2,2,2 --dtype uint8": "unless mode is nearest",
     "--op RoiAlign --shape X=1,1,4,4 --shape rois=1,4 --shape batch_indices=1 --dtype int8":
@@ -226,6 +233,19 @@ def test_files_of_another_test_are_not_mixed(tmp_path):
     read = folder / "test_data_set_0" / "input_0.pb"
     words = "--op Im2Col --set kernel_shape=[1]".split()
     assert "which is read" in sentences("make-test", *words, "--input", f"x={read}", folder)
+
+
+def test_a_model_that_cannot_be_written_leaves_the_data(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").mkdir()
+    assert "model.onnx" in sentences("make-test", *CUBIC, tmp_path, exit_code=3)
+    assert list(tmp_path.iterdir()) == [tmp_path / "model.onnx"]
+
+
+def test_a_test_without_an_expected_output(tmp_path: Path) -> None:
+    folder = make_test(tmp_path / "extremes", "--op", "mmcv.cummax", *OF_OTHERS["mmcv.cummax"])
+    (folder / "test_data_set_0" / "output_1.pb").unlink()
+    (report,) = call_json("validate", tmp_path, "--backend", "reference", exit_code=1)["tests"]
+    assert report["problem"] == "test_data_set_0 has 1 output_*.pb, and the model 2 outputs"
 
 
 # validate --outputs
@@ -415,9 +435,23 @@ def test_compare_with_files_that_are_refused(run, tmp_path):
     (tmp_path / "bad.npy").write_bytes(b"bad")
     assert "bad.npy can't be read" in sentences(*arguments, tmp_path / "bad.npy")
     assert "does not exist" in sentences(*arguments, tmp_path / "none.npy")
+    with open(tmp_path / "array.npz", "wb") as file:
+        np.save(file, y)
+    rule = f"{tmp_path / 'array.npz'} can't be read: it is a .npy, not a .npz"
+    assert rule in sentences(*arguments, tmp_path / "array.npz")
+    assert rule in sentences(*arguments[:2], "--input", tmp_path / "array.npz")
     np.save(tmp_path / "y.npy", y)
     assert "which is read" in sentences(*arguments, tmp_path / "y.npy", "--output", tmp_path)
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), y)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+@pytest.mark.parametrize("ending", ["npz", "npy", "pb", "onnx"])
+def test_compare_with_a_pipe(ending: str, run: Any, tmp_path: Path) -> None:
+    """No program writes into it, so that a read would wait."""
+    os.mkfifo(tmp_path / f"pipe.{ending}")
+    rule = f"{tmp_path / f'pipe.{ending}'} must be an ordinary file"
+    assert rule in sentences(*run[0], tmp_path / f"pipe.{ending}")
 
 
 def test_compare_with_an_array_where_the_model_has_two_outputs(tmp_path):
@@ -453,6 +487,17 @@ def test_the_largest_difference_has_an_index(actual, expected, index, text):
     found = difference(np.asarray(actual), np.asarray(expected))
     assert found.index == index
     assert verdict(described("y", found)).startswith(f"{text}, tolerance ")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_no_tolerance_allows_numbers_that_are_not_finite(value: float) -> None:
+    one, infinite = np.ones(2), dict.fromkeys(TOLERANCES, np.inf)
+    assert difference(one + 1e300, one, infinite).ok
+    found = difference(np.array([1, value]), one, infinite)
+    assert not found.ok
+    assert found.index == (1,)
+    same = np.array([1, value])
+    assert difference(same, same, infinite).ok
 
 
 def test_differences_without_an_index():

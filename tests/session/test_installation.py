@@ -54,6 +54,12 @@ def run_program(folder, *arguments, check=True, **variables):
 # In a process
 
 
+def test_operators_that_are_none_are_refused() -> None:
+    with pytest.raises(onnx_ops.OpError, match=r"operators = 3: must be a result of onnx_ops\.operator"):
+        onnx_ops.install(operators=3)  # type: ignore[arg-type]
+    assert InferenceSession.__init__ is not installation.make_session
+
+
 def test_every_name_of_the_class_makes_sessions_of_onnx_ops(kernels_made):
     with onnx_ops.install():
         for make in (onnxruntime.InferenceSession, InferenceSession):

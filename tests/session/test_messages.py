@@ -9,7 +9,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import helper
-from support.backends import quiet
+from support.backends import ORT_VERSION, quiet
 from support.cases import COL2IM, model
 from support.growth import assert_linear
 from support.selection import some_of
@@ -483,6 +483,43 @@ def test_types_in_a_subgraph_are_refused() -> None:
     inner = ", ".join(f"{name} () => (float[1,1,1,1] u) {{ {node} }}" for name, node in branches.items())
     proto = with_types(f"If <{inner}> (condition)", f"{TWO_TYPES[ROI][0]}, bool condition".replace("3,3", "1,1"))
     assert str(failure(onnx_ops.InferenceSession, proto.SerializeToString(), quiet())).endswith(OF_ROIS)
+
+
+@pytest.mark.skipif(ORT_VERSION < (1, 32), reason="ONNX Runtime's exceptions are others")
+@pytest.mark.parametrize(("dtype", "opset"), [("float16", 20), ("bfloat16", 20), ("bfloat16", 21)])
+@pytest.mark.parametrize("name", ["", "the node"])
+def test_affine_grids_in_16_bits(dtype: str, opset: int, name: str) -> None:
+    """ONNX Runtime's exceptions are about the nodes that it puts there, when the session is made or runs."""
+    imports = f'<ir_version: 10, opset_import: ["" : {opset}]>'
+    sizes = "<int64[4] size = {1, 1, 2, 2}>"
+    proto = onnx.parser.parse_model(
+        f"{imports} g ({dtype}[1,2,3] theta) => (y) {sizes} {{ y = AffineGrid (theta, size) }}"
+    )
+    proto.graph.node[0].name = name
+    theta = np.zeros((1, 2, 3), np.float16)
+    error = failure(lambda: onnx_ops.InferenceSession(proto.SerializeToString(), quiet()).run(None, {"theta": theta}))
+    assert isinstance(error, onnx_ops.OpError)
+    assert (error.argument, error.value) == ("dtype of theta", dtype)
+    floats = "float32, float64" + ", float16" * (dtype == "bfloat16")  # which some versions and ranks support
+    assert error.rule == f"must be one of {floats}"
+    assert error.operator == "AffineGrid" + " (node 'the node')" * bool(name)
+
+
+@pytest.mark.skipif(ORT_VERSION < (1, 32), reason="ONNX Runtime's exceptions are others")
+@pytest.mark.parametrize("node", ["Add (theta, theta)", "AffineGrid (theta, size)"])
+def test_no_affine_grid_explains_another_fault(node: str) -> None:
+    """An Add in bfloat16 has no kernel, and an AffineGrid in float32 refuses another size."""
+    inputs = (
+        f"{'bfloat16' if 'Add' in node else 'float'}[1,2,3] theta, int64[3] size, float16[1,2,3] other, int64[4] of"
+    )
+    text = (
+        f'<ir_version: 10, opset_import: ["" : 21]> g ({inputs}) => (y, z) {{ y = {node} z = AffineGrid (other, of) }}'
+    )
+    proto = onnx.parser.parse_model(text)
+    feeds = {"theta": np.zeros((1, 2, 3), np.float32), "size": np.ones(3, np.int64)}
+    feeds |= {"other": np.zeros((1, 2, 3), np.float16), "of": np.ones(4, np.int64)}
+    error = failure(lambda: onnx_ops.InferenceSession(proto.SerializeToString(), quiet()).run(None, feeds))
+    assert not isinstance(error, onnx_ops.OpError)
 
 
 def test_onnxruntimes_exception_stands_where_nothing_is_found() -> None:
