@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from .. import __version__, system
+from ..declaration.errors import escaped
 from ..model.operator_files import use_file
 from .bench import bench
 from .compile import build, warmup
@@ -58,11 +59,14 @@ def failures(with_traceback):
     """Turn an exception into a message that ends the command, after its traceback on request."""
     try:
         yield
-    except (click.ClickException, click.exceptions.Exit, click.Abort):
+    except click.ClickException as error:
+        error.message = escaped(error.message)
+        raise
+    except (click.exceptions.Exit, click.Abort):
         raise
     except Exception as error:
         if with_traceback:
-            click.echo(traceback.format_exc(), err=True)
+            click.echo(escaped(traceback.format_exc(), kept="\n"), err=True)
         text = one_line(error)
         raise Failure(text + HINT if "is not a registered function/op" in text else text) from error
 
@@ -143,7 +147,7 @@ class WarningLines(logging.Handler):
     def show(self, text):
         if text not in self.shown:
             self.shown.add(text)
-            click.echo(f"Warning: {text}", err=True)
+            click.echo(f"Warning: {escaped(text)}", err=True)
 
 
 @click.group(cls=Application, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -97,7 +97,7 @@ class ModelReport:
         return any(finding.operator for finding in self.optimize)
 
 
-def read(path: Path) -> ModelReport:
+def examine(path: Path) -> ModelReport:
     """Return the report on a model's file. Nothing of the model runs, and nothing is compiled."""
     try:
         model = load(path)

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from ..arrays.comparison import difference
 from ..declaration import dtypes
+from ..declaration.errors import escaped
 from ..model.attributes import unknown_in
 from ..model.external_data import model_in
 from ..model.node_tests import tests_below
@@ -151,7 +152,7 @@ def show(results: list[dict[str, Any]], title: str) -> None:
             r["test"],
             ", ".join(r["operators"]) or "none of these",
             "" if r["largest_error"] is None else format_difference(r["largest_error"]),
-            "passed" if r["passed"] else Text.assemble(("failed", "bold red"), f": {r['problem']}"),
+            "passed" if r["passed"] else Text.assemble(("failed", "bold red"), f": {escaped(r['problem'])}"),
         )
         for r in results
     ]

@@ -255,6 +255,18 @@ def test_a_long_chain_of_functions(make):
     assert onnx_ops.optimize(proto) == proto
 
 
+def test_a_type_with_a_number_beyond_32_bits():
+    """ONNX Runtime alone reports it."""
+    proto = model("", "GridSample", BILINEAR.inputs("float32"), BILINEAR.attributes)
+    nodes = [
+        helper.make_node("SequenceEmpty", [], ["s"], dtype=2**63 - 1),
+        helper.make_node("Cast", ["s"], ["t"], to=1),
+    ]
+    proto.graph.node[0].input[1] = "t"
+    proto.graph.node.extend([*nodes, proto.graph.node.pop(0)])
+    assert "ai_onnx_GridSample" in {node.op_type for node in onnx_ops.lower(proto).graph.node}
+
+
 def test_time_of_a_long_chain_of_functions_grows_with_its_length():
     def prepare(length):
         proto = chain(length)

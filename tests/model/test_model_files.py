@@ -99,6 +99,15 @@ def test_many_unknown_attributes(
     assert last == "onnx_ops: the model has more unknown attributes; onnx-ops inspect lists all"
 
 
+def test_unknown_attributes_are_escaped_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    proto = col2im("node\x1b[2J\n")
+    proto.graph.node[0].attribute.append(helper.make_attribute("attribute\n\x9b\u202e", 1))
+    warn_of_unknown_attributes(proto, available())
+    (text,) = [record.getMessage() for record in caplog.records]
+    assert r"attribute attribute\n\x9b\u202e is unknown" in text
+    assert text.isprintable()
+
+
 def others(rng, number):
     """Unknown fields of all types, of lengths and numbers with one byte or more."""
     fields = []
