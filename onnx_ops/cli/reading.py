@@ -105,7 +105,7 @@ def examine(path: Path) -> ModelReport:
         model = model_in(path)
     try:
         model = inlined(model) if model.functions else model
-    except (RuntimeError, onnx.checker.ValidationError) as error:
+    except RuntimeError as error:
         click.echo(f"Warning: nodes in functions are not shown, as these can't be inlined: {one_line(error)}", err=True)
     report = ModelReport(data=missing_data(model, path), is_lowered=is_lowered(model))
     graphs = list(Model(model, path, runs_nodes=False).graphs())

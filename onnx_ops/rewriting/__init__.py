@@ -118,7 +118,7 @@ def rewritten(
         # Older exporters write a function for each of PyTorch's, so a pattern may span several. And in functions, ONNX
         # Runtime doesn't know the types that other operators than its own make.
         # The session reports what is wrong with the model. Python's protobuf can't copy names that are not UTF-8.
-        with suppress(RuntimeError, onnx.checker.ValidationError, UnicodeDecodeError):
+        with suppress(RuntimeError, UnicodeDecodeError):
             flat = inlined(model, operators=operators)
     if flat is model and not in_place:
         flat = deepcopy(model)

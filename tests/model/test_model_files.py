@@ -185,6 +185,24 @@ def test_tensors_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(counts) < 1000
 
 
+@pytest.mark.parametrize("depth", [1, 15, 30])
+def test_nested_messages_are_searched_once(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = []
+
+    def search(content: bytes, begin: int, end: int) -> Any:
+        searched.append(end - begin)
+        return names.search(content, begin, end)
+
+    names = files._NAMES
+    monkeypatch.setattr(files, "_NAMES", SimpleNamespace(search=search))
+    node = col2im().graph.node[0].SerializeToString() + field(6, b"z" * (files.SMALL // 2))
+    for _ in range(depth):
+        node = field(NODE_ATTRIBUTE, field(ATTRIBUTE_GRAPH, field(GRAPH_NODE, node)))
+    proto = field(MODEL_IMPORT, b"") + field(MODEL_GRAPH, field(GRAPH_NODE, node) * 3)
+    assert imports_and_nodes(proto)[1] == {("", ""), ("", "Col2Im")}
+    assert sum(searched) <= len(proto)
+
+
 WRONG = {
     "a text past its message's end": field(MODEL_IMPORT, varint(1 << 3 | BYTES) + varint(4) + b"mmc")
     + field(UNKNOWN, b""),
