@@ -13,6 +13,7 @@ import click
 from .. import __version__, system
 from ..declaration.errors import escaped
 from ..model.operator_files import use_file
+from . import data
 from .bench import bench
 from .compile import build, warmup
 from .console import CompilationColumn, console, one_line
@@ -158,7 +159,12 @@ class WarningLines(logging.Handler):
     help="A Python file with custom operators, made by onnx_ops.operator or onnxruntime_extensions.onnx_op; may be "
     "repeated.",
 )  # fmt: skip
-def app(traceback, custom):
+@click.option(
+    "--unpacked", type=click.IntRange(1), default=data.unpacked.get(), show_default=True, metavar="MB",
+    help="Memory that an image or .npz may take as an input, unless the file itself is larger; images take 16 bytes "
+    "per pixel.",
+)  # fmt: skip
+def app(traceback, custom, unpacked):
     """Fast CPU kernels for image sampling in ONNX Runtime: GridSample, Col2Im, RoiAlign, deformable convolution.
 
     \b
@@ -176,6 +182,7 @@ def app(traceback, custom):
       130  interrupted by Ctrl-C
       141  the reader of the output has closed the pipe
     """
+    data.unpacked.set(unpacked)
     for path in custom:
         use_file(path)
 

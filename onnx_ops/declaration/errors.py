@@ -54,16 +54,14 @@ class OpError(ValueError):
     """
 
     def __init__(self, argument: Any, value: object, rule: str, operator: str | None = None) -> None:
-        text = None if argument is None else shortened(escaped(str(value)))
-        argument, operator = argument and escaped(argument), operator and escaped(operator)
-        rule = escaped(rule, kept="\n")  # a compiler's message has several lines
+        text = None if argument is None else shortened(value)
         super().__init__(argument, text, rule, operator)
         self.argument, self.value, self.rule, self.operator = argument, text, rule, operator
 
     def __str__(self) -> str:
         where = f"{self.operator}: " if self.operator else ""
         what = f"{self.argument} = {self.value}: " if self.argument else ""
-        return where + what + self.rule
+        return escaped(where + what) + escaped(self.rule, kept="\n")  # a compiler's message has several lines
 
 
 def reason(error: BaseException) -> str:

@@ -837,11 +837,13 @@ def test_run_writes_all_outputs_or_none(tmp_path, monkeypatch):
 
 
 def test_outputs_of_similar_names_have_files_of_their_own(tmp_path):
-    outputs = {n: np.full(2, k) for k, n in enumerate(["a/b", "a_b", "A_B", "a_b_2", "a:b"])}
+    names = ["a/b", "a_b", "A_B", "a_b_2", "a:b", "../a", "CON", "nul.x", "C:\\a", "-a", "", "a\n\x1b\u202e", "b" * 300]
+    outputs = {n: np.full(2, k) for k, n in enumerate(names)}
     paths = data.write(tmp_path, outputs)
-    assert [np.load(path)[0] for path in paths] == list(range(5))
-    assert len({path.name.lower() for path in paths}) == len(os.listdir(tmp_path)) == 5
+    assert [np.load(path)[0] for path in paths] == list(range(len(names)))
+    assert len({path.name.lower() for path in paths}) == len(os.listdir(tmp_path)) == len(names)
     assert paths[1].name == "a_b.npy"
+    assert all(re.fullmatch(r"(?a)(?!con|nul)\w[-.\w]*", path.name) for path in paths)
 
 
 def identity(kind, directory):
@@ -1013,6 +1015,72 @@ def test_images_of_signed_integers_are_refused(tmp_path: Path) -> None:
     """Pillow would read them as unsigned ones."""
     Image.new("L", (5, 4)).save(tmp_path / "signed.tif", tiffinfo={339: 2})
     check_refusal(tmp_path / "signed.tif", rf"it has the mode L \(stored as L\){OF_8_BITS}")
+
+
+def with_size(path: Path, kind: str, size: int) -> None:
+    """Write an image whose header alone is large."""
+    image = Image.new("RGB", (16, 17))
+    image.save(path, kind, **({"lossless": True} if kind == "WEBP" else {}))
+    content, narrow = path.read_bytes(), size - 1
+    match kind:
+        case "PNG":
+            header = b"IHDR" + struct.pack(">II", size, size) + content[24:29]
+            content = content[:12] + header + struct.pack(">I", zlib.crc32(header)) + content[33:]
+        case "JPEG":
+            content = content.replace(struct.pack(">HH", 17, 16), struct.pack(">HH", size, size))
+        case "WEBP":  # 14 bits for each size
+            bits = struct.unpack("<I", content[21:25])[0] >> 28 << 28
+            content = content[:21] + struct.pack("<I", bits | narrow << 14 | narrow) + content[25:]
+        case "BMP":
+            content = content[:18] + struct.pack("<II", size, size) + content[26:]
+        case "TIFF":
+            for tag, before in ((256, 16), (257, 17)):
+                field = struct.pack("<HHI", tag, 4, 1)
+                content = content.replace(field + struct.pack("<I", before), field + struct.pack("<I", size))
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("ending", "kind", "size"),
+    [("png", "PNG", 60_000), ("jpg", "JPEG", 60_000), ("webp", "WEBP", 16_000), ("bmp", "BMP", 60_000),
+     ("tif", "TIFF", 60_000)],
+)  # fmt: skip
+def test_large_images_are_refused_by_their_headers(
+    ending: str, kind: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(image: Image.Image) -> None:
+        raise AssertionError("the image is unpacked")
+
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", load)
+    path = tmp_path / f"large.{ending}"
+    with_size(path, kind, size)
+    check_refusal(path, f"it takes {size * size * 16 / 1e6:.0f} MB of memory; onnx-ops --unpacked MB COMMAND raises")
+
+
+def test_an_option_raises_the_limit_of_inputs(tmp_path: Path) -> None:
+    model = saved(parsed("(float[1, 1, H, W] x) => (float[1, 1, H, W] y) { y = Identity (x) }"), tmp_path)
+    Image.new("L", (1000, 1000)).save(tmp_path / "x.png")  # 16 MB of memory
+    np.savez_compressed(tmp_path / "x.npz", x=np.zeros((1, 1, 2000, 2000), np.float32))  # 16 MB
+    for path, most in ((tmp_path / "x.png", 16), (tmp_path / "x.npz", 17)):
+        call("--unpacked", most, "run", model, "-i", path)
+        text = sentences("--unpacked", 15, "run", model, "-i", path)
+        assert f"{path.name} can't be read: it takes 16 MB of memory; onnx-ops --unpacked MB COMMAND raises" in text
+    np.savez(tmp_path / "x.npz", x=np.zeros((1, 1, 2000, 2000), np.float32))  # not packed
+    call("--unpacked", 1, "run", model, "-i", tmp_path / "x.npz")
+    np.savez_compressed(tmp_path / "y.npz", y=np.zeros((1, 1, 2000, 2000), np.float32))
+    compare = ["run", model, "-i", tmp_path / "x.npz", "--compare", tmp_path / "y.npz"]
+    call(*compare)
+    assert "y.npz can't be read: it takes 16 MB" in sentences("--unpacked", 15, *compare)
+
+
+def test_elements_without_bytes_are_refused(tmp_path: Path) -> None:
+    """A file of 128 bytes would become an array of as many objects as it states."""
+    with open(tmp_path / "x.npy", "wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<U0", "fortran_order": False, "shape": (10**8,)})
+    with pytest.raises(click.UsageError, match=r"x.npy can't be read: its elements have no bytes"):
+        data.read("x", tmp_path / "x.npy", {"x": ("string", ["N"])})
+    np.save(tmp_path / "y.npy", np.array(["", ""]))
+    assert data.read("x", tmp_path / "y.npy", {"x": ("string", ["N"])})["x"].tolist() == ["", ""]
 
 
 def test_images_of_several_frames_are_refused(tmp_path: Path) -> None:
