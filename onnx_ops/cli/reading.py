@@ -274,8 +274,7 @@ def complete_types(operator: "Operator", inputs: list[dict[str, Any]]) -> None:
 
 def plain(value: Any) -> Any:
     """Return an attribute's value in a form for people and JSON."""
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
+    value = as_text(value)
     return value if isinstance(value, int | float | str) else list(value) if hasattr(value, "__iter__") else str(value)
 
 
