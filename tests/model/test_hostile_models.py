@@ -328,16 +328,17 @@ def test_subgraphs_that_get_too_deep_by_inlining():
         assert onnx_ops.optimize(proto) == proto
 
 
-def passed_on(count):
-    """Functions that pass 20 attributes on to the one before, in chains of 50, each of which the graph calls."""
+def passed_on(count, length=50):
+    """Functions that pass 20 attributes on to the one before, in chains that the graph calls."""
     proto, names = chain(count), [f"a{k}" for k in range(20)]
     value = proto.graph.node.pop().input[0]
     proto.graph.node.extend(
-        helper.make_node(f"F{min(k + 49, count - 1)}", [value], [f"z{k}"], domain="own") for k in range(0, count, 50)
+        helper.make_node(f"F{min(k + length, count) - 1}", [value], [f"z{k}"], domain="own")
+        for k in range(0, count, length)
     )
     for k, function in enumerate(proto.functions):
         function.attribute.extend(names)
-        if k % 50 == 0:
+        if k % length == 0:
             function.node[0].CopyFrom(proto.functions[0].node[0])
             continue
         function.node[0].attribute.extend(
@@ -379,7 +380,18 @@ def replaced(count):
     return proto
 
 
-@pytest.mark.parametrize("make", [passed_on, wide, never_called, replaced, calling, lambda count: calling(8, count)])
+GROWING = {
+    "chains that pass attributes on": passed_on,
+    "one chain that passes attributes on": lambda count: passed_on(count, count),
+    "as many calls as attributes": wide,
+    "as many calls as attributes, never called": never_called,
+    "functions that sessions replace": replaced,
+    "two calls of each, deep": calling,
+    "many calls of each": lambda count: calling(8, count),
+}
+
+
+@pytest.mark.parametrize("make", GROWING.values(), ids=GROWING)
 def test_steps_of_functions_grow_with_the_model(make):
     def prepare(count):
         proto = make(count)
