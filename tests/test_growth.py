@@ -1,7 +1,7 @@
 """The growth of time is seen (support/growth.py)."""
 
 import pytest
-from support.growth import assert_linear
+from support.growth import assert_linear, assert_steps_linear
 
 
 def steps(count: int) -> None:
@@ -16,3 +16,12 @@ def test_linear_work() -> None:
 def test_quadratic_work_is_seen() -> None:
     with pytest.raises(AssertionError):
         assert_linear(lambda size: lambda: steps(size * size), 500)
+
+
+def test_linear_steps() -> None:
+    assert_steps_linear(lambda size: lambda: steps(size), 100)
+
+
+def test_quadratic_steps_are_seen() -> None:
+    with pytest.raises(AssertionError):
+        assert_steps_linear(lambda size: lambda: [None for _ in range(size) for _ in range(size)], 100)

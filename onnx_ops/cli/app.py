@@ -11,7 +11,9 @@ from pathlib import Path
 import click
 
 from .. import __version__, system
+from ..declaration.errors import escaped
 from ..model.operator_files import use_file
+from . import data
 from .bench import bench
 from .compile import build, warmup
 from .console import CompilationColumn, console, one_line
@@ -58,11 +60,14 @@ def failures(with_traceback):
     """Turn an exception into a message that ends the command, after its traceback on request."""
     try:
         yield
-    except (click.ClickException, click.exceptions.Exit, click.Abort):
+    except click.ClickException as error:
+        error.message = escaped(error.message)
+        raise
+    except (click.exceptions.Exit, click.Abort):
         raise
     except Exception as error:
         if with_traceback:
-            click.echo(traceback.format_exc(), err=True)
+            click.echo(escaped(traceback.format_exc(), kept="\n"), err=True)
         text = one_line(error)
         raise Failure(text + HINT if "is not a registered function/op" in text else text) from error
 
@@ -143,7 +148,7 @@ class WarningLines(logging.Handler):
     def show(self, text):
         if text not in self.shown:
             self.shown.add(text)
-            click.echo(f"Warning: {text}", err=True)
+            click.echo(f"Warning: {escaped(text)}", err=True)
 
 
 @click.group(cls=Application, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -154,7 +159,12 @@ class WarningLines(logging.Handler):
     help="A Python file with custom operators, made by onnx_ops.operator or onnxruntime_extensions.onnx_op; may be "
     "repeated.",
 )  # fmt: skip
-def app(traceback, custom):
+@click.option(
+    "--unpacked", type=click.IntRange(1), default=data.unpacked.get(), show_default=True, metavar="MB",
+    help="Memory that an image or .npz may take as an input, unless the file itself is larger; images take 16 bytes "
+    "per pixel.",
+)  # fmt: skip
+def app(traceback, custom, unpacked):
     """Fast CPU kernels for image sampling in ONNX Runtime: GridSample, Col2Im, RoiAlign, deformable convolution.
 
     \b
@@ -172,6 +182,7 @@ def app(traceback, custom):
       130  interrupted by Ctrl-C
       141  the reader of the output has closed the pipe
     """
+    data.unpacked.set(unpacked)
     for path in custom:
         use_file(path)
 

@@ -21,6 +21,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from ..declaration.errors import escaped
+
 WIDTH = 120  # of tables that are not written to a terminal
 PREFIXES = re.compile(  # that ONNX Runtime puts before the text of an error
     r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from \S+ failed: ?|Exception during initialization: |"
@@ -86,7 +88,7 @@ def steps(items, name):
     with progress() as bar:
         task = bar.add_task("", total=len(items))
         for item in items:
-            bar.update(task, description=name(item))
+            bar.update(task, description=escaped(name(item)))
             yield item
             bar.advance(task)
 
@@ -96,22 +98,25 @@ def table(title, columns, rows, whole=0):
 
     whole  number of first columns that aren't made narrower for a narrow terminal
     """
-    say(f"\n{title}", "bold")
+    say("")
+    say(title, "bold")
     rich_table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for k, column in enumerate(columns):
         side = "right" if column.endswith("|") else "left"
         rich_table.add_column(column.rstrip("|"), justify=side, overflow="fold", no_wrap=k < whole)
     for row in rows:
-        rich_table.add_row(*(v if isinstance(v, Text) else Text(str(v)) for v in row))
+        rich_table.add_row(*(v if isinstance(v, Text) else Text(escaped(str(v))) for v in row))
     console().print(rich_table)
 
 
 def say(text, style=None):
-    console().print(text, style=style, markup=False, soft_wrap=True)
+    """Print one line."""
+    console().print(escaped(text), style=style, markup=False, soft_wrap=True)
 
 
 def print_json(data):
-    click.echo(json.dumps(finite(data), indent=2, default=str, allow_nan=False))
+    text = json.dumps(finite(data), indent=2, default=str, allow_nan=False)
+    click.echo(text.replace("\x7f", r"\u007f"))  # the only control character that json leaves as it is
 
 
 def finite(data):
@@ -139,8 +144,8 @@ def format_difference(value):
 
 
 def one_line(error):
-    """Return an exception's text on one line, without the prefixes that ONNX Runtime adds."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    """Return an exception's text on one line, escaped, without the prefixes that ONNX Runtime adds."""
+    text = escaped(" ".join(str(error).split())) or type(error).__name__
     begin = 0
     while prefix := PREFIXES.match(text, begin):
         begin = prefix.end()

@@ -5,7 +5,9 @@ import itertools
 import json
 import os
 import re
+from collections.abc import Iterable
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,13 @@ IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 ENDINGS = (".npy", ".png")  # of the files of an output
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")  # Pillow's names; Pillow runs another program for some other formats
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # channels -> Pillow's name
+unpacked = ContextVar("unpacked", default=512)  # the option --unpacked
+Image.MAX_IMAGE_PIXELS = None  # Pillow's limit, which no option raises
 
+# Where a name from a model gets a "_": before beginnings that have a meaning to a system, as devices of Windows have,
+# and for characters. Members of archives may be in folders.
+_BEGIN = r"(?:^|(?<=/))(?=$|[-./]|\w:|(?:con|prn|aux|nul|com\d|lpt\d)(?![^./:]))"
+IN_FILE, IN_ARCHIVE = re.compile(rf"(?ai){_BEGIN}|[^-.\w]"), re.compile(rf"(?i){_BEGIN}|[^-./:\w]")
 input_option = click.option(
     "--input", "-i", "given", multiple=True, metavar="[NAME=]FILE",
     help="A .npy, .npz (all its arrays by name), .pb or image file, or numbers: size=[5,5]. Repeat for each input; "
@@ -232,7 +240,7 @@ def read(name: str | None, path: Path, inputs: dict[str, Any]) -> dict[str, np.n
     name  the input's name; None for a .npz, which has the names of its inputs
     """
     with reading(path):
-        arrays = load_members(path) if name is None else {name: read_array(path, *inputs[name])}
+        arrays = read_archive(path) if name is None else {name: read_array(path, *inputs[name])}
         check_names(arrays, inputs)
         return {name: as_declared(array, inputs[name][0]) for name, array in arrays.items()}
 
@@ -259,6 +267,22 @@ def read_array(path: Path, element_type: str | None, dims: list[Any]) -> np.ndar
     raise click.UsageError(f"{path}: must be .npy, .npz, .pb or one of {', '.join(IMAGES)}.")
 
 
+def check_size(size: int, path: Path) -> None:
+    """Raise ValueError if a file takes more bytes of memory than --unpacked allows, and than it has itself."""
+    if size > max(unpacked.get() * 10**6, path.stat().st_size):
+        raise ValueError(f"it takes {size / 1e6:.0f} MB of memory; onnx-ops --unpacked MB COMMAND raises the limit")
+
+
+def read_archive(path: Path) -> dict[str, np.ndarray]:
+    """Return {name: array} from a .npz. Raises ValueError."""
+    members = load(path)
+    if isinstance(members, np.ndarray):
+        raise ValueError("it is a .npy, not a .npz")
+    with members:
+        check_size(sum(member.file_size for member in members.zip.infolist()), path)
+        return dict(members)
+
+
 def load(path: Path) -> Any:
     """Load a file of NumPy. Raises ValueError."""
     try:
@@ -270,19 +294,12 @@ def load(path: Path) -> Any:
         raise ValueError("it is no file of NumPy's, or holds Python's objects") from error
 
 
-def load_members(path: Path) -> dict[str, Any]:
-    """Load the arrays of a .npz, by their names. Raises ValueError."""
-    members = load(path)
-    if isinstance(members, np.ndarray):
-        raise ValueError("it is a .npy, not a .npz")
-    with members:
-        return dict(members)
-
-
 def as_declared(array, element_type):
     """Return the array that `save` has written, from NumPy's array, for an input of this data type."""
     if not isinstance(array, np.ndarray):  # a .npz under another name, or another zip file
         raise ValueError("it holds something else than arrays")
+    if array.size and not array.dtype.itemsize:  # a few bytes may state any number of them
+        raise ValueError("its elements have no bytes")
     if array.dtype.kind == "U":
         return array.astype(object)
     if element_type == "bfloat16" and array.dtype == "V2":
@@ -300,12 +317,15 @@ def read_image(path: Path, element_type: str | None, dims: list[Any]) -> np.ndar
     channels_last = dims[3] in MODES and dims[1] not in MODES
     mode = MODES.get(dims[3] if channels_last else dims[1], "RGB")
     with Image.open(path, formats=FORMATS) as image:
+        check_size(image.width * image.height * 16, path)  # bytes in Pillow, NumPy and the input
         check_image(image)
         pixels = np.array(image.convert("RGBA" if image.has_transparency_data else "RGB").convert(mode))
     pixels = np.atleast_3d(pixels)[None]
+    if not channels_last:
+        pixels = np.ascontiguousarray(np.moveaxis(pixels, -1, 1))
     if element_type != "uint8":
-        pixels = (pixels / np.float32(255)).astype(dtypes.TABLE[element_type].numpy)
-    return pixels if channels_last else np.ascontiguousarray(np.moveaxis(pixels, -1, 1))
+        pixels = (pixels / np.float32(255)).astype(dtypes.TABLE[element_type].numpy, copy=False)
+    return pixels
 
 
 SAMPLE_FORMAT, SIGNED = 339, 2  # a tag of TIFF, and its value for signed integers
@@ -331,7 +351,8 @@ def check_image(image: Any) -> None:
 def read_outputs(path: Path, outputs: dict[str, Any]) -> dict[str, np.ndarray]:
     """Return {output: array} from a .npz with their names, or from a .npy or .pb with the only output."""
     with reading(path):
-        arrays = load_members(path) if path.suffix == ".npz" else {next(iter(outputs)): read_array(path, None, [])}
+        is_archive = path.suffix == ".npz"
+        arrays = read_archive(path) if is_archive else {next(iter(outputs)): read_array(path, None, [])}
         if missing := ", ".join(outputs.keys() - arrays.keys()):
             raise click.UsageError(f"{path} has no array {missing}, but {', '.join(arrays)}.")
         return {name: as_declared(arrays[name], outputs[name][0]) for name in outputs}
@@ -400,13 +421,17 @@ def save(file, array):
     np.save(file, array, allow_pickle=False)
 
 
-def file_names(names):
-    """Return {name: file name without suffix}, distinct also on case-insensitive file systems."""
-    safe = {name: re.sub(r"[^-.0-9A-Za-z_]", "_", name) for name in names}
-    unique, used = {}, set()
+def file_names(names: Iterable[str], unsafe: re.Pattern[str] = IN_FILE) -> dict[str, str]:
+    """Return {name: file name without suffix}, distinct also on case-insensitive file systems.
+
+    unsafe  what is replaced in a name
+    """
+    safe = {name: unsafe.sub("_", name)[:200] for name in names}
+    unique, used, numbers = {}, set(), itertools.count(2)
     for name in sorted(safe, key=lambda name: safe[name] != name):  # names without changes first
-        candidates = itertools.chain([safe[name]], (f"{safe[name]}_{k}" for k in itertools.count(2)))
-        unique[name] = next(n for n in candidates if n.lower() not in used)
+        unique[name] = safe[name]
+        while unique[name].lower() in used:
+            unique[name] = f"{safe[name]}_{next(numbers)}"
         used.add(unique[name].lower())
     return {name: unique[name] for name in names}
 

@@ -14,7 +14,7 @@ from ..registry import available
 from .arguments import json_option, model_argument, named_files, program_with_operators
 from .attempts import attempts
 from .console import dimensions, print_json, say, table
-from .reading import ModelReport, NodeReport, read
+from .reading import ModelReport, NodeReport, examine
 from .rewrite import counted
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def inspect(model: Path, tries: bool, as_json: bool) -> None:
       onnx-ops inspect model.onnx --try
       onnx-ops inspect model.onnx --json
     """
-    report = read(model)
+    report = examine(model)
     sessions = attempts(model, named_files(), report.is_lowered) if tries else None
     will_fail = fails(report, sessions)
     step = next_step(model, report, sessions)
@@ -91,7 +91,9 @@ def show(model: Path, report: ModelReport, sessions: list[dict[str, Any]] | None
     if report.operators:
         click.echo(f"custom operators that compute these nodes:\n\n{report.operators}")
     if report.register and not report.has_problems:
-        say("\n  ".join([f"the operators of {', '.join(report.domains)} are registered by", *report.register]))
+        say(f"the operators of {', '.join(report.domains)} are registered by")
+        for call in report.register:
+            say(f"  {call}")
 
 
 def show_missing(report: ModelReport) -> None:

@@ -7,7 +7,7 @@ import itertools
 import json
 import zipfile
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,13 +82,15 @@ def matches(pattern: str, output: Path) -> dict[str, Path]:
 class Work:
     """The work on items, which can be pickled.
 
-    shared  {input: array} of the inputs that all items share
-    output  the folder of the outputs
+    shared    {input: array} of the inputs that all items share
+    output    the folder of the outputs
+    unpacked  the option --unpacked, for processes without it
     """
 
     runner: Runner
     shared: dict[str, np.ndarray]
     output: Path
+    unpacked: int = field(default_factory=data.unpacked.get)
 
     def path(self, item: Item) -> Path:
         """Return the path of an item's output."""
@@ -123,6 +125,7 @@ class Work:
 
     def feeds(self, item: Item) -> dict[str, np.ndarray]:
         """Return {input: array} from an item's files."""
+        data.unpacked.set(self.unpacked)
         inputs = self.runner.inputs
         arrays = self.shared
         for name, path in item.files:
@@ -147,9 +150,9 @@ def encode(outputs: dict[str, np.ndarray]) -> bytes:
         data.save(file, *outputs.values())
         return file.getvalue()
     with zipfile.ZipFile(file, "w") as archive:  # np.savez can't take some names, such as "file"
-        for name, array in outputs.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                data.save(member, array)
+        for name, file_name in data.file_names(outputs, data.IN_ARCHIVE).items():
+            with archive.open(f"{file_name}.npy", "w", force_zip64=True) as member:
+                data.save(member, outputs[name])
     return file.getvalue()
 
 

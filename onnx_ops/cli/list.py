@@ -7,6 +7,7 @@ from importlib.metadata import distributions
 
 import click
 import onnxruntime
+from rich.text import Text
 
 from .. import OpError, operators, system
 from .arguments import json_option
@@ -82,10 +83,10 @@ def list_operators(as_json):
         ("operator, domain", "versions", "ranks", "data types, in sessions"),
         [
             (
-                f"{o['name']}\n{o['domain'] or 'ai.onnx'}",  # in one column, for narrow terminals
+                Text(f"{o['name']}\n{o['domain'] or 'ai.onnx'}"),  # in one column, for narrow terminals
                 ", ".join(map(str, o["versions"])),
                 listed(o["ranks"]),
-                "\n".join(f"{v}: {' '.join(names)}" for v, names in o["dtypes"].items()),
+                Text("\n".join(f"{v}: {' '.join(names)}" for v, names in o["dtypes"].items())),
             )
             for o in found
         ],

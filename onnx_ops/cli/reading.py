@@ -97,7 +97,7 @@ class ModelReport:
         return any(finding.operator for finding in self.optimize)
 
 
-def read(path: Path) -> ModelReport:
+def examine(path: Path) -> ModelReport:
     """Return the report on a model's file. Nothing of the model runs, and nothing is compiled."""
     try:
         model = load(path)
@@ -105,7 +105,7 @@ def read(path: Path) -> ModelReport:
         model = model_in(path)
     try:
         model = inlined(model) if model.functions else model
-    except (RuntimeError, onnx.checker.ValidationError) as error:
+    except RuntimeError as error:
         click.echo(f"Warning: nodes in functions are not shown, as these can't be inlined: {one_line(error)}", err=True)
     report = ModelReport(data=missing_data(model, path), is_lowered=is_lowered(model))
     graphs = list(Model(model, path, runs_nodes=False).graphs())
@@ -274,8 +274,7 @@ def complete_types(operator: "Operator", inputs: list[dict[str, Any]]) -> None:
 
 def plain(value: Any) -> Any:
     """Return an attribute's value in a form for people and JSON."""
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
+    value = as_text(value)
     return value if isinstance(value, int | float | str) else list(value) if hasattr(value, "__iter__") else str(value)
 
 

@@ -8,7 +8,7 @@ import re
 
 from onnx import AttributeProto
 
-from ..declaration.errors import as_text
+from ..declaration.errors import as_text, quoted
 
 ANNOTATIONS = {
     AttributeProto.INT: "int", AttributeProto.INTS: "tuple[int, ...]", AttributeProto.FLOAT: "float",
@@ -27,11 +27,11 @@ def suggested(node, inputs):
 
     inputs  as in the node's Report
     """
-    attributes = {a.name: a for a in node.attribute}
-    is_written = all(a.type in ANNOTATIONS and a.name.isidentifier() for a in node.attribute)
+    attributes = {as_text(a.name): a for a in node.attribute}
+    is_written = all(a.type in ANNOTATIONS for a in node.attribute)
     if (
         not is_written
-        or not as_text(node.op_type).isidentifier()
+        or not all(map(is_name, [as_text(node.op_type), *attributes]))
         or any(not v["type"] or v["shape"] is None for v in inputs)
     ):
         return None
@@ -40,18 +40,23 @@ def suggested(node, inputs):
     is_modulated = re.search("dcn_?v2|modulated", node.op_type, re.IGNORECASE)
     if family is convolution and is_modulated and names and "mask" not in names:
         return None  # the mask may be a part of the offsets
-    if call is None or {*names} & {*attributes} or any(map(keyword.iskeyword, attributes)):
+    if call is None or {*names} & {*attributes}:
         return None
     given = ", ".join(f"{name}: {v['type']}" for name, v in zip(names, inputs, strict=True))
     listed = "".join(f", {name}: {ANNOTATIONS[a.type]}" for name, a in attributes.items())
     return f'''@onnx_ops.operator(
-    "{node.domain}::{node.op_type}",
+    {quoted(f"{as_text(node.domain)}::{node.op_type}")},
     inputs="{given}",
     outputs="y: {inputs[0]["type"]}",
 )
 def {node.op_type}({", ".join(names)}{", *" if listed else ""}{listed}):
     return {call}
 '''
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text can be written as a name. Python reads some letters beyond ASCII as others."""
+    return text.isascii() and text.isidentifier() and not keyword.iskeyword(text) and text != "__debug__"
 
 
 def convolution(shapes, attributes):

@@ -61,7 +61,7 @@ class OpError(ValueError):
     def __str__(self) -> str:
         where = f"{self.operator}: " if self.operator else ""
         what = f"{self.argument} = {self.value}: " if self.argument else ""
-        return where + what + self.rule
+        return escaped(where + what) + escaped(self.rule, kept="\n")  # a compiler's message has several lines
 
 
 def reason(error: BaseException) -> str:
@@ -86,7 +86,8 @@ def shortened(value: object) -> str:
 
 # Characters that a message shows as escapes, because they are invisible or change how others look.
 _HIDDEN = re.compile(
-    "[\0-\x1f\x7f-\xa0\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\uf8ff\ufeff\ufff0-\ufffb\U000e0000-\U0010ffff]"
+    "[\0-\x1f\x7f-\xa0\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\ud800-\uf8ff\ufeff\ufff0-\ufffb\U000e0000-\U0010ffff]"
 )
 
 
@@ -95,15 +96,23 @@ def as_text(text: str | bytes) -> str:
     return text.decode(errors="replace") if isinstance(text, bytes) else text
 
 
+def escaped(text: str | bytes, kept: str = "") -> str:
+    """Return a stranger's text with the characters of _HIDDEN as escapes, for a terminal, a log or an error.
+
+    kept  characters of _HIDDEN that stay, such as the newlines of a traceback
+    """
+    escape = lambda match: match[0] if match[0] in kept else match[0].encode("unicode_escape").decode()
+    return _HIDDEN.sub(escape, as_text(text))
+
+
 def quoted(text: str | bytes) -> str:
-    """Return a string as `repr` does, with the escapes of _HIDDEN.
+    """Return a string as `repr` does, with the escapes of _HIDDEN: a literal of Python.
 
     protobuf has bytes for a string that isn't UTF-8. Invalid bytes become U+FFFD.
     """
     text = as_text(text)
-    escape = lambda match: match[0].encode("unicode_escape").decode()
     quote = '"' if "'" in text and '"' not in text else "'"
-    return quote + _HIDDEN.sub(escape, text.replace("\\", r"\\").replace(quote, "\\" + quote)) + quote
+    return quote + escaped(text.replace("\\", r"\\").replace(quote, "\\" + quote)) + quote
 
 
 class errors_of:

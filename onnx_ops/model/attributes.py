@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..declaration.errors import as_text, errors_of, shortened
+from ..declaration.errors import as_text, errors_of, escaped, shortened
 from ..declaration.operator import Operator
 from .nodes import declared, in_its_versions, model_nodes
 
@@ -50,4 +50,4 @@ def unknown_attributes(operator: Operator, names: Iterable[str]) -> Iterator[str
     for name in sorted(set(map(as_text, names)) - set(declared_names)):
         matches = difflib.get_close_matches(name, declared_names, 1) if len(name) <= LONGEST_NAME else []
         hint = f"did you mean {matches[0]}?" if matches else f"there are {', '.join(declared_names) or 'none'}"
-        yield f"attribute {shortened(name)} is unknown and will be ignored; {hint}"
+        yield f"attribute {shortened(escaped(name))} is unknown and will be ignored; {hint}"

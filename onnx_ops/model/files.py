@@ -36,7 +36,9 @@ FIELDS = {  # {message: {number of a field: the message in it, or the text}}
 NAMED = {"node", "import", "import of a function"}  # messages with a domain
 BYTES = 2  # the wire type of texts and messages
 DEEPEST = 100  # messages in one another that protobuf reads
-SMALL = 2**16  # bytes: a node of at most this size is searched for names first; a larger one holds tensors or graphs
+# Bytes: a node outside of subgraphs of at most this size is searched for names first; a larger one holds tensors or
+# graphs. Searching subgraphs, too, would read the innermost one again for each around it.
+SMALL = 2**16
 _NAMES = re.compile(b"|".join(re.escape(text.encode()) for text in sorted({EXTENSIONS, *(name for _, name in KEYS)})))
 
 
@@ -116,7 +118,7 @@ def _parts(model: File) -> Iterator[Part]:
                     domain = content[begin:end]
                 elif part == "op_type":
                     op_type = content[begin:end]
-                elif part != "node" or end - begin > SMALL or _NAMES.search(content, begin, end):
+                elif part != "node" or depth > 1 or end - begin > SMALL or _NAMES.search(content, begin, end):
                     left.append((part, begin, end, depth + 1))
             if message in NAMED:
                 yield message, domain, op_type

@@ -2,11 +2,18 @@
 
 from collections import Counter, namedtuple
 from copy import deepcopy
+from typing import TYPE_CHECKING
 
 from ..registry import available, first_version
 
-# A node that calls a local function, the enclosing function ("" for the graph), and {name: attribute} of the node.
-Call = namedtuple("Call", "node owner function given")
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+# A node that calls a local function, the function's key, and {name: attribute} of the node.
+Call = namedtuple("Call", "node function given")
+MOST = 16  # times the nodes and bytes of a model, without its weights, that it may have when inlined
+FREE_NODES, FREE_BYTES = 2**13, 2**20  # that it may have beyond that
 GRAPH, GRAPHS = 5, 10  # AttributeProto's types; reading them there takes longer than all else of `subgraphs`
 
 
@@ -69,24 +76,40 @@ def inlined(model, operators=None):
 
     operators  what `registry.available` returns, by default without custom operators
 
-    Raises RuntimeError, and what onnx's inliner does.
+    Raises RuntimeError, also for functions that call one another so often that the copy would be large.
     """
     import onnx.inliner  # here, because importing this package doesn't load onnx
+    from google.protobuf.message import Error
 
     copy = deepcopy(model)
     _keep_operators(copy, operators or available())
-    functions = {(f.domain, f.name, f.overload): f for f in copy.functions}
-    calls = [Call(node, owner, key, {a.name: a for a in node.attribute})
-             for owner, body in (("", copy.graph), *functions.items()) for node in all_nodes(body)
-             if (key := (node.domain, node.op_type, node.overload)) in functions]  # fmt: skip
-    _spell_defaults_out(functions, calls)
-    once = called_once(functions, calls)
-    for key, function in functions.items():
-        _remove_types(function, key in once)
     # The inliner's argument must fit into a protobuf, and weights may not fit.
     for tensor in copy.graph.initializer:
         tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims))
-    flat = onnx.inliner.inline_local_functions(copy)
+    functions = {(f.domain, f.name, f.overload): f for f in copy.functions}
+    bodies = {"": copy.graph, **functions}
+    nodes = {owner: list(all_nodes(body)) for owner, body in bodies.items()}
+    calls = {
+        owner: [
+            Call(node, key, {a.name: a for a in node.attribute})
+            for node in nodes[owner]
+            if (key := (node.domain, node.op_type, node.overload)) in functions
+        ]
+        for owner in bodies
+    }
+    ways = _ways(calls)
+    counts = {owner: len(nodes[owner]) for owner in bodies}
+    lengths = {owner: body.ByteSize() for owner, body in bodies.items()}
+    for sizes, free in (counts, FREE_NODES), (lengths, FREE_BYTES):
+        if sum(ways[owner] * sizes[owner] for owner in bodies) > free + MOST * sum(sizes.values()):
+            raise RuntimeError(f"inlined, the functions are more than {MOST} times as large as the model")
+    _spell_defaults_out(functions, calls, ways)
+    for key, function in functions.items():
+        _remove_types(function, ways[key] <= 1)
+    try:
+        flat = onnx.inliner.inline_local_functions(copy)
+    except (Error, onnx.checker.ValidationError) as error:  # such as subgraphs deeper than protobuf reads
+        raise RuntimeError(str(error)) from error
     for tensor, weights in zip(flat.graph.initializer, model.graph.initializer, strict=True):
         tensor.CopyFrom(weights)
     return flat
@@ -100,56 +123,56 @@ def _keep_operators(model, operators):
     from .builtin import first_builtin_version  # here, because sessions of most models don't need it
 
     versions = imports(model)
-    for function in list(model.functions):
+    for k, function in reversed([*enumerate(model.functions)]):
         key = domain_of(function), function.name
         first = first_version(operators[key]) if key in operators else first_builtin_version(key)
         if first and first <= versions.get(key[0], 0):
-            model.functions.remove(function)
+            del model.functions[k]  # remove() would compare it with all before it
         else:
             for i in function.opset_import:
                 i.version = versions.get(domain_of(i), i.version)
 
 
-def _spell_defaults_out(functions, calls):
-    """Write the defaults of attributes into calls that omit them, because onnx's inliner forgets defaults.
-
-    Raises RuntimeError for a call that passes on an attribute that its own caller omits.
-    """
-    left_out = set()  # (function, its attribute) that some call omits, or passes on without a value
-
-    def is_left_out(call, name):
-        return name not in call.given or (call.owner, call.given[name].ref_attr_name) in left_out
-
-    for _ in functions:  # a call may pass on an attribute that another one omits
-        found = {(call.function, name) for call in calls for name in functions[call.function].attribute
-                 if is_left_out(call, name)}  # fmt: skip
-        if found == left_out:
-            break
-        left_out = found
-    for call in calls:
-        for a in functions[call.function].attribute_proto:
-            if a.name not in call.given:
-                call.node.attribute.append(a)
-            elif is_left_out(call, a.name):
-                where = f"{call.function[1]}'s attribute {a.name}"
-                raise RuntimeError(f"the default of {where} is needed where a caller passes nothing on")
-
-
-def called_once(functions, calls):
-    """Return the functions that the graph calls in at most one way.
+def _ways(calls: "Mapping[Any, Iterable[Call]]") -> "Counter[Any]":
+    """Return {function: number of ways to call it from the graph, ""}, callers before the functions that they call.
 
     Raises RuntimeError for a chain of more than 100 calls, and so for recursion: onnx before 1.22 overflows the stack.
     """
-    ways, reached = Counter(), Counter([""])  # {function: number of ways to call it}, by as many calls as rounds
+    ways: Counter[Any] = Counter()
+    reached = Counter([""])  # by as many calls as rounds
     for _ in range(102):
         if not reached:
-            return {key for key in functions if ways[key] <= 1}
-        ways += reached
-        following = Counter()
-        for call in calls:
-            following[call.function] += reached[call.owner]
-        reached = +following
+            return ways
+        following: Counter[Any] = Counter()
+        for owner, count in reached.items():
+            ways[owner] = ways.pop(owner, 0) + count  # behind the callers of this round
+            for call in calls[owner]:
+                following[call.function] += count
+        reached = following
     raise RuntimeError("functions are recursive, or call one another more than 100 deep")
+
+
+def _spell_defaults_out(functions, calls, owners):
+    """Write the defaults of attributes into calls that omit them, because onnx's inliner forgets defaults.
+
+    calls   {function: the calls in it}
+    owners  callers before the functions that they call
+
+    Raises RuntimeError for a call that passes on an attribute that its own caller omits.
+    """
+    count, stated = Counter(), Counter()  # calls of a function; those that give a (function, attribute) a value
+    for owner, call in ((each, call) for each in owners for call in calls[each]):
+        count[call.function] += 1
+        defaults = {a.name: a for a in functions[call.function].attribute_proto}
+        for name, a in (defaults | call.given).items():
+            if name not in call.given:
+                call.node.attribute.append(a)
+            elif a.ref_attr_name and stated[owner, a.ref_attr_name] < count[owner]:
+                if name in defaults:
+                    where = f"{call.function[1]}'s attribute {name}"
+                    raise RuntimeError(f"the default of {where} is needed where a caller passes nothing on")
+                continue
+            stated[call.function, name] += 1
 
 
 def _remove_types(owner, keeps_elements, kept=0):
@@ -198,15 +221,10 @@ def own_names(graph):
     return names | {name for node in graph.node for name in node.output if name}
 
 
-def used_names(owner):
-    """Yield the names of all values and nodes in a graph or function and its subgraphs."""
-    if not hasattr(owner, "initializer"):
-        yield from (*owner.input, *owner.output)
-    else:
-        yield from (value.name for value in (*owner.input, *owner.output, *owner.initializer))
-        yield from (tensor.values.name for tensor in owner.sparse_initializer)
-    yield from (value.name for value in owner.value_info)
-    for node in owner.node:
-        yield from (node.name, *node.input, *node.output)
-        for inner in subgraphs(node):
-            yield from used_names(inner)
+def used_names(graph):
+    """Yield the names of all values and nodes in a graph and its subgraphs."""
+    for inner in graphs_in(graph):
+        yield from (value.name for value in (*inner.input, *inner.output, *inner.initializer, *inner.value_info))
+        yield from (tensor.values.name for tensor in inner.sparse_initializer)
+        for node in inner.node:
+            yield from (node.name, *node.input, *node.output)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from ..declaration.errors import escaped
 from ..model.external_data import opened
 from ..model.nodes import inlined, model_nodes
 from . import trial
@@ -117,7 +118,7 @@ def rewritten(
         # Older exporters write a function for each of PyTorch's, so a pattern may span several. And in functions, ONNX
         # Runtime doesn't know the types that other operators than its own make.
         # The session reports what is wrong with the model. Python's protobuf can't copy names that are not UTF-8.
-        with suppress(RuntimeError, onnx.checker.ValidationError, UnicodeDecodeError):
+        with suppress(RuntimeError, UnicodeDecodeError):
             flat = inlined(model, operators=operators)
     if flat is model and not in_place:
         flat = deepcopy(model)
@@ -173,7 +174,8 @@ def apply(pattern: ModuleType, graph: Graph, node: onnx.NodeProto) -> Finding | 
     except Exception as error:
         name, title, node_name = where
         reason = f"{type(error).__name__}: {error}"
-        warnings.warn(f"onnx_ops: {name} at {node_name} of {title} was not optimized, for {reason}", stacklevel=2)
+        text = f"onnx_ops: {name} at {node_name} of {title} was not optimized, for {reason}"
+        warnings.warn(escaped(text), stacklevel=2)
         return None
     finally:
         graph.sweep_added()

@@ -98,7 +98,7 @@ def _outputs(graph, node, name):
     elif (domain_of(node), node.op_type) in available():
         made = tried(_by_declaration, graph, node, inputs) or {}
     else:
-        made = _by_onnx(graph, node, inputs) or _by_onnx_runtime(node, inputs)
+        made = tried(_by_onnx, graph, node, inputs) or _by_onnx_runtime(node, inputs)
     return {each: _completed(graph, each, made.get(each, UNKNOWN)) for each in names}
 
 

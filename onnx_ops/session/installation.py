@@ -18,7 +18,7 @@ from typing import Any
 import onnxruntime as ort
 
 from .. import system
-from ..declaration.errors import OpError, reason
+from ..declaration.errors import OpError, escaped, reason
 from ..model.operator_files import use_file
 from ..model.sessions import BuiltinSession, OrtSession, other_providers
 from ..registry import as_list, declaration_of
@@ -180,7 +180,7 @@ def make_ours(
         others = other_providers(OrtSession.get_providers(session))  # of the options
         problem = f"it runs on {', '.join(others)}" if others else None
     except Exception as error:
-        problem = str(error) if isinstance(error, OpError) else reason(error)
+        problem = str(error) if isinstance(error, OpError) else escaped(reason(error))
     if problem:
         vars(session).clear()
         vars(session).update(attributes)

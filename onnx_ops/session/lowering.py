@@ -26,7 +26,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from ..declaration import dtypes, plain
-from ..declaration.errors import OpError, as_text, errors_of
+from ..declaration.errors import OpError, as_text, errors_of, escaped
 from ..model.external_data import opened
 from ..model.files import EXTENSIONS, lowered_name
 from ..model.nodes import declared, in_its_versions, inlined, model_nodes, subgraphs, used_names
@@ -108,8 +108,8 @@ def _lowered(model, operators, origin, has_run_input):
     if model.functions:  # their callers' attributes and types must be known here
         try:
             lowered = inlined(model, operators=operators)
-        except (RuntimeError, onnx.checker.ValidationError) as error:
-            rule = f"can't inline the model's functions: {error}"
+        except RuntimeError as error:
+            rule = f"can't inline the model's functions: {escaped(str(error))}"
             raise OpError("backend", "'extensions'", rule, "onnx_ops") from error
     used = set(used_names(lowered.graph))
     candidates = itertools.chain([RUN] if has_run_input else [], map("onnx_ops_{}".format, itertools.count()))

@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import registry
 from ..compiler import records
-from ..declaration.errors import OpError, errors_of, reason
+from ..declaration.errors import OpError, errors_of, escaped, reason
 from ..declaration.jit import numba_obstacle
 from ..native import library, refusals, table
 from ..system import interrupts
@@ -55,7 +55,7 @@ def c_callback(*argtypes: Any) -> Callable[[Callable[..., int | None]], int | No
                 answer.outcome = FAILED
                 reports.forget()
                 message = str(error) if isinstance(error, OpError) else f"onnx_ops: {reason(error)}"
-                content = message.replace("\0", r"\0").encode(errors="replace")[: reports.LONGEST]
+                content = escaped(message, kept="\n").encode()[: reports.LONGEST]
                 message = content.decode(errors="ignore")  # without a part of a character
                 answer.message = message.encode()
                 if isinstance(error, OpError):

@@ -1,7 +1,9 @@
 """The commands, as a shell calls them."""
 
+import ast
 import io
 import json
+import logging
 import os
 import re
 import shlex
@@ -38,9 +40,9 @@ from test_ort_format import written as written_in_ort_format
 import onnx_ops
 from onnx_ops.arrays.comparison import Difference, difference
 from onnx_ops.cli import attempts, data, demo, reading
-from onnx_ops.cli.app import app
+from onnx_ops.cli.app import app, shown_warnings
 from onnx_ops.cli.bench import by_operator, show_operators
-from onnx_ops.cli.console import dimensions, print_json, progress
+from onnx_ops.cli.console import dimensions, print_json, progress, steps
 from onnx_ops.declaration import dtypes
 from onnx_ops.model.node_tests import read_pb
 from onnx_ops.model.nodes import declared_nodes
@@ -499,6 +501,20 @@ def test_inspect_prints_custom_operators_that_run(name, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "out" / "result.npy"), expected, rtol=1e-5, atol=1e-6)
 
 
+HOSTILE = 'd" if f() else "e', "d'+f()+'", "d\\", "d\\'", 'd\n") or f(', "{f()}", "\u202e", "d\0"
+
+
+@pytest.mark.parametrize("domain", HOSTILE, ids=ascii)
+def test_inspect_prints_domains_as_literals(domain, tmp_path):
+    path = saved(written_by_others(domain, "grid_sampler", {"a": X, "b": GRID}, {}), tmp_path)
+    source = call_json("inspect", path, exit_code=1)["operators"]
+    (call_of_operator,) = [
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and len(node.args) == 1
+    ]
+    assert ast.literal_eval(call_of_operator.args[0]) == f"{domain}::grid_sampler"
+    assert source.replace("\n", "").isprintable()
+
+
 @pytest.mark.parametrize(
     ("op_type", "inputs", "attributes"),
     [
@@ -513,11 +529,72 @@ def test_inspect_prints_custom_operators_that_run(name, tmp_path):
         ("DCNv2_2", IN_ORDER, {"weight": 1}),
         ("GridSampleLike", {"a": X, "b": GRID, "c": GRID}, {}),
         ("NoSuchThing", {"a": X}, {}),
+        ("grid_sampler", {"a": X, "b": GRID}, {"a b": 1}),
+        ("grid_sampler", {"a": X, "b": GRID}, {"lambda": 1}),
+        ("grid_sampler", {"a": X, "b": GRID}, {"__debug__": 1}),
+        ("grid_sampler", {"a": X, "b": GRID}, {"\uff58": 1}),  # which Python reads as x
+        ("grid_sampler(): f", {"a": X, "b": GRID}, {}),
     ],
 )
 def test_inspect_prints_no_custom_operator_that_it_would_guess(op_type, inputs, attributes, tmp_path):
     path = saved(written_by_others("my.domain", op_type, inputs, attributes), tmp_path)
     assert call_json("inspect", path, exit_code=1)["operators"] is None
+
+
+@pytest.mark.parametrize("op_type", ["GridSample", "Col2Im", "RoiAlign"])
+def test_inspect_nodes_without_inputs(op_type, tmp_path):
+    proto = written_by_others("", op_type, {"x": X}, {})
+    proto.opset_import[0].version = 22
+    del proto.graph.node[0].input[:]
+    (node,) = call_json("inspect", saved(proto, tmp_path), exit_code=1)["nodes"]
+    assert node["problems"]
+
+
+FORGED = "\x1b[2J\x9b\n\rforged\u2028\u202e\x7f"
+
+
+def named_by_a_stranger(tmp_path):
+    """Paths of models: one that ONNX Runtime refuses, with problems, and one that runs."""
+    proto = model("", "GridSample", GRID_SAMPLE[0].inputs("float32"), {"mode": "no" + FORGED})
+    node = proto.graph.node[0]
+    node.name, other = "node" + FORGED, proto.graph.node.add()
+    other.CopyFrom(node)
+    other.op_type, other.domain, other.output[0] = "Op" + FORGED, "domain" + FORGED, "other" + FORGED
+    node.attribute.add(name="attribute" + FORGED, i=1, type=onnx.AttributeProto.INT)
+    proto.opset_import.append(helper.make_opsetid("domain" + FORGED, 1))
+    (tmp_path / "run").mkdir()
+    names = "in" + FORGED, "out" + FORGED
+    types = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["N"]) for name in names]
+    graph = helper.make_graph([helper.make_node("Identity", names[:1], names[1:])], "g", types[:1], types[1:])
+    runs = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    return saved(proto, tmp_path), saved(runs, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["inspect MODEL", "inspect MODEL --json", "inspect MODEL --try", "--traceback run MODEL --random", "bench MODEL",
+     "lower MODEL out.onnx", "optimize MODEL out.onnx", "inspect RUNS", "run RUNS", "run RUNS --random",
+     "run RUNS --random --json", "run RUNS --random --compare other.npz", "run RUNS --random --output out"],
+)  # fmt: skip
+def test_names_in_models_are_printed_as_escapes(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused, runs = named_by_a_stranger(tmp_path)
+    np.savez("other.npz", **{"another" + FORGED: np.zeros(1)})
+    words = command.replace("MODEL", str(refused)).replace("RUNS", str(runs)).split()
+    lines = invoke(*words).output.split("\n")
+    assert lines
+    assert [line for line in lines if not line.isprintable() or line.startswith("forged")] == []
+
+
+def test_warnings_and_progress_show_names_as_escapes(tmp_path, capsys):
+    with shown_warnings(False):
+        warnings.showwarning(UserWarning(FORGED), UserWarning, __file__, 1)
+        logging.getLogger("onnx_ops").warning("onnx_ops: %s", FORGED)
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    described = []
+    with mock.patch("rich.progress.Progress.update", lambda *_, description: described.append(description)):
+        list(steps([FORGED], str))
+    assert described[0].isprintable()
 
 
 def test_inspect_names_operators_of_pytorch(tmp_path):
@@ -760,11 +837,13 @@ def test_run_writes_all_outputs_or_none(tmp_path, monkeypatch):
 
 
 def test_outputs_of_similar_names_have_files_of_their_own(tmp_path):
-    outputs = {n: np.full(2, k) for k, n in enumerate(["a/b", "a_b", "A_B", "a_b_2", "a:b"])}
+    names = ["a/b", "a_b", "A_B", "a_b_2", "a:b", "../a", "CON", "nul.x", "C:\\a", "-a", "", "a\n\x1b\u202e", "b" * 300]
+    outputs = {n: np.full(2, k) for k, n in enumerate(names)}
     paths = data.write(tmp_path, outputs)
-    assert [np.load(path)[0] for path in paths] == list(range(5))
-    assert len({path.name.lower() for path in paths}) == len(os.listdir(tmp_path)) == 5
+    assert [np.load(path)[0] for path in paths] == list(range(len(names)))
+    assert len({path.name.lower() for path in paths}) == len(os.listdir(tmp_path)) == len(names)
     assert paths[1].name == "a_b.npy"
+    assert all(re.fullmatch(r"(?a)(?!con|nul)\w[-.\w]*", path.name) for path in paths)
 
 
 def identity(kind, directory):
@@ -936,6 +1015,72 @@ def test_images_of_signed_integers_are_refused(tmp_path: Path) -> None:
     """Pillow would read them as unsigned ones."""
     Image.new("L", (5, 4)).save(tmp_path / "signed.tif", tiffinfo={339: 2})
     check_refusal(tmp_path / "signed.tif", rf"it has the mode L \(stored as L\){OF_8_BITS}")
+
+
+def with_size(path: Path, kind: str, size: int) -> None:
+    """Write an image whose header alone is large."""
+    image = Image.new("RGB", (16, 17))
+    image.save(path, kind, **({"lossless": True} if kind == "WEBP" else {}))
+    content, narrow = path.read_bytes(), size - 1
+    match kind:
+        case "PNG":
+            header = b"IHDR" + struct.pack(">II", size, size) + content[24:29]
+            content = content[:12] + header + struct.pack(">I", zlib.crc32(header)) + content[33:]
+        case "JPEG":
+            content = content.replace(struct.pack(">HH", 17, 16), struct.pack(">HH", size, size))
+        case "WEBP":  # 14 bits for each size
+            bits = struct.unpack("<I", content[21:25])[0] >> 28 << 28
+            content = content[:21] + struct.pack("<I", bits | narrow << 14 | narrow) + content[25:]
+        case "BMP":
+            content = content[:18] + struct.pack("<II", size, size) + content[26:]
+        case "TIFF":
+            for tag, before in ((256, 16), (257, 17)):
+                field = struct.pack("<HHI", tag, 4, 1)
+                content = content.replace(field + struct.pack("<I", before), field + struct.pack("<I", size))
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("ending", "kind", "size"),
+    [("png", "PNG", 60_000), ("jpg", "JPEG", 60_000), ("webp", "WEBP", 16_000), ("bmp", "BMP", 60_000),
+     ("tif", "TIFF", 60_000)],
+)  # fmt: skip
+def test_large_images_are_refused_by_their_headers(
+    ending: str, kind: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(image: Image.Image) -> None:
+        raise AssertionError("the image is unpacked")
+
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", load)
+    path = tmp_path / f"large.{ending}"
+    with_size(path, kind, size)
+    check_refusal(path, f"it takes {size * size * 16 / 1e6:.0f} MB of memory; onnx-ops --unpacked MB COMMAND raises")
+
+
+def test_an_option_raises_the_limit_of_inputs(tmp_path: Path) -> None:
+    model = saved(parsed("(float[1, 1, H, W] x) => (float[1, 1, H, W] y) { y = Identity (x) }"), tmp_path)
+    Image.new("L", (1000, 1000)).save(tmp_path / "x.png")  # 16 MB of memory
+    np.savez_compressed(tmp_path / "x.npz", x=np.zeros((1, 1, 2000, 2000), np.float32))  # 16 MB
+    for path, most in ((tmp_path / "x.png", 16), (tmp_path / "x.npz", 17)):
+        call("--unpacked", most, "run", model, "-i", path)
+        text = sentences("--unpacked", 15, "run", model, "-i", path)
+        assert f"{path.name} can't be read: it takes 16 MB of memory; onnx-ops --unpacked MB COMMAND raises" in text
+    np.savez(tmp_path / "x.npz", x=np.zeros((1, 1, 2000, 2000), np.float32))  # not packed
+    call("--unpacked", 1, "run", model, "-i", tmp_path / "x.npz")
+    np.savez_compressed(tmp_path / "y.npz", y=np.zeros((1, 1, 2000, 2000), np.float32))
+    compare = ["run", model, "-i", tmp_path / "x.npz", "--compare", tmp_path / "y.npz"]
+    call(*compare)
+    assert "y.npz can't be read: it takes 16 MB" in sentences("--unpacked", 15, *compare)
+
+
+def test_elements_without_bytes_are_refused(tmp_path: Path) -> None:
+    """A file of 128 bytes would become an array of as many objects as it states."""
+    with open(tmp_path / "x.npy", "wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<U0", "fortran_order": False, "shape": (10**8,)})
+    with pytest.raises(click.UsageError, match=r"x.npy can't be read: its elements have no bytes"):
+        data.read("x", tmp_path / "x.npy", {"x": ("string", ["N"])})
+    np.save(tmp_path / "y.npy", np.array(["", ""]))
+    assert data.read("x", tmp_path / "y.npy", {"x": ("string", ["N"])})["x"].tolist() == ["", ""]
 
 
 def test_images_of_several_frames_are_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -12,22 +13,25 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from importlib.util import find_spec
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from typing import Any
 
+import click
 import numpy as np
 import onnx
 import psutil
 import pytest
 from support.cases import parsed
+from support.growth import assert_steps_linear
 from support.processes import TESTS, environment
 from test_cli import call, call_json, saved, sentences
 from test_files import contents
 
 import onnx_ops
-from onnx_ops.cli import items
+from onnx_ops.cli import data, items
 
 PAGE = TESTS.parent / "docs" / "many-files.md"
 SIZES = ["-i", "image_shape=[4,4]", "-i", "block_shape=[2,2]"]
@@ -188,6 +192,52 @@ def test_any_name_of_an_output():
     suffix, content = items.suffix(outputs), items.encode(outputs)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         assert (suffix, archive.namelist()) == (".npz", ["file.npy", "a/b.npy"])
+
+
+HOSTILE = [
+    "../../a", "/b", "..", ".", "", "a/../b", "a//b", "a/", "..\\c", "\\\\server\\d", "C:e", "C:/e", "c:", "a/c:/b",
+    "CON", "con.x", "a/NUL", "LPT1:", "\x1b[2J", "a\nb", "a\u202eb", "-rf", ".hidden", "a'b", 'a"b', "a$(b)", "~",
+    "a b", "x" * 300,
+]  # fmt: skip
+HARMLESS = ["y", "block/layer.1/out:0", "Y_2", "console", "a..b", "größe", "block/con1/nul_1"]
+
+
+def test_members_of_archives_stay_in_a_folder(tmp_path):
+    outputs = {name: np.full(1, k) for k, name in enumerate([*HARMLESS, *HOSTILE, "A", "a", "Y"])}
+    with zipfile.ZipFile(io.BytesIO(items.encode(outputs))) as archive:
+        members = archive.namelist()
+        archive.extractall(tmp_path / "in")
+    assert members[: len(HARMLESS)] == [f"{name}.npy" for name in HARMLESS]
+    assert len({member.lower() for member in members}) == len(outputs)  # also on Windows
+    for member in members:
+        parts = member.removesuffix(".npy").split("/")
+        assert not {"", ".", ".."} & {*parts}
+        assert not re.search(r"[\\'\"$~ ]|^\w:|/\w:", member)
+        assert not any(re.fullmatch(r"(?i)(con|nul|lpt1)([.:].*)?", part) or part[0] in "-." for part in parts)
+        assert member.isprintable()
+        assert len(member) < 255
+    assert os.listdir(tmp_path) == ["in"]
+    assert [np.load(tmp_path / "in" / member)[0] for member in members] == list(range(len(outputs)))
+
+
+@pytest.mark.parametrize("name", ["a/b", "same"])
+def test_steps_of_many_names_grow_with_their_number(name):
+    def prepare(count):
+        names = [name.replace("/", "/" * (k + 1)) if "/" in name else f"{name}{' ' * k}" for k in range(count)]
+        return lambda: data.file_names(names)
+
+    assert_steps_linear(prepare, 50)
+
+
+def test_an_item_keeps_the_limit_in_other_processes(tmp_path):
+    (model, _), context = sampled(tmp_path), copy_context()
+    context.run(data.unpacked.set, 7)
+    work = context.run(items.Work, onnx_ops.Runner(model), {}, tmp_path)
+    again = pickle.loads(pickle.dumps(work))
+    context = copy_context()
+    with pytest.raises(click.UsageError):
+        context.run(again.feeds, items.Item("x", ()))
+    assert context.run(data.unpacked.get) == 7
 
 
 # Items that fail

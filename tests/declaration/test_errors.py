@@ -1,8 +1,11 @@
 """Mistakes are refused with operator, argument, value and rule, and nothing else breaks."""
 
+import ast
 import copy
 import math
 import pickle
+import sys
+import unicodedata
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +16,7 @@ from support.cases import COL2IM, GRID_SAMPLE, model, operator
 import onnx_ops
 from onnx_ops.arrays import functions
 from onnx_ops.declaration import plain
-from onnx_ops.declaration.errors import require
+from onnx_ops.declaration.errors import escaped, quoted, require
 from onnx_ops.declaration.limits import MAX_RANK
 from onnx_ops.declaration.operator import Plan, Record
 from onnx_ops.registry import OPERATORS
@@ -90,6 +93,43 @@ def test_errors_survive_pickling_and_copies():
         assert str(again) == str(caught.value)
         assert parts(again) == parts(caught.value)
     assert caught.value.value.startswith("<function")
+
+
+DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}  # of Unicode: they reorder what follows
+MARKS = "\u061c\u200e\u200f"
+INVISIBLE = "".join(
+    character
+    for character in map(chr, range(sys.maxunicode + 1))
+    if unicodedata.category(character) in ("Cc", "Cs", "Co", "Zl", "Zp")
+    or unicodedata.bidirectional(character) in DIRECTIONS
+    or character in MARKS
+)
+
+
+def test_characters_that_change_a_terminal_are_escaped():
+    shown = escaped(INVISIBLE)
+    assert shown.isascii()
+    assert shown.isprintable()
+    assert escaped(shown) == shown
+    assert escaped("\x1b[2J\n\x9b\u202e") == r"\x1b[2J\n\x9b\u202e"
+    assert escaped("a\n\tb\r", kept="\n\t") == "a\n\tb\\r"
+    assert escaped(b"\x1b\xff") == "\\x1b\ufffd"
+    assert escaped("é 中 \\ '") == "é 中 \\ '"
+
+
+@pytest.mark.parametrize(
+    "text", [INVISIBLE.encode(errors="ignore").decode(), "'", "\"'", "\\'\\", '" + f() + "', "{x}"]
+)
+def test_a_quoted_text_is_a_literal(text):
+    assert ast.literal_eval(quoted(text)) == text
+
+
+def test_errors_escape_names():
+    name = "a\x1b[2J\r\nforged: line\u202e"
+    before, after = str(onnx_ops.OpError(name, name, "must not be\nso\x1b", f"Op {name}")).split("\n")
+    shown = r"a\x1b[2J\r\nforged: line\u202e"
+    assert before == f"Op {shown}: {shown} = {shown}: must not be"
+    assert after == r"so\x1b"  # a compiler's message has several lines
 
 
 def test_a_failure_of_another_kind_has_no_value():

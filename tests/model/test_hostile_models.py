@@ -9,7 +9,7 @@ import pytest
 from onnx import AttributeProto, TensorProto, helper
 from support.backends import IN_SESSIONS, quiet, run_session
 from support.cases import COL2IM, GRID_SAMPLE, Case, assert_close, model, reference
-from support.growth import assert_linear
+from support.growth import assert_linear, assert_steps_linear
 from support.processes import python
 
 import onnx_ops
@@ -253,6 +253,163 @@ def test_a_long_chain_of_functions(make):
     with pytest.raises(onnx_ops.OpError, match="functions are recursive, or call one another more than 100 deep"):
         onnx_ops.lower(proto)
     assert onnx_ops.optimize(proto) == proto
+
+
+def calling(depth, calls=2, body=()):
+    """A model of a Col2Im, and of functions that each call the one before so many times."""
+    proto = chain(depth)
+    for function in proto.functions[1:]:
+        (call,) = function.node
+        function.node.extend(
+            helper.make_node(call.op_type, ["a"], [f"b{k}"], domain=call.domain) for k in range(calls - 1)
+        )
+    proto.functions[0].node.extend(body)
+    return proto
+
+
+LARGE = helper.make_node("Constant", [], ["c"], value=onnx.numpy_helper.from_array(np.zeros(10_000), "c"))
+MANY_COPIES = {
+    "two calls, 16 deep": lambda: calling(16),
+    "two calls, 100 deep": lambda: calling(100),
+    "20 calls, 5 deep": lambda: calling(5, 20),
+    "a large constant": lambda: calling(8, body=[LARGE]),
+}
+
+
+@pytest.mark.parametrize("name", MANY_COPIES)
+def test_functions_with_many_copies_stay(name, monkeypatch):
+    def inline(model):
+        raise AssertionError("copies are made")
+
+    proto = MANY_COPIES[name]()
+    monkeypatch.setattr("onnx.inliner.inline_local_functions", inline)
+    with pytest.raises(onnx_ops.OpError, match="inlined, the functions are more than 16 times as large as the model"):
+        onnx_ops.lower(proto)
+    assert onnx_ops.optimize(proto) == proto
+
+
+def test_functions_of_equal_layers_are_inlined():
+    """As exporters write them: a layer that is called often, of functions that are called several times."""
+    imports = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    linear = [helper.make_node("Relu", [f"v{k}" if k else "a"], [f"v{k + 1}" if k < 19 else "b"]) for k in range(20)]
+    layer = [helper.make_node("Linear", [f"v{k}" if k else "a"], [f"v{k + 1}" if k < 5 else "b"], domain="own")
+             for k in range(6)]  # fmt: skip
+    proto = chain(1)
+    proto.graph.node.pop()
+    del proto.functions[:]
+    proto.functions.append(helper.make_function("own", "Linear", ["a"], ["b"], linear, imports))
+    proto.functions.append(helper.make_function("own", "Layer", ["a"], ["b"], layer, imports))
+    value = proto.graph.node[0].output[0]
+    proto.graph.node.extend(helper.make_node("Layer", [value], [f"z{k}"], domain="own") for k in range(48))
+    assert sum(node.op_type == "Relu" for node in onnx_ops.lower(proto).graph.node) == 48 * 6 * 20
+
+
+def branching(depth):
+    """A model of a Col2Im, and of functions with an If that calls the function before."""
+    proto = chain(depth)
+    for function in proto.functions[1:]:
+        call = function.node.pop()
+        value = helper.make_tensor_value_info("b", TensorProto.FLOAT, None)
+        other = helper.make_node("Relu", ["a"], ["b"])
+        branches = [helper.make_graph([node], "branch", [], [value]) for node in (call, other)]
+        condition = helper.make_node("Cast", ["a"], ["c"], to=TensorProto.BOOL)
+        choice = helper.make_node("If", ["c"], ["b"], then_branch=branches[0], else_branch=branches[1])
+        function.node.extend([condition, choice])
+    return proto
+
+
+def test_subgraphs_that_get_too_deep_by_inlining():
+    """protobuf reads 100 messages in one another, three for each If."""
+    assert "ai_onnx_Col2Im" in {node.op_type for node in onnx_ops.lower(branching(30)).graph.node}
+    for depth in (40, 100):
+        proto = branching(depth)
+        with pytest.raises(onnx_ops.OpError, match="can't inline the model's functions"):
+            onnx_ops.lower(proto)
+        assert onnx_ops.optimize(proto) == proto
+
+
+def passed_on(count, length=50):
+    """Functions that pass 20 attributes on to the one before, in chains that the graph calls."""
+    proto, names = chain(count), [f"a{k}" for k in range(20)]
+    value = proto.graph.node.pop().input[0]
+    proto.graph.node.extend(
+        helper.make_node(f"F{min(k + length, count) - 1}", [value], [f"z{k}"], domain="own")
+        for k in range(0, count, length)
+    )
+    for k, function in enumerate(proto.functions):
+        function.attribute.extend(names)
+        if k % length == 0:
+            function.node[0].CopyFrom(proto.functions[0].node[0])
+            continue
+        function.node[0].attribute.extend(
+            onnx.AttributeProto(name=name, type=AttributeProto.INT, ref_attr_name=name) for name in names
+        )
+    return proto
+
+
+def wide(count):
+    """As many calls of a function as it has attributes."""
+    proto = chain(1)
+    proto.functions[0].attribute.extend(f"a{k}" for k in range(count))
+    call = proto.graph.node.pop()
+    proto.graph.node.extend(helper.make_node(call.op_type, call.input, [f"z{k}"], domain="own") for k in range(count))
+    return proto
+
+
+def never_called(count):
+    """`wide`, in a function that nothing calls."""
+    proto = wide(count)
+    function = proto.functions.add()
+    function.CopyFrom(proto.functions[0])
+    function.name = "Uncalled"
+    del function.node[:]
+    function.node.extend(proto.graph.node[1:])
+    for node in function.node:
+        node.input[0] = "a"
+    del proto.graph.node[2:]
+    return proto
+
+
+def replaced(count):
+    """Functions with the name of an operator that sessions have, behind others."""
+    proto = chain(count)
+    for k in range(count):
+        function = proto.functions.add()
+        function.CopyFrom(proto.functions[0])
+        function.domain, function.name, function.overload = "", "Relu", str(k)
+    return proto
+
+
+GROWING = {
+    "chains that pass attributes on": passed_on,
+    "one chain that passes attributes on": lambda count: passed_on(count, count),
+    "as many calls as attributes": wide,
+    "as many calls as attributes, never called": never_called,
+    "functions that sessions replace": replaced,
+    "two calls of each, deep": calling,
+    "many calls of each": lambda count: calling(8, count),
+}
+
+
+@pytest.mark.parametrize("make", GROWING.values(), ids=GROWING)
+def test_steps_of_functions_grow_with_the_model(make):
+    def prepare(count):
+        proto = make(count)
+        return lambda: onnx_ops.optimize(proto)
+
+    assert_steps_linear(prepare, 100)
+
+
+def test_a_type_with_a_number_beyond_32_bits():
+    """ONNX Runtime alone reports it."""
+    proto = model("", "GridSample", BILINEAR.inputs("float32"), BILINEAR.attributes)
+    nodes = [
+        helper.make_node("SequenceEmpty", [], ["s"], dtype=2**63 - 1),
+        helper.make_node("Cast", ["s"], ["t"], to=1),
+    ]
+    proto.graph.node[0].input[1] = "t"
+    proto.graph.node.extend([*nodes, proto.graph.node.pop(0)])
+    assert "ai_onnx_GridSample" in {node.op_type for node in onnx_ops.lower(proto).graph.node}
 
 
 def test_time_of_a_long_chain_of_functions_grows_with_its_length():

@@ -99,6 +99,15 @@ def test_many_unknown_attributes(
     assert last == "onnx_ops: the model has more unknown attributes; onnx-ops inspect lists all"
 
 
+def test_unknown_attributes_are_escaped_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    proto = col2im("node\x1b[2J\n")
+    proto.graph.node[0].attribute.append(helper.make_attribute("attribute\n\x9b\u202e", 1))
+    warn_of_unknown_attributes(proto, available())
+    (text,) = [record.getMessage() for record in caplog.records]
+    assert r"attribute attribute\n\x9b\u202e is unknown" in text
+    assert text.isprintable()
+
+
 def others(rng, number):
     """Unknown fields of all types, of lengths and numbers with one byte or more."""
     fields = []
@@ -174,6 +183,24 @@ def test_tensors_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
         counts.append(counted.count)
     assert max(counts) - min(counts) < 20  # more bytes of sizes
     assert max(counts) < 1000
+
+
+@pytest.mark.parametrize("depth", [1, 15, 30])
+def test_nested_messages_are_searched_once(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = []
+
+    def search(content: bytes, begin: int, end: int) -> Any:
+        searched.append(end - begin)
+        return names.search(content, begin, end)
+
+    names = files._NAMES
+    monkeypatch.setattr(files, "_NAMES", SimpleNamespace(search=search))
+    node = col2im().graph.node[0].SerializeToString() + field(6, b"z" * (files.SMALL // 2))
+    for _ in range(depth):
+        node = field(NODE_ATTRIBUTE, field(ATTRIBUTE_GRAPH, field(GRAPH_NODE, node)))
+    proto = field(MODEL_IMPORT, b"") + field(MODEL_GRAPH, field(GRAPH_NODE, node) * 3)
+    assert imports_and_nodes(proto)[1] == {("", ""), ("", "Col2Im")}
+    assert sum(searched) <= len(proto)
 
 
 WRONG = {

@@ -82,6 +82,14 @@ def test_the_end_restores_the_class_and_the_environment():
     assert dict(os.environ) == before
 
 
+def test_names_in_a_model_are_escaped_in_the_log(log):
+    proto = onnx.load_model_from_string(model(REFUSED))
+    proto.graph.node[0].name = "node\x1b[2J\nforged\u202e"
+    with onnx_ops.install(), pytest.warns(UserWarning, match=r"node.x1b\[2J.nforged.u202e") as caught:
+        InferenceSession(proto.SerializeToString())
+    assert all(text.isprintable() for text in (*log(), *(str(each.message) for each in caught)))
+
+
 class Derived(InferenceSession):
     """A program's class, with an attribute that it sets before the session is made."""
 

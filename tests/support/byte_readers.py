@@ -177,7 +177,7 @@ def inspect(content, folder):
     external_data.read_all(proto, path)
     if SECRET in proto.SerializeToString() and SECRET not in content:
         raise BrokenPromiseError("a file outside of the model's folder was read")
-    report = reading.read(path)
+    report = reading.examine(path)
     assert all(node.operator for node in report.nodes)
 
 
