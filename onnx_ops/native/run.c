@@ -118,11 +118,8 @@ static status stage(const struct op *op, const int64_t *types, struct call *call
     }
     for (size_t k = MAX_INPUTS; k < MAX_INPUTS + (size_t)op->output_count && !error; k++) {
         struct tensor *tensor = &call->tensors[k];
-        if (is_staged(op, k, types[k])) {
-            tensor->data = room, room += staged_size(call, k, types[k]);
-            continue;
-        }
-        error = allocate_output(context, k - MAX_INPUTS, tensor);
+        if (is_staged(op, k, types[k])) tensor->data = room, room += staged_size(call, k, types[k]);
+        else error = allocate_output(context, k - MAX_INPUTS, tensor);
     }
     return error;
 }

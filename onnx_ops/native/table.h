@@ -4,8 +4,6 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define COUNT(array) (sizeof(array) / sizeof *(array))
-
 enum {
     MAX_RANK = 16,
     MAX_INPUTS = 16,
