@@ -317,7 +317,6 @@ MODULATED = replace(
         Attribute("deform_groups", "int", required=True, bounds=(1, LIMIT), other_names=("deformable_groups",)),
     ),
     plan=Plan(shape_modulated, plan_modulated, FIELDS),
-    kernels=(Kernel(kernels.deform_conv),),
     reference=reference_modulated,
     terms={
         "X": "x", "W": "weight", "B": "bias", "strides": "stride", "dilations": "dilation", "pads": "padding",

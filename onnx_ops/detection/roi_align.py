@@ -87,31 +87,25 @@ def check_feature_maps(x):
 @jitable
 def plan(attributes, inputs, outputs, g):
     x, rois, images = inputs
-    check_feature_maps(x)
-    require(len(rois) == 2 and rois[1] == 4, "shape of {rois}", rois, "must be [R, 4]")
+    g.half_pixel = attributes.coordinate_transformation_mode
+    plan_regions(attributes, x, rois, 4, g)
     require(
         len(images) == 1 and images[0] == rois[0], "shape of {batch_indices}", images, "must be [R], with R", rois[0]
     )
-    g.half_pixel = attributes.coordinate_transformation_mode
-    plan_regions(attributes, x, rois, g)
 
 
 @jitable
 def plan_mmcv(attributes, inputs, outputs, g):
     x, rois = inputs
-    check_feature_maps(x)
-    require(len(rois) == 2 and rois[1] == 5, "shape of {rois}", rois, "must be [R, 5]")
     g.half_pixel = attributes.aligned
-    plan_regions(attributes, x, rois, g)
+    plan_regions(attributes, x, rois, 5, g)
 
 
 @jitable
 def plan_rotated(attributes, inputs, outputs, g):
     x, rois = inputs
-    check_feature_maps(x)
-    require(len(rois) == 2 and rois[1] == 6, "shape of {rois}", rois, "must be [R, 6]")
     g.half_pixel, g.clockwise = attributes.aligned, attributes.clockwise
-    plan_regions(attributes, x, rois, g)
+    plan_regions(attributes, x, rois, 6, g)
     taps = g.regions * g.bins * TAPS // g.pixels // max(g.batch, 1)  # of a channel, for each pixel
     groups = COPIED // g.pixels // LANES
     if taps >= PAYS and groups > 0:
@@ -121,9 +115,11 @@ def plan_rotated(attributes, inputs, outputs, g):
 
 
 @jitable
-def plan_regions(attributes, x, rois, g):
+def plan_regions(attributes, x, rois, columns, g):
+    check_feature_maps(x)
+    require(len(rois) == 2 and rois[1] == columns, "shape of {rois}", rois, "must be [R, K], with K", columns)
     g.batch, g.channels, g.height, g.width, g.pixels = x[0], x[1], x[2], x[3], x[2] * x[3]
-    g.regions, g.columns = rois[0], rois[1]
+    g.regions, g.columns = rois[0], columns
     g.out_height, g.out_width = attributes.output_height, attributes.output_width
     g.bins = g.out_height * g.out_width
     g.ratio, g.scale = attributes.sampling_ratio, np.float64(attributes.spatial_scale).view(np.int64)
@@ -202,7 +198,6 @@ def turned(x, rois, half_pixel, clockwise, output_height, output_width, sampling
     return places
 
 
-@np.errstate(invalid="ignore", over="ignore")
 def samples_along(start, size, bins, ratio, half_pixel):
     """Return the coordinates of a region's samples along an axis, [bins, count]."""
     dtype = type(size)  # half of it may be a float64, which NumPy 1 makes of a float32 and a Python number

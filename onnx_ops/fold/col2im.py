@@ -104,14 +104,9 @@ def plan_blocks(spacing, inputs, batch, g):
     rule = "must have at most 2**58 places in the padded image"
     require(g.blocks <= ELEMENTS, "{block_shape}", block_shape, rule)
     block = g.positions
-    if len(x) == 2:
-        rule = "axis 0 must be divisible by the product of {block_shape},"
-        require(rows % block == 0, "shape of {input}", x, rule, block)
-        require(columns == g.blocks, "shape of {input}", x, "axis 1 must be the number of blocks,", g.blocks)
-    else:
-        rule = "axis 1 must be divisible by the product of {block_shape},"
-        require(rows % block == 0, "shape of {input}", x, rule, block)
-        require(columns == g.blocks, "shape of {input}", x, "axis 2 must be the number of blocks,", g.blocks)
+    rule = "the second to last axis must be divisible by the product of {block_shape},"
+    require(rows % block == 0, "shape of {input}", x, rule, block)
+    require(columns == g.blocks, "shape of {input}", x, "the last axis must be the number of blocks,", g.blocks)
     channels = rows // block
     fits = max(channels, 1) <= ELEMENTS // g.pixels // max(batch, 1)
     require(fits, "{image_shape}", image_shape, "output must have at most 2**58 elements")

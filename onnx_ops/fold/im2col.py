@@ -65,14 +65,20 @@ def shape(attributes, inputs, outputs):
 
 
 @jitable
-def plan(attributes, inputs, outputs, g):
-    (x,) = inputs
+def lay_out_image(attributes, x, g):
+    """Check the rank of an image, and fill the fields of GEOMETRY."""
     axes = len(attributes.kernel_shape)
     rule = "must be [N, C, *image], with as many image axes as kernel_shape has:"
-    require(len(x) == 2 + axes, "shape of {x}", x, rule, axes)
+    require(len(x) == 2 + axes, "shape of x", x, rule, axes)
     lay_out(spacing_of(attributes), x[2:], attributes.kernel_shape, g)
+
+
+@jitable
+def plan(attributes, inputs, outputs, g):
+    (x,) = inputs
+    lay_out_image(attributes, x, g)
     fits = max(x[0], 1) <= ELEMENTS // g.positions // max(g.blocks, 1) // max(x[1], 1)
-    require(fits, "shape of {x}", x, "output must have at most 2**58 elements")
+    require(fits, "shape of x", x, "output must have at most 2**58 elements")
     g.planes = x[0] * x[1]
     g.units = share_out(g) if g.blocks > 0 else 0
     # Neither factor needs to be larger for 64 tiles, and the image may be much larger than the output.

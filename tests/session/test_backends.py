@@ -170,7 +170,7 @@ def test_concurrent_runs_keep_their_errors_apart(backend, mode):
                     run_session(session, [x, image, *good[1:]])
                     mistakes.append("no error")
                 except onnx_ops.OpError as error:
-                    rule = f"axis 2 must be the number of blocks, {3 * (int(image[1]) - 2)}"
+                    rule = f"the last axis must be the number of blocks, {3 * (int(image[1]) - 2)}"
                     if str(error) != f"Col2Im: shape of input = [1, 9, 9]: {rule}":
                         mistakes.append(str(error))
             elif not np.array_equal(run_session(session, [x, *good]), expected):
