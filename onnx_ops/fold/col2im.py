@@ -33,7 +33,6 @@ from .sliding_blocks import (
     are_known,
     block_counts,
     check_attributes,
-    given_axes,
     halves_of,
     known_product,
     lay_out,
@@ -48,9 +47,8 @@ COPIED = 2**17  # elements that one tile reads and writes where blocks tile the 
 
 @jitable
 def shape(attributes, inputs, outputs):
-    check_attributes(attributes)
     batch = inputs[0][0] if len(inputs[0]) == 3 else UNKNOWN
-    return shape_of_image(given_axes(spacing_of(attributes)), inputs, batch, outputs[0])
+    return shape_of_image(check_attributes(attributes), inputs, batch, outputs[0])
 
 
 @jitable
@@ -143,7 +141,7 @@ def sum_of_blocks(x, image_shape, block_shape, strides, dilations, pads_begin, p
         return y
     x = x.reshape(*y.shape[:2], *block, *block_counts(spacing, image, block))
     for k, blocks, pixels in overlaps(spacing, image, block):
-        y[(..., *pixels)] = y[(..., *pixels)] + x[(slice(None), slice(None), *k, *blocks)]
+        y[..., *pixels] += x[:, :, *k, *blocks]
     return y
 
 

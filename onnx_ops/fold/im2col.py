@@ -30,7 +30,6 @@ from .sliding_blocks import (
     block_count,
     block_counts,
     check_attributes,
-    given_axes,
     halves_of,
     known_product,
     lay_out,
@@ -45,8 +44,7 @@ from .sliding_blocks import (
 def shape(attributes, inputs, outputs):
     (x,), (y,), kernel_shape = inputs, outputs, attributes.kernel_shape
     axes, positions, blocks = len(kernel_shape), known_product(kernel_shape), 1
-    check_attributes(attributes)
-    given, rule = given_axes(spacing_of(attributes)), "must agree with other attributes on the number of image axes,"
+    given, rule = check_attributes(attributes), "must agree with other attributes on the number of image axes,"
     require(given == 0 or given == axes, "kernel_shape", kernel_shape, rule, given)
     y[0], y[1], y[2] = x[0] if len(x) > 0 else UNKNOWN, UNKNOWN, UNKNOWN
     if len(x) != 2 + axes:
@@ -94,7 +92,7 @@ def reference(x, *, kernel_shape, dilations, pads, strides):
     x = dtypes.widest(x)
     y = np.full((*x.shape[:2], *kernel_shape, *counts), dtypes.zero(x), x.dtype)
     for k, inside, pixels in overlaps(spacing, image, kernel_shape) if x.size else ():
-        y[(slice(None), slice(None), *k, *inside)] = x[(..., *pixels)]
+        y[:, :, *k, *inside] = x[..., *pixels]
     return y.reshape(x.shape[0], x.shape[1] * math.prod(kernel_shape), math.prod(counts))
 
 
