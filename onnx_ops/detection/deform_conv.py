@@ -68,7 +68,7 @@ FEW_UNITS, FEW_ROWS = 8, 256  # with fewer units, they get smaller, but not belo
 @jitable
 def shape_of_convolution(spacing, x, w, offset, mask, y):
     """State the output's sizes: the images' axes are known from the offsets' or the mask's, or from the kernel's."""
-    rank = max(max(len(x), len(w)), max(len(offset), len(mask)))
+    rank = max(len(x), len(w), len(offset), len(mask))
     if rank < 3:
         return UNKNOWN
     given = given_axes(spacing)
@@ -202,33 +202,31 @@ def convolve(x, w, offset, b, mask, group, offset_group, strides, dilations, beg
         for k in np.ndindex(*kernel):
             first = np.ogrid[tuple(map(slice, counts))]
             starts = [f * s - p + i * d for f, s, p, i, d in zip(first, strides, begins, k, dilations, strict=True)]
-            shifts = np.moveaxis(offset[(slice(None), slice(None), *k)], 2, 0)  # [axes, N, D, *counts]
+            shifts = np.moveaxis(offset[:, :, *k], 2, 0)  # [axes, N, D, *counts]
             p = [start.astype(dtype) + shift for start, shift in zip(starts, shifts, strict=True)]
             columns = interpolate(x, p)
             if mask is not None:
-                columns = columns * mask.reshape(n, offset_group, 1, *kernel, *counts)[(slice(None),) * 3 + k]
+                columns *= mask.reshape(n, offset_group, 1, *kernel, *counts)[:, :, :, *k]
             columns = columns.reshape(n, group, channels // group, *counts)
-            y += np.einsum("gmc,ngc...->ngm...", w[(..., *k)], columns)
+            y += np.einsum("gmc,ngc...->ngm...", w[..., *k], columns)
     y = y.reshape(n, outputs, *counts)
     return y if b is None else y + b.reshape(-1, *[1] * len(counts))
 
 
 def interpolate(x, p):
     """Read images [N, D, C/D, *image] at the coordinates p, one array [N, D, *output] for each axis."""
-    image = x.shape[3:]
+    image, x, total = x.shape[3:], np.moveaxis(x, 2, -1), 0.0
     inside = np.logical_and.reduce([(q > -1) & (q < size) for q, size in zip(p, image, strict=True)])
     p = [np.where(inside, q, 0) for q in p]
-    n, d = np.ogrid[: x.shape[0], : x.shape[1]]
-    n, d = (v.reshape(*v.shape, *[1] * len(image)) for v in (n, d))
-    total = np.zeros((*x.shape[:3], *inside.shape[2:]))
+    n, d, *_ = np.ogrid[: x.shape[0], : x.shape[1], *[slice(1)] * len(image)]
     for corner in itertools.product((0, 1), repeat=len(image)):
         index = [np.floor(q).astype(np.int64) + t for q, t in zip(p, corner, strict=True)]
         exists = inside & np.logical_and.reduce([(i >= 0) & (i < size) for i, size in zip(index, image, strict=True)])
         fractions = [q.astype(np.float64) - np.floor(q) for q in p]
         weights = math.prod(f if t else 1 - f for f, t in zip(fractions, corner, strict=True))
-        values = np.moveaxis(x[(n, d, slice(None), *(np.where(exists, i, 0) for i in index))], -1, 2)
-        total += np.where(np.expand_dims(exists, 2), values * np.expand_dims(weights, 2), 0)
-    return total
+        values = x[n, d, *(np.where(exists, i, 0) for i in index)]
+        total = total + np.where(exists[..., None], values * weights[..., None], 0)
+    return np.moveaxis(total, -1, 2)
 
 
 FIELDS = dict.fromkeys((
@@ -268,10 +266,8 @@ def mmcv_spacing(attributes):
 @jitable
 def check_mmcv(attributes):
     padding = attributes.padding
-    require(len(padding) != 3, "padding", padding, "must have two elements, or each of them twice")
-    if len(padding) == 4:
-        fits = padding[0] == padding[1] and padding[2] == padding[3]
-        require(fits, "padding", padding, "must have two elements, or each of them twice: [ph, ph, pw, pw]")
+    fits = len(padding) == 2 or (len(padding) == 4 and padding[0] == padding[1] and padding[2] == padding[3])
+    require(fits, "padding", padding, "must have two elements, or each of them twice: [ph, ph, pw, pw]")
 
 
 @jitable
@@ -340,7 +336,7 @@ def plan_plain(attributes, inputs, outputs, g):
     plan_convolution(mmcv_spacing(attributes), groups, offset_groups, x, w, offset, offset[:0], g)
 
 
-def reference_plain(x, offset, weight, *, bias, im2col_step, **attributes):
+def reference_plain(x, offset, weight, *, bias, **attributes):
     return reference_modulated(x, offset, None, weight, **attributes)
 
 

@@ -50,6 +50,7 @@ from ..declaration.errors import require
 from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
+from ..kernels.shares import pieces
 from . import roi_align_kernels as kernels
 
 MODES = ("avg", "max")
@@ -127,14 +128,14 @@ def plan_regions(attributes, x, rois, columns, g):
     require(fits, "shape of {rois}", rois, "output must have at most 2**58 elements")
     groups = max(1, CACHED // g.pixels // kernels.TOGETHER)
     cut_regions(groups * kernels.TOGETHER, 64, g)
-    g.copied, g.workspace = 0, kernels.workspace_size()
+    g.workspace = kernels.workspace_size()
 
 
 @jitable
 def cut_regions(channels, parts, g):
     """Cut the output into units with at most so many channels, and at most so many parts of the regions."""
     g.block = max(1, min(kernels.CHANNELS, g.channels, channels))
-    blocks = (g.channels + g.block - 1) // g.block
+    blocks = pieces(g.channels, g.block)
     g.parts = max(1, min(g.regions, 64 // max(blocks, 1), parts))
     g.units = blocks * g.parts if g.regions > 0 else 0
     tiles = g.regions * g.channels * g.bins // WORK + 1
@@ -168,25 +169,20 @@ def coordinates_of(x):
     return np.float64 if x.dtype == np.float64 else np.float32
 
 
-@np.errstate(invalid="ignore", over="ignore")
 def upright(x, rois, half_pixel, output_height, output_width, sampling_ratio, spatial_scale):
-    """Return y and x of each region's samples: [output_height, 1, count_y, 1] and [1, output_width, 1, count_x]."""
+    """Yield y and x of each region's samples: [output_height, 1, count_y, 1] and [1, output_width, 1, count_x]."""
     dtype = coordinates_of(x)
     offset = dtype(0.5 if half_pixel else 0)
-    places = []
     for left, top, right, bottom in rois.astype(dtype) * dtype(spatial_scale) - offset:
         v = samples_along(top, bottom - top, output_height, sampling_ratio, half_pixel)
         u = samples_along(left, right - left, output_width, sampling_ratio, half_pixel)
-        places.append((v[:, None, :, None], u[None, :, None, :]))
-    return places
+        yield v[:, None, :, None], u[None, :, None, :]
 
 
-@np.errstate(invalid="ignore", over="ignore")
 def turned(x, rois, half_pixel, clockwise, output_height, output_width, sampling_ratio, spatial_scale):
-    """Return what `upright` returns, for boxes of centre, size and angle."""
+    """Yield what `upright` yields, for boxes of centre, size and angle."""
     dtype = coordinates_of(x)
     offset = dtype(0.5 if half_pixel else 0)
-    places = []
     for *box, angle in rois.astype(dtype):
         centre_x, centre_y, *sizes = np.array(box) * dtype(spatial_scale)
         width, height = (size if half_pixel or size >= 1 else dtype(1) for size in sizes)
@@ -194,8 +190,7 @@ def turned(x, rois, half_pixel, clockwise, output_height, output_width, sampling
         sine, cosine = dtype(np.sin(angle)), dtype(np.cos(angle))
         v = samples_along(-height / 2, height, output_height, sampling_ratio, half_pixel)[:, None, :, None]
         u = samples_along(-width / 2, width, output_width, sampling_ratio, half_pixel)[None, :, None, :]
-        places.append((v * cosine + u * sine + (centre_y - offset), u * cosine - v * sine + (centre_x - offset)))
-    return places
+        yield v * cosine + u * sine + (centre_y - offset), u * cosine - v * sine + (centre_x - offset)
 
 
 def samples_along(start, size, bins, ratio, half_pixel):
@@ -211,6 +206,7 @@ def samples_along(start, size, bins, ratio, half_pixel):
     return (start + p * step) + (i + dtype(0.5)) * step / dtype(max(count, 1))
 
 
+@np.errstate(invalid="ignore", over="ignore")  # also for `regions`, which are computed one by one
 def pooled(x, images, regions, pool, output_height, output_width, **_):
     """Pool each region's samples.
 

@@ -22,6 +22,7 @@ from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
 from ..detection.roi_align import check_feature_maps, coordinates_of, read
+from ..kernels.shares import pieces
 from . import rotated_feature_align_kernels as kernels
 
 WORK = 2**11  # outputs of a tile, at least
@@ -52,7 +53,7 @@ def plan(attributes, inputs, outputs, g):
     require(fits, "shape of features", x, "must have at most 2**58 elements")
     g.batch, g.channels, g.height, g.width, g.pixels = x[0], x[1], x[2], x[3], x[2] * x[3]
     g.points, g.scale = points, np.float64(attributes.spatial_scale).view(np.int64)
-    g.blocks = (g.pixels + kernels.PIXELS - 1) // kernels.PIXELS
+    g.blocks = pieces(g.pixels, kernels.PIXELS)
     g.tiles = min(64, g.batch * g.blocks, g.batch * g.channels * g.pixels // WORK + 1)
     g.workspace = kernels.workspace_size()
 
