@@ -1,6 +1,5 @@
 /* ONNX Runtime's interface: its functions, statuses, tensors and outputs. */
 #include "ort.h"
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,6 @@
 /* Running a node. */
 #include "run.h"
 #include "halves.h"
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,13 +44,12 @@ static void run_tile(void *work_of_call, size_t tile) {
     atomic_fetch_add(&work->ended, 1);
 }
 
-static size_t whole_lines(int64_t bytes) { return ((size_t)bytes + LINE - 1) / LINE * LINE; }
-
 /* Run the tiles of a call, after its plan, on the threads of the context, or on this one without a context. */
 status run_tiles(const struct op *op, kernel_function *kernel, struct call *call, void *context) {
     const struct geometry *g = &call->geometry;
     int64_t tiles = g->tiles > 0 ? g->tiles : 0;
-    size_t pitch = whole_lines(g->workspace), needed = (size_t)(tiles < MAX_TILES ? tiles : MAX_TILES) * pitch;
+    size_t pitch = ((size_t)g->workspace + LINE - 1) / LINE * LINE;
+    size_t needed = (size_t)(tiles < MAX_TILES ? tiles : MAX_TILES) * pitch;
     void *room = needed ? malloc(needed + LINE) : 0;
     if (needed && !room) {
         const int64_t bytes = (int64_t)needed;

@@ -8,7 +8,6 @@ enum {
     MAX_RANK = 16,
     MAX_INPUTS = 16,
     MAX_OUTPUTS = 8,
-    MAX_ATTRIBUTES = 16,
     MAX_KERNELS = 4,
     MAX_TILES = 64,
     MAX_SHOWN = 32,
