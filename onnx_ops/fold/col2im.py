@@ -115,8 +115,7 @@ def plan_blocks(spacing, inputs, batch, g):
         g.k_steps[i], g.l_steps[i] = stride // common, dilation // common
         # With pads, blocks reach outside of the image, and don't tile it.
         inside = g.pads[i] == 0 and g.counts[i] * stride <= g.image[i]
-        if g.block[i] != stride or dilation != 1 or not inside:
-            g.tiled = 0
+        g.tiled &= g.block[i] == stride and dilation == 1 and inside
     g.planes = batch * channels * (g.pixels // (g.image[g.axes - 2] * g.image[g.axes - 1]))
     work = batch * (channels * g.pixels + rows * columns)
     g.tiles = min(64, work // (COPIED if g.tiled else WORK) + 1)

@@ -98,8 +98,7 @@ def reference(x, *, kernel_shape, dilations, pads, strides):
 
 def gradient(call, grad_output, x, kernel_shape, dilations, pads, strides):
     """Return the gradient in PyTorch: the sum over all reads of a pixel."""
-    image = x.shape[2:]
-    return call("", "Col2Im", grad_output, image, kernel_shape, dilations=dilations, pads=pads, strides=strides)
+    return call("", "Col2Im", grad_output, x.shape[2:], kernel_shape, dilations=dilations, pads=pads, strides=strides)
 
 
 IM2COL = Operator(
