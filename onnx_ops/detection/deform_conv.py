@@ -34,6 +34,7 @@ convolution v1 (arXiv 1703.06211) and v2 (arXiv 1811.11168).
 import itertools
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -138,7 +139,7 @@ def plan_convolution(spacing, groups, offset_groups, x, w, offset, bias, g):
     require(offset[0] == x[0], "shape of {offset}", offset, "axis 0 must be the batch size N of {X},", x[0])
     fits = offset_groups <= ELEMENTS // g.positions // AXES
     require(fits, "{offset_group}", offset_groups, "times kernel * image axes must be at most 2**58")
-    places = max(1, offset_groups) * g.positions
+    places = offset_groups * g.positions
     rule = "axis 1 must be {offset_group} * kernel * image axes,"
     require(offset[1] == places * axes, "shape of {offset}", offset, rule, places * axes)
     for i in range(axes):
@@ -229,6 +230,14 @@ def interpolate(x, p):
     return np.moveaxis(total, -1, 2)
 
 
+per_axis = partial(sizes, axes=(1, AXES))  # declares an attribute with a number for each image axis
+
+
+def number_of_groups(name, default=None, **more):
+    """Declare an attribute that is a number of groups. It is required if it has no default."""
+    return Attribute(name, "int", default, default is None, (1, LIMIT), **more)
+
+
 FIELDS = dict.fromkeys((
     "channels", "outputs", "groups", "offset_groups", "image_axes", "taps", "block_size", "pixel_blocks", "rows",
     "row_blocks", "units", "mmcv_order",
@@ -245,9 +254,8 @@ ONNX = Operator(
     outputs=(Output("Y", "T"),),
     types={"T": dtypes.FLOATS},
     attributes=(
-        sizes("dilations", axes=(1, AXES)), Attribute("group", "int", 1, bounds=(1, LIMIT)),
-        sizes("kernel_shape", axes=(1, AXES)), Attribute("offset_group", "int", 1, bounds=(1, LIMIT)),
-        sizes("pads", axes=(2, 2 * AXES), least=0), sizes("strides", axes=(1, AXES)),
+        per_axis("dilations"), number_of_groups("group", 1), per_axis("kernel_shape"),
+        number_of_groups("offset_group", 1), sizes("pads", axes=(2, 2 * AXES), least=0), per_axis("strides"),
     ),
     plan=Plan(shape, plan, FIELDS),
     kernels=(Kernel(kernels.deform_conv),),
@@ -280,8 +288,7 @@ def shape_modulated(attributes, inputs, outputs):
 @jitable
 def plan_modulated(attributes, inputs, outputs, g):
     x, offset, mask, w, bias = inputs
-    groups, offset_groups = attributes.groups, attributes.deform_groups
-    plan_convolution(mmcv_spacing(attributes), groups, offset_groups, x, w, offset, bias, g)
+    plan_convolution(mmcv_spacing(attributes), attributes.groups, attributes.deform_groups, x, w, offset, bias, g)
     check_mask(x, mask, g)
     g.mmcv_order = 1
 
@@ -308,9 +315,8 @@ MODULATED = replace(
     ),
     outputs=(Output("output", "T"),),
     attributes=(
-        of_axes("stride"), of_axes("padding", 0, (2, 4)), of_axes("dilation"),
-        Attribute("groups", "int", required=True, bounds=(1, LIMIT)),
-        Attribute("deform_groups", "int", required=True, bounds=(1, LIMIT), other_names=("deformable_groups",)),
+        of_axes("stride"), of_axes("padding", 0, (2, 4)), of_axes("dilation"), number_of_groups("groups"),
+        number_of_groups("deform_groups", other_names=("deformable_groups",)),
     ),
     plan=Plan(shape_modulated, plan_modulated, FIELDS),
     reference=reference_modulated,
@@ -331,9 +337,8 @@ def shape_plain(attributes, inputs, outputs):
 
 @jitable
 def plan_plain(attributes, inputs, outputs, g):
-    x, offset, w = inputs
-    groups, offset_groups = attributes.groups, attributes.deform_groups
-    plan_convolution(mmcv_spacing(attributes), groups, offset_groups, x, w, offset, offset[:0], g)
+    (x, offset, w), spacing = inputs, mmcv_spacing(attributes)
+    plan_convolution(spacing, attributes.groups, attributes.deform_groups, x, w, offset, offset[:0], g)
 
 
 def reference_plain(x, offset, weight, *, bias, **attributes):
@@ -360,8 +365,7 @@ DCN = replace(
     domain="",
     name="_DCNv2",
     attributes=(
-        of_axes("stride"), of_axes("padding", 0), of_axes("dilation"),
-        Attribute("groups", "int", 1, bounds=(1, LIMIT)),
+        of_axes("stride"), of_axes("padding", 0), of_axes("dilation"), number_of_groups("groups", 1),
         replace(MODULATED.attributes[4], other_names=("deformable_groups", "deformable_group")),
         Attribute("kernel_size", "ints", repeats=2), Attribute("info", "text", ""),  # redundant
         Attribute("activation_type", "int", -1, bounds=(-1, -1)),  # of TensorRT; -1 stands for none

@@ -79,10 +79,13 @@ def shape(attributes, inputs, outputs):
 
 
 @jitable
-def check_feature_maps(x):
+def lay_out_maps(attributes, x, g):
+    """Check feature maps of shape x, and fill the geometry's fields for them and for the scale of regions."""
     require(len(x) == 4, "shape of {X}", x, "must have rank 4: [N, C, H, W]")
     for a in range(2, 4):
         require(1 <= x[a] <= PIXELS, "shape of {X}", x, "image axes must lie in [1, 2**31 - 1]; see axis", a)
+    g.batch, g.channels, g.height, g.width, g.pixels = x[0], x[1], x[2], x[3], x[2] * x[3]
+    g.scale = np.float64(attributes.spatial_scale).view(np.int64)
 
 
 @jitable
@@ -117,17 +120,15 @@ def plan_rotated(attributes, inputs, outputs, g):
 
 @jitable
 def plan_regions(attributes, x, rois, columns, g):
-    check_feature_maps(x)
+    lay_out_maps(attributes, x, g)
     require(len(rois) == 2 and rois[1] == columns, "shape of {rois}", rois, "must be [R, K], with K", columns)
-    g.batch, g.channels, g.height, g.width, g.pixels = x[0], x[1], x[2], x[3], x[2] * x[3]
     g.regions, g.columns = rois[0], columns
     g.out_height, g.out_width = attributes.output_height, attributes.output_width
     g.bins = g.out_height * g.out_width
-    g.ratio, g.scale = attributes.sampling_ratio, np.float64(attributes.spatial_scale).view(np.int64)
+    g.ratio = attributes.sampling_ratio
     fits = max(g.regions, 1) <= ELEMENTS // g.bins // max(g.channels, 1)
     require(fits, "shape of {rois}", rois, "output must have at most 2**58 elements")
-    groups = max(1, CACHED // g.pixels // kernels.TOGETHER)
-    cut_regions(groups * kernels.TOGETHER, 64, g)
+    cut_regions(max(1, CACHED // g.pixels // kernels.TOGETHER) * kernels.TOGETHER, 64, g)
     g.workspace = kernels.workspace_size()
 
 
@@ -138,8 +139,8 @@ def cut_regions(channels, parts, g):
     blocks = pieces(g.channels, g.block)
     g.parts = max(1, min(g.regions, 64 // max(blocks, 1), parts))
     g.units = blocks * g.parts if g.regions > 0 else 0
-    tiles = g.regions * g.channels * g.bins // WORK + 1
-    g.tiles = min(64, max(1, g.units), tiles)  # one also without channels: a kernel refuses images that aren't there
+    # One tile also without channels: a kernel refuses images that aren't there.
+    g.tiles = min(64, max(1, g.units), g.regions * g.channels * g.bins // WORK + 1)
 
 
 def reference(x, rois, batch_indices, *, coordinate_transformation_mode, mode, **geometry):
