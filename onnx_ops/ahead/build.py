@@ -183,10 +183,8 @@ def link(compiler, system, architecture, objects, operators, folder, output):
     folder     for intermediate files
     """
     # Linkers accept objects of other systems, and would write a library that nothing can load.
-    check = "".join(
-        f'#ifndef {macro}\n#error "the C compiler is for another system or architecture"\n#endif\n'
-        for macro in (SYSTEMS[system].macro, f"__{architecture}__")
-    )
+    condition = f"#if !defined {SYSTEMS[system].macro} || !defined __{architecture}__"
+    check = f'{condition}\n#error "the C compiler is for another system or architecture"\n#endif\n'
     files = write_levels(objects, operators, folder, check)
     made = folder / output.name  # linkers may write further files beside it
     flags = [flag.replace("{name}", output.name) for flag in SYSTEMS[system].flags]
@@ -229,7 +227,7 @@ class TableWriter:
     """Writer of C code with a table for each CPU, from the structures of table.py. Pointers become named arrays."""
 
     def __init__(self):
-        self.lines, self.names, self.levels = ['#include "library.h"\n'], 0, []
+        self.lines, self.levels = ['#include "library.h"\n'], []
 
     def add_level(self, cpu, operators, by_key):
         """Add the table of these operators for a CPU, with the functions that were compiled for it (see `link`)."""
@@ -275,6 +273,8 @@ class TableWriter:
         """Return the C initializer of a structure, an array, or a value of this type of ctypes."""
         if kind is table.POINTER:  # to a function
             return symbols[value or 0]
+        if isinstance(value, C._Pointer):  # to a row
+            return self.array(table.Operator, None, [value.contents], symbols)
         if isinstance(value, C.Structure):
             fields = []
             for name, kind in value._fields_:
@@ -298,14 +298,9 @@ class TableWriter:
         """Define a C array of the items of a structure's field; return the array's name."""
         if not items:
             return "0"
-        self.names += 1
-        name = f"array_{self.names}"
-        declared = DECLARED.get(kind) or DECLARED[field]
-        if issubclass(kind, C._Pointer):  # to rows
-            contents = [self.array(table.Operator, field, [item.contents], symbols) for item in items]
-        else:
-            contents = [self.initializer(item, kind, symbols) for item in items]
-        self.lines.append(f"static {declared}{name}[] = {{{', '.join(contents)}}};")
+        content = ", ".join(self.initializer(item, kind, symbols) for item in items)
+        name = f"array_{len(self.lines)}"
+        self.lines.append(f"static {DECLARED.get(kind) or DECLARED[field]}{name}[] = {{{content}}};")
         return name
 
 
