@@ -30,9 +30,7 @@ Compute: TypeAlias = Callable[[str, list[np.ndarray]], dict[str, np.ndarray]]  #
 @click.option(
     "--onnx", "with_onnx", is_flag=True, help="Also the node tests of the installed onnx for these operators."
 )
-@click.option(
-    "--backend", type=click.Choice(BACKENDS), default="native", show_default=True, help="Implementation to test."
-)
+@click.option("--backend", type=click.Choice(BACKENDS), default="native", help="Implementation to test.")
 @click.option(
     "--outputs", "other", type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Run nothing: compare the outputs that another runtime has written into this folder.",
@@ -114,11 +112,11 @@ def run_test(
         compute = (
             computed_by(model, backend) if other is None else written_in(other, name, Path(str(model)).parent, proto)
         )
-        differences = []
-        for folder, (inputs, expected) in data().items():
-            outputs = compute(folder, inputs)
-            for (output, actual), array in zip(outputs.items(), expected, strict=True):
-                differences.append((output, difference(actual, array, tolerances)))
+        differences = [
+            (output, difference(actual, array, tolerances))
+            for folder, (inputs, expected) in data().items()
+            for (output, actual), array in zip(compute(folder, inputs).items(), expected, strict=True)
+        ]
         report["largest_error"] = max((d.largest for _, d in differences), default=0)
         report["problem"] = next((f"{n}: {verdict(described(n, d))}" for n, d in differences if not d.ok), "")
         report["passed"] = not report["problem"]
