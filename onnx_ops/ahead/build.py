@@ -8,11 +8,10 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..declaration.errors import OpError
 from ..declaration.jit import numba_obstacle
@@ -30,8 +29,7 @@ SystemName: TypeAlias = Literal["linux", "windows", "macos"]
 FLAGS = ["-std=c11", "-O2", "-shared", "-fvisibility=hidden", "-DONNX_OPS_AHEAD", "-s", f"-I{SOURCES}"]
 
 
-@dataclass(frozen=True)
-class System:
+class System(NamedTuple):
     """A system that a library is linked for: linker flags, ziglang's name, a macro of its C compilers alone."""
 
     flags: Sequence[str]
@@ -173,9 +171,8 @@ def ziglang(system, architecture):
 
     It names the package's program, because `python -m ziglang` searches the current folder first.
     """
-    package = find_spec("ziglang")
-    assert package is not None, "there is no package ziglang"
-    return [str(Path(package.origin).with_name("zig")), "cc", "-target", SYSTEMS[system].zig.format(architecture)]
+    zig = Path(find_spec("ziglang").origin).with_name("zig")
+    return [str(zig), "cc", "-target", SYSTEMS[system].zig.format(architecture)]
 
 
 def link(compiler, system, architecture, objects, operators, folder, output):
@@ -186,10 +183,8 @@ def link(compiler, system, architecture, objects, operators, folder, output):
     folder     for intermediate files
     """
     # Linkers accept objects of other systems, and would write a library that nothing can load.
-    check = "".join(
-        f'#ifndef {macro}\n#error "the C compiler is for another system or architecture"\n#endif\n'
-        for macro in (SYSTEMS[system].macro, f"__{architecture}__")
-    )
+    condition = f"#if !defined {SYSTEMS[system].macro} || !defined __{architecture}__"
+    check = f'{condition}\n#error "the C compiler is for another system or architecture"\n#endif\n'
     files = write_levels(objects, operators, folder, check)
     made = folder / output.name  # linkers may write further files beside it
     flags = [flag.replace("{name}", output.name) for flag in SYSTEMS[system].flags]
@@ -232,12 +227,12 @@ class TableWriter:
     """Writer of C code with a table for each CPU, from the structures of table.py. Pointers become named arrays."""
 
     def __init__(self):
-        self.lines, self.names, self.levels = ['#include "library.h"\n'], 0, []
+        self.lines, self.levels = ['#include "library.h"\n'], []
 
     def add_level(self, cpu, operators, by_key):
         """Add the table of these operators for a CPU, with the functions that were compiled for it (see `link`)."""
         # In the structures, a function pointer is its symbol's position in this list.
-        symbols, rows = [None], []
+        symbols, rows = ["0"], []
 
         def pointer(symbol, kind):
             if symbol not in symbols:
@@ -266,7 +261,7 @@ class TableWriter:
                     for k, symbol in kernels.items():
                         row.overloads[overload].kernels[k] = pointer(symbol, "kernel")
                 rows.append(row)
-        self.levels.append(f'{{"{cpu}", {self.initializer(table.table_of(rows), symbols)}}}')
+        self.levels.append(f'{{"{cpu}", {self.initializer(table.table_of(rows), None, symbols)}}}')
 
     def source(self):
         """Return the content of the C file, with the newest CPU first."""
@@ -274,8 +269,12 @@ class TableWriter:
         levels = f"const struct level onnx_ops_levels[] = {{\n{levels}}};\n"
         return "\n".join([*self.lines, levels])
 
-    def initializer(self, value, symbols):
-        """Return the C initializer of a structure, array or value."""
+    def initializer(self, value, kind, symbols):
+        """Return the C initializer of a structure, an array, or a value of this type of ctypes."""
+        if kind is table.POINTER:  # to a function
+            return symbols[value or 0]
+        if isinstance(value, C._Pointer):  # to a row
+            return self.array(table.Operator, None, [value.contents], symbols)
         if isinstance(value, C.Structure):
             fields = []
             for name, kind in value._fields_:
@@ -283,15 +282,11 @@ class TableWriter:
                 if isinstance(member, C._Pointer):
                     count = getattr(value, f"{name[:-1]}_count") * (2 if name == "terms" else 1)
                     fields.append(self.array(kind._type_, name, [member[k] for k in range(count)], symbols))
-                elif kind is table.POINTER:
-                    fields.append(symbols[member or 0] or "0")
                 else:
-                    fields.append(self.initializer(member, symbols))
+                    fields.append(self.initializer(member, kind, symbols))
             return f"{{{', '.join(fields)}}}"
         if isinstance(value, C.Array):
-            if value._type_ is table.POINTER:
-                return f"{{{', '.join(symbols[member or 0] or '0' for member in value)}}}"
-            return f"{{{', '.join(self.initializer(member, symbols) for member in value)}}}"
+            return f"{{{', '.join(self.initializer(member, value._type_, symbols) for member in value)}}}"
         if value is None:
             return "0"
         if isinstance(value, bytes):
@@ -303,22 +298,15 @@ class TableWriter:
         """Define a C array of the items of a structure's field; return the array's name."""
         if not items:
             return "0"
-        self.names += 1
-        name = f"array_{self.names}"
-        if kind is table.POINTER:  # of functions
-            content, declared = ", ".join(symbols[item or 0] or "0" for item in items), FUNCTIONS[field]
-        elif issubclass(kind, C._Pointer):  # to rows
-            content = ", ".join(self.array(table.Operator, field, [item.contents], symbols) for item in items)
-            declared = "struct op *const "
-        else:
-            content = ", ".join(self.initializer(item, symbols) for item in items)
-            declared = SCALARS.get(kind) or f"struct {STRUCTURES[kind]} "
-        self.lines.append(f"static {declared}{name}[] = {{{content}}};")
+        content = ", ".join(self.initializer(item, kind, symbols) for item in items)
+        name = f"array_{len(self.lines)}"
+        self.lines.append(f"static {DECLARED.get(kind) or DECLARED[field]}{name}[] = {{{content}}};")
         return name
 
 
-STRUCTURES = {
-    table.Attribute: "attribute", table.Input: "input", table.Overload: "overload", table.Operator: "op",
+# C's types of the elements of arrays, by the type of ctypes or, for pointers, by the field
+DECLARED = {
+    table.Attribute: "struct attribute ", table.Input: "struct input ", table.Overload: "struct overload ",
+    table.Operator: "struct op ", table.TEXT: "const char *const ", table.NUMBER: "const int64_t ",
+    "kernels": "kernel_function *", "plans": "shapes_function *", "operators": "struct op *const ",
 }  # fmt: skip
-SCALARS = {table.TEXT: "const char *const ", table.NUMBER: "const int64_t "}
-FUNCTIONS = {"kernels": "kernel_function *", "plans": "shapes_function *"}

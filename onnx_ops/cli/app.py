@@ -151,7 +151,10 @@ class WarningLines(logging.Handler):
             click.echo(f"Warning: {escaped(text)}", err=True)
 
 
-@click.group(cls=Application, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}  # of all commands
+
+
+@click.group(cls=Application, context_settings=SETTINGS)
 @click.version_option(__version__, prog_name="onnx-ops")
 @click.option("--traceback", is_flag=True, help="Show the traceback of an error.")
 @click.option(

@@ -39,20 +39,17 @@ def attempts(path: Path, files: Iterable[Path], is_lowered: bool) -> list[dict[s
     results = []
     for kind in [others[0], extensions] if is_lowered else others:
         error = error_in_process(str(path), [str(file) for file in files], *WAYS[kind])
-        node = refused_node(path, error) if error else None
-        results.append({"session": kind, "error": error, "node": node})
+        results.append({"session": kind, "error": error, "node": refused_node(path, error) if error else None})
     return results
 
 
 def error_in_process(*arguments: Any) -> str | None:
     """Return the error of `attempt` with these arguments, in another process, or None."""
-    command = system.python(PROGRAM.format(arguments))
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
-    last_line = lines[-1] if lines else "it printed nothing"
+    done = subprocess.run(system.python(PROGRAM.format(arguments)), capture_output=True, text=True, errors="replace")
+    *_, last_line = "it printed nothing", *filter(str.strip, done.stderr.splitlines())
     if done.returncode < 0:
-        name = signal.strsignal(-done.returncode)
-        return f"the process was ended by signal {-done.returncode}, {name}: {last_line}"
+        number = -done.returncode
+        return f"the process was ended by signal {number}, {signal.strsignal(number)}: {last_line}"
     return last_line if done.returncode else None
 
 
@@ -74,7 +71,6 @@ def refused_node(path: Path, error: str) -> str | None:
     named = [name for name in names if re.search(rf"(?i:node|name):? ?['\"(]{re.escape(name)}['\")]", error)]
     if named:
         return max(named, key=len)
-    op_types = {re.escape(as_text(node.op_type)) for node in nodes}
-    refused = {name for name in op_types if re.search(rf"\b{name}\(|\({name}\)|\bfor {name}\b", error)}
-    of_operator = [title_of(node) for node in nodes if re.escape(as_text(node.op_type)) in refused]
-    return of_operator[0] if len(of_operator) == 1 else None
+    pattern = r"\b{0}\(|\({0}\)|\bfor {0}\b"
+    refused = [node for node in nodes if re.search(pattern.format(re.escape(as_text(node.op_type))), error)]
+    return title_of(refused[0]) if len(refused) == 1 else None

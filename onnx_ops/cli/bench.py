@@ -31,7 +31,7 @@ PAUSE = 0.06  # seconds until the threads of a runtime have stopped spinning
 @model_argument
 @data.input_option
 @data.shape_option
-@click.option("--repeats", default=21, show_default=True, type=click.IntRange(1), help="Number of turns.")
+@click.option("--repeats", default=21, type=click.IntRange(1), help="Number of turns.")
 @threads_option
 @json_option
 def bench(model, given, shapes, repeats, threads, as_json):
@@ -176,9 +176,9 @@ def is_inside(event, other):
 def show(report, doubts):
     rows = []
     for name, seconds in report["seconds"].items():
-        speedup, off = report["speedup"].get(name), report["largest_difference"].get(name)
-        comparison = ("", "") if speedup is None else (f"{speedup:.2f} x", format_difference(off))
-        rows.append((WAYS[name][0], milliseconds(seconds), *comparison))
+        rows.append([WAYS[name][0], milliseconds(seconds)])
+        if name in report["speedup"]:
+            rows[-1] += f"{report['speedup'][name]:.2f} x", format_difference(report["largest_difference"][name])
     title = f"{report['model']}, medians of {report['repeats']} runs"
     table(title, ("kernels", "a run, ms|", "speed-up|", "results differ by|"), rows)
     show_operators(report["operators"])

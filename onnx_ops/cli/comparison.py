@@ -91,18 +91,9 @@ def run_other(
 
 
 def described(name: str, found: Difference) -> dict[str, Any]:
-    return {
-        "name": name,
-        "largest": found.largest,
-        "allowed": found.allowed,
-        "problem": found.problem,
-        "ok": found.ok,
-        "wrong": int(found.wrong.sum()),
-        "elements": found.wrong.size,
-        "index": found.index,
-        "value": found.value,
-        "expected": found.expected,
-    }
+    """Return a Difference as a dict, with numbers of elements in place of its mask."""
+    counts = {"wrong": int(found.wrong.sum()), "elements": found.wrong.size}
+    return {"name": name, "ok": found.ok, **vars(found), **counts}
 
 
 def show(report: Mapping[str, Any]) -> None:
@@ -159,8 +150,11 @@ def node_that_differs(path: Path, optimize: bool, feeds: Arrays, tolerances: Tol
         return None
     actual = Runner(with_outputs(ours, names), threads=None)(feeds)
     expected = Runner(with_outputs(model, names), backend="builtin", threads=None)(feeds)
-    arrays = [name for name in names if isinstance(expected[name], np.ndarray)]  # others are sequences
-    found = {name: difference(actual[name], expected[name], tolerances) for name in arrays}
+    found = {
+        name: difference(actual[name], expected[name], tolerances)
+        for name in names
+        if isinstance(expected[name], np.ndarray)  # others are sequences
+    }
     for node, title in nodes:
         agree = all(found[name].ok for name in node.input if name in found)
         wrong = [found[name] for name in node.output if name in found and not found[name].ok]

@@ -47,8 +47,9 @@ def build(output, operators, dtypes, cpus, system, jobs):
     check_targets([output], [])
     if named_files() and not custom_operators():
         raise click.UsageError("--operators: a library has operators of onnx_ops.operator only, and none is given.")
-    settings = {"operators": operators or custom_operators() or None, "dtypes": dtypes or None, "cpus": cpus or None}
-    built_for = compiling(partial(onnx_ops.build, output, system=system, jobs=jobs, **settings))
+    requested = operators or custom_operators() or None
+    settings = {"operators": requested, "dtypes": dtypes, "cpus": cpus, "system": system, "jobs": jobs}
+    built_for = compiling(partial(onnx_ops.build, output, **settings))
     say(f"{output}: {output.stat().st_size / 2**20:.1f} MB, for {system or THIS} on {', '.join(built_for)}")
     say("In Python: options.register_custom_ops_library(path), of onnxruntime.SessionOptions; others: docs/library.md")
 
@@ -73,8 +74,8 @@ def warmup(models, operators, dtypes, jobs):
     """
     if models and (operators or dtypes):
         raise click.UsageError("Models can't be combined with operators and types.")
-    settings = {"operators": operators or None, "dtypes": dtypes or None, "models": list(models) or None}
-    count = compiling(partial(onnx_ops.warmup, jobs=jobs, **settings))
+    models = list(models) or None
+    count = compiling(partial(onnx_ops.warmup, operators or None, dtypes or None, models=models, jobs=jobs))
     say(f"{count} {'kernel is' if count == 1 else 'kernels are'} in {place()}")
 
 

@@ -4,7 +4,6 @@ The photograph, cat.jpg, is Chelsea by Stefan van der Walt, who put it in the pu
 """
 
 import itertools
-import math
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -33,9 +32,7 @@ MODES, PADDING_MODES = ("nearest", "linear", "cubic"), ("zeros", "border", "refl
 
 
 @click.command()
-@click.option(
-    "--output", type=click.Path(file_okay=False, path_type=Path), default="out", show_default=True, help="For pictures."
-)
+@click.option("--output", type=click.Path(file_okay=False, path_type=Path), default="out", help="For pictures.")
 @json_option
 def demo(output, as_json):
     """Run small models with and without onnx_ops, and draw pictures.
@@ -50,7 +47,7 @@ def demo(output, as_json):
     found = list(examples())
     compile_kernels([model for _, model, _ in found])
     rows = [measure(*example) for example in steps(found, lambda example: example[0])]
-    pictures = [(str(path), what) for path, what in write_pictures(output)]
+    pictures = write_pictures(output)
     if as_json:
         print_json({"models": rows, "pictures": [path for path, _ in pictures]})
     else:
@@ -202,19 +199,20 @@ def show(rows, pictures):
 
 
 def lines(row):
-    """Return the lines of the table for one example, each for a way to run it with onnx_ops."""
-    speedups = {way: f"{ratio:.1f} x" for way, ratio in row["speedup"].items()}
-    first = row["model"], *cells(row, "builtin"), *cells(row, "onnx_ops"), speedups.get("onnx_ops", "")
-    if "optimized" not in row["seconds"]:
-        return [first]
-    return [first, ("  optimized", "", "", *cells(row, "optimized"), speedups.get("optimized", ""))]
+    """Yield the lines of the table for one example, each for a way to run it with onnx_ops."""
+    *alone, _ = cells(row, "builtin")
+    yield row["model"], *alone, *cells(row, "onnx_ops")
+    if "optimized" in row["seconds"]:
+        yield "  optimized", "", "", *cells(row, "optimized")
 
 
 def cells(row, way):
+    """Return the texts of the time, the error and the speed-up."""
     if way not in row["seconds"]:
-        return "refused", ""
-    error = format_difference(row["error"][way])
-    return milliseconds(row["seconds"][way]), f"{error}, wrong" if way in row["wrong"] else error
+        return "refused", "", ""
+    error, speedup = format_difference(row["error"][way]), row["speedup"].get(way)
+    is_wrong = ", wrong" if way in row["wrong"] else ""
+    return milliseconds(row["seconds"][way]), f"{error}{is_wrong}", f"{speedup:.1f} x" if speedup else ""
 
 
 # Pictures
@@ -238,7 +236,7 @@ def write_pictures(directory):
             write(f"{name}.onnx", Path.write_bytes, model)
             write(f"{name}.png", write_image, Runner(model)({"X": image, "Grid": GRIDS["lens"]})["Y"])
             what = f"the photograph through a lens, by GridSample with mode {mode}, padding_mode {padding_mode}"
-            pictures.append((directory / f"{name}.png", what))
+            pictures.append((str(directory / f"{name}.png"), what))
     return pictures
 
 
@@ -253,12 +251,10 @@ def grid(scale, degrees=0.0, strength=0.0):
 
     The unit is half the width. strength: how much the scale grows with the square of the distance, as a lens has it
     """
-    y, x = np.mgrid[:HEIGHT, :WIDTH].astype(np.float32)
-    x, y = (2 * x + 1) / WIDTH - 1, ((2 * y + 1) / HEIGHT - 1) * HEIGHT / WIDTH
-    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    scales = scale + strength * (x * x + y * y)
-    x, y = scales * (cos * x - sin * y), scales * (sin * x + cos * y)
-    return np.stack([x, y * WIDTH / HEIGHT], -1)[None].astype(np.float32)
+    y, x = np.mgrid[:HEIGHT, :WIDTH]
+    z = (2 * x + 1) / WIDTH - 1 + 1j * ((2 * y + 1) / HEIGHT - 1) * HEIGHT / WIDTH
+    z *= (scale + strength * abs(z) ** 2) * np.exp(1j * np.radians(degrees))
+    return np.stack([z.real, z.imag * WIDTH / HEIGHT], -1)[None].astype(np.float32)
 
 
 GRIDS = {"rotated": grid(1 / 0.6, 25), "lens": grid(0.7, strength=0.9)}

@@ -23,24 +23,16 @@ PYTHON = (
 )
 
 
-class Exec(click.Command):
-    """A command whose arguments from the program on are those of the program."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        options = list(itertools.takewhile(lambda text: text.startswith("-") and text not in ("-m", "--"), args))
-        program = args[len(options) :]
-        return super().parse_args(ctx, [*options, *([] if program[:1] == ["--"] else ["--"]), *program])
-
-
-@click.command("exec", cls=Exec, options_metavar="[OPTIONS] [-m]")
+@click.command("exec", context_settings={"allow_interspersed_args": False})  # from the program on, they are its own
 @click.option("--optimize", is_flag=True, help="Optimize each model first, as `onnx-ops optimize`.")
 @click.option("--verbose", is_flag=True, help="Print what each session gains, or why it gains nothing.")
+@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module.")
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def execute(optimize: bool, verbose: bool, program: str, arguments: tuple[str, ...]) -> None:
+def execute(optimize: bool, verbose: bool, is_module: bool, program: str, arguments: tuple[str, ...]) -> None:
     """Run a program with sessions of onnx_ops, without changing it.
 
-    PROGRAM is a Python script, an installed command, or -m and a module. Every onnxruntime.InferenceSession in it, and
+    PROGRAM is a Python script, an installed command, or with -m a module. Every onnxruntime.InferenceSession in it, and
     in Python processes that it starts, becomes an onnx_ops.InferenceSession. Where ONNX Runtime alone runs a model that
     onnx_ops refuses, ONNX Runtime does, with a warning. Sessions on GPUs stay as they are.
 
@@ -50,17 +42,13 @@ def execute(optimize: bool, verbose: bool, program: str, arguments: tuple[str, .
       onnx-ops exec --verbose service.py --port 8000
       onnx-ops exec -m my_package
     """
-    command = command_line(program, *arguments)
+    command = [sys.executable, "-m", program, *arguments] if is_module else command_line(program, *arguments)
     files = [str(path.absolute()) for path in named_files()]
     system.become(command, environment(os.environ, settings_of(optimize, verbose, files)))
 
 
 def command_line(program: str, *arguments: str) -> list[str]:
     """Return the path and arguments of a program. Raises UsageError if there is none, or its Python lacks onnx_ops."""
-    if program == "-m":
-        if not arguments:
-            raise click.UsageError("-m needs the name of a module.")
-        return [sys.executable, "-m", *arguments]
     if program.endswith(".py"):
         if not os.path.exists(program):
             raise click.UsageError(f"there is no script {program}.")

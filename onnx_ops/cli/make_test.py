@@ -40,11 +40,11 @@ def operator_of(context: click.Context, parameter: click.Parameter, text: str) -
 @data.shape_option
 @data.input_option
 @click.option(
-    "--dtype", type=click.Choice(list(dtypes.TABLE)), metavar="TYPE", default="float32", show_default=True,
+    "--dtype", type=click.Choice(list(dtypes.TABLE)), metavar="TYPE", default="float32",
     help="Data type of the first input, and of others that support it.",
 )  # fmt: skip
 @click.option("--opset", type=int, help="Version of the operator's domain.  [default: the last that changed it]")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random inputs.")
+@click.option("--seed", type=int, default=0, help="Seed of the random inputs.")
 @click.argument("more", metavar="[NAME=VALUE]...", nargs=-1)  # further values of --set
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 def make_test(
@@ -95,7 +95,9 @@ def make_test(
 def input_names(operator: Operator, inputs: Collection[str]) -> list[str]:
     """Return the names of a node's inputs, "" for an absent one before others."""
     names = [i.name if i.name in inputs else "" for i in operator.inputs]
-    return names[: max(k for k, name in enumerate(names, 1) if name)]
+    while not names[-1]:
+        names.pop()
+    return names
 
 
 def read_attributes(operator: Operator, settings: Sequence[str]) -> dict[str, Any]:

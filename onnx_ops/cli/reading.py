@@ -112,8 +112,7 @@ def examine(path: Path) -> ModelReport:
     operators = in_its_versions(available(), model)
     nodes = [(node, graph) for graph in graphs for node in graph.owner.node if intended(node)]
     report.nodes = [examine_node(*pair) for pair in nodes if declared(pair[0], operators) or not declared(pair[0])]
-    strangers = find_missing(report, graphs) + [pair for pair in nodes if not declared(pair[0])]
-    report.operators = sources(strangers)
+    report.operators = sources(find_missing(report, graphs) + [pair for pair in nodes if not declared(pair[0])])
     used = {operator.key: operator for node, _ in nodes if (operator := declared(node, operators))}.values()
     with_extensions = needs_extensions(imports(model), available())
     result, report.optimize = rewritten(model, path, in_place=True, runs_nodes=False)
@@ -141,8 +140,9 @@ def intended(node: onnx.NodeProto) -> str | None:
     if declared(node):
         return node.op_type
     key = domain_of(node), node.op_type
-    is_known = first_builtin_version(key) or onnx.defs.has(as_text(key[1]), domain=as_text(key[0]))
-    if is_known or key in python_ops() or key in lowered():
+    if first_builtin_version(key) or onnx.defs.has(as_text(key[1]), domain=as_text(key[0])):
+        return None
+    if key in python_ops() or key in lowered():
         return None
     if node.op_type in names():
         return node.op_type
@@ -294,19 +294,18 @@ def check(graph: Graph, operator: "Operator", attributes: dict[str, Any], inputs
     values = operator.values(attributes)
     operator.padded([v["name"] or None for v in inputs])  # refuses missing inputs
     signature_of(operator, operator.choice(values), [v["type"] for v in inputs])
-    declared_inputs = operator.each_input(len(inputs))
-    parameters = list(zip(declared_inputs, inputs, strict=True))
+    parameters = list(zip(operator.each_input(len(inputs)), inputs, strict=True))
     known = [list_in(graph, v["name"], i.name) if i.values else None for i, v in parameters]
-    is_given = [bool(v["name"]) for v in inputs]
-    shapes = [v["shape"] for v in inputs]
-    if all(is_given):
-        infer(operator, values, shapes, known)
-    sizes: list[Any] = [k if i.values else s for i, k, s in zip(declared_inputs, known, shapes, strict=True)]
-    stated_sizes = [size for size, given in zip(sizes, is_given, strict=True) if given]
-    are_known = all(isinstance(size, list) and all(isinstance(n, int) for n in size) for size in stated_sizes)
+    if all(v["name"] for v in inputs):
+        infer(operator, values, [v["shape"] for v in inputs], known)
+    sizes: list[Any] = [k if i.values else v["shape"] for (i, v), k in zip(parameters, known, strict=True)]
+    are_known = all(
+        isinstance(size, list) and all(isinstance(n, int) for n in size)
+        for v, size in zip(inputs, sizes, strict=True)
+        if v["name"]
+    )
     if are_known and len(inputs) <= len(operator.inputs):
-        known_sizes = [tuple(size) if given else None for size, given in zip(sizes, is_given, strict=True)]
-        shapes_of(operator, values, operator.padded(known_sizes))
+        shapes_of(operator, values, operator.padded([None if size is None else tuple(size) for size in sizes]))
 
 
 def list_in(graph: Graph, name: str, input_name: str) -> list[Any] | None:
@@ -328,8 +327,7 @@ def builtin_kernel(operator: "Operator", version: int | None, inputs: list[dict[
         return f"has it from version {first} on, the model imports {version}"
     types = [v["type"] for v in inputs]
     if has_kernel(schema, [t and dtypes.TABLE[t].onnx for t in types], []):
-        is_known = all(v["type"] for v in inputs if v["name"])
-        return "has a kernel" if is_known else "types are unknown"
+        return "has a kernel" if all(v["type"] for v in inputs if v["name"]) else "types are unknown"
     pairs = [(i, t) for i, t in zip(operator.inputs, types, strict=False) if t and not i.values]
     unusual = [f"{t} {i.name}" for i, t in pairs if t != "float32" and len(operator.types[i.type]) > 1]
     return f"has no kernel for {' and '.join(unusual) or f'version {schema.since_version}'}"
@@ -345,8 +343,7 @@ def ways_to_register(report: ModelReport, operators: Iterable["Operator"], with_
     if report.needs_optimize:
         return ways
     ways.append(f"onnx_ops.register(options, path{more})")
-    left_out = sorted({operator.domain for operator in operators if not is_default(*operator.key)})
-    if left_out:
+    if left_out := sorted({operator.domain for operator in operators if not is_default(*operator.key)}):
         ways[-1] += f"  (without the path, and by the library's path, {' and '.join(left_out)} is left out)"
     elif is_built_in_alone:
         ways.append("options.register_custom_ops_library(onnx_ops.get_library_path())")

@@ -98,8 +98,9 @@ def rewrite(source, target, function):
     is_same = target.resolve() == source.resolve()  # data locations are relative to its link
     target = source if is_same else target.resolve()  # the model's data belong into the folder of the link's target
     _, *external = files(source)
-    has_folder = target.parent == source.parent.resolve() and all(f.is_relative_to(target.parent) for f in external)
-    is_beside = is_same or has_folder
+    is_beside = is_same or (
+        target.parent == source.parent.resolve() and all(f.is_relative_to(target.parent) for f in external)
+    )
     data = target.with_name(f"{target.name}.data")
     check_targets([target] if is_beside else [target, data], external)
     if external and not is_beside and (user := next(users(data, target), None)):

@@ -29,7 +29,7 @@ from .items import SETTINGS, Work, begin, find
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Write the outputs into this folder.")
 @click.option("--random", is_flag=True, help="Random data for inputs that are not given.")
 @data.shape_option
-@click.option("--backend", type=click.Choice(["native", "extensions"]), default="native", show_default=True)
+@click.option("--backend", type=click.Choice(["native", "extensions"]), default="native")
 @click.option("--optimize", is_flag=True, help="Optimize the model first, as `onnx-ops optimize`.")
 @click.option(
     "--compare", type=Peer(), metavar="builtin|reference|MODEL|FILE",
@@ -126,8 +126,7 @@ def run_once(
     data.check_outputs(runner.outputs)
     if output:
         names = data.file_names(runner.outputs).values()
-        targets = [output / f"{name}{ending}" for name in names for ending in data.ENDINGS]
-        check_targets(targets, sources)
+        check_targets([output / f"{name}{ending}" for name in names for ending in data.ENDINGS], sources)
     feeds, doubts = data.feeds(runner.inputs, given, shapes, random)
     with data.adding_doubts(doubts):
         outputs, report["seconds"]["run"] = timed(runner, feeds)
@@ -149,7 +148,7 @@ def statistics(array: np.ndarray) -> dict[str, float]:
 
 def show(report: dict[str, Any]) -> None:
     """Show the report on one run."""
-    rows = [("input", *row(v)) for v in report["inputs"]] + [("output", *row(v)) for v in report["outputs"]]
+    rows = [(kind, *row(v)) for kind in ("input", "output") for v in report[f"{kind}s"]]
     table(report["model"], ("", "name", "type", "shape", "min|", "mean|", "max|", "not finite|"), rows)
     seconds = report["seconds"]
     say(f"session made in {milliseconds(seconds['open'])} ms, run in {milliseconds(seconds['run'])} ms (the first one)")
@@ -198,11 +197,9 @@ def run_files(
     outcomes = ((item.name, work(item)) for item in pending)
     if address:
         outcomes = run_on_cluster(work, pending, address, threads or 1)
-    failed = {}
     with closing(outcomes), progress(TimeRemainingColumn()) as bar:
-        for name, reason in bar.track(outcomes, total=len(pending), description=str(model)):
-            if reason:
-                failed[name] = reason
+        ends = bar.track(outcomes, total=len(pending), description=str(model))
+        failed = {name: reason for name, reason in ends if reason}
     return {
         "model": str(model),
         **options,

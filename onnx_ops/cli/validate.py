@@ -29,9 +29,7 @@ Compute: TypeAlias = Callable[[str, list[np.ndarray]], dict[str, np.ndarray]]  #
 @click.option(
     "--onnx", "with_onnx", is_flag=True, help="Also the node tests of the installed onnx for these operators."
 )
-@click.option(
-    "--backend", type=click.Choice(BACKENDS), default="native", show_default=True, help="Implementation to test."
-)
+@click.option("--backend", type=click.Choice(BACKENDS), default="native", help="Implementation to test.")
 @click.option(
     "--outputs", "other", type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Run nothing: compare the outputs that another runtime has written into this folder.",

@@ -84,11 +84,7 @@ def operator(
     A model with a node Scale of the domain my.domain runs in
     `onnx_ops.InferenceSession(model, operators=[scale])`.
     """
-
-    def declare(body):
-        return CustomOperator(declared(body, name, version, inputs, outputs, types or {}, ranks or {}))
-
-    return declare
+    return lambda body: CustomOperator(declared(body, name, version, inputs, outputs, types or {}, ranks or {}))
 
 
 class CustomOperator:
@@ -197,20 +193,18 @@ class CustomOperator:
             return lambda rule: self.shape(rule, values=values, bound=bound)
         function = self.declaration
         values = [values] if isinstance(values, str) else list(values)
+        inputs = {i.name: replace(i, values=i.name in values) for i in function.inputs}
         with errors_of(function):
-            names = [i.name for i in function.inputs]
             for name in values:
-                require(name in names, "values", repr(name), f"must be among {', '.join(names)}")
-                types = function.types[function.inputs[names.index(name)].type]
+                require(name in inputs, "values", repr(name), f"must be among {', '.join(inputs)}")
+                inputs[name] = replace(inputs[name], ranks=(1,))
+                types = function.types[inputs[name].type]
                 kept = set(types) <= {"int32", "int64"}
                 wanted = "must be int32 or int64 if the shape function gets the values"
                 require(kept, f"type of {name}", ", ".join(types), wanted)
-            check_parameters("rule", rule, names, attributes_of(function))
-            check_comparisons("rule", rule, function)
-        pairs = [(i, i.name in values) for i in function.inputs]
-        inputs = (replace(i, values=has_values, ranks=(1,) if has_values else i.ranks) for i, has_values in pairs)
-        self.declaration = replace(function, inputs=tuple(inputs))
-        return self._give(rule=compilable(rule), bound=bound)
+            rule = checked("rule", rule, function, inputs, attributes_of(function))
+        self.declaration = replace(function, inputs=tuple(inputs.values()))
+        return self._give(rule=rule, bound=bound)
 
     def kernel(
         self,
@@ -280,16 +274,14 @@ class CustomOperator:
         operator, types = self.declaration, types or {}
         inputs, outputs = [i.name for i in operator.inputs], [o.name for o in operator.outputs]
         attributes = attributes_of(operator)
-        parameters = {"kernel": [*inputs, *attributes, *TILE, *outputs], "loop": inputs, "workspace": inputs}
-        functions: dict[str, Any] = {"kernel": kernel, "loop": loop, "workspace": workspace}
+        rules: dict[str, Any] = {"loop": loop, "workspace": workspace}
         with errors_of(operator):
             check_takes_kernel(operator, [*inputs, *attributes, *outputs], loop is not None, types)
-            for name, each in functions.items():
-                if each is not None:
-                    check_parameters(name, each, parameters[name], () if name == "kernel" else attributes)
-                    check_comparisons(name, each, operator)
-                    functions[name] = compilable(each)
-        return self._give(types=types, **functions)
+            kernel = checked("kernel", kernel, operator, [*inputs, *attributes, *TILE, *outputs])
+            for name, rule in rules.items():
+                if rule is not None:
+                    rules[name] = checked(name, rule, operator, inputs, attributes)
+        return self._give(kernel=kernel, types=types, **rules)
 
     def _give(self, **functions):
         """Add functions to the declaration, or replace them; return the operator."""
@@ -354,12 +346,17 @@ def attributes_of(function):
     return [a.name for a in function.attributes]
 
 
-def check_parameters(what, function, positional, keywords=()):
-    """Raise OpError unless a function has these parameters in this order, keyword-only or not."""
+def checked(what, function, operator, positional, keywords=()):
+    """Return a function for compiled code.
+
+    Raises OpError unless it has these parameters in this order, and compares no Literal with a string.
+    """
     names = list(parameters_of(what, function))
     required = ", ".join([*positional, *(["*", *keywords] if keywords else [])])
     matches = names == [*positional, *keywords]
     require(matches, f"parameters of the {what}", f"({', '.join(names)})", f"must be ({required})")
+    check_comparisons(what, function, operator)
+    return compilable(function)
 
 
 def check_comparisons(what, function, operator):

@@ -33,8 +33,7 @@ def shape_of(operator, rule):
     """Return the plan's shape function, which calls the user's."""
     arguments = rule_arguments(operator)
     if operator.inputs[-1].presence == "variadic":  # then Numba doesn't compile it
-        named = [f"{a.name}=attributes[{k}]" for k, a in enumerate(operator.attributes)]
-        arguments = ", ".join(["*inputs", *named])
+        arguments = ", ".join(["*inputs", *(f"{a.name}=attributes[{k}]" for k, a in enumerate(operator.attributes))])
     text = f"def rule(attributes, inputs, outputs): return write_shapes(outputs, shapes_of(outputs, user({arguments})))"
     return function_of(text, rule)
 

@@ -34,6 +34,7 @@ convolution v1 (arXiv 1703.06211) and v2 (arXiv 1811.11168).
 import itertools
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -68,7 +69,7 @@ FEW_UNITS, FEW_ROWS = 8, 256  # with fewer units, they get smaller, but not belo
 @jitable
 def shape_of_convolution(spacing, x, w, offset, mask, y):
     """State the output's sizes: the images' axes are known from the offsets' or the mask's, or from the kernel's."""
-    rank = max(max(len(x), len(w)), max(len(offset), len(mask)))
+    rank = max(len(x), len(w), len(offset), len(mask))
     if rank < 3:
         return UNKNOWN
     given = given_axes(spacing)
@@ -138,7 +139,7 @@ def plan_convolution(spacing, groups, offset_groups, x, w, offset, bias, g):
     require(offset[0] == x[0], "shape of {offset}", offset, "axis 0 must be the batch size N of {X},", x[0])
     fits = offset_groups <= ELEMENTS // g.positions // AXES
     require(fits, "{offset_group}", offset_groups, "times kernel * image axes must be at most 2**58")
-    places = max(1, offset_groups) * g.positions
+    places = offset_groups * g.positions
     rule = "axis 1 must be {offset_group} * kernel * image axes,"
     require(offset[1] == places * axes, "shape of {offset}", offset, rule, places * axes)
     for i in range(axes):
@@ -202,33 +203,39 @@ def convolve(x, w, offset, b, mask, group, offset_group, strides, dilations, beg
         for k in np.ndindex(*kernel):
             first = np.ogrid[tuple(map(slice, counts))]
             starts = [f * s - p + i * d for f, s, p, i, d in zip(first, strides, begins, k, dilations, strict=True)]
-            shifts = np.moveaxis(offset[(slice(None), slice(None), *k)], 2, 0)  # [axes, N, D, *counts]
+            shifts = np.moveaxis(offset[:, :, *k], 2, 0)  # [axes, N, D, *counts]
             p = [start.astype(dtype) + shift for start, shift in zip(starts, shifts, strict=True)]
             columns = interpolate(x, p)
             if mask is not None:
-                columns = columns * mask.reshape(n, offset_group, 1, *kernel, *counts)[(slice(None),) * 3 + k]
+                columns *= mask.reshape(n, offset_group, 1, *kernel, *counts)[:, :, :, *k]
             columns = columns.reshape(n, group, channels // group, *counts)
-            y += np.einsum("gmc,ngc...->ngm...", w[(..., *k)], columns)
+            y += np.einsum("gmc,ngc...->ngm...", w[..., *k], columns)
     y = y.reshape(n, outputs, *counts)
     return y if b is None else y + b.reshape(-1, *[1] * len(counts))
 
 
 def interpolate(x, p):
     """Read images [N, D, C/D, *image] at the coordinates p, one array [N, D, *output] for each axis."""
-    image = x.shape[3:]
+    image, x, total = x.shape[3:], np.moveaxis(x, 2, -1), 0.0
     inside = np.logical_and.reduce([(q > -1) & (q < size) for q, size in zip(p, image, strict=True)])
     p = [np.where(inside, q, 0) for q in p]
-    n, d = np.ogrid[: x.shape[0], : x.shape[1]]
-    n, d = (v.reshape(*v.shape, *[1] * len(image)) for v in (n, d))
-    total = np.zeros((*x.shape[:3], *inside.shape[2:]))
+    n, d, *_ = np.ogrid[: x.shape[0], : x.shape[1], *[slice(1)] * len(image)]
     for corner in itertools.product((0, 1), repeat=len(image)):
         index = [np.floor(q).astype(np.int64) + t for q, t in zip(p, corner, strict=True)]
         exists = inside & np.logical_and.reduce([(i >= 0) & (i < size) for i, size in zip(index, image, strict=True)])
         fractions = [q.astype(np.float64) - np.floor(q) for q in p]
         weights = math.prod(f if t else 1 - f for f, t in zip(fractions, corner, strict=True))
-        values = np.moveaxis(x[(n, d, slice(None), *(np.where(exists, i, 0) for i in index))], -1, 2)
-        total += np.where(np.expand_dims(exists, 2), values * np.expand_dims(weights, 2), 0)
-    return total
+        values = x[n, d, *(np.where(exists, i, 0) for i in index)]
+        total = total + np.where(exists[..., None], values * weights[..., None], 0)
+    return np.moveaxis(total, -1, 2)
+
+
+per_axis = partial(sizes, axes=(1, AXES))  # declares an attribute with a number for each image axis
+
+
+def number_of_groups(name, default=None, **more):
+    """Declare an attribute that is a number of groups. It is required if it has no default."""
+    return Attribute(name, "int", default, default is None, (1, LIMIT), **more)
 
 
 FIELDS = dict.fromkeys((
@@ -247,9 +254,8 @@ ONNX = Operator(
     outputs=(Output("Y", "T"),),
     types={"T": dtypes.FLOATS},
     attributes=(
-        sizes("dilations", axes=(1, AXES)), Attribute("group", "int", 1, bounds=(1, LIMIT)),
-        sizes("kernel_shape", axes=(1, AXES)), Attribute("offset_group", "int", 1, bounds=(1, LIMIT)),
-        sizes("pads", axes=(2, 2 * AXES), least=0), sizes("strides", axes=(1, AXES)),
+        per_axis("dilations"), number_of_groups("group", 1), per_axis("kernel_shape"),
+        number_of_groups("offset_group", 1), sizes("pads", axes=(2, 2 * AXES), least=0), per_axis("strides"),
     ),
     plan=Plan(shape, plan, FIELDS),
     kernels=(Kernel(kernels.deform_conv),),
@@ -268,10 +274,8 @@ def mmcv_spacing(attributes):
 @jitable
 def check_mmcv(attributes):
     padding = attributes.padding
-    require(len(padding) != 3, "padding", padding, "must have two elements, or each of them twice")
-    if len(padding) == 4:
-        fits = padding[0] == padding[1] and padding[2] == padding[3]
-        require(fits, "padding", padding, "must have two elements, or each of them twice: [ph, ph, pw, pw]")
+    fits = len(padding) == 2 or (len(padding) == 4 and padding[0] == padding[1] and padding[2] == padding[3])
+    require(fits, "padding", padding, "must have two elements, or each of them twice: [ph, ph, pw, pw]")
 
 
 @jitable
@@ -284,8 +288,7 @@ def shape_modulated(attributes, inputs, outputs):
 @jitable
 def plan_modulated(attributes, inputs, outputs, g):
     x, offset, mask, w, bias = inputs
-    groups, offset_groups = attributes.groups, attributes.deform_groups
-    plan_convolution(mmcv_spacing(attributes), groups, offset_groups, x, w, offset, bias, g)
+    plan_convolution(mmcv_spacing(attributes), attributes.groups, attributes.deform_groups, x, w, offset, bias, g)
     check_mask(x, mask, g)
     g.mmcv_order = 1
 
@@ -312,12 +315,10 @@ MODULATED = replace(
     ),
     outputs=(Output("output", "T"),),
     attributes=(
-        of_axes("stride"), of_axes("padding", 0, (2, 4)), of_axes("dilation"),
-        Attribute("groups", "int", required=True, bounds=(1, LIMIT)),
-        Attribute("deform_groups", "int", required=True, bounds=(1, LIMIT), other_names=("deformable_groups",)),
+        of_axes("stride"), of_axes("padding", 0, (2, 4)), of_axes("dilation"), number_of_groups("groups"),
+        number_of_groups("deform_groups", other_names=("deformable_groups",)),
     ),
     plan=Plan(shape_modulated, plan_modulated, FIELDS),
-    kernels=(Kernel(kernels.deform_conv),),
     reference=reference_modulated,
     terms={
         "X": "x", "W": "weight", "B": "bias", "strides": "stride", "dilations": "dilation", "pads": "padding",
@@ -336,12 +337,11 @@ def shape_plain(attributes, inputs, outputs):
 
 @jitable
 def plan_plain(attributes, inputs, outputs, g):
-    x, offset, w = inputs
-    groups, offset_groups = attributes.groups, attributes.deform_groups
-    plan_convolution(mmcv_spacing(attributes), groups, offset_groups, x, w, offset, offset[:0], g)
+    (x, offset, w), spacing = inputs, mmcv_spacing(attributes)
+    plan_convolution(spacing, attributes.groups, attributes.deform_groups, x, w, offset, offset[:0], g)
 
 
-def reference_plain(x, offset, weight, *, bias, im2col_step, **attributes):
+def reference_plain(x, offset, weight, *, bias, **attributes):
     return reference_modulated(x, offset, None, weight, **attributes)
 
 
@@ -365,8 +365,7 @@ DCN = replace(
     domain="",
     name="_DCNv2",
     attributes=(
-        of_axes("stride"), of_axes("padding", 0), of_axes("dilation"),
-        Attribute("groups", "int", 1, bounds=(1, LIMIT)),
+        of_axes("stride"), of_axes("padding", 0), of_axes("dilation"), number_of_groups("groups", 1),
         replace(MODULATED.attributes[4], other_names=("deformable_groups", "deformable_group")),
         Attribute("kernel_size", "ints", repeats=2), Attribute("info", "text", ""),  # redundant
         Attribute("activation_type", "int", -1, bounds=(-1, -1)),  # of TensorRT; -1 stands for none

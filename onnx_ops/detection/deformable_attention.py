@@ -96,7 +96,8 @@ def reference(value, spatial_shapes, sampling_locations, attention_weights):
                 p = ((location.astype(dtype) * 2 - 1 + 1) * dtype(s) - 1) / 2
             p = np.clip(np.where(np.isnan(p), -2, p), -2, 2 * s + 4)
             first.append(np.floor(p).astype(np.int64))
-            weights.append((1 - (p - np.floor(p)), p - np.floor(p)))
+            f = p - first[-1]
+            weights.append((1 - f, f))
         for i, j in np.ndindex(2, 2):
             row, column = first[0] + i, first[1] + j
             exists = (row >= 0) & (row < size[0]) & (column >= 0) & (column < size[1])

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..declaration.jit import APART, jitable
 from ..kernels.elements import indices_in, is_wide, load, store, sums, sums_in
-from ..kernels.shares import share
+from ..kernels.shares import pieces, share
 from ..kernels.vectors import add_points
 
 POINTS = 256  # of a block
@@ -29,7 +29,7 @@ def deformable_attention(value, locations, attention, g, tile, workspace, out):
     weights = sums_in(workspace, indices.nbytes, (TAPS, POINTS), out)
     totals = sums_in(workspace, indices.nbytes + weights.nbytes, CHANNELS, out)
     levels, pixels, exist = indices[:3], indices[3], indices[4]
-    parts = max(1, (g.points + POINTS - 1) // POINTS)
+    parts = max(1, pieces(g.points, POINTS))
     rows_at_once = max(1, POINTS // max(g.points, 1))
     if parts == 1:
         describe(g, 0, g.points, rows_at_once, levels)

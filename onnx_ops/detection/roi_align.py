@@ -50,6 +50,7 @@ from ..declaration.errors import require
 from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
+from ..kernels.shares import pieces
 from . import roi_align_kernels as kernels
 
 MODES = ("avg", "max")
@@ -78,40 +79,37 @@ def shape(attributes, inputs, outputs):
 
 
 @jitable
-def check_feature_maps(x):
+def lay_out_maps(attributes, x, g):
+    """Check feature maps of shape x, and fill the geometry's fields for them and for the scale of regions."""
     require(len(x) == 4, "shape of {X}", x, "must have rank 4: [N, C, H, W]")
     for a in range(2, 4):
         require(1 <= x[a] <= PIXELS, "shape of {X}", x, "image axes must lie in [1, 2**31 - 1]; see axis", a)
+    g.batch, g.channels, g.height, g.width, g.pixels = x[0], x[1], x[2], x[3], x[2] * x[3]
+    g.scale = np.float64(attributes.spatial_scale).view(np.int64)
 
 
 @jitable
 def plan(attributes, inputs, outputs, g):
     x, rois, images = inputs
-    check_feature_maps(x)
-    require(len(rois) == 2 and rois[1] == 4, "shape of {rois}", rois, "must be [R, 4]")
+    g.half_pixel = attributes.coordinate_transformation_mode
+    plan_regions(attributes, x, rois, 4, g)
     require(
         len(images) == 1 and images[0] == rois[0], "shape of {batch_indices}", images, "must be [R], with R", rois[0]
     )
-    g.half_pixel = attributes.coordinate_transformation_mode
-    plan_regions(attributes, x, rois, g)
 
 
 @jitable
 def plan_mmcv(attributes, inputs, outputs, g):
     x, rois = inputs
-    check_feature_maps(x)
-    require(len(rois) == 2 and rois[1] == 5, "shape of {rois}", rois, "must be [R, 5]")
     g.half_pixel = attributes.aligned
-    plan_regions(attributes, x, rois, g)
+    plan_regions(attributes, x, rois, 5, g)
 
 
 @jitable
 def plan_rotated(attributes, inputs, outputs, g):
     x, rois = inputs
-    check_feature_maps(x)
-    require(len(rois) == 2 and rois[1] == 6, "shape of {rois}", rois, "must be [R, 6]")
     g.half_pixel, g.clockwise = attributes.aligned, attributes.clockwise
-    plan_regions(attributes, x, rois, g)
+    plan_regions(attributes, x, rois, 6, g)
     taps = g.regions * g.bins * TAPS // g.pixels // max(g.batch, 1)  # of a channel, for each pixel
     groups = COPIED // g.pixels // LANES
     if taps >= PAYS and groups > 0:
@@ -121,28 +119,28 @@ def plan_rotated(attributes, inputs, outputs, g):
 
 
 @jitable
-def plan_regions(attributes, x, rois, g):
-    g.batch, g.channels, g.height, g.width, g.pixels = x[0], x[1], x[2], x[3], x[2] * x[3]
-    g.regions, g.columns = rois[0], rois[1]
+def plan_regions(attributes, x, rois, columns, g):
+    lay_out_maps(attributes, x, g)
+    require(len(rois) == 2 and rois[1] == columns, "shape of {rois}", rois, "must be [R, K], with K", columns)
+    g.regions, g.columns = rois[0], columns
     g.out_height, g.out_width = attributes.output_height, attributes.output_width
     g.bins = g.out_height * g.out_width
-    g.ratio, g.scale = attributes.sampling_ratio, np.float64(attributes.spatial_scale).view(np.int64)
+    g.ratio = attributes.sampling_ratio
     fits = max(g.regions, 1) <= ELEMENTS // g.bins // max(g.channels, 1)
     require(fits, "shape of {rois}", rois, "output must have at most 2**58 elements")
-    groups = max(1, CACHED // g.pixels // kernels.TOGETHER)
-    cut_regions(groups * kernels.TOGETHER, 64, g)
-    g.copied, g.workspace = 0, kernels.workspace_size()
+    cut_regions(max(1, CACHED // g.pixels // kernels.TOGETHER) * kernels.TOGETHER, 64, g)
+    g.workspace = kernels.workspace_size()
 
 
 @jitable
 def cut_regions(channels, parts, g):
     """Cut the output into units with at most so many channels, and at most so many parts of the regions."""
     g.block = max(1, min(kernels.CHANNELS, g.channels, channels))
-    blocks = (g.channels + g.block - 1) // g.block
+    blocks = pieces(g.channels, g.block)
     g.parts = max(1, min(g.regions, 64 // max(blocks, 1), parts))
     g.units = blocks * g.parts if g.regions > 0 else 0
-    tiles = g.regions * g.channels * g.bins // WORK + 1
-    g.tiles = min(64, max(1, g.units), tiles)  # one also without channels: a kernel refuses images that aren't there
+    # One tile also without channels: a kernel refuses images that aren't there.
+    g.tiles = min(64, max(1, g.units), g.regions * g.channels * g.bins // WORK + 1)
 
 
 def reference(x, rois, batch_indices, *, coordinate_transformation_mode, mode, **geometry):
@@ -172,25 +170,20 @@ def coordinates_of(x):
     return np.float64 if x.dtype == np.float64 else np.float32
 
 
-@np.errstate(invalid="ignore", over="ignore")
 def upright(x, rois, half_pixel, output_height, output_width, sampling_ratio, spatial_scale):
-    """Return y and x of each region's samples: [output_height, 1, count_y, 1] and [1, output_width, 1, count_x]."""
+    """Yield y and x of each region's samples: [output_height, 1, count_y, 1] and [1, output_width, 1, count_x]."""
     dtype = coordinates_of(x)
     offset = dtype(0.5 if half_pixel else 0)
-    places = []
     for left, top, right, bottom in rois.astype(dtype) * dtype(spatial_scale) - offset:
         v = samples_along(top, bottom - top, output_height, sampling_ratio, half_pixel)
         u = samples_along(left, right - left, output_width, sampling_ratio, half_pixel)
-        places.append((v[:, None, :, None], u[None, :, None, :]))
-    return places
+        yield v[:, None, :, None], u[None, :, None, :]
 
 
-@np.errstate(invalid="ignore", over="ignore")
 def turned(x, rois, half_pixel, clockwise, output_height, output_width, sampling_ratio, spatial_scale):
-    """Return what `upright` returns, for boxes of centre, size and angle."""
+    """Yield what `upright` yields, for boxes of centre, size and angle."""
     dtype = coordinates_of(x)
     offset = dtype(0.5 if half_pixel else 0)
-    places = []
     for *box, angle in rois.astype(dtype):
         centre_x, centre_y, *sizes = np.array(box) * dtype(spatial_scale)
         width, height = (size if half_pixel or size >= 1 else dtype(1) for size in sizes)
@@ -198,11 +191,9 @@ def turned(x, rois, half_pixel, clockwise, output_height, output_width, sampling
         sine, cosine = dtype(np.sin(angle)), dtype(np.cos(angle))
         v = samples_along(-height / 2, height, output_height, sampling_ratio, half_pixel)[:, None, :, None]
         u = samples_along(-width / 2, width, output_width, sampling_ratio, half_pixel)[None, :, None, :]
-        places.append((v * cosine + u * sine + (centre_y - offset), u * cosine - v * sine + (centre_x - offset)))
-    return places
+        yield v * cosine + u * sine + (centre_y - offset), u * cosine - v * sine + (centre_x - offset)
 
 
-@np.errstate(invalid="ignore", over="ignore")
 def samples_along(start, size, bins, ratio, half_pixel):
     """Return the coordinates of a region's samples along an axis, [bins, count]."""
     dtype = type(size)  # half of it may be a float64, which NumPy 1 makes of a float32 and a Python number
@@ -216,6 +207,7 @@ def samples_along(start, size, bins, ratio, half_pixel):
     return (start + p * step) + (i + dtype(0.5)) * step / dtype(max(count, 1))
 
 
+@np.errstate(invalid="ignore", over="ignore")  # also for `regions`, which are computed one by one
 def pooled(x, images, regions, pool, output_height, output_width, **_):
     """Pool each region's samples.
 

@@ -19,7 +19,7 @@ import numpy as np
 from ..declaration.errors import require
 from ..declaration.jit import APART, FUSE, jitable, known
 from ..kernels.elements import indices_in, integers_in, load, store, sums_in, zero
-from ..kernels.shares import share
+from ..kernels.shares import pieces, share
 from ..kernels.vectors import add_points
 
 AVERAGE, LARGEST_TAP, LARGEST_SAMPLE = known(1), known(2), known(3)  # how a bin's samples are pooled
@@ -108,7 +108,7 @@ def pool(x, rois, batches, way, g, tile, workspace, out):
 def part_of(g, unit):
     """Return a unit's first channel and number of channels, its first region, and the region after its last one."""
     channel, part = unit // g.parts * g.block, unit % g.parts
-    each = (g.regions + g.parts - 1) // g.parts
+    each = pieces(g.regions, g.parts)
     return channel, min(g.block, g.channels - channel), min(part * each, g.regions), min((part + 1) * each, g.regions)
 
 
@@ -250,8 +250,7 @@ def pool_by_rows(x, first, channels, box, way, g, workspace, out, to):
     row_weight = sums_in(workspace, after, (4, ROWS), out)
     column_weight = sums_in(workspace, after + 8 * 4 * ROWS, COLUMNS, out)
     after += 8 * (4 * ROWS + COLUMNS)
-    indices = indices_in(workspace, after, (3, ROWS))
-    row, exist, widths = indices[0], indices[1], indices[2]
+    row, exist, widths = indices_in(workspace, after, (3, ROWS))
     column = indices_in(workspace, after + 4 * 3 * ROWS, COLUMNS)
     ends = indices_in(workspace, after + 4 * (3 * ROWS + COLUMNS), BINS + 1)
     zeros = indices_in(workspace, after + 4 * (3 * ROWS + COLUMNS + BINS + 1), BINS)
@@ -563,8 +562,7 @@ def pool_copy(copy, channels, box, g, workspace, out, to):
     """Pool a turned box for all channels of the copy by `copy_side_by_side`."""
     pixels, exist, widths = indices_in(workspace, 0, (3, SAMPLES))
     weight = sums_in(workspace, 12 * SAMPLES, (4, SAMPLES), out)
-    sums = sums_in(workspace, 12 * SAMPLES + 8 * 4 * SAMPLES, (2, CHANNELS), out)
-    totals, part = sums[0, :channels], sums[1, :channels]
+    totals, part = sums_in(workspace, 12 * SAMPLES + 8 * 4 * SAMPLES, (2, channels), out)
     number, each = totals.dtype.type, share_of_sample(box)
     for k in range(SAMPLES):
         widths[k] = g.width

@@ -117,9 +117,10 @@ def node_of(operator, /, *inputs, **attributes):
     from ..model.schemas import schema
 
     if operator.inputs[-1].presence == "variadic":  # PyTorch would pass it the inputs before it, too
-        each = enumerate(operator.each_input(len(inputs)))
-        single = {"variadic": "required"}
-        declared = (replace(i, name=f"{i.name}_{k}", presence=single.get(i.presence, i.presence)) for k, i in each)
+        declared = [
+            replace(i, name=f"{i.name}_{k}", presence="required" if i.presence == "variadic" else i.presence)
+            for k, i in enumerate(operator.each_input(len(inputs)))
+        ]
         operator = replace(operator, inputs=tuple(declared))
     # The exporter requires a schema, and onnx has none for these domains.
     opset = onnxscript.values.Opset(operator.domain, operator.versions[0])
@@ -178,8 +179,7 @@ def unfold(x, kernel_size, dilation, padding, stride):
     """Add the node for `unfold`, between Unsqueeze and Squeeze for an image without a batch; returns the output."""
     batch = constant(np.array([0])) if len(x.shape) == UNBATCHED else None
     x = x if batch is None else node("Unsqueeze", x, batch)
-    pads = [*padding, *padding]
-    y = node_of(IM2COL, x, kernel_shape=kernel_size, dilations=dilation, pads=pads, strides=stride)
+    y = node_of(IM2COL, x, kernel_shape=kernel_size, dilations=dilation, pads=[*padding, *padding], strides=stride)
     return y if batch is None else node("Squeeze", y, batch)
 
 
@@ -237,15 +237,12 @@ def _affine_grids():
 
 def call(operator, /, *inputs, **attributes):
     """Add the node for a call of a declared operator; return its output, or several."""
-    from .torch_operators import declared_attributes, type_of_list
+    from .torch_operators import declared_attributes, each_value, type_of_list
 
-    parts = []
-    for i, value in zip(operator.inputs, inputs, strict=False):
-        if i.presence == "variadic":
-            parts += value
-        else:
-            is_list = i.values and value is not None
-            parts.append(vector(value, type_of_list(operator, i)) if is_list else value)
+    parts = [
+        vector(value, type_of_list(operator, i)) if i.values and value is not None else value
+        for i, value in each_value(operator, inputs)
+    ]
     while parts and parts[-1] is None:
         parts.pop()
     return node_of(operator, *parts, **declared_attributes(operator, attributes))
@@ -273,15 +270,14 @@ def _declared(operators):
 
     These are the given operators, and all others that PyTorch supports.
     """
-    from .torch_operators import qualified_name, torch_operator
+    from .torch_operators import defined
 
     for operator in as_list(operators):
-        torch_operator(operator)
+        defined(operator)
     table = {}
     for operator in available(operators).values():
         with suppress(OpError):
-            torch_operator(operator)
-            table[qualified_name(operator)] = partial(call, operator)
+            table[defined(operator)] = partial(call, operator)
     return table
 
 

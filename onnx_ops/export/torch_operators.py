@@ -93,12 +93,11 @@ def schema(operator):
     """Return the text of an operator's schema, without its name. Raises OpError for types that PyTorch lacks."""
     with errors_of(operator):
         for each in (*operator.inputs, *operator.outputs):
-            known = [name for name in operator.types[each.type] if name in TYPES.values()]
-            if not known:
-                raise OpError(f"type of {each.name}", operator.types[each.type][0], "is no element type of PyTorch")
+            names = operator.types[each.type]
+            require({*names} & {*TYPES.values()}, f"type of {each.name}", names[0], "is no element type of PyTorch")
         for a in operator.attributes:
-            if a.kind not in ATTRIBUTES:
-                raise OpError(f"kind of {a.name}", a.kind, "is none that attributes of PyTorch's operators have")
+            rule = "is none that attributes of PyTorch's operators have"
+            require(a.kind in ATTRIBUTES, f"kind of {a.name}", a.kind, rule)
         arguments = [(VALUES if i.values else INPUTS)[i.presence].format(i.name) for i in operator.inputs]
         if operator.inputs[-1].presence == "variadic":  # it must be given, as must all before it
             arguments = [each.removesuffix("=None") for each in arguments]
@@ -186,10 +185,9 @@ def check_type(operator, declared, tensor):
 
 def as_tensor(array, arrays):
     """Return an output as a tensor that shares no memory with the inputs, as PyTorch requires."""
-    if array.base is not None and any(a is not None and np.may_share_memory(array, a) for a in arrays):
+    is_shared = array.base is not None and any(a is not None and np.may_share_memory(array, a) for a in arrays)
+    if is_shared or not array.flags.carray:  # carray: contiguous, and it may be written to
         array = array.copy()
-    if not array.flags.carray:  # contiguous, and it may be written to
-        array = array.copy(order="C")
     if array.dtype == BFLOAT16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
@@ -221,10 +219,11 @@ def fake(operator, /, *inputs, **attributes):
             if isinstance(value, torch.Tensor):
                 check_type(operator, i, value)
                 require(value.dim() <= MAX_RANK, f"rank of {i.name}", value.dim(), "must be at most", MAX_RANK)
-                if value.device != tensors[0].device:
-                    raise OpError(f"device of {i.name}", value.device, f"must be {tensors[0].device} as before")
+                device = tensors[0].device
+                require(value.device == device, f"device of {i.name}", value.device, f"must be {device} as before")
         require(tensors, "inputs", 0, "there must be a tensor among them")
-        shapes = shapes_of(operator, values, [known_sizes(*pair) for pair in pairs])
+        sizes = [None if value is None else tuple(value if i.values else value.shape) for i, value in pairs]
+        shapes = shapes_of(operator, values, sizes)
         names = [type_name(operator, *pair) for pair in pairs]
         types = signature_of(operator, operator.choice(values), operator.padded(names))
     outputs = [
@@ -241,19 +240,14 @@ def type_name(operator, declared, value):
     return TYPES[value.dtype] if isinstance(value, torch.Tensor) else type_of_list(operator, declared)
 
 
-def known_sizes(declared, value):
-    """Return the plan's argument for an input: a tuple of sizes or of values; None for an absent input."""
-    return None if value is None else tuple(value if declared.values else value.shape)
-
-
 def shapes_of(operator, values, sizes):
     """Return the outputs' shapes. Raises OpError.
 
-    sizes  the result of `known_sizes` for each input. Numbers may be symbolic. Then each comparison in the plan's shape
-           function becomes a condition in PyTorch
+    sizes  for each input a tuple of sizes or of values, or None if it is absent. Numbers may be symbolic. Then each
+           comparison in the plan's shape function becomes a condition in PyTorch
     """
-    if not operator.plan.shape:
-        raise OpError("rule", None, "states the outputs' shapes, which PyTorch must know to compile or export")
+    rule = "states the outputs' shapes, which PyTorch must know to compile or export"
+    require(operator.plan.shape, "rule", None, rule)
     sizes = operator.padded(sizes)
     if all(isinstance(size, int) for each in sizes if each is not None for size in each):
         shapes = plain.shapes_of(operator, values, sizes)
@@ -370,8 +364,9 @@ def register_gradient(operator, name, library):
     def backward(ctx, *gradients):
         if not function:
             raise OpError(None, None, "has no gradient; .gradient declares one", operator.title)
-        pairs = zip(ctx.saved_tensors, ctx.others, strict=True)
-        leaves = [other if tensor is None else tensor for tensor, other in pairs]
+        leaves = [
+            other if tensor is None else tensor for tensor, other in zip(ctx.saved_tensors, ctx.others, strict=True)
+        ]
         values = {"call": call, **tree_unflatten(leaves, ctx.tree)}
         values |= zip((f"grad_{o.name}" for o in operator.outputs), gradients, strict=True)
         with errors_of(operator):

@@ -33,7 +33,6 @@ from .sliding_blocks import (
     are_known,
     block_counts,
     check_attributes,
-    given_axes,
     halves_of,
     known_product,
     lay_out,
@@ -48,9 +47,8 @@ COPIED = 2**17  # elements that one tile reads and writes where blocks tile the 
 
 @jitable
 def shape(attributes, inputs, outputs):
-    check_attributes(attributes)
     batch = inputs[0][0] if len(inputs[0]) == 3 else UNKNOWN
-    return shape_of_image(given_axes(spacing_of(attributes)), inputs, batch, outputs[0])
+    return shape_of_image(check_attributes(attributes), inputs, batch, outputs[0])
 
 
 @jitable
@@ -104,14 +102,9 @@ def plan_blocks(spacing, inputs, batch, g):
     rule = "must have at most 2**58 places in the padded image"
     require(g.blocks <= ELEMENTS, "{block_shape}", block_shape, rule)
     block = g.positions
-    if len(x) == 2:
-        rule = "axis 0 must be divisible by the product of {block_shape},"
-        require(rows % block == 0, "shape of {input}", x, rule, block)
-        require(columns == g.blocks, "shape of {input}", x, "axis 1 must be the number of blocks,", g.blocks)
-    else:
-        rule = "axis 1 must be divisible by the product of {block_shape},"
-        require(rows % block == 0, "shape of {input}", x, rule, block)
-        require(columns == g.blocks, "shape of {input}", x, "axis 2 must be the number of blocks,", g.blocks)
+    rule = "the second to last axis must be divisible by the product of {block_shape},"
+    require(rows % block == 0, "shape of {input}", x, rule, block)
+    require(columns == g.blocks, "shape of {input}", x, "the last axis must be the number of blocks,", g.blocks)
     channels = rows // block
     fits = max(channels, 1) <= ELEMENTS // g.pixels // max(batch, 1)
     require(fits, "{image_shape}", image_shape, "output must have at most 2**58 elements")
@@ -122,8 +115,7 @@ def plan_blocks(spacing, inputs, batch, g):
         g.k_steps[i], g.l_steps[i] = stride // common, dilation // common
         # With pads, blocks reach outside of the image, and don't tile it.
         inside = g.pads[i] == 0 and g.counts[i] * stride <= g.image[i]
-        if g.block[i] != stride or dilation != 1 or not inside:
-            g.tiled = 0
+        g.tiled &= g.block[i] == stride and dilation == 1 and inside
     g.planes = batch * channels * (g.pixels // (g.image[g.axes - 2] * g.image[g.axes - 1]))
     work = batch * (channels * g.pixels + rows * columns)
     g.tiles = min(64, work // (COPIED if g.tiled else WORK) + 1)
@@ -148,7 +140,7 @@ def sum_of_blocks(x, image_shape, block_shape, strides, dilations, pads_begin, p
         return y
     x = x.reshape(*y.shape[:2], *block, *block_counts(spacing, image, block))
     for k, blocks, pixels in overlaps(spacing, image, block):
-        y[(..., *pixels)] = y[(..., *pixels)] + x[(slice(None), slice(None), *k, *blocks)]
+        y[..., *pixels] += x[:, :, *k, *blocks]
     return y
 
 

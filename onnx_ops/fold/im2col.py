@@ -30,7 +30,6 @@ from .sliding_blocks import (
     block_count,
     block_counts,
     check_attributes,
-    given_axes,
     halves_of,
     known_product,
     lay_out,
@@ -45,8 +44,7 @@ from .sliding_blocks import (
 def shape(attributes, inputs, outputs):
     (x,), (y,), kernel_shape = inputs, outputs, attributes.kernel_shape
     axes, positions, blocks = len(kernel_shape), known_product(kernel_shape), 1
-    check_attributes(attributes)
-    given, rule = given_axes(spacing_of(attributes)), "must agree with other attributes on the number of image axes,"
+    given, rule = check_attributes(attributes), "must agree with other attributes on the number of image axes,"
     require(given == 0 or given == axes, "kernel_shape", kernel_shape, rule, given)
     y[0], y[1], y[2] = x[0] if len(x) > 0 else UNKNOWN, UNKNOWN, UNKNOWN
     if len(x) != 2 + axes:
@@ -65,14 +63,20 @@ def shape(attributes, inputs, outputs):
 
 
 @jitable
-def plan(attributes, inputs, outputs, g):
-    (x,) = inputs
+def lay_out_image(attributes, x, g):
+    """Check the rank of an image, and fill the fields of GEOMETRY."""
     axes = len(attributes.kernel_shape)
     rule = "must be [N, C, *image], with as many image axes as kernel_shape has:"
-    require(len(x) == 2 + axes, "shape of {x}", x, rule, axes)
+    require(len(x) == 2 + axes, "shape of x", x, rule, axes)
     lay_out(spacing_of(attributes), x[2:], attributes.kernel_shape, g)
+
+
+@jitable
+def plan(attributes, inputs, outputs, g):
+    (x,) = inputs
+    lay_out_image(attributes, x, g)
     fits = max(x[0], 1) <= ELEMENTS // g.positions // max(g.blocks, 1) // max(x[1], 1)
-    require(fits, "shape of {x}", x, "output must have at most 2**58 elements")
+    require(fits, "shape of x", x, "output must have at most 2**58 elements")
     g.planes = x[0] * x[1]
     g.units = share_out(g) if g.blocks > 0 else 0
     # Neither factor needs to be larger for 64 tiles, and the image may be much larger than the output.
@@ -88,14 +92,13 @@ def reference(x, *, kernel_shape, dilations, pads, strides):
     x = dtypes.widest(x)
     y = np.full((*x.shape[:2], *kernel_shape, *counts), dtypes.zero(x), x.dtype)
     for k, inside, pixels in overlaps(spacing, image, kernel_shape) if x.size else ():
-        y[(slice(None), slice(None), *k, *inside)] = x[(..., *pixels)]
+        y[:, :, *k, *inside] = x[..., *pixels]
     return y.reshape(x.shape[0], x.shape[1] * math.prod(kernel_shape), math.prod(counts))
 
 
 def gradient(call, grad_output, x, kernel_shape, dilations, pads, strides):
     """Return the gradient in PyTorch: the sum over all reads of a pixel."""
-    image = x.shape[2:]
-    return call("", "Col2Im", grad_output, image, kernel_shape, dilations=dilations, pads=pads, strides=strides)
+    return call("", "Col2Im", grad_output, x.shape[2:], kernel_shape, dilations=dilations, pads=pads, strides=strides)
 
 
 IM2COL = Operator(

@@ -60,7 +60,7 @@ def im2col(x, g, tile, workspace, out):
         rows, columns = y_end - y_begin, x_end - x_begin
 
         i, first = k % g.block[leading], pixel_at(g, lead, k // g.block[leading])
-        y_low, y_high, _ = find_blocks(g, leading, i, 0, g.image[leading])
+        y_low, y_high = find_blocks(g, leading, i)
         y_low, y_high = max(y_low, y_begin), min(y_high, y_end) if first >= 0 else 0
         y = y_low * g.strides[leading] + i * g.dilations[leading] - g.pads[leading]
         x_steps = g.pixels, g.dilations[last], g.strides[leading] * g.image[last]
@@ -68,9 +68,9 @@ def im2col(x, g, tile, workspace, out):
         j, j_end = j_begin, min(j_begin + g.part, g.block[last])
         while j < j_end:
             # Neighbouring positions with the same window form a box.
-            low, high, _ = find_blocks(g, last, j, 0, g.image[last])
+            low, high = find_blocks(g, last, j)
             box = 1
-            while j + box < j_end and find_blocks(g, last, j + box, 0, g.image[last])[:2] == (low, high):
+            while j + box < j_end and find_blocks(g, last, j + box) == (low, high):
                 box += 1
             x_low, x_high = max(low, x_begin), min(high, x_end)
             source = first * area + y * g.image[last] + x_low * g.strides[last] + j * g.dilations[last] - g.pads[last]

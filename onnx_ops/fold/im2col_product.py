@@ -25,7 +25,7 @@ from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
 from . import im2col
 from . import im2col_product_kernels as kernels
-from .sliding_blocks import ATTRIBUTES, AXES, GEOMETRY, LIMIT, known_product, lay_out, sizes, spacing_of
+from .sliding_blocks import ATTRIBUTES, AXES, GEOMETRY, LIMIT, known_product, sizes
 
 WORK = 2**15  # products of a tile, about: 10 us
 SUMS = ("channels", "kernel")
@@ -46,10 +46,8 @@ def shape(attributes, inputs, outputs):
 @jitable
 def plan(attributes, inputs, outputs, g):
     x, factors = inputs
-    axes, group = len(attributes.kernel_shape), attributes.group
-    rule = "must be [N, C, *image], with as many image axes as kernel_shape has:"
-    require(len(x) == 2 + axes, "shape of x", x, rule, axes)
-    lay_out(spacing_of(attributes), x[2:], attributes.kernel_shape, g)
+    group = attributes.group
+    im2col.lay_out_image(attributes, x, g)
     require(x[1] % group == 0, "shape of x", x, "axis 1 must be a multiple of group,", group)
     fits = max(x[0], 1) <= ELEMENTS // g.positions // max(g.blocks, 1) // max(x[1], group)
     require(fits, "shape of x", x, "the columns would have more than 2**58 elements")

@@ -39,7 +39,7 @@ def spacing_of(attributes):
 
 @jitable
 def check_attributes(attributes):
-    """Refuse attributes that disagree on the number of image axes."""
+    """Refuse attributes that disagree on the number of image axes; return it, or 0 if they leave it open."""
     pads, dilations, strides = attributes.pads, attributes.dilations, attributes.strides
     axes = given_axes(spacing_of(attributes))
     require(len(pads) % 2 == 0, "pads", pads, "must have two elements per image axis: all begins, then all ends")
@@ -47,6 +47,7 @@ def check_attributes(attributes):
     require(len(dilations) == 0 or len(dilations) == axes, "dilations", dilations, rule, axes)
     require(len(strides) == 0 or len(strides) == axes, "strides", strides, rule, axes)
     require(len(pads) == 0 or len(pads) == 2 * axes, "pads", pads, rule, axes)
+    return axes
 
 
 @jitable
@@ -73,15 +74,10 @@ def block_count(spacing, i, pixels, positions):
 
 
 @jitable
-def find_blocks(g, a, k, begin, end):
-    """Find the blocks of axis a with position k on the pixels [begin, end).
-
-    Returns their range low, high (exclusive), and the pixel of block `low`, counted from `begin`.
-    """
-    stride = g.strides[a]
-    shift = k * g.dilations[a] - g.pads[a] - begin
-    low = max(0, -quotient(shift, stride))
-    return low, min(g.counts[a], quotient(end - begin - 1 - shift, stride) + 1), low * stride + shift
+def find_blocks(g, a, k):
+    """Return the first of the blocks of axis a with position k on the image, and the block after the last one."""
+    stride, shift = g.strides[a], k * g.dilations[a] - g.pads[a]
+    return max(0, -quotient(shift, stride)), min(g.counts[a], quotient(g.image[a] - 1 - shift, stride) + 1)
 
 
 @jitable
@@ -97,10 +93,9 @@ def lay_out(spacing, image, block, g):
     There may be no pixels, and no blocks. A number of blocks above ELEMENTS is stated as ELEMENTS + 1.
     """
     axes, (strides, dilations, begins, _) = len(image), spacing
-    # Kernels always have two axes, y and x: a lone axis gets one of size 1 before it.
+    # Kernels always have two axes, y and x: a lone axis gets one of size 1 without pads before it.
     g.axes = max(axes, 2)
     g.image[0] = g.block[0] = g.counts[0] = g.strides[0] = g.dilations[0] = 1
-    g.pads[0] = 0
     g.pixels = g.positions = g.blocks = largest = 1
     for i in range(axes):
         require(image[i] <= LIMIT, "{image_shape}", image, "must be at most 2**40")

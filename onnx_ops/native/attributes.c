@@ -65,13 +65,12 @@ static status put_constant(void *value, int64_t k, struct values *values, int *f
 static const char *const NOTES[] = {"(not of kind INT)",    "(not of kind INTS)",   "(not of kind STRING)",
                                     "(not of kind FLOAT)",  "(not of kind FLOATS)", "(not of kind STRING)",
                                     "(not of kind TENSOR)"};
-static int is_list(const struct attribute *a) { return a->kind == INTS || a->kind == FLOATS; }
 
 /* Convert the last values, of attribute k: `count` integers, floats or, for a text, bytes. Returns whether the attribute
  * may have these values. */
 static int convert_values(const struct attribute *a, int64_t k, void *raw, size_t count, struct values *values) {
     int64_t *numbers = raw;
-    int fits = !is_list(a) || (a->shortest <= (int64_t)count && (int64_t)count <= a->longest);
+    int is_list = a->kind == INTS || a->kind == FLOATS, fits = !is_list || (a->shortest <= (int64_t)count && (int64_t)count <= a->longest);
     size_t size = count * sizeof *numbers;
     if (a->kind == STRING) {
         int64_t position = -1;

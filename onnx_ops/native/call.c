@@ -15,11 +15,6 @@ const struct input *input_of(const struct op *op, size_t k) {
     return &op->inputs[k < (size_t)op->input_count ? k : (size_t)op->input_count - 1];
 }
 
-status too_many_inputs(const struct op *op, const struct name *node, size_t count) {
-    const int64_t given = (int64_t)count, most = MAX_INPUTS;
-    return refuse_numbers(op, node, "inputs", &given, -1, "must be at most", &most);
-}
-
 static status refuse_input(const struct op *op, const struct name *node, size_t k, const char *what,
                            const int64_t *values, int64_t count, const char *rule) {
     char argument[256];

@@ -1,6 +1,5 @@
 /* A node of a model before its first run: checks, inferred shapes and its kernel. */
 #include "node.h"
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,7 +88,9 @@ static status read_input(struct node *node, size_t k) {
 static status read_inputs(struct node *node) {
     size_t count = 0;
     status error = KernelInfo_GetInputCount(node->info, &count);
-    if (!error && count > MAX_INPUTS) error = too_many_inputs(node->state.op, &node->name, count);
+    const int64_t given = (int64_t)count, most = MAX_INPUTS;
+    if (!error && given > most)
+        error = refuse_numbers(node->state.op, &node->name, "inputs", &given, -1, "must be at most", &most);
     for (size_t k = 0; k < count && !error; k++) error = read_input(node, k);
     if (!error) put_count(node->state.op, count, node->call);
     return error;
@@ -121,11 +122,12 @@ static int check_shapes(struct node *node, status *error) {
 
 /* Refuse element types that the operator doesn't take. */
 static status check_types(const struct node *node) {
-    const struct state *state = &node->state;
-    if (!state->op->combination_count || !state->overload->rules[state->choice]) return 0;
-    const struct overload *overload = state->overload;
-    struct refusal refusal = {.argument = overload->arguments[state->choice], .rule = overload->rules[state->choice]};
-    return refuse(state->op, &node->name, &refusal, overload->refused[state->choice]);
+    const struct op *op = node->state.op;
+    const struct overload *overload = node->state.overload;
+    const int64_t choice = node->state.choice;
+    struct refusal refusal = {.argument = overload->arguments[choice], .rule = overload->rules[choice]};
+    if (!op->combination_count || !refusal.rule) return 0;
+    return refuse(op, &node->name, &refusal, overload->refused[choice]);
 }
 
 /* List for a survey the kernel that the node needs, or while the ranks are open those that it may need. */

@@ -1,6 +1,5 @@
 /* ONNX Runtime's interface: its functions, statuses, tensors and outputs. */
 #include "ort.h"
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +23,7 @@ static _Atomic(status) spares[SPARES];
 
 /* Make the spare statuses that are lacking, as far as there is memory. */
 void make_spare_statuses(void) {
-    for (size_t k = 0; k < COUNT(spares); k++) {
+    for (size_t k = 0; k < SPARES; k++) {
         status none = 0, made = 0;
         if (!atomic_load(&spares[k])) made = CreateStatus(FAIL, "onnx_ops: no room for an error message");
         if (made && !atomic_compare_exchange_strong(&spares[k], &none, made)) ReleaseStatus(made);
@@ -34,7 +33,7 @@ void make_spare_statuses(void) {
 /* A status, which is never 0. Without one, the process ends: ONNX Runtime would go on with wrong results. */
 status new_status(int code, const char *message) {
     status made = CreateStatus(code, message);
-    for (size_t k = 0; k < COUNT(spares) && !made; k++) made = atomic_exchange(&spares[k], 0);
+    for (size_t k = 0; k < SPARES && !made; k++) made = atomic_exchange(&spares[k], 0);
     if (made) return made;
     fprintf(stderr, "%s\nonnx_ops: no room to report this error\n", message);
     abort();

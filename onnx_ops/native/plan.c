@@ -42,10 +42,10 @@ static status check_plan(const struct op *op, const struct name *node, struct ca
 
 /* Make tiles of a loop's steps, for tensors of known sizes; Call.run in execute.py does the same. */
 void cut_steps(const struct op *op, struct call *call) {
-    int64_t most = 1;
+    int64_t most = 0;
     for (int64_t k = 0; k < op->input_count; k++) most += call->tensors[k].size;
     for (int64_t k = 0; k < op->output_count; k++) most += call->tensors[MAX_INPUTS + k].size;
-    most = (most - 1) / TILE_ELEMENTS + 1;
+    most = most / TILE_ELEMENTS + 1;
     if (most > MAX_TILES) most = MAX_TILES;
     int64_t *tiles = &call->geometry.tiles;
     if (*tiles > most) *tiles = most;

@@ -1,7 +1,6 @@
 /* Running a node. */
 #include "run.h"
 #include "halves.h"
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,13 +44,12 @@ static void run_tile(void *work_of_call, size_t tile) {
     atomic_fetch_add(&work->ended, 1);
 }
 
-static size_t whole_lines(int64_t bytes) { return ((size_t)bytes + LINE - 1) / LINE * LINE; }
-
 /* Run the tiles of a call, after its plan, on the threads of the context, or on this one without a context. */
 status run_tiles(const struct op *op, kernel_function *kernel, struct call *call, void *context) {
     const struct geometry *g = &call->geometry;
     int64_t tiles = g->tiles > 0 ? g->tiles : 0;
-    size_t pitch = whole_lines(g->workspace), needed = (size_t)(tiles < MAX_TILES ? tiles : MAX_TILES) * pitch;
+    size_t pitch = ((size_t)g->workspace + LINE - 1) / LINE * LINE;
+    size_t needed = (size_t)(tiles < MAX_TILES ? tiles : MAX_TILES) * pitch;
     void *room = needed ? malloc(needed + LINE) : 0;
     if (needed && !room) {
         const int64_t bytes = (int64_t)needed;
@@ -72,15 +70,14 @@ status run_tiles(const struct op *op, kernel_function *kernel, struct call *call
 
 static int is_half(int64_t type) { return type == HALF || type == BRAIN_HALF; }
 
-/* Whether the kernel gets a copy of tensor k. 16-bit floats may need a copy in float32. Outputs with only a bound of
- * the length need a copy, too: ONNX Runtime allocates them after the kernel. */
-static int is_staged(const struct op *op, size_t k, int64_t type) {
-    return (op->has_ranks && is_half(type)) || (k >= MAX_INPUTS && op->has_bound);
-}
-
-/* The bytes of a copy of tensor k, which are more than 0, so that all copies have an address. */
-static size_t staged_size(const struct call *call, size_t k, int64_t type) {
-    return ((size_t)call->tensors[k].size * (size_t)(is_half(type) ? 4 : item_size[type]) + 64) / 64 * 64;
+/* The bytes of the copy of tensor k that a kernel gets: more than 0, so that all copies have an address; 0 if there is
+ * none. 16-bit floats may need a copy in float32. Outputs with only a bound of the length need a copy, too: ONNX Runtime
+ * allocates them after the kernel. */
+static size_t staged_size(const struct op *op, const struct call *call, size_t k, int64_t type) {
+    const struct tensor *tensor = &call->tensors[k];
+    int is_staged = (op->has_ranks && is_half(type)) || (k >= MAX_INPUTS && op->has_bound);
+    if (!is_staged || tensor->rank == ABSENT) return 0;
+    return ((size_t)tensor->size * (size_t)(is_half(type) ? 4 : item_size[type]) + 64) / 64 * 64;
 }
 
 /* Have ONNX Runtime allocate output k, of this shape, and put the address of its data there. */
@@ -111,18 +108,16 @@ static status stage(const struct op *op, const int64_t *types, struct call *call
     status error = 0;
     for (size_t k = 0; k < (size_t)op->input_count; k++) {
         struct tensor *tensor = &call->tensors[k];
-        if (!is_staged(op, k, types[k]) || tensor->rank == ABSENT) continue;
-        size_t size = staged_size(call, k, types[k]);
+        size_t size = staged_size(op, call, k, types[k]);
+        if (!size) continue;
         widen((int)types[k], tensor->data, (float *)room, tensor->size);
         tensor->data = room, room += size;
     }
     for (size_t k = MAX_INPUTS; k < MAX_INPUTS + (size_t)op->output_count && !error; k++) {
         struct tensor *tensor = &call->tensors[k];
-        if (is_staged(op, k, types[k])) {
-            tensor->data = room, room += staged_size(call, k, types[k]);
-            continue;
-        }
-        error = allocate_output(context, k - MAX_INPUTS, tensor);
+        size_t size = staged_size(op, call, k, types[k]);
+        if (size) tensor->data = room, room += size;
+        else error = allocate_output(context, k - MAX_INPUTS, tensor);
     }
     return error;
 }
@@ -137,8 +132,7 @@ static status run_kernel(const struct state *state, kernel_function *kernel, str
     for (size_t k = 0; k < MAX_INPUTS + (size_t)op->output_count; k++) {
         if (k == (size_t)op->input_count) k = MAX_INPUTS;
         if (k >= MAX_INPUTS) bounds[k - MAX_INPUTS] = call->tensors[k].shape[0];
-        if (!is_staged(op, k, types[k]) || call->tensors[k].rank == ABSENT) continue;
-        size_t size = staged_size(call, k, types[k]);
+        size_t size = staged_size(op, call, k, types[k]);
         fits &= size <= SIZE_MAX - needed;
         needed += size;
     }
@@ -147,7 +141,7 @@ static status run_kernel(const struct state *state, kernel_function *kernel, str
     status error = stage(op, types, call, room, context);
     if (!error) error = run_tiles(op, kernel, call, context);
     for (size_t k = 0; k < (size_t)op->output_count && !error; k++)
-        if (is_staged(op, MAX_INPUTS + k, types[MAX_INPUTS + k]))
+        if (staged_size(op, call, MAX_INPUTS + k, types[MAX_INPUTS + k]))
             error = give_output(op, &call->tensors[MAX_INPUTS + k], k, types[MAX_INPUTS + k], bounds[k], context);
     free(room);
     return error;
@@ -165,11 +159,6 @@ static int are_alike(const struct op *op, const struct call *a, const struct cal
     return 1;
 }
 
-static void copy_plan(const struct op *op, const struct call *from, struct call *to) {
-    for (int64_t k = MAX_INPUTS; k < MAX_INPUTS + op->output_count; k++) to->tensors[k] = from->tensors[k];
-    memcpy(&to->geometry, &from->geometry, (size_t)op->geometry_size);
-}
-
 /* Plan a call, or copy the plan of the node's last one if that was alike: a network finds a plan's code in no cache, and
  * waits for it longer than a small node takes. A thread that comes while another one reads the copy plans for itself. */
 static status plan_once(struct state *state, int64_t ranks, struct call *call) {
@@ -177,13 +166,11 @@ static status plan_once(struct state *state, int64_t ranks, struct call *call) {
     struct call *planned = state->planned;
     if (atomic_exchange_explicit(&state->in_use, 1, memory_order_acquire)) return plan(op, 0, ranks, call);
     status error = 0;
-    if (are_alike(op, planned, call)) copy_plan(op, planned, call);
-    else if ((error = plan(op, 0, ranks, call))) planned->input_count = -1;
-    else {
-        for (int64_t k = 0; k < MAX_INPUTS; k++) planned->tensors[k] = call->tensors[k];
-        planned->input_count = call->input_count;
-        copy_plan(op, call, planned);
-    }
+    if (are_alike(op, planned, call)) {
+        for (int64_t k = MAX_INPUTS; k < MAX_INPUTS + op->output_count; k++) call->tensors[k] = planned->tensors[k];
+        memcpy(&call->geometry, &planned->geometry, (size_t)op->geometry_size);
+    } else if ((error = plan(op, 0, ranks, call))) planned->input_count = -1;
+    else memcpy(planned, call, offsetof(struct call, geometry) + (size_t)op->geometry_size);
     atomic_store_explicit(&state->in_use, 0, memory_order_release);
     return error;
 }

@@ -4,13 +4,10 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define COUNT(array) (sizeof(array) / sizeof *(array))
-
 enum {
     MAX_RANK = 16,
     MAX_INPUTS = 16,
     MAX_OUTPUTS = 8,
-    MAX_ATTRIBUTES = 16,
     MAX_KERNELS = 4,
     MAX_TILES = 64,
     MAX_SHOWN = 32,

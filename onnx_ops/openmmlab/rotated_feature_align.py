@@ -21,7 +21,8 @@ from ..declaration.errors import require
 from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
-from ..detection.roi_align import check_feature_maps, coordinates_of, read
+from ..detection.roi_align import coordinates_of, lay_out_maps, read
+from ..kernels.shares import pieces
 from . import rotated_feature_align_kernels as kernels
 
 WORK = 2**11  # outputs of a tile, at least
@@ -30,18 +31,17 @@ WORK = 2**11  # outputs of a tile, at least
 @jitable
 def shape(attributes, inputs, outputs):
     (features, boxes), (y,) = inputs, outputs
-    y[1] = features[1] if len(features) == 4 else UNKNOWN
-    for a, k in ((0, 0), (2, 1), (3, 2)):  # axes of features, and those of boxes that are the same
+    for a in range(4):
         y[a] = features[a] if len(features) == 4 else UNKNOWN
-        if y[a] == UNKNOWN and len(boxes) == 4:
-            y[a] = boxes[k]
+        if y[a] == UNKNOWN and a != 1 and len(boxes) == 4:  # boxes lack axis 1, the channels
+            y[a] = boxes[max(0, a - 1)]
     return 4
 
 
 @jitable
 def plan(attributes, inputs, outputs, g):
     x, boxes = inputs
-    check_feature_maps(x)
+    lay_out_maps(attributes, x, g)
     require(len(boxes) == 4 and boxes[3] == 5, "shape of boxes", boxes, "must be [N, H, W, 5]")
     for a in range(3):
         same = boxes[a] == x[0 if a == 0 else a + 1]
@@ -50,9 +50,8 @@ def plan(attributes, inputs, outputs, g):
     require(points == 1 or points == 5, "points", points, "must be 1 or 5")
     fits = max(x[0], 1) <= ELEMENTS // (x[2] * x[3]) // max(x[1], 1)
     require(fits, "shape of features", x, "must have at most 2**58 elements")
-    g.batch, g.channels, g.height, g.width, g.pixels = x[0], x[1], x[2], x[3], x[2] * x[3]
-    g.points, g.scale = points, np.float64(attributes.spatial_scale).view(np.int64)
-    g.blocks = (g.pixels + kernels.PIXELS - 1) // kernels.PIXELS
+    g.points = points
+    g.blocks = pieces(g.pixels, kernels.PIXELS)
     g.tiles = min(64, g.batch * g.blocks, g.batch * g.channels * g.pixels // WORK + 1)
     g.workspace = kernels.workspace_size()
 

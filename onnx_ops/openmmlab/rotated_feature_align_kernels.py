@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..declaration.jit import FUSE, jitable
-from ..detection.roi_align_kernels import is_inside, scale_of, taps_of
+from ..detection.roi_align_kernels import is_inside, scale_of, tap_weight, taps_of
 from ..kernels.elements import integers_in, load, store, sums_in, zero
 from ..kernels.shares import share
 
@@ -53,8 +53,7 @@ def place_points(boxes, box, g, b, offset, weight):
             for t in range(4):
                 row, column = bottom if t // 2 else top, right if t % 2 else left
                 offset[4 * k + t, b] = row * g.width + column
-                of_row, of_column = down if t // 2 else number(1) - down, right_share
-                weight[4 * k + t, b] = of_row * (of_column if t % 2 else number(1) - of_column)
+                weight[4 * k + t, b] = tap_weight(t, down, right_share)
 
 
 @jitable(**FUSE)

@@ -81,7 +81,7 @@ def reference(input, *, dim, find):
     x, v, at = (np.moveaxis(a, dim, 0) for a in (input, values, indices))
     with np.errstate(invalid="ignore"):
         for k in range(len(x)):
-            goes_on = find(x[k], v[k - 1]) if k > 0 else np.ones(x.shape[1:], bool)
+            goes_on = find(x[k], v[k - 1]) | (k == 0)
             v[k] = np.where(goes_on, x[k], v[k - 1])
             at[k] = np.where(goes_on, k, at[k - 1])
     return values, indices
@@ -96,9 +96,9 @@ def cummin(input, *, dim):
 
 
 def corner_pool(input, *, mode):
-    axis, step = 2 + mode // 2, 1 if mode % 2 else -1
-    flipped = input[(slice(None),) * axis + (slice(None, None, step),)]
-    return cummax(flipped, dim=axis)[0][(slice(None),) * axis + (slice(None, None, step),)]
+    axis = 2 + mode // 2
+    flipped = () if mode % 2 else axis
+    return np.flip(cummax(np.flip(input, flipped), dim=axis)[0], flipped)
 
 
 def running(name, kernel, body):

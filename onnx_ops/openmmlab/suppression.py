@@ -39,11 +39,9 @@ from ..declaration.errors import require
 from ..declaration.jit import jitable
 from . import suppression_kernels as kernels
 
-FLOAT32 = {"T": ("float32",)}
-
 
 @operator(
-    "mmdeploy::NMSRotated", inputs="boxes: T, scores: T", outputs="selected: int64", types=FLOAT32,
+    "mmdeploy::NMSRotated", inputs="boxes: float32, scores: float32", outputs="selected: int64",
     ranks={"boxes": (3,), "scores": (3,)},
 )  # fmt: skip
 def nms_rotated(boxes, scores, *, iou_threshold: float, score_threshold: float):
@@ -60,8 +58,9 @@ def nms_rotated(boxes, scores, *, iou_threshold: float, score_threshold: float):
 
 
 @operator(
-    "mmdeploy::NMSMatch", inputs="boxes: T, scores: T, iou_threshold: T, score_threshold: T", outputs="matches: int64",
-    types=FLOAT32, ranks={"boxes": (3,), "scores": (3,)},
+    "mmdeploy::NMSMatch",
+    inputs="boxes: float32, scores: float32, iou_threshold: float32, score_threshold: float32",
+    outputs="matches: int64", ranks={"boxes": (3,), "scores": (3,)},
 )  # fmt: skip
 def nms_match(boxes, scores, iou_threshold, score_threshold):
     rows = []
@@ -77,7 +76,7 @@ def nms_match(boxes, scores, iou_threshold, score_threshold):
 
 
 @operator(
-    "mmcv::NonMaxSuppression", inputs="boxes: T, scores: T", outputs="indices: int64", types=FLOAT32,
+    "mmcv::NonMaxSuppression", inputs="boxes: float32, scores: float32", outputs="indices: int64",
     ranks={"boxes": (2,)},
 )  # fmt: skip
 def nms(boxes, scores, *, iou_threshold: float, offset: bool):
@@ -89,7 +88,7 @@ def nms(boxes, scores, *, iou_threshold: float, offset: bool):
 
 
 @operator(
-    "mmcv::SoftNonMaxSuppression", inputs="boxes: T, scores: T", outputs="dets: T, inds: int64", types=FLOAT32,
+    "mmcv::SoftNonMaxSuppression", inputs="boxes: float32, scores: float32", outputs="dets: float32, inds: int64",
     ranks={"boxes": (2,)},
 )  # fmt: skip
 def soft_nms(boxes, scores, *, iou_threshold: float, sigma: float, min_score: float, method: int, offset: bool):
@@ -135,10 +134,9 @@ def rotated_overlap(box, other):
 
     Points are complex numbers. The box, seen from the other one's centre and along its sides, is cut off at these.
     """
-    (w, h), sides = abs(box[2:4]) / 2, abs(other[2:4]) / 2
-    towards = np.exp(-1j * other[4])
-    signs = ((1, 1), (-1, 1), (-1, -1), (1, -1))
-    corners = np.array([complex(i * w, k * h) for i, k in signs]) * (np.exp(1j * box[4]) * towards)
+    corner, sides, towards = complex(*abs(box[2:4]) / 2), abs(other[2:4]) / 2, np.exp(-1j * other[4])
+    upright = np.array([corner, -corner.conjugate(), -corner, corner.conjugate()])
+    corners = upright * (np.exp(1j * box[4]) * towards)
     polygon = corners + complex(*(box[:2] - other[:2])) * towards
     for k, limit in enumerate(sides):
         for sign in (1, -1):
@@ -175,7 +173,7 @@ def check_batch(boxes, scores, numbers):
 @jitable
 def check_one(boxes, scores):
     require(len(boxes) == 2 and boxes[1] == 4, "shape of boxes", boxes, "must be [B, 4]")
-    require(len(scores) == 1 and scores[0] == boxes[0], "shape of scores", scores, "must be [B], with B", boxes[0])
+    require(scores == boxes[:1], "shape of scores", scores, "must be [B], with B", boxes[0])
 
 
 @nms_rotated.shape(bound=True)
@@ -188,9 +186,8 @@ def shape_of_rotated(boxes, scores, *, iou_threshold, score_threshold):
 @nms_match.shape(bound=True)
 def shape_of_match(boxes, scores, iou_threshold, score_threshold):
     check_batch(boxes, scores, 4)
-    require(len(iou_threshold) == 1 and iou_threshold[0] == 1, "shape of iou_threshold", iou_threshold, "must be [1]")
-    fits = len(score_threshold) == 1 and score_threshold[0] == 1
-    require(fits, "shape of score_threshold", score_threshold, "must be [1]")
+    require(iou_threshold == (1,), "shape of iou_threshold", iou_threshold, "must be [1]")
+    require(score_threshold == (1,), "shape of score_threshold", score_threshold, "must be [1]")
     return scores[0] * scores[1] * scores[2], 4
 
 

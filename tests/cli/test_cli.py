@@ -358,7 +358,7 @@ PROBLEMS = {
     "attribute": (folding(COL2IM[1].attributes | {"stride": [2, 2]}), "did you mean strides?"),
     "no such attribute": (folding(COL2IM[1].attributes | {"zoom": 1}), "there are dilations, pads"),
     "value": (folding({"strides": [0, 1]}), "strides = [0, 1]: must be 1 to 14"),
-    "shape": (folding({"pads": [1] * 4}, 1), "axis 2 must be the number of blocks"),
+    "shape": (folding({"pads": [1] * 4}, 1), "the last axis must be the number of blocks"),
     "no import": (sampling(domain="com.microsoft", imported=False), "doesn't import the domain com.microsoft"),
     "domain": (sampling(domain="com.microsof"), "in the domains ai.onnx, com.microsoft; did you mean com.microsoft?"),
     "far domain": (sampling(domain="far.away"), "not run by onnx_ops, which has GridSample in the domains ai.onnx"),
@@ -1241,7 +1241,7 @@ def test_run_says_what_is_wrong_with_the_command_line(arguments, message, tmp_pa
 def test_errors_are_one_line_and_a_traceback_only_on_request(tmp_path):
     path, _ = of_case(COL2IM[1], tmp_path)
     arguments = ["run", path, "--random", "-i", "image_shape=[9,11]", "-i", "block_shape=[3,4]"]
-    rule = "axis 1 must be divisible by the product of block_shape, 12"
+    rule = "the second to last axis must be divisible by the product of block_shape, 12"
     assert call(*arguments, exit_code=3) == f"Error: Col2Im: shape of input = [2, 27, 99]: {rule}\n"
     text = call("--traceback", *arguments, exit_code=3)
     assert text.startswith("Traceback (most recent call last):")

@@ -4,6 +4,8 @@
  * memory, and calls and allocations fail on demand. All of it may run in several threads; only one may have faults. */
 #include "library.h"
 
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
 enum { MOST_DIMENSIONS = 24, MOST_INPUTS = 24, MOST_ATTRIBUTES = 24, MOST_CUSTOM_OPS = 4096 };
 
 struct info { /* an OrtTypeInfo or OrtTensorTypeAndShapeInfo */

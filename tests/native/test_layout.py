@@ -30,9 +30,11 @@ LAYERS = [
 ]  # fmt: skip
 CC = shutil.which("cc") or shutil.which("gcc")
 CALL = records.call_dtype(record_dtype({**REFUSAL, **WORK}))
+# {structure of ctypes: name of the struct}
+STRUCTURES = {kind: text.split()[1] for kind, text in build.DECLARED.items() if isinstance(kind, type(C.Structure))}
 # {struct: {field: its offset}}, as Python has it.
 EXPECTED = {
-    **{name: {f: getattr(kind, f).offset for f, _ in kind._fields_} for kind, name in build.STRUCTURES.items()},
+    **{name: {f: getattr(kind, f).offset for f, _ in kind._fields_} for kind, name in STRUCTURES.items()},
     "tensor": {name: offset for name, (_, offset) in records.TENSOR.fields.items()},
     "vector": {name: offset for name, (_, offset) in VECTOR.fields.items()},
     "call": {name: offset for name, (_, offset) in CALL.fields.items()},
@@ -41,7 +43,7 @@ EXPECTED = {
     "refusal": {name: 8 * k for k, name in enumerate((*REFUSAL_FIELDS, "shown"))},
 }
 SIZES = {"tensor": records.TENSOR.itemsize, "vector": VECTOR.itemsize, "refusal": 8 * REFUSAL["refusal"]}
-SIZES |= {name: C.sizeof(kind) for kind, name in build.STRUCTURES.items()} | {"call": C.sizeof(table.Call)}
+SIZES |= {name: C.sizeof(kind) for kind, name in STRUCTURES.items()} | {"call": C.sizeof(table.Call)}
 CONSTANTS = set(vars(limits)) & set(re.findall(r"\b([A-Z_]+)(?: = | \(\(int64_t\))", (NATIVE / "table.h").read_text()))
 PROGRAM = '#include "table.h"\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {\n%s}\n'
 

@@ -170,7 +170,7 @@ def test_concurrent_runs_keep_their_errors_apart(backend, mode):
                     run_session(session, [x, image, *good[1:]])
                     mistakes.append("no error")
                 except onnx_ops.OpError as error:
-                    rule = f"axis 2 must be the number of blocks, {3 * (int(image[1]) - 2)}"
+                    rule = f"the last axis must be the number of blocks, {3 * (int(image[1]) - 2)}"
                     if str(error) != f"Col2Im: shape of input = [1, 9, 9]: {rule}":
                         mistakes.append(str(error))
             elif not np.array_equal(run_session(session, [x, *good]), expected):
@@ -236,7 +236,10 @@ def test_async_runs_and_bindings():
         assert_close(binding.copy_outputs_to_cpu()[0], expected, "float32")
         values = {n: ort.OrtValue.ortvalue_from_numpy(v) for n, v in zip(names, inputs, strict=True)}
         assert_close(session.run_with_ort_values(["y"], values)[0].numpy(), expected, "float32")
-        for feeds, message in ((inputs, ""), ([inputs[0][:, :5], *inputs[1:]], "axis 1 must be divisible")):
+        for feeds, message in (
+            (inputs, ""),
+            ([inputs[0][:, :5], *inputs[1:]], "the second to last axis must be divisible"),
+        ):
             ended, answers = threading.Event(), []
 
             def callback(results, data, error, answers=answers, ended=ended):

@@ -424,7 +424,7 @@ def test_processes_of_other_environments_stay_as_they_are(bare_environment, tmp_
 @pytest.mark.parametrize(("arguments", "problem"), [
     (["nowhere.py"], "there is no script nowhere.py"),
     (["no-such-command"], "no-such-command must be a Python script"),
-    (["-m"], "-m needs the name of a module"),
+    (["-m"], "Missing argument 'PROGRAM'"),
     ([], "Missing argument 'PROGRAM'"),
     (["--optimise", "x.py"], "No such option"),
 ])  # fmt: skip

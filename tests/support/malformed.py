@@ -162,8 +162,12 @@ AT_RUN = [
     plain_deform_conv("3_deform_groups", r"deform_groups = 3: must divide .* of x, 4", deform_groups=3),
     plain_deform_conv("padding_twice", r"shape of offset = .*: image .* axis 3", padding=[0, 0, 1, 1]),
     col2im("x_rank_4", r"shape of input = \[1, 1, 9, 9\]: must have rank 3", x=(1, 1, 9, 9)),
-    col2im("not_divisible", r"shape of input = \[1, 10, 9\]: axis 1 must be divisible by .* 9", x=(1, 10, 9)),
-    col2im("block_count", r"shape of input = \[1, 9, 8\]: axis 2 must be the number of blocks, 9", x=(1, 9, 8)),
+    col2im(
+        "not_divisible",
+        r"shape of input = \[1, 10, 9\]: the second to last axis must be divisible by .* 9",
+        x=(1, 10, 9),
+    ),
+    col2im("block_count", r"shape of input = \[1, 9, 8\]: the last axis must be the number of blocks, 9", x=(1, 9, 8)),
     col2im("image_zero", r"image_shape = \[5, 0\]: must lie in \[1, 2\*\*40\]", image=(5, 0)),
     col2im("image_product", r"image_shape = .*: product must be at most 2\*\*58", image=(2**39,) * 3, block=(1,) * 3),
     col2im("image_rank_2", r"shape of image_shape = \[1, 2\]: must have rank 1", image=((5, 5),)),
@@ -185,8 +189,12 @@ AT_RUN = [
     volumes("x_rank_6", r"shape of X = \[1, 1, 4, 4, 4, 4\]: must have rank 4 or 5", x=(1, 1, 4, 4, 4, 4)),
     volumes("grid_rank_4", r"shape of Grid = \[1, 3, 3, 3\]: must have rank 5", grid=(1, 3, 3, 3)),
     openvino("data_scalar", r"shape of data = \[\]: must have rank 3", data=()),
-    openvino("data_unbatched_rows", r"shape of data = \[8, 9\]: axis 0 must be divisible .* 9", data=(8, 9)),
-    openvino("data_unbatched_blocks", r"shape of data = \[9, 8\]: axis 1 must be the number of blocks, 9", data=(9, 8)),
+    openvino(
+        "data_unbatched_rows", r"shape of data = \[8, 9\]: the second to last axis must be divisible .* 9", data=(8, 9)
+    ),
+    openvino(
+        "data_unbatched_blocks", r"shape of data = \[9, 8\]: the last axis must be the number of blocks, 9", data=(9, 8)
+    ),
     openvino("size_of_3_axes", r"output_size = \[5, 5, 5\]: .* are for image axes: 2", size=(5,) * 3, kernel=(3,) * 3),
     openvino("kernel_length", r"kernel_size = \[3\]: must be as long as output_size", kernel=(3,)),
     openvino("example_2_of_the_specification", r"shape of data = .* 49", (12, 81, 25), (16, 16), strides=[2, 2]),
@@ -244,7 +252,7 @@ MATCHED = (1, 4, 4), (1, 2, 4)
 AT_RUN += [
     roi_align("x_rank_3", r"shape of X = \[1, 5, 6\]: must have rank 4", x=(1, 5, 6)),
     roi_align("no_rows", r"shape of X = \[2, 1, 0, 6\]: image axes must lie in \[1, .* axis 2", x=(2, 1, 0, 6)),
-    roi_align("rois_of_5", r"shape of rois = \[3, 5\]: must be \[R, 4\]", rois=(3, 5)),
+    roi_align("rois_of_5", r"shape of rois = \[3, 5\]: must be \[R, K\], with K 4", rois=(3, 5)),
     roi_align("images_rank_2", r"shape of batch_indices = \[1, 3\]: must be \[R\], with R 3", images=((0, 1, 1),)),
     roi_align("images_of_2", r"shape of batch_indices = \[2\]: must be \[R\], with R 3", images=(0, 1)),
     roi_align("output_past_2**58", r"shape of rois = .*: output must have at most 2\*\*58", **NO_IMAGES),
@@ -253,10 +261,10 @@ AT_RUN += [
         for domain in ("mmcv", "mmdeploy")
         for name, message, shapes in (
             ("input_rank_3", r"shape of input = \[1, 5, 6\]: must have rank 4", ((1, 5, 6), (3, 5))),
-            ("rois_of_4", r"shape of rois = \[3, 4\]: must be \[R, 5\]", ((2, 1, 5, 6), (3, 4))),
+            ("rois_of_4", r"shape of rois = \[3, 4\]: must be \[R, K\], with K 5", ((2, 1, 5, 6), (3, 4))),
         )
     ),
-    mmcv("rois_of_5", r"shape of rois = \[3, 5\]: must be \[R, 6\]", "MMCVRoIAlignRotated", *REGIONS),
+    mmcv("rois_of_5", r"shape of rois = \[3, 5\]: must be \[R, K\], with K 6", "MMCVRoIAlignRotated", *REGIONS),
     mmcv("input_rank_5", r"shape of input = .*: must have rank 4", "grid_sampler", (1, 1, 2, 3, 4), (1, 2, 3, 4, 3)),
     mmcv("grid_of_2_images", r"shape of grid = .*: axis 0 must .* 1", "grid_sampler", (1, 1, 2, 3), (2, 2, 3, 2)),
     mmcv("boxes_of_4", r"shape of boxes .* W, 5\]", "MMCVRotatedFeatureAlign", (1, 2, 3, 4), (1, 3, 4, 4)),

@@ -72,7 +72,7 @@ def write_custom(operators, folder):
     rows = [table.operator(operator, list(operator.signatures()), MADE + k) for k, operator in enumerate(operators)]
     for row in rows:
         row.combination_count = 0  # all in Python, as where there is no Numba
-    content = writer.initializer(table.table_of(rows), [None])
+    content = writer.initializer(table.table_of(rows), None, ["0"])
     path = Path(folder) / "own.c"
     path.write_text("\n".join([*writer.lines, f"struct table custom_table = {content};\n"]), encoding="utf-8")
     return path

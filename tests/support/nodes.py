@@ -71,7 +71,7 @@ CHANGED = {  # name: (case, attributes, rule that refuses it; none if it is comp
     "a_float": ("overlapping", {"pads": [0.5] * 4}, "pads = (not of kind INTS): must be a list of integers"),
     "a_text": ("overlapping", {"strides": b"\xff" * 500}, "strides = (not of kind INTS): must be a list of integers"),
     "many_numbers": ("overlapping", {"strides": [2] * 500}, "2, 2, ...]: must be"),
-    "other_blocks": ("overlapping", {"strides": [2, 3]}, "axis 2 must be the number of blocks, 12"),
+    "other_blocks": ("overlapping", {"strides": [2, 3]}, "the last axis must be the number of blocks, 12"),
     "no_such_mode": ("bilinear_zeros_edges", {"mode": "\0" * 500}, "mode = '"),
     "a_float_for_an_integer": ("bilinear_zeros_edges", {"align_corners": 1.0}, "align_corners = (not of kind INT)"),
     "no_text": ("bilinear_zeros_edges", {"mode": b"\xff"}, "mode = (not of kind STRING)"),
