@@ -28,7 +28,8 @@ def is_representative(op_type, dtype, grid_dtype="float32", mode=None):
 
 def has_representative_types(op_type, signature, mode=None):
     """Return `is_representative` for an operator and {type variable: element type}."""
-    return is_representative(op_type, signature.get("T") or signature["T1"], signature.get("T2"), mode)
+    dtype = signature.get("T") or signature.get("T1") or "float32"  # an operator may have one type only
+    return is_representative(op_type, dtype, signature.get("T2"), mode)
 
 
 def long_unless(representative, *values):
