@@ -15,6 +15,7 @@ from PIL import Image
 
 from .. import OpError
 from ..declaration import dtypes
+from ..model.files import ordinary_file
 from ..model.node_tests import read_pb
 from ..system.files import staged
 from .console import dimensions, one_line
@@ -237,9 +238,10 @@ def read(name: str | None, path: Path, inputs: dict[str, Any]) -> dict[str, np.n
 
 @contextmanager
 def reading(path):
-    """Turn an error that is raised inside into one that names the file."""
+    """Turn an error that is raised inside into one that names the file, and refuse what is no ordinary file."""
     try:
-        yield
+        with ordinary_file(path, "file"):
+            yield
     except click.UsageError:
         raise
     except Exception as error:

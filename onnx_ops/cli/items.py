@@ -17,6 +17,7 @@ import onnxruntime as ort
 
 from .. import __version__
 from ..model.external_data import files
+from ..model.files import ordinary_file
 from ..session.runner import Runner
 from ..system.files import write
 from . import data
@@ -189,5 +190,5 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 def digest(path: Path) -> str:
     """Return the digest of a file."""
-    with open(path, "rb") as file:
+    with ordinary_file(path, "file") as (file, _):
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -8,13 +8,14 @@ import secrets
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from queue import SimpleQueue
+from traceback import clear_frames
 
 import llvmlite.binding as llvm
 
-from ..declaration.errors import OpError
+from ..declaration.errors import OpError, reason
 from ..declaration.jit import BOUNDSCHECK
 from ..system.locks import COMPILATION
 from .cache import Kept
@@ -22,6 +23,7 @@ from .key import digest
 
 _OF_NUMBA = re.compile(rb"(?<=\0)numba_\w+(?=\0)")  # names of functions of Numba's own library, in an object file
 PATIENCE = 1.0  # seconds of compilation before a message is logged
+WANTS = MemoryError, OSError  # exceptions that may not come again
 is_silent = ContextVar("is_silent", default=False)  # whether there is no message, because users expect the compilation
 _title: ContextVar[str] = ContextVar("title")  # of the operator whose function `code` is asked for
 _announced: set[str] = set()  # titles of operators in messages: a session compiles several functions of one
@@ -107,7 +109,8 @@ def announced(title, kept):
 
     timer = threading.Timer(PATIENCE, warn)
     timer.daemon = True
-    timer.start()
+    with suppress(RuntimeError):  # there is no memory for a thread
+        timer.start()
     log.info("onnx_ops: compiling a function of %s", title, extra={"compiling": title})
     try:
         yield
@@ -140,7 +143,10 @@ def uninterrupted(function):
         except BaseException as error:
             outcome.put((None, error))
 
-    threading.Thread(target=work, name="onnx_ops compiles").start()
+    try:
+        threading.Thread(target=work, name="onnx_ops compiles").start()
+    except RuntimeError as no_thread:
+        raise MemoryError("there is no room for a thread") from no_thread
     try:
         result, error = outcome.get()  # not join: if it is interrupted, it takes the thread for one that has ended
     except BaseException:
@@ -211,10 +217,19 @@ def key_of(entry):
 
 @functools.cache
 def _outcome(entry):
-    """Return the `Code` of an entry, or the OpError: Numba explains a mistake in full only once."""
+    """Return the `Code` of an entry, or the OpError: Numba explains a mistake in full only once.
+
+    An error for want of memory, of a thread or of a file is raised, as an OpError. So it isn't kept.
+    """
     try:
         return Code(entry, Kept(entry.name + "-checked" * BOUNDSCHECK, *key_of(entry)))
-    except OpError as error:
+    except (OpError, *WANTS) as error:
+        cause: BaseException | None = error
+        while cause and not isinstance(cause, WANTS):
+            cause = cause.__cause__ or cause.__context__
+        if cause:
+            clear_frames(cause.__traceback__)  # ends Numba's iterations, see `Unloaded`
+            raise OpError("kernel", entry.name, f"can't be compiled: {reason(cause)}") from error
         return error
 
 

@@ -7,6 +7,7 @@ import uuid
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from .. import system
 
@@ -14,13 +15,14 @@ PREFIX = ".onnx_ops-"  # of temporary files and folders
 
 
 @contextmanager
-def staged(directory, name=""):
+def staged(directory, name="", is_private=False):
     """Yield a temporary folder; the files written there replace those of the same name in `directory` at the end.
 
     `directory` is made if it is missing. If the block raises, no file is replaced. Models come last, so that none
     refers to data that aren't there yet. Raises OSError if a file would replace something that isn't a file.
 
-    name  of the file that errors name, if there is one; default: they name the directory
+    name        of the file that errors name, if there is one; default: they name the directory
+    is_private  whether nobody but this user may write to the files, whatever the umask and what they replace
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -34,17 +36,17 @@ def staged(directory, name=""):
                 with named(place):
                     file = shutil.copyfile(file, stack.enter_context(_temporary_folder(place.parent)) / place.name)
             moves.append((file, place))
-        _permit(folder, moves)
+        _permit(folder, moves, is_private)
         for file, place in moves:
             system.replace(file, place)
 
 
 @contextmanager
-def staged_file(path):
+def staged_file(path, is_private=False):
     """Yield a path for the content that replaces the file `path` at the end, together with files beside it."""
     path = Path(path)
     replaceable(path)  # raises OSError now rather than after the work
-    with staged(path.parent, path.name) as folder:
+    with staged(path.parent, path.name, is_private) as folder:
         yield folder / path.name
 
 
@@ -93,9 +95,9 @@ def _temporary_folder(beside):
         yield Path(folder)
 
 
-def _permit(folder, moves):
+def _permit(folder: Path, moves: list[tuple[Any, Path]], is_private: bool) -> None:
     """Give files the permissions of those that they replace, or of a new file; some writers grant too few."""
     new = folder / ".new"
-    new.touch()
+    new.touch(0o644 if is_private else 0o666)
     for file, place in moves:
-        shutil.copymode(place if place.exists() else new, file)
+        shutil.copymode(place if place.exists() and not is_private else new, file)
