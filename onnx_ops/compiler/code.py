@@ -11,7 +11,6 @@ import time
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from queue import SimpleQueue
-from traceback import clear_frames
 
 import llvmlite.binding as llvm
 
@@ -228,7 +227,6 @@ def _outcome(entry):
         while cause and not isinstance(cause, WANTS):
             cause = cause.__cause__ or cause.__context__
         if cause:
-            clear_frames(cause.__traceback__)  # ends Numba's iterations, see `Unloaded`
             raise OpError("kernel", entry.name, f"can't be compiled: {reason(cause)}") from error
         return error
 

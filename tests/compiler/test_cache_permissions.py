@@ -335,7 +335,7 @@ context.insert_global = without_memory
 try:
     doubled(np.ones(3, np.float32))
 except onnx_ops.OpError as error:
-    kept = error
+    kept = error  # with what its frames hold
     print(error.rule)
 context.insert_global = insert
 print(doubled(np.ones(3, np.float32)))

@@ -71,6 +71,13 @@ def test_inputs_that_are_no_files(what: str, tmp_path: Path) -> None:
             data.read_outputs(tmp_path / name, {"y": ("float32", [1])})
 
 
+@pytest.mark.parametrize("what", NO_FILES)
+def test_settings_that_are_no_file(what: str, tmp_path: Path) -> None:
+    """As those of another program's folder: there are none."""
+    NO_FILES[what](tmp_path / "run.json")
+    assert items.read_settings(tmp_path / "run.json") == {}
+
+
 def test_a_missing_file_is_missing(tmp_path: Path) -> None:
     for read in READERS.values():
         with pytest.raises(FileNotFoundError):
