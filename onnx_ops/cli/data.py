@@ -66,10 +66,10 @@ def read_inputs(given, inputs):
 def read_input(text, inputs):
     """Return {input: array} from one --input."""
     name, value = assignment(text, inputs)
-    if os.path.isfile(value):
+    if os.path.exists(value):
         return read(name, Path(value), inputs)
     if name is None or (content := as_json(value)) is None:
-        raise click.UsageError(f"{value} is no ordinary file." if os.path.exists(value) else f"no such file: {value}")
+        raise click.UsageError(f"no such file: {value}")
     return {name: numbers(content, inputs[name][0], f"--input {text}")}
 
 

@@ -17,7 +17,7 @@ import platformdirs
 
 from .. import system
 from ..declaration.jit import ADDRESS
-from ..system.files import staged_file
+from ..system.files import write
 
 ROOT = __name__.split(".", 1)[0]
 CHECKSUM = hashlib.sha256().digest_size
@@ -55,7 +55,7 @@ class Kept:
         """Give up before the compilation if the folder can't be written to: its message must not say that it keeps."""
         if self.path and not self.obstacle:
             try:
-                for folder in (*reversed(self.path.parent.parents), self.path.parent):
+                for folder in [*self.path.parents][::-1]:
                     folder.mkdir(0o700, exist_ok=True)
                 TemporaryFile(dir=self.path.parent).close()
             except OSError as error:
@@ -90,8 +90,7 @@ class Kept:
             not_kept(self.obstacle)
             return
         try:
-            with staged_file(self.path, is_private=True) as place:
-                place.write_bytes(hashlib.sha256(content).digest() + content)
+            write(self.path, hashlib.sha256(content).digest() + content, 0o644)
         except OSError as error:
             self.give_up(error)
 
@@ -112,7 +111,7 @@ def keep_others_out(folder: Path) -> None:
     status = folder.stat()
     if system.is_private(status):
         return
-    if system.is_owned(status):
+    if system.is_private(status, 0):
         with suppress(PermissionError):  # it is root's
             folder.chmod(stat.S_IMODE(status.st_mode) & ~system.OTHERS_WRITE)
     if not system.is_private(folder.stat()):
@@ -124,7 +123,7 @@ def keep_others_out(folder: Path) -> None:
 
 def object_in(path):
     """Read the object code in a file; return None if the file is damaged, or others may have written it."""
-    with open(path, "rb", opener=system.without_waiting) as file:
+    with open(path, "rb") as file:
         content = file.read() if system.is_private(os.fstat(file.fileno())) else b""
     checksum, content = content[:CHECKSUM], content[CHECKSUM:]
     return content if hashlib.sha256(content).digest() == checksum else None

@@ -8,7 +8,7 @@ import secrets
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from queue import SimpleQueue
 
@@ -108,8 +108,7 @@ def announced(title, kept):
 
     timer = threading.Timer(PATIENCE, warn)
     timer.daemon = True
-    with suppress(RuntimeError):  # there is no memory for a thread
-        timer.start()
+    timer.start()
     log.info("onnx_ops: compiling a function of %s", title, extra={"compiling": title})
     try:
         yield
@@ -142,10 +141,7 @@ def uninterrupted(function):
         except BaseException as error:
             outcome.put((None, error))
 
-    try:
-        threading.Thread(target=work, name="onnx_ops compiles").start()
-    except RuntimeError as no_thread:
-        raise MemoryError("there is no room for a thread") from no_thread
+    threading.Thread(target=work, name="onnx_ops compiles").start()
     try:
         result, error = outcome.get()  # not join: if it is interrupted, it takes the thread for one that has ended
     except BaseException:
@@ -222,12 +218,12 @@ def _outcome(entry):
     """
     try:
         return Code(entry, Kept(entry.name + "-checked" * BOUNDSCHECK, *key_of(entry)))
-    except (OpError, *WANTS) as error:
+    except (OpError, RuntimeError, *WANTS) as error:  # RuntimeError: there is no room for a thread
         cause: BaseException | None = error
         while cause and not isinstance(cause, WANTS):
             cause = cause.__cause__ or cause.__context__
-        if cause:
-            raise OpError("kernel", entry.name, f"can't be compiled: {reason(cause)}") from error
+        if cause or not isinstance(error, OpError):
+            raise OpError("kernel", entry.name, f"can't be compiled: {reason(cause or error)}") from error
         return error
 
 

@@ -14,7 +14,7 @@
     c_helpers                       functions of Numba's own that cached code calls
     Dispatcher._can_compile         whether a user's compiled function is limited to some types
     FunctionCache                   is changed by `without_cache`
-    stream_list                     is replaced by `Unloaded`
+    typing_context.refresh          loads what is registered with Numba, which a compilation does, too
     RuntimeLinker.PREFIX            prefix of the variables by which a recursive function finds itself
 
 Uses of llvmlite are public, except that target.py replaces the functions by which Numba queries the system. It does so
@@ -23,13 +23,11 @@ before Numba is imported, and so not here.
 
 import itertools
 import os
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 from numba import _helperlib, config
-from numba.core import callconv, cgutils, codegen, compiler, utils
+from numba.core import callconv, cgutils, codegen, compiler
 from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import FunctionCache
 from numba.core.compiler_lock import global_compiler_lock as global_compiler_lock
@@ -49,9 +47,8 @@ def check_numba():
         codegen.JITCodeLibrary: "_optimize_final_module _finalize_final_module create_ir_module add_ir_module",
         codegen.JITCPUCodegen: "set_env",
         TargetOptions: "Mapping",
-        cpu_target.target_context: "make_constant_array allow_dynamic_globals make_tuple declare_function",
+        type(cpu_target.target_context): "make_constant_array allow_dynamic_globals make_tuple declare_function",
         cpu_target.typing_context: "refresh",
-        utils: "stream_list",
         compiler: "compile_extra",
         compiler.Flags: "noalias",
         callconv: "excinfo_t RETCODE_EXC",
@@ -210,37 +207,6 @@ def leave(context, builder, status, description=None):
         place = context.call_conv._get_excinfo_argument(builder.function)
         builder.store(builder.bitcast(description, place.type.pointee), place)
     context.call_conv._return_errcode_raw(builder, status)
-
-
-class Unloaded:
-    """What is registered with Numba, as `stream_list`: `next` iterates over what no earlier iteration has.
-
-    Numba drops the rest of an iteration that a MemoryError has ended, so that it would be unknown for ever.
-    """
-
-    def __init__(self, registered: list[Any]) -> None:
-        self.registered, self.count = registered, 0
-        self.left: list[Any] = []
-
-    def __next__(self) -> Iterator[Any]:
-        items = [*self.left, *self.registered[self.count :]][::-1]
-        self.left, self.count = [], len(self.registered)
-        try:
-            while items:
-                yield items[-1]
-                items.pop()
-        finally:
-            self.left += items[::-1]
-
-
-utils.stream_list = Unloaded
-
-
-def load() -> None:
-    """Load what is registered with Numba, with the modules that it imports for it."""
-    with global_compiler_lock:
-        for context in (cpu_target.typing_context, cpu_target.target_context):
-            context.refresh()
 
 
 def c_helper(name):

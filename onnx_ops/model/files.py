@@ -91,8 +91,7 @@ def ordinary_file(
             if stat.S_ISREG(status.st_mode) and status.st_size <= most:
                 yield file, status.st_size
                 return
-    limit = "" if most == math.inf else f" of at most {most} bytes"
-    raise OpError(argument, path, f"must be an ordinary file{limit}", "onnx_ops")
+    raise OpError(argument, path, "must be an ordinary file, or less than 2 GiB if it is a protobuf", "onnx_ops")
 
 
 def content_of(path: "str | os.PathLike[str]", argument: str = "model") -> bytes:
@@ -201,7 +200,6 @@ def _fields(
         if name := wanted.get(tag >> 3):
             if at > filled and (at - begin <= SMALL or name not in FIELDS):
                 fill(begin, at)
-                filled = at
             yield name, begin, at
 
 

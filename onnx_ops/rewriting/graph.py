@@ -110,8 +110,7 @@ class Graph:
         self.added = []  # what patterns have added since `sweep_added`: names of constants and nodes' outputs
         self.integers = {}  # {(value, index): what indices.py has worked out}
         self.are_constant = {}  # {value: whether it comes from constants alone}
-        self.arrays: dict[str, Any] = {}  # {value: result of `array`}
-        self.constants = {}  # {value: result of `folded`}
+        self.constants = {}  # {value: result of `array` or `folded`}
         self.blocks = {}  # {output of a Concat: the Blocks that indices.py has found}
         self.sound = {}  # {output: whether its node is sound}
         self.weighted = None  # what taps.py has found of the nodes
@@ -184,22 +183,18 @@ class Graph:
         graph = self.home(name)
         if graph is None or (name in graph.inputs and name in graph.initializers):  # a caller may replace it
             return None
-        if name not in graph.arrays:
-            graph.arrays[name] = graph._array(name)
-        return graph.arrays[name]
-
-    def _array(self, name: str) -> Any:
-        tensor = self.initializers.get(name)
-        if tensor is not None:
-            return self._read(tensor)
-        node = self.producer(name, "Constant")
-        if node is None or len(node.attribute) != 1:
+        tensor = graph.initializers.get(name)
+        node = graph.producer(name, "Constant")
+        if tensor is None and (node is None or len(node.attribute) != 1):
             return None
-        value = helper.get_attribute_value(node.attribute[0])
-        if isinstance(value, TensorProto):
-            return self._read(value)
-        kind = {"value_int": "int64", "value_float": "float32"}.get(node.attribute[0].name.removesuffix("s"))
-        return np.asarray(value, kind) if kind else None
+        if name not in graph.constants:
+            value = tensor or helper.get_attribute_value(node.attribute[0])
+            if isinstance(value, TensorProto):
+                graph.constants[name] = self._read(value)
+            else:
+                kind = {"value_int": "int64", "value_float": "float32"}.get(node.attribute[0].name.removesuffix("s"))
+                graph.constants[name] = np.asarray(value, kind) if kind else None
+        return graph.constants[name]
 
     def _read(self, tensor):
         try:

@@ -74,14 +74,12 @@ def without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags if sys.platform == "win32" else flags | os.O_NONBLOCK)
 
 
-def is_owned(status: os.stat_result) -> bool:
-    """Return whether a file or folder belongs to this user or to root. On Windows, os.stat doesn't show this: True."""
-    return sys.platform == "win32" or status.st_uid in (0, os.geteuid())
+def is_private(status: os.stat_result, forbidden: int = OTHERS_WRITE) -> bool:
+    """Return whether a file or folder belongs to this user or root, and gives nobody a forbidden permission.
 
-
-def is_private(status: os.stat_result) -> bool:
-    """Return whether nobody but this user and root may write to a file or folder. Always true on Windows."""
-    return sys.platform == "win32" or (is_owned(status) and not status.st_mode & OTHERS_WRITE)
+    Always true on Windows, where os.stat shows neither.
+    """
+    return sys.platform == "win32" or (status.st_uid in (0, os.geteuid()) and not status.st_mode & forbidden)
 
 
 @contextmanager

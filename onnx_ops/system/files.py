@@ -7,7 +7,6 @@ import uuid
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from .. import system
 
@@ -15,14 +14,13 @@ PREFIX = ".onnx_ops-"  # of temporary files and folders
 
 
 @contextmanager
-def staged(directory, name="", is_private=False):
+def staged(directory, name=""):
     """Yield a temporary folder; the files written there replace those of the same name in `directory` at the end.
 
     `directory` is made if it is missing. If the block raises, no file is replaced. Models come last, so that none
     refers to data that aren't there yet. Raises OSError if a file would replace something that isn't a file.
 
-    name        of the file that errors name, if there is one; default: they name the directory
-    is_private  whether nobody but this user may write to the files, whatever the umask and what they replace
+    name  of the file that errors name, if there is one; default: they name the directory
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -36,30 +34,34 @@ def staged(directory, name="", is_private=False):
                 with named(place):
                     file = shutil.copyfile(file, stack.enter_context(_temporary_folder(place.parent)) / place.name)
             moves.append((file, place))
-        _permit(folder, moves, is_private)
+        _permit(folder, moves)
         for file, place in moves:
             system.replace(file, place)
 
 
 @contextmanager
-def staged_file(path, is_private=False):
+def staged_file(path):
     """Yield a path for the content that replaces the file `path` at the end, together with files beside it."""
     path = Path(path)
     replaceable(path)  # raises OSError now rather than after the work
-    with staged(path.parent, path.name, is_private) as folder:
+    with staged(path.parent, path.name) as folder:
         yield folder / path.name
 
 
-def write(path, content):
-    """Write the bytes of one file as `staged_file` does, but without a folder, which may take milliseconds."""
+def write(path: "str | os.PathLike[str]", content: bytes, permissions: int = 0) -> None:
+    """Write the bytes of one file as `staged_file` does, but without a folder, which may take milliseconds.
+
+    permissions  those that the umask may reduce, also if a file is replaced; default: as `staged_file`
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     place = replaceable(path)
     temporary = place.with_name(f"{PREFIX}{uuid.uuid4().hex}")
     try:
         with named(path):
+            temporary.touch(permissions or 0o666)
             temporary.write_bytes(content)
-            if place.exists():
+            if place.exists() and not permissions:
                 shutil.copymode(place, temporary)
             system.replace(temporary, place)
     except BaseException:
@@ -95,9 +97,9 @@ def _temporary_folder(beside):
         yield Path(folder)
 
 
-def _permit(folder: Path, moves: list[tuple[Any, Path]], is_private: bool) -> None:
+def _permit(folder, moves):
     """Give files the permissions of those that they replace, or of a new file; some writers grant too few."""
     new = folder / ".new"
-    new.touch(0o644 if is_private else 0o666)
+    new.touch()
     for file, place in moves:
-        shutil.copymode(place if place.exists() and not is_private else new, file)
+        shutil.copymode(place if place.exists() else new, file)
