@@ -2,6 +2,7 @@
 
 from collections import Counter
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
@@ -12,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from .. import lower as lowered
 from ..declaration.errors import OpError
-from ..model.external_data import copy, external, files, load
+from ..model.external_data import copy, external, files, load, read
 from ..model.nodes import declared_nodes
 from ..rewriting import rewritten
 from ..system.files import named, staged_file
@@ -106,6 +107,8 @@ def rewrite(source, target, function):
         raise click.UsageError(f"{data} would be replaced, in which {user} has weights; choose another output.")
     model, report = function(load(source))
     moved = [] if is_beside else external(model)
+    for tensor in moved:
+        read(deepcopy(tensor), source)  # if it can't be read, no folder is made
     with staged_file(target) as path:
         if moved:
             with named(data):

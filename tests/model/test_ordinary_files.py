@@ -329,7 +329,7 @@ def test_commands_refuse_them(tmp_path: Path) -> None:
     onnx.save(reshaped([tensor([4])]), tmp_path / "m.onnx")
     os.mkfifo(tmp_path / "data")
     assert "must be an ordinary file" in call("inspect", tmp_path / "m.onnx", exit_code=1)
-    text = call("optimize", tmp_path / "m.onnx", tmp_path / "out" / "m.onnx", exit_code=2)
+    text = call("optimize", tmp_path / "m.onnx", tmp_path / "out" / "m.onnx", exit_code=3)
     assert "must be an ordinary file" in text
     assert os.listdir(tmp_path / "out") == []
 
