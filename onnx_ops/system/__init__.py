@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TextIO
 LIBRARIES = {"linux": "libonnx_ops.so", "windows": "onnx_ops.dll", "macos": "libonnx_ops.dylib"}
 NAME = {"win32": "windows", "darwin": "macos"}.get(sys.platform, "linux")  # BSD's files and calls are those of Linux
 PATIENCE = 1.0  # seconds to wait for a file that another process has open on Windows
-LONGEST_WAIT = 20.0  # seconds to wait for a lock
+LONGEST_WAIT = 15.0  # seconds to wait for a lock
 OTHERS_WRITE = 0o022  # permissions of a file's group and of everybody
 
 
