@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-import onnx
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
+from ..model.external_data import load
 from ..model.operator_files import python_ops
 from ..model.schemas import reference_op
 from ..registry import available
@@ -52,7 +52,7 @@ class Evaluator:
     """
 
     def __init__(self, model, operators=()):
-        model = onnx.load(model, "protobuf") if isinstance(model, str | os.PathLike) else model
+        model = load(model, None) if isinstance(model, str | os.PathLike) else model
         self._evaluator = ReferenceEvaluator(model, new_ops=reference_ops(operators))
         proto = self._evaluator.proto_
         defaults = {tensor.name for tensor in proto.graph.initializer}

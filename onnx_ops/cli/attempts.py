@@ -9,10 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import onnx
-
 from .. import system
 from ..declaration.errors import as_text
+from ..model.external_data import model_in
 from ..model.nodes import model_nodes
 from ..model.operator_files import use_file
 from ..session.runner import open_session
@@ -66,7 +65,7 @@ def attempt(path: str, files: list[str], backend: str, optimize: bool) -> None:
 
 def refused_node(path: Path, error: str) -> str | None:
     """Return the node that an error names or, if only one node has it, the node with the operator that it names."""
-    nodes = list(model_nodes(onnx.load(path, load_external_data=False)))
+    nodes = list(model_nodes(model_in(path)))
     names = [as_text(node.name) for node in nodes if node.name]
     named = [name for name in names if re.search(rf"(?i:node|name):? ?['\"(]{re.escape(name)}['\")]", error)]
     if named:

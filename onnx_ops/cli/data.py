@@ -17,6 +17,7 @@ from PIL import Image
 
 from .. import OpError
 from ..declaration import dtypes
+from ..model.files import ordinary_file
 from ..model.node_tests import read_pb
 from ..system.files import staged
 from .console import dimensions, one_line
@@ -70,10 +71,10 @@ def read_inputs(given, inputs):
 def read_input(text, inputs):
     """Return {input: array} from one --input."""
     name, value = assignment(text, inputs)
-    if os.path.isfile(value):
+    if os.path.exists(value):
         return read(name, Path(value), inputs)
     if name is None or (content := as_json(value)) is None:
-        raise click.UsageError(f"{value} is no ordinary file." if os.path.exists(value) else f"no such file: {value}")
+        raise click.UsageError(f"no such file: {value}")
     return {name: numbers(content, inputs[name][0], f"--input {text}")}
 
 
@@ -247,9 +248,10 @@ def read(name: str | None, path: Path, inputs: dict[str, Any]) -> dict[str, np.n
 
 @contextmanager
 def reading(path):
-    """Turn an error that is raised inside into one that names the file."""
+    """Turn an error that is raised inside into one that names the file, and refuse what is no ordinary file."""
     try:
-        yield
+        with ordinary_file(path, "file"):
+            yield
     except click.UsageError:
         raise
     except Exception as error:

@@ -17,6 +17,7 @@ import onnxruntime as ort
 
 from .. import __version__
 from ..model.external_data import files
+from ..model.files import content_of, ordinary_file
 from ..session.runner import Runner
 from ..system.files import write
 from . import data
@@ -185,12 +186,12 @@ def begin(work: Work, command: dict[str, Any], overwrite: bool) -> None:
 def read_settings(path: Path) -> dict[str, Any]:
     """Return the settings in a file; empty if there is none, or another program's file."""
     try:
-        return dict(json.loads(path.read_bytes()))
+        return dict(json.loads(content_of(path, "file")))
     except (OSError, RecursionError, TypeError, ValueError):
         return {}
 
 
 def digest(path: Path) -> str:
     """Return the digest of a file."""
-    with open(path, "rb") as file:
+    with ordinary_file(path, "file") as (file, _):
         return hashlib.file_digest(file, "sha256").hexdigest()

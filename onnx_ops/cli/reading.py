@@ -1,7 +1,6 @@
 """What a model's file shows without running anything: nodes of this package's operators, problems, what is missing."""
 
 import difflib
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -19,7 +18,7 @@ from ..declaration.plain import infer, shapes_of
 from ..model.attributes import unknown_attributes
 from ..model.builtin import first_builtin_version, has_kernel, schema_of
 from ..model.external_data import external, file_of, info_of, load, model_in
-from ..model.files import EXTENSIONS, is_lowered, lowered_name
+from ..model.files import EXTENSIONS, is_lowered, lowered_name, ordinary_file
 from ..model.nodes import declared, domain_of, imports, in_its_versions, inlined
 from ..model.operator_files import python_ops
 from ..registry import available, first_version, is_built_in, is_default
@@ -129,7 +128,8 @@ def missing_data(model: onnx.ModelProto, path: Path) -> str | None:
     """Return why a model's external data can't be read, as far as their files show it, or None."""
     try:
         for tensor in external(model):
-            os.stat(file_of(info_of(tensor).location, path))
+            with ordinary_file(file_of(info_of(tensor).location, path), "external data"):
+                pass
     except (OSError, OpError) as error:
         return one_line(error)
     return None

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
@@ -12,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from .. import lower as lowered
 from ..declaration.errors import OpError
-from ..model.external_data import files, load, read_all, write
+from ..model.external_data import copy, external, files, load, read
 from ..model.nodes import declared_nodes
 from ..rewriting import rewritten
 from ..system.files import named, staged_file
@@ -97,20 +98,21 @@ def rewrite(source, target, function):
     """
     is_same = target.resolve() == source.resolve()  # data locations are relative to its link
     target = source if is_same else target.resolve()  # the model's data belong into the folder of the link's target
-    _, *external = files(source)
-    is_beside = is_same or (
-        target.parent == source.parent.resolve() and all(f.is_relative_to(target.parent) for f in external)
-    )
+    _, *data_files = files(source)
+    has_folder = target.parent == source.parent.resolve() and all(f.is_relative_to(target.parent) for f in data_files)
+    is_beside = is_same or has_folder
     data = target.with_name(f"{target.name}.data")
-    check_targets([target] if is_beside else [target, data], external)
-    if external and not is_beside and (user := next(users(data, target), None)):
+    check_targets([target] if is_beside else [target, data], data_files)
+    if data_files and not is_beside and (user := next(users(data, target), None)):
         raise click.UsageError(f"{data} would be replaced, in which {user} has weights; choose another output.")
     model, report = function(load(source))
-    moved = [] if is_beside else read_all(model, source)
+    moved = [] if is_beside else external(model)
+    for tensor in moved:
+        read(deepcopy(tensor), source)  # if it can't be read, no folder is made
     with staged_file(target) as path:
         if moved:
             with named(data):
-                write(moved, path.with_name(data.name))
+                copy(moved, source, path.with_name(data.name))
         onnx.save(model, path, "protobuf")  # whatever its suffix
     return target, report
 

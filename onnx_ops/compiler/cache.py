@@ -3,10 +3,12 @@
 A file's name ends with its code's key (key.py).
 """
 
+import errno
 import functools
 import hashlib
 import logging
 import os
+import stat
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -15,7 +17,7 @@ import platformdirs
 
 from .. import system
 from ..declaration.jit import ADDRESS
-from ..system.files import staged_file
+from ..system.files import write
 
 ROOT = __name__.split(".", 1)[0]
 CHECKSUM = hashlib.sha256().digest_size
@@ -53,7 +55,8 @@ class Kept:
         """Give up before the compilation if the folder can't be written to: its message must not say that it keeps."""
         if self.path and not self.obstacle:
             try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
+                for folder in [*self.path.parents][::-1]:
+                    folder.mkdir(0o700, exist_ok=True)
                 TemporaryFile(dir=self.path.parent).close()
             except OSError as error:
                 self.give_up(error)
@@ -62,15 +65,18 @@ class Kept:
     def exclusive(self):
         """Return a context in which other processes wait before they compile the same, if the folder permits locks."""
         with ExitStack() as stack:
-            if self.path and not os.path.exists(self.path):
+            if self.path and not self.obstacle and not os.path.exists(self.path):
                 with suppress(OSError):
                     stack.enter_context(system.locked(self.path.with_suffix(".lock")))
             yield
 
     def load(self):
-        """Read the object code; return None if the file is missing or damaged."""
+        """Read the object code; return None if the file is missing, damaged or written by others."""
+        if self.obstacle:
+            return None
         try:
-            return object_in(self.path) if self.path else None
+            keep_others_out(self.path.parent)
+            return object_in(self.path)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -84,8 +90,7 @@ class Kept:
             not_kept(self.obstacle)
             return
         try:
-            with staged_file(self.path) as place:
-                place.write_bytes(hashlib.sha256(content).digest() + content)
+            write(self.path, hashlib.sha256(content).digest() + content, 0o644)
         except OSError as error:
             self.give_up(error)
 
@@ -98,9 +103,28 @@ class Kept:
         return self.obstacle or (None if os.path.exists(self.path) else f"{self.path.name} is gone")
 
 
+def keep_others_out(folder: Path) -> None:
+    """Take the permission to write to a folder of this user from others, with the files that they may have left.
+
+    The folders above aren't checked: who can replace this one can't make one that belongs to this user. Raises OSError.
+    """
+    status = folder.stat()
+    if system.is_private(status):
+        return
+    if system.is_private(status, 0):
+        with suppress(PermissionError):  # it is root's
+            folder.chmod(stat.S_IMODE(status.st_mode) & ~system.OTHERS_WRITE)
+    if not system.is_private(folder.stat()):
+        raise PermissionError(errno.EPERM, "it belongs to another user, or others may write to it")
+    for file in folder.glob("*.code"):
+        file.unlink()
+    log.warning("onnx_ops: removed the permission of others to write to %s, and the code in it", folder)
+
+
 def object_in(path):
-    """Read the object code in a file; return None if the file is damaged."""
-    content = Path(path).read_bytes()
+    """Read the object code in a file; return None if the file is damaged, or others may have written it."""
+    with open(path, "rb") as file:
+        content = file.read() if system.is_private(os.fstat(file.fileno())) else b""
     checksum, content = content[:CHECKSUM], content[CHECKSUM:]
     return content if hashlib.sha256(content).digest() == checksum else None
 

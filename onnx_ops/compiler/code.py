@@ -14,7 +14,7 @@ from queue import SimpleQueue
 
 import llvmlite.binding as llvm
 
-from ..declaration.errors import OpError
+from ..declaration.errors import OpError, reason
 from ..declaration.jit import BOUNDSCHECK
 from ..system.locks import COMPILATION
 from .cache import Kept
@@ -22,6 +22,7 @@ from .key import digest
 
 _OF_NUMBA = re.compile(rb"(?<=\0)numba_\w+(?=\0)")  # names of functions of Numba's own library, in an object file
 PATIENCE = 1.0  # seconds of compilation before a message is logged
+WANTS = MemoryError, OSError  # exceptions that may not come again
 is_silent = ContextVar("is_silent", default=False)  # whether there is no message, because users expect the compilation
 _title: ContextVar[str] = ContextVar("title")  # of the operator whose function `code` is asked for
 _announced: set[str] = set()  # titles of operators in messages: a session compiles several functions of one
@@ -211,10 +212,18 @@ def key_of(entry):
 
 @functools.cache
 def _outcome(entry):
-    """Return the `Code` of an entry, or the OpError: Numba explains a mistake in full only once."""
+    """Return the `Code` of an entry, or the OpError: Numba explains a mistake in full only once.
+
+    An error for want of memory, of a thread or of a file is raised, as an OpError. So it isn't kept.
+    """
     try:
         return Code(entry, Kept(entry.name + "-checked" * BOUNDSCHECK, *key_of(entry)))
-    except OpError as error:
+    except (OpError, RuntimeError, *WANTS) as error:  # RuntimeError: there is no room for a thread
+        cause: BaseException | None = error
+        while cause and not isinstance(cause, WANTS):
+            cause = cause.__cause__ or cause.__context__
+        if cause or not isinstance(error, OpError):
+            raise OpError("kernel", entry.name, f"can't be compiled: {reason(cause or error)}") from error
         return error
 
 

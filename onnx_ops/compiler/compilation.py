@@ -52,14 +52,21 @@ DONE, REFUSED, RAISED = 0, 1, 2  # results of compiled code; the last one after 
 NUMBA = os.path.dirname(numba.__file__)
 if BOUNDSCHECK:
     from . import bounds  # noqa: F401  all code that is compiled from here on is checked
+with global_compiler_lock:  # loads also OpenBLAS, which tries for ever to get memory, before there is a compilation
+    cpu_target.typing_context.refresh()
 
 
 def tell_numba():
-    """Register the functions marked so far with Numba, so that compiled code may call them."""
-    while marked:
-        helper = marked.pop()
+    """Register the functions marked so far with Numba, so that compiled code may call them.
+
+    Functions stay marked until Numba has loaded them, for which there may be no memory.
+    """
+    helpers = marked[:]
+    for helper in helpers:
         helper.__signature__ = signature(helper)  # which Numba asks for, more than once
         register_jitable(**flags_of[helper])(helper)
+    cpu_target.typing_context.refresh()
+    del marked[: len(helpers)]
 
 
 def cause(error):

@@ -14,6 +14,7 @@
     c_helpers                       functions of Numba's own that cached code calls
     Dispatcher._can_compile         whether a user's compiled function is limited to some types
     FunctionCache                   is changed by `without_cache`
+    typing_context.refresh          loads what is registered with Numba, which a compilation does, too
     RuntimeLinker.PREFIX            prefix of the variables by which a recursive function finds itself
 
 Uses of llvmlite are public, except that target.py replaces the functions by which Numba queries the system. It does so
@@ -47,6 +48,7 @@ def check_numba():
         codegen.JITCPUCodegen: "set_env",
         TargetOptions: "Mapping",
         type(cpu_target.target_context): "make_constant_array allow_dynamic_globals make_tuple declare_function",
+        cpu_target.typing_context: "refresh",
         compiler: "compile_extra",
         compiler.Flags: "noalias",
         callconv: "excinfo_t RETCODE_EXC",

@@ -14,10 +14,8 @@ from onnx import helper
 from onnx.external_data_helper import ExternalDataInfo, set_external_data, uses_external_data
 
 from ..declaration.errors import OpError
-from .files import USE_ONNX, is_ort_format
+from .files import USE_ONNX, content_of, is_ort_format, ordinary_file
 from .nodes import model_nodes, subgraphs
-
-LARGEST = 2**31  # bytes that a protobuf may have
 
 
 def is_small(tensor):
@@ -41,9 +39,7 @@ def model_in(source):
 
     As to ONNX Runtime, it is a protobuf whatever the file's name ends in.
     """
-    if isinstance(source, bytes):
-        return onnx.ModelProto.FromString(source)
-    return onnx.load(source, "protobuf", load_external_data=False)
+    return onnx.ModelProto.FromString(source if isinstance(source, bytes) else content_of(source))
 
 
 def opened(source):
@@ -59,14 +55,13 @@ def opened(source):
 def read(tensor, origin):
     """Put a tensor's external data into the tensor. Raises OSError and OpError."""
     info = info_of(tensor)
-    size, file_name = size_of(tensor) if info.length is None else info.length, file_of(info.location, origin)
-    data = b""
-    if (info.offset or 0) + size <= os.path.getsize(file_name):
-        with open(file_name, "rb") as file:
-            file.seek(info.offset or 0)
+    size, offset, data = size_of(tensor), info.offset or 0, b""
+    with ordinary_file(file_of(info.location, origin), "external data") as (file, there):
+        if offset + size <= there:
+            file.seek(offset)
             data = file.read(size)
     if len(data) < size:
-        rule = f"must have {size} bytes of {tensor.name} from {info.offset or 0} on; the file ends before"
+        rule = f"must have {size} bytes of {tensor.name} from {offset} on; the file ends before"
         raise OpError("external data", repr(info.location), rule, "onnx_ops")
     tensor.raw_data = data
     tensor.data_location = onnx.TensorProto.DEFAULT
@@ -74,16 +69,17 @@ def read(tensor, origin):
 
 
 def info_of(tensor):
-    """Where a tensor's external data are. Raises OpError."""
+    """Return where a tensor's external data are. Raises OpError unless they are as long as its elements."""
     with suppress(TypeError, ValueError):  # keys or values that are not UTF-8 are bytes
         info = ExternalDataInfo(tensor)
         if (
             isinstance(info.location, str)
-            and min(info.offset or 0, info.length or 0) >= 0
+            and min(info.offset or 0, *tensor.dims, 0) >= 0
             and tensor.data_type in helper.get_all_tensor_dtypes()
+            and (info.length or size_of(tensor)) == size_of(tensor)  # ONNX Runtime takes 0 for no length
         ):
             return info
-    rule = "must state a type, a file, and numbers from 0 on"
+    rule = f"must state a type, a file, numbers from 0 on, and the length of {list(tensor.dims)} elements"
     raise OpError("external data", repr({e.key: e.value for e in tensor.external_data}), rule, "onnx_ops")
 
 
@@ -95,12 +91,10 @@ def size_of(tensor):
 
 
 def stated_size(tensors, origin):
-    """Return the bytes of external data of tensors; infinite if a size isn't stated or a file is missing."""
+    """Return the bytes of external data of tensors; infinite if a file is missing."""
     with suppress(OpError):
-        infos = list(map(info_of, tensors))
-        lengths = [info.length for info in infos]
-        if None not in lengths and all(os.path.exists(file_of(info.location, origin)) for info in infos):
-            return sum(lengths)
+        if all(os.path.exists(file_of(info_of(tensor).location, origin)) for tensor in tensors):
+            return sum(map(size_of, tensors))
     return math.inf
 
 
@@ -134,7 +128,8 @@ def put_in_reach(model, origin, most):
     """
     tensors = external(model)
     if stated_size(tensors, origin) <= most:
-        read_all(model, origin)
+        for tensor in tensors:
+            read(tensor, origin)
         return None
     folder = os.path.commonpath(roots(origin))
     place = functools.cache(lambda location: Path(os.path.relpath(file_of(location, origin), folder)).as_posix())
@@ -145,21 +140,14 @@ def put_in_reach(model, origin, most):
     return folder
 
 
-def read_all(model, origin):
-    """Put a model's external data into it; returns the tensors that had some. Raises OSError and OpError."""
-    tensors = external(model)
-    for tensor in tensors:
-        read(tensor, origin)
-    return tensors
+def copy(tensors: list[onnx.TensorProto], origin: "str | os.PathLike[str]", path: Path) -> None:
+    """Copy the external data of tensors into one file, which is to be beside their model, one after the other.
 
-
-def write(tensors, path):
-    """Write the data of tensors into one file, which is to be beside their model.
-
-    onnx.save would leave out those of sparse tensors, and of subgraphs in functions.
+    onnx.save would leave out those of sparse tensors, and of subgraphs in functions. Raises OSError and OpError.
     """
     with open(path, "wb") as file:
         for tensor in tensors:
+            read(tensor, origin)
             set_external_data(tensor, path.name, file.tell(), file.write(tensor.raw_data))
             tensor.ClearField("raw_data")
 

@@ -4,14 +4,18 @@ Models can be large, so tensors are skipped, and onnx isn't loaded. Sources: Pro
 format; onnx.proto for the field numbers.
 """
 
+import math
 import mmap
 import os
 import re
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..declaration.errors import as_text
+from .. import system
+from ..declaration.errors import OpError, as_text
 from ..registry import KEYS, available
 
 if TYPE_CHECKING:
@@ -36,6 +40,8 @@ FIELDS = {  # {message: {number of a field: the message in it, or the text}}
 NAMED = {"node", "import", "import of a function"}  # messages with a domain
 BYTES = 2  # the wire type of texts and messages
 DEEPEST = 100  # messages in one another that protobuf reads
+LARGEST = 2**31  # bytes that a protobuf may have
+AHEAD = 2**13  # bytes that `_fields` looks at for a field's tag and size, or for a run of fields that are numbers
 # Bytes: a node outside of subgraphs of at most this size is searched for names first; a larger one holds tensors or
 # graphs. Searching subgraphs, too, would read the innermost one again for each around it.
 SMALL = 2**16
@@ -73,10 +79,33 @@ def imported_domains(model: "File | onnx.ModelProto") -> set[str] | None:
     return imports_and_nodes(model)[0]
 
 
+@contextmanager
+def ordinary_file(
+    path: "str | os.PathLike[str]", argument: str = "model", most: float = math.inf
+) -> Iterator[tuple[BufferedReader, int]]:
+    """Return a context with an ordinary file of at most so many bytes, opened to be read, and its size.
+
+    Raises OSError, and OpError for a folder, a device or a pipe: these may have no end, or wait for a writer.
+    """
+    if stat.S_ISREG(os.stat(path).st_mode):
+        with open(path, "rb", opener=system.without_waiting) as file:
+            status = os.fstat(file.fileno())  # another process may have replaced the file
+            if stat.S_ISREG(status.st_mode) and status.st_size <= most:
+                yield file, status.st_size
+                return
+    raise OpError(argument, path, "must be an ordinary file, or less than 2 GiB if it is a protobuf", "onnx_ops")
+
+
+def content_of(path: "str | os.PathLike[str]", argument: str = "model") -> bytes:
+    """Return the content of a file that is a protobuf. Raises OSError and OpError."""
+    with ordinary_file(path, argument, LARGEST - 1) as (file, size):
+        return file.read(size)
+
+
 def is_ort_format(model: Any) -> bool:
     """Return whether a model (path, bytes, ModelProto or None) is in ONNX Runtime's format, from its first bytes."""
     if isinstance(model, str | os.PathLike):
-        with open(model, "rb") as file:
+        with ordinary_file(model) as (file, _):
             model = file.read(8)
     return isinstance(model, bytes) and model[4:8] == b"ORTM"  # the place of the format's identifier in a flatbuffer
 
@@ -106,14 +135,14 @@ def _parts_of_proto(model: Any) -> Iterator[Part]:
 
 def _parts(model: File) -> Iterator[Part]:
     """Yield (message, domain, op_type) for each import and node. Raises ValueError and IndexError."""
-    with _content(model) as content:
+    with _content(model) as (content, fill):
         left = [("model", 0, len(content), 0)]  # messages to be read, each with its begin, end and depth
         while left:
             message, first, last, depth = left.pop()
             if depth > DEEPEST:
                 raise ValueError("messages are nested too deep")
             domain = op_type = b""
-            for part, begin, end in _fields(content, first, last, FIELDS[message]):
+            for part, begin, end in _fields(content, fill, first, last, FIELDS[message]):
                 if part == "domain":
                     domain = content[begin:end]
                 elif part == "op_type":
@@ -125,18 +154,38 @@ def _parts(model: File) -> Iterator[Part]:
 
 
 @contextmanager
-def _content(model: File) -> Iterator[Any]:
-    """Return a context with the content of a model, which is read from a file on access."""
+def _content(model: File) -> Iterator[tuple[Any, Callable[[int, int], None]]]:
+    """Return a context with the content of a model, and a function that fills in a part of it from the file.
+
+    The file isn't mapped: if another process cuts it, the next access to a map, even to a private one, is a SIGBUS.
+    Only parts are read: a file of 500 MB with 100 tensors takes 7 MB of memory and 6 ms of processor time by parts,
+    477 MB and 0.21 s as a whole, 200 MB and 0.6 ms as a private map.
+    """
     if not isinstance(model, str | os.PathLike):
-        yield model
+        yield model, lambda begin, end: None
         return
-    with open(model, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        yield content
+    with ordinary_file(model, most=LARGEST - 1) as (file, size), mmap.mmap(-1, size or 1) as content:
+
+        def fill(begin: int, end: int) -> None:
+            file.seek(begin)
+            content[begin:end] = file.read(end - begin)  # IndexError if the file has been cut
+
+        fill(0, min(size, SMALL))
+        yield content, fill
 
 
-def _fields(content: Any, at: int, last: int, wanted: dict[int, str]) -> Iterator[tuple[str, int, int]]:
-    """Yield (name, begin, end) for each wanted field in content[at:last]. Fields that are numbers are not wanted."""
+def _fields(
+    content: Any, fill: Callable[[int, int], None], at: int, last: int, wanted: dict[int, str]
+) -> Iterator[tuple[str, int, int]]:
+    """Yield (name, begin, end) for each wanted field in content[at:last]. Fields that are numbers are not wanted.
+
+    Wanted fields are filled in, except for large messages, whose own fields are when they are read.
+    """
+    filled = last if last - at <= SMALL else at
     while at < last:
+        if filled < last and filled < at + AHEAD:
+            filled = min(at + SMALL, last)
+            fill(at, filled)
         tag = content[at]
         if tag & 7 != BYTES:
             numbers = _NUMBERS.match(content, at, last)
@@ -150,8 +199,10 @@ def _fields(content: Any, at: int, last: int, wanted: dict[int, str]) -> Iterato
         at = begin + size
         if at > last:
             raise ValueError("a field ends past its message's end")
-        if tag >> 3 in wanted:
-            yield wanted[tag >> 3], begin, at
+        if name := wanted.get(tag >> 3):
+            if at > filled and (at - begin <= SMALL or name not in FIELDS):
+                fill(begin, at)
+            yield name, begin, at
 
 
 def _varint(content: Any, at: int) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from ..system.files import replaceable, staged
+from .files import content_of
 from .small_models import model_of, values_info
 
 IR_VERSION = 9  # by default onnx writes its newest version, which older runtimes refuse
@@ -88,7 +89,7 @@ def _tensors(folder: Path, kind: str) -> list[NDArray[Any]]:
 
 def read_pb(path: Path) -> np.ndarray:
     """Return the array in a file that holds a TensorProto. Raises ValueError."""
-    tensor = onnx.load_tensor(path)
+    tensor = onnx.TensorProto.FromString(content_of(path, "file"))
     if tensor.HasField("segment"):  # the bytes of other protobuf messages may parse to such a tensor
         raise ValueError("it holds no tensor")
     if onnx.external_data_helper.uses_external_data(tensor):

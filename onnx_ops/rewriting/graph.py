@@ -5,6 +5,7 @@ longer used; everything else stays where it is.
 """
 
 import math
+import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from copy import deepcopy
@@ -17,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
 from ..declaration.errors import as_text
-from ..model import external_data
+from ..model import external_data, files
 from ..model.nodes import graphs_in, model_nodes, own_names, subgraphs, used_names
 from ..model.schemas import reference_op
 from ..model.small_models import model_of
@@ -57,6 +58,7 @@ class Model:
     ) -> None:
         self.proto, self.origin, self.runs_nodes = proto, origin, runs_nodes
         self.skipped: list[str] = []
+        self.read = Counter[str]()  # {a file of external data: bytes of the tensors that were read from it}
         self.numbers = Counter[str]()  # {a name: the next number to add to it}
         self.custom = {name for domain, name in operators or available() if domain in AI_ONNX} - OURS
 
@@ -83,7 +85,7 @@ class Model:
         """The bytes that constants may still add to the model: few, and a protobuf has less than 2**31."""
         weights = (tensor for graph in graphs_in(self.proto.graph) for tensor in graph.initializer)
         inside = sum(external_data.size_of(tensor) for tensor in weights if not uses_external_data(tensor))
-        return min(LARGEST, external_data.LARGEST - inside - LARGEST // 16)
+        return min(LARGEST, files.LARGEST - inside - LARGEST // 16)
 
 
 class Graph:
@@ -108,7 +110,7 @@ class Graph:
         self.added = []  # what patterns have added since `sweep_added`: names of constants and nodes' outputs
         self.integers = {}  # {(value, index): what indices.py has worked out}
         self.are_constant = {}  # {value: whether it comes from constants alone}
-        self.constants = {}  # {value: result of `folded`}
+        self.constants = {}  # {value: result of `array` or `folded`}
         self.blocks = {}  # {output of a Concat: the Blocks that indices.py has found}
         self.sound = {}  # {output: whether its node is sound}
         self.weighted = None  # what taps.py has found of the nodes
@@ -182,21 +184,26 @@ class Graph:
         if graph is None or (name in graph.inputs and name in graph.initializers):  # a caller may replace it
             return None
         tensor = graph.initializers.get(name)
-        if tensor is not None:
-            return self._read(tensor)
         node = graph.producer(name, "Constant")
-        if node is None or len(node.attribute) != 1:
+        if tensor is None and (node is None or len(node.attribute) != 1):
             return None
-        value = helper.get_attribute_value(node.attribute[0])
-        if isinstance(value, TensorProto):
-            return self._read(value)
-        kind = {"value_int": "int64", "value_float": "float32"}.get(node.attribute[0].name.removesuffix("s"))
-        return np.asarray(value, kind) if kind else None
+        if name not in graph.constants:
+            value = tensor or helper.get_attribute_value(node.attribute[0])
+            if isinstance(value, TensorProto):
+                graph.constants[name] = self._read(value)
+            else:
+                kind = {"value_int": "int64", "value_float": "float32"}.get(node.attribute[0].name.removesuffix("s"))
+                graph.constants[name] = np.asarray(value, kind) if kind else None
+        return graph.constants[name]
 
     def _read(self, tensor):
         try:
             if uses_external_data(tensor):
                 if self.model.origin is None:
+                    return None
+                file = external_data.file_of(external_data.info_of(tensor).location, self.model.origin)
+                self.model.read[file] += external_data.size_of(tensor)
+                if self.model.read[file] > os.path.getsize(file):  # tensors overlap: in all, they may be many times it
                     return None
                 tensor = deepcopy(tensor)  # the data stay where they are
                 external_data.read(tensor, self.model.origin)

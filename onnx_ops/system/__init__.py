@@ -12,13 +12,16 @@ import subprocess
 import sys
 import time
 import zlib
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from typing import Any, NoReturn, TextIO
 
 # {system: its file of the C library}
 LIBRARIES = {"linux": "libonnx_ops.so", "windows": "onnx_ops.dll", "macos": "libonnx_ops.dylib"}
 NAME = {"win32": "windows", "darwin": "macos"}.get(sys.platform, "linux")  # BSD's files and calls are those of Linux
 PATIENCE = 1.0  # seconds to wait for a file that another process has open on Windows
+LONGEST_WAIT = 15.0  # seconds to wait for a lock
+OTHERS_WRITE = 0o022  # permissions of a file's group and of everybody
 
 
 def digest_of_sources(folder):
@@ -50,44 +53,60 @@ def at_fork(**functions):
 
 def replace(source, place):
     """Rename a file, replacing the file at the new path. Windows can't replace a file that another process has open."""
-    deadline = time.monotonic() + PATIENCE
+    _repeat(lambda: os.replace(source, place), PATIENCE if sys.platform == "win32" else 0)
+
+
+def _repeat(function: Callable[[], Any], seconds: float) -> None:
+    """Call a function again while it raises the error of a file that another process has, for at most some seconds."""
+    deadline = time.monotonic() + seconds
     while True:
         try:
-            os.replace(source, place)
+            function()
             return
-        except PermissionError:
-            if sys.platform != "win32" or time.monotonic() > deadline:
+        except (BlockingIOError, PermissionError):
+            if time.monotonic() >= deadline:
                 raise
             time.sleep(0.01)
 
 
+def without_waiting(path: str, flags: int) -> int:
+    """Open a file as `os.open`, but don't wait for the writer of a pipe. Windows has no pipes in folders."""
+    return os.open(path, flags if sys.platform == "win32" else flags | os.O_NONBLOCK)
+
+
+def is_private(status: os.stat_result, forbidden: int = OTHERS_WRITE) -> bool:
+    """Return whether a file or folder belongs to this user or root, and gives nobody a forbidden permission.
+
+    Always true on Windows, where os.stat shows neither.
+    """
+    return sys.platform == "win32" or (status.st_uid in (0, os.geteuid()) and not status.st_mode & forbidden)
+
+
 @contextmanager
 def locked(path):
-    """Return a context that one process at a time enters for a path, with a lock file there. Raises OSError."""
+    """Return a context that one process at a time enters for a path, with a lock file there.
+
+    Raises OSError, also if another process, which may have been stopped, is in it for longer than LONGEST_WAIT.
+    """
     try:
         with open(path, "w") as file:
-            _lock(file)
+            _repeat(lambda: _lock(file), LONGEST_WAIT)
             yield
     finally:
         with suppress(OSError):  # another process has it open, on Windows, or has removed it
             os.unlink(path)
 
 
-def _lock(file):
+def _lock(file: TextIO) -> None:
+    """Lock a file. Raises BlockingIOError, or PermissionError on Windows, if another process has locked it."""
     if sys.platform != "win32":
         import fcntl
 
-        fcntl.flock(file, fcntl.LOCK_EX)
-        return
-    import msvcrt
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    else:
+        import msvcrt
 
-    while True:
-        try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
-            return
-        except OSError as error:
-            if error.errno != errno.EDEADLK:  # which it raises after ten seconds
-                raise
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
 
 
 def python(statement: str) -> list[str]:

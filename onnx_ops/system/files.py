@@ -48,16 +48,20 @@ def staged_file(path):
         yield folder / path.name
 
 
-def write(path, content):
-    """Write the bytes of one file as `staged_file` does, but without a folder, which may take milliseconds."""
+def write(path: "str | os.PathLike[str]", content: bytes, permissions: int = 0) -> None:
+    """Write the bytes of one file as `staged_file` does, but without a folder, which may take milliseconds.
+
+    permissions  those that the umask may reduce, also if a file is replaced; default: as `staged_file`
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     place = replaceable(path)
     temporary = place.with_name(f"{PREFIX}{uuid.uuid4().hex}")
     try:
         with named(path):
+            temporary.touch(permissions or 0o666)
             temporary.write_bytes(content)
-            if place.exists():
+            if place.exists() and not permissions:
                 shutil.copymode(place, temporary)
             system.replace(temporary, place)
     except BaseException:

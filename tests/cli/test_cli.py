@@ -1223,7 +1223,7 @@ def test_run_compare_with_an_evaluator_that_is_wrong(tmp_path, monkeypatch):
         (["--random", "--shape", "inpt=3"], "the model has no input inpt, but input, image_shape, block_shape."),
         (["-i", "block_shape=[3,3]"] * 2, "--input block_shape=[3,3]: block_shape is given already."),
         (["-i", "block_shape=[3,3]", "--random", "--shape", "block_shape=2"], "--input gives block_shape."),
-        (["-i", "input={folder}"], "is no ordinary file."),
+        (["-i", "input={folder}"], "must be an ordinary file"),
         (["-i", "input={folder}/double.npz"], "a .npz has its own names; leave out input=."),
     ],
 )

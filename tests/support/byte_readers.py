@@ -174,7 +174,8 @@ def inspect(content, folder):
     path.write_bytes(content)
     Path(folder, "data").write_bytes(bytes(range(256)))
     proto = external_data.model_in(path)
-    external_data.read_all(proto, path)
+    for tensor in external_data.external(proto):
+        external_data.read(tensor, path)
     if SECRET in proto.SerializeToString() and SECRET not in content:
         raise BrokenPromiseError("a file outside of the model's folder was read")
     report = reading.examine(path)

@@ -6,7 +6,9 @@ import subprocess
 import sys
 import threading
 import types
+from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 
 import pytest
 from support.processes import python
@@ -93,16 +95,16 @@ def test_a_file_that_stays_open(module_on, monkeypatch):
 
 
 def windows_locks(monkeypatch):
-    """Simulate msvcrt by a lock of this process, which it fails to get at first; the fcntl of others is missing."""
+    """Simulate msvcrt by a lock of this process, which it fails to get twice; the fcntl of others is missing."""
     lock, calls = threading.Lock(), []
 
     def locking(descriptor, mode, count):
         calls.append((mode, count))
-        if len(calls) == 1:
-            raise OSError(errno.EDEADLK, "after ten seconds")
+        if len(calls) <= 2:
+            raise PermissionError(errno.EACCES, "another process has it")
         lock.acquire()
 
-    monkeypatch.setitem(sys.modules, "msvcrt", types.SimpleNamespace(locking=locking, LK_LOCK=1))
+    monkeypatch.setitem(sys.modules, "msvcrt", types.SimpleNamespace(locking=locking, LK_NBLCK=2))
     monkeypatch.setitem(sys.modules, "fcntl", None)
     return lock, calls
 
@@ -112,7 +114,7 @@ def test_locks_of_windows(module_on, monkeypatch, tmp_path):
     with module_on("win32").locked(tmp_path / "lock"):
         assert lock.locked()
         assert (tmp_path / "lock").exists()
-    assert calls == [(1, 1)] * 2
+    assert calls == [(2, 1)] * 3
     assert not (tmp_path / "lock").exists()
 
 
@@ -139,6 +141,44 @@ def test_one_at_a_time(tmp_path):
         order.append("first")
     thread.join()
     assert order == ["first", "second"]
+
+
+def test_a_lock_that_another_process_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopped process has it for ever. The next process then finds another lock."""
+    monkeypatch.setattr(onnx_ops.system, "LONGEST_WAIT", 0.05)
+    with onnx_ops.system.locked(tmp_path / "lock"):
+        with pytest.raises((BlockingIOError, PermissionError)), onnx_ops.system.locked(tmp_path / "lock"):
+            pytest.fail("two processes are in it")
+        with onnx_ops.system.locked(tmp_path / "lock"):
+            pass
+
+
+def test_locks_end_within_half_a_minute() -> None:
+    assert onnx_ops.system.LONGEST_WAIT <= 30
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="os.geteuid isn't there")
+@pytest.mark.parametrize(
+    ("owner", "mode", "is_private"),
+    [
+        ("this user", 0o700, True), ("this user", 0o755, True), ("this user", 0o1755, True), ("root", 0o555, True),
+        ("this user", 0o720, False), ("this user", 0o702, False), ("this user", 0o1777, False), ("root", 0o775, False),
+        ("another user", 0o700, False), ("another user", 0o444, False),
+    ],
+)  # fmt: skip
+def test_who_may_write(
+    owner: str,
+    mode: int,
+    is_private: bool,
+    module_on: Callable[[str], types.ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Windows has access lists, which os.stat doesn't show."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    number = {"this user": 1000, "root": 0, "another user": 1001}[owner]
+    status = os.stat_result((mode, 0, 0, 1, number, 1000, 0, 0, 0, 0))
+    assert module_on("linux").is_private(status) == is_private
+    assert module_on("win32").is_private(status)
 
 
 def test_new_processes_are_out_of_reach_of_an_interrupt(module_on, monkeypatch):
