@@ -147,6 +147,13 @@ class Prepared:
     folder: Any = None
     findings: Sequence["Finding"] = ()
 
+    def share(self) -> ort.SessionOptions:
+        """Return the options for other sessions, which must not read from the folder."""
+        if self.folder and not self.is_shared:
+            self.options.add_session_config_entry(EXTERNAL_DATA, "")
+        self.is_shared = True
+        return self.options
+
     @contextmanager
     def with_external_data(self):
         """Return a context in which a session that is made with the options reads external data from the folder."""
@@ -381,6 +388,13 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
     ) -> None:
         with self._onnx_ops_ready.with_external_data():
             super().set_providers(providers, provider_options)
+
+    def get_session_options(self) -> ort.SessionOptions:
+        """Return the options that the session was made with, with its operators.
+
+        ONNX Runtime's copy of them would have no custom operators.
+        """
+        return self._onnx_ops_ready.share()
 
     def get_inputs(self) -> list[Any]:
         return [i for i in super().get_inputs() if i.name != self._onnx_ops_ready.run_input]
