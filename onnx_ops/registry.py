@@ -91,13 +91,15 @@ def is_built_in(operator):
 def available(custom=()):
     """Return the Available of this package's operators, the custom operators in use, and `custom`.
 
-    custom  CustomOperators or declarations
+    custom  CustomOperators or declarations. They replace operators of this package that have the same name
 
-    Raises OpError if two have the same name.
+    Raises OpError if two of them have the same name.
     """
     found = dict(_used)
     for declared in map(declaration_of, as_list(custom)):
-        other = built_in(declared.key) if declared.key in KEYS else found.setdefault(declared.key, declared)
+        if is_built_in(declared):
+            continue
+        other = found.setdefault(declared.key, declared)
         if other is not declared:
             places = " and ".join(sorted({other.source, declared.source}))
             rule = f"is declared twice, in {places}; one session can't have both"
@@ -119,13 +121,15 @@ def declaration_of(operator):
     return declaration
 
 
-def is_default(domain, name):
+def is_default(domain, of_package):
     """Return whether an operator is registered by default, without a model and without domains.
 
     The custom domain com.microsoft breaks models in which ONNX Runtime fuses nodes. Other libraries have operators of
     the domain custom, too, and ONNX Runtime takes those of a domain from one library only.
+
+    of_package  whether the operator belongs to this package, rather than being custom
     """
-    return domain != "com.microsoft" and not (domain == SHARED and (domain, name) in KEYS)
+    return domain != "com.microsoft" and not (domain == SHARED and of_package)
 
 
 def first_version(operator):

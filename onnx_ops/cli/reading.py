@@ -18,7 +18,7 @@ from ..declaration.plain import infer, shapes_of
 from ..model.attributes import unknown_attributes
 from ..model.builtin import first_builtin_version, has_kernel, schema_of
 from ..model.external_data import external, file_of, info_of, load, model_in
-from ..model.files import EXTENSIONS, is_lowered, lowered_name, ordinary_file
+from ..model.files import EXTENSIONS, is_lowered, lowered, ordinary_file
 from ..model.nodes import declared, domain_of, imports, in_its_versions, inlined
 from ..model.operator_files import python_ops
 from ..registry import available, first_version, is_built_in, is_default
@@ -149,11 +149,6 @@ def intended(node: onnx.NodeProto) -> str | None:
     by_small_letters = {name.lower(): name for name in names()}
     near = difflib.get_close_matches(as_text(node.op_type).lower(), by_small_letters, 1, LIKENESS)
     return by_small_letters[near[0]] if near else None
-
-
-def lowered() -> set[tuple[str, str]]:
-    """Return (domain, name) of the operators that `onnx_ops.lower` writes."""
-    return {(EXTENSIONS, lowered_name(*key)) for key in available()}
 
 
 # Operators and kernels that are missing
@@ -343,7 +338,7 @@ def ways_to_register(report: ModelReport, operators: Iterable["Operator"], with_
     if report.needs_optimize:
         return ways
     ways.append(f"onnx_ops.register(options, path{more})")
-    if left_out := sorted({operator.domain for operator in operators if not is_default(*operator.key)}):
+    if left_out := sorted({o.domain for o in operators if not is_default(o.domain, is_built_in(o))}):
         ways[-1] += f"  (without the path, and by the library's path, {' and '.join(left_out)} is left out)"
     elif is_built_in_alone:
         ways.append("options.register_custom_ops_library(onnx_ops.get_library_path())")

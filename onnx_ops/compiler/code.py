@@ -16,13 +16,14 @@ import llvmlite.binding as llvm
 
 from ..declaration.errors import OpError, reason
 from ..declaration.jit import BOUNDSCHECK
-from ..system.locks import COMPILATION
+from ..system.locks import COMPILATION, POOL
 from .cache import Kept
 from .key import digest
 
 _OF_NUMBA = re.compile(rb"(?<=\0)numba_\w+(?=\0)")  # names of functions of Numba's own library, in an object file
 PATIENCE = 1.0  # seconds of compilation before a message is logged
 WANTS = MemoryError, OSError  # exceptions that may not come again
+STACK = 2**23  # bytes for a thread that compiles
 is_silent = ContextVar("is_silent", default=False)  # whether there is no message, because users expect the compilation
 _title: ContextVar[str] = ContextVar("title")  # of the operator whose function `code` is asked for
 _announced: set[str] = set()  # titles of operators in messages: a session compiles several functions of one
@@ -125,13 +126,11 @@ def is_being_imported(function):
 
 
 def uninterrupted(function):
-    """Return function(), which compiles, on another thread if Ctrl-C could interrupt this one.
+    """Return function(), which compiles, on another thread, with a stack that is large enough for LLVM.
 
     Numba must not be interrupted, since its state would stay inconsistent. The interrupt is raised here at once, and
     the other thread goes on to its end.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return function()
     outcome: SimpleQueue = SimpleQueue()
     context = copy_context()
 
@@ -141,7 +140,12 @@ def uninterrupted(function):
         except BaseException as error:
             outcome.put((None, error))
 
-    threading.Thread(target=work, name="onnx_ops compiles").start()
+    with POOL:
+        before = threading.stack_size(STACK)
+        try:
+            threading.Thread(target=work, name="onnx_ops compiles").start()
+        finally:
+            threading.stack_size(before)
     try:
         result, error = outcome.get()  # not join: if it is interrupted, it takes the thread for one that has ended
     except BaseException:

@@ -22,7 +22,7 @@ from ..declaration.errors import OpError, errors_of, require
 from ..declaration.limits import MAX_RANK, UNKNOWN
 from ..declaration.signature import parameters_of
 from ..native.execute import outputs_of
-from ..registry import available, declaration_of
+from ..registry import built_in, declaration_of
 from ..system.locks import EXPORT
 
 TYPES = {getattr(torch, name): name for name in dtypes.TABLE if hasattr(torch, name)}
@@ -345,7 +345,7 @@ def holds(comparison, *values):
 
 def call(domain, name, /, *inputs, **attributes):
     """Run an operator of this package on tensors."""
-    return torch_operator(available()[domain, name])(*inputs, **attributes)
+    return torch_operator(built_in((domain, name)))(*inputs, **attributes)
 
 
 def register_gradient(operator, name, library):

@@ -26,6 +26,7 @@ Part: TypeAlias = "tuple[str, str | bytes, str | bytes]"
 
 BUILTIN = {"", "com.microsoft"}  # domains that ONNX Runtime has operators in, too
 EXTENSIONS = "ai.onnx.contrib"  # the domain of onnxruntime-extensions' Python ops
+REPLACING = "_custom"  # ends the names there of custom operators that replace operators of this package
 USE_ONNX = "is in ONNX Runtime's own format; use the .onnx file that it was made from"
 
 FIELDS = {  # {message: {number of a field: the message in it, or the text}}
@@ -103,17 +104,26 @@ def content_of(path: "str | os.PathLike[str]", argument: str = "model") -> bytes
 
 
 def is_ort_format(model: Any) -> bool:
-    """Return whether a model (path, bytes, ModelProto or None) is in ONNX Runtime's format, from its first bytes."""
+    """Return whether a model (path, bytes, ModelProto or None) is in ONNX Runtime's format, from its first bytes.
+
+    Raises TypeError for other objects, as ONNX Runtime does.
+    """
     if isinstance(model, str | os.PathLike):
         with ordinary_file(model) as (file, _):
             model = file.read(8)
+    elif not (model is None or isinstance(model, bytes) or hasattr(model, "opset_import")):
+        raise TypeError(f"Unable to load from type '{type(model)}'")
     return isinstance(model, bytes) and model[4:8] == b"ORTM"  # the place of the format's identifier in a flatbuffer
 
 
 def is_lowered(model: File) -> bool:
     """Return whether a model has nodes that lowering.py makes."""
-    nodes = imports_and_nodes(model)[1] or set()
-    return any((EXTENSIONS, lowered_name(*key)) in nodes for key in available())
+    return bool(lowered() & (imports_and_nodes(model)[1] or set()))
+
+
+def lowered() -> set[tuple[str, str]]:
+    """Return (domain, name) of the operators that `onnx_ops.lower` writes."""
+    return {(EXTENSIONS, lowered_name(*key) + ending) for key in available() for ending in ("", REPLACING)}
 
 
 def lowered_name(domain: str, name: str) -> str:

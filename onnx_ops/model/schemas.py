@@ -58,7 +58,7 @@ def _teach(operator):
     if not _has(operator):
         onnx.defs.register_schema(schema(operator))
         atexit.register(_deregister, operator)
-    _taught[operator.title] = operator
+        _taught[operator.title] = operator
 
 
 def _has(operator):

@@ -107,7 +107,7 @@ struct member {
 struct domain { /* a domain on a session's options, which an entry of the options names by its number */
     const char *name;
     void *ort_domain;
-    int is_added; /* whether the options have it */
+    const void *options; /* that have it; their copy by `get_session_options` has the entry, and no domain */
     size_t count;
     struct member *members;
 };
@@ -135,54 +135,22 @@ static status read_entry(const void *options, const char *key, const char *name,
     return *domain = domains[number], NULL;
 }
 
-/* Make a domain for the options, and an entry that names it. */
-static status new_domain(void *options, const char *key, const char *name, struct domain **domain) {
-    char entry[32];
-    status error;
-    if (!(domain_count & (domain_count - 1))) { /* its room is the next power of two */
-        struct domain **more = realloc(domains, (domain_count ? 2 * domain_count : 1) * sizeof *more);
-        if (!more) return failed("onnx_ops: no room for a domain");
-        domains = more;
-    }
-    struct domain *added = calloc(1, sizeof *added);
-    if (!added) return failed("onnx_ops: no room for a domain");
-    added->name = name;
-    snprintf(entry, sizeof entry, "%zu", domain_count);
-    if ((error = made(CreateCustomOpDomain(name, &added->ort_domain), &added->ort_domain))) return free(added), error;
-    if ((error = AddSessionConfigEntry(options, key, entry)))
-        return ReleaseCustomOpDomain(added->ort_domain), free(added), error;
-    return domains[domain_count++] = *domain = added, NULL;
-}
-
-/* Find a domain on the options, or add it. */
-static status find_domain(void *options, const char *name, struct domain **domain) {
-    char key[256];
-    int has;
-    status error = has_entry(options, "registered", name, key, &has);
-    if (!error) error = has ? read_entry(options, key, name, domain) : new_domain(options, key, name, domain);
-    if (error || (*domain)->is_added) return error;
-    error = AddCustomOpDomain(options, (*domain)->ort_domain);
-    (*domain)->is_added = !error;
-    return error;
-}
-
 static int is_of_strings(const struct overload *overload) {
     for (size_t k = 0; k < MAX_INPUTS + MAX_OUTPUTS; k++)
         if (overload->types[k] == STRINGS) return 1;
     return 0;
 }
 
-/* Add an operator to the options, unless it is there. */
-static status add_operator(void *options, struct op *op) {
-    struct domain *domain = 0;
+/* Add an operator to a domain, unless it is there. */
+static status add_member(struct domain *domain, struct op *op) {
     struct member *member = 0;
     struct custom_op *customs;
-    status error = find_domain(options, op->domain, &domain);
-    if (error) return error;
+    status error;
     for (size_t k = 0; k < domain->count; k++) {
         struct member *other = &domain->members[k];
         if (other->op == op) member = other;
         else if (other->added && !strcmp(other->op->name, op->name)) {
+            if (!op->is_custom) return 0; /* a user's operator replaces one of this package */
             struct text text = title_of(op);
             say_string(&text, ": the session's options have another operator of this name; use new options");
             return refused(&text);
@@ -201,6 +169,49 @@ static status add_operator(void *options, struct op *op) {
         if ((error = CustomOpDomain_Add(domain->ort_domain, &customs[member->added]))) return error;
     }
     return 0;
+}
+
+/* Make a domain for the options, with the operators of `origin`, if any, and an entry that names it. */
+static status new_domain(void *options, const char *key, const char *name, const struct domain *origin,
+                         struct domain **domain) {
+    char entry[32];
+    status error;
+    if (!(domain_count & (domain_count - 1))) { /* its room is the next power of two */
+        struct domain **more = realloc(domains, (domain_count ? 2 * domain_count : 1) * sizeof *more);
+        if (!more) return failed("onnx_ops: no room for a domain");
+        domains = more;
+    }
+    struct domain *added = calloc(1, sizeof *added);
+    if (!added) return failed("onnx_ops: no room for a domain");
+    added->name = name;
+    snprintf(entry, sizeof entry, "%zu", domain_count);
+    if ((error = made(CreateCustomOpDomain(name, &added->ort_domain), &added->ort_domain))) return free(added), error;
+    for (size_t k = 0; origin && k < origin->count && !error; k++) error = add_member(added, origin->members[k].op);
+    if (error || (error = AddSessionConfigEntry(options, key, entry)))
+        return ReleaseCustomOpDomain(added->ort_domain), free(added->members), free(added), error;
+    return domains[domain_count++] = *domain = added, NULL;
+}
+
+/* Find a domain on the options, or add it. */
+static status find_domain(void *options, const char *name, struct domain **domain) {
+    char key[256];
+    int has;
+    status error = has_entry(options, "registered", name, key, &has);
+    if (!error && has) error = read_entry(options, key, name, domain);
+    const struct domain *origin = *domain;
+    if (!error && (!has || (origin->options && origin->options != options)))
+        error = new_domain(options, key, name, origin, domain);
+    if (error || (*domain)->options) return error;
+    error = AddCustomOpDomain(options, (*domain)->ort_domain);
+    if (!error) (*domain)->options = options;
+    return error;
+}
+
+/* Add an operator to the options, unless it is there. */
+static status add_operator(void *options, struct op *op) {
+    struct domain *domain = 0;
+    status error = find_domain(options, op->domain, &domain);
+    return error ? error : add_member(domain, op);
 }
 
 static _Thread_local struct op *const *added; /* operators that this thread's next registration adds */

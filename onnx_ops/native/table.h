@@ -84,7 +84,7 @@ struct overload { /* an operator for one combination of the element types of inp
 struct op {
     const char *domain, *name, *declaration; /* declaration: a digest, which Python compares with its own */
     int64_t number;                          /* the operator's number in Python */
-    int64_t first_version, is_default, geometry_size; /* is_default: see operators.py */
+    int64_t first_version, is_default, is_custom, geometry_size; /* is_default: see registry.py */
     const struct attribute *attributes;
     int64_t attribute_count;
     const struct input *inputs;

@@ -11,7 +11,7 @@ from ..declaration.errors import OpError
 from ..declaration.jit import numba_obstacle
 from ..declaration.limits import MAX_GEOMETRY, MAX_INPUTS, MAX_KERNELS, MAX_OUTPUTS, MAX_RANK
 from ..declaration.operator import REFUSAL_FIELDS
-from ..registry import first_version, is_default
+from ..registry import first_version, is_built_in, is_default
 
 POINTER, TEXT, NUMBER = C.c_void_p, C.c_char_p, C.c_int64
 POINTERS, TEXTS, NUMBERS = C.POINTER(POINTER), C.POINTER(TEXT), C.POINTER(NUMBER)
@@ -40,11 +40,12 @@ Overload = structure(
 Operator = structure(
     "Operator",
     domain=TEXT, name=TEXT, declaration=TEXT, number=NUMBER, first_version=NUMBER, is_default=NUMBER,
-    geometry_size=NUMBER, attributes=C.POINTER(Attribute), attribute_count=NUMBER, inputs=C.POINTER(Input),
-    input_count=NUMBER, outputs=NUMBERS, output_count=NUMBER, overloads=C.POINTER(Overload), overload_count=NUMBER,
-    terms=TEXTS, term_count=NUMBER, chooser=NUMBER, choices=NUMBERS, choice_count=NUMBER, kernel_count=NUMBER,
-    combination_count=NUMBER, has_shapes=NUMBER, has_ranks=NUMBER, has_bound=NUMBER,
-    infer=POINTER, plans=POINTERS, plan_count=NUMBER, kernels_made=NUMBER, results_made=NUMBER, customs=POINTER,
+    is_custom=NUMBER, geometry_size=NUMBER, attributes=C.POINTER(Attribute), attribute_count=NUMBER,
+    inputs=C.POINTER(Input), input_count=NUMBER, outputs=NUMBERS, output_count=NUMBER,
+    overloads=C.POINTER(Overload), overload_count=NUMBER, terms=TEXTS, term_count=NUMBER, chooser=NUMBER,
+    choices=NUMBERS, choice_count=NUMBER, kernel_count=NUMBER, combination_count=NUMBER, has_shapes=NUMBER,
+    has_ranks=NUMBER, has_bound=NUMBER, infer=POINTER, plans=POINTERS, plan_count=NUMBER, kernels_made=NUMBER,
+    results_made=NUMBER, customs=POINTER,
 )  # fmt: skip
 Table = structure("Table", operators=C.POINTER(C.POINTER(Operator)), operator_count=NUMBER)
 Answer = structure("Answer", outcome=NUMBER, message=C.c_char * 4096)
@@ -128,7 +129,7 @@ def operator(declared, signatures, number):
     """Return the row of an operator, with an overload for each of the signatures, {type variable: element type}."""
     terms = [term.encode() for pair in declared.terms.items() for term in pair]
     likeness = [-1 if k is None else k for k in declared.likeness()]
-    plans = len(declared.combinations)
+    plans, of_package = len(declared.combinations), is_built_in(declared)
     chooser, chosen = declared.chooser or (-1, [])
     return Operator(
         domain=declared.domain.encode(),
@@ -136,7 +137,8 @@ def operator(declared, signatures, number):
         declaration=declaration(declared).encode(),
         number=number,
         first_version=first_version(declared),
-        is_default=is_default(*declared.key),
+        is_default=is_default(declared.domain, of_package),
+        is_custom=not of_package,
         geometry_size=declared.geometry_dtype.itemsize,
         terms=array(TEXT, terms),
         term_count=len(terms) // 2,

@@ -160,6 +160,8 @@ def apply(pattern: ModuleType, graph: Graph, node: onnx.NodeProto) -> Finding | 
         replacement = pattern.match(graph, node) if graph.is_sound(node) else None
         if replacement is None:
             return None
+        if (replacement.get("domain", ""), replacement["op_type"]) in graph.model.custom:
+            raise NearMiss(f"{replacement['op_type']} is another operator in this session")
         if not graph.model.runs_nodes:
             untried = NOT_RUN if pattern in RUN else None
         else:

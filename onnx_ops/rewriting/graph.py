@@ -19,10 +19,10 @@ from onnx.external_data_helper import uses_external_data
 
 from ..declaration.errors import as_text
 from ..model import external_data, files
-from ..model.nodes import graphs_in, model_nodes, own_names, subgraphs, used_names
+from ..model.nodes import domain_of, graphs_in, model_nodes, own_names, subgraphs, used_names
 from ..model.schemas import reference_op
 from ..model.small_models import model_of
-from ..registry import KEYS, OPERATORS, available
+from ..registry import KEYS, OPERATORS, available, is_built_in
 from .shapes import type_of
 from .sizes import are_numbers
 
@@ -47,6 +47,7 @@ class Model:
     operators   what `registry.available` returns, by default without custom operators
     runs_nodes  whether nodes run, to compute constants and to try replacements out
     skipped     names of constants that no node computed, since nodes don't run
+    custom      (domain, name) of the custom ones among the operators
     """
 
     def __init__(
@@ -60,7 +61,8 @@ class Model:
         self.skipped: list[str] = []
         self.read = Counter[str]()  # {a file of external data: bytes of the tensors that were read from it}
         self.numbers = Counter[str]()  # {a name: the next number to add to it}
-        self.custom = {name for domain, name in operators or available() if domain in AI_ONNX} - OURS
+        self.operators = available() if operators is None else operators
+        self.custom = {key for key, operator in self.operators.items() if not is_built_in(operator)}
 
     def graphs(self):
         """Yield all graphs, each before its subgraphs. A graph may be changed before the next one is taken."""
@@ -160,9 +162,7 @@ class Graph:
         return self.sound[name]
 
     def _check(self, node):
-        if any(a.ref_attr_name for a in node.attribute) or (
-            node.domain in AI_ONNX and node.op_type in self.model.custom
-        ):
+        if any(a.ref_attr_name for a in node.attribute) or (domain_of(node), node.op_type) in self.model.custom:
             return False
         imports = {as_text(i.domain): i.version for i in self.model.proto.opset_import}
         return _is_valid(node, self.model.proto.ir_version, imports | dict.fromkeys(AI_ONNX, self.opset))

@@ -18,7 +18,6 @@ from ..declaration import limits, plain
 from ..declaration.dtypes import TABLE
 from ..model.builtin import schemas
 from ..model.nodes import domain_of, subgraphs
-from ..registry import available
 from . import sizes
 from .finding import tried
 from .indices import attributes_of, axes_of, cuts, integer_list, integers, part_of_sequence, sliced, whole_number
@@ -88,14 +87,15 @@ def _outputs(graph, node, name):
         return {name: Type(tensor.data_type, tuple(tensor.dims))}
     inputs = [type_of(graph, each) if each else None for each in node.input]
     names = [each for each in node.output if each]
+    key = domain_of(node), node.op_type
     if any(subgraphs(node)):
         made = _by_subgraphs(graph, node)
     elif any(a.ref_attr_name for a in node.attribute):
         made = {}
-    elif rule := RULES.get(node.domain or "ai.onnx", {}).get(node.op_type):
+    elif (rule := RULES.get(key[0] or "ai.onnx", {}).get(key[1])) and key not in graph.model.custom:
         its_type = tried(_by_rule, rule, graph, node, inputs)
         made = {node.output[0]: its_type} if its_type else _by_onnx_runtime(node, inputs, MISREAD)
-    elif (domain_of(node), node.op_type) in available():
+    elif key in graph.model.operators:
         made = tried(_by_declaration, graph, node, inputs) or {}
     else:
         made = tried(_by_onnx, graph, node, inputs) or _by_onnx_runtime(node, inputs)
@@ -177,7 +177,7 @@ def _by_subgraphs(graph, node):
 
 def _by_declaration(graph, node, inputs):
     """Return {output: Type} of an operator of this package. Its plan may copy open sizes, and computes with others."""
-    operator, letters = available()[domain_of(node), node.op_type], {}
+    operator, letters = graph.model.operators[domain_of(node), node.op_type], {}
     given = attributes_of(node)
     values = [_texts(integers(graph, each), letters) if i.values and each else None
               for i, each in zip(operator.each_input(len(inputs)), node.input, strict=True)]  # fmt: skip

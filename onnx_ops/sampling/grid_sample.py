@@ -295,6 +295,7 @@ ONNX = Operator(
         Attribute("padding_mode", "string", "zeros", choices=PADDING_MODES),
         Attribute("align_corners", "int", 0, bounds=(0, 1)),
     ),
+    terms={"Grid": "grid"},
     plan=Plan(shape, plan, GEOMETRY),
     kernels=(
         Kernel(kernels.nearest, {"mode": NAMES[NEAREST]}, sees_bits=True),
@@ -311,6 +312,7 @@ MICROSOFT = replace(
     ranks=(4,),
     types={"T1": dtypes.FLOATS, "T2": dtypes.FLOATS},
     attributes=(replace(ONNX.attributes[0], choices=MODES), *ONNX.attributes[1:]),
+    terms={},
     plan=Plan(shape, plan_microsoft, GEOMETRY),
 )
 INTERPOLATION_MODES = ("bilinear", "nearest", "bicubic")  # as PyTorch, mmcv and mmdeploy number them

@@ -9,7 +9,9 @@ the exception. A plain session raises only interrupts, after the run.
 import functools
 import itertools
 import logging
+import weakref
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,14 +21,12 @@ from ..declaration import dtypes, plain
 from ..declaration.attributes import AttributeValues
 from ..declaration.errors import OpError, errors_of, reason
 from ..declaration.limits import MAX_RANK
-from ..model.files import lowered_name
 from ..model.sessions import BuiltinSession
 from ..native import execute
 from ..registry import available, is_built_in
 from ..system import interrupts
 from ..system.locks import REGISTRATION, RUNS
-from .lowering import DOMAIN, PRESENT, VERSION, optional_inputs, unable
-from .registration import config_entry
+from .lowering import DOMAIN, PRESENT, VERSION, name_of_op, optional_inputs, unable
 
 PROBE, MISSING = "onnx_ops_probe", "onnx_ops_of_nobody"  # an op of the library, and one that it never has
 log = logging.getLogger("onnx_ops")
@@ -58,15 +58,14 @@ def add_library(options, custom=()):
 
     Raises OpError.
     """
-    key = "onnx_ops.registered.extensions"
     with REGISTRATION:  # a second registration would make every session fail
         for operator in custom:
             declare(operator)
         _handed_over.append(True)
-        if config_entry(options, key) is None:
+        if options not in _with_library:
             if not _registered(options):
                 options.register_custom_ops_library(extensions.get_library_path())
-            options.add_session_config_entry(key, "1")
+            _with_library.add(options)
 
 
 def _registered(options):
@@ -83,7 +82,7 @@ def _registered(options):
     try:
         BuiltinSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     except Exception as error:
-        if MISSING in str(error):
+        if MISSING in str(error) or "Conflicting" in str(error):  # the latter if it is registered twice
             return True
         if PROBE in str(error):
             return False
@@ -94,6 +93,7 @@ def _registered(options):
     raise AssertionError(f"there is an op called {MISSING}")
 
 
+_with_library = weakref.WeakSet[Any]()  # sessions' options that have the library
 _handed_over: list = []  # not empty once sessions hold pointers to the library's ops
 _declared: list = []  # the operators whose ops the library has
 
@@ -102,9 +102,9 @@ def declare(operator):
     """Add the ops of an operator to the library. Raises OpError if it is too late, or the library can't run them."""
     if operator in _declared:
         return
-    obstacle, name = unable(operator), lowered_name(*operator.key)
-    if other := next((o.title for o in _declared if lowered_name(*o.key) == name and o.title != operator.title), None):
-        obstacle = f"would be {name} there, as {other} is; rename one of them"
+    obstacle, name = unable(operator), name_of_op(operator)
+    if other := next((o.title for o in _declared if name_of_op(o) == name and o.title != operator.title), None):
+        obstacle = f"would have the same name there as {other}; rename one of them"
     if _handed_over and not obstacle:
         obstacle = "must have been there when the first session was made with it, as its list of ops is then final"
     if obstacle:
@@ -129,7 +129,7 @@ def _declare(operator, signature):
     if optional_inputs(operator):
         scalars[PRESENT] = types.dt_string
     extensions.onnx_op(
-        op_type=lowered_name(*operator.key),
+        op_type=name_of_op(operator),
         inputs=[*(tensor_type(signature[i.type]) for i in operator.inputs), *lists, types.dt_int64],
         outputs=[tensor_type(signature[o.type]) for o in operator.outputs],
         attrs=scalars,

@@ -28,10 +28,10 @@ from onnx import TensorProto, helper
 from ..declaration import dtypes, plain
 from ..declaration.errors import OpError, as_text, errors_of, escaped
 from ..model.external_data import opened
-from ..model.files import EXTENSIONS, lowered_name
+from ..model.files import EXTENSIONS, REPLACING, lowered_name
 from ..model.nodes import declared, in_its_versions, inlined, model_nodes, subgraphs, used_names
 from ..model.schemas import node_attribute, register_schemas
-from ..registry import available, is_built_in
+from ..registry import KEYS, available, is_built_in
 from ..rewriting.graph import Graph, Model
 
 RUN = "onnx_ops_run"  # the input `run` of a graph, unless the model has such a name
@@ -218,7 +218,7 @@ class _Lowering:
             kept.append(helper.make_attribute(PRESENT, present))
         inputs.append(self.run or constant(np.zeros(RUN_SHAPE, np.int64)))
         lowered = helper.make_node(
-            lowered_name(*operator.key), inputs, outputs, *map(as_text, (node.name, node.doc_string)), DOMAIN
+            name_of_op(operator), inputs, outputs, *map(as_text, (node.name, node.doc_string)), DOMAIN
         )
         lowered.attribute.extend(kept)
         return [*before, lowered, *after]
@@ -236,6 +236,12 @@ def _value(attribute):
 
 RESHAPES = "Reshape", "Squeeze", "Unsqueeze"
 LIST_TYPES = {"ints": np.int64, "floats": np.float64}
+
+
+def name_of_op(operator):
+    """Return an operator's name in the domain of onnxruntime-extensions."""
+    is_replacing = operator.key in KEYS and not is_built_in(operator)
+    return lowered_name(*operator.key) + REPLACING * is_replacing
 
 
 def optional_inputs(operator):

@@ -159,7 +159,7 @@ def registered_domains(options):
 
 def default_domains():
     """Return the domains that are registered if none are stated: all but com.microsoft and custom."""
-    return {key[0] for key in registry.KEYS if registry.is_default(*key)}
+    return {domain for domain in registry.DOMAINS if registry.is_default(domain, True)}
 
 
 def config_entry(options, key):

@@ -17,7 +17,7 @@ from ..declaration.operator import Input
 from ..model.files import imports_and_nodes, is_ort_format
 from ..model.sessions import OrtSession, other_providers
 from ..native import library
-from ..registry import DOMAINS, KEYS, SHARED, available, built_in
+from ..registry import DOMAINS, KEYS, available, built_in
 from ..system.locks import OPTIONS
 from . import registration, reports
 
@@ -53,7 +53,7 @@ def register(
 ) -> ort.SessionOptions:
     """Register the operators of this package on the options of a session.
 
-    Pass `model` to register the domains that it needs. Without `model` and
+    Pass `model` to register the domains that its nodes need. Without `model` and
     `domains`, all domains are registered except two. com.microsoft is left out
     because registering it breaks models that don't import it; the first such
     call of a process warns of it. custom is left out because other libraries
@@ -66,18 +66,20 @@ def register(
     options : onnxruntime.SessionOptions
         The options, which are changed.
     model : path, bytes or onnx.ModelProto, optional
-        The model. The domains that it imports are registered; custom only if
-        it has a node that needs it. If it is in ONNX Runtime's own format, its
-        domains are unknown, which causes a warning.
+        The model. A domain is registered if a node needs an operator of
+        `onnx_ops` there, so other libraries can register the other domains. If
+        the model is in ONNX Runtime's own format, its domains are unknown,
+        which causes a warning.
     domains : iterable of str, optional
-        Register exactly these domains, whatever the model imports. "" is
-        ai.onnx.
+        Register exactly these domains, whatever the model needs, for example
+        to serve other models. "" is ai.onnx.
     backend : {"native", "extensions"}, default "native"
         "extensions" is for models that `onnx_ops.lower` has made.
     operators : iterable of custom operators
         Custom operators, made by `onnx_ops.operator`. All of them are
         registered, except those in ai.onnx or another domain of `onnx_ops`
-        that the model doesn't import.
+        that the model doesn't import. They replace operators of `onnx_ops` with
+        the same name.
 
     Returns
     -------
@@ -146,6 +148,13 @@ class Prepared:
     folder: Any = None
     findings: Sequence["Finding"] = ()
 
+    def share(self) -> ort.SessionOptions:
+        """Return the options for other sessions, which must not read from the folder."""
+        if self.folder and not self.is_shared:
+            self.options.add_session_config_entry(EXTERNAL_DATA, "")
+        self.is_shared = True
+        return self.options
+
     @contextmanager
     def with_external_data(self):
         """Return a context in which a session that is made with the options reads external data from the folder."""
@@ -169,7 +178,7 @@ def prepare(model, options, backend, operators, *, domains=None, optimize=False,
 
     model     path or bytes; for `register` also a ModelProto, or None, which stays as it is
     options   None for new ones
-    domains   whose operators are registered; None: those that the model imports
+    domains   whose operators are registered; None: those that the model's nodes need
     add_more  registers more on the options: a function of the Prepared. Then backend may be "builtin"
     """
     # The caller's arguments.
@@ -236,25 +245,26 @@ def rewrite(ready, optimize, backend):
 
 
 def add_operators(ready, custom, domains):
-    """Register operators on the options of a Prepared: of the domains that are stated or, if None, imported.
+    """Register operators on the options of a Prepared: of the domains that are stated or, if None, that nodes need.
 
-    Options for other sessions, too, get all operators of these domains, others those of the model's nodes.
+    Options for other sessions, too, get all operators of these domains, others those of the model's nodes. Custom
+    operators replace those of their names.
     """
-    used = KEYS.keys() if ready.nodes is None else ready.nodes
+    ours = KEYS.keys() - ready.operators.custom.keys()
+    used = ours if ready.nodes is None else ours & ready.nodes
     if domains is None and ready.is_ort:
-        domains = set()
-        if not registration.registered_domains(ready.options):
+        domains = registration.registered_domains(ready.options)  # in case that these are a copy without operators
+        if not domains:
             warnings.warn(DOMAINS_UNKNOWN, stacklevel=4)
     elif domains is None and ready.imports is None:
         domains = registration.default_domains()
     elif domains is None:
         custom = [operator for operator in custom if operator.domain not in DOMAINS - ready.imports]
-        domains = DOMAINS & ready.imports
-        if all(domain != SHARED for domain, _ in KEYS.keys() & used):
-            domains.discard(SHARED)
-    ours = [built_in(key) for key in KEYS if key[0] in domains and (ready.is_shared or key in used)]
-    if ours or custom:
-        registration.add_operators(ready.options, [*ours, *custom])
+        domains = ready.imports & {domain for domain, _ in used}
+    wanted = ours if ready.is_shared else used
+    declared = [built_in(key) for key in KEYS if key in wanted and key[0] in domains] + custom
+    if declared:
+        registration.add_operators(ready.options, declared)
 
 
 def extensions():
@@ -275,8 +285,15 @@ def explained(error: Exception, ready: Prepared) -> OpError | None:
         rule = "com.microsoft was registered on them for another model, which breaks this one; use new ones"
         return OpError("sess_options", "used before", rule, "onnx_ops")
     if "Domain already set" in str(error):
-        rule = "have operators of another library, such as @onnx_op functions, in a domain of onnx_ops' operators"
-        return OpError("sess_options", "given", f"{rule}; name another domain there", "onnx_ops")
+        domains = registration.registered_domains(ready.options) | {domain for domain, _ in ready.operators.custom}
+        rule = (
+            "have operators of another library, such as @onnx_op functions, in "
+            f"{' or '.join(sorted(domain or 'ai.onnx' for domain in domains))}, as onnx_ops has; use new options with "
+            "backend='extensions', declare those operators by onnx_ops.operator, or give them another domain"
+        )
+        return OpError("sess_options", "given", rule, "onnx_ops")
+    if "Conflicting with a registered kernel" in str(error):
+        return OpError("sess_options", "given", "have the same library twice; register it once", "onnx_ops")
     if ready.is_ort or not ready.operators.keys() & (ready.nodes or ()):
         return None
     from .refused_types import refused_types  # sessions that work don't load onnx
@@ -393,6 +410,13 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
     ) -> None:
         with self._onnx_ops_ready.with_external_data():
             super().set_providers(providers, provider_options)
+
+    def get_session_options(self) -> ort.SessionOptions:
+        """Return the options that the session was made with, with its operators.
+
+        ONNX Runtime's copy of them would have no custom operators.
+        """
+        return self._onnx_ops_ready.share()
 
     def get_inputs(self) -> list[Any]:
         return [i for i in super().get_inputs() if i.name != self._onnx_ops_ready.run_input]

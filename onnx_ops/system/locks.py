@@ -12,7 +12,7 @@ from .. import system
 REGISTRATION = threading.RLock()  # guards the tables of operators that are handed to ONNX Runtime
 COMPILATION = threading.RLock()  # guards the functions that have been compiled
 RUNS = threading.RLock()  # guards the errors of runs under way in the extensions backend
-POOL = threading.RLock()  # guards the pool of threads that calls of functions use
+POOL = threading.RLock()  # guards the pool of threads that calls of functions use, and the size of stacks
 EXPORT = threading.RLock()  # guards PyTorch's tables of operators
 OPTIONS = threading.RLock()  # guards a caller's options while a session is made with them
 _ALL = OPTIONS, EXPORT, REGISTRATION, COMPILATION, RUNS, POOL

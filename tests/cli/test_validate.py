@@ -202,7 +202,7 @@ REFUSED = {
     "--op GridSample --set mode=cubic border": "--set border: must be like NAME=VALUE",
     "--op GridSample --shape X=1,1,4,4": "no --shape Grid=N,C,... for GridSample, with the inputs X, Grid",
     "--op GridSample --shape X=1,1,4,4 --shape y=2": "no input y, but X, Grid",
-    "--op GridSample --shape X=1,1,4,4 --shape Grid=1,2,2,3": "shape of Grid = [1, 2, 2, 3]: the last axis must be",
+    "--op GridSample --shape X=1,1,4,4 --shape Grid=1,2,2,3": "shape of grid = [1, 2, 2, 3]: the last axis must be",
     "--op GridSample --shape X=1x4": "--shape X=1x4: must be like X=1,3,224,224",
     "--op GridSample --set mode=cubic --set mode=nearest": "--set mode=nearest: mode is given already",
     "--op GridSample --set align_corners=1 align_corners=1": "--set align_corners=1: align_corners is given already",

@@ -1053,7 +1053,7 @@ def test_extensions_know_operators_from_the_first_session_on():
     first, second, third = run_script(code).stdout.splitlines()
     assert first.startswith("my.domain.Shift: backend = 'extensions': must have been there when the first session was")
     assert re.match(r"my\.domain\.Join.*: backend = 'extensions': has no variadic inputs", second)
-    assert third.endswith("would be my_domain_Combine there, as my.domain.Combine is; rename one of them")
+    assert third.endswith("would have the same name there as my.domain.Combine; rename one of them")
 
 
 def test_an_interrupt_in_a_body():

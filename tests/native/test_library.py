@@ -14,10 +14,12 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -39,7 +41,7 @@ from onnx_ops.declaration import calls, dtypes
 from onnx_ops.declaration.errors import OpError, errors_of
 from onnx_ops.declaration.limits import LINE, MAX_TILES
 from onnx_ops.native import library, table
-from onnx_ops.registry import OPERATORS
+from onnx_ops.registry import OPERATORS, is_default
 from onnx_ops.session import bodies, registration
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
@@ -199,7 +201,10 @@ class Library:
         library.describe(self.library)
         self.counted = (C.c_long * 4).in_dll(self.library, "counted")
         (C.c_char * 32).in_dll(self.library, "release").value = release.encode()
-        self.table = table.table_of([library.row_of(replace(operator)) for operator in operators])
+        rows = [library.row_of(replace(operator)) for operator in operators]
+        for row, original in zip(rows, operators, strict=True):  # those of copies would be custom
+            row.is_default, row.is_custom = is_default(original.domain, True), False
+        self.table = table.table_of(rows)
         filled = table.Table.in_dll(self.library, "onnx_ops_table")
         filled.operators, filled.operator_count = self.table.operators, self.table.operator_count
         self.python = table.Python.in_dll(self.library, "onnx_ops_python")
@@ -536,6 +541,33 @@ def test_a_registration_that_fails(make, limit):
     else:
         freed = [called in ("CreateCustomOpDomain", "AddSessionConfigEntry") for called in calls]
         assert left == [used - free for used, free in zip(in_use, freed, strict=True)]
+
+
+@pytest.mark.parametrize("limit", ["fails", "lacks"])
+def test_a_registration_on_copied_options_that_fails(make: Callable[..., Any], limit: str) -> None:
+    """ONNX Runtime's copy of options has their entries, and no domain. The next attempt adds all operators to it."""
+    content, feeds = MANY.model()
+
+    def copied(runtime: Any) -> Any:
+        return ort.InferenceSession(content, runtime.register(runtime.options([]))).get_session_options()
+
+    def add_one(runtime: Any, options: Any) -> None:
+        runtime.library.onnx_ops_add(runtime.custom, C.c_size_t(1))
+        options.register_custom_ops_library(str(runtime.path))
+
+    make = partial(make, operators=FEW, custom=[POSITIVE, BLEND])
+    whole = make()
+    assert whole.attempt(add_one, whole, copied(whole))[1] is None
+    last = len(whole.calls) if limit == "fails" else whole.counted[1]
+    assert whole.calls.count("CustomOpDomain_Add") == sum(len(list(o.signatures())) for o in (POSITIVE, BLEND))
+    for n in range(1, 1 + last):
+        runtime = make()
+        options = copied(runtime)
+        assert runtime.attempt(add_one, runtime, options, **{limit: n})[1]
+        assert runtime.attempt(add_one, runtime, options)[1] is None
+        with mock.patch.object(library, "load", return_value=runtime.library):
+            got, _ = ort.InferenceSession(content, options).run(None, feeds)
+        np.testing.assert_array_equal(got, MANY.expected()[0])
 
 
 def test_domains_of_options(make):

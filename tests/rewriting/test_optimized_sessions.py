@@ -4,6 +4,7 @@ import os
 import re
 import warnings
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -98,7 +99,8 @@ def test_external_data_of_a_model_in_memory(tmp_path):
 
 
 @finds_folders
-def test_the_callers_options_stay_as_they_are(tmp_path):
+@pytest.mark.parametrize("of_session", [False, True])
+def test_the_callers_options_stay_as_they_are(of_session: bool, tmp_path: Path) -> None:
     """Two models have weights in files of one name; the second one is opened with the options of the first."""
     options, folders = quiet(), [tmp_path / "a", tmp_path / "b"]
     for k, folder in enumerate(folders):
@@ -107,6 +109,8 @@ def test_the_callers_options_stay_as_they_are(tmp_path):
         weights = max(proto.graph.initializer, key=lambda t: t.ByteSize())
         weights.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weights) + k, weights.name))
         onnx.save(proto, folder / "model.onnx", save_as_external_data=True, location="data", size_threshold=100)
+    if of_session:
+        options = onnx_ops.InferenceSession(folders[0] / "model.onnx", optimize=True).get_session_options()
     for optimize in (True, False, True):
         for folder in folders:
             session = onnx_ops.InferenceSession(folder / "model.onnx", options, optimize=optimize)

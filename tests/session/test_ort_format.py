@@ -4,6 +4,8 @@ import os
 import struct
 import tracemalloc
 import warnings
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -50,6 +52,21 @@ def test_a_model_whose_domains_are_stated(case, dtype, tmp_path, kernels_made):
     assert kernels_made == [case.operator.title] * len(sessions)
     for session in sessions:
         assert_close(run_session(session, inputs), reference(case, inputs), dtype)
+
+
+@pytest.mark.parametrize("case", CASES[:3], ids=str)
+def test_copies_of_options_that_state_domains(case: Any, tmp_path: Path, kernels_made: Any) -> None:
+    """ONNX Runtime's copy of the options has no operators, until it is used here."""
+    proto, inputs = one_node(case)
+    path = written(proto, tmp_path / "model.ort")
+    session = ort.InferenceSession(path, onnx_ops.register(quiet(), domains=[case.domain]))
+    copied = session.get_session_options()
+    with pytest.raises(Exception, match=r"Could not find an implementation|Failed to find (op_id|args)"):
+        ort.InferenceSession(path, copied)
+    kernels_made.clear()
+    assert_close(run_session(onnx_ops.InferenceSession(path, copied), inputs), reference(case, inputs), "float32")
+    assert_close(run_session(ort.InferenceSession(path, copied), inputs), reference(case, inputs), "float32")
+    assert kernels_made == [case.operator.title] * 2
 
 
 @pytest.mark.parametrize("case", CASES[:3], ids=str)

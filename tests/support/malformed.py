@@ -187,7 +187,7 @@ AT_RUN = [
     col2im("output_past_2**58", r"image_shape = .*: output .* 2\*\*58", (2**30, 0, 1), (2**20,) * 2, (2**20,) * 2),
     grid_sample("output_past_2**58", r"shape of the output = .* 2\*\*58", (0, 2**10, 4, 4), (0, 2**29, 2**28, 2)),
     volumes("x_rank_6", r"shape of X = \[1, 1, 4, 4, 4, 4\]: must have rank 4 or 5", x=(1, 1, 4, 4, 4, 4)),
-    volumes("grid_rank_4", r"shape of Grid = \[1, 3, 3, 3\]: must have rank 5", grid=(1, 3, 3, 3)),
+    volumes("grid_rank_4", r"shape of grid = \[1, 3, 3, 3\]: must have rank 5", grid=(1, 3, 3, 3)),
     openvino("data_scalar", r"shape of data = \[\]: must have rank 3", data=()),
     openvino(
         "data_unbatched_rows", r"shape of data = \[8, 9\]: the second to last axis must be divisible .* 9", data=(8, 9)

@@ -195,6 +195,22 @@ print("done", flush=True)
     assert finished(started(script)) == "done\n"
 
 
+SMALL_STACK = """
+SIZE = 2**16
+threading.stack_size(SIZE)
+thread = threading.Thread(target=one_kernel)
+thread.start()
+thread.join()
+print(threading.stack_size(SIZE) == SIZE)
+"""
+
+
+@on_demand
+def test_threads_with_small_stacks(tmp_path: Path) -> None:
+    """Compilation has a stack of its own, as LLVM needs more than servers give to their threads."""
+    assert finished(started(SMALL_STACK, NUMBA_CACHE_DIR=str(tmp_path))) == "True\n"
+
+
 def contents(cache):
     return {f: f.stat().st_mtime_ns for f in cache.rglob("*") if f.is_file()}
 
