@@ -66,26 +66,29 @@ def im2col_product(x, factors, g, tile, workspace, out):
         high, wide = min(g.band_y, height - y_begin), min(g.band_x, width - x_begin)
         length = pieces(high * g.pitch, LANES) * LANES
         corner = (lead * height + y_begin) * width + x_begin
-        if g.over_channels:
-            position_begin, position_end, chunk_begin, chunk_end = choice, choice + 1, 0, g.chunks
-        else:
-            position_begin, position_end, chunk_begin, chunk_end = 0, positions, choice, choice + 1
+        first_of_all = choice if g.over_channels else 0
+        chunk_begin = 0 if g.over_channels else choice
+        chunk_end = g.chunks if g.over_channels else choice + 1
         totals[:] = 0
-        for position in range(position_begin, position_end):
+        for position in range(first_of_all, first_of_all + 1 if g.over_channels else positions):
             j, k = position % g.parts * g.part, position // g.parts
             count = min(g.part, g.block[last] - j)
             for chunk in range(chunk_begin, chunk_end):
                 c = chunk * CHANNELS
                 channels = min(CHANNELS, g.channels - c)
                 read_image(x, plane * g.channels + c, channels, g, lead, k, j, y_begin, x_begin, high, wide, rows)
-                # The first row, the number of rows, and the step from one to the next in `rows`.
-                terms = plane * g.channels + c, channels, g.length
-                outputs = plane * g.positions + k * g.block[last] + j, count, g.dilations[last]
-                if not g.over_channels:
-                    terms, outputs = outputs, terms
-                copy_rows(factors, terms[0] * g.blocks + corner, terms[1], g.blocks, width, high, wide, g, scale)
-                add_products(scale, rows, outputs[2], terms[2], outputs[1], terms[1], g.length, length, totals)
-        first, count, _ = outputs
+                if g.over_channels:
+                    at = (plane * g.channels + c) * g.blocks + corner
+                    copy_rows(factors, at, channels, g.blocks, width, high, wide, g, scale)
+                    add_products(scale, rows, g.dilations[last], g.length, count, channels, g.length, length, totals)
+                else:
+                    at = (plane * g.positions + k * g.block[last] + j) * g.blocks + corner
+                    copy_rows(factors, at, count, g.blocks, width, high, wide, g, scale)
+                    add_products(scale, rows, g.length, g.dilations[last], channels, count, g.length, length, totals)
+        if g.over_channels:
+            first = plane * g.positions + k * g.block[last] + j
+        else:
+            first, count = plane * g.channels + c, channels
         for o in range(count):
             for y in range(high):
                 row = out[(first + o) * g.blocks + corner + y * width :][:wide]
