@@ -71,7 +71,7 @@ def _repeat(function: Callable[[], Any], seconds: float) -> None:
 
 def without_waiting(path: str, flags: int) -> int:
     """Open a file as `os.open`, but don't wait for the writer of a pipe. Windows has no pipes in folders."""
-    return os.open(path, flags if sys.platform == "win32" else flags | os.O_NONBLOCK)
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def is_private(status: os.stat_result, forbidden: int = OTHERS_WRITE) -> bool:
