@@ -4,6 +4,7 @@ The photograph, cat.jpg, is Chelsea by Stefan van der Walt, who put it in the pu
 """
 
 import itertools
+import math
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -251,10 +252,12 @@ def grid(scale, degrees=0.0, strength=0.0):
 
     The unit is half the width. strength: how much the scale grows with the square of the distance, as a lens has it
     """
-    y, x = np.mgrid[:HEIGHT, :WIDTH]
-    z = (2 * x + 1) / WIDTH - 1 + 1j * ((2 * y + 1) / HEIGHT - 1) * HEIGHT / WIDTH
-    z *= (scale + strength * abs(z) ** 2) * np.exp(1j * np.radians(degrees))
-    return np.stack([z.real, z.imag * WIDTH / HEIGHT], -1)[None].astype(np.float32)
+    y, x = np.mgrid[:HEIGHT, :WIDTH].astype(np.float32)
+    x, y = (2 * x + 1) / WIDTH - 1, ((2 * y + 1) / HEIGHT - 1) * HEIGHT / WIDTH
+    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    scales = scale + strength * (x * x + y * y)
+    x, y = scales * (cos * x - sin * y), scales * (sin * x + cos * y)
+    return np.stack([x, y * WIDTH / HEIGHT], -1)[None].astype(np.float32)
 
 
 GRIDS = {"rotated": grid(1 / 0.6, 25), "lens": grid(0.7, strength=0.9)}

@@ -96,7 +96,7 @@ def reference(value, spatial_shapes, sampling_locations, attention_weights):
                 p = ((location.astype(dtype) * 2 - 1 + 1) * dtype(s) - 1) / 2
             p = np.clip(np.where(np.isnan(p), -2, p), -2, 2 * s + 4)
             first.append(np.floor(p).astype(np.int64))
-            f = p - first[-1]
+            f = p - np.floor(p)  # in the type of the locations
             weights.append((1 - f, f))
         for i, j in np.ndindex(2, 2):
             row, column = first[0] + i, first[1] + j

@@ -211,7 +211,7 @@ del signal.SIGKILL
 for name in ("fcntl", "resource", "pwd", "grp", "termios"):
     sys.modules[name] = None
 locks = []
-sys.modules["msvcrt"] = types.SimpleNamespace(locking=lambda *words: locks.append(words), LK_LOCK=1)
+sys.modules["msvcrt"] = types.SimpleNamespace(locking=lambda *words: locks.append(words), LK_NBLCK=1)
 sys.platform = "win32"
 import onnx_ops
 from onnx_ops.native import library
