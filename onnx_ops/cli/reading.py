@@ -17,8 +17,8 @@ from ..declaration.errors import OpError, as_text, errors_of
 from ..declaration.plain import infer, shapes_of
 from ..model.attributes import unknown_attributes
 from ..model.builtin import first_builtin_version, has_kernel, schema_of
-from ..model.external_data import external, file_of, info_of, load, model_in
-from ..model.files import EXTENSIONS, is_lowered, lowered, ordinary_file
+from ..model.external_data import external, load, model_in, read
+from ..model.files import EXTENSIONS, is_lowered, lowered
 from ..model.nodes import declared, domain_of, imports, in_its_versions, inlined
 from ..model.operator_files import python_ops
 from ..registry import available, first_version, is_built_in, is_default
@@ -128,8 +128,7 @@ def missing_data(model: onnx.ModelProto, path: Path) -> str | None:
     """Return why a model's external data can't be read, as far as their files show it, or None."""
     try:
         for tensor in external(model):
-            with ordinary_file(file_of(info_of(tensor).location, path), "external data"):
-                pass
+            read(tensor, path, only_check=True)
     except (OSError, OpError) as error:
         return one_line(error)
     return None

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
@@ -108,7 +107,7 @@ def rewrite(source, target, function):
     model, report = function(load(source))
     moved = [] if is_beside else external(model)
     for tensor in moved:
-        read(deepcopy(tensor), source)  # if it can't be read, no folder is made
+        read(tensor, source, only_check=True)  # before a folder is made
     with staged_file(target) as path:
         if moved:
             with named(data):

@@ -70,7 +70,8 @@ static const char *const NOTES[] = {"(not of kind INT)",    "(not of kind INTS)"
  * may have these values. */
 static int convert_values(const struct attribute *a, int64_t k, void *raw, size_t count, struct values *values) {
     int64_t *numbers = raw;
-    int is_list = a->kind == INTS || a->kind == FLOATS, fits = !is_list || (a->shortest <= (int64_t)count && (int64_t)count <= a->longest);
+    int fits = (a->kind != INTS && a->kind != FLOATS) ||
+               (a->shortest <= (int64_t)count && (int64_t)count <= a->longest);
     size_t size = count * sizeof *numbers;
     if (a->kind == STRING) {
         int64_t position = -1;

@@ -81,7 +81,7 @@ def reference(input, *, dim, find):
     x, v, at = (np.moveaxis(a, dim, 0) for a in (input, values, indices))
     with np.errstate(invalid="ignore"):
         for k in range(len(x)):
-            goes_on = find(x[k], v[k - 1]) | (k == 0)
+            goes_on = find(x[k], v[k - 1]) if k else np.ones_like(x[k], bool)
             v[k] = np.where(goes_on, x[k], v[k - 1])
             at[k] = np.where(goes_on, k, at[k - 1])
     return values, indices

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.random import Generator
+from peers import OLDER_NAMES
 from support.cases import block_counts
 
 Array = np.ndarray[Any, Any]
 LEAST, MOST = 2_000, 40_000_000  # elements of the largest tensor
 MODES = ("nearest", "linear", "cubic")
-OLDER_NAMES = {"linear": "bilinear", "cubic": "bicubic"}
 
 
 @dataclass(frozen=True)

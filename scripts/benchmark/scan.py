@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
-from support.backends import ort_value, quiet
+from support.backends import quiet
 
 import onnx_ops
 
 from .drawn import Array, Drawn
 from .limit import limit
-from .measure import aligned, is_same_result, seconds, wait_for_idle_threads
+from .measure import aligned, bound, is_same_result, seconds, wait_for_idle_threads
 
 OURS, BUILT_IN, PYTORCH, OPENVINO, COPY = "onnx_ops", "ONNX Runtime", "PyTorch", "OpenVINO", "copy"
 FEWEST_TURNS = 7
@@ -64,22 +64,6 @@ class Outcome:
             return False
         least, seconds = NOISE
         return self.to_fastest < least and self.seconds * (1 - self.to_fastest) > seconds
-
-
-def bound(session: ort.InferenceSession, inputs: Iterable[Array], output: Array) -> Call:
-    """Return a call of a session that reads and writes these arrays without copies."""
-    binding = session.io_binding()
-    values = [ort_value(array) for array in inputs]
-    for described, value in zip(session.get_inputs(), values, strict=True):
-        binding.bind_ortvalue_input(described.name, value)
-    target = ort_value(output)
-    binding.bind_ortvalue_output(session.get_outputs()[0].name, target)
-
-    def call(_keep: object = (values, target)) -> object:
-        session.run_with_iobinding(binding)
-        return output
-
-    return call
 
 
 def by_pytorch(case: Drawn, inputs: dict[str, Array], threads: int) -> Call:
