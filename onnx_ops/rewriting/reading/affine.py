@@ -1,0 +1,296 @@
+"""Positions: whole numbers that are sums of digits of variables, with sizes that may be open (sizes.py).
+
+A position is in normal form: each digit of a variable occurs once, in order, and digits that follow each other are one
+digit. So positions that are equal for all numbers of their variables are equal objects.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from ..sizes import Size, never_negative, quotient
+
+Dimension = int | Size
+Array = np.ndarray
+
+
+class Unknown(ValueError):  # noqa: N818  it is no error
+    """What is asked isn't known for certain."""
+
+
+class Variable(NamedTuple):
+    """A number v that runs from 0 to size - 1."""
+
+    name: str
+    size: Dimension
+
+
+class Digit(NamedTuple):
+    """v // inner % size: all of a variable v, or one of the digits that a Reshape makes of it."""
+
+    variable: Variable
+    inner: Dimension
+    size: Dimension
+
+
+class Term(NamedTuple):
+    """step * (v // inner % size)."""
+
+    variable: Variable
+    inner: Dimension
+    size: Dimension
+    step: Dimension
+
+    @property
+    def digit(self) -> Digit:
+        return Digit(self.variable, self.inner, self.size)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the digit is all of its variable."""
+        return self.inner == 1 and self.size == self.variable.size
+
+
+@dataclass(frozen=True)
+class Position:
+    """The sum of a number and of terms."""
+
+    start: Dimension = 0
+    terms: tuple[Term, ...] = ()
+
+    def __add__(self, other: "Position") -> "Position":
+        if not other.terms:
+            return replace(self, start=self.start + other.start)
+        return position(self.start + other.start, (*self.terms, *other.terms))
+
+    def __sub__(self, other: "Position") -> "Position":
+        return self + other.times(-1)
+
+    def times(self, factor: Dimension) -> "Position":
+        """Return the product with a number."""
+        terms = [term._replace(step=term.step * factor) for term in self.terms]
+        return position(self.start * factor, terms)
+
+
+Index = tuple[Position, ...]
+
+
+def number(value: Dimension) -> Position:
+    """Return the position that is one number."""
+    return Position(value)
+
+
+def as_int(size: Dimension) -> int:
+    """Return a size that is a number. Raises Unknown if it is open."""
+    if not isinstance(size, int):
+        raise Unknown(f"the size {size}")
+    return size
+
+
+def along(variable: Variable) -> Position:
+    """Return the position that is a variable."""
+    return position(0, [Term(variable, 1, variable.size, 1)])
+
+
+def position(start: Dimension, terms: Iterable[Term]) -> Position:
+    """Return the position that is a sum, in normal form."""
+    steps: dict[Digit, Dimension] = {}
+    for term in terms:
+        if term.size != 1:
+            steps[term.digit] = steps.get(term.digit, 0) + term.step
+    kept = sorted((Term(*digit, step) for digit, step in steps.items() if step != 0), key=_order)
+    for k, low in enumerate(kept):
+        for high in kept[k + 1 :]:
+            if _follows(high, low):
+                others = [term for term in kept if term is not low and term is not high]
+                return position(start, [*others, low._replace(size=low.size * high.size)])
+    return Position(start, tuple(kept))
+
+
+def _follows(high: Term, low: Term) -> bool:
+    """Return whether two digits are one digit of their variable, with the same step."""
+    return (
+        high.variable == low.variable
+        and high.inner == low.inner * low.size
+        and high.step == low.step * low.size
+    )
+
+
+def _order(term: Term) -> tuple[str, bool, int, str]:
+    if isinstance(term.inner, int):
+        return term.variable.name, False, term.inner, ""
+    return term.variable.name, True, 0, repr(term.inner)
+
+
+def variables_of(index: Iterable[Position]) -> set[Variable]:
+    """Return the variables of positions."""
+    return {term.variable for at in index for term in at.terms}
+
+
+def digits_of(index: Iterable[Position]) -> list[Digit]:
+    """Return the digits of positions, in order."""
+    return [term.digit for at in index for term in at.terms]
+
+
+def bounds(at: Position) -> tuple[Dimension, Dimension]:
+    """Return the smallest and the largest number that a position may be. Raises Unknown."""
+    low = high = at.start
+    for term in at.terms:
+        reach = term.step * (term.size - 1)
+        if never_negative(term.step):
+            high = high + reach
+        elif never_negative(-term.step):
+            low = low + reach
+        else:
+            raise Unknown("the sign of a step")
+    return low, high
+
+
+def is_at_least(at: Position, least: Dimension = 0) -> bool:
+    """Return whether a position is certain to be at least a number."""
+    try:
+        return never_negative(bounds(at)[0] - least)
+    except Unknown:
+        return False
+
+
+def is_within(at: Position, size: Dimension) -> bool:
+    """Return whether a position is certain to lie on an axis of this size."""
+    return is_at_least(at) and is_at_least(number(size - 1) - at)
+
+
+def divided(at: Position, by: Dimension) -> tuple[Position, Position]:
+    """Return (at // by, at % by). Raises Unknown unless the digits of a position can be shared out."""
+    high: list[Term] = []
+    low: list[Term] = []
+    for term in at.terms:
+        step = quotient(term.step, by)
+        count = quotient(by, term.step)
+        outer_size = None if count is None else quotient(term.size, count)
+        if step is not None:
+            high.append(term._replace(step=step))
+        elif outer_size is not None and outer_size != 1:  # a digit that runs past `by`
+            high.append(term._replace(inner=term.inner * count, size=outer_size, step=1))
+            low.append(term._replace(size=count))
+        else:
+            low.append(term)
+    high_start, low_start = _shared_out(at.start, by, is_alone=not low)
+    remainder = position(low_start, low)
+    if not is_within(remainder, by):
+        raise Unknown(f"how {at} is divided by {by}")
+    return position(high_start, high), remainder
+
+
+def _shared_out(start: Dimension, by: Dimension, is_alone: bool) -> tuple[Dimension, Dimension]:
+    """Return the parts of a number that belong to a quotient and to a remainder."""
+    whole = quotient(start, by)
+    if whole is not None:
+        return whole, 0
+    if is_alone and isinstance(start, int) and isinstance(by, int):
+        return start // by, start % by
+    return 0, start
+
+
+def reshaped(index: Index, sizes: Sequence[Dimension], target: Sequence[Dimension]) -> Index:
+    """Return the index into the same elements with the shape `target`.
+
+    Axes are taken in groups with equal products. The first axis of a group isn't divided.
+    """
+    source = [(at, size) for at, size in zip(index, sizes, strict=True) if size != 1]
+    wanted = [(axis, size) for axis, size in enumerate(target) if size != 1]
+    result = [number(0)] * len(target)
+    while source or wanted:
+        group, axes = _next_group(source, wanted)
+        flat = number(0)
+        for at, size in group:
+            flat = flat.times(size) + at
+        for axis, size in reversed(axes[1:]):
+            flat, result[axis] = divided(flat, size)
+        result[axes[0][0]] = flat
+    return tuple(result)
+
+
+def _next_group(
+    source: list[tuple[Position, Dimension]], wanted: list[tuple[int, Dimension]]
+) -> tuple[list[tuple[Position, Dimension]], list[tuple[int, Dimension]]]:
+    """Take the fewest axes off the front of two lists whose sizes have equal products."""
+    group: list[tuple[Position, Dimension]] = []
+    axes: list[tuple[int, Dimension]] = []
+    total: Dimension = 1
+    product: Dimension = 1
+    while total != product or not group or not axes:
+        is_behind = product != 1 and quotient(product, total) is not None
+        if source and (total == 1 or not wanted or is_behind):
+            takes_source = True
+        elif wanted and (product == 1 or not source or quotient(total, product) is not None):
+            takes_source = False
+        elif source and wanted:
+            takes_source = True
+        else:
+            raise Unknown("shapes of other numbers of elements")
+        if takes_source:
+            group.append(source.pop(0))
+            total = total * group[-1][1]
+        else:
+            axes.append(wanted.pop(0))
+            product = product * axes[-1][1]
+    return group, axes
+
+
+def substituted(at: Position, by: Mapping[Variable, Position]) -> Position:
+    """Return a position with positions in place of variables. Raises Unknown."""
+    total = number(at.start)
+    for term in at.terms:
+        if term.variable in by:
+            digit = _digit_of(by[term.variable], term)
+            total = total + digit.times(term.step)
+        else:
+            total = total + position(0, [term])
+    return total
+
+
+def _digit_of(at: Position, term: Term) -> Position:
+    """Return the digit of a position that stands for the variable of a term."""
+    if term.is_whole:
+        return at
+    if term.inner != 1:
+        at, _ = divided(at, term.inner)
+    is_last = term.size == quotient(term.variable.size, term.inner)
+    return at if is_last else divided(at, term.size)[1]
+
+
+def fitted(values: Array, variables: Sequence[Variable]) -> Position | None:
+    """Return the position that integers are over variables, one for each axis; None if there is none."""
+    values = values.astype(np.int64)
+    first = int(values.flat[0])
+    terms: list[Term] = []
+    total = np.asarray(first)
+    for axis, variable in enumerate(variables):
+        line = np.moveaxis(values, axis, -1).reshape(-1, values.shape[axis])[0] - first
+        line_terms = _fitted_line(line, variable)
+        if line_terms is None:
+            return None
+        terms += line_terms
+        total = total[..., None] + line
+    return position(first, terms) if np.array_equal(total, values) else None
+
+
+def _fitted_line(line: Array, variable: Variable) -> list[Term] | None:
+    """Return the terms whose sum integers are, of which the first one is 0."""
+    terms: list[Term] = []
+    numbers = np.arange(len(line))
+    total = np.zeros_like(line)
+    inner = 1
+    while inner < len(line):
+        step = int(line[inner])
+        outer = line[::inner]
+        differs = np.flatnonzero(outer != step * np.arange(len(outer)))
+        count = int(differs[0]) if len(differs) else len(outer)
+        if len(line) % (inner * count):
+            return None
+        terms.append(Term(variable, inner, count, step))
+        total += numbers // inner % count * step
+        inner *= count
+    return terms if np.array_equal(total, line) else None

@@ -1,0 +1,368 @@
+"""Makes forms in normal form: what is equal becomes one object, and nothing is rewritten afterwards."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from .affine import (
+    Array,
+    Dimension,
+    Index,
+    Position,
+    Unknown,
+    Variable,
+    along,
+    is_at_least,
+    number,
+    position,
+    substituted,
+    variables_of,
+)
+from .arithmetic import of_wholes
+from .forms import (
+    FORMULAS,
+    Condition,
+    Element,
+    Exhausted,
+    Form,
+    Guard,
+    Number,
+    Op,
+    Sample,
+    Sum,
+    Whole,
+    inside,
+    is_number,
+    value_of,
+)
+
+MOST_PARTS = 8  # of a sum of guards that is taken apart
+NEUTRAL = {"Add": 0, "Mul": 1}
+
+
+class Forms:
+    """Makes forms.
+
+    shape_of  the shape of a root
+    picks     {variable: the form that it is bound to}
+    tables    {root: constant array} of those made here
+    places    {form: {value: index}}: elements of values that a form is, inside of these
+    work      forms that were made or looked at, of at most `most`
+    """
+
+    def __init__(self, shape_of: Callable[[str], Sequence[Dimension]]):
+        self.shape_of = shape_of
+        self.work = 0
+        self.most: float = math.inf
+        self.known: dict[Hashable, Any] = {}  # what was made or worked out, by what it is
+        self.picks: dict[Variable, Form] = {}
+        self.tables: dict[str, Array] = {}
+        self.places: dict[Form, dict[str, Index]] = defaultdict(dict)
+
+    def spend(self) -> None:
+        """Count a form that is made or looked at."""
+        self.work += 1
+        if self.work > self.most:
+            raise Exhausted("it takes too long to read")
+
+    def _once(self, form_class: Callable[..., Form], *fields: Hashable) -> Form:
+        self.spend()
+        key = form_class, *fields
+        if key not in self.known:
+            self.known[key] = form_class(*fields)
+        return self.known[key]
+
+    def number(self, value: float) -> Form:
+        is_whole = np.isfinite(value) and value == int(value) and abs(value) < 2**31
+        return self.whole(number(int(value))) if is_whole else self._once(Number, float(value))
+
+    def whole(self, at: Position) -> Form:
+        return self._once(Whole, at)
+
+    def element(self, root: str, index: Index) -> Form:
+        return self._once(Element, root, index)
+
+    def sample(
+        self,
+        over: tuple[Variable, ...],
+        body: Form,
+        place: tuple[Form, ...],
+        settings: tuple[str, ...],
+    ) -> Form:
+        return self._once(Sample, over, body, place, settings)
+
+    def table(self, values: Array, index: Index) -> Form:
+        """Return the element of a constant array, which becomes a root."""
+        name = f"table {len(self.tables)}"
+        self.tables[name] = values
+        return self.element(name, index)
+
+    def picked(self, form: Form, size: Dimension) -> Position:
+        """Return the position along an axis of this size that a form of whole numbers states."""
+        if isinstance(form, Whole):
+            if is_at_least(number(-1) - form.at):  # counted from the end
+                return form.at + number(size)
+            if not is_at_least(form.at):
+                raise Unknown("the sign of an index")
+            return form.at
+        key = "pick", form, size
+        if key not in self.known:
+            self.known[key] = Variable(f"pick {len(self.picks)}", size)
+            self.picks[self.known[key]] = form
+        return along(self.known[key])
+
+    # Operations.
+
+    def op(self, op: str, *operands: Form) -> Form:
+        """Return an operation, simplified where its operands are known."""
+        whole = self._of_wholes(op, operands)
+        if whole is not None:
+            return whole
+        values = [value_of(operand) for operand in operands]
+        if None not in values:
+            with np.errstate(all="ignore"):
+                return self.number(float(FORMULAS[op](*values)))
+        first, *others = operands
+        if (op == "Sub" and is_number(others[0], 0)) or (op == "Div" and is_number(others[0], 1)):
+            return first
+        if op in NEUTRAL:
+            kept = [operand for operand in operands if not is_number(operand, NEUTRAL[op])]
+            if len(kept) < 2:
+                return kept[0] if kept else first
+            if op == "Mul" and 0 in values:
+                return self.number(0)
+        if op == "Where" and isinstance(first, Whole) and not first.at.terms:
+            return others[0] if first.at.start != 0 else others[1]
+        if op in ("Mul", "Neg", "Div"):
+            return self._distributed(op, operands)
+        return self._once(Op, op, operands)
+
+    def _of_wholes(self, op: str, operands: Sequence[Form]) -> Form | None:
+        ats = [operand.at for operand in operands if isinstance(operand, Whole)]
+        at = of_wholes(op, ats) if len(ats) == len(operands) else None
+        return None if at is None else self.whole(at)
+
+    def _distributed(self, op: str, operands: tuple[Form, ...]) -> Form:
+        """Return a Mul, Neg or Div with the guards of its factors outside of it, and sums of these part by part."""
+        movable = 1 if op == "Div" else len(operands)  # operands whose zeros make the result 0
+        for k, operand in enumerate(operands[:movable] if op != "Neg" else ()):
+            if parts := self._parts(operand):
+                total = self.number(0)
+                for part in parts:
+                    total = self.op(
+                        "Add", total, self.op(op, *operands[:k], part, *operands[k + 1 :])
+                    )
+                return total
+        conditions: frozenset[Condition] = frozenset()
+        bodies: list[Form] = []
+        for k, operand in enumerate(operands):
+            if isinstance(operand, Guard) and k < movable:
+                conditions |= operand.conditions
+                bodies.append(operand.body)
+            else:
+                bodies.append(operand)
+        if conditions:
+            return self.guard(conditions, self.op(op, *bodies))
+        return self._once(Op, op, operands)
+
+    def _parts(self, form: Form) -> list[Form]:
+        """Return the Guards that a form is the sum of, if it is one of several, but not of many."""
+        parts: list[Form] = []
+        pending: list[Form] = [form] if isinstance(form, Op) and form.op == "Add" else []
+        while pending and len(parts) + len(pending) <= MOST_PARTS:
+            addend = pending.pop(0)
+            if isinstance(addend, Op) and addend.op == "Add":
+                pending = [*addend.operands, *pending]
+            elif isinstance(addend, Guard):
+                parts.append(addend)
+            else:
+                return []
+        return [] if pending else parts
+
+    # Guards.
+
+    def guard(self, conditions: Iterable[Condition], body: Form) -> Form:
+        """Return a body where conditions hold. Those that the body's elements imply are left out."""
+        conditions = frozenset(conditions)
+        if isinstance(body, Guard):
+            return self.guard(conditions | body.conditions, body.body)
+        self.spend()
+        kept: set[Condition] = set()
+        implied = self.vanishes(body)
+        for condition in conditions:
+            if _never_holds(condition):
+                return self.number(0)
+            if not _always_holds(condition) and condition not in implied:
+                kept.add(condition)
+        if is_number(body, 0) or not kept:
+            return body
+        return self._once(Guard, frozenset(kept), body)
+
+    def vanishes(self, form: Form) -> frozenset[Condition]:
+        """Return conditions without which a form is 0."""
+        key = "vanishes", form
+        if key not in self.known:
+            self.known[key] = self._vanishes(form)
+        return self.known[key]
+
+    def _vanishes(self, form: Form) -> frozenset[Condition]:
+        match form:
+            case Element(root, index) if root not in self.tables:
+                return frozenset(inside(index, self.shape_of(root)))
+            case Op("Mul", operands):
+                return frozenset().union(*map(self.vanishes, operands))
+            case Op("Add" | "Sub", operands):
+                return frozenset.intersection(*map(self.vanishes, operands))
+            case Op("Div" | "Neg" | "Abs", operands):
+                return self.vanishes(operands[0])
+            case Guard(conditions, body):
+                return conditions | self.vanishes(body)
+            case Sum(over, body):
+                return frozenset(c for c in self.vanishes(body) if not _depends(c, over))
+        return frozenset()
+
+    # Sums.
+
+    def total(self, over: Sequence[Variable], body: Form) -> Form:
+        """Return a sum. A condition v == e for a summed variable v puts e in its place, if e is one digit."""
+        over = tuple(variable for variable in over if variable.size != 1)
+        if is_number(body, 0) or not over:
+            return body
+        if parts := self._parts(body):
+            total = self.number(0)
+            for part in parts:
+                total = self.op("Add", total, self.total(over, part))
+            return total
+        if isinstance(body, Guard):
+            return self._guarded_total(over, body)
+        return self._once(Sum, over, body)
+
+    def _guarded_total(self, over: tuple[Variable, ...], body: Guard) -> Form:
+        for variable in over:
+            if (shorter := self._shortened(over, body, variable)) is not None:
+                return shorter
+        for condition in body.conditions:
+            for variable in over if condition.relation == "==" else ():
+                solution = _solved(condition.at, variable)
+                if solution is None:
+                    continue
+                rest = self.guard(body.conditions - {condition}, body.body)
+                rest = self.substituted(rest, {variable: solution})
+                limits = inside((solution,), (variable.size,))
+                others = [other for other in over if other != variable]
+                return self.total(others, self.guard(limits, rest))
+        outer = frozenset(c for c in body.conditions if not _depends(c, over))
+        if outer:
+            return self.guard(
+                outer, self.total(over, self.guard(body.conditions - outer, body.body))
+            )
+        return self._once(Sum, over, body)
+
+    def _shortened(self, over: Sequence[Variable], body: Guard, variable: Variable) -> Form | None:
+        """Return a sum in which a variable runs over the part of its numbers at which conditions hold; or None."""
+        low = _limit(body.conditions, variable, 1)
+        high = _limit(body.conditions, variable, -1)
+        if not (low or high) or not isinstance(variable.size, int):
+            return None
+        first = low[0] if low else 0
+        last = high[0] if high else variable.size - 1
+        if last < first:
+            return self.number(0)
+        part = Variable(f"{variable.name} {first}", last - first + 1)
+        limits = {limit[1] for limit in (low, high) if limit}
+        rest = self.guard(body.conditions - limits, body.body)
+        rest = self.substituted(rest, {variable: number(first) + along(part)})
+        return self.total([part if other == variable else other for other in over], rest)
+
+    # Substitution.
+
+    def substituted(self, form: Form, by: Mapping[Variable, Position]) -> Form:
+        """Return a form with positions in place of variables."""
+        return _Substitution(self, by).form(form)
+
+
+class _Substitution:
+    """Puts positions in place of variables, in each form once."""
+
+    def __init__(self, forms: Forms, by: Mapping[Variable, Position]):
+        self.forms = forms
+        self.by = by
+        self.memo: dict[Form, Form] = {}
+
+    def form(self, form: Form) -> Form:
+        if form not in self.memo:
+            self.forms.spend()
+            self.memo[form] = self._form(form)
+            for value, index in [*self.forms.places[form].items()]:
+                with suppress(Unknown):
+                    places = self.forms.places[self.memo[form]]
+                    places.setdefault(value, tuple(map(self.position, index)))
+        return self.memo[form]
+
+    def position(self, at: Position) -> Position:
+        by = dict(self.by)
+        for variable in variables_of([at]):
+            if variable in self.forms.picks:
+                picked = self.form(self.forms.picks[variable])
+                by[variable] = self.forms.picked(picked, variable.size)
+        return substituted(at, by)
+
+    def _form(self, form: Form) -> Form:
+        forms = self.forms
+        match form:
+            case Whole(at):
+                return forms.whole(self.position(at))
+            case Element(root, index):
+                return forms.element(root, tuple(map(self.position, index)))
+            case Op(op, operands):
+                return forms.op(op, *map(self.form, operands))
+            case Sum(over, body):
+                return forms.total(over, self.form(body))
+            case Guard(conditions, body):
+                moved = frozenset(Condition(c.relation, self.position(c.at)) for c in conditions)
+                return forms.guard(moved, self.form(body))
+            case Sample(over, body, place, settings):
+                return forms.sample(over, self.form(body), tuple(map(self.form, place)), settings)
+        return form
+
+
+def _never_holds(condition: Condition) -> bool:
+    is_negative = is_at_least(number(-1) - condition.at)
+    return is_negative or (condition.relation == "==" and is_at_least(condition.at, 1))
+
+
+def _always_holds(condition: Condition) -> bool:
+    is_zero_at_most = condition.relation == ">=" or is_at_least(number(0) - condition.at)
+    return is_at_least(condition.at) and is_zero_at_most
+
+
+def _depends(condition: Condition, over: Sequence[Variable]) -> bool:
+    return not variables_of([condition.at]).isdisjoint(over)
+
+
+def _limit(
+    conditions: frozenset[Condition], variable: Variable, sign: int
+) -> tuple[int, Condition] | None:
+    """Return the number from which (sign 1) or up to which (-1) a condition on a variable alone holds, and that."""
+    for condition in conditions:
+        at = condition.at
+        if condition.relation == ">=" and len(at.terms) == 1 and isinstance(at.start, int):
+            (term,) = at.terms
+            if term.variable == variable and term.is_whole and term.step == sign:
+                return -at.start * sign, condition
+    return None
+
+
+def _solved(at: Position, variable: Variable) -> Position | None:
+    """Return the position that a variable must have where `at` is 0, if it is a number or one whole digit."""
+    own = [term for term in at.terms if term.variable == variable]
+    if len(own) != 1 or not own[0].is_whole or own[0].step not in (1, -1):
+        return None
+    others = position(at.start, [term for term in at.terms if term.variable != variable])
+    solution = others.times(-own[0].step)
+    has_steps = any(term.step != 1 for term in solution.terms)
+    return None if has_steps or len(solution.terms) > 1 else solution

@@ -1,0 +1,84 @@
+"""Rules of elementwise operators, and of those that make integers."""
+
+import math
+
+import numpy as np
+from onnx import numpy_helper
+
+from ..affine import as_int, divided, number
+from ..forms import FORMULAS, Form
+from ..reader import Made, Site, whole_number, whole_position
+from .moves import INTEGERS, broadcast
+from .table import operator
+
+
+def operands(site: Site) -> list[Form]:
+    """Return the forms of all inputs, which are broadcast to the output."""
+    inputs = [k for k in range(len(site.node.input)) if site.has(k)]
+    return [site.read(k, broadcast(site.index, site.shape_of(k))) for k in inputs]
+
+
+@operator(*(FORMULAS.keys() - {"Bool", "Clip", "Div", "Max", "Min", "Trunc"}))
+def elementwise(site: Site) -> Made:
+    return site.forms.op(site.node.op_type, *operands(site))
+
+
+@operator("Max", "Min", "Sum")
+def variadic(site: Site) -> Made:
+    op = "Add" if site.node.op_type == "Sum" else site.node.op_type
+    first, *others = operands(site)
+    for other in others:
+        first = site.forms.op(op, first, other)
+    return first
+
+
+@operator("Clip")
+def clip(site: Site) -> Made:
+    low = site.forms.number(site.attributes.get("min", -np.inf))
+    high = site.forms.number(site.attributes.get("max", np.inf))
+    if site.has(1):
+        low = site.read(1, ())
+    if site.has(2):
+        high = site.read(2, ())
+    return site.forms.op("Clip", site.read(0, site.index), low, high)
+
+
+@operator("Div")
+def divide(site: Site) -> Made:
+    dividend, divisor = operands(site)
+    if site.reader.graph.type(site.place.name).elements not in INTEGERS:
+        return site.forms.op("Div", dividend, divisor)
+    return site.forms.whole(divided(whole_position(dividend), whole_number(divisor))[0])
+
+
+@operator("Mod")
+def modulo(site: Site) -> Made:
+    dividend, divisor = operands(site)
+    return site.forms.whole(divided(whole_position(dividend), whole_number(divisor))[1])
+
+
+@operator("Shape")
+def shape(site: Site) -> Made:
+    (at,) = site.index
+    if at.terms:
+        return None
+    dimensions = site.shape_of(0)[site.attributes.get("start", 0) : site.attributes.get("end")]
+    return site.forms.whole(number(dimensions[as_int(at.start)]))
+
+
+@operator("Size")
+def size(site: Site) -> Made:
+    return site.forms.whole(number(math.prod(site.shape_of(0))))
+
+
+@operator("ConstantOfShape")
+def constant_of_shape(site: Site) -> Made:
+    value = site.attributes.get("value")
+    return site.forms.number(0 if value is None else numpy_helper.to_array(value).item())
+
+
+@operator("Range")
+def integer_range(site: Site) -> Made:
+    start, step = site.read(0, ()), site.read(2, ())
+    steps = site.forms.op("Mul", site.forms.whole(site.index[0]), step)
+    return site.forms.op("Add", start, steps)

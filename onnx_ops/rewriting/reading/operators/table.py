@@ -1,0 +1,22 @@
+"""The table of operators: how an element of an output is made of elements of the inputs.
+
+A rule returns a form, or the Place that the element was moved from. It raises Unknown or another of the reader's
+FAILURES, or returns None, if that isn't known: the value is then a root.
+"""
+
+from collections.abc import Callable
+
+from ..reader import Made, Rule, Site
+
+TABLE: dict[str, Rule] = {}
+Function = Callable[[Site], Made]
+
+
+def operator(*names: str, moves: bool = False) -> Callable[[Function], Function]:
+    """Declare the rule of operators of ai.onnx. moves: whether they only move elements."""
+
+    def declare(function: Function) -> Function:
+        TABLE.update(dict.fromkeys(names, Rule(function, moves)))
+        return function
+
+    return declare

@@ -1,0 +1,320 @@
+"""Reads what the element of a value is by the table of operators: lazily, each place once, within a budget."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ..graph import Graph
+from ..indices import attributes_of
+from .affine import (
+    Array,
+    Digit,
+    Dimension,
+    Index,
+    Position,
+    Term,
+    Unknown,
+    Variable,
+    along,
+    as_int,
+    fitted,
+    number,
+    substituted,
+    variables_of,
+)
+from .constructors import Forms
+from .forms import Condition, Exhausted, Form, Whole
+from .rolling import rolled
+
+PER_NODE, AT_LEAST = 30, 20_000  # steps of reading that a graph may take in all
+WORK = 3  # forms that are made or looked at for a step
+DEEPEST = 150  # values that are read within each other
+MOST_ROLLED = 256  # numbers at which a variable is read one by one
+LARGEST = 2**22  # elements of a constant that is fitted
+# What rules fail with for a node whose inputs aren't known, or aren't valid.
+FAILURES = Unknown, ValueError, IndexError, KeyError, TypeError, AttributeError, ZeroDivisionError
+
+
+@dataclass(frozen=True)
+class Place:
+    """An element of a value.
+
+    bare  whether only moves are followed from it on: what is computed there would be computed once for each window
+    """
+
+    name: str
+    index: Index
+    bare: bool
+
+
+Made = (
+    Form | Place | None
+)  # what a rule returns: a form, the place that an element was moved from, or None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How elements of an operator's output are made. moves: whether it only moves them."""
+
+    function: "Callable[[Site], Made]"
+    moves: bool
+
+
+@dataclass(frozen=True)
+class OneEach:
+    """A constant with one value at one place for each number of an axis, and zeros elsewhere."""
+
+    value: float
+    zeros: tuple[Position, ...]  # what is 0 at these places
+
+
+class Reader:
+    """Reads values of a graph.
+
+    left    steps that may still be taken
+    failed  {value: why the rule of its node failed}
+    """
+
+    def __init__(self, graph: Graph, table: Mapping[str, Rule]):
+        self.graph = graph
+        self.table = table
+        self.forms = Forms(self.shape)
+        self.left = PER_NODE * len(graph.owner.node) + AT_LEAST
+        self.forms.most = WORK * self.left
+        self.failed: dict[str, str] = {}
+        self._memo: dict[Place, Form] = {}
+        self._fits: dict[tuple[str, tuple[int | None, ...]], float | Position | OneEach | None] = {}
+        self._depth = 0
+
+    def shape(self, name: str) -> tuple[Dimension, ...]:
+        """Return the shape of a root. Raises Unknown."""
+        if name in self.forms.tables:
+            return self.forms.tables[name].shape
+        dimensions = self.graph.type(name).shape
+        if dimensions is None:
+            raise Unknown(f"the rank of {name}")
+        return dimensions
+
+    def whole(self, name: str) -> Form:
+        """Return the form of all of a value: at an index of variables 0, 1, 2, ..."""
+        return self.read(name, axes_of(self.shape(name)))
+
+    def read(self, name: str, index: Index, bare: bool = False) -> Form:
+        """Return the form of a value's element. Raises Exhausted, Unknown."""
+        trail = []
+        place = Place(name, index, bare)
+        while place not in self._memo:
+            trail.append(place)
+            made = self._step(place)
+            if isinstance(made, Place):
+                place = made
+            else:
+                self._memo[place] = made
+        form = self._memo[place]
+        for passed in reversed(trail):
+            self._memo[passed] = form
+            self.forms.places[form].setdefault(passed.name, passed.index)
+        return form
+
+    def _step(self, place: Place) -> Form | Place:
+        self.left -= 1
+        if self.left < 0:
+            raise Exhausted("it takes too long to read")
+        root = self.forms.element(place.name, place.index)
+        if place.name in self.forms.tables:
+            return root
+        array = self.graph.array(place.name)
+        if array is not None:
+            return self.constant(place.name, array, place.index)
+        node = self.graph.producer(place.name)
+        rule = None if node is None else self.table.get(node.op_type)
+        if rule is None or (place.bare and not rule.moves) or self._depth > DEEPEST:
+            return root
+        made = self._by_rule(rule, node, place)
+        if made is not None and made is not root:
+            return made
+        array = self.graph.folded(place.name) if node.input else None
+        return root if array is None else self.constant(place.name, array, place.index)
+
+    def _by_rule(self, rule: Rule, node: onnx.NodeProto, place: Place) -> Made:
+        self._depth += 1
+        try:
+            return rule.function(Site(self, node, place))
+        except FAILURES as failure:
+            self.failed.setdefault(place.name, str(failure) if isinstance(failure, Unknown) else "")
+            return None
+        finally:
+            self._depth -= 1
+
+    def constant(self, name: str, array: Array, index: Index) -> Form:
+        """Return the form of a constant's element: a number, a sum of digits, one value at some places, or itself."""
+        numbers = tuple(None if at.terms else as_int(at.start) for at in index)
+        key = name, numbers
+        if key not in self._fits:
+            part = array[tuple(slice(None) if at is None else at for at in numbers)]
+            self._fits[key] = _fit(part, [axis for axis, at in enumerate(numbers) if at is None])
+        sized = zip(array.shape, index, strict=True)
+        by = {Variable(f"axis {axis}", size): at for axis, (size, at) in enumerate(sized)}
+        with suppress(Unknown):
+            match self._fits[key]:
+                case float() as value:
+                    return self.forms.number(value)
+                case Position() as at:
+                    return self.forms.whole(substituted(at, by))
+                case OneEach(value, zeros):
+                    conditions = [Condition("==", substituted(at, by)) for at in zeros]
+                    return self.forms.guard(conditions, self.forms.number(value))
+        return self.forms.element(name, index)
+
+
+def axes_of(dimensions: Sequence[Dimension]) -> Index:
+    """Return the index of variables 0, 1, 2, ..., one for each axis of a shape."""
+    return tuple(along(Variable(str(axis), size)) for axis, size in enumerate(dimensions))
+
+
+def _fit(array: Array, axes: Sequence[int]) -> float | Position | OneEach | None:
+    """Return what the elements of a constant are, over the variables of these axes; None if they are nothing simple."""
+    if not 0 < array.size <= LARGEST or array.dtype.kind not in "biuf":
+        return None
+    variables = [Variable(f"axis {k}", size) for k, size in zip(axes, array.shape, strict=True)]
+    if (array == array.flat[0]).all():
+        return float(array.flat[0])
+    are_whole = array.dtype.kind in "biu"
+    if array.dtype.kind == "f":
+        are_whole = bool(np.isfinite(array).all()) and np.array_equal(array, np.rint(array))
+    if are_whole and np.abs(array).max() < 2**31:
+        at = fitted(array, variables)
+        if at is not None:
+            return at
+    return _one_each(array, variables)
+
+
+def _one_each(array: Array, variables: Sequence[Variable]) -> OneEach | None:
+    places = np.argwhere(array)
+    values = array[tuple(places.T)]
+    if len(places) not in array.shape or not (values == values[0]).all():
+        return None
+    for axis in range(array.ndim):
+        if not np.array_equal(places[:, axis], np.arange(array.shape[axis])):
+            continue
+        others = [k for k in range(array.ndim) if k != axis]
+        ats = [fitted(places[:, k], [variables[axis]]) for k in others]
+        zeros = [at - along(variables[k]) for k, at in zip(others, ats, strict=True) if at]
+        if len(zeros) == len(others):
+            return OneEach(float(values[0]), tuple(zeros))
+    return None
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a rule of the table sees: a node, and the element of its output that is asked for."""
+
+    reader: Reader
+    node: onnx.NodeProto
+    place: Place
+
+    @cached_property
+    def attributes(self) -> dict[str, Any]:
+        return attributes_of(self.node)
+
+    @property
+    def forms(self) -> Forms:
+        return self.reader.forms
+
+    @property
+    def index(self) -> Index:
+        return self.place.index
+
+    @property
+    def shape(self) -> tuple[Dimension, ...]:
+        return self.reader.shape(self.place.name)
+
+    def shape_of(self, k: int) -> tuple[Dimension, ...]:
+        """Return the shape of the k-th input."""
+        return self.reader.shape(self.node.input[k])
+
+    def has(self, k: int) -> bool:
+        """Return whether there is a k-th input."""
+        return k < len(self.node.input) and bool(self.node.input[k])
+
+    def axis(self, rank: int, default: int = 0) -> int:
+        """Return the axis that the node states, of so many."""
+        return range(rank)[self.attributes.get("axis", default)]
+
+    def move(self, k: int, index: Sequence[Position], bare: bool = False) -> Place:
+        """Return the element of an input that this one is."""
+        return Place(self.node.input[k], tuple(index), bare or self.place.bare)
+
+    def read(self, k: int, index: Sequence[Position], bare: bool | None = None) -> Form:
+        """Return the form of an input's element."""
+        is_bare = self.place.bare if bare is None else bare
+        return self.reader.read(self.node.input[k], tuple(index), is_bare)
+
+    def integers(self, k: int) -> list[Dimension]:
+        """Return the numbers that a vector or a single number holds, as an input. Raises Unknown."""
+        array = self.reader.graph.array(self.node.input[k])
+        if array is not None and array.dtype.kind in "iu":
+            return [*map(int, array.ravel())]
+        dimensions = self.shape_of(k)
+        (size,) = dimensions or (1,)
+        if not isinstance(size, int):
+            raise Unknown(f"the size of {self.node.input[k]}")
+        indices = [(number(j),) if dimensions else () for j in range(size)]
+        return [whole_number(self.read(k, index, bare=False)) for index in indices]
+
+    def fresh(self, size: Dimension, count: int = 0) -> Variable:
+        """Return a variable that isn't in the index: the count-th one."""
+        names = {variable.name for variable in variables_of(self.index)}
+        used = sum(name.startswith("sum ") for name in names)
+        return Variable(f"sum {used + count}", size)
+
+    def rolled(self, parts: Sequence[Form], at: Position) -> Form:
+        """Return the form that is each of the parts where a position is 0, 1, 2, ... Raises Unknown."""
+        variable = Variable("roll", len(parts))
+        return self.forms.substituted(rolled(self.forms, parts, variable), {variable: at})
+
+    def one_by_one(self, axis: int) -> Form:
+        """Return the form of this very element, read at each number of a variable of an axis. Raises Unknown."""
+        counted = [
+            (term.size, term)
+            for term in self.index[axis].terms
+            if isinstance(term.size, int) and term.size <= MOST_ROLLED
+        ]
+        if not counted:
+            raise Unknown("an open number of cases")
+        count, term = min(counted, key=lambda pair: pair[0])
+        digits = {t.digit for at in self.index for t in at.terms if t.variable == term.variable}
+        if len(digits) > 1:
+            raise Unknown("other digits of the same variable")
+        parts = []
+        for k in range(count):
+            index = tuple(_at_number(at, term.digit, k) for at in self.index)
+            parts.append(self.reader.read(self.place.name, index, self.place.bare))
+        return self.rolled(parts, Position(0, (Term(*term.digit, 1),)))
+
+
+def _at_number(at: Position, digit: Digit, value: int) -> Position:
+    """Return a position with a number in place of a digit."""
+    kept = tuple(term for term in at.terms if term.digit != digit)
+    steps = [term.step for term in at.terms if term.digit == digit]
+    return Position(at.start + sum(steps) * value, kept)
+
+
+def whole_position(form: Form) -> Position:
+    """Return the position that a form of whole numbers is. Raises Unknown."""
+    if not isinstance(form, Whole):
+        raise Unknown("an integer")
+    return form.at
+
+
+def whole_number(form: Form) -> Dimension:
+    """Return the one number that a form is. Raises Unknown."""
+    at = whole_position(form)
+    if at.terms:
+        raise Unknown("an integer")
+    return at.start

@@ -1,0 +1,164 @@
+"""Rolling: one form over a variable, of forms that are built alike, one for each of its numbers.
+
+Slices that are stacked, writes in place, and channels that are computed one by one become what a loop over them says.
+Nothing is guessed: every form is compared with what the rolled one is at its number.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from .affine import (
+    Dimension,
+    Index,
+    Position,
+    Unknown,
+    Variable,
+    along,
+    fitted,
+    number,
+    position,
+    substituted,
+)
+from .constructors import Forms
+from .forms import Condition, Element, Form, Guard, Op, Sample, Sum, Whole, value_of
+
+NEUTRAL = {
+    "Add": 0,
+    "Mul": 1,
+    "Sub": 0,
+}  # {operation: the second operand with which it is left out}
+
+
+def rolled(forms: Forms, parts: Sequence[Form], variable: Variable) -> Form:
+    """Return one form over a variable that is each of the parts at its numbers. Raises Unknown if there is none."""
+    first = parts[0]
+    if all(part is first for part in parts):
+        return first
+    key = "rolled", *parts, variable
+    if key in forms.known:  # forms share parts: as trees they may be without bounds
+        return forms.known[key]
+    result = forms.known[key] = _rolled(forms, parts, variable)
+    for value in forms.places[first]:
+        if all(value in forms.places[part] for part in parts):
+            indices = [forms.places[part][value] for part in parts]
+            with suppress(Unknown):
+                index = _rolled_index(forms, indices, variable)
+                forms.places[result][value] = index
+    return result
+
+
+def _rolled(forms: Forms, parts: Sequence[Form], variable: Variable) -> Form:
+    first = parts[0]
+    numbers = [value_of(part) for part in parts]
+    if None not in numbers and _fitted_wholes(parts, variable) is None:
+        return forms.table(np.array(numbers), (along(variable),))
+    if len({(type(part), part.op if isinstance(part, Op) else "") for part in parts}) > 1:
+        return _rolled_with_neutral(forms, parts, variable)
+    match first:
+        case Whole():
+            ats = [part.at for part in parts if isinstance(part, Whole)]
+            return forms.whole(_rolled_position(forms, ats, variable))
+        case Element(root, _):
+            elements = [part for part in parts if isinstance(part, Element)]
+            if all(element.root == root for element in elements):
+                indices = [element.index for element in elements]
+                return forms.element(root, _rolled_index(forms, indices, variable))
+        case Op(op, operands):
+            columns = [part.operands for part in parts if isinstance(part, Op)]
+            if all(len(column) == len(operands) for column in columns):
+                return forms.op(op, *_rolled_columns(forms, columns, variable))
+        case Sum(over, _):
+            sums = [part for part in parts if isinstance(part, Sum)]
+            if all(each.over == over for each in sums):
+                return forms.total(over, rolled(forms, [each.body for each in sums], variable))
+        case Guard():
+            guards = [part for part in parts if isinstance(part, Guard)]
+            return _rolled_guard(forms, guards, variable)
+        case Sample(over, _, _, settings):
+            samples = [part for part in parts if isinstance(part, Sample)]
+            if all((each.over, each.settings) == (over, settings) for each in samples):
+                place = _rolled_columns(forms, [each.place for each in samples], variable)
+                body = rolled(forms, [each.body for each in samples], variable)
+                return forms.sample(over, body, place, settings)
+    raise Unknown("they are of different values or forms")
+
+
+def _rolled_columns(
+    forms: Forms, rows: Sequence[tuple[Form, ...]], variable: Variable
+) -> tuple[Form, ...]:
+    return tuple(rolled(forms, column, variable) for column in zip(*rows, strict=True))
+
+
+def _rolled_index(forms: Forms, indices: Sequence[Index], variable: Variable) -> Index:
+    columns = zip(*indices, strict=True)
+    return tuple(_rolled_position(forms, column, variable) for column in columns)
+
+
+def _rolled_with_neutral(forms: Forms, parts: Sequence[Form], variable: Variable) -> Form:
+    """Roll parts of which some are an operation that others lack, since x + 0 and x * 1 have been simplified."""
+    operations = [part for part in parts if isinstance(part, Op)]
+    model = next((o for o in operations if o.op in NEUTRAL and len(o.operands) == 2), None)
+    if model is None:
+        raise Unknown("they are of different forms")
+    neutral = forms.number(NEUTRAL[model.op])
+    rows = [
+        part.operands if isinstance(part, Op) and part.op == model.op else (part, neutral)
+        for part in parts
+    ]
+    return forms.op(model.op, *_rolled_columns(forms, rows, variable))
+
+
+def _rolled_guard(forms: Forms, guards: Sequence[Guard], variable: Variable) -> Form:
+    if len({len(guard.conditions) for guard in guards}) > 1:
+        raise Unknown("they are of different conditions")
+    rows = [sorted(guard.conditions, key=repr) for guard in guards]
+    conditions = []
+    for column in zip(*rows, strict=True):
+        relation = column[0].relation
+        if any(condition.relation != relation for condition in column):
+            raise Unknown("they are of different conditions")
+        at = _rolled_position(forms, [condition.at for condition in column], variable)
+        conditions.append(Condition(relation, at))
+    return forms.guard(conditions, rolled(forms, [guard.body for guard in guards], variable))
+
+
+def _rolled_position(forms: Forms, ats: Sequence[Position], variable: Variable) -> Position:
+    """Return the position over a variable that is each of these at its numbers. Picked variables are rolled, too."""
+    first = ats[0]
+    by: dict[Variable, Position] = {}
+    picks = [[t.variable for t in at.terms if t.variable in forms.picks] for at in ats]
+    for column in zip(*picks, strict=False):
+        if len({*column}) > 1:
+            form = rolled(forms, [forms.picks[picked] for picked in column], variable)
+            by[column[0]] = forms.picked(form, column[0].size)
+    if len({tuple(_outline(forms, at)) for at in ats}) > 1:
+        raise Unknown("their indices are no sums of digits")
+    start = _fitted([at.start for at in ats], variable)
+    if start is None:
+        raise Unknown("their indices are no sums of digits")
+    moved = position(0, first.terms)
+    return start + (substituted(moved, by) if by else moved)
+
+
+def _outline(forms: Forms, at: Position) -> list[tuple[object, ...]]:
+    """Return the terms of a position without the names of picked variables."""
+    return [
+        (None if t.variable in forms.picks else t.variable, t.inner, t.size, t.step)
+        for t in at.terms
+    ]
+
+
+def _fitted_wholes(parts: Sequence[Form], variable: Variable) -> Position | None:
+    ats = [part.at for part in parts if isinstance(part, Whole)]
+    return _fitted([at.start for at in ats], variable) if len(ats) == len(parts) else None
+
+
+def _fitted(starts: Sequence[Dimension], variable: Variable) -> Position | None:
+    """Return the position over a variable that numbers are; None if there is none."""
+    step = starts[1] - starts[0] if len(starts) > 1 else 0
+    if all(start == starts[0] + step * k for k, start in enumerate(starts)):
+        return number(starts[0]) + along(variable).times(step)
+    whole = [start for start in starts if isinstance(start, int)]
+    return fitted(np.array(whole), [variable]) if len(whole) == len(starts) else None
