@@ -409,6 +409,14 @@ LINES: dict[str, list[Line]] = {
         line("Einsum", "x", "z", equation="nchw,nchw->nhw"),
         line("Einsum", "x", "z", equation="ncij, ncik -> njk"),
         line("Einsum", "x", equation="nchw->whc"),
+        line("Einsum", "x", np.arange(6.0), equation="nc..., c", is_open=False),
+        line(
+            "Einsum",
+            node("Slice", "x", [0], [1], [1]),
+            "z",
+            equation="...ij,...ij->...i",
+            is_open=False,
+        ),
     ],
     "Conv": [
         line("Conv", "x", one_hot(6, 3, 3), group=6, pads=[1, 1, 1, 1]),

@@ -23,6 +23,7 @@ RANGES: dict[int, range] = {
 }
 
 INTEGERS = RANGES.keys()
+NARROW = INTEGERS - {TensorProto.BOOL, TensorProto.INT32, TensorProto.INT64}
 
 
 def fits(at: Position, elements: int) -> bool:

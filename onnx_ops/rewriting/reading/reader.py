@@ -28,7 +28,7 @@ from .affine import (
     number,
     substituted,
 )
-from .arithmetic import fits
+from .arithmetic import NARROW, fits
 from .constructors import Forms
 from .forms import Condition, Exhausted, Form, Whole
 from .rolling import rolled
@@ -160,14 +160,17 @@ class Reader:
         self._depth += 1
         try:
             made = rule.function(Site(self, node, place))
-            if isinstance(made, Whole) and not rule.moves:
-                return made if fits(made.at, self.graph.type(place.name).elements) else None
-            return made
+            return made if rule.moves or made is None or self._is_exact(made, place.name) else None
         except FAILURES as failure:
             self.failed.setdefault(place.name, str(failure) if isinstance(failure, Unknown) else "")
             return None
         finally:
             self._depth -= 1
+
+    def _is_exact(self, made: Form | Place, name: str) -> bool:
+        """Return whether what is computed is certain not to overflow. Indices that data state are small."""
+        elements = self.graph.type(name).elements
+        return fits(made.at, elements) if isinstance(made, Whole) else elements not in NARROW
 
     def constant(self, name: str, array: Array, index: Index) -> Form:
         """Return the form of a constant's element: a number, a sum of digits, one value at some places, or itself."""

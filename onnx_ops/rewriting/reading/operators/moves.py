@@ -177,11 +177,7 @@ def resize(site: Site) -> Made:
 
 @operator("DepthToSpace", moves=True)
 def depth_to_space(site: Site) -> Made:
-    block = site.attributes["blocksize"]
-    is_column_first = site.attributes.get("mode", b"DCR") == b"DCR"
-    n, c, h, w = site.shape
-    parts = [n, c, quotient(h, block), block, quotient(w, block), block]
-    order = [0, 3, 5, 1, 2, 4] if is_column_first else [0, 1, 3, 5, 2, 4]
+    parts, order = _blocks(site, site.shape)
     apart = reshaped(site.index, site.shape, parts)
     moved = tuple(apart[k] for k in order)
     return site.move(0, reshaped(moved, [parts[k] for k in order], site.shape_of(0)))
@@ -189,13 +185,19 @@ def depth_to_space(site: Site) -> Made:
 
 @operator("SpaceToDepth", moves=True)
 def space_to_depth(site: Site) -> Made:
-    block = site.attributes["blocksize"]
-    n, c, h, w = site.shape_of(0)
-    parts = [n, c, quotient(h, block), block, quotient(w, block), block]
-    order = [0, 3, 5, 1, 2, 4]
+    parts, order = _blocks(site, site.shape_of(0))
     apart = reshaped(site.index, site.shape, [parts[k] for k in order])
     moved = tuple(apart[order.index(k)] for k in range(len(order)))
     return site.move(0, reshaped(moved, parts, site.shape_of(0)))
+
+
+def _blocks(site: Site, image: Sequence[Dimension]) -> tuple[list[Dimension], list[int]]:
+    """Return the sizes of an image's axes with its blocks apart, and the order in which they become channels."""
+    block = site.attributes["blocksize"]
+    is_column_first = site.attributes.get("mode", b"DCR") == b"DCR"
+    n, c, h, w = image
+    order = [0, 3, 5, 1, 2, 4] if is_column_first else [0, 1, 3, 5, 2, 4]
+    return [n, c, quotient(h, block), block, quotient(w, block), block], order
 
 
 @operator("Gather", moves=True)

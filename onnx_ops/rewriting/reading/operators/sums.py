@@ -89,16 +89,20 @@ def matmul(site: Site) -> Made:
 @operator("Einsum")
 def einsum(site: Site) -> Made:
     terms, result = _equation(site)
-    places = dict(zip(result, site.index, strict=True))
-    own: list[Variable] = []
+    lengths: dict[str, Dimension] = {}
     for k, term in enumerate(terms):
         for letter, length in zip(term, site.shape_of(k), strict=True):
-            if letter not in places:
-                own.append(site.fresh(length, len(own)))
-                places[letter] = along(own[-1])
-    indices = [[places[letter] for letter in term] for term in terms]
+            if lengths.get(letter, 1) == 1:
+                lengths[letter] = length
+    summed = [letter for letter in lengths if letter not in result]
+    own = [site.fresh(lengths[letter], k) for k, letter in enumerate(summed)]
+    places = dict(zip(result, site.index, strict=True))
+    places |= dict(zip(summed, map(along, own), strict=True))
     product, *factors = [
-        site.read(k, broadcast(tuple(index), site.shape_of(k))) for k, index in enumerate(indices)
+        site.read(
+            k, broadcast([places[x] for x in term], [lengths[x] for x in term], site.shape_of(k))
+        )
+        for k, term in enumerate(terms)
     ]
     for factor in factors:
         product = site.forms.op("Mul", product, factor)
