@@ -197,11 +197,12 @@ PROTOS = {
     name: {"proto": proto}
     for name, proto in {**test_rewriting.WINDOWS, **test_rewriting.BLOCKS}.items()
 }
+UNFOLDS: dict[str, Any] = test_rewriting.UNFOLDS
+OPEN_UNFOLDS = {name: edits for name, edits in UNFOLDS.items() if "target" not in edits}
 WRITTEN: dict[str, Case] = {
-    **cases("unfold", unfold, test_rewriting.UNFOLDS),
+    **cases("unfold", unfold, UNFOLDS),
     **cases("no unfold", unfold, test_rewriting.NO_UNFOLDS),
-    **cases("open unfold", partial(unfold, open_sizes=True),
-            {n: e for n, e in test_rewriting.UNFOLDS.items() if "target" not in e}),
+    **cases("open unfold", partial(unfold, open_sizes=True), OPEN_UNFOLDS),
     **cases("windows", as_it_is, PROTOS, test_rewriting.OPEN),
     **cases("frames", frames, test_rewriting.FRAMES),
     **cases("product", unfold_product, test_rewriting_products.PRODUCTS),

@@ -136,9 +136,9 @@ def test_reading_stops() -> None:
     """A model that is made to be hard takes no longer than others."""
     proto = model_of(turned, 400)
     reader = reader_of(next(Model(proto).graphs()))
+    names = [node.output[0] for node in reversed(proto.graph.node)]
     with pytest.raises(Exhausted):
-        for node in reversed(proto.graph.node):
-            reader.whole(node.output[0])
+        [reader.whole(name) for name in names]
 
 
 def test_long_chains_are_read_in_parts() -> None:
