@@ -186,14 +186,20 @@ def _fit(array: Array, axes: Sequence[int]) -> float | Position | OneEach | None
     variables = [Variable(f"axis {k}", size) for k, size in zip(axes, array.shape, strict=True)]
     if (array == array.flat[0]).all():
         return float(array.flat[0])
-    are_whole = array.dtype.kind in "biu"
-    if array.dtype.kind == "f":
-        are_whole = bool(np.isfinite(array).all()) and np.array_equal(array, np.rint(array))
-    if are_whole and np.abs(array).max() < 2**31:
+    if _are_whole(array):
         at = fitted(array, variables)
         if at is not None:
             return at
     return _one_each(array, variables)
+
+
+def _are_whole(array: Array) -> bool:
+    """Return whether all elements are whole numbers, and none is large."""
+    if array.dtype.kind == "f" and not (
+        np.isfinite(array).all() and (array == np.rint(array)).all()
+    ):
+        return False
+    return max(-int(array.min()), int(array.max())) < 2**31
 
 
 def _one_each(array: Array, variables: Sequence[Variable]) -> OneEach | None:
