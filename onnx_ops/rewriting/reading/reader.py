@@ -1,5 +1,6 @@
 """Reads what the element of a value is by the table of operators: lazily, each place once, within a budget."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from ...model.nodes import domain_of
 from ..graph import Graph
 from ..indices import attributes_of
 from .affine import (
@@ -25,8 +27,8 @@ from .affine import (
     fitted,
     number,
     substituted,
-    variables_of,
 )
+from .arithmetic import NARROW, fits
 from .constructors import Forms
 from .forms import Condition, Exhausted, Form, Whole
 from .rolling import rolled
@@ -102,6 +104,19 @@ class Reader:
             raise Unknown(f"the rank of {name}")
         return dimensions
 
+    def site(self, name: str, index: Index = (), bare: bool = False) -> "Site":
+        """Return the site of an element of a value. Raises Unknown if no node makes it."""
+        node = self.node(name)
+        if node is None:
+            raise Unknown(f"what makes {name}")
+        return Site(self, node, Place(name, index, bare))
+
+    def node(self, name: str) -> onnx.NodeProto | None:
+        """Return the valid node that makes a value, in this graph or one around it; or None."""
+        home = self.graph.home(name)
+        node = None if home is None else home.producers.get(name)
+        return node if node is not None and home.is_sound(node) else None
+
     def whole(self, name: str) -> Form:
         """Return the form of all of a value: at an index of variables 0, 1, 2, ..."""
         return self.read(name, axes_of(self.shape(name)))
@@ -133,9 +148,9 @@ class Reader:
         array = None if place.bare else self.graph.array(place.name)
         if array is not None:
             return self.constant(place.name, array, place.index)
-        node = self.graph.producer(place.name)
-        rule = None if node is None else self.table.get(node.op_type)
-        if rule is None or (place.bare and not rule.moves) or self._depth > DEEPEST:
+        node = self.node(place.name)
+        rule = None if node is None else self.table.get(title_of(node))
+        if node is None or rule is None or (place.bare and not rule.moves) or self._depth > DEEPEST:
             return root
         made = self._by_rule(rule, node, place)
         if made is not None and made is not root:
@@ -146,12 +161,18 @@ class Reader:
     def _by_rule(self, rule: Rule, node: onnx.NodeProto, place: Place) -> Made:
         self._depth += 1
         try:
-            return rule.function(Site(self, node, place))
+            made = rule.function(Site(self, node, place))
+            return made if rule.moves or made is None or self._is_exact(made, place.name) else None
         except FAILURES as failure:
             self.failed.setdefault(place.name, str(failure) if isinstance(failure, Unknown) else "")
             return None
         finally:
             self._depth -= 1
+
+    def _is_exact(self, made: Form | Place, name: str) -> bool:
+        """Return whether what is computed is certain not to overflow. Indices that data state are small."""
+        elements = self.graph.type(name).elements
+        return fits(made.at, elements) if isinstance(made, Whole) else elements not in NARROW
 
     def constant(self, name: str, array: Array, index: Index) -> Form:
         """Return the form of a constant's element: a number, a sum of digits, one value at some places, or itself."""
@@ -172,6 +193,12 @@ class Reader:
                     conditions = [Condition("==", substituted(at, by)) for at in zeros]
                     return self.forms.guard(conditions, self.forms.number(value))
         return self.forms.element(name, index)
+
+
+def title_of(node: onnx.NodeProto) -> str:
+    """Return the name of a node's operator in the table: with the domain, unless it is ai.onnx."""
+    domain = domain_of(node)
+    return f"{domain}.{node.op_type}" if domain else node.op_type
 
 
 def axes_of(dimensions: Sequence[Dimension]) -> Index:
@@ -235,6 +262,11 @@ class Site:
         return self.reader.forms
 
     @property
+    def elements(self) -> int:
+        """The data type of the output, by its number in ONNX."""
+        return self.reader.graph.type(self.place.name).elements
+
+    @property
     def index(self) -> Index:
         return self.place.index
 
@@ -277,9 +309,8 @@ class Site:
 
     def fresh(self, size: Dimension, count: int = 0) -> Variable:
         """Return a variable that isn't in the index: the count-th one."""
-        names = {variable.name for variable in variables_of(self.index)}
-        used = sum(name.startswith("sum ") for name in names)
-        return Variable(f"sum {used + count}", size)
+        names = self.forms.unused(self.index)
+        return Variable(next(itertools.islice(names, count, None)), size)
 
     def rolled(self, parts: Sequence[Form], at: Position) -> Form:
         """Return the form that is each of the parts where a position is 0, 1, 2, ... Raises Unknown."""
