@@ -1,18 +1,18 @@
 """Reads what the element of a value is by the table of operators: lazily, each place once, within a budget."""
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
+from onnx import helper
 
 from ...model.nodes import domain_of
-from ..graph import Graph
-from ..indices import attributes_of
 from .affine import (
     Array,
     Digit,
@@ -40,6 +40,28 @@ MOST_ROLLED = 256  # numbers at which a variable is read one by one
 LARGEST = 2**22  # elements of a constant that is fitted
 # What rules fail with for a node whose inputs aren't known, or aren't valid.
 FAILURES = Unknown, ValueError, IndexError, KeyError, TypeError, AttributeError, ZeroDivisionError
+
+
+class GraphView(Protocol):
+    """What a reader sees of a graph: rewriting.graph.Graph, which makes a reader of itself."""
+
+    owner: onnx.GraphProto
+    producers: dict[str, onnx.NodeProto]
+    users: Counter[str]
+    measured: Counter[str]
+    reader: "Reader"
+
+    def type(self, name: str) -> Any: ...
+    def home(self, name: str) -> "GraphView | None": ...
+    def array(self, name: str) -> Array | None: ...
+    def folded(self, name: str) -> Array | None: ...
+    def is_constant(self, name: str) -> bool: ...
+    def is_sound(self, node: onnx.NodeProto) -> bool: ...
+
+
+def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+    """Return a node's attributes as {name: value}."""
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
 
 
 @dataclass(frozen=True)
@@ -83,7 +105,7 @@ class Reader:
     failed  {value: why the rule of its node failed}
     """
 
-    def __init__(self, graph: Graph, table: Mapping[str, Rule]):
+    def __init__(self, graph: GraphView, table: Mapping[str, Rule]):
         self.graph = graph
         self.table = table
         self.forms = Forms(self.shape)
@@ -114,7 +136,9 @@ class Reader:
     def node(self, name: str) -> onnx.NodeProto | None:
         """Return the valid node that makes a value, in this graph or one around it; or None."""
         home = self.graph.home(name)
-        node = None if home is None else home.producers.get(name)
+        if home is None:
+            return None
+        node = home.producers.get(name)
         return node if node is not None and home.is_sound(node) else None
 
     def whole(self, name: str) -> Form:
