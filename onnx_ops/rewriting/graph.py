@@ -23,6 +23,7 @@ from ..model.nodes import domain_of, graphs_in, model_nodes, own_names, subgraph
 from ..model.schemas import reference_op
 from ..model.small_models import model_of
 from ..registry import KEYS, OPERATORS, available, is_built_in
+from .reading import reader_of
 from .shapes import type_of
 from .sizes import are_numbers
 
@@ -47,6 +48,7 @@ class Model:
     operators   what `registry.available` returns, by default without custom operators
     runs_nodes  whether nodes run, to compute constants and to try replacements out
     skipped     names of constants that no node computed, since nodes don't run
+    tried       {a replacement: why it was not run beside the nodes that it replaces, or None}
     custom      (domain, name) of the custom ones among the operators
     """
 
@@ -59,6 +61,7 @@ class Model:
     ) -> None:
         self.proto, self.origin, self.runs_nodes = proto, origin, runs_nodes
         self.skipped: list[str] = []
+        self.tried: dict[str, str | None] = {}
         self.read = Counter[str]()  # {a file of external data: bytes of the tensors that were read from it}
         self.numbers = Counter[str]()  # {a name: the next number to add to it}
         self.operators = available() if operators is None else operators
@@ -110,6 +113,7 @@ class Graph:
         self.types, self.visited = {}, set()  # results of shapes.py, and values that it is working on
         self.initializers = {tensor.name: tensor for tensor in owner.initializer}
         self.added = []  # what patterns have added since `sweep_added`: names of constants and nodes' outputs
+        self.reader = reader_of(self)
         self.integers = {}  # {(value, index): what indices.py has worked out}
         self.are_constant = {}  # {value: whether it comes from constants alone}
         self.constants = {}  # {value: result of `array` or `folded`}

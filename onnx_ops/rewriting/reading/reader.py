@@ -1,18 +1,18 @@
 """Reads what the element of a value is by the table of operators: lazily, each place once, within a budget."""
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
+from onnx import helper
 
 from ...model.nodes import domain_of
-from ..graph import Graph
-from ..indices import attributes_of
 from .affine import (
     Array,
     Digit,
@@ -42,6 +42,28 @@ LARGEST = 2**22  # elements of a constant that is fitted
 FAILURES = (
     Unknown, ValueError, IndexError, KeyError, TypeError, AttributeError, ZeroDivisionError, RecursionError
 )  # fmt: skip
+
+
+class GraphView(Protocol):
+    """What a reader sees of a graph: rewriting.graph.Graph, which makes a reader of itself."""
+
+    owner: onnx.GraphProto
+    producers: dict[str, onnx.NodeProto]
+    users: Counter[str]
+    measured: Counter[str]
+    reader: "Reader"
+
+    def type(self, name: str) -> Any: ...
+    def home(self, name: str) -> "GraphView | None": ...
+    def array(self, name: str) -> Array | None: ...
+    def folded(self, name: str) -> Array | None: ...
+    def is_constant(self, name: str) -> bool: ...
+    def is_sound(self, node: onnx.NodeProto) -> bool: ...
+
+
+def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+    """Return a node's attributes as {name: value}."""
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
 
 
 @dataclass(frozen=True)
@@ -81,16 +103,18 @@ class Reader:
     """Reads values of a graph.
 
     left    steps that may still be taken
+    order   {value: the number of its node}
     failed  {value: why the rule of its node failed}
     """
 
-    def __init__(self, graph: Graph, table: Mapping[str, Rule]):
+    def __init__(self, graph: GraphView, table: Mapping[str, Rule]):
         self.graph = graph
         self.table = table
         self.forms = Forms(self.shape)
         self.left = PER_NODE * len(graph.owner.node) + AT_LEAST
         self.forms.most = WORK * self.left
         self.failed: dict[str, str] = {}
+        self.order = {name: k for k, node in enumerate(graph.owner.node) for name in node.output}
         self._memo: dict[Place, Form] = {}
         self._fits: dict[tuple[str, tuple[int | None, ...]], float | Position | OneEach | None] = {}
         self._depth = 0
@@ -114,7 +138,9 @@ class Reader:
     def node(self, name: str) -> onnx.NodeProto | None:
         """Return the valid node that makes a value, in this graph or one around it; or None."""
         home = self.graph.home(name)
-        node = None if home is None else home.producers.get(name)
+        if home is None:
+            return None
+        node = home.producers.get(name)
         return node if node is not None and home.is_sound(node) else None
 
     def whole(self, name: str) -> Form:
@@ -147,7 +173,7 @@ class Reader:
         root = self.forms.element(place.name, place.index)
         if place.name in self.forms.tables:
             return root
-        array = self.graph.array(place.name)
+        array = None if place.bare else self.graph.array(place.name)
         if array is not None:
             return self.constant(place.name, array, place.index)
         node = self.node(place.name)
@@ -157,7 +183,7 @@ class Reader:
         made = self._by_rule(rule, node, place)
         if made is not None and made is not root:
             return made
-        array = self.graph.folded(place.name) if node.input else None
+        array = self.graph.folded(place.name) if node.input and not place.bare else None
         return root if array is None else self.constant(place.name, array, place.index)
 
     def _by_rule(self, rule: Rule, node: onnx.NodeProto, place: Place) -> Made:
@@ -215,14 +241,20 @@ def _fit(array: Array, axes: Sequence[int]) -> float | Position | OneEach | None
     variables = [Variable(f"axis {k}", size) for k, size in zip(axes, array.shape, strict=True)]
     if (array == array.flat[0]).all():
         return float(array.flat[0])
-    are_whole = array.dtype.kind in "biu"
-    if array.dtype.kind == "f":
-        are_whole = bool(np.isfinite(array).all()) and np.array_equal(array, np.rint(array))
-    if are_whole and np.abs(array).max() < 2**31:
+    if _are_whole(array):
         at = fitted(array, variables)
         if at is not None:
             return at
     return _one_each(array, variables)
+
+
+def _are_whole(array: Array) -> bool:
+    """Return whether all elements are whole numbers, and none is large."""
+    if array.dtype.kind == "f" and not (
+        np.isfinite(array).all() and (array == np.rint(array)).all()
+    ):
+        return False
+    return max(-int(array.min()), int(array.max())) < 2**31
 
 
 def _one_each(array: Array, variables: Sequence[Variable]) -> OneEach | None:

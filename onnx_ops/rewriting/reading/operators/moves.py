@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 import numpy as np
+import onnx
 from onnx import TensorProto
 
-from ...indices import QUANTIZED, pads_with_zeros
-from ...shapes import im2col_blocks, im2col_spacings
-from ...sizes import at_least_zero, never_negative, quotient
+from ...sizes import at_least_zero, im2col_blocks, im2col_spacings, never_negative, quotient
 from ..affine import (
     Dimension,
     Index,
@@ -24,7 +23,7 @@ from ..affine import (
 from ..arithmetic import INTEGERS, fits
 from ..constructors import MOST_PARTS
 from ..forms import Element, Form, Guard, Whole, inside
-from ..reader import Made, Place, Site
+from ..reader import GraphView, Made, Place, Site, attributes_of
 from .table import operator
 
 FLOATS = TensorProto.FLOAT, TensorProto.DOUBLE
@@ -37,6 +36,7 @@ NEAREST = {
     "nearest_mode": b"floor",
 }
 INT32_MAX = 2**31 - 1
+QUANTIZED = TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16
 
 
 @operator("Identity", moves=True)
@@ -237,6 +237,17 @@ def _by_index(site: Site, index: Index) -> Place:
     is_by_data = not variables_of(index).isdisjoint(site.forms.picks)
     is_window = any(len(variables_of([at])) > 1 for at in index)
     return site.move(0, index, bare=is_by_data or is_window)
+
+
+def pads_with_zeros(graph: GraphView, node: onnx.NodeProto) -> bool:
+    """Return whether a Pad with one value pads with zeros, all bits of which are 0, or doesn't pad."""
+    if attributes_of(node).get("value"):  # before version 11
+        return False
+    if len(node.input) < 3 or not node.input[2]:
+        return True
+    value = graph.array(node.input[2])
+    is_zero = value is not None and value.size == 1 and value.item() in (0, "", b"", False)
+    return is_zero and value is not None and not value.tobytes().strip(b"\0")
 
 
 @operator("Pad", moves=True)
