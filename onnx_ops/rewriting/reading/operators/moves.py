@@ -14,6 +14,7 @@ from ..affine import (
     Unknown,
     as_int,
     divided,
+    is_at_least,
     is_within,
     number,
     reshaped,
@@ -265,6 +266,8 @@ def concat(site: Site) -> Made:
     total = site.forms.number(0)
     for k, (start, length) in enumerate(zip(starts, lengths, strict=True)):
         within = at - number(start)
+        if is_at_least(within, length) or is_at_least(within.times(-1), 1):
+            continue
         part = site.read(k, replaced(site.index, axis, within))
         total = site.forms.op("Add", total, site.forms.guard(inside([within], [length]), part))
     return total
