@@ -12,7 +12,14 @@ if TYPE_CHECKING:
 
 
 class NearMiss(Exception):  # noqa: N818  it is no error
-    """A node looks like a pattern and isn't it, or isn't it for certain; the text says why."""
+    """A node looks like a pattern and isn't it, or isn't it for certain; the text says why.
+
+    sources  values from which on the node was looked at, if these are known
+    """
+
+    def __init__(self, reason: str, sources: Collection[str] = ()):
+        super().__init__(reason)
+        self.sources = sources
 
 
 def tried(rule, *arguments):

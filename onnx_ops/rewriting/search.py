@@ -9,16 +9,20 @@ from ..declaration.errors import escaped
 from . import trial
 from .finding import Finding, Match, NearMiss
 from .graph import AI_ONNX, Graph
-from .patterns import fold, im2col_product, unfold
+from .patterns import deform_conv, fold, im2col_product, sampler, unfold
 from .reading import reader_of
 from .reading.affine import Unknown
 from .reading.forms import Element, Exhausted, Form
 from .reading.reader import Reader
+from .windows import between
 
 Matcher = Callable[[Reader, str, Form], Match | None]
 MATCHERS: Mapping[str, Matcher] = {
-    module.NAME: module.match for module in (unfold, fold, im2col_product)
+    module.NAME: module.match for module in (deform_conv, sampler, unfold, fold, im2col_product)
 }
+# Found by what they compute at some places: they are tried before anything is replaced.
+EVALUATED = {deform_conv.NAME, sampler.NAME}
+NOT_RUN = "optimize runs these nodes first, and may keep them"
 BEGINNINGS = {  # types of nodes that windows, folds and pixels are written with
     "ConvTranspose", "Gather", "GatherElements", "GatherND", "GridSample", "Im2Col", "ScatterElements", "ScatterND",
 }  # fmt: skip
@@ -41,7 +45,7 @@ class Search:
         self._replaced: set[str] = set()  # values that are found
         self._near: dict[
             int, Collection[str]
-        ] = {}  # {number of a near miss: values that moved into it}
+        ] = {}  # {number of a near miss: values that it consists of}
 
     def run(self) -> list[Finding]:
         """Replace what is found, and return the findings. The graph's nodes must be in order."""
@@ -68,9 +72,11 @@ class Search:
             form = self.reader.whole(name)
         except Unknown:
             return
-        if isinstance(form, Element) and form.root == name:
+        is_root = isinstance(form, Element) and form.root == name
+        if is_root and node.op_type != "Conv":  # what a Conv reads may be samples
             return
         near: tuple[str, str] | None = None
+        inside: Collection[str] = self.reader.forms.places[form].keys()
         for pattern, matcher in self.matchers.items():
             try:
                 match = matcher(self.reader, name, form)
@@ -78,6 +84,8 @@ class Search:
                     self._replace(node, name, pattern, match)
                     return
             except (NearMiss, Unknown) as miss:
+                if near is None and isinstance(miss, NearMiss) and miss.sources:
+                    inside = between(self.graph, name, miss.sources)
                 near = near or (pattern, str(miss))
             except Exhausted:
                 raise
@@ -88,9 +96,17 @@ class Search:
                 warnings.warn(escaped(text), stacklevel=2)
             finally:
                 self.graph.sweep_added()
-        if near is not None and not any((f.pattern, f.reason) == near for f in self.findings):
-            self._near[len(self.findings)] = self.reader.forms.places[form].keys()
+        if near is not None and not self._is_reported(name, *near):
+            self._near[len(self.findings)] = inside
             self._report(node, near[0], reason=near[1])
+
+    def _is_reported(self, name: str, pattern: str, reason: str) -> bool:
+        """Return whether a near miss is known, or a value is a part of one of the same pattern."""
+        return any(
+            (finding.pattern, finding.reason) == (pattern, reason)
+            or (finding.pattern == pattern and name in self._near.get(k, ()))
+            for k, finding in enumerate(self.findings)
+        )
 
     def _replace(self, node: onnx.NodeProto, name: str, pattern: str, match: Match) -> None:
         graph = self.graph
@@ -98,7 +114,7 @@ class Search:
         key = "onnx_ops", match.operator
         if key in graph.model.custom:
             raise NearMiss(f"{match.operator} is another operator in this session")
-        untried = None
+        untried = NOT_RUN if pattern in EVALUATED else None
         if graph.model.runs_nodes:
             untried = trial.tried_out(graph, node, replacement)
         graph.replace(node, **replacement)
