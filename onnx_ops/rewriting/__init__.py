@@ -15,14 +15,14 @@ import onnx
 from ..declaration.errors import escaped
 from ..model.external_data import opened
 from ..model.nodes import inlined, model_nodes
-from .finding import Finding, NearMiss
+from .finding import NOT_RUN, Finding, NearMiss
 from .graph import Graph, Model
 from .patterns import (
     constants,
     deformable_attention,
     grid_sample,
 )
-from .search import NOT_RUN, may_find, search
+from .search import may_find, search
 
 if TYPE_CHECKING:
     import os
