@@ -22,6 +22,8 @@ Matcher = Callable[[Reader, str, Form], Match | None]
 MATCHERS: Mapping[str, Matcher] = {
     module.NAME: module.match for module in (deform_conv, sampler, unfold, fold, im2col_product)
 }
+# Those of which a Reshape may make another shape if there are no elements: then it fails, or makes no samples.
+SAMPLING = {deform_conv.NAME, sampler.NAME}
 BEGINNINGS = {  # types of nodes that windows, folds and pixels are written with
     "ConvTranspose", "Gather", "GatherElements", "GatherND", "GridSample", "Im2Col", "ScatterElements", "ScatterND",
 }  # fmt: skip
@@ -56,8 +58,6 @@ class Search:
             is_there = self.graph.producers.get(name) is node
             if name not in marked or not is_there or node.op_type not in ENDS:
                 continue
-            if node.op_type == "Reshape" and not states_its_shape(self.graph, node):
-                continue
             try:
                 self._look_at(node, name)
             except Exhausted as reason:
@@ -80,7 +80,10 @@ class Search:
             return
         near: tuple[str, str] | None = None
         inside: Collection[str] = self.reader.forms.places[form].keys()
+        has_shape = node.op_type != "Reshape" or states_its_shape(self.graph, node)
         for pattern, matcher in self.matchers.items():
+            if not has_shape and pattern not in SAMPLING:
+                continue
             try:
                 match = matcher(self.reader, name, form)
                 if match is not None:

@@ -332,7 +332,7 @@ NO_DEFORMS = {
     "weights that don't add up to 1": ({"one": 1.01}, IS_NO_SAMPLER),
     "one place that isn't regular": ({"step": 1}, "its places are not those of a regular grid"),
     "one place between pixels": ({"step": 0.5}, "its places are not those of a regular grid"),
-    "places that begin inside": ({"shift": 2}, "its first block begins at position 1, inside of the image"),
+    "places that begin inside": ({"shift": 2}, "its first place is pixel 1, inside of the image"),
     "places that begin between pixels": ({"shift": 0.5}, "its places are not those of a regular grid"),
     "a larger output than padding makes": ({"shift": -9}, None),
     "a product that is no mask": (

@@ -31,7 +31,7 @@ from ..reading.affine import (
     number,
     variables_of,
 )
-from ..reading.digits import digits_along, joined_digits, refined, single
+from ..reading.digits import digits_along, joined_digits, refined
 from ..reading.forms import Form, Op, Sum, Whole, positions_in, walk
 from ..reading.reader import Reader, axes_of
 from ..reading.rolling import rolled
@@ -51,7 +51,7 @@ Places = dict[str, Index]  # {value: index of its elements}
 class Product:
     """A sum of products of samples and weights.
 
-    result  the index of what may be a convolution
+    name    the value that may be a convolution
     over    the variables that are summed
     sample  what is sampled
     masks   other factors
@@ -61,7 +61,7 @@ class Product:
     bias    a value or a constant that is added
     """
 
-    result: Index
+    name: str
     over: tuple[Variable, ...]
     sample: Sampled
     masks: Sequence[Form]
@@ -141,7 +141,7 @@ def match(reader: Reader, name: str, form: Form) -> DeformConv | None:
     if conv is None:
         product = _of_sum(reader, name, form) if isinstance(form, Sum) else None
     else:
-        product = _of_conv(reader, conv, bias)
+        product = _of_conv(reader, name, conv, bias)
     if product is None:
         return None
     sample = product.sample
@@ -165,7 +165,9 @@ def _conv(graph: Graph, name: str) -> tuple[onnx.NodeProto | None, Array | str |
     return conv, conv.input[2] or None if conv is not None and has_bias else None
 
 
-def _of_conv(reader: Reader, conv: onnx.NodeProto, bias: Array | str | None) -> Product | None:
+def _of_conv(
+    reader: Reader, name: str, conv: onnx.NodeProto, bias: Array | str | None
+) -> Product | None:
     """Return the product that a Conv computes of the samples in blocks that don't overlap."""
     attributes = attributes_of(conv)
     image, weights, *_ = conv.input
@@ -184,9 +186,8 @@ def _of_conv(reader: Reader, conv: onnx.NodeProto, bias: Array | str | None) -> 
     channels = reader.shape(image)[1]
     if not are_numbers((outputs, channels)):
         raise NearMiss("the number of its channels is open")
-    result = axes_of(reader.shape(conv.output[0]))
     over = tuple(map(Variable, ("sum c", "sum i", "sum j"), (channels, *kernel)))
-    n, o, *pixel = result
+    n, o, *pixel = axes_of(reader.shape(name))
     c, *within = map(along, over)
     pixel = [at.times(size) + k for at, size, k in zip(pixel, kernel, within, strict=True)]
     sample = _sample(reader, reader.read(image, (n, c, *pixel)))
@@ -194,7 +195,7 @@ def _of_conv(reader: Reader, conv: onnx.NodeProto, bias: Array | str | None) -> 
         return None
     group = attributes.get("group", 1)
     weight_index = (o, c if group == 1 else along(Variable("within group", per_group)), *within)
-    return Product(result, over, sample, sample.factors, {weights: weight_index}, o, group, bias)
+    return Product(name, over, sample, sample.factors, {weights: weight_index}, o, group, bias)
 
 
 def _of_sum(reader: Reader, name: str, form: Sum) -> Product | None:
@@ -209,12 +210,10 @@ def _of_sum(reader: Reader, name: str, form: Sum) -> Product | None:
     if len(outer) != 1:
         return None
     for factor in sample.factors:
-        places = places_of(reader.forms, factor, (*map(along, form.over), *outer))
-        if any(
-            not variables_of(outer).isdisjoint(variables_of(index)) for index in places.values()
-        ):
+        places = places_of(reader, factor, name, form.over)
+        if any(variables_of(outer) & variables_of(index) for index in places.values()):
             masks = [mask for mask in sample.factors if mask is not factor]
-            return Product(result, form.over, sample, masks, places, outer[0])
+            return Product(name, form.over, sample, masks, places, outer[0])
     return None
 
 
@@ -241,14 +240,14 @@ def _deform_conv(reader: Reader, product: Product) -> DeformConv:
     groups = _groups(channels, others)
     n = joined_digits(digit for digit in fixed if digit not in channels)
     c = joined_digits(channels)
-    kernel = [number(0) if each.kernel is None else single(each.kernel) for each in windows]
-    points = [number(0) if each.block is None else single(each.block) for each in windows]
+    kernel = [joined_digits(each.kernel) for each in windows]
+    points = [joined_digits(each.block) for each in windows]
     weight_target = (product.outer, c, *kernel)
     if product.group != 1:
         weight_target = next(iter(product.weight.values()))
         if (c, *kernel) != tuple(map(along, product.over)):
             raise NearMiss("the channels of its groups have another order")
-    own = [*groups, *(each.kernel for each in windows if each.kernel is not None)]
+    own = [*groups, *(digit for each in windows for digit in each.kernel)]
     targets = [joined_digits([*own, Digit(OFFSET, 1, 2)]), joined_digits(own)]
     return DeformConv(
         [
@@ -258,7 +257,7 @@ def _deform_conv(reader: Reader, product: Product) -> DeformConv:
         ],
         product.bias,
         (n, product.outer, *points),
-        product.result,
+        axes_of(reader.shape(product.name)),
         windows,
         product.group,
         math.prod(as_int(digit.size) for digit in groups),
@@ -275,10 +274,18 @@ def _windows(product: Product) -> tuple[list[Window], list[Form]]:
     ):
         regular, offset = _taken_apart(coordinate)
         at = regular + number(shift)
-        windows.append(window(at, pixel.size, lambda digit: digit.variable in product.over))
+        summed = {term.digit for term in at.terms if term.variable in product.over}
+        windows.append(window(at, pixel.size, summed))
         offsets.append(offset)
     if any(each.is_flipped for each in windows):
         raise NearMiss("its kernel runs backwards")
+    for each in windows:
+        if each.begin < 0:
+            raise NearMiss(f"its first place is pixel {-each.begin}, inside of the image")
+        if each.end < 0:
+            raise NearMiss(
+                f"its output has {each.block_count} pixels along an axis, fewer than fit"
+            )
     return windows, offsets
 
 
@@ -329,8 +336,7 @@ def _rolled(reader: Reader, offsets: Sequence[Form]) -> Form:
 
 
 def _places(reader: Reader, product: Product, form: Form, what: str, parts: str) -> Places:
-    known = (*product.result, along(OFFSET), *map(along, product.over))
-    places = places_of(reader.forms, form, known)
+    places = places_of(reader, form, product.name, (OFFSET, *product.over))
     if not places:
         raise NearMiss(
             f"its {what} are not known to be a value [N, groups * kernel{parts}, height, width]"

@@ -35,7 +35,7 @@ from ..reading.affine import (
 )
 from ..reading.digits import digits_along, joined_digits, refined
 from ..reading.evaluation import pixel_of
-from ..reading.forms import Form, positions_in, value_of, walk
+from ..reading.forms import Element, Form, positions_in, value_of, walk
 from ..reading.reader import Reader, axes_of
 from ..sampled import PLACES, Sampled, elements_in, linear_chain, linear_values, sampled
 from .grid_sample import state_sizes
@@ -186,7 +186,7 @@ def match(reader: Reader, name: str, form: Form) -> Sampler | None:
     places, masks = (
         [reader.forms.substituted(f, by) for f in forms] for forms in (places, found.masks)
     )
-    grid = None if "pixels" in settings else _grid(reader, layout, places)
+    grid = None if "pixels" in settings else _grid(reader, name, layout, places)
     return Sampler(reader, dimensions, found, layout, image, settings, places, masks, grid)
 
 
@@ -221,16 +221,17 @@ def _layout(reader: Reader, index: Index, found: Sampled, places: Sequence[Form]
     return Layout(digits, [*map(Variable, names, sizes)])
 
 
-def _grid(reader: Reader, layout: Layout, places: Sequence[Form]) -> str | None:
+def _grid(reader: Reader, name: str, layout: Layout, places: Sequence[Form]) -> str | None:
     """Return a value whose elements the coordinates are, as a GridSample takes them."""
     n, _, *points = layout.variables
     index = along(n), *map(along, points)
     dimensions = n.size, *(variable.size for variable in points), len(points)
     expected = [(*index, number(k)) for k in reversed(range(len(points)))]
-    for name in reader.forms.places[places[0]]:
-        indices = [reader.forms.places[place].get(name) for place in places]
-        if indices == expected and reader.shape(name) == dimensions:
-            return name
+    known = [_places(reader, place, name) for place in places]
+    for value in known[0]:
+        indices = [each.get(value) for each in known]
+        if indices == expected and reader.shape(value) == dimensions:
+            return value
     return None
 
 
@@ -274,7 +275,7 @@ def _program_of(
 
     arranges  whether coordinates are brought into the axes of the samples before
     """
-    places = [_place(reader, form) for form in forms]
+    places = [next(iter(_places(reader, form, node.output[0]).items()), None) for form in forms]
     kinds = {graph.type(place[0]).elements for place in places if place is not None}
     program = Program(graph, node, "float64" if TensorProto.DOUBLE in kinds else "float32")
     memo: dict[object, object] = {}
@@ -299,11 +300,16 @@ def _program_of(
     return program, values
 
 
-def _place(reader: Reader, form: Form) -> tuple[str, Index] | None:
-    for name, index in reader.forms.places[form].items():
-        if all(variable.name in "ndhw" for variable in variables_of(index)):
-            return name, index
-    return None
+def _places(reader: Reader, form: Form, name: str) -> dict[str, Index]:
+    """Return {value: index} of elements that a form is, of values that are computed before another one."""
+    places = {form.root: form.index} if isinstance(form, Element) else {}
+    order = reader.order
+    return {
+        value: index
+        for value, index in (places | reader.forms.places[form]).items()
+        if all(variable.name in "ndhw" for variable in variables_of(index))
+        and order.get(value, -1) < order[name]
+    }
 
 
 def _as_before(at: Position) -> positions.Position:
