@@ -5,7 +5,7 @@ Before opset 16, and for runtimes without GridSample, models gather pixels, weig
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,13 @@ from onnx import TensorProto
 
 from .. import positions
 from ..arranging import Chain
-from ..expressions import expression
+from ..expressions import AXES, expression
 from ..finding import NearMiss
 from ..graph import FLOATS, Graph
 from ..probing import Sizes
 from ..programs import Program
 from ..reading.affine import (
+    Array,
     Digit,
     Dimension,
     Index,
@@ -27,6 +28,7 @@ from ..reading.affine import (
     Term,
     Variable,
     along,
+    as_int,
     digits_of,
     number,
     position,
@@ -35,9 +37,10 @@ from ..reading.affine import (
 )
 from ..reading.digits import digits_along, joined_digits, refined
 from ..reading.evaluation import pixel_of
-from ..reading.forms import Element, Form, positions_in, value_of, walk
+from ..reading.forms import Element, Form, Whole, positions_in, value_of, walk
 from ..reading.reader import Reader, axes_of
 from ..sampled import PLACES, Sampled, elements_in, linear_chain, linear_values, sampled
+from ..sizes import are_numbers
 from .grid_sample import state_sizes
 
 NAME = "grid_sample by hand"
@@ -176,6 +179,7 @@ def match(reader: Reader, name: str, form: Form) -> Sampler | None:
     dimensions = reader.shape(name)
     if 0 in dimensions:
         return None
+    found = _with_rows(reader, found)
     settings, places = _normalized(reader, found)
     index, *_ = refined(
         axes_of(dimensions), found.index, _positions(reader, [*places, *found.masks])
@@ -188,6 +192,35 @@ def match(reader: Reader, name: str, form: Form) -> Sampler | None:
     )
     grid = None if "pixels" in settings else _grid(reader, name, layout, places)
     return Sampler(reader, dimensions, found, layout, image, settings, places, masks, grid)
+
+
+def _with_rows(reader: Reader, found: Sampled) -> Sampled:
+    """Return what is sampled along one axis as sampled along two: each row at its own place.
+
+    This is faster than transposing an image of which coordinates differ for each row.
+    """
+    moving = variables_of(_positions(reader, found.coordinates))
+    rows = [
+        axis
+        for axis, at in enumerate(found.index)
+        if axis > 0 and len(at.terms) == 1 and at == along(at.terms[0].variable)
+        if at.terms[0].variable in moving
+    ]
+    if len(found.pixel) != 1 or not rows:
+        return found
+    axis = rows[-1]
+    row = Variable("image rows", found.index[axis].terms[0].size)
+    index = (*found.index[:axis], along(row), *found.index[axis + 1 :])
+    places = {row: reader.forms.whole(found.index[axis]), found.pixel[0]: found.coordinates[0]}
+    shifts = {row: 0, found.pixel[0]: found.shifts[0]}
+    pixel = [at.terms[0].variable for at in index if at.terms and at.terms[0].variable in places]
+    return replace(
+        found,
+        index=index,
+        pixel=tuple(pixel),
+        coordinates=tuple(map(places.__getitem__, pixel)),
+        shifts=tuple(map(shifts.__getitem__, pixel)),
+    )
 
 
 def _positions(reader: Reader, forms: Sequence[Form]) -> Index:
@@ -282,6 +315,9 @@ def _program_of(
     n, _, *points = map(along, layout.variables)
     values = []
     for form, place in zip(forms, places, strict=True):
+        if isinstance(form, Whole) and are_numbers(layout.sizes):
+            values.append(program.array(_numbers(form.at, layout).astype(program.dtype)))
+            continue
         if place is None:
             value = value_of(form)
             if value is None:
@@ -298,6 +334,15 @@ def _program_of(
             before = tuple(map(_as_before, index))
             values.append(program.value(expression(graph, name, before, memo)))
     return program, values
+
+
+def _numbers(at: Position, layout: Layout) -> Array:
+    """Return the numbers that a position is, as an array with an axis for each of those of a program."""
+    total = np.full([1] * len(AXES), as_int(at.start))
+    for variable, inner, size, step in at.terms:
+        numbers = np.arange(as_int(variable.size)) // as_int(inner) % as_int(size) * as_int(step)
+        total = total + numbers.reshape([-1 if axis == variable.name else 1 for axis in AXES])
+    return total
 
 
 def _places(reader: Reader, form: Form, name: str) -> dict[str, Index]:
