@@ -2,13 +2,13 @@
 
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import onnx
 
 from ..declaration.errors import escaped
 from . import trial
-from .finding import NOT_RUN, Finding, Match, NearMiss
+from .finding import NOT_RUN, Finding, NearMiss
 from .graph import AI_ONNX, Graph
 from .patterns import deform_conv, fold, im2col_product, sampler, unfold
 from .reading import reader_of
@@ -17,6 +17,21 @@ from .reading.forms import Element, Exhausted, Form, walk
 from .reading.reader import Reader
 from .reshapes import states_its_shape
 from .windows import between
+
+
+class Match(Protocol):
+    """An operator that computes a value.
+
+    operator  its name
+    sources   the values that it reads
+    """
+
+    operator: str
+    sources: Collection[str]
+
+    def replacement(self, graph: Graph, node: onnx.NodeProto) -> dict[str, Any]:
+        """Return the arguments of `Graph.replace` for the node that makes the value. Raises NearMiss."""
+
 
 Matcher = Callable[[Reader, str, Form], Match | None]
 MATCHERS: Mapping[str, Matcher] = {

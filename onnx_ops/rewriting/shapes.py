@@ -615,22 +615,8 @@ def _col2im(graph, node, attributes, x, image_shape, block_shape):
 
 
 def _im2col(graph, node, attributes, x):
-    blocks = im2col_blocks(attributes, x.shape[2:])
+    blocks = sizes.im2col_blocks(attributes, x.shape[2:])
     return x.shape[0], x.shape[1] * math.prod(attributes["kernel_shape"]), math.prod(blocks)
-
-
-def im2col_blocks(attributes, image):
-    """Return how many blocks an Im2Col with these attributes finds along each axis of an image."""
-    return [sizes.block_count(*spacing) for spacing in im2col_spacings(attributes, image)]
-
-
-def im2col_spacings(attributes, image):
-    """Yield the padded size, the kernel's, the dilation and the stride of an Im2Col along each axis of an image."""
-    axes = len(image)
-    strides, dilations = (attributes.get(name, [1] * axes) for name in ("strides", "dilations"))
-    pads = attributes.get("pads", [0] * 2 * axes)
-    padded = [size + pads[a] + pads[axes + a] for a, size in enumerate(image)]
-    return zip(padded, attributes["kernel_shape"], dilations, strides, strict=True)
 
 
 COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")

@@ -25,7 +25,7 @@ from ..graph import FLOATS, Graph
 from ..reading.affine import Digit, Dimension, Index, Variable, digits_of, number, variables_of
 from ..reading.digits import digits_along, is_plain, joined_digits, refined
 from ..reading.forms import Form, Guard, Sum
-from ..reading.reader import Reader, axes_of
+from ..reading.reader import GraphView, Reader, axes_of
 from ..windows import (
     Window,
     are_copied,
@@ -185,10 +185,13 @@ def match(reader: Reader, name: str, form: Form) -> Product | None:
     raise reasons[0] if reasons else NearMiss("the factors are no value of the graph")
 
 
-def _is_copied(graph: Graph, name: str, places: Mapping[str, Index]) -> bool:
-    """Return whether the elements of a factor are written several times, from one with windows on."""
+def _is_copied(graph: GraphView, name: str, places: Mapping[str, Index]) -> bool:
+    """Return whether elements of a factor are read several times, or blocks that tile an axis are written out."""
     return any(
-        _moving_axes(index) and are_copied(graph, between(graph, name, {value}) & places.keys())
+        windowed_axes(index)
+        or (
+            _moving_axes(index) and are_copied(graph, between(graph, name, {value}) & places.keys())
+        )
         for value, index in places.items()
     )
 

@@ -199,7 +199,7 @@ def _with_rows(reader: Reader, found: Sampled) -> Sampled:
 
     This is faster than transposing an image of which coordinates differ for each row.
     """
-    moving = variables_of(_positions(reader, found.coordinates))
+    moving = frozenset[Variable]().union(*map(reader.forms.free, found.coordinates))
     rows = [
         axis
         for axis, at in enumerate(found.index)

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+import onnx
 from onnx import TensorProto
 
-from ...indices import pads_with_zeros
-from ...sizes import at_least_zero, never_negative, quotient
+from ...sizes import at_least_zero, im2col_blocks, im2col_spacings, never_negative, quotient
 from ..affine import (
     Dimension,
     Index,
@@ -18,15 +19,23 @@ from ..affine import (
     reshaped,
     variables_of,
 )
+from ..arithmetic import INTEGERS, fits
 from ..constructors import MOST_PARTS
-from ..forms import Form, Guard, inside
-from ..reader import Made, Place, Site
+from ..forms import Element, Form, Guard, Whole, inside
+from ..reader import GraphView, Made, Place, Site, attributes_of
 from .table import operator
 
 FLOATS = TensorProto.FLOAT, TensorProto.DOUBLE
 HALVES = TensorProto.FLOAT16, TensorProto.BFLOAT16
-INTEGERS = TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL
+INDICES = TensorProto.INT64, TensorProto.INT32
+NUMBERS = {*INTEGERS, *FLOATS, *HALVES}
+NEAREST = {
+    "mode": b"nearest",
+    "coordinate_transformation_mode": b"asymmetric",
+    "nearest_mode": b"floor",
+}
 INT32_MAX = 2**31 - 1
+QUANTIZED = TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16
 
 
 @operator("Identity", moves=True)
@@ -47,13 +56,20 @@ def reshape(site: Site) -> Made:
 
 @operator("Expand", moves=True)
 def expand(site: Site) -> Made:
-    return site.move(0, broadcast(site.index, site.shape_of(0)))
+    return site.move(0, broadcast(site.index, site.shape, site.shape_of(0)))
 
 
-def broadcast(index: Index, dimensions: Sequence[Dimension]) -> list[Position]:
-    """Return the index into a value of this shape that is broadcast to one with the index."""
-    last = index[len(index) - len(dimensions) :]
-    return [number(0) if size == 1 else at for size, at in zip(dimensions, last, strict=True)]
+def broadcast(
+    index: Sequence[Position], target: Sequence[Dimension], dimensions: Sequence[Dimension]
+) -> list[Position]:
+    """Return the index into a value that is broadcast to a shape with the index. Raises Unknown."""
+    more = len(target) - len(dimensions)
+    result = []
+    for at, wanted, size in zip(index[more:], target[more:], dimensions, strict=True):
+        if size != wanted and not isinstance(size, int):
+            raise Unknown(f"whether {size} is 1")
+        result.append(number(0) if size == 1 else at)
+    return result
 
 
 @operator("Tile", moves=True)
@@ -126,13 +142,42 @@ def split(site: Site) -> Made:
     return site.move(0, replaced(site.index, axis, site.index[axis] + number(start)))
 
 
+@operator("SequenceAt", moves=True)
+def sequence_at(site: Site) -> Made:
+    split = site.reader.site(site.node.input[0], bare=site.place.bare)
+    dimensions = split.shape_of(0)
+    axis = split.axis(len(dimensions))
+    if split.node.op_type != "SplitToSequence" or not split.attributes.get("keepdims", 1):
+        return None  # ONNX Runtime may leave the axis out, which onnx says it doesn't where there are sizes
+    sizes = split.integers(1)
+    at = as_int(site.integers(1)[0])
+    if split.shape_of(1) == ():
+        start: Dimension = range(0, as_int(dimensions[axis]), as_int(sizes[0]))[at]
+    else:
+        start = sum(sizes[: range(len(sizes))[at]])
+    return split.move(0, replaced(site.index, axis, site.index[axis] + number(start)))
+
+
+@operator("Resize", moves=True)
+def resize(site: Site) -> Made:
+    """Of the nearest elements, where all are repeated equally often."""
+    given = site.attributes
+    is_stretched = given.get("keep_aspect_ratio_policy", b"stretch") == b"stretch"
+    if not is_stretched or given.get("axes") or any(given.get(k) != v for k, v in NEAREST.items()):
+        return None
+    sizes = zip(site.shape, site.shape_of(0), strict=True)
+    times = [quotient(after, before) for after, before in sizes]
+    if (
+        not site.has(3) and site.integers(2) != times
+    ):  # of sizes, ONNX Runtime makes the scales itself
+        return None
+    pairs = zip(site.index, times, strict=True)
+    return site.move(0, [at if n == 1 else divided(at, as_int(n))[0] for at, n in pairs])
+
+
 @operator("DepthToSpace", moves=True)
 def depth_to_space(site: Site) -> Made:
-    block = site.attributes["blocksize"]
-    is_column_first = site.attributes.get("mode", b"DCR") == b"DCR"
-    n, c, h, w = site.shape
-    parts = [n, c, quotient(h, block), block, quotient(w, block), block]
-    order = [0, 3, 5, 1, 2, 4] if is_column_first else [0, 1, 3, 5, 2, 4]
+    parts, order = _blocks(site, site.shape)
     apart = reshaped(site.index, site.shape, parts)
     moved = tuple(apart[k] for k in order)
     return site.move(0, reshaped(moved, [parts[k] for k in order], site.shape_of(0)))
@@ -140,13 +185,19 @@ def depth_to_space(site: Site) -> Made:
 
 @operator("SpaceToDepth", moves=True)
 def space_to_depth(site: Site) -> Made:
-    block = site.attributes["blocksize"]
-    n, c, h, w = site.shape_of(0)
-    parts = [n, c, quotient(h, block), block, quotient(w, block), block]
-    order = [0, 3, 5, 1, 2, 4]
+    parts, order = _blocks(site, site.shape_of(0))
     apart = reshaped(site.index, site.shape, [parts[k] for k in order])
     moved = tuple(apart[order.index(k)] for k in range(len(order)))
     return site.move(0, reshaped(moved, parts, site.shape_of(0)))
+
+
+def _blocks(site: Site, image: Sequence[Dimension]) -> tuple[list[Dimension], list[int]]:
+    """Return the sizes of an image's axes with its blocks apart, and the order in which they become channels."""
+    block = site.attributes["blocksize"]
+    is_column_first = site.attributes.get("mode", b"DCR") == b"DCR"
+    n, c, h, w = image
+    order = [0, 3, 5, 1, 2, 4] if is_column_first else [0, 1, 3, 5, 2, 4]
+    return [n, c, quotient(h, block), block, quotient(w, block), block], order
 
 
 @operator("Gather", moves=True)
@@ -187,6 +238,17 @@ def _by_index(site: Site, index: Index) -> Place:
     return site.move(0, index, bare=is_by_data or is_window)
 
 
+def pads_with_zeros(graph: GraphView, node: onnx.NodeProto) -> bool:
+    """Return whether a Pad with one value pads with zeros, all bits of which are 0, or doesn't pad."""
+    if attributes_of(node).get("value"):  # before version 11
+        return False
+    if len(node.input) < 3 or not node.input[2]:
+        return True
+    value = graph.array(node.input[2])
+    is_zero = value is not None and value.size == 1 and value.item() in (0, "", b"", False)
+    return is_zero and value is not None and not value.tobytes().strip(b"\0")
+
+
 @operator("Pad", moves=True)
 def pad(site: Site) -> Made:
     mode = site.attributes.get("mode", b"constant")
@@ -198,13 +260,35 @@ def pad(site: Site) -> Made:
     index = [*site.index]
     for axis, begin in zip(axes, pads, strict=False):
         index[axis % rank] = index[axis % rank] - number(begin)
+    return padded(site, index, bare=any(pads))
+
+
+def padded(site: Site, index: Sequence[Position], bare: bool) -> Form:
+    """Return the element of the first input at an index, or 0 outside of it."""
     conditions = frozenset(inside(index, site.shape_of(0)))
-    body = site.read(0, index, bare=any(pads) or site.place.bare)
-    form = site.forms.guard(conditions, body)
+    form = site.forms.guard(conditions, site.read(0, index, bare=bare or site.place.bare))
     if not isinstance(form, Guard):
         return form
     # Elements that aren't 0 by themselves outside, such as those of a flattened image: the input is the root.
     return site.forms.guard(conditions, site.forms.element(site.node.input[0], tuple(index)))
+
+
+@operator("Im2Col", domain="onnx_ops", moves=True)
+def im2col(site: Site) -> Made:
+    n, row, column = site.index
+    kernel = site.attributes["kernel_shape"]
+    sizes = site.shape_of(0)
+    spacings = im2col_spacings(site.attributes, sizes[2:])
+    channel, *offsets = reshaped((row,), site.shape[1:2], (sizes[1], *kernel))
+    blocks = reshaped((column,), site.shape[2:], im2col_blocks(site.attributes, sizes[2:]))
+    pads = site.attributes.get("pads", [0] * 2 * len(kernel))
+    image = [
+        block.times(stride) + offset.times(dilation) - number(begin)
+        for block, offset, (_, _, dilation, stride), begin in zip(
+            blocks, offsets, spacings, pads[: len(kernel)], strict=True
+        )
+    ]
+    return padded(site, (n, channel, *image), bare=True)
 
 
 @operator("Concat", moves=True)
@@ -248,15 +332,48 @@ def cast(site: Site) -> Made:
     """Rounding between wide floats is left out, as that of results; a cast to 16 bits makes steps that can be seen."""
     before = site.reader.graph.type(site.node.input[0]).elements
     after = site.attributes["to"]
-    is_from_floats = before in (*FLOATS, *HALVES)
-    if before == after or (is_from_floats and after in FLOATS):
+    is_wider = after in FLOATS or (before in INTEGERS and after == TensorProto.INT64)
+    if before == after or before == TensorProto.BOOL or (before in NUMBERS and is_wider):
         return site.move(0, site.index)
-    if before in INTEGERS and after != TensorProto.BOOL:
-        return site.move(0, site.index)
-    if site.place.bare:
+    if site.place.bare or before not in NUMBERS:
         return None
+    form = site.read(0, site.index)
     if after == TensorProto.BOOL:
-        return site.forms.op("Bool", site.read(0, site.index))
-    if is_from_floats and after in INTEGERS:
-        return site.forms.op("Trunc", site.read(0, site.index))
-    return None
+        return site.forms.op("Bool", form)
+    if after not in INTEGERS:
+        return None
+    form = form if before in INTEGERS else site.forms.op("Trunc", form)
+    if isinstance(form, Whole):
+        return form if fits(form.at, after) else None
+    return form if after in INDICES else None  # indices that data state are small
+
+
+@operator("DequantizeLinear", moves=True)
+def dequantize(site: Site) -> Made:
+    """Of what was dequantized by an equal step, or is 0, and moved, quantizing and dequantizing changes nothing."""
+    quantizer = site.reader.site(site.node.input[0])
+    step = _step(site)
+    if quantizer.node.op_type != "QuantizeLinear" or step is None or step != _step(quantizer):
+        return None
+    form = site.reader.read(quantizer.node.input[0], site.index, site.place.bare)
+    element = form.body if isinstance(form, Guard) else form
+    if not isinstance(element, Element):
+        return None
+    before = site.reader.site(element.root)
+    return form if before.node.op_type == "DequantizeLinear" and _step(before) == step else None
+
+
+def _step(site: Site) -> tuple[float, ...] | None:
+    """Return all that decides what a QuantizeLinear or DequantizeLinear makes of an element, by one step for all.
+
+    None unless dequantized integers certainly become the same ones when they are quantized.
+    """
+    graph = site.reader.graph
+    quantized = site.place.name if site.node.op_type == "QuantizeLinear" else site.node.input[0]
+    types = graph.type(site.node.input[1]).elements, graph.type(quantized).elements
+    scale, zero = (graph.folded(site.node.input[k]) if site.has(k) else np.zeros(1) for k in (1, 2))
+    is_exact = (
+        types[0] == TensorProto.FLOAT and types[1] in QUANTIZED and 1e-30 < scale.item() < 1e30
+    )
+    is_plain = site.attributes.keys() <= {"axis", "saturate"}
+    return (scale.item(), zero.item(), *types) if is_exact and is_plain else None
