@@ -346,15 +346,21 @@ def _numbers(at: Position, layout: Layout) -> Array:
 
 
 def _places(reader: Reader, form: Form, name: str) -> dict[str, Index]:
-    """Return {value: index} of elements that a form is, of values that are computed before another one."""
+    """Return {value: index} of elements that a form is, of values that are computed before another one.
+
+    Along axes of channels, for which coordinates are repeated, the first ones are taken.
+    """
     places = {form.root: form.index} if isinstance(form, Element) else {}
     order = reader.order
-    return {
-        value: index
-        for value, index in (places | reader.forms.places[form]).items()
-        if all(variable.name in "ndhw" for variable in variables_of(index))
-        and order.get(value, -1) < order[name]
-    }
+    free = reader.forms.free(form)
+    firsts: dict[str, Index] = {}
+    for value, index in (places | reader.forms.places[form]).items():
+        repeated = {variable: number(0) for variable in variables_of(index) - free}
+        at = tuple(substituted(position, repeated) for position in index)
+        is_known = all(variable.name in "ndhw" for variable in variables_of(at))
+        if is_known and order.get(value, -1) < order[name]:
+            firsts[value] = at
+    return firsts
 
 
 def _as_before(at: Position) -> positions.Position:
