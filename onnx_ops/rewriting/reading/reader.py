@@ -34,13 +34,15 @@ from .constructors import Forms
 from .forms import Condition, Exhausted, Form, Whole
 from .rolling import rolled
 
-PER_NODE, AT_LEAST = 30, 20_000  # steps of reading that a graph may take in all
+PER_NODE, AT_LEAST = 5, 20_000  # steps of reading that a graph may take in all
 WORK = 3  # forms that are made or looked at for a step
-DEEPEST = 150  # values that are read within each other
+DEEPEST = 80  # values that are read within each other; Python's stack has room for 1,000 calls
 MOST_ROLLED = 256  # numbers at which a variable is read one by one
 LARGEST = 2**22  # elements of a constant that is fitted
 # What rules fail with for a node whose inputs aren't known, or aren't valid.
-FAILURES = Unknown, ValueError, IndexError, KeyError, TypeError, AttributeError, ZeroDivisionError
+FAILURES = (
+    Unknown, ValueError, IndexError, KeyError, TypeError, AttributeError, ZeroDivisionError, RecursionError
+)  # fmt: skip
 
 
 class GraphView(Protocol):
@@ -151,6 +153,8 @@ class Reader:
         trail = []
         place = Place(name, index, bare)
         while place not in self._memo:
+            if self._depth > DEEPEST:  # not kept: who asks for this value itself gets to know more
+                return self.forms.element(place.name, place.index)
             trail.append(place)
             made = self._step(place)
             if isinstance(made, Place):
@@ -175,7 +179,7 @@ class Reader:
             return self.constant(place.name, array, place.index)
         node = self.node(place.name)
         rule = None if node is None else self.table.get(title_of(node))
-        if node is None or rule is None or (place.bare and not rule.moves) or self._depth > DEEPEST:
+        if node is None or rule is None or (place.bare and not rule.moves):
             return root
         made = self._by_rule(rule, node, place)
         if made is not None and made is not root:
