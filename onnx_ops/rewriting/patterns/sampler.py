@@ -16,6 +16,7 @@ from .. import positions
 from ..arranging import Chain
 from ..expressions import AXES, expression
 from ..finding import NearMiss
+from ..gain import share
 from ..graph import FLOATS, Graph
 from ..probing import Sizes
 from ..programs import Program
@@ -46,6 +47,8 @@ from .grid_sample import state_sizes
 NAME = "grid_sample by hand"
 DRAWS = 3
 FAR_AWAY = -1e6  # pixels
+# Nanoseconds for each element: gathered, weighed and added; sampled and transposed; of an image that is transposed.
+TAP, SAMPLE, TRANSPOSED = 1.6, 1.0, 2.0
 
 
 @dataclass(frozen=True)
@@ -127,12 +130,20 @@ class Sampler:
         n, c, *points = map(along, self.layout.variables)
         rows = [number(0)] * (len(points) - len(self.sampled.pixel))
         chain.arrange(self.index, (n, c, *rows, *map(along, self.sampled.pixel)))
+        if chain.cost and not self._pays(share(graph, self.sampled.image, node.output[0])):
+            raise NearMiss("transposing its image would take longer than gathering its pixels")
         operator, inputs, attributes = self._sampling(graph, node)
         chain.then(operator, inputs, self.layout.sizes, **attributes)
         chain.arrange(tuple(map(joined_digits, self.layout.digits)), axes_of(self.dimensions))
         if target != elements:
             chain.then("Cast", [], self.dimensions, to=target)
         return chain.last()
+
+    def _pays(self, image_share: float) -> bool:
+        """Return whether to sample an image that must be moved before, so many times as large as the result."""
+        moving = [form for form in self.sampled.coordinates if not isinstance(form, Whole)]
+        taps = 1 if self.sampled.mode == "nearest" else 2 ** len(moving)
+        return TAP * taps > SAMPLE + TRANSPOSED * image_share
 
     def _sampling(
         self, graph: Graph, node: onnx.NodeProto
