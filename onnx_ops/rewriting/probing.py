@@ -11,7 +11,6 @@ from .reading.forms import Form, positions_in, value_of, walk
 from .reading.reader import Reader
 from .sizes import Unknown, at
 
-POINTS = 4000
 FAR = 1000.0  # pixels
 NEAR_ENDS = np.arange(-4, 5)  # pixels beside the first one, and beside the end
 WITHIN = 0, 1e-3, 0.3, 0.499, 0.501, 1 - 1e-3  # places between two pixels
@@ -33,33 +32,46 @@ class Sizes:
             self._numbers[name] = max(1, least or 0) + int(self.rng.integers(0, LONGER))
         return self._numbers[name]
 
+    @property
+    def has_open_sizes(self) -> bool:
+        """Return whether any size has been drawn."""
+        return bool(self._numbers)
+
     def size(self, size: Dimension) -> int:
         """Return a size as a number."""
         return at(size, self.unknown)
 
 
 class Draw(Sizes):
-    """Draws numbers for the variables of forms, at many points.
+    """Draws numbers for the variables of forms, at so many points.
 
     free  the variables of forms that aren't picked, of what isn't in known forms
     """
 
-    def __init__(self, reader: Reader, forms: Iterable[Form], known: Iterable[Form], seed: int):
+    def __init__(
+        self,
+        reader: Reader,
+        forms: Iterable[Form],
+        known: Iterable[Form],
+        seed: int,
+        count: int,
+    ):
         super().__init__(seed)
         self.reader = reader
+        self.count = count
         self.inside = _inside(reader, forms, known)
         positions = (at for form in self.inside for at in positions_in(form))
         self.free: list[Variable] = sorted(
             variables_of(positions) - reader.forms.picks.keys(), key=lambda variable: variable.name
         )
         self.values = {
-            variable.name: self.rng.integers(0, max(1, self.size(variable.size)), POINTS)
+            variable.name: self.rng.integers(0, max(1, self.size(variable.size)), self.count)
             for variable in self.free
         }
 
     def evaluation(self, known: Mapping[Form, Array]) -> Evaluation:
         """Return the evaluation at the points, given the numbers that some forms are."""
-        return Evaluation(self.reader, self.values, self.picture, self.unknown, POINTS, known)
+        return Evaluation(self.reader, self.values, self.picture, self.unknown, self.count, known)
 
     def picture(self, root: str, index: list[Array]) -> Array:
         """Return elements of an image that has another number at each pixel, and 0 outside."""
@@ -72,7 +84,7 @@ class Draw(Sizes):
         """Return coordinates along axes: in cells of pixels, beyond, and beside numbers that are compared."""
         values = (value_of(form) for form in self.inside)
         compared = np.array([0.0, *(v for v in values if v is not None and abs(v) < FAR**2)])
-        return [self.rng.choice(self._along(size, compared), POINTS) for size in sizes]
+        return [self.rng.choice(self._along(size, compared), self.count) for size in sizes]
 
     def _along(self, size: int, compared: Array) -> Array:
         between = self.rng.integers(-2, size + 2, CELLS)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .finding import NearMiss
-from .probing import POINTS, Draw, Sizes
+from .probing import Draw, Sizes
 from .reading.affine import (
     Array,
     Index,
@@ -33,7 +33,8 @@ from .reading.evaluation import Evaluation, constant_of, interpolated, pixel_of
 from .reading.forms import ROUNDINGS, Element, Form, Op, Sample, Whole, positions_in, value_of, walk
 from .reading.reader import Reader
 
-DRAWS = 3
+DRAWS = 3  # of open sizes
+FEW, MANY = 400, 4000  # points at which most guesses are refuted, and all others are compared
 LINEAR = "Add", "Sub", "Mul", "Div", "Neg"
 PLACES = np.array([-1.0, 0.0, 0.5, 3.0])  # at which linear functions are compared
 LIMITS = "Clip", "Max", "Min", "Relu"  # which don't make another coordinate of one
@@ -188,7 +189,7 @@ def varying(form: Op) -> list[Form]:
 def _fixed(reader: Reader, taps: Taps) -> dict[int, Position]:
     """Return {axis: position} of axes along which all taps are at one place, whatever the coordinates are."""
     first = taps.pixels[0].index
-    draw = Draw(reader, taps.pixels, taps.coordinates, 0)
+    draw = Draw(reader, taps.pixels, taps.coordinates, 0, FEW)
     known = {form: draw.coordinates([40])[0] for form in taps.coordinates}
     evaluation = draw.evaluation(known)
     digits = {term.digit for form in draw.inside for at in positions_in(form) for term in at.terms}
@@ -202,9 +203,10 @@ def _fixed(reader: Reader, taps: Taps) -> dict[int, Position]:
                 raise NearMiss("its pixels are of several images or channels")
             continue
         with suppress(Unknown):
-            indices = {evaluation.position(tap.index[axis]).tobytes() for tap in taps.pixels}
+            ats = (evaluation.position(tap.index[axis]) for tap in taps.pixels)
+            indices = {np.broadcast_to(at, FEW).tobytes() for at in ats}
             for place in places:
-                expected = np.broadcast_to(evaluation.position(place), POINTS)
+                expected = np.broadcast_to(evaluation.position(place), FEW)
                 if indices == {expected.tobytes()}:
                     fixed[axis] = place
                     break
@@ -316,11 +318,14 @@ def _decided(
     guesses: list[Guess] = [(order, *mode) for order, mode in itertools.product(orders, [*modes])]
     hiding: set[Form] = set()
     try:
-        for seed in range(DRAWS):
-            probe = Probe(reader, taps, axes, fixed, masks, seed)
+        for seed in range(1 + DRAWS):
+            count = MANY if seed else FEW
+            probe = Probe(reader, taps, axes, fixed, masks, (seed, count))
             guesses = [guess for guess in guesses if probe.agrees(*guess)]
             masks = probe.masks
             hiding |= probe.hiding
+            if not guesses or (seed and not probe.has_open_sizes):
+                break
     except Unknown as reason:
         raise NearMiss(f"{reason} of {taps.root}") from None
     if hiding:  # what they hide is read outside of the image
@@ -376,9 +381,9 @@ class Probe(Draw):
         axes: Sequence[int],
         fixed: dict[int, Position],
         masks: list[Form],
-        seed: int,
+        seed_and_count: tuple[int, int],
     ):
-        super().__init__(reader, [taps.total, *masks], (), seed)
+        super().__init__(reader, [taps.total, *masks], (), *seed_and_count)
         self.taps = taps
         self.axes = axes
         self.fixed = fixed
@@ -411,9 +416,11 @@ class Probe(Draw):
         if coordinates not in self._evaluated:
             evaluation = self.evaluation(dict(zip(coordinates, self.points, strict=True)))
             total = evaluation.value(self.taps.total)
-            numbers = {mask: np.broadcast_to(evaluation.value(mask), POINTS) for mask in self.masks}
+            numbers = {
+                mask: np.broadcast_to(evaluation.value(mask), self.count) for mask in self.masks
+            }
             self.masks = [mask for mask in self.masks if np.isin(numbers[mask], (0, 1)).all()]
-            is_shown = np.ones(POINTS, bool)
+            is_shown = np.ones(self.count, bool)
             for mask in self.masks:
                 is_shown &= numbers[mask] != 0
             self.hiding |= {mask for mask in self.masks if not numbers[mask].all()}
@@ -421,7 +428,7 @@ class Probe(Draw):
             shifts = []
             for axis, points, length in zip(self.axes, self.points, self.lengths, strict=True):
                 pixels = [evaluation.position(tap.index[axis]) for tap in self.taps.pixels]
-                first = np.broadcast_to(np.minimum.reduce(pixels), POINTS)
+                first = np.broadcast_to(np.minimum.reduce(pixels), self.count)
                 shifts.append(_shift(first[is_shown], points[is_shown], length))
             self._evaluated[coordinates] = total, is_shown, tuple(shifts)
         return self._evaluated[coordinates]

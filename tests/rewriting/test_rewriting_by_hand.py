@@ -188,6 +188,28 @@ def test_no_sampler(name, places):
     assert reason.startswith(expected)
 
 
+def channels_last(size, out):
+    """A sampler of an image [N, H, W, C]."""
+    proto = sampler(gather="GatherND", last=True, outside="mask", size=size, out=out, batch=2, channels=3)
+    for turn in [node for node in proto.graph.node if node.op_type == "Transpose"]:
+        turn.op_type = "Identity"
+        del turn.attribute[:]
+    for dim, length in zip(proto.graph.input[0].type.tensor_type.shape.dim, (2, *size, 3), strict=True):
+        dim.dim_value = length
+    return proto
+
+
+def test_a_sampler_of_channels_last():
+    nodes, (finding,) = compare(channels_last((9, 12), (7, 8)))
+    assert (nodes, finding.untried) == (["Transpose", "GridSample", "Transpose"], None)
+
+
+def test_few_samples_of_channels_last():
+    """The whole image would be transposed for a few of its pixels."""
+    (reason,) = near_miss(channels_last((40, 50), (2, 3)))
+    assert reason == "transposing its image would take longer than gathering its pixels"
+
+
 @pytest.mark.parametrize("places", PLACES[:3])
 def test_a_sampler_of_what_is_padded_by_ones(places):
     """It is one with the border's pixels outside, of the padded image."""

@@ -17,8 +17,7 @@ import onnx
 
 from ..arranging import Chain
 from ..finding import NearMiss
-from ..graph import FLOATS, Graph
-from ..indices import attributes_of
+from ..graph import AI_ONNX, FLOATS, Graph
 from ..reading.affine import (
     Array,
     Digit,
@@ -32,8 +31,8 @@ from ..reading.affine import (
     variables_of,
 )
 from ..reading.digits import digits_along, joined_digits, refined
-from ..reading.forms import Form, Op, Sum, Whole, positions_in, walk
-from ..reading.reader import Reader, axes_of
+from ..reading.forms import Form, Op, Sum, Whole
+from ..reading.reader import GraphView, Reader, attributes_of, axes_of
 from ..reading.rolling import rolled
 from ..sampled import Sampled, sample_of, sampled
 from ..sizes import are_numbers
@@ -150,19 +149,26 @@ def match(reader: Reader, name: str, form: Form) -> DeformConv | None:
     return _deform_conv(reader, product)
 
 
-def _conv(graph: Graph, name: str) -> tuple[onnx.NodeProto | None, Array | str | None]:
-    """Return the Conv that makes a value, and its bias, which may be a constant that is added to it."""
-    add = graph.producer(name, "Add")
+def _conv(graph: GraphView, name: str) -> tuple[onnx.NodeProto | None, Array | str | None]:
+    """Return the Conv that makes a value, and its bias: a value, or a constant that is added."""
+    add = _producer(graph, name, "Add")
     for result, other in () if add is None else (add.input, add.input[::-1]):
-        conv = graph.producer(result, "Conv")
+        conv = _producer(graph, result, "Conv")
         bias = None if conv is None or len(conv.input) > 2 else graph.folded(other)
         if conv is not None and bias is not None and graph.users[result] == 1:
             channels = (graph.type(conv.input[1]).shape or (None,))[0]
             if bias.shape in ((1, channels, 1, 1), (channels, 1, 1)):
                 return conv, bias.reshape(-1)
-    conv = graph.producer(name, "Conv")
+    conv = _producer(graph, name, "Conv")
     has_bias = conv is not None and len(conv.input) > 2
     return conv, conv.input[2] or None if conv is not None and has_bias else None
+
+
+def _producer(graph: GraphView, name: str, op_type: str) -> onnx.NodeProto | None:
+    """Return the node of ai.onnx of this type that makes a value."""
+    node = graph.producers.get(name)
+    is_one = node is not None and node.domain in AI_ONNX and node.op_type == op_type
+    return node if node is not None and is_one and graph.is_sound(node) else None
 
 
 def _of_conv(
@@ -204,8 +210,8 @@ def _of_sum(reader: Reader, name: str, form: Sum) -> Product | None:
     if sample is None:
         return None
     result = axes_of(reader.shape(name))
-    inside = (f for each in sample.coordinates for f in walk(each, reader.forms.picks))
-    sampled_at = variables_of((*sample.index, *(at for f in inside for at in positions_in(f))))
+    free = map(reader.forms.free, sample.coordinates)
+    sampled_at = reader.forms.variables(sample.index).union(*free)
     outer = [at for at in result if at.terms and variables_of([at]).isdisjoint(sampled_at)]
     if len(outer) != 1:
         return None

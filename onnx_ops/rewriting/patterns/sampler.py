@@ -16,6 +16,7 @@ from .. import positions
 from ..arranging import Chain
 from ..expressions import AXES, expression
 from ..finding import NearMiss
+from ..gain import share
 from ..graph import FLOATS, Graph
 from ..probing import Sizes
 from ..programs import Program
@@ -46,6 +47,8 @@ from .grid_sample import state_sizes
 NAME = "grid_sample by hand"
 DRAWS = 3
 FAR_AWAY = -1e6  # pixels
+# Nanoseconds for each element: gathered, weighed and added; sampled and transposed; of an image that is transposed.
+TAP, SAMPLE, TRANSPOSED = 1.6, 1.0, 2.0
 
 
 @dataclass(frozen=True)
@@ -127,12 +130,20 @@ class Sampler:
         n, c, *points = map(along, self.layout.variables)
         rows = [number(0)] * (len(points) - len(self.sampled.pixel))
         chain.arrange(self.index, (n, c, *rows, *map(along, self.sampled.pixel)))
+        if chain.cost and not self._pays(share(graph, self.sampled.image, node.output[0])):
+            raise NearMiss("transposing its image would take longer than gathering its pixels")
         operator, inputs, attributes = self._sampling(graph, node)
         chain.then(operator, inputs, self.layout.sizes, **attributes)
         chain.arrange(tuple(map(joined_digits, self.layout.digits)), axes_of(self.dimensions))
         if target != elements:
             chain.then("Cast", [], self.dimensions, to=target)
         return chain.last()
+
+    def _pays(self, image_share: float) -> bool:
+        """Return whether to sample an image that must be moved before, so many times as large as the result."""
+        moving = [form for form in self.sampled.coordinates if not isinstance(form, Whole)]
+        taps = 1 if self.sampled.mode == "nearest" else 2 ** len(moving)
+        return TAP * taps > SAMPLE + TRANSPOSED * image_share
 
     def _sampling(
         self, graph: Graph, node: onnx.NodeProto
@@ -199,7 +210,7 @@ def _with_rows(reader: Reader, found: Sampled) -> Sampled:
 
     This is faster than transposing an image of which coordinates differ for each row.
     """
-    moving = variables_of(_positions(reader, found.coordinates))
+    moving = frozenset[Variable]().union(*map(reader.forms.free, found.coordinates))
     rows = [
         axis
         for axis, at in enumerate(found.index)
@@ -346,15 +357,21 @@ def _numbers(at: Position, layout: Layout) -> Array:
 
 
 def _places(reader: Reader, form: Form, name: str) -> dict[str, Index]:
-    """Return {value: index} of elements that a form is, of values that are computed before another one."""
+    """Return {value: index} of elements that a form is, of values that are computed before another one.
+
+    Along axes of channels, for which coordinates are repeated, the first ones are taken.
+    """
     places = {form.root: form.index} if isinstance(form, Element) else {}
     order = reader.order
-    return {
-        value: index
-        for value, index in (places | reader.forms.places[form]).items()
-        if all(variable.name in "ndhw" for variable in variables_of(index))
-        and order.get(value, -1) < order[name]
-    }
+    free = reader.forms.free(form)
+    firsts: dict[str, Index] = {}
+    for value, index in (places | reader.forms.places[form]).items():
+        repeated = {variable: number(0) for variable in variables_of(index) - free}
+        at = tuple(substituted(position, repeated) for position in index)
+        is_known = all(variable.name in "ndhw" for variable in variables_of(at))
+        if is_known and order.get(value, -1) < order[name]:
+            firsts[value] = at
+    return firsts
 
 
 def _as_before(at: Position) -> positions.Position:
