@@ -15,15 +15,12 @@ import onnx
 from ..declaration.errors import escaped
 from ..model.external_data import opened
 from ..model.nodes import inlined, model_nodes
-from . import trial
 from .finding import NOT_RUN, Finding, NearMiss
 from .graph import Graph, Model
 from .patterns import (
     constants,
-    deform_conv,
     deformable_attention,
     grid_sample,
-    sampling_by_hand,
 )
 from .search import may_find, search
 
@@ -31,9 +28,7 @@ if TYPE_CHECKING:
     import os
 
 # The order matters, since a pattern may contain another: deformable attention contains grids.
-PATTERNS = constants, deform_conv, sampling_by_hand, deformable_attention, grid_sample
-TRIED = deform_conv, sampling_by_hand  # patterns with replacements that run beside the replaced nodes
-RUN = constants, *TRIED  # patterns that run nodes
+PATTERNS = constants, deformable_attention, grid_sample
 
 
 def optimize(
@@ -162,10 +157,7 @@ def apply(pattern: ModuleType, graph: Graph, node: onnx.NodeProto) -> Finding | 
             return None
         if (replacement.get("domain", ""), replacement["op_type"]) in graph.model.custom:
             raise NearMiss(f"{replacement['op_type']} is another operator in this session")
-        if not graph.model.runs_nodes:
-            untried = NOT_RUN if pattern in RUN else None
-        else:
-            untried = trial.tried_out(graph, node, replacement) if pattern in TRIED else None
+        untried = NOT_RUN if pattern is constants and not graph.model.runs_nodes else None
         operator = replacement.pop("finding", replacement["op_type"])
         graph.replace(node, **replacement)
         return Finding(*where, operator=operator, untried=untried)

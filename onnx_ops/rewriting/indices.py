@@ -20,6 +20,7 @@ from onnx import TensorProto, numpy_helper
 
 from .finding import tried
 from .positions import Position, broadcast_index, divided, reshaped, solved, variables
+from .reading.integers import part_of_sequence
 from .reading.operators.moves import pads_with_zeros
 from .reading.reader import attributes_of
 from .sizes import Size, are_numbers, at_least_zero, factors, never_negative, quotient, truncated
@@ -445,22 +446,6 @@ def _clamped(at, size, low, high):
     if at != high and not (never_negative(at - low) and never_negative(high - at)):
         raise ValueError("it may lie outside")
     return at
-
-
-def part_of_sequence(graph, node):
-    """Return (axis, start, size) of the part of a SplitToSequence that a SequenceAt returns. Fails if it is unknown."""
-    split = graph.producer(node.input[0], "SplitToSequence")
-    parts, (at,) = integer_list(graph, split.input[1]), integer_list(graph, node.input[1])
-    dimensions = shape(graph, split.input[0])
-    axis = range(len(dimensions))[attributes_of(split).get("axis", 0)]
-    if not attributes_of(split).get("keepdims", 1):
-        raise ValueError("ONNX Runtime may leave the axis out, which onnx says it doesn't where there are sizes")
-    if shape(graph, split.input[1]) == ():
-        size, (each,) = dimensions[axis], parts
-        start = range(0, size, each)[at]
-        return axis, start, min(each, size - start)
-    at = range(len(parts))[at]
-    return axis, sum(parts[:at]), parts[at]
 
 
 def _integer_at(graph, name, index, depth):

@@ -20,7 +20,8 @@ from ..model.builtin import schemas
 from ..model.nodes import domain_of, subgraphs
 from . import sizes
 from .finding import tried
-from .indices import attributes_of, axes_of, cuts, integer_list, integers, part_of_sequence, sliced, whole_number
+from .reading.integers import axes_of, cuts, integer_list, integers, part_of_sequence, sliced, whole_number
+from .reading.reader import attributes_of
 from .sizes import quotient
 
 LARGEST = 256  # elements of a constant that onnx's inference gets to know

@@ -17,12 +17,11 @@ import numpy as np
 from onnx import helper
 
 from ..finding import NearMiss, tried
-from ..graph import AI_ONNX
+from ..graph import AI_ONNX, FLOATS
 from ..indices import JOINS, MOVES, attributes_of, axes_of, followed, path, shape
 from ..positions import Position, elements, layout, position, reshaped, variable
 from ..shapes import UNKNOWN
 from ..sizes import are_numbers, quotient
-from ..taps import FLOATS
 
 DOMAIN, OPERATOR = "onnx_ops", "MultiScaleDeformableAttention"
 NAME = "deformable_attention"

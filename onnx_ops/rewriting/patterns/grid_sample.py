@@ -22,13 +22,12 @@ from ..expressions import (
     unknown_size_behind,
 )
 from ..finding import NearMiss
-from ..graph import AI_ONNX
+from ..graph import AI_ONNX, FLOATS
 from ..indices import MOVES, attributes_of, shape
 from ..positions import Position, variable
 from ..programs import Program
 from ..reshapes import open_size
 from ..sizes import parts_of_broadcast
-from ..taps import FLOATS
 
 DOMAIN, OPERATOR = "onnx_ops", "ComputedGridSample"
 NAME = "grid_sample"
