@@ -1,7 +1,6 @@
 """Makes forms in normal form: what is equal becomes one object, and nothing is rewritten afterwards."""
 
 import itertools
-import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,9 +25,9 @@ from .affine import (
 from .arithmetic import of_wholes
 from .forms import (
     FORMULAS,
+    Budget,
     Condition,
     Element,
-    Exhausted,
     Form,
     Guard,
     Number,
@@ -54,26 +53,18 @@ class Forms:
     picks     {variable: the form that it is bound to}
     tables    {root: constant array} of those made here
     places    {form: {value: index}}: elements of values that a form is, inside of these
-    work      forms that were made or looked at, of at most `most`
     """
 
-    def __init__(self, shape_of: Callable[[str], Sequence[Dimension]]):
+    def __init__(self, shape_of: Callable[[str], Sequence[Dimension]], budget: Budget):
         self.shape_of = shape_of
-        self.work = 0
-        self.most: float = math.inf
+        self.budget = budget
         self.known: dict[Hashable, Any] = {}  # what was made or worked out, by what it is
         self.picks: dict[Variable, Form] = {}
         self.tables: dict[str, Array] = {}
         self.places: dict[Form, dict[str, Index]] = defaultdict(dict)
 
-    def spend(self) -> None:
-        """Count a form that is made or looked at."""
-        self.work += 1
-        if self.work > self.most:
-            raise Exhausted("it takes too long to read")
-
     def _once(self, form_class: Callable[..., Form], *fields: Hashable) -> Form:
-        self.spend()
+        self.budget.form()
         key = form_class, *fields
         if key not in self.known:
             self.known[key] = form_class(*fields)
@@ -214,7 +205,7 @@ class Forms:
         conditions = frozenset(conditions)
         if isinstance(body, Guard):
             return self.guard(conditions | body.conditions, body.body)
-        self.spend()
+        self.budget.form()
         kept: set[Condition] = set()
         implied = self.vanishes(body)
         for condition in conditions:
@@ -323,7 +314,7 @@ class _Substitution:
 
     def form(self, form: Form) -> Form:
         if form not in self.memo:
-            self.forms.spend()
+            self.forms.budget.form()
             if self.forms.free(form).isdisjoint(self.by):
                 self.memo[form] = form
                 return form
