@@ -165,7 +165,7 @@ def marked_values(graph: Graph, reader: Reader) -> set[str]:
         is_beginning = node.op_type in BEGINNINGS or len(node.input) >= STACKS.get(
             node.op_type, 2**31
         )
-        is_read = node.domain in AI_ONNX and node.op_type in reader.table
+        is_read = node.domain in AI_ONNX and node.op_type in (*reader.table, "QuantizeLinear")
         if is_beginning or _is_grouped(node) or (is_read and not marked.isdisjoint(node.input)):
             marked.update(node.output)
     return marked

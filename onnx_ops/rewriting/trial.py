@@ -144,10 +144,18 @@ def _widened(array):
     return array.astype(np.float32) if array.dtype.itemsize == 2 and array.dtype.kind not in "iu" else array
 
 
+def _without_rounding(graph, node):
+    """Return a node that doesn't round: to 16 bits, or again by the step by which its elements were rounded."""
+    if node.op_type == "Cast" and attributes_of(node)["to"] in NARROWING:
+        return helper.make_node("Cast", node.input, node.output, to=TensorProto.FLOAT)
+    if node.op_type in ("QuantizeLinear", "DequantizeLinear") and not graph.is_constant(node.input[0]):
+        return helper.make_node("Identity", node.input[:1], node.output)
+    return node
+
+
 def _model(graph, nodes, feeds, output):
     """Return a model of these nodes and the constants that they read."""
-    nodes = [helper.make_node("Cast", n.input, n.output, to=TensorProto.FLOAT)
-             if n.op_type == "Cast" and attributes_of(n)["to"] in NARROWING else n for n in nodes]  # fmt: skip
+    nodes = [_without_rounding(graph, node) for node in nodes]
     made = {name for node in nodes for name in node.output}
     names = dict.fromkeys(
         name for node in nodes for name in node.input if name and name not in feeds and name not in made
