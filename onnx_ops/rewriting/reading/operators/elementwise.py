@@ -20,7 +20,7 @@ def operands(site: Site) -> list[Form]:
     return [site.read(k, broadcast(site.index, shape, site.shape_of(k))) for k in inputs]
 
 
-@operator(*(FORMULAS.keys() - {"Bool", "Clip", "Div", "Max", "Min", "Trunc"}))
+@operator(*sorted(FORMULAS.keys() - {"Bool", "Clip", "Div", "Max", "Min", "Trunc"}))
 def elementwise(site: Site) -> Made:
     return site.forms.op(site.node.op_type, *operands(site))
 

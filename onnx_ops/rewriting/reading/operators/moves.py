@@ -1,5 +1,6 @@
 """Rules of operators that move elements, also by indices that data state."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -329,9 +330,8 @@ def _step(site: Site) -> tuple[float, ...] | None:
     graph = site.reader.graph
     quantized = site.place.name if site.node.op_type == "QuantizeLinear" else site.node.input[0]
     types = graph.type(site.node.input[1]).elements, graph.type(quantized).elements
-    scale, zero = (graph.folded(site.node.input[k]) if site.has(k) else np.zeros(1) for k in (1, 2))
-    is_exact = (
-        types[0] == TensorProto.FLOAT and types[1] in QUANTIZED and 1e-30 < scale.item() < 1e30
-    )
+    arrays = [graph.folded(site.node.input[k]) if site.has(k) else np.zeros(1) for k in (1, 2)]
+    scale, zero = (math.nan if array is None else float(array.item()) for array in arrays)
+    is_exact = types[0] == TensorProto.FLOAT and types[1] in QUANTIZED and 1e-30 < scale < 1e30
     is_plain = site.attributes.keys() <= {"axis", "saturate"}
-    return (scale.item(), zero.item(), *types) if is_exact and is_plain else None
+    return (scale, zero, *types) if is_exact and is_plain and math.isfinite(zero) else None
