@@ -220,7 +220,7 @@ def _with_rows(reader: Reader, found: Sampled) -> Sampled:
     if len(found.pixel) != 1 or not rows:
         return found
     axis = rows[-1]
-    row = Variable("image rows", found.index[axis].terms[0].size)
+    row = Variable("image rows", reader.shape(found.image)[axis])
     index = (*found.index[:axis], along(row), *found.index[axis + 1 :])
     places = {row: reader.forms.whole(found.index[axis]), found.pixel[0]: found.coordinates[0]}
     shifts = {row: 0, found.pixel[0]: found.shifts[0]}
