@@ -18,6 +18,9 @@ from ..model.nodes import inlined, model_nodes
 from . import trial
 from .finding import Finding, NearMiss
 from .graph import Graph, Model
+from .reading import reader_of
+from .reading.affine import Unknown
+from .reading.forms import Exhausted
 from .patterns import (
     constants,
     deform_conv,
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 # The order matters, since a pattern may contain another: deformable attention contains grids.
 PATTERNS = constants, deform_conv, sampling_by_hand, deformable_attention, unfold, im2col_product, grid_sample
 TRIED = deform_conv, sampling_by_hand  # patterns with replacements that run beside the replaced nodes
+ON_FORMS = (grid_sample,)  # patterns that match forms
 RUN = constants, *TRIED  # patterns that run nodes
 NOT_RUN = "optimize runs these nodes first, and may keep them"
 
@@ -149,6 +153,20 @@ def _rewrite(model: Model) -> list[Finding]:
     return findings
 
 
+def _replacement(pattern: ModuleType, graph: Graph, node: onnx.NodeProto) -> dict[str, Any] | None:
+    """Return the arguments of `Graph.replace` that a pattern has for a node; None if it doesn't fit."""
+    if pattern not in ON_FORMS:
+        return pattern.match(graph, node)
+    if graph.reader is None:
+        graph.reader = reader_of(graph)
+    name = node.output[0]
+    try:
+        found = pattern.match(graph.reader, name, graph.reader.whole(name))
+    except (Unknown, Exhausted):
+        return None
+    return None if found is None else found.replacement(graph, node)
+
+
 def apply(pattern: ModuleType, graph: Graph, node: onnx.NodeProto) -> Finding | None:
     """Replace a node if a pattern fits; returns the Finding, or None if the node is nothing like the pattern.
 
@@ -157,7 +175,7 @@ def apply(pattern: ModuleType, graph: Graph, node: onnx.NodeProto) -> Finding | 
     where = pattern.NAME, graph.title, node.name or node.output[0]
     graph.model.skipped.clear()
     try:
-        replacement = pattern.match(graph, node) if graph.is_sound(node) else None
+        replacement = _replacement(pattern, graph, node) if graph.is_sound(node) else None
         if replacement is None:
             return None
         if (replacement.get("domain", ""), replacement["op_type"]) in graph.model.custom:

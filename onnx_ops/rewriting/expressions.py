@@ -17,8 +17,9 @@ from ..declaration.dtypes import FLOATS, HALVES
 from .finding import tried
 from .indices import MOVES, attributes_of, axes_of, integers, keeps_type, moved, shape
 from .positions import Position, broadcast_index, digits_of, elements, joined, variable
+from .reshapes import unknown_size
 from .shapes import COMPARISONS
-from .sizes import are_numbers, origins, quotient
+from .sizes import are_numbers, quotient
 
 AXES = "ndhw"  # variables of indices: images, and the axes of each
 DEEPEST = 100  # nodes on the way from a value to a leaf
@@ -148,14 +149,6 @@ def _expression(graph, leaf, memo, depth):
     if node.op_type == "ReduceSum":
         return Operation("Sum", operands)
     return Operation("MatMul" if node.op_type == "FusedMatMul" else node.op_type, operands)
-
-
-def unknown_size(graph, dimensions):
-    """Return a text for the first unknown size among these and their sources; None if there is none."""
-    for value, axis in (origin for size in dimensions for origin in origins(size)):
-        node = graph.producers.get(value)
-        return f"the size of axis {axis} of {f'{node.op_type} ' if node else ''}{value}"
-    return None
 
 
 def unknown_size_behind(graph, name):

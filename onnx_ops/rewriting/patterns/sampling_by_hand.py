@@ -14,10 +14,9 @@ from ..finding import NearMiss, tried
 from ..graph import AI_ONNX
 from ..indices import shape
 from ..positions import Position, Variable, broadcast_index, position, variable, variables
-from ..programs import Program
+from ..programs_by_hand import Program, state_sizes
 from ..reshapes import add_reshape, reshape
 from ..taps import FLOATS, GATHERS, SUMS, Draw, Reader, sampled, varying, weighs
-from .grid_sample import state_sizes
 
 NAME = "grid_sample by hand"
 NEEDS = tuple(("Floor", gather) for gather in GATHERS)  # a graph needs one of these sets of types of nodes

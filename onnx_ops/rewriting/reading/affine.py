@@ -208,14 +208,18 @@ def reshaped(index: Index, sizes: Sequence[Dimension], target: Sequence[Dimensio
             flat = flat.times(size) + at
         for axis, size in reversed(axes[1:]):
             flat, result[axis] = divided(flat, size)
-        result[axes[0][0]] = flat
+        if axes:
+            result[axes[0][0]] = flat
     return tuple(result)
 
 
 def _next_group(
     source: list[tuple[Position, Dimension]], wanted: list[tuple[int, Dimension]]
 ) -> tuple[list[tuple[Position, Dimension]], list[tuple[int, Dimension]]]:
-    """Take the fewest axes off the front of two lists whose sizes have equal products."""
+    """Take the fewest axes off the front of two lists whose sizes have equal products.
+
+    All of them if that isn't known: what is reshaped keeps its number of elements.
+    """
     group: list[tuple[Position, Dimension]] = []
     axes: list[tuple[int, Dimension]] = []
     total: Dimension = 1
@@ -229,7 +233,7 @@ def _next_group(
         elif source and wanted:
             takes_source = True
         else:
-            raise Unknown("shapes of other numbers of elements")
+            break
         if takes_source:
             group.append(source.pop(0))
             total = total * group[-1][1]

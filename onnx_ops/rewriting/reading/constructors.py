@@ -24,6 +24,7 @@ from .affine import (
 )
 from .arithmetic import of_wholes
 from .forms import (
+    CASTS,
     FORMULAS,
     Condition,
     Element,
@@ -52,10 +53,12 @@ class Forms:
     tables    {root: constant array} of those made here
     places    {form: {value: index}}: elements of values that a form is, inside of these
     work      forms that were made or looked at, of at most `most`
+    is_exact  whether operations of floats stay as they are, with each rounding
     """
 
-    def __init__(self, shape_of: Callable[[str], Sequence[Dimension]]):
+    def __init__(self, shape_of: Callable[[str], Sequence[Dimension]], is_exact: bool = False):
         self.shape_of = shape_of
+        self.is_exact = is_exact
         self.work = 0
         self.most: float = math.inf
         self.known: dict[Hashable, Any] = {}  # what was made or worked out, by what it is
@@ -97,7 +100,8 @@ class Forms:
 
     def table(self, values: Array, index: Index) -> Form:
         """Return the element of a constant array, which becomes a root."""
-        name = f"table {len(self.tables)}"
+        key = "table", values.dtype, values.shape, values.tobytes()
+        name = self.known.setdefault(key, f"table {len(self.tables)}")
         self.tables[name] = values
         return self.element(name, index)
 
@@ -123,7 +127,7 @@ class Forms:
         if whole is not None:
             return whole
         values = [value_of(operand) for operand in operands]
-        if None not in values:
+        if None not in values and not self.is_exact:
             with np.errstate(all="ignore"):
                 return self.number(float(FORMULAS[op](*values)))
         first, *others = operands
@@ -133,10 +137,12 @@ class Forms:
             kept = [operand for operand in operands if not is_number(operand, NEUTRAL[op])]
             if len(kept) < 2:
                 return kept[0] if kept else first
-            if op == "Mul" and 0 in values:
+            if op == "Mul" and 0 in values and not self.is_exact:
                 return self.number(0)
         if op == "Where" and isinstance(first, Whole) and not first.at.terms:
             return others[0] if first.at.start != 0 else others[1]
+        if op in CASTS.values() and isinstance(first, Op) and first.op == op:
+            return first
         if op in ("Mul", "Neg", "Div"):
             return self._distributed(op, operands)
         return self._once(Op, op, operands)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ..graph import Graph
+from ..graph import AI_ONNX, Graph
 from ..indices import attributes_of
 from .affine import (
     Array,
@@ -80,10 +80,10 @@ class Reader:
     failed  {value: why the rule of its node failed}
     """
 
-    def __init__(self, graph: Graph, table: Mapping[str, Rule]):
+    def __init__(self, graph: Graph, table: Mapping[str, Rule], is_exact: bool = False):
         self.graph = graph
         self.table = table
-        self.forms = Forms(self.shape)
+        self.forms = Forms(self.shape, is_exact)
         self.left = PER_NODE * len(graph.owner.node) + AT_LEAST
         self.forms.most = WORK * self.left
         self.failed: dict[str, str] = {}
@@ -128,18 +128,32 @@ class Reader:
         root = self.forms.element(place.name, place.index)
         if place.name in self.forms.tables:
             return root
-        array = self.graph.array(place.name)
+        array = self.array(place.name)
         if array is not None:
             return self.constant(place.name, array, place.index)
-        node = self.graph.producer(place.name)
-        rule = None if node is None else self.table.get(node.op_type)
-        if rule is None or (place.bare and not rule.moves) or self._depth > DEEPEST:
+        node = self.graph.producers.get(place.name)
+        rule = None if node is None else self.rule_of(node)
+        if rule is None or not self.follows(node, rule, place) or self._depth > DEEPEST:
             return root
         made = self._by_rule(rule, node, place)
         if made is not None and made is not root:
             return made
         array = self.graph.folded(place.name) if node.input else None
         return root if array is None else self.constant(place.name, array, place.index)
+
+    def array(self, name: str) -> Array | None:
+        """Return a constant that is read before the node that makes it."""
+        return self.graph.array(name)
+
+    def rule_of(self, node: onnx.NodeProto) -> Rule | None:
+        """Return the rule of a node's operator."""
+        is_of_onnx = node.domain in AI_ONNX
+        rule = self.table.get(node.op_type if is_of_onnx else f"{node.domain}.{node.op_type}")
+        return rule if rule is not None and self.graph.is_sound(node) else None
+
+    def follows(self, node: onnx.NodeProto, rule: Rule, place: Place) -> bool:
+        """Return whether an element is followed through the node that makes it."""
+        return rule.moves or not place.bare
 
     def _by_rule(self, rule: Rule, node: onnx.NodeProto, place: Place) -> Made:
         self._depth += 1

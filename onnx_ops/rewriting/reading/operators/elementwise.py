@@ -6,7 +6,7 @@ import numpy as np
 from onnx import numpy_helper
 
 from ..affine import as_int, divided, number
-from ..forms import FORMULAS, Form
+from ..forms import CASTS, FORMULAS, Form
 from ..reader import Made, Site, whole_number, whole_position
 from .moves import INTEGERS, broadcast
 from .table import operator
@@ -18,7 +18,7 @@ def operands(site: Site) -> list[Form]:
     return [site.read(k, broadcast(site.index, site.shape_of(k))) for k in inputs]
 
 
-@operator(*(FORMULAS.keys() - {"Bool", "Clip", "Div", "Max", "Min", "Trunc"}))
+@operator(*(FORMULAS.keys() - {"Bool", *CASTS.values(), "Clip", "Div", "Max", "Min", "Trunc"}))
 def elementwise(site: Site) -> Made:
     return site.forms.op(site.node.op_type, *operands(site))
 

@@ -19,12 +19,11 @@ from ..affine import (
     variables_of,
 )
 from ..constructors import MOST_PARTS
-from ..forms import Form, Guard, inside
+from ..forms import CASTS, Element, Form, Guard, inside
 from ..reader import Made, Place, Site
 from .table import operator
 
 FLOATS = TensorProto.FLOAT, TensorProto.DOUBLE
-HALVES = TensorProto.FLOAT16, TensorProto.BFLOAT16
 INTEGERS = TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL
 INT32_MAX = 2**31 - 1
 
@@ -245,16 +244,28 @@ def replaced(index: Index, axis: int, at: Position) -> Index:
 
 @operator("Cast", moves=True)
 def cast(site: Site) -> Made:
-    """Rounding between wide floats is left out, as that of results; a cast to 16 bits makes steps that can be seen."""
+    """A cast to 16 bits makes steps that can be seen. Rounding between wide floats is left out, as that of results.
+
+    Where each rounding counts, what was computed in 16 bits is rounded when it becomes wider, and casts that change
+    more than that stay.
+    """
     before = site.reader.graph.type(site.node.input[0]).elements
     after = site.attributes["to"]
-    is_from_floats = before in (*FLOATS, *HALVES)
-    if before == after or (is_from_floats and after in FLOATS):
+    is_exact = site.forms.is_exact
+    is_from_floats = before in (*FLOATS, *CASTS)
+    if before == after or (is_from_floats and after in FLOATS and not is_exact):
         return site.move(0, site.index)
     if before in INTEGERS and after != TensorProto.BOOL:
-        return site.move(0, site.index)
+        keeps = not is_exact or before == TensorProto.BOOL or after in INTEGERS
+        return site.move(0, site.index) if keeps else None
+    if is_exact and before in CASTS and after == TensorProto.FLOAT:
+        form = site.read(0, site.index)
+        is_rounded = isinstance(form, Element)
+        return form if is_rounded else site.forms.op(CASTS[before], form)
     if site.place.bare:
         return None
+    if after in CASTS and before in ((TensorProto.FLOAT,) if is_exact else FLOATS):
+        return site.forms.op(CASTS[after], site.read(0, site.index))
     if after == TensorProto.BOOL:
         return site.forms.op("Bool", site.read(0, site.index))
     if is_from_floats and after in INTEGERS:

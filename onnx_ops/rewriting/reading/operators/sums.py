@@ -36,14 +36,18 @@ def _reduced_axes(site: Site, rank: int) -> list[int]:
     return sorted({axis % rank for axis in axes or range(rank) if isinstance(axis, int)})
 
 
-@operator("MatMul")
+@operator("MatMul", "com.microsoft.FusedMatMul")
 def matmul(site: Site) -> Made:
-    own = site.fresh(site.shape_of(0)[-1])
+    stated = site.attributes
+    if stated.get("alpha", 1) != 1 or stated.get("transBatchA") or stated.get("transBatchB"):
+        return None
+    turned = [bool(stated.get(name)) for name in ("transA", "transB")]
+    own = site.fresh(site.shape_of(0)[-2 if turned[0] else -1])
     *batch, row, column = site.index
-    factors = [
-        site.read(k, broadcast(index, site.shape_of(k)))
-        for k, index in enumerate([(*batch, row, along(own)), (*batch, along(own), column)])
-    ]
+    factors = []
+    for k, pair in enumerate([(row, along(own)), (along(own), column)]):
+        last = pair[::-1] if turned[k] else pair
+        factors.append(site.read(k, broadcast((*batch, *last), site.shape_of(k))))
     return site.forms.total([own], site.forms.op("Mul", *factors))
 
 
@@ -125,7 +129,7 @@ def _windows(site: Site, axes: int) -> list[tuple[int, int, int]]:
     return [*zip(strides, dilations, pads[:axes], strict=True)]
 
 
-@operator("GridSample")
+@operator("GridSample", "com.microsoft.GridSample")
 def grid_sample(site: Site) -> Made:
     n, c, *pixel = site.index
     over = tuple(Variable(f"image {k}", size) for k, size in enumerate(site.shape_of(0)[2:]))

@@ -13,7 +13,10 @@ Function = Callable[[Site], Made]
 
 
 def operator(*names: str, moves: bool = False) -> Callable[[Function], Function]:
-    """Declare the rule of operators of ai.onnx. moves: whether they only move elements."""
+    """Declare the rule of operators. moves: whether they only move elements.
+
+    names  of operators of ai.onnx; of others after their domain and a point
+    """
 
     def declare(function: Function) -> Function:
         TABLE.update(dict.fromkeys(names, Rule(function, moves)))

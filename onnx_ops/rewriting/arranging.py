@@ -1,0 +1,165 @@
+"""Nodes that bring the elements of a value into other axes.
+
+Where an element is in a value, and where it shall be, are indices of digits of the same variables. All operators that
+are found get their inputs, and give their results, by this one way.
+"""
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+
+from .finding import NearMiss
+from .graph import Graph
+from .reading.affine import Digit, Dimension, Index, Position, digits_of
+from .reading.digits import digits_along, refined, single
+from .reshapes import open_size, reshape
+from .sizes import are_numbers
+
+BEFORE_FIRST = -(2**31)  # an end of a Slice that takes the first element, too
+
+
+class Chain:
+    """Nodes one after the other before a node of the graph. The last one isn't added yet: it may replace that node.
+
+    name        the value that the chain begins with, and after `value` the one that it makes
+    dimensions  the sizes of what it makes
+    open_in     values that may have axes of open sizes
+    """
+
+    def __init__(
+        self, graph: Graph, node: onnx.NodeProto, name: str, open_in: Collection[str] = ()
+    ):
+        self.graph = graph
+        self.node = node
+        self.name = name
+        self.dimensions: tuple[Dimension, ...] = graph.type(name).shape or ()
+        self.open_in = open_in
+        self._pending: dict[str, Any] | None = None
+
+    def then(
+        self,
+        op_type: str,
+        inputs: Sequence[str],
+        dimensions: Sequence[Dimension],
+        **arguments: Any,
+    ) -> None:
+        """Add a node that makes a value of these dimensions; `inputs` follow what the chain has made."""
+        name = self.value()
+        self._pending = {"op_type": op_type, "inputs": [name, *inputs], **arguments}
+        self.dimensions = tuple(dimensions)
+
+    def value(self) -> str:
+        """Return the name of the value that the chain makes, with all nodes added."""
+        if self._pending is not None:
+            self.name = self.graph.add_node(self.node, **self._pending)
+            self._pending = None
+        return self.name
+
+    def last(self) -> dict[str, Any]:
+        """Return the arguments of `Graph.replace` that make the last node of the chain."""
+        if self._pending is None:
+            self.then("Identity", [], self.dimensions)
+        return self._pending or {}
+
+    def arrange(self, source: Index, target: Index, flipped: Collection[Digit] = ()) -> None:
+        """Bring the element at each index `source` to the index `target`.
+
+        source, target  numbers or digits of variables, along each axis
+        flipped         digits that run backwards in the source
+
+        Raises NearMiss if the source's axes have other elements, too, that can't be cut off.
+        """
+        *indices, extra = refined(source, target, tuple(map(single, flipped)))
+        source, target = indices
+        source = self._cut(source)
+        has = digits_of(source)
+        wanted = [digit for at in target for digit in digits_along(at)]
+        if len({*has}) < len(has):
+            raise NearMiss("an index occurs twice, as on a diagonal")
+        if not {*has} <= {*wanted}:
+            raise NearMiss("it is added up, or has axes that its result lacks")
+        apart = [digit for at in source for digit in digits_along(at)]
+        missing = [digit for digit in wanted if digit not in apart]
+        self.reshape([digit.size for digit in apart] + [1] * len(missing))
+        self._flip([apart.index(digit) for digit in digits_of(extra) if digit in apart])
+        self.transpose([[*apart, *missing].index(digit) for digit in wanted])
+        if missing:
+            self._expand([digit.size for digit in wanted], [*map(missing.__contains__, wanted)])
+        self.reshape([tuple(digit.size for digit in digits_along(at)) for at in target])
+
+    def _cut(self, source: Index) -> Index:
+        """Take the elements of the source out of the value along axes that have more of them."""
+        kept: list[Position] = []
+        for axis in reversed(range(len(source))):
+            at = source[axis]
+            size = math.prod(digit.size for digit in digits_along(at))
+            if not at.terms and self.dimensions[axis] != 1:
+                self._gather(axis, at.start)
+                continue
+            if at.terms and (at.start != 0 or self.dimensions[axis] != size):
+                self._slice(axis, at.start, size)
+            kept.insert(0, Position(0, at.terms))
+        return tuple(kept)
+
+    def _gather(self, axis: int, at: Dimension) -> None:
+        if not isinstance(at, int):
+            raise NearMiss("where an element is read depends on an open size")
+        rest = (*self.dimensions[:axis], *self.dimensions[axis + 1 :])
+        self.then("Gather", [self.graph.add_constant("position", np.array(at))], rest, axis=axis)
+
+    def _slice(self, axis: int, start: Dimension, size: Dimension) -> None:
+        if not (isinstance(start, int) and isinstance(size, int)):
+            raise NearMiss("the part of an axis that is read depends on an open size")
+        rest = (*self.dimensions[:axis], size, *self.dimensions[axis + 1 :])
+        self.then("Slice", self._integers(start, start + size, axis), rest)
+
+    def _flip(self, axes: Sequence[int]) -> None:
+        for axis in axes:
+            self.then("Slice", self._integers(-1, BEFORE_FIRST, axis, -1), self.dimensions)
+
+    def _integers(self, *integers: int) -> list[str]:
+        """Return the names of constants, vectors of one integer each."""
+        return [self.graph.add_integers("cut", integer) for integer in integers]
+
+    def as_images(self, axes: Sequence[int]) -> None:
+        """Bring these axes last, and the others before them into two: images and channels."""
+        others = [axis for axis in range(len(self.dimensions)) if axis not in axes]
+        self.transpose([*others, *axes])
+        if len(others) < 2:
+            added = range(2 - len(others))
+            self.name = self.graph.add_axes(self.node, self.value(), *added)
+            self.dimensions = (*[1] * len(added), *self.dimensions)
+        else:
+            images, channels = self.dimensions[: len(others) - 1], self.dimensions[len(others) - 1]
+            self.reshape([images, channels, *self.dimensions[len(others) :]])
+
+    def transpose(self, order: Sequence[int]) -> None:
+        """Bring axes into another order."""
+        if [*order] != sorted(order):
+            dimensions = [self.dimensions[axis] for axis in order]
+            self.then("Transpose", [], dimensions, perm=[*order])
+
+    def _expand(self, dimensions: Sequence[Dimension], repeated: Sequence[bool]) -> None:
+        """Repeat the elements along axes of one element."""
+        sizes = [size if more else 1 for size, more in zip(dimensions, repeated, strict=True)]
+        if are_numbers(sizes):
+            target = self.graph.add_integers("sizes", *sizes)
+        else:
+            parts = [open_size(self.graph, self.node, size, self._open_in()) for size in sizes]
+            target = self.graph.add_node(self.node, "Concat", parts, axis=0)
+        self.then("Expand", [target], dimensions)
+
+    def reshape(self, dimensions: Sequence[Dimension | tuple[Dimension, ...]]) -> None:
+        """Give the value other dimensions. A tuple is the product of its sizes."""
+        sizes = [math.prod(d) if isinstance(d, tuple) else d for d in dimensions]
+        if self.dimensions == tuple(sizes):
+            return
+        arguments = reshape(self.graph, self.node, self.value(), dimensions, self._open_in())
+        self._pending = {"op_type": "Reshape", **arguments}
+        self.dimensions = tuple(sizes)
+
+    def _open_in(self) -> tuple[str, ...]:
+        return (self.name, *self.open_in)

@@ -1,0 +1,102 @@
+"""Axes as digits of variables: taken apart, joined, and with the same digits in several indices."""
+
+import itertools
+from collections.abc import Iterable, Iterator
+
+from ..sizes import quotient
+from .affine import Digit, Dimension, Index, Position, Term, Unknown, number, position
+
+
+def single(digit: Digit) -> Position:
+    """Return the position that is a digit."""
+    return position(0, [Term(*digit, 1)])
+
+
+def joined(parts: Iterable[tuple[Position, Dimension]]) -> Position:
+    """Return the position of an axis that consists of parts with sizes, the most significant one first."""
+    total = number(0)
+    for at, size in parts:
+        total = total.times(size) + at
+    return total
+
+
+def joined_digits(digits: Iterable[Digit]) -> Position:
+    """Return the position of an axis that consists of digits, the most significant one first."""
+    return joined((single(digit), digit.size) for digit in digits)
+
+
+def digits_along(at: Position) -> list[Digit]:
+    """Return the digits that a position consists of, the most significant one first.
+
+    Raises Unknown unless they follow each other, as along an axis.
+    """
+    digits: list[Digit] = []
+    remaining = [*at.terms]
+    step: Dimension = 1
+    while remaining:
+        term = next((term for term in remaining if term.step == step), None)
+        if term is None:
+            raise Unknown("its elements are in an order that no axes have")
+        remaining.remove(term)
+        digits.insert(0, term.digit)
+        step = step * term.size
+    return digits
+
+
+def is_plain(at: Position) -> bool:
+    """Return whether a position runs along digits that follow each other, from 0 on: all of an axis."""
+    try:
+        digits_along(at)
+    except Unknown:
+        return False
+    return at.start == 0
+
+
+def refined(*indices: Index) -> list[Index]:
+    """Return indices in which digits of one variable that overlap are taken apart into the same digits."""
+    known = {term.digit for index in indices for at in index for term in at.terms}
+    for _ in range(4 * len(known)):  # each turn makes digits shorter
+        parts = {}
+        for whole, part in itertools.permutations(known, 2):
+            count = _cut(whole, part)
+            if count is not None:
+                inner = whole.inner * count
+                low = whole._replace(size=count)
+                parts[whole] = low, Digit(whole.variable, inner, quotient(whole.size, count))
+        if not parts:
+            break
+        known = {digit for whole in known for digit in parts.get(whole, (whole,))}
+    return [tuple(_apart(at, known) for at in index) for index in indices]
+
+
+def _cut(whole: Digit, part: Digit) -> Dimension | None:
+    """Return the size of the lower part of a digit where another one begins or ends in it; None if it doesn't."""
+    if whole.variable != part.variable:
+        return None
+    below = quotient(part.inner, whole.inner)
+    count = part.size if below == 1 else below
+    above = None if count in (None, 1) else quotient(whole.size, count)
+    return None if above in (None, 1) else count
+
+
+def _apart(at: Position, known: set[Digit]) -> Position:
+    """Return a position of these digits, which aren't joined."""
+    terms = (part for term in at.terms for part in _parts(term, known))
+    return Position(at.start, tuple(terms))
+
+
+def _parts(term: Term, known: set[Digit]) -> Iterator[Term]:
+    inner = term.inner
+    remaining = term.size
+    while remaining != 1:
+        sizes = [
+            digit.size
+            for digit in known
+            if (digit.variable, digit.inner) == (term.variable, inner)
+            and quotient(remaining, digit.size) is not None
+        ]
+        numbers = [size for size in sizes if isinstance(size, int)]
+        size = min(numbers) if numbers else (sizes or [remaining])[0]
+        yield Term(term.variable, inner, size, term.step * quotient(inner, term.inner))
+        inner = inner * size
+        remaining = quotient(remaining, size)
