@@ -26,16 +26,15 @@ from .patterns import (
     deform_conv,
     deformable_attention,
     grid_sample,
-    im2col_product,
     sampling_by_hand,
-    unfold,
 )
+from .search import may_find, search
 
 if TYPE_CHECKING:
     import os
 
 # The order matters, since a pattern may contain another: deformable attention contains grids.
-PATTERNS = constants, deform_conv, sampling_by_hand, deformable_attention, unfold, im2col_product, grid_sample
+PATTERNS = constants, deform_conv, sampling_by_hand, deformable_attention, grid_sample
 TRIED = deform_conv, sampling_by_hand  # patterns with replacements that run beside the replaced nodes
 ON_FORMS = (grid_sample,)  # patterns that match forms
 RUN = constants, *TRIED  # patterns that run nodes
@@ -115,7 +114,7 @@ def rewritten(
     runs_nodes  whether nodes may run. If not, the result shows what would be replaced, and is no model to run
     """
     op_types = {node.op_type for node in model_nodes(model)}
-    if not any(_may_fit(pattern, op_types) for pattern in PATTERNS):
+    if not (any(_may_fit(pattern, op_types) for pattern in PATTERNS) or may_find(op_types)):
         return model, []
     flat = model
     if model.functions:
@@ -141,6 +140,8 @@ def _rewrite(model: Model) -> list[Finding]:
     for graph in model.graphs():
         reported = set()  # outputs of nodes that have a Finding: one per node is enough
         for pattern in PATTERNS:
+            if pattern is grid_sample:
+                findings += search(graph)
             nodes = list(graph.owner.node)
             if not _may_fit(pattern, {node.op_type for node in nodes}):
                 continue

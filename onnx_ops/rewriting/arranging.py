@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 
 from .finding import NearMiss
+from .gain import COSTS, FLIP
 from .graph import Graph
 from .reading.affine import Digit, Dimension, Index, Position, digits_of
 from .reading.digits import digits_along, refined, single
@@ -26,6 +27,7 @@ class Chain:
 
     name        the value that the chain begins with, and after `value` the one that it makes
     dimensions  the sizes of what it makes
+    cost        of the nodes after the first value, in nanoseconds for each element of what it makes
     open_in     values that may have axes of open sizes
     """
 
@@ -37,6 +39,7 @@ class Chain:
         self.name = name
         self.dimensions: tuple[Dimension, ...] = graph.type(name).shape or ()
         self.open_in = open_in
+        self.cost = 0.0
         self._pending: dict[str, Any] | None = None
 
     def then(
@@ -50,6 +53,7 @@ class Chain:
         name = self.value()
         self._pending = {"op_type": op_type, "inputs": [name, *inputs], **arguments}
         self.dimensions = tuple(dimensions)
+        self.cost += COSTS.get(op_type, 0.0)
 
     def value(self) -> str:
         """Return the name of the value that the chain makes, with all nodes added."""
@@ -119,6 +123,7 @@ class Chain:
     def _flip(self, axes: Sequence[int]) -> None:
         for axis in axes:
             self.then("Slice", self._integers(-1, BEFORE_FIRST, axis, -1), self.dimensions)
+            self.cost += FLIP
 
     def _integers(self, *integers: int) -> list[str]:
         """Return the names of constants, vectors of one integer each."""

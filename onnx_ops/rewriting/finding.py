@@ -1,7 +1,14 @@
 """The results of matching a pattern at a node of a model."""
 
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import onnx
+
+if TYPE_CHECKING:
+    from .graph import Graph
 
 
 class NearMiss(Exception):  # noqa: N818  it is no error
@@ -32,3 +39,17 @@ class Finding:
     operator: str | None = None
     reason: str | None = None
     untried: str | None = None
+
+
+class Match(Protocol):
+    """An operator that computes a value.
+
+    operator  its name
+    sources   the values that it reads
+    """
+
+    operator: str
+    sources: Collection[str]
+
+    def replacement(self, graph: "Graph", node: onnx.NodeProto) -> dict[str, Any]:
+        """Return the arguments of `Graph.replace` for the node that makes the value. Raises NearMiss."""

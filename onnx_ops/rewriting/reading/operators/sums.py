@@ -53,20 +53,38 @@ def matmul(site: Site) -> Made:
 
 @operator("Einsum")
 def einsum(site: Site) -> Made:
-    terms, result = site.attributes["equation"].decode().replace(" ", "").split("->")
+    terms, result = _equation(site)
     places = dict(zip(result, site.index, strict=True))
     own: list[Variable] = []
-    for k, term in enumerate(terms.split(",")):
+    for k, term in enumerate(terms):
         for letter, length in zip(term, site.shape_of(k), strict=True):
             if letter not in places:
                 own.append(site.fresh(length, len(own)))
                 places[letter] = along(own[-1])
+    indices = [[places[letter] for letter in term] for term in terms]
     product, *factors = [
-        site.read(k, [places[letter] for letter in term]) for k, term in enumerate(terms.split(","))
+        site.read(k, broadcast(tuple(index), site.shape_of(k))) for k, index in enumerate(indices)
     ]
     for factor in factors:
         product = site.forms.op("Mul", product, factor)
     return site.forms.total(own, product)
+
+
+def _equation(site: Site) -> tuple[list[str], str]:
+    """Return the letters of the axes of the inputs, and those of the output. Dots become digits as letters."""
+    text = site.attributes["equation"].decode().replace(" ", "")
+    left, arrow, result = text.partition("->")
+    terms = left.split(",")
+    if not arrow:
+        letters = sorted({*left} - {*".,"})
+        result = "..." * ("..." in left) + "".join(x for x in letters if left.count(x) == 1)
+    hidden = [len(site.shape_of(k)) - len(term.replace("...", "")) for k, term in enumerate(terms)]
+    dots = "".join(map(chr, range(0x30, 0x30 + max(hidden))))
+    full = [
+        term.replace("...", dots[len(dots) - count :]) if "..." in term else term
+        for term, count in zip(terms, hidden, strict=True)
+    ]
+    return full, result.replace("...", dots)
 
 
 @operator("Conv")

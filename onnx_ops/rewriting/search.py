@@ -1,0 +1,137 @@
+"""Finds what the values of a graph are, the outermost ones first, and replaces what computes them."""
+
+import warnings
+from collections.abc import Callable, Collection, Mapping
+
+import onnx
+
+from ..declaration.errors import escaped
+from . import trial
+from .finding import Finding, Match, NearMiss
+from .graph import AI_ONNX, Graph
+from .patterns import fold, im2col_product, unfold
+from .reading import reader_of
+from .reading.affine import Unknown
+from .reading.forms import Element, Exhausted, Form
+from .reading.reader import Reader
+
+Matcher = Callable[[Reader, str, Form], Match | None]
+MATCHERS: Mapping[str, Matcher] = {
+    module.NAME: module.match for module in (unfold, fold, im2col_product)
+}
+BEGINNINGS = {  # types of nodes that windows, folds and pixels are written with
+    "ConvTranspose", "Gather", "GatherElements", "GatherND", "GridSample", "Im2Col", "ScatterElements", "ScatterND",
+}  # fmt: skip
+STACKS = {"Concat": 3, "SequenceConstruct": 3}  # {type: inputs from which on it is a beginning}
+ENDS = {  # types of nodes that end what is found
+    "Add", "Concat", "Conv", "ConvTranspose", "Div", "Einsum", "FusedMatMul", "Gather", "GatherElements",
+    "GatherND", "MatMul", "Mul", "ReduceMean", "ReduceSum", "Reshape", "ScatterElements", "ScatterND", "Slice",
+    "Squeeze", "Sub", "Sum", "Transpose", "Unsqueeze", "Where",
+}  # fmt: skip
+
+
+class Search:
+    """The search of one graph."""
+
+    def __init__(self, graph: Graph, matchers: Mapping[str, Matcher] = MATCHERS):
+        self.graph = graph
+        self.matchers = matchers
+        self.reader = reader_of(graph)
+        self.findings: list[Finding] = []
+        self._replaced: set[str] = set()  # values that are found
+        self._near: dict[
+            int, Collection[str]
+        ] = {}  # {number of a near miss: values that moved into it}
+
+    def run(self) -> list[Finding]:
+        """Replace what is found, and return the findings. The graph's nodes must be in order."""
+        marked = marked_values(self.graph, self.reader)
+        for node in reversed([*self.graph.owner.node]):
+            name = node.output[0] if node.output else ""
+            is_there = self.graph.producers.get(name) is node
+            if name not in marked or not is_there or node.op_type not in ENDS:
+                continue
+            try:
+                self._look_at(node, name)
+            except Exhausted as reason:
+                self._report(node, "search", reason=str(reason))
+                break
+        return [
+            finding
+            for k, finding in enumerate(self.findings)
+            if self._replaced.isdisjoint(self._near.get(k, ()))
+        ]
+
+    def _look_at(self, node: onnx.NodeProto, name: str) -> None:
+        """Replace a node, or report why not."""
+        try:
+            form = self.reader.whole(name)
+        except Unknown:
+            return
+        if isinstance(form, Element) and form.root == name:
+            return
+        near: tuple[str, str] | None = None
+        for pattern, matcher in self.matchers.items():
+            try:
+                match = matcher(self.reader, name, form)
+                if match is not None:
+                    self._replace(node, name, pattern, match)
+                    return
+            except (NearMiss, Unknown) as miss:
+                near = near or (pattern, str(miss))
+            except Exhausted:
+                raise
+            except Exception as error:  # the model is right as it is
+                where = f"{pattern} at {node.name or name} of {self.graph.title}"
+                reason = f"{type(error).__name__}: {error}"
+                text = f"onnx_ops: {where} was not optimized, for {reason}"
+                warnings.warn(escaped(text), stacklevel=2)
+            finally:
+                self.graph.sweep_added()
+        if near is not None and not any((f.pattern, f.reason) == near for f in self.findings):
+            self._near[len(self.findings)] = self.reader.forms.places[form].keys()
+            self._report(node, near[0], reason=near[1])
+
+    def _replace(self, node: onnx.NodeProto, name: str, pattern: str, match: Match) -> None:
+        graph = self.graph
+        replacement = match.replacement(graph, node)
+        key = "onnx_ops", match.operator
+        if key in graph.model.custom:
+            raise NearMiss(f"{match.operator} is another operator in this session")
+        untried = None
+        if graph.model.runs_nodes:
+            untried = trial.tried_out(graph, node, replacement)
+        graph.replace(node, **replacement)
+        self._replaced.add(name)
+        self._report(node, pattern, operator=match.operator, untried=untried)
+
+    def _report(self, node: onnx.NodeProto, pattern: str, **result: str | None) -> None:
+        title = node.name or node.output[0]
+        self.findings.append(Finding(pattern, self.graph.title, title, **result))
+
+
+def may_find(op_types: Collection[str]) -> bool:
+    """Return whether a graph of these types of nodes may have what is searched for."""
+    return not {*BEGINNINGS, *STACKS, "Conv"}.isdisjoint(op_types)
+
+
+def marked_values(graph: Graph, reader: Reader) -> set[str]:
+    """Return the values that what is to be found goes into, in one pass: only these are read."""
+    marked: set[str] = set()
+    for node in graph.owner.node:
+        is_beginning = node.op_type in BEGINNINGS or len(node.input) >= STACKS.get(
+            node.op_type, 2**31
+        )
+        is_read = node.domain in AI_ONNX and node.op_type in reader.table
+        if is_beginning or _is_grouped(node) or (is_read and not marked.isdisjoint(node.input)):
+            marked.update(node.output)
+    return marked
+
+
+def _is_grouped(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Conv" and any(a.name == "group" and a.i > 1 for a in node.attribute)
+
+
+def search(graph: Graph) -> list[Finding]:
+    """Replace what is found in a graph, and return the findings."""
+    return Search(graph).run()
