@@ -18,9 +18,6 @@ from ..model.nodes import inlined, model_nodes
 from . import trial
 from .finding import Finding, NearMiss
 from .graph import Graph, Model
-from .reading import reader_of
-from .reading.affine import Unknown
-from .reading.forms import Exhausted
 from .patterns import (
     constants,
     deform_conv,
@@ -28,6 +25,9 @@ from .patterns import (
     grid_sample,
     sampling_by_hand,
 )
+from .reading import reader_of
+from .reading.affine import Unknown
+from .reading.forms import Exhausted
 from .search import may_find, search
 
 if TYPE_CHECKING:

@@ -106,6 +106,8 @@ class Program:
             place = self.place(form)
             if place is not None:
                 names.add(place[0])
+            elif not self.is_computed(form):
+                names |= self.reader.forms.places[form].keys()
             elif isinstance(form, Sum):
                 pending += self.terms(form)
             else:

@@ -18,8 +18,8 @@ from onnx import TensorProto
 
 from ..declaration import dtypes
 from .finding import NearMiss, tried
-from .indices import JOINS, MOVES, attributes_of, integer_at, keeps_type, moved, shape
 from .image_pads import image_pads
+from .indices import JOINS, MOVES, attributes_of, integer_at, keeps_type, moved, shape
 from .positions import Position, broadcast_index, elements, variable
 from .sizes import are_numbers, at
 

@@ -11,6 +11,7 @@ from typing import Any
 import onnx
 
 from ...declaration.errors import OpError
+from ...sampling import grid_sample
 from ..finding import NearMiss
 from ..graph import AI_ONNX, Graph
 from ..indices import attributes_of
@@ -20,7 +21,6 @@ from ..reading.coordinates import AXES, OPERATIONS, PRODUCTS
 from ..reading.forms import CASTS, Exhausted, Form
 from ..reading.reader import Reader
 from ..reshapes import unknown_size
-from ...sampling import grid_sample
 from ..taps import FLOATS
 
 DOMAIN, OPERATOR = "onnx_ops", "ComputedGridSample"
@@ -88,11 +88,7 @@ def match(reader: Reader, name: str, form: Form) -> ComputedGrid | None:
     try:
         indices = [(*pixel, number(k)) for k in range(len(dimensions) - 2)]
         forms = [program.reader.read(grid, index) for index in indices]
-        places = map(program.place, forms)
-        if all(
-            place == (grid, index) or (place is None and not program.is_computed(form))
-            for place, index, form in zip(places, indices, forms, strict=True)
-        ):
+        if grid in program.leaves(forms):
             _explain(reader, grid)
             return None
     except Exhausted as reason:

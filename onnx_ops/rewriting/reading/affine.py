@@ -208,9 +208,20 @@ def reshaped(index: Index, sizes: Sequence[Dimension], target: Sequence[Dimensio
             flat = flat.times(size) + at
         for axis, size in reversed(axes[1:]):
             flat, result[axis] = divided(flat, size)
+        if group and axes and flat == group[0][0]:  # one axis, with two names of its size
+            flat = _renamed(flat, group[0][1], axes[0][1])
         if axes:
             result[axes[0][0]] = flat
     return tuple(result)
+
+
+def _renamed(at: Position, size: Dimension, target: Dimension) -> Position:
+    """Return a position along all of an axis, with another name of its size."""
+    if size == target or len(at.terms) != 1:
+        return at
+    variable = at.terms[0].variable
+    is_all = variable.size == size and at == along(variable)
+    return along(variable._replace(size=target)) if is_all else at
 
 
 def _next_group(

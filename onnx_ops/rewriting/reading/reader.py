@@ -201,7 +201,7 @@ def _fit(array: Array, axes: Sequence[int]) -> float | Position | OneEach | None
     are_whole = array.dtype.kind in "biu"
     if array.dtype.kind == "f":
         are_whole = bool(np.isfinite(array).all()) and np.array_equal(array, np.rint(array))
-    if are_whole and np.abs(array).max() < 2**31:
+    if are_whole and float(np.abs(array).max()) < 2**31:
         at = fitted(array, variables)
         if at is not None:
             return at

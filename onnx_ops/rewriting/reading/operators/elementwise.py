@@ -8,14 +8,14 @@ from onnx import numpy_helper
 from ..affine import as_int, divided, number
 from ..forms import CASTS, FORMULAS, Form
 from ..reader import Made, Site, whole_number, whole_position
-from .moves import INTEGERS, broadcast
+from .moves import INTEGERS, operand_index
 from .table import operator
 
 
 def operands(site: Site) -> list[Form]:
     """Return the forms of all inputs, which are broadcast to the output."""
     inputs = [k for k in range(len(site.node.input)) if site.has(k)]
-    return [site.read(k, broadcast(site.index, site.shape_of(k))) for k in inputs]
+    return [site.read(k, operand_index(site, k)) for k in inputs]
 
 
 @operator(*(FORMULAS.keys() - {"Bool", *CASTS.values(), "Clip", "Div", "Max", "Min", "Trunc"}))

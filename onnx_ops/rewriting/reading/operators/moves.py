@@ -1,16 +1,19 @@
 """Rules of operators that move elements, also by indices that data state."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from onnx import TensorProto
 
 from ...indices import pads_with_zeros
-from ...sizes import at_least_zero, never_negative, quotient
+from ...sizes import are_numbers, at_least_zero, never_negative, quotient
 from ..affine import (
     Dimension,
     Index,
     Position,
     Unknown,
+    Variable,
+    along,
     as_int,
     divided,
     is_within,
@@ -46,13 +49,46 @@ def reshape(site: Site) -> Made:
 
 @operator("Expand", moves=True)
 def expand(site: Site) -> Made:
-    return site.move(0, broadcast(site.index, site.shape_of(0)))
+    sizes = site.shape_of(0)
+    for size, target in zip(sizes[::-1], site.shape[::-1], strict=False):
+        if size not in (1, target) and not isinstance(size, int):
+            raise Unknown("whether an axis is repeated")
+    return site.move(0, broadcast(site.index, sizes))
 
 
 def broadcast(index: Index, dimensions: Sequence[Dimension]) -> list[Position]:
     """Return the index into a value of this shape that is broadcast to one with the index."""
     last = index[len(index) - len(dimensions) :]
     return [number(0) if size == 1 else at for size, at in zip(dimensions, last, strict=True)]
+
+
+def operand_index(site: Site, k: int) -> list[Position]:
+    """Return the index into an input that is broadcast to the output.
+
+    Its open sizes may be other ones than the output's. Where each rounding counts, who reads the elements repeats those
+    along an axis that turns out to have one element: there the index runs along the axis as if there were no others.
+    """
+    sizes = site.shape_of(k)
+    index = broadcast(site.index, sizes)
+    if not site.forms.is_exact:
+        return index
+    return renamed(index, sizes, site.shape[len(site.shape) - len(sizes) :])
+
+
+def renamed(
+    index: Sequence[Position], sizes: Sequence[Dimension], targets: Sequence[Dimension]
+) -> list[Position]:
+    """Return an index with variables of an input's sizes where the output's are other names of them. Raises Unknown."""
+    result = []
+    for at, size, target in zip(index, sizes, targets, strict=True):
+        if size in (1, target) or are_numbers((size,)):
+            result.append(at)
+            continue
+        variable = at.terms[0].variable if at.terms else Variable("", 1)
+        if at != along(variable._replace(size=target)):
+            raise Unknown("whether two sizes are equal")
+        result.append(along(variable._replace(size=size)))
+    return result
 
 
 @operator("Tile", moves=True)
@@ -214,7 +250,11 @@ def concat(site: Site) -> Made:
     starts: list[Dimension] = [sum(lengths[:k]) for k in range(len(lengths))]
     for k, (start, length) in enumerate(zip(starts, lengths, strict=True)):
         if is_within(at - number(start), length):
-            return site.move(k, replaced(site.index, axis, at - number(start)))
+            index = replaced(site.index, axis, at - number(start))
+            if site.forms.is_exact:
+                sizes = site.shape_of(k)
+                index = tuple(renamed(index, sizes, replaced(site.shape, axis, sizes[axis])))
+            return site.move(k, index)
     if len({*lengths}) == 1:
         try:
             return _stacked(site, axis, lengths[0])
@@ -237,8 +277,8 @@ def _stacked(site: Site, axis: int, length: Dimension) -> Form:
     return site.rolled([site.read(k, index) for k in range(len(site.node.input))], which)
 
 
-def replaced(index: Index, axis: int, at: Position) -> Index:
-    """Return an index with another position along an axis."""
+def replaced(index: tuple[Any, ...], axis: int, at: Any) -> tuple[Any, ...]:
+    """Return an index, or sizes, with another one along an axis."""
     return *index[:axis], at, *index[axis + 1 :]
 
 
