@@ -16,7 +16,7 @@ from ..declaration.errors import escaped
 from ..model.external_data import opened
 from ..model.nodes import inlined, model_nodes
 from . import trial
-from .finding import Finding, NearMiss
+from .finding import NOT_RUN, Finding, NearMiss
 from .graph import Graph, Model
 from .patterns import (
     constants,
@@ -38,7 +38,6 @@ PATTERNS = constants, deform_conv, sampling_by_hand, deformable_attention, grid_
 TRIED = deform_conv, sampling_by_hand  # patterns with replacements that run beside the replaced nodes
 ON_FORMS = (grid_sample,)  # patterns that match forms
 RUN = constants, *TRIED  # patterns that run nodes
-NOT_RUN = "optimize runs these nodes first, and may keep them"
 
 
 def optimize(

@@ -114,6 +114,12 @@ class Chain:
         rest = (*self.dimensions[:axis], *self.dimensions[axis + 1 :])
         self.then("Gather", [self.graph.add_constant("position", np.array(at))], rest, axis=axis)
 
+    def crop(self, first: int, cuts: Sequence[tuple[int, int]]) -> None:
+        """Cut off so many elements at the begins and ends of axes, from the first one on."""
+        for axis, (begin, end) in enumerate(cuts, first):
+            if begin or end:
+                self._slice(axis, begin, self.dimensions[axis] - begin - end)
+
     def _slice(self, axis: int, start: Dimension, size: Dimension) -> None:
         if not (isinstance(start, int) and isinstance(size, int)):
             raise NearMiss("the part of an axis that is read depends on an open size")

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from .graph import Graph
 
 
+NOT_RUN = "optimize runs these nodes first, and may keep them"
+
+
 class NearMiss(Exception):  # noqa: N818  it is no error
     """A node looks like a pattern and isn't it, or isn't it for certain; the text says why."""
 

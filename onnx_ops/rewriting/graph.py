@@ -47,6 +47,7 @@ class Model:
     operators   what `registry.available` returns, by default without custom operators
     runs_nodes  whether nodes run, to compute constants and to try replacements out
     skipped     names of constants that no node computed, since nodes don't run
+    tried       {a replacement: why it was not run beside the nodes that it replaces, or None}
     custom      (domain, name) of the custom ones among the operators
     """
 
@@ -59,6 +60,7 @@ class Model:
     ) -> None:
         self.proto, self.origin, self.runs_nodes = proto, origin, runs_nodes
         self.skipped: list[str] = []
+        self.tried: dict[str, str | None] = {}
         self.read = Counter[str]()  # {a file of external data: bytes of the tensors that were read from it}
         self.numbers = Counter[str]()  # {a name: the next number to add to it}
         self.operators = available() if operators is None else operators

@@ -4,8 +4,8 @@ import math
 from functools import reduce
 
 from .finding import NearMiss
-from .indices import shape
-from .sizes import as_target, origins, parts_of_product
+from .indices import attributes_of, integers, shape
+from .sizes import Size, as_target, never_negative, origins, parts_of_product, quotient
 
 
 def add_reshape(graph, node, name, dimensions, open_in=()):
@@ -67,3 +67,25 @@ def unknown_size(graph, dimensions):
 
 def _product_of(dimension):
     return math.prod(dimension) if isinstance(dimension, tuple) else dimension
+
+
+def states_its_shape(graph, node):
+    """Return whether a Reshape gives the shape that its second input states, also to a value without elements.
+
+    A size of 0 is copied from the input, and so is an open one that is 0.
+    """
+    sizes, target = shape(graph, node.input[0]), integers(graph, node.input[1])
+    if sizes is None or target is None or None in target:
+        return False
+    return attributes_of(node).get("allowzero") or all(
+        not _may_be_zero(size) or (k < len(sizes) and _is_zero_with(sizes[k], size)) for k, size in enumerate(target)
+    )
+
+
+def _is_zero_with(size, other):
+    """Return whether a size is certain to be 0 where another one is."""
+    return quotient(size, other) is not None or isinstance(quotient(other, size), int)
+
+
+def _may_be_zero(size):
+    return isinstance(size, Size) and not never_negative(size - 1)

@@ -2,18 +2,21 @@
 
 import warnings
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import onnx
 
 from ..declaration.errors import escaped
 from . import trial
-from .finding import Finding, Match, NearMiss
+from .finding import NOT_RUN, Finding, Match, NearMiss
 from .graph import AI_ONNX, Graph
 from .patterns import fold, im2col_product, unfold
 from .reading import reader_of
 from .reading.affine import Unknown
-from .reading.forms import Element, Exhausted, Form
+from .reading.forms import Element, Exhausted, Form, walk
 from .reading.reader import Reader
+from .reshapes import states_its_shape
+from .windows import between
 
 Matcher = Callable[[Reader, str, Form], Match | None]
 MATCHERS: Mapping[str, Matcher] = {
@@ -22,6 +25,7 @@ MATCHERS: Mapping[str, Matcher] = {
 BEGINNINGS = {  # types of nodes that windows, folds and pixels are written with
     "ConvTranspose", "Gather", "GatherElements", "GatherND", "GridSample", "Im2Col", "ScatterElements", "ScatterND",
 }  # fmt: skip
+MOST_TRIED = 20  # replacements of a model
 STACKS = {"Concat": 3, "SequenceConstruct": 3}  # {type: inputs from which on it is a beginning}
 ENDS = {  # types of nodes that end what is found
     "Add", "Concat", "Conv", "ConvTranspose", "Div", "Einsum", "FusedMatMul", "Gather", "GatherElements",
@@ -42,6 +46,7 @@ class Search:
         self._near: dict[
             int, Collection[str]
         ] = {}  # {number of a near miss: values that moved into it}
+        self._explained: set[str] = set()  # values of near misses
 
     def run(self) -> list[Finding]:
         """Replace what is found, and return the findings. The graph's nodes must be in order."""
@@ -50,6 +55,8 @@ class Search:
             name = node.output[0] if node.output else ""
             is_there = self.graph.producers.get(name) is node
             if name not in marked or not is_there or node.op_type not in ENDS:
+                continue
+            if node.op_type == "Reshape" and not states_its_shape(self.graph, node):
                 continue
             try:
                 self._look_at(node, name)
@@ -88,7 +95,10 @@ class Search:
                 warnings.warn(escaped(text), stacklevel=2)
             finally:
                 self.graph.sweep_added()
-        if near is not None and not any((f.pattern, f.reason) == near for f in self.findings):
+        if near is not None and name not in self._explained:
+            roots = {f.root for f in walk(form, self.reader.forms.picks) if isinstance(f, Element)}
+            region = between(self.graph, name, roots)
+            self._explained |= region
             self._near[len(self.findings)] = self.reader.forms.places[form].keys()
             self._report(node, near[0], reason=near[1])
 
@@ -98,12 +108,24 @@ class Search:
         key = "onnx_ops", match.operator
         if key in graph.model.custom:
             raise NearMiss(f"{match.operator} is another operator in this session")
-        untried = None
-        if graph.model.runs_nodes:
-            untried = trial.tried_out(graph, node, replacement)
+        untried = self._tried(node, replacement)
         graph.replace(node, **replacement)
         self._replaced.add(name)
         self._report(node, pattern, operator=match.operator, untried=untried)
+
+    def _tried(self, node: onnx.NodeProto, replacement: Mapping[str, Any]) -> str | None:
+        """Try a replacement, each distinct one once; return why not, or None. Raises NearMiss if it differs."""
+        if not self.graph.model.runs_nodes:
+            return NOT_RUN
+        settings = {k: v for k, v in replacement.items() if k not in ("inputs", "finding")}
+        shapes = [repr(self.graph.type(name)) for name in replacement["inputs"]]
+        key = repr((sorted(settings.items()), shapes))
+        tried = self.graph.model.tried
+        if key not in tried:
+            if len(tried) == MOST_TRIED:
+                return f"{MOST_TRIED} others were run beside the nodes that they replace"
+            tried[key] = trial.tried_out(self.graph, node, replacement)
+        return tried[key]
 
     def _report(self, node: onnx.NodeProto, pattern: str, **result: str | None) -> None:
         title = node.name or node.output[0]

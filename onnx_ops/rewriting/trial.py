@@ -10,6 +10,7 @@ import math
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
+from ..declaration import dtypes
 from ..declaration.errors import OpError
 from ..model.nodes import subgraphs
 from ..model.small_models import model_of
@@ -20,6 +21,7 @@ from .indices import MOVES, attributes_of
 from .taps import FLOATS, FORMULAS, Draw
 
 MEMORY, SECONDS = 2**26, 0.2  # bytes of all values, and an estimate of the time, from which on nothing is tried out
+INTEGERS = {dtypes.TABLE[name].onnx for name in dtypes.INTEGERS}
 PER_ELEMENT, PER_PRODUCT = 5e-9, 5e-10  # seconds
 DRAWS = 3  # of sizes where these are open, else of values
 TOLERANCE, NUDGE = 1e-3, 1e-5  # of the largest element; of inputs
@@ -121,11 +123,13 @@ def _feeds(graph, names, nodes, seed):
         raise Untried(f"it needs some {size / 2**20:.0f} MB and {work:.1f} s")
     feeds = {}
     for k, name in enumerate(names):
-        if graph.type(name).elements not in FLOATS:
-            raise Untried(f"{name} is not of a type of floats")
-        dimensions = sizes(name)
+        elements, dimensions = graph.type(name).elements, sizes(name)
+        if elements not in (*FLOATS, *INTEGERS):
+            raise Untried(f"{name} is not known to be of a type of numbers")
         array = rng.standard_normal(dimensions)
-        if k:  # inside, outside, on the edge, and far from it
+        if elements in INTEGERS:
+            array = np.rint(np.abs(array) * 100)
+        elif k:  # inside, outside, on the edge, and far from it
             kind, reach = rng.integers(0, 10, dimensions), max([2, *dimensions])
             array = np.where(kind < 3, rng.uniform(-reach, reach, dimensions), array)
             array = np.where(kind == 3, np.rint(array), array)
@@ -136,7 +140,7 @@ def _feeds(graph, names, nodes, seed):
 
 def _widened(array):
     """Return an array of 16-bit floats as float32, in which these are tried out."""
-    return array.astype(np.float32) if array.dtype.itemsize == 2 else array
+    return array.astype(np.float32) if array.dtype.itemsize == 2 and array.dtype.kind not in "iu" else array
 
 
 def _model(graph, nodes, feeds, output):

@@ -2,16 +2,26 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from .finding import NearMiss
 from .graph import Graph
-from .reading.affine import Digit, Dimension, Index, Position, Variable, number, variables_of
-from .reading.constructors import Forms
-from .reading.digits import is_plain, joined, single
+from .reading.affine import (
+    Digit,
+    Dimension,
+    Index,
+    Position,
+    Term,
+    Unknown,
+    Variable,
+    as_int,
+    variables_of,
+)
+from .reading.digits import digits_along, is_plain, joined, joined_digits
 from .reading.forms import Element, Form, Op, value_of
-from .sizes import are_numbers, block_count
+from .reading.reader import Reader, axes_of
+from .sizes import are_numbers, block_count, quotient
 
 # Types of nodes that write elements several times.
 COPIERS = {
@@ -31,13 +41,13 @@ MOST_FACTORS = 16  # of a product that is taken apart
 class Window:
     """Along an axis, the position stride * block + dilation * kernel - begin.
 
-    kernel, block  digits; None for one of which there is one
-    begin, end     the pads of the axis
+    kernel, block  the digits of which these numbers consist, the most significant one first
+    begin, end     the pads of the axis; what is cut off if they are negative
     is_flipped     whether the kernel's digit runs backwards
     """
 
-    kernel: Digit | None
-    block: Digit | None
+    kernel: tuple[Digit, ...]
+    block: tuple[Digit, ...]
     dilation: int
     stride: int
     begin: int
@@ -46,55 +56,58 @@ class Window:
 
     @property
     def kernel_size(self) -> int:
-        size = 1 if self.kernel is None else self.kernel.size
-        assert isinstance(size, int)  # `window` refuses others
-        return size
+        return math.prod(as_int(digit.size) for digit in self.kernel)
 
     @property
     def block_count(self) -> Dimension:
-        return 1 if self.block is None else self.block.size
+        return math.prod(digit.size for digit in self.block)
 
 
-def window(at: Position, size: Dimension, is_kernel: Callable[[Digit], bool]) -> Window:
+def window(at: Position, size: Dimension, kernel_digits: Collection[Digit]) -> Window:
     """Return the Window that a position along an axis of this size is. Raises NearMiss."""
-    kernels = [term for term in at.terms if is_kernel(term.digit)]
-    blocks = [term for term in at.terms if not is_kernel(term.digit)]
-    if len(kernels) > 1 or len(blocks) > 1:
-        raise NearMiss("along an axis it moves by more than a position in the kernel and a block")
-    start = at.start
-    dilation: Dimension = 1
-    stride: Dimension = 1
-    kernel_size: Dimension = 1
-    is_flipped = False
-    if kernels:
-        dilation = kernels[0].step
-        kernel_size = kernels[0].size
-    if not (isinstance(dilation, int) and isinstance(kernel_size, int)):
+    step, kernel = _run([term for term in at.terms if term.digit in kernel_digits], "the kernel")
+    stride, block = _run([term for term in at.terms if term.digit not in kernel_digits], "blocks")
+    if stride < 0 or (step < 0 and len(kernel) > 1):
+        raise NearMiss("blocks are in another order")
+    kernel_size = math.prod(digit.size for digit in kernel)
+    if not isinstance(kernel_size, int):
         raise NearMiss("the size of the kernel is open")
-    if kernels:
-        is_flipped = dilation < 0
-        start = start + (dilation * (kernel_size - 1) if is_flipped else 0)
-        dilation = abs(dilation)
-    if blocks:
-        stride = blocks[0].step
-    if not (isinstance(stride, int) and stride > 0):
-        raise NearMiss("blocks overlap in an unknown way, or are in another order")
+    dilation = abs(step)
+    reach = dilation * (kernel_size - 1) + 1
+    start = at.start + (step * (kernel_size - 1) if step < 0 else 0)
     if not isinstance(start, int):
         raise NearMiss("where the first block begins is open")
-    if start > 0:
-        raise NearMiss(f"its first block begins at position {start}, inside of the image")
-    kernel = kernels[0].digit if kernels else None
-    block = blocks[0].digit if blocks else None
-    count = 1 if block is None else block.size
-    reach = dilation * (kernel_size - 1) + 1
-    for end in dict.fromkeys([-start, *range(stride + dilation * kernel_size - start)]):
+    count = math.prod(digit.size for digit in block)
+    for end in dict.fromkeys([-start, *range(stride + reach - min(start, 0))]):
         padded = size - start + end
         if block_count(padded, kernel_size, dilation, stride) == count:
-            return Window(kernel, block, dilation, stride, -start, end, is_flipped)
+            return Window(kernel, block, dilation, stride, -start, end, step < 0)
         if count == 1 and isinstance(padded, int) and padded >= reach:  # there is no next block
-            return Window(kernel, block, dilation, padded - reach + 1, -start, end, is_flipped)
+            stride = padded - reach + 1
+            return Window(kernel, block, dilation, stride, -start, end, step < 0)
+    if isinstance(size, int) and isinstance(count, int):  # some blocks are left out at the end
+        end = start + stride * (count - 1) + reach - size
+        return Window(kernel, block, dilation, stride, -start, end, step < 0)
     expected = block_count(size - 2 * start, kernel_size, dilation, stride)
     raise NearMiss(f"it has {count} blocks along an axis instead of {expected}")
+
+
+def _run(terms: Sequence[Term], what: str) -> tuple[int, tuple[Digit, ...]]:
+    """Return (step, digits) of terms that are one number times a step. Raises NearMiss."""
+    if not terms:
+        return 1, ()
+    steps = [term.step for term in terms]
+    numbers = [step for step in steps if isinstance(step, int)]
+    step = min(numbers, key=abs, default=0)
+    if step == 0:
+        raise NearMiss(f"how {what} follow each other depends on an open size")
+    scaled = [term._replace(step=quotient(term.step, step)) for term in terms]
+    try:
+        return step, tuple(digits_along(Position(0, tuple(scaled))))
+    except Unknown:
+        raise NearMiss(
+            "along an axis it moves by more than a position in the kernel and a block"
+        ) from None
 
 
 def windowed_axes(index: Index) -> list[int]:
@@ -142,16 +155,22 @@ def factors_of(form: Form) -> tuple[float, list[Form]]:
 
 
 def places_of(
-    forms: Forms, form: Form, known: Index, over: Sequence[Variable] = ()
+    reader: Reader, form: Form, name: str, over: Sequence[Variable] = ()
 ) -> dict[str, Index]:
-    """Return {value: index} of elements that a form is, the innermost ones first.
+    """Return {value: index} of elements that a form is, of values that are computed before another one.
 
-    known, over  the index and the summed variables whose variables may occur in an index
+    name  that value: indices are over its axes
+    over  summed variables that may occur in an index, too
     """
-    variables = {*over, *variables_of(known)}
+    variables = {*over, *variables_of(axes_of(reader.shape(name)))}
     places: dict[str, Index] = {form.root: form.index} if isinstance(form, Element) else {}
-    places |= forms.places[form]
-    return {name: index for name, index in places.items() if variables_of(index) <= variables}
+    places |= reader.forms.places[form]
+    order = reader.order
+    return {
+        value: index
+        for value, index in places.items()
+        if variables_of(index) <= variables and order.get(value, -1) < order[name]
+    }
 
 
 def between(graph: Graph, name: str, sources: Collection[str]) -> set[str]:
@@ -165,6 +184,12 @@ def between(graph: Graph, name: str, sources: Collection[str]) -> set[str]:
             node = graph.producers.get(value)
             pending += [] if node is None else [operand for operand in node.input if operand]
     return reached
+
+
+def reaches(graph: Graph, values: Iterable[str], source: str) -> bool:
+    """Return whether a node that makes one of these values reads a source."""
+    nodes = (graph.producers[value] for value in values if value in graph.producers)
+    return any(source in node.input for node in nodes)
 
 
 def check_uses(graph: Graph, name: str, sources: Collection[str]) -> None:
@@ -193,27 +218,29 @@ def _count(graph: Graph, name: str) -> float:
 
 def spacings(windows: Sequence[Window]) -> dict[str, list[int]]:
     """Return the attributes dilations, strides and pads of an operator on windows."""
+    pads = [*(window.begin for window in windows), *(window.end for window in windows)]
     return {
         "dilations": [window.dilation for window in windows],
         "strides": [window.stride for window in windows],
-        "pads": [window.begin for window in windows] + [window.end for window in windows],
+        "pads": [max(pad, 0) for pad in pads],
     }
+
+
+def crops(windows: Sequence[Window]) -> list[tuple[int, int]]:
+    """Return how many positions are cut off at the begin and the end of each axis."""
+    return [(max(-window.begin, 0), max(-window.end, 0)) for window in windows]
 
 
 def columns_index(images: Position, channels: Position, windows: Sequence[Window]) -> Index:
     """Return the index into columns `[N, C * K, L]`, the output of Im2Col and the input of Col2Im."""
-    kernels = [(_position(window.kernel), window.kernel_size) for window in windows]
+    kernels = [(joined_digits(window.kernel), window.kernel_size) for window in windows]
     rows = joined([(channels, 1), *kernels])
     return images, rows, blocks_position(windows)
 
 
 def blocks_position(windows: Sequence[Window]) -> Position:
     """Return the position along an axis of blocks."""
-    return joined((_position(window.block), window.block_count) for window in windows)
-
-
-def _position(digit: Digit | None) -> Position:
-    return number(0) if digit is None else single(digit)
+    return joined((joined_digits(window.block), window.block_count) for window in windows)
 
 
 def kernel_size(windows: Sequence[Window]) -> int:
@@ -223,4 +250,4 @@ def kernel_size(windows: Sequence[Window]) -> int:
 
 def flipped(windows: Sequence[Window]) -> list[Digit]:
     """Return the digits of kernels that run backwards."""
-    return [window.kernel for window in windows if window.is_flipped and window.kernel is not None]
+    return [window.kernel[0] for window in windows if window.is_flipped and window.kernel]

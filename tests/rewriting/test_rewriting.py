@@ -21,19 +21,11 @@ from onnx_ops.rewriting import graph, rewritten
 
 UNFOLDS = {
     "two axes": {},
-    "one block": {"image": (3, 2), "pads": (0, 0, 0, 0), "dilations": (1, 1)},
     "one block along an axis": {
         "image": (4, 6), "kernel": (3, 3), "pads": (0,) * 4, "dilations": (1, 1), "strides": (2, 2)},
-    "one block that leaves pixels over": {
-        "image": (9, 8), "kernel": (2, 3), "pads": (0, 1, 2, 0), "dilations": (3, 2), "strides": (9, 7)},
-    "one block of one pixel": {
-        "image": (3, 4), "kernel": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "strides": (3, 5)},
     "one block along one of three axes": {
         "image": (5, 4, 4), "kernel": (2, 2, 3), "pads": (0,) * 6, "dilations": (1,) * 3, "strides": (2, 3, 1)},
-    "one block along the only axis": {
-        "image": (7,), "kernel": (4,), "pads": (0, 0), "dilations": (1,), "strides": (4,)},
     "no overlap": {"image": (8, 6), "kernel": (2, 2), "pads": (0,) * 4, "dilations": (1, 1), "strides": (2, 2)},
-    "pixels": {"kernel": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "strides": (1, 1)},
     "a row of pixels": {"kernel": (1, 3), "pads": (0, 1, 0, 1), "dilations": (1, 1), "strides": (3, 1)},
     "one axis": {"image": (19,), "kernel": (4,), "pads": (2, 1), "dilations": (2,), "strides": (3,)},
     "three axes": {
@@ -57,21 +49,31 @@ UNFOLDS = {
 }  # fmt: skip
 
 
-ONES = {"image": (1, 1), "kernel": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "strides": (1, 1), "channels": 1}
+NOTHING_TO_GAIN = {  # of one block, or one position, which moves each element once
+    "one block": unfold(image=(3, 2), pads=(0,) * 4, dilations=(1, 1)),
+    "one block that leaves pixels over": unfold(
+        image=(9, 8), kernel=(2, 3), pads=(0, 1, 2, 0), dilations=(3, 2), strides=(9, 7)),
+    "one block of one pixel": unfold(
+        image=(3, 4), kernel=(1, 1), pads=(0,) * 4, dilations=(1, 1), strides=(3, 5)),
+    "one block along the only axis": unfold(
+        image=(7,), kernel=(4,), pads=(0, 0), dilations=(1,), strides=(4,)),
+    "pixels": unfold(kernel=(1, 1), pads=(0,) * 4, dilations=(1, 1), strides=(1, 1)),
+    "one block of Tensor.unfold": windows(None, (5, 5)),
+    "blocks of one position": windows(kernel=1, blocks=list),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOTHING_TO_GAIN)
+def test_unfold_without_windows(name):
+    assert near_miss(NOTHING_TO_GAIN[name]) == []
 
 
 RESHAPED = {  # by nodes after an unfold, and the nodes that are left
-    # Its last axes are as large as those that the Reshape leaves out.
-    "one position, more axes": (
-        unfold(**ONES, after=lambda w: w.add("Reshape", "y", w.constant([2, 1, 1, 1, 1])), rank=5),
-        ["Im2Col", "Reshape"],
-    ),
     "flattened": (
         unfold(target=[-1, 72], after=lambda w: w.add("Reshape", "y", w.constant([2, 18, 72]))), ["Im2Col"]
     ),
     "flat": (unfold(target=[-1], after=lambda w: w.add("Reshape", "y", w.constant([2, 18, -1]))), ["Im2Col"]),
-    # The Reshape copies sizes from what it reads, and stays; the Transpose before it ends the unfold.
-    "sizes copied": (unfold(target=[0, 0, 0, 0, -1]), ["Im2Col", "Reshape", "Reshape"]),
+    "sizes copied": (unfold(target=[0, 0, 0, 0, -1]), ["Im2Col", "Reshape"]),
 }  # fmt: skip
 
 
@@ -83,25 +85,24 @@ def test_unfold_that_is_reshaped(name):
 
 def test_unfold_of_an_open_batch_whose_size_is_copied_from_another_axis():
     """Of no images, the Reshape makes as many as the kernel has positions: it stays as it is."""
-    row = {**ONES, "image": (4,), "kernel": (1,), "pads": (0, 0), "dilations": (1,), "strides": (1,)}
+    row = {
+        "image": (5,), "kernel": (2,), "pads": (0, 0), "dilations": (1,), "strides": (1,), "channels": 1,
+    }  # fmt: skip
     proto = unfold(open_sizes=True, perm=[2, 0, 3, 1], **row)
     for n in (0, 2):
-        nodes, _ = compare(proto, {"n": n, "size_0": 4})
+        nodes, _ = compare(proto, {"n": n, "size_0": 5})
         assert ("Im2Col" in nodes, nodes[-2:]) == (True, ["Reshape", "Reshape"])
-    assert "Im2Col" in compare(unfold(open_sizes=True, **row), {"n": 2, "size_0": 4})[0]
+    assert "Im2Col" in compare(unfold(open_sizes=True, **row), {"n": 2, "size_0": 5})[0]
 
 
 def test_blocks_of_one_axis_and_positions_of_the_other():
-    """The tables are [block, position], and their axes transposed so that [4, 4, 1, 2] has as many elements.
-
-    The last Transpose is no part of the unfold.
-    """
+    """The tables are [block, position], and their axes transposed so that [4, 4, 1, 2] has as many elements."""
     w = Writer()
     y = w.add("Gather", "x", w.constant(np.arange(4)[:, None]), axis=2)
     y = w.add("Gather", y, w.constant(np.add.outer(np.arange(4), np.arange(2))), axis=4)
     y = w.add("Transpose", y, perm=[0, 1, 2, 3, 5, 4])
     proto = w.model({"x": ("float32", [2, 3, 4, 5])}, (y, "float32", [2, 3, 4, 1, 2, 4]))
-    assert compare(proto)[0] == ["Im2Col", "Reshape", "Transpose"]
+    assert compare(proto)[0] == ["Im2Col", "Reshape", "Transpose", "Reshape"]
 
 
 def used_twice(name, result):
@@ -109,7 +110,7 @@ def used_twice(name, result):
     return lambda w: w.add("Add", result, w.add("ReduceMax", name, keepdims=0), name="z")
 
 
-NO_UNFOLDS = {
+FURTHER = {  # unfolds of other indices, of a part of the image, or along one axis alone
     "an index off by one": {"indices": lambda i: [i[0] + (i[0] > 3), i[1]]},
     "indices from 1 on": {"indices": lambda i: [i[0] + 1, i[1]]},
     "an irregular index": {"indices": lambda i: [np.minimum(i[0] * i[0], 13), i[1]]},
@@ -118,6 +119,19 @@ NO_UNFOLDS = {
     "a block less": {"indices": lambda i: [i[0][:, :-1], i[1]]},
     "another axis order": {"perm": [0, 1, 4, 2, 3, 5]},
     "channels last": {"perm": [0, 2, 4, 1, 3, 5]},
+    "a value further up used twice": {"after": used_twice("gathered_0", "y")},
+    "batch and channels flattened": {"target": [1, 36, 72], "allowzero": 1, "perm": [0, 1, 4, 2, 3, 5]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_unfold_of_others(name):
+    nodes, findings = compare(unfold(**FURTHER[name]))
+    assert "Im2Col" in nodes
+    assert not {finding.reason for finding in findings} - {None}
+
+
+NO_UNFOLDS = {
     "pads that are computed": {
         "all_pads": lambda w: w.add("Mul", "more", w.constant([0, 0, 1, 0, 0, 0, 2, 1])),
         "inputs": {"more": ("int64", [1])},
@@ -126,8 +140,6 @@ NO_UNFOLDS = {
         "all_pads": [1, 0, 2, 1], "inputs": {"more": ("int64", [2])}, "pad_axes": lambda w: w.add(
             "Add", w.add("Mul", "more", w.constant(0)), w.constant([2, 3])),
     },
-    "a value further up used twice": {"after": used_twice("gathered_0", "y")},
-    "batch and channels flattened": {"target": [1, 36, 72], "allowzero": 1, "perm": [0, 1, 4, 2, 3, 5]},
 }  # fmt: skip
 PADDED = {  # in another way than Im2Col pads
     "with 1": {"pad_value": 1},
@@ -256,7 +268,7 @@ def test_unfold(name):
 
 @pytest.mark.parametrize(
     ("name", "opset"),
-    in_turn(["two axes", "one axis", "three axes", "pixels", "a row of pixels"], [16, 18, 20, NEWEST_OPSET]),
+    in_turn(["two axes", "one axis", "three axes", "no overlap", "a row of pixels"], [16, 18, 20, NEWEST_OPSET]),
 )
 def test_unfold_of_open_sizes(name, opset):
     case = UNFOLDS[name]
@@ -298,7 +310,7 @@ def near_miss(proto, sizes=(), runs=True, also=(), **options):
 @pytest.mark.parametrize("name", PADDED)
 def test_unfold_of_what_is_padded(name):
     nodes, (finding,) = compare(unfold(**PADDED[name]))
-    assert nodes == ["Pad", "Im2Col"]
+    assert nodes == ["Slice" if name == "and cropped" else "Pad", "Im2Col"]
     assert finding.operator == "Im2Col"
 
 
@@ -311,7 +323,6 @@ WINDOWS = {
     "positions before blocks, strides": windows((4, 5, 2, 3), (2, 3), size=8),
     "strides that leave nothing over": windows(None, (2, 2)),
     "one block along an axis, positions before blocks": windows((4, 5, 2, 3), (5, 2)),
-    "one block": windows(None, (5, 5)),
     "strides that leave something over": windows(None, (2, 2), size=8),
     "strides that leave something over, no batch": windows(None, (2, 2), size=8, lead=(3,)),
     "one block along an axis": windows(None, (5, 1)),
@@ -340,18 +351,26 @@ BLOCKS = {
     "positions before blocks, strides": windows((4, 5, 2, 3), (2, 3), size=8, blocks=list),
     "flattened": windows(after=lambda w, y: w.add("Reshape", y, w.constant([2, 3, 25, 9])), blocks=list),
     "used twice": windows(after=lambda w, y: w.add("Add", y, w.add("Neg", y)), blocks=list),
-    "of one position": windows(kernel=1, blocks=list),
     "strides that leave something over": windows(None, (2, 2), size=8, blocks=list),
 }  # fmt: skip
+FURTHER_BLOCKS = {
+    "one left out": windows(blocks=lambda starts: starts[:-1]),
+    "one left out along the last axis": windows(lead=(2,), blocks=lambda starts: starts[:-1]),
+    "from the second on": windows(blocks=lambda starts: starts[1:]),
+}
 NO_BLOCKS = {
-    "backwards": (windows(blocks=lambda starts: starts[::-1]), "another order"),
-    "one left out": (windows(blocks=lambda starts: starts[:-1]), "blocks instead of"),
-    "one left out along the last axis": (windows(lead=(2,), blocks=lambda starts: starts[:-1]), "blocks instead of"),
-    "from the second on": (windows(blocks=lambda starts: starts[1:]), "another order"),
+    "backwards": (windows(blocks=lambda starts: starts[::-1]), "copy elements as fast"),
     "one twice": (windows(blocks=lambda starts: [0, *starts[:-1]]), None),
     "the same again": (windows(blocks=lambda starts: [0] * len(starts)), None),
-    "at irregular places": (windows(blocks=lambda starts: [0, 1, 3, 4]), None),
+    "at irregular places": (windows(blocks=lambda starts: [0, 1, 3, 4]), "axis it moves by more than a position"),
 }
+
+
+@pytest.mark.parametrize("name", FURTHER_BLOCKS)
+def test_blocks_of_a_part(name):
+    nodes, (finding,) = compare(FURTHER_BLOCKS[name])
+    assert finding.operator == "Im2Col"
+    assert nodes.count("Slice") == 2  # of the image
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -396,14 +415,23 @@ def test_frames(name, how, lead):
     assert not {"Gather", "Concat"} & {*nodes} or (how == "open" and len(lead) == 2)  # for the sizes of a Reshape
 
 
+FURTHER_FRAMES = {
+    "the last one left out": frames(indices=lambda table: table[:-1]),
+    "from the second element on": frames(length=42, indices=lambda table: table + 1),
+    "backwards": frames(indices=lambda table: table[:, ::-1]),
+}
 NO_FRAMES = {
-    "the last one left out": (frames(indices=lambda table: table[:-1]), "axis 1 has 8 blocks instead of"),
-    "from the second element on": (frames(length=42, indices=lambda table: table + 1), "another order"),
-    "backwards": (frames(indices=lambda table: table[:, ::-1]), "not as by unfold"),
-    "of channels last": (frames(trail=(3,)), "not as by unfold"),
+    "of channels last": (frames(trail=(3,)), "copy elements as fast"),
     "irregular": (frames(indices=lambda table: table * table % 40), None),
     "one": (frames(length=8), None),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FURTHER_FRAMES)
+def test_frames_of_others(name):
+    nodes, (finding,) = compare(FURTHER_FRAMES[name])
+    assert finding.operator == "Im2Col"
+    assert "Gather" not in nodes
 
 
 @pytest.mark.parametrize("name", NO_FRAMES)

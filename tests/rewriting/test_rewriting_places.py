@@ -70,10 +70,11 @@ FOUND = {
 }  # fmt: skip
 MISSED = {
     "added in place": written_in_place(reduction="add"),
-    "Tensor.unfold without its last block": windows(blocks=lambda starts: starts[:-1]),
-    "unfold by an irregular index": unfold(indices=lambda i: [np.minimum(i[0] * i[0], 13), i[1]]),
-    "products of columns over channels and positions": unfold_product(summed="dk", factors="ngdkl"),
-    "unfold of another order": unfold(perm=[0, 1, 4, 2, 3, 5]),
+    "Tensor.unfold at irregular places": windows(blocks=lambda starts: [0, 1, 3, 4]),
+    "Tensor.unfold backwards": windows(blocks=lambda starts: starts[::-1]),
+    "products of columns over blocks": unfold_product(summed="l"),
+    "products of columns, used twice": unfold_product(
+        after=lambda w, y: w.add("Add", y, w.add("ReduceMax", "product", keepdims=0))),
     **{f"attention, {name}": attention(**NO_ATTENTIONS[name])
        for name in ("a sample used twice", "a sum over channels", "heads and queries mixed", "nine levels")},
 }  # fmt: skip

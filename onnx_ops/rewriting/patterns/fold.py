@@ -8,8 +8,6 @@ or an addition at constant places.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
-from operator import eq
 from typing import Any
 
 import numpy as np
@@ -116,14 +114,16 @@ def match(reader: Reader, name: str, form: Form) -> Fold | None:
     if len(addends) != 1 or any(condition.relation != "==" for condition in conditions):
         raise NearMiss("what it adds up is not moved alone, or only a part of it")
     dimensions = reader.shape(name)
-    places = places_of(reader.forms, addends[0], axes_of(dimensions), over)
+    places = places_of(reader, addends[0], name, over)
     if not places:
         raise NearMiss("what it adds up is no value of the graph")
     value, index = next(iter(places.items()))
     sources = dict(sorted(_sources(conditions, over, len(dimensions))))
     windows = [_window(at, dimensions[axis], index) for axis, at in sources.items()]
     summed = [digit for digit in digits_of(index) if digit.variable in over]
-    used = {digit for each in windows for digit in (each.kernel, each.block) if digit}
+    if any(pad < 0 for each in windows for pad in (each.begin, each.end)):
+        raise NearMiss("it leaves out elements, or adds to a part of its result only")
+    used = {digit for each in windows for digit in (*each.kernel, *each.block)}
     if {*summed} != used or len(summed) != len({*summed}):
         raise NearMiss("it also adds up over what is no position of a block")
     return Fold(value, index, [*sources], windows, scale * more, dimensions)
@@ -144,12 +144,11 @@ def _sources(
 
 def _window(at: Position, size: Dimension, index: Index) -> Window:
     """Return the window of a position along an axis of the result, for whichever digit may be the kernel's."""
-    digits = [term.digit for term in at.terms]
-    in_order = [digit for digit in digits_of(index) if digit in digits]
+    digits = [digit for digit in digits_of(index) if digit in digits_of([at])]
     reason = NearMiss("where it adds up depends on nothing that it adds up")
-    for kernel in in_order if len(in_order) > 1 else [*in_order, None]:
+    for count in range(1, len(digits)) if len(digits) > 1 else (1, 0):
         try:
-            return window(at, size, partial(eq, kernel))
+            return window(at, size, digits[:count])
         except NearMiss as miss:
             reason = miss
     raise reason

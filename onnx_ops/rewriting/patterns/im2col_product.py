@@ -33,6 +33,7 @@ from ..windows import (
     between,
     blocks_position,
     check_uses,
+    crops,
     factors_of,
     flipped,
     moving_axes,
@@ -109,6 +110,7 @@ class Product:
         n, l = joined_digits(self.roles.n), blocks_position(self.windows)
         image = Chain(graph, node, self.value, self.sources)
         image.as_images(self.axes)
+        image.crop(2, crops(self.windows))
         self._repeat(image)
         factors = Chain(graph, node, self.factors, self.sources)
         factors.arrange(
@@ -163,9 +165,11 @@ def match(reader: Reader, name: str, form: Form) -> Product | None:
             more, inner = factors_of(body)
         case _:
             return None
-    known = axes_of(reader.shape(name))
-    places = [places_of(reader.forms, factor, known, over) for factor in inner]
-    if not any(map(partial(_is_copied, reader.graph, name), places)):
+    places = [places_of(reader, factor, name, over) for factor in inner]
+    is_convolution = len(inner) == 1 or any(
+        each and all(map(reader.graph.is_constant, each)) for each in places
+    )
+    if is_convolution or not any(map(partial(_is_copied, reader.graph, name), places)):
         return None
     if len(inner) != 2:
         raise NearMiss(f"it adds up products of {len(inner)} factors instead of two")
@@ -204,8 +208,6 @@ def _product(
     scale: float,
 ) -> Product:
     graph, value = reader.graph, image[0]
-    if graph.is_constant(factors[0]):
-        raise NearMiss("the factors are constant: a convolution")
     types = {graph.type(each).elements for each in (value, factors[0], name)}
     if len(types) > 1 or not types <= FLOATS:
         raise NearMiss("its elements are not known to be floats of one type")
@@ -218,7 +220,7 @@ def _product(
             roles = _roles(index, lead, factors_index, over)
             axes = [axis for axis in range(len(index)) if axis not in lead]
             sizes = reader.shape(value)
-            windows = [window(index[axis], sizes[axis], roles.k.__contains__) for axis in axes]
+            windows = [window(index[axis], sizes[axis], roles.k) for axis in axes]
         except NearMiss as miss:
             reasons.append(miss)
         else:

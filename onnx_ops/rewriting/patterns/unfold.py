@@ -6,7 +6,7 @@ in any order of axes, and whichever nodes write it: a table of indices, slices t
 writes in place, or a convolution with an identity as its kernel.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..arranging import Chain
 from ..finding import NearMiss
 from ..gain import cost_of
 from ..graph import Graph
-from ..reading.affine import Digit, Dimension, Index, digits_of
+from ..reading.affine import Digit, Dimension, Index, Position, digits_of
 from ..reading.digits import is_plain, joined
 from ..reading.forms import Element, Form
 from ..reading.reader import Reader, axes_of
@@ -26,10 +26,12 @@ from ..windows import (
     between,
     check_uses,
     columns_index,
+    crops,
     flipped,
     kernel_size,
     moving_axes,
     places_of,
+    reaches,
     spacings,
     window,
 )
@@ -66,6 +68,7 @@ class Unfold:
         chain = Chain(graph, node, self.value)
         sizes = chain.dimensions
         chain.as_images(self.axes)
+        chain.crop(2, crops(self.windows))
         lead = [axis for axis in range(len(self.index)) if axis not in self.axes]
         n = joined((self.index[axis], sizes[axis]) for axis in lead[:-1])
         c = joined((self.index[axis], sizes[axis]) for axis in lead[-1:])
@@ -93,16 +96,15 @@ def match(reader: Reader, name: str, form: Form) -> Unfold | None:
     if not isinstance(form, Element):
         return None
     reasons = []
-    places = places_of(reader.forms, form, axes_of(reader.shape(name)))
+    places = places_of(reader, form, name)
     for value in sorted(places, key=lambda value: -len(between(reader.graph, name, {value}))):
-        if value != name:
-            try:
-                result = _unfold(reader, name, value, places)
-            except NearMiss as miss:
-                reasons.append(miss)
-            else:
-                if result is not None:
-                    return result
+        try:
+            result = _unfold(reader, name, value, places)
+        except NearMiss as miss:
+            reasons.append(miss)
+        else:
+            if result is not None:
+                return result
     if reasons:
         raise reasons[0]
     return None
@@ -112,22 +114,17 @@ def _unfold(reader: Reader, name: str, value: str, places: Mapping[str, Index]) 
     """Return the Im2Col of an image that a value is. places: {value: index} on the way between them, and others."""
     graph, index, dimensions = reader.graph, places[value], reader.shape(name)
     axes = moving_axes(index)
-    values = between(graph, name, {value}) & places.keys() & graph.producers.keys()
-    if not axes or not are_copied(graph, values):
+    values = between(graph, name, {value})
+    copied = {name, *(values & places.keys())}
+    if not axes or not are_copied(graph, copied) or not reaches(graph, values, value):
         return None
     if graph.is_constant(value):
         raise NearMiss(f"{value} is constant: ONNX Runtime computes it once")
     check_uses(graph, name, [value])
-    cost = cost_of(graph, values, name)
-    reasons = []
-    for kernel_first in (True, False):
-        try:
-            windows = _windows(reader.shape(value), index, axes, kernel_first)
-        except NearMiss as miss:
-            reasons.append(miss)
-        else:
-            return Unfold(value, index, _image_axes(index, axes), windows, dimensions, cost)
-    raise reasons[0]
+    kind = graph.type(name).elements
+    cost = cost_of(graph, [each for each in values if graph.type(each).elements == kind], name)
+    windows = _windows(reader.shape(value), index, axes)
+    return Unfold(value, index, _image_axes(index, axes), windows, dimensions, cost)
 
 
 def _image_axes(index: Index, axes: list[int]) -> list[int]:
@@ -135,26 +132,44 @@ def _image_axes(index: Index, axes: list[int]) -> list[int]:
     return axes if len(index) - len(axes) < 3 else sorted({*axes, *range(2, len(index))})
 
 
-def _windows(
-    sizes: tuple[Dimension, ...], index: Index, moving: list[int], kernel_first: bool
-) -> list[Window]:
-    """Return the windows along the axes of an image. kernel_first: whether kernels are the earlier digits."""
+def _windows(sizes: Sequence[Dimension], index: Index, moving: list[int]) -> list[Window]:
+    """Return the windows along the axes of an image. Raises NearMiss."""
     axes = _image_axes(index, moving)
     digits = digits_of(index)
     if any(not is_plain(at) for axis, at in enumerate(index) if axis not in axes):
         raise NearMiss("its axes are in another order than batch, channels and the image's")
     if len({*digits}) < len(digits):
         raise NearMiss("an index occurs twice, as on a diagonal")
-    kernels = {_in_order(digits_of([index[axis]]))[0 if kernel_first else -1] for axis in moving}
-    windows = []
-    for axis in axes:
+    reasons: list[NearMiss] = []
+    choices = []
+    for kernel_first in (True, False):
         try:
-            windows.append(window(index[axis], sizes[axis], kernels.__contains__))
-        except NearMiss:
-            if axis in moving:
-                raise
-            windows.append(window(index[axis], sizes[axis], lambda digit: True))  # the only block
-    return windows
+            pairs = ((axis, index[axis]) for axis in axes)
+            choices.append([_window(at, sizes[k], k in moving, kernel_first) for k, at in pairs])
+        except NearMiss as miss:
+            reasons.append(miss)
+    if not choices:
+        raise reasons[0]
+    return min(choices, key=lambda windows: [*map(sum, crops(windows))])
+
+
+def _window(at: Position, size: Dimension, moves: bool, kernel_first: bool) -> Window:
+    """Return the window along an axis, whichever digits are the kernel's. Raises NearMiss.
+
+    moves         whether there are a kernel and blocks
+    kernel_first  whether the kernel's digits are the earlier ones
+    """
+    digits = _in_order(digits_of([at]))
+    reasons: list[NearMiss] = []
+    choices = []
+    for count in range(1, len(digits)) if moves else (0, len(digits)):
+        try:
+            choices.append(window(at, size, digits[:count] if kernel_first else digits[count:]))
+        except NearMiss as miss:
+            reasons.append(miss)
+    if not choices:
+        raise reasons[0]
+    return min(choices, key=lambda choice: sum(*crops([choice])))
 
 
 def _in_order(digits: Iterable[Digit]) -> list[Digit]:

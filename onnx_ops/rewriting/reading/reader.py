@@ -77,6 +77,7 @@ class Reader:
     """Reads values of a graph.
 
     left    steps that may still be taken
+    order   {value: the number of its node}
     failed  {value: why the rule of its node failed}
     """
 
@@ -87,6 +88,7 @@ class Reader:
         self.left = PER_NODE * len(graph.owner.node) + AT_LEAST
         self.forms.most = WORK * self.left
         self.failed: dict[str, str] = {}
+        self.order = {name: k for k, node in enumerate(graph.owner.node) for name in node.output}
         self._memo: dict[Place, Form] = {}
         self._fits: dict[tuple[str, tuple[int | None, ...]], float | Position | OneEach | None] = {}
         self._depth = 0
@@ -128,7 +130,7 @@ class Reader:
         root = self.forms.element(place.name, place.index)
         if place.name in self.forms.tables:
             return root
-        array = self.array(place.name)
+        array = None if place.bare else self.array(place.name)
         if array is not None:
             return self.constant(place.name, array, place.index)
         node = self.graph.producers.get(place.name)
@@ -138,7 +140,7 @@ class Reader:
         made = self._by_rule(rule, node, place)
         if made is not None and made is not root:
             return made
-        array = self.graph.folded(place.name) if node.input else None
+        array = self.graph.folded(place.name) if node.input and not place.bare else None
         return root if array is None else self.constant(place.name, array, place.index)
 
     def array(self, name: str) -> Array | None:
