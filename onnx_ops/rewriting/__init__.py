@@ -21,22 +21,15 @@ from .graph import Graph, Model
 from .patterns import (
     constants,
     deform_conv,
-    deformable_attention,
-    grid_sample,
     sampling_by_hand,
 )
-from .reading import reader_of
-from .reading.affine import Unknown
-from .reading.forms import Exhausted
 from .search import may_find, search
 
 if TYPE_CHECKING:
     import os
 
-# The order matters, since a pattern may contain another: deformable attention contains grids.
-PATTERNS = constants, deform_conv, sampling_by_hand, deformable_attention, grid_sample
+PATTERNS = constants, deform_conv, sampling_by_hand
 TRIED = deform_conv, sampling_by_hand  # patterns with replacements that run beside the replaced nodes
-ON_FORMS = (grid_sample,)  # patterns that match forms
 RUN = constants, *TRIED  # patterns that run nodes
 
 
@@ -139,8 +132,6 @@ def _rewrite(model: Model) -> list[Finding]:
     for graph in model.graphs():
         reported = set()  # outputs of nodes that have a Finding: one per node is enough
         for pattern in PATTERNS:
-            if pattern is grid_sample:
-                findings += search(graph)
             nodes = list(graph.owner.node)
             if not _may_fit(pattern, {node.op_type for node in nodes}):
                 continue
@@ -150,21 +141,8 @@ def _rewrite(model: Model) -> list[Finding]:
                 if is_there and node.output[0] not in reported and (finding := apply(pattern, graph, node)):
                     findings.append(finding)
                     reported.add(node.output[0])
+        findings += search(graph)
     return findings
-
-
-def _replacement(pattern: ModuleType, graph: Graph, node: onnx.NodeProto) -> dict[str, Any] | None:
-    """Return the arguments of `Graph.replace` that a pattern has for a node; None if it doesn't fit."""
-    if pattern not in ON_FORMS:
-        return pattern.match(graph, node)
-    if graph.reader is None:
-        graph.reader = reader_of(graph)
-    name = node.output[0]
-    try:
-        found = pattern.match(graph.reader, name, graph.reader.whole(name))
-    except (Unknown, Exhausted):
-        return None
-    return None if found is None else found.replacement(graph, node)
 
 
 def apply(pattern: ModuleType, graph: Graph, node: onnx.NodeProto) -> Finding | None:
@@ -175,7 +153,7 @@ def apply(pattern: ModuleType, graph: Graph, node: onnx.NodeProto) -> Finding | 
     where = pattern.NAME, graph.title, node.name or node.output[0]
     graph.model.skipped.clear()
     try:
-        replacement = _replacement(pattern, graph, node) if graph.is_sound(node) else None
+        replacement = pattern.match(graph, node) if graph.is_sound(node) else None
         if replacement is None:
             return None
         if (replacement.get("domain", ""), replacement["op_type"]) in graph.model.custom:

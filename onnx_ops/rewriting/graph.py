@@ -117,7 +117,6 @@ class Graph:
         self.constants = {}  # {value: result of `array` or `folded`}
         self.blocks = {}  # {output of a Concat: the Blocks that indices.py has found}
         self.sound = {}  # {output: whether its node is sound}
-        self.reader = None  # of what elements of values are
         self.weighted = None  # what taps.py has found of the nodes
 
     def nested(self):

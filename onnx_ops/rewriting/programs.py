@@ -90,8 +90,12 @@ class Program:
             return form.root, form.index
         if self.is_computed(form):
             return None
-        places = self.reader.forms.places[form].items()
-        return next((place for place in places if self._is_readable(*place)), None)
+        order = self.reader.order
+        end = order[self.node.output[0]]
+        for name, index in self.reader.forms.places[form].items():
+            if order.get(name, -1) < end and self._is_readable(name, index):
+                return name, index
+        return None
 
     def leaves(self, forms: Iterable[Form]) -> set[str]:
         """Return the values of the graph that forms are read from."""

@@ -9,18 +9,19 @@ import onnx
 from ..declaration.errors import escaped
 from . import trial
 from .finding import NOT_RUN, Finding, Match, NearMiss
-from .graph import AI_ONNX, Graph
-from .patterns import fold, im2col_product, unfold
+from .graph import Graph
+from .patterns import deformable_attention, fold, grid_sample, im2col_product, unfold
 from .reading import reader_of
 from .reading.affine import Unknown
 from .reading.forms import Element, Exhausted, Form, walk
-from .reading.reader import Reader
+from .reading.reader import Reader, key_of
 from .reshapes import states_its_shape
 from .windows import between
 
 Matcher = Callable[[Reader, str, Form], Match | None]
 MATCHERS: Mapping[str, Matcher] = {
-    module.NAME: module.match for module in (unfold, fold, im2col_product)
+    module.NAME: module.match
+    for module in (deformable_attention, grid_sample, unfold, fold, im2col_product)
 }
 BEGINNINGS = {  # types of nodes that windows, folds and pixels are written with
     "ConvTranspose", "Gather", "GatherElements", "GatherND", "GridSample", "Im2Col", "ScatterElements", "ScatterND",
@@ -29,8 +30,8 @@ MOST_TRIED = 20  # replacements of a model
 STACKS = {"Concat": 3, "SequenceConstruct": 3}  # {type: inputs from which on it is a beginning}
 ENDS = {  # types of nodes that end what is found
     "Add", "Concat", "Conv", "ConvTranspose", "Div", "Einsum", "FusedMatMul", "Gather", "GatherElements",
-    "GatherND", "MatMul", "Mul", "ReduceMean", "ReduceSum", "Reshape", "ScatterElements", "ScatterND", "Slice",
-    "Squeeze", "Sub", "Sum", "Transpose", "Unsqueeze", "Where",
+    "GatherND", "GridSample", "MatMul", "Mul", "ReduceMean", "ReduceSum", "Reshape", "ScatterElements", "ScatterND",
+    "Slice", "Squeeze", "Sub", "Sum", "Transpose", "Unsqueeze", "Where",
 }  # fmt: skip
 
 
@@ -74,8 +75,9 @@ class Search:
         try:
             form = self.reader.whole(name)
         except Unknown:
-            return
-        if isinstance(form, Element) and form.root == name:
+            form = self.reader.forms.element(name, ())
+        is_unknown = isinstance(form, Element) and form.root == name
+        if is_unknown and node.op_type != "GridSample":  # of which the grid may be known
             return
         near: tuple[str, str] | None = None
         for pattern, matcher in self.matchers.items():
@@ -144,7 +146,7 @@ def marked_values(graph: Graph, reader: Reader) -> set[str]:
         is_beginning = node.op_type in BEGINNINGS or len(node.input) >= STACKS.get(
             node.op_type, 2**31
         )
-        is_read = node.domain in AI_ONNX and node.op_type in reader.table
+        is_read = key_of(node) in reader.table
         if is_beginning or _is_grouped(node) or (is_read and not marked.isdisjoint(node.input)):
             marked.update(node.output)
     return marked

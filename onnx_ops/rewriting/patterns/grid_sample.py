@@ -25,8 +25,6 @@ from ..taps import FLOATS
 
 DOMAIN, OPERATOR = "onnx_ops", "ComputedGridSample"
 NAME = "grid_sample"
-NEEDS = (("GridSample",),)
-LAST, DOMAINS = ("GridSample",), (*AI_ONNX, "com.microsoft")
 MODES = {b"linear": b"bilinear", b"cubic": b"bicubic"}  # {newer name: older name}
 DEEPEST = 100  # values behind a grid in which an unknown size is looked for
 

@@ -248,6 +248,12 @@ class Forms:
         return self._once(Sum, over, body)
 
     def _guarded_total(self, over: tuple[Variable, ...], body: Guard) -> Form:
+        for condition in body.conditions:
+            digits = _digit_apart(condition, over)
+            if digits:
+                variable, parts, at = digits
+                rest = [other for other in over if other != variable]
+                return self.total([*rest, *parts], self.substituted(body, {variable: at}))
         for variable in over:
             if (shorter := self._shortened(over, body, variable)) is not None:
                 return shorter
@@ -348,6 +354,23 @@ def _always_holds(condition: Condition) -> bool:
 
 def _depends(condition: Condition, over: Sequence[Variable]) -> bool:
     return not variables_of([condition.at]).isdisjoint(over)
+
+
+def _digit_apart(
+    condition: Condition, over: Sequence[Variable]
+) -> tuple[Variable, list[Variable], Position] | None:
+    """Return a summed variable of which a condition limits a digit, variables for its digits, and itself over these."""
+    for variable, inner, size, _ in condition.at.terms if len(condition.at.terms) == 1 else ():
+        length = variable.size
+        if variable not in over or size == length:
+            continue
+        if not (isinstance(inner, int) and isinstance(size, int) and isinstance(length, int)):
+            continue
+        lengths = {"high": length // (inner * size), "digit": size, "low": inner}
+        parts = [Variable(f"{variable.name} {name}", length) for name, length in lengths.items()]
+        high, digit, low = map(along, parts)
+        return variable, parts, (high.times(size) + digit).times(inner) + low
+    return None
 
 
 def _limit(

@@ -149,8 +149,7 @@ class Reader:
 
     def rule_of(self, node: onnx.NodeProto) -> Rule | None:
         """Return the rule of a node's operator."""
-        is_of_onnx = node.domain in AI_ONNX
-        rule = self.table.get(node.op_type if is_of_onnx else f"{node.domain}.{node.op_type}")
+        rule = self.table.get(key_of(node))
         return rule if rule is not None and self.graph.is_sound(node) else None
 
     def follows(self, node: onnx.NodeProto, rule: Rule, place: Place) -> bool:
@@ -186,6 +185,11 @@ class Reader:
                     conditions = [Condition("==", substituted(at, by)) for at in zeros]
                     return self.forms.guard(conditions, self.forms.number(value))
         return self.forms.element(name, index)
+
+
+def key_of(node: onnx.NodeProto) -> str:
+    """Return the name of an operator in the table: after its domain, if that isn't ai.onnx."""
+    return node.op_type if node.domain in AI_ONNX else f"{node.domain}.{node.op_type}"
 
 
 def axes_of(dimensions: Sequence[Dimension]) -> Index:
