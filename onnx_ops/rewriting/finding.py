@@ -1,15 +1,7 @@
 """The results of matching a pattern at a node of a model."""
 
-from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
-
-import onnx
-
-if TYPE_CHECKING:
-    from .graph import Graph
-
 
 NOT_RUN = "optimize runs these nodes first, and may keep them"
 
@@ -42,17 +34,3 @@ class Finding:
     operator: str | None = None
     reason: str | None = None
     untried: str | None = None
-
-
-class Match(Protocol):
-    """An operator that computes a value.
-
-    operator  its name
-    sources   the values that it reads
-    """
-
-    operator: str
-    sources: Collection[str]
-
-    def replacement(self, graph: "Graph", node: onnx.NodeProto) -> dict[str, Any]:
-        """Return the arguments of `Graph.replace` for the node that makes the value. Raises NearMiss."""

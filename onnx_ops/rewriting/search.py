@@ -2,21 +2,36 @@
 
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import onnx
 
 from ..declaration.errors import escaped
 from . import trial
-from .finding import NOT_RUN, Finding, Match, NearMiss
-from .graph import Graph
+from .finding import NOT_RUN, Finding, NearMiss
+from .graph import AI_ONNX, Graph
 from .patterns import deformable_attention, fold, grid_sample, im2col_product, unfold
 from .reading import reader_of
 from .reading.affine import Unknown
 from .reading.forms import Element, Exhausted, Form, walk
-from .reading.reader import Reader, key_of
+from .reading.reader import Reader
 from .reshapes import states_its_shape
 from .windows import between
+
+
+class Match(Protocol):
+    """An operator that computes a value.
+
+    operator  its name
+    sources   the values that it reads
+    """
+
+    operator: str
+    sources: Collection[str]
+
+    def replacement(self, graph: Graph, node: onnx.NodeProto) -> dict[str, Any]:
+        """Return the arguments of `Graph.replace` for the node that makes the value. Raises NearMiss."""
+
 
 Matcher = Callable[[Reader, str, Form], Match | None]
 MATCHERS: Mapping[str, Matcher] = {
@@ -146,7 +161,7 @@ def marked_values(graph: Graph, reader: Reader) -> set[str]:
         is_beginning = node.op_type in BEGINNINGS or len(node.input) >= STACKS.get(
             node.op_type, 2**31
         )
-        is_read = key_of(node) in reader.table
+        is_read = node.domain in AI_ONNX and node.op_type in reader.table
         if is_beginning or _is_grouped(node) or (is_read and not marked.isdisjoint(node.input)):
             marked.update(node.output)
     return marked

@@ -91,7 +91,7 @@ def _between(graph, outputs, inputs, op_types=()):
         node = graph.producers.get(name)
         if graph.folded(name) is not None and (node is None or node.op_type == "Constant"):
             continue
-        is_known = node is not None and (node.domain in AI_ONNX or name in graph.added) and not any(subgraphs(node))
+        is_known = node is not None and (node.domain in (*AI_ONNX, "com.microsoft") or name in graph.added) and not any(subgraphs(node))
         if not is_known or (op_types and node.op_type not in op_types):
             more[name] = None
         else:

@@ -187,9 +187,12 @@ def match(reader: Reader, name: str, form: Form) -> Product | None:
 
 
 def _is_copied(graph: Graph, name: str, places: Mapping[str, Index]) -> bool:
-    """Return whether the elements of a factor are written several times, from one with windows on."""
+    """Return whether elements of a factor are read several times, or blocks that tile an axis are written out."""
     return any(
-        _moving_axes(index) and are_copied(graph, between(graph, name, {value}) & places.keys())
+        windowed_axes(index)
+        or (
+            _moving_axes(index) and are_copied(graph, between(graph, name, {value}) & places.keys())
+        )
         for value, index in places.items()
     )
 

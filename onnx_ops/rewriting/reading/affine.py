@@ -162,7 +162,13 @@ def is_within(at: Position, size: Dimension) -> bool:
 
 
 def divided(at: Position, by: Dimension) -> tuple[Position, Position]:
-    """Return (at // by, at % by). Raises Unknown unless the digits of a position can be shared out."""
+    """Return (at // by, at % by), rounded down. Raises Unknown unless the digits of a position can be shared out."""
+    if not at.terms and isinstance(by, int) and by > 0:
+        whole = quotient(at.start, by)
+        if whole is None and not (isinstance(at.start, int) or never_negative(at.start)):
+            raise Unknown(f"whether {at.start} is negative")
+        whole = at.start // by if whole is None else whole
+        return number(whole), number(at.start - whole * by)
     high: list[Term] = []
     low: list[Term] = []
     for term in at.terms:
@@ -176,19 +182,19 @@ def divided(at: Position, by: Dimension) -> tuple[Position, Position]:
             low.append(term._replace(size=count))
         else:
             low.append(term)
-    high_start, low_start = _shared_out(at.start, by, is_alone=not low)
+    high_start, low_start = _shared_out(at.start, by)
     remainder = position(low_start, low)
     if not is_within(remainder, by):
         raise Unknown(f"how {at} is divided by {by}")
     return position(high_start, high), remainder
 
 
-def _shared_out(start: Dimension, by: Dimension, is_alone: bool) -> tuple[Dimension, Dimension]:
+def _shared_out(start: Dimension, by: Dimension) -> tuple[Dimension, Dimension]:
     """Return the parts of a number that belong to a quotient and to a remainder."""
     whole = quotient(start, by)
     if whole is not None:
         return whole, 0
-    if is_alone and isinstance(start, int) and isinstance(by, int):
+    if isinstance(start, int) and isinstance(by, int):
         return start // by, start % by
     return 0, start
 

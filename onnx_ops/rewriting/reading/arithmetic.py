@@ -2,10 +2,64 @@
 
 from collections.abc import Sequence
 
-from .affine import Position, is_at_least, number
+from onnx import TensorProto
+
+from ..sizes import Size, factors, truncated
+from .affine import Position, Unknown, bounds, divided, is_at_least, number
 from .forms import ROUNDINGS
 
 COMPARISONS = "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"
+SMALL = range(-(2**31), 2**31)  # what is computed of these is the same in int32 and int64
+RANGES: dict[int, range] = {
+    TensorProto.BOOL: range(2),
+    TensorProto.INT8: range(-(2**7), 2**7),
+    TensorProto.INT16: range(-(2**15), 2**15),
+    TensorProto.INT32: SMALL,
+    TensorProto.INT64: SMALL,
+    TensorProto.UINT8: range(2**8),
+    TensorProto.UINT16: range(2**16),
+    TensorProto.UINT32: range(2**31),
+    TensorProto.UINT64: range(2**31),
+}
+
+INTEGERS = RANGES.keys()
+NARROW = INTEGERS - {TensorProto.BOOL, TensorProto.INT32, TensorProto.INT64}
+
+
+def fits(at: Position, elements: int) -> bool:
+    """Return whether a computed position is certain not to overflow in a data type. Open sizes need 64 bits."""
+    if elements not in RANGES:
+        return True
+    numbers = [at.start, *(term.step for term in at.terms)]
+    if any(isinstance(n, Size) for n in (*numbers, *(term.size for term in at.terms))):
+        is_small = all(factor in SMALL for n in numbers for factor in factors(n))
+        return elements == TensorProto.INT64 and is_small
+    return all(end in RANGES[elements] for end in bounds(at))
+
+
+def quotient_of(dividend: Position, divisor: Position) -> Position:
+    """Return a quotient of integers, which ONNX Runtime rounds to zero. Raises Unknown."""
+    by = _divisor(divisor)
+    if not dividend.terms and isinstance(by, int) and by > 0:
+        return number(truncated(dividend.start, by))
+    whole, rest = divided(dividend, by)
+    if rest != number(0) and not is_at_least(dividend):
+        raise Unknown("the sign of a dividend")
+    return whole
+
+
+def remainder_of(dividend: Position, divisor: Position, has_sign_of_dividend: bool) -> Position:
+    """Return the remainder of a division of integers. Raises Unknown."""
+    _, rest = divided(dividend, _divisor(divisor))
+    if has_sign_of_dividend and rest != number(0) and not is_at_least(dividend):
+        raise Unknown("the sign of a dividend")
+    return rest
+
+
+def _divisor(at: Position) -> int | Size:
+    if at.terms:
+        raise Unknown("a divisor that varies")
+    return at.start
 
 
 def of_wholes(op: str, operands: Sequence[Position]) -> Position | None:

@@ -1,8 +1,9 @@
 """Makes forms in normal form: what is equal becomes one object, and nothing is rewritten afterwards."""
 
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -36,8 +37,10 @@ from .forms import (
     Sample,
     Sum,
     Whole,
+    children,
     inside,
     is_number,
+    positions_in,
     value_of,
 )
 
@@ -108,16 +111,37 @@ class Forms:
     def picked(self, form: Form, size: Dimension) -> Position:
         """Return the position along an axis of this size that a form of whole numbers states."""
         if isinstance(form, Whole):
-            if is_at_least(number(-1) - form.at):  # counted from the end
-                return form.at + number(size)
-            if not is_at_least(form.at):
-                raise Unknown("the sign of an index")
-            return form.at
+            with suppress(Unknown):
+                return from_the_start(form.at, size)
         key = "pick", form, size
         if key not in self.known:
             self.known[key] = Variable(f"pick {len(self.picks)}", size)
             self.picks[self.known[key]] = form
         return along(self.known[key])
+
+    # Variables.
+
+    def free(self, form: Form) -> frozenset[Variable]:
+        """Return the variables that a form depends on, also by what is picked."""
+        key = "free", form
+        if key not in self.known:
+            inner = [self.free(child) for child in children(form)]
+            if isinstance(form, Sum | Sample):
+                inner[0] = inner[0].difference(form.over)
+            self.known[key] = self.variables(positions_in(form)).union(*inner)
+        return self.known[key]
+
+    def variables(self, index: Iterable[Position]) -> frozenset[Variable]:
+        """Return the variables that positions depend on, also by what is picked."""
+        direct = variables_of(index)
+        picked = [self.free(self.picks[variable]) for variable in direct if variable in self.picks]
+        return frozenset(direct).union(*picked)
+
+    def unused(self, index: Iterable[Position], *forms: Form) -> Iterator[str]:
+        """Yield names of variables that positions and forms don't depend on."""
+        variables = self.variables(index).union(*map(self.free, forms))
+        used = {variable.name for variable in variables}
+        return (name for name in map("sum {}".format, itertools.count()) if name not in used)
 
     # Operations.
 
@@ -228,7 +252,7 @@ class Forms:
             case Guard(conditions, body):
                 return conditions | self.vanishes(body)
             case Sum(over, body):
-                return frozenset(c for c in self.vanishes(body) if not _depends(c, over))
+                return frozenset(c for c in self.vanishes(body) if not self._depends(c, over))
         return frozenset()
 
     # Sums.
@@ -260,19 +284,22 @@ class Forms:
         for condition in body.conditions:
             for variable in over if condition.relation == "==" else ():
                 solution = _solved(condition.at, variable)
-                if solution is None:
+                if solution is None or variable in self.variables([solution]):
                     continue
                 rest = self.guard(body.conditions - {condition}, body.body)
                 rest = self.substituted(rest, {variable: solution})
                 limits = inside((solution,), (variable.size,))
                 others = [other for other in over if other != variable]
                 return self.total(others, self.guard(limits, rest))
-        outer = frozenset(c for c in body.conditions if not _depends(c, over))
+        outer = frozenset(c for c in body.conditions if not self._depends(c, over))
         if outer:
             return self.guard(
                 outer, self.total(over, self.guard(body.conditions - outer, body.body))
             )
         return self._once(Sum, over, body)
+
+    def _depends(self, condition: Condition, over: Sequence[Variable]) -> bool:
+        return not self.variables([condition.at]).isdisjoint(over)
 
     def _shortened(self, over: Sequence[Variable], body: Guard, variable: Variable) -> Form | None:
         """Return a sum in which a variable runs over the part of its numbers at which conditions hold; or None."""
@@ -304,10 +331,14 @@ class _Substitution:
         self.forms = forms
         self.by = by
         self.memo: dict[Form, Form] = {}
+        self.taken = {variable.name for variable in (*by, *forms.variables(by.values()))}
 
     def form(self, form: Form) -> Form:
         if form not in self.memo:
             self.forms.spend()
+            if self.forms.free(form).isdisjoint(self.by):
+                self.memo[form] = form
+                return form
             self.memo[form] = self._form(form)
             for value, index in [*self.forms.places[form].items()]:
                 with suppress(Unknown):
@@ -333,13 +364,33 @@ class _Substitution:
             case Op(op, operands):
                 return forms.op(op, *map(self.form, operands))
             case Sum(over, body):
+                over, body = self.renamed(over, body)
                 return forms.total(over, self.form(body))
             case Guard(conditions, body):
                 moved = frozenset(Condition(c.relation, self.position(c.at)) for c in conditions)
                 return forms.guard(moved, self.form(body))
             case Sample(over, body, place, settings):
+                over, body = self.renamed(over, body)
                 return forms.sample(over, self.form(body), tuple(map(self.form, place)), settings)
         return form
+
+    def renamed(self, over: tuple[Variable, ...], body: Form) -> tuple[tuple[Variable, ...], Form]:
+        """Return bound variables and a body with other names for those that are put in place, or replaced."""
+        names = (n for n in self.forms.unused(map(along, over), body) if n not in self.taken)
+        by = {v: Variable(next(names), v.size) for v in over if v.name in self.taken}
+        if not by:
+            return over, body
+        body = self.forms.substituted(body, {v: along(new) for v, new in by.items()})
+        return tuple(by.get(variable, variable) for variable in over), body
+
+
+def from_the_start(at: Position, size: Dimension) -> Position:
+    """Return a position along an axis that may be counted from its end. Raises Unknown."""
+    if is_at_least(number(-1) - at):
+        return at + number(size)
+    if not is_at_least(at):
+        raise Unknown("the sign of an index")
+    return at
 
 
 def _never_holds(condition: Condition) -> bool:
@@ -350,10 +401,6 @@ def _never_holds(condition: Condition) -> bool:
 def _always_holds(condition: Condition) -> bool:
     is_zero_at_most = condition.relation == ">=" or is_at_least(number(0) - condition.at)
     return is_at_least(condition.at) and is_zero_at_most
-
-
-def _depends(condition: Condition, over: Sequence[Variable]) -> bool:
-    return not variables_of([condition.at]).isdisjoint(over)
 
 
 def _digit_apart(

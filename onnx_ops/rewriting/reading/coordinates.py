@@ -33,6 +33,10 @@ class CoordinateReader(Reader):
         super().__init__(reader.graph, reader.table, is_exact=True)
         self.elements = elements
 
+    def node(self, name: str) -> onnx.NodeProto | None:
+        """Return the node of this graph that makes a value: what graphs around it compute stays there."""
+        return super().node(name) if name in self.graph.producers else None
+
     def array(self, name: str) -> Array | None:
         return self.graph.folded(name)
 

@@ -126,11 +126,13 @@ FORMULAS: dict[str, Callable[..., Array]] = {
     "Reciprocal": np.reciprocal,
     "Relu": lambda a: np.maximum(a, 0),
     "Round": np.rint,
+    "Sign": np.sign,
     "Sin": np.sin,
     "Sqrt": np.sqrt,
     "Sub": np.subtract,
     "Trunc": np.trunc,
     "Where": _where,
+    "Xor": np.not_equal,
 }
 CASTS = {TensorProto.FLOAT16: "CastFloat16", TensorProto.BFLOAT16: "CastBFloat16"}
 ROUNDINGS = "Floor", "Round", "Ceil", "Trunc"

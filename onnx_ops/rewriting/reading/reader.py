@@ -1,5 +1,6 @@
 """Reads what the element of a value is by the table of operators: lazily, each place once, within a budget."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,7 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ..graph import AI_ONNX, Graph
+from ...model.nodes import domain_of
+from ..graph import Graph
 from ..indices import attributes_of
 from .affine import (
     Array,
@@ -25,8 +27,8 @@ from .affine import (
     fitted,
     number,
     substituted,
-    variables_of,
 )
+from .arithmetic import NARROW, fits
 from .constructors import Forms
 from .forms import Condition, Exhausted, Form, Whole
 from .rolling import rolled
@@ -102,6 +104,19 @@ class Reader:
             raise Unknown(f"the rank of {name}")
         return dimensions
 
+    def site(self, name: str, index: Index = (), bare: bool = False) -> "Site":
+        """Return the site of an element of a value. Raises Unknown if no node makes it."""
+        node = self.node(name)
+        if node is None:
+            raise Unknown(f"what makes {name}")
+        return Site(self, node, Place(name, index, bare))
+
+    def node(self, name: str) -> onnx.NodeProto | None:
+        """Return the valid node that makes a value, in this graph or one around it; or None."""
+        home = self.graph.home(name)
+        node = None if home is None else home.producers.get(name)
+        return node if node is not None and home.is_sound(node) else None
+
     def whole(self, name: str) -> Form:
         """Return the form of all of a value: at an index of variables 0, 1, 2, ..."""
         return self.read(name, axes_of(self.shape(name)))
@@ -133,9 +148,11 @@ class Reader:
         array = None if place.bare else self.array(place.name)
         if array is not None:
             return self.constant(place.name, array, place.index)
-        node = self.graph.producers.get(place.name)
+        node = self.node(place.name)
         rule = None if node is None else self.rule_of(node)
-        if rule is None or not self.follows(node, rule, place) or self._depth > DEEPEST:
+        if node is None or rule is None or self._depth > DEEPEST:
+            return root
+        if not self.follows(node, rule, place):
             return root
         made = self._by_rule(rule, node, place)
         if made is not None and made is not root:
@@ -149,8 +166,7 @@ class Reader:
 
     def rule_of(self, node: onnx.NodeProto) -> Rule | None:
         """Return the rule of a node's operator."""
-        rule = self.table.get(key_of(node))
-        return rule if rule is not None and self.graph.is_sound(node) else None
+        return self.table.get(title_of(node))
 
     def follows(self, node: onnx.NodeProto, rule: Rule, place: Place) -> bool:
         """Return whether an element is followed through the node that makes it."""
@@ -159,12 +175,18 @@ class Reader:
     def _by_rule(self, rule: Rule, node: onnx.NodeProto, place: Place) -> Made:
         self._depth += 1
         try:
-            return rule.function(Site(self, node, place))
+            made = rule.function(Site(self, node, place))
+            return made if rule.moves or made is None or self._is_exact(made, place.name) else None
         except FAILURES as failure:
             self.failed.setdefault(place.name, str(failure) if isinstance(failure, Unknown) else "")
             return None
         finally:
             self._depth -= 1
+
+    def _is_exact(self, made: Form | Place, name: str) -> bool:
+        """Return whether what is computed is certain not to overflow. Indices that data state are small."""
+        elements = self.graph.type(name).elements
+        return fits(made.at, elements) if isinstance(made, Whole) else elements not in NARROW
 
     def constant(self, name: str, array: Array, index: Index) -> Form:
         """Return the form of a constant's element: a number, a sum of digits, one value at some places, or itself."""
@@ -187,9 +209,10 @@ class Reader:
         return self.forms.element(name, index)
 
 
-def key_of(node: onnx.NodeProto) -> str:
-    """Return the name of an operator in the table: after its domain, if that isn't ai.onnx."""
-    return node.op_type if node.domain in AI_ONNX else f"{node.domain}.{node.op_type}"
+def title_of(node: onnx.NodeProto) -> str:
+    """Return the name of a node's operator in the table: with the domain, unless it is ai.onnx."""
+    domain = domain_of(node)
+    return f"{domain}.{node.op_type}" if domain else node.op_type
 
 
 def axes_of(dimensions: Sequence[Dimension]) -> Index:
@@ -204,14 +227,20 @@ def _fit(array: Array, axes: Sequence[int]) -> float | Position | OneEach | None
     variables = [Variable(f"axis {k}", size) for k, size in zip(axes, array.shape, strict=True)]
     if (array == array.flat[0]).all():
         return float(array.flat[0])
-    are_whole = array.dtype.kind in "biu"
-    if array.dtype.kind == "f":
-        are_whole = bool(np.isfinite(array).all()) and np.array_equal(array, np.rint(array))
-    if are_whole and float(np.abs(array).max()) < 2**31:
+    if _are_whole(array):
         at = fitted(array, variables)
         if at is not None:
             return at
     return _one_each(array, variables)
+
+
+def _are_whole(array: Array) -> bool:
+    """Return whether all elements are whole numbers, and none is large."""
+    if array.dtype.kind == "f" and not (
+        np.isfinite(array).all() and (array == np.rint(array)).all()
+    ):
+        return False
+    return max(-int(array.min()), int(array.max())) < 2**31
 
 
 def _one_each(array: Array, variables: Sequence[Variable]) -> OneEach | None:
@@ -245,6 +274,11 @@ class Site:
     @property
     def forms(self) -> Forms:
         return self.reader.forms
+
+    @property
+    def elements(self) -> int:
+        """The data type of the output, by its number in ONNX."""
+        return self.reader.graph.type(self.place.name).elements
 
     @property
     def index(self) -> Index:
@@ -289,9 +323,8 @@ class Site:
 
     def fresh(self, size: Dimension, count: int = 0) -> Variable:
         """Return a variable that isn't in the index: the count-th one."""
-        names = {variable.name for variable in variables_of(self.index)}
-        used = sum(name.startswith("sum ") for name in names)
-        return Variable(f"sum {used + count}", size)
+        names = self.forms.unused(self.index)
+        return Variable(next(itertools.islice(names, count, None)), size)
 
     def rolled(self, parts: Sequence[Form], at: Position) -> Form:
         """Return the form that is each of the parts where a position is 0, 1, 2, ... Raises Unknown."""

@@ -5,10 +5,11 @@ import math
 import numpy as np
 from onnx import numpy_helper
 
-from ..affine import as_int, divided, number
+from ..affine import as_int, number
+from ..arithmetic import INTEGERS, quotient_of, remainder_of
 from ..forms import CASTS, FORMULAS, Form
-from ..reader import Made, Site, whole_number, whole_position
-from .moves import INTEGERS, operand_index
+from ..reader import Made, Site, whole_position
+from .moves import operand_index
 from .table import operator
 
 
@@ -23,13 +24,15 @@ def elementwise(site: Site) -> Made:
     return site.forms.op(site.node.op_type, *operands(site))
 
 
-@operator("Max", "Min", "Sum")
+@operator("Max", "Min", "Sum", "Mean")
 def variadic(site: Site) -> Made:
-    op = "Add" if site.node.op_type == "Sum" else site.node.op_type
-    first, *others = operands(site)
+    op_type = site.node.op_type
+    op = "Add" if op_type in ("Sum", "Mean") else op_type
+    total, *others = operands(site)
     for other in others:
-        first = site.forms.op(op, first, other)
-    return first
+        total = site.forms.op(op, total, other)
+    count = site.forms.number(1 + len(others))
+    return site.forms.op("Div", total, count) if op_type == "Mean" else total
 
 
 @operator("Clip")
@@ -46,15 +49,16 @@ def clip(site: Site) -> Made:
 @operator("Div")
 def divide(site: Site) -> Made:
     dividend, divisor = operands(site)
-    if site.reader.graph.type(site.place.name).elements not in INTEGERS:
+    if site.elements not in INTEGERS:
         return site.forms.op("Div", dividend, divisor)
-    return site.forms.whole(divided(whole_position(dividend), whole_number(divisor))[0])
+    return site.forms.whole(quotient_of(whole_position(dividend), whole_position(divisor)))
 
 
 @operator("Mod")
 def modulo(site: Site) -> Made:
-    dividend, divisor = operands(site)
-    return site.forms.whole(divided(whole_position(dividend), whole_number(divisor))[1])
+    dividend, divisor = map(whole_position, operands(site))
+    is_fmod = bool(site.attributes.get("fmod", 0))
+    return site.forms.whole(remainder_of(dividend, divisor, is_fmod))
 
 
 @operator("Shape")

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from onnx import TensorProto
 
-from ...indices import pads_with_zeros
-from ...sizes import are_numbers, at_least_zero, never_negative, quotient
+from ...indices import QUANTIZED, pads_with_zeros
+from ...shapes import im2col_blocks, im2col_spacings
+from ...sizes import at_least_zero, never_negative, quotient
 from ..affine import (
     Dimension,
     Index,
@@ -21,13 +23,20 @@ from ..affine import (
     reshaped,
     variables_of,
 )
+from ..arithmetic import INTEGERS, fits
 from ..constructors import MOST_PARTS
-from ..forms import CASTS, Element, Form, Guard, inside
+from ..forms import CASTS, Element, Form, Guard, Whole, inside
 from ..reader import Made, Place, Site
 from .table import operator
 
 FLOATS = TensorProto.FLOAT, TensorProto.DOUBLE
-INTEGERS = TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL
+INDICES = TensorProto.INT64, TensorProto.INT32
+NUMBERS = {*INTEGERS, *FLOATS, *CASTS}
+NEAREST = {
+    "mode": b"nearest",
+    "coordinate_transformation_mode": b"asymmetric",
+    "nearest_mode": b"floor",
+}
 INT32_MAX = 2**31 - 1
 
 
@@ -49,30 +58,35 @@ def reshape(site: Site) -> Made:
 
 @operator("Expand", moves=True)
 def expand(site: Site) -> Made:
-    sizes = site.shape_of(0)
-    for size, target in zip(sizes[::-1], site.shape[::-1], strict=False):
-        if size not in (1, target) and not isinstance(size, int):
-            raise Unknown("whether an axis is repeated")
-    return site.move(0, broadcast(site.index, sizes))
+    return site.move(0, broadcast(site.index, site.shape, site.shape_of(0)))
 
 
-def broadcast(index: Index, dimensions: Sequence[Dimension]) -> list[Position]:
-    """Return the index into a value of this shape that is broadcast to one with the index."""
-    last = index[len(index) - len(dimensions) :]
-    return [number(0) if size == 1 else at for size, at in zip(dimensions, last, strict=True)]
+def broadcast(
+    index: Sequence[Position], target: Sequence[Dimension], dimensions: Sequence[Dimension]
+) -> list[Position]:
+    """Return the index into a value that is broadcast to a shape with the index. Raises Unknown."""
+    more = len(target) - len(dimensions)
+    result = []
+    for at, wanted, size in zip(index[more:], target[more:], dimensions, strict=True):
+        if size != wanted and not isinstance(size, int):
+            raise Unknown(f"whether {size} is 1")
+        result.append(number(0) if size == 1 else at)
+    return result
 
 
 def operand_index(site: Site, k: int) -> list[Position]:
-    """Return the index into an input that is broadcast to the output.
+    """Return the index into an input that is broadcast to the output. Raises Unknown.
 
-    Its open sizes may be other ones than the output's. Where each rounding counts, who reads the elements repeats those
-    along an axis that turns out to have one element: there the index runs along the axis as if there were no others.
+    Where each rounding counts, open sizes may be other ones than the output's: who reads the elements repeats those
+    along an axis that turns out to have one element, and the index runs along the axis as if there were no others.
     """
     sizes = site.shape_of(k)
-    index = broadcast(site.index, sizes)
+    shape = site.shape
     if not site.forms.is_exact:
-        return index
-    return renamed(index, sizes, site.shape[len(site.shape) - len(sizes) :])
+        return broadcast(site.index, shape, sizes)
+    more = len(shape) - len(sizes)
+    index = renamed(site.index[more:], sizes, shape[more:])
+    return [number(0) if size == 1 else at for at, size in zip(index, sizes, strict=True)]
 
 
 def renamed(
@@ -81,7 +95,7 @@ def renamed(
     """Return an index with variables of an input's sizes where the output's are other names of them. Raises Unknown."""
     result = []
     for at, size, target in zip(index, sizes, targets, strict=True):
-        if size in (1, target) or are_numbers((size,)):
+        if size == target or isinstance(size, int):
             result.append(at)
             continue
         variable = at.terms[0].variable if at.terms else Variable("", 1)
@@ -161,13 +175,42 @@ def split(site: Site) -> Made:
     return site.move(0, replaced(site.index, axis, site.index[axis] + number(start)))
 
 
+@operator("SequenceAt", moves=True)
+def sequence_at(site: Site) -> Made:
+    split = site.reader.site(site.node.input[0], bare=site.place.bare)
+    dimensions = split.shape_of(0)
+    axis = split.axis(len(dimensions))
+    if split.node.op_type != "SplitToSequence" or not split.attributes.get("keepdims", 1):
+        return None  # ONNX Runtime may leave the axis out, which onnx says it doesn't where there are sizes
+    sizes = split.integers(1)
+    at = as_int(site.integers(1)[0])
+    if split.shape_of(1) == ():
+        start: Dimension = range(0, as_int(dimensions[axis]), as_int(sizes[0]))[at]
+    else:
+        start = sum(sizes[: range(len(sizes))[at]])
+    return split.move(0, replaced(site.index, axis, site.index[axis] + number(start)))
+
+
+@operator("Resize", moves=True)
+def resize(site: Site) -> Made:
+    """Of the nearest elements, where all are repeated equally often."""
+    given = site.attributes
+    is_stretched = given.get("keep_aspect_ratio_policy", b"stretch") == b"stretch"
+    if not is_stretched or given.get("axes") or any(given.get(k) != v for k, v in NEAREST.items()):
+        return None
+    sizes = zip(site.shape, site.shape_of(0), strict=True)
+    times = [quotient(after, before) for after, before in sizes]
+    if (
+        not site.has(3) and site.integers(2) != times
+    ):  # of sizes, ONNX Runtime makes the scales itself
+        return None
+    pairs = zip(site.index, times, strict=True)
+    return site.move(0, [at if n == 1 else divided(at, as_int(n))[0] for at, n in pairs])
+
+
 @operator("DepthToSpace", moves=True)
 def depth_to_space(site: Site) -> Made:
-    block = site.attributes["blocksize"]
-    is_column_first = site.attributes.get("mode", b"DCR") == b"DCR"
-    n, c, h, w = site.shape
-    parts = [n, c, quotient(h, block), block, quotient(w, block), block]
-    order = [0, 3, 5, 1, 2, 4] if is_column_first else [0, 1, 3, 5, 2, 4]
+    parts, order = _blocks(site, site.shape)
     apart = reshaped(site.index, site.shape, parts)
     moved = tuple(apart[k] for k in order)
     return site.move(0, reshaped(moved, [parts[k] for k in order], site.shape_of(0)))
@@ -175,13 +218,19 @@ def depth_to_space(site: Site) -> Made:
 
 @operator("SpaceToDepth", moves=True)
 def space_to_depth(site: Site) -> Made:
-    block = site.attributes["blocksize"]
-    n, c, h, w = site.shape_of(0)
-    parts = [n, c, quotient(h, block), block, quotient(w, block), block]
-    order = [0, 3, 5, 1, 2, 4]
+    parts, order = _blocks(site, site.shape_of(0))
     apart = reshaped(site.index, site.shape, [parts[k] for k in order])
     moved = tuple(apart[order.index(k)] for k in range(len(order)))
     return site.move(0, reshaped(moved, parts, site.shape_of(0)))
+
+
+def _blocks(site: Site, image: Sequence[Dimension]) -> tuple[list[Dimension], list[int]]:
+    """Return the sizes of an image's axes with its blocks apart, and the order in which they become channels."""
+    block = site.attributes["blocksize"]
+    is_column_first = site.attributes.get("mode", b"DCR") == b"DCR"
+    n, c, h, w = image
+    order = [0, 3, 5, 1, 2, 4] if is_column_first else [0, 1, 3, 5, 2, 4]
+    return [n, c, quotient(h, block), block, quotient(w, block), block], order
 
 
 @operator("Gather", moves=True)
@@ -233,13 +282,35 @@ def pad(site: Site) -> Made:
     index = [*site.index]
     for axis, begin in zip(axes, pads, strict=False):
         index[axis % rank] = index[axis % rank] - number(begin)
+    return padded(site, index, bare=any(pads))
+
+
+def padded(site: Site, index: Sequence[Position], bare: bool) -> Form:
+    """Return the element of the first input at an index, or 0 outside of it."""
     conditions = frozenset(inside(index, site.shape_of(0)))
-    body = site.read(0, index, bare=any(pads) or site.place.bare)
-    form = site.forms.guard(conditions, body)
+    form = site.forms.guard(conditions, site.read(0, index, bare=bare or site.place.bare))
     if not isinstance(form, Guard):
         return form
     # Elements that aren't 0 by themselves outside, such as those of a flattened image: the input is the root.
     return site.forms.guard(conditions, site.forms.element(site.node.input[0], tuple(index)))
+
+
+@operator("Im2Col", domain="onnx_ops", moves=True)
+def im2col(site: Site) -> Made:
+    n, row, column = site.index
+    kernel = site.attributes["kernel_shape"]
+    sizes = site.shape_of(0)
+    spacings = im2col_spacings(site.attributes, sizes[2:])
+    channel, *offsets = reshaped((row,), site.shape[1:2], (sizes[1], *kernel))
+    blocks = reshaped((column,), site.shape[2:], im2col_blocks(site.attributes, sizes[2:]))
+    pads = site.attributes.get("pads", [0] * 2 * len(kernel))
+    image = [
+        block.times(stride) + offset.times(dilation) - number(begin)
+        for block, offset, (_, _, dilation, stride), begin in zip(
+            blocks, offsets, spacings, pads[: len(kernel)], strict=True
+        )
+    ]
+    return padded(site, (n, channel, *image), bare=True)
 
 
 @operator("Concat", moves=True)
@@ -291,23 +362,58 @@ def cast(site: Site) -> Made:
     """
     before = site.reader.graph.type(site.node.input[0]).elements
     after = site.attributes["to"]
-    is_exact = site.forms.is_exact
-    is_from_floats = before in (*FLOATS, *CASTS)
-    if before == after or (is_from_floats and after in FLOATS and not is_exact):
+    if site.forms.is_exact and after in FLOATS and before not in (after, TensorProto.BOOL):
+        return _widened(site, CASTS[before]) if before in CASTS and after == TensorProto.FLOAT else None
+    is_wider = after in FLOATS or (before in INTEGERS and after == TensorProto.INT64)
+    if before == after or before == TensorProto.BOOL or (before in NUMBERS and is_wider):
         return site.move(0, site.index)
-    if before in INTEGERS and after != TensorProto.BOOL:
-        keeps = not is_exact or before == TensorProto.BOOL or after in INTEGERS
-        return site.move(0, site.index) if keeps else None
-    if is_exact and before in CASTS and after == TensorProto.FLOAT:
-        form = site.read(0, site.index)
-        is_rounded = isinstance(form, Element)
-        return form if is_rounded else site.forms.op(CASTS[before], form)
-    if site.place.bare:
+    if site.place.bare or before not in NUMBERS:
         return None
-    if after in CASTS and before in ((TensorProto.FLOAT,) if is_exact else FLOATS):
-        return site.forms.op(CASTS[after], site.read(0, site.index))
+    form = site.read(0, site.index)
+    if after in CASTS and before in (FLOATS[:1] if site.forms.is_exact else FLOATS):
+        return site.forms.op(CASTS[after], form)
     if after == TensorProto.BOOL:
-        return site.forms.op("Bool", site.read(0, site.index))
-    if is_from_floats and after in INTEGERS:
-        return site.forms.op("Trunc", site.read(0, site.index))
-    return None
+        return site.forms.op("Bool", form)
+    if after not in INTEGERS:
+        return None
+    form = form if before in INTEGERS else site.forms.op("Trunc", form)
+    if isinstance(form, Whole):
+        return form if fits(form.at, after) else None
+    return form if after in INDICES else None  # indices that data state are small
+
+
+def _widened(site: Site, rounding: str) -> Form:
+    """Return a 16-bit float as a wider one: rounded, unless it is read as it is."""
+    form = site.read(0, site.index)
+    return form if isinstance(form, Element) else site.forms.op(rounding, form)
+
+
+@operator("DequantizeLinear", moves=True)
+def dequantize(site: Site) -> Made:
+    """Of what was dequantized by an equal step, or is 0, and moved, quantizing and dequantizing changes nothing."""
+    quantizer = site.reader.site(site.node.input[0])
+    step = _step(site)
+    if quantizer.node.op_type != "QuantizeLinear" or step is None or step != _step(quantizer):
+        return None
+    form = site.reader.read(quantizer.node.input[0], site.index, site.place.bare)
+    element = form.body if isinstance(form, Guard) else form
+    if not isinstance(element, Element):
+        return None
+    before = site.reader.site(element.root)
+    return form if before.node.op_type == "DequantizeLinear" and _step(before) == step else None
+
+
+def _step(site: Site) -> tuple[float, ...] | None:
+    """Return all that decides what a QuantizeLinear or DequantizeLinear makes of an element, by one step for all.
+
+    None unless dequantized integers certainly become the same ones when they are quantized.
+    """
+    graph = site.reader.graph
+    quantized = site.place.name if site.node.op_type == "QuantizeLinear" else site.node.input[0]
+    types = graph.type(site.node.input[1]).elements, graph.type(quantized).elements
+    scale, zero = (graph.folded(site.node.input[k]) if site.has(k) else np.zeros(1) for k in (1, 2))
+    is_exact = (
+        types[0] == TensorProto.FLOAT and types[1] in QUANTIZED and 1e-30 < scale.item() < 1e30
+    )
+    is_plain = site.attributes.keys() <= {"axis", "saturate"}
+    return (scale.item(), zero.item(), *types) if is_exact and is_plain else None

@@ -1,14 +1,29 @@
 """Rules of operators that add up, and of GridSample."""
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ...sizes import quotient
-from ..affine import Dimension, Index, Position, Unknown, Variable, along, divided, number
+from ...shapes import im2col_spacings
+from ...sizes import block_count, quotient
+from ..affine import (
+    Dimension,
+    Index,
+    Position,
+    Unknown,
+    Variable,
+    along,
+    as_int,
+    divided,
+    number,
+    reshaped,
+)
 from ..forms import Condition, Sum, inside
 from ..reader import Made, Site
 from .moves import broadcast
 from .table import operator
+
+MOST_FACTORS = 64  # of a product
 
 
 @operator("ReduceSum", "ReduceMean")
@@ -16,15 +31,21 @@ def reduce(site: Site) -> Made:
     dimensions = site.shape_of(0)
     axes = _reduced_axes(site, len(dimensions))
     own = {axis: site.fresh(dimensions[axis], k) for k, axis in enumerate(axes)}
-    index = [*site.index]
-    keeps = site.attributes.get("keepdims", 1)
-    for axis, variable in own.items():
-        index[axis : axis + bool(keeps)] = [along(variable)]
+    index = _before_reduction(site, {axis: along(variable) for axis, variable in own.items()})
     total = site.forms.total([*own.values()], site.read(0, index))
     if site.node.op_type == "ReduceSum":
         return total
     count = site.forms.whole(number(math.prod(variable.size for variable in own.values())))
     return site.forms.op("Div", total, count)
+
+
+def _before_reduction(site: Site, positions: Mapping[int, Position]) -> list[Position]:
+    """Return the index into the input of a reduction. positions: {reduced axis: the position along it}, in order."""
+    index = [*site.index]
+    keeps = bool(site.attributes.get("keepdims", 1))
+    for axis, at in positions.items():
+        index[axis : axis + keeps] = [at]
+    return index
 
 
 def _reduced_axes(site: Site, rank: int) -> list[int]:
@@ -36,34 +57,57 @@ def _reduced_axes(site: Site, rank: int) -> list[int]:
     return sorted({axis % rank for axis in axes or range(rank) if isinstance(axis, int)})
 
 
-@operator("MatMul", "com.microsoft.FusedMatMul")
+@operator("ReduceProd")
+def product(site: Site) -> Made:
+    dimensions = site.shape_of(0)
+    axes = _reduced_axes(site, len(dimensions))
+    sizes = [as_int(dimensions[axis]) for axis in axes]
+    if math.prod(sizes) > MOST_FACTORS:
+        raise Unknown("a product of many factors")
+    total = site.forms.number(1)
+    for numbers in itertools.product(*map(range, sizes)):
+        index = _before_reduction(site, dict(zip(axes, map(number, numbers), strict=True)))
+        total = site.forms.op("Mul", total, site.read(0, index))
+    return total
+
+
+@operator("MatMul")
+@operator("FusedMatMul", domain="com.microsoft")
 def matmul(site: Site) -> Made:
+    shapes = site.shape_of(0), site.shape_of(1)
     stated = site.attributes
-    if stated.get("alpha", 1) != 1 or stated.get("transBatchA") or stated.get("transBatchB"):
+    if min(map(len, shapes)) < 2 or stated.get("alpha", 1) != 1:
         return None
-    turned = [bool(stated.get(name)) for name in ("transA", "transB")]
-    own = site.fresh(site.shape_of(0)[-2 if turned[0] else -1])
+    if stated.get("transBatchA") or stated.get("transBatchB"):
+        return None
+    turned = [-1 if stated.get(name) else 1 for name in ("transA", "transB")]
+    own = site.fresh(shapes[0][-2:][:: turned[0]][-1])
     *batch, row, column = site.index
-    factors = []
-    for k, pair in enumerate([(row, along(own)), (along(own), column)]):
-        last = pair[::-1] if turned[k] else pair
-        factors.append(site.read(k, broadcast((*batch, *last), site.shape_of(k))))
+    matrices = (row, along(own)), (along(own), column)
+    factors = [
+        site.read(k, [*broadcast(batch, site.shape[:-2], dimensions[:-2]), *matrix[:: turned[k]]])
+        for k, (dimensions, matrix) in enumerate(zip(shapes, matrices, strict=True))
+    ]
     return site.forms.total([own], site.forms.op("Mul", *factors))
 
 
 @operator("Einsum")
 def einsum(site: Site) -> Made:
     terms, result = _equation(site)
-    places = dict(zip(result, site.index, strict=True))
-    own: list[Variable] = []
+    lengths: dict[str, Dimension] = {}
     for k, term in enumerate(terms):
         for letter, length in zip(term, site.shape_of(k), strict=True):
-            if letter not in places:
-                own.append(site.fresh(length, len(own)))
-                places[letter] = along(own[-1])
-    indices = [[places[letter] for letter in term] for term in terms]
+            if lengths.get(letter, 1) == 1:
+                lengths[letter] = length
+    summed = [letter for letter in lengths if letter not in result]
+    own = [site.fresh(lengths[letter], k) for k, letter in enumerate(summed)]
+    places = dict(zip(result, site.index, strict=True))
+    places |= dict(zip(summed, map(along, own), strict=True))
     product, *factors = [
-        site.read(k, broadcast(tuple(index), site.shape_of(k))) for k, index in enumerate(indices)
+        site.read(
+            k, broadcast([places[x] for x in term], [lengths[x] for x in term], site.shape_of(k))
+        )
+        for k, term in enumerate(terms)
     ]
     for factor in factors:
         product = site.forms.op("Mul", product, factor)
@@ -111,6 +155,31 @@ def conv(site: Site) -> Made:
     return None if isinstance(total, Sum) else total
 
 
+@operator("Col2Im")
+def col2im(site: Site) -> Made:
+    n, channel, *pixel = site.index
+    axes = len(pixel)
+    kernel = [*map(as_int, site.integers(2))]
+    given = site.attributes
+    pads = given.get("pads", [0] * 2 * axes)
+    spacings = [*im2col_spacings({**given, "kernel_shape": kernel}, site.shape[2:])]
+    counts = [block_count(*spacing) for spacing in spacings]
+    own = [site.fresh(size, k) for k, size in enumerate((*kernel, *counts))]
+    offsets = [*map(along, own[:axes])]
+    blocks = [*map(along, own[axes:])]
+    conditions = [
+        Condition("==", block.times(stride) + offset.times(dilation) - number(begin) - at)
+        for at, offset, block, (_, _, dilation, stride), begin in zip(
+            pixel, offsets, blocks, spacings, pads[:axes], strict=True
+        )
+    ]
+    rows, columns = site.shape_of(0)[1:]
+    (row,) = reshaped((channel, *offsets), (site.shape[1], *kernel), (rows,))
+    (column,) = reshaped(tuple(blocks), counts, (columns,))
+    body = site.forms.guard(conditions, site.read(0, (n, row, column), bare=True))
+    return site.forms.total(own, body)
+
+
 @operator("ConvTranspose")
 def conv_transpose(site: Site) -> Made:
     """Of kernels that may have a single 1 for each channel of the input: others are roots."""
@@ -147,7 +216,8 @@ def _windows(site: Site, axes: int) -> list[tuple[int, int, int]]:
     return [*zip(strides, dilations, pads[:axes], strict=True)]
 
 
-@operator("GridSample", "com.microsoft.GridSample")
+@operator("GridSample")
+@operator("GridSample", domain="com.microsoft")
 def grid_sample(site: Site) -> Made:
     n, c, *pixel = site.index
     over = tuple(Variable(f"image {k}", size) for k, size in enumerate(site.shape_of(0)[2:]))

@@ -12,14 +12,12 @@ TABLE: dict[str, Rule] = {}
 Function = Callable[[Site], Made]
 
 
-def operator(*names: str, moves: bool = False) -> Callable[[Function], Function]:
-    """Declare the rule of operators. moves: whether they only move elements.
-
-    names  of operators of ai.onnx; of others after their domain and a point
-    """
+def operator(*names: str, moves: bool = False, domain: str = "") -> Callable[[Function], Function]:
+    """Declare the rule of operators, by default of ai.onnx. moves: whether they only move elements."""
+    titles = [f"{domain}.{name}" if domain else name for name in names]
 
     def declare(function: Function) -> Function:
-        TABLE.update(dict.fromkeys(names, Rule(function, moves)))
+        TABLE.update(dict.fromkeys(titles, Rule(function, moves)))
         return function
 
     return declare

@@ -1,12 +1,35 @@
-"""Rules of operators that write updates into data: ScatterElements and ScatterND, where indices are known."""
+"""Rules of operators that write updates into data: ScatterElements and ScatterND, where indices are known.
 
+Exporters write a slice after the other into one value. Such a chain of writes, each at one number of an axis, is walked
+once: from each of them an element leads to the last write before it at its number.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 
-from ..affine import Index, Position, Variable, along, as_int, is_at_least, number
+from ..affine import (
+    Dimension,
+    Index,
+    Position,
+    Term,
+    Unknown,
+    Variable,
+    along,
+    as_int,
+    is_at_least,
+    number,
+    substituted,
+)
+from ..constructors import MOST_PARTS, from_the_start
 from ..forms import Condition, Form, inside
-from ..reader import Made, Site, whole_position
+from ..reader import Made, Place, Reader, Site, axes_of, whole_position
 from .moves import replaced
 from .table import operator
+
+SCATTERS = "ScatterElements", "ScatterND"
 
 
 @operator("ScatterElements", moves=True)
@@ -15,28 +38,38 @@ def scatter_elements(site: Site) -> Made:
     sizes = site.shape_of(1)
     own = site.fresh(sizes[axis])
     places = replaced(site.index, axis, along(own))
-    written = {axis: whole_position(site.read(1, places, bare=False))}
-    return _scattered(site, written, places, [own], inside(places, sizes))
+    written = {axis: _written(site, places, site.shape[axis])}
+    parts = zip(sizes, site.shape, strict=True)
+    limited = {k: size for k, (size, whole) in enumerate(parts) if k == axis or size != whole}
+    return _scattered(site, written, places, [own], limited)
 
 
 @operator("ScatterND", moves=True)
 def scatter_nd(site: Site) -> Made:
-    *sizes, size = site.shape_of(1)
-    depth = as_int(size)
+    *sizes, depth = site.shape_of(1)
     own = [site.fresh(size, k) for k, size in enumerate(sizes)]
     places = tuple(map(along, own))
     is_overwriting = _reduction(site) == b"none"
     written: dict[int, Position] = {}
-    for k in range(depth):
-        written[k] = whole_position(site.read(1, (*places, number(k)), bare=False))
-        is_one_place = not written[k].terms and not site.index[k].terms
-        if is_overwriting and is_one_place and written[k] != site.index[k]:
-            return site.move(0, site.index)  # as most are in a chain of writes
-    return _scattered(site, written, (*places, *site.index[depth:]), own, ())
+    for axis in range(as_int(depth)):
+        written[axis] = _written(site, (*places, number(axis)), site.shape[axis])
+        if is_overwriting and _are_other_numbers(written[axis], site.index[axis]):
+            return _before(site, axis)  # as for most elements of a chain
+    limited = dict(enumerate(sizes))
+    return _scattered(site, written, (*places, *site.index[as_int(depth) :]), own, limited)
 
 
 def _reduction(site: Site) -> bytes:
     return site.attributes.get("reduction", b"none")
+
+
+def _written(site: Site, index: Index, size: Dimension) -> Position:
+    """Return the position along an axis of the output that the indices state. Raises Unknown."""
+    return from_the_start(whole_position(site.read(1, index, bare=False)), size)
+
+
+def _are_other_numbers(at: Position, wanted: Position) -> bool:
+    return not at.terms and not wanted.terms and at != wanted
 
 
 def _scattered(
@@ -44,38 +77,71 @@ def _scattered(
     written: Mapping[int, Position],
     places: Index,
     own: Sequence[Variable],
-    limits: Iterable[Condition],
+    limited: Mapping[int, Dimension],
 ) -> Made:
     """Return what an element is that an update may be written to.
 
     written  {axis of the output: the position to which the update at `places` is written}
     own      the variables along which updates run, those of `places` that aren't in the index
-    limits   conditions that `places` lie inside of the updates
+    limited  {axis of the updates: its size}, where the updates end before the index may
     """
     reduction = _reduction(site)
     if reduction == b"add":
-        return _added(site, written, places, own, limits)
+        return _added(site, written, places, own, limited)
     if reduction != b"none":
         return None
-    solutions: dict[Variable, Position] = {}
-    for axis, at in written.items():
-        terms = [t for t in at.terms if t.variable in own and t.variable not in solutions]
-        rest = site.index[axis] - at
-        if terms:
-            if not terms[0].is_whole or terms[0].step != 1:
-                return None
-            solutions[terms[0].variable] = rest + along(terms[0].variable)
-        elif rest.terms and not is_at_least(rest, 1) and not is_at_least(rest.times(-1), 1):
-            return site.one_by_one(axis)
-        elif rest != number(0):
-            return site.move(0, site.index)
+    solved = _solved(site, written, own)
+    if isinstance(solved, Place):
+        return solved
+    solutions, equal = solved
     if any(variable.size != 1 and variable not in solutions for variable in own):
         return None  # several updates are written to one element: it isn't said which one remains
-    found = [solutions.get(variable, number(0)) for variable in own]
-    by = {along(variable): at for variable, at in zip(own, found, strict=True)}
-    needs = [*inside(found, [variable.size for variable in own])]
-    needs += () if solutions else limits
-    return _overwritten(site, tuple(by.get(at, at) for at in places), needs)
+    for axis in equal:
+        with suppress(Unknown):
+            return site.one_by_one(axis)
+    if any(len(_chain(site.reader, site.place.name, axis)[0].names) > MOST_PARTS for axis in equal):
+        raise Unknown("the writes differ")
+    places = tuple(substituted(at, solutions) for at in places)
+    needs = inside([places[axis] for axis in limited], [*limited.values()])
+    return _overwritten(site, places, [*needs], [*equal.values()])
+
+
+def _solved(
+    site: Site, written: Mapping[int, Position], own: Sequence[Variable]
+) -> tuple[dict[Variable, Position], dict[int, Position]] | Place:
+    """Return which update is written to an element: ({variable: its position}, {axis: what must be 0}).
+
+    Or the element of the data, if it is certain that none is. Raises Unknown.
+    """
+    solutions: dict[Variable, Position] = {}
+    equal: dict[int, Position] = {}
+    for axis, at in written.items():
+        at = substituted(at, solutions)
+        rest = site.index[axis] - at
+        terms = [term for term in at.terms if term.variable in own]
+        if terms:
+            (term,) = terms
+            solution = _solution(rest + Position(0, (term,)), term)
+            if solution is None:
+                return site.move(0, site.index)
+            solutions[term.variable] = solution
+        elif is_at_least(rest, 1) or is_at_least(rest.times(-1), 1):
+            return _before(site, axis)
+        elif rest != number(0):
+            equal[axis] = rest
+    return solutions, equal
+
+
+def _solution(wanted: Position, term: Term) -> Position | None:
+    """Return where a term's variable makes it a wanted position; None if nowhere. Raises Unknown."""
+    if not term.is_whole:
+        raise Unknown("a part of a variable")
+    if term.step in (1, -1):
+        return wanted.times(term.step)
+    if wanted.terms:
+        raise Unknown("every so many")
+    start, step = as_int(wanted.start), as_int(term.step)
+    return None if start % step else number(start // step)
 
 
 def _added(
@@ -83,21 +149,91 @@ def _added(
     written: Mapping[int, Position],
     places: Index,
     own: Sequence[Variable],
-    limits: Iterable[Condition],
+    limited: Mapping[int, Dimension],
 ) -> Form:
     """Return an element to which all updates are added that are written there."""
+    limits = inside([places[axis] for axis in limited], [*limited.values()])
     equal = [Condition("==", at - site.index[axis]) for axis, at in written.items()]
     update = site.forms.guard([*equal, *limits], site.read(2, places, bare=True))
     return site.forms.op("Add", site.read(0, site.index), site.forms.total(own, update))
 
 
-def _overwritten(site: Site, places: Index, needs: Sequence[Condition]) -> Form:
-    """Return the update at `places` where all needs hold, else the data."""
+def _overwritten(
+    site: Site, places: Index, needs: Iterable[Condition], equal: Iterable[Position]
+) -> Form:
+    """Return the update at `places` where all needs hold and others are 0, else the data."""
     forms = site.forms
     needs = [need for need in needs if not is_at_least(need.at)]
+    needs += [Condition("==", at) for at in equal]
+    if not needs:
+        return site.read(2, places)
+    data = site.read(0, site.index)
     total = forms.number(0)
     for k, need in enumerate(needs):  # where this is the first one that doesn't hold
-        missed = Condition(">=", number(-1) - need.at)
-        data = forms.guard([*needs[:k], missed], site.read(0, site.index))
-        total = forms.op("Add", total, data)
+        misses = [number(-1) - need.at] + [need.at - number(1)] * (need.relation == "==")
+        for miss in misses:
+            part = forms.guard([*needs[:k], Condition(">=", miss)], data)
+            total = forms.op("Add", total, part)
     return forms.op("Add", forms.guard(needs, site.read(2, places)), total)
+
+
+@dataclass
+class Chain:
+    """Writes, each at one number of an axis, and each into what the one before it makes.
+
+    base    the data of the first one
+    names   what they make
+    writes  {number: which of them are at it}
+    """
+
+    base: str
+    names: list[str] = field(default_factory=list)
+    writes: dict[Dimension, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+
+def _before(site: Site, axis: int) -> Place:
+    """Return where an element is from that a write at another place leaves as it is."""
+    at = site.index[axis]
+    chain, k = _chain(site.reader, site.place.name, axis)
+    if at.terms or k < 0:
+        return site.move(0, site.index)
+    before = chain.writes[at.start]
+    last = bisect_left(before, k) - 1
+    name = chain.base if last < 0 else chain.names[before[last]]
+    return Place(name, site.index, site.place.bare)
+
+
+def _chain(reader: Reader, name: str, axis: int) -> tuple[Chain, int]:
+    """Return the chain of writes along an axis that a value is in, and which of them made it; -1 if it is in none."""
+    known = reader.forms.known
+    pending: list[tuple[str, Dimension]] = []
+    while ("chain", name, axis) not in known and (at := _number_written(reader, name, axis)):
+        pending.append((name, at.start))
+        name = reader.site(name).node.input[0]
+    chain, k = known.get(("chain", name, axis), (Chain(name), -1))
+    if k + 1 < len(chain.names):  # another one goes on from there
+        chain, k = Chain(name), -1
+    for name, at_number in reversed(pending):
+        k += 1
+        chain.names.append(name)
+        chain.writes[at_number].append(k)
+        known["chain", name, axis] = chain, k
+    return chain, k
+
+
+def _number_written(reader: Reader, name: str, axis: int) -> Position | None:
+    """Return the one number of an axis at which a node overwrites data; None if it isn't one, or no such node."""
+    node = reader.node(name)
+    if node is None or node.op_type not in SCATTERS:
+        return None
+    site = reader.site(name)
+    with suppress(Unknown, IndexError):
+        index = axes_of(site.shape_of(1))
+        if node.op_type == "ScatterND":
+            *_, depth = site.shape_of(1)
+            index = (*index[:-1], number(range(as_int(depth))[axis]))
+        elif site.axis(len(site.shape)) != axis:
+            return None
+        at = _written(site, index, site.shape[axis])
+        return None if at.terms or _reduction(site) != b"none" else at
+    return None
