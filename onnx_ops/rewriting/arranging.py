@@ -87,9 +87,11 @@ class Chain:
             raise NearMiss("it is added up, or has axes that its result lacks")
         apart = [digit for at in source for digit in digits_along(at)]
         missing = [digit for digit in wanted if digit not in apart]
-        self.reshape([digit.size for digit in apart] + [1] * len(missing))
-        self._flip([apart.index(digit) for digit in digits_of(extra) if digit in apart])
-        self.transpose([[*apart, *missing].index(digit) for digit in wanted])
+        turned = [apart.index(digit) for digit in digits_of(extra) if digit in apart]
+        if turned or apart != wanted:
+            self.reshape([digit.size for digit in apart] + [1] * len(missing))
+            self._flip(turned)
+            self.transpose([[*apart, *missing].index(digit) for digit in wanted])
         if missing:
             self._expand([digit.size for digit in wanted], [*map(missing.__contains__, wanted)])
         self.reshape([tuple(digit.size for digit in digits_along(at)) for at in target])

@@ -76,7 +76,7 @@ MISSED = {
     "products of columns, used twice": unfold_product(
         after=lambda w, y: w.add("Add", y, w.add("ReduceMax", "product", keepdims=0))),
     **{f"attention, {name}": attention(**NO_ATTENTIONS[name])
-       for name in ("a sample used twice", "a sum over channels", "heads and queries mixed", "nine levels")},
+       for name in ("a sample used twice", "a sum over channels", "weights of none of the samples", "nine levels")},
 }  # fmt: skip
 
 

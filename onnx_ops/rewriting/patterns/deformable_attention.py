@@ -35,7 +35,7 @@ from ..reading.affine import (
 )
 from ..reading.digits import digits_along, is_plain, joined, joined_digits, refined
 from ..reading.evaluation import Evaluation
-from ..reading.forms import CASTS, Element, Form, Op, Sample, Sum, is_number, positions_in, walk
+from ..reading.forms import CASTS, Element, Form, Guard, Op, Sample, Sum, is_number, positions_in, walk
 from ..reading.reader import Reader, axes_of
 from ..reading.rolling import rolled_index
 from ..shapes import UNKNOWN
@@ -200,7 +200,11 @@ def _terms(reader: Reader, form: Form) -> list[Term]:
     scale, inner = _factors(form)
     terms: list[Term] = []
     is_sum = False
+    is_partial = False
     for addend in _addends(inner[0]) if len(inner) == 1 else ():
+        if isinstance(addend, Guard):
+            is_partial = True
+            addend = addend.body
         by, factors = _factors(addend)
         over: tuple[Variable, ...] = ()
         if len(factors) == 1 and isinstance(factors[0], Sum):
@@ -213,6 +217,8 @@ def _terms(reader: Reader, form: Form) -> list[Term]:
         is_sum = is_sum or bool(over)
         weights = tuple(factor for factor in factors if factor is not samples[0])
         terms += _levels_of(reader, Term(scale * by, over, weights, samples[0]))
+    if is_partial and terms:
+        raise NearMiss("it adds up over other axes than levels and points")
     return terms if is_sum or len(terms) > 1 else []
 
 
