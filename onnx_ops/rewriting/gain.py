@@ -5,8 +5,7 @@ from collections.abc import Iterable
 
 import onnx
 
-from .graph import Graph
-from .indices import attributes_of
+from .reading.reader import GraphView, attributes_of
 from .sizes import are_numbers
 
 # Nanoseconds for each element of the output, of those that copy elements; others cost nothing. A
@@ -20,13 +19,13 @@ ROWS = 0.3  # a Gather along another axis
 FLIP = 0.7  # what a Slice with a negative step costs more
 
 
-def cost_of(graph: Graph, values: Iterable[str], name: str) -> float:
+def cost_of(graph: GraphView, values: Iterable[str], name: str) -> float:
     """Return what the nodes that make values cost, in nanoseconds for each element of a value."""
     return sum(_cost(graph, graph.producers[value], value) * share(graph, value, name)
                for value in values if value in graph.producers)  # fmt: skip
 
 
-def share(graph: Graph, value: str, name: str) -> float:
+def share(graph: GraphView, value: str, name: str) -> float:
     """Return how many elements a value has for each one of another; 1 if that isn't known."""
     dimensions = [graph.type(each).shape for each in (value, name)]
     if any(sizes is None or not are_numbers(sizes) or 0 in sizes for sizes in dimensions):
@@ -35,7 +34,7 @@ def share(graph: Graph, value: str, name: str) -> float:
     return first / second
 
 
-def _cost(graph: Graph, node: onnx.NodeProto, value: str) -> float:
+def _cost(graph: GraphView, node: onnx.NodeProto, value: str) -> float:
     if node.op_type == "Gather":
         dimensions = graph.type(node.input[0]).shape or ()
         axis = attributes_of(node).get("axis", 0)

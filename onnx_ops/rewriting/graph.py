@@ -23,6 +23,7 @@ from ..model.nodes import domain_of, graphs_in, model_nodes, own_names, subgraph
 from ..model.schemas import reference_op
 from ..model.small_models import model_of
 from ..registry import KEYS, OPERATORS, available, is_built_in
+from .reading import reader_of
 from .shapes import type_of
 from .sizes import are_numbers
 
@@ -112,6 +113,7 @@ class Graph:
         self.types, self.visited = {}, set()  # results of shapes.py, and values that it is working on
         self.initializers = {tensor.name: tensor for tensor in owner.initializer}
         self.added = []  # what patterns have added since `sweep_added`: names of constants and nodes' outputs
+        self.reader = reader_of(self)
         self.integers = {}  # {(value, index): what indices.py has worked out}
         self.are_constant = {}  # {value: whether it comes from constants alone}
         self.constants = {}  # {value: result of `array` or `folded`}

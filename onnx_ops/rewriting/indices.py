@@ -16,10 +16,13 @@ from operator import add, sub
 from typing import NamedTuple
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from .finding import tried
 from .positions import Position, broadcast_index, divided, reshaped, solved, variables
+from .reading.integers import part_of_sequence
+from .reading.operators.moves import pads_with_zeros
+from .reading.reader import attributes_of
 from .sizes import Size, are_numbers, at_least_zero, factors, never_negative, quotient, truncated
 
 LONGEST = 60  # nodes of a path, and on the way to an integer
@@ -29,11 +32,6 @@ INT32_MAX = 2**31 - 1
 INT32 = range(-INT32_MAX - 1, INT32_MAX + 1)
 QUANTIZED = TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16
 WIDE_FLOATS = TensorProto.FLOAT, TensorProto.DOUBLE
-
-
-def attributes_of(node):
-    """Return a node's attributes as {name: value}."""
-    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
 
 
 def shape(graph, name):
@@ -176,17 +174,6 @@ def _step(graph, node, quantized):
     kinds = graph.type(node.input[1]).elements, graph.type(quantized).elements
     is_exact = kinds[0] == TensorProto.FLOAT and kinds[1] in QUANTIZED and 1e-30 < scale < 1e30
     return (scale, zero, *kinds) if is_exact and attributes_of(node).keys() <= {"axis", "saturate"} else None
-
-
-def pads_with_zeros(graph, pad):
-    """Return whether a Pad with one value pads with zeros, all bits of which are 0, or doesn't pad."""
-    if attributes_of(pad).get("value"):  # before version 11
-        return False
-    if len(pad.input) < 3 or not pad.input[2]:
-        return True
-    value = graph.array(pad.input[2])
-    is_zero = value is not None and value.size == 1 and value.item() in (0, "", b"", False)
-    return is_zero and not value.tobytes().strip(b"\0")
 
 
 # Rules for `moved`: each returns the index into the first input, or (input, index) if it is of JOINS; or fails, or
@@ -459,22 +446,6 @@ def _clamped(at, size, low, high):
     if at != high and not (never_negative(at - low) and never_negative(high - at)):
         raise ValueError("it may lie outside")
     return at
-
-
-def part_of_sequence(graph, node):
-    """Return (axis, start, size) of the part of a SplitToSequence that a SequenceAt returns. Fails if it is unknown."""
-    split = graph.producer(node.input[0], "SplitToSequence")
-    parts, (at,) = integer_list(graph, split.input[1]), integer_list(graph, node.input[1])
-    dimensions = shape(graph, split.input[0])
-    axis = range(len(dimensions))[attributes_of(split).get("axis", 0)]
-    if not attributes_of(split).get("keepdims", 1):
-        raise ValueError("ONNX Runtime may leave the axis out, which onnx says it doesn't where there are sizes")
-    if shape(graph, split.input[1]) == ():
-        size, (each,) = dimensions[axis], parts
-        start = range(0, size, each)[at]
-        return axis, start, min(each, size - start)
-    at = range(len(parts))[at]
-    return axis, sum(parts[:at]), parts[at]
 
 
 def _integer_at(graph, name, index, depth):

@@ -238,17 +238,21 @@ class Program:
         )
 
     def total(self, terms: Sequence[Form]) -> int:
-        """Return the value of a sum."""
+        """Return the value of a sum. A product that no node rounds, as in a product of matrices, isn't rounded."""
         total: int | None = None
         for term in terms:
             if total is None:
                 total = self.value(term)
-            elif isinstance(term, Op) and term.op == "Mul" and self.is_computed(term):
+            elif self._is_unrounded(term):
                 total = self.step("MulAdd", *map(self.value, term.operands), total)
             else:
                 total = self.step("Add", total, self.value(term))
         assert total is not None  # a sum has terms
         return total
+
+    def _is_unrounded(self, form: Form) -> bool:
+        is_product = isinstance(form, Op) and form.op == "Mul" and self.is_computed(form)
+        return is_product and not self.reader.forms.places[form]
 
     def whole(self, at: Position) -> int:
         """Return the value of a position."""

@@ -34,10 +34,7 @@ class Match(Protocol):
 
 
 Matcher = Callable[[Reader, str, Form], Match | None]
-MATCHERS: Mapping[str, Matcher] = {
-    module.NAME: module.match
-    for module in (deformable_attention, grid_sample, unfold, fold, im2col_product)
-}
+PATTERNS = deformable_attention, grid_sample, unfold, fold, im2col_product
 BEGINNINGS = {  # types of nodes that windows, folds and pixels are written with
     "ConvTranspose", "Gather", "GatherElements", "GatherND", "GridSample", "Im2Col", "ScatterElements", "ScatterND",
 }  # fmt: skip
@@ -53,9 +50,9 @@ ENDS = {  # types of nodes that end what is found
 class Search:
     """The search of one graph."""
 
-    def __init__(self, graph: Graph, matchers: Mapping[str, Matcher] = MATCHERS):
+    def __init__(self, graph: Graph):
         self.graph = graph
-        self.matchers = matchers
+        self.matchers: Mapping[str, Matcher] = {module.NAME: module.match for module in PATTERNS}
         self.reader = reader_of(graph)
         self.findings: list[Finding] = []
         self._replaced: set[str] = set()  # values that are found

@@ -20,7 +20,8 @@ from ..model.builtin import schemas
 from ..model.nodes import domain_of, subgraphs
 from . import sizes
 from .finding import tried
-from .indices import attributes_of, axes_of, cuts, integer_list, integers, part_of_sequence, sliced, whole_number
+from .reading.integers import axes_of, cuts, integer_list, integers, part_of_sequence, sliced, whole_number
+from .reading.reader import attributes_of
 from .sizes import quotient
 
 LARGEST = 256  # elements of a constant that onnx's inference gets to know
@@ -615,22 +616,8 @@ def _col2im(graph, node, attributes, x, image_shape, block_shape):
 
 
 def _im2col(graph, node, attributes, x):
-    blocks = im2col_blocks(attributes, x.shape[2:])
+    blocks = sizes.im2col_blocks(attributes, x.shape[2:])
     return x.shape[0], x.shape[1] * math.prod(attributes["kernel_shape"]), math.prod(blocks)
-
-
-def im2col_blocks(attributes, image):
-    """Return how many blocks an Im2Col with these attributes finds along each axis of an image."""
-    return [sizes.block_count(*spacing) for spacing in im2col_spacings(attributes, image)]
-
-
-def im2col_spacings(attributes, image):
-    """Yield the padded size, the kernel's, the dilation and the stride of an Im2Col along each axis of an image."""
-    axes = len(image)
-    strides, dilations = (attributes.get(name, [1] * axes) for name in ("strides", "dilations"))
-    pads = attributes.get("pads", [0] * 2 * axes)
-    padded = [size + pads[a] + pads[axes + a] for a, size in enumerate(image)]
-    return zip(padded, attributes["kernel_shape"], dilations, strides, strict=True)
 
 
 COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")

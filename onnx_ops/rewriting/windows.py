@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from .finding import NearMiss
-from .graph import Graph
 from .reading.affine import (
     Digit,
     Dimension,
@@ -20,7 +19,7 @@ from .reading.affine import (
 )
 from .reading.digits import digits_along, is_plain, joined, joined_digits
 from .reading.forms import Element, Form, Op, value_of
-from .reading.reader import Reader, axes_of
+from .reading.reader import GraphView, Reader, axes_of
 from .sizes import are_numbers, block_count, quotient
 
 # Types of nodes that write elements several times.
@@ -122,7 +121,7 @@ def moving_axes(index: Index) -> list[int]:
     return sorted(windowed | (tiled - {0, 1} if windowed else tiled))
 
 
-def are_copied(graph: Graph, values: Iterable[str]) -> bool:
+def are_copied(graph: GraphView, values: Iterable[str]) -> bool:
     """Return whether values are written with elements several times: else there is nothing to save."""
     nodes = [graph.producers[value] for value in values if value in graph.producers]
     return not COPIERS.isdisjoint(node.op_type for node in nodes)
@@ -173,7 +172,7 @@ def places_of(
     }
 
 
-def between(graph: Graph, name: str, sources: Collection[str]) -> set[str]:
+def between(graph: GraphView, name: str, sources: Collection[str]) -> set[str]:
     """Return the values of a graph from which a value is computed, up to sources, and itself."""
     reached: set[str] = set()
     pending = [name]
@@ -186,13 +185,13 @@ def between(graph: Graph, name: str, sources: Collection[str]) -> set[str]:
     return reached
 
 
-def reaches(graph: Graph, values: Iterable[str], source: str) -> bool:
+def reaches(graph: GraphView, values: Iterable[str], source: str) -> bool:
     """Return whether a node that makes one of these values reads a source."""
     nodes = (graph.producers[value] for value in values if value in graph.producers)
     return any(source in node.input for node in nodes)
 
 
-def check_uses(graph: Graph, name: str, sources: Collection[str]) -> None:
+def check_uses(graph: GraphView, name: str, sources: Collection[str]) -> None:
     """Raise NearMiss if what lies between sources and a value is used elsewhere, too, and is larger than these.
 
     Such a value is computed in any case.
@@ -209,7 +208,7 @@ def check_uses(graph: Graph, name: str, sources: Collection[str]) -> None:
             raise NearMiss(f"{value} is used elsewhere, too")
 
 
-def _count(graph: Graph, name: str) -> float:
+def _count(graph: GraphView, name: str) -> float:
     """Return the number of a value's elements, infinity if it isn't known."""
     dimensions = graph.type(name).shape
     is_known = dimensions is not None and are_numbers(dimensions)

@@ -1,7 +1,7 @@
 """What the reader says of values is what ONNX Runtime computes, operator by operator and model by model."""
 
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -162,29 +162,58 @@ def test_models_of_the_package(path: Path) -> None:
     compared(*of_folder(path))
 
 
-WRITTEN: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, int]]] = {
-    **{f"unfold {n}": (partial(unfold, **e), {}) for n, e in test_rewriting.UNFOLDS.items()},
-    **{f"no unfold {n}": (partial(unfold, **e), {}) for n, e in test_rewriting.NO_UNFOLDS.items()},
-    **{f"open unfold {n}": (partial(unfold, open_sizes=True, **e), {"n": 2, "size_0": 11, "size_1": 13, "size_2": 7})
-       for n, e in test_rewriting.UNFOLDS.items() if "target" not in e},
-    **{f"windows {n}": (lambda p=p: p, test_rewriting.OPEN) for n, p in test_rewriting.WINDOWS.items()},
-    **{f"blocks {n}": (lambda p=p: p, {}) for n, p in test_rewriting.BLOCKS.items()},
-    **{f"frames {n}": (partial(frames, **e), {"n": 2, "length": 40}) for n, e in test_rewriting.FRAMES.items()},
-    **{f"product {n}": (partial(unfold_product, **e), {}) for n, e in test_rewriting_products.PRODUCTS.items()},
-    **{f"sampler {n}": (partial(sampler, **e), test_rewriting_by_hand.SIZES)
-       for n, e in test_rewriting_by_hand.SAMPLERS.items()},
-    **{f"attention {k}": (partial(attention, **e), {"n": 2, "q": 5}) for k, e in enumerate((
-        {}, {"cut": "Slice"}, {"cut": "SplitToSequence"}, {"merged": True}, {"merged": True, "cut": "Slice"},
-        {"levels": ((4, 5),)}))},
-    **{f"written in place {how} {layout}": (partial(written_in_place, how=how, layout=layout), {})
-       for how, layout in (("ScatterElements", "last"), ("ScatterElements", "first"), ("ScatterND", "last"),
-                           ("ScatterND", "first"), ("rows", "first"))},
-    **{f"deform_conv {k}": (partial(deform_conv, **e), {})
-       for k, e in enumerate(({}, {"gather": "GatherElements", "mask": False}, {"module": True}))},
-    "affine grid": (affine_grid, {}),
-    "affine grid by rows": (partial(affine_grid, by_rows=True, sample="linear"), {}),
-    "perspective": (perspective, {}),
-    "warp": (warp, {}),
+Case = tuple[Callable[[], onnx.ModelProto], Mapping[str, int]]
+SIZED = {"n": 2, "size_0": 11, "size_1": 13, "size_2": 7, "length": 40, "q": 5}
+
+
+def cases(
+    title: str,
+    write: Callable[..., onnx.ModelProto],
+    table: Mapping[str, Any],
+    sizes: Mapping[str, int] = SIZED,
+) -> dict[str, Case]:
+    """Return {name: (how to write a model, its open sizes)} for a table of arguments."""
+    return {f"{title} {name}": (partial(write, **edits), sizes) for name, edits in table.items()}
+
+
+def as_it_is(proto: onnx.ModelProto) -> onnx.ModelProto:
+    return proto
+
+
+ATTENTIONS = {
+    "split": {},
+    "sliced": {"cut": "Slice"},
+    "in a sequence": {"cut": "SplitToSequence"},
+    "merged": {"merged": True},
+    "sliced, merged": {"merged": True, "cut": "Slice"},
+    "of one level": {"levels": ((4, 5),)},
+}
+IN_PLACE = {
+    f"{how} {layout}": {"how": how, "layout": layout}
+    for how in ("ScatterElements", "ScatterND", "rows")
+    for layout in (("first",) if how == "rows" else ("first", "last"))
+}
+PROTOS = {
+    name: {"proto": proto}
+    for name, proto in {**test_rewriting.WINDOWS, **test_rewriting.BLOCKS}.items()
+}
+UNFOLDS: dict[str, Any] = test_rewriting.UNFOLDS
+OPEN_UNFOLDS = {name: edits for name, edits in UNFOLDS.items() if "target" not in edits}
+WRITTEN: dict[str, Case] = {
+    **cases("unfold", unfold, UNFOLDS),
+    **cases("no unfold", unfold, test_rewriting.NO_UNFOLDS),
+    **cases("open unfold", partial(unfold, open_sizes=True), OPEN_UNFOLDS),
+    **cases("windows", as_it_is, PROTOS, test_rewriting.OPEN),
+    **cases("frames", frames, test_rewriting.FRAMES),
+    **cases("product", unfold_product, test_rewriting_products.PRODUCTS),
+    **cases("sampler", sampler, test_rewriting_by_hand.SAMPLERS, test_rewriting_by_hand.SIZES),
+    **cases("attention", attention, ATTENTIONS),
+    **cases("in place", written_in_place, IN_PLACE),
+    **cases("deform_conv", deform_conv, {"by GatherND": {}, "in a module": {"module": True},
+                                         "by GatherElements": {"gather": "GatherElements", "mask": False}}),
+    **cases("grid", affine_grid, {"alone": {}, "by rows, sampled": {"by_rows": True, "sample": "linear"}}),
+    **cases("perspective", perspective, {"": {}}),
+    **cases("warp", warp, {"": {}}),
 }  # fmt: skip
 
 
@@ -212,7 +241,7 @@ def node_cases() -> dict[str, list[Any]]:
     with np.errstate(all="ignore"):
         for name in sorted(known & {*names, *(f"{name}_" for name in names)}):
             import_module(f"{all_cases.__name__}.{name}")
-    found = {name: [] for name in TABLE}
+    found: dict[str, list[Any]] = {name: [] for name in TABLE}
     for case in all_cases._NodeTestCases:
         op_type = case.model.graph.node[0].op_type
         if len(case.model.graph.node) == 1 and op_type in found:

@@ -121,6 +121,10 @@ FURTHER = {  # unfolds of other indices, of a part of the image, or along one ax
     "channels last": {"perm": [0, 2, 4, 1, 3, 5]},
     "a value further up used twice": {"after": used_twice("gathered_0", "y")},
     "batch and channels flattened": {"target": [1, 36, 72], "allowzero": 1, "perm": [0, 1, 4, 2, 3, 5]},
+    "padded axes plus 0 times an input": {
+        "all_pads": [1, 0, 2, 1], "inputs": {"more": ("int64", [2])}, "pad_axes": lambda w: w.add(
+            "Add", w.add("Mul", "more", w.constant(0)), w.constant([2, 3])),
+    },
 }  # fmt: skip
 
 
@@ -135,10 +139,6 @@ NO_UNFOLDS = {
     "pads that are computed": {
         "all_pads": lambda w: w.add("Mul", "more", w.constant([0, 0, 1, 0, 0, 0, 2, 1])),
         "inputs": {"more": ("int64", [1])},
-    },
-    "padded axes that are computed": {
-        "all_pads": [1, 0, 2, 1], "inputs": {"more": ("int64", [2])}, "pad_axes": lambda w: w.add(
-            "Add", w.add("Mul", "more", w.constant(0)), w.constant([2, 3])),
     },
 }  # fmt: skip
 PADDED = {  # in another way than Im2Col pads

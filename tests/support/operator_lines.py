@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from support.written import Writer
 
 SIZES = {"n": 2, "h": 4, "w": 5}
-Operand = str | int | float | list[Any] | np.ndarray | Callable[[Writer], str]
+Operand = str | int | float | list[Any] | np.ndarray | np.generic | Callable[[Writer], str]
 FLOAT, DOUBLE, INT32, INT64, BOOL = (
     TensorProto.FLOAT,
     TensorProto.DOUBLE,

@@ -92,9 +92,7 @@ def compared(
         result.forms[name] = form
         if isinstance(form, Element) and form.root == name:
             result.roots.add(name)
-        elif values[name].size == 0:
-            result.left.add(name)
-        elif not _is_evaluated(reader, form, values):
+        elif values[name].size == 0 or not _is_evaluated(reader, form, values):
             result.left.add(name)
         else:
             _assert_equal(reader, name, form, values, sizes, rng)
@@ -114,8 +112,8 @@ def _is_evaluated(reader: Reader, form: Form, values: Mapping[str, Array]) -> bo
         match inner:
             case Sample(_, _, _, settings) if not EVALUATED.issuperset(settings):
                 return False
-            case Sum(over, _) if MOST_TERMS < math.prod(
-                v.size for v in over if isinstance(v.size, int)
+            case Sum(over, _) if (
+                math.prod(v.size for v in over if isinstance(v.size, int)) > MOST_TERMS
             ):
                 return False
             case Element(root, _) if root in values and values[root].dtype.kind not in "fiub":

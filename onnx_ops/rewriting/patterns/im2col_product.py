@@ -25,7 +25,7 @@ from ..graph import Graph
 from ..reading.affine import Digit, Dimension, Index, Variable, digits_of, number, variables_of
 from ..reading.digits import digits_along, is_plain, joined_digits, refined
 from ..reading.forms import Form, Guard, Sum
-from ..reading.reader import Reader, axes_of
+from ..reading.reader import GraphView, Reader, axes_of
 from ..taps import FLOATS
 from ..windows import (
     Window,
@@ -186,7 +186,7 @@ def match(reader: Reader, name: str, form: Form) -> Product | None:
     raise reasons[0] if reasons else NearMiss("the factors are no value of the graph")
 
 
-def _is_copied(graph: Graph, name: str, places: Mapping[str, Index]) -> bool:
+def _is_copied(graph: GraphView, name: str, places: Mapping[str, Index]) -> bool:
     """Return whether elements of a factor are read several times, or blocks that tile an axis are written out."""
     return any(
         windowed_axes(index)

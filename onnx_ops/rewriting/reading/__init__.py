@@ -5,11 +5,10 @@ forms         what an element is; made by constructors, compared by rolling, com
 reader        reads a value's element by the table of operators/
 """
 
-from ..graph import Graph
 from .operators import TABLE
-from .reader import Reader
+from .reader import GraphView, Reader
 
 
-def reader_of(graph: Graph) -> Reader:
+def reader_of(graph: GraphView) -> Reader:
     """Return a reader of a graph by the table of operators."""
     return Reader(graph, TABLE)

@@ -1,7 +1,7 @@
 """Positions: whole numbers that are sums of digits of variables, with sizes that may be open (sizes.py).
 
 A position is in normal form: each digit of a variable occurs once, in order, and digits that follow each other are one
-digit. So positions that are equal for all numbers of their variables are equal objects.
+digit. So positions that are equal for all numbers of their variables are equal, unless digits of a variable overlap.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -174,7 +174,8 @@ def divided(at: Position, by: Dimension) -> tuple[Position, Position]:
     for term in at.terms:
         step = quotient(term.step, by)
         count = quotient(by, term.step)
-        outer_size = None if count is None else quotient(term.size, count)
+        is_counted = count is not None and never_negative(count)
+        outer_size = quotient(term.size, count) if is_counted else None
         if step is not None:
             high.append(term._replace(step=step))
         elif outer_size is not None and outer_size != 1:  # a digit that runs past `by`

@@ -1,18 +1,18 @@
 """Reads what the element of a value is by the table of operators: lazily, each place once, within a budget."""
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
+from onnx import helper
 
 from ...model.nodes import domain_of
-from ..graph import Graph
-from ..indices import attributes_of
 from .affine import (
     Array,
     Digit,
@@ -33,13 +33,37 @@ from .constructors import Forms
 from .forms import Condition, Exhausted, Form, Whole
 from .rolling import rolled
 
-PER_NODE, AT_LEAST = 30, 20_000  # steps of reading that a graph may take in all
+PER_NODE, AT_LEAST = 5, 20_000  # steps of reading that a graph may take in all
 WORK = 3  # forms that are made or looked at for a step
-DEEPEST = 150  # values that are read within each other
+DEEPEST = 80  # values that are read within each other; Python's stack has room for 1,000 calls
 MOST_ROLLED = 256  # numbers at which a variable is read one by one
 LARGEST = 2**22  # elements of a constant that is fitted
 # What rules fail with for a node whose inputs aren't known, or aren't valid.
-FAILURES = Unknown, ValueError, IndexError, KeyError, TypeError, AttributeError, ZeroDivisionError
+FAILURES = (
+    Unknown, ValueError, IndexError, KeyError, TypeError, AttributeError, ZeroDivisionError, RecursionError
+)  # fmt: skip
+
+
+class GraphView(Protocol):
+    """What a reader sees of a graph: rewriting.graph.Graph, which makes a reader of itself."""
+
+    owner: onnx.GraphProto
+    producers: dict[str, onnx.NodeProto]
+    users: Counter[str]
+    measured: Counter[str]
+    reader: "Reader"
+
+    def type(self, name: str) -> Any: ...
+    def home(self, name: str) -> "GraphView | None": ...
+    def array(self, name: str) -> Array | None: ...
+    def folded(self, name: str) -> Array | None: ...
+    def is_constant(self, name: str) -> bool: ...
+    def is_sound(self, node: onnx.NodeProto) -> bool: ...
+
+
+def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+    """Return a node's attributes as {name: value}."""
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
 
 
 @dataclass(frozen=True)
@@ -83,7 +107,7 @@ class Reader:
     failed  {value: why the rule of its node failed}
     """
 
-    def __init__(self, graph: Graph, table: Mapping[str, Rule], is_exact: bool = False):
+    def __init__(self, graph: GraphView, table: Mapping[str, Rule], is_exact: bool = False):
         self.graph = graph
         self.table = table
         self.forms = Forms(self.shape, is_exact)
@@ -114,7 +138,9 @@ class Reader:
     def node(self, name: str) -> onnx.NodeProto | None:
         """Return the valid node that makes a value, in this graph or one around it; or None."""
         home = self.graph.home(name)
-        node = None if home is None else home.producers.get(name)
+        if home is None:
+            return None
+        node = home.producers.get(name)
         return node if node is not None and home.is_sound(node) else None
 
     def whole(self, name: str) -> Form:
@@ -126,6 +152,8 @@ class Reader:
         trail = []
         place = Place(name, index, bare)
         while place not in self._memo:
+            if self._depth > DEEPEST:  # not kept: who asks for this value itself gets to know more
+                return self.forms.element(place.name, place.index)
             trail.append(place)
             made = self._step(place)
             if isinstance(made, Place):
@@ -150,9 +178,7 @@ class Reader:
             return self.constant(place.name, array, place.index)
         node = self.node(place.name)
         rule = None if node is None else self.rule_of(node)
-        if node is None or rule is None or self._depth > DEEPEST:
-            return root
-        if not self.follows(node, rule, place):
+        if node is None or rule is None or not self.follows(node, rule, place):
             return root
         made = self._by_rule(rule, node, place)
         if made is not None and made is not root:

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx import TensorProto
 
-from ...indices import QUANTIZED, pads_with_zeros
-from ...shapes import im2col_blocks, im2col_spacings
-from ...sizes import at_least_zero, never_negative, quotient
+from ...sizes import im2col_blocks, im2col_spacings, quotient
 from ..affine import (
     Dimension,
     Index,
@@ -18,6 +17,7 @@ from ..affine import (
     along,
     as_int,
     divided,
+    is_at_least,
     is_within,
     number,
     reshaped,
@@ -26,7 +26,8 @@ from ..affine import (
 from ..arithmetic import INTEGERS, fits
 from ..constructors import MOST_PARTS
 from ..forms import CASTS, Element, Form, Guard, Whole, inside
-from ..reader import Made, Place, Site
+from ..integers import cuts, part_of_sequence, sliced
+from ..reader import GraphView, Made, Place, Site, attributes_of
 from .table import operator
 
 FLOATS = TensorProto.FLOAT, TensorProto.DOUBLE
@@ -38,6 +39,7 @@ NEAREST = {
     "nearest_mode": b"floor",
 }
 INT32_MAX = 2**31 - 1
+QUANTIZED = TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16
 
 
 @operator("Identity", moves=True)
@@ -115,55 +117,17 @@ def tile(site: Site) -> Made:
 
 @operator("Slice", moves=True)
 def slices(site: Site) -> Made:
+    known = cuts(site.reader.graph, site.node)
+    if known is None:
+        return None
     index = [*site.index]
     dimensions = site.shape_of(0)
-    for axis, start, end, step in cuts(site):
-        first: Dimension = 0
-        if (start, step) != (0, 1):
-            first, _ = sliced(dimensions[axis], start, end, step)
-        index[axis] = number(first) + index[axis].times(step)
+    for axis, start, end, step in known:
+        if (start, step) == (0, 1):
+            continue
+        first, _ = sliced(dimensions[axis], start, end, step)
+        index[axis] = number(first) + index[axis].times(step or 1)
     return site.move(0, index)
-
-
-def cuts(site: Site) -> list[tuple[int, Dimension, Dimension, int]]:
-    """Return [(axis, start, end, step)] of a Slice, whose starts and ends may be open sizes. Raises Unknown."""
-    starts: Sequence[Dimension]
-    ends: Sequence[Dimension]
-    axes: Sequence[Dimension]
-    steps: Sequence[Dimension] = ()
-    if "starts" in site.attributes:
-        starts, ends, axes = (site.attributes.get(name, ()) for name in ("starts", "ends", "axes"))
-    else:
-        starts, ends, axes, steps = (site.integers(k) if site.has(k) else () for k in range(1, 5))
-    axes = axes or range(len(starts))
-    steps = steps or [1] * len(starts)
-    return [*zip(map(as_int, axes), starts, ends, map(as_int, steps), strict=True)]
-
-
-def sliced(
-    size: Dimension, start: Dimension, end: Dimension, step: int
-) -> tuple[Dimension, Dimension]:
-    """Return (first position, number of positions) that a Slice takes along an axis. Raises Unknown."""
-    if step < 0 and isinstance(end, int) and end >= INT32_MAX:
-        raise Unknown("ONNX Runtime reads such an end as the first element, onnx as the last one")
-    low, high = (0, size) if step > 0 else (-1, size - 1)
-    first = _clamped(start, size, 0, high)
-    last = _clamped(end, size, low, high)
-    span = last - first if step > 0 else first - last
-    return first, at_least_zero((span + abs(step) - 1) // abs(step))
-
-
-def _clamped(at: Dimension, size: Dimension, low: Dimension, high: Dimension) -> Dimension:
-    """Return where a start or end that a Slice states lies on an axis. Raises Unknown."""
-    if isinstance(at, int) and abs(at) >= INT32_MAX and not isinstance(size, int):  # far outside
-        at = high if at > 0 else low
-    elif never_negative(-1 - at):
-        at = at + size
-    if isinstance(at, int) and isinstance(high, int) and isinstance(low, int):
-        return min(max(at, low), high)
-    if at != high and not (never_negative(at - low) and never_negative(high - at)):
-        raise Unknown("whether a slice begins or ends outside")
-    return at
 
 
 @operator("Split", moves=True)
@@ -177,17 +141,9 @@ def split(site: Site) -> Made:
 
 @operator("SequenceAt", moves=True)
 def sequence_at(site: Site) -> Made:
-    split = site.reader.site(site.node.input[0], bare=site.place.bare)
-    dimensions = split.shape_of(0)
-    axis = split.axis(len(dimensions))
-    if split.node.op_type != "SplitToSequence" or not split.attributes.get("keepdims", 1):
-        return None  # ONNX Runtime may leave the axis out, which onnx says it doesn't where there are sizes
-    sizes = split.integers(1)
-    at = as_int(site.integers(1)[0])
-    if split.shape_of(1) == ():
-        start: Dimension = range(0, as_int(dimensions[axis]), as_int(sizes[0]))[at]
-    else:
-        start = sum(sizes[: range(len(sizes))[at]])
+    graph, sequence = site.reader.graph, site.node.input[0]
+    axis, start, _ = part_of_sequence(graph, site.node)
+    split = site.reader.site(sequence, bare=site.place.bare)
     return split.move(0, replaced(site.index, axis, site.index[axis] + number(start)))
 
 
@@ -271,6 +227,17 @@ def _by_index(site: Site, index: Index) -> Place:
     return site.move(0, index, bare=is_by_data or is_window)
 
 
+def pads_with_zeros(graph: GraphView, node: onnx.NodeProto) -> bool:
+    """Return whether a Pad with one value pads with zeros, all bits of which are 0, or doesn't pad."""
+    if attributes_of(node).get("value"):  # before version 11
+        return False
+    if len(node.input) < 3 or not node.input[2]:
+        return True
+    value = graph.array(node.input[2])
+    is_zero = value is not None and value.size == 1 and value.item() in (0, "", b"", False)
+    return is_zero and value is not None and not value.tobytes().strip(b"\0")
+
+
 @operator("Pad", moves=True)
 def pad(site: Site) -> Made:
     mode = site.attributes.get("mode", b"constant")
@@ -336,6 +303,8 @@ def concat(site: Site) -> Made:
     total = site.forms.number(0)
     for k, (start, length) in enumerate(zip(starts, lengths, strict=True)):
         within = at - number(start)
+        if is_at_least(within, length) or is_at_least(within.times(-1), 1):
+            continue
         part = site.read(k, replaced(site.index, axis, within))
         total = site.forms.op("Add", total, site.forms.guard(inside([within], [length]), part))
     return total

@@ -4,8 +4,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
-from ...shapes import im2col_spacings
-from ...sizes import block_count, quotient
+from ...sizes import block_count, im2col_spacings, quotient
 from ..affine import (
     Dimension,
     Index,

@@ -211,7 +211,7 @@ def _chain(reader: Reader, name: str, axis: int) -> tuple[Chain, int]:
         pending.append((name, at.start))
         name = reader.site(name).node.input[0]
     chain, k = known.get(("chain", name, axis), (Chain(name), -1))
-    if k + 1 < len(chain.names):  # another one goes on from there
+    if pending and k + 1 < len(chain.names):  # another one goes on from there
         chain, k = Chain(name), -1
     for name, at_number in reversed(pending):
         k += 1
