@@ -114,7 +114,15 @@ class Search:
             region = between(self.graph, name, roots)
             self._explained |= region
             self._near[len(self.findings)] = self.reader.forms.places[form].keys()
-            self._report(node, near[0], reason=near[1])
+            self._report(node, near[0], reason=near[1] + self._hope({*region, *roots}))
+
+    def _hope(self, values: Collection[str]) -> str:
+        """Return a text for a constant among values that is not known, since no nodes run; or none."""
+        graph = self.graph
+        for value in () if graph.model.runs_nodes else sorted(values):
+            if graph.is_constant(value) and graph.array(value) is None:
+                return f"; optimize first computes {value}, and may replace it"
+        return ""
 
     def _replace(self, node: onnx.NodeProto, name: str, pattern: str, match: Match) -> None:
         graph = self.graph

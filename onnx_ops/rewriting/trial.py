@@ -39,6 +39,8 @@ def tried_out(graph, node, replacement):
     try:
         added, _ = _between(graph, replacement["inputs"], inputs)
         nodes, more = _between(graph, [output], inputs)
+        if any(_may_end_the_process(graph, each) for each in nodes):
+            raise Untried("ONNX Runtime may not survive a division of integers")
         if {*CASTS}.intersection(replacement.get("steps", ())[::4]):
             raise Untried("its coordinates are rounded to 16 bits")
         settings = {k: v for k, v in replacement.items() if k not in ("version", "finding")}
@@ -63,6 +65,14 @@ def tried_out(graph, node, replacement):
     except Untried as reason:
         return str(reason)
     return None
+
+
+def _may_end_the_process(graph, node):
+    """Return whether a node divides integers by what may be 0, or -1."""
+    if node.op_type not in ("Div", "Mod") or graph.type(node.input[0]).elements not in INTEGERS:
+        return False
+    divisor = graph.folded(node.input[1])
+    return divisor is None or not np.all(divisor > 0)
 
 
 def _run_nodes(graph, nodes, feeds, output):

@@ -69,7 +69,7 @@ FOUND = {
        for name, edits in OTHER_ENDS.items()},
 }  # fmt: skip
 MISSED = {
-    "multiplied in place": written_in_place(how="rows", layout="first", reduction="mul"),
+    "multiplied in place": written_in_place(reduction="mul"),
     "Tensor.unfold at irregular places": windows(blocks=lambda starts: [0, 1, 3, 4]),
     "Tensor.unfold backwards": windows(blocks=lambda starts: starts[::-1]),
     "products of columns over blocks": unfold_product(summed="l"),

@@ -178,9 +178,11 @@ class Reader:
             return self.constant(place.name, array, place.index)
         node = self.node(place.name)
         rule = None if node is None else self.rule_of(node)
-        if node is None or rule is None or not self.follows(node, rule, place):
+        if node is None:
             return root
-        made = self._by_rule(rule, node, place)
+        made = None
+        if rule is not None and self.follows(node, rule, place):
+            made = self._by_rule(rule, node, place)
         if made is not None and made is not root:
             return made
         array = self.graph.folded(place.name) if node.input and not place.bare else None
