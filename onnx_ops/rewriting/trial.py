@@ -39,6 +39,8 @@ def tried_out(graph, node, replacement):
     try:
         added, _ = _between(graph, replacement["inputs"], inputs)
         nodes, more = _between(graph, [output], inputs)
+        if any(_depends(graph, name, {*inputs} - {name}) for name in inputs):
+            raise Untried("what it reads depends on each other")
         if any(_may_end_the_process(graph, each) for each in nodes):
             raise Untried("ONNX Runtime may not survive a division of integers")
         if {*CASTS}.intersection(replacement.get("steps", ())[::4]):
@@ -65,6 +67,12 @@ def tried_out(graph, node, replacement):
     except Untried as reason:
         return str(reason)
     return None
+
+
+def _depends(graph, name, others):
+    """Return whether a value is computed from others."""
+    nodes, _ = _between(graph, [name], others)
+    return any(not others.isdisjoint(node.input) for node in nodes)
 
 
 def _may_end_the_process(graph, node):

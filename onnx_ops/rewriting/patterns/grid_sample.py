@@ -124,17 +124,17 @@ def _explain(reader: Reader, grid: str) -> None:
     maker = graph.producers.get(grid)
     if maker is None or maker.domain not in AI_ONNX:
         return
-    if is_part(reader, maker):
-        size = _unknown_size_behind(reader, grid)
-        reason = f": {size} isn't known" if size else ", or not for certain"
-        raise NearMiss(f"the effect of {maker.op_type} {grid} on coordinates is unknown{reason}")
-    if maker.op_type != "DequantizeLinear":
-        return
-    quantizer = graph.producer(maker.input[0], "QuantizeLinear")
+    quantizer = None
+    if maker.op_type == "DequantizeLinear":
+        quantizer = graph.producer(maker.input[0], "QuantizeLinear")
     source = None if quantizer is None else graph.producer(quantizer.input[0])
     if source is not None and is_part(reader, source):
         dtype = graph.type(maker.input[0]).dtype
         raise NearMiss(f"its coordinates are rounded to {dtype} before {maker.op_type} {grid}")
+    if is_part(reader, maker) and maker.op_type != "DequantizeLinear":
+        size = _unknown_size_behind(reader, grid)
+        reason = f": {size} isn't known" if size else ", or not for certain"
+        raise NearMiss(f"the effect of {maker.op_type} {grid} on coordinates is unknown{reason}")
 
 
 def _unknown_size_behind(reader: Reader, name: str) -> str | None:
