@@ -15,22 +15,17 @@ import onnx
 from ..declaration.errors import escaped
 from ..model.external_data import opened
 from ..model.nodes import inlined, model_nodes
-from . import trial
 from .finding import NOT_RUN, Finding, NearMiss
 from .graph import Graph, Model
 from .patterns import (
     constants,
-    deform_conv,
-    sampling_by_hand,
 )
 from .search import may_find, search
 
 if TYPE_CHECKING:
     import os
 
-PATTERNS = constants, deform_conv, sampling_by_hand
-TRIED = deform_conv, sampling_by_hand  # patterns with replacements that run beside the replaced nodes
-RUN = constants, *TRIED  # patterns that run nodes
+PATTERNS = (constants,)
 
 
 def optimize(
@@ -158,10 +153,7 @@ def apply(pattern: ModuleType, graph: Graph, node: onnx.NodeProto) -> Finding | 
             return None
         if (replacement.get("domain", ""), replacement["op_type"]) in graph.model.custom:
             raise NearMiss(f"{replacement['op_type']} is another operator in this session")
-        if not graph.model.runs_nodes:
-            untried = NOT_RUN if pattern in RUN else None
-        else:
-            untried = trial.tried_out(graph, node, replacement) if pattern in TRIED else None
+        untried = NOT_RUN if pattern is constants and not graph.model.runs_nodes else None
         operator = replacement.pop("finding", replacement["op_type"])
         graph.replace(node, **replacement)
         return Finding(*where, operator=operator, untried=untried)

@@ -87,11 +87,12 @@ class Chain:
             raise NearMiss("it is added up, or has axes that its result lacks")
         apart = [digit for at in source for digit in digits_along(at)]
         missing = [digit for digit in wanted if digit not in apart]
-        turned = [apart.index(digit) for digit in digits_of(extra) if digit in apart]
-        if turned or apart != wanted:
+        order = [[*apart, *missing].index(digit) for digit in wanted]
+        backwards = [apart.index(digit) for digit in digits_of(extra) if digit in apart]
+        if missing or backwards or order != sorted(order):
             self.reshape([digit.size for digit in apart] + [1] * len(missing))
-            self._flip(turned)
-            self.transpose([[*apart, *missing].index(digit) for digit in wanted])
+            self._flip(backwards)
+            self.transpose(order)
         if missing:
             self._expand([digit.size for digit in wanted], [*map(missing.__contains__, wanted)])
         self.reshape([tuple(digit.size for digit in digits_along(at)) for at in target])

@@ -1,5 +1,6 @@
 """The results of matching a pattern at a node of a model."""
 
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -7,7 +8,14 @@ NOT_RUN = "optimize runs these nodes first, and may keep them"
 
 
 class NearMiss(Exception):  # noqa: N818  it is no error
-    """A node looks like a pattern and isn't it, or isn't it for certain; the text says why."""
+    """A node looks like a pattern and isn't it, or isn't it for certain; the text says why.
+
+    sources  values from which on the node was looked at, if these are known
+    """
+
+    def __init__(self, reason: str, sources: Collection[str] = ()):
+        super().__init__(reason)
+        self.sources = sources
 
 
 def tried(rule, *arguments):

@@ -17,6 +17,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
+from ..declaration import dtypes
 from ..declaration.errors import as_text
 from ..model import external_data, files
 from ..model.nodes import domain_of, graphs_in, model_nodes, own_names, subgraphs, used_names
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     import os
 
 AI_ONNX = ("", "ai.onnx")
+FLOATS = {dtypes.TABLE[name].onnx for name in dtypes.FLOATS}  # types of elements
 OURS = {name for domain, name in KEYS if domain in AI_ONNX}  # types of nodes that this package runs
 OLDEST = 12  # version of ai.onnx from which on a model may be changed to import a newer one
 CHANGED = {  # {type of node: version from which on it means something else, although it looks the same}
@@ -112,6 +114,7 @@ class Graph:
         self.stated = {value.name: value.type for value in (*owner.value_info, *owner.input, *owner.output)}
         self.types, self.visited = {}, set()  # results of shapes.py, and values that it is working on
         self.initializers = {tensor.name: tensor for tensor in owner.initializer}
+        self.versions = {}  # {domain: the newest version that an added node is of}
         self.added = []  # what patterns have added since `sweep_added`: names of constants and nodes' outputs
         self.reader = reader_of(self)
         self.integers = {}  # {(value, index): what indices.py has worked out}
@@ -335,6 +338,7 @@ class Graph:
             node.CopyFrom(new)
             self.sound.pop(node.output[0], None)
             self._connect(inputs, domain, version)
+        self._import()
         for name in obsolete:
             self._count(name, -1)
         self._sweep(obsolete)
@@ -343,17 +347,24 @@ class Graph:
         """Remove unused additions."""
         self._sweep(self.added)
         self.added = []
+        self.versions = {}
 
     def _connect(self, inputs, domain, version):
-        """Count the inputs of a new node, and import the version of its domain."""
+        """Count the inputs of a new node, and keep the version of its domain, which `replace` imports."""
         for name in inputs:
             self._count(name, 1)
+        domain = "" if domain in AI_ONNX else domain
+        self.versions[domain] = max(version, self.versions.get(domain, 0))
+
+    def _import(self):
+        """Import the versions of the new nodes' domains."""
         graph, imports = self, self.model.proto.opset_import
-        if domain not in AI_ONNX:
+        newest = self.versions.pop("", 0)
+        for domain, version in self.versions.items():
             if all(i.domain != domain for i in imports):
                 imports.append(helper.make_opsetid(domain, version))
-        elif version > self.opset:  # which `can_import` allows
-            next(i for i in imports if i.domain in AI_ONNX).version = version
+        if newest > self.opset:  # which `can_import` allows
+            next(i for i in imports if i.domain in AI_ONNX).version = newest
             while graph:
                 graph.sound, graph = {}, graph.outer
 

@@ -10,7 +10,15 @@ from ..declaration.errors import escaped
 from . import trial
 from .finding import NOT_RUN, Finding, NearMiss
 from .graph import AI_ONNX, Graph
-from .patterns import deformable_attention, fold, grid_sample, im2col_product, unfold
+from .patterns import (
+    deform_conv,
+    deformable_attention,
+    fold,
+    grid_sample,
+    im2col_product,
+    sampler,
+    unfold,
+)
 from .reading import reader_of
 from .reading.affine import Unknown
 from .reading.forms import Element, Exhausted, Form, walk
@@ -34,7 +42,17 @@ class Match(Protocol):
 
 
 Matcher = Callable[[Reader, str, Form], Match | None]
-PATTERNS = deformable_attention, grid_sample, unfold, fold, im2col_product
+PATTERNS = (
+    deformable_attention,
+    deform_conv,
+    sampler,
+    grid_sample,
+    unfold,
+    fold,
+    im2col_product,
+)
+# Those of which a Reshape may make another shape if there are no elements: then it fails, or makes no samples.
+SAMPLING = {deform_conv.NAME, sampler.NAME}
 BEGINNINGS = {  # types of nodes that windows, folds and pixels are written with
     "ConvTranspose", "Gather", "GatherElements", "GatherND", "GridSample", "Im2Col", "ScatterElements", "ScatterND",
 }  # fmt: skip
@@ -58,7 +76,7 @@ class Search:
         self._replaced: set[str] = set()  # values that are found
         self._near: dict[
             int, Collection[str]
-        ] = {}  # {number of a near miss: values that moved into it}
+        ] = {}  # {number of a near miss: values that it consists of}
         self._explained: set[str] = set()  # values of near misses
 
     def run(self) -> list[Finding]:
@@ -68,8 +86,6 @@ class Search:
             name = node.output[0] if node.output else ""
             is_there = self.graph.producers.get(name) is node
             if name not in marked or not is_there or node.op_type not in ENDS:
-                continue
-            if node.op_type == "Reshape" and not states_its_shape(self.graph, node):
                 continue
             try:
                 self._look_at(node, name)
@@ -89,16 +105,22 @@ class Search:
         except Unknown:
             form = self.reader.forms.element(name, ())
         is_unknown = isinstance(form, Element) and form.root == name
-        if is_unknown and node.op_type != "GridSample":  # of which the grid may be known
+        if is_unknown and node.op_type not in ("Conv", "GridSample"):  # which may read what is found
             return
         near: tuple[str, str] | None = None
+        inside: Collection[str] = self.reader.forms.places[form].keys()
+        has_shape = node.op_type != "Reshape" or states_its_shape(self.graph, node)
         for pattern, matcher in self.matchers.items():
+            if not has_shape and pattern not in SAMPLING:
+                continue
             try:
                 match = matcher(self.reader, name, form)
                 if match is not None:
                     self._replace(node, name, pattern, match)
                     return
             except (NearMiss, Unknown) as miss:
+                if near is None and isinstance(miss, NearMiss) and miss.sources:
+                    inside = between(self.graph, name, miss.sources)
                 near = near or (pattern, str(miss))
             except Exhausted:
                 raise
@@ -113,7 +135,7 @@ class Search:
             roots = {f.root for f in walk(form, self.reader.forms.picks) if isinstance(f, Element)}
             region = between(self.graph, name, roots)
             self._explained |= region
-            self._near[len(self.findings)] = self.reader.forms.places[form].keys()
+            self._near[len(self.findings)] = inside
             self._report(node, near[0], reason=near[1] + self._hope({*region, *roots}))
 
     def _hope(self, values: Collection[str]) -> str:
@@ -166,7 +188,7 @@ def marked_values(graph: Graph, reader: Reader) -> set[str]:
         is_beginning = node.op_type in BEGINNINGS or len(node.input) >= STACKS.get(
             node.op_type, 2**31
         )
-        is_read = node.domain in AI_ONNX and node.op_type in reader.table
+        is_read = node.domain in AI_ONNX and node.op_type in (*reader.table, "QuantizeLinear")
         if is_beginning or _is_grouped(node) or (is_read and not marked.isdisjoint(node.input)):
             marked.update(node.output)
     return marked

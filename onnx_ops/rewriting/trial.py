@@ -16,13 +16,13 @@ from ..declaration.errors import OpError
 from ..model.nodes import subgraphs
 from ..model.small_models import model_of
 from ..sampling.computed_points import CAST_BFLOAT16, CAST_FLOAT16
-from .expressions import NARROWING
 from .finding import NearMiss
-from .graph import AI_ONNX, run_onnx_runtime, run_reference
+from .graph import AI_ONNX, FLOATS, run_onnx_runtime, run_reference
 from .indices import MOVES, attributes_of
-from .taps import FLOATS, FORMULAS, Draw
+from .probing import Sizes
+from .reading.forms import CASTS, FORMULAS
 
-CASTS = CAST_FLOAT16, CAST_BFLOAT16
+ROUNDINGS = CAST_FLOAT16, CAST_BFLOAT16  # steps of programs
 MEMORY, SECONDS = 2**26, 0.2  # bytes of all values, and an estimate of the time, from which on nothing is tried out
 INTEGERS = {dtypes.TABLE[name].onnx for name in dtypes.INTEGERS}
 PER_ELEMENT, PER_PRODUCT = 5e-9, 5e-10  # seconds
@@ -43,7 +43,7 @@ def tried_out(graph, node, replacement):
             raise Untried("what it reads depends on each other")
         if any(_may_end_the_process(graph, each) for each in nodes):
             raise Untried("ONNX Runtime may not survive a division of integers")
-        if {*CASTS}.intersection(replacement.get("steps", ())[::4]):
+        if {*ROUNDINGS}.intersection(replacement.get("steps", ())[::4]):
             raise Untried("its coordinates are rounded to 16 bits")
         settings = {k: v for k, v in replacement.items() if k not in ("version", "finding")}
         made = helper.make_node(outputs=node.output[:1], **settings)
@@ -114,7 +114,7 @@ def _leaves(graph, names):
             pending += [each for each in node.input if each not in pending]
         elif graph.folded(name) is None:
             leaves[name] = None
-    others = lambda name: _between(graph, [name], leaves.keys() - {name}, {*FORMULAS, *MOVES})[1]
+    others = lambda name: _between(graph, [name], leaves.keys() - {name}, {*FORMULAS, "Sum", *MOVES})[1]
     return [*filter(others, leaves)]
 
 
@@ -141,7 +141,7 @@ def _between(graph, outputs, inputs, op_types=()):
 
 def _feeds(graph, names, nodes, seed):
     """Draw inputs, the first of them the image. Open sizes are drawn, too."""
-    draw = Draw(seed, {})
+    draw = Sizes(seed)
     rng = draw.rng
 
     def sizes(name):
@@ -182,10 +182,18 @@ def _widened(array):
     return array.astype(np.float32) if array.dtype.itemsize == 2 and array.dtype.kind not in "iu" else array
 
 
+def _without_rounding(graph, node):
+    """Return a node that doesn't round: to 16 bits, or again by the step by which its elements were rounded."""
+    if node.op_type == "Cast" and attributes_of(node)["to"] in CASTS:
+        return helper.make_node("Cast", node.input, node.output, to=TensorProto.FLOAT)
+    if node.op_type in ("QuantizeLinear", "DequantizeLinear") and not graph.is_constant(node.input[0]):
+        return helper.make_node("Identity", node.input[:1], node.output)
+    return node
+
+
 def _model(graph, nodes, feeds, output):
     """Return a model of these nodes and the constants that they read."""
-    nodes = [helper.make_node("Cast", n.input, n.output, to=TensorProto.FLOAT)
-             if n.op_type == "Cast" and attributes_of(n)["to"] in NARROWING else n for n in nodes]  # fmt: skip
+    nodes = [_without_rounding(graph, node) for node in nodes]
     made = {name for node in nodes for name in node.output}
     names = dict.fromkeys(
         name for node in nodes for name in node.input if name and name not in feeds and name not in made

@@ -14,6 +14,7 @@ import test_rewriting
 import test_rewriting_by_hand
 import test_rewriting_products
 from onnx import numpy_helper
+from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented
 from support.by_hand import deform_conv, sampler
 from support.operator_lines import LINES, inputs_of, line, model_of, node
 from support.reading import compared, values_of
@@ -64,6 +65,10 @@ def test_operators(name: str, k: int, is_open: bool) -> None:
 @pytest.mark.parametrize("name", OF_ANY_TYPE)
 def test_moves_of_other_types(name: str, dtype: str) -> None:
     proto = model_of(LINES[name][0], False, dtype)
+    try:
+        values_of(proto, inputs_of(proto))
+    except NotImplemented:
+        pytest.skip("ONNX Runtime has no such kernel")
     result = compared(proto, inputs_of(proto))
     assert proto.graph.output[0].name not in result.roots
 

@@ -223,7 +223,7 @@ def test_reshapes_that_are_unknown() -> None:
     with pytest.raises(Unknown):
         reshaped((batch, row), [N, 24], [24, N])
     with pytest.raises(Unknown):
-        reshaped((batch, row), [N, 24], [M, 24])
+        reshaped((batch, row), [N, 24], [M, 12])
 
 
 @SEEDS

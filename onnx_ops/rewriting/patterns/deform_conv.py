@@ -1,173 +1,357 @@
-"""`deform_conv2d` that is written by gathering and adding pixels (taps.py), as one DeformConv of ai.onnx.
+"""`deform_conv2d` that is written by sampling pixels, as one DeformConv.
 
-deform-conv2d-onnx-exporter and modules in plain PyTorch gather four pixels for each place of the kernel at each pixel
-of the output, arrange the sums as an image of blocks, and convolve these:
+    y[n, o, h, w] = sum over c, i, j of  W[o, c, i, j] * mask[n, g, i, j, h, w] * x[n, c, row, column]
+    row = h * stride + i * dilation - pad + offset[n, g, i, j, 0, h, w], column likewise; g: the group of channel c
 
-    Conv(Reshape(Transpose(mask * sum of weighted pixels)), W, strides = kernel_shape)
-
-The place of row i of the kernel and row h of the output is h * stride + i * dilation - pad + offset.
+deform-conv2d-onnx-exporter and modules in plain PyTorch sample by hand (sampled.py), arrange the samples as an image of
+blocks, and convolve these with strides as large as the kernel. Others stack the results of GridSamples, one for each
+position in the kernel, and multiply these by the weights.
 """
 
-import numpy as np
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from ..finding import NearMiss, tried
-from ..graph import AI_ONNX
-from ..indices import attributes_of, element, shape
-from ..positions import Position, elements, layout, variable
-from ..sizes import are_numbers, are_positive, block_count, quotient
-from ..taps import FLOATS, GATHERS, Reader, sampled, weighs
+import onnx
+
+from ..arranging import Chain
+from ..finding import NearMiss
+from ..graph import AI_ONNX, FLOATS, Graph
+from ..reading.affine import (
+    Array,
+    Digit,
+    Index,
+    Position,
+    Unknown,
+    Variable,
+    along,
+    as_int,
+    number,
+    variables_of,
+)
+from ..reading.digits import digits_along, joined_digits, refined
+from ..reading.forms import Form, Op, Sum, Whole
+from ..reading.reader import GraphView, Reader, attributes_of, axes_of
+from ..reading.rolling import rolled
+from ..sampled import Sampled, sample_of, sampled
+from ..sizes import are_numbers
+from ..windows import Window, places_of, spacings, window
 
 NAME = "deform_conv2d"
-NEEDS = tuple(("Floor", "Conv", gather) for gather in GATHERS)  # a graph needs one of these sets of types
-LAST, DOMAINS = ("Conv", "Add"), AI_ONNX  # types and domains of the node that ends the pattern
 VERSION = 19  # of ai.onnx, the first with DeformConv
+OFFSET = Variable("offset", 2)  # along rows or columns
+MOST_ADDENDS = 16  # of a coordinate
+
+Places = dict[str, Index]  # {value: index of its elements}
 
 
-def match(graph, node):
-    """Return the arguments of `Graph.replace` for the convolution, or for the bias that is added to it; else None."""
-    conv, bias = _with_bias(graph, node)
-    if conv is None or conv.input[0] not in weighs(graph):
-        return None
-    blocks, weight = (shape(graph, name) or () for name in conv.input[:2])
-    if {len(blocks), len(weight)} != {4}:
-        return None
-    attributes, kernel = attributes_of(conv), [*weight[2:]]
-    heights = [quotient(size, k) for size, k in zip(blocks[2:], kernel, strict=True)]
-    is_plain = not any(attributes.get("pads", ())) and attributes.get("auto_pad", b"NOTSET") == b"NOTSET"
-    is_dilated = {*attributes.get("dilations", [1])} != {1}
-    if None in heights or attributes.get("strides", [1, 1]) != kernel or not is_plain or is_dilated:
-        return None
-    if not are_numbers((*weight, blocks[1])):
-        raise NearMiss("the sizes of its kernel or the number of its channels are open")
-    sizes = {"n": blocks[0], "c": blocks[1], **dict(zip("hwij", (*heights, *kernel), strict=True))}
-    index = layout(sizes, "n", "c", "hi", "wj")
-    try:
-        found = sampled(graph, Reader(graph).read(conv.input[0], index), index)
-    except ValueError:
-        return None
-    return _replacement(graph, conv, bias, found, sizes, attributes.get("group", 1))
+@dataclass(frozen=True)
+class Product:
+    """A sum of products of samples and weights.
+
+    name    the value that may be a convolution
+    over    the variables that are summed
+    sample  what is sampled
+    masks   other factors
+    weight  where the weights are
+    outer   the position along the result's channels
+    group   of a Conv
+    bias    a value or a constant that is added
+    """
+
+    name: str
+    over: tuple[Variable, ...]
+    sample: Sampled
+    masks: Sequence[Form]
+    weight: Places
+    outer: Position
+    group: int = 1
+    bias: Array | str | None = None
 
 
-def _with_bias(graph, node):
-    """Return (Conv, the constant that is added to it or None) for the last node of a convolution; else (None, None)."""
-    if node.op_type == "Conv":
-        user, _ = graph.only_user(node.output[0])
-        has_bias = len(node.input) == 2 and user is not None and user.op_type == "Add" and _with_bias(graph, user)[0]
-        return (None if has_bias else node), None
-    if node.op_type != "Add" or node.domain not in AI_ONNX:
-        return None, None
-    for name, other in (node.input, node.input[::-1]):
-        conv, bias = graph.producer(name, "Conv"), graph.folded(other)
-        if conv is not None and bias is not None and graph.users[name] == 1 and len(conv.input) == 2:
-            channels = (shape(graph, conv.input[1]) or (None,))[0]
+@dataclass(frozen=True)
+class Input:
+    """A value whose elements at `source` an operator takes at `target`."""
+
+    name: str
+    source: Index
+    target: Index
+
+
+@dataclass(frozen=True)
+class DeformConv:
+    """A DeformConv.
+
+    inputs          x, weights, offsets, and a mask if there is one
+    bias            a value or a constant, or None
+    made, result    the indices of what it makes, and of what that is in the model
+    windows         along rows and columns
+    group, offset_group
+    """
+
+    inputs: list[Input]
+    bias: Array | str | None
+    made: Index
+    result: Index
+    windows: list[Window]
+    group: int
+    offset_group: int
+
+    operator = "DeformConv"
+
+    @property
+    def sources(self) -> list[str]:
+        bias = [self.bias] if isinstance(self.bias, str) else []
+        return [*(each.name for each in self.inputs), *bias]
+
+    def replacement(self, graph: Graph, node: onnx.NodeProto) -> dict[str, Any]:
+        types = {graph.type(name).elements for name in self.sources}
+        if len(types) > 1 or not types <= FLOATS:
+            raise NearMiss("its inputs are not known to be floats of one type")
+        chains = [Chain(graph, node, each.name, self.sources) for each in self.inputs]
+        for chain, each in zip(chains, self.inputs, strict=True):
+            chain.arrange(each.source, each.target)
+        weight, offset, *mask = [chain.value() for chain in chains[1:]]
+        bias = self.bias
+        if bias is not None and not isinstance(bias, str):
+            bias = graph.add_constant("bias", bias) if bias.any() else None
+        absent = [""] if mask and bias is None else []
+        domain, version = ("", VERSION) if graph.can_import(VERSION) else ("onnx_ops", 1)
+        result = chains[0]
+        result.then(
+            self.operator,
+            [weight, offset, *([] if bias is None else [bias]), *absent, *mask],
+            [math.prod(digit.size for digit in digits_along(at)) for at in self.made],
+            domain=domain,
+            version=version,
+            kernel_shape=[each.kernel_size for each in self.windows],
+            group=self.group,
+            offset_group=self.offset_group,
+            **spacings(self.windows),
+        )
+        result.arrange(self.made, self.result)
+        return result.last()
+
+
+def match(reader: Reader, name: str, form: Form) -> DeformConv | None:
+    """Return the deformable convolution that a value is."""
+    conv, bias = _conv(reader.graph, name)
+    if conv is None:
+        product = _of_sum(reader, name, form) if isinstance(form, Sum) else None
+    else:
+        product = _of_conv(reader, name, conv, bias)
+    if product is None:
+        return None
+    sample = product.sample
+    if (sample.mode, sample.padding_mode, sample.masks) != ("linear", "zeros", ()):
+        raise NearMiss("it samples with another mode or border than DeformConv")
+    return _deform_conv(reader, product)
+
+
+def _conv(graph: GraphView, name: str) -> tuple[onnx.NodeProto | None, Array | str | None]:
+    """Return the Conv that makes a value, and its bias: a value, or a constant that is added."""
+    add = _producer(graph, name, "Add")
+    for result, other in () if add is None else (add.input, add.input[::-1]):
+        conv = _producer(graph, result, "Conv")
+        bias = None if conv is None or len(conv.input) > 2 else graph.folded(other)
+        if conv is not None and bias is not None and graph.users[result] == 1:
+            channels = (graph.type(conv.input[1]).shape or (None,))[0]
             if bias.shape in ((1, channels, 1, 1), (channels, 1, 1)):
                 return conv, bias.reshape(-1)
-    return None, None
+    conv = _producer(graph, name, "Conv")
+    has_bias = conv is not None and len(conv.input) > 2
+    return conv, conv.input[2] or None if conv is not None and has_bias else None
 
 
-def _replacement(graph, conv, bias, found, sizes, group):
-    image = shape(graph, found.image)
-    is_own = all(v in (name, None) for v, name in zip(found.variables, "nc", strict=True))
-    if (found.axes, found.padding_mode, *image[:2]) != ((0, 1, 2, 3), "zeros", sizes["n"], sizes["c"]) or not is_own:
-        raise NearMiss("its image has other axes than batch, channels, height and width, or another border")
-    spacings = [
-        _spacing(graph, *each, sizes) for each in zip((found.row, found.column), "hw", "ij", found.shifts, strict=True)
-    ]
-    strides, dilations, pads, offsets = zip(*spacings, strict=True)
-    ends = [_end(image[2 + a], sizes["ij"[a]], sizes["hw"[a]], dilations[a], strides[a], pads[a]) for a in (0, 1)]
-    offset = _grouped(graph, conv, offsets, sizes)
-    if offset is None:
-        raise NearMiss("its offsets are not known to be a value [N, groups * kernel * 2, height, width]")
-    masks = [_grouped(graph, conv, [factor], sizes) for factor in found.factors]
-    if len(masks) > 1 or any(mask is None or mask[1] != offset[1] for mask in masks):
-        raise NearMiss("the factor of its pixels is not known to be a mask [N, groups * kernel, height, width]")
-    inputs = [found.image, conv.input[1], offset[0], *conv.input[2:]]
-    kinds = {graph.type(name).elements for name in (*inputs, *dict(masks))}
-    if len(kinds) > 1 or not kinds <= FLOATS:
-        raise NearMiss("its inputs are not known to be floats of one type")
-    if bias is not None and bias.any():
-        inputs.append(graph.add_constant("bias", bias))
-    for mask in dict(masks):
-        inputs = [*inputs, *[""] * (4 - len(inputs)), mask]
-    domain, version = ("", VERSION) if graph.can_import(VERSION) else ("onnx_ops", 1)
-    return {
-        "op_type": "DeformConv", "inputs": inputs, "domain": domain, "version": version,
-        "kernel_shape": [sizes["i"], sizes["j"]], "group": group,
-        "offset_group": offset[1], "strides": [*strides], "dilations": [*dilations], "pads": [*pads, *ends],
-    }  # fmt: skip
+def _producer(graph: GraphView, name: str, op_type: str) -> onnx.NodeProto | None:
+    """Return the node of ai.onnx of this type that makes a value."""
+    node = graph.producers.get(name)
+    is_one = node is not None and node.domain in AI_ONNX and node.op_type == op_type
+    return node if node is not None and is_one and graph.is_sound(node) else None
 
 
-def _spacing(graph, value, out, kernel, shift, sizes):
-    """Return (stride, dilation, pad, offset) for a coordinate: h * stride + i * dilation - pad + offset."""
-    regular, others = Position(shift), []
-    for each in _addends(value):
-        known = each.what if each.op == "Place" else None
-        if each.op == "Number":
-            known = Position(int(each.what)) if each.what == int(each.what) else None
-        elif each.op == "Array":
-            known = tried(_regular, graph.folded(each.what[0]), each.what[1], sizes)
-        if known is None:
-            others.append(each)
-        else:
-            regular += known
-    if len(others) != 1:
-        raise NearMiss(f"its places are not those of a regular grid and one offset, but {len(others)} values")
-    steps = [next((t.step for t in regular.terms if t.variable.name == name), 1) for name in (out, kernel)]
-    expected = variable(out, sizes[out]).times(steps[0]) + variable(kernel, sizes[kernel]).times(steps[1])
-    pad = -regular.start
-    if regular != expected + Position(regular.start) or not are_positive(steps):
-        raise NearMiss("its places are not those of a regular grid")
-    if not isinstance(pad, int) or pad < 0:
-        raise NearMiss(f"its first place is pixel {regular.start}, inside of the image")
-    return (*steps, pad, others[0])
+def _of_conv(
+    reader: Reader, name: str, conv: onnx.NodeProto, bias: Array | str | None
+) -> Product | None:
+    """Return the product that a Conv computes of the samples in blocks that don't overlap."""
+    attributes = attributes_of(conv)
+    image, weights, *_ = conv.input
+    outputs, per_group, *kernel = reader.shape(weights)
+    is_plain = (
+        not any(attributes.get("pads", ())) and attributes.get("auto_pad", b"NOTSET") == b"NOTSET"
+    )
+    is_dilated = {*attributes.get("dilations", [1])} != {1}
+    if (
+        len(kernel) != 2
+        or attributes.get("strides", [1, 1]) != kernel
+        or not is_plain
+        or is_dilated
+    ):
+        return None
+    channels = reader.shape(image)[1]
+    if not are_numbers((outputs, channels)):
+        raise NearMiss("the number of its channels is open")
+    over = tuple(map(Variable, ("sum c", "sum i", "sum j"), (channels, *kernel)))
+    n, o, *pixel = axes_of(reader.shape(name))
+    c, *within = map(along, over)
+    pixel = [at.times(size) + k for at, size, k in zip(pixel, kernel, within, strict=True)]
+    sample = _sample(reader, reader.read(image, (n, c, *pixel)))
+    if sample is None:
+        return None
+    group = attributes.get("group", 1)
+    weight_index = (o, c if group == 1 else along(Variable("within group", per_group)), *within)
+    return Product(name, over, sample, sample.factors, {weights: weight_index}, o, group, bias)
 
 
-def _addends(value):
-    """Return the Values that a value is the sum of."""
-    if value.op in ("Add", "Sum"):
-        return [each for operand in value.operands for each in _addends(operand)]
-    if value.op == "Sub" and value.operands[1].op == "Number":
-        return [*_addends(value.operands[0]), type(value)("Number", (), -value.operands[1].what)]
-    return [value]
-
-
-def _regular(array, index, sizes):
-    """Return the Position that the elements of an array are."""
-    picked = elements(array, index, "hwij")
-    whole = picked.astype(np.int64)
-    return element(whole, [variable(k, sizes[k]) for k in "hwij"]) if np.array_equal(whole, picked) else None
-
-
-def _end(size, kernel, count, dilation, stride, pad):
-    """Return by how many pixels the end of an axis is padded."""
-    for end in (pad, *range(pad + stride + dilation * kernel)):
-        if block_count(size + pad + end, kernel, dilation, stride) == count:
-            return end
-    raise NearMiss(f"its output has {count} pixels along an axis, which no padding makes of {size}")
-
-
-def _grouped(graph, node, parts, sizes):
-    """Return (name, groups) of a value [N, groups * kernel * parts, height, width] with these parts; None if none is.
-
-    If its channels have another order, they are gathered in this one.
-    """
-    for name, _ in reversed(parts[0].places):
-        order = tried(_order, [dict(part.places).get(name) for part in parts], shape(graph, name), sizes)
-        if order is not None:
-            groups, order = len(order), order.ravel()
-            if not np.array_equal(order, np.arange(shape(graph, name)[1])):
-                name = graph.add_node(node, "Gather", [name, graph.add_constant("order", order)], axis=1)
-            return name, groups
+def _of_sum(reader: Reader, name: str, form: Sum) -> Product | None:
+    """Return the product that a sum is, of which one factor are the weights."""
+    sample = _sample(reader, form.body)
+    if sample is None:
+        return None
+    result = axes_of(reader.shape(name))
+    free = map(reader.forms.free, sample.coordinates)
+    sampled_at = reader.forms.variables(sample.index).union(*free)
+    outer = [at for at in result if at.terms and variables_of([at]).isdisjoint(sampled_at)]
+    if len(outer) != 1:
+        return None
+    for factor in sample.factors:
+        places = places_of(reader, factor, name, form.over)
+        if any(variables_of(outer) & variables_of(index) for index in places.values()):
+            masks = [mask for mask in sample.factors if mask is not factor]
+            return Product(name, form.over, sample, masks, places, outer[0])
     return None
 
 
-def _order(indices, dimensions, sizes):
-    """Return the channels of a value [groups, positions in the kernel * parts]; None if other axes differ."""
-    plane, counts = layout(sizes, "n", "h", "w"), [sizes[k] for k in "cij"]
-    n, channels, *others = dimensions
-    if [n, *others] != [sizes[k] for k in "nhw"] or any((n, h, w) != plane for n, _, h, w in indices):
+def _sample(reader: Reader, form: Form) -> Sampled | None:
+    """Return what is sampled along two axes; what is nearly a sampler is reported at its own node."""
+    try:
+        sample = sample_of(reader, form) or sampled(reader, form)
+    except (NearMiss, Unknown):
         return None
-    each = [np.broadcast_to(elements(np.arange(channels), index[1:2], "cij"), counts) for index in indices]
-    per_group = counts[1] * counts[2] * len(indices)
-    order = np.stack(each, -1).reshape(channels // per_group, -1, per_group)
-    return order[:, 0] if (order == order[:, :1]).all() else None
+    return sample if sample is not None and len(sample.pixel) == 2 else None
+
+
+def _deform_conv(reader: Reader, product: Product) -> DeformConv:
+    sample = product.sample
+    windows, offsets = _windows(product)
+    if len(product.masks) > 1:
+        count = len(product.masks)
+        raise NearMiss(f"its pixels are multiplied by {count} values, instead of a mask")
+    parts = [_places(reader, product, _rolled(reader, offsets), "offsets", " * 2")]
+    parts += [_places(reader, product, mask, "mask", "") for mask in product.masks]
+    index, *others = refined(sample.index, *(next(iter(places.values())) for places in parts))
+    fixed = [digit for digit in digits_in(index) if digit.variable not in sample.pixel]
+    channels = [digit for digit in fixed if digit.variable in product.over]
+    groups = _groups(channels, others)
+    n = joined_digits(digit for digit in fixed if digit not in channels)
+    c = joined_digits(channels)
+    kernel = [joined_digits(each.kernel) for each in windows]
+    points = [joined_digits(each.block) for each in windows]
+    weight_target = (product.outer, c, *kernel)
+    if product.group != 1:
+        weight_target = next(iter(product.weight.values()))
+        if (c, *kernel) != tuple(map(along, product.over)):
+            raise NearMiss("the channels of its groups have another order")
+    own = [*groups, *(digit for each in windows for digit in each.kernel)]
+    targets = [joined_digits([*own, Digit(OFFSET, 1, 2)]), joined_digits(own)]
+    return DeformConv(
+        [
+            Input(sample.image, sample.index, (n, c, *map(along, sample.pixel))),
+            _input(product.weight, weight_target),
+            *(_input(places, (n, at, *points)) for places, at in zip(parts, targets, strict=False)),
+        ],
+        product.bias,
+        (n, product.outer, *points),
+        axes_of(reader.shape(product.name)),
+        windows,
+        product.group,
+        math.prod(as_int(digit.size) for digit in groups),
+    )
+
+
+def _windows(product: Product) -> tuple[list[Window], list[Form]]:
+    """Return the windows and the offsets along rows and columns."""
+    sample = product.sample
+    windows = []
+    offsets = []
+    for coordinate, shift, pixel in zip(
+        sample.coordinates, sample.shifts, sample.pixel, strict=True
+    ):
+        regular, offset = _taken_apart(coordinate)
+        at = regular + number(shift)
+        summed = {term.digit for term in at.terms if term.variable in product.over}
+        windows.append(window(at, pixel.size, summed))
+        offsets.append(offset)
+    if any(each.is_flipped for each in windows):
+        raise NearMiss("its kernel runs backwards")
+    for each in windows:
+        if each.begin < 0:
+            raise NearMiss(f"its first place is pixel {-each.begin}, inside of the image")
+        if each.end < 0:
+            raise NearMiss(
+                f"its output has {each.block_count} pixels along an axis, fewer than fit"
+            )
+    return windows, offsets
+
+
+def digits_in(index: Index) -> list[Digit]:
+    """Return the digits along axes, the most significant ones first."""
+    return [digit for at in index for digit in digits_along(at)]
+
+
+def _groups(channels: Sequence[Digit], parts: Sequence[Index]) -> list[Digit]:
+    """Return those digits of channels that offsets or a mask differ for: the most significant ones."""
+    in_parts = {term.digit for index in parts for at in index for term in at.terms} & {*channels}
+    groups = [*channels[: len(in_parts)]]
+    if {*groups} != in_parts:
+        raise NearMiss("its offsets or its mask differ within groups of channels")
+    return groups
+
+
+def _taken_apart(coordinate: Form) -> tuple[Position, Form]:
+    """Return the position of a regular grid and the other form that a coordinate is the sum of. Raises NearMiss."""
+    regular = number(0)
+    others: list[Form] = []
+    pending = [coordinate]
+    while pending and len(others) + len(pending) < MOST_ADDENDS:
+        match pending.pop():
+            case Op("Add", operands):
+                pending += operands
+            case Op("Sub", (first, Whole(at))):
+                regular = regular - at
+                pending.append(first)
+            case Whole(at):
+                regular = regular + at
+            case other:
+                others.append(other)
+    others.extend(pending)
+    if len(others) != 1:
+        raise NearMiss(
+            f"its places are not those of a regular grid and one offset, but {len(others)} values"
+        )
+    return regular, others[0]
+
+
+def _rolled(reader: Reader, offsets: Sequence[Form]) -> Form:
+    """Return the offsets along rows and columns as one form."""
+    try:
+        return rolled(reader.forms, offsets, OFFSET)
+    except Unknown:
+        raise NearMiss("its offsets along rows and columns are not of one value") from None
+
+
+def _places(reader: Reader, product: Product, form: Form, what: str, parts: str) -> Places:
+    places = places_of(reader, form, product.name, (OFFSET, *product.over))
+    if not places:
+        raise NearMiss(
+            f"its {what} are not known to be a value [N, groups * kernel{parts}, height, width]"
+        )
+    return places
+
+
+def _input(places: Places, target: Index) -> Input:
+    """Return the input of which the fewest elements must be moved."""
+    exact = [name for name, index in places.items() if index == target]
+    name = (exact or [*places])[0]
+    return Input(name, places[name], target)

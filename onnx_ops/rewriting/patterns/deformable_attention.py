@@ -19,7 +19,7 @@ import onnx
 
 from ..arranging import Chain
 from ..finding import NearMiss
-from ..graph import Graph
+from ..graph import FLOATS, Graph
 from ..reading.affine import (
     Array,
     Digit,
@@ -40,7 +40,6 @@ from ..reading.reader import Reader, axes_of
 from ..reading.rolling import rolled_index
 from ..shapes import UNKNOWN
 from ..sizes import are_numbers
-from ..taps import FLOATS
 from ..windows import factors_of
 
 DOMAIN, OPERATOR = "onnx_ops", "MultiScaleDeformableAttention"

@@ -13,7 +13,7 @@ import onnx
 from ...declaration.errors import OpError
 from ...sampling import grid_sample
 from ..finding import NearMiss
-from ..graph import AI_ONNX, Graph
+from ..graph import AI_ONNX, FLOATS, Graph
 from ..indices import attributes_of
 from ..programs import Program
 from ..reading.affine import Dimension, Variable, along, number
@@ -21,7 +21,6 @@ from ..reading.coordinates import AXES, OPERATIONS, PRODUCTS
 from ..reading.forms import CASTS, Exhausted, Form
 from ..reading.reader import Reader
 from ..reshapes import unknown_size
-from ..taps import FLOATS
 
 DOMAIN, OPERATOR = "onnx_ops", "ComputedGridSample"
 NAME = "grid_sample"

@@ -21,12 +21,11 @@ import onnx
 
 from ..arranging import Chain
 from ..finding import NearMiss
-from ..graph import Graph
+from ..graph import FLOATS, Graph
 from ..reading.affine import Digit, Dimension, Index, Variable, digits_of, number, variables_of
 from ..reading.digits import digits_along, is_plain, joined_digits, refined
 from ..reading.forms import Form, Guard, Sum
 from ..reading.reader import GraphView, Reader, axes_of
-from ..taps import FLOATS
 from ..windows import (
     Window,
     are_copied,

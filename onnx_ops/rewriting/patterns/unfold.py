@@ -97,7 +97,7 @@ def match(reader: Reader, name: str, form: Form) -> Unfold | None:
         return None
     reasons = []
     places = places_of(reader, form, name)
-    for value in sorted(places, key=lambda value: -len(between(reader.graph, name, {value}))):
+    for value in sorted(places, key=lambda value: reader.order.get(value, -1)):
         try:
             result = _unfold(reader, name, value, places)
         except NearMiss as miss:

@@ -4,6 +4,7 @@ A position is in normal form: each digit of a variable occurs once, in order, an
 digit. So positions that are equal for all numbers of their variables are equal, unless digits of a variable overlap.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -163,11 +164,8 @@ def is_within(at: Position, size: Dimension) -> bool:
 
 def divided(at: Position, by: Dimension) -> tuple[Position, Position]:
     """Return (at // by, at % by), rounded down. Raises Unknown unless the digits of a position can be shared out."""
-    if not at.terms and isinstance(by, int) and by > 0:
-        whole = quotient(at.start, by)
-        if whole is None and not (isinstance(at.start, int) or never_negative(at.start)):
-            raise Unknown(f"whether {at.start} is negative")
-        whole = at.start // by if whole is None else whole
+    if not at.terms and isinstance(by, int) and by > 0 and never_negative(at.start):
+        whole = at.start // by
         return number(whole), number(at.start - whole * by)
     high: list[Term] = []
     low: list[Term] = []
@@ -185,7 +183,7 @@ def divided(at: Position, by: Dimension) -> tuple[Position, Position]:
             low.append(term)
     high_start, low_start = _shared_out(at.start, by)
     remainder = position(low_start, low)
-    if not is_within(remainder, by):
+    if remainder != number(0) and not is_within(remainder, by):
         raise Unknown(f"how {at} is divided by {by}")
     return position(high_start, high), remainder
 
@@ -251,6 +249,7 @@ def _next_group(
         elif source and wanted:
             takes_source = True
         else:
+            _check_names([size for _, size in group], [size for _, size in axes])
             break
         if takes_source:
             group.append(source.pop(0))
@@ -259,6 +258,12 @@ def _next_group(
             axes.append(wanted.pop(0))
             product = product * axes[-1][1]
     return group, axes
+
+
+def _check_names(sizes: Sequence[Dimension], others: Sequence[Dimension]) -> None:
+    """Raise Unknown unless the first sizes of two lists must be equal, under two names, as the products of all are."""
+    if not sizes or not others or math.prod(sizes[1:]) != math.prod(others[1:]):
+        raise Unknown("shapes of other numbers of elements")
 
 
 def substituted(at: Position, by: Mapping[Variable, Position]) -> Position:

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from ...declaration.dtypes import HALVES
 from ...model.nodes import domain_of
 from .affine import (
     Array,
@@ -222,6 +223,8 @@ class Reader:
         key = name, numbers
         if key not in self._fits:
             part = array[tuple(slice(None) if at is None else at for at in numbers)]
+            if part.dtype.name in HALVES:
+                part = part.astype(np.float32)  # NumPy's own arithmetic lacks some of these types
             self._fits[key] = _fit(part, [axis for axis, at in enumerate(numbers) if at is None])
         sized = zip(array.shape, index, strict=True)
         by = {Variable(f"axis {axis}", size): at for axis, (size, at) in enumerate(sized)}

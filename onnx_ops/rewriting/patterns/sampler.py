@@ -1,0 +1,358 @@
+"""`grid_sample` that is written by hand, as one GridSample, or a ComputedGridSample if nodes compute the coordinates.
+
+Before opset 16, and for runtimes without GridSample, models gather pixels, weigh and add them up (sampled.py).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from ..arranging import Chain
+from ..finding import NearMiss
+from ..gain import share
+from ..graph import FLOATS, Graph
+from ..probing import Sizes
+from ..programs import Program
+from ..reading.affine import (
+    Digit,
+    Dimension,
+    Index,
+    Position,
+    Term,
+    Variable,
+    along,
+    digits_of,
+    number,
+    position,
+    substituted,
+    variables_of,
+)
+from ..reading.digits import digits_along, joined_digits, refined
+from ..reading.evaluation import pixel_of
+from ..reading.forms import Element, Form, Whole, positions_in, value_of, walk
+from ..reading.reader import Reader, axes_of
+from ..sampled import PLACES, Sampled, elements_in, linear_chain, linear_values, sampled
+from ..sizes import are_numbers
+
+NAME = "grid_sample by hand"
+DRAWS = 3
+FAR_AWAY = -1e6  # pixels
+# Nanoseconds for each element: gathered, weighed and added; sampled and transposed; of an image that is transposed.
+TAP, SAMPLE, TRANSPOSED = 1.6, 1.0, 2.0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The axes [N, C, (D,) H, W] of samples.
+
+    digits     of a result's axes, along each of these
+    variables  one along each of these
+    """
+
+    digits: list[list[Digit]]
+    variables: list[Variable]
+
+    @property
+    def sizes(self) -> list[Dimension]:
+        return [variable.size for variable in self.variables]
+
+    @property
+    def points(self) -> list[Variable]:
+        return self.variables[2:]
+
+    def of(self, index: Index) -> dict[Variable, Position]:
+        """Return positions over the own variables, in place of those of an index of single digits."""
+        ats: dict[Digit, Position] = {}
+        for digits, variable in zip(self.digits, self.variables, strict=True):
+            inner: Dimension = 1
+            for digit in reversed(digits):
+                ats[digit] = position(0, [Term(variable, inner, digit.size, 1)])
+                inner = inner * digit.size
+        by: dict[Variable, Position] = {}
+        for at in index:
+            for term in at.terms:
+                part = ats.get(term.digit, number(0)).times(term.step)
+                by[term.variable] = by.get(term.variable, number(0)) + part
+        return by
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """A GridSample or a ComputedGridSample.
+
+    dimensions  of the result
+    sampled     what it is, over the axes of the result
+    layout      of the samples
+    index       that of the image's elements, over the layout's variables
+    settings    attributes that say what coordinates are
+    places      the coordinates, over the layout's variables, rows first
+    masks       forms that are 0 where the result is 0, over these
+    grid        a value that holds the coordinates as a GridSample takes them; None if there is none
+    """
+
+    reader: Reader
+    dimensions: tuple[Dimension, ...]
+    sampled: Sampled
+    layout: Layout
+    index: Index
+    settings: dict[str, int]
+    places: list[Form]
+    masks: list[Form]
+    grid: str | None
+
+    @property
+    def operator(self) -> str:
+        return "ComputedGridSample" if self.grid is None else "GridSample"
+
+    @property
+    def sources(self) -> list[str]:
+        inner = [
+            e.root for form in (*self.places, *self.masks) for e in elements_in(self.reader, form)
+        ]
+        return [*dict.fromkeys((self.sampled.image, *inner))]
+
+    def replacement(self, graph: Graph, node: onnx.NodeProto) -> dict[str, Any]:
+        elements = graph.type(self.sampled.image).elements
+        target = graph.type(node.output[0]).elements
+        if not {elements, target} <= FLOATS:
+            raise NearMiss("its image and its result are not known to be floats")
+        chain = Chain(graph, node, self.sampled.image, self.sources)
+        n, c, *points = map(along, self.layout.variables)
+        rows = [number(0)] * (len(points) - len(self.sampled.pixel))
+        chain.arrange(self.index, (n, c, *rows, *map(along, self.sampled.pixel)))
+        if chain.cost and not self._pays(share(graph, self.sampled.image, node.output[0])):
+            raise NearMiss("transposing its image would take longer than gathering its pixels")
+        operator, inputs, attributes = self._sampling(graph, node)
+        chain.then(operator, inputs, self.layout.sizes, **attributes)
+        chain.arrange(tuple(map(joined_digits, self.layout.digits)), axes_of(self.dimensions))
+        if target != elements:
+            chain.then("Cast", [], self.dimensions, to=target)
+        return chain.last()
+
+    def _pays(self, image_share: float) -> bool:
+        """Return whether to sample an image that must be moved before, so many times as large as the result."""
+        moving = [form for form in self.sampled.coordinates if not isinstance(form, Whole)]
+        taps = 1 if self.sampled.mode == "nearest" else 2 ** len(moving)
+        return TAP * taps > SAMPLE + TRANSPOSED * image_share
+
+    def _sampling(
+        self, graph: Graph, node: onnx.NodeProto
+    ) -> tuple[str, list[str], dict[str, Any]]:
+        """Return the operator, the inputs after the image, and the attributes of the node that samples."""
+        mode = self.sampled.mode
+        settings: dict[str, Any] = {"padding_mode": self.sampled.padding_mode, **self.settings}
+        if self.grid is None:
+            inputs, attributes = self._program(graph, node)
+            settings |= {"domain": "onnx_ops", "mode": mode.replace("linear", "bilinear")}
+            return self.operator, inputs, settings | attributes
+        settings["domain"] = "" if graph.opset >= 16 else "com.microsoft"
+        settings["mode"] = mode if graph.opset >= 20 else mode.replace("linear", "bilinear")
+        return self.operator, [self.grid], settings
+
+    def _program(self, graph: Graph, node: onnx.NodeProto) -> tuple[list[str], dict[str, Any]]:
+        """Return the inputs and attributes of a ComputedGridSample that computes the coordinates."""
+        forms = [*self.places, *self.masks]
+        try:
+            program, values = _program_of(self.reader, graph, node, forms, self.layout, False)
+        except NearMiss:  # it can't take their elements as they lie in other values
+            program, values = _program_of(self.reader, graph, node, forms, self.layout, True)
+        coordinates = values[: len(self.places)]
+        for k, shift in enumerate(self.sampled.shifts if self.settings.get("pixels") else ()):
+            if shift:
+                coordinates[k] = program.step("Add", coordinates[k], program.number(shift))
+        for mask in values[len(self.places) :]:  # what it hides is read where the image is 0
+            far = program.number(FAR_AWAY)
+            coordinates[-1] = program.step("Where", mask, coordinates[-1], far)
+        while len(coordinates) < len(self.layout.points):  # the row of an image of one row
+            coordinates.insert(0, program.number(0))
+        _, _, *points = self.layout.sizes
+        program.state_sizes(points)
+        return program.finished(coordinates[::-1])
+
+
+def match(reader: Reader, name: str, form: Form) -> Sampler | None:
+    """Return the sampler that a value is."""
+    found = sampled(reader, form)
+    if found is None or found.factors:  # what is multiplied is another value
+        return None
+    if len(found.pixel) > 3:
+        raise NearMiss(f"it samples along {len(found.pixel)} axes")
+    dimensions = reader.shape(name)
+    if 0 in dimensions:
+        return None
+    found = _with_rows(reader, found)
+    settings, places = _normalized(reader, found)
+    index, *_ = refined(
+        axes_of(dimensions), found.index, _positions(reader, [*places, *found.masks])
+    )
+    layout = _layout(reader, index, found, [*places, *found.masks])
+    by = layout.of(index)
+    image = tuple(substituted(at, by) for at in found.index)
+    places, masks = (
+        [reader.forms.substituted(f, by) for f in forms] for forms in (places, found.masks)
+    )
+    grid = None if "pixels" in settings else _grid(reader, name, layout, places)
+    return Sampler(reader, dimensions, found, layout, image, settings, places, masks, grid)
+
+
+def _with_rows(reader: Reader, found: Sampled) -> Sampled:
+    """Return what is sampled along one axis as sampled along two: each row at its own place.
+
+    This is faster than transposing an image of which coordinates differ for each row.
+    """
+    moving = frozenset[Variable]().union(*map(reader.forms.free, found.coordinates))
+    rows = [
+        axis
+        for axis, at in enumerate(found.index)
+        if axis > 0 and len(at.terms) == 1 and at == along(at.terms[0].variable)
+        if at.terms[0].variable in moving
+    ]
+    if len(found.pixel) != 1 or not rows:
+        return found
+    axis = rows[-1]
+    row = Variable("image rows", found.index[axis].terms[0].size)
+    index = (*found.index[:axis], along(row), *found.index[axis + 1 :])
+    places = {row: reader.forms.whole(found.index[axis]), found.pixel[0]: found.coordinates[0]}
+    shifts = {row: 0, found.pixel[0]: found.shifts[0]}
+    pixel = [at.terms[0].variable for at in index if at.terms and at.terms[0].variable in places]
+    return replace(
+        found,
+        index=index,
+        pixel=tuple(pixel),
+        coordinates=tuple(map(places.__getitem__, pixel)),
+        shifts=tuple(map(shifts.__getitem__, pixel)),
+    )
+
+
+def _positions(reader: Reader, forms: Sequence[Form]) -> Index:
+    """Return all positions in forms."""
+    inside = (inner for form in forms for inner in walk(form, reader.forms.picks))
+    return tuple(dict.fromkeys(at for inner in inside for at in positions_in(inner)))
+
+
+def _layout(reader: Reader, index: Index, found: Sampled, places: Sequence[Form]) -> Layout:
+    """Return the layout of samples whose axes are digits of an index.
+
+    Images are those that coordinates differ for, or else the first ones. The others are channels.
+    """
+    _, image, coordinates = refined(index, found.index, _positions(reader, places))
+    own = [digit for at in index for digit in digits_along(at)]
+    of_points = {*digits_of(coordinates)}
+    fixed = [digit for at in image for digit in digits_along(at) if digit in own]
+    images = [digit for digit in fixed if digit in of_points]
+    channels = [digit for digit in fixed if digit not in of_points]
+    if not images and len(channels) > 1:
+        images = [channels.pop(0)]
+    points = [[digit] for digit in own if digit in of_points and digit not in images]
+    rank = max(2, len(found.pixel))
+    surplus = len(points) - rank + 1
+    if surplus > 1:
+        points = [[digit for group in points[:surplus] for digit in group], *points[surplus:]]
+    points = [*([] for _ in range(rank - len(points))), *points]
+    digits = [images, channels, *points]
+    sizes = [math.prod(digit.size for digit in group) for group in digits]
+    names = "ncdhw" if rank == 3 else "nchw"
+    return Layout(digits, [*map(Variable, names, sizes)])
+
+
+def _grid(reader: Reader, name: str, layout: Layout, places: Sequence[Form]) -> str | None:
+    """Return a value whose elements the coordinates are, as a GridSample takes them."""
+    n, _, *points = layout.variables
+    index = along(n), *map(along, points)
+    dimensions = n.size, *(variable.size for variable in points), len(points)
+    expected = [(*index, number(k)) for k in reversed(range(len(points)))]
+    known = [_places(reader, place, name) for place in places]
+    for value in known[0]:
+        indices = [each.get(value) for each in known]
+        if indices == expected and reader.shape(value) == dimensions:
+            return value
+    return None
+
+
+def _normalized(reader: Reader, found: Sampled) -> tuple[dict[str, int], list[Form]]:
+    """Return ({attribute: value}, coordinates) of what is sampled at: in [-1, 1] if possible, else pixels."""
+    pixels = [*zip(found.coordinates, found.pixel, found.shifts, strict=True)]
+    for align_corners in () if found.masks else (1, 0):
+        places = [_in_chain(reader, *pixel, align_corners == 1) for pixel in pixels]
+        if None not in places:
+            return {"align_corners": align_corners}, [
+                place for place in places if place is not None
+            ]
+    return {"pixels": 1}, [*found.coordinates]
+
+
+def _in_chain(
+    reader: Reader, form: Form, pixel: Variable, shift: int, align_corners: bool
+) -> Form | None:
+    """Return the coordinate in [-1, 1] of which a coordinate in pixels is a linear function; None if there is none."""
+    for inner in reversed(linear_chain(form)):
+        are_normal = []
+        for seed in range(DRAWS):
+            sizes = Sizes(seed)
+            made = linear_values(reader, form, inner, sizes) + shift
+            expected = pixel_of(PLACES, sizes.size(pixel.size), align_corners)
+            are_normal.append(np.allclose(made, expected, 2e-7, 2e-7))
+        if all(are_normal):
+            return inner
+    return None
+
+
+def _program_of(
+    reader: Reader,
+    graph: Graph,
+    node: onnx.NodeProto,
+    forms: Sequence[Form],
+    layout: Layout,
+    arranges: bool,
+) -> tuple[Program, list[int]]:
+    """Return a program of coordinates, and its values that are these forms.
+
+    arranges  whether coordinates are brought into the axes of the samples before
+    """
+    places = [next(iter(_places(reader, form, node.output[0]).items()), None) for form in forms]
+    kinds = {graph.type(place[0]).elements for place in places if place is not None}
+    program = Program(reader, node, TensorProto.DOUBLE if TensorProto.DOUBLE in kinds else TensorProto.FLOAT)
+    n, _, *points = map(along, layout.variables)
+    values = []
+    for form, place in zip(forms, places, strict=True):
+        if isinstance(form, Whole) and are_numbers(layout.sizes):
+            values.append(program.whole(form.at))
+            continue
+        if place is None:
+            value = value_of(form)
+            if value is None:
+                raise NearMiss("its coordinates are computed in an unknown way")
+            values.append(program.number(value))
+            continue
+        name, index = place
+        if arranges:
+            chain = Chain(graph, node, name)
+            chain.arrange(index, (n, *points))
+            values.append(program.source_of(chain.value(), (n, *points)))
+        else:
+            values.append(program.element(name, index))
+    return program, values
+
+
+def _places(reader: Reader, form: Form, name: str) -> dict[str, Index]:
+    """Return {value: index} of elements that a form is, of values that are computed before another one.
+
+    Along axes of channels, for which coordinates are repeated, the first ones are taken.
+    """
+    places = {form.root: form.index} if isinstance(form, Element) else {}
+    order = reader.order
+    free = reader.forms.free(form)
+    firsts: dict[str, Index] = {}
+    for value, index in (places | reader.forms.places[form]).items():
+        repeated = {variable: number(0) for variable in variables_of(index) - free}
+        at = tuple(substituted(position, repeated) for position in index)
+        is_known = all(variable.name in "ndhw" for variable in variables_of(at))
+        if is_known and order.get(value, -1) < order[name]:
+            firsts[value] = at
+    return firsts
+

@@ -1,0 +1,443 @@
+"""Images that are sampled by hand: linear or nearest interpolation, with zeros or the border's pixels outside.
+
+    y = sum over pixels of  weight(x - pixel) * image[.., pixel]
+
+x is what is rounded to pixels, one coordinate for each axis of the image. The form is evaluated as a whole: in cells of
+an image, on edges, beyond, beside numbers that coordinates are compared with, and for several sizes where these are
+open; and is compared with what GridSample computes. Between these numbers weights are polynomials: so nothing else
+agrees everywhere.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from .finding import NearMiss
+from .probing import Draw, Sizes
+from .reading.affine import (
+    Array,
+    Index,
+    Position,
+    Unknown,
+    Variable,
+    along,
+    number,
+    variables_of,
+)
+from .reading.digits import single
+from .reading.evaluation import Evaluation, constant_of, interpolated, pixel_of
+from .reading.forms import ROUNDINGS, Element, Form, Op, Sample, Whole, positions_in, value_of, walk
+from .reading.reader import Reader
+
+DRAWS = 3  # of open sizes
+FEW, MANY = 400, 4000  # points at which most guesses are refuted, and all others are compared
+LINEAR = "Add", "Sub", "Mul", "Div", "Neg"
+PLACES = np.array([-1.0, 0.0, 0.5, 3.0])  # at which linear functions are compared
+LIMITS = "Clip", "Max", "Min", "Relu"  # which don't make another coordinate of one
+NO_SAMPLER = "it isn't linear or nearest interpolation with zeros or the border's pixels outside of the image"
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What a sum of weighted pixels is.
+
+    image         the value that is sampled
+    index         that of its elements, over `pixel` along the axes that are sampled
+    pixel         the variables of these axes
+    coordinates   pixels along these axes, after a number is added
+    shifts        these numbers
+    mode          "linear" or "nearest"
+    padding_mode  "zeros" or "border"
+    masks         forms that are 1, or 0 where the result is 0
+    factors       other forms that all pixels are multiplied by
+    """
+
+    image: str
+    index: Index
+    pixel: tuple[Variable, ...]
+    coordinates: tuple[Form, ...]
+    shifts: tuple[int, ...]
+    mode: str
+    padding_mode: str
+    masks: tuple[Form, ...]
+    factors: tuple[Form, ...]
+
+
+@dataclass(frozen=True)
+class Taps:
+    """A sum of weighted pixels.
+
+    total        its form
+    factors      forms that it is multiplied by
+    pixels       the elements of the image in it
+    coordinates  what is rounded to pixels
+    """
+
+    total: Form
+    factors: list[Form]
+    pixels: list[Element]
+    coordinates: list[Form]
+
+    @property
+    def root(self) -> str:
+        return self.pixels[0].root
+
+
+def sampled(reader: Reader, form: Form) -> Sampled | None:
+    """Return the Sampled that a form is; None if it is nothing like one. Raises NearMiss."""
+    total, factors = _split(reader, form)
+    coordinates = _coordinates(reader, total)
+    elements = [*elements_in(reader, total, coordinates)] if coordinates else []
+    if not elements:
+        return None
+    try:
+        taps = _taps(reader, total, factors, elements, coordinates)
+        fixed = _fixed(reader, taps)
+        axes = _image_axes(reader, taps, fixed)
+        return _decided(reader, taps, fixed, axes)
+    except NearMiss as miss:
+        if str(miss) != NO_SAMPLER and not any(_is_picked(reader, e) for e in elements):
+            return None  # pixels of an image of a single one, or nothing like a sampler
+        values = (value for form in coordinates for value in reader.forms.places[form])
+        raise NearMiss(str(miss), {*values, *(e.root for e in elements)}) from None
+
+
+def _split(reader: Reader, form: Form) -> tuple[Form, list[Form]]:
+    """Return the one factor of a product that has pixels which data pick, and the others."""
+    factors: list[Form] = []
+    while isinstance(form, Op) and form.op == "Mul":
+        with_pixels = [
+            operand
+            for operand in form.operands
+            if any(_is_picked(reader, element) for element in elements_in(reader, operand))
+        ]
+        if len(with_pixels) != 1:
+            break
+        factors += [operand for operand in form.operands if operand is not with_pixels[0]]
+        (form,) = with_pixels
+    return form, factors
+
+
+def elements_in(reader: Reader, form: Form, known: Collection[Form] = ()) -> Iterator[Element]:
+    """Yield the elements of values that aren't constant in a form, but not what is in known forms."""
+    for inner in walk(form, reader.forms.picks, dict.fromkeys(known)):
+        if not isinstance(inner, Element) or inner in known:
+            continue
+        if constant_of(reader, inner.root) is None:
+            yield inner
+
+
+def _is_picked(reader: Reader, element: Element) -> bool:
+    return not variables_of(element.index).isdisjoint(reader.forms.picks)
+
+
+def _taps(
+    reader: Reader,
+    total: Form,
+    factors: list[Form],
+    elements: list[Element],
+    coordinates: list[Form],
+) -> Taps:
+    picked = {element.root for element in elements if _is_picked(reader, element)}
+    roots = picked or {element.root for element in elements}
+    if len(roots) > 1:
+        raise NearMiss(f"it reads pixels of {len(roots)} images")
+    for element in elements:
+        if element.root not in roots:
+            raise NearMiss(
+                f"its weights or indices depend on {element.root}, beside the coordinates"
+            )
+    return Taps(total, factors, elements, coordinates)
+
+
+def _coordinates(reader: Reader, form: Form) -> list[Form]:
+    """Return what is rounded to pixels, without limits; not what is rounded inside of these."""
+    picks = reader.forms.picks
+    known: list[Form] = []
+    for _ in range(2):
+        inside = walk(form, picks, dict.fromkeys(known))
+        rounded = [f for f in inside if isinstance(f, Op) and f.op in ROUNDINGS]
+        best = [f for f in rounded if f.op != "Trunc"] or rounded
+        known = [*dict.fromkeys(_without_limits(f.operands[0]) for f in best)]
+        inner = {f for coordinate in known for f in walk(coordinate, picks) if f is not coordinate}
+        known = [coordinate for coordinate in known if coordinate not in inner]
+    return known
+
+
+def _without_limits(form: Form) -> Form:
+    while isinstance(form, Op) and form.op in LIMITS:
+        inner = varying(form)
+        if len(inner) != 1:
+            break
+        (form,) = inner
+    return form
+
+
+def varying(form: Op) -> list[Form]:
+    """Return the operands that are no numbers or sizes."""
+    return [
+        f
+        for f in form.operands
+        if not (isinstance(f, Whole) and not f.at.terms) and value_of(f) is None
+    ]
+
+
+def _fixed(reader: Reader, taps: Taps) -> dict[int, Position]:
+    """Return {axis: position} of axes along which all taps are at one place, whatever the coordinates are."""
+    first = taps.pixels[0].index
+    draw = Draw(reader, taps.pixels, taps.coordinates, 0, FEW)
+    known = {form: draw.coordinates([40])[0] for form in taps.coordinates}
+    evaluation = draw.evaluation(known)
+    digits = {term.digit for form in draw.inside for at in positions_in(form) for term in at.terms}
+    places = [number(0), *map(along, draw.free)]
+    places += [single(digit) for digit in sorted(digits, key=repr) if digit.variable in draw.free]
+    fixed: dict[int, Position] = {}
+    for axis, at in enumerate(first):
+        if variables_of(tap.index[axis] for tap in taps.pixels).isdisjoint(reader.forms.picks):
+            fixed[axis] = at
+            if any(tap.index[axis] != at for tap in taps.pixels):
+                raise NearMiss("its pixels are of several images or channels")
+            continue
+        with suppress(Unknown):
+            ats = (evaluation.position(tap.index[axis]) for tap in taps.pixels)
+            indices = {np.broadcast_to(at, FEW).tobytes() for at in ats}
+            for place in places:
+                expected = np.broadcast_to(evaluation.position(place), FEW)
+                if indices == {expected.tobytes()}:
+                    fixed[axis] = place
+                    break
+    return fixed
+
+
+def _image_axes(reader: Reader, taps: Taps, fixed: dict[int, Position]) -> list[int]:
+    """Return the axes along which coordinates pick pixels: the last ones of one pixel are, too."""
+    sizes = reader.shape(taps.root)
+    axes = [axis for axis in range(len(sizes)) if axis not in fixed]
+    first = taps.pixels[0].index
+    picked = [not variables_of([at]).isdisjoint(reader.forms.picks) for at in first]
+    candidates = [
+        axis for axis, at in fixed.items() if at == number(0) and (sizes[axis] == 1 or picked[axis])
+    ]
+    candidates.sort(key=lambda axis: (picked[axis], axis))
+    missing = len(taps.coordinates) - len(axes)
+    if not 0 <= missing <= len(candidates):
+        count = len(taps.coordinates)
+        raise NearMiss(f"{count} values are rounded to pixels of {len(axes)} axes")
+    return sorted([*axes, *candidates[len(candidates) - missing :]])
+
+
+def sample_of(reader: Reader, form: Form) -> Sampled | None:
+    """Return the Sampled that a GridSample is, or its product with other forms; None if it is none of pixels."""
+    factors: list[Form] = []
+    while isinstance(form, Op) and form.op == "Mul":
+        with_samples = [operand for operand in form.operands if _has_sample(reader, operand)]
+        if len(with_samples) != 1:
+            return None
+        factors += [operand for operand in form.operands if operand is not with_samples[0]]
+        (form,) = with_samples
+    if not isinstance(form, Sample) or not isinstance(form.body, Element):
+        return None
+    mode, padding_mode, align_corners = form.settings
+    coordinates = []
+    for place, pixel in zip(form.place, form.over, strict=True):
+        coordinate = _pixels(reader, place, pixel, align_corners == "1")
+        if coordinate is None:
+            return None
+        coordinates.append(coordinate)
+    places, shifts = zip(*coordinates, strict=True)
+    mode = mode.replace("bilinear", "linear")
+    image = form.body
+    return Sampled(
+        image.root, image.index, form.over, places, shifts, mode, padding_mode, (), tuple(factors)
+    )
+
+
+def _has_sample(reader: Reader, form: Form) -> bool:
+    return any(isinstance(inner, Sample) for inner in walk(form, reader.forms.picks))
+
+
+def _pixels(
+    reader: Reader, place: Form, pixel: Variable, align_corners: bool
+) -> tuple[Form, int] | None:
+    """Return (form, shift) of the pixel, form + shift, of which a coordinate in [-1, 1] is made; or None."""
+    for inner in linear_chain(place):
+        differences = []
+        for seed in range(DRAWS):
+            sizes = Sizes(seed)
+            values = linear_values(reader, place, inner, sizes)
+            made = pixel_of(values, sizes.size(pixel.size), align_corners)
+            differences.append(made - PLACES)
+        shift = round(float(differences[0][0]))
+        if np.allclose(differences, shift, atol=1e-5):
+            return inner, shift
+    return None
+
+
+def linear_chain(form: Form) -> list[Form]:
+    """Return [a form, what it is a linear function of, what that is a linear function of, ...]."""
+    chain = [form]
+    while isinstance(form, Op) and form.op in LINEAR:
+        inner = varying(form)
+        if len(inner) != 1 or (form.op == "Div" and inner[0] is not form.operands[0]):
+            break
+        (form,) = inner
+        chain.append(form)
+    return chain
+
+
+def linear_values(reader: Reader, outer: Form, inner: Form, sizes: Sizes) -> Array:
+    """Return what a form of a chain is where an inner one is each of PLACES."""
+    count = len(PLACES)
+    evaluation = Evaluation(reader, {}, _no_element, sizes.unknown, count, {inner: PLACES})
+    return evaluation.value(outer)
+
+
+def _no_element(root: str, index: list[Array]) -> Array:
+    raise Unknown(f"the elements of {root}")
+
+
+Guess = tuple[tuple[Form, ...], str, str]  # coordinates, mode, padding_mode
+
+
+def _decided(
+    reader: Reader, taps: Taps, fixed: dict[int, Position], axes: Sequence[int]
+) -> Sampled:
+    """Return what a sum of taps is. Raises NearMiss."""
+    known = [*taps.coordinates]
+    masks = [f for f in taps.factors if not any(elements_in(reader, f, known))]
+    orders = sorted(
+        itertools.permutations(taps.coordinates),
+        key=lambda order: [_last_number(reader, coordinate) for coordinate in order],
+        reverse=True,
+    )
+    modes = itertools.product(("linear", "nearest"), ("zeros", "border"))
+    guesses: list[Guess] = [(order, *mode) for order, mode in itertools.product(orders, [*modes])]
+    hiding: set[Form] = set()
+    try:
+        for seed in range(1 + DRAWS):
+            count = MANY if seed else FEW
+            probe = Probe(reader, taps, axes, fixed, masks, (seed, count))
+            guesses = [guess for guess in guesses if probe.agrees(*guess)]
+            masks = probe.masks
+            hiding |= probe.hiding
+            if not guesses or (seed and not probe.has_open_sizes):
+                break
+    except Unknown as reason:
+        raise NearMiss(f"{reason} of {taps.root}") from None
+    if hiding:  # what they hide is read outside of the image
+        guesses = [guess for guess in guesses if guess[2] == "zeros"]
+    if not guesses:
+        raise NearMiss(NO_SAMPLER)
+    coordinates, mode, padding_mode = guesses[0]
+    index, pixel = _image_index(reader, taps, axes, fixed)
+    factors = tuple(factor for factor in taps.factors if factor not in masks)
+    shifts = probe.shifts(coordinates)
+    return Sampled(
+        taps.root,
+        index,
+        pixel,
+        coordinates,
+        shifts,
+        mode,
+        padding_mode,
+        tuple(mask for mask in masks if mask in hiding),
+        factors,
+    )
+
+
+def _last_number(reader: Reader, form: Form) -> int:
+    """Return the last number in the index of an element of a form: 0 of a grid's x, 1 of its y."""
+    numbers = [element.index[-1].start for element in elements_in(reader, form) if element.index]
+    return max((number for number in numbers if isinstance(number, int)), default=0)
+
+
+def _image_index(
+    reader: Reader, taps: Taps, axes: Sequence[int], fixed: dict[int, Position]
+) -> tuple[Index, tuple[Variable, ...]]:
+    """Return the index of an element of the image, and the variables of the axes that are sampled."""
+    sizes = reader.shape(taps.root)
+    pixel = {axis: Variable(f"image {axis}", sizes[axis]) for axis in axes}
+    index = tuple(
+        along(pixel[axis]) if axis in pixel else fixed[axis] for axis in range(len(sizes))
+    )
+    return index, tuple(pixel.values())
+
+
+class Probe(Draw):
+    """Evaluates a sum of taps and what it may be, at the same points.
+
+    masks   of the given ones those that are 0 or 1 everywhere
+    hiding  those that are 0 somewhere
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        taps: Taps,
+        axes: Sequence[int],
+        fixed: dict[int, Position],
+        masks: list[Form],
+        seed_and_count: tuple[int, int],
+    ):
+        super().__init__(reader, [taps.total, *masks], (), *seed_and_count)
+        self.taps = taps
+        self.axes = axes
+        self.fixed = fixed
+        self.masks = masks
+        self.hiding: set[Form] = set()
+        sizes = reader.shape(taps.root)
+        self.lengths = [self.size(sizes[axis]) for axis in axes]
+        self.points = self.coordinates(self.lengths)
+        self._evaluated: dict[tuple[Form, ...], tuple[Array, Array, tuple[int, ...]]] = {}
+        self._others: dict[int, Array] = {}
+
+    def agrees(self, coordinates: tuple[Form, ...], mode: str, padding_mode: str) -> bool:
+        """Return whether the sum is what GridSample computes, where masks show it."""
+        total, is_shown, shifts = self._sum(coordinates)
+
+        def image(pixel: list[Array]) -> Array:
+            index = self._others | dict(zip(self.axes, pixel, strict=True))
+            return self.picture(self.taps.root, [index[axis] for axis in sorted(index)])
+
+        points = [p + shift for p, shift in zip(self.points, shifts, strict=True)]
+        expected = interpolated(image, points, self.lengths, mode, padding_mode)
+        return np.allclose(np.where(is_shown, total - expected, 0), 0, atol=1e-7)
+
+    def shifts(self, coordinates: tuple[Form, ...]) -> tuple[int, ...]:
+        """Return what is added to coordinates so that they are pixels of the image."""
+        return self._sum(coordinates)[2]
+
+    def _sum(self, coordinates: tuple[Form, ...]) -> tuple[Array, Array, tuple[int, ...]]:
+        """Return the sum, whether it is shown, and the shifts."""
+        if coordinates not in self._evaluated:
+            evaluation = self.evaluation(dict(zip(coordinates, self.points, strict=True)))
+            total = evaluation.value(self.taps.total)
+            numbers = {
+                mask: np.broadcast_to(evaluation.value(mask), self.count) for mask in self.masks
+            }
+            self.masks = [mask for mask in self.masks if np.isin(numbers[mask], (0, 1)).all()]
+            is_shown = np.ones(self.count, bool)
+            for mask in self.masks:
+                is_shown &= numbers[mask] != 0
+            self.hiding |= {mask for mask in self.masks if not numbers[mask].all()}
+            self._others = {axis: evaluation.position(at) for axis, at in self.fixed.items()}
+            shifts = []
+            for axis, points, length in zip(self.axes, self.points, self.lengths, strict=True):
+                pixels = [evaluation.position(tap.index[axis]) for tap in self.taps.pixels]
+                first = np.broadcast_to(np.minimum.reduce(pixels), self.count)
+                shifts.append(_shift(first[is_shown], points[is_shown], length))
+            self._evaluated[coordinates] = total, is_shown, tuple(shifts)
+        return self._evaluated[coordinates]
+
+
+def _shift(first: Array, points: Array, length: int) -> int:
+    """Return the difference between the first pixel that is read and the coordinate, as it is in most cells."""
+    cells = np.floor(points)
+    is_near = (cells >= -2) & (cells <= length + 1) & (points - cells < 0.4)
+    pairs = {*zip(cells[is_near].astype(int), first[is_near].astype(int), strict=True)}
+    counts = Counter(int(pixel - cell) for cell, pixel in pairs)
+    return max(counts, key=lambda shift: (counts[shift], -abs(shift)), default=0)
