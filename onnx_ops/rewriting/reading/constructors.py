@@ -24,6 +24,7 @@ from .affine import (
 )
 from .arithmetic import of_wholes
 from .forms import (
+    CASTS,
     FORMULAS,
     Budget,
     Condition,
@@ -53,11 +54,18 @@ class Forms:
     picks     {variable: the form that it is bound to}
     tables    {root: constant array} of those made here
     places    {form: {value: index}}: elements of values that a form is, inside of these
+    is_exact  whether operations of floats stay as they are, with each rounding
     """
 
-    def __init__(self, shape_of: Callable[[str], Sequence[Dimension]], budget: Budget):
+    def __init__(
+        self,
+        shape_of: Callable[[str], Sequence[Dimension]],
+        budget: Budget,
+        is_exact: bool = False,
+    ):
         self.shape_of = shape_of
         self.budget = budget
+        self.is_exact = is_exact
         self.known: dict[Hashable, Any] = {}  # what was made or worked out, by what it is
         self.picks: dict[Variable, Form] = {}
         self.tables: dict[str, Array] = {}
@@ -91,7 +99,8 @@ class Forms:
 
     def table(self, values: Array, index: Index) -> Form:
         """Return the element of a constant array, which becomes a root."""
-        name = f"table {len(self.tables)}"
+        key = "table", values.dtype, values.shape, values.tobytes()
+        name = self.known.setdefault(key, f"table {len(self.tables)}")
         self.tables[name] = values
         return self.element(name, index)
 
@@ -138,7 +147,7 @@ class Forms:
         if whole is not None:
             return whole
         values = [value_of(operand) for operand in operands]
-        if None not in values:
+        if None not in values and not self.is_exact:
             with np.errstate(all="ignore"):
                 return self.number(float(FORMULAS[op](*values)))
         first, *others = operands
@@ -148,10 +157,12 @@ class Forms:
             kept = [operand for operand in operands if not is_number(operand, NEUTRAL[op])]
             if len(kept) < 2:
                 return kept[0] if kept else first
-            if op == "Mul" and 0 in values:
+            if op == "Mul" and 0 in values and not self.is_exact:
                 return self.number(0)
         if op == "Where" and isinstance(first, Whole) and not first.at.terms:
             return others[0] if first.at.start != 0 else others[1]
+        if op in CASTS.values() and isinstance(first, Op) and first.op == op:
+            return first
         if op in ("Mul", "Neg", "Div"):
             return self._distributed(op, operands)
         return self._once(Op, op, operands)
@@ -257,6 +268,12 @@ class Forms:
         return self._once(Sum, over, body)
 
     def _guarded_total(self, over: tuple[Variable, ...], body: Guard) -> Form:
+        for condition in body.conditions:
+            digits = _digit_apart(condition, over)
+            if digits:
+                variable, parts, at = digits
+                rest = [other for other in over if other != variable]
+                return self.total([*rest, *parts], self.substituted(body, {variable: at}))
         for variable in over:
             if (shorter := self._shortened(over, body, variable)) is not None:
                 return shorter
@@ -380,6 +397,23 @@ def _never_holds(condition: Condition) -> bool:
 def _always_holds(condition: Condition) -> bool:
     is_zero_at_most = condition.relation == ">=" or is_at_least(number(0) - condition.at)
     return is_at_least(condition.at) and is_zero_at_most
+
+
+def _digit_apart(
+    condition: Condition, over: Sequence[Variable]
+) -> tuple[Variable, list[Variable], Position] | None:
+    """Return a summed variable of which a condition limits a digit, variables for its digits, and itself over these."""
+    for variable, inner, size, _ in condition.at.terms if len(condition.at.terms) == 1 else ():
+        length = variable.size
+        if variable not in over or size == length:
+            continue
+        if not (isinstance(inner, int) and isinstance(size, int) and isinstance(length, int)):
+            continue
+        lengths = {"high": length // (inner * size), "digit": size, "low": inner}
+        parts = [Variable(f"{variable.name} {name}", length) for name, length in lengths.items()]
+        high, digit, low = map(along, parts)
+        return variable, parts, (high.times(size) + digit).times(inner) + low
+    return None
 
 
 def _limit(

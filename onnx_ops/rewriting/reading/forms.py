@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
+from onnx import TensorProto
 
+from ...declaration.dtypes import TABLE
 from .affine import Array, Dimension, Index, Position, Variable, number, variables_of
 
 
@@ -116,11 +118,17 @@ def _where(condition: Array, a: Array, b: Array) -> Array:
     return np.where(condition != 0, a, b)
 
 
+def _rounded(a: Array, dtype: str) -> Array:
+    return np.asarray(a, np.float64).astype(TABLE[dtype].numpy).astype(np.float64)
+
+
 FORMULAS: dict[str, Callable[..., Array]] = {
     "Abs": np.abs,
     "Add": np.add,
     "And": np.multiply,
     "Bool": lambda a: (a != 0) * 1.0,
+    "CastBFloat16": lambda a: _rounded(a, "bfloat16"),
+    "CastFloat16": lambda a: _rounded(a, "float16"),
     "Ceil": np.ceil,
     "Clip": lambda a, low, high: np.minimum(np.maximum(a, low), high),
     "Cos": np.cos,
@@ -150,6 +158,7 @@ FORMULAS: dict[str, Callable[..., Array]] = {
     "Where": _where,
     "Xor": np.not_equal,
 }
+CASTS = {TensorProto.FLOAT16: "CastFloat16", TensorProto.BFLOAT16: "CastBFloat16"}
 ROUNDINGS = "Floor", "Round", "Ceil", "Trunc"
 
 

@@ -109,13 +109,13 @@ class Reader:
     failed  {value: why the rule of its node failed}
     """
 
-    def __init__(self, graph: GraphView, table: Mapping[str, Rule]):
+    def __init__(self, graph: GraphView, table: Mapping[str, Rule], is_exact: bool = False):
         self.graph = graph
         self.table = table
         self.budget: Budget = (
             _budget(graph.owner) if graph.outer is None else graph.outer.reader.budget
         )
-        self.forms = Forms(self.shape, self.budget)
+        self.forms = Forms(self.shape, self.budget, is_exact)
         self.failed: dict[str, str] = {}
         self.order = {name: k for k, node in enumerate(graph.owner.node) for name in node.output}
         self._memo: dict[Place, Form] = {}
@@ -174,18 +174,32 @@ class Reader:
         root = self.forms.element(place.name, place.index)
         if place.name in self.forms.tables:
             return root
-        array = None if place.bare else self.graph.array(place.name)
+        array = None if place.bare else self.array(place.name)
         if array is not None:
             return self.constant(place.name, array, place.index)
         node = self.node(place.name)
-        rule = None if node is None else self.table.get(title_of(node))
-        if node is None or rule is None or (place.bare and not rule.moves):
+        rule = None if node is None else self.rule_of(node)
+        if node is None:
             return root
-        made = self._by_rule(rule, node, place)
+        made = None
+        if rule is not None and self.follows(node, rule, place):
+            made = self._by_rule(rule, node, place)
         if made is not None and made is not root:
             return made
         array = self.graph.folded(place.name) if node.input and not place.bare else None
         return root if array is None else self.constant(place.name, array, place.index)
+
+    def array(self, name: str) -> Array | None:
+        """Return a constant that is read before the node that makes it."""
+        return self.graph.array(name)
+
+    def rule_of(self, node: onnx.NodeProto) -> Rule | None:
+        """Return the rule of a node's operator."""
+        return self.table.get(title_of(node))
+
+    def follows(self, node: onnx.NodeProto, rule: Rule, place: Place) -> bool:
+        """Return whether an element is followed through the node that makes it."""
+        return rule.moves or not place.bare
 
     def _by_rule(self, rule: Rule, node: onnx.NodeProto, place: Place) -> Made:
         self._depth += 1
@@ -245,6 +259,8 @@ def axes_of(dimensions: Sequence[Dimension]) -> Index:
 
 def _fit(array: Array, axes: Sequence[int]) -> float | Position | OneEach | None:
     """Return what the elements of a constant are, over the variables of these axes; None if they are nothing simple."""
+    if array.dtype.name == "bfloat16":
+        array = array.astype(np.float32)
     if not 0 < array.size <= LARGEST or array.dtype.kind not in "biuf":
         return None
     variables = [Variable(f"axis {k}", size) for k, size in zip(axes, array.shape, strict=True)]
