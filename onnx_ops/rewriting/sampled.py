@@ -92,7 +92,8 @@ def sampled(reader: Reader, form: Form) -> Sampled | None:
     total, factors = _split(reader, form)
     coordinates = _coordinates(reader, total)
     elements = [*elements_in(reader, total, coordinates)] if coordinates else []
-    if not elements:
+    are_picked = any(_is_picked_by(reader, element, coordinates) for element in elements)
+    if not are_picked and len(coordinates) < 2:
         return None
     try:
         taps = _taps(reader, total, factors, elements, coordinates)
@@ -100,8 +101,8 @@ def sampled(reader: Reader, form: Form) -> Sampled | None:
         axes = _image_axes(reader, taps, fixed)
         return _decided(reader, taps, fixed, axes)
     except NearMiss as miss:
-        if str(miss) != NO_SAMPLER and not any(_is_picked(reader, e) for e in elements):
-            return None  # pixels of an image of a single one, or nothing like a sampler
+        if not are_picked and str(miss) != NO_SAMPLER:
+            return None  # it is nothing like pixels of an image of a single one
         values = (value for form in coordinates for value in reader.forms.places[form])
         raise NearMiss(str(miss), {*values, *(e.root for e in elements)}) from None
 
@@ -135,6 +136,13 @@ def _is_picked(reader: Reader, element: Element) -> bool:
     return not variables_of(element.index).isdisjoint(reader.forms.picks)
 
 
+def _is_picked_by(reader: Reader, element: Element, coordinates: Collection[Form]) -> bool:
+    """Return whether coordinates say which element of a value it is."""
+    picks = reader.forms.picks
+    chosen = (picks[v] for v in variables_of(element.index) if v in picks)
+    return any(inner in coordinates for form in chosen for inner in walk(form, picks))
+
+
 def _taps(
     reader: Reader,
     total: Form,
@@ -144,7 +152,7 @@ def _taps(
 ) -> Taps:
     picked = {element.root for element in elements if _is_picked(reader, element)}
     roots = picked or {element.root for element in elements}
-    if len(roots) > 1:
+    if len(roots) != 1:
         raise NearMiss(f"it reads pixels of {len(roots)} images")
     for element in elements:
         if element.root not in roots:
