@@ -19,16 +19,13 @@ from .finding import NOT_RUN, Finding, NearMiss
 from .graph import Graph, Model
 from .patterns import (
     constants,
-    deformable_attention,
-    grid_sample,
 )
 from .search import may_find, search
 
 if TYPE_CHECKING:
     import os
 
-# The order matters, since a pattern may contain another: deformable attention contains grids.
-PATTERNS = constants, deformable_attention, grid_sample
+PATTERNS = (constants,)
 
 
 def optimize(
@@ -130,8 +127,6 @@ def _rewrite(model: Model) -> list[Finding]:
     for graph in model.graphs():
         reported = set()  # outputs of nodes that have a Finding: one per node is enough
         for pattern in PATTERNS:
-            if pattern is grid_sample:
-                findings += search(graph)
             nodes = list(graph.owner.node)
             if not _may_fit(pattern, {node.op_type for node in nodes}):
                 continue
@@ -141,6 +136,7 @@ def _rewrite(model: Model) -> list[Finding]:
                 if is_there and node.output[0] not in reported and (finding := apply(pattern, graph, node)):
                     findings.append(finding)
                     reported.add(node.output[0])
+        findings += search(graph)
     return findings
 
 

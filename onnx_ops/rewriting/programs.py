@@ -1,186 +1,468 @@
-"""Programs of ComputedGridSample, from the expressions of coordinates."""
+"""Programs of ComputedGridSample, from the forms of coordinates."""
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
+import onnx
 from onnx import TensorProto, helper
 
 from ..declaration import plain
 from ..declaration.errors import OpError
-from ..sampling.computed_grid_sample import COMPUTED_GRID_SAMPLE, INPUTS, SOURCES, STEPS, Source, Step, program
-from .expressions import AXES, NARROWING, Leaf, Operation, Pixels, as_source
+from ..sampling.computed_grid_sample import (
+    COMPUTED_GRID_SAMPLE,
+    INPUTS,
+    OPERATIONS,
+    SOURCES,
+    STEPS,
+    Source,
+    Step,
+    program,
+)
 from .finding import NearMiss
-from .indices import shape
-from .reshapes import reshape
-from .sizes import are_numbers
+from .reading.affine import (
+    Array,
+    Dimension,
+    Index,
+    Position,
+    Variable,
+    as_int,
+    number,
+    variables_of,
+)
+from .reading.coordinates import AXES, coordinates
+from .reading.forms import CASTS, Element, Form, Number, Op, Sum, Whole, children, value_of
+from .reading.reader import Reader
+from .reshapes import open_size, reshape
+from .sizes import are_numbers, parts_of_broadcast
+from .sources import LARGEST, Part, Reading, elements, numbers, reading_of
+
+MOST_TERMS = 4  # of a sum
+RENAMED = {"And": "Mul", "Or": "Max"}  # of values that are 0 or 1
+SWAPPED = {"Greater": "Less", "GreaterOrEqual": "LessOrEqual"}
+COMPUTED = {*OPERATIONS, *RENAMED, *SWAPPED, "Not", "Pow", "Reciprocal"}
+MANY = 10 * STEPS  # that are not counted further
 
 
 class Program:
     """A program that grows. A value of it is the position of a source, or ~k for the result of step k.
 
-    graph, node  the GridSample
-    dtype        in which it computes, by name: that of the grid, float32 if it is of 16 bits
+    reader     reads its coordinates, of a graph
+    node       the node that becomes ComputedGridSample
+    dtype      in which it computes, by name
+    stated     the axes of the output whose sizes are those of sources made for them
     """
 
-    def __init__(self, graph, node, dtype):
-        self.graph, self.node, self.dtype = graph, node, dtype
-        self.inputs, self.sources, self.steps, self.numbers = [], [], [], []
-        self.stated = set()  # axes of the output whose sizes are those of sources made for them
-        self.values = {}  # {what it is: the value}
+    def __init__(self, reader: Reader, node: onnx.NodeProto, elements: int):
+        self.reader = coordinates(reader, elements)
+        self.graph = reader.graph
+        self.node = node
+        self.dtype = np.dtype(helper.tensor_dtype_to_np_dtype(self.reader.elements))
+        self.inputs: list[str] = []
+        self.sources: list[Source] = []
+        self.steps: list[Step] = []
+        self.numbers: list[float] = []
+        self.stated: set[str] = set()
+        self._values: dict[Hashable, Any] = {}
+        self._computed: dict[Form, bool] = {}
 
-    def value(self, what):
-        """Return the value of an expression."""
-        if what is None:
+    # Forms.
+
+    def element(self, name: str, index: Index) -> int:
+        """Return the value of an element of the graph's value, at an index over AXES. Raises NearMiss."""
+        return self.value(self.reader.read(name, index))
+
+    def value(self, form: Form) -> int:
+        """Return the value of a form, computed as far back as possible. Raises NearMiss."""
+        place = self.place(form)
+        if place is not None:
+            return self.source_of(*place)
+        if not self.is_computed(form):
+            names = ", ".join(self.reader.forms.places[form]) or "a coordinate"
+            raise NearMiss(f"how {names} is read is not known")
+        return self._once(form, lambda: self._value(form))
+
+    def place(self, form: Form) -> tuple[str, Index] | None:
+        """Return the value of the graph, and the index, that a form is read from; None if it is computed."""
+        if isinstance(form, Element) and self._is_readable(form.root, form.index):
+            return form.root, form.index
+        if self.is_computed(form):
             return None
-        if isinstance(what, Operation):
-            return self._once(what, lambda: self.operation(what.op_type, *map(self.value, what.operands)))
-        if isinstance(what, Leaf):
-            return self.leaf(self.converted(what.name), what.index)
-        if isinstance(what, Pixels):
-            self.stated.add(what.axis)
-            return self.source(self.input(self._once(what, lambda: self.range(what))), (what.axis,))
-        if what.array.dtype != self.dtype:  # what is compared may be of another type
-            raise NearMiss(f"a constant is of {what.array.dtype}, and not of {self.dtype}, as its grid is")
-        return self.array(what.array)
+        order = self.reader.order
+        end = order[self.node.output[0]]
+        for name, index in self.reader.forms.places[form].items():
+            if order.get(name, -1) < end and self._is_readable(name, index):
+                return name, index
+        return None
 
-    def operation(self, op_type, *operands):
-        """Return the value of a node of ai.onnx."""
-        if op_type in ("Greater", "GreaterOrEqual"):
-            return self.step(op_type.replace("Greater", "Less"), *operands[::-1])
-        op_type = {"And": "Mul", "Or": "Max"}.get(op_type, op_type)  # of values that are 0 or 1
-        if op_type == "Not":
+    def leaves(self, forms: Iterable[Form]) -> set[str]:
+        """Return the values of the graph that forms are read from."""
+        pending = [*forms]
+        seen: set[Form] = set()
+        names: set[str] = set()
+        while pending:
+            form = pending.pop()
+            if form in seen:
+                continue
+            seen.add(form)
+            place = self.place(form)
+            if place is not None:
+                names.add(place[0])
+            elif not self.is_computed(form):
+                names |= self.reader.forms.places[form].keys()
+            elif isinstance(form, Sum):
+                pending += self.terms(form)
+            else:
+                pending += children(form)
+        return names - self.reader.forms.tables.keys()
+
+    def is_rounded(self, form: Form, elements: int) -> bool:
+        """Return whether a form is of a 16-bit type, by its number, without rounding."""
+        place = self.place(form)
+        if place is not None:
+            return self.graph.type(place[0]).elements == elements
+        return isinstance(form, Op) and form.op == CASTS[elements]
+
+    def is_computed(self, form: Form) -> bool:
+        """Return whether a form is an operation of what is known, a number, or an element that can be read."""
+        if form not in self._computed:
+            self._computed[form] = self._is_computed(form)
+        return self._computed[form]
+
+    def _is_computed(self, form: Form) -> bool:
+        match form:
+            case Number():
+                return True
+            case Whole(at):
+                names = {variable.name for variable in variables_of([at])}
+                is_open = not are_numbers([variable.size for variable in variables_of([at])])
+                return names <= {*AXES} and (not is_open or all(term.is_whole for term in at.terms))
+            case Element(root, index):
+                return self._is_readable(root, index)
+            case Op("Pow", (base, exponent)):
+                return self._constant(exponent) in (2, 3) and self._is_known(base)
+            case Op(op, operands):
+                return op in COMPUTED and all(map(self._is_known, operands))
+            case Sum():
+                return self._terms(form) <= STEPS and all(map(self._is_known, self.terms(form)))
+        return False
+
+    def _is_known(self, form: Form) -> bool:
+        return self.is_computed(form) or self.place(form) is not None
+
+    def _is_readable(self, name: str, index: Index) -> bool:
+        try:
+            self._array(name, index)
+        except ValueError:
+            return False
+        return True
+
+    def _array(self, name: str, index: Index) -> Array | Reading:
+        """Return elements of a constant, or how those of another value are read. Raises ValueError."""
+        return self._once(("array", name, index), lambda: self._read(name, index))
+
+    def _read(self, name: str, index: Index) -> Array | Reading:
+        tables = self.reader.forms.tables
+        array = tables[name] if name in tables else self.graph.folded(name)
+        if array is not None:
+            with suppress(ValueError, IndexError):
+                return elements(array, index)
+        kind = self.graph.type(name).elements
+        if kind != TensorProto.BOOL and not self.reader.reads(kind):
+            raise ValueError("another type")
+        return reading_of(index, self.reader.shape(name))
+
+    def _constant(self, form: Form) -> float | None:
+        """Return the number that a form is; None if it is none."""
+        if isinstance(form, Element) and self._is_readable(form.root, form.index):
+            array = self._array(form.root, form.index)
+            return array.item() if isinstance(array, np.ndarray) and array.size == 1 else None
+        return value_of(form)
+
+    def _terms(self, form: Form) -> int:
+        """Return the number of terms of a sum, with those of the sums in it."""
+        match form:
+            case Sum(over, body):
+                sizes = [variable.size for variable in over]
+                is_short = are_numbers(sizes) and 0 < math.prod(sizes) <= MOST_TERMS
+                return math.prod(sizes) * self._terms(body) if is_short else STEPS + 1
+            case Op(_, operands):
+                return max(map(self._terms, operands))
+        return 1
+
+    def terms(self, form: Sum) -> list[Form]:
+        """Return the terms of a sum."""
+        return self._once(("terms", form), lambda: [*self._each_term(form)])
+
+    def _each_term(self, form: Sum) -> Iterator[Form]:
+        for numbers_of_term in np.ndindex(*(as_int(variable.size) for variable in form.over)):
+            by = dict(zip(form.over, map(number, map(int, numbers_of_term)), strict=True))
+            yield self.reader.forms.substituted(form.body, by)
+
+    def _value(self, form: Form) -> int:
+        match form:
+            case Number(value):
+                return self.number(value)
+            case Whole(at):
+                return self.whole(at)
+            case Sum():
+                return self.total(self.terms(form))
+            case Op("Pow", (base, exponent)):
+                value = self.value(base)
+                square = self.step("Mul", value, value)
+                return square if self._constant(exponent) == 2 else self.step("Mul", square, value)
+            case Op("Clip", (operand, low, high)):
+                limits = [self.limit(low, -1), self.limit(high, 1)]
+                return self.step("Clip", self.value(operand), *limits)
+            case Op(op, operands):
+                return self.operation(op, *map(self.value, operands))
+        raise NearMiss("its coordinates are not known")
+
+    def operation(self, op: str, *operands: int) -> int:
+        """Return the value of an elementwise operation."""
+        if op in SWAPPED:
+            return self.step(SWAPPED[op], *operands[::-1])
+        if op == "Not":
             return self.step("Sub", self.number(1), *operands)
-        if op_type == "Reciprocal":
+        if op == "Reciprocal":
             return self.step("Div", self.number(1), *operands)
-        if op_type == "MatMul":
-            total = self.step("Mul", *operands[:2])
-            for pair in zip(operands[2::2], operands[3::2], strict=True):
-                total = self.step("MulAdd", *pair, total)
-            return total
-        if op_type == "Cube":
-            return self.step("Mul", self.step("Mul", *operands * 2), *operands)
-        if op_type == "Clip":
-            value, low, high = (*operands, None, None)[:3]
-            ends = np.finfo(self.dtype)  # without a limit, too, ONNX Runtime makes finite numbers of infinities
-            low, high = (self.number(end.item()) if limit is None else limit
-                         for limit, end in ((low, ends.min), (high, ends.max)))  # fmt: skip
-            return self.step("Clip", value, low, high)
-        if op_type in ("Min", "Max", "Sum"):
-            total, *others = operands
-            for other in others:
-                total = self.step(op_type.replace("Sum", "Add"), total, other)
-            return total
-        return self.step(op_type, *operands)
+        return self.step(RENAMED.get(op, op), *operands)
 
-    def step(self, op_type, *operands):
+    def limit(self, form: Form, sign: int) -> int:
+        """Return the limit of a Clip. Without a limit, too, ONNX Runtime makes finite numbers of infinities."""
+        is_stated = value_of(form) != sign * math.inf
+        return (
+            self.value(form) if is_stated else self.number(sign * float(np.finfo(self.dtype).max))
+        )
+
+    def total(self, terms: Sequence[Form]) -> int:
+        """Return the value of a sum. A product that no node rounds, as in a product of matrices, isn't rounded."""
+        total: int | None = None
+        for term in terms:
+            if total is None:
+                total = self.value(term)
+            elif self._is_unrounded(term):
+                total = self.step("MulAdd", *map(self.value, term.operands), total)
+            else:
+                total = self.step("Add", total, self.value(term))
+        assert total is not None  # a sum has terms
+        return total
+
+    def _is_unrounded(self, form: Form) -> bool:
+        is_product = isinstance(form, Op) and form.op == "Mul" and self.is_computed(form)
+        return is_product and not self.reader.forms.places[form]
+
+    def whole(self, at: Position) -> int:
+        """Return the value of a position."""
+        with suppress(ValueError):
+            return self.array(numbers(at))
+        total = None if at.terms and at.start == 0 else self.size(at.start)
+        for term in at.terms:
+            pixels = self.range(term.variable)
+            if term.step != 1:
+                pixels = self.step("Mul", self.size(term.step), pixels)
+            total = pixels if total is None else self.step("Add", pixels, total)
+        assert total is not None  # a position has terms or a start
+        return total
+
+    def size(self, size: Dimension) -> int:
+        """Return the value of a size, which may be open."""
+        if isinstance(size, int):
+            return self.number(size)
+        more = size.terms.get((), 0)
+        if more:
+            return self.step("Add", self.size(size - more), self.number(more))
+        name, index = self.size_element(size)
+        return self.source(self.input(self.converted(name)), index)
+
+    def size_element(self, size: Dimension) -> tuple[str, tuple[int, ...]]:
+        """Return a vector of integers and a position at which it holds an open size."""
+        forms = self.reader.forms
+        for name, index in forms.places[forms.whole(number(size))].items():
+            if len(index) == 1 and not index[0].terms and isinstance(index[0].start, int):
+                return name, (index[0].start,)
+        make = lambda: open_size(self.graph, self.node, size)
+        return self._once(("size", size), make), (0,)
+
+    def range(self, variable: Variable) -> int:
+        """Return the value that is the number of a pixel along one of AXES, of an open size.
+
+        The Range is of integers: ONNX Runtime refuses one of floats where it knows the sizes before their Cast.
+        """
+        self.stated.add(variable.name)
+        return self._once(("range", variable), lambda: self._range(variable))
+
+    def _range(self, variable: Variable) -> int:
+        name, (position,) = self.size_element(variable.size)
+        size = self.add_node("Gather", name, position)
+        zero, one = (
+            self.constant(text, np.array(text == "one", np.int64)) for text in ("zero", "one")
+        )
+        pixels = self.graph.add_node(self.node, "Range", [zero, size, one])
+        return self.source(self.input(self.converted(pixels)), (variable.name,))
+
+    # Steps and sources.
+
+    def step(self, op_type: str, *operands: int) -> int:
         """Return the result of an operation of the program."""
-        return self._once(("step", op_type, operands), lambda: ~self._append(self.steps, Step(op_type, operands)))
+        if len(self.steps) > MANY:
+            raise NearMiss(
+                f"its coordinates need more than {MANY} steps, ComputedGridSample takes {STEPS}"
+            )
+        step = Step(op_type, operands)
+        return self._once(step, lambda: ~_append(self.steps, step))
 
-    def source(self, position, index):
+    def source(self, position: int | str, index: Sequence[int | str]) -> int:
         """Return the elements of an input at an index of positions and names of AXES."""
-        index = tuple(index)
-        return self._once(("source", position, index), lambda: self._append(self.sources, Source(position, index)))
+        source = Source(position, tuple(index))
+        return self._once(source, lambda: _append(self.sources, source))
 
-    def number(self, number):
+    def number(self, value: float) -> int:
         """Return a constant."""
-        key = number, str(number)  # 0 and -0 are equal
-        return self._once(key, lambda: self.source("numbers", (self._append(self.numbers, number),)))
+        key = "number", value, str(value)  # 0 and -0 are equal
+        return self._once(key, lambda: self.source("numbers", (_append(self.numbers, value),)))
 
-    def array(self, array, name="values"):
+    def array(self, array: Array, name: str = "values") -> int:
         """Return a constant that varies along those of AXES along which it has more than one element."""
         if array.size == 1:
             return self.number(array.item())
         index = [axis for axis, size in zip(AXES, array.shape, strict=True) if size != 1]
-        array = np.ascontiguousarray(array.reshape([size for size in array.shape if size != 1]), self.dtype)
-        key = "array", tuple(index), array.tobytes()
+        lengths = [size for size in array.shape if size != 1]
+        array = np.ascontiguousarray(array.reshape(lengths), self.dtype)
+        key = "values", tuple(index), array.tobytes()
         return self._once(key, lambda: self.source(self.input(self.constant(name, array)), index))
 
-    def leaf(self, name, index):
-        """Return the elements of a value of the graph at an index, whose axes are taken apart or joined as needed."""
-        try:
-            dimensions = shape(self.graph, name)
-            parts, target, names = as_source(index, dimensions)
-        except (ValueError, TypeError):
-            raise NearMiss(f"how {name} is read is not known") from None
-        if any((around, each) != (1, 1) for around, _, each in parts):
+    def source_of(self, name: str, index: Index) -> int:
+        """Return the elements of a value of the graph at an index over AXES. Raises ValueError."""
+        elements = self._array(name, index)
+        if isinstance(elements, np.ndarray):
+            return self.array(elements)
+        name = self.converted(name)
+        dimensions: tuple[Dimension, ...] | None = self.reader.shape(name)
+        if any(part.is_repeated for part in elements.parts):
             once = name
-            name = self._once(("repeated", once, *parts), lambda: self.repeated(once, parts))
+            make = lambda: self.repeated(once, elements.parts)
+            name = self._once(("repeated", once, elements.parts), make)
             dimensions = None
-        if tuple(target) != dimensions:
+        if elements.sizes != dimensions:
             whole = name
-            name = self._once(("apart", whole, *target), lambda: self.reshaped(whole, target))
-        if not names:  # a source has an axis at least
-            name = self._once(("vector", name), lambda: self.graph.add_axes(self.node, name, 0))
-        return self.source(self.input(name), names or (0,))
+            apart = lambda: self.reshaped(whole, elements.sizes)
+            name = self._once(("apart", whole, elements.sizes), apart)
+        if not elements.index:  # a source has an axis at least
+            single = name
+            vector = lambda: self.graph.add_axes(self.node, single, 0)
+            name = self._once(("vector", single), vector)
+        return self.source(self.input(name), elements.index or (0,))
 
-    def repeated(self, name, parts):
-        """Return a value of the graph with parts of its axes, (times around, size, times each), repeated."""
-        apart, longer = [n for _, size, _ in parts for n in (1, size, 1)], [n for part in parts for n in part]
+    def repeated(self, name: str, parts: Sequence[Part]) -> str:
+        """Return a value of the graph with parts of its axes repeated."""
+        apart = [size for part in parts for size in (1, part.size, 1)]
+        longer = [size for part in parts for size in (part.around, part.size, part.each)]
         if not are_numbers(longer):
             raise NearMiss(f"the sizes of {name}, which is repeated, are open")
         return self.add_node("Expand", self.reshaped(name, apart), longer)
 
-    def reshaped(self, name, target):
+    def reshaped(self, name: str, target: Sequence[Dimension]) -> str:
         """Return a value of the graph with other sizes, as a value of it."""
-        return self.graph.add_node(self.node, "Reshape", **reshape(self.graph, self.node, name, target))
+        arguments = reshape(self.graph, self.node, name, target)
+        return self.graph.add_node(self.node, "Reshape", **arguments)
 
-    def range(self, pixels):
-        """Return the name of a vector of Pixels.
-
-        The Range is of integers: ONNX Runtime refuses one of floats where it knows the sizes before their Cast.
-        """
-        size = self.add_node("Gather", pixels.sizes, pixels.position)
-        zero, one = (self.constant(name, np.array(name == "one", np.int64)) for name in ("zero", "one"))
-        return self.converted(self.graph.add_node(self.node, "Range", [zero, size, one]))
-
-    def converted(self, name):
+    def converted(self, name: str) -> str:
         """Return a value of the program's type: the value itself, or a Cast of a boolean, a size or a 16-bit float."""
-        kind = self.graph.type(name).elements
-        target = helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
-        if kind in (TensorProto.BOOL, TensorProto.INT64) or (kind in NARROWING and target == TensorProto.FLOAT):
-            return self._once(("converted", name), lambda: self.add_node("Cast", name, to=target))
-        if kind != target:
-            raise NearMiss(f"{name} is not known to be of {self.dtype}, as its grid is")
-        return name
+        if self.graph.type(name).elements == self.reader.elements:
+            return name
+        cast = lambda: self.add_node("Cast", name, to=self.reader.elements)
+        return self._once(("converted", name), cast)
 
-    def input(self, name):
+    def input(self, name: str) -> int:
         """Return the position of a value of the graph among the inputs."""
-        return self._once(("input", name), lambda: self._append(self.inputs, name))
+        return self._once(("input", name), lambda: _append(self.inputs, name))
 
-    def constant(self, name, array):
+    def constant(self, name: str, array: Array) -> str:
+        """Add a constant to the graph; returns its name."""
         return self.graph.add_constant(f"{self.node.output[0]}_{name}", array)
 
-    def add_node(self, op_type, name, *lists, **attributes):
+    def add_node(self, op_type: str, name: str, *lists: Any, **attributes: Any) -> str:
         """Add a node with a value and integers, or lists of these, as inputs; returns its output's name."""
-        constants = [self.graph.add_constant(op_type, np.array(integers, np.int64)) for integers in lists]
+        constants = [self.graph.add_constant(op_type, np.array(each, np.int64)) for each in lists]
         return self.graph.add_node(self.node, op_type, [name, *constants], **attributes)
 
-    def finished(self, coordinates):
+    # The whole.
+
+    def state_sizes(self, dimensions: Sequence[Dimension]) -> None:
+        """Have the sources state the sizes of the output's image.
+
+        Raises NearMiss if one isn't known to be what they state.
+        """
+        for axis, size in zip(AXES[-len(dimensions) :], dimensions, strict=True):
+            stated = [
+                self._size_of(position, k)
+                for position, index in self.sources
+                for k, along in enumerate(index)
+                if along == axis
+            ]
+            # A number may be that of a constant, to which pixels of an open size are broadcast.
+            if size in stated or (axis in self.stated and not isinstance(size, int)):
+                continue
+            for part in parts_of_broadcast(size):
+                if part not in (1, *stated):
+                    self._state_size(axis, part)
+
+    def _state_size(self, axis: str, size: Dimension) -> None:
+        if isinstance(size, int) and size > LARGEST:
+            raise NearMiss(
+                f"the size of its grid along {axis}, {size}, is large, and not that of a value"
+            )
+        if isinstance(size, int):
+            self.array(np.zeros([size if axis == other else 1 for other in AXES]), axis)
+            return
+        zero = helper.make_tensor("", self.reader.elements, [1], [0])
+        vector = open_size(self.graph, self.node, size)
+        zeros = self.add_node("ConstantOfShape", vector, value=zero)
+        self.source(self.input(zeros), (axis,))
+
+    def _size_of(self, position: int, axis: int) -> Dimension | None:
+        """Return the size of an input along one of its axes, or None."""
+        dimensions = self.graph.type(self.inputs[position]).shape
+        return None if dimensions is None else dimensions[axis]
+
+    def finished(self, values: Sequence[int]) -> tuple[list[str], dict[str, Any]]:
         """Return (inputs, attributes) of the node, given the values that are the coordinates x, y (and z)."""
         for what, most, count in (
-            ("inputs", INPUTS, len(self.inputs) + bool(self.numbers)), ("sources", SOURCES, len(self.sources)),
+            ("inputs", INPUTS, len(self.inputs) + bool(self.numbers)),
+            ("sources", SOURCES, len(self.sources)),
             ("steps", STEPS, len(self.steps)),
-        ):  # fmt: skip
+        ):
             if count > most:
-                raise NearMiss(f"its coordinates need {count} {what}, ComputedGridSample takes {most}")
+                raise NearMiss(
+                    f"its coordinates need {count} {what}, ComputedGridSample takes {most}"
+                )
         inputs = [*self.inputs]
         if self.numbers:
             inputs.append(self.constant("numbers", np.array(self.numbers, self.dtype)))
-        sources = {k: (len(self.inputs) if source.input == "numbers" else source.input, *source.index)
-                   for k, source in enumerate(self.sources)}  # fmt: skip
+        sources = {
+            k: (len(self.inputs) if source.input == "numbers" else source.input, *source.index)
+            for k, source in enumerate(self.sources)
+        }
         steps = {~k: (step.operation, *step.operands) for k, step in enumerate(self.steps)}
-        attributes = program(sources, steps, coordinates)
+        attributes = program(sources, steps, values)
         unknown = [None] * (1 + len(inputs))
         try:
-            plain.infer(COMPUTED_GRID_SAMPLE, COMPUTED_GRID_SAMPLE.values(attributes), unknown, unknown)
+            given = COMPUTED_GRID_SAMPLE.values(attributes)
+            plain.infer(COMPUTED_GRID_SAMPLE, given, unknown, unknown)
         except OpError as error:
             raise NearMiss(str(error)) from None
         return inputs, attributes
 
-    def _append(self, items, item):
-        """Append an item to a list; returns its position."""
-        items.append(item)
-        return len(items) - 1
+    def _once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        if key not in self._values:
+            self._values[key] = make()
+        return self._values[key]
 
-    def _once(self, key, make):
-        if key not in self.values:
-            self.values[key] = make()
-        return self.values[key]
+
+def _append(items: list[Any], item: Any) -> int:
+    """Append an item to a list; returns its position."""
+    items.append(item)
+    return len(items) - 1

@@ -3,10 +3,9 @@
 import math
 from functools import reduce
 
-from .expressions import unknown_size
 from .finding import NearMiss
 from .indices import attributes_of, integers, shape
-from .sizes import Size, as_target, never_negative, parts_of_product, quotient
+from .sizes import Size, as_target, never_negative, origins, parts_of_product, quotient
 
 
 def add_reshape(graph, node, name, dimensions, open_in=()):
@@ -56,6 +55,14 @@ def open_size(graph, node, dimension, open_in=()):
             what = unknown_size(graph, [factor]) or f"the size {factor}"
             raise NearMiss(f"{what}, which is open, is not known to be that of an input of the model")
     return reduce(lambda *pair: graph.add_node(node, "Mul", pair), parts)
+
+
+def unknown_size(graph, dimensions):
+    """Return a text for the first unknown size among these and their sources; None if there is none."""
+    for value, axis in (origin for size in dimensions for origin in origins(size)):
+        node = graph.producers.get(value)
+        return f"the size of axis {axis} of {f'{node.op_type} ' if node else ''}{value}"
+    return None
 
 
 def _product_of(dimension):

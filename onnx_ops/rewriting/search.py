@@ -11,7 +11,15 @@ from ..declaration.errors import escaped
 from . import trial
 from .finding import NOT_RUN, Finding, NearMiss
 from .graph import AI_ONNX, FLOATS, Graph
-from .patterns import deform_conv, fold, im2col_product, sampler, unfold
+from .patterns import (
+    deform_conv,
+    deformable_attention,
+    fold,
+    grid_sample,
+    im2col_product,
+    sampler,
+    unfold,
+)
 from .reading import reader_of
 from .reading.affine import Unknown
 from .reading.forms import Element, Exhausted, Form, walk
@@ -36,9 +44,15 @@ class Match(Protocol):
 
 
 Matcher = Callable[[Reader, str, Form], Match | None]
-MATCHERS: Mapping[str, Matcher] = {
-    module.NAME: module.match for module in (deform_conv, sampler, unfold, fold, im2col_product)
-}
+PATTERNS = (
+    deformable_attention,
+    deform_conv,
+    sampler,
+    grid_sample,
+    unfold,
+    fold,
+    im2col_product,
+)
 # Those of which a Reshape may make another shape if there are no elements: then it fails, or makes no samples.
 SAMPLING = {deform_conv.NAME, sampler.NAME}
 BEGINNINGS = {  # types of nodes that windows, folds and pixels are written with
@@ -50,17 +64,17 @@ MOST_TRIED = 20  # replacements of a model
 STACKS = {"Concat": 3, "SequenceConstruct": 3}  # {type: inputs from which on it is a beginning}
 ENDS = {  # types of nodes that end what is found
     "Add", "Concat", "Conv", "ConvTranspose", "Div", "Einsum", "FusedMatMul", "Gather", "GatherElements",
-    "GatherND", "MatMul", "Mul", "ReduceMean", "ReduceSum", "Reshape", "ScatterElements", "ScatterND", "Slice",
-    "Squeeze", "Sub", "Sum", "Transpose", "Unsqueeze", "Where",
+    "GatherND", "GridSample", "MatMul", "Mul", "ReduceMean", "ReduceSum", "Reshape", "ScatterElements", "ScatterND",
+    "Slice", "Squeeze", "Sub", "Sum", "Transpose", "Unsqueeze", "Where",
 }  # fmt: skip
 
 
 class Search:
     """The search of one graph."""
 
-    def __init__(self, graph: Graph, matchers: Mapping[str, Matcher] = MATCHERS):
+    def __init__(self, graph: Graph):
         self.graph = graph
-        self.matchers = matchers
+        self.matchers: Mapping[str, Matcher] = {module.NAME: module.match for module in PATTERNS}
         self.reader = reader_of(graph)
         self.findings: list[Finding] = []
         self._replaced: set[str] = set()  # values that are found
@@ -109,9 +123,9 @@ class Search:
         try:
             form = self.reader.whole(name)
         except Unknown:
-            return
-        is_root = isinstance(form, Element) and form.root == name
-        if is_root and node.op_type != "Conv":  # what a Conv reads may be samples
+            form = self.reader.forms.element(name, ())
+        is_unknown = isinstance(form, Element) and form.root == name
+        if is_unknown and node.op_type not in ("Conv", "GridSample"):  # which may read what is found
             return
         near: tuple[str, str] | None = None
         inside: Collection[str] = self.reader.forms.places[form].keys()
@@ -139,9 +153,18 @@ class Search:
                 self.graph.sweep_added()
         if near is not None and name not in self._explained:
             roots = {f.root for f in walk(form, self.reader.forms.picks) if isinstance(f, Element)}
-            self._explained |= between(self.graph, name, roots)
+            region = between(self.graph, name, roots)
+            self._explained |= region
             self._near[len(self.findings)] = inside
-            self._report(node, near[0], reason=near[1])
+            self._report(node, near[0], reason=near[1] + self._hope({*region, *roots}))
+
+    def _hope(self, values: Collection[str]) -> str:
+        """Return a text for a constant among values that is not known, since no nodes run; or none."""
+        graph = self.graph
+        for value in () if graph.model.runs_nodes else sorted(values):
+            if graph.is_constant(value) and graph.array(value) is None:
+                return f"; optimize first computes {value}, and may replace it"
+        return ""
 
     def _replace(self, node: onnx.NodeProto, name: str, pattern: str, match: Match) -> None:
         graph = self.graph

@@ -230,7 +230,8 @@ def test_moves(seed: int) -> None:
         for _ in range(5):
             name = add_move(rng, w, name, value.shape)
             proto = w.model({"x": ("int64", numbered.shape)}, (name, "int64", None))
-            (value,) = ReferenceEvaluator(proto).run(None, {"x": numbered})
+            results: list[Any] = [*ReferenceEvaluator(proto).run(None, {"x": numbered})]
+            value = results[0]
             reader = main_reader(proto)
             assert reader.shape(name) == value.shape
             form = reader.whole(name)

@@ -195,13 +195,8 @@ NO_ATTENTIONS = {
     "grids of several sources": {"second_grid": "other", "inputs": {"other": ("float32", [2, 7, 3, 2, 2, 2])}},
     "pixels left over": {"pixels": (20, 6, 4)},
     "images on their side": {"turned": True},
-    "points before levels": {"axis": -1},
-    "weights of points before levels": {"weights_perm": [0, 2, 1, 4, 3]},
-    "weights of queries before heads": {"weights_perm": [0, 1, 2, 3, 4], "queries": 3},
     "a sum over channels": {"over": [1]},
     "a mean over channels": {"over": [1], "total": "ReduceMean"},
-    "images and heads mixed": {"target": (3, 8, 7)},
-    "heads and queries mixed": {"target": (2, 7, 12)},
     "nine levels": {"levels": ((1, 2),) * 9},
     "an unknown number of pixels": {"value": [2, "s", 3, 4]},
     "an unknown number of heads": {"value": [2, 26, "m", 4]},
@@ -209,7 +204,6 @@ NO_ATTENTIONS = {
     "a sample used twice": {"after": used_twice("sample_1", "y")},
     "the samples used twice": {"after": used_twice("samples", "y")},
     "the product used twice": {"after": used_twice("product", "y")},
-    "the result used twice": {"after": used_twice("result", "y")},
     "the first level's sample times the sum of the weights": {
         "points": 1, "reason": "put together", "weighed": lambda w, y, weights: (
             w.add("Unsqueeze", w.add("Gather", y, w.constant(0), axis=3), w.constant([3])), weights)},
@@ -539,6 +533,12 @@ def test_attention_whose_sum_is_wider_than_its_values():
 
 
 OTHER_ENDS = {
+    "points before levels": {"axis": -1},
+    "weights of points before levels": {"weights_perm": [0, 2, 1, 4, 3]},
+    "weights of queries before heads": {"weights_perm": [0, 1, 2, 3, 4], "queries": 3},
+    "images and heads mixed": {"target": (3, 8, 7)},
+    "heads and queries mixed": {"target": (2, 7, 12)},
+    "the result used twice": {"after": used_twice("result", "y")},
     "channels before queries": {"perm": [0, 1, 2]},
     "axes backwards": {"perm": [2, 1, 0]},
     "queries first": {"perm": [2, 0, 1]},
@@ -554,7 +554,7 @@ OTHER_ENDS = {
 
 @pytest.mark.parametrize("name", OTHER_ENDS)
 def test_attention_that_ends_in_another_way(name):
-    """The result's axes may be in another order, as BEVFormer's; layers that share a value move it only once."""
+    """Axes may be in another order, as the result's of BEVFormer; layers that share a value move it only once."""
     nodes, (finding, *_) = compare(attention(**OTHER_ENDS[name]))
     assert ATTENTION in nodes
     assert finding.operator == ATTENTION

@@ -131,11 +131,11 @@ WRITES = {
     "volumes, then turned": written_in_place(size=(4, 5, 6), layout="first", order=[2, 1, 0]),
     "then moved": written_in_place(steps=[("Div", [11, 8])], whole=[("Sub", 0.5), ("Mul", 2)]),
     "one image": written_in_place(batch=1, how="ScatterND"),
+    "added": written_in_place(reduction="add"),
     "nearest": written_in_place(mode="nearest"),
 }  # fmt: skip
 NO_WRITES = {
-    "added": written_in_place(reduction="add"),
-    "added to rows": written_in_place(how="rows", layout="first", reduction="mul"),
+    "multiplied rows": written_in_place(how="rows", layout="first", reduction="mul"),
 }
 
 
@@ -217,7 +217,7 @@ def test_a_product_of_matrices(change, is_kept):
 
 @pytest.mark.parametrize("name", NO_WRITES)
 def test_no_writes(name):
-    """What is added to elements is no part of a program."""
+    """What elements are multiplied by where they are is no part of a program."""
     _, findings = rewritten(NO_WRITES[name])
     assert not [f for f in findings if f.operator] or "ScatterND" in compared(NO_WRITES[name])
 

@@ -69,14 +69,14 @@ FOUND = {
        for name, edits in OTHER_ENDS.items()},
 }  # fmt: skip
 MISSED = {
-    "added in place": written_in_place(reduction="add"),
+    "multiplied in place": written_in_place(reduction="mul"),
     "Tensor.unfold at irregular places": windows(blocks=lambda starts: [0, 1, 3, 4]),
     "Tensor.unfold backwards": windows(blocks=lambda starts: starts[::-1]),
     "products of columns over blocks": unfold_product(summed="l"),
     "products of columns, used twice": unfold_product(
         after=lambda w, y: w.add("Add", y, w.add("ReduceMax", "product", keepdims=0))),
     **{f"attention, {name}": attention(**NO_ATTENTIONS[name])
-       for name in ("a sample used twice", "a sum over channels", "heads and queries mixed", "nine levels")},
+       for name in ("a sample used twice", "a sum over channels", "weights of none of the samples", "nine levels")},
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import onnx
 import pytest
+from onnx import helper
 from support.cases import COL2IM, model
 from support.written import affine_grid, attention, frames, unfold, windows
 from test_rewriting import ATTENTIONS, UNFOLDS, folds_of_ones
@@ -82,7 +83,11 @@ def test_values_that_follow_from_constants(nothing_runs: None) -> None:
 
 def test_a_pattern_that_depends_on_what_nodes_compute(nothing_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason names the constant."""
-    proto = attention(**ATTENTIONS["sequences"])
+    proto = attention(**ATTENTIONS["two levels"])
+    doubled = next(node for node in proto.graph.node if node.op_type == "Mul")
+    two = helper.make_node("ReduceMax", [doubled.input[1]], ["two"], keepdims=0)
+    doubled.input[1] = "two"
+    proto.graph.node.insert(0, two)
     reasons = [finding.reason for finding in found(proto) if finding.pattern == "deformable_attention"]
     assert len(reasons) == 1
     assert "; optimize first computes " in reasons[0]

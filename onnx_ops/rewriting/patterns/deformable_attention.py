@@ -1,324 +1,566 @@
-"""Deformable DETR's `multi_scale_deformable_attn` as one MultiScaleDeformableAttention.
+"""Deformable attention: weighted sums of samples of one or several levels, as one MultiScaleDeformableAttention.
 
-Models that use it compute, for each level l,
+    y[n, q, m, d] = scale * sum over l, p of  weights[n, q, m, l, p] * sample of level l of value[n, :, m, d]
+                                              at 2 * locations[n, q, m, l, p] - 1
 
-    sample_l = GridSample(the pixels of level l of value, as N * M images [D, h_l, w_l],
-                          2 * sampling_locations - 1 of level l, as N * M grids [Q, P, 2])
-
-and add up, over levels and points, attention_weights * Concat(sample_0, sample_1, ...), in the end as [N, Q, M * D].
-Of a mean, the weights are divided by the number of these.
-All other nodes move elements. So an index into every tensor consists of variables (positions.py): N (batch), S (pixels
-of all levels), M (heads), D (channels), Q (queries), L (levels), P (points), X (the two coordinates).
+n (batch), q (queries), m (heads), d (channels), l (levels) and p (points) are digits of the axes of what is summed, in
+any order and whichever nodes move the elements. The levels are parts of one axis of a value, or one is a whole image.
 """
 
 import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
-from onnx import helper
+import onnx
 
-from ..finding import NearMiss, tried
-from ..graph import AI_ONNX, FLOATS
-from ..indices import JOINS, MOVES, attributes_of, axes_of, followed, path, shape
-from ..positions import Position, elements, layout, position, reshaped, variable
+from ..arranging import Chain
+from ..finding import NearMiss
+from ..graph import FLOATS, Graph
+from ..reading.affine import (
+    Array,
+    Digit,
+    Dimension,
+    Index,
+    Position,
+    Unknown,
+    Variable,
+    along,
+    digits_of,
+    number,
+    variables_of,
+)
+from ..reading.digits import digits_along, is_plain, joined, joined_digits, refined
+from ..reading.evaluation import Evaluation
+from ..reading.forms import CASTS, Element, Form, Guard, Op, Sample, Sum, is_number, positions_in, walk
+from ..reading.reader import Reader, axes_of
+from ..reading.rolling import rolled_index
 from ..shapes import UNKNOWN
-from ..sizes import are_numbers, quotient
+from ..sizes import are_numbers
+from ..windows import factors_of
 
 DOMAIN, OPERATOR = "onnx_ops", "MultiScaleDeformableAttention"
 NAME = "deformable_attention"
-SUMS = "ReduceSum", "ReduceMean"
-NEEDS = (("GridSample", "Mul"),)  # a graph needs one of these sets of types of nodes
-# Types and domains of the node that ends the pattern: ONNX Runtime's optimizer joins a Transpose and the next MatMul.
-LAST, DOMAINS = ("Transpose", "FusedMatMul"), (*AI_ONNX, "com.microsoft")
 LEVELS = 8  # the most that the operator takes
-CUTS = "SequenceAt", "Slice", "Split"
-SETTINGS = {"mode": ("linear", "bilinear"), "padding_mode": ("zeros",), "align_corners": (0,)}  # all are defaults
+MOST_LEVELS = 32  # that are told apart
+SUMS = "ReduceSum", "ReduceMean"
+SETTINGS = {
+    "mode": ("linear", "bilinear"),
+    "padding_mode": ("zeros",),
+    "align_corners": ("0",),
+}
+MOST_NUMBERS = 2**22  # of a constant that is worked out
+Rows = Sequence[Sequence[Form]]  # of levels, for each of these one form or two
+COORDINATE = Variable("coordinate", 2)
 
 
-def match(graph, node):
-    """Return the arguments of `Graph.replace` that make the last node, or its first input, the attention.
+@dataclass(frozen=True)
+class Term:
+    """What is added up over the points of a level: weights * sample."""
 
-    None if the node is nothing like the end of one.
+    scale: float
+    points: tuple[Variable, ...]
+    weights: tuple[Form, ...]
+    sample: Sample
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Elements of a value of the graph, or of a constant that is made."""
+
+    name: str
+    index: Index
+    array: Array | None = None
+
+    def value(
+        self, graph: Graph, node: onnx.NodeProto, target: Index, sources: Collection[str]
+    ) -> str:
+        """Return the name of a value with these elements at an index."""
+        if self.array is not None:
+            return graph.add_constant(self.name, self.array)
+        chain = Chain(graph, node, self.name, sources)
+        chain.arrange(self.index, target)
+        return chain.value()
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The axes of the operator's tensors, as positions along digits."""
+
+    n: Position
+    q: Position
+    m: Position
+    d: Position
+    levels: Position
+    points: Position
+
+
+@dataclass(frozen=True)
+class Attention:
+    """A MultiScaleDeformableAttention.
+
+    levels  heights and widths
+    pixels  the position along the pixels of all levels
+    divisor  of the weights
+    result  the index into the value that it computes
     """
-    attributes = attributes_of(node)
-    if node.op_type == "FusedMatMul" and [attributes.get(name, 0) for name in ("transA", "transBatchA")] != [1, 0]:
+
+    image: Stored
+    locations: Stored
+    weights: Stored
+    levels: tuple[int, ...]
+    pixels: Position
+    axes: Axes
+    divisor: float
+    result: Index
+
+    operator = OPERATOR
+
+    @property
+    def sources(self) -> Collection[str]:
+        stored = self.image, self.locations, self.weights
+        return [each.name for each in stored if each.array is None]
+
+    def replacement(self, graph: Graph, node: onnx.NodeProto) -> dict[str, Any]:
+        """Return the arguments of `Graph.replace`. Raises NearMiss."""
+        axes = self.axes
+        over = (axes.n, axes.q, axes.m, axes.levels, axes.points)
+        image = Chain(graph, node, self.image.name, self.sources)
+        image.arrange(self.image.index, (axes.n, self.pixels, axes.m, axes.d))
+        locations = self.locations.value(graph, node, (*over, along(COORDINATE)), self.sources)
+        weights = self.weights.value(graph, node, over, self.sources)
+        if self.divisor != 1:
+            dtype = graph.type(weights).dtype
+            divisor = graph.add_constant("divisor", np.array(self.divisor, dtype))
+            weights = graph.add_node(node, "Div", [weights, divisor])
+        made = (axes.n, axes.q, joined((at, _size(at)) for at in (axes.m, axes.d)))
+        chain = Chain(graph, node, image.value(), self.sources)
+        shapes = graph.add_integers(f"{node.output[0]}_spatial_shapes", *self.levels)
+        sizes = [_size(at) for at in made]
+        chain.then(self.operator, [shapes, locations, weights], sizes, domain=DOMAIN)
+        chain.arrange(made, self.result)
+        return chain.last()
+
+
+def match(reader: Reader, name: str, form: Form) -> Attention | None:
+    """Return the attention that a value is. Raises NearMiss."""
+    terms = _terms(reader, form)
+    if not terms:
         return None
-    order = attributes.get("perm", [2, 1, 0])
-    is_joined = node.op_type == "FusedMatMul" or (len(order) == 3 and order != [0, 2, 1])
-    result, axes = (node.input[0], ("N", "MD", "Q")) if is_joined else (node.output[0], ("N", "Q", "MD"))
-    end, name = path(graph, result)
-    total = graph.producer(_uncast(graph, name), *SUMS)
-    product = total is not None and graph.producer(_uncast(graph, total.input[0]), "Mul")
-    if not product:
-        return None
-    first, second = (_samples(graph, name) for name in product.input)
-    if (first is None) == (second is None):
-        return None
-    samples, concat, concat_path = first or second
-    if len(samples) > LEVELS:
-        raise NearMiss(f"it has {len(samples)} levels, {OPERATOR} at most {LEVELS}")
-    _check_settings(samples)
-    grids = [_uncast(graph, sample.input[1]) for sample, _ in samples]
-    grid, locations, sizes = _locations(graph, samples, grids)
-    value, levels, sizes = _value(graph, samples, sizes)
-    index = followed(graph, end, layout(sizes, *axes))
-    if index is None or shape(graph, result) != tuple(math.prod(sizes[k] for k in axis) for axis in axes):
-        raise NearMiss("its result is not [N, Q, M * D], or not for certain")
-    index = _terms_index(graph, total, index, sizes)
-    _check_samples(graph, samples, concat, concat_path, _operand(graph, product, 0 if first else 1, index), sizes)
-    factor = _uncast(graph, product.input[1 if first else 0])
-    weights = _weights(graph, factor, _operand(graph, product, 1 if first else 0, index), sizes)
-    kinds = {graph.type(each).elements for each in (value, weights, product.output[0], name)} - {UNKNOWN.elements}
-    if len(kinds) > 1:  # of nodes between which there are Casts
-        raise NearMiss(f"{name}, {value} and {weights} are not of one type")
-    constants = [each for each in (*grids, factor) if graph.folded(each) is not None]
-    _check_uses(graph, result, (value, grid, weights, *constants))
-    points = sizes["P"] if isinstance(sizes["P"], int) else -1  # which Reshape can't work out of no elements
-    if total.op_type == "ReduceMean":
-        if points < 0:
-            raise NearMiss("it is the mean over an open number of points")
-        count = graph.add_constant("count", np.array(sizes["L"] * points, graph.type(weights).dtype))
-        weights = graph.add_node(node, "Div", [weights, count])
-    inputs = [
-        _with_last_axes(graph, node, value, 4, (sizes["M"], sizes["D"])),
-        graph.add_integers(f"{node.output[0]}_spatial_shapes", *levels),
-        _with_last_axes(graph, node, locations, 6, (sizes["L"], points, 2)),
-        _with_last_axes(graph, node, weights, 5, (sizes["L"], points)),
-    ]
-    if is_joined:  # what the node reads has its two last axes swapped then
-        change = {"transA": 0} if node.op_type == "FusedMatMul" else {"perm": [(0, 2, 1)[k] for k in order]}
-        kept = [a for a in node.attribute if a.name not in change]
-        del node.attribute[:]
-        node.attribute.extend([*kept, *(helper.make_attribute(*item) for item in change.items())])
-    return {"op_type": OPERATOR, "inputs": inputs, "domain": DOMAIN, "before": is_joined}
+    if len(terms) > LEVELS:
+        raise NearMiss(f"it has {len(terms)} levels, {OPERATOR} at most {LEVELS}")
+    for term in terms:
+        for (setting, values), value in zip(SETTINGS.items(), term.sample.settings, strict=True):
+            if value not in values:
+                raise NearMiss(f"the {setting} of its samples is {value}")
+    return _Recognition(reader, name, terms).attention()
 
 
-def _samples(graph, name):
-    """Return ([(a GridSample, path of its output), ...], the Concat of these or None, path of its output).
-
-    None if there is no GridSample.
-    """
-    concat_path, name = path(graph, name)
-    concat = graph.producer(name, "Concat")
-    paths = [path(graph, part) for part in (concat.input if concat is not None else [name])]
-    samples = [(_grid_sample(graph, name), steps) for steps, name in paths]
-    return None if any(sample is None for sample, _ in samples) else (samples, concat, concat_path)
+# The terms of the sum.
 
 
-def _grid_sample(graph, name):
-    node = graph.producers.get(_uncast(graph, name))
-    kind = node is not None and (node.domain, node.op_type, len(node.input))
-    return node if kind == ("com.microsoft", "GridSample", 2) else graph.producer(_uncast(graph, name), "GridSample")
+def _unrounded(form: Form) -> Form:
+    """Return what a form is before it is rounded to 16 bits, as exporters write it around sums."""
+    while isinstance(form, Op) and form.op in CASTS.values():
+        (form,) = form.operands
+    return form
 
 
-def _uncast(graph, name):
-    """Return what a value is before a Cast between types of floats, as exporters write it around 16-bit sums."""
-    cast = graph.producer(name, "Cast")
-    if cast is None or not {graph.type(each).elements for each in (name, cast.input[0])} <= FLOATS:
-        return name
-    return cast.input[0]
+def _factors(form: Form) -> tuple[float, list[Form]]:
+    """Return (number, factors) of a product, which aren't rounded."""
+    scale, factors = factors_of(_unrounded(form))
+    result = []
+    for factor in factors:
+        inner = _unrounded(factor)
+        more, parts = (1.0, [factor]) if inner is factor else _factors(inner)
+        scale *= more
+        result += parts
+    return scale, result
 
 
-def _check_settings(samples):
-    for sample, _ in samples:
-        for a in sample.attribute:
-            value = a.s.decode(errors="replace") if a.s else a.i
-            if a.ref_attr_name or value not in SETTINGS.get(a.name, (value,)):
-                raise NearMiss(f"the {a.name} of {sample.output[0]} is {value}")
+def _addends(form: Form) -> list[Form]:
+    """Return what a form is the sum of; nothing if it is of many."""
+    addends: list[Form] = []
+    pending = [form]
+    while pending and len(pending) + len(addends) <= MOST_LEVELS:
+        addend = _unrounded(pending.pop(0))
+        if isinstance(addend, Op) and addend.op == "Add":
+            pending = [*addend.operands, *pending]
+        else:
+            addends.append(addend)
+    return [] if pending else addends
 
 
-def _locations(graph, samples, grids):
-    """Return (2 * sampling_locations - 1, sampling_locations, {axis: size}), the first two as names of values."""
-    paths = [path(graph, name) for name in grids]
-    grid = paths[0][1]
-    if any(name != grid for _, name in paths):
-        return None, *_constant_locations(graph, samples[0][0], grids)
-    locations, dimensions = _undouble(graph, grid), shape(graph, grid)
-    if dimensions is None or len(dimensions) not in (5, 6) or dimensions[-1] != 2:
-        raise NearMiss(f"{grid} is not known to be [N, Q, M, L, P, 2]")
-    points = quotient(math.prod(dimensions[3:-1]), len(samples))
-    sizes = dict(zip("NQMLPX", (*dimensions[:3], len(samples), points, 2), strict=True))
-    axes = ("L", "P") if len(dimensions) == 6 else ("LP",)
-    if points is None or dimensions[3:-1] != tuple(math.prod(sizes[name] for name in axis) for axis in axes):
-        raise NearMiss(f"{grid} has not as many levels as there are GridSample nodes, {len(samples)}")
-    for level, (steps, _) in enumerate(paths):
-        index = followed(graph, steps, layout(sizes, "NM", "Q", "P", "X"))
-        if index != layout(sizes, "N", "Q", "M", *axes, "X", L=level):
-            raise NearMiss(f"the grid of level {level} is not known to be that of its points")
-    return grid, locations, sizes
-
-
-def _constant_locations(graph, sample, grids):
-    """Return (sampling_locations, {axis: size}) of grids that are constants, one for each level."""
-    arrays = [graph.folded(name) for name in grids]
-    shapes = {None if array is None else array.shape for array in arrays}
-    if len(shapes) > 1 or arrays[0] is None or arrays[0].shape[3:] != (2,):
-        raise NearMiss("the grids of its levels come from different sources")
-    images, queries, points, _ = arrays[0].shape
-    for node, _ in path(graph, _uncast(graph, sample.input[0]))[0]:  # one of which makes images of value
-        dimensions = shape(graph, node.input[0]) or ()
-        batch = quotient(images, dimensions[2]) if len(dimensions) == 4 else None
-        if isinstance(batch, int):
-            sizes = dict(zip("NQMLPX", (batch, queries, dimensions[2], len(grids), points, 2), strict=True))
-            index = layout(sizes, "NM", "Q", "P", "X")
-            grid = np.stack([elements(array, index, "NQMPX") for array in arrays], 3)
-            return graph.add_constant("sampling_locations", ((grid + 1.0) / 2).astype(grid.dtype)), sizes
-    raise NearMiss("the number of its heads is unknown")
-
-
-def _undouble(graph, grid):
-    """Return the name of x, where the grid is 2 * x - 1."""
-    difference = graph.producer(grid, "Sub")
-    product = difference is not None and graph.producer(difference.input[0], "Mul")
-    if product and _is(graph, difference.input[1], 1):
-        for factor, other in (product.input, product.input[::-1]):
-            if _is(graph, factor, 2):
-                return other
-    raise NearMiss(f"{grid} is not 2 * x - 1")
-
-
-def _is(graph, name, number):
-    array = graph.array(name)
-    if array is None and shape(graph, name) in ((), (1,)):
-        array = graph.folded(name)
-    return array is not None and array.ndim <= 1 and array.size == 1 and array.item() == number
-
-
-def _value(graph, samples, sizes):
-    """Return (value, the heights and widths of its levels, {axis: size} with the axes of value).
-
-    The two last axes of value may be one.
-    """
-    names = [_uncast(graph, sample.input[0]) for sample, _ in samples]
-    sources = [node.input[0] for node, _ in path(graph, names[0])[0]]
-    # Values that have an axis of heads come first, and of these last what is cut.
-    sources.sort(key=lambda name: (len(shape(graph, name) or ()) != 4, graph.producer(name, *CUTS) is not None))
-    for source in sources:
-        dimensions = shape(graph, source) or ()
-        if len(dimensions) == 3:
-            dimensions = (*dimensions[:2], sizes["M"], quotient(dimensions[2], sizes["M"]))
-        if len(dimensions) != 4 or dimensions[2] != sizes["M"] or dimensions[3] is None:
-            continue
-        value_sizes = {**sizes, **dict(zip("NSMD", dimensions, strict=True))}
-        levels = _levels(graph, source, names, value_sizes)
-        if levels:
-            # GridSample reads as many images as it has grids, N * M, so that value and grids have the same N.
-            if isinstance(sizes["N"], int) and not isinstance(value_sizes["N"], int):
-                value_sizes["N"] = sizes["N"]
-            return source, levels, value_sizes
-    raise NearMiss(f"{names[0]} and the other levels are not known to be parts of one value [N, S, M, D]")
-
-
-def _levels(graph, source, names, sizes):
-    """Return the heights and widths of images, if they are certain to be the levels of the source; or None."""
-    levels, start = [], 0
-    for name in names:
-        steps, top = path(graph, name, source)
-        height, width = (None, None, *(shape(graph, name) or ()))[-2:]
-        if top != source or not (isinstance(height, int) and isinstance(width, int)):
-            return None
-        pixels = {**sizes, "H": height, "W": width}
-        axes = ("M", "D") if len(shape(graph, source)) == 4 else ("MD",)
-        n, s, *others = layout(pixels, "N", "HW", *axes)
-        if followed(graph, steps, layout(pixels, "NM", "D", "H", "W")) != (n, Position(start) + s, *others):
-            return None
-        levels += [height, width]
-        start += height * width
-    return levels if start == sizes["S"] else None
-
-
-def _terms_index(graph, total, index, sizes):
-    """Return the index into what is added up over levels and points, for one into the sum."""
-    dimensions = shape(graph, total.input[0]) or ()
-    summed = {axis % len(dimensions) for axis in axes_of(graph, total) or ()}
-    axes, count = [dimensions[k] for k in sorted(summed)], sizes["L"] * sizes["P"]
-    over = tried(reshaped, layout(sizes, "LP"), [count], axes)
-    if not summed or over is None or math.prod(axes) != count:
+def _terms(reader: Reader, form: Form) -> list[Term]:
+    """Return the terms of a weighted sum of samples, one for each level; none if it isn't one."""
+    scale, inner = _factors(form)
+    terms: list[Term] = []
+    is_sum = False
+    is_partial = False
+    for addend in _addends(inner[0]) if len(inner) == 1 else ():
+        if isinstance(addend, Guard):
+            is_partial = True
+            addend = addend.body
+        by, factors = _factors(addend)
+        over: tuple[Variable, ...] = ()
+        if len(factors) == 1 and isinstance(factors[0], Sum):
+            over = factors[0].over
+            more, factors = _factors(factors[0].body)
+            by *= more
+        samples = [factor for factor in factors if isinstance(factor, Sample)]
+        if len(samples) != 1 or len(samples[0].over) != 2:
+            return []
+        is_sum = is_sum or bool(over)
+        weights = tuple(factor for factor in factors if factor is not samples[0])
+        terms += _levels_of(reader, Term(scale * by, over, weights, samples[0]))
+    if is_partial and terms:
         raise NearMiss("it adds up over other axes than levels and points")
-    over, others = iter(over), iter(index)
-    keeps = attributes_of(total).get("keepdims", 1)
-    if keeps:
-        others = iter([at for k, at in enumerate(index) if k not in summed])
-    return tuple(next(over) if k in summed else next(others) for k in range(len(dimensions)))
+    return terms if is_sum or len(terms) > 1 else []
 
 
-def _operand(graph, product, k, index):
-    """Return the index into an operand of a product."""
-    dimensions = shape(graph, product.input[k])
-    if dimensions is None:
+def _levels_of(reader: Reader, term: Term) -> Iterator[Term]:
+    """Yield the term of each level, where one sum is over levels and points."""
+    digit = _level_digit(term)
+    if digit is None:
+        yield _pointed(reader, term, {}, term.points)
+        return
+    variable, inner, count = digit
+    if not are_numbers(digit[1:]) or variable.size != inner * count or count > MOST_LEVELS:
+        raise NearMiss("the number of its levels is open, or it has too many")
+    rest = Variable(f"{variable.name} within", inner)
+    points = tuple(rest if point == variable else point for point in term.points)
+    for level in range(count):
+        by = {variable: number(level * inner) + along(rest)}
+        yield _pointed(reader, term, by, points)
+
+
+def _level_digit(term: Term) -> Digit | None:
+    """Return the summed digit along which the pixels of levels of one size follow each other."""
+    if not isinstance(term.sample.body, Element):
         return None
-    index = index[len(index) - len(dimensions) :]
-    return tuple(Position() if d == 1 else at for d, at in zip(dimensions, index, strict=True))
+    image = {*term.sample.over}
+    for at in term.sample.body.index:
+        own = [t for t in at.terms if t.variable in term.points]
+        if own and image & variables_of([at]):
+            return own[0].digit
+    return None
 
 
-def _check_samples(graph, samples, concat, concat_path, index, sizes):
-    """Raise NearMiss unless an index leads to the samples of all levels."""
-    index = index and followed(graph, concat_path, index)
-    for level, (_, steps) in enumerate(samples):
-        part = index and (index if concat is None else _part(graph, concat, index, level))
-        if part is None or followed(graph, steps, part) != layout(sizes, "NM", "D", "Q", "P"):
-            raise NearMiss(f"how the samples of level {level} are put together with the others is not known")
+def _pointed(
+    reader: Reader, term: Term, by: Mapping[Variable, Position], points: Sequence[Variable]
+) -> Term:
+    """Return a term with positions in place of variables, and with points of the same names for all levels."""
+    points = [point for point in points if point.size != 1]
+    named = tuple(Variable(f"point {k}", point.size) for k, point in enumerate(points))
+    renamed = dict(zip(points, map(along, named), strict=True))
+
+    def moved(form: Form) -> Form:
+        return reader.forms.substituted(reader.forms.substituted(form, by), renamed)
+
+    sample = moved(term.sample)
+    assert isinstance(sample, Sample)  # a substitution keeps its kind
+    return Term(term.scale, named, tuple(map(moved, term.weights)), sample)
 
 
-def _part(graph, concat, index, level):
-    """Return the index into a level for one into all levels, which a Concat puts together; None if that is unknown."""
-    axis = range(len(index))[attributes_of(concat)["axis"]]
-    levels = [term for term in index[axis].terms if term.variable.name == "L"]
-    dimensions = shape(graph, concat.input[level])
-    if dimensions is None or tuple(levels) != variable("L", len(concat.input)).times(dimensions[axis]).terms:
-        return None
-    others = [term for term in index[axis].terms if term not in levels]
-    return (*index[:axis], position(index[axis].start, others), *index[axis + 1 :])
+# The tensors.
 
 
-def _weights(graph, name, index, sizes):
-    """Return the name of attention_weights, if a factor is certain to hold them at the index of the samples."""
-    several_heads = isinstance(sizes["M"], int) and sizes["M"] > 1
-    for source in (name, *(node.input[0] for node, _ in path(graph, name)[0])):
-        batch, *others = shape(graph, source) or (None,)
-        steps = path(graph, name, source)[0]
-        takes_all = not any(step.op_type in (*CUTS, "Gather") for step, _ in steps)
-        # Several heads rule out that all of another batch is broadcast along N * M.
-        if index is None or (batch != sizes["N"] and not (several_heads and takes_all)):
-            continue
-        for axes in (("Q", "M", "L", "P"), ("Q", "M", "LP")):
-            is_all = others == [math.prod(sizes[k] for k in axis) for axis in axes]
-            if is_all and followed(graph, steps, index) == layout(sizes, "N", *axes):
-                return source
-    array, axes = graph.folded(name), [sizes[k] for k in "NQMLP"]
-    weights = tried(elements, array, index, "NQMLP") if array is not None else None
-    if weights is not None and are_numbers(axes):
-        return graph.add_constant("attention_weights", np.ascontiguousarray(np.broadcast_to(weights, axes)))
-    raise NearMiss(f"{name} is not known to be made of weights [N, Q, M, L, P], in the order of the samples")
+class _Recognition:
+    """What the tensors of an attention are.
 
-
-def _check_uses(graph, result, sources):
-    """Raise NearMiss if a value between the sources and the result is used elsewhere, except for its shape.
-
-    Images may be: layers that share a value move its elements only once.
+    known  variables that their indices may have
     """
-    between, names = {}, [result]
-    while names:
-        name = names.pop()
-        if name not in sources and name not in between:
-            between[name] = graph.producers[name]
-            inputs, op_type = between[name].input, between[name].op_type
-            if op_type == "GridSample":
-                names.append(inputs[1])
-            elif op_type in (*MOVES, *SUMS) and op_type not in JOINS:
-                names.append(inputs[0])
+
+    def __init__(self, reader: Reader, name: str, terms: Sequence[Term]):
+        self.reader = reader
+        self.graph = reader.graph
+        self.name = name
+        self.terms = terms
+        self.result = axes_of(reader.shape(name))
+        self.level = Variable("level", len(terms))
+        self.points = terms[0].points
+        images = {variable for term in terms for variable in term.sample.over}
+        self.known = {*variables_of(self.result), *self.points, *images}
+
+    def attention(self) -> Attention:
+        """Return the attention. Raises NearMiss."""
+        if len({(term.points, term.scale) for term in self.terms}) > 1:
+            raise NearMiss("its levels have different numbers of points")
+        self._check_sum()
+        image, levels, pixels = self._image()
+        places = [
+            [self._undoubled(form) for form in term.sample.place[::-1]] for term in self.terms
+        ]
+        weights = [[self._product(term.weights)] for term in self.terms]
+        axes = self._axes(image.index, pixels, weights, places)
+        over = (axes.n, axes.q, axes.m, axes.levels, axes.points)
+        locations = self._stored("sampling_locations", places, (*over, along(COORDINATE)))
+        stored = self._stored("attention_weights", weights, over)
+        self._check_types([image, stored])
+        divisor = 1 / self.terms[0].scale
+        found = Attention(image, locations, stored, levels, pixels, axes, divisor, self.result)
+        self._check_uses(found.sources)
+        return found
+
+    def _check_sum(self) -> None:
+        """Raise NearMiss if it adds up over what isn't levels and points."""
+        for term in self.terms:
+            weights = self._variables(term.weights)
+            places = self._variables(term.sample.place)
+            for point in term.points:
+                if point in self._variables([term.sample.body]) or point not in weights | places:
+                    raise NearMiss("it adds up over other axes than levels and points")
+                if point not in places:
+                    raise NearMiss("how its samples are put together with the others is not known")
+
+    def _variables(self, forms: Iterable[Form]) -> set[Variable]:
+        """Return the variables that forms depend on."""
+        parts = {part for form in forms for part in walk(form, self.reader.forms.picks)}
+        return {variable for part in parts for variable in variables_of(positions_in(part))}
+
+    def _product(self, factors: Sequence[Form]) -> Form:
+        """Return the product of what samples are multiplied by."""
+        total = self.reader.forms.number(1)
+        for factor in factors:
+            total = self.reader.forms.op("Mul", total, factor)
+        return total
+
+    def _undoubled(self, place: Form) -> Form:
+        """Return what a place is, in [0, 1] instead of [-1, 1]."""
+        if self._is_constant(place):
+            op = self.reader.forms.op
+            return op(
+                "Div", op("Add", place, self.reader.forms.number(1)), self.reader.forms.number(2)
+            )
+        match place:
+            case Op("Sub", (Op("Mul", (one, other)), subtrahend)) if is_number(subtrahend, 1):
+                for factor, location in ((one, other), (other, one)):
+                    if is_number(factor, 2):
+                        return location
+        raise NearMiss(f"{self._name_of(place)} is not 2 * x - 1")
+
+    def _is_constant(self, form: Form) -> bool:
+        """Return whether a form depends on constants alone."""
+        parts = [*walk(form, self.reader.forms.picks)]
+        roots = [part.root for part in parts if isinstance(part, Element)]
+        tables = self.reader.forms.tables
+        return not any(isinstance(part, Sample) for part in parts) and all(
+            root in tables or self.graph.array(root) is not None for root in roots
+        )
+
+    # The value.
+
+    def _image(self) -> tuple[Stored, tuple[int, ...], Position]:
+        """Return (value, heights and widths of its levels, the position along their pixels)."""
+        sizes = [variable.size for term in self.terms for variable in term.sample.over]
+        levels = tuple(size for size in sizes if isinstance(size, int))
+        if len(levels) < len(sizes):
+            raise NearMiss("the height and width of its levels are open")
+        bodies = [term.sample.body for term in self.terms]
+        found: list[tuple[bool, Stored, Position]] = []
+        for name in self._common(bodies):
+            stored = self._pixels(name, [self._places(body)[name] for body in bodies])
+            if stored is not None:
+                index, pixels = stored
+                is_turned = index[-1] == pixels or not self._is_all(name, index)
+                found.append((is_turned, Stored(name, index), pixels))
+        if not found:
+            text = "and the other levels are not known to be parts of one value [N, S, M, D]"
+            raise NearMiss(f"{self._name_of(bodies[0])} {text}")
+        _, image, pixels = min(found, key=lambda stored: stored[0])
+        return image, levels, pixels
+
+    def _pixels(self, name: str, indices: Sequence[Index]) -> tuple[Index, Position] | None:
+        """Return an index into a value with all levels, and the position along their pixels; or None."""
+        sizes = self.reader.shape(name)
+        for axis in range(len(sizes)):
+            start: Dimension = 0
+            others: set[Index | None] = set()
+            for index, term in zip(indices, self.terms, strict=True):
+                height, width = term.sample.over
+                at = number(start) + along(height).times(width.size) + along(width)
+                others.add((*index[:axis], *index[axis + 1 :]) if index[axis] == at else None)
+                start = start + height.size * width.size
+            if len(others) == 1 and None not in others and start == sizes[axis]:
+                pixels = along(Variable("pixel", start))
+                return (*indices[0][:axis], pixels, *indices[0][axis + 1 :]), pixels
+        height_at, width_at = map(along, self.terms[0].sample.over)
+        if len(self.terms) == 1 and height_at in indices[0] and width_at in indices[0]:
+            return indices[0], joined((at, _size(at)) for at in (height_at, width_at))
+        return None
+
+    def _is_all(self, name: str, index: Index) -> bool:
+        """Return whether an index runs along all of a value."""
+        pairs = zip(index, self.reader.shape(name), strict=True)
+        return all(is_plain(at) and _size(at) == size for at, size in pairs)
+
+    # Places of forms.
+
+    def _places(self, form: Form) -> dict[str, Index]:
+        """Return {value: index} of elements that a form is, of values that are computed before."""
+        places: dict[str, Index] = {form.root: form.index} if isinstance(form, Element) else {}
+        places |= self.reader.forms.places[form]
+        order = self.reader.order
+        end = order[self.name]
+        return {
+            name: index
+            for name, index in places.items()
+            if variables_of(index) <= self.known
+            and order.get(name, -1) < end
+            and name not in self.reader.forms.tables
+        }
+
+    def _common(self, forms: Iterable[Form]) -> list[str]:
+        """Return the values of which all forms are elements."""
+        first, *others = map(self._places, forms)
+        return [name for name in first if all(name in places for places in others)]
+
+    def _name_of(self, form: Form) -> str:
+        """Return the name of a value that has elements of a form, for people."""
+        return next(iter(self._places(form)), "what it reads")
+
+    def _indices(self, forms: Sequence[Sequence[Form]]) -> dict[str, Index]:
+        """Return {value: index} of values that have forms of all levels and coordinates, which are variables then."""
+        result: dict[str, Index] = {}
+        rolled = partial(rolled_index, self.reader.forms)
+        for name in self._common([form for row in forms for form in row]):
+            with suppress(Unknown, ValueError):
+                rows = [[self._places(form)[name] for form in row] for row in forms]
+                index = rolled([rolled(row, COORDINATE) for row in rows], self.level)
+                if [*map(digits_along, index)]:
+                    result[name] = index
+        return result
+
+    # The other tensors.
+
+    def _axes(self, image: Index, pixels: Position, weights: Rows, places: Rows) -> Axes:
+        """Return the axes of the tensors."""
+        forms = [form for rows in (weights, places) for row in rows for form in row]
+        parts = [part for form in forms for part in walk(form, self.reader.forms.picks)]
+        used = tuple(at for part in parts for at in positions_in(part))
+        stored = [*self._indices(weights).values(), *self._indices(places).values()]
+        image, result, used, *stored = refined(image, self.result, used, *stored)
+        of_image = _ordered(image)
+        of_places = {*digits_of(used), *(digit for index in stored for digit in digits_of(index))}
+        queries = [digit for digit in _ordered(result) if digit not in of_image]
+        shared = [digit for digit in _ordered(result) if digit in {*of_image} & of_places]
+        channels = [
+            digit for digit in _ordered(result) if digit in of_image and digit not in of_places
+        ]
+        first = of_image
+        middle = {*_ordered((pixels,))}
+        for index in stored[:1]:
+            if not {*queries}.isdisjoint(_ordered(index)):
+                first = _ordered(index)
+                middle = {*queries}
+        end = next((k for k, digit in enumerate(first) if digit in middle), len(first))
+        images = [digit for digit in shared if digit in first[:end]]
+        heads = [digit for digit in shared if digit not in images]
+        n, q, m, d = map(joined_digits, (images, queries, heads, channels))
+        points = joined((along(point), point.size) for point in self.points)
+        return Axes(n, q, m, d, along(self.level), points)
+
+    def _stored(self, name: str, rows: Rows, target: Index) -> Stored:
+        """Return a value, or a constant, with elements of these forms at a target. Raises NearMiss."""
+        if all(self._is_constant(form) for row in rows for form in row):
+            return Stored(name, target, self._constant(rows, target))
+        found = []
+        for value, index in self._indices(rows).items():
+            index, wanted = refined(index, target)
+            if {*digits_of(index)} == {*digits_of(wanted)}:
+                is_turned = _ordered(index) != _ordered(wanted)
+                found.append((not self._is_all(value, index), is_turned, Stored(value, index)))
+        if not found:
+            shape = "weights [N, Q, M, L, P], in the order of the samples"
+            if len(rows[0]) > 1:
+                shape = "places [N, Q, M, L, P, 2]"
+            raise NearMiss(f"{self._name_of(rows[0][0])} is not known to be made of {shape}")
+        *_, stored = min(found, key=lambda each: each[:2])
+        return stored
+
+    def _constant(self, rows: Rows, target: Index) -> Array:
+        """Return the elements of constants at a target. Raises NearMiss."""
+        n, q, m, _, points, *_ = target
+        axes = (n, q, m, points)
+        sizes = [_size(at) for at in axes]
+        digits = [digit for at in axes for digit in digits_along(at)]
+        lengths = [digit.size for digit in digits]
+        if not are_numbers(sizes) or math.prod(sizes) * len(self.terms) > MOST_NUMBERS:
+            name = self._name_of(rows[0][0])
+            raise NearMiss(
+                f"{name} is not known to be made of weights [N, Q, M, L, P], of open sizes"
+            )
+        numbers = {variable.name: np.asarray(0) for variable in self.known}
+        for digit, along_it in zip(digits, np.indices(lengths), strict=True):
+            name = digit.variable.name
+            numbers[name] = numbers[name] + along_it.ravel() * digit.inner
+        count = math.prod(sizes)
+        evaluation = Evaluation(self.reader, numbers, _no_source, _no_size, count)
+        arrays = [[np.broadcast_to(evaluation.value(form), count) for form in row] for row in rows]
+        stacked = np.array(arrays).reshape(len(rows), len(rows[0]), *sizes)
+        moved = np.moveaxis(stacked, (0, 1), (3, 5))  # [N, Q, M, L, P, coordinates]
+        moved = moved if len(rows[0]) > 1 else moved[..., 0]
+        return np.ascontiguousarray(moved, self.graph.type(self.name).dtype)
+
+    # Checks.
+
+    def _check_types(self, stored: Iterable[Stored]) -> None:
+        names = [self.name, *(each.name for each in stored if each.array is None)]
+        kinds = {self.graph.type(name).elements for name in names} - {UNKNOWN.elements}
+        if len(kinds) > 1 or not kinds <= FLOATS:  # of nodes between which there are Casts
+            raise NearMiss(f"{', '.join(names)} are not of one type")
+
+    def _check_uses(self, sources: Collection[str]) -> None:
+        """Raise NearMiss if a value between the sources and the result is used elsewhere, except for its shape.
+
+        Images may be: layers that share a value move its elements only once.
+        """
+        graph = self.graph
+        grids = {name for term in self.terms for name in self._places(term.sample.place[0])}
+        between: set[str] = set()
+        pending = [self.name]
+        while pending:
+            name = pending.pop()
+            node = graph.producers.get(name)
+            if node is None or name in between or name in sources or graph.folded(name) is not None:
+                continue
+            between.add(name)
+            rule = self.reader.rule_of(node)
+            if node.op_type == "GridSample":
+                pending.append(node.input[1])
+            elif (
+                rule is not None
+                and (rule.moves or node.op_type in SUMS)
+                and node.op_type != "Concat"
+            ):
+                pending.append(node.input[0])
             else:
-                names += inputs
-    consumers = graph.consumers
-    for name in between.keys() - {result}:
-        users = [user for user, _ in consumers[name]]
-        is_internal = all(user.op_type == "Shape" or user.output[0] in between for user in users)
-        if graph.users[name] > len(users) or not is_internal:
-            raise NearMiss(f"{name} is used elsewhere, too")
+                pending += [operand for operand in node.input if operand]
+        for name in between - {self.name} - grids:
+            users = [user for user, _ in graph.consumers[name]]
+            is_internal = all(
+                user.op_type == "Shape" or not between.isdisjoint(user.output) for user in users
+            )
+            if graph.users[name] > len(users) or not is_internal:
+                raise NearMiss(f"{name} is used elsewhere, too")
 
 
-def _with_last_axes(graph, node, name, rank, last):
-    """Return the name of a value if it has this rank, else of its Reshape to the last axes `last`."""
-    if len(shape(graph, name) or ()) == rank:
-        return name
-    sizes = graph.add_integers(f"{name}_sizes", *[0] * (rank - len(last)), *last)
-    return graph.add_node(node, "Reshape", [name, sizes])
+def _ordered(index: Index) -> list[Digit]:
+    """Return the digits of an index, those of each axis from the most significant one on."""
+    return [digit for at in index for digit in digits_along(at)]
+
+
+def _size(at: Position) -> Dimension:
+    """Return the number of elements along digits."""
+    return math.prod(digit.size for digit in digits_along(at))
+
+
+def _no_source(root: str, index: list[Array]) -> Array:
+    raise Unknown(f"the elements of {root}")
+
+
+def _no_size(name: str) -> int:
+    raise Unknown(f"the size {name}")

@@ -12,16 +12,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from .. import positions
 from ..arranging import Chain
-from ..expressions import AXES, expression
 from ..finding import NearMiss
 from ..gain import share
 from ..graph import FLOATS, Graph
 from ..probing import Sizes
 from ..programs import Program
 from ..reading.affine import (
-    Array,
     Digit,
     Dimension,
     Index,
@@ -29,7 +26,6 @@ from ..reading.affine import (
     Term,
     Variable,
     along,
-    as_int,
     digits_of,
     number,
     position,
@@ -42,7 +38,6 @@ from ..reading.forms import Element, Form, Whole, positions_in, value_of, walk
 from ..reading.reader import Reader, axes_of
 from ..sampled import PLACES, Sampled, elements_in, linear_chain, linear_values, sampled
 from ..sizes import are_numbers
-from .grid_sample import state_sizes
 
 NAME = "grid_sample by hand"
 DRAWS = 3
@@ -175,8 +170,8 @@ class Sampler:
             coordinates[-1] = program.step("Where", mask, coordinates[-1], far)
         while len(coordinates) < len(self.layout.points):  # the row of an image of one row
             coordinates.insert(0, program.number(0))
-        n, _, *points = self.layout.sizes
-        state_sizes(program, (n, *points, len(points)))
+        _, _, *points = self.layout.sizes
+        program.state_sizes(points)
         return program.finished(coordinates[::-1])
 
 
@@ -321,13 +316,12 @@ def _program_of(
     """
     places = [next(iter(_places(reader, form, node.output[0]).items()), None) for form in forms]
     kinds = {graph.type(place[0]).elements for place in places if place is not None}
-    program = Program(graph, node, "float64" if TensorProto.DOUBLE in kinds else "float32")
-    memo: dict[object, object] = {}
+    program = Program(reader, node, TensorProto.DOUBLE if TensorProto.DOUBLE in kinds else TensorProto.FLOAT)
     n, _, *points = map(along, layout.variables)
     values = []
     for form, place in zip(forms, places, strict=True):
         if isinstance(form, Whole) and are_numbers(layout.sizes):
-            values.append(program.array(_numbers(form.at, layout).astype(program.dtype)))
+            values.append(program.whole(form.at))
             continue
         if place is None:
             value = value_of(form)
@@ -339,21 +333,10 @@ def _program_of(
         if arranges:
             chain = Chain(graph, node, name)
             chain.arrange(index, (n, *points))
-            name, index = chain.value(), (n, *points)
-            values.append(program.leaf(program.converted(name), tuple(map(_as_before, index))))
+            values.append(program.source_of(chain.value(), (n, *points)))
         else:
-            before = tuple(map(_as_before, index))
-            values.append(program.value(expression(graph, name, before, memo)))
+            values.append(program.element(name, index))
     return program, values
-
-
-def _numbers(at: Position, layout: Layout) -> Array:
-    """Return the numbers that a position is, as an array with an axis for each of those of a program."""
-    total = np.full([1] * len(AXES), as_int(at.start))
-    for variable, inner, size, step in at.terms:
-        numbers = np.arange(as_int(variable.size)) // as_int(inner) % as_int(size) * as_int(step)
-        total = total + numbers.reshape([-1 if axis == variable.name else 1 for axis in AXES])
-    return total
 
 
 def _places(reader: Reader, form: Form, name: str) -> dict[str, Index]:
@@ -373,10 +356,3 @@ def _places(reader: Reader, form: Form, name: str) -> dict[str, Index]:
             firsts[value] = at
     return firsts
 
-
-def _as_before(at: Position) -> positions.Position:
-    terms = [
-        positions.Term(positions.Variable(*term.variable), term.inner, term.size, term.step)
-        for term in at.terms
-    ]
-    return positions.position(at.start, terms)

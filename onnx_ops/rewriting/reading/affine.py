@@ -213,14 +213,29 @@ def reshaped(index: Index, sizes: Sequence[Dimension], target: Sequence[Dimensio
             flat = flat.times(size) + at
         for axis, size in reversed(axes[1:]):
             flat, result[axis] = divided(flat, size)
-        result[axes[0][0]] = flat
+        if group and axes and flat == group[0][0]:  # one axis, with two names of its size
+            flat = _renamed(flat, group[0][1], axes[0][1])
+        if axes:
+            result[axes[0][0]] = flat
     return tuple(result)
+
+
+def _renamed(at: Position, size: Dimension, target: Dimension) -> Position:
+    """Return a position along all of an axis, with another name of its size."""
+    if size == target or len(at.terms) != 1:
+        return at
+    variable = at.terms[0].variable
+    is_all = variable.size == size and at == along(variable)
+    return along(variable._replace(size=target)) if is_all else at
 
 
 def _next_group(
     source: list[tuple[Position, Dimension]], wanted: list[tuple[int, Dimension]]
 ) -> tuple[list[tuple[Position, Dimension]], list[tuple[int, Dimension]]]:
-    """Take the fewest axes off the front of two lists whose sizes have equal products."""
+    """Take the fewest axes off the front of two lists whose sizes have equal products.
+
+    All of them if that isn't known: what is reshaped keeps its number of elements.
+    """
     group: list[tuple[Position, Dimension]] = []
     axes: list[tuple[int, Dimension]] = []
     total: Dimension = 1

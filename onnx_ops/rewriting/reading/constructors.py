@@ -1,7 +1,6 @@
 """Makes forms in normal form: what is equal becomes one object, and nothing is rewritten afterwards."""
 
 import itertools
-import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -25,10 +24,11 @@ from .affine import (
 )
 from .arithmetic import of_wholes
 from .forms import (
+    CASTS,
     FORMULAS,
+    Budget,
     Condition,
     Element,
-    Exhausted,
     Form,
     Guard,
     Number,
@@ -54,26 +54,25 @@ class Forms:
     picks     {variable: the form that it is bound to}
     tables    {root: constant array} of those made here
     places    {form: {value: index}}: elements of values that a form is, inside of these
-    work      forms that were made or looked at, of at most `most`
+    is_exact  whether operations of floats stay as they are, with each rounding
     """
 
-    def __init__(self, shape_of: Callable[[str], Sequence[Dimension]]):
+    def __init__(
+        self,
+        shape_of: Callable[[str], Sequence[Dimension]],
+        budget: Budget,
+        is_exact: bool = False,
+    ):
         self.shape_of = shape_of
-        self.work = 0
-        self.most: float = math.inf
+        self.budget = budget
+        self.is_exact = is_exact
         self.known: dict[Hashable, Any] = {}  # what was made or worked out, by what it is
         self.picks: dict[Variable, Form] = {}
         self.tables: dict[str, Array] = {}
         self.places: dict[Form, dict[str, Index]] = defaultdict(dict)
 
-    def spend(self) -> None:
-        """Count a form that is made or looked at."""
-        self.work += 1
-        if self.work > self.most:
-            raise Exhausted("it takes too long to read")
-
     def _once(self, form_class: Callable[..., Form], *fields: Hashable) -> Form:
-        self.spend()
+        self.budget.form()
         key = form_class, *fields
         if key not in self.known:
             self.known[key] = form_class(*fields)
@@ -100,7 +99,8 @@ class Forms:
 
     def table(self, values: Array, index: Index) -> Form:
         """Return the element of a constant array, which becomes a root."""
-        name = f"table {len(self.tables)}"
+        key = "table", values.dtype, values.shape, values.tobytes()
+        name = self.known.setdefault(key, f"table {len(self.tables)}")
         self.tables[name] = values
         return self.element(name, index)
 
@@ -147,7 +147,7 @@ class Forms:
         if whole is not None:
             return whole
         values = [value_of(operand) for operand in operands]
-        if None not in values:
+        if None not in values and not self.is_exact:
             with np.errstate(all="ignore"):
                 return self.number(float(FORMULAS[op](*values)))
         first, *others = operands
@@ -157,10 +157,12 @@ class Forms:
             kept = [operand for operand in operands if not is_number(operand, NEUTRAL[op])]
             if len(kept) < 2:
                 return kept[0] if kept else first
-            if op == "Mul" and 0 in values:
+            if op == "Mul" and 0 in values and not self.is_exact:
                 return self.number(0)
         if op == "Where" and isinstance(first, Whole) and not first.at.terms:
             return others[0] if first.at.start != 0 else others[1]
+        if op in CASTS.values() and isinstance(first, Op) and first.op == op:
+            return first
         if op in ("Mul", "Neg", "Div"):
             return self._distributed(op, operands)
         return self._once(Op, op, operands)
@@ -214,7 +216,7 @@ class Forms:
         conditions = frozenset(conditions)
         if isinstance(body, Guard):
             return self.guard(conditions | body.conditions, body.body)
-        self.spend()
+        self.budget.form()
         kept: set[Condition] = set()
         implied = self.vanishes(body)
         for condition in conditions:
@@ -266,6 +268,12 @@ class Forms:
         return self._once(Sum, over, body)
 
     def _guarded_total(self, over: tuple[Variable, ...], body: Guard) -> Form:
+        for condition in body.conditions:
+            digits = _digit_apart(condition, over)
+            if digits:
+                variable, parts, at = digits
+                rest = [other for other in over if other != variable]
+                return self.total([*rest, *parts], self.substituted(body, {variable: at}))
         for variable in over:
             if (shorter := self._shortened(over, body, variable)) is not None:
                 return shorter
@@ -323,7 +331,7 @@ class _Substitution:
 
     def form(self, form: Form) -> Form:
         if form not in self.memo:
-            self.forms.spend()
+            self.forms.budget.form()
             if self.forms.free(form).isdisjoint(self.by):
                 self.memo[form] = form
                 return form
@@ -389,6 +397,23 @@ def _never_holds(condition: Condition) -> bool:
 def _always_holds(condition: Condition) -> bool:
     is_zero_at_most = condition.relation == ">=" or is_at_least(number(0) - condition.at)
     return is_at_least(condition.at) and is_zero_at_most
+
+
+def _digit_apart(
+    condition: Condition, over: Sequence[Variable]
+) -> tuple[Variable, list[Variable], Position] | None:
+    """Return a summed variable of which a condition limits a digit, variables for its digits, and itself over these."""
+    for variable, inner, size, _ in condition.at.terms if len(condition.at.terms) == 1 else ():
+        length = variable.size
+        if variable not in over or size == length:
+            continue
+        if not (isinstance(inner, int) and isinstance(size, int) and isinstance(length, int)):
+            continue
+        lengths = {"high": length // (inner * size), "digit": size, "low": inner}
+        parts = [Variable(f"{variable.name} {name}", length) for name, length in lengths.items()]
+        high, digit, low = map(along, parts)
+        return variable, parts, (high.times(size) + digit).times(inner) + low
+    return None
 
 
 def _limit(

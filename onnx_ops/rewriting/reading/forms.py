@@ -10,12 +10,38 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
+from onnx import TensorProto
 
+from ...declaration.dtypes import TABLE
 from .affine import Array, Dimension, Index, Position, Variable, number, variables_of
 
 
 class Exhausted(Exception):  # noqa: N818  it is no error
     """Reading takes too long."""
+
+
+@dataclass
+class Budget:
+    """What reading may still take.
+
+    steps  places that are read
+    forms  forms that are made or looked at: a step may look at many
+    """
+
+    steps: int
+    forms: int
+
+    def step(self) -> None:
+        """Count a step. Raises Exhausted."""
+        self.steps -= 1
+        if self.steps < 0:
+            raise Exhausted("it takes too long to read")
+
+    def form(self) -> None:
+        """Count a form. Raises Exhausted."""
+        self.forms -= 1
+        if self.forms < 0:
+            raise Exhausted("it takes too long to read")
 
 
 class Condition(NamedTuple):
@@ -92,11 +118,17 @@ def _where(condition: Array, a: Array, b: Array) -> Array:
     return np.where(condition != 0, a, b)
 
 
+def _rounded(a: Array, dtype: str) -> Array:
+    return np.asarray(a, np.float64).astype(TABLE[dtype].numpy).astype(np.float64)
+
+
 FORMULAS: dict[str, Callable[..., Array]] = {
     "Abs": np.abs,
     "Add": np.add,
     "And": np.multiply,
     "Bool": lambda a: (a != 0) * 1.0,
+    "CastBFloat16": lambda a: _rounded(a, "bfloat16"),
+    "CastFloat16": lambda a: _rounded(a, "float16"),
     "Ceil": np.ceil,
     "Clip": lambda a, low, high: np.minimum(np.maximum(a, low), high),
     "Cos": np.cos,
@@ -126,6 +158,7 @@ FORMULAS: dict[str, Callable[..., Array]] = {
     "Where": _where,
     "Xor": np.not_equal,
 }
+CASTS = {TensorProto.FLOAT16: "CastFloat16", TensorProto.BFLOAT16: "CastBFloat16"}
 ROUNDINGS = "Floor", "Round", "Ceil", "Trunc"
 
 

@@ -13,7 +13,7 @@ import onnx
 from onnx import helper
 
 from ...declaration.dtypes import HALVES
-from ...model.nodes import domain_of
+from ...model.nodes import domain_of, graphs_in
 from .affine import (
     Array,
     Digit,
@@ -31,10 +31,10 @@ from .affine import (
 )
 from .arithmetic import NARROW, fits
 from .constructors import Forms
-from .forms import Condition, Exhausted, Form, Whole
+from .forms import Budget, Condition, Form, Whole
 from .rolling import rolled
 
-PER_NODE, AT_LEAST = 5, 20_000  # steps of reading that a graph may take in all
+PER_NODE, AT_LEAST = 5, 20_000  # steps of reading that a model may take in all
 WORK = 3  # forms that are made or looked at for a step
 DEEPEST = 80  # values that are read within each other; Python's stack has room for 1,000 calls
 MOST_ROLLED = 256  # numbers at which a variable is read one by one
@@ -49,6 +49,7 @@ class GraphView(Protocol):
     """What a reader sees of a graph: rewriting.graph.Graph, which makes a reader of itself."""
 
     owner: onnx.GraphProto
+    outer: "GraphView | None"
     producers: dict[str, onnx.NodeProto]
     users: Counter[str]
     measured: Counter[str]
@@ -103,17 +104,18 @@ class OneEach:
 class Reader:
     """Reads values of a graph.
 
-    left    steps that may still be taken
+    budget  what reading may still take, in all graphs of the model
     order   {value: the number of its node}
     failed  {value: why the rule of its node failed}
     """
 
-    def __init__(self, graph: GraphView, table: Mapping[str, Rule]):
+    def __init__(self, graph: GraphView, table: Mapping[str, Rule], is_exact: bool = False):
         self.graph = graph
         self.table = table
-        self.forms = Forms(self.shape)
-        self.left = PER_NODE * len(graph.owner.node) + AT_LEAST
-        self.forms.most = WORK * self.left
+        self.budget: Budget = (
+            _budget(graph.owner) if graph.outer is None else graph.outer.reader.budget
+        )
+        self.forms = Forms(self.shape, self.budget, is_exact)
         self.failed: dict[str, str] = {}
         self.order = {name: k for k, node in enumerate(graph.owner.node) for name in node.output}
         self._memo: dict[Place, Form] = {}
@@ -168,24 +170,36 @@ class Reader:
         return form
 
     def _step(self, place: Place) -> Form | Place:
-        self.left -= 1
-        if self.left < 0:
-            raise Exhausted("it takes too long to read")
+        self.budget.step()
         root = self.forms.element(place.name, place.index)
         if place.name in self.forms.tables:
             return root
-        array = None if place.bare else self.graph.array(place.name)
+        array = None if place.bare else self.array(place.name)
         if array is not None:
             return self.constant(place.name, array, place.index)
         node = self.node(place.name)
-        rule = None if node is None else self.table.get(title_of(node))
-        if node is None or rule is None or (place.bare and not rule.moves):
+        rule = None if node is None else self.rule_of(node)
+        if node is None:
             return root
-        made = self._by_rule(rule, node, place)
+        made = None
+        if rule is not None and self.follows(node, rule, place):
+            made = self._by_rule(rule, node, place)
         if made is not None and made is not root:
             return made
         array = self.graph.folded(place.name) if node.input and not place.bare else None
         return root if array is None else self.constant(place.name, array, place.index)
+
+    def array(self, name: str) -> Array | None:
+        """Return a constant that is read before the node that makes it."""
+        return self.graph.array(name)
+
+    def rule_of(self, node: onnx.NodeProto) -> Rule | None:
+        """Return the rule of a node's operator."""
+        return self.table.get(title_of(node))
+
+    def follows(self, node: onnx.NodeProto, rule: Rule, place: Place) -> bool:
+        """Return whether an element is followed through the node that makes it."""
+        return rule.moves or not place.bare
 
     def _by_rule(self, rule: Rule, node: onnx.NodeProto, place: Place) -> Made:
         self._depth += 1
@@ -226,6 +240,12 @@ class Reader:
         return self.forms.element(name, index)
 
 
+def _budget(graph: onnx.GraphProto) -> Budget:
+    """Return what reading may take in a graph and in its subgraphs, which also read values around them."""
+    steps = PER_NODE * sum(len(inner.node) for inner in graphs_in(graph)) + AT_LEAST
+    return Budget(steps, WORK * steps)
+
+
 def title_of(node: onnx.NodeProto) -> str:
     """Return the name of a node's operator in the table: with the domain, unless it is ai.onnx."""
     domain = domain_of(node)
@@ -239,6 +259,8 @@ def axes_of(dimensions: Sequence[Dimension]) -> Index:
 
 def _fit(array: Array, axes: Sequence[int]) -> float | Position | OneEach | None:
     """Return what the elements of a constant are, over the variables of these axes; None if they are nothing simple."""
+    if array.dtype.name == "bfloat16":
+        array = array.astype(np.float32)
     if not 0 < array.size <= LARGEST or array.dtype.kind not in "biuf":
         return None
     variables = [Variable(f"axis {k}", size) for k, size in zip(axes, array.shape, strict=True)]

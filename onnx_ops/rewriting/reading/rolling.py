@@ -44,7 +44,7 @@ def rolled(forms: Forms, parts: Sequence[Form], variable: Variable) -> Form:
         if all(value in forms.places[part] for part in parts):
             indices = [forms.places[part][value] for part in parts]
             with suppress(Unknown):
-                index = _rolled_index(forms, indices, variable)
+                index = rolled_index(forms, indices, variable)
                 forms.places[result][value] = index
     return result
 
@@ -64,7 +64,7 @@ def _rolled(forms: Forms, parts: Sequence[Form], variable: Variable) -> Form:
             elements = [part for part in parts if isinstance(part, Element)]
             if all(element.root == root for element in elements):
                 indices = [element.index for element in elements]
-                return forms.element(root, _rolled_index(forms, indices, variable))
+                return forms.element(root, rolled_index(forms, indices, variable))
         case Op(op, operands):
             columns = [part.operands for part in parts if isinstance(part, Op)]
             if all(len(column) == len(operands) for column in columns):
@@ -91,7 +91,8 @@ def _rolled_columns(
     return tuple(rolled(forms, column, variable) for column in zip(*rows, strict=True))
 
 
-def _rolled_index(forms: Forms, indices: Sequence[Index], variable: Variable) -> Index:
+def rolled_index(forms: Forms, indices: Sequence[Index], variable: Variable) -> Index:
+    """Return the index over a variable that is each of these at its numbers. Raises Unknown if there is none."""
     columns = zip(*indices, strict=True)
     return tuple(_rolled_position(forms, column, variable) for column in columns)
 

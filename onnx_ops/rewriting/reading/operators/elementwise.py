@@ -7,20 +7,21 @@ from onnx import numpy_helper
 
 from ..affine import as_int, number
 from ..arithmetic import INTEGERS, quotient_of, remainder_of
-from ..forms import FORMULAS, Form
+from ..forms import CASTS, FORMULAS, Form
 from ..reader import Made, Site, whole_position
-from .moves import broadcast
+from .moves import operand_index
 from .table import operator
 
 
 def operands(site: Site) -> list[Form]:
     """Return the forms of all inputs, which are broadcast to the output."""
     inputs = [k for k in range(len(site.node.input)) if site.has(k)]
-    shape = site.shape
-    return [site.read(k, broadcast(site.index, shape, site.shape_of(k))) for k in inputs]
+    return [site.read(k, operand_index(site, k)) for k in inputs]
 
 
-@operator(*sorted(FORMULAS.keys() - {"Bool", "Clip", "Div", "Max", "Min", "Trunc"}))
+@operator(
+    *sorted(FORMULAS.keys() - {"Bool", *CASTS.values(), "Clip", "Div", "Max", "Min", "Trunc"})
+)
 def elementwise(site: Site) -> Made:
     return site.forms.op(site.node.op_type, *operands(site))
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,6 +14,8 @@ from ..affine import (
     Index,
     Position,
     Unknown,
+    Variable,
+    along,
     as_int,
     divided,
     is_at_least,
@@ -23,15 +26,14 @@ from ..affine import (
 )
 from ..arithmetic import INTEGERS, fits
 from ..constructors import MOST_PARTS
-from ..forms import Element, Form, Guard, Whole, inside
+from ..forms import CASTS, Element, Form, Guard, Whole, inside
 from ..integers import cuts, part_of_sequence, sliced
 from ..reader import GraphView, Made, Place, Site, attributes_of
 from .table import operator
 
 FLOATS = TensorProto.FLOAT, TensorProto.DOUBLE
-HALVES = TensorProto.FLOAT16, TensorProto.BFLOAT16
 INDICES = TensorProto.INT64, TensorProto.INT32
-NUMBERS = {*INTEGERS, *FLOATS, *HALVES}
+NUMBERS = {*INTEGERS, *FLOATS, *CASTS}
 NEAREST = {
     "mode": b"nearest",
     "coordinate_transformation_mode": b"asymmetric",
@@ -72,6 +74,37 @@ def broadcast(
         if size != wanted and not isinstance(size, int):
             raise Unknown(f"whether {size} is 1")
         result.append(number(0) if size == 1 else at)
+    return result
+
+
+def operand_index(site: Site, k: int) -> list[Position]:
+    """Return the index into an input that is broadcast to the output. Raises Unknown.
+
+    Where each rounding counts, open sizes may be other ones than the output's: who reads the elements repeats those
+    along an axis that turns out to have one element, and the index runs along the axis as if there were no others.
+    """
+    sizes = site.shape_of(k)
+    shape = site.shape
+    if not site.forms.is_exact:
+        return broadcast(site.index, shape, sizes)
+    more = len(shape) - len(sizes)
+    index = renamed(site.index[more:], sizes, shape[more:])
+    return [number(0) if size == 1 else at for at, size in zip(index, sizes, strict=True)]
+
+
+def renamed(
+    index: Sequence[Position], sizes: Sequence[Dimension], targets: Sequence[Dimension]
+) -> list[Position]:
+    """Return an index with variables of an input's sizes where the output's are other names of them. Raises Unknown."""
+    result = []
+    for at, size, target in zip(index, sizes, targets, strict=True):
+        if size == target or isinstance(size, int):
+            result.append(at)
+            continue
+        variable = at.terms[0].variable if at.terms else Variable("", 1)
+        if at != along(variable._replace(size=target)):
+            raise Unknown("whether two sizes are equal")
+        result.append(along(variable._replace(size=size)))
     return result
 
 
@@ -256,7 +289,11 @@ def concat(site: Site) -> Made:
     starts: list[Dimension] = [sum(lengths[:k]) for k in range(len(lengths))]
     for k, (start, length) in enumerate(zip(starts, lengths, strict=True)):
         if is_within(at - number(start), length):
-            return site.move(k, replaced(site.index, axis, at - number(start)))
+            index = replaced(site.index, axis, at - number(start))
+            if site.forms.is_exact:
+                sizes = site.shape_of(k)
+                index = tuple(renamed(index, sizes, replaced(site.shape, axis, sizes[axis])))
+            return site.move(k, index)
     if len({*lengths}) == 1:
         try:
             return _stacked(site, axis, lengths[0])
@@ -281,22 +318,30 @@ def _stacked(site: Site, axis: int, length: Dimension) -> Form:
     return site.rolled([site.read(k, index) for k in range(len(site.node.input))], which)
 
 
-def replaced(index: Index, axis: int, at: Position) -> Index:
-    """Return an index with another position along an axis."""
+def replaced(index: tuple[Any, ...], axis: int, at: Any) -> tuple[Any, ...]:
+    """Return an index, or sizes, with another one along an axis."""
     return *index[:axis], at, *index[axis + 1 :]
 
 
 @operator("Cast", moves=True)
 def cast(site: Site) -> Made:
-    """Rounding between wide floats is left out, as that of results; a cast to 16 bits makes steps that can be seen."""
+    """A cast to 16 bits makes steps that can be seen. Rounding between wide floats is left out, as that of results.
+
+    Where each rounding counts, what was computed in 16 bits is rounded when it becomes wider, and casts that change
+    more than that stay.
+    """
     before = site.reader.graph.type(site.node.input[0]).elements
     after = site.attributes["to"]
+    if site.forms.is_exact and after in FLOATS and before not in (after, TensorProto.BOOL):
+        return _widened(site, CASTS[before]) if before in CASTS and after == TensorProto.FLOAT else None
     is_wider = after in FLOATS or (before in INTEGERS and after == TensorProto.INT64)
     if before == after or before == TensorProto.BOOL or (before in NUMBERS and is_wider):
         return site.move(0, site.index)
     if site.place.bare or before not in NUMBERS:
         return None
     form = site.read(0, site.index)
+    if after in CASTS and before in (FLOATS[:1] if site.forms.is_exact else FLOATS):
+        return site.forms.op(CASTS[after], form)
     if after == TensorProto.BOOL:
         return site.forms.op("Bool", form)
     if after not in INTEGERS:
@@ -305,6 +350,12 @@ def cast(site: Site) -> Made:
     if isinstance(form, Whole):
         return form if fits(form.at, after) else None
     return form if after in INDICES else None  # indices that data state are small
+
+
+def _widened(site: Site, rounding: str) -> Form:
+    """Return a 16-bit float as a wider one: rounded, unless it is read as it is."""
+    form = site.read(0, site.index)
+    return form if isinstance(form, Element) else site.forms.op(rounding, form)
 
 
 @operator("DequantizeLinear", moves=True)

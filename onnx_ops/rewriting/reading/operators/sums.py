@@ -71,15 +71,20 @@ def product(site: Site) -> Made:
 
 
 @operator("MatMul")
+@operator("FusedMatMul", domain="com.microsoft")
 def matmul(site: Site) -> Made:
     shapes = site.shape_of(0), site.shape_of(1)
-    if min(map(len, shapes)) < 2:
+    stated = site.attributes
+    if min(map(len, shapes)) < 2 or stated.get("alpha", 1) != 1:
         return None
-    own = site.fresh(shapes[0][-1])
+    if stated.get("transBatchA") or stated.get("transBatchB"):
+        return None
+    turned = [-1 if stated.get(name) else 1 for name in ("transA", "transB")]
+    own = site.fresh(shapes[0][-2:][:: turned[0]][-1])
     *batch, row, column = site.index
     matrices = (row, along(own)), (along(own), column)
     factors = [
-        site.read(k, [*broadcast(batch, site.shape[:-2], dimensions[:-2]), *matrix])
+        site.read(k, [*broadcast(batch, site.shape[:-2], dimensions[:-2]), *matrix[:: turned[k]]])
         for k, (dimensions, matrix) in enumerate(zip(shapes, matrices, strict=True))
     ]
     return site.forms.total([own], site.forms.op("Mul", *factors))
@@ -211,6 +216,7 @@ def _windows(site: Site, axes: int) -> list[tuple[int, int, int]]:
 
 
 @operator("GridSample")
+@operator("GridSample", domain="com.microsoft")
 def grid_sample(site: Site) -> Made:
     n, c, *pixel = site.index
     over = tuple(Variable(f"image {k}", size) for k, size in enumerate(site.shape_of(0)[2:]))
