@@ -37,7 +37,6 @@ from ..reading.evaluation import pixel_of
 from ..reading.forms import Element, Form, Whole, positions_in, value_of, walk
 from ..reading.reader import Reader, axes_of
 from ..sampled import PLACES, Sampled, elements_in, linear_chain, linear_values, sampled
-from ..sizes import are_numbers
 
 NAME = "grid_sample by hand"
 DRAWS = 3
@@ -316,11 +315,11 @@ def _program_of(
     """
     places = [next(iter(_places(reader, form, node.output[0]).items()), None) for form in forms]
     kinds = {graph.type(place[0]).elements for place in places if place is not None}
-    program = Program(reader, node, TensorProto.DOUBLE if TensorProto.DOUBLE in kinds else TensorProto.FLOAT)
+    program = Program(reader, node, max(kinds & {TensorProto.DOUBLE}, default=TensorProto.FLOAT))
     n, _, *points = map(along, layout.variables)
     values = []
     for form, place in zip(forms, places, strict=True):
-        if isinstance(form, Whole) and are_numbers(layout.sizes):
+        if isinstance(form, Whole):
             values.append(program.whole(form.at))
             continue
         if place is None:
@@ -355,4 +354,3 @@ def _places(reader: Reader, form: Form, name: str) -> dict[str, Index]:
         if is_known and order.get(value, -1) < order[name]:
             firsts[value] = at
     return firsts
-
