@@ -16,8 +16,8 @@ import test_rewriting_products
 from onnx import numpy_helper
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented
 from support.by_hand import deform_conv, sampler
-from support.operator_lines import LINES, inputs_of, line, model_of, node
-from support.reading import compared, values_of
+from support.operator_lines import LINES, line, node
+from support.reading import compared, inputs_of, model_of, values_of
 from support.selection import few, long_unless
 from support.written import (
     affine_grid,

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from support.written import Writer
@@ -490,41 +489,3 @@ LINES: dict[str, list[Line]] = {
         ),
     ],
 }
-
-
-def model_of(given: Line, is_open: bool, dtype: str = "float32") -> onnx.ModelProto:
-    """Return the model of a line. Its output is the line's value."""
-    w = Writer()
-    output = given.add(w)
-    n, h, width = SIZES if is_open else SIZES.values()
-    image = [n, 6, h, width]
-    inputs = {
-        "x": (dtype, image),
-        "z": (dtype, image),
-        "i": ("int64", ["a", 4] if is_open else [3, 4]),
-        "k": ("int64", image),
-        "q": (dtype, [n, "rows" if is_open else 3, 4, 2]),
-    }
-    read = {name for node in w.nodes for name in node.input}
-    used = {name: value for name, value in inputs.items() if name in read}
-    proto = w.model(used, (output, dtype, None), given.opset)
-    del proto.graph.value_info[:]
-    return proto
-
-
-def inputs_of(proto: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return numbers for the inputs of a line's model."""
-    rng = np.random.default_rng(seed)
-    image = 2, 6, 4, 5
-    arrays = {
-        "x": rng.standard_normal(image) * 3,
-        "z": rng.standard_normal(image) * 3,
-        "i": rng.integers(-2, 2, (3, 4)),
-        "k": rng.integers(-4, 4, image),
-        "q": rng.uniform(-1.2, 1.2, (2, 3, 4, 2)),
-    }
-    kinds = {
-        v.name: helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type)
-        for v in proto.graph.input
-    }
-    return {name: arrays[name].astype(kind) for name, kind in kinds.items()}

@@ -17,6 +17,8 @@ from onnx_ops.rewriting.reading.evaluation import MOST_TERMS, Evaluation, looked
 from onnx_ops.rewriting.reading.forms import Element, Form, Sample, Sum, walk
 from onnx_ops.rewriting.reading.reader import GraphView, Reader
 from support.backends import quiet
+from support.operator_lines import SIZES, Line
+from support.written import Writer
 
 POINTS = 200  # elements of a value that are compared
 # Largest differences, in parts of the largest magnitude of a value and of what it is computed from.
@@ -153,3 +155,41 @@ def _assert_equal(
     differs = ~np.isclose(got, wanted, 0, atol, equal_nan=True)
     if differs.mean() > (STEPS if is_narrow else 0):
         np.testing.assert_allclose(got, wanted, 0, atol, err_msg=what)
+
+
+def model_of(given: Line, is_open: bool, dtype: str = "float32") -> onnx.ModelProto:
+    """Return the model of a line. Its output is the line's value."""
+    w = Writer()
+    output = given.add(w)
+    n, h, width = SIZES if is_open else SIZES.values()
+    image = [n, 6, h, width]
+    inputs = {
+        "x": (dtype, image),
+        "z": (dtype, image),
+        "i": ("int64", ["a", 4] if is_open else [3, 4]),
+        "k": ("int64", image),
+        "q": (dtype, [n, "rows" if is_open else 3, 4, 2]),
+    }
+    read = {name for node in w.nodes for name in node.input}
+    used = {name: value for name, value in inputs.items() if name in read}
+    proto = w.model(used, (output, dtype, None), given.opset)
+    del proto.graph.value_info[:]
+    return proto
+
+
+def inputs_of(proto: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
+    """Return numbers for the inputs of a line's model."""
+    rng = np.random.default_rng(seed)
+    image = 2, 6, 4, 5
+    arrays = {
+        "x": rng.standard_normal(image) * 3,
+        "z": rng.standard_normal(image) * 3,
+        "i": rng.integers(-2, 2, (3, 4)),
+        "k": rng.integers(-4, 4, image),
+        "q": rng.uniform(-1.2, 1.2, (2, 3, 4, 2)),
+    }
+    kinds = {
+        v.name: helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type)
+        for v in proto.graph.input
+    }
+    return {name: arrays[name].astype(kind) for name, kind in kinds.items()}
