@@ -88,14 +88,20 @@ def _run_nodes(graph, nodes, feeds, output):
     feeds = dict(feeds)
     for sampler in (node for node in nodes if node.op_type == "GridSample"):
         for name in sampler.input:
-            before, _ = _between(graph, [name], feeds)
-            if before:
-                feeds[name] = run_onnx_runtime(_model(graph, before, feeds, name), feeds, name)
+            if name not in feeds and graph.folded(name) is None:
+                feeds[name] = _run(graph, feeds, name)
         (result,) = sampler.output
         with np.errstate(all="ignore"):
             feeds[result] = run_reference(_model(graph, [sampler], feeds, result), feeds, result)
-    rest, _ = _between(graph, [output], feeds)
-    return run_onnx_runtime(_model(graph, rest, feeds, output), feeds, output) if rest else feeds[output]
+    return feeds[output] if output in feeds else _run(graph, feeds, output)
+
+
+def _run(graph, feeds, output):
+    """Return a value that ONNX Runtime computes."""
+    nodes, _ = _between(graph, [output], feeds)
+    made = {name for node in nodes for name in node.output}
+    feeds = {name: array for name, array in feeds.items() if name not in made}
+    return run_onnx_runtime(_model(graph, nodes, feeds, output), feeds, output)
 
 
 class Untried(Exception):  # noqa: N818  it is no error

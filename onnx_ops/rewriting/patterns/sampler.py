@@ -316,7 +316,12 @@ def _program_of(
     """
     places = [next(iter(_places(reader, form, node.output[0]).items()), None) for form in forms]
     kinds = {graph.type(place[0]).elements for place in places if place is not None}
-    program = Program(reader, node, TensorProto.DOUBLE if TensorProto.DOUBLE in kinds else TensorProto.FLOAT)
+    program = Program(
+        reader,
+        graph,
+        node,
+        TensorProto.DOUBLE if TensorProto.DOUBLE in kinds else TensorProto.FLOAT,
+    )
     n, _, *points = map(along, layout.variables)
     values = []
     for form, place in zip(forms, places, strict=True):
@@ -355,4 +360,3 @@ def _places(reader: Reader, form: Form, name: str) -> dict[str, Index]:
         if is_known and order.get(value, -1) < order[name]:
             firsts[value] = at
     return firsts
-
