@@ -14,12 +14,11 @@ from ...declaration.errors import OpError
 from ...sampling import grid_sample
 from ..finding import NearMiss
 from ..graph import AI_ONNX, FLOATS, Graph
-from ..indices import attributes_of
 from ..programs import Program
 from ..reading.affine import Dimension, Variable, along, number
 from ..reading.coordinates import AXES, OPERATIONS, PRODUCTS
 from ..reading.forms import CASTS, Exhausted, Form
-from ..reading.reader import Reader
+from ..reading.reader import Reader, attributes_of
 from ..reshapes import unknown_size
 
 DOMAIN, OPERATOR = "onnx_ops", "ComputedGridSample"
@@ -77,7 +76,7 @@ def match(reader: Reader, name: str, form: Form) -> ComputedGrid | None:
         raise NearMiss("the types of its image and its grid are not known to be floats")
     if graph.folded(grid) is not None:
         raise NearMiss("the grid is constant: ONNX Runtime computes it once")
-    program = Program(reader, node, kinds[1])
+    program = Program(reader, reader.graph, node, kinds[1])
     pixel = tuple(
         along(Variable(axis, size))
         for axis, size in zip("n" + AXES[2 - len(dimensions) :], dimensions, strict=False)
