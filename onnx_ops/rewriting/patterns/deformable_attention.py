@@ -160,6 +160,16 @@ def match(reader: Reader, name: str, form: Form) -> Attention | None:
     terms = _terms(reader, form)
     if not terms:
         return None
+    try:
+        return _attention(reader, name, terms)
+    except NearMiss:
+        if any(term.points for term in terms):
+            raise
+        return None  # samples that are added up, as by many networks
+
+
+def _attention(reader: Reader, name: str, terms: Sequence[Term]) -> Attention:
+    """Return the attention that a sum of terms is. Raises NearMiss."""
     if len(terms) > LEVELS:
         raise NearMiss(f"it has {len(terms)} levels, {OPERATOR} at most {LEVELS}")
     for term in terms:
