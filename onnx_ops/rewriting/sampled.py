@@ -10,9 +10,10 @@ agrees everywhere.
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from .reading.affine import (
     Array,
     Index,
     Position,
+    Term,
     Unknown,
     Variable,
     along,
@@ -75,51 +77,59 @@ class Taps:
     factors      forms that it is multiplied by
     pixels       the elements of the image in it
     coordinates  what is rounded to pixels
+    index, axes  of the image's elements, over variables of their own along the axes that are sampled
     """
 
     total: Form
     factors: list[Form]
     pixels: list[Element]
     coordinates: list[Form]
+    index: Index
+    axes: list[int]
 
     @property
     def root(self) -> str:
         return self.pixels[0].root
 
+    @property
+    def pixel(self) -> tuple[Variable, ...]:
+        """The variables of the axes that are sampled."""
+        return tuple(self.index[axis].terms[0].variable for axis in self.axes)
+
 
 def sampled(reader: Reader, form: Form) -> Sampled | None:
     """Return the Sampled that a form is; None if it is nothing like one. Raises NearMiss."""
-    total, factors = _split(reader, form)
+    total, factors = _split(form, partial(_has_pixels, reader))
     coordinates = _coordinates(reader, total)
     elements = [*elements_in(reader, total, coordinates)] if coordinates else []
-    if not elements:
+    are_picked = any(_is_picked_by(reader, element, coordinates) for element in elements)
+    if not are_picked and len(coordinates) < 2:
         return None
     try:
-        taps = _taps(reader, total, factors, elements, coordinates)
-        fixed = _fixed(reader, taps)
-        axes = _image_axes(reader, taps, fixed)
-        return _decided(reader, taps, fixed, axes)
+        _check(reader, elements)
+        index, axes = _image_index(reader, elements, coordinates)
+        return _decided(reader, Taps(total, factors, elements, coordinates, index, axes))
     except NearMiss as miss:
-        if str(miss) != NO_SAMPLER and not any(_is_picked(reader, e) for e in elements):
-            return None  # pixels of an image of a single one, or nothing like a sampler
+        if not are_picked and str(miss) != NO_SAMPLER:
+            return None  # it is nothing like pixels of an image of a single one
         values = (value for form in coordinates for value in reader.forms.places[form])
         raise NearMiss(str(miss), {*values, *(e.root for e in elements)}) from None
 
 
-def _split(reader: Reader, form: Form) -> tuple[Form, list[Form]]:
-    """Return the one factor of a product that has pixels which data pick, and the others."""
+def _split(form: Form, is_part: Callable[[Form], bool]) -> tuple[Form, list[Form]]:
+    """Return the innermost product's only factor that is a part, and the other factors."""
     factors: list[Form] = []
     while isinstance(form, Op) and form.op == "Mul":
-        with_pixels = [
-            operand
-            for operand in form.operands
-            if any(_is_picked(reader, element) for element in elements_in(reader, operand))
-        ]
-        if len(with_pixels) != 1:
+        parts = [operand for operand in form.operands if is_part(operand)]
+        if len(parts) != 1:
             break
-        factors += [operand for operand in form.operands if operand is not with_pixels[0]]
-        (form,) = with_pixels
+        factors += [operand for operand in form.operands if operand is not parts[0]]
+        (form,) = parts
     return form, factors
+
+
+def _has_pixels(reader: Reader, form: Form) -> bool:
+    return any(_is_picked(reader, element) for element in elements_in(reader, form))
 
 
 def elements_in(reader: Reader, form: Form, known: Collection[Form] = ()) -> Iterator[Element]:
@@ -135,23 +145,22 @@ def _is_picked(reader: Reader, element: Element) -> bool:
     return not variables_of(element.index).isdisjoint(reader.forms.picks)
 
 
-def _taps(
-    reader: Reader,
-    total: Form,
-    factors: list[Form],
-    elements: list[Element],
-    coordinates: list[Form],
-) -> Taps:
+def _is_picked_by(reader: Reader, element: Element, coordinates: Collection[Form]) -> bool:
+    """Return whether coordinates say which element of a value it is."""
+    picks = reader.forms.picks
+    chosen = (picks[v] for v in variables_of(element.index) if v in picks)
+    return any(inner in coordinates for form in chosen for inner in walk(form, picks))
+
+
+def _check(reader: Reader, elements: Sequence[Element]) -> None:
+    """Raise NearMiss unless elements are of one image."""
     picked = {element.root for element in elements if _is_picked(reader, element)}
     roots = picked or {element.root for element in elements}
-    if len(roots) > 1:
+    if len(roots) != 1:
         raise NearMiss(f"it reads pixels of {len(roots)} images")
-    for element in elements:
-        if element.root not in roots:
-            raise NearMiss(
-                f"its weights or indices depend on {element.root}, beside the coordinates"
-            )
-    return Taps(total, factors, elements, coordinates)
+    others = [element.root for element in elements if element.root not in roots]
+    if others:
+        raise NearMiss(f"its weights or indices depend on {others[0]}, beside the coordinates")
 
 
 def _coordinates(reader: Reader, form: Form) -> list[Form]:
@@ -186,25 +195,48 @@ def varying(form: Op) -> list[Form]:
     ]
 
 
-def _fixed(reader: Reader, taps: Taps) -> dict[int, Position]:
+def _image_index(
+    reader: Reader, pixels: Sequence[Element], coordinates: Sequence[Form]
+) -> tuple[Index, list[int]]:
+    """Return the index of an image's elements, over variables of their own along the axes that are sampled, and these.
+
+    Axes of one pixel, the last ones, may be such axes, too.
+    """
+    sizes = reader.shape(pixels[0].root)
+    fixed = _fixed(reader, pixels, coordinates)
+    axes = [axis for axis in range(len(sizes)) if axis not in fixed]
+    first = pixels[0].index
+    picked = [not variables_of([at]).isdisjoint(reader.forms.picks) for at in first]
+    candidates = [
+        axis for axis, at in fixed.items() if at == number(0) and (sizes[axis] == 1 or picked[axis])
+    ]
+    candidates.sort(key=lambda axis: (picked[axis], axis))
+    missing = len(coordinates) - len(axes)
+    if not 0 <= missing <= len(candidates):
+        raise NearMiss(f"{len(coordinates)} values are rounded to pixels of {len(axes)} axes")
+    axes = sorted([*axes, *candidates[len(candidates) - missing :]])
+    own = [Position(0, (Term(Variable(f"image {k}", n), 1, n, 1),)) for k, n in enumerate(sizes)]
+    return tuple(own[k] if k in axes else fixed[k] for k in range(len(sizes))), axes
+
+
+def _fixed(
+    reader: Reader, pixels: Sequence[Element], coordinates: Sequence[Form]
+) -> dict[int, Position]:
     """Return {axis: position} of axes along which all taps are at one place, whatever the coordinates are."""
-    first = taps.pixels[0].index
-    draw = Draw(reader, taps.pixels, taps.coordinates, 0, FEW)
-    known = {form: draw.coordinates([40])[0] for form in taps.coordinates}
-    evaluation = draw.evaluation(known)
+    draw = Draw(reader, pixels, coordinates, 0, FEW)
+    evaluation = draw.evaluation({form: draw.coordinates([40])[0] for form in coordinates})
     digits = {term.digit for form in draw.inside for at in positions_in(form) for term in at.terms}
     places = [number(0), *map(along, draw.free)]
     places += [single(digit) for digit in sorted(digits, key=repr) if digit.variable in draw.free]
     fixed: dict[int, Position] = {}
-    for axis, at in enumerate(first):
-        if variables_of(tap.index[axis] for tap in taps.pixels).isdisjoint(reader.forms.picks):
-            fixed[axis] = at
-            if any(tap.index[axis] != at for tap in taps.pixels):
+    for axis, ats in enumerate(zip(*(tap.index for tap in pixels), strict=True)):
+        if variables_of(ats).isdisjoint(reader.forms.picks):
+            fixed[axis] = ats[0]
+            if any(at != ats[0] for at in ats):
                 raise NearMiss("its pixels are of several images or channels")
             continue
         with suppress(Unknown):
-            ats = (evaluation.position(tap.index[axis]) for tap in taps.pixels)
-            indices = {np.broadcast_to(at, FEW).tobytes() for at in ats}
+            indices = {np.broadcast_to(evaluation.position(at), FEW).tobytes() for at in ats}
             for place in places:
                 expected = np.broadcast_to(evaluation.position(place), FEW)
                 if indices == {expected.tobytes()}:
@@ -213,32 +245,9 @@ def _fixed(reader: Reader, taps: Taps) -> dict[int, Position]:
     return fixed
 
 
-def _image_axes(reader: Reader, taps: Taps, fixed: dict[int, Position]) -> list[int]:
-    """Return the axes along which coordinates pick pixels: the last ones of one pixel are, too."""
-    sizes = reader.shape(taps.root)
-    axes = [axis for axis in range(len(sizes)) if axis not in fixed]
-    first = taps.pixels[0].index
-    picked = [not variables_of([at]).isdisjoint(reader.forms.picks) for at in first]
-    candidates = [
-        axis for axis, at in fixed.items() if at == number(0) and (sizes[axis] == 1 or picked[axis])
-    ]
-    candidates.sort(key=lambda axis: (picked[axis], axis))
-    missing = len(taps.coordinates) - len(axes)
-    if not 0 <= missing <= len(candidates):
-        count = len(taps.coordinates)
-        raise NearMiss(f"{count} values are rounded to pixels of {len(axes)} axes")
-    return sorted([*axes, *candidates[len(candidates) - missing :]])
-
-
 def sample_of(reader: Reader, form: Form) -> Sampled | None:
     """Return the Sampled that a GridSample is, or its product with other forms; None if it is none of pixels."""
-    factors: list[Form] = []
-    while isinstance(form, Op) and form.op == "Mul":
-        with_samples = [operand for operand in form.operands if _has_sample(reader, operand)]
-        if len(with_samples) != 1:
-            return None
-        factors += [operand for operand in form.operands if operand is not with_samples[0]]
-        (form,) = with_samples
+    form, factors = _split(form, partial(_has_sample, reader))
     if not isinstance(form, Sample) or not isinstance(form.body, Element):
         return None
     mode, padding_mode, align_corners = form.settings
@@ -303,9 +312,7 @@ def _no_element(root: str, index: list[Array]) -> Array:
 Guess = tuple[tuple[Form, ...], str, str]  # coordinates, mode, padding_mode
 
 
-def _decided(
-    reader: Reader, taps: Taps, fixed: dict[int, Position], axes: Sequence[int]
-) -> Sampled:
+def _decided(reader: Reader, taps: Taps) -> Sampled:
     """Return what a sum of taps is. Raises NearMiss."""
     known = [*taps.coordinates]
     masks = [f for f in taps.factors if not any(elements_in(reader, f, known))]
@@ -319,8 +326,7 @@ def _decided(
     hiding: set[Form] = set()
     try:
         for seed in range(1 + DRAWS):
-            count = MANY if seed else FEW
-            probe = Probe(reader, taps, axes, fixed, masks, (seed, count))
+            probe = Probe(reader, taps, masks, seed)
             guesses = [guess for guess in guesses if probe.agrees(*guess)]
             masks = probe.masks
             hiding |= probe.hiding
@@ -332,20 +338,15 @@ def _decided(
         guesses = [guess for guess in guesses if guess[2] == "zeros"]
     if not guesses:
         raise NearMiss(NO_SAMPLER)
-    coordinates, mode, padding_mode = guesses[0]
-    index, pixel = _image_index(reader, taps, axes, fixed)
-    factors = tuple(factor for factor in taps.factors if factor not in masks)
-    shifts = probe.shifts(coordinates)
     return Sampled(
         taps.root,
-        index,
-        pixel,
-        coordinates,
-        shifts,
-        mode,
-        padding_mode,
-        tuple(mask for mask in masks if mask in hiding),
-        factors,
+        taps.index,
+        taps.pixel,
+        guesses[0][0],
+        probe.shifts(guesses[0][0]),
+        *guesses[0][1:],
+        masks=tuple(mask for mask in masks if mask in hiding),
+        factors=tuple(factor for factor in taps.factors if factor not in masks),
     )
 
 
@@ -355,18 +356,6 @@ def _last_number(reader: Reader, form: Form) -> int:
     return max((number for number in numbers if isinstance(number, int)), default=0)
 
 
-def _image_index(
-    reader: Reader, taps: Taps, axes: Sequence[int], fixed: dict[int, Position]
-) -> tuple[Index, tuple[Variable, ...]]:
-    """Return the index of an element of the image, and the variables of the axes that are sampled."""
-    sizes = reader.shape(taps.root)
-    pixel = {axis: Variable(f"image {axis}", sizes[axis]) for axis in axes}
-    index = tuple(
-        along(pixel[axis]) if axis in pixel else fixed[axis] for axis in range(len(sizes))
-    )
-    return index, tuple(pixel.values())
-
-
 class Probe(Draw):
     """Evaluates a sum of taps and what it may be, at the same points.
 
@@ -374,38 +363,31 @@ class Probe(Draw):
     hiding  those that are 0 somewhere
     """
 
-    def __init__(
-        self,
-        reader: Reader,
-        taps: Taps,
-        axes: Sequence[int],
-        fixed: dict[int, Position],
-        masks: list[Form],
-        seed_and_count: tuple[int, int],
-    ):
-        super().__init__(reader, [taps.total, *masks], (), *seed_and_count)
+    def __init__(self, reader: Reader, taps: Taps, masks: list[Form], seed: int):
+        super().__init__(reader, [taps.total, *masks], (), seed, MANY if seed else FEW)
         self.taps = taps
-        self.axes = axes
-        self.fixed = fixed
         self.masks = masks
         self.hiding: set[Form] = set()
-        sizes = reader.shape(taps.root)
-        self.lengths = [self.size(sizes[axis]) for axis in axes]
+        self.lengths = [self.size(variable.size) for variable in taps.pixel]
         self.points = self.coordinates(self.lengths)
         self._evaluated: dict[tuple[Form, ...], tuple[Array, Array, tuple[int, ...]]] = {}
-        self._others: dict[int, Array] = {}
 
     def agrees(self, coordinates: tuple[Form, ...], mode: str, padding_mode: str) -> bool:
         """Return whether the sum is what GridSample computes, where masks show it."""
         total, is_shown, shifts = self._sum(coordinates)
-
-        def image(pixel: list[Array]) -> Array:
-            index = self._others | dict(zip(self.axes, pixel, strict=True))
-            return self.picture(self.taps.root, [index[axis] for axis in sorted(index)])
-
         points = [p + shift for p, shift in zip(self.points, shifts, strict=True)]
-        expected = interpolated(image, points, self.lengths, mode, padding_mode)
+        expected = interpolated(self._image, points, self.lengths, mode, padding_mode)
         return np.allclose(np.where(is_shown, total - expected, 0), 0, atol=1e-7)
+
+    def _image(self, pixel: list[Array]) -> Array:
+        """Return the image at pixels, with the numbers of the other variables."""
+        evaluation = self.evaluation({})
+        own = dict(zip(self.taps.axes, pixel, strict=True))
+        index = [
+            own[axis] if axis in own else evaluation.position(at)
+            for axis, at in enumerate(self.taps.index)
+        ]
+        return self.picture(self.taps.root, index)
 
     def shifts(self, coordinates: tuple[Form, ...]) -> tuple[int, ...]:
         """Return what is added to coordinates so that they are pixels of the image."""
@@ -424,9 +406,8 @@ class Probe(Draw):
             for mask in self.masks:
                 is_shown &= numbers[mask] != 0
             self.hiding |= {mask for mask in self.masks if not numbers[mask].all()}
-            self._others = {axis: evaluation.position(at) for axis, at in self.fixed.items()}
             shifts = []
-            for axis, points, length in zip(self.axes, self.points, self.lengths, strict=True):
+            for axis, points, length in zip(self.taps.axes, self.points, self.lengths, strict=True):
                 pixels = [evaluation.position(tap.index[axis]) for tap in self.taps.pixels]
                 first = np.broadcast_to(np.minimum.reduce(pixels), self.count)
                 shifts.append(_shift(first[is_shown], points[is_shown], length))

@@ -1,5 +1,6 @@
 """Finds what the values of a graph are, the outermost ones first, and replaces what computes them."""
 
+import math
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
@@ -9,7 +10,7 @@ import onnx
 from ..declaration.errors import escaped
 from . import trial
 from .finding import NOT_RUN, Finding, NearMiss
-from .graph import AI_ONNX, Graph
+from .graph import AI_ONNX, FLOATS, Graph
 from .patterns import (
     deform_conv,
     deformable_attention,
@@ -24,6 +25,7 @@ from .reading.affine import Unknown
 from .reading.forms import Element, Exhausted, Form, walk
 from .reading.reader import Reader
 from .reshapes import states_its_shape
+from .sizes import are_numbers
 from .windows import between
 
 
@@ -56,6 +58,8 @@ SAMPLING = {deform_conv.NAME, sampler.NAME}
 BEGINNINGS = {  # types of nodes that windows, folds and pixels are written with
     "ConvTranspose", "Gather", "GatherElements", "GatherND", "GridSample", "Im2Col", "ScatterElements", "ScatterND",
 }  # fmt: skip
+LARGE = 2**16  # elements of a value from which on it is said why its node stays
+NO_OPERATOR = "what becomes of its elements is no unfold, fold, product of windows or sampler"
 MOST_TRIED = 20  # replacements of a model
 STACKS = {"Concat": 3, "SequenceConstruct": 3}  # {type: inputs from which on it is a beginning}
 ENDS = {  # types of nodes that end what is found
@@ -92,11 +96,27 @@ class Search:
             except Exhausted as reason:
                 self._report(node, "search", reason=str(reason))
                 break
+        if not self.graph.model.runs_nodes:
+            self._explain()
         return [
             finding
             for k, finding in enumerate(self.findings)
             if self._replaced.isdisjoint(self._near.get(k, ()))
         ]
+
+    def _explain(self) -> None:
+        """Report why nodes stay that move many elements by indices, add them up, or stack them."""
+        for node in self.graph.owner.node:
+            name = node.output[0] if node.output else ""
+            if not name or name in self._explained or not is_beginning(node):
+                continue
+            kind = self.graph.type(name)
+            is_small = kind.shape and are_numbers(kind.shape) and math.prod(kind.shape) < LARGE
+            if is_small or kind.elements not in FLOATS or self.graph.is_constant(name):
+                continue
+            why = self.reader.failed.get(name)
+            unread = f"how it moves elements is not known: {why}" if why else ""
+            self._report(node, node.op_type, reason=unread or NO_OPERATOR)
 
     def _look_at(self, node: onnx.NodeProto, name: str) -> None:
         """Replace a node, or report why not."""
@@ -186,17 +206,17 @@ def marked_values(graph: Graph, reader: Reader) -> set[str]:
     """Return the values that what is to be found goes into, in one pass: only these are read."""
     marked: set[str] = set()
     for node in graph.owner.node:
-        is_beginning = node.op_type in BEGINNINGS or len(node.input) >= STACKS.get(
-            node.op_type, 2**31
-        )
         is_read = node.domain in AI_ONNX and node.op_type in (*reader.table, "QuantizeLinear")
-        if is_beginning or _is_grouped(node) or (is_read and not marked.isdisjoint(node.input)):
+        if is_beginning(node) or (is_read and not marked.isdisjoint(node.input)):
             marked.update(node.output)
     return marked
 
 
-def _is_grouped(node: onnx.NodeProto) -> bool:
-    return node.op_type == "Conv" and any(a.name == "group" and a.i > 1 for a in node.attribute)
+def is_beginning(node: onnx.NodeProto) -> bool:
+    """Return whether a node is of those that windows, folds and pixels are written with."""
+    if node.op_type == "Conv":
+        return any(a.name == "group" and a.i > 1 for a in node.attribute)
+    return node.op_type in BEGINNINGS or len(node.input) >= STACKS.get(node.op_type, 2**31)
 
 
 def search(graph: Graph) -> list[Finding]:

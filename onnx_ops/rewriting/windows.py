@@ -29,7 +29,6 @@ COPIERS = {
     "Gather",
     "GatherElements",
     "GatherND",
-    "Im2Col",
     "ScatterElements",
     "ScatterND",
 }
@@ -121,10 +120,9 @@ def moving_axes(index: Index) -> list[int]:
     return sorted(windowed | (tiled - {0, 1} if windowed else tiled))
 
 
-def are_copied(graph: GraphView, values: Iterable[str]) -> bool:
-    """Return whether values are written with elements several times: else there is nothing to save."""
-    nodes = [graph.producers[value] for value in values if value in graph.producers]
-    return not COPIERS.isdisjoint(node.op_type for node in nodes)
+def types_of(graph: GraphView, values: Iterable[str]) -> set[str]:
+    """Return the types of the nodes that make values."""
+    return {graph.producers[value].op_type for value in values if value in graph.producers}
 
 
 def factors_of(form: Form) -> tuple[float, list[Form]]:

@@ -112,7 +112,7 @@ def check(
     integers = one_by_one(reader, name)
     counts["values"] += 1
     counts["whole"] += at is not None
-    counts["lists"] += bool(integers) and None not in integers
+    counts["lists"] += None not in (integers or [None])
     for sizes, result in results:
         if result is None:
             continue
@@ -157,7 +157,7 @@ def test_shape_arithmetic(k: int) -> None:
     reader = main_reader(proto)
     at = whole(reader, name)
     integers = one_by_one(reader, name)
-    assert at is not None or (integers is not None and None not in integers)
+    assert at is not None or None not in (integers or [None])
     for sizes in ({"h": 7, "w": 12, "n": 3}, {"h": 8, "w": 5, "n": 1}, {"h": 1, "w": 3, "n": 2}):
         result = test_sizes.expected(proto, sizes)
         if at is not None:
@@ -173,11 +173,11 @@ def test_what_is_unknown(k: int) -> None:
     proto = w.model({"x": ("float32", ["h", "w", "n"])}, (name, "int64", None))
     reader = main_reader(proto)
     integers = one_by_one(reader, name)
-    is_size = (
-        reader.graph.producers[name].op_type == "Cast"
-    )  # floats hold sizes: larger axes than 2**24 aren't made
-    assert (whole(reader, name) is not None) == is_size
-    assert integers is None or (None in integers) != is_size
+    # Floats hold sizes: larger axes than 2**24 aren't made. And a Reshape keeps the number of elements.
+    is_known = reader.graph.producers[name].op_type in ("Cast", "Reshape")
+    assert (whole(reader, name) is not None) == is_known
+    if integers is not None:
+        assert (None in integers) != is_known
 
 
 @pytest.mark.parametrize(
@@ -224,11 +224,13 @@ def test_moves(seed: int) -> None:
     numbered = np.arange(np.prod(SIZES)).reshape(SIZES)
     for _ in range(40):
         w = Writer()
-        name, value = "x", numbered
+        name = "x"
+        value: Array = numbered
         for _ in range(5):
             name = add_move(rng, w, name, value.shape)
             proto = w.model({"x": ("int64", numbered.shape)}, (name, "int64", None))
-            (value,) = ReferenceEvaluator(proto).run(None, {"x": numbered})
+            results: list[Any] = [*ReferenceEvaluator(proto).run(None, {"x": numbered})]
+            value = results[0]
             reader = main_reader(proto)
             assert reader.shape(name) == value.shape
             form = reader.whole(name)
@@ -248,7 +250,8 @@ def test_elements_that_are_written(seed: int) -> None:
     for _ in range(60):
         w = Writer()
         proto = w.model({"x": ("int64", SIZES)}, (add_write(rng, w, SIZES), "int64", None))
-        (value,) = ReferenceEvaluator(proto).run(None, {"x": numbered})
+        results: list[Any] = [*ReferenceEvaluator(proto).run(None, {"x": numbered})]
+        value: Array = results[0]
         reader = main_reader(proto)
         assert reader.shape("y") == value.shape
         for free in rng.random((6, value.ndim)) < rng.choice([0, 0.3, 0.7, 1], (6, 1)):
@@ -262,7 +265,7 @@ def test_elements_that_are_written(seed: int) -> None:
             if isinstance(form, Element) and form.root == "y":
                 continue
             known_count += 1
-            places = [
+            places: list[Any] = [
                 numbers if f else k
                 for numbers, k, f in zip(np.indices(value.shape), fixed, free, strict=True)
             ]
@@ -316,9 +319,9 @@ def test_two_names_of_one_size() -> None:
         {"x": ("int64", ["n", 24, 3]), "other": ("int64", ["m"])}, (y, "int64", [None] * 4)
     )
     form = main_reader(proto).whole(y)
-    m, row, column, channel = axes_of((named("m"), 4, 6, 3))
+    n, row, column, channel = axes_of((named("n"), 4, 6, 3))
     assert isinstance(form, Element)
-    assert (form.root, form.index) == ("x", (m, row.times(6) + column, channel))
+    assert (form.root, form.index) == ("x", (n, row.times(6) + column, channel))
 
 
 # Subgraphs.
@@ -353,7 +356,7 @@ def test_values_of_graphs_around() -> None:
     proto = in_branch(lambda w: w.add("Reshape", "turned", "sizes", name="part"))
     branch = next(graph for graph in Model(proto).graphs() if graph.title.endswith("branch"))
     assert reader_of(branch).shape("part") == (3, 4)
-    assert compared(proto, {**feeds(proto), "flag": np.array(True)}).roots == {"y"}
+    assert "turned" not in compared(proto, {**feeds(proto), "flag": np.array(True)}).roots
 
 
 def test_a_value_of_a_loop_is_another_one_in_each_turn() -> None:

@@ -2,10 +2,12 @@
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper
 from support.growth import MOST_STEPS
 from support.reading import compared
 from support.written import Writer, feeds
@@ -13,7 +15,7 @@ from support.written import Writer, feeds
 from onnx_ops.rewriting.graph import Model
 from onnx_ops.rewriting.reading import reader_of
 from onnx_ops.rewriting.reading.forms import Element, Exhausted
-from onnx_ops.rewriting.reading.reader import PER_NODE
+from onnx_ops.rewriting.reading.reader import AT_LEAST, PER_NODE
 
 WIDTH = 16
 Adder = Callable[[Writer, int], str]
@@ -89,6 +91,47 @@ def partly_written(w: Writer, count: int) -> str:
     return y
 
 
+def nested(w: Writer, count: int) -> str:
+    """Branches within each other, each of which reads values of the outermost graph."""
+    if count == 0:
+        return w.add("Neg", "x", name="inner_0")
+    branches = []
+    for name in ("then", "else"):
+        inner = Writer()
+        result = f"{name}_{count}"
+        if name == "then":
+            inner.add("Transpose", "x", perm=[1, 0], name=f"v_{count - 1}")
+            inner.add("Identity", nested(inner, count - 1), name=result)
+        else:
+            inner.add("Identity", f"v_{count}", name=result)
+        info = helper.make_tensor_value_info(result, TensorProto.FLOAT, None)
+        branches.append(helper.make_graph(inner.nodes, result, [], [info], inner.initializers))
+    if not any(node.output[0] == f"v_{count}" for node in w.nodes):
+        w.add("Identity", "x", name=f"v_{count}")
+    return w.add(
+        "If", "flag", then_branch=branches[0], else_branch=branches[1], name=f"inner_{count}"
+    )
+
+
+def beside(w: Writer, count: int) -> str:
+    """Branches beside each other, each of which reads all nodes of the graph around it."""
+    y = "x"
+    for k in range(count):
+        y = w.add("Transpose", y, perm=[1, 0], name=f"turned_{k}")
+    results = []
+    for k in range(count):
+        branches = []
+        for name in ("then", "else"):
+            inner = Writer()
+            result = inner.add("Abs", y, name=f"{name}_{k}")
+            info = helper.make_tensor_value_info(result, TensorProto.FLOAT, None)
+            branches.append(helper.make_graph(inner.nodes, result, [], [info]))
+        results.append(
+            w.add("If", "flag", then_branch=branches[0], else_branch=branches[1], name=f"if_{k}")
+        )
+    return w.add("Concat", *results, axis=0)
+
+
 FAMILIES: dict[str, tuple[Adder, int]] = {  # {name: (the nodes, how many at first)}
     "a chain of elementwise operations": (chained, 20),
     "values that are used twice": (doubled, 20),
@@ -96,6 +139,7 @@ FAMILIES: dict[str, tuple[Adder, int]] = {  # {name: (the nodes, how many at fir
     "stacks of stacks": (stacked, 16),
     "slices": (sliced, 12),
     "writes in place": (written, 12),
+    "branches in branches": (nested, 3),
     "parts that are written in place": (partly_written, 12),
 }
 
@@ -106,15 +150,24 @@ def model_of(add: Adder, count: int) -> onnx.ModelProto:
     inputs = {"x": ("float32", [1, WIDTH])}
     if any("factor" in node.input for node in w.nodes):
         inputs["factor"] = ("float32", [1, 4])
+    if any("flag" in node.input for node in w.nodes):
+        inputs["flag"] = ("bool", [])
     return w.model(inputs, (y, "float32", None))
 
 
 def work(proto: onnx.ModelProto) -> tuple[int, int]:
-    """Return (steps, forms) that reading a model's output takes."""
-    reader = reader_of(next(Model(proto).graphs()))
-    before = reader.left
-    reader.whole(proto.graph.output[0].name)
-    return before - reader.left, reader.forms.work
+    """Return (steps, forms) that reading the outputs of a model and of its subgraphs takes."""
+    graphs = [*Model(proto).graphs()]
+    budget = graphs[0].reader.budget
+    steps = forms = 0
+    for graph in graphs:
+        reader = graph.reader
+        before = replace(budget)
+        for output in graph.owner.output:
+            reader.whole(output.name)
+        steps += before.steps - budget.steps
+        forms += before.forms - budget.forms
+    return steps, forms
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -139,6 +192,22 @@ def test_reading_stops() -> None:
     names = [node.output[0] for node in reversed(proto.graph.node)]
     with pytest.raises(Exhausted):
         [reader.whole(name) for name in names]
+
+
+def test_graphs_share_what_reading_may_take() -> None:
+    """Each of many branches reads the whole graph around it: in all they take no more than one graph may."""
+    proto = model_of(beside, 200)
+    graphs = [*Model(proto).graphs()]
+    nodes = sum(len(graph.owner.node) for graph in graphs)
+    readers = [graph.reader for graph in graphs]
+    budget = readers[0].budget
+    assert budget.steps <= PER_NODE * nodes + AT_LEAST
+    assert all(reader.budget is budget for reader in readers)
+    with pytest.raises(Exhausted):
+        [
+            reader.whole(graph.owner.output[0].name)
+            for graph, reader in zip(graphs, readers, strict=True)
+        ]
 
 
 def test_long_chains_are_read_in_parts() -> None:

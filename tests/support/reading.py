@@ -10,12 +10,12 @@ import onnxruntime as ort
 from onnx import helper, numpy_helper
 
 import onnx_ops
-from onnx_ops.rewriting.graph import Graph, Model
+from onnx_ops.rewriting.graph import Model
 from onnx_ops.rewriting.reading import reader_of
 from onnx_ops.rewriting.reading.affine import Array, Unknown
 from onnx_ops.rewriting.reading.evaluation import MOST_TERMS, Evaluation, looked_up
 from onnx_ops.rewriting.reading.forms import Element, Form, Sample, Sum, walk
-from onnx_ops.rewriting.reading.reader import Reader
+from onnx_ops.rewriting.reading.reader import GraphView, Reader
 from support.backends import quiet
 
 POINTS = 200  # elements of a value that are compared
@@ -60,7 +60,7 @@ def values_of(proto: onnx.ModelProto, inputs: Mapping[str, Array]) -> dict[str, 
     return {**constants, **inputs, **arrays}
 
 
-def sizes_of(graph: Graph, values: Mapping[str, Array]) -> dict[str, int]:
+def sizes_of(graph: GraphView, values: Mapping[str, Array]) -> dict[str, int]:
     """Return the numbers of the open sizes that a model's values have."""
     sizes: dict[str, int] = {}
     for name, array in values.items():

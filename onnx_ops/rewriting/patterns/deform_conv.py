@@ -17,7 +17,7 @@ import onnx
 
 from ..arranging import Chain
 from ..finding import NearMiss
-from ..graph import AI_ONNX, FLOATS, Graph
+from ..graph import FLOATS, Graph
 from ..reading.affine import (
     Array,
     Digit,
@@ -151,24 +151,17 @@ def match(reader: Reader, name: str, form: Form) -> DeformConv | None:
 
 def _conv(graph: GraphView, name: str) -> tuple[onnx.NodeProto | None, Array | str | None]:
     """Return the Conv that makes a value, and its bias: a value, or a constant that is added."""
-    add = _producer(graph, name, "Add")
+    add = graph.producer(name, "Add")
     for result, other in () if add is None else (add.input, add.input[::-1]):
-        conv = _producer(graph, result, "Conv")
+        conv = graph.producer(result, "Conv")
         bias = None if conv is None or len(conv.input) > 2 else graph.folded(other)
         if conv is not None and bias is not None and graph.users[result] == 1:
             channels = (graph.type(conv.input[1]).shape or (None,))[0]
             if bias.shape in ((1, channels, 1, 1), (channels, 1, 1)):
                 return conv, bias.reshape(-1)
-    conv = _producer(graph, name, "Conv")
+    conv = graph.producer(name, "Conv")
     has_bias = conv is not None and len(conv.input) > 2
     return conv, conv.input[2] or None if conv is not None and has_bias else None
-
-
-def _producer(graph: GraphView, name: str, op_type: str) -> onnx.NodeProto | None:
-    """Return the node of ai.onnx of this type that makes a value."""
-    node = graph.producers.get(name)
-    is_one = node is not None and node.domain in AI_ONNX and node.op_type == op_type
-    return node if node is not None and is_one and graph.is_sound(node) else None
 
 
 def _of_conv(

@@ -24,16 +24,23 @@ from ..reshapes import open_size
 from ..sizes import are_numbers
 from ..windows import (
     Window,
+    between,
     columns_index,
     factors_of,
     flipped,
     kernel_size,
     places_of,
     spacings,
+    types_of,
     window,
 )
 
 NAME = "fold"
+ADDERS = {
+    "ConvTranspose",
+    "ScatterElements",
+    "ScatterND",
+}  # types of nodes that a fold is written with
 VERSION = 18  # of ai.onnx, the first with Col2Im
 
 
@@ -118,6 +125,8 @@ def match(reader: Reader, name: str, form: Form) -> Fold | None:
     if not places:
         raise NearMiss("what it adds up is no value of the graph")
     value, index = next(iter(places.items()))
+    if ADDERS.isdisjoint(types_of(reader.graph, between(reader.graph, name, {value}))):
+        return None
     sources = dict(sorted(_sources(conditions, over, len(dimensions))))
     windows = [_window(at, dimensions[axis], index) for axis, at in sources.items()]
     summed = [digit for digit in digits_of(index) if digit.variable in over]

@@ -23,12 +23,12 @@ from ..arranging import Chain
 from ..finding import NearMiss
 from ..graph import FLOATS, Graph
 from ..reading.affine import Digit, Dimension, Index, Variable, digits_of, number, variables_of
-from ..reading.digits import digits_along, is_plain, joined_digits, refined
+from ..reading.digits import digits_along, is_all, joined_digits, refined
 from ..reading.forms import Form, Guard, Sum
 from ..reading.reader import GraphView, Reader, axes_of
 from ..windows import (
+    COPIERS,
     Window,
-    are_copied,
     between,
     blocks_position,
     check_uses,
@@ -38,6 +38,7 @@ from ..windows import (
     moving_axes,
     places_of,
     spacings,
+    types_of,
     window,
     windowed_axes,
 )
@@ -187,13 +188,12 @@ def match(reader: Reader, name: str, form: Form) -> Product | None:
 
 def _is_copied(graph: GraphView, name: str, places: Mapping[str, Index]) -> bool:
     """Return whether elements of a factor are read several times, or blocks that tile an axis are written out."""
-    return any(
-        windowed_axes(index)
-        or (
-            _moving_axes(index) and are_copied(graph, between(graph, name, {value}) & places.keys())
-        )
-        for value, index in places.items()
-    )
+    for value, index in places.items():
+        written = types_of(graph, between(graph, name, {value}) & places.keys())
+        is_tiled = _moving_axes(index) and not {*COPIERS, "Im2Col"}.isdisjoint(written)
+        if is_tiled or windowed_axes(index):
+            return True
+    return False
 
 
 def _moving_axes(index: Index) -> list[int]:
@@ -219,6 +219,10 @@ def _product(
     reasons = []
     for lead in _leads(index, over):
         try:
+            if not all(is_all(index[axis], reader.shape(value)[axis]) for axis in lead):
+                raise NearMiss(
+                    "it has other axes than batch, channels and the image's, or a part of these"
+                )
             roles = _roles(index, lead, factors_index, over)
             axes = [axis for axis in range(len(index)) if axis not in lead]
             sizes = reader.shape(value)
@@ -242,8 +246,6 @@ def _leads(index: Index, over: Sequence[Variable]) -> list[list[int]]:
 
 def _roles(index: Index, lead: Sequence[int], factors: Index, over: tuple[Variable, ...]) -> Roles:
     """Return the roles of digits, for the axes of images and channels. Raises NearMiss."""
-    if any(not is_plain(index[axis]) for axis in lead):
-        raise NearMiss("its axes are in another order than batch, channels and the image's")
     image = [
         digit for axis, at in enumerate(index) if axis not in lead for digit in digits_of([at])
     ]

@@ -37,7 +37,6 @@ from ..reading.evaluation import pixel_of
 from ..reading.forms import Element, Form, Whole, positions_in, value_of, walk
 from ..reading.reader import Reader, axes_of
 from ..sampled import PLACES, Sampled, elements_in, linear_chain, linear_values, sampled
-from ..sizes import are_numbers
 
 NAME = "grid_sample by hand"
 DRAWS = 3
@@ -215,7 +214,7 @@ def _with_rows(reader: Reader, found: Sampled) -> Sampled:
     if len(found.pixel) != 1 or not rows:
         return found
     axis = rows[-1]
-    row = Variable("image rows", found.index[axis].terms[0].size)
+    row = Variable("image rows", reader.shape(found.image)[axis])
     index = (*found.index[:axis], along(row), *found.index[axis + 1 :])
     places = {row: reader.forms.whole(found.index[axis]), found.pixel[0]: found.coordinates[0]}
     shifts = {row: 0, found.pixel[0]: found.shifts[0]}
@@ -316,16 +315,12 @@ def _program_of(
     """
     places = [next(iter(_places(reader, form, node.output[0]).items()), None) for form in forms]
     kinds = {graph.type(place[0]).elements for place in places if place is not None}
-    program = Program(
-        reader,
-        graph,
-        node,
-        TensorProto.DOUBLE if TensorProto.DOUBLE in kinds else TensorProto.FLOAT,
-    )
+    elements = max(kinds & {TensorProto.DOUBLE}, default=TensorProto.FLOAT)
+    program = Program(reader, graph, node, elements)
     n, _, *points = map(along, layout.variables)
     values = []
     for form, place in zip(forms, places, strict=True):
-        if isinstance(form, Whole) and are_numbers(layout.sizes):
+        if isinstance(form, Whole):
             values.append(program.whole(form.at))
             continue
         if place is None:

@@ -17,12 +17,12 @@ from ..finding import NearMiss
 from ..gain import cost_of
 from ..graph import Graph
 from ..reading.affine import Digit, Dimension, Index, Position, digits_of
-from ..reading.digits import is_plain, joined
+from ..reading.digits import is_all, joined
 from ..reading.forms import Element, Form
 from ..reading.reader import Reader, axes_of
 from ..windows import (
+    COPIERS,
     Window,
-    are_copied,
     between,
     check_uses,
     columns_index,
@@ -33,6 +33,7 @@ from ..windows import (
     places_of,
     reaches,
     spacings,
+    types_of,
     window,
 )
 
@@ -116,7 +117,7 @@ def _unfold(reader: Reader, name: str, value: str, places: Mapping[str, Index]) 
     axes = moving_axes(index)
     values = between(graph, name, {value})
     copied = {name, *(values & places.keys())}
-    if not axes or not are_copied(graph, copied) or not reaches(graph, values, value):
+    if not axes or COPIERS.isdisjoint(types_of(graph, copied)) or not reaches(graph, values, value):
         return None
     if graph.is_constant(value):
         raise NearMiss(f"{value} is constant: ONNX Runtime computes it once")
@@ -136,8 +137,8 @@ def _windows(sizes: Sequence[Dimension], index: Index, moving: list[int]) -> lis
     """Return the windows along the axes of an image. Raises NearMiss."""
     axes = _image_axes(index, moving)
     digits = digits_of(index)
-    if any(not is_plain(at) for axis, at in enumerate(index) if axis not in axes):
-        raise NearMiss("its axes are in another order than batch, channels and the image's")
+    if any(not is_all(at, sizes[axis]) for axis, at in enumerate(index) if axis not in axes):
+        raise NearMiss("it has other axes than batch, channels and the image's, or a part of these")
     if len({*digits}) < len(digits):
         raise NearMiss("an index occurs twice, as on a diagonal")
     reasons: list[NearMiss] = []

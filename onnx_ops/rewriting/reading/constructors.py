@@ -1,7 +1,6 @@
 """Makes forms in normal form: what is equal becomes one object, and nothing is rewritten afterwards."""
 
 import itertools
-import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -27,9 +26,9 @@ from .arithmetic import of_wholes
 from .forms import (
     CASTS,
     FORMULAS,
+    Budget,
     Condition,
     Element,
-    Exhausted,
     Form,
     Guard,
     Number,
@@ -55,28 +54,25 @@ class Forms:
     picks     {variable: the form that it is bound to}
     tables    {root: constant array} of those made here
     places    {form: {value: index}}: elements of values that a form is, inside of these
-    work      forms that were made or looked at, of at most `most`
     is_exact  whether operations of floats stay as they are, with each rounding
     """
 
-    def __init__(self, shape_of: Callable[[str], Sequence[Dimension]], is_exact: bool = False):
+    def __init__(
+        self,
+        shape_of: Callable[[str], Sequence[Dimension]],
+        budget: Budget,
+        is_exact: bool = False,
+    ):
         self.shape_of = shape_of
+        self.budget = budget
         self.is_exact = is_exact
-        self.work = 0
-        self.most: float = math.inf
         self.known: dict[Hashable, Any] = {}  # what was made or worked out, by what it is
         self.picks: dict[Variable, Form] = {}
         self.tables: dict[str, Array] = {}
         self.places: dict[Form, dict[str, Index]] = defaultdict(dict)
 
-    def spend(self) -> None:
-        """Count a form that is made or looked at."""
-        self.work += 1
-        if self.work > self.most:
-            raise Exhausted("it takes too long to read")
-
     def _once(self, form_class: Callable[..., Form], *fields: Hashable) -> Form:
-        self.spend()
+        self.budget.form()
         key = form_class, *fields
         if key not in self.known:
             self.known[key] = form_class(*fields)
@@ -220,7 +216,7 @@ class Forms:
         conditions = frozenset(conditions)
         if isinstance(body, Guard):
             return self.guard(conditions | body.conditions, body.body)
-        self.spend()
+        self.budget.form()
         kept: set[Condition] = set()
         implied = self.vanishes(body)
         for condition in conditions:
@@ -335,7 +331,7 @@ class _Substitution:
 
     def form(self, form: Form) -> Form:
         if form not in self.memo:
-            self.forms.spend()
+            self.forms.budget.form()
             if self.forms.free(form).isdisjoint(self.by):
                 self.memo[form] = form
                 return form

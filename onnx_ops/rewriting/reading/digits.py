@@ -1,6 +1,7 @@
 """Axes as digits of variables: taken apart, joined, and with the same digits in several indices."""
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 
 from ..sizes import quotient
@@ -50,6 +51,11 @@ def is_plain(at: Position) -> bool:
     except Unknown:
         return False
     return at.start == 0
+
+
+def is_all(at: Position, size: Dimension) -> bool:
+    """Return whether a position runs along all of an axis of this size."""
+    return is_plain(at) and math.prod(term.size for term in at.terms) == size
 
 
 def refined(*indices: Index) -> list[Index]:

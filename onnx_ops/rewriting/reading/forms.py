@@ -20,6 +20,30 @@ class Exhausted(Exception):  # noqa: N818  it is no error
     """Reading takes too long."""
 
 
+@dataclass
+class Budget:
+    """What reading may still take.
+
+    steps  places that are read
+    forms  forms that are made or looked at: a step may look at many
+    """
+
+    steps: int
+    forms: int
+
+    def step(self) -> None:
+        """Count a step. Raises Exhausted."""
+        self.steps -= 1
+        if self.steps < 0:
+            raise Exhausted("it takes too long to read")
+
+    def form(self) -> None:
+        """Count a form. Raises Exhausted."""
+        self.forms -= 1
+        if self.forms < 0:
+            raise Exhausted("it takes too long to read")
+
+
 class Condition(NamedTuple):
     """at >= 0, or at == 0."""
 

@@ -13,7 +13,7 @@ import onnx
 from onnx import helper
 
 from ...declaration.dtypes import HALVES
-from ...model.nodes import domain_of
+from ...model.nodes import domain_of, graphs_in
 from .affine import (
     Array,
     Digit,
@@ -31,10 +31,10 @@ from .affine import (
 )
 from .arithmetic import NARROW, fits
 from .constructors import Forms
-from .forms import Condition, Exhausted, Form, Whole
+from .forms import Budget, Condition, Form, Whole
 from .rolling import rolled
 
-PER_NODE, AT_LEAST = 5, 20_000  # steps of reading that a graph may take in all
+PER_NODE, AT_LEAST = 5, 20_000  # steps of reading that a model may take in all
 WORK = 3  # forms that are made or looked at for a step
 DEEPEST = 80  # values that are read within each other; Python's stack has room for 1,000 calls
 MOST_ROLLED = 256  # numbers at which a variable is read one by one
@@ -49,6 +49,7 @@ class GraphView(Protocol):
     """What a reader sees of a graph: rewriting.graph.Graph, which makes a reader of itself."""
 
     owner: onnx.GraphProto
+    outer: "GraphView | None"
     producers: dict[str, onnx.NodeProto]
     users: Counter[str]
     measured: Counter[str]
@@ -56,6 +57,7 @@ class GraphView(Protocol):
     consumers: dict[str, list[tuple[onnx.NodeProto, int]]]
 
     def type(self, name: str) -> Any: ...
+    def producer(self, name: str, *op_types: str) -> onnx.NodeProto | None: ...
     def home(self, name: str) -> "GraphView | None": ...
     def array(self, name: str) -> Array | None: ...
     def folded(self, name: str) -> Array | None: ...
@@ -105,7 +107,7 @@ class OneEach:
 class Reader:
     """Reads values of a graph.
 
-    left    steps that may still be taken
+    budget  what reading may still take, in all graphs of the model
     order   {value: the number of its node}
     failed  {value: why the rule of its node failed}
     """
@@ -113,9 +115,10 @@ class Reader:
     def __init__(self, graph: GraphView, table: Mapping[str, Rule], is_exact: bool = False):
         self.graph = graph
         self.table = table
-        self.forms = Forms(self.shape, is_exact)
-        self.left = PER_NODE * len(graph.owner.node) + AT_LEAST
-        self.forms.most = WORK * self.left
+        self.budget: Budget = (
+            _budget(graph.owner) if graph.outer is None else graph.outer.reader.budget
+        )
+        self.forms = Forms(self.shape, self.budget, is_exact)
         self.failed: dict[str, str] = {}
         self.order = {name: k for k, node in enumerate(graph.owner.node) for name in node.output}
         self._memo: dict[Place, Form] = {}
@@ -170,9 +173,7 @@ class Reader:
         return form
 
     def _step(self, place: Place) -> Form | Place:
-        self.left -= 1
-        if self.left < 0:
-            raise Exhausted("it takes too long to read")
+        self.budget.step()
         root = self.forms.element(place.name, place.index)
         if place.name in self.forms.tables:
             return root
@@ -240,6 +241,12 @@ class Reader:
                     conditions = [Condition("==", substituted(at, by)) for at in zeros]
                     return self.forms.guard(conditions, self.forms.number(value))
         return self.forms.element(name, index)
+
+
+def _budget(graph: onnx.GraphProto) -> Budget:
+    """Return what reading may take in a graph and in its subgraphs, which also read values around them."""
+    steps = PER_NODE * sum(len(inner.node) for inner in graphs_in(graph)) + AT_LEAST
+    return Budget(steps, WORK * steps)
 
 
 def title_of(node: onnx.NodeProto) -> str:

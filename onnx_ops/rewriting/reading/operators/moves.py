@@ -1,5 +1,6 @@
 """Rules of operators that move elements, also by indices that data state."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -332,7 +333,11 @@ def cast(site: Site) -> Made:
     before = site.reader.graph.type(site.node.input[0]).elements
     after = site.attributes["to"]
     if site.forms.is_exact and after in FLOATS and before not in (after, TensorProto.BOOL):
-        return _widened(site, CASTS[before]) if before in CASTS and after == TensorProto.FLOAT else None
+        return (
+            _widened(site, CASTS[before])
+            if before in CASTS and after == TensorProto.FLOAT
+            else None
+        )
     is_wider = after in FLOATS or (before in INTEGERS and after == TensorProto.INT64)
     if before == after or before == TensorProto.BOOL or (before in NUMBERS and is_wider):
         return site.move(0, site.index)
@@ -380,9 +385,8 @@ def _step(site: Site) -> tuple[float, ...] | None:
     graph = site.reader.graph
     quantized = site.place.name if site.node.op_type == "QuantizeLinear" else site.node.input[0]
     types = graph.type(site.node.input[1]).elements, graph.type(quantized).elements
-    scale, zero = (graph.folded(site.node.input[k]) if site.has(k) else np.zeros(1) for k in (1, 2))
-    is_exact = (
-        types[0] == TensorProto.FLOAT and types[1] in QUANTIZED and 1e-30 < scale.item() < 1e30
-    )
+    arrays = [graph.folded(site.node.input[k]) if site.has(k) else np.zeros(1) for k in (1, 2)]
+    scale, zero = (math.nan if array is None else float(array.item()) for array in arrays)
+    is_exact = types[0] == TensorProto.FLOAT and types[1] in QUANTIZED and 1e-30 < scale < 1e30
     is_plain = site.attributes.keys() <= {"axis", "saturate"}
-    return (scale.item(), zero.item(), *types) if is_exact and is_plain else None
+    return (scale, zero, *types) if is_exact and is_plain and math.isfinite(zero) else None
