@@ -220,4 +220,7 @@ def is_beginning(node: onnx.NodeProto) -> bool:
 
 def search(graph: Graph) -> list[Finding]:
     """Replace what is found in a graph, and return the findings."""
-    return Search(graph).run()
+    findings = Search(graph).run()
+    if any(finding.operator == "GridSample" for finding in findings):  # nodes may make its grid
+        findings += [finding for finding in Search(graph).run() if finding not in findings]
+    return findings
