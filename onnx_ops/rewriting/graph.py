@@ -117,12 +117,9 @@ class Graph:
         self.versions = {}  # {domain: the newest version that an added node is of}
         self.added = []  # what patterns have added since `sweep_added`: names of constants and nodes' outputs
         self.reader = reader_of(self)
-        self.integers = {}  # {(value, index): what indices.py has worked out}
         self.are_constant = {}  # {value: whether it comes from constants alone}
         self.constants = {}  # {value: result of `array` or `folded`}
-        self.blocks = {}  # {output of a Concat: the Blocks that indices.py has found}
         self.sound = {}  # {output: whether its node is sound}
-        self.weighted = None  # what taps.py has found of the nodes
 
     def nested(self):
         """Yield this graph, then the graphs inside it."""

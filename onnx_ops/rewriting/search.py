@@ -173,6 +173,7 @@ class Search:
         if key in graph.model.custom:
             raise NearMiss(f"{match.operator} is another operator in this session")
         untried = self._tried(node, replacement)
+        self._explained |= between(graph, name, match.sources)
         graph.replace(node, **replacement)
         self._replaced.add(name)
         self._report(node, pattern, operator=match.operator, untried=untried)

@@ -19,8 +19,9 @@ from support.written import Writer
 
 SIZES = {"n": 2, "h": 4, "w": 5}
 Operand = str | int | float | list[Any] | np.ndarray | np.generic | Callable[[Writer], str]
-FLOAT, DOUBLE, INT32, INT64, BOOL = (
+FLOAT, FLOAT16, DOUBLE, INT32, INT64, BOOL = (
     TensorProto.FLOAT,
+    TensorProto.FLOAT16,
     TensorProto.DOUBLE,
     TensorProto.INT32,
     TensorProto.INT64,
@@ -138,6 +139,7 @@ UNARY = "Abs", "Ceil", "Cos", "Exp", "Floor", "Neg", "Reciprocal", "Relu", "Roun
 BINARY = "Add", "Div", "Max", "Mean", "Min", "Mul", "Sub", "Sum"
 COMPARISONS = "Greater", "GreaterOrEqual", "Less", "LessOrEqual"
 ROWS = np.arange(3)[:, None] + np.arange(2)  # rows of windows
+THETA = node("Reshape", node("Gather", node("Gather", "x", 0, axis=3), 0, axis=2), [0, 2, 3])
 LINES: dict[str, list[Line]] = {
     **{op: [line(op, "x")] for op in UNARY},
     **{op: [line(op, "x", "z"), line(op, "x", [[[0.5]], [[2.0]]] * 3)] for op in BINARY},
@@ -161,6 +163,8 @@ LINES: dict[str, list[Line]] = {
         line("Cast", "k", to=FLOAT),
         line("Cast", "k", to=BOOL),
         line("Cast", is_true(), to=INT64),
+        line("Cast", "x", to=FLOAT16),
+        line("Cast", node("Cast", "x", to=FLOAT16), to=FLOAT),
     ],
     "Identity": [line("Identity", "x"), line("Identity", "k")],
     "Transpose": [
@@ -432,6 +436,18 @@ LINES: dict[str, list[Line]] = {
             "GridSample", "x", "q", mode="nearest", padding_mode="border", align_corners=1, opset=20
         ),
         line("GridSample", "x", "q", mode="bilinear", padding_mode="zeros", opset=16),
+    ],
+    "com.microsoft.GridSample": [
+        line("GridSample", "x", "q", domain="com.microsoft", mode="bilinear", padding_mode="zeros"),
+    ],
+    "AffineGrid": [
+        line("AffineGrid", THETA, joined([2, 3], size_along(2), [7]), opset=20, is_open=False),
+        line("AffineGrid", THETA, node("Shape", "x"), align_corners=1, opset=20),
+        line("AffineGrid", THETA, node("Shape", "x"), opset=20),
+    ],
+    "com.microsoft.FusedMatMul": [
+        line("FusedMatMul", "x", "z", domain="com.microsoft", transB=1),
+        line("FusedMatMul", "x", "z", domain="com.microsoft", transA=1),
     ],
     "DequantizeLinear": [
         Line(quantized(node("Transpose", quantized("x")))),

@@ -4,7 +4,6 @@ A position is in normal form: each digit of a variable occurs once, in order, an
 digit. So positions that are equal for all numbers of their variables are equal, unless digits of a variable overlap.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -249,7 +248,6 @@ def _next_group(
         elif source and wanted:
             takes_source = True
         else:
-            _check_names([size for _, size in group], [size for _, size in axes])
             break
         if takes_source:
             group.append(source.pop(0))
@@ -258,12 +256,6 @@ def _next_group(
             axes.append(wanted.pop(0))
             product = product * axes[-1][1]
     return group, axes
-
-
-def _check_names(sizes: Sequence[Dimension], others: Sequence[Dimension]) -> None:
-    """Raise Unknown unless the first sizes of two lists must be equal, under two names, as the products of all are."""
-    if not sizes or not others or math.prod(sizes[1:]) != math.prod(others[1:]):
-        raise Unknown("shapes of other numbers of elements")
 
 
 def substituted(at: Position, by: Mapping[Variable, Position]) -> Position:

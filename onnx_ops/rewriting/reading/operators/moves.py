@@ -333,7 +333,11 @@ def cast(site: Site) -> Made:
     before = site.reader.graph.type(site.node.input[0]).elements
     after = site.attributes["to"]
     if site.forms.is_exact and after in FLOATS and before not in (after, TensorProto.BOOL):
-        return _widened(site, CASTS[before]) if before in CASTS and after == TensorProto.FLOAT else None
+        return (
+            _widened(site, CASTS[before])
+            if before in CASTS and after == TensorProto.FLOAT
+            else None
+        )
     is_wider = after in FLOATS or (before in INTEGERS and after == TensorProto.INT64)
     if before == after or before == TensorProto.BOOL or (before in NUMBERS and is_wider):
         return site.move(0, site.index)
