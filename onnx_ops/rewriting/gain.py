@@ -19,6 +19,29 @@ ROWS = 0.3  # a Gather along another axis
 FLIP = 0.7  # what a Slice with a negative step costs more
 
 
+# Nanoseconds for each coordinate of a grid. Per sampler, a program costs more than reading a stored grid.
+ARITHMETIC = 0.1  # of a node
+REDUCTIONS = {"AffineGrid": 3.0, "ReduceSum": 50.0}
+FREE = "Constant", "Flatten", "Identity", "Reshape", "Shape", "Squeeze", "Unsqueeze"
+PROGRAM, STEP = 0.45, 0.01
+
+
+def pays_again(
+    graph: GraphView, values: Iterable[str], grid: str, samplers: int, steps: int
+) -> bool:
+    """Return whether samplers of one grid save time if each of them computes it, by so many steps.
+
+    values  those that nodes compute for the grid alone
+    """
+    saved = 0.0
+    for value in values:
+        node = graph.producers.get(value)
+        if node is not None and node.op_type not in FREE:
+            cost = REDUCTIONS.get(node.op_type) or COSTS.get(node.op_type, ARITHMETIC)
+            saved += cost * share(graph, value, grid)
+    return saved > samplers * (PROGRAM + STEP * steps)
+
+
 def cost_of(graph: GraphView, values: Iterable[str], name: str) -> float:
     """Return what the nodes that make values cost, in nanoseconds for each element of a value."""
     return sum(_cost(graph, graph.producers[value], value) * share(graph, value, name)

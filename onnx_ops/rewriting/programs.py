@@ -22,6 +22,7 @@ from ..sampling.computed_grid_sample import (
     program,
 )
 from .finding import NearMiss
+from .graph import Graph
 from .reading.affine import (
     Array,
     Dimension,
@@ -49,15 +50,15 @@ MANY = 10 * STEPS  # that are not counted further
 class Program:
     """A program that grows. A value of it is the position of a source, or ~k for the result of step k.
 
-    reader     reads its coordinates, of a graph
-    node       the node that becomes ComputedGridSample
-    dtype      in which it computes, by name
-    stated     the axes of the output whose sizes are those of sources made for them
+    reader       reads its coordinates
+    graph, node  the node that becomes ComputedGridSample
+    dtype        in which it computes
+    stated       the axes of the output whose sizes are those of sources made for them
     """
 
-    def __init__(self, reader: Reader, node: onnx.NodeProto, elements: int):
+    def __init__(self, reader: Reader, graph: Graph, node: onnx.NodeProto, elements: int):
         self.reader = coordinates(reader, elements)
-        self.graph = reader.graph
+        self.graph = graph
         self.node = node
         self.dtype = np.dtype(helper.tensor_dtype_to_np_dtype(self.reader.elements))
         self.inputs: list[str] = []
@@ -123,7 +124,7 @@ class Program:
         place = self.place(form)
         if place is not None:
             return self.graph.type(place[0]).elements == elements
-        return isinstance(form, Op) and form.op == CASTS[elements]
+        return isinstance(form, Op) and form.op == CASTS.get(elements)
 
     def is_computed(self, form: Form) -> bool:
         """Return whether a form is an operation of what is known, a number, or an element that can be read."""
@@ -186,8 +187,8 @@ class Program:
         match form:
             case Sum(over, body):
                 sizes = [variable.size for variable in over]
-                is_short = are_numbers(sizes) and 0 < math.prod(sizes) <= MOST_TERMS
-                return math.prod(sizes) * self._terms(body) if is_short else STEPS + 1
+                count = math.prod(map(as_int, sizes)) if are_numbers(sizes) else 0
+                return count * self._terms(body) if 0 < count <= MOST_TERMS else STEPS + 1
             case Op(_, operands):
                 return max(map(self._terms, operands))
         return 1
@@ -241,18 +242,21 @@ class Program:
         """Return the value of a sum. A product that no node rounds, as in a product of matrices, isn't rounded."""
         total: int | None = None
         for term in terms:
+            factors = self._unrounded(term)
             if total is None:
                 total = self.value(term)
-            elif self._is_unrounded(term):
-                total = self.step("MulAdd", *map(self.value, term.operands), total)
+            elif factors:
+                total = self.step("MulAdd", *map(self.value, factors), total)
             else:
                 total = self.step("Add", total, self.value(term))
         assert total is not None  # a sum has terms
         return total
 
-    def _is_unrounded(self, form: Form) -> bool:
-        is_product = isinstance(form, Op) and form.op == "Mul" and self.is_computed(form)
-        return is_product and not self.reader.forms.places[form]
+    def _unrounded(self, form: Form) -> tuple[Form, ...]:
+        """Return the factors of a product that no node rounds."""
+        if isinstance(form, Op) and form.op == "Mul" and self.is_computed(form):
+            return () if self.reader.forms.places[form] else form.operands
+        return ()
 
     def whole(self, at: Position) -> int:
         """Return the value of a position."""

@@ -18,10 +18,12 @@ from ..model.small_models import model_of
 from ..sampling.computed_points import CAST_BFLOAT16, CAST_FLOAT16
 from .finding import NearMiss
 from .graph import AI_ONNX, FLOATS, run_onnx_runtime, run_reference
-from .indices import MOVES, attributes_of
 from .probing import Sizes
+from .reading import TABLE
 from .reading.forms import CASTS, FORMULAS
+from .reading.reader import attributes_of
 
+MOVES = {name for name, rule in TABLE.items() if rule.moves}
 ROUNDINGS = CAST_FLOAT16, CAST_BFLOAT16  # steps of programs
 MEMORY, SECONDS = 2**26, 0.2  # bytes of all values, and an estimate of the time, from which on nothing is tried out
 INTEGERS = {dtypes.TABLE[name].onnx for name in dtypes.INTEGERS}
@@ -88,14 +90,20 @@ def _run_nodes(graph, nodes, feeds, output):
     feeds = dict(feeds)
     for sampler in (node for node in nodes if node.op_type == "GridSample"):
         for name in sampler.input:
-            before, _ = _between(graph, [name], feeds)
-            if before:
-                feeds[name] = run_onnx_runtime(_model(graph, before, feeds, name), feeds, name)
+            if name not in feeds and graph.folded(name) is None:
+                feeds[name] = _run(graph, feeds, name)
         (result,) = sampler.output
         with np.errstate(all="ignore"):
             feeds[result] = run_reference(_model(graph, [sampler], feeds, result), feeds, result)
-    rest, _ = _between(graph, [output], feeds)
-    return run_onnx_runtime(_model(graph, rest, feeds, output), feeds, output) if rest else feeds[output]
+    return feeds[output] if output in feeds else _run(graph, feeds, output)
+
+
+def _run(graph, feeds, output):
+    """Return a value that ONNX Runtime computes."""
+    nodes, _ = _between(graph, [output], feeds)
+    made = {name for node in nodes for name in node.output}
+    feeds = {name: array for name, array in feeds.items() if name not in made}
+    return run_onnx_runtime(_model(graph, nodes, feeds, output), feeds, output)
 
 
 class Untried(Exception):  # noqa: N818  it is no error

@@ -1,5 +1,7 @@
 """optimize() on an affine_grid before a GridSample: PyTorch's products and sums, and AffineGrid of ai.onnx."""
 
+from functools import reduce
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -90,13 +92,24 @@ def test_a_grid_that_is_not_sampled_stays(name, opset):
 
 
 def test_a_grid_that_is_sampled_and_used():
-    """The GridSample computes it again."""
+    """It is computed in any case; reading it takes less time than computing it again."""
     proto = affine_grid(opset=20, sample="linear", after=lambda w: w.add("Add", "sampled", w.add("ReduceMax", "grid")))
-    optimized, _ = rewritten(proto)
-    before = [n.op_type for n in proto.graph.node]
-    assert [n.op_type for n in optimized.graph.node] == [
-        "ComputedGridSample" if op_type == "GridSample" else op_type for op_type in before
-    ]
+    optimized, (finding,) = rewritten(proto)
+    assert (optimized, finding.operator) == (proto, None)
+    assert "read by other nodes" in finding.reason
+
+
+@pytest.mark.parametrize("samplers", [2, 8])
+def test_a_grid_that_is_sampled_several_times(samplers):
+    """Its ReduceSum takes much longer than as many programs."""
+    add = lambda w, y: w.add("Add", y, w.add("GridSample", "image", "grid"))
+    more = lambda w: reduce(lambda y, _: add(w, y), range(samplers - 1), "sampled")
+    proto = affine_grid(opset=20, sample="linear", after=more)
+    inputs = feeds(proto, SIZES)
+    optimized, findings = rewritten(proto)
+    assert [finding.operator for finding in findings] == ["ComputedGridSample"] * samplers
+    assert "ReduceSum" not in [n.op_type for n in optimized.graph.node]
+    assert_as_near(proto, inputs, [run(proto, inputs)], [run(optimized, inputs)], ["ComputedGridSample"])
 
 
 def test_a_theta_of_unknown_size_stays():

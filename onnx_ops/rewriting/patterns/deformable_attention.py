@@ -35,11 +35,21 @@ from ..reading.affine import (
 )
 from ..reading.digits import digits_along, is_plain, joined, joined_digits, refined
 from ..reading.evaluation import Evaluation
-from ..reading.forms import CASTS, Element, Form, Guard, Op, Sample, Sum, is_number, positions_in, walk
+from ..reading.forms import (
+    CASTS,
+    Element,
+    Form,
+    Guard,
+    Op,
+    Sample,
+    Sum,
+    is_number,
+    positions_in,
+    walk,
+)
 from ..reading.reader import Reader, axes_of
 from ..reading.rolling import rolled_index
 from ..shapes import UNKNOWN
-from ..sizes import are_numbers
 from ..windows import factors_of
 
 DOMAIN, OPERATOR = "onnx_ops", "MultiScaleDeformableAttention"
@@ -150,6 +160,16 @@ def match(reader: Reader, name: str, form: Form) -> Attention | None:
     terms = _terms(reader, form)
     if not terms:
         return None
+    try:
+        return _attention(reader, name, terms)
+    except NearMiss:
+        if any(term.points for term in terms):
+            raise
+        return None  # samples that are added up, as by many networks
+
+
+def _attention(reader: Reader, name: str, terms: Sequence[Term]) -> Attention:
+    """Return the attention that a sum of terms is. Raises NearMiss."""
     if len(terms) > LEVELS:
         raise NearMiss(f"it has {len(terms)} levels, {OPERATOR} at most {LEVELS}")
     for term in terms:
@@ -228,8 +248,11 @@ def _levels_of(reader: Reader, term: Term) -> Iterator[Term]:
         yield _pointed(reader, term, {}, term.points)
         return
     variable, inner, count = digit
-    if not are_numbers(digit[1:]) or variable.size != inner * count or count > MOST_LEVELS:
-        raise NearMiss("the number of its levels is open, or it has too many")
+    is_known = isinstance(count, int) and isinstance(inner, int)
+    if not isinstance(count, int) or not is_known or variable.size != inner * count:
+        raise NearMiss("the number of its levels is open")
+    if count > MOST_LEVELS:
+        raise NearMiss(f"it has {count} levels, {OPERATOR} at most {LEVELS}")
     rest = Variable(f"{variable.name} within", inner)
     points = tuple(rest if point == variable else point for point in term.points)
     for level in range(count):
@@ -485,10 +508,10 @@ class _Recognition:
         """Return the elements of constants at a target. Raises NearMiss."""
         n, q, m, _, points, *_ = target
         axes = (n, q, m, points)
-        sizes = [_size(at) for at in axes]
         digits = [digit for at in axes for digit in digits_along(at)]
-        lengths = [digit.size for digit in digits]
-        if not are_numbers(sizes) or math.prod(sizes) * len(self.terms) > MOST_NUMBERS:
+        lengths = [digit.size for digit in digits if isinstance(digit.size, int)]
+        count = math.prod(lengths)
+        if len(lengths) < len(digits) or count * len(self.terms) > MOST_NUMBERS:
             name = self._name_of(rows[0][0])
             raise NearMiss(
                 f"{name} is not known to be made of weights [N, Q, M, L, P], of open sizes"
@@ -497,10 +520,9 @@ class _Recognition:
         for digit, along_it in zip(digits, np.indices(lengths), strict=True):
             name = digit.variable.name
             numbers[name] = numbers[name] + along_it.ravel() * digit.inner
-        count = math.prod(sizes)
         evaluation = Evaluation(self.reader, numbers, _no_source, _no_size, count)
         arrays = [[np.broadcast_to(evaluation.value(form), count) for form in row] for row in rows]
-        stacked = np.array(arrays).reshape(len(rows), len(rows[0]), *sizes)
+        stacked = np.array(arrays).reshape(len(rows), len(rows[0]), *map(_size, axes))
         moved = np.moveaxis(stacked, (0, 1), (3, 5))  # [N, Q, M, L, P, coordinates]
         moved = moved if len(rows[0]) > 1 else moved[..., 0]
         return np.ascontiguousarray(moved, self.graph.type(self.name).dtype)

@@ -4,6 +4,7 @@ The operator runs the forms of the coordinates as a program, whichever nodes com
 the type of the coordinates, or in float32 if that has 16 bits: then the coordinates are rounded once.
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +14,13 @@ import onnx
 from ...declaration.errors import OpError
 from ...sampling import grid_sample
 from ..finding import NearMiss
+from ..gain import pays_again
 from ..graph import AI_ONNX, FLOATS, Graph
-from ..indices import attributes_of
 from ..programs import Program
 from ..reading.affine import Dimension, Variable, along, number
-from ..reading.coordinates import AXES, OPERATIONS, PRODUCTS
+from ..reading.coordinates import AXES, is_part, is_read_by_grids
 from ..reading.forms import CASTS, Exhausted, Form
-from ..reading.reader import Reader
+from ..reading.reader import Reader, attributes_of
 from ..reshapes import unknown_size
 
 DOMAIN, OPERATOR = "onnx_ops", "ComputedGridSample"
@@ -51,10 +52,40 @@ class ComputedGrid:
             value = program.value(form)
             is_rounded = narrow not in CASTS or program.is_rounded(form, narrow)
             values.append(value if is_rounded else program.step(CASTS[narrow], value))
+        self._check_gain(graph, grid)
         program.state_sizes((graph.type(grid).shape or ())[1:-1])
         inputs, more = program.finished(values)
         inputs = [image, *inputs]
         return {"op_type": OPERATOR, "inputs": inputs, "domain": DOMAIN, **self.attributes, **more}
+
+    def _check_gain(self, graph: Graph, grid: str) -> None:
+        """Raise NearMiss unless it takes less time to compute the grid than to read one that is computed once.
+
+        A single sampler always computes its grid.
+        """
+        leaves = self.program.leaves(self.forms)
+        users = graph.consumers[grid]
+        samplers = sum(node.op_type == "GridSample" for node, _ in users)
+        if not is_read_by_grids(self.program.reader, grid):
+            raise NearMiss("its grid is read by other nodes, which need it in any case")
+        steps = len(self.program.steps)
+        own = _values_for(graph, grid, leaves)
+        if samplers > 1 and not pays_again(graph, own, grid, samplers, steps):
+            raise NearMiss(f"{samplers} samplers read its grid: it is faster to compute it once")
+
+
+def _values_for(graph: Graph, grid: str, leaves: Collection[str]) -> list[str]:
+    """Return the values that nodes compute from leaves for a grid alone, and the grid."""
+    own = [grid]
+    uses = Counter[str]()
+    for value in own:
+        node = graph.producers.get(value)
+        for operand in () if node is None else node.input:
+            uses[operand] += 1
+            is_own = uses[operand] == graph.users[operand] - graph.measured[operand]
+            if is_own and operand not in leaves and graph.folded(operand) is None:
+                own.append(operand)
+    return own
 
 
 def match(reader: Reader, name: str, form: Form) -> ComputedGrid | None:
@@ -77,7 +108,8 @@ def match(reader: Reader, name: str, form: Form) -> ComputedGrid | None:
         raise NearMiss("the types of its image and its grid are not known to be floats")
     if graph.folded(grid) is not None:
         raise NearMiss("the grid is constant: ONNX Runtime computes it once")
-    program = Program(reader, node, kinds[1])
+    assert isinstance(graph, Graph)  # to which a program adds nodes
+    program = Program(reader, graph, node, kinds[1])
     pixel = tuple(
         along(Variable(axis, size))
         for axis, size in zip("n" + AXES[2 - len(dimensions) :], dimensions, strict=False)
@@ -109,12 +141,6 @@ def _grid_dimensions(reader: Reader, node: onnx.NodeProto) -> tuple[Dimension, .
     images = (reader.graph.type(image).shape or (None,))[0]
     differs = isinstance(images, int) and isinstance(dimensions[0], int) and images != dimensions[0]
     return None if differs else dimensions  # the session will report it
-
-
-def is_part(reader: Reader, node: onnx.NodeProto) -> bool:
-    """Return whether a node is of a type that a program may compute."""
-    rule = reader.rule_of(node)
-    return rule is not None and (rule.moves or node.op_type in (*OPERATIONS, *PRODUCTS))
 
 
 def _explain(reader: Reader, grid: str) -> None:

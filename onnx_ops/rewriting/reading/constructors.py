@@ -273,8 +273,8 @@ class Forms:
             digits = _digit_apart(condition, over)
             if digits:
                 variable, parts, at = digits
-                others = [other for other in over if other != variable]
-                return self.total([*others, *parts], self.substituted(body, {variable: at}))
+                kept = [other for other in over if other != variable]
+                return self.total([*kept, *parts], self.substituted(body, {variable: at}))
         for variable in over:
             if (shorter := self._shortened(over, body, variable)) is not None:
                 return shorter

@@ -76,22 +76,45 @@ def coordinates(reader: Reader, elements: int) -> CoordinateReader:
     return known[key]
 
 
+def is_part(reader: Reader, node: onnx.NodeProto) -> bool:
+    """Return whether a node is of a type that a program may compute."""
+    rule = reader.rule_of(node)
+    return rule is not None and (rule.moves or node.op_type in (*OPERATIONS, *PRODUCTS))
+
+
 def has_several_grids(reader: Reader, name: str) -> bool:
     """Return whether nodes compute several grids from a value: it is then better computed once for all of them."""
+    grids, _ = _users(reader, name)
+    return len(grids) > 1
+
+
+def is_read_by_grids(reader: Reader, name: str) -> bool:
+    """Return whether nodes compute only grids from a value, or read its shape."""
+    _, others = _users(reader, name)
+    return not others
+
+
+def _users(reader: Reader, name: str) -> tuple[set[str], bool]:
+    """Return (the grids that nodes compute from a value, whether it is used for anything else)."""
+    graph = reader.graph
     grids: set[str] = set()
+    others = False
     reached = {name}
     values = [name]
     for value in values:
-        for node, position in reader.graph.consumers.get(value, ()):
-            rule = reader.rule_of(node)
+        users = graph.consumers.get(value, [])
+        others = others or graph.users[value] > len(users)
+        for node, position in users:
             if (node.op_type, position) == ("GridSample", 1):
                 grids.add(value)
             elif node.op_type == "ComputedGridSample":
                 grids.add(node.output[0])
-            elif rule is not None and (rule.moves or node.op_type in (*OPERATIONS, *PRODUCTS)):
+            elif is_part(reader, node):
                 values += [output for output in node.output if output not in reached]
                 reached.update(node.output)
-    return len(grids) > 1
+            elif node.op_type != "Shape":
+                others = True
+    return grids, others
 
 
 def varies(index: Iterable[Position]) -> bool:

@@ -158,7 +158,7 @@ FORMULAS: dict[str, Callable[..., Array]] = {
     "Where": _where,
     "Xor": np.not_equal,
 }
-CASTS = {TensorProto.FLOAT16: "CastFloat16", TensorProto.BFLOAT16: "CastBFloat16"}
+CASTS: dict[int, str] = {TensorProto.FLOAT16: "CastFloat16", TensorProto.BFLOAT16: "CastBFloat16"}
 ROUNDINGS = "Floor", "Round", "Ceil", "Trunc"
 
 
