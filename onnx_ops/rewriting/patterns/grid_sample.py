@@ -7,7 +7,7 @@ the type of the coordinates, or in float32 if that has 16 bits: then the coordin
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import onnx
 
@@ -109,7 +109,7 @@ def match(reader: Reader, name: str, form: Form) -> ComputedGrid | None:
         raise NearMiss("the types of its image and its grid are not known to be floats")
     if graph.folded(grid) is not None:
         raise NearMiss("the grid is constant: ONNX Runtime computes it once")
-    program = Program(reader, reader.graph, node, kinds[1])
+    program = Program(reader, cast(Graph, graph), node, kinds[1])
     pixel = tuple(
         along(Variable(axis, size))
         for axis, size in zip("n" + AXES[2 - len(dimensions) :], dimensions, strict=False)
