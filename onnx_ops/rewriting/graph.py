@@ -117,12 +117,9 @@ class Graph:
         self.versions = {}  # {domain: the newest version that an added node is of}
         self.added = []  # what patterns have added since `sweep_added`: names of constants and nodes' outputs
         self.reader = reader_of(self)
-        self.integers = {}  # {(value, index): what indices.py has worked out}
         self.are_constant = {}  # {value: whether it comes from constants alone}
         self.constants = {}  # {value: result of `array` or `folded`}
-        self.blocks = {}  # {output of a Concat: the Blocks that indices.py has found}
         self.sound = {}  # {output: whether its node is sound}
-        self.weighted = None  # what taps.py has found of the nodes
 
     def nested(self):
         """Yield this graph, then the graphs inside it."""
@@ -282,11 +279,6 @@ class Graph:
             for position, name in enumerate(node.input):
                 consumers[name].append((node, position))
         return consumers
-
-    def only_user(self, name):
-        """Return (node, position among its inputs) of the only use of a value; (None, None) if there are others."""
-        users = self.consumers[name]
-        return users[0] if len(users) == self.users[name] == 1 else (None, None)
 
     def add_integers(self, like, *integers):
         """Add a constant vector of integers; returns its name."""

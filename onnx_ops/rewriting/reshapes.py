@@ -4,15 +4,9 @@ import math
 from functools import reduce
 
 from .finding import NearMiss
-from .indices import attributes_of, integers, shape
+from .reading.integers import integers
+from .reading.reader import attributes_of
 from .sizes import Size, as_target, never_negative, origins, parts_of_product, quotient
-
-
-def add_reshape(graph, node, name, dimensions, open_in=()):
-    """Return the name of a value that is reshaped to these dimensions, before a node; see `reshape`."""
-    if graph.type(name).shape == tuple(map(_product_of, dimensions)):
-        return name
-    return graph.add_node(node, "Reshape", **reshape(graph, node, name, dimensions, open_in))
 
 
 def reshape(graph, node, name, dimensions, open_in=()):
@@ -40,7 +34,9 @@ def open_size(graph, node, dimension, open_in=()):
     while not outermost.is_main:
         outermost = outermost.outer
     inputs = [value.name for value in outermost.owner.input if graph.home(value.name) is outermost]
-    places = {d: (name, axis) for name in (*inputs[::-1], *open_in) for axis, d in enumerate(shape(graph, name) or ())}
+    places = {}
+    for name in (*inputs[::-1], *open_in):
+        places |= {size: (name, axis) for axis, size in enumerate(graph.type(name).shape or ())}
     factors = dimension if isinstance(dimension, tuple) else (dimension,)
     factors = [part for each in factors for part in ([each] if each in places else parts_of_product(each))]
     parts = []
@@ -74,7 +70,7 @@ def states_its_shape(graph, node):
 
     A size of 0 is copied from the input, and so is an open one that is 0.
     """
-    sizes, target = shape(graph, node.input[0]), integers(graph, node.input[1])
+    sizes, target = graph.type(node.input[0]).shape, integers(graph, node.input[1])
     if sizes is None or target is None or None in target:
         return False
     return attributes_of(node).get("allowzero") or all(

@@ -2,7 +2,8 @@
 
 import math
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import ModuleType
 from typing import Any, Protocol
 
 import onnx
@@ -72,9 +73,9 @@ ENDS = {  # types of nodes that end what is found
 class Search:
     """The search of one graph."""
 
-    def __init__(self, graph: Graph):
+    def __init__(self, graph: Graph, patterns: Sequence[ModuleType] = PATTERNS):
         self.graph = graph
-        self.matchers: Mapping[str, Matcher] = {module.NAME: module.match for module in PATTERNS}
+        self.matchers: Mapping[str, Matcher] = {module.NAME: module.match for module in patterns}
         self.reader = reader_of(graph)
         self.findings: list[Finding] = []
         self._replaced: set[str] = set()  # values that are found
@@ -221,4 +222,8 @@ def is_beginning(node: onnx.NodeProto) -> bool:
 
 def search(graph: Graph) -> list[Finding]:
     """Replace what is found in a graph, and return the findings."""
-    return Search(graph).run()
+    findings = Search(graph).run()
+    if any(finding.operator == "GridSample" for finding in findings):  # nodes may make its grid
+        more = Search(graph, (grid_sample,)).run()
+        findings += [finding for finding in more if finding not in findings]
+    return findings

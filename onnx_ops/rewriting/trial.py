@@ -18,10 +18,12 @@ from ..model.small_models import model_of
 from ..sampling.computed_points import CAST_BFLOAT16, CAST_FLOAT16
 from .finding import NearMiss
 from .graph import AI_ONNX, FLOATS, run_onnx_runtime, run_reference
-from .indices import MOVES, attributes_of
 from .probing import Sizes
+from .reading import TABLE
 from .reading.forms import CASTS, FORMULAS
+from .reading.reader import attributes_of
 
+MOVES = {name for name, rule in TABLE.items() if rule.moves}
 ROUNDINGS = CAST_FLOAT16, CAST_BFLOAT16  # steps of programs
 MEMORY, SECONDS = 2**26, 0.2  # bytes of all values, and an estimate of the time, from which on nothing is tried out
 INTEGERS = {dtypes.TABLE[name].onnx for name in dtypes.INTEGERS}

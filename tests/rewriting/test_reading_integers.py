@@ -8,17 +8,15 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-import test_integers as random_integers
-import test_sizes
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
+from support import arithmetic
+from support.arithmetic import add_move, add_write, filled, filled_position, shape_arithmetic, unknowable
 from support.backends import ORT_VERSION, quiet
 from support.reading import compared
 from support.selection import long_unless
 from support.written import Writer, feeds
-from test_indices import add_move, add_write
 from test_rewriting_facts import INTEGERS
-from test_sizes import filled, filled_position, shape_arithmetic, unknowable
 
 from onnx_ops.rewriting.graph import Model
 from onnx_ops.rewriting.reading import reader_of
@@ -78,22 +76,22 @@ def test_integers_of_random_graphs(seed: int) -> None:
         others = dict(known)
         for name in values:
             if name not in known:
-                known[name] = random_integers.run(w, name, random_integers.SIZES, {}, 0)
-                others[name] = random_integers.run(w, name, random_integers.OTHERS, {}, 0)
+                known[name] = arithmetic.run(w, name, arithmetic.SIZES, {}, 0)
+                others[name] = arithmetic.run(w, name, arithmetic.OTHERS, {}, 0)
         for _ in range(14):
             nodes = len(w.nodes)
-            name = random_integers.random_node(rng, w, values, known)
-            result = random_integers.run(w, name, random_integers.SIZES, known, nodes)
+            name = arithmetic.random_node(rng, w, values, known)
+            result = arithmetic.run(w, name, arithmetic.SIZES, known, nodes)
             if result is None:
                 del w.nodes[nodes:]
                 continue
             values.append(name)
             known[name] = result
-            others[name] = random_integers.run(w, name, random_integers.OTHERS, others, nodes)
-            proto = w.model({"x": ("float32", [*random_integers.SIZES])}, (name, "int64", None))
+            others[name] = arithmetic.run(w, name, arithmetic.OTHERS, others, nodes)
+            proto = w.model({"x": ("float32", [*arithmetic.SIZES])}, (name, "int64", None))
             check(
                 proto,
-                [(random_integers.SIZES, result), (random_integers.OTHERS, others[name])],
+                [(arithmetic.SIZES, result), (arithmetic.OTHERS, others[name])],
                 counts,
             )
     assert counts["whole"] > counts["values"] / 4
@@ -159,7 +157,7 @@ def test_shape_arithmetic(k: int) -> None:
     integers = one_by_one(reader, name)
     assert at is not None or None not in (integers or [None])
     for sizes in ({"h": 7, "w": 12, "n": 3}, {"h": 8, "w": 5, "n": 1}, {"h": 1, "w": 3, "n": 2}):
-        result = test_sizes.expected(proto, sizes)
+        result = arithmetic.expected(proto, sizes)
         if at is not None:
             np.testing.assert_array_equal(filled_position(at, reader.shape(name), sizes), result)
         for known, value in zip(integers or (), result.ravel().tolist(), strict=bool(integers)):

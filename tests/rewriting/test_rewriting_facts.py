@@ -17,8 +17,8 @@ from onnx_ops import OpError
 from onnx_ops.model.nodes import graphs_in, inlined
 from onnx_ops.rewriting import rewritten
 from onnx_ops.rewriting.graph import Model
-from onnx_ops.rewriting.indices import integer_list, shape
 from onnx_ops.rewriting.patterns import grid_sample
+from onnx_ops.rewriting.reading.integers import integer_list
 from onnx_ops.rewriting.sizes import named, origins
 
 SIZES = {"n": 2, "h": 4, "w": 5}
@@ -197,7 +197,7 @@ def test_values_that_onnx_misreads(name):
             output.type.tensor_type.ClearField("shape")
     session = ort.InferenceSession(proto.SerializeToString(), quiet())
     (real,) = session.run(None, {"x": np.zeros((2, 3), np.float32)})
-    known = shape(next(Model(proto).graphs()), "r")
+    known = next(Model(proto).graphs()).type("r").shape
     assert known is None or len(known) == real.ndim
     assert all(size in (real.shape[k], None) for k, size in enumerate(known or ()) if isinstance(size, int))
 
@@ -351,7 +351,7 @@ def test_shapes(name):
     proto = w.model({"x": ("float32", ["n", 1, 5, 1]), "sizes": ("int64", ["k"])}, (value, "float32", None), opset)
     del proto.graph.value_info[:]
     graph = next(Model(proto).graphs())
-    known = shape(graph, value)
+    known = graph.type(value).shape
     assert expected == (known and tuple(
         d if isinstance(d, int) else "n" if d == named("n") else None for d in known))  # fmt: skip
     proto.graph.output[0].type.tensor_type.elem_type = graph.type(value).elements or TensorProto.FLOAT
@@ -554,7 +554,7 @@ def test_a_scale_that_float32_rounds(scale):
     w = Writer()
     w.add("Resize", "x", "", w.constant([1, 1, scale, 1], np.float32), name="y")
     proto = w.model({"x": ("float32", ["n", 4, "h", "w"])}, ("y", "float32", None))
-    assert [*origins(shape(next(Model(proto).graphs()), "y")[2])] == [("y", 2)]
+    assert [*origins(next(Model(proto).graphs()).type("y").shape[2])] == [("y", 2)]
 
 
 def test_one_of_very_many_parts():
@@ -562,7 +562,7 @@ def test_one_of_very_many_parts():
     w = Writer()
     part = at(w, "SplitToSequence", w.add("Expand", "x", w.constant([1, 2**50])), w.constant(3), axis=1)
     proto = w.model({"x": ("float32", [1, 1])}, (part, "float32", None))
-    assert shape(next(Model(proto).graphs()), part) == (1, 3)
+    assert next(Model(proto).graphs()).type(part).shape == (1, 3)
 
 
 def test_a_division_that_ends_the_process(tmp_path):

@@ -19,8 +19,9 @@ from support.written import Writer
 
 SIZES = {"n": 2, "h": 4, "w": 5}
 Operand = str | int | float | list[Any] | np.ndarray | np.generic | Callable[[Writer], str]
-FLOAT, DOUBLE, INT32, INT64, BOOL = (
+FLOAT, FLOAT16, DOUBLE, INT32, INT64, BOOL = (
     TensorProto.FLOAT,
+    TensorProto.FLOAT16,
     TensorProto.DOUBLE,
     TensorProto.INT32,
     TensorProto.INT64,
@@ -162,6 +163,8 @@ LINES: dict[str, list[Line]] = {
         line("Cast", "k", to=FLOAT),
         line("Cast", "k", to=BOOL),
         line("Cast", is_true(), to=INT64),
+        line("Cast", "x", to=FLOAT16),
+        line("Cast", node("Cast", "x", to=FLOAT16), to=FLOAT),
     ],
     "Identity": [line("Identity", "x"), line("Identity", "k")],
     "Transpose": [

@@ -7,7 +7,7 @@ the type of the coordinates, or in float32 if that has 16 bits: then the coordin
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import onnx
 
@@ -16,12 +16,11 @@ from ...sampling import grid_sample
 from ..finding import NearMiss
 from ..gain import pays_again
 from ..graph import AI_ONNX, FLOATS, Graph
-from ..indices import attributes_of
 from ..programs import Program
 from ..reading.affine import Dimension, Variable, along, number
 from ..reading.coordinates import AXES, is_part, is_read_by_grids
 from ..reading.forms import CASTS, Exhausted, Form
-from ..reading.reader import Reader
+from ..reading.reader import Reader, attributes_of
 from ..reshapes import unknown_size
 
 DOMAIN, OPERATOR = "onnx_ops", "ComputedGridSample"
@@ -109,7 +108,8 @@ def match(reader: Reader, name: str, form: Form) -> ComputedGrid | None:
         raise NearMiss("the types of its image and its grid are not known to be floats")
     if graph.folded(grid) is not None:
         raise NearMiss("the grid is constant: ONNX Runtime computes it once")
-    program = Program(reader, cast(Graph, graph), node, kinds[1])
+    assert isinstance(graph, Graph)  # to which a program adds nodes
+    program = Program(reader, graph, node, kinds[1])
     pixel = tuple(
         along(Variable(axis, size))
         for axis, size in zip("n" + AXES[2 - len(dimensions) :], dimensions, strict=False)

@@ -268,7 +268,8 @@ class Forms:
         return self._once(Sum, over, body)
 
     def _guarded_total(self, over: tuple[Variable, ...], body: Guard) -> Form:
-        for condition in body.conditions:
+        conditions = sorted(body.conditions, key=repr)  # in one order in every process
+        for condition in conditions:
             digits = _digit_apart(condition, over)
             if digits:
                 variable, parts, at = digits
@@ -277,7 +278,7 @@ class Forms:
         for variable in over:
             if (shorter := self._shortened(over, body, variable)) is not None:
                 return shorter
-        for condition in body.conditions:
+        for condition in conditions:
             for variable in over if condition.relation == "==" else ():
                 solution = _solved(condition.at, variable)
                 if solution is None or variable in self.variables([solution]):
@@ -420,7 +421,7 @@ def _limit(
     conditions: frozenset[Condition], variable: Variable, sign: int
 ) -> tuple[int, Condition] | None:
     """Return the number from which (sign 1) or up to which (-1) a condition on a variable alone holds, and that."""
-    for condition in conditions:
+    for condition in sorted(conditions, key=repr):
         at = condition.at
         if condition.relation == ">=" and len(at.terms) == 1 and isinstance(at.start, int):
             (term,) = at.terms
