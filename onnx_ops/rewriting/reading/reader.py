@@ -54,7 +54,6 @@ class GraphView(Protocol):
     users: Counter[str]
     measured: Counter[str]
     reader: "Reader"
-    consumers: dict[str, list[tuple[onnx.NodeProto, int]]]
 
     @property
     def consumers(self) -> Mapping[str, list[tuple[onnx.NodeProto, int]]]: ...
