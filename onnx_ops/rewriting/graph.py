@@ -280,11 +280,6 @@ class Graph:
                 consumers[name].append((node, position))
         return consumers
 
-    def only_user(self, name):
-        """Return (node, position among its inputs) of the only use of a value; (None, None) if there are others."""
-        users = self.consumers[name]
-        return users[0] if len(users) == self.users[name] == 1 else (None, None)
-
     def add_integers(self, like, *integers):
         """Add a constant vector of integers; returns its name."""
         return self.add_constant(like, np.array(integers, np.int64))

@@ -9,13 +9,6 @@ from .reading.reader import attributes_of
 from .sizes import Size, as_target, never_negative, origins, parts_of_product, quotient
 
 
-def add_reshape(graph, node, name, dimensions, open_in=()):
-    """Return the name of a value that is reshaped to these dimensions, before a node; see `reshape`."""
-    if graph.type(name).shape == tuple(map(_product_of, dimensions)):
-        return name
-    return graph.add_node(node, "Reshape", **reshape(graph, node, name, dimensions, open_in))
-
-
 def reshape(graph, node, name, dimensions, open_in=()):
     """Return the arguments of `Graph.add_node` that make a Reshape of a value to dimensions.
 

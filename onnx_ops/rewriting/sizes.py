@@ -81,11 +81,6 @@ def are_numbers(sizes):
     return all(isinstance(size, int) for size in sizes)
 
 
-def are_positive(sizes):
-    """Return whether all sizes are numbers above 0."""
-    return all(isinstance(size, int) and size > 0 for size in sizes)
-
-
 def as_target(sizes):
     """Return sizes as a Reshape states them: -1 for those that are open."""
     return [size if isinstance(size, int) else -1 for size in sizes]
@@ -235,17 +230,6 @@ def im2col_spacings(attributes, image):
     pads = attributes.get("pads", [0] * 2 * axes)
     padded = [size + pads[a] + pads[axes + a] for a, size in enumerate(image)]
     return zip(padded, attributes["kernel_shape"], dilations, strides, strict=True)
-
-
-def stride_for(count, size, kernel, dilation, stride):
-    """Return a stride with which exactly so many blocks fit along an axis, or None.
-
-    stride  of the blocks; a single one may have any other, as there is no next one
-    """
-    fitting = block_count(size, kernel, dilation, stride)
-    if fitting == count:
-        return stride
-    return size - dilation * (kernel - 1) if count == 1 and isinstance(fitting, int) and fitting > 1 else None
 
 
 def parts_of_product(size):

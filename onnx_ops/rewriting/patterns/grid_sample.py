@@ -108,7 +108,8 @@ def match(reader: Reader, name: str, form: Form) -> ComputedGrid | None:
         raise NearMiss("the types of its image and its grid are not known to be floats")
     if graph.folded(grid) is not None:
         raise NearMiss("the grid is constant: ONNX Runtime computes it once")
-    program = Program(reader, reader.graph, node, kinds[1])
+    assert isinstance(graph, Graph)  # to which a program adds nodes
+    program = Program(reader, graph, node, kinds[1])
     pixel = tuple(
         along(Variable(axis, size))
         for axis, size in zip("n" + AXES[2 - len(dimensions) :], dimensions, strict=False)

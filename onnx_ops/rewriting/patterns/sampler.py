@@ -315,8 +315,8 @@ def _program_of(
     """
     places = [next(iter(_places(reader, form, node.output[0]).items()), None) for form in forms]
     kinds = {graph.type(place[0]).elements for place in places if place is not None}
-    kind = max(kinds & {TensorProto.DOUBLE}, default=TensorProto.FLOAT)
-    program = Program(reader, graph, node, kind)
+    elements = max(kinds & {TensorProto.DOUBLE}, default=TensorProto.FLOAT)
+    program = Program(reader, graph, node, elements)
     n, _, *points = map(along, layout.variables)
     values = []
     for form, place in zip(forms, places, strict=True):
