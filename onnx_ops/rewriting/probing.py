@@ -81,7 +81,7 @@ class Draw(Sizes):
         return np.where(is_inside, np.modf(np.sin(mixed) * 43758.5)[0], 0)
 
     def coordinates(self, sizes: Sequence[int]) -> list[Array]:
-        """Return coordinates along axes: in cells of pixels, beyond, and beside numbers that are compared."""
+        """Return coordinates along axes: in cells, beyond, and beside numbers that are compared."""
         values = (value_of(form) for form in self.inside)
         compared = np.array([0.0, *(v for v in values if v is not None and abs(v) < FAR**2)])
         return [self.rng.choice(self._along(size, compared), self.count) for size in sizes]

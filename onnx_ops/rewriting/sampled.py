@@ -1,11 +1,11 @@
-"""Images that are sampled by hand: linear or nearest interpolation, with zeros or the border's pixels outside.
+"""Images that are sampled by hand: linear or nearest, with zeros or the border's pixels outside.
 
     y = sum over pixels of  weight(x - pixel) * image[.., pixel]
 
-x is what is rounded to pixels, one coordinate for each axis of the image. The form is evaluated as a whole: in cells of
-an image, on edges, beyond, beside numbers that coordinates are compared with, and for several sizes where these are
-open; and is compared with what GridSample computes. Between these numbers weights are polynomials: so nothing else
-agrees everywhere.
+x is what is rounded to pixels, one coordinate for each axis of the image. The form is evaluated as
+a whole: in cells of an image, on edges, beyond, beside numbers that coordinates are compared with,
+and for several sizes where these are open; and is compared with what GridSample computes. Between these
+numbers weights are polynomials: so nothing else agrees everywhere.
 """
 
 import itertools
@@ -40,7 +40,10 @@ FEW, MANY = 400, 4000  # points at which most guesses are refuted, and all other
 LINEAR = "Add", "Sub", "Mul", "Div", "Neg"
 PLACES = np.array([-1.0, 0.0, 0.5, 3.0])  # at which linear functions are compared
 LIMITS = "Clip", "Max", "Min", "Relu"  # which don't make another coordinate of one
-NO_SAMPLER = "it isn't linear or nearest interpolation with zeros or the border's pixels outside of the image"
+NO_SAMPLER = (
+    "it isn't linear or nearest interpolation "
+    "with zeros or the border's pixels outside of the image"
+)
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ class Taps:
     factors      forms that it is multiplied by
     pixels       the elements of the image in it
     coordinates  what is rounded to pixels
-    index, axes  of the image's elements, over variables of their own along the axes that are sampled
+    index        of the image's elements, over own variables along the axes that are sampled
+    axes         these
     """
 
     total: Form
@@ -133,7 +137,7 @@ def _has_pixels(reader: Reader, form: Form) -> bool:
 
 
 def elements_in(reader: Reader, form: Form, known: Collection[Form] = ()) -> Iterator[Element]:
-    """Yield the elements of values that aren't constant in a form, but not what is in known forms."""
+    """Yield the elements in a form of values that aren't constant, but not those in known forms."""
     for inner in walk(form, reader.forms.picks, dict.fromkeys(known)):
         if not isinstance(inner, Element) or inner in known:
             continue
@@ -198,7 +202,7 @@ def varying(form: Op) -> list[Form]:
 def _image_index(
     reader: Reader, pixels: Sequence[Element], coordinates: Sequence[Form]
 ) -> tuple[Index, list[int]]:
-    """Return the index of an image's elements, over variables of their own along the axes that are sampled, and these.
+    """Return the index of an image's elements, over own variables along sampled axes, and these.
 
     Axes of one pixel, the last ones, may be such axes, too.
     """
@@ -222,7 +226,7 @@ def _image_index(
 def _fixed(
     reader: Reader, pixels: Sequence[Element], coordinates: Sequence[Form]
 ) -> dict[int, Position]:
-    """Return {axis: position} of axes along which all taps are at one place, whatever the coordinates are."""
+    """Return {axis: position} of axes along which all taps are at one place for all coordinates."""
     draw = Draw(reader, pixels, coordinates, 0, FEW)
     evaluation = draw.evaluation({form: draw.coordinates([40])[0] for form in coordinates})
     digits = {term.digit for form in draw.inside for at in positions_in(form) for term in at.terms}
@@ -246,7 +250,7 @@ def _fixed(
 
 
 def sample_of(reader: Reader, form: Form) -> Sampled | None:
-    """Return the Sampled that a GridSample is, or its product with other forms; None if it is none of pixels."""
+    """Return the Sampled that a GridSample or its product with other forms is, or None."""
     form, factors = _split(form, partial(_has_sample, reader))
     if not isinstance(form, Sample) or not isinstance(form.body, Element):
         return None
@@ -272,7 +276,7 @@ def _has_sample(reader: Reader, form: Form) -> bool:
 def _pixels(
     reader: Reader, place: Form, pixel: Variable, align_corners: bool
 ) -> tuple[Form, int] | None:
-    """Return (form, shift) of the pixel, form + shift, of which a coordinate in [-1, 1] is made; or None."""
+    """Return (form, shift) of a pixel, form + shift, that makes a place in [-1, 1]; or None."""
     for inner in linear_chain(place):
         differences = []
         for seed in range(DRAWS):
@@ -416,7 +420,7 @@ class Probe(Draw):
 
 
 def _shift(first: Array, points: Array, length: int) -> int:
-    """Return the difference between the first pixel that is read and the coordinate, as it is in most cells."""
+    """Return the first pixel that is read less the coordinate, as it is in most cells."""
     cells = np.floor(points)
     is_near = (cells >= -2) & (cells <= length + 1) & (points - cells < 0.4)
     pairs = {*zip(cells[is_near].astype(int), first[is_near].astype(int), strict=True)}

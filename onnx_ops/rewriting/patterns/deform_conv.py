@@ -1,11 +1,14 @@
 """`deform_conv2d` that is written by sampling pixels, as one DeformConv.
 
-    y[n, o, h, w] = sum over c, i, j of  W[o, c, i, j] * mask[n, g, i, j, h, w] * x[n, c, row, column]
-    row = h * stride + i * dilation - pad + offset[n, g, i, j, 0, h, w], column likewise; g: the group of channel c
+    y[n, o, h, w] = sum over c, i, j of
+        W[o, c, i, j] * mask[n, g, i, j, h, w] * x[n, c, row, column]
+    row = h * stride + i * dilation - pad + offset[n, g, i, j, 0, h, w]
 
-deform-conv2d-onnx-exporter and modules in plain PyTorch sample by hand (sampled.py), arrange the samples as an image of
-blocks, and convolve these with strides as large as the kernel. Others stack the results of GridSamples, one for each
-position in the kernel, and multiply these by the weights.
+g is the group of channel c, and a column is computed like a row.
+
+deform-conv2d-onnx-exporter and modules in plain PyTorch sample by hand (sampled.py), arrange the
+samples as an image of blocks, and convolve these with strides as large as the kernel. Others stack
+the results of GridSamples, one for each position in the kernel, and multiply these by the weights.
 """
 
 import math
@@ -217,7 +220,7 @@ def _of_sum(reader: Reader, name: str, form: Sum) -> Product | None:
 
 
 def _sample(reader: Reader, form: Form) -> Sampled | None:
-    """Return what is sampled along two axes; what is nearly a sampler is reported at its own node."""
+    """Return what is sampled along two axes; near misses are reported at their own nodes."""
     try:
         sample = sample_of(reader, form) or sampled(reader, form)
     except (NearMiss, Unknown):
@@ -294,7 +297,7 @@ def digits_in(index: Index) -> list[Digit]:
 
 
 def _groups(channels: Sequence[Digit], parts: Sequence[Index]) -> list[Digit]:
-    """Return those digits of channels that offsets or a mask differ for: the most significant ones."""
+    """Return the digits of channels that offsets or a mask differ for: the most significant."""
     in_parts = {term.digit for index in parts for at in index for term in at.terms} & {*channels}
     groups = [*channels[: len(in_parts)]]
     if {*groups} != in_parts:
@@ -303,7 +306,7 @@ def _groups(channels: Sequence[Digit], parts: Sequence[Index]) -> list[Digit]:
 
 
 def _taken_apart(coordinate: Form) -> tuple[Position, Form]:
-    """Return the position of a regular grid and the other form that a coordinate is the sum of. Raises NearMiss."""
+    """Return (place in a regular grid, offset), of which a coordinate is the sum."""
     regular = number(0)
     others: list[Form] = []
     pending = [coordinate]

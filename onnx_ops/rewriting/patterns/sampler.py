@@ -1,6 +1,7 @@
-"""`grid_sample` that is written by hand, as one GridSample, or a ComputedGridSample if nodes compute the coordinates.
+"""`grid_sample` that is written by hand, as one GridSample, or ComputedGridSample.
 
-Before opset 16, and for runtimes without GridSample, models gather pixels, weigh and add them up (sampled.py).
+Before opset 16, and for runtimes without GridSample, models gather pixels, weigh and add them up
+(sampled.py). If nodes compute the coordinates, the operator computes them, too.
 """
 
 import math
@@ -41,7 +42,7 @@ from ..sampled import PLACES, Sampled, elements_in, linear_chain, linear_values,
 NAME = "grid_sample by hand"
 DRAWS = 3
 FAR_AWAY = -1e6  # pixels
-# Nanoseconds for each element: gathered, weighed and added; sampled and transposed; of an image that is transposed.
+# Nanoseconds for each element: gathered and weighed; sampled; of an image that is transposed.
 TAP, SAMPLE, TRANSPOSED = 1.6, 1.0, 2.0
 
 
@@ -65,7 +66,7 @@ class Layout:
         return self.variables[2:]
 
     def of(self, index: Index) -> dict[Variable, Position]:
-        """Return positions over the own variables, in place of those of an index of single digits."""
+        """Return positions over the own variables for the variables of an index of digits."""
         ats: dict[Digit, Position] = {}
         for digits, variable in zip(self.digits, self.variables, strict=True):
             inner: Dimension = 1
@@ -134,7 +135,7 @@ class Sampler:
         return chain.last()
 
     def _pays(self, image_share: float) -> bool:
-        """Return whether to sample an image that must be moved before, so many times as large as the result."""
+        """Return whether to transpose an image before, so many times as large as the result."""
         moving = [form for form in self.sampled.coordinates if not isinstance(form, Whole)]
         taps = 1 if self.sampled.mode == "nearest" else 2 ** len(moving)
         return TAP * taps > SAMPLE + TRANSPOSED * image_share
@@ -142,7 +143,7 @@ class Sampler:
     def _sampling(
         self, graph: Graph, node: onnx.NodeProto
     ) -> tuple[str, list[str], dict[str, Any]]:
-        """Return the operator, the inputs after the image, and the attributes of the node that samples."""
+        """Return the operator, the inputs after the image, and the attributes."""
         mode = self.sampled.mode
         settings: dict[str, Any] = {"padding_mode": self.sampled.padding_mode, **self.settings}
         if self.grid is None:
@@ -154,7 +155,7 @@ class Sampler:
         return self.operator, [self.grid], settings
 
     def _program(self, graph: Graph, node: onnx.NodeProto) -> tuple[list[str], dict[str, Any]]:
-        """Return the inputs and attributes of a ComputedGridSample that computes the coordinates."""
+        """Return the inputs and attributes of a ComputedGridSample."""
         forms = [*self.places, *self.masks]
         try:
             program, values = _program_of(self.reader, graph, node, forms, self.layout, False)
@@ -274,7 +275,7 @@ def _grid(reader: Reader, name: str, layout: Layout, places: Sequence[Form]) -> 
 
 
 def _normalized(reader: Reader, found: Sampled) -> tuple[dict[str, int], list[Form]]:
-    """Return ({attribute: value}, coordinates) of what is sampled at: in [-1, 1] if possible, else pixels."""
+    """Return ({attribute: value}, coordinates): in [-1, 1] if possible, else in pixels."""
     pixels = [*zip(found.coordinates, found.pixel, found.shifts, strict=True)]
     for align_corners in () if found.masks else (1, 0):
         places = [_in_chain(reader, *pixel, align_corners == 1) for pixel in pixels]
@@ -288,7 +289,7 @@ def _normalized(reader: Reader, found: Sampled) -> tuple[dict[str, int], list[Fo
 def _in_chain(
     reader: Reader, form: Form, pixel: Variable, shift: int, align_corners: bool
 ) -> Form | None:
-    """Return the coordinate in [-1, 1] of which a coordinate in pixels is a linear function; None if there is none."""
+    """Return the place in [-1, 1] of which a pixel is a linear function; None if there is none."""
     for inner in reversed(linear_chain(form)):
         are_normal = []
         for seed in range(DRAWS):
@@ -340,7 +341,7 @@ def _program_of(
 
 
 def _places(reader: Reader, form: Form, name: str) -> dict[str, Index]:
-    """Return {value: index} of elements that a form is, of values that are computed before another one.
+    """Return {value: index} of elements that a form is, of values that are known before another.
 
     Along axes of channels, for which coordinates are repeated, the first ones are taken.
     """
