@@ -126,7 +126,10 @@ class Search:
         except Unknown:
             form = self.reader.forms.element(name, ())
         is_unknown = isinstance(form, Element) and form.root == name
-        if is_unknown and node.op_type not in ("Conv", "GridSample"):  # which may read what is found
+        if is_unknown and node.op_type not in (
+            "Conv",
+            "GridSample",
+        ):  # which may read what is found
             return
         near: tuple[str, str] | None = None
         inside: Collection[str] = self.reader.forms.places[form].keys()
@@ -173,24 +176,29 @@ class Search:
         key = "onnx_ops", match.operator
         if key in graph.model.custom:
             raise NearMiss(f"{match.operator} is another operator in this session")
-        untried = self._tried(node, replacement)
+        untried = self._tried(match, node, replacement)
         self._explained |= between(graph, name, match.sources)
         graph.replace(node, **replacement)
         self._replaced.add(name)
         self._report(node, pattern, operator=match.operator, untried=untried)
 
-    def _tried(self, node: onnx.NodeProto, replacement: Mapping[str, Any]) -> str | None:
+    def _tried(
+        self, match: Match, node: onnx.NodeProto, replacement: Mapping[str, Any]
+    ) -> str | None:
         """Try a replacement, each distinct one once; return why not, or None. Raises NearMiss if it differs."""
-        if not self.graph.model.runs_nodes:
+        graph = self.graph
+        if not graph.model.runs_nodes:
             return NOT_RUN
+        added = [graph.producers[name] for name in graph.added if name in graph.producers]
+        nodes = [(other.op_type, sorted(map(str, other.attribute))) for other in added]
         settings = {k: v for k, v in replacement.items() if k not in ("inputs", "finding")}
-        shapes = [repr(self.graph.type(name)) for name in replacement["inputs"]]
-        key = repr((sorted(settings.items()), shapes))
-        tried = self.graph.model.tried
+        shapes = [graph.type(name) for name in sorted(match.sources)]
+        key = repr((nodes, sorted(settings.items()), shapes))
+        tried = graph.model.tried
         if key not in tried:
             if len(tried) == MOST_TRIED:
                 return f"{MOST_TRIED} others were run beside the nodes that they replace"
-            tried[key] = trial.tried_out(self.graph, node, replacement)
+            tried[key] = trial.tried_out(graph, node, replacement)
         return tried[key]
 
     def _report(self, node: onnx.NodeProto, pattern: str, **result: str | None) -> None:
