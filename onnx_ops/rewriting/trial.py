@@ -120,10 +120,10 @@ def _leaves(graph, names):
         node, shape = graph.producers.get(name), graph.type(name).shape
         if node is not None and (name in graph.added or (shape is not None and len(shape) < 2)):
             pending += [each for each in node.input if each not in pending]
-        elif graph.folded(name) is None:
+        elif name == names[0] or graph.folded(name) is None:  # an image may be any
             leaves[name] = None
     others = lambda name: _between(graph, [name], leaves.keys() - {name}, {*FORMULAS, "Sum", *MOVES})[1]
-    return [*filter(others, leaves)]
+    return [name for name in leaves if graph.is_constant(name) or others(name)]
 
 
 def _between(graph, outputs, inputs, op_types=()):
@@ -135,7 +135,7 @@ def _between(graph, outputs, inputs, op_types=()):
             continue
         seen.add(name)
         node = graph.producers.get(name)
-        if graph.folded(name) is not None and (node is None or node.op_type == "Constant"):
+        if graph.is_constant(name) and (node is None or node.op_type == "Constant"):
             continue
         is_run = node is not None and (node.domain in (*AI_ONNX, "com.microsoft") or name in graph.added)
         is_known = is_run and not any(subgraphs(node))
