@@ -90,7 +90,7 @@ def _run_nodes(graph, nodes, feeds, output):
     feeds = dict(feeds)
     for sampler in (node for node in nodes if node.op_type == "GridSample"):
         for name in sampler.input:
-            if name not in feeds and graph.folded(name) is None:
+            if _between(graph, [name], feeds)[0]:
                 feeds[name] = _run(graph, feeds, name)
         (result,) = sampler.output
         with np.errstate(all="ignore"):
