@@ -130,8 +130,10 @@ class Attention:
         weights = self.weights.value(graph, node, over, self.sources)
         if self.divisor != 1:
             dtype = graph.type(weights).dtype
-            divisor = graph.add_constant("divisor", np.array(self.divisor, dtype))
-            weights = graph.add_node(node, "Div", [weights, divisor])
+            is_mean = abs(self.divisor) >= 1  # as many divide by: its reciprocal may be rounded
+            by = self.divisor if is_mean else 1 / self.divisor
+            factor = graph.add_constant("factor", np.array(by, dtype))
+            weights = graph.add_node(node, "Div" if is_mean else "Mul", [weights, factor])
         made = (axes.n, axes.q, joined((at, _size(at)) for at in (axes.m, axes.d)))
         chain = Chain(graph, node, image.value(), self.sources)
         shapes = graph.add_integers(f"{node.output[0]}_spatial_shapes", *self.levels)
