@@ -17,9 +17,10 @@ from onnx_ops.session import registration, variants, workers
 if library.is_complete():  # then nothing is compiled, there may be no Numba, and only kernels are other ones
     of_the_compiler = "cache cache_permissions deployment elements library vectors warmup"
     of_no_kernel = """attributes budget byte_readers docs docstrings endings exact files hostile_models imported_domains
-        imports indices inference integers layout lowering many_files messages model_files names on_import
-        optimized_sessions ordinary_files ort_format rewriting rewriting_affine_grids rewriting_facts rewriting_fuzz
-        rewriting_grids schemas sizes third_operator uncompiled"""
+        imports inference layout lowering many_files messages model_files names on_import optimized_sessions
+        ordinary_files ort_format reading reading_forms reading_integers reading_positions reading_work rewriting
+        rewriting_affine_grids rewriting_facts rewriting_fuzz rewriting_grids rewriting_samplers schemas sizes
+        third_operator uncompiled"""
     collect_ignore_glob = [f"**/test_{name}.py" for name in f"{of_the_compiler} {of_no_kernel}".split()]
 
 NAMING = "name", "tool", "types"  # parameters whose texts may name a type

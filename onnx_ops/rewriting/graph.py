@@ -411,10 +411,10 @@ def _is_same(node, old, new):
 def _is_valid(node, ir_version, imports):
     """Return whether onnx's checker accepts a node in a model with these versions, {domain: version}."""
     context = onnx.checker.C.CheckerContext()
-    context.ir_version, context.opset_imports = ir_version, imports
     try:
+        context.ir_version, context.opset_imports = ir_version, imports
         onnx.checker.check_node(node, context)
-    except onnx.checker.ValidationError:
+    except (onnx.checker.ValidationError, TypeError):  # a TypeError: a version that isn't an int32
         return False
     return True
 

@@ -4,21 +4,38 @@ When ONNX Runtime makes a session it computes constants by its own kernels only,
 that follows from them, again and again.
 """
 
+import onnx
 from onnx import numpy_helper
 
-from ..graph import AI_ONNX, OURS
+from ..finding import NOT_RUN, Finding
+from ..graph import AI_ONNX, OURS, Graph
 
 NAME = "constant"
-NEEDS = tuple((name,) for name in OURS)  # a graph needs one of these sets of types of nodes
-LAST, DOMAINS = OURS, AI_ONNX  # types and domains of the node that ends the pattern
 
 
-def match(graph, node):
-    """Return the arguments of `Graph.replace` for a node whose inputs are constant; None for others."""
+def fold_constants(graph: Graph) -> list[Finding]:
+    """Replace nodes of our operators with constant inputs by constants, and return the findings."""
+    findings = []
+    for node in [*graph.owner.node]:
+        is_ours = node.op_type in OURS and node.domain in AI_ONNX and node.output
+        if is_ours and graph.producers.get(node.output[0]) is node and graph.is_sound(node):
+            title = node.name or node.output[0]
+            if _fold(graph, node):
+                untried = None if graph.model.runs_nodes else NOT_RUN
+                findings.append(Finding(NAME, graph.title, title, "Constant", untried=untried))
+    return findings
+
+
+def _fold(graph: Graph, node: onnx.NodeProto) -> bool:
+    """Make a node a Constant if its inputs are constant, and return whether they are."""
     if not graph.model.runs_nodes:
-        return {"op_type": "Constant", "inputs": []} if graph.is_constant(node.output[0]) else None
+        if graph.is_constant(node.output[0]):
+            graph.replace(node, "Constant", [])
+            return True
+        return False
     value = graph.folded(node.output[0])
     if value is None or value.nbytes > graph.model.room:
-        return None
+        return False
     graph.model.room -= value.nbytes
-    return {"op_type": "Constant", "inputs": [], "value": numpy_helper.from_array(value)}
+    graph.replace(node, "Constant", [], value=numpy_helper.from_array(value))
+    return True
