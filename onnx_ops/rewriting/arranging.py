@@ -31,9 +31,7 @@ class Chain:
     open_in     values that may have axes of open sizes
     """
 
-    def __init__(
-        self, graph: Graph, node: onnx.NodeProto, name: str, open_in: Collection[str] = ()
-    ):
+    def __init__(self, graph: Graph, node: onnx.NodeProto, name: str, open_in: Collection[str] = ()):
         self.graph = graph
         self.node = node
         self.name = name

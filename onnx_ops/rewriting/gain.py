@@ -26,9 +26,7 @@ FREE = "Constant", "Flatten", "Identity", "Reshape", "Shape", "Squeeze", "Unsque
 PROGRAM, STEP = 0.45, 0.01
 
 
-def pays_again(
-    graph: GraphView, values: Iterable[str], grid: str, samplers: int, steps: int
-) -> bool:
+def pays_again(graph: GraphView, values: Iterable[str], grid: str, samplers: int, steps: int) -> bool:
     """Return whether samplers of one grid save time if each of them computes it, by so many steps.
 
     values  those that nodes compute for the grid alone

@@ -234,9 +234,7 @@ class Program:
     def limit(self, form: Form, sign: int) -> int:
         """Return the limit of a Clip. Without a limit, too, ONNX Runtime makes finite numbers of infinities."""
         is_stated = value_of(form) != sign * math.inf
-        return (
-            self.value(form) if is_stated else self.number(sign * float(np.finfo(self.dtype).max))
-        )
+        return self.value(form) if is_stated else self.number(sign * float(np.finfo(self.dtype).max))
 
     def total(self, terms: Sequence[Form]) -> int:
         """Return the value of a sum. A product that no node rounds, as in a product of matrices, isn't rounded."""
@@ -301,9 +299,7 @@ class Program:
     def _range(self, variable: Variable) -> int:
         name, (position,) = self.size_element(variable.size)
         size = self.add_node("Gather", name, position)
-        zero, one = (
-            self.constant(text, np.array(text == "one", np.int64)) for text in ("zero", "one")
-        )
+        zero, one = (self.constant(text, np.array(text == "one", np.int64)) for text in ("zero", "one"))
         pixels = self.graph.add_node(self.node, "Range", [zero, size, one])
         return self.source(self.input(self.converted(pixels)), (variable.name,))
 
@@ -312,9 +308,7 @@ class Program:
     def step(self, op_type: str, *operands: int) -> int:
         """Return the result of an operation of the program."""
         if len(self.steps) > MANY:
-            raise NearMiss(
-                f"its coordinates need more than {MANY} steps, ComputedGridSample takes {STEPS}"
-            )
+            raise NearMiss(f"its coordinates need more than {MANY} steps, ComputedGridSample takes {STEPS}")
         step = Step(op_type, operands)
         return self._once(step, lambda: ~_append(self.steps, step))
 
@@ -416,9 +410,7 @@ class Program:
 
     def _state_size(self, axis: str, size: Dimension) -> None:
         if isinstance(size, int) and size > LARGEST:
-            raise NearMiss(
-                f"the size of its grid along {axis}, {size}, is large, and not that of a value"
-            )
+            raise NearMiss(f"the size of its grid along {axis}, {size}, is large, and not that of a value")
         if isinstance(size, int):
             self.array(np.zeros([size if axis == other else 1 for other in AXES]), axis)
             return
@@ -440,9 +432,7 @@ class Program:
             ("steps", STEPS, len(self.steps)),
         ):
             if count > most:
-                raise NearMiss(
-                    f"its coordinates need {count} {what}, ComputedGridSample takes {most}"
-                )
+                raise NearMiss(f"its coordinates need {count} {what}, ComputedGridSample takes {most}")
         inputs = [*self.inputs]
         if self.numbers:
             inputs.append(self.constant("numbers", np.array(self.numbers, self.dtype)))

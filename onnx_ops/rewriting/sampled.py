@@ -40,10 +40,7 @@ FEW, MANY = 400, 4000  # points at which most guesses are refuted, and all other
 LINEAR = "Add", "Sub", "Mul", "Div", "Neg"
 PLACES = np.array([-1.0, 0.0, 0.5, 3.0])  # at which linear functions are compared
 LIMITS = "Clip", "Max", "Min", "Relu"  # which don't make another coordinate of one
-NO_SAMPLER = (
-    "it isn't linear or nearest interpolation "
-    "with zeros or the border's pixels outside of the image"
-)
+NO_SAMPLER = "it isn't linear or nearest interpolation with zeros or the border's pixels outside of the image"
 
 
 @dataclass(frozen=True)
@@ -192,16 +189,10 @@ def _without_limits(form: Form) -> Form:
 
 def varying(form: Op) -> list[Form]:
     """Return the operands that are no numbers or sizes."""
-    return [
-        f
-        for f in form.operands
-        if not (isinstance(f, Whole) and not f.at.terms) and value_of(f) is None
-    ]
+    return [f for f in form.operands if not (isinstance(f, Whole) and not f.at.terms) and value_of(f) is None]
 
 
-def _image_index(
-    reader: Reader, pixels: Sequence[Element], coordinates: Sequence[Form]
-) -> tuple[Index, list[int]]:
+def _image_index(reader: Reader, pixels: Sequence[Element], coordinates: Sequence[Form]) -> tuple[Index, list[int]]:
     """Return the index of an image's elements, over own variables along sampled axes, and these.
 
     Axes of one pixel, the last ones, may be such axes, too.
@@ -211,9 +202,7 @@ def _image_index(
     axes = [axis for axis in range(len(sizes)) if axis not in fixed]
     first = pixels[0].index
     picked = [not variables_of([at]).isdisjoint(reader.forms.picks) for at in first]
-    candidates = [
-        axis for axis, at in fixed.items() if at == number(0) and (sizes[axis] == 1 or picked[axis])
-    ]
+    candidates = [axis for axis, at in fixed.items() if at == number(0) and (sizes[axis] == 1 or picked[axis])]
     candidates.sort(key=lambda axis: (picked[axis], axis))
     missing = len(coordinates) - len(axes)
     if not 0 <= missing <= len(candidates):
@@ -223,9 +212,7 @@ def _image_index(
     return tuple(own[k] if k in axes else fixed[k] for k in range(len(sizes))), axes
 
 
-def _fixed(
-    reader: Reader, pixels: Sequence[Element], coordinates: Sequence[Form]
-) -> dict[int, Position]:
+def _fixed(reader: Reader, pixels: Sequence[Element], coordinates: Sequence[Form]) -> dict[int, Position]:
     """Return {axis: position} of axes along which all taps are at one place for all coordinates."""
     draw = Draw(reader, pixels, coordinates, 0, FEW)
     evaluation = draw.evaluation({form: draw.coordinates([40])[0] for form in coordinates})
@@ -264,18 +251,14 @@ def sample_of(reader: Reader, form: Form) -> Sampled | None:
     places, shifts = zip(*coordinates, strict=True)
     mode = mode.replace("bilinear", "linear")
     image = form.body
-    return Sampled(
-        image.root, image.index, form.over, places, shifts, mode, padding_mode, (), tuple(factors)
-    )
+    return Sampled(image.root, image.index, form.over, places, shifts, mode, padding_mode, (), tuple(factors))
 
 
 def _has_sample(reader: Reader, form: Form) -> bool:
     return any(isinstance(inner, Sample) for inner in walk(form, reader.forms.picks))
 
 
-def _pixels(
-    reader: Reader, place: Form, pixel: Variable, align_corners: bool
-) -> tuple[Form, int] | None:
+def _pixels(reader: Reader, place: Form, pixel: Variable, align_corners: bool) -> tuple[Form, int] | None:
     """Return (form, shift) of a pixel, form + shift, that makes a place in [-1, 1]; or None."""
     for inner in linear_chain(place):
         differences = []
@@ -387,10 +370,7 @@ class Probe(Draw):
         """Return the image at pixels, with the numbers of the other variables."""
         evaluation = self.evaluation({})
         own = dict(zip(self.taps.axes, pixel, strict=True))
-        index = [
-            own[axis] if axis in own else evaluation.position(at)
-            for axis, at in enumerate(self.taps.index)
-        ]
+        index = [own[axis] if axis in own else evaluation.position(at) for axis, at in enumerate(self.taps.index)]
         return self.picture(self.taps.root, index)
 
     def shifts(self, coordinates: tuple[Form, ...]) -> tuple[int, ...]:
@@ -402,9 +382,7 @@ class Probe(Draw):
         if coordinates not in self._evaluated:
             evaluation = self.evaluation(dict(zip(coordinates, self.points, strict=True)))
             total = evaluation.value(self.taps.total)
-            numbers = {
-                mask: np.broadcast_to(evaluation.value(mask), self.count) for mask in self.masks
-            }
+            numbers = {mask: np.broadcast_to(evaluation.value(mask), self.count) for mask in self.masks}
             self.masks = [mask for mask in self.masks if np.isin(numbers[mask], (0, 1)).all()]
             is_shown = np.ones(self.count, bool)
             for mask in self.masks:

@@ -80,9 +80,7 @@ class Search:
         self.reader = reader_of(graph)
         self.findings: list[Finding] = []
         self._replaced: set[str] = set()  # values that are found
-        self._near: dict[
-            int, Collection[str]
-        ] = {}  # {number of a near miss: values that it consists of}
+        self._near: dict[int, Collection[str]] = {}  # {number of a near miss: values that it consists of}
         self._explained: set[str] = set()  # values of near misses
 
     def run(self) -> list[Finding]:
@@ -100,11 +98,7 @@ class Search:
                 break
         if not self.graph.model.runs_nodes:
             self._explain()
-        return [
-            finding
-            for k, finding in enumerate(self.findings)
-            if self._replaced.isdisjoint(self._near.get(k, ()))
-        ]
+        return [finding for k, finding in enumerate(self.findings) if self._replaced.isdisjoint(self._near.get(k, ()))]
 
     def _explain(self) -> None:
         """Report why nodes stay that move many elements by indices, add them up, or stack them."""
@@ -184,9 +178,7 @@ class Search:
         self._replaced.add(name)
         self._report(node, pattern, operator=match.operator, untried=untried)
 
-    def _tried(
-        self, match: Match, node: onnx.NodeProto, replacement: Mapping[str, Any]
-    ) -> str | None:
+    def _tried(self, match: Match, node: onnx.NodeProto, replacement: Mapping[str, Any]) -> str | None:
         """Try a replacement, each distinct one once; return why not, or None. Raises NearMiss if it differs."""
         graph = self.graph
         if not graph.model.runs_nodes:

@@ -60,17 +60,13 @@ def reading_of(index: Index, dimensions: Sequence[Dimension]) -> Reading:
         raise ValueError("no elements: any digits could be those of its axes")
     if not {variable.name for variable in variables_of(index)} <= {*AXES}:
         raise ValueError("an index along other axes")
-    digits = [
-        digit for at, size in zip(index, dimensions, strict=True) for digit in _digits_of(at, size)
-    ]
+    digits = [digit for at, size in zip(index, dimensions, strict=True) for digit in _digits_of(at, size)]
     try:
         parts = tuple(Part(1, size, 1) for size in dimensions)
         return Reading(parts, *_axes_apart(digits))
     except ValueError:
         parts = tuple(_repeats(at, size) for at, size in digits)
-    if len({variable for at, _ in digits for variable in variables_of([at])}) < sum(
-        len(at.terms) for at, _ in digits
-    ):
+    if len({variable for at, _ in digits for variable in variables_of([at])}) < sum(len(at.terms) for at, _ in digits):
         raise ValueError("several digits of one axis")
     whole = [
         (

@@ -112,9 +112,7 @@ def _level_digit(term: Term) -> Digit | None:
     return None
 
 
-def _pointed(
-    reader: Reader, term: Term, by: Mapping[Variable, Position], points: Sequence[Variable]
-) -> Term:
+def _pointed(reader: Reader, term: Term, by: Mapping[Variable, Position], points: Sequence[Variable]) -> Term:
     """Return a term with positions in place of variables, and with points of the same names for all levels."""
     points = [point for point in points if point.size != 1]
     named = tuple(Variable(f"point {k}", point.size) for k, point in enumerate(points))

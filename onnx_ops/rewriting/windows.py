@@ -103,9 +103,7 @@ def _run(terms: Sequence[Term], what: str) -> tuple[int, tuple[Digit, ...]]:
     try:
         return step, tuple(digits_along(Position(0, tuple(scaled))))
     except Unknown:
-        raise NearMiss(
-            "along an axis it moves by more than a position in the kernel and a block"
-        ) from None
+        raise NearMiss("along an axis it moves by more than a position in the kernel and a block") from None
 
 
 def windowed_axes(index: Index) -> list[int]:
@@ -151,9 +149,7 @@ def factors_of(form: Form) -> tuple[float, list[Form]]:
     return scale, factors
 
 
-def places_of(
-    reader: Reader, form: Form, name: str, over: Sequence[Variable] = ()
-) -> dict[str, Index]:
+def places_of(reader: Reader, form: Form, name: str, over: Sequence[Variable] = ()) -> dict[str, Index]:
     """Return {value: index} of elements that a form is, of values that are computed before another one.
 
     name  that value: indices are over its axes

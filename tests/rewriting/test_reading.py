@@ -39,8 +39,7 @@ MODELS = Path(__file__).parents[2] / "models"
 OF_ANY_TYPE = [
     name
     for name, rule in TABLE.items()
-    if rule.moves
-    and name not in ("Cast", "DequantizeLinear", "SequenceAt")  # which have types of their own
+    if rule.moves and name not in ("Cast", "DequantizeLinear", "SequenceAt")  # which have types of their own
 ]
 
 
@@ -49,9 +48,7 @@ def test_every_rule_has_a_line() -> None:
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["fixed", "open"])
-@pytest.mark.parametrize(
-    ("name", "k"), [(name, k) for name, lines in LINES.items() for k in range(len(lines))]
-)
+@pytest.mark.parametrize(("name", "k"), [(name, k) for name, lines in LINES.items() for k in range(len(lines))])
 def test_operators(name: str, k: int, is_open: bool) -> None:
     given = LINES[name][k]
     proto = model_of(given, is_open)
@@ -160,9 +157,7 @@ def of_folder(path: Path) -> tuple[onnx.ModelProto, dict[str, Any]]:
     return proto, dict(zip(names, arrays, strict=True))
 
 
-@pytest.mark.parametrize(
-    "path", sorted(MODELS.rglob("model.onnx")), ids=lambda path: path.parent.name
-)
+@pytest.mark.parametrize("path", sorted(MODELS.rglob("model.onnx")), ids=lambda path: path.parent.name)
 def test_models_of_the_package(path: Path) -> None:
     compared(*of_folder(path))
 
@@ -198,10 +193,7 @@ IN_PLACE = {
     for how in ("ScatterElements", "ScatterND", "rows")
     for layout in (("first",) if how == "rows" else ("first", "last"))
 }
-PROTOS = {
-    name: {"proto": proto}
-    for name, proto in {**test_rewriting.WINDOWS, **test_rewriting.BLOCKS}.items()
-}
+PROTOS = {name: {"proto": proto} for name, proto in {**test_rewriting.WINDOWS, **test_rewriting.BLOCKS}.items()}
 UNFOLDS: dict[str, Any] = test_rewriting.UNFOLDS
 OPEN_UNFOLDS = {name: edits for name, edits in UNFOLDS.items() if "target" not in edits}
 WRITTEN: dict[str, Case] = {

@@ -117,9 +117,7 @@ def check(
         with suppress(NameError):  # of a size that has nothing but a name
             if at is not None:
                 np.testing.assert_array_equal(filled_position(at, result.shape, sizes), result)
-        for known, value in zip(
-            integers or (), result.ravel().tolist(), strict=integers is not None
-        ):
+        for known, value in zip(integers or (), result.ravel().tolist(), strict=integers is not None):
             with suppress(NameError):
                 assert known is None or filled(known, sizes) == value
 
@@ -198,9 +196,7 @@ def test_constants(array: list[int]) -> None:
 # Moves.
 
 
-def elements(
-    reader: Reader, form: Form, source: Array, dimensions: tuple[Dimension, ...], **opened: int
-) -> Array:
+def elements(reader: Reader, form: Form, source: Array, dimensions: tuple[Dimension, ...], **opened: int) -> Array:
     """Return the elements of a source that a form is, over all axes of a value."""
     sizes = [filled(size, opened) for size in dimensions]
     places = {str(k): numbers.ravel() for k, numbers in enumerate(np.indices(sizes))}
@@ -255,8 +251,7 @@ def test_elements_that_are_written(seed: int) -> None:
         for free in rng.random((6, value.ndim)) < rng.choice([0, 0.3, 0.7, 1], (6, 1)):
             fixed = [int(rng.integers(size)) for size in value.shape]
             index = tuple(
-                at if is_free else number(k)
-                for at, k, is_free in zip(axes_of(value.shape), fixed, free, strict=True)
+                at if is_free else number(k) for at, k, is_free in zip(axes_of(value.shape), fixed, free, strict=True)
             )
             form = reader.read("y", index)
             count += 1
@@ -264,8 +259,7 @@ def test_elements_that_are_written(seed: int) -> None:
                 continue
             known_count += 1
             places: list[Any] = [
-                numbers if f else k
-                for numbers, k, f in zip(np.indices(value.shape), fixed, free, strict=True)
+                numbers if f else k for numbers, k, f in zip(np.indices(value.shape), fixed, free, strict=True)
             ]
             places = [np.broadcast_to(p, value.shape) for p in places]
             got = elements(reader, form, numbered, value.shape)
@@ -313,9 +307,7 @@ def test_two_names_of_one_size() -> None:
         "x",
         w.add("Concat", w.add("Shape", "other", end=1), w.constant([4, 6, 3]), axis=0),
     )
-    proto = w.model(
-        {"x": ("int64", ["n", 24, 3]), "other": ("int64", ["m"])}, (y, "int64", [None] * 4)
-    )
+    proto = w.model({"x": ("int64", ["n", 24, 3]), "other": ("int64", ["m"])}, (y, "int64", [None] * 4))
     form = main_reader(proto).whole(y)
     n, row, column, channel = axes_of((named("n"), 4, 6, 3))
     assert isinstance(form, Element)
@@ -342,9 +334,7 @@ def in_branch(body: Callable[[Writer], str]) -> onnx.ModelProto:
 def test_values_of_graphs_around() -> None:
     """Nodes, sizes and constants of the graph around a branch are read from within it."""
     proto = in_branch(
-        lambda w: w.add(
-            "Slice", "turned", w.constant([1]), w.constant([3]), w.constant([0]), name="part"
-        )
+        lambda w: w.add("Slice", "turned", w.constant([1]), w.constant([3]), w.constant([0]), name="part")
     )
     branch = next(graph for graph in Model(proto).graphs() if graph.title.endswith("branch"))
     form = reader_of(branch).whole("part")

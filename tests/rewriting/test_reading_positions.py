@@ -82,9 +82,7 @@ def apart(rng: np.random.Generator, terms: Iterable[Term]) -> list[Term]:
         assert isinstance(term.size, int)
         low = divisor(rng, term.size)
         parts.append(term._replace(size=low))
-        parts.append(
-            term._replace(inner=term.inner * low, size=term.size // low, step=term.step * low)
-        )
+        parts.append(term._replace(inner=term.inner * low, size=term.size // low, step=term.step * low))
     part = parts[int(rng.integers(len(parts)))] if parts else None
     if part is not None:
         parts += [part._replace(step=5), part._replace(step=-5)]
@@ -167,9 +165,7 @@ def random_shape(rng: np.random.Generator, count: int) -> list[int]:
     return sizes
 
 
-def flat(
-    index: Index, sizes: list[int], grid: Mapping[Variable, Array] = GRID, n: int = 1
-) -> Array:
+def flat(index: Index, sizes: list[int], grid: Mapping[Variable, Array] = GRID, n: int = 1) -> Array:
     total = np.zeros_like(next(iter(grid.values())))
     for place, size in zip(index, sizes, strict=True):
         total = total * size + numbers(place, grid, n)
@@ -185,9 +181,7 @@ def test_reshapes(seed: int) -> None:
             target = random_shape(rng, 288)
             index = reshaped(index, sizes, target)
             sizes = target
-            np.testing.assert_array_equal(
-                flat(index, sizes), flat(tuple(map(along, VARIABLES)), [6, 4, 12])
-            )
+            np.testing.assert_array_equal(flat(index, sizes), flat(tuple(map(along, VARIABLES)), [6, 4, 12]))
 
     assert known_share(np.random.default_rng(seed), attempt) > 0.1
 

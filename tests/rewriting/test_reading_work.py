@@ -68,9 +68,7 @@ def written(w: Writer, count: int) -> str:
     """A slice after the other written into one value."""
     y = w.add("ConstantOfShape", w.constant([1, count, 4]))
     for k in range(count):
-        update = w.add(
-            "Unsqueeze", w.add("Mul", part(w, "x", k % 8, k % 8 + 4), "factor"), w.constant([1])
-        )
+        update = w.add("Unsqueeze", w.add("Mul", part(w, "x", k % 8, k % 8 + 4), "factor"), w.constant([1]))
         y = w.add("ScatterElements", y, w.constant(np.full((1, 1, 4), k)), update, axis=1)
     return y
 
@@ -108,9 +106,7 @@ def nested(w: Writer, count: int) -> str:
         branches.append(helper.make_graph(inner.nodes, result, [], [info], inner.initializers))
     if not any(node.output[0] == f"v_{count}" for node in w.nodes):
         w.add("Identity", "x", name=f"v_{count}")
-    return w.add(
-        "If", "flag", then_branch=branches[0], else_branch=branches[1], name=f"inner_{count}"
-    )
+    return w.add("If", "flag", then_branch=branches[0], else_branch=branches[1], name=f"inner_{count}")
 
 
 def beside(w: Writer, count: int) -> str:
@@ -126,9 +122,7 @@ def beside(w: Writer, count: int) -> str:
             result = inner.add("Abs", y, name=f"{name}_{k}")
             info = helper.make_tensor_value_info(result, TensorProto.FLOAT, None)
             branches.append(helper.make_graph(inner.nodes, result, [], [info]))
-        results.append(
-            w.add("If", "flag", then_branch=branches[0], else_branch=branches[1], name=f"if_{k}")
-        )
+        results.append(w.add("If", "flag", then_branch=branches[0], else_branch=branches[1], name=f"if_{k}"))
     return w.add("Concat", *results, axis=0)
 
 
@@ -204,10 +198,7 @@ def test_graphs_share_what_reading_may_take() -> None:
     assert budget.steps <= PER_NODE * nodes + AT_LEAST
     assert all(reader.budget is budget for reader in readers)
     with pytest.raises(Exhausted):
-        [
-            reader.whole(graph.owner.output[0].name)
-            for graph, reader in zip(graphs, readers, strict=True)
-        ]
+        [reader.whole(graph.owner.output[0].name) for graph, reader in zip(graphs, readers, strict=True)]
 
 
 def test_long_chains_are_read_in_parts() -> None:

@@ -156,9 +156,7 @@ def test_a_sampler_is_what_torch_gives():
         np.testing.assert_allclose(y, expected.numpy(), 1e-4, 1e-4)
 
 
-IS_NO_SAMPLER = (
-    "it isn't linear or nearest interpolation with zeros or the border's pixels outside of the image"
-)
+IS_NO_SAMPLER = "it isn't linear or nearest interpolation with zeros or the border's pixels outside of the image"
 NO_SAMPLERS = {
     "a limit that is one pixel less": ({"high": -1}, IS_NO_SAMPLER),
     "a limit that is one pixel more": ({"high": 1}, "it may read outside of"),

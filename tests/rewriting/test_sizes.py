@@ -1,6 +1,5 @@
 """Integers that depend on open sizes agree with computations in which these sizes have values."""
 
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st

@@ -115,9 +115,7 @@ def _is_evaluated(reader: Reader, form: Form, values: Mapping[str, Array]) -> bo
         match inner:
             case Sample(_, _, _, settings) if not EVALUATED.issuperset(settings):
                 return False
-            case Sum(over, _) if (
-                math.prod(v.size for v in over if isinstance(v.size, int)) > MOST_TERMS
-            ):
+            case Sum(over, _) if math.prod(v.size for v in over if isinstance(v.size, int)) > MOST_TERMS:
                 return False
             case Element(root, _) if root in values and values[root].dtype.kind not in "fiub":
                 return False
@@ -188,8 +186,5 @@ def inputs_of(proto: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
         "k": rng.integers(-4, 4, image),
         "q": rng.uniform(-1.2, 1.2, (2, 3, 4, 2)),
     }
-    kinds = {
-        v.name: helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type)
-        for v in proto.graph.input
-    }
+    kinds = {v.name: helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type) for v in proto.graph.input}
     return {name: arrays[name].astype(kind) for name, kind in kinds.items()}

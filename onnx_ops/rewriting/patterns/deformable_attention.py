@@ -71,9 +71,7 @@ class Stored:
     index: Index
     array: Array | None = None
 
-    def value(
-        self, graph: Graph, node: onnx.NodeProto, target: Index, sources: Collection[str]
-    ) -> str:
+    def value(self, graph: Graph, node: onnx.NodeProto, target: Index, sources: Collection[str]) -> str:
         """Return the name of a value with these elements at an index."""
         if self.array is not None:
             return graph.add_constant(self.name, self.array)
@@ -190,9 +188,7 @@ class _Recognition:
             raise NearMiss("its levels have different numbers of points")
         self._check_sum()
         image, levels, pixels = self._image()
-        places = [
-            [self._undoubled(form) for form in term.sample.place[::-1]] for term in self.terms
-        ]
+        places = [[self._undoubled(form) for form in term.sample.place[::-1]] for term in self.terms]
         weights = [[self._product(term.weights)] for term in self.terms]
         axes = self._axes(image.index, pixels, weights, places)
         over = (axes.n, axes.q, axes.m, axes.levels, axes.points)
@@ -231,9 +227,7 @@ class _Recognition:
         """Return what a place is, in [0, 1] instead of [-1, 1]."""
         if self._is_constant(place):
             op = self.reader.forms.op
-            return op(
-                "Div", op("Add", place, self.reader.forms.number(1)), self.reader.forms.number(2)
-            )
+            return op("Div", op("Add", place, self.reader.forms.number(1)), self.reader.forms.number(2))
         match place:
             case Op("Sub", (Op("Mul", (one, other)), subtrahend)) if is_number(subtrahend, 1):
                 for factor, location in ((one, other), (other, one)):
@@ -307,9 +301,7 @@ class _Recognition:
         return {
             name: index
             for name, index in places.items()
-            if variables_of(index) <= self.known
-            and order.get(name, -1) < end
-            and name not in self.reader.forms.tables
+            if variables_of(index) <= self.known and order.get(name, -1) < end and name not in self.reader.forms.tables
         }
 
     def _common(self, forms: Iterable[Form]) -> list[str]:
@@ -346,9 +338,7 @@ class _Recognition:
         of_places = {*digits_of(used), *(digit for index in stored for digit in digits_of(index))}
         queries = [digit for digit in _ordered(result) if digit not in of_image]
         shared = [digit for digit in _ordered(result) if digit in {*of_image} & of_places]
-        channels = [
-            digit for digit in _ordered(result) if digit in of_image and digit not in of_places
-        ]
+        channels = [digit for digit in _ordered(result) if digit in of_image and digit not in of_places]
         first = of_image
         middle = {*_ordered((pixels,))}
         for index in stored[:1]:
@@ -389,9 +379,7 @@ class _Recognition:
         count = math.prod(lengths)
         if len(lengths) < len(digits) or count * len(self.terms) > MOST_NUMBERS:
             name = self._name_of(rows[0][0])
-            raise NearMiss(
-                f"{name} is not known to be made of weights [N, Q, M, L, P], of open sizes"
-            )
+            raise NearMiss(f"{name} is not known to be made of weights [N, Q, M, L, P], of open sizes")
         numbers = {variable.name: np.asarray(0) for variable in self.known}
         for digit, along_it in zip(digits, np.indices(lengths), strict=True):
             name = digit.variable.name
@@ -429,19 +417,13 @@ class _Recognition:
             rule = self.reader.rule_of(node)
             if node.op_type == "GridSample":
                 pending.append(node.input[1])
-            elif (
-                rule is not None
-                and (rule.moves or node.op_type in SUMS)
-                and node.op_type != "Concat"
-            ):
+            elif rule is not None and (rule.moves or node.op_type in SUMS) and node.op_type != "Concat":
                 pending.append(node.input[0])
             else:
                 pending += [operand for operand in node.input if operand]
         for name in between - {self.name} - grids:
             users = [user for user, _ in graph.consumers[name]]
-            is_internal = all(
-                user.op_type == "Shape" or not between.isdisjoint(user.output) for user in users
-            )
+            is_internal = all(user.op_type == "Shape" or not between.isdisjoint(user.output) for user in users)
             if graph.users[name] > len(users) or not is_internal:
                 raise NearMiss(f"{name} is used elsewhere, too")
 

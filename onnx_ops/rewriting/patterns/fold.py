@@ -138,9 +138,7 @@ def match(reader: Reader, name: str, form: Form) -> Fold | None:
     return Fold(value, index, [*sources], windows, scale * more, dimensions)
 
 
-def _sources(
-    conditions: frozenset[Condition], over: tuple[Variable, ...], rank: int
-) -> Iterator[tuple[int, Position]]:
+def _sources(conditions: frozenset[Condition], over: tuple[Variable, ...], rank: int) -> Iterator[tuple[int, Position]]:
     """Yield (axis of the result, the position along it to which an element is added)."""
     for condition in conditions:
         free = [term for term in condition.at.terms if term.variable not in over]

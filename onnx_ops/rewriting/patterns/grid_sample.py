@@ -111,8 +111,7 @@ def match(reader: Reader, name: str, form: Form) -> ComputedGrid | None:
     assert isinstance(graph, Graph)  # to which a program adds nodes
     program = Program(reader, graph, node, kinds[1])
     pixel = tuple(
-        along(Variable(axis, size))
-        for axis, size in zip("n" + AXES[2 - len(dimensions) :], dimensions, strict=False)
+        along(Variable(axis, size)) for axis, size in zip("n" + AXES[2 - len(dimensions) :], dimensions, strict=False)
     )
     try:
         indices = [(*pixel, number(k)) for k in range(len(dimensions) - 2)]

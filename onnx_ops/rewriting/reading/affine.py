@@ -111,11 +111,7 @@ def position(start: Dimension, terms: Iterable[Term]) -> Position:
 
 def _follows(high: Term, low: Term) -> bool:
     """Return whether two digits are one digit of their variable, with the same step."""
-    return (
-        high.variable == low.variable
-        and high.inner == low.inner * low.size
-        and high.step == low.step * low.size
-    )
+    return high.variable == low.variable and high.inner == low.inner * low.size and high.step == low.step * low.size
 
 
 def _order(term: Term) -> tuple[str, bool, int, str]:

@@ -179,9 +179,7 @@ class Forms:
             if parts := self._parts(operand):
                 total = self.number(0)
                 for part in parts:
-                    total = self.op(
-                        "Add", total, self.op(op, *operands[:k], part, *operands[k + 1 :])
-                    )
+                    total = self.op("Add", total, self.op(op, *operands[:k], part, *operands[k + 1 :]))
                 return total
         conditions: frozenset[Condition] = frozenset()
         bodies: list[Form] = []
@@ -290,9 +288,7 @@ class Forms:
                 return self.total(others, self.guard(limits, rest))
         outer = frozenset(c for c in body.conditions if not self._depends(c, over))
         if outer:
-            return self.guard(
-                outer, self.total(over, self.guard(body.conditions - outer, body.body))
-            )
+            return self.guard(outer, self.total(over, self.guard(body.conditions - outer, body.body)))
         return self._once(Sum, over, body)
 
     def _depends(self, condition: Condition, over: Sequence[Variable]) -> bool:
@@ -400,9 +396,7 @@ def _always_holds(condition: Condition) -> bool:
     return is_at_least(condition.at) and is_zero_at_most
 
 
-def _digit_apart(
-    condition: Condition, over: Sequence[Variable]
-) -> tuple[Variable, list[Variable], Position] | None:
+def _digit_apart(condition: Condition, over: Sequence[Variable]) -> tuple[Variable, list[Variable], Position] | None:
     """Return a summed variable of which a condition limits a digit, variables for its digits, and itself over these."""
     for variable, inner, size, _ in condition.at.terms if len(condition.at.terms) == 1 else ():
         length = variable.size
@@ -417,9 +411,7 @@ def _digit_apart(
     return None
 
 
-def _limit(
-    conditions: frozenset[Condition], variable: Variable, sign: int
-) -> tuple[int, Condition] | None:
+def _limit(conditions: frozenset[Condition], variable: Variable, sign: int) -> tuple[int, Condition] | None:
     """Return the number from which (sign 1) or up to which (-1) a condition on a variable alone holds, and that."""
     for condition in sorted(conditions, key=repr):
         at = condition.at

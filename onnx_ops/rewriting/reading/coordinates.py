@@ -61,9 +61,7 @@ class CoordinateReader(Reader):
 
     def reads(self, elements: int) -> bool:
         """Return whether a program for these coordinates can read numbers of a type, by its number, as they are."""
-        return elements == self.elements or (
-            elements in CASTS and self.elements == TensorProto.FLOAT
-        )
+        return elements == self.elements or (elements in CASTS and self.elements == TensorProto.FLOAT)
 
 
 def coordinates(reader: Reader, elements: int) -> CoordinateReader:
@@ -119,6 +117,4 @@ def _users(reader: Reader, name: str) -> tuple[set[str], bool]:
 
 def varies(index: Iterable[Position]) -> bool:
     """Return whether an index differs from one pixel of an image to the next one."""
-    return any(
-        term.inner == 1 and term.variable.name in AXES[1:] for at in index for term in at.terms
-    )
+    return any(term.inner == 1 and term.variable.name in AXES[1:] for at in index for term in at.terms)

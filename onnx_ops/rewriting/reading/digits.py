@@ -98,8 +98,7 @@ def _parts(term: Term, known: set[Digit]) -> Iterator[Term]:
         sizes = [
             digit.size
             for digit in known
-            if (digit.variable, digit.inner) == (term.variable, inner)
-            and quotient(remaining, digit.size) is not None
+            if (digit.variable, digit.inner) == (term.variable, inner) and quotient(remaining, digit.size) is not None
         ]
         numbers = [size for size in sizes if isinstance(size, int)]
         size = min(numbers) if numbers else (sizes or [remaining])[0]

@@ -152,9 +152,7 @@ def looked_up(array: Array, index: Sequence[Array]) -> Array:
     inside = np.asarray(True)
     for at, size in zip(index, array.shape, strict=True):
         inside = inside & (at >= 0) & (at < size)
-    limited = [
-        np.clip(at, 0, max(size - 1, 0)) for at, size in zip(index, array.shape, strict=True)
-    ]
+    limited = [np.clip(at, 0, max(size - 1, 0)) for at, size in zip(index, array.shape, strict=True)]
     return np.where(inside, array[tuple(limited)], 0)
 
 

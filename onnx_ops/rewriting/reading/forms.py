@@ -207,9 +207,7 @@ def positions_in(form: Form) -> Iterator[Position]:
             yield from (condition.at for condition in conditions)
 
 
-def walk(
-    form: Form, picks: Mapping[Variable, Form], known: Mapping[Form, object] | None = None
-) -> Iterator[Form]:
+def walk(form: Form, picks: Mapping[Variable, Form], known: Mapping[Form, object] | None = None) -> Iterator[Form]:
     """Yield a form and those in it, also behind picks, but not what is in known ones."""
     known = known or {}
     seen: set[Form] = set()

@@ -27,9 +27,7 @@ def integers(graph: GraphView, name: str) -> list[Dimension | None] | None:
     dimensions = graph.type(name).shape
     if dimensions is None or not are_numbers(dimensions):
         return None
-    if (
-        math.prod(max(size, 1) for size in dimensions) > MANY
-    ):  # np.ndindex lists long axes, even of no elements
+    if math.prod(max(size, 1) for size in dimensions) > MANY:  # np.ndindex lists long axes, even of no elements
         return None
     array = graph.array(name)
     if array is not None and array.dtype.kind in "iub":
@@ -40,11 +38,7 @@ def integers(graph: GraphView, name: str) -> list[Dimension | None] | None:
 def _integer(graph: GraphView, name: str, index: Sequence[int]) -> Dimension | None:
     home = graph.home(name)
     with suppress(Unknown, Exhausted):
-        return (
-            None
-            if home is None
-            else reading.whole_number(home.reader.read(name, tuple(map(number, index))))
-        )
+        return None if home is None else reading.whole_number(home.reader.read(name, tuple(map(number, index))))
     return None
 
 

@@ -84,9 +84,7 @@ class Place:
     bare: bool
 
 
-Made = (
-    Form | Place | None
-)  # what a rule returns: a form, the place that an element was moved from, or None
+Made = Form | Place | None  # what a rule returns: a form, the place that an element was moved from, or None
 
 
 @dataclass(frozen=True)
@@ -116,9 +114,7 @@ class Reader:
     def __init__(self, graph: GraphView, table: Mapping[str, Rule], is_exact: bool = False):
         self.graph = graph
         self.table = table
-        self.budget: Budget = (
-            _budget(graph.owner) if graph.outer is None else graph.outer.reader.budget
-        )
+        self.budget: Budget = _budget(graph.owner) if graph.outer is None else graph.outer.reader.budget
         self.forms = Forms(self.shape, self.budget, is_exact)
         self.failed: dict[str, str] = {}
         self.order = {name: k for k, node in enumerate(graph.owner.node) for name in node.output}
@@ -279,9 +275,7 @@ def _fit(array: Array, axes: Sequence[int]) -> float | Position | OneEach | None
 
 def _are_whole(array: Array) -> bool:
     """Return whether all elements are whole numbers, and none is large."""
-    if array.dtype.kind == "f" and not (
-        np.isfinite(array).all() and (array == np.rint(array)).all()
-    ):
+    if array.dtype.kind == "f" and not (np.isfinite(array).all() and (array == np.rint(array)).all()):
         return False
     return max(-int(array.min()), int(array.max())) < 2**31
 

@@ -85,9 +85,7 @@ def _rolled(forms: Forms, parts: Sequence[Form], variable: Variable) -> Form:
     raise Unknown("they are of different values or forms")
 
 
-def _rolled_columns(
-    forms: Forms, rows: Sequence[tuple[Form, ...]], variable: Variable
-) -> tuple[Form, ...]:
+def _rolled_columns(forms: Forms, rows: Sequence[tuple[Form, ...]], variable: Variable) -> tuple[Form, ...]:
     return tuple(rolled(forms, column, variable) for column in zip(*rows, strict=True))
 
 
@@ -104,10 +102,7 @@ def _rolled_with_neutral(forms: Forms, parts: Sequence[Form], variable: Variable
     if model is None:
         raise Unknown("they are of different forms")
     neutral = forms.number(NEUTRAL[model.op])
-    rows = [
-        part.operands if isinstance(part, Op) and part.op == model.op else (part, neutral)
-        for part in parts
-    ]
+    rows = [part.operands if isinstance(part, Op) and part.op == model.op else (part, neutral) for part in parts]
     return forms.op(model.op, *_rolled_columns(forms, rows, variable))
 
 
@@ -145,10 +140,7 @@ def _rolled_position(forms: Forms, ats: Sequence[Position], variable: Variable) 
 
 def _outline(forms: Forms, at: Position) -> list[tuple[object, ...]]:
     """Return the terms of a position without the names of picked variables."""
-    return [
-        (None if t.variable in forms.picks else t.variable, t.inner, t.size, t.step)
-        for t in at.terms
-    ]
+    return [(None if t.variable in forms.picks else t.variable, t.inner, t.size, t.step) for t in at.terms]
 
 
 def _fitted_wholes(parts: Sequence[Form], variable: Variable) -> Position | None:

@@ -92,9 +92,7 @@ def operand_index(site: Site, k: int) -> list[Position]:
     return [number(0) if size == 1 else at for at, size in zip(index, sizes, strict=True)]
 
 
-def renamed(
-    index: Sequence[Position], sizes: Sequence[Dimension], targets: Sequence[Dimension]
-) -> list[Position]:
+def renamed(index: Sequence[Position], sizes: Sequence[Dimension], targets: Sequence[Dimension]) -> list[Position]:
     """Return an index with variables of an input's sizes where the output's are other names of them. Raises Unknown."""
     result = []
     for at, size, target in zip(index, sizes, targets, strict=True):
@@ -111,9 +109,7 @@ def renamed(
 @operator("Tile", moves=True)
 def tile(site: Site) -> Made:
     sizes = zip(site.index, site.shape_of(0), site.shape, strict=True)
-    return site.move(
-        0, [at if before == after else divided(at, before)[1] for at, before, after in sizes]
-    )
+    return site.move(0, [at if before == after else divided(at, before)[1] for at, before, after in sizes])
 
 
 @operator("Slice", moves=True)
@@ -157,9 +153,7 @@ def resize(site: Site) -> Made:
         return None
     sizes = zip(site.shape, site.shape_of(0), strict=True)
     times = [quotient(after, before) for after, before in sizes]
-    if (
-        not site.has(3) and site.integers(2) != times
-    ):  # of sizes, ONNX Runtime makes the scales itself
+    if not site.has(3) and site.integers(2) != times:  # of sizes, ONNX Runtime makes the scales itself
         return None
     pairs = zip(site.index, times, strict=True)
     return site.move(0, [at if n == 1 else divided(at, as_int(n))[0] for at, n in pairs])
@@ -333,11 +327,7 @@ def cast(site: Site) -> Made:
     before = site.reader.graph.type(site.node.input[0]).elements
     after = site.attributes["to"]
     if site.forms.is_exact and after in FLOATS and before not in (after, TensorProto.BOOL):
-        return (
-            _widened(site, CASTS[before])
-            if before in CASTS and after == TensorProto.FLOAT
-            else None
-        )
+        return _widened(site, CASTS[before]) if before in CASTS and after == TensorProto.FLOAT else None
     is_wider = after in FLOATS or (before in INTEGERS and after == TensorProto.INT64)
     if before == after or before == TensorProto.BOOL or (before in NUMBERS and is_wider):
         return site.move(0, site.index)

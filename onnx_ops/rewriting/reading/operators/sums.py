@@ -103,9 +103,7 @@ def einsum(site: Site) -> Made:
     places = dict(zip(result, site.index, strict=True))
     places |= dict(zip(summed, map(along, own), strict=True))
     product, *factors = [
-        site.read(
-            k, broadcast([places[x] for x in term], [lengths[x] for x in term], site.shape_of(k))
-        )
+        site.read(k, broadcast([places[x] for x in term], [lengths[x] for x in term], site.shape_of(k)))
         for k, term in enumerate(terms)
     ]
     for factor in factors:
@@ -142,9 +140,7 @@ def conv(site: Site) -> Made:
     channel, *offsets = map(along, own)
     image = [
         at.times(stride) + offset.times(dilation) - number(begin)
-        for at, offset, (stride, dilation, begin) in zip(
-            pixel, offsets, _windows(site, len(kernel)), strict=True
-        )
+        for at, offset, (stride, dilation, begin) in zip(pixel, offsets, _windows(site, len(kernel)), strict=True)
     ]
     group, _ = divided(channel_out, quotient(channels_out, site.attributes.get("group", 1)))
     index = (n, group.times(channels_per_group) + channel, *image)

@@ -158,9 +158,7 @@ def _added(
     return site.forms.op("Add", site.read(0, site.index), site.forms.total(own, update))
 
 
-def _overwritten(
-    site: Site, places: Index, needs: Iterable[Condition], equal: Iterable[Position]
-) -> Form:
+def _overwritten(site: Site, places: Index, needs: Iterable[Condition], equal: Iterable[Position]) -> Form:
     """Return the update at `places` where all needs hold and others are 0, else the data."""
     forms = site.forms
     needs = [need for need in needs if not is_at_least(need.at)]
