@@ -273,7 +273,7 @@ class Graph:
 
     @cached_property
     def consumers(self):
-        """{value: [(node, position among its inputs)]} for the inputs of this graph's own nodes."""
+        """{value: [(node, position among its inputs)]} for the inputs of this graph's own nodes, as it was."""
         consumers = defaultdict(list)
         for node in self.owner.node:
             for position, name in enumerate(node.input):
@@ -362,7 +362,6 @@ class Graph:
 
     def _count(self, name, change):
         """Count a use of a value more, or less, by a node that has changed."""
-        vars(self).pop("consumers", None)  # to be found anew
         graph = self
         while graph:
             graph.users[name] += change
@@ -414,7 +413,7 @@ def _is_valid(node, ir_version, imports):
     try:
         context.ir_version, context.opset_imports = ir_version, imports
         onnx.checker.check_node(node, context)
-    except (onnx.checker.ValidationError, TypeError):  # a TypeError: a version that isn't an int32
+    except (onnx.checker.ValidationError, TypeError, UnicodeDecodeError):  # also versions and names that can't be read
         return False
     return True
 

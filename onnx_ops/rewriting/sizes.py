@@ -6,8 +6,10 @@ constants that round down, are kept in one normal form: sizes that compare equal
 
 import ast
 import math
+from hashlib import sha256
 
 LONGEST = 1000  # characters of a name
+MOST_TERMS, MOST_FACTORS = 64, 16  # of a polynomial, and of a product in it, that is multiplied out
 
 
 class Size:
@@ -25,6 +27,12 @@ class Size:
         return _simplify(terms)
 
     def __mul__(self, other):
+        count = len(self.terms) * len(_terms(other))
+        if count > MOST_TERMS or _degree(self) + _degree(other) > MOST_FACTORS:
+            least_ones = [least(self), least(other)]
+            is_positive = None not in least_ones and min(least_ones) >= 0
+            name = "*".join(sorted(f"({size})" for size in (self, other)))
+            return unknown(f"({name})", math.prod(least_ones) if is_positive else None, (self, other))
         terms = {}
         for names, factor in self.terms.items():
             for others, by in _terms(other).items():
@@ -72,6 +80,11 @@ class Size:
         )
 
 
+def _degree(size):
+    """Return how many unknowns the longest product in a polynomial has."""
+    return max(map(len, _terms(size)), default=0)
+
+
 def _terms(size):
     return size.terms if isinstance(size, Size) else {(): int(size)}
 
@@ -110,8 +123,8 @@ class Unknown(str):
 
 
 def unknown(name, least=0, of=(), by=None):
-    """Return an unknown size with a name and a least value."""
-    name = Unknown(name)
+    """Return an unknown size with a name and a least value. Of a long name a digest stays."""
+    name = Unknown(name if len(name) < LONGEST else f"size_{sha256(name.encode()).hexdigest()}")
     name.least, name.of, name.by = least, of, by
     return Size({(name,): 1})
 

@@ -20,7 +20,7 @@ from .reading.coordinates import AXES
 from .reading.digits import digits_along, joined, single
 from .sizes import quotient
 
-LARGEST = 2**24  # pixels along an axis of a constant
+LARGEST = 2**20  # pixels along an axis of a constant
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,7 @@ class Reader:
 
     budget  what reading may still take, in all graphs of the model
     order   {value: the number of its node}
+    starts  {output of a Concat: where its parts begin, and where the last one ends}
     failed  {value: why the rule of its node failed}
     """
 
@@ -118,6 +119,7 @@ class Reader:
         self.forms = Forms(self.shape, self.budget, is_exact)
         self.failed: dict[str, str] = {}
         self.order = {name: k for k, node in enumerate(graph.owner.node) for name in node.output}
+        self.starts: dict[str, list[Dimension]] = {}
         self._memo: dict[Place, Form] = {}
         self._fits: dict[tuple[str, tuple[int | None, ...]], float | Position | OneEach | None] = {}
         self._depth = 0

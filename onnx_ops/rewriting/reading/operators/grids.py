@@ -8,7 +8,7 @@ from ..forms import Form
 from ..reader import Made, Site
 from .table import operator
 
-LARGEST = 2**24  # pixels along an axis whose coordinates become a constant
+LARGEST = 2**20  # pixels along an axis whose coordinates become a constant
 
 
 @operator("AffineGrid")

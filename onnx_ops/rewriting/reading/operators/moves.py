@@ -1,5 +1,7 @@
 """Rules of operators that move elements, also by indices that data state."""
 
+import bisect
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -279,15 +281,15 @@ def im2col(site: Site) -> Made:
 def concat(site: Site) -> Made:
     axis = site.axis(len(site.index))
     at = site.index[axis]
-    lengths = [site.shape_of(k)[axis] for k in range(len(site.node.input))]
-    starts: list[Dimension] = [sum(lengths[:k]) for k in range(len(lengths))]
-    for k, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-        if is_within(at - number(start), length):
-            index = replaced(site.index, axis, at - number(start))
+    starts = _starts(site, axis)
+    for k in _candidates(at, starts):
+        if is_within(at - number(starts[k]), starts[k + 1] - starts[k]):
+            index = replaced(site.index, axis, at - number(starts[k]))
             if site.forms.is_exact:
                 sizes = site.shape_of(k)
                 index = tuple(renamed(index, sizes, replaced(site.shape, axis, sizes[axis])))
             return site.move(k, index)
+    lengths = [end - start for start, end in itertools.pairwise(starts)]
     if len({*lengths}) == 1:
         try:
             return _stacked(site, axis, lengths[0])
@@ -296,13 +298,31 @@ def concat(site: Site) -> Made:
     if len(lengths) > MOST_PARTS:
         raise Unknown("its parts differ")
     total = site.forms.number(0)
-    for k, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+    for k, (start, length) in enumerate(zip(starts, lengths, strict=False)):
         within = at - number(start)
         if is_at_least(within, length) or is_at_least(within.times(-1), 1):
             continue
         part = site.read(k, replaced(site.index, axis, within))
         total = site.forms.op("Add", total, site.forms.guard(inside([within], [length]), part))
     return total
+
+
+def _starts(site: Site, axis: int) -> list[Dimension]:
+    """Return where the parts of a Concat begin, and where the last one ends. They are worked out once."""
+    starts = site.reader.starts
+    if site.place.name not in starts:
+        lengths = (site.shape_of(k)[axis] for k in range(len(site.node.input)))
+        starts[site.place.name] = [0, *itertools.accumulate(lengths)]
+    return starts[site.place.name]
+
+
+def _candidates(at: Position, starts: Sequence[Dimension]) -> Sequence[int]:
+    """Return the numbers of the parts in which a position may lie."""
+    numbers = [start for start in starts if isinstance(start, int)]
+    if at.terms or not isinstance(at.start, int) or len(numbers) < len(starts):
+        return range(len(starts) - 1)
+    k = bisect.bisect_right(numbers, at.start) - 1
+    return [k] if 0 <= k < len(starts) - 1 else []
 
 
 def _stacked(site: Site, axis: int, length: Dimension) -> Form:
