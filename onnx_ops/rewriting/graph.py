@@ -38,8 +38,9 @@ OLDEST = 12  # version of ai.onnx from which on a model may be changed to import
 CHANGED = {  # {type of node: version from which on it means something else, although it looks the same}
     "Hardmax": 13, "LogSoftmax": 13, "Resize": 13, "RoiAlign": 16, "Softmax": 13,
 }  # fmt: skip
+SAMPLE = 16  # times the bytes of an element that a sample of RoiAlign takes
 DEEPEST = 60  # nodes on the longest way through what computes a constant
-LARGEST = 2**28  # bytes of an input or output of a node that is computed in NumPy, which takes three times the memory
+LARGEST = 2**25  # bytes of an input or output of a node that is computed, which takes three times the memory
 RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}  # results differ in each run
 
 
@@ -246,7 +247,7 @@ class Graph:
             self.model.skipped.append(name)
             return None
         node = self.producer(name)
-        if node.op_type in OURS and not self._is_small(node):
+        if not self._is_small(node):
             return None
         feeds = {operand: self.folded(operand) for operand in filter(None, node.input)}
         if not feeds or any(array is None for array in feeds.values()):
@@ -264,10 +265,14 @@ class Graph:
             return None
 
     def _is_small(self, node):
-        """Return whether nothing that a node reads or makes is known to be too large to be computed in NumPy."""
+        """Return whether nothing that a node reads or makes is known to be too large to be computed.
+
+        A RoiAlign takes many samples for each element, of some hundred bytes.
+        """
+        samples = SAMPLE * next((a.i for a in node.attribute if a.name == "sampling_ratio"), 0) ** 2
         for its_type in map(self.type, filter(None, (*node.input, *node.output))):
             is_known = its_type.elements and its_type.shape and are_numbers(its_type.shape)
-            if is_known and its_type.dtype.itemsize * math.prod(its_type.shape) > LARGEST:
+            if is_known and max(samples, 1) * its_type.dtype.itemsize * math.prod(its_type.shape) > LARGEST:
                 return False
         return True
 

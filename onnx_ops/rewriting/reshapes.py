@@ -16,6 +16,12 @@ def reshape(graph, node, name, dimensions, open_in=()):
     model's inputs.
     """
     numbers = as_target(map(_product_of, dimensions))
+    own = (*(graph.type(name).shape or ()), *[None] * len(numbers))
+    copied = [
+        0 if n == -1 and _product_of(d) == size else n for n, d, size in zip(numbers, dimensions, own, strict=False)
+    ]
+    if 0 not in numbers and -1 not in copied:
+        return {"inputs": [name, graph.add_integers(f"{node.output[0]}_sizes", *copied)]}
     zeros = {"allowzero": 1} if graph.opset >= 14 else {}  # else Reshape takes a size of 0 for one of the value's
     if not zeros and (0 in numbers or numbers.count(-1) > 1):
         raise NearMiss("more than one of its sizes is open, or one is 0")

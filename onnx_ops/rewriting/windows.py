@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .finding import NearMiss
@@ -32,6 +32,7 @@ COPIERS = {
     "ScatterElements",
     "ScatterND",
 }
+MOST_ENDS = 64  # pads of an open size that are tried
 MOST_FACTORS = 16  # of a product that is taken apart
 
 
@@ -76,18 +77,28 @@ def window(at: Position, size: Dimension, kernel_digits: Collection[Digit]) -> W
     if not isinstance(start, int):
         raise NearMiss("where the first block begins is open")
     count = math.prod(digit.size for digit in block)
-    for end in dict.fromkeys([-start, *range(stride + reach - min(start, 0))]):
+    fitting = start + stride * (count - 1) + reach - size  # the end with which the last block just fits
+    for end in _ends(start, fitting, stride + reach):
         padded = size - start + end
         if block_count(padded, kernel_size, dilation, stride) == count:
             return Window(kernel, block, dilation, stride, -start, end, step < 0)
         if count == 1 and isinstance(padded, int) and padded >= reach:  # there is no next block
             stride = padded - reach + 1
             return Window(kernel, block, dilation, stride, -start, end, step < 0)
-    if isinstance(size, int) and isinstance(count, int):  # some blocks are left out at the end
-        end = start + stride * (count - 1) + reach - size
-        return Window(kernel, block, dilation, stride, -start, end, step < 0)
+    if isinstance(fitting, int):  # some blocks are left out at the end
+        return Window(kernel, block, dilation, stride, -start, fitting, step < 0)
     expected = block_count(size - 2 * start, kernel_size, dilation, stride)
     raise NearMiss(f"it has {count} blocks along an axis instead of {expected}")
+
+
+def _ends(start: int, fitting: Dimension, length: int) -> Iterator[int]:
+    """Yield the pads at an end that may be those of a window: first as large as at the begin, then the least."""
+    yield -start
+    if isinstance(fitting, int):
+        yield max(fitting, 0)
+    else:  # the last blocks of an open size may leave something over
+        yield from range(min(length, MOST_ENDS))
+        yield from range(max(-start - MOST_ENDS, 0), max(MOST_ENDS - start, 0))
 
 
 def _run(terms: Sequence[Term], what: str) -> tuple[int, tuple[Digit, ...]]:

@@ -12,7 +12,7 @@ the factors alone, along which the image is repeated.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -221,9 +221,12 @@ def _product(
             axes = [axis for axis in range(len(index)) if axis not in lead]
             sizes = reader.shape(value)
             windows = [window(index[axis], sizes[axis], roles.k) for axis in axes]
+            if not any(each.kernel and each.block for each in windows):
+                raise NearMiss("it has no positions in blocks along an axis")
         except NearMiss as miss:
             reasons.append(miss)
         else:
+            roles = replace(roles, k=[digit for each in windows for digit in each.kernel])
             parts = (value, index, factors[0], factors_index, axes, windows, roles)
             return Product(*parts, scale, reader.shape(name))
     raise reasons[0]
