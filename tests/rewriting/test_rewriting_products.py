@@ -229,3 +229,15 @@ def test_optimizing_again_finds_nothing():
     again, findings = rewritten(optimized)
     assert again == optimized
     assert findings == []
+
+
+def test_factors_of_an_open_number_of_groups():
+    """Columns are repeated for factors along an axis of open size, of which no attribute can be."""
+
+    def weighed(w):
+        columns = w.add("Reshape", "y", w.constant([2, 6, 6, 30]))
+        return w.add("Einsum", "factors", columns, equation="nekl,nckl->necl")
+
+    inputs = {"factors": ("float32", [2, "e", 6, 30])}
+    (reason,) = near_miss(unfold(after=weighed, inputs=inputs, rank=4, **PRODUCT), {"e": 4}, also=["Im2Col"])
+    assert reason == "the number of its groups is open"

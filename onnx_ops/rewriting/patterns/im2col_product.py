@@ -107,6 +107,9 @@ class Product:
         return self.value, self.factors
 
     def replacement(self, graph: Graph, node: onnx.NodeProto) -> dict[str, Any]:
+        group = math.prod(digit.size for digit in (*self.roles.e, *self.roles.groups))
+        if not isinstance(group, int):
+            raise NearMiss("the number of its groups is open")
         n, l = joined_digits(self.roles.n), blocks_position(self.windows)
         image = Chain(graph, node, self.value, self.sources)
         image.as_images(self.axes)
@@ -123,7 +126,7 @@ class Product:
             [math.prod(digit.size for digit in digits_along(at)) for at in made],
             domain="onnx_ops",
             kernel_shape=[each.kernel_size for each in self.windows],
-            group=math.prod(digit.size for digit in (*self.roles.e, *self.roles.groups)),
+            group=group,
             sum_over=self.roles.sum_over,
             **spacings(self.windows),
         )
