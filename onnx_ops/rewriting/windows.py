@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import onnx
+
 from .finding import NearMiss
 from .reading.affine import (
     Digit,
@@ -132,6 +134,19 @@ def moving_axes(index: Index) -> list[int]:
 def types_of(graph: GraphView, values: Iterable[str]) -> set[str]:
     """Return the types of the nodes that make values."""
     return {graph.producers[value].op_type for value in values if value in graph.producers}
+
+
+def are_written_out(graph: GraphView, values: Iterable[str]) -> bool:
+    """Return whether a node that makes one of these values writes windows out, by a table of indices, say."""
+    nodes = [graph.producers[value] for value in values if value in graph.producers]
+    return any(node.op_type in COPIERS and not _is_choice(graph, node) for node in nodes)
+
+
+def _is_choice(graph: GraphView, node: onnx.NodeProto) -> bool:
+    """Return whether a node only takes a part of an axis, or joins two values: as of queries, keys and values."""
+    if node.op_type == "Gather":
+        return len(graph.type(node.input[1]).shape or ()) < 2
+    return node.op_type == "Concat" and len(node.input) < 3
 
 
 def factors_of(form: Form) -> tuple[float, list[Form]]:

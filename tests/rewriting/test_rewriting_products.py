@@ -235,9 +235,21 @@ def test_factors_of_an_open_number_of_groups():
     """Columns are repeated for factors along an axis of open size, of which no attribute can be."""
 
     def weighed(w):
-        columns = w.add("Reshape", "y", w.constant([2, 6, 6, 30]))
-        return w.add("Einsum", "factors", columns, equation="nekl,nckl->necl")
+        columns = w.add("Reshape", "y", w.constant([2, 1, 6, 6, 30]))
+        return w.add("ReduceSum", w.add("Mul", columns, "factors"), w.constant([3]), keepdims=0)
 
-    inputs = {"factors": ("float32", [2, "e", 6, 30])}
+    inputs = {"factors": ("float32", [2, "e", 1, 6, 30])}
     (reason,) = near_miss(unfold(after=weighed, inputs=inputs, rank=4, **PRODUCT), {"e": 4}, also=["Im2Col"])
     assert reason == "the number of its groups is open"
+
+
+def test_matrices_that_read_each_block_several_times():
+    """As attention within windows does: its product of matrices is left, which is faster."""
+
+    def attended(w):
+        columns = w.add("Transpose", w.add("Reshape", "y", w.constant([2, 6, 6, 30])), perm=[0, 3, 2, 1])
+        return w.add("MatMul", "scores", columns)
+
+    proto = unfold(after=attended, inputs={"scores": ("float32", [2, 30, 5, 6])}, rank=4, **PRODUCT)
+    (reason,) = near_miss(proto, also=["Im2Col"])
+    assert reason == "a product of matrices, which reads each block several times, is faster"

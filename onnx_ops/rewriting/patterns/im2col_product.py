@@ -27,8 +27,8 @@ from ..reading.digits import digits_along, is_all, joined_digits, refined
 from ..reading.forms import Form, Guard, Sum
 from ..reading.reader import GraphView, Reader, axes_of
 from ..windows import (
-    COPIERS,
     Window,
+    are_written_out,
     between,
     blocks_position,
     check_uses,
@@ -44,6 +44,7 @@ from ..windows import (
 )
 
 NAME = "unfold_product"
+MATRICES = {"Einsum", "FusedMatMul", "Gemm", "MatMul"}  # types of nodes that multiply matrices
 
 
 @dataclass(frozen=True)
@@ -188,8 +189,9 @@ def match(reader: Reader, name: str, form: Form) -> Product | None:
 def _is_copied(graph: GraphView, name: str, places: Mapping[str, Index]) -> bool:
     """Return whether elements of a factor are read several times, or blocks that tile an axis are written out."""
     for value, index in places.items():
-        written = types_of(graph, between(graph, name, {value}) & places.keys())
-        is_tiled = _moving_axes(index) and not {*COPIERS, "Im2Col"}.isdisjoint(written)
+        values = between(graph, name, {value}) & places.keys()
+        is_written = are_written_out(graph, values) or "Im2Col" in types_of(graph, values)
+        is_tiled = is_written and _moving_axes(index)
         if is_tiled or windowed_axes(index):
             return True
     return False
@@ -215,6 +217,10 @@ def _product(
     index, factors_index, _ = refined(image[1], factors[1], axes_of(reader.shape(name)))
     if windowed_axes(factors_index):
         raise NearMiss("both factors are windows")
+    repeats = {*digits_of(factors_index)} - {*digits_of(index)}
+    values = between(graph, name, {value, factors[0]})
+    if repeats and not MATRICES.isdisjoint(types_of(graph, values)):
+        raise NearMiss("a product of matrices, which reads each block several times, is faster")
     reasons = []
     for lead in _leads(index, over):
         try:

@@ -21,8 +21,8 @@ from ..reading.digits import is_all, joined
 from ..reading.forms import Element, Form
 from ..reading.reader import Reader, axes_of
 from ..windows import (
-    COPIERS,
     Window,
+    are_written_out,
     between,
     check_uses,
     columns_index,
@@ -33,7 +33,6 @@ from ..windows import (
     places_of,
     reaches,
     spacings,
-    types_of,
     window,
 )
 
@@ -117,7 +116,7 @@ def _unfold(reader: Reader, name: str, value: str, places: Mapping[str, Index]) 
     axes = moving_axes(index)
     values = between(graph, name, {value})
     copied = {name, *(values & places.keys())}
-    if not axes or COPIERS.isdisjoint(types_of(graph, copied)) or not reaches(graph, values, value):
+    if not axes or not are_written_out(graph, copied) or not reaches(graph, values, value):
         return None
     if graph.is_constant(value):
         raise NearMiss(f"{value} is constant: ONNX Runtime computes it once")
