@@ -136,14 +136,20 @@ class Chain:
         """Return the names of constants, vectors of one integer each."""
         return [self.graph.add_integers("cut", integer) for integer in integers]
 
-    def as_images(self, axes: Sequence[int]) -> None:
-        """Bring these axes last, and the others before them into two: images and channels."""
+    def as_images(self, axes: Sequence[int], is_batch: bool = False) -> None:
+        """Bring these axes last, and the others before them into two: images and channels.
+
+        is_batch  whether a single other axis is that of images
+        """
         others = [axis for axis in range(len(self.dimensions)) if axis not in axes]
         self.transpose([*others, *axes])
         if len(others) < 2:
-            added = range(2 - len(others))
+            added = [1] if is_batch and others else [*range(2 - len(others))]
             self.name = self.graph.add_axes(self.node, self.value(), *added)
-            self.dimensions = (*[1] * len(added), *self.dimensions)
+            dimensions = [*self.dimensions]
+            for axis in added:
+                dimensions.insert(axis, 1)
+            self.dimensions = tuple(dimensions)
         else:
             images, channels = self.dimensions[: len(others) - 1], self.dimensions[len(others) - 1]
             self.reshape([images, channels, *self.dimensions[len(others) :]])

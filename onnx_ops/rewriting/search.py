@@ -172,6 +172,11 @@ class Search:
         key = "onnx_ops", match.operator
         if key in graph.model.custom:
             raise NearMiss(f"{match.operator} is another operator in this session")
+        added = [graph.producers[each] for each in graph.added if each in graph.producers]
+        names = {*replacement["inputs"], *(operand for other in added for operand in other.input)}
+        later = {each for each in names if self.reader.order.get(each, -1) >= self.reader.order[name]}
+        if later and not later <= between(graph, name, ()):
+            raise NearMiss("it would read a value that is computed later")
         untried = self._tried(match, node, replacement)
         self._explained |= between(graph, name, match.sources)
         graph.replace(node, **replacement)

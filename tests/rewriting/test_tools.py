@@ -190,6 +190,7 @@ REASONS = {
 }
 INSTEAD = {  # of the attention's products quantizing leaves the samplers, and so do conversions of a part
     **{(f"{name}, float16 but for arithmetic", "attention"): "ComputedGridSample" for name in CONVERTERS},
+    ("onnxruntime.transformers, float16 inside", "attention"): "ComputedGridSample",  # each level is cast by itself
     ("quantize_static of all", "attention"): "ComputedGridSample",
     ("quantize_static of all, uint8", "attention"): "ComputedGridSample",
 }  # fmt: skip

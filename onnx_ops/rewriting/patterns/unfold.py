@@ -67,11 +67,11 @@ class Unfold:
     def replacement(self, graph: Graph, node: onnx.NodeProto) -> dict[str, Any]:
         chain = Chain(graph, node, self.value)
         sizes = chain.dimensions
-        chain.as_images(self.axes)
+        chain.as_images(self.axes, is_batch=True)
         chain.crop(2, crops(self.windows))
         lead = [axis for axis in range(len(self.index)) if axis not in self.axes]
-        n = joined((self.index[axis], sizes[axis]) for axis in lead[:-1])
-        c = joined((self.index[axis], sizes[axis]) for axis in lead[-1:])
+        n = joined((self.index[axis], sizes[axis]) for axis in lead[: max(len(lead) - 1, 1)])
+        c = joined((self.index[axis], sizes[axis]) for axis in lead[1:][-1:])
         columns = [chain.dimensions[0], chain.dimensions[1] * kernel_size(self.windows), 1]
         for each in self.windows:
             columns[2] = columns[2] * each.block_count
