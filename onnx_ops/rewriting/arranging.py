@@ -15,7 +15,7 @@ from .finding import NearMiss
 from .gain import COSTS, FLIP
 from .graph import Graph
 from .reading.affine import Digit, Dimension, Index, Position, digits_of
-from .reading.digits import digits_along, refined, single
+from .reading.digits import digits_along, digits_in, refined, single, size_along
 from .reshapes import open_size, reshape
 from .sizes import are_numbers
 
@@ -78,12 +78,12 @@ class Chain:
         source, target = indices
         source = self._cut(source)
         has = digits_of(source)
-        wanted = [digit for at in target for digit in digits_along(at)]
+        wanted = digits_in(target)
         if len({*has}) < len(has):
             raise NearMiss("an index occurs twice, as on a diagonal")
         if not {*has} <= {*wanted}:
             raise NearMiss("it is added up, or has axes that its result lacks")
-        apart = [digit for at in source for digit in digits_along(at)]
+        apart = digits_in(source)
         missing = [digit for digit in wanted if digit not in apart]
         order = [[*apart, *missing].index(digit) for digit in wanted]
         backwards = [apart.index(digit) for digit in digits_of(extra) if digit in apart]
@@ -100,7 +100,7 @@ class Chain:
         kept: list[Position] = []
         for axis in reversed(range(len(source))):
             at = source[axis]
-            size = math.prod(digit.size for digit in digits_along(at))
+            size = size_along(at)
             if not at.terms and self.dimensions[axis] != 1:
                 self._gather(axis, at.start)
                 continue

@@ -18,7 +18,6 @@ COSTS = {
 ROWS = 0.3  # a Gather along another axis
 FLIP = 0.7  # what a Slice with a negative step costs more
 
-
 # Nanoseconds for each coordinate of a grid. Per sampler, a program costs more than reading a stored grid.
 ARITHMETIC = 0.1  # of a node
 REDUCTIONS = {"AffineGrid": 3.0, "ReduceSum": 50.0}

@@ -60,7 +60,7 @@ BEGINNINGS = {  # types of nodes that windows, folds and pixels are written with
     "ConvTranspose", "Gather", "GatherElements", "GatherND", "GridSample", "Im2Col", "ScatterElements", "ScatterND",
 }  # fmt: skip
 LARGE = 2**16  # elements of a value from which on it is said why its node stays
-OURS = "GridSample", "Im2Col"  # which onnx_ops runs as they are
+STAYING = "GridSample", "Im2Col"  # beginnings that onnx_ops runs as they are
 NO_OPERATOR = "what becomes of its elements is no unfold, fold, product of windows or sampler"
 MOST_TRIED = 20  # replacements of a model
 STACKS = {"Concat": 3, "SequenceConstruct": 3}  # {type: inputs from which on it is a beginning}
@@ -104,7 +104,7 @@ class Search:
         """Report why nodes stay that move many elements by indices, add them up, or stack them."""
         for node in self.graph.owner.node:
             name = node.output[0] if node.output else ""
-            is_asked = is_beginning(node) and node.op_type not in OURS
+            is_asked = is_beginning(node) and node.op_type not in STAYING
             if not name or name in self._explained or not is_asked:
                 continue
             kind = self.graph.type(name)
@@ -122,10 +122,8 @@ class Search:
         except Unknown:
             form = self.reader.forms.element(name, ())
         is_unknown = isinstance(form, Element) and form.root == name
-        if is_unknown and node.op_type not in (
-            "Conv",
-            "GridSample",
-        ):  # which may read what is found
+        may_read_found = node.op_type in ("Conv", "GridSample")
+        if is_unknown and not may_read_found:
             return
         near: tuple[str, str] | None = None
         inside: Collection[str] = self.reader.forms.places[form].keys()

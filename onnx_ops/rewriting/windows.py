@@ -175,6 +175,14 @@ def factors_of(form: Form) -> tuple[float, list[Form]]:
     return scale, factors
 
 
+def places_before(reader: Reader, form: Form, name: str) -> dict[str, Index]:
+    """Return {value: index} of elements that a form is, of values that are computed before another one, `name`."""
+    places: dict[str, Index] = {form.root: form.index} if isinstance(form, Element) else {}
+    places |= reader.forms.places[form]
+    order = reader.order
+    return {value: index for value, index in places.items() if order.get(value, -1) < order[name]}
+
+
 def places_of(reader: Reader, form: Form, name: str, over: Sequence[Variable] = ()) -> dict[str, Index]:
     """Return {value: index} of elements that a form is, of values that are computed before another one.
 
@@ -182,14 +190,8 @@ def places_of(reader: Reader, form: Form, name: str, over: Sequence[Variable] = 
     over  summed variables that may occur in an index, too
     """
     variables = {*over, *variables_of(axes_of(reader.shape(name)))}
-    places: dict[str, Index] = {form.root: form.index} if isinstance(form, Element) else {}
-    places |= reader.forms.places[form]
-    order = reader.order
-    return {
-        value: index
-        for value, index in places.items()
-        if variables_of(index) <= variables and order.get(value, -1) < order[name]
-    }
+    places = places_before(reader, form, name)
+    return {value: index for value, index in places.items() if variables_of(index) <= variables}
 
 
 def between(graph: GraphView, name: str, sources: Collection[str]) -> set[str]:
@@ -218,11 +220,9 @@ def check_uses(graph: GraphView, name: str, sources: Collection[str]) -> None:
     """
     values = between(graph, name, sources)
     least = min(_count(graph, source) for source in sources)
-    inner = {operand for value in values if value in graph.producers
-             for operand in graph.producers[value].input}  # fmt: skip
     uses = Counter(operand for value in values if value in graph.producers
                    for operand in graph.producers[value].input)  # fmt: skip
-    for value in sorted((values & inner) - {name}):
+    for value in sorted((values & uses.keys()) - {name}):
         others = graph.users[value] - graph.measured[value] - uses[value]
         if others > 0 and _count(graph, value) > least and graph.folded(value) is None:
             raise NearMiss(f"{value} is used elsewhere, too")

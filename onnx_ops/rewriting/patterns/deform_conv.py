@@ -33,7 +33,7 @@ from ..reading.affine import (
     number,
     variables_of,
 )
-from ..reading.digits import digits_along, joined_digits, refined
+from ..reading.digits import digits_in, joined_digits, refined, size_along
 from ..reading.forms import Form, Op, Sum, Whole
 from ..reading.reader import GraphView, Reader, attributes_of, axes_of
 from ..reading.rolling import rolled
@@ -125,7 +125,7 @@ class DeformConv:
         result.then(
             self.operator,
             [weight, offset, *([] if bias is None else [bias]), *absent, *mask],
-            [math.prod(digit.size for digit in digits_along(at)) for at in self.made],
+            [*map(size_along, self.made)],
             domain=domain,
             version=version,
             kernel_shape=[each.kernel_size for each in self.windows],
@@ -276,11 +276,6 @@ def _windows(product: Product) -> tuple[list[Window], list[Form]]:
         if each.end < 0:
             raise NearMiss(f"its output has {each.block_count} pixels along an axis, fewer than fit")
     return windows, offsets
-
-
-def digits_in(index: Index) -> list[Digit]:
-    """Return the digits along axes, the most significant ones first."""
-    return [digit for at in index for digit in digits_along(at)]
 
 
 def _groups(channels: Sequence[Digit], parts: Sequence[Index]) -> list[Digit]:

@@ -22,7 +22,6 @@ from ..finding import NearMiss
 from ..graph import FLOATS, Graph
 from ..reading.affine import (
     Array,
-    Digit,
     Dimension,
     Index,
     Position,
@@ -33,7 +32,15 @@ from ..reading.affine import (
     number,
     variables_of,
 )
-from ..reading.digits import digits_along, is_plain, joined, joined_digits, refined
+from ..reading.digits import (
+    digits_along,
+    digits_in,
+    is_plain,
+    joined,
+    joined_digits,
+    refined,
+    size_along,
+)
 from ..reading.evaluation import Evaluation
 from ..reading.forms import (
     Element,
@@ -48,6 +55,7 @@ from ..reading.reader import Reader, axes_of
 from ..reading.rolling import rolled_index
 from ..shapes import UNKNOWN
 from ..weighted_samples import Term, weighted_samples
+from ..windows import places_before
 
 DOMAIN, OPERATOR = "onnx_ops", "MultiScaleDeformableAttention"
 NAME = "deformable_attention"
@@ -132,10 +140,10 @@ class Attention:
             by = self.divisor if is_mean else 1 / self.divisor
             factor = graph.add_constant("factor", np.array(by, dtype))
             weights = graph.add_node(node, "Div" if is_mean else "Mul", [weights, factor])
-        made = (axes.n, axes.q, joined((at, _size(at)) for at in (axes.m, axes.d)))
+        made = (axes.n, axes.q, joined((at, size_along(at)) for at in (axes.m, axes.d)))
         chain = Chain(graph, node, image.value(), self.sources)
         shapes = graph.add_integers(f"{node.output[0]}_spatial_shapes", *self.levels)
-        sizes = [_size(at) for at in made]
+        sizes = [*map(size_along, made)]
         chain.then(self.operator, [shapes, locations, weights], sizes, domain=DOMAIN)
         chain.arrange(made, self.result)
         return chain.last()
@@ -282,26 +290,23 @@ class _Recognition:
                 return (*indices[0][:axis], pixels, *indices[0][axis + 1 :]), pixels
         height_at, width_at = map(along, self.terms[0].sample.over)
         if len(self.terms) == 1 and height_at in indices[0] and width_at in indices[0]:
-            return indices[0], joined((at, _size(at)) for at in (height_at, width_at))
+            return indices[0], joined((at, size_along(at)) for at in (height_at, width_at))
         return None
 
     def _is_all(self, name: str, index: Index) -> bool:
         """Return whether an index runs along all of a value."""
         pairs = zip(index, self.reader.shape(name), strict=True)
-        return all(is_plain(at) and _size(at) == size for at, size in pairs)
+        return all(is_plain(at) and size_along(at) == size for at, size in pairs)
 
     # Places of forms.
 
     def _places(self, form: Form) -> dict[str, Index]:
         """Return {value: index} of elements that a form is, of values that are computed before."""
-        places: dict[str, Index] = {form.root: form.index} if isinstance(form, Element) else {}
-        places |= self.reader.forms.places[form]
-        order = self.reader.order
-        end = order[self.name]
+        tables = self.reader.forms.tables
         return {
-            name: index
-            for name, index in places.items()
-            if variables_of(index) <= self.known and order.get(name, -1) < end and name not in self.reader.forms.tables
+            value: index
+            for value, index in places_before(self.reader, form, self.name).items()
+            if variables_of(index) <= self.known and value not in tables
         }
 
     def _common(self, forms: Iterable[Form]) -> list[str]:
@@ -334,16 +339,16 @@ class _Recognition:
         used = tuple(at for part in parts for at in positions_in(part))
         stored = [*self._indices(weights).values(), *self._indices(places).values()]
         image, result, used, *stored = refined(image, self.result, used, *stored)
-        of_image = _ordered(image)
+        of_image = digits_in(image)
         of_places = {*digits_of(used), *(digit for index in stored for digit in digits_of(index))}
-        queries = [digit for digit in _ordered(result) if digit not in of_image]
-        shared = [digit for digit in _ordered(result) if digit in {*of_image} & of_places]
-        channels = [digit for digit in _ordered(result) if digit in of_image and digit not in of_places]
+        queries = [digit for digit in digits_in(result) if digit not in of_image]
+        shared = [digit for digit in digits_in(result) if digit in {*of_image} & of_places]
+        channels = [digit for digit in digits_in(result) if digit in of_image and digit not in of_places]
         first = of_image
-        middle = {*_ordered((pixels,))}
+        middle = {*digits_in((pixels,))}
         for index in stored[:1]:
-            if not {*queries}.isdisjoint(_ordered(index)):
-                first = _ordered(index)
+            if not {*queries}.isdisjoint(digits_in(index)):
+                first = digits_in(index)
                 middle = {*queries}
         end = next((k for k, digit in enumerate(first) if digit in middle), len(first))
         images = [digit for digit in shared if digit in first[:end]]
@@ -360,7 +365,7 @@ class _Recognition:
         for value, index in self._indices(rows).items():
             index, wanted = refined(index, target)
             if {*digits_of(index)} == {*digits_of(wanted)}:
-                is_turned = _ordered(index) != _ordered(wanted)
+                is_turned = digits_in(index) != digits_in(wanted)
                 found.append((not self._is_all(value, index), is_turned, Stored(value, index)))
         if not found:
             shape = "weights [N, Q, M, L, P], in the order of the samples"
@@ -374,7 +379,7 @@ class _Recognition:
         """Return the elements of constants at a target. Raises NearMiss."""
         n, q, m, _, points, *_ = target
         axes = (n, q, m, points)
-        digits = [digit for at in axes for digit in digits_along(at)]
+        digits = digits_in(axes)
         lengths = [digit.size for digit in digits if isinstance(digit.size, int)]
         count = math.prod(lengths)
         if len(lengths) < len(digits) or count * len(self.terms) > MOST_NUMBERS:
@@ -386,7 +391,7 @@ class _Recognition:
             numbers[name] = numbers[name] + along_it.ravel() * digit.inner
         evaluation = Evaluation(self.reader, numbers, _no_source, _no_size, count)
         arrays = [[np.broadcast_to(evaluation.value(form), count) for form in row] for row in rows]
-        stacked = np.array(arrays).reshape(len(rows), len(rows[0]), *map(_size, axes))
+        stacked = np.array(arrays).reshape(len(rows), len(rows[0]), *map(size_along, axes))
         moved = np.moveaxis(stacked, (0, 1), (3, 5))  # [N, Q, M, L, P, coordinates]
         moved = moved if len(rows[0]) > 1 else moved[..., 0]
         return np.ascontiguousarray(moved, self.graph.type(self.name).dtype)
@@ -426,16 +431,6 @@ class _Recognition:
             is_internal = all(user.op_type == "Shape" or not between.isdisjoint(user.output) for user in users)
             if graph.users[name] > len(users) or not is_internal:
                 raise NearMiss(f"{name} is used elsewhere, too")
-
-
-def _ordered(index: Index) -> list[Digit]:
-    """Return the digits of an index, those of each axis from the most significant one on."""
-    return [digit for at in index for digit in digits_along(at)]
-
-
-def _size(at: Position) -> Dimension:
-    """Return the number of elements along digits."""
-    return math.prod(digit.size for digit in digits_along(at))
 
 
 def _no_source(root: str, index: list[Array]) -> Array:

@@ -23,7 +23,7 @@ from ..arranging import Chain
 from ..finding import NearMiss
 from ..graph import FLOATS, Graph
 from ..reading.affine import Digit, Dimension, Index, Variable, digits_of, number, variables_of
-from ..reading.digits import digits_along, is_all, joined_digits, refined
+from ..reading.digits import digits_along, is_all, joined_digits, refined, size_along
 from ..reading.forms import Form, Guard, Sum
 from ..reading.reader import GraphView, Reader, axes_of
 from ..windows import (
@@ -124,7 +124,7 @@ class Product:
         chain.then(
             self.operator,
             [factors.value()],
-            [math.prod(digit.size for digit in digits_along(at)) for at in made],
+            [*map(size_along, made)],
             domain="onnx_ops",
             kernel_shape=[each.kernel_size for each in self.windows],
             group=group,

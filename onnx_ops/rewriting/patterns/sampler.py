@@ -33,11 +33,12 @@ from ..reading.affine import (
     substituted,
     variables_of,
 )
-from ..reading.digits import digits_along, joined_digits, refined
+from ..reading.digits import digits_in, joined_digits, refined
 from ..reading.evaluation import pixel_of
-from ..reading.forms import Element, Form, Whole, positions_in, value_of, walk
+from ..reading.forms import Form, Whole, positions_in, value_of, walk
 from ..reading.reader import Reader, axes_of
 from ..sampled import PLACES, Sampled, elements_in, linear_chain, linear_values, sampled
+from ..windows import places_before
 
 NAME = "grid_sample by hand"
 DRAWS = 3
@@ -233,9 +234,9 @@ def _layout(reader: Reader, index: Index, found: Sampled, places: Sequence[Form]
     Images are those that coordinates differ for, or else the first ones. The others are channels.
     """
     _, image, coordinates = refined(index, found.index, _positions(reader, places))
-    own = [digit for at in index for digit in digits_along(at)]
+    own = digits_in(index)
     of_points = {*digits_of(coordinates)}
-    fixed = [digit for at in image for digit in digits_along(at) if digit in own]
+    fixed = [digit for digit in digits_in(image) if digit in own]
     images = [digit for digit in fixed if digit in of_points]
     channels = [digit for digit in fixed if digit not in of_points]
     if not images and len(channels) > 1:
@@ -333,14 +334,11 @@ def _places(reader: Reader, form: Form, name: str) -> dict[str, Index]:
 
     Along axes of channels, for which coordinates are repeated, the first ones are taken.
     """
-    places = {form.root: form.index} if isinstance(form, Element) else {}
-    order = reader.order
     free = reader.forms.free(form)
     firsts: dict[str, Index] = {}
-    for value, index in (places | reader.forms.places[form]).items():
+    for value, index in places_before(reader, form, name).items():
         repeated = {variable: number(0) for variable in variables_of(index) - free}
         at = tuple(substituted(position, repeated) for position in index)
-        is_known = all(variable.name in "ndhw" for variable in variables_of(at))
-        if is_known and order.get(value, -1) < order[name]:
+        if all(variable.name in "ndhw" for variable in variables_of(at)):
             firsts[value] = at
     return firsts

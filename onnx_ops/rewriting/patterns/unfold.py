@@ -6,6 +6,7 @@ in any order of axes, and whichever nodes write it: a table of indices, slices t
 writes in place, or a convolution with an identity as its kernel.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,9 +73,8 @@ class Unfold:
         lead = [axis for axis in range(len(self.index)) if axis not in self.axes]
         n = joined((self.index[axis], sizes[axis]) for axis in lead[: max(len(lead) - 1, 1)])
         c = joined((self.index[axis], sizes[axis]) for axis in lead[1:][-1:])
-        columns = [chain.dimensions[0], chain.dimensions[1] * kernel_size(self.windows), 1]
-        for each in self.windows:
-            columns[2] = columns[2] * each.block_count
+        blocks = math.prod(each.block_count for each in self.windows)
+        columns = [chain.dimensions[0], chain.dimensions[1] * kernel_size(self.windows), blocks]
         kernel_shape = [each.kernel_size for each in self.windows]
         chain.then(
             self.operator,

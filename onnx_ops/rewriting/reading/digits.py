@@ -44,6 +44,16 @@ def digits_along(at: Position) -> list[Digit]:
     return digits
 
 
+def digits_in(index: Index) -> list[Digit]:
+    """Return the digits along axes, the most significant ones of each axis first. Raises Unknown."""
+    return [digit for at in index for digit in digits_along(at)]
+
+
+def size_along(at: Position) -> Dimension:
+    """Return the number of elements along the digits that a position consists of. Raises Unknown."""
+    return math.prod(digit.size for digit in digits_along(at))
+
+
 def is_plain(at: Position) -> bool:
     """Return whether a position runs along digits that follow each other, from 0 on: all of an axis."""
     try:

@@ -261,8 +261,6 @@ def axes_of(dimensions: Sequence[Dimension]) -> Index:
 
 def _fit(array: Array, axes: Sequence[int]) -> float | Position | OneEach | None:
     """Return what the elements of a constant are, over the variables of these axes; None if they are nothing simple."""
-    if array.dtype.name == "bfloat16":
-        array = array.astype(np.float32)
     if not 0 < array.size <= LARGEST or array.dtype.kind not in "biuf":
         return None
     variables = [Variable(f"axis {k}", size) for k, size in zip(axes, array.shape, strict=True)]
