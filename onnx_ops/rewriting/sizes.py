@@ -233,16 +233,12 @@ def block_count(size, kernel, dilation, stride):
 
 def im2col_blocks(attributes, image):
     """Return how many blocks an Im2Col with these attributes finds along each axis of an image."""
-    return [block_count(*spacing) for spacing in im2col_spacings(attributes, image)]
-
-
-def im2col_spacings(attributes, image):
-    """Yield the padded size, the kernel's, the dilation and the stride of an Im2Col along each axis of an image."""
     axes = len(image)
     strides, dilations = (attributes.get(name, [1] * axes) for name in ("strides", "dilations"))
     pads = attributes.get("pads", [0] * 2 * axes)
     padded = [size + pads[a] + pads[axes + a] for a, size in enumerate(image)]
-    return zip(padded, attributes["kernel_shape"], dilations, strides, strict=True)
+    spacings = zip(padded, attributes["kernel_shape"], dilations, strides, strict=True)
+    return [block_count(*spacing) for spacing in spacings]
 
 
 def parts_of_product(size):

@@ -88,8 +88,7 @@ def _levels_of(reader: Reader, term: Term) -> Iterator[Term]:
         yield _pointed(reader, term, {}, term.points)
         return
     variable, inner, count = digit
-    is_known = isinstance(count, int) and isinstance(inner, int)
-    if not isinstance(count, int) or not is_known or variable.size != inner * count:
+    if not isinstance(count, int) or not isinstance(inner, int) or variable.size != inner * count:
         raise NearMiss("the number of its levels is open")
     if count > MOST_LEVELS:
         raise NearMiss(f"it has {count} levels")

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from ...sizes import im2col_blocks, im2col_spacings, quotient
+from ...sizes import im2col_blocks, quotient
 from ..affine import (
     Dimension,
     Index,
@@ -41,7 +41,6 @@ NEAREST = {
     "coordinate_transformation_mode": b"asymmetric",
     "nearest_mode": b"floor",
 }
-INT32_MAX = 2**31 - 1
 QUANTIZED = TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16
 
 
@@ -259,22 +258,28 @@ def padded(site: Site, index: Sequence[Position], bare: bool) -> Form:
     return site.forms.guard(conditions, site.forms.element(site.node.input[0], tuple(index)))
 
 
+def window_positions(site: Site, blocks: Sequence[Position], offsets: Sequence[Position]) -> list[Position]:
+    """Return the position of an offset in a block along each axis of a node's image. Raises Unknown."""
+    given, axes = site.attributes, len(blocks)
+    if given.get("auto_pad", b"NOTSET") != b"NOTSET":
+        raise Unknown("pads that the operator chooses")
+    strides = given.get("strides", [1] * axes)
+    dilations = given.get("dilations", [1] * axes)
+    pads = given.get("pads", [0] * 2 * axes)
+    return [
+        block.times(stride) + offset.times(dilation) - number(begin)
+        for block, offset, stride, dilation, begin in zip(blocks, offsets, strides, dilations, pads[:axes], strict=True)
+    ]
+
+
 @operator("Im2Col", domain="onnx_ops", moves=True)
 def im2col(site: Site) -> Made:
     n, row, column = site.index
     kernel = site.attributes["kernel_shape"]
     sizes = site.shape_of(0)
-    spacings = im2col_spacings(site.attributes, sizes[2:])
     channel, *offsets = reshaped((row,), site.shape[1:2], (sizes[1], *kernel))
     blocks = reshaped((column,), site.shape[2:], im2col_blocks(site.attributes, sizes[2:]))
-    pads = site.attributes.get("pads", [0] * 2 * len(kernel))
-    image = [
-        block.times(stride) + offset.times(dilation) - number(begin)
-        for block, offset, (_, _, dilation, stride), begin in zip(
-            blocks, offsets, spacings, pads[: len(kernel)], strict=True
-        )
-    ]
-    return padded(site, (n, channel, *image), bare=True)
+    return padded(site, (n, channel, *window_positions(site, blocks, offsets)), bare=True)
 
 
 @operator("Concat", moves=True)

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
-from ...sizes import block_count, im2col_spacings, quotient
+from ...sizes import im2col_blocks, quotient
 from ..affine import (
     Dimension,
     Index,
@@ -19,7 +19,7 @@ from ..affine import (
 )
 from ..forms import Condition, Sum, inside
 from ..reader import Made, Site
-from .moves import broadcast
+from .moves import broadcast, window_positions
 from .table import operator
 
 MOST_FACTORS = 64  # of a product
@@ -138,10 +138,7 @@ def conv(site: Site) -> Made:
     n, channel_out, *pixel = site.index
     own = [site.fresh(size, k) for k, size in enumerate((channels_per_group, *kernel))]
     channel, *offsets = map(along, own)
-    image = [
-        at.times(stride) + offset.times(dilation) - number(begin)
-        for at, offset, (stride, dilation, begin) in zip(pixel, offsets, _windows(site, len(kernel)), strict=True)
-    ]
+    image = window_positions(site, pixel, offsets)
     group, _ = divided(channel_out, quotient(channels_out, site.attributes.get("group", 1)))
     index = (n, group.times(channels_per_group) + channel, *image)
     body = site.forms.guard(inside(index, site.shape_of(0)), site.read(0, index, bare=True))
@@ -155,19 +152,12 @@ def col2im(site: Site) -> Made:
     n, channel, *pixel = site.index
     axes = len(pixel)
     kernel = [*map(as_int, site.integers(2))]
-    given = site.attributes
-    pads = given.get("pads", [0] * 2 * axes)
-    spacings = [*im2col_spacings({**given, "kernel_shape": kernel}, site.shape[2:])]
-    counts = [block_count(*spacing) for spacing in spacings]
+    counts = im2col_blocks({**site.attributes, "kernel_shape": kernel}, site.shape[2:])
     own = [site.fresh(size, k) for k, size in enumerate((*kernel, *counts))]
     offsets = [*map(along, own[:axes])]
     blocks = [*map(along, own[axes:])]
-    conditions = [
-        Condition("==", block.times(stride) + offset.times(dilation) - number(begin) - at)
-        for at, offset, block, (_, _, dilation, stride), begin in zip(
-            pixel, offsets, blocks, spacings, pads[:axes], strict=True
-        )
-    ]
+    added = zip(window_positions(site, blocks, offsets), pixel, strict=True)
+    conditions = [Condition("==", position - at) for position, at in added]
     rows, columns = site.shape_of(0)[1:]
     (row,) = reshaped((channel, *offsets), (site.shape[1], *kernel), (rows,))
     (column,) = reshaped(tuple(blocks), counts, (columns,))
@@ -188,27 +178,13 @@ def conv_transpose(site: Site) -> Made:
     channel, *rest = map(along, own)
     offsets, blocks = rest[: len(kernel)], rest[len(kernel) :]
     group, within = divided(channel_out, channels_per_group)
-    conditions = [
-        Condition("==", block.times(stride) + offset.times(dilation) - number(begin) - at)
-        for at, offset, block, (stride, dilation, begin) in zip(
-            pixel, offsets, blocks, _windows(site, len(kernel)), strict=True
-        )
-    ]
+    added = zip(window_positions(site, blocks, offsets), pixel, strict=True)
+    conditions = [Condition("==", position - at) for position, at in added]
     channel_in = group.times(quotient(channels, groups)) + channel
     weight = site.read(1, (channel_in, within, *offsets))
     image = site.read(0, (n, channel_in, *blocks), bare=True)
     product = site.forms.op("Mul", weight, image)
     return site.forms.total(own, site.forms.guard(conditions, product))
-
-
-def _windows(site: Site, axes: int) -> list[tuple[int, int, int]]:
-    """Return (stride, dilation, begin) along each axis. Raises Unknown."""
-    if site.attributes.get("auto_pad", b"NOTSET") != b"NOTSET":
-        raise Unknown("pads that the operator chooses")
-    strides = site.attributes.get("strides", [1] * axes)
-    dilations = site.attributes.get("dilations", [1] * axes)
-    pads = site.attributes.get("pads", [0] * 2 * axes)
-    return [*zip(strides, dilations, pads[:axes], strict=True)]
 
 
 @operator("GridSample")
