@@ -7,9 +7,11 @@ longer used; everything else stays where it is.
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -108,6 +110,7 @@ class Graph:
 
     def __init__(self, model, owner, title, outer=None, node=None):
         self.model, self.owner, self.title, self.outer, self.node = model, owner, title, outer, node
+        _sort(owner)
         self.producers = {name: node for node in owner.node for name in node.output if name}
         self.users = _users(owner)
         self.measured = Counter(node.input[0] for node in owner.node if node.op_type == "Shape" and node.input)
@@ -446,11 +449,27 @@ def run_onnx_runtime(proto, feeds, name):
     return value if isinstance(value, np.ndarray) else None  # a sequence
 
 
-def _users(owner):
+def _sort(owner: onnx.GraphProto) -> None:
+    """Bring nodes into an order in which each comes after those that make its inputs: sessions take any order."""
+    nodes = [*owner.node]
+    makers = {name: k for k, node in enumerate(nodes) for name in node.output if name}
+    needs = {k: {makers[name] for name in _reads(node) if name in makers} for k, node in enumerate(nodes)}
+    if any(needed >= k for k in needs for needed in needs[k]):
+        with suppress(CycleError):  # which the session will report
+            numbers = {id(nodes[k]): number for number, k in enumerate(TopologicalSorter(needs).static_order())}
+            owner.node.sort(key=lambda node: numbers[id(node)])
+
+
+def _users(owner: onnx.GraphProto) -> Counter[str]:
     users = Counter(value.name for value in owner.output)
     for node in owner.node:
-        users.update(name for name in node.input if name)
-        for inner in subgraphs(node):
-            own = own_names(inner)
-            users.update({name: count for name, count in _users(inner).items() if name not in own})
+        users.update(_reads(node))
     return users
+
+
+def _reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the values that a node and its subgraphs read, as often as they do."""
+    yield from filter(None, node.input)
+    for inner in subgraphs(node):
+        own = own_names(inner)
+        yield from (name for name in _users(inner).elements() if name not in own)

@@ -30,9 +30,10 @@ from .reading.affine import (
     number,
     variables_of,
 )
+from .reading.constructors import Forms
 from .reading.digits import single
 from .reading.evaluation import Evaluation, constant_of, interpolated, pixel_of
-from .reading.forms import ROUNDINGS, Element, Form, Op, Sample, Whole, positions_in, value_of, walk
+from .reading.forms import ROUNDINGS, Element, Form, Op, Sample, positions_in, walk
 from .reading.reader import Reader
 
 DRAWS = 3  # of open sizes
@@ -172,24 +173,24 @@ def _coordinates(reader: Reader, form: Form) -> list[Form]:
         inside = walk(form, picks, dict.fromkeys(known))
         rounded = [f for f in inside if isinstance(f, Op) and f.op in ROUNDINGS]
         best = [f for f in rounded if f.op != "Trunc"] or rounded
-        known = [*dict.fromkeys(_without_limits(f.operands[0]) for f in best)]
+        known = [*dict.fromkeys(_without_limits(reader.forms, f.operands[0]) for f in best)]
         inner = {f for coordinate in known for f in walk(coordinate, picks) if f is not coordinate}
         known = [coordinate for coordinate in known if coordinate not in inner]
     return known
 
 
-def _without_limits(form: Form) -> Form:
+def _without_limits(forms: Forms, form: Form) -> Form:
     while isinstance(form, Op) and form.op in LIMITS:
-        inner = varying(form)
+        inner = varying(forms, form)
         if len(inner) != 1:
             break
         (form,) = inner
     return form
 
 
-def varying(form: Op) -> list[Form]:
-    """Return the operands that are no numbers or sizes."""
-    return [f for f in form.operands if not (isinstance(f, Whole) and not f.at.terms) and value_of(f) is None]
+def varying(forms: Forms, form: Op) -> list[Form]:
+    """Return the operands that aren't made of numbers and sizes alone."""
+    return [operand for operand in form.operands if not forms.is_fixed(operand)]
 
 
 def _image_index(reader: Reader, pixels: Sequence[Element], coordinates: Sequence[Form]) -> tuple[Index, list[int]]:
@@ -260,7 +261,7 @@ def _has_sample(reader: Reader, form: Form) -> bool:
 
 def _pixels(reader: Reader, place: Form, pixel: Variable, align_corners: bool) -> tuple[Form, int] | None:
     """Return (form, shift) of a pixel, form + shift, that makes a place in [-1, 1]; or None."""
-    for inner in linear_chain(place):
+    for inner in linear_chain(reader.forms, place):
         differences = []
         for seed in range(DRAWS):
             sizes = Sizes(seed)
@@ -273,11 +274,11 @@ def _pixels(reader: Reader, place: Form, pixel: Variable, align_corners: bool) -
     return None
 
 
-def linear_chain(form: Form) -> list[Form]:
+def linear_chain(forms: Forms, form: Form) -> list[Form]:
     """Return [a form, what it is a linear function of, what that is a linear function of, ...]."""
     chain = [form]
     while isinstance(form, Op) and form.op in LINEAR:
-        inner = varying(form)
+        inner = varying(forms, form)
         if len(inner) != 1 or (form.op == "Div" and inner[0] is not form.operands[0]):
             break
         (form,) = inner

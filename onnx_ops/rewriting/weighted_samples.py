@@ -30,12 +30,13 @@ def _unrounded(form: Form) -> Form:
 
 
 def _factors(form: Form) -> tuple[float, list[Form]]:
-    """Return (number, factors) of a product, which aren't rounded."""
+    """Return (number, factors) of a product; these aren't rounded, but for elements that are read so."""
     scale, factors = factors_of(_unrounded(form))
     result = []
     for factor in factors:
         inner = _unrounded(factor)
-        more, parts = (1.0, [factor]) if inner is factor else _factors(inner)
+        is_read = inner is factor or isinstance(inner, Element)
+        more, parts = (1.0, [factor]) if is_read else _factors(inner)
         scale *= more
         result += parts
     return scale, result

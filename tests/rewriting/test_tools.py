@@ -184,13 +184,12 @@ REASONS = {
     "quantize_static of all, QOperator": {  # of com.microsoft, whose QLinearMul and so on are no operators of ONNX
         **dict.fromkeys(
             ("affine_grid", "attention"), "isn't known"
-        ),  # QLinearMul and its siblings are no operators of ONNX
+        ),
         **dict.fromkeys(("flow", "limited flow"), "the number of its coordinates is not known"),
     },
 }
 INSTEAD = {  # of the attention's products quantizing leaves the samplers, and so do conversions of a part
     **{(f"{name}, float16 but for arithmetic", "attention"): "ComputedGridSample" for name in CONVERTERS},
-    ("onnxruntime.transformers, float16 inside", "attention"): "ComputedGridSample",  # each level is cast by itself
     ("quantize_static of all", "attention"): "ComputedGridSample",
     ("quantize_static of all, uint8", "attention"): "ComputedGridSample",
 }  # fmt: skip

@@ -279,7 +279,7 @@ def _normalized(reader: Reader, found: Sampled) -> tuple[dict[str, int], list[Fo
 
 def _in_chain(reader: Reader, form: Form, pixel: Variable, shift: int, align_corners: bool) -> Form | None:
     """Return the place in [-1, 1] of which a pixel is a linear function; None if there is none."""
-    for inner in reversed(linear_chain(form)):
+    for inner in reversed(linear_chain(reader.forms, form)):
         are_normal = []
         for seed in range(DRAWS):
             sizes = Sizes(seed)

@@ -127,6 +127,14 @@ class Forms:
             self.known[key] = self.variables(positions_in(form)).union(*inner)
         return self.known[key]
 
+    def is_fixed(self, form: Form) -> bool:
+        """Return whether a form is made of numbers and sizes alone, so that it is the same for all elements."""
+        key = "fixed", form
+        if key not in self.known:
+            is_leaf = isinstance(form, Element | Sample) or any(at.terms for at in positions_in(form))
+            self.known[key] = not is_leaf and all(map(self.is_fixed, children(form)))
+        return self.known[key]
+
     def variables(self, index: Iterable[Position]) -> frozenset[Variable]:
         """Return the variables that positions depend on, also by what is picked."""
         direct = variables_of(index)

@@ -359,7 +359,8 @@ def cast(site: Site) -> Made:
     if site.place.bare or before not in NUMBERS:
         return None
     form = site.read(0, site.index)
-    if after in CASTS and before in (FLOATS[:1] if site.forms.is_exact else FLOATS):
+    rounded = FLOATS[:1] if site.forms.is_exact else (*FLOATS, *INDICES)
+    if after in CASTS and before in rounded:
         return site.forms.op(CASTS[after], form)
     if after == TensorProto.BOOL:
         return site.forms.op("Bool", form)
