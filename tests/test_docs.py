@@ -122,6 +122,14 @@ def test_python_examples(page, directory, capsys, idle_sessions):
         assert difference < DIFFERENCE, f"python scripts/pictures.py {page.relative_to(ROOT)} makes another picture"
 
 
+def test_quotations():
+    """Code that pages quote, marked as `py` and not to be run, stands so in the package."""
+    quoted = [code for page in PAGES for code in examples(page, "py")]
+    sources = [path.read_text() for path in (ROOT / "onnx_ops").rglob("*.py")]
+    assert quoted
+    assert [code for code in quoted if not any(code in source for source in sources)] == []
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("page", [page for page in PAGES if files(page) and page != RECIPES], ids=lambda p: p.stem)
 def test_files_and_commands(page, directory):
