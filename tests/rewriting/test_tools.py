@@ -182,9 +182,7 @@ REASONS = {
     "quantize_static of all": IN_8_BITS,
     "quantize_static of all, uint8": IN_8_BITS,
     "quantize_static of all, QOperator": {  # of com.microsoft, whose QLinearMul and so on are no operators of ONNX
-        **dict.fromkeys(
-            ("affine_grid", "attention"), "isn't known"
-        ),
+        **dict.fromkeys(("affine_grid", "attention"), "isn't known"),
         **dict.fromkeys(("flow", "limited flow"), "the number of its coordinates is not known"),
     },
 }
