@@ -108,6 +108,8 @@ def rewritten(
     if flat is model and not in_place:
         flat = deepcopy(model)
     findings: list[Finding] = []
-    for graph in Model(flat, folder, operators, runs_nodes).graphs():
+    graphs = Model(flat, folder, operators, runs_nodes)
+    graphs.sort()
+    for graph in graphs.graphs():
         findings += [*fold_constants(graph), *search(graph)]
     return flat if any(f.operator for f in findings) else model, findings

@@ -69,12 +69,44 @@ class Model:
         self.tried: dict[str, str | None] = {}
         self.read = Counter[str]()  # {a file of external data: bytes of the tensors that were read from it}
         self.numbers = Counter[str]()  # {a name: the next number to add to it}
+        # {number of a subgraph: (it, what it reads of the graphs around it)}; each is gone through once
+        self._inner: dict[int, tuple[onnx.GraphProto, Counter[str]]] = {}
         self.operators = available() if operators is None else operators
         self.custom = {key for key, operator in self.operators.items() if not is_built_in(operator)}
 
     def graphs(self):
         """Yield all graphs, each before its subgraphs. A graph may be changed before the next one is taken."""
         yield from Graph(self, self.proto.graph, "main").nested()
+
+    def uses(self, owner: onnx.GraphProto) -> Counter[str]:
+        """Return {value: how many inputs of nodes, also in subgraphs, and outputs of a graph it is}."""
+        uses = Counter(value.name for value in owner.output)
+        for node in owner.node:
+            uses.update(self.reads(node))
+        return uses
+
+    def reads(self, node: onnx.NodeProto) -> Counter[str]:
+        """Return {value: how many inputs of a node, and of those in its subgraphs, it is}."""
+        reads = Counter(filter(None, node.input))
+        for inner in subgraphs(node):
+            if id(inner) not in self._inner:
+                own = own_names(inner)
+                outer = Counter({name: count for name, count in self.uses(inner).items() if name not in own})
+                self._inner[id(inner)] = inner, outer
+            _, outer = self._inner[id(inner)]
+            reads.update(outer)
+        return reads
+
+    def sort(self) -> None:
+        """Bring nodes into an order in which each comes after those that make its inputs: sessions take any order."""
+        for owner in graphs_in(self.proto.graph):
+            nodes = [*owner.node]
+            makers = {name: k for k, node in enumerate(nodes) for name in node.output if name}
+            needs = {k: {makers[name] for name in self.reads(node) if name in makers} for k, node in enumerate(nodes)}
+            if any(needed >= k for k in needs for needed in needs[k]):
+                with suppress(CycleError):  # which the session will report
+                    numbers = {id(nodes[k]): number for number, k in enumerate(TopologicalSorter(needs).static_order())}
+                    owner.node.sort(key=lambda node, numbers=numbers: numbers[id(node)])
 
     @cached_property
     def names(self):
@@ -110,9 +142,8 @@ class Graph:
 
     def __init__(self, model, owner, title, outer=None, node=None):
         self.model, self.owner, self.title, self.outer, self.node = model, owner, title, outer, node
-        _sort(owner)
         self.producers = {name: node for node in owner.node for name in node.output if name}
-        self.users = _users(owner)
+        self.users = model.uses(owner)
         self.measured = Counter(node.input[0] for node in owner.node if node.op_type == "Shape" and node.input)
         self.inputs = {value.name for value in owner.input}
         self.stated = {value.name: value.type for value in (*owner.value_info, *owner.input, *owner.output)}
@@ -124,14 +155,22 @@ class Graph:
         self.are_constant = {}  # {value: whether it comes from constants alone}
         self.constants = {}  # {value: result of `array` or `folded`}
         self.sound = {}  # {output: whether its node is sound}
+        self._inside: dict[int, Graph] = {}  # {number of a subgraph: its graph}
 
     def nested(self):
         """Yield this graph, then the graphs inside it."""
         yield self
         for node in list(self.owner.node):
-            for inner in subgraphs(node):
+            for graph in self.inside(node):
+                yield from graph.nested()
+
+    def inside(self, node: onnx.NodeProto) -> "Iterator[Graph]":
+        """Yield the graphs inside of a node, each of which is made once."""
+        for inner in subgraphs(node):
+            if id(inner) not in self._inside:
                 title = f"{self.title} / {node.name or node.op_type} / {inner.name}"
-                yield from Graph(self.model, inner, title, self, node).nested()
+                self._inside[id(inner)] = Graph(self.model, inner, title, self, node)
+            yield self._inside[id(inner)]
 
     @property
     def is_main(self):
@@ -447,29 +486,3 @@ def run_onnx_runtime(proto, feeds, name):
     session = BuiltinSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
     [value] = session.run([name], feeds)
     return value if isinstance(value, np.ndarray) else None  # a sequence
-
-
-def _sort(owner: onnx.GraphProto) -> None:
-    """Bring nodes into an order in which each comes after those that make its inputs: sessions take any order."""
-    nodes = [*owner.node]
-    makers = {name: k for k, node in enumerate(nodes) for name in node.output if name}
-    needs = {k: {makers[name] for name in _reads(node) if name in makers} for k, node in enumerate(nodes)}
-    if any(needed >= k for k in needs for needed in needs[k]):
-        with suppress(CycleError):  # which the session will report
-            numbers = {id(nodes[k]): number for number, k in enumerate(TopologicalSorter(needs).static_order())}
-            owner.node.sort(key=lambda node: numbers[id(node)])
-
-
-def _users(owner: onnx.GraphProto) -> Counter[str]:
-    users = Counter(value.name for value in owner.output)
-    for node in owner.node:
-        users.update(_reads(node))
-    return users
-
-
-def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the values that a node and its subgraphs read, as often as they do."""
-    yield from filter(None, node.input)
-    for inner in subgraphs(node):
-        own = own_names(inner)
-        yield from (name for name in _users(inner).elements() if name not in own)

@@ -7,7 +7,7 @@ import numpy as np
 
 from .reading.affine import Array, Dimension, Variable, variables_of
 from .reading.evaluation import Evaluation
-from .reading.forms import Form, positions_in, value_of, walk
+from .reading.forms import Form, positions_in, value_of
 from .reading.reader import Reader
 from .sizes import Unknown, at
 
@@ -96,4 +96,4 @@ class Draw(Sizes):
 def _inside(reader: Reader, forms: Iterable[Form], known: Iterable[Form]) -> list[Form]:
     """Return all forms in forms, each once."""
     stops = dict.fromkeys(known)
-    return [*dict.fromkeys(f for form in forms for f in walk(form, reader.forms.picks, stops))]
+    return [*dict.fromkeys(f for form in forms for f in reader.forms.walk(form, stops))]

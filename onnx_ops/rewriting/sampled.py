@@ -33,7 +33,7 @@ from .reading.affine import (
 from .reading.constructors import Forms
 from .reading.digits import single
 from .reading.evaluation import Evaluation, constant_of, interpolated, pixel_of
-from .reading.forms import ROUNDINGS, Element, Form, Op, Sample, positions_in, walk
+from .reading.forms import ROUNDINGS, Element, Form, Op, Sample, positions_in
 from .reading.reader import Reader
 
 DRAWS = 3  # of open sizes
@@ -136,7 +136,7 @@ def _has_pixels(reader: Reader, form: Form) -> bool:
 
 def elements_in(reader: Reader, form: Form, known: Collection[Form] = ()) -> Iterator[Element]:
     """Yield the elements in a form of values that aren't constant, but not those in known forms."""
-    for inner in walk(form, reader.forms.picks, dict.fromkeys(known)):
+    for inner in reader.forms.walk(form, dict.fromkeys(known)):
         if not isinstance(inner, Element) or inner in known:
             continue
         if constant_of(reader, inner.root) is None:
@@ -151,7 +151,7 @@ def _is_picked_by(reader: Reader, element: Element, coordinates: Collection[Form
     """Return whether coordinates say which element of a value it is."""
     picks = reader.forms.picks
     chosen = (picks[v] for v in variables_of(element.index) if v in picks)
-    return any(inner in coordinates for form in chosen for inner in walk(form, picks))
+    return any(inner in coordinates for form in chosen for inner in reader.forms.walk(form))
 
 
 def _check(reader: Reader, elements: Sequence[Element]) -> None:
@@ -167,14 +167,13 @@ def _check(reader: Reader, elements: Sequence[Element]) -> None:
 
 def _coordinates(reader: Reader, form: Form) -> list[Form]:
     """Return what is rounded to pixels, without limits; not what is rounded inside of these."""
-    picks = reader.forms.picks
     known: list[Form] = []
-    for _ in range(2):
-        inside = walk(form, picks, dict.fromkeys(known))
+    for _ in range(2 if reader.forms.has(form, ROUNDINGS) else 0):
+        inside = reader.forms.walk(form, dict.fromkeys(known))
         rounded = [f for f in inside if isinstance(f, Op) and f.op in ROUNDINGS]
         best = [f for f in rounded if f.op != "Trunc"] or rounded
         known = [*dict.fromkeys(_without_limits(reader.forms, f.operands[0]) for f in best)]
-        inner = {f for coordinate in known for f in walk(coordinate, picks) if f is not coordinate}
+        inner = {f for coordinate in known for f in reader.forms.walk(coordinate) if f is not coordinate}
         known = [coordinate for coordinate in known if coordinate not in inner]
     return known
 
@@ -256,7 +255,7 @@ def sample_of(reader: Reader, form: Form) -> Sampled | None:
 
 
 def _has_sample(reader: Reader, form: Form) -> bool:
-    return any(isinstance(inner, Sample) for inner in walk(form, reader.forms.picks))
+    return reader.forms.has(form, ["Sample"])
 
 
 def _pixels(reader: Reader, place: Form, pixel: Variable, align_corners: bool) -> tuple[Form, int] | None:

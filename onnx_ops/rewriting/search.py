@@ -23,7 +23,7 @@ from .patterns import (
 )
 from .reading import reader_of
 from .reading.affine import Unknown
-from .reading.forms import Element, Exhausted, Form, walk
+from .reading.forms import Element, Exhausted, Form
 from .reading.reader import Reader
 from .reshapes import states_its_shape
 from .sizes import are_numbers
@@ -150,7 +150,7 @@ class Search:
             finally:
                 self.graph.sweep_added()
         if near is not None and name not in self._explained:
-            roots = {f.root for f in walk(form, self.reader.forms.picks) if isinstance(f, Element)}
+            roots = {f.root for f in self.reader.forms.walk(form) if isinstance(f, Element)}
             region = between(self.graph, name, roots)
             self._explained |= region
             self._near[len(self.findings)] = inside

@@ -165,9 +165,8 @@ def _by_rule(rule, graph, node, inputs):
 def _by_subgraphs(graph, node):
     """Return {output: Type} with the element types, which those of the last outputs of all subgraphs are."""
     columns = []
-    for inner in subgraphs(node):
-        within = type(graph)(graph.model, inner, graph.title, graph, node)
-        columns.append([type_of(within, each.name).elements for each in inner.output])
+    for inner in graph.inside(node):
+        columns.append([type_of(inner, each.name).elements for each in inner.owner.output])
     count = len(node.output)  # a Loop's body has a condition before these
     kinds = zip(*(column[-count:] for column in columns), strict=False)
     return {name: Type(each[0]) for name, each in zip(node.output, kinds, strict=False) if len({*each}) == 1}

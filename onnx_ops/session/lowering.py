@@ -136,8 +136,8 @@ class _Lowering:
         """Lower `owner`, a copy of the graph of `graph`, which has its types."""
         nodes, stated = [], {value.name: value.type for value in (*owner.value_info, *owner.output)}
         for node, original in zip(owner.node, graph.owner.node, strict=True):
-            for inner, original_inner in zip(subgraphs(node), subgraphs(original), strict=True):
-                self.graph(inner, Graph(graph.model, original_inner, graph.title, graph, original))
+            for inner, original_inner in zip(subgraphs(node), graph.inside(original), strict=True):
+                self.graph(inner, original_inner)
             operator = declared(node, self.operators)
             if not operator:
                 if node.op_type in RESHAPES:

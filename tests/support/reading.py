@@ -14,7 +14,7 @@ from onnx_ops.rewriting.graph import Model
 from onnx_ops.rewriting.reading import reader_of
 from onnx_ops.rewriting.reading.affine import Array, Unknown
 from onnx_ops.rewriting.reading.evaluation import MOST_TERMS, Evaluation, looked_up
-from onnx_ops.rewriting.reading.forms import Element, Form, Sample, Sum, walk
+from onnx_ops.rewriting.reading.forms import Element, Form, Sample, Sum
 from onnx_ops.rewriting.reading.reader import GraphView, Reader
 from support.backends import quiet
 from support.operator_lines import SIZES, Line
@@ -111,7 +111,7 @@ def _computed(proto: onnx.ModelProto, values: Mapping[str, Array]) -> Iterator[s
 
 def _is_evaluated(reader: Reader, form: Form, values: Mapping[str, Array]) -> bool:
     """Return whether a form is of numbers, with samples of modes and sums that can be evaluated."""
-    for inner in walk(form, reader.forms.picks):
+    for inner in reader.forms.walk(form):
         match inner:
             case Sample(_, _, _, settings) if not EVALUATED.issuperset(settings):
                 return False
@@ -143,7 +143,7 @@ def _assert_equal(
     wanted = expected[tuple(places)].astype(float)
     node = reader.graph.producers[name]
     what = f"{node.op_type} {name}"
-    roots = [f.root for f in walk(form, reader.forms.picks) if isinstance(f, Element)]
+    roots = [f.root for f in reader.forms.walk(form) if isinstance(f, Element)]
     arrays = [expected, *(values[root] for root in roots if root in values)]
     floats = [a for a in arrays if a.dtype.kind == "f"]
     tolerance = max((TOLERANCES[a.dtype.name] for a in floats), default=0)

@@ -49,7 +49,6 @@ from ..reading.forms import (
     Sample,
     is_number,
     positions_in,
-    walk,
 )
 from ..reading.reader import Reader, axes_of
 from ..reading.rolling import rolled_index
@@ -221,7 +220,7 @@ class _Recognition:
 
     def _variables(self, forms: Iterable[Form]) -> set[Variable]:
         """Return the variables that forms depend on."""
-        parts = {part for form in forms for part in walk(form, self.reader.forms.picks)}
+        parts = {part for form in forms for part in self.reader.forms.walk(form)}
         return {variable for part in parts for variable in variables_of(positions_in(part))}
 
     def _product(self, factors: Sequence[Form]) -> Form:
@@ -245,7 +244,7 @@ class _Recognition:
 
     def _is_constant(self, form: Form) -> bool:
         """Return whether a form depends on constants alone."""
-        parts = [*walk(form, self.reader.forms.picks)]
+        parts = [*self.reader.forms.walk(form)]
         roots = [part.root for part in parts if isinstance(part, Element)]
         tables = self.reader.forms.tables
         return not any(isinstance(part, Sample) for part in parts) and all(
@@ -335,7 +334,7 @@ class _Recognition:
     def _axes(self, image: Index, pixels: Position, weights: Rows, places: Rows) -> Axes:
         """Return the axes of the tensors."""
         forms = [form for rows in (weights, places) for row in rows for form in row]
-        parts = [part for form in forms for part in walk(form, self.reader.forms.picks)]
+        parts = [part for form in forms for part in self.reader.forms.walk(form)]
         used = tuple(at for part in parts for at in positions_in(part))
         stored = [*self._indices(weights).values(), *self._indices(places).values()]
         image, result, used, *stored = refined(image, self.result, used, *stored)

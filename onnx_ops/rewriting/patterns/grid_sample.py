@@ -18,7 +18,7 @@ from ..gain import pays_again
 from ..graph import AI_ONNX, FLOATS, Graph
 from ..programs import Program
 from ..reading.affine import Dimension, Variable, along, number
-from ..reading.coordinates import AXES, is_part, is_read_by_grids
+from ..reading.coordinates import AXES, is_part, users_of
 from ..reading.forms import CASTS, Exhausted, Form
 from ..reading.reader import Reader, attributes_of
 from ..reshapes import unknown_size
@@ -64,14 +64,13 @@ class ComputedGrid:
         A single sampler always computes its grid.
         """
         leaves = self.program.leaves(self.forms)
-        users = graph.consumers[grid]
-        samplers = sum(node.op_type == "GridSample" for node, _ in users)
-        if not is_read_by_grids(self.program.reader, grid):
+        users = users_of(self.program.reader, grid)
+        if users.is_read:
             raise NearMiss("its grid is read by other nodes, which need it in any case")
         steps = len(self.program.steps)
         own = _values_for(graph, grid, leaves)
-        if samplers > 1 and not pays_again(graph, own, grid, samplers, steps):
-            raise NearMiss(f"{samplers} samplers read its grid: it is faster to compute it once")
+        if users.samplers > 1 and not pays_again(graph, own, grid, users.samplers, steps):
+            raise NearMiss(f"{users.samplers} samplers read its grid: it is faster to compute it once")
 
 
 def _values_for(graph: Graph, grid: str, leaves: Collection[str]) -> list[str]:

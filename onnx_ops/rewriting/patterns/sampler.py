@@ -35,7 +35,7 @@ from ..reading.affine import (
 )
 from ..reading.digits import digits_in, joined_digits, refined
 from ..reading.evaluation import pixel_of
-from ..reading.forms import Form, Whole, positions_in, value_of, walk
+from ..reading.forms import Form, Whole, positions_in, value_of
 from ..reading.reader import Reader, axes_of
 from ..sampled import PLACES, Sampled, elements_in, linear_chain, linear_values, sampled
 from ..windows import places_before
@@ -224,7 +224,7 @@ def _with_rows(reader: Reader, found: Sampled) -> Sampled:
 
 def _positions(reader: Reader, forms: Sequence[Form]) -> Index:
     """Return all positions in forms."""
-    inside = (inner for form in forms for inner in walk(form, reader.forms.picks))
+    inside = (inner for form in forms for inner in reader.forms.walk(form))
     return tuple(dict.fromkeys(at for inner in inside for at in positions_in(inner)))
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -114,6 +114,35 @@ class Forms:
             self.known[key] = Variable(f"pick {len(self.picks)}", size)
             self.picks[self.known[key]] = form
         return along(self.known[key])
+
+    def walk(self, form: Form, known: Container[Form] = ()) -> Iterator[Form]:
+        """Yield a form and those in it, also behind picks, but not what is in known ones. Raises Exhausted."""
+        seen: set[Form] = set()
+        pending = [form]
+        while pending:
+            inner = pending.pop()
+            if inner in seen:
+                continue
+            self.budget.form()
+            seen.add(inner)
+            yield inner
+            if inner not in known:
+                pending += children(inner)
+                picked = variables_of(positions_in(inner)) & self.picks.keys()
+                pending += [self.picks[variable] for variable in sorted(picked, key=lambda v: v.name)]
+
+    def has(self, form: Form, names: Iterable[str]) -> bool:
+        """Return whether there are operations with one of these names, or a "Sample", in a form or behind picks."""
+        return not self._names_in(form).isdisjoint(names)
+
+    def _names_in(self, form: Form) -> frozenset[str]:
+        key = "names", form
+        if key not in self.known:
+            own = form.op if isinstance(form, Op) else type(form).__name__
+            picked = variables_of(positions_in(form)) & self.picks.keys()
+            inner = (*children(form), *(self.picks[variable] for variable in picked))
+            self.known[key] = frozenset([own]).union(*map(self._names_in, inner))
+        return self.known[key]
 
     # Variables.
 

@@ -5,6 +5,7 @@ element of a matrix, is a root, however it was computed. An index runs along var
 """
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import onnx
 from onnx import TensorProto
@@ -51,7 +52,7 @@ class CoordinateReader(Reader):
         if not varies(place.index):
             return False
         if node.op_type in PRODUCTS:
-            return not has_several_grids(self, place.name)
+            return len(users_of(self, place.name).grids) < 2
         return node.op_type in OPERATIONS and self._is_of_type(node)
 
     def _is_of_type(self, node: onnx.NodeProto) -> bool:
@@ -80,39 +81,50 @@ def is_part(reader: Reader, node: onnx.NodeProto) -> bool:
     return rule is not None and (rule.moves or node.op_type in (*OPERATIONS, *PRODUCTS))
 
 
-def has_several_grids(reader: Reader, name: str) -> bool:
-    """Return whether nodes compute several grids from a value: it is then better computed once for all of them."""
-    grids, _ = _users(reader, name)
-    return len(grids) > 1
+class Users(NamedTuple):
+    """What uses a value, as the graph was when it was first asked.
+
+    grids      those that nodes compute from it: if several, it is better computed once for all of them
+    samplers   how many sample at it
+    is_read    whether anything else reads more than its shape
+    """
+
+    grids: set[str]
+    samplers: int
+    is_read: bool
 
 
-def is_read_by_grids(reader: Reader, name: str) -> bool:
-    """Return whether nodes compute only grids from a value, or read its shape."""
-    _, others = _users(reader, name)
-    return not others
+def users_of(reader: Reader, name: str) -> Users:
+    """Return what uses a value."""
+    key = "users", name
+    if key not in reader.forms.known:
+        reader.forms.known[key] = _users(reader, name)
+    users: Users = reader.forms.known[key]
+    return users
 
 
-def _users(reader: Reader, name: str) -> tuple[set[str], bool]:
-    """Return (the grids that nodes compute from a value, whether it is used for anything else)."""
+def _users(reader: Reader, name: str) -> Users:
     graph = reader.graph
     grids: set[str] = set()
-    others = False
+    samplers = 0
+    is_read = False
     reached = {name}
     values = [name]
     for value in values:
         users = graph.consumers.get(value, [])
-        others = others or graph.users[value] > len(users)
+        is_read = is_read or graph.users[value] > len(users)
         for node, position in users:
             if (node.op_type, position) == ("GridSample", 1):
                 grids.add(value)
+                samplers += value == name
             elif node.op_type == "ComputedGridSample":
                 grids.add(node.output[0])
             elif is_part(reader, node):
                 values += [output for output in node.output if output not in reached]
                 reached.update(node.output)
             elif node.op_type != "Shape":
-                others = True
-    return grids, others
+                is_read = True
+    return Users(grids, samplers, is_read)
 
 
 def varies(index: Iterable[Position]) -> bool:

@@ -5,7 +5,7 @@ A position counts along variables. These are free (the axes of what is asked), s
 padding needs no form of its own. Forms are made by `Forms` (constructors.py), each once: equal forms are one object.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 from onnx import TensorProto
 
 from ...declaration.dtypes import TABLE
-from .affine import Array, Dimension, Index, Position, Variable, number, variables_of
+from .affine import Array, Dimension, Index, Position, Variable, number
 
 
 class Exhausted(Exception):  # noqa: N818  it is no error
@@ -205,20 +205,3 @@ def positions_in(form: Form) -> Iterator[Position]:
             yield from index
         case Guard(conditions, _):
             yield from (condition.at for condition in conditions)
-
-
-def walk(form: Form, picks: Mapping[Variable, Form], known: Mapping[Form, object] | None = None) -> Iterator[Form]:
-    """Yield a form and those in it, also behind picks, but not what is in known ones."""
-    known = known or {}
-    seen: set[Form] = set()
-    pending = [form]
-    while pending:
-        inner = pending.pop()
-        if inner in seen:
-            continue
-        seen.add(inner)
-        yield inner
-        if inner not in known:
-            pending += children(inner)
-            picked = variables_of(positions_in(inner)) & picks.keys()
-            pending += [picks[variable] for variable in sorted(picked, key=lambda v: v.name)]

@@ -34,7 +34,7 @@ from .constructors import Forms
 from .forms import Budget, Condition, Form, Whole
 from .rolling import rolled
 
-PER_NODE, AT_LEAST = 5, 20_000  # steps of reading that a model may take in all
+PER_NODE, AT_LEAST = 15, 8_000  # steps of reading that a model may take in all, some 50 us each
 WORK = 3  # forms that are made or looked at for a step
 DEEPEST = 80  # values that are read within each other; Python's stack has room for 1,000 calls
 MOST_ROLLED = 256  # numbers at which a variable is read one by one
