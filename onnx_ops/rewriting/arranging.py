@@ -16,8 +16,7 @@ from .gain import COSTS, FLIP
 from .graph import Graph
 from .reading.affine import Digit, Dimension, Index, Position, digits_of
 from .reading.digits import digits_along, digits_in, refined, single, size_along
-from .reshapes import open_size, reshape
-from .sizes import are_numbers
+from .reshapes import reshape, vector
 
 BEFORE_FIRST = -(2**31)  # an end of a Slice that takes the first element, too
 
@@ -163,11 +162,7 @@ class Chain:
     def _expand(self, dimensions: Sequence[Dimension], repeated: Sequence[bool]) -> None:
         """Repeat the elements along axes of one element."""
         sizes = [size if more else 1 for size, more in zip(dimensions, repeated, strict=True)]
-        if are_numbers(sizes):
-            target = self.graph.add_integers("sizes", *sizes)
-        else:
-            parts = [open_size(self.graph, self.node, size, self._open_in()) for size in sizes]
-            target = self.graph.add_node(self.node, "Concat", parts, axis=0)
+        target = vector(self.graph, self.node, "sizes", sizes, self._open_in())
         self.then("Expand", [target], dimensions)
 
     def reshape(self, dimensions: Sequence[Dimension | tuple[Dimension, ...]]) -> None:

@@ -3,6 +3,13 @@
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 NOT_RUN = "optimize runs these nodes first, and may keep them"
 
@@ -18,7 +25,7 @@ class NearMiss(Exception):  # noqa: N818  it is no error
         self.sources = sources
 
 
-def tried(rule, *arguments):
+def tried(rule: "Callable[..., T]", *arguments: Any) -> "T | None":
     """Return the result of a rule for a node, or None if it fails: for an unknown value or an invalid node."""
     with suppress(ValueError, IndexError, KeyError, TypeError, AttributeError, ZeroDivisionError):
         return rule(*arguments)

@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import onnx
 
-from .reading.reader import GraphView, attributes_of
-from .sizes import are_numbers
+from .reading.reader import attributes_of
+
+if TYPE_CHECKING:
+    from .reading.reader import GraphView
 
 # Nanoseconds for each element of the output, of those that copy elements; others cost nothing. A
 # Gather along the last axis copies element by element, one along another axis copies rows.
@@ -25,7 +28,7 @@ FREE = "Constant", "Flatten", "Identity", "Reshape", "Shape", "Squeeze", "Unsque
 PROGRAM, STEP = 0.45, 0.01
 
 
-def pays_again(graph: GraphView, values: Iterable[str], grid: str, samplers: int, steps: int) -> bool:
+def pays_again(graph: "GraphView", values: Iterable[str], grid: str, samplers: int, steps: int) -> bool:
     """Return whether samplers of one grid save time if each of them computes it, by so many steps.
 
     values  those that nodes compute for the grid alone
@@ -39,22 +42,20 @@ def pays_again(graph: GraphView, values: Iterable[str], grid: str, samplers: int
     return saved > samplers * (PROGRAM + STEP * steps)
 
 
-def cost_of(graph: GraphView, values: Iterable[str], name: str) -> float:
+def cost_of(graph: "GraphView", values: Iterable[str], name: str) -> float:
     """Return what the nodes that make values cost, in nanoseconds for each element of a value."""
     return sum(_cost(graph, graph.producers[value], value) * share(graph, value, name)
                for value in values if value in graph.producers)  # fmt: skip
 
 
-def share(graph: GraphView, value: str, name: str) -> float:
+def share(graph: "GraphView", value: str, name: str) -> float:
     """Return how many elements a value has for each one of another; 1 if that isn't known."""
-    dimensions = [graph.type(each).shape for each in (value, name)]
-    if any(sizes is None or not are_numbers(sizes) or 0 in sizes for sizes in dimensions):
-        return 1.0
-    first, second = map(math.prod, dimensions)
-    return first / second
+    first = graph.type(value).count
+    second = graph.type(name).count
+    return first / second if 0 < first * second < math.inf else 1.0
 
 
-def _cost(graph: GraphView, node: onnx.NodeProto, value: str) -> float:
+def _cost(graph: "GraphView", node: onnx.NodeProto, value: str) -> float:
     if node.op_type == "Gather":
         dimensions = graph.type(node.input[0]).shape or ()
         axis = attributes_of(node).get("axis", 0)

@@ -7,12 +7,12 @@ longer used; everything else stays where it is.
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -27,11 +27,9 @@ from ..model.schemas import reference_op
 from ..model.small_models import model_of
 from ..registry import KEYS, OPERATORS, available, is_built_in
 from .reading import reader_of
+from .reading.affine import Array
 from .shapes import type_of
-from .sizes import are_numbers
-
-if TYPE_CHECKING:
-    import os
+from .tensor_types import Type
 
 AI_ONNX = ("", "ai.onnx")
 FLOATS = {dtypes.TABLE[name].onnx for name in dtypes.FLOATS}  # types of elements
@@ -60,11 +58,13 @@ class Model:
     def __init__(
         self,
         proto: onnx.ModelProto,
-        origin: "str | os.PathLike[str] | None" = None,
+        origin: str | os.PathLike[str] | None = None,
         operators: Mapping[tuple[str, str], Any] | None = None,
         runs_nodes: bool = True,
     ) -> None:
-        self.proto, self.origin, self.runs_nodes = proto, origin, runs_nodes
+        self.proto = proto
+        self.origin = origin
+        self.runs_nodes = runs_nodes
         self.skipped: list[str] = []
         self.tried: dict[str, str | None] = {}
         self.read = Counter[str]()  # {a file of external data: bytes of the tensors that were read from it}
@@ -74,7 +74,7 @@ class Model:
         self.operators = available() if operators is None else operators
         self.custom = {key for key, operator in self.operators.items() if not is_built_in(operator)}
 
-    def graphs(self):
+    def graphs(self) -> "Iterator[Graph]":
         """Yield all graphs, each before its subgraphs. A graph may be changed before the next one is taken."""
         yield from Graph(self, self.proto.graph, "main").nested()
 
@@ -109,11 +109,11 @@ class Model:
                     owner.node.sort(key=lambda node, numbers=numbers: numbers[id(node)])
 
     @cached_property
-    def names(self):
+    def names(self) -> set[str]:
         """The names of all values and nodes, including added ones: nodes get their outputs' names."""
         return set(used_names(self.proto.graph))
 
-    def new_name(self, like):
+    def new_name(self, like: str) -> str:
         """Return a name that no value and no node has, and reserve it."""
         name = like
         while name in self.names:
@@ -123,7 +123,7 @@ class Model:
         return name
 
     @cached_property
-    def room(self):
+    def room(self) -> int:
         """The bytes that constants may still add to the model: few, and a protobuf has less than 2**31."""
         weights = (tensor for graph in graphs_in(self.proto.graph) for tensor in graph.initializer)
         inside = sum(external_data.size_of(tensor) for tensor in weights if not uses_external_data(tensor))
@@ -137,27 +137,41 @@ class Graph:
     node       the node in that graph which has the subgraph
     producers  {value: the node that makes it}
     users      {value: how many inputs of nodes, also in subgraphs, and outputs of the graph it is}
-    measured   {value: of how many Shape nodes, of the graph as it was, it is the input}
+    measured   {value: number of Shape nodes, of the graph as it was, that read it}
+    types      {value: its type}, which shapes.py infers
+    visited    values that shapes.py is working on
     """
 
-    def __init__(self, model, owner, title, outer=None, node=None):
-        self.model, self.owner, self.title, self.outer, self.node = model, owner, title, outer, node
-        self.producers = {name: node for node in owner.node for name in node.output if name}
+    def __init__(
+        self,
+        model: Model,
+        owner: onnx.GraphProto,
+        title: str,
+        outer: "Graph | None" = None,
+        node: onnx.NodeProto | None = None,
+    ):
+        self.model = model
+        self.owner = owner
+        self.title = title
+        self.outer = outer
+        self.node = node
+        self.producers = {name: maker for maker in owner.node for name in maker.output if name}
         self.users = model.uses(owner)
-        self.measured = Counter(node.input[0] for node in owner.node if node.op_type == "Shape" and node.input)
+        self.measured = Counter(each.input[0] for each in owner.node if each.op_type == "Shape" and each.input)
         self.inputs = {value.name for value in owner.input}
         self.stated = {value.name: value.type for value in (*owner.value_info, *owner.input, *owner.output)}
-        self.types, self.visited = {}, set()  # results of shapes.py, and values that it is working on
+        self.types: dict[str, Type] = {}
+        self.visited: set[str] = set()
         self.initializers = {tensor.name: tensor for tensor in owner.initializer}
-        self.versions = {}  # {domain: the newest version that an added node is of}
-        self.added = []  # what patterns have added since `sweep_added`: names of constants and nodes' outputs
+        self.versions: dict[str, int] = {}  # {domain: the newest version that an added node is of}
+        self.added: list[str] = []  # constants and nodes' outputs since `sweep_added`
         self.reader = reader_of(self)
-        self.are_constant = {}  # {value: whether it comes from constants alone}
-        self.constants = {}  # {value: result of `array` or `folded`}
-        self.sound = {}  # {output: whether its node is sound}
+        self.are_constant: dict[str, bool] = {}  # {value: whether it comes from constants alone}
+        self.constants: dict[str, Array | None] = {}  # {value: result of `array` or `folded`}
+        self.sound: dict[str | None, bool] = {}  # {output: whether its node is sound}
         self._inside: dict[int, Graph] = {}  # {number of a subgraph: its graph}
 
-    def nested(self):
+    def nested(self) -> "Iterator[Graph]":
         """Yield this graph, then the graphs inside it."""
         yield self
         for node in list(self.owner.node):
@@ -173,31 +187,28 @@ class Graph:
             yield self._inside[id(inner)]
 
     @property
-    def is_main(self):
-        return self.outer is None
-
-    @property
-    def opset(self):
+    def opset(self) -> int:
         """The version of ai.onnx that the model imports."""
         return next((i.version for i in self.model.proto.opset_import if i.domain in AI_ONNX), 0)
 
-    def home(self, name):
+    def home(self, name: str) -> "Graph | None":
         """Return the graph that makes a value, this one or one around it; None if none does."""
-        graph = self
+        graph: Graph | None = self
         while graph and not (name in graph.producers or name in graph.initializers or name in graph.inputs):
             graph = graph.outer
         return graph
 
-    def producer(self, name, *op_types):
+    def producer(self, name: str, *op_types: str) -> onnx.NodeProto | None:
         """Return the node of ai.onnx in this graph that makes a value and has one of these types, or any; else None.
 
         None also if the inputs or attributes are not those of its operator, which the session will report.
         """
         node = self.producers.get(name)
-        matches = node is not None and node.domain in AI_ONNX and (node.op_type in op_types or not op_types)
-        return node if matches and self.is_sound(node) else None
+        if node is None or node.domain not in AI_ONNX or (op_types and node.op_type not in op_types):
+            return None
+        return node if self.is_sound(node) else None
 
-    def is_sound(self, node):
+    def is_sound(self, node: onnx.NodeProto) -> bool:
         """Return whether a node has the inputs, outputs and attributes of its operator, and these have values here.
 
         Only the caller of a function knows the value of an attribute that refers to one of the function's. And only who
@@ -208,42 +219,43 @@ class Graph:
             self.sound[name] = self._check(node)
         return self.sound[name]
 
-    def _check(self, node):
+    def _check(self, node: onnx.NodeProto) -> bool:
         if any(a.ref_attr_name for a in node.attribute) or (domain_of(node), node.op_type) in self.model.custom:
             return False
         imports = {as_text(i.domain): i.version for i in self.model.proto.opset_import}
         return _is_valid(node, self.model.proto.ir_version, imports | dict.fromkeys(AI_ONNX, self.opset))
 
-    def can_import(self, version):
+    def can_import(self, version: int) -> bool:
         """Return whether the model imports this version of ai.onnx, or can, since its nodes mean the same in it."""
         proto = self.model.proto
         if self.opset >= version or self.opset < OLDEST or proto.functions:
             return self.opset >= version
         return all(_is_same(node, self.opset, version) for node in model_nodes(proto) if node.domain in AI_ONNX)
 
-    def type(self, name):
+    def type(self, name: str) -> Type:
         """Return the Type of a value."""
         return type_of(self, name)
 
-    def array(self, name):
+    def array(self, name: str) -> Array | None:
         """Return a constant as an array; None if it is none, or is in a file and the model's folder is unknown."""
         graph = self.home(name)
         if graph is None or (name in graph.inputs and name in graph.initializers):  # a caller may replace it
             return None
         tensor = graph.initializers.get(name)
         node = graph.producer(name, "Constant")
-        if tensor is None and (node is None or len(node.attribute) != 1):
+        stated = [] if node is None else node.attribute
+        if tensor is None and len(stated) != 1:
             return None
         if name not in graph.constants:
-            value = tensor or helper.get_attribute_value(node.attribute[0])
+            value = tensor or helper.get_attribute_value(stated[0])
             if isinstance(value, TensorProto):
                 graph.constants[name] = self._read(value)
             else:
-                kind = {"value_int": "int64", "value_float": "float32"}.get(node.attribute[0].name.removesuffix("s"))
+                kind = {"value_int": "int64", "value_float": "float32"}.get(stated[0].name.removesuffix("s"))
                 graph.constants[name] = np.asarray(value, kind) if kind else None
         return graph.constants[name]
 
-    def _read(self, tensor):
+    def _read(self, tensor: TensorProto) -> Array | None:
         try:
             if uses_external_data(tensor):
                 if self.model.origin is None:
@@ -258,7 +270,7 @@ class Graph:
         except (OSError, ValueError, TypeError, KeyError):  # the session will report it
             return None
 
-    def folded(self, name):
+    def folded(self, name: str) -> Array | None:
         """Return a value as an array if it is a constant, or nodes compute it from constants alone; else None."""
         graph = self.home(name)
         if graph is None or not self.is_constant(name):
@@ -284,20 +296,21 @@ class Graph:
             )
         return graph.are_constant[name]
 
-    def _fold(self, name):
+    def _fold(self, name: str) -> Array | None:
         if not self.model.runs_nodes:
             self.model.skipped.append(name)
             return None
         node = self.producer(name)
-        if not self._is_small(node):
+        if node is None or not self._is_small(node):
             return None
-        feeds = {operand: self.folded(operand) for operand in filter(None, node.input)}
-        if not feeds or any(array is None for array in feeds.values()):
+        arrays = {operand: self.folded(operand) for operand in filter(None, node.input)}
+        feeds = {operand: array for operand, array in arrays.items() if array is not None}
+        if not feeds or len(feeds) < len(arrays):
             return None
         if "" in node.input and _is_variadic(node, self.opset):  # reading what isn't there ends the process
             return None
         divisor = feeds[node.input[1]] if node.op_type == "Div" else np.empty(0)
-        if divisor.dtype.kind == "i" and (divisor == -1).any():  # dividing the least integer ends the process
+        if divisor.dtype.kind == "i" and np.any(divisor == -1):  # dividing the least integer ends the process
             return None
         outputs = map(helper.make_empty_tensor_value_info, node.output)
         try:
@@ -306,20 +319,21 @@ class Graph:
         except Exception:  # ONNX Runtime refuses the inputs, or doesn't have the operator
             return None
 
-    def _is_small(self, node):
+    def _is_small(self, node: onnx.NodeProto) -> bool:
         """Return whether nothing that a node reads or makes is known to be too large to be computed.
 
         A RoiAlign takes many samples for each element, of some hundred bytes.
         """
         samples = SAMPLE * next((a.i for a in node.attribute if a.name == "sampling_ratio"), 0) ** 2
         for its_type in map(self.type, filter(None, (*node.input, *node.output))):
-            is_known = its_type.elements and its_type.shape and are_numbers(its_type.shape)
-            if is_known and max(samples, 1) * its_type.dtype.itemsize * math.prod(its_type.shape) > LARGEST:
-                return False
+            if its_type.elements and its_type.shape:
+                size = max(samples, 1) * its_type.dtype.itemsize * its_type.count
+                if LARGEST < size < math.inf:
+                    return False
         return True
 
     @cached_property
-    def consumers(self):
+    def consumers(self) -> Mapping[str, list[tuple[onnx.NodeProto, int]]]:
         """{value: [(node, position among its inputs)]} for the inputs of this graph's own nodes, as it was."""
         consumers = defaultdict(list)
         for node in self.owner.node:
@@ -327,11 +341,11 @@ class Graph:
                 consumers[name].append((node, position))
         return consumers
 
-    def add_integers(self, like, *integers):
+    def add_integers(self, like: str, *integers: int) -> str:
         """Add a constant vector of integers; returns its name."""
         return self.add_constant(like, np.array(integers, np.int64))
 
-    def add_constant(self, like, array):
+    def add_constant(self, like: str, array: Array) -> str:
         """Add a constant; returns its name."""
         tensor = numpy_helper.from_array(array, self.model.new_name(like))
         self.added.append(tensor.name)
@@ -344,7 +358,15 @@ class Graph:
             self.initializers[tensor.name] = self.owner.initializer[-1]
         return tensor.name
 
-    def add_node(self, before, op_type, inputs, domain="", version=1, **attributes):
+    def add_node(
+        self,
+        before: onnx.NodeProto,
+        op_type: str,
+        inputs: Sequence[str],
+        domain: str = "",
+        version: int = 1,
+        **attributes: Any,
+    ) -> str:
         """Add a node before another one, and with a name like that one's; returns its output's name."""
         output = self.model.new_name(f"{before.output[0]}_{op_type}")
         node = helper.make_node(op_type, inputs, [output], before.name and output, domain=domain, **attributes)
@@ -355,13 +377,22 @@ class Graph:
         self._connect(inputs, domain, version)
         return output
 
-    def add_axes(self, before, name, *axes):
+    def add_axes(self, before: onnx.NodeProto, name: str, *axes: int) -> str:
         """Add axes of one element to a value; returns the name of the result."""
         if self.opset < 13:
             return self.add_node(before, "Unsqueeze", [name], axes=axes)
         return self.add_node(before, "Unsqueeze", [name, self.add_integers("axes", *axes)])
 
-    def replace(self, node, op_type, inputs, domain="", version=1, before=False, **attributes):
+    def replace(
+        self,
+        node: onnx.NodeProto,
+        op_type: str,
+        inputs: Sequence[str],
+        domain: str = "",
+        version: int = 1,
+        before: bool = False,
+        **attributes: Any,
+    ) -> None:
         """Replace a node by another one or, with `before`, what computes the node's first input.
 
         What is then unused is removed.
@@ -382,39 +413,41 @@ class Graph:
             self._count(name, -1)
         self._sweep(obsolete)
 
-    def sweep_added(self):
+    def sweep_added(self) -> None:
         """Remove unused additions."""
         self._sweep(self.added)
         self.added = []
         self.versions = {}
 
-    def _connect(self, inputs, domain, version):
+    def _connect(self, inputs: Iterable[str], domain: str, version: int) -> None:
         """Count the inputs of a new node, and keep the version of its domain, which `replace` imports."""
         for name in inputs:
             self._count(name, 1)
         domain = "" if domain in AI_ONNX else domain
         self.versions[domain] = max(version, self.versions.get(domain, 0))
 
-    def _import(self):
+    def _import(self) -> None:
         """Import the versions of the new nodes' domains."""
-        graph, imports = self, self.model.proto.opset_import
+        imports = self.model.proto.opset_import
         newest = self.versions.pop("", 0)
         for domain, version in self.versions.items():
             if all(i.domain != domain for i in imports):
                 imports.append(helper.make_opsetid(domain, version))
         if newest > self.opset:  # which `can_import` allows
             next(i for i in imports if i.domain in AI_ONNX).version = newest
+            graph: Graph | None = self
             while graph:
-                graph.sound, graph = {}, graph.outer
+                graph.sound = {}
+                graph = graph.outer
 
-    def _count(self, name, change):
+    def _count(self, name: str, change: int) -> None:
         """Count a use of a value more, or less, by a node that has changed."""
-        graph = self
+        graph: Graph | None = self
         while graph:
             graph.users[name] += change
             graph = graph.outer if graph is not graph.home(name) else None
 
-    def _sweep(self, names):
+    def _sweep(self, names: list[str]) -> None:
         """Remove what makes these values if they are unused, and then what made the inputs of that."""
         while names:
             name = names.pop()
@@ -435,13 +468,13 @@ class Graph:
                 graph._count(operand, -1)
             names += inputs
 
-    def _forget(self, name):
+    def _forget(self, name: str) -> None:
         info = next((value for value in self.owner.value_info if value.name == name), None)
         if info is not None:
             self.owner.value_info.remove(info)
 
 
-def _is_same(node, old, new):
+def _is_same(node: onnx.NodeProto, old: int, new: int) -> bool:
     """Return whether a node means the same in two versions of ai.onnx: the newer one only adds to what it can be."""
     if not onnx.defs.has(node.op_type, new, ""):
         return False
@@ -454,29 +487,33 @@ def _is_same(node, old, new):
     return _is_valid(node, onnx.IR_VERSION, dict.fromkeys(AI_ONNX, new))
 
 
-def _is_valid(node, ir_version, imports):
+def _is_valid(node: onnx.NodeProto, ir_version: int, imports: dict[str, int]) -> bool:
     """Return whether onnx's checker accepts a node in a model with these versions, {domain: version}."""
     context = onnx.checker.C.CheckerContext()
     try:
-        context.ir_version, context.opset_imports = ir_version, imports
+        context.ir_version = ir_version
+        context.opset_imports = imports
         onnx.checker.check_node(node, context)
     except (onnx.checker.ValidationError, TypeError, UnicodeDecodeError):  # also versions and names that can't be read
         return False
     return True
 
 
-def _is_variadic(node, opset):
+def _is_variadic(node: onnx.NodeProto, opset: int) -> bool:
     inputs = onnx.defs.get_schema(node.op_type, opset).inputs
     return inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
 
 
-def run_reference(proto, feeds, name):
+def run_reference(proto: onnx.ModelProto, feeds: dict[str, Array], name: str) -> Array:
+    """Return a value of a model that onnx's evaluator computes, with this package's operators."""
     from onnx.reference import ReferenceEvaluator  # which takes long to import
 
-    return ReferenceEvaluator(proto, new_ops=list(map(reference_op, OPERATORS))).run([name], feeds)[0]
+    values: Any = ReferenceEvaluator(proto, new_ops=list(map(reference_op, OPERATORS))).run([name], feeds)
+    return values[0]
 
 
-def run_onnx_runtime(proto, feeds, name):
+def run_onnx_runtime(proto: onnx.ModelProto, feeds: dict[str, Array], name: str) -> Array:
+    """Return a value of a model that ONNX Runtime computes. Raises TypeError if it is a sequence."""
     import onnxruntime
 
     from ..model.sessions import BuiltinSession
@@ -485,4 +522,6 @@ def run_onnx_runtime(proto, feeds, name):
     options.log_severity_level = 4
     session = BuiltinSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
     [value] = session.run([name], feeds)
-    return value if isinstance(value, np.ndarray) else None  # a sequence
+    if not isinstance(value, np.ndarray):
+        raise TypeError("a sequence")
+    return value

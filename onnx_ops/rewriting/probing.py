@@ -1,12 +1,11 @@
 """Numbers for what forms leave open: sizes, variables, coordinates, and an image."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from .reading.affine import Array, Dimension, Variable, variables_of
-from .reading.evaluation import Evaluation
+from .reading.evaluation import Evaluation, are_inside
 from .reading.forms import Form, positions_in, value_of
 from .reading.reader import Reader
 from .sizes import Unknown, at
@@ -75,7 +74,7 @@ class Draw(Sizes):
     def picture(self, root: str, index: list[Array]) -> Array:
         """Return elements of an image that has another number at each pixel, and 0 outside."""
         sizes = map(self.size, self.reader.shape(root))
-        is_inside = math.prod([(i >= 0) & (i < n) for i, n in zip(index, sizes, strict=True)])
+        is_inside = are_inside(index, sizes)
         mixed = sum((axis + 1.7) * 12.9898 * i for axis, i in enumerate(index))
         return np.where(is_inside, np.modf(np.sin(mixed) * 43758.5)[0], 0)
 

@@ -1,6 +1,5 @@
 """Finds what the values of a graph are, the outermost ones first, and replaces what computes them."""
 
-import math
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import ModuleType
@@ -26,7 +25,6 @@ from .reading.affine import Unknown
 from .reading.forms import Element, Exhausted, Form
 from .reading.reader import Reader
 from .reshapes import states_its_shape
-from .sizes import are_numbers
 from .windows import between
 
 
@@ -108,7 +106,7 @@ class Search:
             if not name or name in self._explained or not is_asked:
                 continue
             kind = self.graph.type(name)
-            is_small = kind.shape and are_numbers(kind.shape) and math.prod(kind.shape) < LARGE
+            is_small = kind.shape and kind.count < LARGE
             if is_small or kind.elements not in FLOATS or self.graph.is_constant(name):
                 continue
             why = self.reader.failed.get(name)

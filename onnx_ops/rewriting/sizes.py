@@ -6,41 +6,58 @@ constants that round down, are kept in one normal form: sizes that compare equal
 
 import ast
 import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, ValuesView
 from hashlib import sha256
+from typing import TYPE_CHECKING, Any
 
 LONGEST = 1000  # characters of a name
-MOST_TERMS, MOST_FACTORS = 64, 16  # of a polynomial, and of a product in it, that is multiplied out
+MOST_TERMS = 64  # of a polynomial that is multiplied out
+MOST_FACTORS = 16  # of a product in it
+
+
+class Unknown(str):
+    """The name of an unknown number.
+
+    least   its lower bound, or None if it has none
+    of      the sizes from which it is computed
+    by      the number by which the first of these is divided, rounding down; 0 if it isn't
+    origin  (a value, an axis), if nothing is known of this size of the value
+    """
+
+    least: int | None
+    of: "tuple[Dimension, ...]"
+    by: int
+    origin: tuple[str, int] | None
 
 
 class Size:
-    """A polynomial that is no constant. terms: {sorted names of the unknowns in a product: its factor}."""
+    """A polynomial that is no constant."""
 
     __slots__ = ("terms",)
 
-    def __init__(self, terms):
+    def __init__(self, terms: "Terms"):
         self.terms = terms
 
-    def __add__(self, other):
+    def __add__(self, other: "Dimension") -> "Dimension":
         terms = dict(self.terms)
         for names, factor in _terms(other).items():
             terms[names] = terms.get(names, 0) + factor
         return _simplify(terms)
 
-    def __mul__(self, other):
+    def __mul__(self, other: "Dimension") -> "Dimension":
         count = len(self.terms) * len(_terms(other))
         if count > MOST_TERMS or _degree(self) + _degree(other) > MOST_FACTORS:
-            least_ones = [least(self), least(other)]
-            is_positive = None not in least_ones and min(least_ones) >= 0
+            bounds = [bound for bound in map(least, (self, other)) if bound is not None and bound >= 0]
             name = "*".join(sorted(f"({size})" for size in (self, other)))
-            return unknown(f"({name})", math.prod(least_ones) if is_positive else None, (self, other))
-        terms = {}
+            return unknown(f"({name})", math.prod(bounds) if len(bounds) == 2 else None, (self, other))
+        terms: Terms = {}
         for names, factor in self.terms.items():
             for others, by in _terms(other).items():
                 product = tuple(sorted(names + others))
                 terms[product] = terms.get(product, 0) + factor * by
         return _simplify(terms)
 
-    def __floordiv__(self, other):
+    def __floordiv__(self, other: "Dimension") -> "Dimension":
         if not isinstance(other, int) or other < 1:
             return unknown(f"(({self})//({other}))", None, (self,))
         whole = _simplify({names: factor // other for names, factor in self.terms.items()})
@@ -55,24 +72,25 @@ class Size:
         smallest = None if smallest is None else smallest // other
         return whole + unknown(f"(({rest})//{other})", smallest, (rest,), other)
 
-    def __sub__(self, other):
+    def __sub__(self, other: "Dimension") -> "Dimension":
         return self + -other
 
-    def __rsub__(self, other):
+    def __rsub__(self, other: int) -> "Dimension":
         return -self + other
 
-    def __neg__(self):
+    def __neg__(self) -> "Dimension":
         return self * -1
 
-    __radd__, __rmul__ = __add__, __mul__
+    __radd__ = __add__
+    __rmul__ = __mul__
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, Size) and self.terms == other.terms
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash(frozenset(self.terms.items()))
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         """Return a text, which is the same for equal sizes."""
         terms = sorted(self.terms.items())
         return " + ".join(
@@ -80,77 +98,81 @@ class Size:
         )
 
 
-def _degree(size):
+Dimension = int | Size
+
+if TYPE_CHECKING:
+    from typing import TypeGuard, TypeVar
+
+    Terms = dict[tuple[Unknown, ...], int]  # {sorted names of the unknowns in a product: its factor}
+    T = TypeVar("T")
+
+
+def _degree(size: Dimension) -> int:
     """Return how many unknowns the longest product in a polynomial has."""
     return max(map(len, _terms(size)), default=0)
 
 
-def _terms(size):
+def _terms(size: Dimension) -> "Terms":
     return size.terms if isinstance(size, Size) else {(): int(size)}
 
 
-def are_numbers(sizes):
+def are_numbers(sizes: Iterable[object]) -> "TypeGuard[Sequence[int]]":
     """Return whether none of the sizes depends on unknowns, or is None."""
     return all(isinstance(size, int) for size in sizes)
 
 
-def as_target(sizes):
+def as_target(sizes: Iterable[Dimension | None]) -> list[int]:
     """Return sizes as a Reshape states them: -1 for those that are open."""
     return [size if isinstance(size, int) else -1 for size in sizes]
 
 
-def factors(size):
+def factors(size: Dimension) -> ValuesView[int]:
     """Return the factors in a polynomial; of a constant, itself."""
     return _terms(size).values()
 
 
-def _simplify(terms):
+def _simplify(terms: "Terms") -> Dimension:
     terms = {names: factor for names, factor in terms.items() if factor}
     return terms.get((), 0) if not terms.keys() - {()} else Size(terms)
 
 
-class Unknown(str):
-    """The name of an unknown number.
-
-    least  its lower bound, or None if it has none
-    of     the sizes from which it is computed; or (a value, an axis), if nothing is known of this size of the value
-    by     the number by which the first of these is divided, rounding down; None if it isn't
-    """
-
-    least: int | None
-    of: tuple
-    by: int | None
-
-
-def unknown(name, least=0, of=(), by=None):
+def unknown(
+    name: str,
+    least: int | None = 0,
+    of: tuple[Dimension, ...] = (),
+    by: int = 0,
+    origin: tuple[str, int] | None = None,
+) -> Size:
     """Return an unknown size with a name and a least value. Of a long name a digest stays."""
-    name = Unknown(name if len(name) < LONGEST else f"size_{sha256(name.encode()).hexdigest()}")
-    name.least, name.of, name.by = least, of, by
-    return Size({(name,): 1})
+    number = Unknown(name if len(name) < LONGEST else f"size_{sha256(name.encode()).hexdigest()}")
+    number.least = least
+    number.of = of
+    number.by = by
+    number.origin = origin
+    return Size({(number,): 1})
 
 
-def size_of(value, axis):
+def size_of(value: str, axis: int) -> Size:
     """Return the unknown size of a value along an axis."""
-    return unknown(f"{value}[{axis}]", of=(value, axis))
+    return unknown(f"{value}[{axis}]", origin=(value, axis))
 
 
-def origins(size):
+def origins(size: Dimension) -> Iterator[tuple[str, int]]:
     """Yield (value, axis) of the unknown sizes that a size depends on."""
     for name in (name for names in sorted(_terms(size)) for name in names):
-        if name.of and isinstance(name.of[0], str):
-            yield name.of
-        else:
-            for each in name.of:
-                yield from origins(each)
+        if name.origin:
+            yield name.origin
+        for part in name.of:
+            yield from origins(part)
 
 
-def named(text):
+def named(text: str) -> Size:
     """Return the size of a dimension with this name, which is no formula, whatever it looks like."""
     is_plain = text.isascii() and text.isidentifier()
     return unknown(text if is_plain else repr(text))  # names that are made here have no quotation marks
 
 
-def name_of(size):
+def name_of(size: Size) -> str | None:
     """Return the name of a dimension with this size; None if it has none."""
     text = repr(size)
     if len(size.terms) > 1 or "*" in text or "[" in text:
@@ -158,7 +180,7 @@ def name_of(size):
     return ast.literal_eval(text) if text.startswith(("'", '"')) else text
 
 
-def least(size):
+def least(size: Dimension) -> int | None:
     """Return a lower bound of a size, or None if none is known."""
     total = 0
     for names, factor in _terms(size).items():
@@ -171,20 +193,20 @@ def least(size):
     return total
 
 
-def never_negative(size):
+def never_negative(size: Dimension) -> bool:
     """Return whether a size is certain not to be negative."""
     smallest = least(size)
     return smallest is not None and smallest >= 0
 
 
-def at_least_zero(size):
+def at_least_zero(size: Dimension) -> Dimension:
     """Return max(size, 0)."""
     if isinstance(size, int):
         return max(size, 0)
     return size if never_negative(size) else unknown(f"max({size},0)", of=(size,))
 
 
-def truncated(size, by):
+def truncated(size: Dimension, by: int) -> Dimension:
     """Return a size that is divided by a number, rounding to zero, as pools do of images smaller than a window."""
     exact = quotient(size, by)
     if exact is not None or never_negative(size):
@@ -195,12 +217,12 @@ def truncated(size, by):
     return unknown(f"trunc(({size})/{by})", None if smallest is None else -(-smallest // by), (size,))
 
 
-def broadcast(column):
+def broadcast_size(column: Sequence[Dimension | None]) -> Dimension | None:
     """Return the broadcast size of sizes, where None stands for an unknown one; None if it is unknown.
 
     Of several open sizes it is one that can't be 1; else each of them is that size, or 1.
     """
-    others = {part for d in column if d not in (1, None) for part in parts_of_broadcast(d)}
+    others = {part for d in column if d is not None and d != 1 for part in parts_of_broadcast(d)}
     numbers = {d for d in others if isinstance(d, int)}
     if len(numbers) == 1 and numbers != {0}:
         return numbers.pop()
@@ -209,29 +231,29 @@ def broadcast(column):
     larger = [d for d in others if math.gcd(*factors(d)) > 1 or (least(d) or 0) > 1]
     if larger:
         return simplest(larger)
-    others = sorted(others, key=repr)
-    name = f"broadcast({','.join(map(repr, others))})"
-    return unknown(name, 0, (*others,)) if len(name) < LONGEST else None
+    parts = sorted(others, key=repr)
+    name = f"broadcast({','.join(map(repr, parts))})"
+    return unknown(name, 0, (*parts,)) if len(name) < LONGEST else None
 
 
-def parts_of_broadcast(size):
-    """Return the sizes that are broadcast to an open size; itself if it is no result of `broadcast`."""
+def parts_of_broadcast(size: Dimension) -> tuple[Dimension, ...]:
+    """Return the sizes that are broadcast to an open size; itself if it is no result of `broadcast_size`."""
     ((names, factor), *more) = _terms(size).items() or [((), 0)]
     is_one = not more and factor == 1 and len(names) == 1 and names[0].startswith("broadcast(")
     return names[0].of if is_one else (size,)
 
 
-def simplest(equal):
+def simplest(equal: Iterable[Dimension]) -> Dimension:
     """Return one of several sizes that are equal."""
     return min(equal, key=lambda size: (len(factors(size)), len(repr(size)), repr(size)))
 
 
-def block_count(size, kernel, dilation, stride):
+def block_count(size: Dimension, kernel: int, dilation: int, stride: int) -> Dimension:
     """Return how many blocks of so many positions fit along an axis of this size."""
     return at_least_zero((size - dilation * (kernel - 1) - 1) // stride + 1)
 
 
-def im2col_blocks(attributes, image):
+def im2col_blocks(attributes: Mapping[str, Any], image: Sequence[Dimension]) -> list[Dimension]:
     """Return how many blocks an Im2Col with these attributes finds along each axis of an image."""
     axes = len(image)
     strides, dilations = (attributes.get(name, [1] * axes) for name in ("strides", "dilations"))
@@ -241,7 +263,7 @@ def im2col_blocks(attributes, image):
     return [block_count(*spacing) for spacing in spacings]
 
 
-def parts_of_product(size):
+def parts_of_product(size: Dimension) -> list[Dimension]:
     """Return the factors of a size: a number and unknowns, or the size itself if it is a sum."""
     if isinstance(size, int) or len(size.terms) > 1:
         return [size]
@@ -249,13 +271,14 @@ def parts_of_product(size):
     return [*([factor] if factor != 1 else []), *(Size({(name,): 1}) for name in names)]
 
 
-def quotient(size, by):
+def quotient(size: Dimension, by: Dimension) -> Dimension | None:
     """Return q with q * by = size for certain, or None if no such q is known: long division of polynomials."""
     if size == by:
         return 1
     if by == 0:
         return None
-    total, (names, factor) = 0, _leading(by)
+    total: Dimension = 0
+    names, factor = _leading(by)
     while size != 0:
         product, coefficient = _leading(size)
         remaining = list(product)
@@ -266,15 +289,31 @@ def quotient(size, by):
         if coefficient % factor:
             return None
         part = _simplify({tuple(remaining): coefficient // factor})
-        total, size = total + part, size - part * by
+        total = total + part
+        size = size - part * by
     return total
 
 
-def _leading(size):
+def known(value: "T | None") -> "T":
+    """Return a value. Raises ValueError if it is None, as it isn't known."""
+    if value is None:
+        raise ValueError("not known")
+    return value
+
+
+def exact(size: Dimension, by: Dimension) -> Dimension:
+    """Return the `quotient`. Raises ValueError if it isn't known."""
+    result = quotient(size, by)
+    if result is None:
+        raise ValueError("not known")
+    return result
+
+
+def _leading(size: Dimension) -> tuple[tuple[Unknown, ...], int]:
     """Return (names, factor) of the term of a polynomial that comes last by degree and names."""
     return max(_terms(size).items(), key=lambda term: (len(term[0]), term[0]))
 
 
-def at(size, number_of):
+def at(size: Dimension, number_of: Callable[[Unknown], int]) -> int:
     """Return a size as a number. number_of: a function that returns the number for an unknown."""
     return sum(factor * math.prod(map(number_of, names)) for names, factor in _terms(size).items())

@@ -130,7 +130,7 @@ class Trial:
         except Exception as error:
             raise Untried(f"on random inputs, the nodes fail: {error}") from None
 
-    def _replaced(self, feeds: Mapping[str, Array]) -> Array:
+    def _replaced(self, feeds: dict[str, Array]) -> Array:
         """Return the result of the operator."""
         proto = _model(self.graph, self.replacing, feeds, self.output)
         try:
@@ -227,7 +227,7 @@ def _between(
             continue
         is_run = node is not None and (node.domain in (*AI_ONNX, "com.microsoft") or name in graph.added)
         is_known = is_run and not any(subgraphs(node))
-        if not is_known or (op_types and node.op_type not in op_types):
+        if node is None or not is_known or (op_types and node.op_type not in op_types):
             more[name] = None
         else:
             found.add(id(node))

@@ -3,7 +3,8 @@
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import onnx
 
@@ -21,8 +22,11 @@ from .reading.affine import (
 )
 from .reading.digits import digits_along, is_plain, joined, joined_digits
 from .reading.forms import Element, Form, Op, value_of
-from .reading.reader import GraphView, Reader, axes_of
-from .sizes import are_numbers, block_count, quotient
+from .reading.reader import Reader, axes_of
+from .sizes import block_count, quotient
+
+if TYPE_CHECKING:
+    from .reading.reader import GraphView
 
 # Types of nodes that write elements several times.
 COPIERS = {
@@ -80,15 +84,15 @@ def window(at: Position, size: Dimension, kernel_digits: Collection[Digit]) -> W
         raise NearMiss("where the first block begins is open")
     count = math.prod(digit.size for digit in block)
     fitting = start + stride * (count - 1) + reach - size  # the end with which the last block just fits
+    result = Window(kernel, block, dilation, stride, -start, 0, step < 0)
     for end in _ends(start, fitting, stride + reach):
         padded = size - start + end
         if block_count(padded, kernel_size, dilation, stride) == count:
-            return Window(kernel, block, dilation, stride, -start, end, step < 0)
+            return replace(result, end=end)
         if count == 1 and isinstance(padded, int) and padded >= reach:  # there is no next block
-            stride = padded - reach + 1
-            return Window(kernel, block, dilation, stride, -start, end, step < 0)
+            return replace(result, end=end, stride=padded - reach + 1)
     if isinstance(fitting, int):  # some blocks are left out at the end
-        return Window(kernel, block, dilation, stride, -start, fitting, step < 0)
+        return replace(result, end=fitting)
     expected = block_count(size - 2 * start, kernel_size, dilation, stride)
     raise NearMiss(f"it has {count} blocks along an axis instead of {expected}")
 
@@ -112,7 +116,7 @@ def _run(terms: Sequence[Term], what: str) -> tuple[int, tuple[Digit, ...]]:
     step = min(numbers, key=abs, default=0)
     if step == 0:
         raise NearMiss(f"how {what} follow each other depends on an open size")
-    scaled = [term._replace(step=quotient(term.step, step)) for term in terms]
+    scaled = [term._replace(step=quotient(term.step, step) or -1) for term in terms]  # -1 is no step along an axis
     try:
         return step, tuple(digits_along(Position(0, tuple(scaled))))
     except Unknown:
@@ -131,18 +135,18 @@ def moving_axes(index: Index) -> list[int]:
     return sorted(windowed | (tiled - {0, 1} if windowed else tiled))
 
 
-def types_of(graph: GraphView, values: Iterable[str]) -> set[str]:
+def types_of(graph: "GraphView", values: Iterable[str]) -> set[str]:
     """Return the types of the nodes that make values."""
     return {graph.producers[value].op_type for value in values if value in graph.producers}
 
 
-def are_written_out(graph: GraphView, values: Iterable[str]) -> bool:
+def are_written_out(graph: "GraphView", values: Iterable[str]) -> bool:
     """Return whether a node that makes one of these values writes windows out, by a table of indices, say."""
     nodes = [graph.producers[value] for value in values if value in graph.producers]
     return any(node.op_type in COPIERS and not _is_choice(graph, node) for node in nodes)
 
 
-def _is_choice(graph: GraphView, node: onnx.NodeProto) -> bool:
+def _is_choice(graph: "GraphView", node: onnx.NodeProto) -> bool:
     """Return whether a node only takes a part of an axis, or joins two values: as of queries, keys and values."""
     if node.op_type == "Gather":
         return len(graph.type(node.input[1]).shape or ()) < 2
@@ -194,7 +198,7 @@ def places_of(reader: Reader, form: Form, name: str, over: Sequence[Variable] = 
     return {value: index for value, index in places.items() if variables_of(index) <= variables}
 
 
-def between(graph: GraphView, name: str, sources: Collection[str]) -> set[str]:
+def between(graph: "GraphView", name: str, sources: Collection[str]) -> set[str]:
     """Return the values of a graph from which a value is computed, up to sources, and itself."""
     reached: set[str] = set()
     pending = [name]
@@ -207,32 +211,25 @@ def between(graph: GraphView, name: str, sources: Collection[str]) -> set[str]:
     return reached
 
 
-def reaches(graph: GraphView, values: Iterable[str], source: str) -> bool:
+def reaches(graph: "GraphView", values: Iterable[str], source: str) -> bool:
     """Return whether a node that makes one of these values reads a source."""
     nodes = (graph.producers[value] for value in values if value in graph.producers)
     return any(source in node.input for node in nodes)
 
 
-def check_uses(graph: GraphView, name: str, sources: Collection[str]) -> None:
+def check_uses(graph: "GraphView", name: str, sources: Collection[str]) -> None:
     """Raise NearMiss if what lies between sources and a value is used elsewhere, too, and is larger than these.
 
     Such a value is computed in any case.
     """
     values = between(graph, name, sources)
-    least = min(_count(graph, source) for source in sources)
+    least = min(graph.type(source).count for source in sources)
     uses = Counter(operand for value in values if value in graph.producers
                    for operand in graph.producers[value].input)  # fmt: skip
     for value in sorted((values & uses.keys()) - {name}):
         others = graph.users[value] - graph.measured[value] - uses[value]
-        if others > 0 and _count(graph, value) > least and graph.folded(value) is None:
+        if others > 0 and graph.type(value).count > least and graph.folded(value) is None:
             raise NearMiss(f"{value} is used elsewhere, too")
-
-
-def _count(graph: GraphView, name: str) -> float:
-    """Return the number of a value's elements, infinity if it isn't known."""
-    dimensions = graph.type(name).shape
-    is_known = dimensions is not None and are_numbers(dimensions)
-    return math.prod(dimensions) if is_known else math.inf
 
 
 def spacings(windows: Sequence[Window]) -> dict[str, list[int]]:

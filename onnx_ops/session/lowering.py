@@ -149,7 +149,7 @@ class _Lowering:
                 info = helper.make_tensor_value_info(name, its_type.elements, its_type.dimensions)
                 if its_type.elements and name not in stated:
                     owner.value_info.append(info)
-                elif its_type.elements and not (graph.is_main or stated[name].tensor_type.HasField("shape")):
+                elif its_type.elements and graph.outer and not stated[name].tensor_type.HasField("shape"):
                     stated[name].CopyFrom(info.type)  # a Scan asks for the ranks of its body's outputs
             nodes += self.node(operator, node, graph)
         del owner.node[:]

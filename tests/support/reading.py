@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -15,10 +16,13 @@ from onnx_ops.rewriting.reading import reader_of
 from onnx_ops.rewriting.reading.affine import Array, Unknown
 from onnx_ops.rewriting.reading.evaluation import MOST_TERMS, Evaluation, looked_up
 from onnx_ops.rewriting.reading.forms import Element, Form, Sample, Sum
-from onnx_ops.rewriting.reading.reader import GraphView, Reader
+from onnx_ops.rewriting.reading.reader import Reader
 from support.backends import quiet
 from support.operator_lines import SIZES, Line
 from support.written import Writer
+
+if TYPE_CHECKING:
+    from onnx_ops.rewriting.reading.reader import GraphView
 
 POINTS = 200  # elements of a value that are compared
 # Largest differences, in parts of the largest magnitude of a value and of what it is computed from.
@@ -62,7 +66,7 @@ def values_of(proto: onnx.ModelProto, inputs: Mapping[str, Array]) -> dict[str, 
     return {**constants, **inputs, **arrays}
 
 
-def sizes_of(graph: GraphView, values: Mapping[str, Array]) -> dict[str, int]:
+def sizes_of(graph: "GraphView", values: Mapping[str, Array]) -> dict[str, int]:
     """Return the numbers of the open sizes that a model's values have."""
     sizes: dict[str, int] = {}
     for name, array in values.items():

@@ -18,7 +18,8 @@ def fold_constants(graph: Graph) -> list[Finding]:
     findings = []
     for node in [*graph.owner.node]:
         is_ours = node.op_type in OURS and node.domain in AI_ONNX and node.output
-        if is_ours and graph.producers.get(node.output[0]) is node and graph.is_sound(node):
+        is_kept = is_ours and graph.producers.get(node.output[0]) is node
+        if is_kept and graph.is_sound(node):
             title = node.name or node.output[0]
             if _fold(graph, node):
                 untried = None if graph.model.runs_nodes else NOT_RUN

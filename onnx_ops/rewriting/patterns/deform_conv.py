@@ -14,7 +14,7 @@ the results of GridSamples, one for each position in the kernel, and multiply th
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 
@@ -35,11 +35,14 @@ from ..reading.affine import (
 )
 from ..reading.digits import digits_in, joined_digits, refined, size_along
 from ..reading.forms import Form, Op, Sum, Whole
-from ..reading.reader import GraphView, Reader, attributes_of, axes_of
+from ..reading.reader import Reader, attributes_of, axes_of
 from ..reading.rolling import rolled
 from ..sampled import Sampled, sample_of, sampled
 from ..sizes import are_numbers
 from ..windows import Window, places_of, spacings, window
+
+if TYPE_CHECKING:
+    from ..reading.reader import GraphView
 
 NAME = "deform_conv2d"
 VERSION = 19  # of ai.onnx, the first with DeformConv
@@ -152,7 +155,7 @@ def match(reader: Reader, name: str, form: Form) -> DeformConv | None:
     return _deform_conv(reader, product)
 
 
-def _conv(graph: GraphView, name: str) -> tuple[onnx.NodeProto | None, Array | str | None]:
+def _conv(graph: "GraphView", name: str) -> tuple[onnx.NodeProto | None, Array | str | None]:
     """Return the Conv that makes a value, and its bias: a value, or a constant that is added."""
     add = graph.producer(name, "Add")
     for result, other in () if add is None else (add.input, add.input[::-1]):

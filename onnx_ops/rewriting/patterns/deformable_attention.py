@@ -98,6 +98,11 @@ class Axes:
     levels: Position
     points: Position
 
+    @property
+    def over(self) -> Index:
+        """The index of a weight."""
+        return self.n, self.q, self.m, self.levels, self.points
+
 
 @dataclass(frozen=True)
 class Attention:
@@ -128,11 +133,10 @@ class Attention:
     def replacement(self, graph: Graph, node: onnx.NodeProto) -> dict[str, Any]:
         """Return the arguments of `Graph.replace`. Raises NearMiss."""
         axes = self.axes
-        over = (axes.n, axes.q, axes.m, axes.levels, axes.points)
         image = Chain(graph, node, self.image.name, self.sources)
         image.arrange(self.image.index, (axes.n, self.pixels, axes.m, axes.d))
-        locations = self.locations.value(graph, node, (*over, along(COORDINATE)), self.sources)
-        weights = self.weights.value(graph, node, over, self.sources)
+        locations = self.locations.value(graph, node, (*axes.over, along(COORDINATE)), self.sources)
+        weights = self.weights.value(graph, node, axes.over, self.sources)
         if self.divisor != 1:
             dtype = graph.type(weights).dtype
             is_mean = abs(self.divisor) >= 1  # as many divide by: its reciprocal may be rounded
@@ -198,9 +202,8 @@ class _Recognition:
         places = [[self._undoubled(form) for form in term.sample.place[::-1]] for term in self.terms]
         weights = [[self._product(term.weights)] for term in self.terms]
         axes = self._axes(image.index, pixels, weights, places)
-        over = (axes.n, axes.q, axes.m, axes.levels, axes.points)
-        locations = self._stored("sampling_locations", places, (*over, along(COORDINATE)))
-        stored = self._stored("attention_weights", weights, over)
+        locations = self._stored("sampling_locations", places, (*axes.over, along(COORDINATE)))
+        stored = self._stored("attention_weights", weights, axes.over)
         self._check_types([image, stored])
         divisor = 1 / self.terms[0].scale
         found = Attention(image, locations, stored, levels, pixels, axes, divisor, self.result)

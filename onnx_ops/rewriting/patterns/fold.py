@@ -20,8 +20,7 @@ from ..reading.affine import Dimension, Index, Position, Variable, digits_of
 from ..reading.digits import joined
 from ..reading.forms import Condition, Form, Guard, Sum
 from ..reading.reader import Reader, axes_of
-from ..reshapes import open_size
-from ..sizes import are_numbers
+from ..reshapes import vector
 from ..windows import (
     Window,
     between,
@@ -87,7 +86,7 @@ class Fold:
         chain.then(
             self.operator,
             [
-                self._image_shape(graph, node, image),
+                vector(graph, node, "image_shape", image, self.sources),
                 graph.add_integers("block_shape", *block_shape),
             ],
             [chain.dimensions[0], self.dimensions[lead[-1]] if lead else 1, *image],
@@ -99,12 +98,6 @@ class Fold:
             chain.then("Mul", [graph.add_constant("scale", scale)], chain.dimensions)
         chain.arrange((n, c, *(variables[axis] for axis in self.axes)), variables)
         return chain.last()
-
-    def _image_shape(self, graph: Graph, node: onnx.NodeProto, image: list[Dimension]) -> str:
-        if are_numbers(image):
-            return graph.add_integers("image_shape", *image)
-        parts = [open_size(graph, node, size, self.sources) for size in image]
-        return graph.add_node(node, "Concat", parts, axis=0)
 
 
 def match(reader: Reader, name: str, form: Form) -> Fold | None:

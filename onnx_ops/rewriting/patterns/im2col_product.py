@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -22,10 +22,10 @@ import onnx
 from ..arranging import Chain
 from ..finding import NearMiss
 from ..graph import FLOATS, Graph
-from ..reading.affine import Digit, Dimension, Index, Variable, digits_of, number, variables_of
+from ..reading.affine import Digit, Dimension, Index, Variable, as_int, digits_of, number, variables_of
 from ..reading.digits import digits_along, is_all, joined_digits, refined, size_along
 from ..reading.forms import Form, Guard, Sum
-from ..reading.reader import GraphView, Reader, axes_of
+from ..reading.reader import Reader, axes_of
 from ..windows import (
     Window,
     are_written_out,
@@ -42,6 +42,9 @@ from ..windows import (
     window,
     windowed_axes,
 )
+
+if TYPE_CHECKING:
+    from ..reading.reader import GraphView
 
 NAME = "unfold_product"
 MATRICES = {"Einsum", "FusedMatMul", "Gemm", "MatMul"}  # types of nodes that multiply matrices
@@ -140,7 +143,7 @@ class Product:
 
     def _repeat(self, image: Chain) -> None:
         """Repeat the channels of the image for what the factors alone have."""
-        times = math.prod(digit.size for digit in self.roles.e)
+        times = math.prod(as_int(digit.size) for digit in self.roles.e)
         if times != 1:
             repeats = [1, times, *[1] * len(self.windows)]
             n, c, *rest = image.dimensions
@@ -186,7 +189,7 @@ def match(reader: Reader, name: str, form: Form) -> Product | None:
     raise reasons[0] if reasons else NearMiss("the factors are no value of the graph")
 
 
-def _is_copied(graph: GraphView, name: str, places: Mapping[str, Index]) -> bool:
+def _is_copied(graph: "GraphView", name: str, places: Mapping[str, Index]) -> bool:
     """Return whether elements of a factor are read several times, or blocks that tile an axis are written out."""
     for value, index in places.items():
         values = between(graph, name, {value}) & places.keys()

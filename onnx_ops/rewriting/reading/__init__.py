@@ -5,10 +5,15 @@ forms         what an element is; made by constructors, compared by rolling, com
 reader        reads a value's element by the table of operators/
 """
 
+from typing import TYPE_CHECKING
+
 from .operators import TABLE
-from .reader import GraphView, Reader
+from .reader import Reader
+
+if TYPE_CHECKING:
+    from .reader import GraphView
 
 
-def reader_of(graph: GraphView) -> Reader:
+def reader_of(graph: "GraphView") -> Reader:
     """Return a reader of a graph by the table of operators."""
     return Reader(graph, TABLE)

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..sizes import Size, never_negative, quotient
+from ..sizes import Dimension, never_negative, quotient
 
-Dimension = int | Size
 Array = np.ndarray
 
 
@@ -82,8 +81,8 @@ def number(value: Dimension) -> Position:
     return Position(value)
 
 
-def as_int(size: Dimension) -> int:
-    """Return a size that is a number. Raises Unknown if it is open."""
+def as_int(size: Dimension | None) -> int:
+    """Return a size that is a number. Raises Unknown if it is open, or not known."""
     if not isinstance(size, int):
         raise Unknown(f"the size {size}")
     return size
@@ -167,11 +166,10 @@ def divided(at: Position, by: Dimension) -> tuple[Position, Position]:
     for term in at.terms:
         step = quotient(term.step, by)
         count = quotient(by, term.step)
-        is_counted = count is not None and never_negative(count)
-        outer_size = quotient(term.size, count) if is_counted else None
+        outer_size = quotient(term.size, count) if count is not None and never_negative(count) else None
         if step is not None:
             high.append(term._replace(step=step))
-        elif outer_size is not None and outer_size != 1:  # a digit that runs past `by`
+        elif count is not None and outer_size is not None and outer_size != 1:  # a digit that runs past `by`
             high.append(term._replace(inner=term.inner * count, size=outer_size, step=1))
             low.append(term._replace(size=count))
         else:

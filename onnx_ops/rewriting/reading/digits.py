@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator
 
-from ..sizes import quotient
+from ..sizes import exact, quotient
 from .affine import Digit, Dimension, Index, Position, Term, Unknown, number, position
 
 
@@ -78,7 +78,7 @@ def refined(*indices: Index) -> list[Index]:
             if count is not None:
                 inner = whole.inner * count
                 low = whole._replace(size=count)
-                parts[whole] = low, Digit(whole.variable, inner, quotient(whole.size, count))
+                parts[whole] = low, Digit(whole.variable, inner, exact(whole.size, count))
         if not parts:
             break
         known = {digit for whole in known for digit in parts.get(whole, (whole,))}
@@ -112,6 +112,6 @@ def _parts(term: Term, known: set[Digit]) -> Iterator[Term]:
         ]
         numbers = [size for size in sizes if isinstance(size, int)]
         size = min(numbers) if numbers else (sizes or [remaining])[0]
-        yield Term(term.variable, inner, size, term.step * quotient(inner, term.inner))
+        yield Term(term.variable, inner, size, term.step * exact(inner, term.inner))
         inner = inner * size
-        remaining = quotient(remaining, size)
+        remaining = exact(remaining, size)

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -110,7 +110,7 @@ class Evaluation:
         names = [variable.name for variable in form.over]
 
         def image(pixels: list[Array]) -> Array:
-            inside = math.prod([(i >= 0) & (i < n) for i, n in zip(pixels, sizes, strict=True)])
+            inside = are_inside(pixels, sizes)
             own = [np.where(inside, i, 0) for i in pixels]
             inner = self._within(dict(zip(names, own, strict=True)))
             return np.where(inside, inner.value(form.body), 0)
@@ -149,11 +149,13 @@ def constant_of(reader: Reader, root: str) -> Array | None:
 
 def looked_up(array: Array, index: Sequence[Array]) -> Array:
     """Return elements of an array, 0 outside."""
-    inside = np.asarray(True)
-    for at, size in zip(index, array.shape, strict=True):
-        inside = inside & (at >= 0) & (at < size)
     limited = [np.clip(at, 0, max(size - 1, 0)) for at, size in zip(index, array.shape, strict=True)]
-    return np.where(inside, array[tuple(limited)], 0)
+    return np.where(are_inside(index, array.shape), array[tuple(limited)], 0)
+
+
+def are_inside(index: Sequence[Array], sizes: Iterable[int]) -> Array | int:
+    """Return where an index lies inside of a shape; 1 if that has no axes."""
+    return math.prod([(at >= 0) & (at < size) for at, size in zip(index, sizes, strict=True)])
 
 
 def pixel_of(place: Array, size: int, align_corners: bool) -> Array:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -12,14 +13,17 @@ from ..sizes import are_numbers, at_least_zero, never_negative
 from . import reader as reading
 from .affine import Dimension, Unknown, as_int, number
 from .forms import Exhausted
-from .reader import GraphView, attributes_of
+from .reader import attributes_of
+
+if TYPE_CHECKING:
+    from .reader import GraphView
 
 INT32_MAX = 2**31 - 1
 MANY = 2**10  # integers that are read one by one
 WIDE_FLOATS = TensorProto.FLOAT, TensorProto.DOUBLE
 
 
-def integers(graph: GraphView, name: str) -> list[Dimension | None] | None:
+def integers(graph: "GraphView", name: str) -> list[Dimension | None] | None:
     """Return a flat list of the integers that a value holds, and None for what isn't known.
 
     None instead of the list if it has many, or it isn't known how many.
@@ -35,21 +39,21 @@ def integers(graph: GraphView, name: str) -> list[Dimension | None] | None:
     return [_integer(graph, name, index) for index in np.ndindex(*dimensions)]
 
 
-def _integer(graph: GraphView, name: str, index: Sequence[int]) -> Dimension | None:
+def _integer(graph: "GraphView", name: str, index: Sequence[int]) -> Dimension | None:
     home = graph.home(name)
     with suppress(Unknown, Exhausted):
         return None if home is None else reading.whole_number(home.reader.read(name, tuple(map(number, index))))
     return None
 
 
-def integer_list(graph: GraphView, name: str) -> list[int] | None:
+def integer_list(graph: "GraphView", name: str) -> list[int] | None:
     """Return a value as a flat list of ints; None if any isn't known, or depends on open sizes."""
     known = integers(graph, name)
     numbers = [size for size in known or () if isinstance(size, int)]
     return numbers if known is not None and len(numbers) == len(known) else None
 
 
-def whole_number(graph: GraphView, name: str) -> Dimension | None:
+def whole_number(graph: "GraphView", name: str) -> Dimension | None:
     """Return a whole number, an int or a Size, that a value of any type is; None if it isn't known to be one."""
     array = graph.folded(name)
     if array is not None:
@@ -61,7 +65,7 @@ def whole_number(graph: GraphView, name: str) -> Dimension | None:
     return known[0] if known is not None and len(known) == 1 else None
 
 
-def axes_of(graph: GraphView, node: onnx.NodeProto) -> list[int] | None:
+def axes_of(graph: "GraphView", node: onnx.NodeProto) -> list[int] | None:
     """Return the axes that a node states, by an attribute or by its second input; None if none, or not for certain."""
     axes = attributes_of(node).get("axes")
     return integer_list(graph, node.input[1]) if axes is None and len(node.input) > 1 else axes
@@ -70,7 +74,7 @@ def axes_of(graph: GraphView, node: onnx.NodeProto) -> list[int] | None:
 Cut = tuple[int, Dimension | None, Dimension | None, Dimension | None]
 
 
-def cuts(graph: GraphView, node: onnx.NodeProto) -> list[Cut] | None:
+def cuts(graph: "GraphView", node: onnx.NodeProto) -> list[Cut] | None:
     """Return [(axis, start, end, step)] of a Slice, with None for what isn't known; None if the axes aren't known."""
     stated = attributes_of(node)
     lists: list[Sequence[Dimension | None] | None]
@@ -117,7 +121,7 @@ def _clamped(at: Dimension, size: Dimension, low: Dimension, high: Dimension) ->
     return at
 
 
-def part_of_sequence(graph: GraphView, node: onnx.NodeProto) -> tuple[int, Dimension, Dimension]:
+def part_of_sequence(graph: "GraphView", node: onnx.NodeProto) -> tuple[int, Dimension, Dimension]:
     """Return (axis, start, size) of the part of a SplitToSequence that a SequenceAt returns. Fails if it is unknown."""
     home = graph.home(node.input[0])
     split = home.producers[node.input[0]] if home is not None else node
@@ -130,7 +134,7 @@ def part_of_sequence(graph: GraphView, node: onnx.NodeProto) -> tuple[int, Dimen
     if not stated_at:
         raise Unknown("which part of a sequence it is")
     (at,) = stated_at
-    dimensions = graph.type(split.input[0]).shape
+    dimensions = graph.type(split.input[0]).sizes
     axis = range(len(dimensions))[stated.get("axis", 0)]
     if graph.type(split.input[1]).shape == ():
         size = as_int(dimensions[axis])

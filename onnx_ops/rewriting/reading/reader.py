@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -45,26 +45,32 @@ FAILURES = (
 )  # fmt: skip
 
 
-class GraphView(Protocol):
-    """What a reader sees of a graph: rewriting.graph.Graph, which makes a reader of itself."""
+if TYPE_CHECKING:
+    from typing import Protocol
 
-    owner: onnx.GraphProto
-    outer: "GraphView | None"
-    producers: dict[str, onnx.NodeProto]
-    users: Counter[str]
-    measured: Counter[str]
-    reader: "Reader"
+    from ..tensor_types import Type
 
-    @property
-    def consumers(self) -> Mapping[str, list[tuple[onnx.NodeProto, int]]]: ...
+    class GraphView(Protocol):
+        """What a reader sees of a graph: rewriting.graph.Graph, which makes a reader of itself."""
 
-    def type(self, name: str) -> Any: ...
-    def home(self, name: str) -> "GraphView | None": ...
-    def array(self, name: str) -> Array | None: ...
-    def folded(self, name: str) -> Array | None: ...
-    def is_constant(self, name: str) -> bool: ...
-    def is_sound(self, node: onnx.NodeProto) -> bool: ...
-    def producer(self, name: str, *op_types: str) -> onnx.NodeProto | None: ...
+        owner: onnx.GraphProto
+        producers: dict[str, onnx.NodeProto]
+        users: Counter[str]
+        measured: Counter[str]
+        reader: "Reader"
+
+        @property
+        def outer(self) -> "GraphView | None": ...
+        @property
+        def consumers(self) -> Mapping[str, list[tuple[onnx.NodeProto, int]]]: ...
+
+        def type(self, name: str) -> Type: ...
+        def home(self, name: str) -> "GraphView | None": ...
+        def array(self, name: str) -> Array | None: ...
+        def folded(self, name: str) -> Array | None: ...
+        def is_constant(self, name: str) -> bool: ...
+        def is_sound(self, node: onnx.NodeProto) -> bool: ...
+        def producer(self, name: str, *op_types: str) -> onnx.NodeProto | None: ...
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
@@ -112,7 +118,7 @@ class Reader:
     failed  {value: why the rule of its node failed}
     """
 
-    def __init__(self, graph: GraphView, table: Mapping[str, Rule], is_exact: bool = False):
+    def __init__(self, graph: "GraphView", table: Mapping[str, Rule], is_exact: bool = False):
         self.graph = graph
         self.table = table
         self.budget: Budget = _budget(graph.owner) if graph.outer is None else graph.outer.reader.budget
@@ -333,9 +339,9 @@ class Site:
         """Return whether there is a k-th input."""
         return k < len(self.node.input) and bool(self.node.input[k])
 
-    def axis(self, rank: int, default: int = 0) -> int:
-        """Return the axis that the node states, of so many."""
-        return range(rank)[self.attributes.get("axis", default)]
+    def axis(self, rank: int = 0) -> int:
+        """Return the axis that the node states, of so many; by default, of those of the output."""
+        return range(rank or len(self.index))[self.attributes.get("axis", 0)]
 
     def move(self, k: int, index: Sequence[Position], bare: bool = False) -> Place:
         """Return the element of an input that this one is."""

@@ -4,7 +4,7 @@ import bisect
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -30,8 +30,11 @@ from ..arithmetic import INTEGERS, fits
 from ..constructors import MOST_PARTS
 from ..forms import CASTS, Element, Form, Guard, Whole, inside
 from ..integers import cuts, part_of_sequence, sliced
-from ..reader import GraphView, Made, Place, Site, attributes_of
+from ..reader import Made, Place, Site, attributes_of
 from .table import operator
+
+if TYPE_CHECKING:
+    from ..reader import GraphView
 
 FLOATS = TensorProto.FLOAT, TensorProto.DOUBLE
 INDICES = TensorProto.INT64, TensorProto.INT32
@@ -130,7 +133,7 @@ def slices(site: Site) -> Made:
 
 @operator("Split", moves=True)
 def split(site: Site) -> Made:
-    axis = site.axis(len(site.index))
+    axis = site.axis()
     outputs = [*site.node.output]
     before = outputs[: outputs.index(site.place.name)]
     start = sum(site.reader.shape(output)[axis] for output in before)
@@ -196,7 +199,7 @@ def gather(site: Site) -> Made:
 
 @operator("GatherElements", moves=True)
 def gather_elements(site: Site) -> Made:
-    axis = site.axis(len(site.index))
+    axis = site.axis()
     at = _picked(site, site.index, site.shape_of(0)[axis])
     return _by_index(site, replaced(site.index, axis, at))
 
@@ -223,7 +226,7 @@ def _by_index(site: Site, index: Index) -> Place:
     return site.move(0, index, bare=is_by_data or is_window)
 
 
-def pads_with_zeros(graph: GraphView, node: onnx.NodeProto) -> bool:
+def pads_with_zeros(graph: "GraphView", node: onnx.NodeProto) -> bool:
     """Return whether a Pad with one value pads with zeros, all bits of which are 0, or doesn't pad."""
     if attributes_of(node).get("value"):  # before version 11
         return False
@@ -284,7 +287,7 @@ def im2col(site: Site) -> Made:
 
 @operator("Concat", moves=True)
 def concat(site: Site) -> Made:
-    axis = site.axis(len(site.index))
+    axis = site.axis()
     at = site.index[axis]
     starts = _starts(site, axis)
     for k in _candidates(at, starts):

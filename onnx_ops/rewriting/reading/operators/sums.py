@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
-from ...sizes import im2col_blocks, quotient
+from ...sizes import exact, im2col_blocks
 from ..affine import (
     Dimension,
     Index,
@@ -139,12 +139,20 @@ def conv(site: Site) -> Made:
     own = [site.fresh(size, k) for k, size in enumerate((channels_per_group, *kernel))]
     channel, *offsets = map(along, own)
     image = window_positions(site, pixel, offsets)
-    group, _ = divided(channel_out, quotient(channels_out, site.attributes.get("group", 1)))
+    group, _ = divided(channel_out, exact(channels_out, site.attributes.get("group", 1)))
     index = (n, group.times(channels_per_group) + channel, *image)
     body = site.forms.guard(inside(index, site.shape_of(0)), site.read(0, index, bare=True))
     weight = site.read(1, (channel_out, channel, *offsets))
     total = site.forms.total(own, site.forms.op("Mul", weight, body))
     return None if isinstance(total, Sum) else total
+
+
+def _reaching(
+    site: Site, blocks: Sequence[Position], offsets: Sequence[Position], pixel: Sequence[Position]
+) -> list[Condition]:
+    """Return the conditions that positions in windows are those of a pixel."""
+    positions = zip(window_positions(site, blocks, offsets), pixel, strict=True)
+    return [Condition("==", position - at) for position, at in positions]
 
 
 @operator("Col2Im")
@@ -156,8 +164,7 @@ def col2im(site: Site) -> Made:
     own = [site.fresh(size, k) for k, size in enumerate((*kernel, *counts))]
     offsets = [*map(along, own[:axes])]
     blocks = [*map(along, own[axes:])]
-    added = zip(window_positions(site, blocks, offsets), pixel, strict=True)
-    conditions = [Condition("==", position - at) for position, at in added]
+    conditions = _reaching(site, blocks, offsets, pixel)
     rows, columns = site.shape_of(0)[1:]
     (row,) = reshaped((channel, *offsets), (site.shape[1], *kernel), (rows,))
     (column,) = reshaped(tuple(blocks), counts, (columns,))
@@ -173,14 +180,14 @@ def conv_transpose(site: Site) -> Made:
     if channels != groups * channels_per_group * math.prod(kernel) or len(site.node.input) > 2:
         return None
     n, channel_out, *pixel = site.index
-    sizes = (quotient(channels, groups), *kernel, *site.shape_of(0)[2:])
+    per_group = exact(channels, groups)
+    sizes = (per_group, *kernel, *site.shape_of(0)[2:])
     own = [site.fresh(size, k) for k, size in enumerate(sizes)]
     channel, *rest = map(along, own)
     offsets, blocks = rest[: len(kernel)], rest[len(kernel) :]
     group, within = divided(channel_out, channels_per_group)
-    added = zip(window_positions(site, blocks, offsets), pixel, strict=True)
-    conditions = [Condition("==", position - at) for position, at in added]
-    channel_in = group.times(quotient(channels, groups)) + channel
+    conditions = _reaching(site, blocks, offsets, pixel)
+    channel_in = group.times(per_group) + channel
     weight = site.read(1, (channel_in, within, *offsets))
     image = site.read(0, (n, channel_in, *blocks), bare=True)
     product = site.forms.op("Mul", weight, image)

@@ -34,7 +34,7 @@ SCATTERS = "ScatterElements", "ScatterND"
 
 @operator("ScatterElements", moves=True)
 def scatter_elements(site: Site) -> Made:
-    axis = site.axis(len(site.index))
+    axis = site.axis()
     sizes = site.shape_of(1)
     own = site.fresh(sizes[axis])
     places = replaced(site.index, axis, along(own))
