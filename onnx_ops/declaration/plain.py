@@ -136,11 +136,9 @@ def compute(operator, values, arrays, types):
         shapes = shapes_of(operator, values, sizes_of(operator, arrays)) or [None] * len(types)
         with np.errstate(over="ignore", invalid="ignore") if operator.is_wide else nullcontext():
             outputs = call_function(operator, operator.reference, arrays, values.by_name)
-        if outputs is None:
-            require(False, "outputs", None, "must be returned: an array, or a tuple of several")
+        require(outputs is not None, "outputs", None, "must be returned: an array, or a tuple of several")
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        if len(outputs) != len(types):
-            require(False, "outputs", len(outputs), f"must be {len(types)}, as declared")
+        require(len(outputs) == len(types), "outputs", len(outputs), f"must be {len(types)}, as declared")
         if operator.is_wide:
             with np.errstate(over="ignore", invalid="ignore"):
                 outputs = [y.astype(dtype, order="C") for y, dtype in zip(outputs, types, strict=True)]

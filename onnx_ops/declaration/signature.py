@@ -35,11 +35,8 @@ def declared(body, name, version, inputs, outputs, types, ranks):
         require(isinstance(version, int) and version >= 1, "version", repr(version), "must be an integer from 1 on")
         given, returned = _parameters(inputs, "inputs"), _parameters(outputs, "outputs")
         variables = _variables(types, given, returned)
-        for k, each in enumerate(given):
-            last = k == len(given) - 1
-            require(
-                each.presence != "variadic" or last, each.name, "*", "must be the last input to stand for any number"
-            )
+        for each in given[:-1]:
+            require(each.presence != "variadic", each.name, "*", "must be the last input to stand for any number")
         for each in returned:
             is_derived = any(i.type == each.type for i in given) or len(variables[each.type]) == 1
             rule = "must be a data type, or the type of an input, from which ONNX Runtime derives it"
