@@ -1,0 +1,52 @@
+"""The vocabulary of kernels: what their arguments hold. Only readers and type checkers need it; Numba ignores it.
+
+Kernels import these names under `if TYPE_CHECKING:`, after `from __future__ import annotations`.
+
+An array of numbers along an axis has a word of its own where the numbers mean something. The types of elements are
+known when a kernel is compiled, so elements and what is computed from them are `Any` to a type checker.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import MutableSequence, Sequence
+    from typing import Any, Protocol, TypeAlias
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    # Arrays
+    Elements: TypeAlias = NDArray[Any]  # of a tensor, as in memory: one after the other unless a kernel says otherwise
+    Sums: TypeAlias = NDArray[Any]  # elements in the type in which they are summed: float32 for 16-bit floats
+    Coordinates: TypeAlias = NDArray[Any]  # floats: where points lie in an image, or along one of its axes
+    Weights: TypeAlias = NDArray[Any]  # floats: the factors of elements in a sum
+    Indices: TypeAlias = NDArray[np.int64]  # places of elements in a tensor, or numbers of blocks, boxes, ...
+    Pixels: TypeAlias = NDArray[np.int32]  # places of pixels in an image, in 32 bits so that more fit into a vector
+    Workspace: TypeAlias = NDArray[np.uint8]  # the bytes of a tile's scratch memory, which nobody has initialized
+    Vector: TypeAlias = NDArray[np.int64]  # a number for each axis, of a geometry or of an attribute
+
+    # Numbers
+    Index: TypeAlias = int | np.integer[Any]  # of an element: a NumPy integer where its size or sign matters
+    Element: TypeAlias = Any  # of `Elements`: a number, or a record of the bits of a 16-bit float
+    Number: TypeAlias = Any  # one of `Sums`, `Coordinates` or `Weights`: of NumPy's type, also where int32 is meant
+    NumberType: TypeAlias = Any  # the type of a Number, which converts to it: np.float32(0.5)
+
+    # Plans
+    Sizes: TypeAlias = Sequence[int]  # a shape, or the values of a small input: a vector in compiled code, else a list
+    OutputSizes: TypeAlias = MutableSequence[int]  # the vector of MAX_RANK sizes into which a plan writes a shape
+    AttributeTuple: TypeAlias = Any  # a named tuple with a number or a vector for each attribute of an operator
+
+    class Tiled(Protocol):
+        """What every geometry has. A geometry is a record in memory that a plan fills in for its kernel.
+
+        A class with a line for each field of an operator's geometry is derived from it.
+        """
+
+        tiles: int  # parts into which a plan cuts its work, which may run in parallel
+        workspace: int  # bytes of scratch memory for each running tile
+
+    class Geometry(Tiled, Protocol):
+        """A geometry whose other fields only the operator's `Plan` lists: integers, and a `Vector` for many axes."""
+
+        def __getattr__(self, field: str, /) -> Any: ...
+        def __setattr__(self, field: str, value: Any, /) -> None: ...
