@@ -168,7 +168,7 @@ def begin(work: Work, command: dict[str, Any], overwrite: bool) -> None:
     path = work.output / SETTINGS
     settings = {
         **command,
-        "model": list(map(digest, files(work.runner.model))),
+        "model": list(map(digest, files(str(work.runner.model)))),
         "shared inputs": {name: hashlib.sha256(encode({name: a})).hexdigest() for name, a in work.shared.items()},
         "operators": list(map(digest, custom_files())),
         "versions": {"onnx_ops": __version__, "onnxruntime": ort.__version__},

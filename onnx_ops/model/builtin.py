@@ -1,14 +1,21 @@
 """Operators and kernels that ONNX Runtime has on the CPU, from the lists in its Python package: no session is made."""
 
+from __future__ import annotations
+
 import functools
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..registry import KEYS
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from ..registry import Key
+
+
 OPEN = 2**31 - 1  # the last version of a kernel that has none
-Key = tuple[str, str]
 
 
 @functools.cache
@@ -53,7 +60,8 @@ def has_kernel(schema: Any, inputs: Sequence[int | None], outputs: Sequence[int 
     """
     if _may_be_replaced(schema):
         return True
-    since, fitting = schema.since_version, []
+    since = schema.since_version
+    fitting = []
     for kernel in kernels().get((schema.domain, schema.name), ()):
         first, last = kernel.version_range
         if first == since or first < since <= last < OPEN:
