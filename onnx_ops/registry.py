@@ -125,7 +125,7 @@ def available(custom: Iterable[Declared] | Declared = ()) -> Available:
     return Available(found)
 
 
-def as_list(operators: Iterable[T] | Declared) -> list[T | Declared]:
+def as_list(operators: Iterable[T | Declared] | Declared) -> list[T | Declared]:
     """Return a list of operators from an iterable or a single operator."""
     return list(operators) if isinstance(operators, Iterable) else [operators]
 

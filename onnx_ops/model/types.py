@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, Protocol, TypeAlias
 
+    import numpy as np
     import onnx
     from numpy.typing import NDArray
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
         def __call__(self, *inputs: Any, **attributes: Any) -> Any: ...
 
+    NumpyType: TypeAlias = np.dtype[Any]  # NumPy's type of the elements of an array
     Array: TypeAlias = NDArray[Any]
     Arrays: TypeAlias = Mapping[str, Array]  # {name of an input or output: its value}
     DataSets: TypeAlias = dict[str, tuple[list[Array], list[Array]]]  # {name: (inputs, outputs)} of a node test

@@ -5,15 +5,16 @@ or by which name a program has imported it. Child processes read the settings fr
 system/start/sitecustomize.py when it starts, which imports this module before the first session.
 """
 
+from __future__ import annotations
+
 import functools
 import json
 import logging
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import onnxruntime as ort
 
@@ -23,7 +24,15 @@ from ..model.operator_files import use_file
 from ..model.sessions import BuiltinSession, OrtSession, other_providers
 from ..registry import as_list, declaration_of
 from . import registration
-from .session import InferenceSession, Prepared
+from .session import InferenceSession
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
+
+    from ..registry import Declared
+    from .session import Prepared
+
 
 VARIABLE = "ONNX_OPS_INSTALL"  # the settings for child processes, as JSON
 START = Path(system.__file__).with_name("start")  # the folder with sitecustomize.py
@@ -32,7 +41,7 @@ _make_ort_session = getattr(OrtSession.__init__, "make_ort_session", OrtSession.
 _installations: dict[ExitStack, tuple[Mapping[str, Any], list[Any]]] = {}  # settings, operators; the last one applies
 
 
-def install(*, optimize: bool = False, operators: Iterable[Any] = ()) -> ExitStack:
+def install(*, optimize: bool = False, operators: Iterable[Declared] = ()) -> ExitStack:
     """Turn every onnxruntime.InferenceSession of a program into one of onnx_ops.
 
     Sessions made from now on are `onnx_ops.InferenceSession`, in this process
@@ -72,7 +81,7 @@ def install(*, optimize: bool = False, operators: Iterable[Any] = ()) -> ExitSta
     return _install(settings_of(optimize), operators)
 
 
-def _install(settings: Mapping[str, Any], operators: Iterable[Any] = ()) -> ExitStack:
+def _install(settings: Mapping[str, Any], operators: Iterable[Declared] = ()) -> ExitStack:
     effect = ExitStack()
     _installations[effect] = settings, [*map(declaration_of, as_list(operators))]
     _apply_last()

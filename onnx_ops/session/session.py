@@ -1,14 +1,15 @@
 """Sessions with this package's operators, and `register`, which prepares the options of an ordinary one."""
 
+from __future__ import annotations
+
 import functools
 import math
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import onnxruntime as ort
 
@@ -22,12 +23,17 @@ from ..system.locks import OPTIONS
 from . import registration, reports
 
 if TYPE_CHECKING:
-    import onnx
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+    from types import ModuleType
+    from typing import Any, TypeAlias
 
+    from ..declaration.operator import Operator
+    from ..model.types import File, Source
+    from ..registry import Available, Declared, Key
     from ..rewriting.finding import Finding
+    from .types import AnyBackend
 
 
-Model: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 Backend: TypeAlias = Literal["native", "extensions"]
 BACKENDS = get_args(Backend)
 EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
@@ -45,11 +51,11 @@ FEW = 2**28  # bytes of external data that are read here, if need be
 
 def register(
     options: ort.SessionOptions,
-    model: "Model | None" = None,
+    model: Source | None = None,
     *,
     domains: Iterable[str] | None = None,
     backend: Backend = "native",
-    operators: Iterable[Any] = (),
+    operators: Iterable[Declared] = (),
 ) -> ort.SessionOptions:
     """Register the operators of this package on the options of a session.
 
@@ -136,17 +142,17 @@ class Prepared:
     findings   what `optimize` has found in the model
     """
 
-    model: Any
+    model: Source | None
     is_ort: bool
-    options: Any
+    options: ort.SessionOptions
     is_shared: bool
     threads: int
-    operators: Any
-    imports: Any = None
-    nodes: Any = None
-    run_input: Any = None
-    folder: Any = None
-    findings: Sequence["Finding"] = ()
+    operators: Available
+    imports: set[str] | None = None
+    nodes: set[Key] | None = None
+    run_input: str | None = None
+    folder: str | None = None
+    findings: Sequence[Finding] = ()
 
     def share(self) -> ort.SessionOptions:
         """Return the options for other sessions, which must not read from the folder."""
@@ -156,7 +162,7 @@ class Prepared:
         return self.options
 
     @contextmanager
-    def with_external_data(self):
+    def with_external_data(self) -> Iterator[None]:
         """Return a context in which a session that is made with the options reads external data from the folder."""
         with OPTIONS if self.is_shared else nullcontext():
             before = registration.config_entry(self.options, EXTERNAL_DATA) or ""
@@ -170,7 +176,16 @@ class Prepared:
                     self.options.add_session_config_entry(EXTERNAL_DATA, before)
 
 
-def prepare(model, options, backend, operators, *, domains=None, optimize=False, add_more=None):
+def prepare(
+    model: Source | None,
+    options: ort.SessionOptions | None,
+    backend: AnyBackend,
+    operators: Iterable[Declared],
+    *,
+    domains: Set[str] | None = None,
+    optimize: bool = False,
+    add_more: Callable[[Prepared], None] | None = None,
+) -> Prepared:
     """Prepare a caller's model and options for ONNX Runtime; return the Prepared.
 
     Every model takes this path, to a session of any kind or to `register`. Warnings name the line that calls the
@@ -185,18 +200,19 @@ def prepare(model, options, backend, operators, *, domains=None, optimize=False,
     is_builtin = add_more and backend == "builtin"
     if backend not in BACKENDS and not is_builtin:
         raise OpError("backend", repr(backend), f"must be one of {', '.join(BACKENDS)}", "onnx_ops")
-    every, is_shared = available(operators), options is not None
+    every = available(operators)
+    is_shared = options is not None
     custom = list(every.custom.values())
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
     options = options or ort.SessionOptions()
     ready = Prepared(model, is_ort_format(model), options, is_shared, options.intra_op_num_threads, every)
 
     # The model is rewritten on request.
-    if model is not None and not is_builtin and (optimize or backend == "extensions"):
+    if not is_builtin and (optimize or backend == "extensions"):
         rewrite(ready, optimize, backend)
 
     # The options get operators by the imports and nodes of the model.
-    if model is not None and not ready.is_ort:
+    if ready.model is not None and not ready.is_ort:
         ready.imports, ready.nodes = imports_and_nodes(ready.model)
     if backend == "extensions":
         extensions().add_library(options, custom)
@@ -208,13 +224,15 @@ def prepare(model, options, backend, operators, *, domains=None, optimize=False,
     return ready
 
 
-def rewrite(ready, optimize, backend):
+def rewrite(ready: Prepared, optimize: bool, backend: AnyBackend) -> None:
     """Rewrite a Prepared's model as `optimize` and `backend` ask for, unless nothing would change.
 
     External data stay where they are, unless they are few.
     """
+    if ready.model is None:
+        return
     if ready.is_ort:
-        argument = ("optimize", True) if optimize else ("backend", "'extensions'")
+        argument: tuple[str, object] = ("optimize", True) if optimize else ("backend", "'extensions'")
         rule = "can't rewrite a model in ONNX Runtime's own format; use the .onnx file that it was made from"
         raise OpError(*argument, rule, "onnx_ops")
     # A session of a model that runs as it is doesn't load these, nor onnx.
@@ -240,11 +258,11 @@ def rewrite(ready, optimize, backend):
     is_oldest = ort.__version__.startswith("1.20.")
     if path and (is_oldest or not stated):
         most = math.inf if is_oldest else FEW if ready.is_shared else 0
-        ready.folder = put_in_reach(model, origin, most)
+        ready.folder = put_in_reach(model, stated or path, most)
     ready.model = model.SerializeToString()
 
 
-def add_operators(ready, custom, domains):
+def add_operators(ready: Prepared, custom: list[Operator], domains: Set[str] | None) -> None:
     """Register operators on the options of a Prepared: of the domains that are stated or, if None, that nodes need.
 
     Options for other sessions, too, get all operators of these domains, others those of the model's nodes. Custom
@@ -252,22 +270,23 @@ def add_operators(ready, custom, domains):
     """
     ours = KEYS.keys() - ready.operators.custom.keys()
     used = ours if ready.nodes is None else ours & ready.nodes
-    if domains is None and ready.is_ort:
-        domains = registration.registered_domains(ready.options)  # in case that these are a copy without operators
-        if not domains:
-            warnings.warn(DOMAINS_UNKNOWN, stacklevel=4)
-    elif domains is None and ready.imports is None:
-        domains = registration.default_domains()
-    elif domains is None:
-        custom = [operator for operator in custom if operator.domain not in DOMAINS - ready.imports]
-        domains = ready.imports & {domain for domain, _ in used}
+    if domains is None:
+        if ready.is_ort:
+            domains = registration.registered_domains(ready.options)  # in case that these are a copy without operators
+            if not domains:
+                warnings.warn(DOMAINS_UNKNOWN, stacklevel=4)
+        elif ready.imports is None:
+            domains = registration.default_domains()
+        else:
+            custom = [operator for operator in custom if operator.domain not in DOMAINS - ready.imports]
+            domains = ready.imports & {domain for domain, _ in used}
     wanted = ours if ready.is_shared else used
     declared = [built_in(key) for key in KEYS if key in wanted and key[0] in domains] + custom
     if declared:
         registration.add_operators(ready.options, declared)
 
 
-def extensions():
+def extensions() -> ModuleType:
     """Return the module `extensions`, which imports onnxruntime_extensions. Raises OpError."""
     if obstacle := library.extensions_obstacle():
         raise OpError("backend", "'extensions'", obstacle, "onnx_ops")
@@ -378,20 +397,29 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
 
     def __init__(
         self,
-        path_or_bytes: str | os.PathLike[str] | bytes,
+        path_or_bytes: File,
         sess_options: ort.SessionOptions | None = None,
         providers: Sequence[Any] | None = None,
         provider_options: Sequence[dict[Any, Any]] | None = None,
         *,
         backend: Backend = "native",
         optimize: bool = False,
-        operators: Iterable[Any] = (),
+        operators: Iterable[Declared] = (),
         **kwargs: Any,
     ) -> None:
-        ready: Any = path_or_bytes  # `open_session` gives a Prepared
-        if not isinstance(ready, Prepared):
-            ready = prepare(ready, sess_options, backend, operators, optimize=optimize)
-        self._onnx_ops_ready, self._onnx_ops_run = ready, _Run(ready)
+        ready = prepare(path_or_bytes, sess_options, backend, operators, optimize=optimize)
+        self._onnx_ops_open(ready, providers, provider_options, **kwargs)
+
+    def _onnx_ops_open(
+        self,
+        ready: Prepared,
+        providers: Sequence[Any] | None,
+        provider_options: Sequence[dict[Any, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Make the session of a Prepared."""
+        self._onnx_ops_ready = ready
+        self._onnx_ops_run = _Run(ready)
         reports.forget()
         try:
             with ready.with_external_data():
@@ -402,7 +430,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
             raise
         if others := other_providers(super().get_providers()):
             warnings.warn(
-                f"onnx_ops: the operators run on the CPU, the other nodes may run on {', '.join(others)}", stacklevel=2
+                f"onnx_ops: the operators run on the CPU, the other nodes may run on {', '.join(others)}", stacklevel=3
             )
 
     def set_providers(
@@ -486,7 +514,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
     ) -> None:
         context = self._run_context()
 
-        def finish(results, data, message):
+        def finish(results: Any, data: Any, message: str) -> None:
             error = context.end()
             callback(results, data, str(error) if error else message)
 
@@ -497,7 +525,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
             context.__exit__(type(error), error, None)
             raise
 
-    def _run_context(self):
+    def _run_context(self) -> _Run:
         """Return the context of a run; one of the native backend has no state."""
         return _Run(self._onnx_ops_ready) if self._onnx_ops_ready.run_input else self._onnx_ops_run
 
