@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -14,13 +14,15 @@ from rich.progress import TimeRemainingColumn
 from ..model.external_data import files
 from ..registry import custom_operators
 from ..session.runner import Runner
-from ..session.session import Backend
 from . import comparison, data
 from .arguments import Peer, check_targets, json_option, model_argument, threads_option, tolerance_option
 from .cluster import run_on_cluster
 from .comparison import open_model, timed
 from .console import dimensions, milliseconds, print_json, progress, say, table
 from .items import SETTINGS, Work, begin, find
+
+if TYPE_CHECKING:
+    from ..session.types import Backend
 
 
 @click.command()
@@ -52,7 +54,7 @@ def run(
     output: Path | None,
     random: bool,
     shapes: tuple[str, ...],
-    backend: Backend,
+    backend: "Backend",
     optimize: bool,
     compare: Any,
     tolerances: comparison.Tolerances,

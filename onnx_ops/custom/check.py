@@ -22,8 +22,8 @@ from ..model.schemas import register_schemas
 from ..model.small_models import model_of, node_of
 from ..native.execute import as_array, compute, way_of
 from ..registry import declaration_of
+from ..session.prepare import extensions
 from ..session.runner import open_session
-from ..session.session import extensions
 
 TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-12}  # relative to the largest value
 LARGEST = 2**20  # elements of an input in which extremes are tried

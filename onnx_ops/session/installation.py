@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..registry import Declared
-    from .session import Prepared
+    from .prepare import Prepared
 
 
 VARIABLE = "ONNX_OPS_INSTALL"  # the settings for child processes, as JSON

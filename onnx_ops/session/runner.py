@@ -20,7 +20,8 @@ from ..model.sessions import BuiltinSession
 from ..native import library
 from ..native.threads import check_count
 from ..registry import as_list, declaration_of
-from .session import InferenceSession, extensions, prepare
+from .prepare import extensions, prepare
+from .session import InferenceSession
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from ..model.sessions import OrtSession
     from ..model.types import Array, File, FilePath, OperatorSource
     from ..registry import Declared, Operators
-    from .session import Prepared
+    from .prepare import Prepared
     from .types import AnyBackend, Described
 
 

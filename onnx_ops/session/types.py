@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     import onnx
 
     from ..model.types import Dimension, NumpyType
-    from .session import Backend
 
+    Backend: TypeAlias = Literal["native", "extensions"]
     AnyBackend: TypeAlias = Backend | Literal["builtin"]  # the latter: ONNX Runtime's built-in kernels
     # {name of an input or output: (data type, None unless it is a tensor; dimensions)}
     Described: TypeAlias = dict[str, tuple[str | None, Sequence[Dimension]]]
