@@ -153,7 +153,7 @@ def set_output_types(operator: Operator, context: InferenceContext) -> None:
         constant_type = operator.types[operator.outputs[k].type][0]
         element = dtypes.TABLE[constant_type].onnx if like is None else types[like].tensor_type.elem_type
         if element != TensorProto.UNDEFINED:
-            context.set_output_type(k, helper.make_tensor_type_proto(element, shapes and shapes[k]))
+            context.set_output_type(k, helper.make_tensor_type_proto(element, shapes[k] if shapes else None))
 
 
 def attribute_values(operator: Operator, context: InferenceContext) -> AttributeValues | None:

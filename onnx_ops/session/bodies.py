@@ -50,9 +50,8 @@ def run_body(number: int, overload: int, address: int) -> None:
     call = Call.from_address(run.call)
     views: Views = {}
     input_types += input_types[-1:] * (call[Call.COUNT] - len(input_types))  # those of a variadic input
-    arrays: list[Array | None] | None = [
-        _input(call, k, is_values, dtype, views) for k, (is_values, dtype) in enumerate(input_types)
-    ]
+    arrays = [_input(call, k, is_values, dtype, views) for k, (is_values, dtype) in enumerate(input_types)]
+    outputs: Sequence[Array] = ()
     try:
         outputs = plain.compute(operator, _values(operator, call[Call.ATTRIBUTES]), arrays, output_types)
         _hand_over(run, address, call, outputs)
@@ -60,7 +59,7 @@ def run_body(number: int, overload: int, address: int) -> None:
         _forget_frames(error)
         raise
     finally:
-        arrays = outputs = None
+        del arrays, outputs
         _check_unused(operator, views)
 
 

@@ -188,8 +188,8 @@ def _ranks(operator: Operator, inputs: Sequence[Array]) -> list[int]:
         pairs = list(zip(operator.inputs, inputs, strict=False))
         known = [a.tolist() if i.values and a.ndim == 1 else None for i, a in pairs]
         nothing = AttributeValues(operator.attributes, [None] * len(operator.attributes))  # ranks need no values
-        shapes = plain.infer(operator, nothing, [list(a.shape) for _, a in pairs], known)
-        return [len(shape) if len(shape) <= MAX_RANK else 1 for shape in shapes]
+        if shapes := plain.infer(operator, nothing, [list(a.shape) for _, a in pairs], known):
+            return [1 if shape is None or len(shape) > MAX_RANK else len(shape) for shape in shapes]
     return [1] * len(operator.outputs)
 
 

@@ -15,12 +15,13 @@ from .prepare import extensions, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from types import TracebackType
     from typing import Any
 
-    from ..model.types import File
+    from ..model.types import Array, File
     from ..registry import Declared
     from .prepare import Prepared
-    from .types import Backend
+    from .types import Backend, Provider
 
 
 class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no types
@@ -81,8 +82,8 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
         self,
         path_or_bytes: File,
         sess_options: ort.SessionOptions | None = None,
-        providers: Sequence[Any] | None = None,
-        provider_options: Sequence[dict[Any, Any]] | None = None,
+        providers: Sequence[Provider] | None = None,
+        provider_options: Sequence[dict[str, Any]] | None = None,
         *,
         backend: Backend = "native",
         optimize: bool = False,
@@ -95,8 +96,8 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
     def _onnx_ops_open(
         self,
         ready: Prepared,
-        providers: Sequence[Any] | None,
-        provider_options: Sequence[dict[Any, Any]] | None = None,
+        providers: Sequence[Provider] | None,
+        provider_options: Sequence[dict[str, Any]] | None = None,
         **kwargs: Any,
     ) -> None:
         """Make the session of a Prepared."""
@@ -116,7 +117,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
             )
 
     def set_providers(
-        self, providers: Sequence[Any] | None = None, provider_options: Sequence[dict[Any, Any]] | None = None
+        self, providers: Sequence[Provider] | None = None, provider_options: Sequence[dict[str, Any]] | None = None
     ) -> None:
         with self._onnx_ops_ready.with_external_data():
             super().set_providers(providers, provider_options)
@@ -128,7 +129,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
         """
         return self._onnx_ops_ready.share()
 
-    def get_inputs(self) -> list[Any]:
+    def get_inputs(self) -> list[ort.NodeArg]:
         return [i for i in super().get_inputs() if i.name != self._onnx_ops_ready.run_input]
 
     def run(
@@ -151,14 +152,14 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
     def run_with_ort_values(
         self,
         output_names: Sequence[str] | None,
-        input_dict_ort_values: Mapping[str, Any],
+        input_dict_ort_values: Mapping[str, ort.OrtValue],
         run_options: ort.RunOptions | None = None,
     ) -> Any:
         with self._run_context() as more:
             more = {name: ort.OrtValue.ortvalue_from_numpy(value) for name, value in more.items()}
             return super().run_with_ort_values(output_names, {**input_dict_ort_values, **more}, run_options)
 
-    def run_with_iobinding(self, iobinding: Any, run_options: ort.RunOptions | None = None) -> None:
+    def run_with_iobinding(self, iobinding: ort.IOBinding, run_options: ort.RunOptions | None = None) -> None:
         if self._onnx_ops_ready.run_input:
             with self._run_context() as more:
                 for name, value in more.items():
@@ -222,7 +223,7 @@ class _Run:
         self.ready = ready
         self.is_parallel = ready.options.execution_mode == ort.ExecutionMode.ORT_PARALLEL
 
-    def begin(self) -> dict[str, Any]:
+    def begin(self) -> dict[str, Array]:
         reports.forget()
         if self.ready.run_input is None:
             return {}
@@ -234,7 +235,9 @@ class _Run:
 
     __enter__ = begin
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         if error is None and self.ready.run_input is None:  # the usual case, in which each call would count
             return
         refusal = self.end() or (

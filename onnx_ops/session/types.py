@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import ctypes
     import weakref
-    from collections.abc import Sequence
-    from typing import Literal, TypeAlias
+    from collections.abc import Mapping, Sequence
+    from typing import Any, Literal, TypeAlias
 
     import onnx
 
@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     AnyBackend: TypeAlias = Backend | Literal["builtin"]  # the latter: ONNX Runtime's built-in kernels
     # {name of an input or output: (data type, None unless it is a tensor; dimensions)}
     Described: TypeAlias = dict[str, tuple[str | None, Sequence[Dimension]]]
+    Provider: TypeAlias = str | tuple[str, dict[str, Any]]  # an execution provider of ONNX Runtime, and its options
     Lowered: TypeAlias = tuple[onnx.ModelProto, str | None]  # with the name of its additional input, if it has one
 
     # Of each input of a node without compiled code: whether its plan reads the values, and the type of its elements
     InputTypes: TypeAlias = tuple[tuple[bool, NumpyType], ...]
+
+    Settings: TypeAlias = Mapping[str, Any]  # of an installation, see `settings_of`
 
     Signature: TypeAlias = dict[str, str]  # {type variable of an operator: data type}
     Compiled: TypeAlias = list[tuple[str, str]]  # (symbol, path of the object file) of a variant's functions

@@ -94,7 +94,7 @@ class Variant(NamedTuple):
             return None
         entries = list(self.entries())
         try:
-            reached = key.reached([function for entry in entries for function in entry.functions])
+            reached: object = key.reached([function for entry in entries for function in entry.functions])
         except OSError as error:
             reached = str(error)
         return repr(entries), reached
