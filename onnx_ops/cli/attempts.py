@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..session.types import AnyBackend
+    from .types import Report
 
 
 PROGRAM = "from onnx_ops.cli.attempts import attempt; attempt(*{!a})"
@@ -35,7 +36,7 @@ WAYS = {  # {kind of session: arguments of `open_session`}
 }
 
 
-def attempts(path: Path, files: Iterable[Path], is_lowered: bool) -> list[dict[str, Any]]:
+def attempts(path: Path, files: Iterable[Path], is_lowered: bool) -> list[Report]:
     """Make sessions of a model, each in a process of its own.
 
     files  of custom operators
