@@ -31,7 +31,7 @@ _HOME = {
     "operators": "session.overview",
     "optimize": "rewriting",
     "reference_ops": "arrays.reference",
-    "register": "session.session",
+    "register": "session.register",
     "register_schemas": "model.schemas",
     "require": "declaration.errors",
     "roi_align": "arrays.functions",
@@ -62,10 +62,10 @@ if TYPE_CHECKING:
     from .session.lowering import lower as lower
     from .session.overview import node_counts as node_counts
     from .session.overview import operators as operators
+    from .session.register import register as register
     from .session.registration import get_library_path as get_library_path
     from .session.runner import Runner as Runner
     from .session.session import InferenceSession as InferenceSession
-    from .session.session import register as register
 
 
 def __getattr__(name: str) -> Any:

@@ -3,14 +3,31 @@
 A process imports only the files of the operators that it needs. `OPERATORS` of this module holds all operators.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Iterable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .declaration.errors import OpError
 from .declaration.operator import Operator
 from .system.locks import REGISTRATION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, Protocol, TypeAlias, TypeVar
+
+    class Declaring(Protocol):
+        """What `onnx_ops.operator` returns: a CustomOperator, which this floor can't import."""
+
+        @property
+        def declaration(self) -> Operator: ...
+
+    Operators: TypeAlias = Mapping["Key", Operator]  # such as `available` returns
+    Declared: TypeAlias = Operator | Declaring  # what users pass as an operator
+    T = TypeVar("T")
+
 
 # {title of an operator: the file that declares it}; scripts/list_operators.py writes it.
 FILES = {
@@ -48,34 +65,35 @@ FILES = {
     "mmcv.NonMaxSuppression": "openmmlab.suppression",
     "mmcv.SoftNonMaxSuppression": "openmmlab.suppression",
 }
-KEYS = {title.rpartition(".")[::2]: file for title, file in FILES.items()}  # {(domain, name): file}
+Key = tuple[str, str]  # (domain, name) of an operator; domain "" is ai.onnx
+KEYS = {title.rpartition(".")[::2]: file for title, file in FILES.items()}  # {key: file}
 DOMAINS = {domain for domain, _ in KEYS}
 SHARED = "custom"  # a domain that other libraries have operators in, too
 OPERATORS: tuple[Operator, ...]
-_used: dict = {}  # custom operators in use in this process
+_used: dict[Key, Operator] = {}  # custom operators in use in this process
 
 
-class Available(Mapping):
+class Available(Mapping[Key, Operator]):
     """{(domain, name): declaration} of this package's operators, imported when they are looked up, and custom ones.
 
     custom  {(domain, name): declaration} of the custom ones
     """
 
-    def __init__(self, custom):
+    def __init__(self, custom: dict[Key, Operator]) -> None:
         self.custom = custom
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: Key) -> Operator:
         return self.custom.get(key) or built_in(key)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Key]:
         return iter(KEYS | self.custom)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(KEYS | self.custom)
 
 
 @functools.cache
-def built_in(key):
+def built_in(key: Key) -> Operator:
     """Return the declaration of this package's operator (domain, name). Raises KeyError."""
     file = KEYS[key]
     with REGISTRATION:  # else a child forked during this import might wait for the module's lock for ever
@@ -83,12 +101,12 @@ def built_in(key):
     return next(operator for operator in module.OPERATORS if operator.key == key)
 
 
-def is_built_in(operator):
+def is_built_in(operator: Operator) -> bool:
     """Return whether an operator belongs to this package, rather than being custom."""
     return operator.key in KEYS and built_in(operator.key) is operator
 
 
-def available(custom=()):
+def available(custom: Iterable[Declared] | Declared = ()) -> Available:
     """Return the Available of this package's operators, the custom operators in use, and `custom`.
 
     custom  CustomOperators or declarations. They replace operators of this package that have the same name
@@ -107,12 +125,12 @@ def available(custom=()):
     return Available(found)
 
 
-def as_list(operators):
+def as_list(operators: Iterable[T | Declared] | Declared) -> list[T | Declared]:
     """Return a list of operators from an iterable or a single operator."""
     return list(operators) if isinstance(operators, Iterable) else [operators]
 
 
-def declaration_of(operator):
+def declaration_of(operator: object) -> Operator:
     """Return the declaration of a CustomOperator, or a declaration itself. Raises OpError."""
     declaration = getattr(operator, "declaration", operator)
     if not isinstance(declaration, Operator):
@@ -121,7 +139,7 @@ def declaration_of(operator):
     return declaration
 
 
-def is_default(domain, of_package):
+def is_default(domain: str, of_package: bool) -> bool:
     """Return whether an operator is registered by default, without a model and without domains.
 
     The custom domain com.microsoft breaks models in which ONNX Runtime fuses nodes. Other libraries have operators of
@@ -132,7 +150,7 @@ def is_default(domain, of_package):
     return domain != "com.microsoft" and not (domain == SHARED and of_package)
 
 
-def first_version(operator):
+def first_version(operator: Operator) -> int:
     """Return the first version of its domain in which sessions have the operator.
 
     In ai.onnx it is 1, unless a node of an older version is another operator: the exporters that write GridSample into
@@ -147,12 +165,12 @@ def first_version(operator):
     return 1 if is_built_in(operator) else first - 1
 
 
-def custom_operators():
+def custom_operators() -> list[Operator]:
     """Return the custom operators in use in this process."""
     return list(_used.values())
 
 
-def use(custom):
+def use(custom: Iterable[Declared]) -> None:
     """Put custom operators into use in this process. Raises OpError."""
     _used.update(available(custom).custom)
 

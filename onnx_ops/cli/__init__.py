@@ -4,7 +4,7 @@ import sys
 from io import TextIOWrapper
 
 
-def main():
+def main() -> None:
     """Run the command that sys.argv states."""
     try:
         from .app import app

@@ -1,5 +1,7 @@
 """The group of all commands, with their errors, warnings and exit codes."""
 
+from __future__ import annotations
+
 import logging
 import os
 import sys
@@ -7,6 +9,7 @@ import traceback
 import warnings
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -26,28 +29,35 @@ from .rewrite import lower, optimize
 from .run import run
 from .validate import validate
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import IO, Any
+
+
 HINT = "\nnext: see what onnx-ops inspect says; custom operators: onnx-ops --operators FILE, before the command"
 FAILED, INTERRUPTED, CLOSED_PIPE = 3, 130, 141  # the last two as in a shell: 128 + signal
 WRITERS = "click", "rich"  # packages that write all of the output, and no other files
 
 
 class Application(click.Group):
-    def main(self, *args, **kwargs):
+    def main(self, *args: Any, **kwargs: Any) -> Any:
         with endings():  # click writes its own messages in here
             return super().main(*args, **kwargs)
 
-    def make_context(self, *args, **kwargs):
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         with endings():  # click writes the texts of --help and --version in here
             return super().make_context(*args, **kwargs)
 
-    def invoke(self, ctx):
+    def invoke(self, ctx: click.Context) -> Any:
         with shown_warnings(ctx.params["traceback"]), failures(ctx.params["traceback"]), endings():
             try:
                 return super().invoke(ctx)
             except click.NoSuchOption as error:
                 if any(error.option_name in parameter.opts for parameter in self.get_params(ctx)):
                     where = f"onnx-ops {error.option_name} ... {ctx.invoked_subcommand}"
-                    error.message, error.possibilities = f"{error.option_name} goes before the command: {where}", []
+                    vars(error).update(
+                        message=f"{error.option_name} goes before the command: {where}", possibilities=[]
+                    )
                 raise
 
 
@@ -56,12 +66,12 @@ class Failure(click.ClickException):
 
 
 @contextmanager
-def failures(with_traceback):
+def failures(with_traceback: bool) -> Iterator[None]:
     """Turn an exception into a message that ends the command, after its traceback on request."""
     try:
         yield
     except click.ClickException as error:
-        error.message = escaped(error.message)
+        vars(error)["message"] = escaped(error.message)
         raise
     except (click.exceptions.Exit, click.Abort):
         raise
@@ -73,7 +83,7 @@ def failures(with_traceback):
 
 
 @contextmanager
-def endings():
+def endings() -> Iterator[None]:
     """End the process with a special exit code after Ctrl-C, a closed pipe, or output that can't be written."""
     try:
         yield
@@ -91,13 +101,13 @@ def endings():
         sys.exit(CLOSED_PIPE if is_closed else FAILED)
 
 
-def is_of_output(error):
+def is_of_output(error: OSError) -> bool:
     """Return whether an OSError comes from writing to stdout or stderr, rather than from a file or another process."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_globals["__name__"].partition(".")[0] in WRITERS
 
 
-def discard_rest(stream):
+def discard_rest(stream: IO[str]) -> None:
     """Discard what a stream couldn't write: Python would try again at exit, and fail."""
     try:
         stream.flush()
@@ -108,12 +118,13 @@ def discard_rest(stream):
 
 
 @contextmanager
-def shown_warnings(with_tracebacks):
+def shown_warnings(with_tracebacks: bool) -> Iterator[None]:
     """Show Python's warnings and this package's log messages as lines on stderr, each text once.
 
     with_tracebacks  also show tracebacks of exceptions in bodies of operators, which are logged at level DEBUG
     """
-    log, handler = logging.getLogger("onnx_ops"), WarningLines()
+    log = logging.getLogger("onnx_ops")
+    handler = WarningLines()
     level = log.level
     if with_tracebacks:
         handler.setLevel(logging.DEBUG)
@@ -134,18 +145,18 @@ class WarningLines(logging.Handler):
     level  the minimum level of its records
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.is_terminal = console(stderr=True).is_terminal
         super().__init__(logging.INFO if self.is_terminal else logging.WARNING)
-        self.shown = set()
+        self.shown: set[str] = set()
 
-    def emit(self, record):
+    def emit(self, record: logging.LogRecord) -> None:
         if not hasattr(record, "compiling") or (record.levelno == logging.WARNING and not self.is_terminal):
             self.show(record.getMessage().removeprefix("onnx_ops: "))
         elif record.levelno == logging.INFO and self.is_terminal:
             CompilationColumn.show(record.compiling)
 
-    def show(self, text):
+    def show(self, text: str) -> None:
         if text not in self.shown:
             self.shown.add(text)
             click.echo(f"Warning: {escaped(text)}", err=True)
@@ -167,7 +178,7 @@ SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "sh
     help="Memory that an image or .npz may take as an input, unless the file itself is larger; images take 16 bytes "
     "per pixel.",
 )  # fmt: skip
-def app(traceback, custom, unpacked):
+def app(traceback: bool, custom: tuple[Path, ...], unpacked: int) -> None:
     """Fast CPU kernels for image sampling in ONNX Runtime: GridSample, Col2Im, RoiAlign, deformable convolution.
 
     \b

@@ -1,9 +1,12 @@
 """Arguments and options of several commands."""
 
+from __future__ import annotations
+
 import os
 import sys
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
@@ -13,8 +16,17 @@ from ..model.files import USE_ONNX, imported_domains, is_ort_format
 from ..native.threads import MOST
 from ..registry import available, custom_operators
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
 
-def names():
+    from click.decorators import FC
+
+    from ..model.types import FilePath
+    from .types import Tolerances
+
+
+def names() -> list[str]:
     """Return the names of all operators, including custom ones in use."""
     return sorted({name for _, name in available()})
 
@@ -24,12 +36,14 @@ class OperatorName(click.ParamType):
 
     name = "operator"
 
-    def convert(self, value, parameter, context):
+    def convert(self, value: str, parameter: click.Parameter | None, context: click.Context | None) -> str:
         if value not in names():
             self.fail(f"{value!r} must be one of {', '.join(names())}.", parameter, context)
         return value
 
-    def shell_complete(self, context, parameter, incomplete):
+    def shell_complete(
+        self, context: click.Context, parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
         return [CompletionItem(name) for name in names() if name.startswith(incomplete)]
 
 
@@ -38,11 +52,12 @@ class ModelFile(click.Path):
 
     others: tuple[str, ...] = ()  # endings of other files that it may be
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(exists=True, dir_okay=False, path_type=Path)
 
-    def convert(self, value, parameter, context):
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path | str:
         path = super().convert(value, parameter, context)
+        assert isinstance(path, Path)  # its type above
         if not path.is_file():
             self.fail(f"{path} must be an ordinary file, as it is read more than once.", parameter, context)
         if path.suffix in self.others:
@@ -62,7 +77,7 @@ class Peer(ModelFile):
 
     others = OUTPUT_FILES
 
-    def convert(self, value, parameter, context):
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path | str:
         return value if value in ("builtin", "reference") else super().convert(value, parameter, context)
 
 
@@ -77,10 +92,10 @@ threads_option = click.option(
 )
 
 
-def tolerance_option(help_text):
+def tolerance_option(help_text: str) -> Callable[[FC], FC]:
     """Return an option with the value {data type: tolerance}, for `comparison.difference`."""
 
-    def by_type(context, parameter, value):
+    def by_type(context: click.Context, parameter: click.Parameter, value: float | None) -> Tolerances:
         if value is not None and not value >= 0:  # nor NaN, which nothing exceeds
             raise click.BadParameter(f"{value} is not a number of at least 0")
         return TOLERANCES if value is None else dict.fromkeys(TOLERANCES, value)
@@ -88,23 +103,23 @@ def tolerance_option(help_text):
     return click.option("--tolerance", "tolerances", type=float, callback=by_type, help=help_text)
 
 
-def named_files():
+def named_files() -> Sequence[Path]:
     """Return the files that --operators names."""
     return click.get_current_context().find_root().params.get("custom", ())
 
 
-def program_with_operators():
+def program_with_operators() -> str:
     """Return the text of a call of `onnx-ops` with the same --operators, up to the command."""
     return " ".join(["onnx-ops", *(f"--operators {quote(str(path))}" for path in named_files())])
 
 
-def custom_files():
+def custom_files() -> list[Path]:
     """Return the files with custom operators: those of --operators, and those with their functions."""
-    of_bodies = [sys.modules[operator.source].__file__ for operator in custom_operators()]
-    return sorted({Path(path).resolve() for path in (*named_files(), *of_bodies)})
+    of_bodies = [Path(sys.modules[operator.source].__file__ or "") for operator in custom_operators()]
+    return sorted({path.resolve() for path in (*named_files(), *of_bodies)})
 
 
-def check_targets(targets, sources):
+def check_targets(targets: Iterable[FilePath], sources: Iterable[FilePath]) -> None:
     """Raise an error if one of the output files `targets` is also read: as a source, or for operators."""
     read = {identity(path): path for path in (*sources, *custom_files()) if os.path.exists(path)}
     for path in targets:
@@ -112,7 +127,7 @@ def check_targets(targets, sources):
             raise click.UsageError(f"{path} would replace {source}, which is read; choose another output.")
 
 
-def identity(path):
+def identity(path: FilePath) -> tuple[int, int]:
     """Return a key that is equal for all paths of a file: in other case, through links, in other mounts."""
     status = os.stat(path)
     return status.st_dev, status.st_ino

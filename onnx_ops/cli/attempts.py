@@ -1,13 +1,13 @@
 """Sessions of a model made in other processes, which a model or an operator may end."""
 
+from __future__ import annotations
+
 import logging
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .. import system
 from ..declaration.errors import as_text
@@ -18,6 +18,15 @@ from ..session.runner import open_session
 from .console import one_line
 from .reading import title_of
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+    from typing import Any
+
+    from ..session.types import AnyBackend
+    from .types import Report
+
+
 PROGRAM = "from onnx_ops.cli.attempts import attempt; attempt(*{!a})"
 WAYS = {  # {kind of session: arguments of `open_session`}
     "ONNX Runtime alone": ("builtin", False),
@@ -27,7 +36,7 @@ WAYS = {  # {kind of session: arguments of `open_session`}
 }
 
 
-def attempts(path: Path, files: Iterable[Path], is_lowered: bool) -> list[dict[str, Any]]:
+def attempts(path: Path, files: Iterable[Path], is_lowered: bool) -> list[Report]:
     """Make sessions of a model, each in a process of its own.
 
     files  of custom operators
@@ -52,7 +61,7 @@ def error_in_process(*arguments: Any) -> str | None:
     return last_line if done.returncode else None
 
 
-def attempt(path: str, files: list[str], backend: str, optimize: bool) -> None:
+def attempt(path: str, files: list[str], backend: AnyBackend, optimize: bool) -> None:
     """Make a session; exit with its error if there is one."""
     logging.getLogger("onnx_ops").setLevel(logging.ERROR)
     try:

@@ -1,5 +1,7 @@
 """`onnx-ops bench`: a model with and without this package."""
 
+from __future__ import annotations
+
 import json
 import tempfile
 import time
@@ -7,6 +9,7 @@ from bisect import bisect
 from collections import Counter
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,7 +20,15 @@ from .arguments import json_option, model_argument, threads_option
 from .console import dimensions, format_difference, milliseconds, one_line, print_json, say, steps, table
 from .rewrite import counted, find_patterns
 
-WAYS = {  # name: (title, arguments of a Runner); the first one that runs is the baseline of the comparison
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from ..model.types import Arrays, File
+    from ..rewriting.finding import Finding
+    from .types import Event, Feeds, Report, Share, Way
+
+
+WAYS: dict[str, Way] = {  # {name: way}; the first one that runs is the baseline of the comparison
     "builtin": ("built-in kernels", {"backend": "builtin"}),
     "onnx_ops": ("with onnx_ops", {}),
     "optimized": ("with onnx_ops, optimized", {"optimize": True}),
@@ -34,7 +45,9 @@ PAUSE = 0.06  # seconds until the threads of a runtime have stopped spinning
 @click.option("--repeats", default=21, type=click.IntRange(1), help="Number of turns.")
 @threads_option
 @json_option
-def bench(model, given, shapes, repeats, threads, as_json):
+def bench(
+    model: Path, given: tuple[str, ...], shapes: tuple[str, ...], repeats: int, threads: int | None, as_json: bool
+) -> None:
     """Measure a model with and without onnx_ops.
 
     onnx_ops and ONNX Runtime's built-in kernels run the whole model in turns on the same inputs. If `onnx-ops optimize`
@@ -72,11 +85,13 @@ def bench(model, given, shapes, repeats, threads, as_json):
     print_json(report) if as_json else show(report, doubts)
 
 
-def open_way(model, name, threads=None):
+def open_way(model: File, name: str, threads: int | None = None) -> Runner:
     return Runner(model, threads=threads, **WAYS[name][1])
 
 
-def open_ways(model, runner, feeds, findings):
+def open_ways(
+    model: File, runner: Runner, feeds: Arrays, findings: Iterable[Finding]
+) -> tuple[dict[str, Runner], dict[str, Feeds], str | None]:
     """Open a model in the WAYS that run it, and run it once in each.
 
     runner    the Runner for onnx_ops
@@ -84,13 +99,16 @@ def open_ways(model, runner, feeds, findings):
 
     Returns {way: Runner}, {way: {output: array}}, and the error of ONNX Runtime's built-in kernels, or None.
     """
-    runners, outputs, refused = {}, {}, None
+    runners: dict[str, Runner] = {}
+    outputs: dict[str, Feeds] = {}
+    refused = None
     for name in WAYS:
         if name == "optimized" and not counted(findings):
             continue
         try:
             each = runner if name == "onnx_ops" else open_way(model, name, runner.threads)
-            outputs[name], runners[name] = each(feeds), each
+            outputs[name] = each(feeds)
+            runners[name] = each
         except Exception as error:
             if name != "builtin":
                 raise
@@ -98,16 +116,16 @@ def open_ways(model, runner, feeds, findings):
     return runners, outputs, refused
 
 
-def largest_difference(outputs, baseline):
+def largest_difference(outputs: Arrays, baseline: Arrays) -> float:
     return max((difference(outputs[n], baseline[n]).largest for n in baseline), default=0)
 
 
-def times(runners, feeds, turns):
+def times(runners: Mapping[str, Runner], feeds: Arrays, turns: Iterable[object]) -> dict[str, dict[str, float]]:
     """Time functions on the same inputs in turns, so that changes of the machine's speed affect all alike.
 
     Returns {"seconds": {name: median of a run}, "speedup": {name: median of the ratios to the first one}}.
     """
-    seconds = {name: [] for name in runners}
+    seconds: dict[str, list[float]] = {name: [] for name in runners}
     for _ in turns:
         for name, runner in runners.items():
             time.sleep(PAUSE)
@@ -118,7 +136,7 @@ def times(runners, feeds, turns):
     return {"seconds": medians(seconds), "speedup": medians(ratios)}
 
 
-def seconds_of_run(runner, feeds):
+def seconds_of_run(runner: Runner, feeds: Arrays) -> float:
     """Return the seconds of one run, after a first run has woken the runtime's threads."""
     start = time.perf_counter()
     runner(feeds)
@@ -129,7 +147,7 @@ def seconds_of_run(runner, feeds):
     return (time.perf_counter() - start) / count
 
 
-def profile(model, name, threads, feeds, repeats):
+def profile(model: Path, name: str, threads: int | None, feeds: Arrays, repeats: int) -> list[Share]:
     """Run a model under ONNX Runtime's profiler; return the times as `by_operator` does."""
     with tempfile.TemporaryDirectory() as directory:
         session = open_session(model, threads=threads, profile=Path(directory) / "profile", **WAYS[name][1])
@@ -138,7 +156,7 @@ def profile(model, name, threads, feeds, repeats):
         return by_operator(json.loads(Path(session.end_profiling()).read_text(encoding="utf-8")))
 
 
-def by_operator(events):
+def by_operator(events: Iterable[Event]) -> list[Share]:
     """Return [{operator, seconds of its nodes in a run, their share of all nodes' time}, ...], longest first.
 
     `events` are the profiler's. The seconds are medians of all runs. The time of a node in the body of an If or a Loop
@@ -146,7 +164,7 @@ def by_operator(events):
     """
     begins = sorted(event["ts"] for event in events if event["name"] == "model_run")
     nodes = [e for e in events if e["name"].endswith("_kernel_time") and "op_name" in e.get("args", {})]
-    runs = [Counter() for _ in begins]
+    runs: list[Counter[str]] = [Counter() for _ in begins]
     for event, microseconds in own_microseconds(nodes):
         runs[bisect(begins, event["ts"]) - 1][event["args"]["op_name"]] += microseconds
     operators = {event["args"]["op_name"] for event in nodes}
@@ -156,24 +174,25 @@ def by_operator(events):
     return [{"operator": n, "seconds": seconds[n], "share": seconds[n] / total if total else 0} for n in longest]
 
 
-def own_microseconds(events):
+def own_microseconds(events: Iterable[Event]) -> list[tuple[Event, int]]:
     """Return [(event, its duration minus the durations of the events inside it)]."""
-    own, enclosing = [], []
-    for event in sorted(events, key=lambda e: (e["tid"], e["ts"], -e["dur"])):
-        while enclosing and not is_inside(event, enclosing[-1][0]):
+    ordered = sorted(events, key=lambda e: (e["tid"], e["ts"], -e["dur"]))
+    own = [event["dur"] for event in ordered]
+    enclosing: list[int] = []  # positions of the events around the next one
+    for k, event in enumerate(ordered):
+        while enclosing and not is_inside(event, ordered[enclosing[-1]]):
             enclosing.pop()
         if enclosing:
-            enclosing[-1][1] -= event["dur"]
-        own.append([event, event["dur"]])
-        enclosing.append(own[-1])
-    return own
+            own[enclosing[-1]] -= event["dur"]
+        enclosing.append(k)
+    return list(zip(ordered, own, strict=True))
 
 
-def is_inside(event, other):
+def is_inside(event: Event, other: Event) -> bool:
     return event["tid"] == other["tid"] and event["ts"] + event["dur"] <= other["ts"] + other["dur"]
 
 
-def show(report, doubts):
+def show(report: Report, doubts: str) -> None:
     rows = []
     for name, seconds in report["seconds"].items():
         rows.append([WAYS[name][0], milliseconds(seconds)])
@@ -189,7 +208,7 @@ def show(report, doubts):
         say(f"ONNX Runtime alone refuses the model: {report['refused']}")
 
 
-def show_operators(profiles):
+def show_operators(profiles: Mapping[str, Sequence[Share]]) -> None:
     """Print a table of the slowest types of operators in any of the models, and of those that the first one lacks."""
     every = sorted((o for profile in profiles.values() for o in profile), key=lambda o: -o["seconds"])
     longest = list(dict.fromkeys(o["operator"] for o in every))
@@ -203,7 +222,7 @@ def show_operators(profiles):
     table("time by type of operator", ("operator", *columns), rows)
 
 
-def cells(profile, names):
+def cells(profile: Iterable[Share], names: Collection[str]) -> tuple[str, str]:
     """Return the two cells for some types of operators together, which are empty if there are none."""
     entries = [o for o in profile if o["operator"] in names]
     if not entries:

@@ -1,5 +1,7 @@
 """A run on many files by Ray Data, which distributes items, bounds what is in flight and retries in new processes."""
 
+from __future__ import annotations
+
 import logging
 import os
 import pickle
@@ -8,19 +10,24 @@ import socket
 import sys
 import sysconfig
 import warnings
-from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .. import OpError
-from .items import Item, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+    from types import ModuleType
+
+    from .items import Item, Work
+    from .types import Report
+
 
 PATIENCE = 5  # seconds for a connection
 ATTEMPTS = 3  # at an item, each in another process
 
 
-def run_row(row: dict[str, bytes], work: Work) -> dict[str, Any]:
+def run_row(row: dict[str, bytes], work: Work) -> Report:
     """Run an item; return its name, the reason if it failed, and whether that ends the run."""
     item = pickle.loads(row["item"])
     try:

@@ -1,16 +1,16 @@
 """`onnx-ops run --compare`: the same inputs by other kernels or another model, and the node that differs."""
 
+from __future__ import annotations
+
 import time
-from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import click
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
-from ..arrays.comparison import Difference, difference, shown
+from ..arrays.comparison import difference, shown
 from ..arrays.reference import Evaluator
 from ..declaration.errors import OpError, shortened
 from ..model.external_data import load
@@ -21,10 +21,17 @@ from .arguments import OUTPUT_FILES
 from .console import format_difference, one_line, say
 from .data import read_outputs
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any, TypeAlias
+
+    from ..arrays.comparison import Difference
+    from ..model.types import Arrays
+    from .types import Other, Report, Tolerances
+
+
 Kind: TypeAlias = Literal["native", "extensions", "builtin", "reference"]
 BACKENDS = get_args(Kind)
-Arrays = Mapping[str, NDArray[Any]]
-Tolerances = Mapping[str, float]
 REFERENCE = "this package's operators in float64 and onnx's evaluator for other nodes"
 
 
@@ -57,17 +64,17 @@ def timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
 def compare(
     model: Path,
     runner: Runner,
-    other: "Literal['builtin', 'reference'] | Path",
+    other: Other,
     feeds: Arrays,
     outputs: Arrays,
     tolerances: Tolerances,
-) -> dict[str, Any]:
+) -> Report:
     """Return a report on the differences of a model's outputs from those of a backend, another model, or a file."""
     others, seconds = run_other(model, runner, other, feeds)
     if missing := outputs.keys() - others.keys():
         raise click.UsageError(f"--compare {other}: that model has no output {', '.join(sorted(missing))}.")
     differences = [described(name, difference(outputs[name], others[name], tolerances)) for name in outputs]
-    report: dict[str, Any] = {"with": str(other), "seconds": seconds, "outputs": differences, "node": None}
+    report: Report = {"with": str(other), "seconds": seconds, "outputs": differences, "node": None}
     if other == "builtin" and not all(d["ok"] for d in differences):
         try:
             report["node"] = node_that_differs(model, runner.optimize, feeds, tolerances)
@@ -76,9 +83,7 @@ def compare(
     return report
 
 
-def run_other(
-    model: Path, runner: Runner, other: "Literal['builtin', 'reference'] | Path", feeds: Arrays
-) -> tuple[Arrays, float | None]:
+def run_other(model: Path, runner: Runner, other: Other, feeds: Arrays) -> tuple[Arrays, float | None]:
     """Return the outputs for `compare`, and the seconds that the run took; None for outputs that a file has."""
     if isinstance(other, Path) and other.suffix in OUTPUT_FILES:
         return read_outputs(other, runner.outputs), None
@@ -90,13 +95,13 @@ def run_other(
     return timed(peer, feeds)
 
 
-def described(name: str, found: Difference) -> dict[str, Any]:
+def described(name: str, found: Difference) -> Report:
     """Return a Difference as a dict, with numbers of elements in place of its mask."""
     counts = {"wrong": int(found.wrong.sum()), "elements": found.wrong.size}
     return {"name": name, "ok": found.ok, **vars(found), **counts}
 
 
-def show(report: Mapping[str, Any]) -> None:
+def show(report: Report) -> None:
     """Print the result of `compare`."""
     peer = REFERENCE if report["with"] == "reference" else report["with"]
     for d in report["outputs"]:
@@ -109,7 +114,7 @@ def show(report: Mapping[str, Any]) -> None:
         show_node(report["node"])
 
 
-def verdict(found: Mapping[str, Any]) -> str:
+def verdict(found: Report) -> str:
     """Return the text of a difference: the wrong element with the largest one, or the largest one of all."""
     allowed = format_difference(found["allowed"])
     if found["index"] is None:
@@ -121,7 +126,7 @@ def verdict(found: Mapping[str, Any]) -> str:
     return f"{list(found['index'])} is {value}, expected {expected}, tolerance {allowed}, {count}"
 
 
-def show_node(node: Mapping[str, Any] | None) -> None:
+def show_node(node: Report | None) -> None:
     if node is None:
         say("no node of onnx_ops' operators differs where its inputs agree")
     elif node["name"] is None:
@@ -134,7 +139,7 @@ def show_node(node: Mapping[str, Any] | None) -> None:
 # The node that differs
 
 
-def node_that_differs(path: Path, optimize: bool, feeds: Arrays, tolerances: Tolerances) -> dict[str, Any] | None:
+def node_that_differs(path: Path, optimize: bool, feeds: Arrays, tolerances: Tolerances) -> Report | None:
     """Return the first node of onnx_ops' operators that differs from the built-in kernels, or None.
 
     Both run the model with the inputs and outputs of these nodes as additional outputs. Inputs of the node agree. A

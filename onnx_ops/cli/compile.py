@@ -1,7 +1,10 @@
 """`onnx-ops build` and `onnx-ops warmup`: compile kernels ahead of time, into a library or into the cache."""
 
+from __future__ import annotations
+
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +17,14 @@ from ..session.variants import TYPES
 from ..system import NAME as THIS
 from .arguments import ModelFile, check_targets, jobs_option, named_files, operator_option
 from .console import progress, say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    from ..ahead.build import SystemName
+
+    T = TypeVar("T")
 
 dtype_option = click.option(
     "--dtype", "dtypes", multiple=True, type=click.Choice(TYPES), help="Only this data type; may be repeated."
@@ -30,7 +41,14 @@ dtype_option = click.option(
 )  # fmt: skip
 @click.option("--system", type=click.Choice(list(SYSTEMS)), help="System of the library.  [default: this one]")
 @jobs_option
-def build(output, operators, dtypes, cpus, system, jobs):
+def build(
+    output: Path,
+    operators: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    cpus: tuple[str, ...],
+    system: SystemName | None,
+    jobs: int | None,
+) -> None:
     """Build a shared library of the operators.
 
     ONNX Runtime in C++, C#, Java, Triton or Python loads the library, without Numba. It has code for several
@@ -48,8 +66,8 @@ def build(output, operators, dtypes, cpus, system, jobs):
     if named_files() and not custom_operators():
         raise click.UsageError("--operators: a library has operators of onnx_ops.operator only, and none is given.")
     requested = operators or custom_operators() or None
-    settings = {"operators": requested, "dtypes": dtypes, "cpus": cpus, "system": system, "jobs": jobs}
-    built_for = compiling(partial(onnx_ops.build, output, **settings))
+    work = partial(onnx_ops.build, output, operators=requested, dtypes=dtypes, cpus=cpus, system=system, jobs=jobs)
+    built_for = compiling(work)
     say(f"{output}: {output.stat().st_size / 2**20:.1f} MB, for {system or THIS} on {', '.join(built_for)}")
     say("In Python: options.register_custom_ops_library(path), of onnxruntime.SessionOptions; others: docs/library.md")
 
@@ -59,7 +77,7 @@ def build(output, operators, dtypes, cpus, system, jobs):
 @operator_option
 @dtype_option
 @jobs_option
-def warmup(models, operators, dtypes, jobs):
+def warmup(models: tuple[Path, ...], operators: tuple[str, ...], dtypes: tuple[str, ...], jobs: int | None) -> None:
     """Compile kernels ahead of time, into the cache.
 
     Sessions load them from there. Without this command, the first session that uses an operator with a data type
@@ -74,17 +92,18 @@ def warmup(models, operators, dtypes, jobs):
     """
     if models and (operators or dtypes):
         raise click.UsageError("Models can't be combined with operators and types.")
-    models = list(models) or None
-    count = compiling(partial(onnx_ops.warmup, operators or None, dtypes or None, models=models, jobs=jobs))
+    count = compiling(
+        partial(onnx_ops.warmup, operators or None, dtypes or None, models=list(models) or None, jobs=jobs)
+    )
     say(f"{count} {'kernel is' if count == 1 else 'kernels are'} in {place()}")
 
 
-def compiling(work):
+def compiling(work: Callable[..., T]) -> T:
     """Return work(progress=...), which compiles, with a progress bar or, without a terminal, about 20 lines."""
     with progress() as bar:
         task = bar.add_task("compiling", total=None)
 
-        def show(name, index, total):
+        def show(name: str, index: int, total: int) -> None:
             bar.update(task, description=name, completed=index, total=total)
             if not bar.console.is_terminal and 20 * index % total < 20:
                 bar.console.out(f"compiling {index + 1} of {total}: {name}")
@@ -92,7 +111,7 @@ def compiling(work):
         return work(progress=show)
 
 
-def place():
+def place() -> str:
     """Return a text on the place of compiled kernels."""
     from ..compiler.cache import directory
 

@@ -1,9 +1,12 @@
 """The output of commands: lines, tables, progress bars, JSON, and the format of values."""
 
+from __future__ import annotations
+
 import json
 import math
 import re
 from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 import click
 import numpy as np
@@ -31,14 +34,26 @@ PREFIXES = re.compile(  # that ONNX Runtime puts before the text of an error
 )
 
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+    from typing import Any, NoReturn, TypeVar
+
+    from rich.console import JustifyMethod
+    from rich.progress import Task
+
+    from ..model.types import Dimension
+
+    T = TypeVar("T")
+
+
 class Screen(Console):
-    def on_broken_pipe(self):
+    def on_broken_pipe(self) -> NoReturn:
         """Raise the error that is being handled again, for app.py. Rich would end the process with 1."""
         raise
 
 
-def console(stderr=False):
-    plain = {"stderr": stderr, "highlight": False, "emoji": False}  # names may have ":x:"
+def console(stderr: bool = False) -> Screen:
+    plain: dict[str, Any] = {"stderr": stderr, "highlight": False, "emoji": False}  # names may have ":x:"
     screen = Screen(**plain)
     return screen if screen.is_terminal else Screen(**plain, width=WIDTH)
 
@@ -51,13 +66,15 @@ class CompilationColumn(ProgressColumn):
     line   a separate bar, if there is no other
     """
 
-    title, bars, line = None, 0, None
+    title: str | None = None
+    bars = 0
+    line: Progress | None = None
 
-    def render(self, task):
+    def render(self, task: Task) -> Text:
         return Text(f"compiling {self.title} (once, a few seconds)" if self.title else "")
 
     @classmethod
-    def show(cls, title):
+    def show(cls, title: str | None) -> None:
         """Show that the kernels of an operator are being compiled; None: that compilation has ended."""
         cls.title = title
         if cls.line:
@@ -70,7 +87,7 @@ class CompilationColumn(ProgressColumn):
 
 
 @contextmanager
-def progress(*more):
+def progress(*more: ProgressColumn) -> Iterator[Progress]:
     """Show a transient progress bar on stderr, with `more` columns, if stderr is a terminal."""
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     screen = console(stderr=True)
@@ -83,7 +100,7 @@ def progress(*more):
         CompilationColumn.bars -= 1
 
 
-def steps(items, name):
+def steps(items: Collection[T], name: Callable[[T], str]) -> Iterator[T]:
     """Yield the `items` with a progress bar that shows `name(item)`."""
     with progress() as bar:
         task = bar.add_task("", total=len(items))
@@ -93,7 +110,7 @@ def steps(items, name):
             bar.advance(task)
 
 
-def table(title, columns, rows, whole=0):
+def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], whole: int = 0) -> None:
     """Print a table of values or Texts. A hidden "|" at a header's end aligns the column to the right.
 
     whole  number of first columns that aren't made narrower for a narrow terminal
@@ -102,24 +119,24 @@ def table(title, columns, rows, whole=0):
     say(title, "bold")
     rich_table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for k, column in enumerate(columns):
-        side = "right" if column.endswith("|") else "left"
+        side: JustifyMethod = "right" if column.endswith("|") else "left"
         rich_table.add_column(column.rstrip("|"), justify=side, overflow="fold", no_wrap=k < whole)
     for row in rows:
         rich_table.add_row(*(v if isinstance(v, Text) else Text(escaped(str(v))) for v in row))
     console().print(rich_table)
 
 
-def say(text, style=None):
+def say(text: str, style: str | None = None) -> None:
     """Print one line."""
     console().print(escaped(text), style=style, markup=False, soft_wrap=True)
 
 
-def print_json(data):
+def print_json(data: object) -> None:
     text = json.dumps(finite(data), indent=2, default=str, allow_nan=False)
     click.echo(text.replace("\x7f", r"\u007f"))  # the only control character that json leaves as it is
 
 
-def finite(data):
+def finite(data: Any) -> Any:
     """Replace infinities and NaN, which JSON lacks, by None, and NumPy's scalars by Python's."""
     if isinstance(data, dict):
         return {name: finite(value) for name, value in data.items()}
@@ -129,21 +146,21 @@ def finite(data):
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def dimensions(dims):
+def dimensions(dims: Iterable[Dimension]) -> str:
     """Return a shape's text, with ? for an unknown dimension: [N, 3, ?, ?]"""
     return f"[{', '.join('?' if d is None else str(d) for d in dims)}]"
 
 
-def milliseconds(seconds):
+def milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.3g}" if seconds < 1 else f"{seconds * 1e3:.0f}"
 
 
-def format_difference(value):
+def format_difference(value: float) -> str:
     """Return the text of a numerical difference: two digits and an exponent, or 0."""
     return "0" if value == 0 else f"{value:.1e}"
 
 
-def one_line(error):
+def one_line(error: BaseException) -> str:
     """Return an exception's text on one line, escaped, without the prefixes that ONNX Runtime adds."""
     text = escaped(" ".join(str(error).split())) or type(error).__name__
     begin = 0

@@ -1,15 +1,16 @@
 """Inputs from the command line and from files, and outputs into files."""
 
+from __future__ import annotations
+
 import glob
 import itertools
 import json
 import os
 import re
-from collections.abc import Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 import numpy as np
@@ -22,10 +23,20 @@ from ..model.node_tests import read_pb
 from ..system.files import staged
 from .console import dimensions, one_line
 
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from typing import IO, Any, TypeVar
+
+    from ..model.types import Array, Arrays, Dimension, FilePath
+    from ..session.types import Described
+    from .types import Feeds, Report
+
+    T = TypeVar("T")
+
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 ENDINGS = (".npy", ".png")  # of the files of an output
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")  # Pillow's names; Pillow runs another program for some other formats
-MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # channels -> Pillow's name
+MODES: dict[Dimension, str] = {1: "L", 3: "RGB", 4: "RGBA"}  # channels -> Pillow's name
 unpacked = ContextVar("unpacked", default=512)  # the option --unpacked
 Image.MAX_IMAGE_PIXELS = None  # Pillow's limit, which no option raises
 
@@ -47,7 +58,9 @@ shape_option = click.option(
 # Inputs of a model. `inputs` is `Runner.inputs`: {name: (data type, dimensions)}
 
 
-def feeds(inputs, given, shapes=(), random=False):
+def feeds(
+    inputs: Described, given: Iterable[str], shapes: Iterable[str] = (), random: bool = False
+) -> tuple[Feeds, str]:
     """Return ({input: array} from the options --input and --shape, `doubts` on random inputs)."""
     arrays = read_inputs(given, inputs)
     missing = [n for n in inputs if n not in arrays]
@@ -59,16 +72,16 @@ def feeds(inputs, given, shapes=(), random=False):
     return {n: arrays[n] for n in inputs}, doubts({n: inputs[n] for n in missing}, sizes)
 
 
-def read_inputs(given, inputs):
+def read_inputs(given: Iterable[str], inputs: Described) -> Feeds:
     """Return {input: array} for the options --input."""
-    arrays = {}
+    arrays: Feeds = {}
     for text in given:
         arrays = join(arrays, read_input(text, inputs), f"--input {text}")
     check_types(arrays, inputs)
     return arrays
 
 
-def read_input(text, inputs):
+def read_input(text: str, inputs: Described) -> Feeds:
     """Return {input: array} from one --input."""
     name, value = assignment(text, inputs)
     if os.path.exists(value):
@@ -78,23 +91,23 @@ def read_input(text, inputs):
     return {name: numbers(content, inputs[name][0], f"--input {text}")}
 
 
-def is_pattern(text):
+def is_pattern(text: str) -> bool:
     """Return whether an --input is a pattern for the files of many items."""
     value = value_of(text)
     return glob.has_magic(value) and not os.path.exists(value) and as_json(value) is None
 
 
-def given_files(given):
+def given_files(given: Iterable[str]) -> list[str]:
     """Return the paths that the options --input name, or may name (see `assignment`)."""
     return [value for text in given for value in (text, value_of(text)) if os.path.isfile(value)]
 
 
-def value_of(text):
+def value_of(text: str) -> str:
     """Return the value of one --input, without the input's name."""
     return text.partition("=")[2] or text
 
 
-def assignment(text, inputs):
+def assignment(text: str, inputs: Described) -> tuple[str | None, str]:
     """Split one --input into (name of the input, file or numbers). The name is None for a .npz, which has its own."""
     name, separator, value = text.partition("=")
     if not separator or (name not in inputs and any(glob.iglob(text, recursive=True))):  # a path may have a "="
@@ -109,7 +122,7 @@ def assignment(text, inputs):
     return name, value
 
 
-def as_json(text):
+def as_json(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
@@ -118,11 +131,12 @@ def as_json(text):
         raise click.UsageError("--input: the numbers are in too many brackets.") from error
 
 
-def numbers(content, element_type, source):
+def numbers(content: Any, element_type: str | None, source: str) -> Array:
     """Return an array from JSON data. The type must be able to hold it; floats may be rounded."""
     if element_type not in dtypes.TABLE:
         raise click.UsageError(f"{source}: the input is no tensor of a known type.")
-    kind, is_float = dtypes.TABLE[element_type].numpy, element_type in dtypes.FLOATS
+    kind = dtypes.TABLE[element_type].numpy
+    is_float = element_type in dtypes.FLOATS
     try:
         given = np.array(content, object)
         with np.errstate(all="ignore"):
@@ -142,7 +156,7 @@ def numbers(content, element_type, source):
     return array
 
 
-def shape(text, inputs):
+def shape(text: str, inputs: Described) -> tuple[str, list[int]]:
     """Split one --shape into (name of the input, sizes)."""
     name, _, sizes = text.partition("=")
     if not re.fullmatch(r"\d+(,\d+)*", sizes):
@@ -151,7 +165,7 @@ def shape(text, inputs):
     return name, [int(n) for n in sizes.split(",")]
 
 
-def sizes_of(shapes, inputs, arrays):
+def sizes_of(shapes: Iterable[str], inputs: Described, arrays: Arrays) -> dict[str, list[int]]:
     """Return {input: sizes} from the options --shape. None may be of the `arrays`, which --input gives."""
     sizes = dict(shape(text, inputs) for text in shapes)
     if useless := sizes.keys() & arrays.keys():
@@ -160,7 +174,13 @@ def sizes_of(shapes, inputs, arrays):
     return sizes
 
 
-def random_array(rng, name, element_type, dims, shape=None):
+def random_array(
+    rng: np.random.Generator,
+    name: str,
+    element_type: str | None,
+    dims: Sequence[Dimension],
+    shape: Sequence[int] | None = None,
+) -> Array:
     """Return a random array: floats in [-1, 1], integers in [0, 9]; open dimensions are 1."""
     if element_type not in dtypes.TABLE:
         raise click.UsageError(f"input {name} can't be made up: it is no tensor of a known type.")
@@ -174,7 +194,7 @@ def random_array(rng, name, element_type, dims, shape=None):
         raise click.UsageError(f"input {name} can't be made up in the shape {dimensions(shape)}: {error}") from error
 
 
-def doubts(made_up, sizes):
+def doubts(made_up: Described, sizes: Collection[str]) -> str:
     """Return a text on the random inputs that may make a run fail, and on how to give others; or "".
 
     These are integers, which may be indices or sizes, and shapes that neither the model nor `sizes` states.
@@ -193,7 +213,7 @@ def doubts(made_up, sizes):
 
 
 @contextmanager
-def adding_doubts(doubts):
+def adding_doubts(doubts: str) -> Iterator[None]:
     """Add the `doubts` to the text of an error that is raised inside."""
     try:
         yield
@@ -203,30 +223,30 @@ def adding_doubts(doubts):
         raise RuntimeError(f"{one_line(error)}; {doubts}") from error
 
 
-def join(arrays, more, source):
+def join(arrays: dict[str, T], more: dict[str, T], source: FilePath) -> dict[str, T]:
     """Return the union of two dicts of inputs. No input may be in both; `source` names the origin of the second."""
     if again := arrays.keys() & more.keys():
         raise click.UsageError(f"{source}: {', '.join(sorted(again))} is given already.")
     return arrays | more
 
 
-def check_names(names, inputs):
+def check_names(names: Iterable[str], inputs: Described) -> None:
     if unknown := set(names) - inputs.keys():
         raise click.UsageError(f"the model has no input {', '.join(sorted(unknown))}, but {', '.join(inputs)}.")
 
 
-def check_types(arrays, inputs):
+def check_types(arrays: Arrays, inputs: Described) -> None:
     for name, array in arrays.items():
         if (declared_type := inputs[name][0]) and dtypes.name_of(array) != declared_type:
             raise click.UsageError(f"input {name} is {dtypes.name_of(array)}, the model requires {declared_type}.")
 
 
-def check_complete(arrays, inputs, hint=""):
+def check_complete(arrays: Collection[str | None], inputs: Described, hint: str = "") -> None:
     if missing := ", ".join(f"{n} ({t} {dimensions(dims)})" for n, (t, dims) in inputs.items() if n not in arrays):
         raise click.UsageError(f"no --input for {missing}.{hint}")
 
 
-def check_outputs(outputs):
+def check_outputs(outputs: Described) -> None:
     """Raise an error unless this package can write a model's outputs, given by `Runner.outputs`."""
     if others := [name for name, (element_type, _) in outputs.items() if element_type not in dtypes.TABLE]:
         raise click.UsageError(f"the output {', '.join(others)} is no tensor of a known type, as all must be.")
@@ -235,7 +255,7 @@ def check_outputs(outputs):
 # Reading files
 
 
-def read(name: str | None, path: Path, inputs: dict[str, Any]) -> dict[str, np.ndarray]:
+def read(name: str | None, path: Path, inputs: Described) -> Feeds:
     """Return {input: array} from one file.
 
     name  the input's name; None for a .npz, which has the names of its inputs
@@ -247,7 +267,7 @@ def read(name: str | None, path: Path, inputs: dict[str, Any]) -> dict[str, np.n
 
 
 @contextmanager
-def reading(path):
+def reading(path: Path) -> Iterator[None]:
     """Turn an error that is raised inside into one that names the file, and refuse what is no ordinary file."""
     try:
         with ordinary_file(path, "file"):
@@ -258,7 +278,7 @@ def reading(path):
         raise click.UsageError(f"{path} can't be read: {one_line(error)}") from error
 
 
-def read_array(path: Path, element_type: str | None, dims: list[Any]) -> np.ndarray:
+def read_array(path: Path, element_type: str | None, dims: Sequence[Dimension]) -> Array:
     """Return the array in a file, for an input of this type."""
     if path.suffix == ".pb":
         return read_pb(path)
@@ -275,7 +295,7 @@ def check_size(size: int, path: Path) -> None:
         raise ValueError(f"it takes {size / 1e6:.0f} MB of memory; onnx-ops --unpacked MB COMMAND raises the limit")
 
 
-def read_archive(path: Path) -> dict[str, np.ndarray]:
+def read_archive(path: Path) -> Feeds:
     """Return {name: array} from a .npz. Raises ValueError."""
     members = load(path)
     if isinstance(members, np.ndarray):
@@ -296,7 +316,7 @@ def load(path: Path) -> Any:
         raise ValueError("it is no file of NumPy's, or holds Python's objects") from error
 
 
-def as_declared(array, element_type):
+def as_declared(array: Any, element_type: str | None) -> Array:
     """Return the array that `save` has written, from NumPy's array, for an input of this data type."""
     if not isinstance(array, np.ndarray):  # a .npz under another name, or another zip file
         raise ValueError("it holds something else than arrays")
@@ -309,7 +329,7 @@ def as_declared(array, element_type):
     return array
 
 
-def read_image(path: Path, element_type: str | None, dims: list[Any]) -> np.ndarray:
+def read_image(path: Path, element_type: str | None, dims: Sequence[Dimension]) -> Array:
     """Read an image as [1, C, H, W], or as [1, H, W, C] if the model has this layout.
 
     Pixels stay as they are for an input of uint8, and are floats in [0, 1] for others.
@@ -350,7 +370,7 @@ def check_image(image: Any) -> None:
 # Outputs of another runtime. `outputs` is `Runner.outputs`: {name: (data type, dimensions)}
 
 
-def read_outputs(path: Path, outputs: dict[str, Any]) -> dict[str, np.ndarray]:
+def read_outputs(path: Path, outputs: Described) -> Feeds:
     """Return {output: array} from a .npz with their names, or from a .npy or .pb with the only output."""
     with reading(path):
         is_archive = path.suffix == ".npz"
@@ -360,14 +380,14 @@ def read_outputs(path: Path, outputs: dict[str, Any]) -> dict[str, np.ndarray]:
         return {name: as_declared(arrays[name], outputs[name][0]) for name in outputs}
 
 
-def read_test_outputs(other: Path, test: Path, folder: str, outputs: dict[str, Any]) -> dict[str, np.ndarray]:
+def read_test_outputs(other: Path, test: Path, folder: str, outputs: Described) -> Feeds:
     """Return {output: array} that another runtime has written for the data in a `folder` of a node test.
 
     other  path of the test's outputs
     test   the test, whose .pb are the expected outputs
     """
     whole = [".npz"] if len(outputs) > 1 else [".npz", ".npy"]
-    arrays: dict[str, np.ndarray] = {}
+    arrays: Feeds = {}
     by_name = file_names(outputs)
     for k, (name, file_name) in enumerate(by_name.items()):
         files = [Path(f"{other}{ending}") for ending in whole]
@@ -385,11 +405,11 @@ def read_test_outputs(other: Path, test: Path, folder: str, outputs: dict[str, A
 # Outputs
 
 
-def described(arrays):
+def described(arrays: Arrays) -> list[Report]:
     return [{"name": name, "type": dtypes.name_of(a), "shape": list(a.shape)} for name, a in arrays.items()]
 
 
-def write(directory, outputs):
+def write(directory: Path, outputs: Arrays) -> list[Path]:
     """Write all outputs or none, as NAME.npy and, for images, as NAME.png; return the paths."""
     written = []
     with staged(directory) as folder:
@@ -403,7 +423,7 @@ def write(directory, outputs):
 
 
 @contextmanager
-def writing(path):
+def writing(path: Path) -> Iterator[None]:
     """Turn an OSError inside into an OpError, which ends the whole run because the disk is the cause."""
     try:
         yield
@@ -411,7 +431,7 @@ def writing(path):
         raise OpError(None, None, f"{path} can't be written: {error.strerror or error}", "onnx_ops") from error
 
 
-def save(file, array):
+def save(file: Path | IO[bytes], array: Array) -> None:
     """Write an array as .npy, without pickles. Raises OpError for strings that the format can't hold.
 
     The format lacks two data types: strings are written as NumPy's strings, and bfloat16 as its bits.
@@ -429,7 +449,9 @@ def file_names(names: Iterable[str], unsafe: re.Pattern[str] = IN_FILE) -> dict[
     unsafe  what is replaced in a name
     """
     safe = {name: unsafe.sub("_", name)[:200] for name in names}
-    unique, used, numbers = {}, set(), itertools.count(2)
+    unique: dict[str, str] = {}
+    used: set[str] = set()
+    numbers = itertools.count(2)
     for name in sorted(safe, key=lambda name: safe[name] != name):  # names without changes first
         unique[name] = safe[name]
         while unique[name].lower() in used:
@@ -438,13 +460,13 @@ def file_names(names: Iterable[str], unsafe: re.Pattern[str] = IN_FILE) -> dict[
     return {name: unique[name] for name in names}
 
 
-def is_image(array):
+def is_image(array: Array) -> bool:
     """Return whether an array is [N, C, H, W] with 1, 3 or 4 channels of floats or uint8."""
     floats = dtypes.name_of(array) in dtypes.FLOATS
-    return array.ndim == 4 and array.size and array.shape[1] in MODES and (floats or array.dtype == np.uint8)
+    return array.ndim == 4 and array.size > 0 and array.shape[1] in MODES and (floats or array.dtype == np.uint8)
 
 
-def write_image(path, array):
+def write_image(path: Path, array: Array) -> None:
     """Write the first image of a batch; floats are clipped to [0, 1]."""
     pixels = np.moveaxis(array[0], 0, -1)
     if pixels.dtype != np.uint8:

@@ -3,11 +3,14 @@
 The photograph, cat.jpg, is Chelsea by Stefan van der Walt, who put it in the public domain (CC0); it is made smaller.
 """
 
+from __future__ import annotations
+
 import itertools
 import math
 from functools import partial
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import numpy as np
@@ -27,6 +30,15 @@ from .compile import compiling
 from .console import format_difference, milliseconds, print_json, say, steps, table
 from .data import read_image, write_image
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import TypeVar
+
+    from ..model.types import Array
+    from .types import Example, Feeds, Report
+
+    T = TypeVar("T")
+
 REPEATS = 5
 HEIGHT, WIDTH = 192, 300  # of what GridSample makes, in pixels
 MODES, PADDING_MODES = ("nearest", "linear", "cubic"), ("zeros", "border", "reflection")
@@ -35,7 +47,7 @@ MODES, PADDING_MODES = ("nearest", "linear", "cubic"), ("zeros", "border", "refl
 @click.command()
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), default="out", help="For pictures.")
 @json_option
-def demo(output, as_json):
+def demo(output: Path, as_json: bool) -> None:
     """Run small models with and without onnx_ops, and draw pictures.
 
     The first run compiles the kernels on all CPUs, in less than a minute on two.
@@ -60,7 +72,7 @@ def demo(output, as_json):
 # Models
 
 
-def col2im(image="H, W", attributes=""):
+def col2im(image: str = "H, W", attributes: str = "") -> onnx.ModelProto:
     return onnx.parser.parse_model(
         f"""<ir_version: 9, opset_import: ["" : 18]>
         col2im (float[N, CK, L] x, int64[axes] image_shape, int64[axes] block_shape) => (float[N, C, {image}] y) {{
@@ -69,7 +81,9 @@ def col2im(image="H, W", attributes=""):
     )
 
 
-def grid_sample(dtype, mode, image="H, W", axes=2, padding_mode="border"):
+def grid_sample(
+    dtype: str, mode: str, image: str = "H, W", axes: int = 2, padding_mode: str = "border"
+) -> onnx.ModelProto:
     out = image.replace(",", "_out,") + "_out"
     return onnx.parser.parse_model(
         f"""<ir_version: 9, opset_import: ["" : 20]>
@@ -88,7 +102,7 @@ UNFOLD = """
             patches = Reshape (ordered, by_channel)"""
 
 
-def unfold(shape, patch, stride, pad):
+def unfold(shape: tuple[int, ...], patch: int, stride: int, pad: int) -> Feeds:
     """Return the constants of UNFOLD. Square patches begin at every `stride` pixels, with zeros around the image."""
     counts = [(size + 2 * pad - patch) // stride + 1 for size in shape[2:]]
     rows, columns = (np.arange(patch)[:, None] + stride * np.arange(count) for count in counts)
@@ -96,13 +110,14 @@ def unfold(shape, patch, stride, pad):
     return {"pads": np.array([0, 0, pad, pad] * 2), "rows": rows, "columns": columns, "by_channel": sizes}
 
 
-def smooth(shape, patch=8, stride=4, waves=6):
+def smooth(shape: tuple[int, ...], patch: int = 8, stride: int = 4, waves: int = 6) -> onnx.ModelProto:
     """Return a model of noise removal, as PyTorch exports it: `unfold`, a projection of each patch, and `fold`.
 
     The projection keeps the `waves` longest cosine waves of a patch. Where patches overlap they are averaged.
     """
     height, width = shape[2:]
-    k, n = patch * patch, np.arange(patch)
+    k = patch * patch
+    n = np.arange(patch)
     dct = np.cos(np.pi / patch * (n + 0.5) * n[:, None]) * np.sqrt(2 / patch)
     dct[0] /= np.sqrt(2)
     lowest = np.argsort(n[:, None] + n, axis=None, kind="stable")[:waves]
@@ -126,7 +141,7 @@ def smooth(shape, patch=8, stride=4, waves=6):
     )
 
 
-def blend(shape):
+def blend(shape: tuple[int, ...]) -> onnx.ModelProto:
     """Return a model that blends the 3 x 3 pixels around each pixel by weights, as the upsampling of flows does."""
     height, width = shape[2:]
     return with_constants(
@@ -143,13 +158,13 @@ def blend(shape):
     )
 
 
-def with_constants(text, **constants):
+def with_constants(text: str, **constants: Array) -> onnx.ModelProto:
     model = onnx.parser.parse_model(text)
     model.graph.initializer.extend(onnx.numpy_helper.from_array(v, n) for n, v in constants.items())
     return model
 
 
-def examples():
+def examples() -> Iterator[Example]:
     """Yield (title, model, inputs) of each example."""
     rng = np.random.default_rng(0)
     image = photograph()
@@ -173,23 +188,23 @@ def examples():
     yield "GridSample, cubic, volume", grid_sample("float", "cubic", "D, H, W", 3), {"X": volume, "Grid": points}
 
 
-def compile_kernels(models):
+def compile_kernels(models: Iterable[onnx.ModelProto]) -> None:
     """Compile what models need, as they are and optimized, and what the pictures need, on all CPUs."""
     models = [*models, *(rewritten(model)[0] for model in models), *(grid_sample("float", mode) for mode in MODES)]
     compiling(partial(onnx_ops.warmup, models=[model.SerializeToString() for model in models], jobs=None))
 
 
-def measure(title, model, feeds):
+def measure(title: str, model: onnx.ModelProto, feeds: Feeds) -> Report:
     """Run one example in all ways; returns its row of the table, as a dict."""
     (expected,) = Evaluator(model)(feeds).values()
     content = model.SerializeToString()
     runners, outputs, refused = open_ways(content, Runner(content, threads=None), feeds, rewritten(model)[1])
-    found = {way: difference(*arrays.values(), expected) for way, arrays in outputs.items()}
+    found = {way: difference(*[*arrays.values(), expected]) for way, arrays in outputs.items()}
     row = {"model": title, "refused": refused, "error": {way: each.largest for way, each in found.items()}}
     return row | {"wrong": [way for way in found if not found[way].ok], **times(runners, feeds, range(REPEATS))}
 
 
-def show(rows, pictures):
+def show(rows: Iterable[Report], pictures: Iterable[tuple[str, str]]) -> None:
     columns = ("model", "alone, ms|", "error|", "with onnx_ops, ms|", "error|", "speed-up|")
     title = f"onnxruntime {ort.__version__} alone and with onnx_ops {onnx_ops.__version__}"
     table(title, columns, [line for row in rows for line in lines(row)])
@@ -199,7 +214,7 @@ def show(rows, pictures):
         say(f"{path}: {what}")
 
 
-def lines(row):
+def lines(row: Report) -> Iterator[tuple[str, ...]]:
     """Yield the lines of the table for one example, each for a way to run it with onnx_ops."""
     *alone, _ = cells(row, "builtin")
     yield row["model"], *alone, *cells(row, "onnx_ops")
@@ -207,11 +222,12 @@ def lines(row):
         yield "  optimized", "", "", *cells(row, "optimized")
 
 
-def cells(row, way):
+def cells(row: Report, way: str) -> tuple[str, str, str]:
     """Return the texts of the time, the error and the speed-up."""
     if way not in row["seconds"]:
         return "refused", "", ""
-    error, speedup = format_difference(row["error"][way]), row["speedup"].get(way)
+    error = format_difference(row["error"][way])
+    speedup = row["speedup"].get(way)
     is_wrong = ", wrong" if way in row["wrong"] else ""
     return milliseconds(row["seconds"][way]), f"{error}{is_wrong}", f"{speedup:.1f} x" if speedup else ""
 
@@ -219,12 +235,13 @@ def cells(row, way):
 # Pictures
 
 
-def write_pictures(directory):
+def write_pictures(directory: Path) -> list[tuple[str, str]]:
     """Write models, their inputs, and what they make of a photograph, or nothing; returns [(path, what it shows)]."""
-    image, pictures = photograph(), []
+    image = photograph()
+    pictures = []
     with staged(directory) as folder:
 
-        def write(name, writer, content):
+        def write(name: str, writer: Callable[[Path, T], object], content: T) -> None:
             with named(directory / name):
                 writer(folder / name, content)
 
@@ -241,13 +258,13 @@ def write_pictures(directory):
     return pictures
 
 
-def photograph():
+def photograph() -> Array:
     """Return the photograph, float32 [1, 3, 256, 400] in [0, 1]."""
     with resources.as_file(resources.files(__package__).joinpath("cat.jpg")) as path:
         return read_image(path, "float32", [1, 3, None, None])
 
 
-def grid(scale, degrees=0.0, strength=0.0):
+def grid(scale: float, degrees: float = 0.0, strength: float = 0.0) -> Array:
     """Return a Grid [1, HEIGHT, WIDTH, 2] that turns and scales coordinates about the centre.
 
     The unit is half the width. strength: how much the scale grows with the square of the distance, as a lens has it

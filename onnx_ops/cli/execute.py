@@ -1,19 +1,25 @@
 """`onnx-ops exec`: run a program that makes ordinary sessions, with the operators of this package in them."""
 
+from __future__ import annotations
+
 import itertools
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from .. import system
 from ..session.installation import environment, settings_of
 from .arguments import named_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 FIRST_LINES = 500  # bytes at the start of a command that name its Python
 PYTHON = (

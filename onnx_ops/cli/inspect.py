@@ -1,11 +1,11 @@
 """`onnx-ops inspect`: the nodes of a model that this package runs, their problems, and the next step."""
 
+from __future__ import annotations
+
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,11 +14,16 @@ from ..registry import available
 from .arguments import json_option, model_argument, named_files, program_with_operators
 from .attempts import attempts
 from .console import dimensions, print_json, say, table
-from .reading import ModelReport, NodeReport, examine
+from .reading import examine
 from .rewrite import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from ..rewriting.finding import Finding
+    from .reading import ModelReport, NodeReport
+    from .types import Report, Stated
 
 SHOWN = 8  # reasons why nodes stay
 
@@ -64,7 +69,7 @@ def inspect(model: Path, tries: bool, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def fails(report: ModelReport, sessions: list[dict[str, Any]] | None) -> bool:
+def fails(report: ModelReport, sessions: list[Report] | None) -> bool:
     """Return whether a node or the whole model will fail with onnx_ops."""
     if report.has_problems or report.unknown or report.data:
         return True
@@ -76,7 +81,7 @@ def fails(report: ModelReport, sessions: list[dict[str, Any]] | None) -> bool:
 # Output
 
 
-def show(model: Path, report: ModelReport, sessions: list[dict[str, Any]] | None) -> None:
+def show(model: Path, report: ModelReport, sessions: list[Report] | None) -> None:
     if report.nodes:
         rows = [(r.node, r.operator, tensors(r), r.builtin) for r in report.nodes]
         table(str(model), ("node", "operator", "tensors", "ONNX Runtime"), rows)
@@ -117,7 +122,7 @@ def with_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{title} ({count} node{'s' * (count > 1)})" for title, count in counts.items())
 
 
-def show_patterns(patterns: "list[Finding]") -> None:
+def show_patterns(patterns: list[Finding]) -> None:
     """Print what `onnx-ops optimize` would replace, and why it would keep similar nodes."""
     certain = counted([finding for finding in patterns if not finding.untried])
     tried = counted([finding for finding in patterns if finding.untried])
@@ -132,7 +137,7 @@ def show_patterns(patterns: "list[Finding]") -> None:
         say(f"{len(reasons) - SHOWN} more reasons: --json")
 
 
-def show_sessions(sessions: list[dict[str, Any]]) -> None:
+def show_sessions(sessions: list[Report]) -> None:
     rows = []
     for session in sessions:
         at = f"refused at {session['node']}: " if session["node"] else "refused: "
@@ -140,9 +145,10 @@ def show_sessions(sessions: list[dict[str, Any]]) -> None:
     table("sessions", ("session", "result"), rows)
 
 
-def next_step(model: Path, report: ModelReport, sessions: list[dict[str, Any]] | None) -> str:
+def next_step(model: Path, report: ModelReport, sessions: list[Report] | None) -> str:
     """Return what to type next."""
-    cli, path = program_with_operators(), quote(str(model))
+    cli = program_with_operators()
+    path = quote(str(model))
     if report.operators:
         return f"save the operators above as my_operators.py, then {cli} --operators my_operators.py inspect {path}"
     if report.unknown and not report.has_problems and not report.data:
@@ -171,7 +177,7 @@ def tensors(report: NodeReport) -> str:
     return ", ".join(type_and_shape(v) for k, v in enumerate(report.inputs) if v["name"] and k not in sizes)
 
 
-def type_and_shape(described: Mapping[str, Any]) -> str:
+def type_and_shape(described: Stated) -> str:
     """Return the text of an input's type and shape: float32 [N, 3, ?]"""
     shape = ["..."] if described["shape"] is None else described["shape"]
     return f"{described['type'] or '?'} {dimensions(shape)}"
@@ -179,7 +185,8 @@ def type_and_shape(described: Mapping[str, Any]) -> str:
 
 def summary(reports: list[NodeReport]) -> str:
     """Return one line on the number of nodes that onnx_ops runs, and that ONNX Runtime has kernels for."""
-    count, faulty = len(reports), sum(bool(r.problems) for r in reports)
+    count = len(reports)
+    faulty = sum(bool(r.problems) for r in reports)
     builtin = sum(r.builtin == "has a kernel" for r in reports)
     return f"onnx_ops runs {count - faulty} of {count} without problems; ONNX Runtime has kernels for {builtin}"
 

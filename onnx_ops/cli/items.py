@@ -1,28 +1,34 @@
 """The items of a run on many files: finding them, and running the model on those that aren't finished."""
 
+from __future__ import annotations
+
 import glob
 import hashlib
 import io
 import itertools
 import json
 import zipfile
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
-import numpy as np
 import onnxruntime as ort
 
 from .. import __version__
 from ..model.external_data import files
 from ..model.files import content_of, ordinary_file
-from ..session.runner import Runner
 from ..system.files import write
 from . import data
 from .arguments import custom_files
 from .console import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from ..session.runner import Runner
+    from .types import Feeds, Settings
+
 
 SETTINGS = "onnx_ops-run.json"  # the file among the outputs that has their settings
 
@@ -89,7 +95,7 @@ class Work:
     """
 
     runner: Runner
-    shared: dict[str, np.ndarray]
+    shared: Feeds
     output: Path
     unpacked: int = field(default_factory=data.unpacked.get)
 
@@ -124,7 +130,7 @@ class Work:
             write(path, content)
         return None
 
-    def feeds(self, item: Item) -> dict[str, np.ndarray]:
+    def feeds(self, item: Item) -> Feeds:
         """Return {input: array} from an item's files."""
         data.unpacked.set(self.unpacked)
         inputs = self.runner.inputs
@@ -139,12 +145,12 @@ class Work:
 # The files among the outputs
 
 
-def suffix(outputs: dict[str, Any]) -> str:
+def suffix(outputs: Collection[str]) -> str:
     """Return the suffix of a file: .npy for one output, .npz with their names for several."""
     return ".npy" if len(outputs) == 1 else ".npz"
 
 
-def encode(outputs: dict[str, np.ndarray]) -> bytes:
+def encode(outputs: Feeds) -> bytes:
     """Return the bytes of a file."""
     file = io.BytesIO()
     if suffix(outputs) == ".npy":
@@ -157,7 +163,7 @@ def encode(outputs: dict[str, np.ndarray]) -> bytes:
     return file.getvalue()
 
 
-def begin(work: Work, command: dict[str, Any], overwrite: bool) -> None:
+def begin(work: Work, command: Settings, overwrite: bool) -> None:
     """Write the settings of a run: everything that outputs depend on, except their own inputs.
 
     command    what the command line states about the outputs
@@ -168,7 +174,7 @@ def begin(work: Work, command: dict[str, Any], overwrite: bool) -> None:
     path = work.output / SETTINGS
     settings = {
         **command,
-        "model": list(map(digest, files(work.runner.model))),
+        "model": list(map(digest, files(str(work.runner.model)))),
         "shared inputs": {name: hashlib.sha256(encode({name: a})).hexdigest() for name, a in work.shared.items()},
         "operators": list(map(digest, custom_files())),
         "versions": {"onnx_ops": __version__, "onnxruntime": ort.__version__},
@@ -183,7 +189,7 @@ def begin(work: Work, command: dict[str, Any], overwrite: bool) -> None:
             write(path, json.dumps(settings, indent=2).encode())
 
 
-def read_settings(path: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> Settings:
     """Return the settings in a file; empty if there is none, or another program's file."""
     try:
         return dict(json.loads(content_of(path, "file")))

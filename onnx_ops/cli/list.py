@@ -1,9 +1,12 @@
 """`onnx-ops list`: the operators. `onnx-ops versions`: the installation, for bug reports."""
 
+from __future__ import annotations
+
 import os
 import platform
 import sys
 from importlib.metadata import distributions
+from typing import TYPE_CHECKING
 
 import click
 import onnxruntime
@@ -13,10 +16,14 @@ from .. import OpError, operators, system
 from .arguments import json_option
 from .console import print_json, table
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
 PACKAGES = "onnx", "num", "llvm", "torch"  # prefixes of packages' names
 
 
-def backends():
+def backends() -> dict[str, str | None]:
     """Return {backend: None if it works here, else the reason}."""
     from ..native import library
     from ..session.registration import get_library_path
@@ -31,7 +38,7 @@ def backends():
     return {"native": native, "extensions": library.extensions_obstacle(), "functions": functions}
 
 
-def versions():
+def versions() -> dict[str, object]:
     """Return {package, or part of the installation: its version, name or state}."""
     from ..compiler.cache import directory
 
@@ -50,7 +57,7 @@ def versions():
 
 @click.command("versions")
 @json_option
-def show_versions(as_json):
+def show_versions(as_json: bool) -> None:
     """Show the installation, for bug reports.
 
     This includes versions, system, CPU, cache and working backends.
@@ -66,7 +73,7 @@ def show_versions(as_json):
 
 @click.command("list")
 @json_option
-def list_operators(as_json):
+def list_operators(as_json: bool) -> None:
     """List the operators with their versions and data types.
 
     \b
@@ -94,7 +101,7 @@ def list_operators(as_json):
     )
 
 
-def listed(ranks):
+def listed(ranks: Sequence[int]) -> str:
     """Return the text of ranks: "3", "3, 4", or "3 to 16" for more without a gap."""
     is_range = len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1
     return f"{ranks[0]} to {ranks[-1]}" if is_range else ", ".join(map(str, ranks))

@@ -1,8 +1,9 @@
 """`onnx-ops make-test`: write a node test for an operator."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 import numpy as np
@@ -11,13 +12,21 @@ from onnx.defs import onnx_opset_version
 from ..declaration import dtypes
 from ..declaration.calls import compute_reference
 from ..declaration.errors import OpError, errors_of
-from ..declaration.operator import Operator
 from ..model import node_tests
 from ..model.small_models import node_of
 from ..registry import available
 from . import data
 from .arguments import check_targets
 from .console import say
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from typing import Any
+
+    from ..declaration.operator import Operator
+    from ..model.types import Array
+    from ..session.types import Described
+    from .types import Feeds
 
 
 def operator_of(context: click.Context, parameter: click.Parameter, text: str) -> Operator:
@@ -122,15 +131,15 @@ def make_inputs(
     given: Sequence[str],
     dtype: str,
     seed: int,
-) -> dict[str, np.ndarray]:
+) -> Feeds:
     """Return {input: array}: those of --input, and random ones of --shape."""
     types = {v: next(n for n in (dtype, "float32", *names) if n in names) for v, names in operator.types.items()}
     types[operator.inputs[0].type] = dtype
-    declared = {i.name: (types[i.type], [None] * 4) for i in operator.inputs}
+    declared: Described = {i.name: (types[i.type], [None] * 4) for i in operator.inputs}
     arrays = data.read_inputs([spelled(text, declared) for text in given], declared)
     sizes = data.sizes_of([spelled(text, declared) for text in shapes], declared, arrays)
     rng = np.random.default_rng(seed)
-    inputs: dict[str, np.ndarray] = {}
+    inputs: Feeds = {}
     for i in operator.inputs:
         if i.name in arrays:
             inputs[i.name] = arrays[i.name]
@@ -151,7 +160,7 @@ def spelled(text: str, names: Mapping[str, Any]) -> str:
     return f"{name}{separator}{value}"
 
 
-def in_range(name: str, array: np.ndarray, image: tuple[int, ...], scale: float) -> np.ndarray:
+def in_range(name: str, array: Array, image: tuple[int, ...], scale: float) -> Array:
     """Return random numbers in the range of the input with this name; some points lie outside of the image.
 
     array  numbers from -1 to 1, or integers

@@ -1,11 +1,11 @@
 """What a model's file shows without running anything: nodes of this package's operators, problems, what is missing."""
 
+from __future__ import annotations
+
 import difflib
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import onnx
@@ -23,7 +23,7 @@ from ..model.nodes import declared, domain_of, imports, in_its_versions, inlined
 from ..model.operator_files import python_ops
 from ..registry import available, first_version, is_built_in, is_default
 from ..rewriting import rewritten
-from ..rewriting.graph import Graph, Model
+from ..rewriting.graph import Model
 from ..rewriting.shapes import UNKNOWN
 from ..session.runner import needs_extensions
 from .arguments import names
@@ -31,8 +31,14 @@ from .console import one_line
 from .suggest import suggested
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+    from typing import Any
+
     from ..declaration.operator import Operator
     from ..rewriting.finding import Finding
+    from ..rewriting.graph import Graph
+    from .types import Stated
 
 LIKENESS = 0.8  # minimum similarity of a misspelt name to the right one, by difflib
 OF_EXTENSIONS = EXTENSIONS, "com.microsoft.extensions"  # domains of operators of onnxruntime-extensions
@@ -51,7 +57,7 @@ class NodeReport:
     operator: str
     graph: str
     attributes: dict[str, Any]
-    inputs: list[dict[str, Any]]
+    inputs: list[Stated]
     builtin: str = ""
     problems: list[str] = field(default_factory=list)
 
@@ -79,7 +85,7 @@ class ModelReport:
     extensions: dict[str, int] = field(default_factory=dict)
     no_kernel: dict[str, int] = field(default_factory=dict)
     needs_optimize: bool = False
-    optimize: "list[Finding]" = field(default_factory=list)
+    optimize: list[Finding] = field(default_factory=list)
     operators: str | None = None
     domains: list[str] = field(default_factory=list)
     register: list[str] = field(default_factory=list)
@@ -228,7 +234,8 @@ def examine_node(node: onnx.NodeProto, graph: Graph) -> NodeReport:
     if operator is None:
         report.problems.append(why_not_run(node))
         return report
-    domain, first = operator.domain or "ai.onnx", first_version(operator)
+    domain = operator.domain or "ai.onnx"
+    first = first_version(operator)
     version = imports(graph.model.proto).get(operator.domain)
     if version is None:
         report.problems.append(f"the model doesn't import the domain {domain}")
@@ -250,13 +257,13 @@ def title_of(node: onnx.NodeProto) -> str:
     return as_text(node.name) or ", ".join(map(as_text, node.output))
 
 
-def stated(graph: Graph, name: str) -> dict[str, Any]:
+def stated(graph: Graph, name: str) -> Stated:
     """Return the known parts of a node's input, see NodeReport."""
     its_type = graph.type(name) if name else UNKNOWN
     return {"name": name, "type": dtypes.NAMES.get(its_type.elements), "shape": its_type.dimensions}
 
 
-def complete_types(operator: "Operator", inputs: list[dict[str, Any]]) -> None:
+def complete_types(operator: Operator, inputs: list[Stated]) -> None:
     """Fill in unknown types of inputs that follow from other inputs, or from an operator with only one type."""
     pairs = list(zip(operator.inputs, inputs, strict=False))
     signature = {variable: types[0] for variable, types in operator.types.items() if len(types) == 1}
@@ -283,7 +290,7 @@ def why_not_run(node: onnx.NodeProto) -> str:
     return f"not run by onnx_ops, which has {name} in the domains {', '.join(domains)}{hint}"
 
 
-def check(graph: Graph, operator: "Operator", attributes: dict[str, Any], inputs: list[dict[str, Any]]) -> None:
+def check(graph: Graph, operator: Operator, attributes: dict[str, Any], inputs: list[Stated]) -> None:
     """Raise OpError if the declaration refuses what the model states of a node."""
     values = operator.values(attributes)
     operator.padded([v["name"] or None for v in inputs])  # refuses missing inputs
@@ -312,7 +319,7 @@ def list_in(graph: Graph, name: str, input_name: str) -> list[Any] | None:
     return array.tolist()
 
 
-def builtin_kernel(operator: "Operator", version: int | None, inputs: list[dict[str, Any]]) -> str:
+def builtin_kernel(operator: Operator, version: int | None, inputs: list[Stated]) -> str:
     """Return what ONNX Runtime's lists say about a built-in kernel for an operator and the types of its inputs."""
     key = operator.domain, operator.name
     if (first := first_builtin_version(key)) is None:
@@ -320,14 +327,14 @@ def builtin_kernel(operator: "Operator", version: int | None, inputs: list[dict[
     if (schema := schema_of(key, version)) is None:
         return f"has it from version {first} on, the model imports {version}"
     types = [v["type"] for v in inputs]
-    if has_kernel(schema, [t and dtypes.TABLE[t].onnx for t in types], []):
+    if has_kernel(schema, [dtypes.TABLE[t].onnx if t else None for t in types], []):
         return "has a kernel" if all(v["type"] for v in inputs if v["name"]) else "types are unknown"
     pairs = [(i, t) for i, t in zip(operator.inputs, types, strict=False) if t and not i.values]
     unusual = [f"{t} {i.name}" for i, t in pairs if t != "float32" and len(operator.types[i.type]) > 1]
     return f"has no kernel for {' and '.join(unusual) or f'version {schema.since_version}'}"
 
 
-def ways_to_register(report: ModelReport, operators: Iterable["Operator"], with_extensions: bool) -> list[str]:
+def ways_to_register(report: ModelReport, operators: Iterable[Operator], with_extensions: bool) -> list[str]:
     """Return the calls that register these operators of a model."""
     is_built_in_alone = all(map(is_built_in, operators))
     more = "" if is_built_in_alone else ", operators=[...]"

@@ -1,10 +1,13 @@
 """`onnx-ops optimize` and `onnx-ops lower`: rewrite a model file."""
 
+from __future__ import annotations
+
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
 import click
 import onnx
@@ -19,6 +22,14 @@ from ..system.files import named, staged_file
 from .arguments import ModelFile, check_targets, json_option, program_with_operators
 from .console import print_json, say, table
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import TypeVar
+
+    from ..rewriting.finding import Finding
+
+    T = TypeVar("T")
+
 UNREADABLE = OSError, OpError, DecodeError, onnx.checker.ValidationError  # exceptions of reading a model's file
 
 source_argument = click.argument("source", metavar="IN.ONNX", type=ModelFile())
@@ -29,7 +40,7 @@ target_argument = click.argument("target", metavar="OUT.ONNX", type=click.Path(d
 @source_argument
 @target_argument
 @json_option
-def optimize(source, target, as_json):
+def optimize(source: Path, target: Path, as_json: bool) -> None:
     """Fuse nodes that PyTorch's exporters write.
 
     This concerns unfold, grids, deformable convolution and deformable attention. The new nodes are Im2Col,
@@ -46,7 +57,7 @@ def optimize(source, target, as_json):
       onnx-ops optimize model.onnx model.onnx --json
     """
 
-    def optimized_and_found(model):
+    def optimized_and_found(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[list[Finding], list[str]]]:
         optimized, findings = rewritten(model, source)
         return optimized, (findings, sorted({node.op_type for node, *_ in declared_nodes(optimized)}))
 
@@ -60,7 +71,8 @@ def optimize(source, target, as_json):
     copied = "unchanged" if target == source else f"a copy of {source}"
     say(f"{target}: {replaced} replaced" if replaced else f"{target}: {copied}, since optimize can fuse nothing in it")
     if replaced:
-        options, program = " ".join(f"--operator {name}" for name in names), program_with_operators()
+        options = " ".join(f"--operator {name}" for name in names)
+        program = program_with_operators()
         say(f"onnx_ops.InferenceSession runs it; so does plain ONNX Runtime with what {program} build {options} makes")
         if target != source:
             say(f"{program} run {quote(str(target))} --random --compare {quote(str(source))} checks it")
@@ -69,7 +81,7 @@ def optimize(source, target, as_json):
 @click.command()
 @source_argument
 @target_argument
-def lower(source, target):
+def lower(source: Path, target: Path) -> None:
     """Rewrite a model for onnxruntime-extensions.
 
     A plain session runs the new model if it has that library on its options, and if onnx_ops is imported:
@@ -87,7 +99,9 @@ def lower(source, target):
     say(f"{target}: {count} {'node' if count == 1 else 'nodes'} rewritten")
 
 
-def rewrite(source, target, function):
+def rewrite(
+    source: Path, target: Path, function: Callable[[onnx.ModelProto], tuple[onnx.ModelProto, T]]
+) -> tuple[Path, T]:
     """Apply `function` to the model in `source`, and write the result to `target`, which may be the same file.
 
     function  onnx.ModelProto -> (onnx.ModelProto, a report)
@@ -116,7 +130,7 @@ def rewrite(source, target, function):
     return target, report
 
 
-def users(data, target):
+def users(data: Path, target: Path) -> Iterator[Path]:
     """Yield the models beside `target` with weights in the file `data`, such as results of earlier calls."""
     for path in sorted(target.parent.glob("*.onnx")) if data.exists() else ():
         with suppress(*UNREADABLE):
@@ -124,20 +138,20 @@ def users(data, target):
                 yield path
 
 
-def find_patterns(path):
+def find_patterns(path: Path) -> list[Finding]:
     """Return the Findings of `optimize` in a model's file; none if it can't be read, as its session reports that."""
     with suppress(*UNREADABLE):
         return rewritten(load(path), folder=path)[1]
     return []
 
 
-def counted(findings):
+def counted(findings: Iterable[Finding]) -> str:
     """Return the number of each pattern that was replaced: "2 unfold, 1 grid_sample"; or ""."""
     counts = Counter(f.pattern for f in findings if f.operator)
     return ", ".join(f"{count} {pattern}" for pattern, count in counts.items())
 
 
-def show_findings(title, findings):
+def show_findings(title: object, findings: Sequence[Finding]) -> None:
     ends = [f"{f.operator}, not tried out: {f.untried}" if f.untried else f.operator or f"stays: {f.reason}"
             for f in findings]  # fmt: skip
     rows = [(f.pattern, f.node, f.graph, end) for f, end in zip(findings, ends, strict=True)]

@@ -1,11 +1,12 @@
 """`onnx-ops run`: run a model once, or on many files: in this process, or on a cluster."""
 
+from __future__ import annotations
+
 import os
 import time
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 import numpy as np
@@ -14,13 +15,19 @@ from rich.progress import TimeRemainingColumn
 from ..model.external_data import files
 from ..registry import custom_operators
 from ..session.runner import Runner
-from ..session.session import Backend
 from . import comparison, data
 from .arguments import Peer, check_targets, json_option, model_argument, threads_option, tolerance_option
 from .cluster import run_on_cluster
 from .comparison import open_model, timed
 from .console import dimensions, milliseconds, print_json, progress, say, table
 from .items import SETTINGS, Work, begin, find
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ..model.types import FilePath
+    from ..session.types import Backend, Described
+    from .types import Feeds, Other, Report, Settings, Tolerances
 
 
 @click.command()
@@ -54,8 +61,8 @@ def run(
     shapes: tuple[str, ...],
     backend: Backend,
     optimize: bool,
-    compare: Any,
-    tolerances: comparison.Tolerances,
+    compare: Other | None,
+    tolerances: Tolerances,
     threads: int | None,
     cluster: str | None,
     overwrite: bool,
@@ -92,7 +99,11 @@ def run(
             raise click.UsageError("--cluster and --overwrite are for many files: --input with a wildcard.")
         runner, seconds = timed(open_model, model, backend, threads, optimize)
         report = {"model": str(model), "backend": backend, "optimize": optimize, "seconds": {"open": seconds}}
-        sources = [*files(model), *data.given_files(given), *([compare] if isinstance(compare, Path) else [])]
+        sources: list[FilePath] = [
+            *files(model),
+            *data.given_files(given),
+            *([compare] if isinstance(compare, Path) else []),
+        ]
         feeds, outputs = run_once(runner, report, sources, given, output, shapes, random)
         if compare:
             report["compare"] = comparison.compare(model, runner, compare, feeds, outputs, tolerances)
@@ -112,13 +123,13 @@ def run(
 
 def run_once(
     runner: Runner,
-    report: dict[str, Any],
-    sources: Sequence[str | Path],
+    report: Report,
+    sources: Iterable[FilePath],
     given: tuple[str, ...],
     output: Path | None,
     shapes: tuple[str, ...],
     random: bool,
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+) -> tuple[Feeds, Feeds]:
     """Run the model, write the outputs and add to the report; return {input: array} and {output: array}.
 
     sources  files that the command reads, which it can't replace
@@ -146,7 +157,7 @@ def statistics(array: np.ndarray) -> dict[str, float]:
     return {n: float(v) for n, v in values.items()} | {"not_finite": as_float64.size - finite.size}
 
 
-def show(report: dict[str, Any]) -> None:
+def show(report: Report) -> None:
     """Show the report on one run."""
     rows = [(kind, *row(v)) for kind in ("input", "output") for v in report[f"{kind}s"]]
     table(report["model"], ("", "name", "type", "shape", "min|", "mean|", "max|", "not finite|"), rows)
@@ -158,7 +169,7 @@ def show(report: dict[str, Any]) -> None:
         comparison.show(report["compare"])
 
 
-def row(described: dict[str, Any]) -> tuple[str, ...]:
+def row(described: Report) -> tuple[str, ...]:
     """Return the row of a table for an input or output."""
     numbers = (f"{described[k]:.4g}" if k in described else "" for k in ("min", "mean", "max"))
     not_finite = described.get("not_finite", "")
@@ -172,11 +183,11 @@ def run_files(
     model: Path,
     given: Sequence[str],
     output: Path,
-    options: dict[str, Any],
+    options: Settings,
     threads: int | None,
     address: str | None,
     overwrite: bool,
-) -> dict[str, Any]:
+) -> Report:
     """Run the model on the unfinished items of the --input options `given`; return the report.
 
     options  {"backend": ..., "optimize": ...}
@@ -190,7 +201,11 @@ def run_files(
     patterns, shared = divide(given, runner.inputs)
     items = find(patterns, output)
     work = Work(runner, shared, output.absolute())
-    read = [*files(model), *data.given_files(given), *(path for item in items for _, path in item.files)]
+    read: list[FilePath] = [
+        *files(model),
+        *data.given_files(given),
+        *(path for item in items for _, path in item.files),
+    ]
     check_targets([output / SETTINGS, *map(work.path, items)], read)
     begin(work, options | {"patterns": [[name, os.path.realpath(pattern)] for name, pattern in patterns]}, overwrite)
     pending = [item for item in items if not work.is_finished(item)]
@@ -211,7 +226,7 @@ def run_files(
     }
 
 
-def divide(given: Sequence[str], inputs: dict[str, Any]) -> tuple[list[tuple[str | None, str]], dict[str, np.ndarray]]:
+def divide(given: Sequence[str], inputs: Described) -> tuple[list[tuple[str | None, str]], Feeds]:
     """Split the --input options into [(input, pattern)] for the items and {input: array} that all items share."""
     patterns = [data.assignment(text, inputs) for text in given if data.is_pattern(text)]
     shared = data.read_inputs([text for text in given if not data.is_pattern(text)], inputs)
@@ -223,7 +238,7 @@ def divide(given: Sequence[str], inputs: dict[str, Any]) -> tuple[list[tuple[str
     return patterns, shared
 
 
-def show_items(report: dict[str, Any]) -> None:
+def show_items(report: Report) -> None:
     """Show the report of `run_files`."""
     for failure in report["failed"]:
         say(f"{failure['item']} has failed: {failure['problem']}", "bold red")

@@ -3,12 +3,23 @@
 A node's inputs are recognized by their ranks and sizes, its attributes by their names. Ambiguous nodes get no operator.
 """
 
+from __future__ import annotations
+
 import keyword
 import re
+from typing import TYPE_CHECKING
 
 from onnx import AttributeProto
 
 from ..declaration.errors import as_text, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx
+
+    from .types import Attributes, Shape, Stated, Suggestion
+
 
 ANNOTATIONS = {
     AttributeProto.INT: "int", AttributeProto.INTS: "tuple[int, ...]", AttributeProto.FLOAT: "float",
@@ -22,25 +33,30 @@ ATTENTION = {
 }
 
 
-def suggested(node, inputs):
+def suggested(node: onnx.NodeProto, inputs: Sequence[Stated]) -> str | None:
     """Return the source of a custom operator for a node, or None.
 
     inputs  as in the node's Report
     """
     attributes = {as_text(a.name): a for a in node.attribute}
+    shapes = [v["shape"] for v in inputs if v["shape"] is not None]
     is_written = all(a.type in ANNOTATIONS for a in node.attribute)
     if (
         not is_written
         or not all(map(is_name, [as_text(node.op_type), *attributes]))
-        or any(not v["type"] or v["shape"] is None for v in inputs)
+        or any(not v["type"] for v in inputs)
+        or len(shapes) < len(inputs)
     ):
         return None
     family = next((f for pattern, f in FAMILIES.items() if re.search(pattern, node.op_type, re.IGNORECASE)), None)
-    names, call = family([v["shape"] for v in inputs], attributes) if family else (None, None)
+    suggestion = family(shapes, attributes) if family else None
+    if suggestion is None:
+        return None
+    names, call = suggestion
     is_modulated = re.search("dcn_?v2|modulated", node.op_type, re.IGNORECASE)
-    if family is convolution and is_modulated and names and "mask" not in names:
+    if family is convolution and is_modulated and "mask" not in names:
         return None  # the mask may be a part of the offsets
-    if call is None or {*names} & {*attributes}:
+    if {*names} & {*attributes}:
         return None
     given = ", ".join(f"{name}: {v['type']}" for name, v in zip(names, inputs, strict=True))
     listed = "".join(f", {name}: {ANNOTATIONS[a.type]}" for name, a in attributes.items())
@@ -59,18 +75,18 @@ def is_name(text: str) -> bool:
     return text.isascii() and text.isidentifier() and not keyword.iskeyword(text) and text != "__debug__"
 
 
-def convolution(shapes, attributes):
-    """Return the names of a deformable convolution's inputs and the call that computes it, or (None, None)."""
+def convolution(shapes: Sequence[Shape], attributes: Attributes) -> Suggestion:
+    """Return the names of a deformable convolution's inputs and the call that computes it, or None."""
     for order in ORDERS:
         names = order.split()[: len(shapes)]
         sizes = dict(zip(names, shapes, strict=False))
         if len(names) == len(shapes) >= len(order.split()) - 1 and fits(**sizes):
             break
     else:
-        return None, None
+        return None
     pairs = [pair(attributes, word) for word in ("stride", "pad", "dil")]
     if None in pairs:
-        return None, None
+        return None
     strides, pads, dilations = pairs
     optional = ", ".join(f"{k}={n}" for k, n in (("b", "bias"), ("mask", "mask")) if n in names)
     return (
@@ -83,7 +99,7 @@ def convolution(shapes, attributes):
     )
 
 
-def fits(x, weight, offset, mask=None, bias=None):
+def fits(x: Shape, weight: Shape, offset: Shape, mask: Shape | None = None, bias: Shape | None = None) -> bool:
     """Return whether these can be the shapes of a deformable convolution's inputs."""
     if any(len(shape) != 4 for shape in (x, weight, offset, mask) if shape) or (bias and len(bias) != 1):
         return False
@@ -95,7 +111,7 @@ def fits(x, weight, offset, mask=None, bias=None):
     return are_whole and (not mask or 2 * mask[1] == offset[1]) and (not bias or bias[0] == weight[0])
 
 
-def pair(attributes, word):
+def pair(attributes: Attributes, word: str) -> str | None:
     """Return an expression for two numbers from attributes with this word in their names, or None."""
     found = sorted((a for name, a in attributes.items() if word in name.lower()), key=lambda a: a.name)
     if not found:
@@ -109,18 +125,19 @@ def pair(attributes, word):
     return None
 
 
-def attention(shapes, attributes):
+def attention(shapes: Sequence[Shape], attributes: Attributes) -> Suggestion:
     """Return the names and the call of `convolution` for deformable attention."""
     names = ATTENTION.get(tuple(map(len, shapes)), "").split()
-    return (names, "onnx_ops.deformable_attention(value, sizes, locations, weights)") if names else (None, None)
+    return (names, "onnx_ops.deformable_attention(value, sizes, locations, weights)") if names else None
 
 
-def sampling(shapes, attributes):
+def sampling(shapes: Sequence[Shape], attributes: Attributes) -> Suggestion:
     """Return the names and the call of `convolution` for grid_sample."""
     if len(shapes) != 2 or not len(shapes[0]) == len(shapes[1]) in (4, 5):
-        return None, None
+        return None
     settings = {"padding_mode": "pad", "align_corners": "align", "mode": "mode"}
-    numbers, arguments = {"padding_mode": PADDING_MODES, "mode": MODES}, {}
+    numbers = {"padding_mode": PADDING_MODES, "mode": MODES}
+    arguments = {}
     for setting, word in settings.items():
         for name, a in attributes.items():
             if word in name.lower() and name not in arguments:

@@ -1,13 +1,13 @@
 """`onnx-ops validate`: compare outputs of models, or of another runtime, with those in test data."""
 
+from __future__ import annotations
+
 import warnings
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import click
-import numpy as np
-import onnx
 
 from ..arrays.comparison import difference
 from ..declaration import dtypes
@@ -17,11 +17,19 @@ from ..model.node_tests import tests_below
 from ..model.nodes import declared_nodes
 from ..registry import available
 from .arguments import json_option, tolerance_option
-from .comparison import BACKENDS, Kind, described, open_model, verdict
+from .comparison import BACKENDS, described, open_model, verdict
 from .console import format_difference, one_line, print_json, progress, say, steps, table
 from .data import read_test_outputs
 
-Compute: TypeAlias = Callable[[str, list[np.ndarray]], dict[str, np.ndarray]]  # (folder, inputs) -> {output: array}
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    import onnx
+
+    from ..session.types import Described
+    from .comparison import Kind
+    from .types import Compute, Report, Test, Tolerances
 
 
 @click.command()
@@ -36,7 +44,9 @@ Compute: TypeAlias = Callable[[str, list[np.ndarray]], dict[str, np.ndarray]]  #
 )  # fmt: skip
 @tolerance_option("Relative to the largest expected value.  [default: by type]")
 @json_option
-def validate(paths, with_onnx, backend, other, tolerances, as_json):
+def validate(
+    paths: tuple[Path, ...], with_onnx: bool, backend: Kind, other: Path | None, tolerances: Tolerances, as_json: bool
+) -> None:
     """Run models on their test data and compare the outputs, or compare the outputs of another runtime.
 
     Tests are folders below PATHS in the layout of onnx's node tests: model.onnx beside test_data_set_0/input_0.pb,
@@ -64,7 +74,7 @@ def validate(paths, with_onnx, backend, other, tolerances, as_json):
     below = {path: list(tests_below(path)) for path in paths}
     if empty := [str(path) for path, tests in below.items() if not tests]:
         raise click.UsageError(f"no model.onnx next to a test_data_set_0 below {', '.join(empty)}")
-    tests = [test for tests in below.values() for test in tests] + (onnx_tests() if with_onnx else [])
+    tests: list[Test] = [test for tests in below.values() for test in tests] + (onnx_tests() if with_onnx else [])
     names = [name for name, _, _ in tests]
     if other and len(set(names)) < len(names):
         raise click.UsageError(
@@ -82,7 +92,7 @@ def validate(paths, with_onnx, backend, other, tolerances, as_json):
         raise click.exceptions.Exit(1)
 
 
-def onnx_tests():
+def onnx_tests() -> list[Test]:
     """Return [(name, model, function that returns its data)] of onnx's own tests for the declared operators."""
     with progress() as bar, warnings.catch_warnings():
         bar.add_task("collecting the tests of onnx", total=None)
@@ -90,7 +100,11 @@ def onnx_tests():
         from onnx.backend.test.case.node import collect_testcases
 
         cases = [c for c in collect_testcases(None) if c.model and operators_in(c.model)]
-    return [(f"onnx: {c.name}", c.model.SerializeToString(), lambda c=c: dict(enumerate(c.data_sets))) for c in cases]
+    return [
+        (f"onnx: {c.name}", c.model.SerializeToString(), partial(dict, [*enumerate(c.data_sets or ())]))
+        for c in cases
+        if c.model
+    ]
 
 
 def run_test(
@@ -99,11 +113,18 @@ def run_test(
     data: Callable[[], dict[Any, Any]],
     backend: Kind,
     other: Path | None,
-    tolerances: dict[str, float],
-) -> dict[str, Any]:
+    tolerances: Tolerances,
+) -> Report:
     """Run one test, or compare its outputs in the folder `other`; return its report, as a dict."""
-    report: dict[str, Any] = {"test": name, "model": None if isinstance(model, bytes) else str(model), "operators": [],
-              "passed": False, "largest_error": None, "problem": "", "warnings": []}  # fmt: skip
+    report: Report = {
+        "test": name,
+        "model": None if isinstance(model, bytes) else str(model),
+        "operators": [],
+        "passed": False,
+        "largest_error": None,
+        "problem": "",
+        "warnings": [],
+    }
     try:
         proto = model_in(model)
         report["operators"] = operators_in(proto)
@@ -134,16 +155,16 @@ def computed_by(model: Path | bytes, backend: Kind) -> Compute:
 
 def written_in(other: Path, name: str, test: Path, proto: onnx.ModelProto) -> Compute:
     """Return the function that reads outputs of a `test`, a folder, in the folder `other` of another runtime."""
-    outputs = {o.name: (dtypes.NAMES.get(o.type.tensor_type.elem_type), None) for o in proto.graph.output}
+    outputs: Described = {o.name: (dtypes.NAMES.get(o.type.tensor_type.elem_type), ()) for o in proto.graph.output}
     return lambda folder, inputs: read_test_outputs(other / name, test, folder, outputs)
 
 
-def operators_in(proto):
+def operators_in(proto: onnx.ModelProto) -> list[str]:
     """Return the titles of the declared operators in a model."""
     return sorted({operator.title for _, operator in declared_nodes(proto)})
 
 
-def show(results: list[dict[str, Any]], title: str) -> None:
+def show(results: list[Report], title: str) -> None:
     """Print a table of the reports, and their warnings below it."""
     rows = [
         (

@@ -1,11 +1,12 @@
 """`onnx_ops.check`: compare every way to run a custom operator with its body in NumPy."""
 
+from __future__ import annotations
+
 import itertools
 import logging
 import math
-from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -22,8 +23,22 @@ from ..model.schemas import register_schemas
 from ..model.small_models import model_of, node_of
 from ..native.execute import as_array, compute, way_of
 from ..registry import declaration_of
+from ..session.prepare import extensions
 from ..session.runner import open_session
-from ..session.session import extensions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Any
+
+    from numpy.typing import DTypeLike
+
+    from ..declaration.attributes import AttributeValues
+    from ..declaration.operator import Operator
+    from ..model.types import Array
+    from ..registry import Declared
+    from ..session.types import AnyBackend, Signature
+    from .types import Attributes, Compute, Number, Outcome
+
 
 TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-12}  # relative to the largest value
 LARGEST = 2**20  # elements of an input in which extremes are tried
@@ -32,7 +47,7 @@ log = logging.getLogger("onnx_ops")
 
 
 def check(
-    operator: Any,
+    operator: Declared,
     cases: Iterable[Sequence[Any]],
     *,
     tolerances: dict[str, float] | None = None,
@@ -91,14 +106,15 @@ def check(
     function = declaration_of(operator)
     tolerances = TOLERANCES | (tolerances or {})
     register_schemas([function])
-    compared, is_kernel_used = 0, False
+    compared = 0
+    is_kernel_used = False
     for case in cases:
         if not isinstance(case, tuple | list):
             raise TypeError(f"cases: each must be a tuple of inputs, such as (x, k), not {type(case).__name__}")
         *inputs, attributes = case if case and isinstance(case[-1], dict) else (*case, {})
         for arrays, are_extreme in variations(function, [as_array(each) for each in inputs], extremes):
             compared += compare(function, arrays, attributes, tolerances, are_extreme)
-        ranks = [ABSENT if each is None else np.ndim(each) for each in function.padded(inputs)]
+        ranks = tuple(ABSENT if each is None else np.ndim(each) for each in function.padded(inputs))
         is_kernel_used |= function.position(function.choice(function.values(attributes)), ranks) is not None
     assert compared, f"{function.title}: nothing was compared, as there were no cases, or all were refused"
     rule = "no case has the ranks that the kernel is compiled for, which are those of `ranks`, or 1"
@@ -106,7 +122,9 @@ def check(
     return compared
 
 
-def variations(function, arrays, extremes):
+def variations(
+    function: Operator, arrays: Sequence[Array | None], extremes: bool
+) -> Iterator[tuple[Sequence[Array | None], bool]]:
     """Yield (inputs, whether they are extreme): all combinations of element types, as given and with extreme values."""
     inputs = function.each_input(len(arrays))
     variables = {i.type: function.types[i.type] for i, a in zip(inputs, arrays, strict=True) if a is not None}
@@ -123,11 +141,11 @@ def variations(function, arrays, extremes):
         yield [a[:0] if a is not None and a.ndim and not i.values else a for i, a in pairs], True
 
 
-def extreme(array):
+def extreme(array: Array) -> Array:
     """Return the array with half of its elements replaced by extreme values."""
     if array.dtype.kind in "iu":
         integers = np.iinfo(array.dtype)
-        extremes = [integers.min, integers.max, 0]
+        extremes: list[Number] = [integers.min, integers.max, 0]
     else:
         import ml_dtypes
 
@@ -139,7 +157,13 @@ def extreme(array):
     return flat.reshape(array.shape)
 
 
-def compare(function, arrays, attributes, tolerances, are_extreme):
+def compare(
+    function: Operator,
+    arrays: Sequence[Array | None],
+    attributes: Attributes,
+    tolerances: Mapping[str, float],
+    are_extreme: bool,
+) -> int:
     """Compare all ways for these inputs; return the number of compared results."""
     values = function.values(attributes)
     shared = way_of(function, values, function.padded(arrays))
@@ -168,7 +192,7 @@ class Failure(str):
     """The text of an exception other than OpError."""
 
 
-def outcome(function):
+def outcome(function: Compute) -> Outcome:
     """Return a function's result, or the text of its OpError without the node's name."""
     with np.errstate(all="ignore"):
         try:
@@ -177,16 +201,23 @@ def outcome(function):
             return f"{error.argument} = {error.value}: {error.rule}" if error.argument else Failure(error.rule)
 
 
-def verdict(outputs):
+def verdict(outputs: Outcome) -> str:
     return f"refuses: {outputs}" if isinstance(outputs, str) else "computes it"
 
 
-def described(arrays, attributes):
+def described(arrays: Sequence[Array | None], attributes: Attributes) -> str:
     kinds = [None if a is None else f"{dtypes.name_of(a)} {list(a.shape)}" for a in arrays]
     return ", ".join([*map(str, kinds), *(f"{name} = {value}" for name, value in attributes.items())])
 
 
-def ways(function, arrays, attributes, values, signature, body_outputs):
+def ways(
+    function: Operator,
+    arrays: Sequence[Array | None],
+    attributes: Attributes,
+    values: AttributeValues,
+    signature: Signature,
+    body_outputs: Outcome,
+) -> Iterator[tuple[str, Compute]]:
     """Yield (name, function that computes the outputs) of each way to run the operator here."""
     padded = function.padded(arrays)
     for threads, tiles in ((1, 1), (1, 3), (2, 64)):
@@ -204,7 +235,7 @@ def ways(function, arrays, attributes, values, signature, body_outputs):
     )
     feeds = {f"input_{k}": a for k, a in enumerate(arrays) if a is not None}
 
-    def in_session(model, backend, threads):
+    def in_session(model: onnx.ModelProto, backend: AnyBackend, threads: int) -> list[Array]:
         return open_session(model.SerializeToString(), backend, threads=threads, operators=[function]).run(None, feeds)
 
     yield "native session, fixed sizes", partial(in_session, fixed_model, "native", 1)
@@ -216,10 +247,10 @@ def ways(function, arrays, attributes, values, signature, body_outputs):
         yield "onnx's inference", lambda: check_inference(fixed_model, body_outputs)
 
 
-def without_log(function):
+def without_log(function: Compute) -> Compute:
     """Return the function without log messages: the extensions backend also logs each refusal."""
 
-    def call():
+    def call() -> list[Array]:
         was_disabled, log.disabled = log.disabled, True
         try:
             return function()
@@ -229,13 +260,13 @@ def without_log(function):
     return call
 
 
-def garbage(shape, dtype):
+def garbage(shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
     """Return an array of garbage, which shows the elements that a kernel doesn't write."""
     kind = np.dtype(dtype)
     return np.full(math.prod(np.atleast_1d(shape)) * kind.itemsize, 0xA5, np.uint8).view(kind).reshape(shape)
 
 
-def has_extensions(function):
+def has_extensions(function: Operator) -> bool:
     """Return whether onnxruntime-extensions is installed and can run the operator."""
     try:
         extensions().declare(function)
@@ -244,7 +275,7 @@ def has_extensions(function):
     return True
 
 
-def has_torch(function):
+def has_torch(function: Operator) -> bool:
     """Return whether torch is installed and supports the operator."""
     try:
         from ..export.torch_operators import torch_operator
@@ -255,7 +286,7 @@ def has_torch(function):
     return True
 
 
-def check_inference(model, outputs):
+def check_inference(model: onnx.ModelProto, outputs: list[Array]) -> list[Array]:
     """Compare the types and shapes that onnx infers with the outputs; returns the outputs."""
     (node,) = model_nodes(model)
     del model.graph.output[:]
@@ -271,7 +302,9 @@ def check_inference(model, outputs):
     return outputs
 
 
-def node_model(function, arrays, attributes, signature, is_open):
+def node_model(
+    function: Operator, arrays: Sequence[Array | None], attributes: Attributes, signature: Signature, is_open: bool
+) -> onnx.ModelProto:
     """Return a model of one node of the operator, with inputs of these shapes or of open ones."""
     names = ["" if a is None else f"input_{k}" for k, a in enumerate(arrays)]
     inputs = {name: a for name, a in zip(names, arrays, strict=True) if a is not None}
@@ -287,7 +320,7 @@ def node_model(function, arrays, attributes, signature, is_open):
     return model
 
 
-def problem_of(actual, reference, tolerances):
+def problem_of(actual: Array, reference: Array, tolerances: Mapping[str, float]) -> str | None:
     """Return a text on the error in an output, or None."""
     found = difference(actual, reference, tolerances)
     if found.ok:

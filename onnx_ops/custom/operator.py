@@ -1,18 +1,25 @@
 """The decorator `onnx_ops.operator`, and the CustomOperator that it returns."""
 
+from __future__ import annotations
+
 import dis
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import CellType, FunctionType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..declaration.errors import errors_of, require
 from ..declaration.jit import flags_of, jitable
-from ..declaration.operator import Operator
 from ..declaration.signature import declared, parameters_of
 from .plans import with_functions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import Any
+
+    from ..declaration.operator import Operator
+
 
 TILE = ("index", "count", "workspace")  # parameters of a kernel between attributes and outputs
 
@@ -25,7 +32,7 @@ def operator(
     version: int = 1,
     types: Mapping[str, Sequence[str]] | None = None,
     ranks: Mapping[str, Sequence[int]] | None = None,
-) -> Callable[[Callable[..., Any]], "CustomOperator"]:
+) -> Callable[[Callable[..., Any]], CustomOperator]:
     """Decorator: make an ONNX operator of a function on NumPy arrays.
 
     The inputs are the function's positional parameters. The attributes are its
@@ -103,7 +110,9 @@ class CustomOperator:
         self.declaration = declaration
         self._given: dict[str, Any] = {}  # arguments of `with_functions`
         body = declaration.reference
-        self.__name__, self.__doc__, self.__module__ = declaration.name, body.__doc__, body.__module__
+        self.__name__ = declaration.name
+        self.__doc__ = body.__doc__
+        self.__module__ = body.__module__
 
     def __repr__(self) -> str:
         return f"<operator {self.declaration.title} of {self.__module__}>"
@@ -271,7 +280,8 @@ class CustomOperator:
         """
         if kernel is None:
             return lambda kernel: self.kernel(kernel, loop=loop, workspace=workspace, types=types)
-        operator, types = self.declaration, types or {}
+        operator = self.declaration
+        types = types or {}
         inputs, outputs = [i.name for i in operator.inputs], [o.name for o in operator.outputs]
         attributes = attributes_of(operator)
         rules: dict[str, Any] = {"loop": loop, "workspace": workspace}
@@ -283,13 +293,13 @@ class CustomOperator:
                     rules[name] = checked(name, rule, operator, inputs, attributes)
         return self._give(kernel=kernel, types=types, **rules)
 
-    def _give(self, **functions):
+    def _give(self, **functions: Any) -> CustomOperator:
         """Add functions to the declaration, or replace them; return the operator."""
         self._given |= functions
         self.declaration = with_functions(self.declaration, **self._given)
         return self
 
-    def gradient(self, gradient: Callable[..., Any]) -> "CustomOperator":
+    def gradient(self, gradient: Callable[..., Any]) -> CustomOperator:
         """Decorator: set the function in PyTorch that computes the gradients.
 
         Parameters
@@ -322,7 +332,9 @@ class CustomOperator:
         return self
 
 
-def check_takes_kernel(operator, names, has_loop, types):
+def check_takes_kernel(
+    operator: Operator, names: Iterable[str], has_loop: bool, types: Mapping[str, Sequence[str]]
+) -> None:
     """Raise OpError unless the operator's declaration permits a kernel for these types."""
     require(operator.plan.shape, "kernel", "given", "requires a shape function, set by .shape")
     for name in names:
@@ -342,11 +354,13 @@ def check_takes_kernel(operator, names, has_loop, types):
         require(some and {*some} <= {*declared_names}, f"type {variable}", ", ".join(some), known)
 
 
-def attributes_of(function):
+def attributes_of(function: Operator) -> list[str]:
     return [a.name for a in function.attributes]
 
 
-def checked(what, function, operator, positional, keywords=()):
+def checked(
+    what: str, function: Any, operator: Operator, positional: Iterable[str], keywords: Sequence[str] = ()
+) -> FunctionType:
     """Return a function for compiled code.
 
     Raises OpError unless it has these parameters in this order, and compares no Literal with a string.
@@ -359,7 +373,7 @@ def checked(what, function, operator, positional, keywords=()):
     return compilable(function)
 
 
-def check_comparisons(what, function, operator):
+def check_comparisons(what: str, function: FunctionType, operator: Operator) -> None:
     """Raise OpError if a function compares a value with a string of a Literal, which it gets as a position.
 
     Compiled code would find the two unequal without an error. The check includes the marked functions that it calls.
@@ -382,9 +396,10 @@ def check_comparisons(what, function, operator):
         functions += [f for _, f in loads if isinstance(f, FunctionType) and f in flags_of and f not in functions]
 
 
-def loaded(function):
+def loaded(function: FunctionType) -> Iterator[tuple[str, object]]:
     """Yield (name of an instruction, the constant, global or closure value that it loads, or None)."""
-    code, value = function.__code__, None
+    code = function.__code__
+    value = None
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
     around = function.__globals__ | {name: cell.cell_contents for name, cell in cells if cell != CellType()}
     for instruction in dis.get_instructions(code):
@@ -399,7 +414,7 @@ def loaded(function):
         yield instruction.opname, value
 
 
-def compilable(function):
+def compilable(function: FunctionType) -> FunctionType:
     """Return the function for compiled code, with keyword-only parameters as positional ones."""
     code = function.__code__
     if code.co_flags & inspect.CO_VARARGS:
@@ -407,6 +422,7 @@ def compilable(function):
     if code.co_kwonlyargcount:
         plain_code = code.replace(co_argcount=code.co_argcount + code.co_kwonlyargcount, co_kwonlyargcount=0)
         copy = FunctionType(plain_code, function.__globals__, function.__name__, None, function.__closure__)
-        copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
+        copy.__module__ = function.__module__
+        copy.__qualname__ = function.__qualname__
         function = copy
     return jitable(function)

@@ -13,23 +13,43 @@ For an operator with the inputs x and bias, the attribute a and the output y:
 Functions for the loop and the workspace are called as they are.
 """
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ..declaration.operator import Kernel, Plan
 from ..kernels.elements import elements_in
 from ..kernels.returned import shapes_of, write_shapes
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence, Sized
+    from types import FunctionType
+    from typing import Any
+
+    from ..declaration.operator import Operator
+
+
 CALLED = {"elements_in": elements_in, "shapes_of": shapes_of, "write_shapes": write_shapes}
 
 
-def with_functions(operator, *, rule, bound, kernel=None, types=(), loop=None, workspace=None):
+def with_functions(
+    operator: Operator,
+    *,
+    rule: FunctionType,
+    bound: bool,
+    kernel: FunctionType | None = None,
+    types: Mapping[str, Sequence[str]] | None = None,
+    loop: FunctionType | None = None,
+    workspace: FunctionType | None = None,
+) -> Operator:
     """Return the operator with a user's functions."""
     plan = Plan(shape_of(operator, rule), is_bound=bound, loop=loop, workspace=workspace)
-    kernels = (Kernel(kernel_of(operator, kernel, rule, workspace is not None), types=types),) if kernel else ()
+    kernels = (Kernel(kernel_of(operator, kernel, rule, workspace is not None), types=types or {}),) if kernel else ()
     return replace(operator, plan=plan, kernels=kernels)
 
 
-def shape_of(operator, rule):
+def shape_of(operator: Operator, rule: FunctionType) -> FunctionType:
     """Return the plan's shape function, which calls the user's."""
     arguments = rule_arguments(operator)
     if operator.inputs[-1].presence == "variadic":  # then Numba doesn't compile it
@@ -38,17 +58,17 @@ def shape_of(operator, rule):
     return function_of(text, rule)
 
 
-def rule_arguments(operator):
+def rule_arguments(operator: Operator) -> str:
     """Return the text of the arguments of the user's shape function."""
     return ", ".join([*elements("inputs", operator.inputs), *elements("attributes", operator.attributes)])
 
 
-def elements(name, declared):
+def elements(name: str, declared: Sized) -> list[str]:
     """Return the texts of a tuple's elements, one for each declaration."""
     return [f"{name}[{k}]" for k in range(len(declared))]
 
 
-def kernel_of(operator, kernel, rule, has_workspace):
+def kernel_of(operator: Operator, kernel: FunctionType, rule: FunctionType, has_workspace: bool) -> FunctionType:
     """Return the function that calls a user's kernel, with outputs in the shapes of the rule."""
     inputs = [f"inputs{k}" for k in range(len(operator.inputs))]
     outputs = [f"outputs{k}" for k in range(len(operator.outputs))]
@@ -62,8 +82,9 @@ def kernel_of(operator, kernel, rule, has_workspace):
     return function
 
 
-def function_of(text, user, **others):
+def function_of(text: str, user: FunctionType, **others: FunctionType) -> FunctionType:
     """Return the function that a text defines, with these functions as globals and the user's place in errors."""
-    code, space = user.__code__, {"__name__": user.__module__, **CALLED, "user": user, **others}
+    code = user.__code__
+    space: dict[str, Any] = {"__name__": user.__module__, **CALLED, "user": user, **others}
     exec(compile("\n" * (code.co_firstlineno - 1) + text, code.co_filename, "exec"), space)
     return space[text[len("def ") : text.index("(")]]

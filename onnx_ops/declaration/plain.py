@@ -33,13 +33,13 @@ def infer(
     operator: Operator,
     values: AttributeValues | None,
     shapes: Sequence[Shape | None],
-    known: Sequence[Sequence[int] | None],
+    known: Sequence[Shape | None],
 ) -> Sequence[Shape | None] | None:
     """Return the outputs' shapes, each a list of ints, names and None, or None for an unknown rank.
 
     values  AttributeValues, or None if they are unknown
     shapes  the inputs' shapes, with ints, names or None as dimensions; None for an unknown rank
-    known   the inputs' values, lists of ints, or None if they are unknown
+    known   the inputs' values, as the shapes; None if they are unknown
 
     Returns None if nothing is known. Raises OpError if the known values are refused.
     """

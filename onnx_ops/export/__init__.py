@@ -16,7 +16,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import cache, partial
 from inspect import Parameter, Signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import TensorProto, numpy_helper
@@ -27,9 +27,22 @@ from ..registry import as_list, available
 from ..sampling.grid_sample import MICROSOFT, PADDING_MODES
 from ..system.files import staged_file
 
+# Annotations that mypy alone reads are texts. PyTorch's exporter evaluates those of functions that it is given.
+if TYPE_CHECKING:
+    import torch
+    from onnxscript.ir import Value
+    from torch._ops import OpOverload
+    from torch.overrides import TorchFunctionMode
+
+    from ..declaration.operator import Operator
+    from ..model.types import Array
+    from ..registry import Declared
+    from .types import Length, Table
+
 MODES = ("bilinear", "nearest", "bicubic")  # the exporter passes indices into these and PADDING_MODES
 DEFAULT_OPSET = 20  # that of PyTorch 2.13
-AFFINE_GRID, AFFINE_GRID_OPSET = "aten::affine_grid_generator", 20  # PyTorch's operator; the first opset with one
+AFFINE_GRID = "aten::affine_grid_generator"  # PyTorch's operator
+AFFINE_GRID_OPSET = 20  # the first one that has an AffineGrid
 VOLUME = 5  # rank of volumes, [N, C, D, H, W], which com.microsoft GridSample doesn't support
 UNBATCHED = 3  # the rank of an image without a batch: [C, H, W]
 
@@ -39,7 +52,7 @@ def export(
     args: Any = (),
     f: Any = None,
     *,
-    operators: Iterable[Any] = (),
+    operators: "Iterable[Declared]" = (),
     custom_translation_table: dict[Any, Any] | None = None,
     **kwargs: Any,
 ) -> Any:
@@ -102,7 +115,7 @@ def export(
         return torch.onnx.export(model, args, target, custom_translation_table=table, **kwargs)
 
 
-def node(op_type, /, *inputs, **attributes):
+def node(op_type: str, /, *inputs: "Value", **attributes: Any) -> "Value":
     """Add a node of ai.onnx; return its output."""
     import onnxscript
 
@@ -110,7 +123,7 @@ def node(op_type, /, *inputs, **attributes):
     return getattr(opset, op_type)(*inputs, **attributes)  # PyTorch converts it to later opsets
 
 
-def node_of(operator, /, *inputs, **attributes):
+def node_of(operator: "Operator", /, *inputs: "Value | None", **attributes: Any) -> "Value | tuple[Value, ...]":
     """Add the node of a declared operator; return its output, or several."""
     import onnxscript
 
@@ -127,7 +140,7 @@ def node_of(operator, /, *inputs, **attributes):
     return onnxscript.values.Op(opset, operator.name, schema(operator))(*inputs, **attributes)
 
 
-def constant(array):
+def constant(array: "Array") -> "Value":
     """Add a Constant; returns its output."""
     return node("Constant", value=numpy_helper.from_array(array))
 
@@ -175,7 +188,9 @@ def com_microsoft_grid_sample(
     return node_of(MICROSOFT, input, grid, **attributes)
 
 
-def unfold(x, kernel_size, dilation, padding, stride):
+def unfold(
+    x: "Value", kernel_size: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]
+) -> "Value":
     """Add the node for `unfold`, between Unsqueeze and Squeeze for an image without a batch; returns the output."""
     batch = constant(np.array([0])) if len(x.shape) == UNBATCHED else None
     x = x if batch is None else node("Unsqueeze", x, batch)
@@ -183,7 +198,7 @@ def unfold(x, kernel_size, dilation, padding, stride):
     return y if batch is None else node("Squeeze", y, batch)
 
 
-def affine_grid(theta, size, align_corners):
+def affine_grid(theta: "Value", size: "Sequence[Length]", align_corners: bool) -> "Value":
     """Add the node for `affine_grid`; return its output. 16-bit floats are rounded once, after it, as in PyTorch."""
     kind = int(theta.dtype)
     wide = kind if kind == TensorProto.DOUBLE else TensorProto.FLOAT  # the only types with kernels in ONNX Runtime
@@ -201,7 +216,7 @@ def affine_grid(theta, size, align_corners):
 
 
 @cache
-def _affine_grids():
+def _affine_grids() -> "tuple[Table, type[TorchFunctionMode]]":
     """Return ({PyTorch's operator: function that adds the node}, a mode that replaces `affine_grid` by an operator).
 
     PyTorch decomposes its own operator while it traces a model, and fixes sizes at those of the example.
@@ -209,10 +224,10 @@ def _affine_grids():
     import torch
     from torch.overrides import TorchFunctionMode
 
-    def whole(theta, size, align_corners):
+    def whole(theta: "torch.Tensor", size: Sequence[int], align_corners: bool) -> "torch.Tensor":
         return torch.affine_grid_generator(theta, size, align_corners)
 
-    def shaped(theta, size, align_corners):
+    def shaped(theta: "torch.Tensor", size: "Sequence[int | torch.SymInt]", align_corners: bool) -> "torch.Tensor":
         axes = len(size) - 2
         torch._check(axes in (2, 3) and theta.shape[1:] == (axes, axes + 1))
         return theta.new_empty([size[0], *size[2:], axes])
@@ -222,20 +237,28 @@ def _affine_grids():
     operator = torch.library.custom_op("onnx_ops_export::affine_grid", whole, mutates_args=(), schema=schema)
     operator.register_fake(shaped)
 
-    class Whole(TorchFunctionMode):
-        def __torch_function__(self, function, types, args=(), kwargs=None):
+    class Whole(TorchFunctionMode):  # type: ignore[misc]  # mypy skips PyTorch
+        def __torch_function__(
+            self,
+            function: Callable[..., Any],
+            types: Iterable[type],
+            args: tuple[Any, ...] = (),
+            kwargs: dict[str, Any] | None = None,
+        ) -> Any:
             if function in (torch.nn.functional.affine_grid, torch.affine_grid_generator):
                 return called(*args, **(kwargs or {}))
             return function(*args, **(kwargs or {}))
 
-    def called(theta, size, align_corners=None):
+    def called(theta: "torch.Tensor", size: Iterable[int], align_corners: bool | None = None) -> "torch.Tensor":
         return operator(theta, list(size), bool(align_corners))
 
     names = AFFINE_GRID, "onnx_ops_export::affine_grid"  # the first one: of an ExportedProgram
     return {_overload(name): _translation(_overload(name), affine_grid) for name in names}, Whole
 
 
-def call(operator, /, *inputs, **attributes):
+def call(
+    operator: "Operator", /, *inputs: "Value | Sequence[Length] | None", **attributes: Any
+) -> "Value | tuple[Value, ...]":
     """Add the node for a call of a declared operator; return its output, or several."""
     from .torch_operators import declared_attributes, each_value, type_of_list
 
@@ -248,7 +271,7 @@ def call(operator, /, *inputs, **attributes):
     return node_of(operator, *parts, **declared_attributes(operator, attributes))
 
 
-def vector(sizes, dtype):
+def vector(sizes: "Sequence[Length]", dtype: str) -> "Value":
     """Add an int64 vector of sizes, which are numbers or values."""
     if all(isinstance(size, int) for size in sizes):
         return constant(np.array(sizes, dtype))
@@ -258,14 +281,14 @@ def vector(sizes, dtype):
     return y if dtype == "int64" else node("Cast", y, to=TensorProto.INT32)
 
 
-TRANSLATIONS = {
+TRANSLATIONS: dict[str, Callable[..., Any]] = {
     # PyTorch's operator: the function that adds our node
     "aten::grid_sampler_3d": com_microsoft_grid_sample,  # of a decomposed ExportedProgram; PyTorch has none for it
     "aten::im2col": unfold,
 }
 
 
-def _declared(operators):
+def _declared(operators: "Iterable[Declared]") -> dict[str, Callable[..., Any]]:
     """Return {PyTorch's operator: function that adds the node} for the declared operators that a model may call.
 
     These are the given operators, and all others that PyTorch supports.
@@ -274,14 +297,14 @@ def _declared(operators):
 
     for operator in as_list(operators):
         defined(operator)
-    table = {}
+    table: dict[str, Callable[..., Any]] = {}
     for operator in available(operators).values():
         with suppress(OpError):
             table[defined(operator)] = partial(call, operator)
     return table
 
 
-def _overload(name):
+def _overload(name: str) -> "OpOverload":
     """Return PyTorch's operator for "namespace::name"."""
     import torch
 
@@ -289,7 +312,7 @@ def _overload(name):
     return getattr(getattr(torch.ops, namespace), op_type).default
 
 
-def translations(operators: Iterable[Any] = ()) -> dict[Any, Callable[..., Any]]:
+def translations(operators: "Iterable[Declared]" = ()) -> dict[Any, Callable[..., Any]]:
     """Return a custom_translation_table for `torch.onnx.export`.
 
     It has what `export` translates, except for `affine_grid`.
@@ -326,13 +349,13 @@ def translations(operators: Iterable[Any] = ()) -> dict[Any, Callable[..., Any]]
     return {_overload(name): _translation(_overload(name), function) for name, function in table.items()}
 
 
-def _translation(overload, translate):
+def _translation(overload: "OpOverload", translate: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function that the exporter calls, with a signature that states the kinds of arguments.
 
     The exporter recognizes attributes by their annotations. A parameter without one is a tensor.
     """
 
-    def translation(*args, **kwargs):
+    def translation(*args: Any, **kwargs: Any) -> Any:
         return translate(*args, **kwargs)
 
     hints = {"int": int, "float": float, "bool": bool, "str": str}
@@ -346,7 +369,7 @@ def _translation(overload, translate):
         for a in overload._schema.arguments
     ]
     translation.__name__ = overload._schema.name.replace("::", "_")
-    translation.__signature__ = Signature(parameters)
+    vars(translation)["__signature__"] = Signature(parameters)
     # "List[int]", whether or not it may be None
     kinds = {a.name: re.sub(r"^Optional\[(.*)\]$", r"\1", str(a.type)) for a in overload._schema.arguments}
     translation.__annotations__ = {name: hints[kind] for name, kind in kinds.items() if kind in hints}

@@ -8,9 +8,12 @@
 This module imports torch, so it is imported only when an operator is used in PyTorch.
 """
 
+from __future__ import annotations
+
 import re
 from functools import partial
 from operator import add, eq, floordiv, ge, gt, index, le, lt, mod, mul, ne, sub
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -25,17 +28,32 @@ from ..native.execute import outputs_of
 from ..registry import built_in, declaration_of
 from ..system.locks import EXPORT
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any, TypeVar
+
+    from torch._ops import OpOverloadPacket
+    from torch.autograd.function import FunctionCtx
+
+    from ..declaration.attributes import AttributeValues
+    from ..declaration.operator import Input, Operator, Output
+    from ..model.types import Array
+    from ..registry import Declared
+    from .types import Argument, Given, Size, Tensors
+
+    T = TypeVar("T")
+
 TYPES = {getattr(torch, name): name for name in dtypes.TABLE if hasattr(torch, name)}
 ATTRIBUTES = {"int": "int", "ints": "int[]", "float": "float", "floats": "float[]", "string": "str", "text": "str"}
 INPUTS = {"required": "Tensor {}", "optional": "Tensor? {}=None", "variadic": "Tensor[] {}"}
 VALUES = {"required": "SymInt[] {}", "optional": "SymInt[]? {}=None"}
 BFLOAT16 = dtypes.TABLE["bfloat16"].numpy  # PyTorch doesn't support its NumPy dtype
 UNREACHED = 2**32  # no size is that large
-_names: dict = {}  # {declaration: its qualified name}
-_libraries: dict = {}  # {qualified name: (declaration, torch.library.Library)}
+_names: dict[Operator, str] = {}  # {declaration: its qualified name}
+_libraries: dict[str, tuple[Operator, torch.library.Library]] = {}  # {qualified name: (declaration, its library)}
 
 
-def torch_operator(operator):
+def torch_operator(operator: Declared) -> OpOverloadPacket:
     """Return PyTorch's operator for a CustomOperator or a declaration. Raises OpError.
 
     It takes tensors, lists of tensors for a variadic input, and lists of integers for inputs whose values the plan
@@ -46,7 +64,7 @@ def torch_operator(operator):
 
 
 @torch.compiler.assume_constant_result  # torch.compile calls this function, and does not translate it
-def defined(operator):
+def defined(operator: Declared) -> str:
     """Return the qualified name of an operator after it has been defined. Raises OpError."""
     declaration = declaration_of(operator)
     with EXPORT:
@@ -55,14 +73,15 @@ def defined(operator):
         return _names[declaration]
 
 
-def qualified_name(operator):
+def qualified_name(operator: Operator) -> str:
     """Return "namespace::name" of an operator in PyTorch. An operator of ai.onnx is in the namespace onnx_ops."""
     return f"{re.sub(r'[^0-9A-Za-z]', '_', operator.domain or 'onnx_ops')}::{operator.name}"
 
 
-def define(operator):
+def define(operator: Operator) -> None:
     """Define an operator in PyTorch, in place of an earlier one with its name."""
-    name, text = qualified_name(operator), schema(operator)
+    name = qualified_name(operator)
+    text = schema(operator)
     namespace, _, op_type = name.partition("::")
     if name in _libraries:
         before, library = _libraries[name]
@@ -89,10 +108,11 @@ def define(operator):
     _names[operator] = name
 
 
-def schema(operator):
+def schema(operator: Operator) -> str:
     """Return the text of an operator's schema, without its name. Raises OpError for types that PyTorch lacks."""
+    declared: tuple[Input | Output, ...] = (*operator.inputs, *operator.outputs)
     with errors_of(operator):
-        for each in (*operator.inputs, *operator.outputs):
+        for each in declared:
             names = operator.types[each.type]
             require({*names} & {*TYPES.values()}, f"type of {each.name}", names[0], "is no element type of PyTorch")
         for a in operator.attributes:
@@ -112,14 +132,15 @@ def schema(operator):
 # The operator runs.
 
 
-def run(operator, /, *inputs, **attributes):
+def run(operator: Operator, /, *inputs: Given, **attributes: Any) -> Tensors:
     """Compute the outputs of tensors on the CPU."""
-    arrays = [as_array(operator, i, value) for i, value in each_value(operator, inputs)]
+    values = each_value(operator, inputs)
+    arrays = [None if value is None else as_array(operator, i, value) for i, value in values]
     outputs = [as_tensor(y, arrays) for y in outputs_of(operator, arrays, attributes, torch.get_num_threads())]
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def compute_by_torch(operator, arrays, attributes):
+def compute_by_torch(operator: Operator, arrays: Sequence[Array | None], attributes: Mapping[str, Any]) -> list[Array]:
     """Return the output arrays of a call with tensors of these arrays, after a check of the fake kernel's shapes."""
     inputs = positional(operator, [None if a is None else as_tensor(a, ()) for a in arrays])
     attributes = declared_attributes(operator, attributes)
@@ -134,7 +155,7 @@ def compute_by_torch(operator, arrays, attributes):
     return [as_array(operator, o, y) for o, y in zip(operator.outputs, outputs, strict=True)]
 
 
-def positional(operator, tensors):
+def positional(operator: Operator, tensors: Sequence[torch.Tensor | None]) -> list[Given]:
     """Return an ONNX node's inputs as PyTorch's operator gets them: lists of values, and a list of variadic inputs."""
     pairs = zip(operator.each_input(len(tensors)), tensors, strict=True)
     inputs = [t.tolist() if i.values and t is not None else t for i, t in pairs]
@@ -142,30 +163,30 @@ def positional(operator, tensors):
     return [*inputs[:last], inputs[last:]] if operator.inputs[last].presence == "variadic" else inputs
 
 
-def declared_attributes(operator, attributes):
+def declared_attributes(operator: Operator, attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return an ONNX node's attributes as PyTorch's operator gets them: by their declared names and kinds."""
     values = operator.values(attributes).by_name
     given = {name for name, value in attributes.items() if value is not None}
     return {a.name: values[a.name] for a in operator.attributes if given.intersection(a.names)}
 
 
-def as_tuple(outputs):
+def as_tuple(outputs: T | tuple[T, ...]) -> tuple[T, ...]:
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
-def each_value(operator, inputs):
+def each_value(operator: Operator, inputs: Sequence[Any]) -> list[tuple[Input, Any]]:
     """Return pairs of Input and value, a tensor, a list of integers or None; a variadic one gives several."""
     declared = operator.inputs
     if declared[-1].presence == "variadic" and len(inputs) == len(declared):
         inputs = [*inputs[:-1], *inputs[-1]]
-        declared = [*declared, *declared[-1:] * len(inputs)]
+        declared = (*declared, *declared[-1:] * len(inputs))
     return list(zip(declared, inputs, strict=False))
 
 
-def as_array(operator, declared, value):
+def as_array(operator: Operator, declared: Input | Output, value: torch.Tensor | Sequence[int]) -> Array:
     """Return the value of an input as an array, on a tensor's memory if it is contiguous. Raises OpError."""
     if not isinstance(value, torch.Tensor):
-        return None if value is None else np.array(value, type_of_list(operator, declared))
+        return np.array(value, type_of_list(operator, declared))
     tensor = value.contiguous()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(BFLOAT16)
@@ -173,17 +194,17 @@ def as_array(operator, declared, value):
     return tensor.numpy()
 
 
-def type_of_list(operator, declared):
+def type_of_list(operator: Operator, declared: Input | Output) -> str:
     """Return the name of the element type of an input whose values the plan reads."""
     return "int64" if "int64" in operator.types[declared.type] else "int32"
 
 
-def check_type(operator, declared, tensor):
+def check_type(operator: Operator, declared: Input | Output, tensor: torch.Tensor) -> None:
     if tensor.dtype not in TYPES:
         raise OpError(f"dtype of {declared.name}", tensor.dtype, "is no element type of ONNX", operator.title)
 
 
-def as_tensor(array, arrays):
+def as_tensor(array: Array, arrays: Iterable[Array | None]) -> torch.Tensor:
     """Return an output as a tensor that shares no memory with the inputs, as PyTorch requires."""
     is_shared = array.base is not None and any(a is not None and np.may_share_memory(array, a) for a in arrays)
     if is_shared or not array.flags.carray:  # carray: contiguous, and it may be written to
@@ -193,7 +214,7 @@ def as_tensor(array, arrays):
     return torch.from_numpy(array)
 
 
-def refuse(operator, /, *inputs, **_):
+def refuse(operator: Operator, /, *inputs: Given, **_: Any) -> None:
     """Raise OpError for tensors that are not in the CPU's memory, not dense, or quantized."""
     for i, value in each_value(operator, inputs):
         if not isinstance(value, torch.Tensor):
@@ -209,7 +230,7 @@ def refuse(operator, /, *inputs, **_):
 # The outputs' shapes, for symbolic sizes too.
 
 
-def fake(operator, /, *inputs, **attributes):
+def fake(operator: Operator, /, *inputs: Given, **attributes: Any) -> Tensors:
     """Return tensors without content, of the outputs' types and shapes."""
     pairs = each_value(operator, inputs)
     tensors = [value for _, value in pairs if isinstance(value, torch.Tensor)]
@@ -233,14 +254,16 @@ def fake(operator, /, *inputs, **attributes):
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def type_name(operator, declared, value):
+def type_name(operator: Operator, declared: Input, value: Argument) -> str | None:
     """Return the name of an input's element type, None for an absent one."""
     if value is None:
         return None
     return TYPES[value.dtype] if isinstance(value, torch.Tensor) else type_of_list(operator, declared)
 
 
-def shapes_of(operator, values, sizes):
+def shapes_of(
+    operator: Operator, values: AttributeValues, sizes: Sequence[Sequence[Size] | None]
+) -> Sequence[Sequence[Size]]:
     """Return the outputs' shapes. Raises OpError.
 
     sizes  for each input a tuple of sizes or of values, or None if it is absent. Numbers may be symbolic. Then each
@@ -250,7 +273,7 @@ def shapes_of(operator, values, sizes):
     require(operator.plan.shape, "rule", None, rule)
     sizes = operator.padded(sizes)
     if all(isinstance(size, int) for each in sizes if each is not None for size in each):
-        shapes = plain.shapes_of(operator, values, sizes)
+        shapes: Sequence[Sequence[Size]] = plain.shapes_of(operator, values, sizes) or ()
     else:
         shapes = (plain.shapes_for_ranks if operator.has_ranks else shapes_by_plan)(operator, values, sizes)
     if not operator.plan.is_bound:
@@ -258,18 +281,20 @@ def shapes_of(operator, values, sizes):
     return [(at_most(shape[0]), *shape[1:]) for shape in shapes]
 
 
-def at_most(bound):
+def at_most(bound: Size) -> torch.SymInt:
     """Return a size that depends on values."""
     size = torch.library.get_ctx().new_dynamic_size()
     torch._check(size <= bound)
     return size
 
 
-def shapes_by_plan(operator, values, sizes):
+def shapes_by_plan(
+    operator: Operator, values: AttributeValues, sizes: Sequence[Sequence[Size] | None]
+) -> list[list[Size]]:
     """Return the outputs' shapes by a plan for any ranks, which sees sizes that depend on values as names."""
     named = {}
 
-    def number(size):
+    def number(size: Size) -> int | Symbol | str:
         if isinstance(size, int):
             return size
         if size.node.has_hint():
@@ -277,7 +302,7 @@ def shapes_by_plan(operator, values, sizes):
         named[str(size)] = size
         return str(size)
 
-    def known_size(size):
+    def known_size(size: int | Symbol | str | None) -> Size:
         if size is None:
             return torch.library.get_ctx().new_dynamic_size()
         return named[size] if isinstance(size, str) else sym_int(size)
@@ -285,18 +310,18 @@ def shapes_by_plan(operator, values, sizes):
     shapes = plain.infer_by_plan(operator, values, [[number(size) for size in each or ()] for each in sizes])
     for o, shape in zip(operator.outputs, shapes, strict=True):
         require(shape is not None, f"rank of {o.name}", UNKNOWN, "must follow from the inputs' ranks")
-    return [list(map(known_size, shape)) for shape in shapes]
+    return [list(map(known_size, shape or ())) for shape in shapes]
 
 
-def _arithmetic(operation):
+def _arithmetic(operation: Callable[[Any, Any], Any]) -> Callable[[Symbol, int | Symbol], Symbol]:
     return lambda size, other: Symbol(operation(size.size, sym_int(other)))
 
 
-def _reflected(operation):
+def _reflected(operation: Callable[[Any, Any], Any]) -> Callable[[Symbol, int], Symbol]:
     return lambda size, other: Symbol(operation(other, size.size))
 
 
-def _comparison(operation):
+def _comparison(operation: Callable[[Any, Any], Any]) -> Callable[[Symbol, Any], bool]:
     return lambda size, other: holds(operation, size, other)
 
 
@@ -310,16 +335,16 @@ class Symbol:
     __slots__ = ("size",)
     __hash__ = None  # type: ignore[assignment]  # what is equal depends on conditions
 
-    def __init__(self, size):
+    def __init__(self, size: Size) -> None:
         self.size = size
 
-    def __index__(self):
+    def __index__(self) -> int:
         return index(self.size)  # PyTorch then fixes the size
 
-    def __neg__(self):
+    def __neg__(self) -> Symbol:
         return Symbol(-self.size)
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         return holds(ne, self, 0)
 
     __add__, __sub__, __mul__, __floordiv__, __mod__ = map(_arithmetic, (add, sub, mul, floordiv, mod))
@@ -327,11 +352,11 @@ class Symbol:
     __eq__, __ne__, __lt__, __le__, __gt__, __ge__ = map(_comparison, (eq, ne, lt, le, gt, ge))
 
 
-def sym_int(value):
+def sym_int(value: int | Symbol) -> Size:
     return value.size if isinstance(value, Symbol) else value
 
 
-def holds(comparison, *values):
+def holds(comparison: Callable[..., Any], *values: int | Symbol) -> bool:
     """Return whether a comparison of integers, some of them Symbols, holds."""
     sizes = [sym_int(value) for value in values]
     examples = [size if isinstance(size, int) else size.node.hint for size in sizes]
@@ -343,17 +368,19 @@ def holds(comparison, *values):
 # Gradients.
 
 
-def call(domain, name, /, *inputs, **attributes):
+def call(domain: str, name: str, /, *inputs: Given, **attributes: Any) -> Tensors:
     """Run an operator of this package on tensors."""
     return torch_operator(built_in((domain, name)))(*inputs, **attributes)
 
 
-def register_gradient(operator, name, library):
+def register_gradient(operator: Operator, name: str, library: torch.library.Library) -> None:
     """Register the declaration's gradient with PyTorch; without one, gradients are refused."""
     function = operator.gradient
     needed = parameters_of("gradient", function) if function else ()
 
-    def keep(ctx, inputs, output, keyword_only_inputs=()):
+    def keep(
+        ctx: FunctionCtx, inputs: Sequence[Any], output: Tensors, keyword_only_inputs: Iterable[tuple[str, Any]] = ()
+    ) -> None:
         values = dict(operator.values(dict(keyword_only_inputs)).by_name)
         values |= zip((i.name for i in operator.inputs), inputs, strict=False)
         values |= zip((o.name for o in operator.outputs), as_tuple(output), strict=True)
@@ -361,7 +388,7 @@ def register_gradient(operator, name, library):
         ctx.save_for_backward(*(leaf if isinstance(leaf, torch.Tensor) else None for leaf in leaves))
         ctx.others = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
-    def backward(ctx, *gradients):
+    def backward(ctx: FunctionCtx, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
         if not function:
             raise OpError(None, None, "has no gradient; .gradient declares one", operator.title)
         leaves = [

@@ -3,18 +3,23 @@
 ONNX Runtime ignores them: a kernel can only query attributes by name.
 """
 
+from __future__ import annotations
+
 import difflib
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..declaration.errors import as_text, errors_of, escaped, shortened
-from ..declaration.operator import Operator
 from .nodes import declared, in_its_versions, model_nodes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     import onnx
+
+    from ..declaration.operator import Operator
+    from ..registry import Operators
 
 WARNING = "onnx_ops: %s"
 MOST = 20  # warnings for a model
@@ -22,7 +27,7 @@ LONGEST_NAME = 100  # of an attribute with similar names
 log = logging.getLogger("onnx_ops")
 
 
-def warn_of_unknown_attributes(model: "onnx.ModelProto", operators: Mapping[tuple[str, str], Any]) -> None:
+def warn_of_unknown_attributes(model: onnx.ModelProto, operators: Operators) -> None:
     """Log a warning for each attribute in a model that its node's operator doesn't have.
 
     operators  the result of `registry.available`
@@ -34,7 +39,7 @@ def warn_of_unknown_attributes(model: "onnx.ModelProto", operators: Mapping[tupl
         log.warning(WARNING, "the model has more unknown attributes; onnx-ops inspect lists all")
 
 
-def unknown_in(model: "onnx.ModelProto", operators: Mapping[tuple[str, str], Any]) -> Iterator[str]:
+def unknown_in(model: onnx.ModelProto, operators: Operators) -> Iterator[str]:
     """Yield an error message for each attribute in a model that its node's operator doesn't have."""
     operators = in_its_versions(operators, model)
     for node in model_nodes(model):

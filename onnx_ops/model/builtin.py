@@ -1,18 +1,28 @@
 """Operators and kernels that ONNX Runtime has on the CPU, from the lists in its Python package: no session is made."""
 
+from __future__ import annotations
+
 import functools
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..registry import KEYS
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from onnxruntime.capi.onnxruntime_pybind11_state.opkernel import KernelDef
+    from onnxruntime.capi.onnxruntime_pybind11_state.schemadef import OpSchema
+
+    from ..registry import Key
+
+
 OPEN = 2**31 - 1  # the last version of a kernel that has none
-Key = tuple[str, str]
 
 
 @functools.cache
-def schemas() -> dict[Key, list[Any]]:
+def schemas() -> dict[Key, list[OpSchema]]:
     """Return {(domain, name): schemas, the latest version first} of the operators that ONNX Runtime has."""
     from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
@@ -23,7 +33,7 @@ def schemas() -> dict[Key, list[Any]]:
 
 
 @functools.cache
-def kernels() -> dict[Key, list[Any]]:
+def kernels() -> dict[Key, list[KernelDef]]:
     """Return {(domain, name): definitions of kernels} that ONNX Runtime has on the CPU."""
     from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def
 
@@ -39,21 +49,22 @@ def first_builtin_version(key: Key) -> int | None:
     return schemas()[key][-1].since_version if key in schemas() else None
 
 
-def schema_of(key: Key, version: int | None) -> Any:
+def schema_of(key: Key, version: int | None) -> OpSchema | None:
     """Return the schema of an operator in a version of its domain (None: the latest), or None."""
     known = schemas().get(key, ())
     schema = next((each for each in known if version is None or each.since_version <= version), None)
     return None if schema is None or schema.deprecated else schema
 
 
-def has_kernel(schema: Any, inputs: Sequence[int | None], outputs: Sequence[int | None]) -> bool:
+def has_kernel(schema: OpSchema, inputs: Sequence[int | None], outputs: Sequence[int | None]) -> bool:
     """Return False if ONNX Runtime certainly has no kernel for an operator with these data types.
 
     inputs, outputs  numbers of the data types in ONNX; None if unknown, or if there is no such argument
     """
     if _may_be_replaced(schema):
         return True
-    since, fitting = schema.since_version, []
+    since = schema.since_version
+    fitting = []
     for kernel in kernels().get((schema.domain, schema.name), ()):
         first, last = kernel.version_range
         if first == since or first < since <= last < OPEN:
@@ -63,7 +74,7 @@ def has_kernel(schema: Any, inputs: Sequence[int | None], outputs: Sequence[int 
     return any(_accepts(kernel, types) or _accepts(kernel, widened) for kernel in fitting)
 
 
-def _may_be_replaced(schema: Any) -> bool:
+def _may_be_replaced(schema: OpSchema) -> bool:
     """Return whether ONNX Runtime may run other nodes in place of an operator's.
 
     Which operators of its own domains are functions isn't listed; none of this package's operators is one.
@@ -98,7 +109,7 @@ def _types(parameters: Sequence[Any], kinds: Sequence[int | None]) -> dict[str, 
     return found
 
 
-def _accepts(kernel: Any, types: dict[str, str]) -> bool:
+def _accepts(kernel: KernelDef, types: dict[str, str]) -> bool:
     """Return whether a kernel's definition allows the known types. They may be inside of seq(tensor(float))."""
     return all(
         name not in types or any(types[name] in text for text in allowed)

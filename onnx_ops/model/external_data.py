@@ -3,11 +3,14 @@
 The parameter `origin` is the model's file, or the folder of its external data.
 """
 
+from __future__ import annotations
+
 import functools
 import math
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 from onnx import helper
@@ -17,13 +20,18 @@ from ..declaration.errors import OpError
 from .files import USE_ONNX, content_of, is_ort_format, ordinary_file
 from .nodes import model_nodes, subgraphs
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
-def is_small(tensor):
+    from .types import File, FilePath, Source
+
+
+def is_small(tensor: onnx.TensorProto) -> bool:
     """Return whether a tensor may be an input that states sizes."""
     return len(tensor.dims) <= 1 and math.prod(tensor.dims) <= 64
 
 
-def load(path, wanted=is_small):
+def load(path: FilePath, wanted: Callable[[onnx.TensorProto], bool] | None = is_small) -> onnx.ModelProto:
     """Load a model; of its external data only the tensors that are `wanted`, which then are in the model itself.
 
     onnx needs the small ones to infer types. Raises OSError and OpError.
@@ -34,7 +42,7 @@ def load(path, wanted=is_small):
     return model
 
 
-def model_in(source):
+def model_in(source: File) -> onnx.ModelProto:
     """Load a model (path or bytes) without its external data.
 
     As to ONNX Runtime, it is a protobuf whatever the file's name ends in.
@@ -42,7 +50,7 @@ def model_in(source):
     return onnx.ModelProto.FromString(source if isinstance(source, bytes) else content_of(source))
 
 
-def opened(source):
+def opened(source: Source) -> tuple[onnx.ModelProto, FilePath | None]:
     """Return a model (path, bytes or ModelProto) without its external data, and its path or None. Raises OpError."""
     if isinstance(source, onnx.ModelProto):
         return source, None
@@ -52,13 +60,15 @@ def opened(source):
     return model_in(source), path
 
 
-def read(tensor, origin, *, only_check=False):
+def read(tensor: onnx.TensorProto, origin: FilePath, *, only_check: bool = False) -> None:
     """Put a tensor's external data into the tensor. Raises OSError and OpError.
 
     only_check  whether nothing is read, if the file is long enough
     """
     info = info_of(tensor)
-    size, offset, data = size_of(tensor), info.offset or 0, b""
+    size = size_of(tensor)
+    offset = info.offset or 0
+    data = b""
     with ordinary_file(file_of(info.location, origin), "external data") as (file, there):
         if offset + size <= there:
             if only_check:
@@ -73,7 +83,7 @@ def read(tensor, origin, *, only_check=False):
     del tensor.external_data[:]
 
 
-def info_of(tensor):
+def info_of(tensor: onnx.TensorProto) -> ExternalDataInfo:
     """Return where a tensor's external data are. Raises OpError unless they are as long as its elements."""
     with suppress(TypeError, ValueError):  # keys or values that are not UTF-8 are bytes
         info = ExternalDataInfo(tensor)
@@ -88,14 +98,14 @@ def info_of(tensor):
     raise OpError("external data", repr({e.key: e.value for e in tensor.external_data}), rule, "onnx_ops")
 
 
-def size_of(tensor):
+def size_of(tensor: onnx.TensorProto) -> int:
     """Return the bytes of a tensor's elements. Some types have several in a byte."""
     packed = {"INT4": 2, "UINT4": 2, "FLOAT4E2M1": 2, "INT2": 4, "UINT2": 4}
     itemsize = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     return -(-math.prod(tensor.dims) * itemsize // packed.get(onnx.TensorProto.DataType.Name(tensor.data_type), 1))
 
 
-def stated_size(tensors, origin):
+def stated_size(tensors: Iterable[onnx.TensorProto], origin: FilePath) -> float:
     """Return the bytes of external data of tensors; infinite if a file is missing."""
     with suppress(OpError):
         if all(os.path.exists(file_of(info_of(tensor).location, origin)) for tensor in tensors):
@@ -103,7 +113,7 @@ def stated_size(tensors, origin):
     return math.inf
 
 
-def file_of(location, origin):
+def file_of(location: str, origin: FilePath) -> str:
     """Return the path of a file of external data, with all links resolved.
 
     As ONNX Runtime has it, the file must lie in the model's folder or, if the model is a link, in the folder in which
@@ -117,7 +127,7 @@ def file_of(location, origin):
     return file
 
 
-def roots(origin):
+def roots(origin: FilePath) -> list[str]:
     """Return the folders that may hold external data. Locations are relative to the first one."""
     origin = os.path.abspath(origin)
     if os.path.isdir(origin):
@@ -125,7 +135,7 @@ def roots(origin):
     return list(dict.fromkeys([os.path.realpath(os.path.dirname(origin)), os.path.dirname(os.path.realpath(origin))]))
 
 
-def put_in_reach(model, origin, most):
+def put_in_reach(model: onnx.ModelProto, origin: FilePath, most: float) -> str | None:
     """Have a session find the external data of a model that it gets as bytes.
 
     At most `most` bytes are read into the model. Else it states where they are, without links, relative to the folder
@@ -145,7 +155,7 @@ def put_in_reach(model, origin, most):
     return folder
 
 
-def copy(tensors: list[onnx.TensorProto], origin: "str | os.PathLike[str]", path: Path) -> None:
+def copy(tensors: list[onnx.TensorProto], origin: FilePath, path: Path) -> None:
     """Copy the external data of tensors into one file, which is to be beside their model, one after the other.
 
     onnx.save would leave out those of sparse tensors, and of subgraphs in functions. Raises OSError and OpError.
@@ -157,13 +167,13 @@ def copy(tensors: list[onnx.TensorProto], origin: "str | os.PathLike[str]", path
             tensor.ClearField("raw_data")
 
 
-def files(path):
+def files(path: FilePath) -> list[Path]:
     """Return the file of a model, and the files of its external data."""
     locations = {info_of(tensor).location for tensor in external(model_in(path))}
     return [Path(path), *(Path(file_of(location, path)) for location in sorted(locations))]
 
 
-def external(model):
+def external(model: onnx.ModelProto) -> list[onnx.TensorProto]:
     """Return the tensors of a model whose data are in files: of graphs and attributes, also in subgraphs, functions."""
     nodes = list(model_nodes(model))
     graphs = (model.graph, *(inner for node in nodes for inner in subgraphs(node)))

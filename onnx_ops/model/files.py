@@ -4,25 +4,31 @@ Models can be large, so tensors are skipped, and onnx isn't loaded. Sources: Pro
 format; onnx.proto for the field numbers.
 """
 
+from __future__ import annotations
+
 import math
 import mmap
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from io import BufferedReader
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 from .. import system
 from ..declaration.errors import OpError, as_text
 from ..registry import KEYS, available
 
 if TYPE_CHECKING:
-    import onnx
+    from collections.abc import Callable, Iterator
+    from io import BufferedReader
+    from typing import Any, TypeAlias
 
-File: TypeAlias = "str | os.PathLike[str] | bytes"  # a path, or the content
-Part: TypeAlias = "tuple[str, str | bytes, str | bytes]"
+    from ..registry import Key
+    from .types import File, FilePath, Source
+
+    Part: TypeAlias = tuple[str, str | bytes, str | bytes]  # (message, domain, op_type)
+    Content: TypeAlias = bytes | mmap.mmap
+
 
 BUILTIN = {"", "com.microsoft"}  # domains that ONNX Runtime has operators in, too
 EXTENSIONS = "ai.onnx.contrib"  # the domain of onnxruntime-extensions' Python ops
@@ -49,7 +55,7 @@ SMALL = 2**16
 _NAMES = re.compile(b"|".join(re.escape(text.encode()) for text in sorted({EXTENSIONS, *(name for _, name in KEYS)})))
 
 
-def imports_and_nodes(model: "File | onnx.ModelProto") -> tuple[set[str], set[tuple[str, str]]] | tuple[None, None]:
+def imports_and_nodes(model: Source) -> tuple[set[str], set[Key]] | tuple[None, None]:
     """Return the domains that a model imports, and the (domain, op_type) of its nodes; "" is ai.onnx.
 
     Nodes are those of subgraphs and functions, too. Those with other operators than this package's may be missing,
@@ -64,7 +70,8 @@ def imports_and_nodes(model: "File | onnx.ModelProto") -> tuple[set[str], set[tu
         parts = set(_parts_of_proto(model) if hasattr(model, "opset_import") else _parts(model))
     except (ValueError, IndexError):
         return None, None
-    imports, nodes = set(), set()
+    imports: set[str] = set()
+    nodes: set[Key] = set()
     for message, domain, op_type in parts:
         domain = as_text(domain)
         domain = "" if domain == "ai.onnx" else domain
@@ -75,14 +82,14 @@ def imports_and_nodes(model: "File | onnx.ModelProto") -> tuple[set[str], set[tu
     return imports, nodes
 
 
-def imported_domains(model: "File | onnx.ModelProto") -> set[str] | None:
+def imported_domains(model: Source) -> set[str] | None:
     """Return the domains of `imports_and_nodes`."""
     return imports_and_nodes(model)[0]
 
 
 @contextmanager
 def ordinary_file(
-    path: "str | os.PathLike[str]", argument: str = "model", most: float = math.inf
+    path: FilePath, argument: str = "model", most: float = math.inf
 ) -> Iterator[tuple[BufferedReader, int]]:
     """Return a context with an ordinary file of at most so many bytes, opened to be read, and its size.
 
@@ -97,7 +104,7 @@ def ordinary_file(
     raise OpError(argument, path, "must be an ordinary file, or less than 2 GiB if it is a protobuf", "onnx_ops")
 
 
-def content_of(path: "str | os.PathLike[str]", argument: str = "model") -> bytes:
+def content_of(path: FilePath, argument: str = "model") -> bytes:
     """Return the content of a file that is a protobuf. Raises OSError and OpError."""
     with ordinary_file(path, argument, LARGEST - 1) as (file, size):
         return file.read(size)
@@ -121,7 +128,7 @@ def is_lowered(model: File) -> bool:
     return bool(lowered() & (imports_and_nodes(model)[1] or set()))
 
 
-def lowered() -> set[tuple[str, str]]:
+def lowered() -> set[Key]:
     """Return (domain, name) of the operators that `onnx_ops.lower` writes."""
     return {(EXTENSIONS, lowered_name(*key) + ending) for key in available() for ending in ("", REPLACING)}
 
@@ -164,7 +171,7 @@ def _parts(model: File) -> Iterator[Part]:
 
 
 @contextmanager
-def _content(model: File) -> Iterator[tuple[Any, Callable[[int, int], None]]]:
+def _content(model: File) -> Iterator[tuple[Content, Callable[[int, int], None]]]:
     """Return a context with the content of a model, and a function that fills in a part of it from the file.
 
     The file isn't mapped: if another process cuts it, the next access to a map, even to a private one, is a SIGBUS.
@@ -185,7 +192,7 @@ def _content(model: File) -> Iterator[tuple[Any, Callable[[int, int], None]]]:
 
 
 def _fields(
-    content: Any, fill: Callable[[int, int], None], at: int, last: int, wanted: dict[int, str]
+    content: Content, fill: Callable[[int, int], None], at: int, last: int, wanted: dict[int, str]
 ) -> Iterator[tuple[str, int, int]]:
     """Yield (name, begin, end) for each wanted field in content[at:last]. Fields that are numbers are not wanted.
 
@@ -215,7 +222,7 @@ def _fields(
             yield name, begin, at
 
 
-def _varint(content: Any, at: int) -> tuple[int, int]:
+def _varint(content: Content, at: int) -> tuple[int, int]:
     """Return (the varint at a position, the position after it)."""
     value = 0
     for shift in range(0, 70, 7):

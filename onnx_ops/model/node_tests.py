@@ -4,25 +4,28 @@ FOLDER/model.onnx
 FOLDER/test_data_set_0/input_0.pb, input_1.pb, ..., output_0.pb
 """
 
+from __future__ import annotations
+
 import os
-from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from ..system.files import replaceable, staged
 from .files import content_of
 from .small_models import model_of, values_info
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .types import Array, Arrays, DataSets
+
+
 IR_VERSION = 9  # by default onnx writes its newest version, which older runtimes refuse
 ONNX_OPSET = 18  # of ai.onnx, for a node of another domain
-Arrays: TypeAlias = Mapping[str, NDArray[Any]]
-DataSets: TypeAlias = dict[str, tuple[list[NDArray[Any]], list[NDArray[Any]]]]  # {name: (inputs, outputs)}
 
 
 def build(name: str, node: onnx.NodeProto, version: int, inputs: Arrays, outputs: Arrays) -> onnx.ModelProto:
@@ -33,7 +36,8 @@ def build(name: str, node: onnx.NodeProto, version: int, inputs: Arrays, outputs
     """
     imports = {"": ONNX_OPSET, node.domain: version}
     model = model_of([node], inputs, values_info(outputs), imports, IR_VERSION)
-    model.graph.name, model.producer_name = name, "onnx_ops"
+    model.graph.name = name
+    model.producer_name = "onnx_ops"
     return model
 
 
@@ -57,7 +61,8 @@ def save(folder: Path, model: onnx.ModelProto, inputs: Arrays, outputs: Arrays) 
 
 def tests_below(path: Path) -> Iterator[tuple[str, Path, Callable[[], DataSets]]]:
     """Yield (name, model, function that returns its data) of each test below a folder."""
-    directories, seen = [], set()
+    directories = []
+    seen = set()
     for folder, folders, files in os.walk(path, onerror=_refuse, followlinks=True):
         folders.sort()
         if os.path.realpath(folder) in seen:  # a link to a folder above it, or to one that was searched
@@ -82,12 +87,12 @@ def data_sets(directory: Path) -> DataSets:
     }
 
 
-def _tensors(folder: Path, kind: str) -> list[NDArray[Any]]:
+def _tensors(folder: Path, kind: str) -> list[Array]:
     files = folder.glob(f"{kind}_*.pb")
     return [read_pb(file) for file in sorted(files, key=lambda file: int(file.stem.partition("_")[2]))]
 
 
-def read_pb(path: Path) -> np.ndarray:
+def read_pb(path: Path) -> Array:
     """Return the array in a file that holds a TensorProto. Raises ValueError."""
     tensor = onnx.TensorProto.FromString(content_of(path, "file"))
     if tensor.HasField("segment"):  # the bytes of other protobuf messages may parse to such a tensor

@@ -1,23 +1,38 @@
 """Nodes of models and names of their values, including those in subgraphs."""
 
-from collections import Counter, namedtuple
+from __future__ import annotations
+
+from collections import Counter
 from copy import deepcopy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..registry import available, first_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any
+    from collections.abc import Iterable, Iterator, Mapping
 
-# A node that calls a local function, the function's key, and {name: attribute} of the node.
-Call = namedtuple("Call", "node function given")
+    import onnx
+
+    from ..declaration.operator import Operator
+    from ..registry import Key, Operators
+    from .types import Caller, FunctionKey, Owner
+
+
+class Call(NamedTuple):
+    """A node that calls a local function."""
+
+    node: onnx.NodeProto
+    function: FunctionKey
+    given: dict[str, onnx.AttributeProto]  # the node's attributes, by their names
+
+
 MOST = 16  # times the nodes and bytes of a model, without its weights, that it may have when inlined
-FREE_NODES, FREE_BYTES = 2**13, 2**20  # that it may have beyond that
+FREE_NODES = 2**13  # that it may have beyond that
+FREE_BYTES = 2**20  # likewise
 GRAPH, GRAPHS = 5, 10  # AttributeProto's types; reading them there takes longer than all else of `subgraphs`
 
 
-def declared(node, operators=None):
+def declared(node: onnx.NodeProto, operators: Operators | None = None) -> Operator | None:
     """Return the declared operator of a node, or None.
 
     operators  the result of `registry.available`, by default without custom operators
@@ -25,17 +40,17 @@ def declared(node, operators=None):
     return (available() if operators is None else operators).get((domain_of(node), node.op_type))
 
 
-def domain_of(owner):
+def domain_of(owner: onnx.NodeProto | onnx.FunctionProto | onnx.OperatorSetIdProto) -> str:
     """Return the domain of a node, a function or an import; "" also for its other name, ai.onnx."""
     return "" if owner.domain == "ai.onnx" else owner.domain
 
 
-def imports(model):
+def imports(model: onnx.ModelProto) -> dict[str, int]:
     """Return {domain: version} of what a model imports."""
     return {domain_of(i): i.version for i in model.opset_import}
 
 
-def in_its_versions(operators, model):
+def in_its_versions(operators: Operators, model: onnx.ModelProto) -> dict[Key, Operator]:
     """Return the operators in `registry.available` for the versions that a model imports.
 
     ONNX Runtime runs nodes of other versions.
@@ -48,7 +63,7 @@ def in_its_versions(operators, model):
     }
 
 
-def declared_nodes(model):
+def declared_nodes(model: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, Operator]]:
     """Yield (node, its operator) for the nodes of a model with a declared operator in the imported version."""
     operators = in_its_versions(available(), model)
     for node in model_nodes(model):
@@ -56,14 +71,14 @@ def declared_nodes(model):
             yield node, operator
 
 
-def model_nodes(model):
+def model_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     """Yield the nodes of a model, of its functions, of the defaults of their attributes, and of all subgraphs."""
     defaults = (graph for function in model.functions for graph in graphs_of(function.attribute_proto))
     for owner in (model.graph, *model.functions, *defaults):
         yield from all_nodes(owner)
 
 
-def all_nodes(owner):
+def all_nodes(owner: Owner) -> Iterator[onnx.NodeProto]:
     """Yield the nodes of a graph or function and of its subgraphs."""
     for node in owner.node:
         yield node
@@ -71,7 +86,7 @@ def all_nodes(owner):
             yield from all_nodes(graph)
 
 
-def inlined(model, operators=None):
+def inlined(model: onnx.ModelProto, operators: Operators | None = None) -> onnx.ModelProto:
     """Return a copy of a model with its local functions inlined, by onnx's inliner after three passes.
 
     operators  what `registry.available` returns, by default without custom operators
@@ -86,8 +101,8 @@ def inlined(model, operators=None):
     # The inliner's argument must fit into a protobuf, and weights may not fit.
     for tensor in copy.graph.initializer:
         tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims))
-    functions = {(f.domain, f.name, f.overload): f for f in copy.functions}
-    bodies = {"": copy.graph, **functions}
+    functions: dict[Caller, onnx.FunctionProto] = {(f.domain, f.name, f.overload): f for f in copy.functions}
+    bodies: dict[Caller, Owner] = {"": copy.graph, **functions}
     nodes = {owner: list(all_nodes(body)) for owner, body in bodies.items()}
     calls = {
         owner: [
@@ -104,8 +119,8 @@ def inlined(model, operators=None):
         if sum(ways[owner] * sizes[owner] for owner in bodies) > free + MOST * sum(sizes.values()):
             raise RuntimeError(f"inlined, the functions are more than {MOST} times as large as the model")
     _spell_defaults_out(functions, calls, ways)
-    for key, function in functions.items():
-        _remove_types(function, ways[key] <= 1)
+    for caller, function in functions.items():
+        _remove_types(function, ways[caller] <= 1)
     try:
         flat = onnx.inliner.inline_local_functions(copy)
     except (Error, onnx.checker.ValidationError) as error:  # such as subgraphs deeper than protobuf reads
@@ -115,7 +130,7 @@ def inlined(model, operators=None):
     return flat
 
 
-def _keep_operators(model, operators):
+def _keep_operators(model: onnx.ModelProto, operators: Operators) -> None:
     """Remove functions with the name of an operator that sessions have, because sessions run the operator.
 
     The other functions get the model's imports. ONNX Runtime uses these, and onnx inlines no function with others.
@@ -133,17 +148,17 @@ def _keep_operators(model, operators):
                 i.version = versions.get(domain_of(i), i.version)
 
 
-def _ways(calls: "Mapping[Any, Iterable[Call]]") -> "Counter[Any]":
+def _ways(calls: Mapping[Caller, Iterable[Call]]) -> Counter[Caller]:
     """Return {function: number of ways to call it from the graph, ""}, callers before the functions that they call.
 
     Raises RuntimeError for a chain of more than 100 calls, and so for recursion: onnx before 1.22 overflows the stack.
     """
-    ways: Counter[Any] = Counter()
-    reached = Counter([""])  # by as many calls as rounds
+    ways: Counter[Caller] = Counter()
+    reached: Counter[Caller] = Counter([""])  # by as many calls as rounds
     for _ in range(102):
         if not reached:
             return ways
-        following: Counter[Any] = Counter()
+        following: Counter[Caller] = Counter()
         for owner, count in reached.items():
             ways[owner] = ways.pop(owner, 0) + count  # behind the callers of this round
             for call in calls[owner]:
@@ -152,7 +167,11 @@ def _ways(calls: "Mapping[Any, Iterable[Call]]") -> "Counter[Any]":
     raise RuntimeError("functions are recursive, or call one another more than 100 deep")
 
 
-def _spell_defaults_out(functions, calls, owners):
+def _spell_defaults_out(
+    functions: Mapping[Caller, onnx.FunctionProto],
+    calls: Mapping[Caller, Iterable[Call]],
+    owners: Iterable[Caller],
+) -> None:
     """Write the defaults of attributes into calls that omit them, because onnx's inliner forgets defaults.
 
     calls   {function: the calls in it}
@@ -160,7 +179,8 @@ def _spell_defaults_out(functions, calls, owners):
 
     Raises RuntimeError for a call that passes on an attribute that its own caller omits.
     """
-    count, stated = Counter(), Counter()  # calls of a function; those that give a (function, attribute) a value
+    count: Counter[Caller] = Counter()  # calls of a function
+    stated: Counter[tuple[Caller, str]] = Counter()  # calls that give a (function, attribute) a value
     for owner, call in ((each, call) for each in owners for call in calls[each]):
         count[call.function] += 1
         defaults = {a.name: a for a in functions[call.function].attribute_proto}
@@ -175,7 +195,7 @@ def _spell_defaults_out(functions, calls, owners):
             stated[call.function, name] += 1
 
 
-def _remove_types(owner, keeps_elements, kept=0):
+def _remove_types(owner: Owner, keeps_elements: bool, kept: int = 0) -> None:
     """Remove the shapes and data types that a function states of its values.
 
     They may differ by call, but onnx's inliner keeps them.
@@ -193,19 +213,19 @@ def _remove_types(owner, keeps_elements, kept=0):
             _remove_types(inner, keeps_elements, 2 if node.op_type == "Loop" else 0)
 
 
-def graphs_in(graph):
+def graphs_in(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """Yield a graph and all its subgraphs."""
     yield graph
     for node in all_nodes(graph):
         yield from subgraphs(node)
 
 
-def subgraphs(node):
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """Yield the graphs among a node's attributes, which If, Loop and Scan have."""
     return graphs_of(node.attribute)
 
 
-def graphs_of(attributes):
+def graphs_of(attributes: Iterable[onnx.AttributeProto]) -> Iterator[onnx.GraphProto]:
     """Yield the graphs among attributes."""
     for attribute in attributes:
         kind = attribute.type
@@ -215,13 +235,13 @@ def graphs_of(attributes):
             yield from attribute.graphs
 
 
-def own_names(graph):
+def own_names(graph: onnx.GraphProto) -> set[str]:
     """Return the names of a graph's own values, without those of its subgraphs."""
     names = {value.name for value in (*graph.input, *graph.initializer)}
     return names | {name for node in graph.node for name in node.output if name}
 
 
-def used_names(graph):
+def used_names(graph: onnx.GraphProto) -> Iterator[str]:
     """Yield the names of all values and nodes in a graph and its subgraphs."""
     for inner in graphs_in(graph):
         yield from (value.name for value in (*inner.input, *inner.output, *inner.initializer, *inner.value_info))

@@ -3,39 +3,52 @@
 Such a file may also declare Python operators of onnxruntime-extensions (`@onnx_op`), which that library runs.
 """
 
+from __future__ import annotations
+
 import sys
 import zlib
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from typing import TYPE_CHECKING
 
 from ..declaration.errors import OpError, reason
 from ..declaration.operator import Operator
 from ..registry import declaration_of, is_built_in, use
 from .files import EXTENSIONS
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import ModuleType
+
+    from ..registry import Declared, Key
+    from .types import FilePath, OperatorSource, PythonOp
+
+
 DIGEST = "__onnx_ops_digest__"
 _with_python_ops: dict[str, ModuleType] = {}  # {name: module} of the modules in use that declare Python operators
 
 
-def use_file(path):
+def use_file(path: FilePath) -> list[Declared]:
     """Put the operators in a Python file into use in this process; return them. Raises OpError."""
     operators = operators_in(module_of(path))
     use(operators)
     return operators
 
 
-def module_of(path):
+def module_of(path: FilePath) -> ModuleType:
     """Import a Python file. Raises OpError."""
-    file, name = Path(path).absolute(), Path(path).stem  # the link's name: its target may have any name
+    file = Path(path).absolute()
+    name = file.stem  # the link's name: its target may have any name
     if file.suffix != ".py" or not name.isidentifier():
         rule = "must be the name of a module and .py, such as my_operators.py"
         raise OpError("operators", repr(str(path)), rule, "onnx_ops")
     module = sys.modules.get(name)
     if module is None:
         spec = spec_from_file_location(name, file)
+        assert spec  # of a file that ends in .py
+        assert spec.loader
         module = sys.modules[name] = module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
@@ -50,7 +63,7 @@ def module_of(path):
     return module
 
 
-def operators_in(module):
+def operators_in(module: ModuleType) -> list[Declared]:
     """Return the custom operators among a module's variables, and put its Python operators into use.
 
     Raises OpError if it has neither.
@@ -65,7 +78,7 @@ def operators_in(module):
     return operators
 
 
-def python_ops():
+def python_ops() -> dict[Key, PythonOp]:
     """Return {(domain, name): Python operator} of those in use."""
     found = {}
     for module in _with_python_ops.values():
@@ -75,13 +88,13 @@ def python_ops():
     return found
 
 
-def _python_ops_in(module):
+def _python_ops_in(module: ModuleType) -> Iterator[PythonOp]:
     """Yield the Python operators among a module's variables."""
     if extensions := sys.modules.get("onnxruntime_extensions"):
         yield from (each for each in vars(module).values() if isinstance(each, extensions.Opdef))
 
 
-def sources_of(operators):
+def sources_of(operators: Iterable[Operator]) -> list[OperatorSource]:
     """Return (module's name or path, digest of the file) of these operators, for other processes.
 
     Includes the Python operators in use. Operators of this package need no source. Raises OpError.
@@ -100,13 +113,13 @@ def sources_of(operators):
     return list(dict.fromkeys(map(_source_of, modules.values())))
 
 
-def _source_of(module):
+def _source_of(module: ModuleType) -> OperatorSource:
     """Return an element of `sources_of`."""
     is_of_package = "." in module.__name__ or hasattr(module, "__path__")
-    return module.__name__ if is_of_package else str(Path(module.__file__).absolute()), digest(module)
+    return module.__name__ if is_of_package else str(Path(module.__file__ or "").absolute()), digest(module)
 
 
-def operators_at(source):
+def operators_at(source: OperatorSource) -> list[Declared]:
     """Return the operators at an element of `sources_of`. Raises OpError, also if the file differs here."""
     place, expected = source
     module = module_of(place) if Path(place).suffix == ".py" else import_module(place)
@@ -116,11 +129,11 @@ def operators_at(source):
     return operators_in(module)
 
 
-def digest(module):
+def digest(module: ModuleType) -> int | None:
     """Return the digest of a module's file at the first call: later edits have no effect before a reload."""
     known = vars(getattr(module, "__spec__", None) or module)  # a module that is loaded again has a new spec
     if DIGEST not in known:
         known[DIGEST] = None
         with suppress(OSError):  # as in a zip file
-            known[DIGEST] = zlib.crc32(Path(module.__file__).read_bytes())
+            known[DIGEST] = zlib.crc32(Path(module.__file__ or "").read_bytes())
     return known[DIGEST]

@@ -1,10 +1,11 @@
 """The declared operators for onnx: schemas for its checker and its shape inference, classes for its evaluator."""
 
+from __future__ import annotations
+
 import atexit
 import functools
-from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -19,10 +20,23 @@ from ..declaration.errors import OpError, errors_of, require
 from ..registry import available
 from ..system.locks import REGISTRATION
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from onnx.onnx_cpp2py_export.shape_inference import InferenceContext
+    from onnx.reference.op_run import OpRun
+
+    from ..declaration.attributes import Attribute, AttributeValues
+    from ..declaration.operator import Operator
+    from ..registry import Declared
+    from .types import Array, Dimension
+
+
 _NAMES = {name: helper.tensor_dtype_to_string(t.onnx).split(".")[1].lower() for name, t in dtypes.TABLE.items()}
 
 
-def register_schemas(operators: Iterable[Any] = ()) -> None:
+def register_schemas(operators: Iterable[Declared] = ()) -> None:
     """Register the operators' schemas with onnx, as far as it lacks them.
 
     From then on, `onnx.checker.check_model(..., full_check=True)` and
@@ -47,10 +61,10 @@ def register_schemas(operators: Iterable[Any] = ()) -> None:
             _teach(operator)
 
 
-_taught: dict[str, Any] = {}  # {title: the operator registered with onnx}
+_taught: dict[str, Operator] = {}  # {title: the operator registered with onnx}
 
 
-def _teach(operator):
+def _teach(operator: Operator) -> None:
     if (before := _taught.get(operator.title)) is operator:
         return
     if before:
@@ -61,18 +75,18 @@ def _teach(operator):
         _taught[operator.title] = operator
 
 
-def _has(operator):
+def _has(operator: Operator) -> bool:
     return onnx.defs.has(operator.name, domain=operator.domain)
 
 
-def _deregister(operator):
+def _deregister(operator: Operator) -> None:
     """Deregister an operator at exit: onnx before 1.23 would free its Python function too late, and hang or crash."""
     if _has(operator):
         onnx.defs.deregister_schema(operator.name, operator.versions[0], operator.domain)
 
 
 @functools.cache
-def schema(operator):
+def schema(operator: Operator) -> OpSchema:
     """Return the onnx.defs.OpSchema of a declared operator."""
     attributes = [
         OpSchema.Attribute(
@@ -98,14 +112,15 @@ def schema(operator):
     return op_schema
 
 
-def reference_op(operator):
+def reference_op(operator: Operator) -> type[OpRun]:
     """Return the class of a declared operator for onnx's ReferenceEvaluator, in plain NumPy."""
     from onnx.reference.op_run import OpRun  # its import takes long
 
-    def compute_outputs(self, *inputs, **attributes):
+    def compute_outputs(self: OpRun, *inputs: Array | None, **attributes: Any) -> tuple[Array, ...]:
         with errors_of(operator):
             if operator.has_older:
-                version, rule = self.run_params["opsets"].get(operator.domain, 0), "must be at least"
+                version = self.run_params["opsets"].get(operator.domain, 0)
+                rule = "must be at least"
                 require(version >= operator.versions[0], "version of the domain", version, rule, operator.versions[0])
             values = operator.values(attributes)
         return tuple(compute_reference(operator, values, inputs))
@@ -114,14 +129,14 @@ def reference_op(operator):
     return type(operator.name, (OpRun,), members)
 
 
-def node_attribute(declared, value):
+def node_attribute(declared: Attribute, value: Any) -> onnx.AttributeProto:
     """Return an onnx.AttributeProto for a declared Attribute and its value."""
     value = numpy_helper.from_array(np.asarray(value)) if declared.kind == "tensor" else value
     kind = getattr(AttributeProto, KINDS[declared.kind].onnx)
     return helper.make_attribute(declared.name, value, attr_type=kind)
 
 
-def set_output_types(operator, context):
+def set_output_types(operator: Operator, context: InferenceContext) -> None:
     """Set the outputs' data types and, as far as they are known, their shapes."""
     types = [context.get_input_type(k) or TypeProto() for k in range(context.get_num_inputs())]
     try:
@@ -138,10 +153,10 @@ def set_output_types(operator, context):
         constant_type = operator.types[operator.outputs[k].type][0]
         element = dtypes.TABLE[constant_type].onnx if like is None else types[like].tensor_type.elem_type
         if element != TensorProto.UNDEFINED:
-            context.set_output_type(k, helper.make_tensor_type_proto(element, shapes and shapes[k]))
+            context.set_output_type(k, helper.make_tensor_type_proto(element, shapes[k] if shapes else None))
 
 
-def attribute_values(operator, context):
+def attribute_values(operator: Operator, context: InferenceContext) -> AttributeValues | None:
     """Return the values of the node's attributes; None if they are invalid, or passed by a function's caller."""
     given = {name: context.get_attribute(name) for a in operator.attributes for name in a.names}
     try:
@@ -151,7 +166,7 @@ def attribute_values(operator, context):
         return None
 
 
-def dimensions(type_proto):
+def dimensions(type_proto: TypeProto) -> list[Dimension] | None:
     """Return a TypeProto's dimensions, each an int, a name or None; None if the rank is unknown."""
     if not type_proto.tensor_type.HasField("shape"):
         return None

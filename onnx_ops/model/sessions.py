@@ -1,8 +1,14 @@
 """Sessions of ONNX Runtime alone, whatever a program has made of the name `onnxruntime.InferenceSession`."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession as OrtSession
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 ON_CPU = "CPUExecutionProvider", "AzureExecutionProvider"  # the latter runs none of the operators that models have
 

@@ -1,17 +1,24 @@
 """Models of few nodes, for tests and trials."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from __future__ import annotations
 
-import onnx
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
+
 from onnx import helper
 
-from ..declaration.operator import Operator
 from .schemas import node_attribute
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
 
-def values_info(arrays: Mapping[str, NDArray[Any]]) -> list[onnx.ValueInfoProto]:
+    import onnx
+
+    from ..declaration.operator import Operator
+    from .types import Arrays
+
+
+def values_info(arrays: Arrays) -> list[onnx.ValueInfoProto]:
     """Return the types and shapes of arrays, {name: array}."""
     return [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
@@ -29,7 +36,7 @@ def node_of(operator: Operator, inputs: Sequence[str], attributes: Mapping[str, 
 
 def model_of(
     nodes: Sequence[onnx.NodeProto],
-    feeds: Mapping[str, NDArray[Any]],
+    feeds: Arrays,
     outputs: Iterable[onnx.ValueInfoProto],
     imports: Mapping[str, int],
     ir_version: int,

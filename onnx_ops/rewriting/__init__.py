@@ -6,7 +6,7 @@ It asks what the elements of values are (reading/), whichever nodes compute them
 
 from contextlib import suppress
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx
 
@@ -19,6 +19,8 @@ from .search import may_find, search
 
 if TYPE_CHECKING:
     import os
+
+    from ..registry import Operators
 
 __all__ = ["NOT_RUN", "optimize", "rewritten"]
 
@@ -83,7 +85,7 @@ def optimize(
 def rewritten(
     model: onnx.ModelProto,
     folder: "str | os.PathLike[str] | None" = None,
-    operators: dict[tuple[str, str], Any] | None = None,
+    operators: "Operators | None" = None,
     in_place: bool = False,
     runs_nodes: bool = True,
 ) -> tuple[onnx.ModelProto, list[Finding]]:

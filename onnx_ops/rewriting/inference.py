@@ -107,10 +107,10 @@ def by_declaration(graph: "TypedGraph", node: onnx.NodeProto, inputs: "Inputs") 
             values,
         )
     ) or [None] * len(operator.outputs)
-    made = {}
+    made: dict[str, Inferred] = {}
     for name, like, output, shape in zip(node.output, operator.likeness(), operator.outputs, shapes, strict=False):
         elements = TABLE[operator.types[output.type][0]].onnx if like is None else inputs[like].elements
-        made[name] = Inferred(elements, shape and tuple(letters.get(d, d) for d in shape))
+        made[name] = Inferred(elements, None if shape is None else tuple(letters.get(d, d) for d in shape))
     return made
 
 

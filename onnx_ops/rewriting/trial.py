@@ -225,13 +225,13 @@ def _between(
         node = graph.producers.get(name)
         if graph.is_constant(name) and (node is None or node.op_type == "Constant"):
             continue
-        is_run = node is not None and (node.domain in (*AI_ONNX, "com.microsoft") or name in graph.added)
-        is_known = is_run and not any(subgraphs(node))
-        if node is None or not is_known or (op_types and node.op_type not in op_types):
+        if node is None or any(subgraphs(node)) or (op_types and node.op_type not in op_types):
             more[name] = None
-        else:
+        elif node.domain in (*AI_ONNX, "com.microsoft") or name in graph.added:
             found.add(id(node))
             pending += node.input
+        else:
+            more[name] = None
     return [node for node in graph.owner.node if id(node) in found], more
 
 

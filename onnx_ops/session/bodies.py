@@ -3,6 +3,8 @@
 Inputs are views of ONNX Runtime's memory. Outputs are copied into it once.
 """
 
+from __future__ import annotations
+
 import ctypes as C
 import functools
 import gc
@@ -10,6 +12,7 @@ import itertools
 import logging
 import time
 import weakref
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,10 +24,18 @@ from ..declaration.jit import numba_obstacle
 from ..native import library, table
 from ..native.table import Call
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..declaration.operator import Operator
+    from ..model.types import Array, NumpyType
+    from .types import InputTypes, Views
+
 
 def plan(number: int, node: int | None, address: int) -> None:
     """Write the shapes of the outputs of operator `number` into the call at this address. node: its `struct name`."""
-    (operator, _), call = library.entry(number), Call.from_address(address)
+    operator, _ = library.entry(number)
+    call = Call.from_address(address)
     shapes = [call.tensor(k)[2] for k in range(max(call[Call.COUNT], len(operator.inputs)))]
     with errors_of(operator, table.name_at(node)):
         stated = plain.shapes_of(operator, _values(operator, call[Call.ATTRIBUTES]), shapes)
@@ -32,14 +43,15 @@ def plan(number: int, node: int | None, address: int) -> None:
         call.put_shape(OUTPUT + k, [max(-1, min(size, 1 << 62)) for size in shape])  # C refuses -1 and 2**62
 
 
-def run_body(number, overload, address):
+def run_body(number: int, overload: int, address: int) -> None:
     """Compute the outputs of operator `number` for the run at this address, and pass them to ONNX Runtime."""
     operator, input_types, output_types = _operator_and_types(number, overload)
     run = table.Run.from_address(address)
     call = Call.from_address(run.call)
-    views = {}
+    views: Views = {}
     input_types += input_types[-1:] * (call[Call.COUNT] - len(input_types))  # those of a variadic input
-    arrays = [_input(call, k, *type_, views) for k, type_ in enumerate(input_types)]
+    arrays = [_input(call, k, is_values, dtype, views) for k, (is_values, dtype) in enumerate(input_types)]
+    outputs: Sequence[Array] = ()
     try:
         outputs = plain.compute(operator, _values(operator, call[Call.ATTRIBUTES]), arrays, output_types)
         _hand_over(run, address, call, outputs)
@@ -47,16 +59,13 @@ def run_body(number, overload, address):
         _forget_frames(error)
         raise
     finally:
-        arrays = outputs = None
+        del arrays, outputs
         _check_unused(operator, views)
 
 
 @functools.cache
-def _operator_and_types(number, overload):
-    """Return the operator with this number, and the tensor types of one of its overloads:
-
-    (operator, ((whether the plan reads its values, NumPy type) of an input, ...), (NumPy type of an output, ...))
-    """
+def _operator_and_types(number: int, overload: int) -> tuple[Operator, InputTypes, tuple[NumpyType, ...]]:
+    """Return the operator with this number, and the types of inputs and of outputs of one of its overloads."""
     operator, row = library.entry(number)
     signature = library.signature(operator, row.overloads[overload])
     if any(operator.storage(kernel, signature) for kernel in operator.kernels):
@@ -70,17 +79,17 @@ def _operator_and_types(number, overload):
 log = logging.getLogger("onnx_ops")
 
 
-def _memory(address, size):
+def _memory(address: int, size: int) -> C.Array[C.c_char]:
     """Return `size` bytes at an address, as an object that every view of them keeps alive."""
     return _byte_array(size).from_address(address)
 
 
 @functools.lru_cache(maxsize=1024)
-def _byte_array(size):
+def _byte_array(size: int) -> type[C.Array[C.c_char]]:
     return C.c_char * size
 
 
-def _values(operator, address):
+def _values(operator: Operator, address: int) -> AttributeValues:
     """Return the AttributeValues in the block at this address, which begins with its size."""
     size = C.c_int64.from_address(address).value
     block = C.string_at(address, size)
@@ -88,14 +97,14 @@ def _values(operator, address):
 
 
 @functools.lru_cache(maxsize=1024)
-def _cached_values(operator, block):
+def _cached_values(operator: Operator, block: bytes) -> AttributeValues:
     return AttributeValues.in_block(operator.attributes, block)
 
 
 LARGE = 4096  # bytes: attributes of this size, such as tensors, are read for each call rather than cached
 
 
-def _input(call, k, is_values, dtype, views):
+def _input(call: Call, k: int, is_values: bool, dtype: NumpyType, views: Views) -> Array | None:
     """Return input k as a read-only view of ONNX Runtime's memory, and put a weak reference to it into views[k]."""
     address, size, shape = call.tensor(k)
     if shape is None:
@@ -111,7 +120,7 @@ def _input(call, k, is_values, dtype, views):
     return np.ndarray(shape, dtype, memoryview(memory).toreadonly())
 
 
-def _hand_over(run, address, call, outputs):
+def _hand_over(run: C.Structure, address: int, call: Call, outputs: Sequence[Array]) -> None:
     """Have ONNX Runtime allocate the outputs, and write them."""
     for k, array in enumerate(outputs):
         call.put_shape(OUTPUT + k, array.shape)
@@ -123,12 +132,12 @@ def _hand_over(run, address, call, outputs):
                 library.load().onnx_ops_fill_strings(address, k, b"".join(texts), ends, array.size)
             elif array.size:
                 memory = _memory(call.tensor(OUTPUT + k)[0], array.nbytes)
-                np.ndarray(array.shape, array.dtype, memory)[...] = array
+                np.ndarray(array.shape, array.dtype, memoryview(memory))[...] = array
     if run.status:  # C reports run.status in place of this error
         raise OpError(None, None, "ONNX Runtime takes no output", "onnx_ops")
 
 
-def _forget_frames(error):
+def _forget_frames(error: BaseException | None) -> None:
     """Free all frames that an exception has gone through, with their variables, which may be views of inputs.
 
     Clearing the frames is not enough: the frame of a nested function keeps the variables of the function around it.
@@ -138,7 +147,7 @@ def _forget_frames(error):
         error = error.__cause__ or error.__context__
 
 
-def _check_unused(operator, views):
+def _check_unused(operator: Operator, views: Views) -> None:
     """Raise OpError if anything still refers to an input's memory, which ONNX Runtime frees after the call."""
     for attempt in range(ATTEMPTS):
         kept = [k for k, view in views.items() if view() is not None]
@@ -156,10 +165,11 @@ def _check_unused(operator, views):
 ATTEMPTS = 8  # to collect garbage that holds a view, before it is an error
 
 
-def strings_at(address, count):
+def strings_at(address: int, count: int) -> Array:
     """Read the strings of a tensor as native/python.c lays them out: count + 1 offsets, then the bytes."""
     start = 8 * (count + 1)
-    offsets = np.frombuffer(_memory(address, start), np.uintp).tolist()
-    content, strings = C.string_at(address + start, offsets[count]), np.empty(count, object)
+    offsets = np.frombuffer(memoryview(_memory(address, start)), np.uintp).tolist()
+    content = C.string_at(address + start, offsets[count])
+    strings = np.empty(count, object)
     strings[:] = [content[a:b].decode(errors="surrogateescape") for a, b in itertools.pairwise(offsets)]
     return strings

@@ -6,12 +6,14 @@ run, and returns an empty tensor of the right rank rather than plausible data. `
 the exception. A plain session raises only interrupts, after the run.
 """
 
+from __future__ import annotations
+
 import functools
 import itertools
 import logging
 import weakref
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -28,10 +30,20 @@ from ..system import interrupts
 from ..system.locks import REGISTRATION, RUNS
 from .lowering import DOMAIN, PRESENT, VERSION, name_of_op, optional_inputs, unable
 
-PROBE, MISSING = "onnx_ops_probe", "onnx_ops_of_nobody"  # an op of the library, and one that it never has
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import onnxruntime as ort
+
+    from ..declaration.operator import Operator
+    from ..model.types import Array, NumpyType
+
+
+PROBE = "onnx_ops_probe"  # an op of the library
+MISSING = "onnx_ops_of_nobody"  # an op that it never has
 log = logging.getLogger("onnx_ops")
 _numbers = itertools.count(1)
-_errors: dict = {}  # {number of an active run: the first error in one of its ops, or None}
+_errors: dict[int, BaseException | None] = {}  # {number of an active run: the first error in one of its ops, or None}
 
 
 class Output:
@@ -41,17 +53,20 @@ class Output:
     buffer, so it reads them from a list.
     """
 
-    def __init__(self, array):
-        self.array, self.shape = array, array.shape
+    interrupt: object  # what raises an interrupt when it is freed, if there is one
 
-    def flatten(self):
+    def __init__(self, array: Array) -> None:
+        self.array = array
+        self.shape = array.shape
+
+    def flatten(self) -> Output:
         return self
 
-    def tolist(self):
+    def tolist(self) -> list[str] | Array:
         return self.array.ravel().tolist() if self.array.dtype.hasobject else self.array
 
 
-def add_library(options, custom=()):
+def add_library(options: ort.SessionOptions, custom: Iterable[Operator] = ()) -> None:
     """Register the library's ops, including ours, on a session's options, unless they are registered there.
 
     custom  custom operators, which must be added before the library's first use
@@ -68,7 +83,7 @@ def add_library(options, custom=()):
             _with_library.add(options)
 
 
-def _registered(options):
+def _registered(options: ort.SessionOptions) -> bool:
     """Return whether the library is registered on the options, which have no query for it.
 
     The error of a session shows it. Its model has two ops: one of the library, and one that nobody has. ONNX Runtime
@@ -94,15 +109,16 @@ def _registered(options):
 
 
 _with_library = weakref.WeakSet[Any]()  # sessions' options that have the library
-_handed_over: list = []  # not empty once sessions hold pointers to the library's ops
-_declared: list = []  # the operators whose ops the library has
+_handed_over: list[bool] = []  # not empty once sessions hold pointers to the library's ops
+_declared: list[Operator] = []  # the operators whose ops the library has
 
 
-def declare(operator):
+def declare(operator: Operator) -> None:
     """Add the ops of an operator to the library. Raises OpError if it is too late, or the library can't run them."""
     if operator in _declared:
         return
-    obstacle, name = unable(operator), name_of_op(operator)
+    obstacle = unable(operator)
+    name = name_of_op(operator)
     if other := next((o.title for o in _declared if name_of_op(o) == name and o.title != operator.title), None):
         obstacle = f"would have the same name there as {other}; rename one of them"
     if _handed_over and not obstacle:
@@ -116,11 +132,11 @@ def declare(operator):
     _declared.append(operator)
 
 
-def _declare(operator, signature):
+def _declare(operator: Operator, signature: Mapping[str, str]) -> None:
     """Add the op for one {type variable: element type} to the library."""
     types = extensions.PyCustomOpDef
 
-    def tensor_type(name):
+    def tensor_type(name: str) -> int:
         return getattr(types, "dt_" + {"float32": "float", "float64": "double"}.get(name, name))
 
     by_kind = {"int": types.dt_int64, "ints": types.dt_int64, "float": types.dt_float, "floats": types.dt_double}
@@ -136,7 +152,9 @@ def _declare(operator, signature):
     )(functools.partial(body, operator, [dtypes.TABLE[signature[o.type]].numpy for o in operator.outputs]))
 
 
-def body(operator, output_types, *inputs, **attributes):
+def body(
+    operator: Operator, output_types: Sequence[NumpyType], *inputs: Array, **attributes: Any
+) -> Output | tuple[Output, ...]:
     """Compute the outputs of an op, of these NumPy dtypes. Never raises."""
     try:
         outputs = list(map(Output, _compute(operator, inputs, attributes)))
@@ -150,39 +168,41 @@ def body(operator, output_types, *inputs, **attributes):
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def _compute(operator, inputs, attributes):
+def _compute(operator: Operator, inputs: Sequence[Array], attributes: dict[str, Any]) -> list[Array]:
     """Return the outputs for an op's inputs: the operator's inputs, its list attributes, and `run` (lowering.py)."""
     lists = (a.name for a in operator.attributes if a.is_list)
-    count, (_, threads) = len(operator.inputs), inputs[-1]
+    count = len(operator.inputs)
+    _, threads = inputs[-1]
     present = attributes.pop(PRESENT, "")
     absent = [i for i, each in zip(optional_inputs(operator), present, strict=True) if each == "0"]
     attributes.update((name, tuple(v.tolist()) or None) for name, v in zip(lists, inputs[count:-1], strict=True))
     with errors_of(operator):
         values = operator.values(attributes)
-    inputs = [None if i in absent else a for i, a in zip(operator.inputs, inputs, strict=False)]
-    return execute.compute(operator, values, inputs, int(threads) if threads > 0 else None)
+    arrays = [None if i in absent else a for i, a in zip(operator.inputs, inputs, strict=False)]
+    return execute.compute(operator, values, arrays, int(threads) if threads > 0 else None)
 
 
-def _ranks(operator, inputs):
+def _ranks(operator: Operator, inputs: Sequence[Array]) -> list[int]:
     """Return the outputs' ranks, which ONNX Runtime checks; 1 for a rank that is unknown or too large."""
     with suppress(Exception):
         pairs = list(zip(operator.inputs, inputs, strict=False))
         known = [a.tolist() if i.values and a.ndim == 1 else None for i, a in pairs]
         nothing = AttributeValues(operator.attributes, [None] * len(operator.attributes))  # ranks need no values
-        shapes = plain.infer(operator, nothing, [list(a.shape) for _, a in pairs], known)
-        return [len(shape) if len(shape) <= MAX_RANK else 1 for shape in shapes]
+        if shapes := plain.infer(operator, nothing, [list(a.shape) for _, a in pairs], known):
+            return [1 if shape is None or len(shape) > MAX_RANK else len(shape) for shape in shapes]
     return [1] * len(operator.outputs)
 
 
-def _log(operator, error):
+def _log(operator: Operator, error: Exception) -> OpError:
     """Log an exception; returns the OpError for it. Never raises."""
-    is_refusal = isinstance(error, OpError)
+    refusal = error if isinstance(error, OpError) else OpError(None, None, reason(error), operator.title)
+    is_refusal = refusal is error
     with suppress(BaseException):  # a user's log handler may raise, which must not end the process
         log.error("%s", error if is_refusal else operator.title, exc_info=None if is_refusal else error)
-    return error if is_refusal else OpError(None, None, reason(error), operator.title)
+    return refusal
 
 
-def _keep(run, error):
+def _keep(run: Array, error: BaseException) -> bool:
     """Keep a run's first error, or an interrupt, for the session. Returns False for a run of a plain session."""
     number = int(run.flat[0]) if run.size else 0
     with RUNS:
@@ -192,7 +212,7 @@ def _keep(run, error):
     return is_ours
 
 
-def begin(threads):
+def begin(threads: int) -> Array:
     """Prepare a run; returns the value of its graph input `run`, see lowering.py."""
     with RUNS:
         number = next(_numbers)
@@ -200,7 +220,7 @@ def begin(threads):
     return np.array([number, threads], np.int64)
 
 
-def end(run):
+def end(run: Array) -> BaseException | None:
     """Forget a run that has ended or didn't start; return the OpError or interrupt in one of its ops, or None."""
     with RUNS:
         return _errors.pop(int(run[0]), None)

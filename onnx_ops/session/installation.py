@@ -5,15 +5,16 @@ or by which name a program has imported it. Child processes read the settings fr
 system/start/sitecustomize.py when it starts, which imports this module before the first session.
 """
 
+from __future__ import annotations
+
 import functools
 import json
 import logging
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import onnxruntime as ort
 
@@ -23,16 +24,27 @@ from ..model.operator_files import use_file
 from ..model.sessions import BuiltinSession, OrtSession, other_providers
 from ..registry import as_list, declaration_of
 from . import registration
-from .session import InferenceSession, Prepared
+from .session import InferenceSession
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
+
+    from ..declaration.operator import Operator
+    from ..model.types import File
+    from ..registry import Declared
+    from .prepare import Prepared
+    from .types import Provider, Settings
+
 
 VARIABLE = "ONNX_OPS_INSTALL"  # the settings for child processes, as JSON
 START = Path(system.__file__).with_name("start")  # the folder with sitecustomize.py
 log = logging.getLogger("onnx_ops")
 _make_ort_session = getattr(OrtSession.__init__, "make_ort_session", OrtSession.__init__)  # see sitecustomize.py
-_installations: dict[ExitStack, tuple[Mapping[str, Any], list[Any]]] = {}  # settings, operators; the last one applies
+_installations: dict[ExitStack, tuple[Settings, list[Operator]]] = {}  # settings, operators; the last one applies
 
 
-def install(*, optimize: bool = False, operators: Iterable[Any] = ()) -> ExitStack:
+def install(*, optimize: bool = False, operators: Iterable[Declared] = ()) -> ExitStack:
     """Turn every onnxruntime.InferenceSession of a program into one of onnx_ops.
 
     Sessions made from now on are `onnx_ops.InferenceSession`, in this process
@@ -72,7 +84,7 @@ def install(*, optimize: bool = False, operators: Iterable[Any] = ()) -> ExitSta
     return _install(settings_of(optimize), operators)
 
 
-def _install(settings: Mapping[str, Any], operators: Iterable[Any] = ()) -> ExitStack:
+def _install(settings: Settings, operators: Iterable[Declared] = ()) -> ExitStack:
     effect = ExitStack()
     _installations[effect] = settings, [*map(declaration_of, as_list(operators))]
     _apply_last()
@@ -97,12 +109,12 @@ def _apply_last() -> None:
             os.environ.pop(name, None)
 
 
-def settings_of(optimize: bool, verbose: bool = False, files: Iterable[str] = ()) -> dict[str, Any]:
+def settings_of(optimize: bool, verbose: bool = False, files: Iterable[str] = ()) -> Settings:
     """Return settings for processes: whether to optimize, whether to print the log, and files with custom operators."""
     return {"optimize": bool(optimize), "verbose": verbose, "files": list(files)}
 
 
-def environment(variables: Mapping[str, str], settings: Mapping[str, Any] | None) -> dict[str, str]:
+def environment(variables: Mapping[str, str], settings: Settings | None) -> dict[str, str]:
     """Return environment variables by which Python processes install these settings; None: install nothing."""
     result = dict(variables)
     before = result.pop("PYTHONPATH", "")  # an empty one names no folder, an empty part the current folder
@@ -130,10 +142,10 @@ def install_from_environment() -> None:
 @functools.wraps(_make_ort_session)
 def make_session(
     self: OrtSession,
-    path_or_bytes: Any,
+    path_or_bytes: File,
     sess_options: ort.SessionOptions | None = None,
-    providers: Sequence[Any] | None = None,
-    provider_options: Sequence[dict[Any, Any]] | None = None,
+    providers: Sequence[Provider] | None = None,
+    provider_options: Sequence[dict[str, Any]] | None = None,
     **kwargs: Any,
 ) -> None:
     """Make a session as an onnx_ops.InferenceSession if its class is ONNX Runtime's, or derived from it."""
@@ -163,14 +175,14 @@ def make_session(
 
 
 def make_ours(
-    session: OrtSession, installed: tuple[Mapping[str, Any], list[Any]], *given: Any, **kwargs: Any
+    session: OrtSession, installed: tuple[Settings, list[Operator]], *given: Any, **kwargs: Any
 ) -> str | None:
     """Make a session as one of this package. Else leave it as it is, and return the reason.
 
     installed  the settings and custom operators that apply
     """
     settings, operators = installed
-    original: Any = type(session)
+    original: type = type(session)
     attributes = dict(vars(session))  # those that a program's subclass has set so far
     try:
         session.__class__ = class_with_operators(original)
@@ -189,7 +201,7 @@ def make_ours(
 
 
 @functools.cache
-def class_with_operators(original: Any) -> Any:
+def class_with_operators(original: type) -> type:
     """Return the class of this package that takes the place of ONNX Runtime's class, or of a program's subclass."""
     if original is OrtSession:
         return InferenceSession

@@ -14,15 +14,14 @@ The input `run` identifies the session of an error, see extensions.py. It is the
 sessions, and an additional graph input in a model for `onnx_ops.InferenceSession`.
 """
 
+from __future__ import annotations
+
 import itertools
-import os
-from collections.abc import Iterable
 from contextlib import suppress
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx
 from onnx import TensorProto, helper
 
 from ..declaration import dtypes, plain
@@ -34,15 +33,25 @@ from ..model.schemas import node_attribute, register_schemas
 from ..registry import KEYS, available, is_built_in
 from ..rewriting.graph import Graph, Model
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Any
+
+    import onnx
+
+    from ..declaration.operator import Input, Operator
+    from ..model.types import Array, FilePath, Source
+    from ..registry import Declared, Operators
+    from .types import Lowered
+
+
 RUN = "onnx_ops_run"  # the input `run` of a graph, unless the model has such a name
 RUN_SHAPE = [2]
 PRESENT = "onnx_ops_present"  # the attribute with a letter for each optional input: 0 if it is absent, else 1
 DOMAIN, VERSION = EXTENSIONS, 1
 
 
-def lower(
-    model: "str | os.PathLike[str] | bytes | onnx.ModelProto", *, operators: Iterable[Any] = ()
-) -> onnx.ModelProto:
+def lower(model: Source, *, operators: Iterable[Declared] = ()) -> onnx.ModelProto:
     """Return a copy of a model with Python operators of onnxruntime-extensions.
 
     They replace the operators of this package, and run the same machine code,
@@ -84,7 +93,9 @@ def lower(
     return lowered
 
 
-def lower_for_session(model, operators, origin=None, has_run_input=True):
+def lower_for_session(
+    model: onnx.ModelProto, operators: Operators, origin: FilePath | None = None, has_run_input: bool = True
+) -> Lowered:
     """Lower a model for `onnx_ops.InferenceSession`; return the copy and the name of its additional graph input.
 
     The name is None if there is nothing to lower.
@@ -100,7 +111,7 @@ def lower_for_session(model, operators, origin=None, has_run_input=True):
         raise OpError("name", repr(name), "must be UTF-8 in a model that is lowered", "onnx_ops") from error
 
 
-def _lowered(model, operators, origin, has_run_input):
+def _lowered(model: onnx.ModelProto, operators: Operators, origin: FilePath | None, has_run_input: bool) -> Lowered:
     """Lower a model as `lower_for_session`, for the operators of the model's versions."""
     lowered = deepcopy(model)
     if not any(declared(node, operators) for node in model_nodes(model)):
@@ -129,12 +140,15 @@ def _lowered(model, operators, origin, has_run_input):
 class _Lowering:
     """Lowers a graph with its subgraphs. run: the name of the graph's input `run`, or None; names: new ones."""
 
-    def __init__(self, operators, run, names):
-        self.operators, self.run, self.names = operators, run, names
+    def __init__(self, operators: Operators, run: str | None, names: Iterator[str]) -> None:
+        self.operators = operators
+        self.run = run
+        self.names = names
 
-    def graph(self, owner, graph):
+    def graph(self, owner: onnx.GraphProto, graph: Graph) -> None:
         """Lower `owner`, a copy of the graph of `graph`, which has its types."""
-        nodes, stated = [], {value.name: value.type for value in (*owner.value_info, *owner.output)}
+        nodes: list[onnx.NodeProto] = []
+        stated = {value.name: value.type for value in (*owner.value_info, *owner.output)}
         for node, original in zip(owner.node, graph.owner.node, strict=True):
             for inner, original_inner in zip(subgraphs(node), graph.inside(original), strict=True):
                 self.graph(inner, original_inner)
@@ -155,7 +169,7 @@ class _Lowering:
         del owner.node[:]
         owner.node.extend(nodes)
 
-    def node(self, operator, node, graph):
+    def node(self, operator: Operator, node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
         """Lower a node of a declared operator; returns the nodes that replace it."""
         attributes = {a.name: a for a in node.attribute}
         with errors_of(operator, node.name):
@@ -171,22 +185,31 @@ class _Lowering:
             plain.infer(operator, values, nothing, nothing)  # refuses attributes that don't agree with each other
             if reason := unable(operator):
                 raise OpError("backend", "'extensions'", reason)
-        before, after = [], []
+        before: list[onnx.NodeProto] = []
+        after: list[onnx.NodeProto] = []
 
-        def made(nodes, op_type, inputs=(), outputs=(), **attributes):
+        def made(
+            nodes: list[onnx.NodeProto],
+            op_type: str,
+            inputs: Sequence[str] = (),
+            outputs: Sequence[str] = (),
+            **attributes: Any,
+        ) -> str:
             # ONNX Runtime names a shape after the node that it fuses, so two unnamed nodes would share a name.
             name = next(self.names)
             nodes.append(helper.make_node(op_type, inputs, outputs or [name], name, **attributes))
             return nodes[-1].output[0]
 
-        def constant(values):
-            name, kind = next(self.names), helper.np_dtype_to_tensor_dtype(values.dtype)
+        def constant(values: Array) -> str:
+            name = next(self.names)
+            kind = helper.np_dtype_to_tensor_dtype(values.dtype)
             tensor = helper.make_tensor(name, kind, values.shape, values.tolist())
             return made(before, "Constant", outputs=[name], value=tensor)
 
-        pairs = list(itertools.zip_longest(operator.inputs, node.input, fillvalue=""))[: len(operator.inputs)]
-        elements = {i.type: dtypes.NAMES.get(graph.type(name).elements) for i, name in pairs if name}
-        inputs, outputs = [], list(node.output)
+        pairs = list(zip(operator.inputs, operator.padded(node.input), strict=True))
+        elements = {i.type: dtypes.NAMES.get(graph.type(name).elements, "") for i, name in pairs if name}
+        inputs: list[str] = []
+        outputs = list(node.output)
         for i, name in pairs:
             is_half = elements.get(i.type) in dtypes.HALVES
             if not name and i.presence == "optional":
@@ -218,13 +241,13 @@ class _Lowering:
             kept.append(helper.make_attribute(PRESENT, present))
         inputs.append(self.run or constant(np.zeros(RUN_SHAPE, np.int64)))
         lowered = helper.make_node(
-            name_of_op(operator), inputs, outputs, *map(as_text, (node.name, node.doc_string)), DOMAIN
+            name_of_op(operator), inputs, outputs, as_text(node.name), as_text(node.doc_string), DOMAIN
         )
         lowered.attribute.extend(kept)
         return [*before, lowered, *after]
 
 
-def _value(attribute):
+def _value(attribute: onnx.AttributeProto) -> Any:
     """Return the value of an attribute, with strings decoded where they are text."""
     value = helper.get_attribute_value(attribute)
     with suppress(UnicodeDecodeError):
@@ -238,17 +261,17 @@ RESHAPES = "Reshape", "Squeeze", "Unsqueeze"
 LIST_TYPES = {"ints": np.int64, "floats": np.float64}
 
 
-def name_of_op(operator):
+def name_of_op(operator: Operator) -> str:
     """Return an operator's name in the domain of onnxruntime-extensions."""
     is_replacing = operator.key in KEYS and not is_built_in(operator)
     return lowered_name(*operator.key) + REPLACING * is_replacing
 
 
-def optional_inputs(operator):
+def optional_inputs(operator: Operator) -> list[Input]:
     return [i for i in operator.inputs if i.presence == "optional"]
 
 
-def unable(operator):
+def unable(operator: Operator) -> str | None:
     """Return the reason why an operator can't be a Python op of onnxruntime-extensions, or None."""
     if any(i.presence == "variadic" for i in operator.inputs):
         return "has no variadic inputs"

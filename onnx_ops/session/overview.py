@@ -1,14 +1,20 @@
 """The operators, and the nodes that they run in sessions."""
 
+from __future__ import annotations
+
 from collections import Counter
-from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..declaration.dtypes import TABLE
 from ..declaration.errors import OpError
 from ..native import library
 from ..registry import available
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
 
 KINDS = "biufcO"  # of NumPy's types, in the order of `in_order`
 

@@ -3,9 +3,10 @@
 ONNX Runtime reports such a node before it calls this package, and names neither the input nor the types.
 """
 
-from collections.abc import Iterator
+from __future__ import annotations
+
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..declaration import dtypes
 from ..declaration.calls import signature_of
@@ -14,8 +15,17 @@ from ..model.external_data import opened
 from ..model.nodes import declared, in_its_versions
 from ..rewriting.graph import Model
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
-def refused_types(source: Any, operators: Any) -> OpError | None:
+    import onnx
+
+    from ..declaration.operator import Operator
+    from ..model.types import Source
+    from ..registry import Operators
+
+
+def refused_types(source: Source | None, operators: Operators) -> OpError | None:
     """Return the OpError for the first such node of a model, or None.
 
     The model is invalid in some way, and may be in any. Where it can't be read, ONNX Runtime's exception stands.
@@ -36,8 +46,9 @@ def refused_types(source: Any, operators: Any) -> OpError | None:
     return None
 
 
-def _nodes(source: Any, operators: Any) -> Iterator[tuple[Any, str, list[str | None]]]:
+def _nodes(source: Source | None, operators: Operators) -> Iterator[tuple[Operator, str, list[str | None]]]:
     """Yield (operator, name, data type of each input) for the nodes of graphs; None for unknown and absent inputs."""
+    assert source is not None
     model, path = opened(source)
     operators = in_its_versions(operators, model)
     for graph in Model(model, path, operators, runs_nodes=False).graphs():
@@ -48,7 +59,7 @@ def _nodes(source: Any, operators: Any) -> Iterator[tuple[Any, str, list[str | N
                 yield operator, node.name, types
 
 
-def has_inputs(operator: Any, node: Any) -> bool:
+def has_inputs(operator: Operator, node: onnx.NodeProto) -> bool:
     """Return whether a node has as many inputs as its operator, which ONNX Runtime reports clearly."""
     with suppress(OpError):
         return bool(operator.each_input(len(node.input)))

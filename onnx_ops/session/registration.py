@@ -5,13 +5,14 @@ ONNX Runtime keeps pointers to all of this until its last session ends. At exit,
 free modules. So everything that C may call or read is immortal.
 """
 
+from __future__ import annotations
+
 import ctypes as C
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 from .. import registry
 from ..compiler import records
@@ -23,12 +24,23 @@ from ..system.locks import COMPILATION, REGISTRATION
 from . import bodies, reports
 from .variants import Variant
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+    from typing import Any, TypeVar
+
+    import onnxruntime as ort
+
+    from ..declaration.operator import Operator
+
+    T = TypeVar("T")
+
 UNFINISHED, DONE, LEFT_OUT, FAILED, REFUSED = range(5)  # outcomes of an answer
 _REGISTERED = weakref.WeakKeyDictionary[object, set[object]]()  # {a session's options: operators that they have}
 _SURVEY = threading.local()  # during `survey`: kernels that sessions made on this thread would compile
 
 
-def immortal(thing):
+def immortal(thing: T) -> T:
     """Return `thing`, which is never freed from now on."""
     C.pythonapi.Py_IncRef(C.py_object(thing))
     return thing
@@ -97,7 +109,7 @@ def get_library_path() -> str:
     return path
 
 
-def _usable(obstacle):
+def _usable(obstacle: str | None) -> str:
     if obstacle:
         remains = "" if library.extensions_obstacle() else ', or use backend="extensions"'
         raise OpError("backend", "'native'", f"{obstacle}{remains}", "onnx_ops")
@@ -111,24 +123,29 @@ def connect() -> None:
     """Set this module's functions as the library's callbacks."""
     loaded = library.load()
     functions = table.Python.in_dll(loaded, "onnx_ops_python")
-    functions.compile, functions.plan, functions.run, functions.refuse = compile_function, plan, run_body, refuse
+    functions.compile = compile_function
+    functions.plan = plan
+    functions.run = run_body
+    functions.refuse = refuse
     functions.interrupt = interrupts.INTERRUPT
     interrupts.listeners.append(loaded.onnx_ops_wait_for_interrupt)
 
 
 @functools.cache
-def fill_table():
+def fill_table() -> None:
     """Fill the table with all operators of this package, for hosts that register them without Python."""
-    in_use, filled = library.table_in_use(), immortal(table.table_of(rows_of(registry.OPERATORS)))
-    in_use.operators, in_use.operator_count = filled.operators, filled.operator_count
+    in_use = library.table_in_use()
+    filled = immortal(table.table_of(rows_of(registry.OPERATORS)))
+    in_use.operators = filled.operators
+    in_use.operator_count = filled.operator_count
 
 
-def rows_of(declared):
+def rows_of(declared: Iterable[Operator]) -> list[C.Structure]:
     """Return the rows of those operators that sessions can run."""
     return [library.row_of(o) for o in declared if library.can_run(o)]
 
 
-def add_operators(options, declared):
+def add_operators(options: ort.SessionOptions, declared: Sequence[Operator]) -> None:
     """Register operators on a session's options, except those that this function has registered there before.
 
     ONNX Runtime notes each registration with the options, so that many sessions on them would take more and more.
@@ -149,7 +166,7 @@ def add_operators(options, declared):
         before.update(declared)
 
 
-def registered_domains(options):
+def registered_domains(options: ort.SessionOptions) -> set[str]:
     """Return the domains of this package that the library has registered on a session's options, whoever asked for it.
 
     The library notes them there.
@@ -157,12 +174,12 @@ def registered_domains(options):
     return {d for d in registry.DOMAINS if config_entry(options, f"onnx_ops.registered.{d or 'ai.onnx'}")}
 
 
-def default_domains():
+def default_domains() -> set[str]:
     """Return the domains that are registered if none are stated: all but com.microsoft and custom."""
     return {domain for domain in registry.DOMAINS if registry.is_default(domain, True)}
 
 
-def config_entry(options, key):
+def config_entry(options: ort.SessionOptions, key: str) -> str | None:
     """Return a session configuration entry of options, or None."""
     try:
         return options.get_session_config_entry(key)
@@ -171,7 +188,7 @@ def config_entry(options, key):
 
 
 @contextmanager
-def survey():
+def survey() -> Iterator[list[Variant]]:
     """Return a context in which sessions made on this thread list the kernels that they need, and compile none.
 
     Yields the list, with a Variant for each node of ours. These sessions can't run such nodes.
@@ -201,7 +218,7 @@ def switched_on(switch: Callable[[bool], object]) -> Iterator[None]:
 
 
 @c_callback(C.c_int64, C.c_int64, C.c_int64, C.c_int64)
-def compile_function(number, function, overload, position):
+def compile_function(number: int, function: int, overload: int, position: int) -> int | None:
     """Compile a function of an operator, and put it into the table."""
     operator, row = library.entry(number)
     with errors_of(operator):

@@ -1,12 +1,13 @@
 """Models as functions from {input: array} to {output: array}, which can be pickled."""
 
+from __future__ import annotations
+
 import ctypes
 import functools
 import math
 import os
 import uuid
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnxruntime as ort
@@ -19,7 +20,19 @@ from ..model.sessions import BuiltinSession
 from ..native import library
 from ..native.threads import check_count
 from ..registry import as_list, declaration_of
-from .session import Backend, InferenceSession, extensions, prepare
+from .prepare import extensions, prepare
+from .session import InferenceSession
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+    from typing import Any
+
+    from ..model.sessions import OrtSession
+    from ..model.types import Array, File, FilePath, OperatorSource
+    from ..registry import Declared, Operators
+    from .prepare import Prepared
+    from .types import AnyBackend, Described
+
 
 QUIET = 4  # a severity: errors are not logged, since exceptions have the same text
 _OF_RUNNER = {"model", "threads", "backend", "optimize", "operators", "_key", "session", "inputs", "outputs"}
@@ -73,23 +86,26 @@ class Runner:
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | bytes,
+        model: File,
         *,
         threads: int | None = 1,
-        backend: Backend | Literal["builtin"] = "native",
+        backend: AnyBackend = "native",
         optimize: bool = False,
-        operators: Iterable[Any] = (),
+        operators: Iterable[Declared] = (),
     ) -> None:
         check_count("threads", threads)
         # A path becomes a string, as a pickled Path can't be read on other systems.
         self.model = model if isinstance(model, bytes) else os.fspath(model)
-        self.threads, self.backend, self.optimize = threads, backend, optimize
+        self.threads = threads
+        self.backend = backend
+        self.optimize = optimize
         self.operators = as_list(operators)
         self._key = uuid.uuid4().hex
 
     def __reduce__(self) -> tuple[Any, ...]:
         declarations = [*map(declaration_of, self.operators)]
-        titles, sources = tuple(each.title for each in declarations), tuple(sources_of(declarations))
+        titles = tuple(each.title for each in declarations)
+        sources = tuple(sources_of(declarations))
         settings = self.model, self.threads, self.backend, self.optimize, titles, sources
         own = {name: value for name, value in vars(self).items() if name not in _OF_RUNNER}  # a subclass has them
         return _copy, (type(self), self._key, *settings), own
@@ -102,7 +118,7 @@ class Runner:
         )
 
     @functools.cached_property
-    def inputs(self) -> dict[str, Any]:
+    def inputs(self) -> Described:
         """Return {name: (element type, dimensions)} of the inputs.
 
         The type is None if the input is no tensor. Each dimension is an int, a
@@ -111,7 +127,7 @@ class Runner:
         return _described(self.session.get_inputs())
 
     @functools.cached_property
-    def outputs(self) -> dict[str, Any]:
+    def outputs(self) -> Described:
         """Return the outputs, as `inputs`."""
         return _described(self.session.get_outputs())
 
@@ -124,7 +140,16 @@ class Runner:
 
 
 @functools.lru_cache(maxsize=4)
-def _copy(kind, key, model, threads, backend, optimize, titles, sources):
+def _copy(
+    kind: type[Runner],
+    key: str,
+    model: str | bytes,
+    threads: int | None,
+    backend: AnyBackend,
+    optimize: bool,
+    titles: tuple[str, ...],
+    sources: tuple[OperatorSource, ...],
+) -> Runner:
     """Return this process' copy of the Runner with a key. It has the operators with these titles."""
     found = [operator for source in sources for operator in operators_at(source)]
     operators = [operator for operator in found if declaration_of(operator).title in titles]
@@ -134,7 +159,15 @@ def _copy(kind, key, model, threads, backend, optimize, titles, sources):
     return copy
 
 
-def open_session(model, backend="native", *, threads=None, optimize=False, profile=None, operators=()):
+def open_session(
+    model: File,
+    backend: AnyBackend = "native",
+    *,
+    threads: int | None = None,
+    optimize: bool = False,
+    profile: FilePath | None = None,
+    operators: Iterable[Declared] = (),
+) -> OrtSession:
     """Open a session of a model (path or bytes) that runs on the CPU and logs nothing.
 
     It has the library of onnxruntime-extensions if the model or Python operators in use need it.
@@ -147,19 +180,22 @@ def open_session(model, backend="native", *, threads=None, optimize=False, profi
     options.log_severity_level = QUIET
     options.intra_op_num_threads = threads or 0
     if profile:
-        options.enable_profiling, options.profile_file_prefix = True, str(profile)
+        options.enable_profiling = True
+        options.profile_file_prefix = str(profile)
     ready = prepare(model, options, backend, operators, optimize=optimize, add_more=add_python_ops)
     # With fallback enabled, ONNX Runtime would print a message about it, though there is nothing to fall back to.
-    settings = {"providers": ["CPUExecutionProvider"], "enable_fallback": False}
+    settings: dict[str, Any] = {"providers": ["CPUExecutionProvider"], "enable_fallback": False}
     if backend == "builtin":
         return BuiltinSession(ready.model, options, **settings)
-    return InferenceSession(ready, **settings)
+    session = InferenceSession.__new__(InferenceSession)
+    session._onnx_ops_open(ready, **settings)
+    return session
 
 
-def add_python_ops(ready):
+def add_python_ops(ready: Prepared) -> None:
     """Register onnxruntime-extensions on the options of a Prepared if its model needs it. Raises OpError."""
     imported = ready.imports or ()
-    if EXTENSIONS in imported and is_lowered(ready.model):
+    if EXTENSIONS in imported and ready.model and is_lowered(ready.model):
         raise OpError("", None, "the model has nodes that onnx_ops.lower made: only backend extensions runs it")
     if needs_extensions(imported, ready.operators):
         if obstacle := library.extensions_obstacle():
@@ -167,7 +203,7 @@ def add_python_ops(ready):
         extensions().add_library(ready.options)
 
 
-def needs_extensions(imported, operators):
+def needs_extensions(imported: Collection[str], operators: Operators) -> bool:
     """Return whether a model that imports these domains needs the library of onnxruntime-extensions.
 
     operators  the result of `registry.available`
@@ -175,11 +211,11 @@ def needs_extensions(imported, operators):
     return bool(python_ops()) or (EXTENSIONS in imported and all(domain != EXTENSIONS for domain, _ in operators))
 
 
-def _described(values):
+def _described(values: Iterable[ort.NodeArg]) -> Described:
     return {value.name: (_element_type(value.type), value.shape) for value in values}
 
 
-def run_session(session, feeds):
+def run_session(session: OrtSession, feeds: Mapping[str, Any]) -> dict[str, Any]:
     """Run a session on {input: array}; return {output: array}."""
     names = [o.name for o in session.get_outputs()]
     feeds = {name: _native(value) for name, value in feeds.items()}
@@ -189,7 +225,7 @@ def run_session(session, feeds):
     return dict(zip(names, session.run(None, feeds), strict=True))
 
 
-def _element_type(ort_type):
+def _element_type(ort_type: str) -> str | None:
     """Return the data type of ONNX Runtime's tensor type: "float32" for "tensor(float)"; None for other types."""
     if not ort_type.startswith("tensor("):
         return None
@@ -197,20 +233,20 @@ def _element_type(ort_type):
     return _TYPES.get(name, name)
 
 
-def _native(value):
+def _native(value: Any) -> Any:
     """Return an array in native byte order, which ONNX Runtime requires; other values unchanged."""
     is_array = isinstance(value, np.ndarray)
     return value.astype(value.dtype.newbyteorder("="), copy=False) if is_array else value
 
 
-def _ort_value(array):
+def _ort_value(array: Array) -> ort.OrtValue:
     array = np.asarray(array, order="C")  # which a number without axes stays
     if array.dtype.name == "bfloat16":
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), dtypes.TABLE["bfloat16"].onnx)
     return ort.OrtValue.ortvalue_from_numpy(array)
 
 
-def _array(value):
+def _array(value: ort.OrtValue) -> Array:
     """Return an OrtValue as an array, also of bfloat16, which ONNX Runtime doesn't convert."""
     if value.data_type() != "tensor(bfloat16)":
         return value.numpy()

@@ -1,325 +1,27 @@
-"""Sessions with this package's operators, and `register`, which prepares the options of an ordinary one."""
+"""Sessions with this package's operators."""
 
-import functools
-import math
-import os
-import re
+from __future__ import annotations
+
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING
 
 import onnxruntime as ort
 
 from ..declaration.errors import OpError
-from ..declaration.operator import Input
-from ..model.files import imports_and_nodes, is_ort_format
 from ..model.sessions import OrtSession, other_providers
-from ..native import library
-from ..registry import DOMAINS, KEYS, available, built_in
-from ..system.locks import OPTIONS
-from . import registration, reports
+from . import reports
+from .failures import explained, refused_grid
+from .prepare import extensions, prepare
 
 if TYPE_CHECKING:
-    import onnx
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from types import TracebackType
+    from typing import Any
 
-    from ..rewriting.finding import Finding
-
-
-Model: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
-Backend: TypeAlias = Literal["native", "extensions"]
-BACKENDS = get_args(Backend)
-EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
-DOMAINS_UNKNOWN = (
-    "onnx_ops: the package's operators are not registered, since the domains of a model in ONNX Runtime's own format "
-    "are unknown; state them, as by onnx_ops.register(options, domains=['', 'com.microsoft']), or use the .onnx file"
-)
-LEFT_OUT = (
-    "onnx_ops: com.microsoft is left out, since its registration breaks models that don't import it: its GridSample "
-    "nodes run ONNX Runtime's built-in kernel; call onnx_ops.register(options, model), or state all domains, as by "
-    "onnx_ops.register(options, domains=['', 'com.microsoft'])"
-)
-FEW = 2**28  # bytes of external data that are read here, if need be
-
-
-def register(
-    options: ort.SessionOptions,
-    model: "Model | None" = None,
-    *,
-    domains: Iterable[str] | None = None,
-    backend: Backend = "native",
-    operators: Iterable[Any] = (),
-) -> ort.SessionOptions:
-    """Register the operators of this package on the options of a session.
-
-    Pass `model` to register the domains that its nodes need. Without `model` and
-    `domains`, all domains are registered except two. com.microsoft is left out
-    because registering it breaks models that don't import it; the first such
-    call of a process warns of it. custom is left out because other libraries
-    use that name. Operators may be registered on
-    the same options several times, for example for several models: each time
-    adds what is missing.
-
-    Parameters
-    ----------
-    options : onnxruntime.SessionOptions
-        The options, which are changed.
-    model : path, bytes or onnx.ModelProto, optional
-        The model. A domain is registered if a node needs an operator of
-        `onnx_ops` there, so other libraries can register the other domains. If
-        the model is in ONNX Runtime's own format, its domains are unknown,
-        which causes a warning.
-    domains : iterable of str, optional
-        Register exactly these domains, whatever the model needs, for example
-        to serve other models. "" is ai.onnx.
-    backend : {"native", "extensions"}, default "native"
-        "extensions" is for models that `onnx_ops.lower` has made.
-    operators : iterable of custom operators
-        Custom operators, made by `onnx_ops.operator`. All of them are
-        registered, except those in ai.onnx or another domain of `onnx_ops`
-        that the model doesn't import. They replace operators of `onnx_ops` with
-        the same name.
-
-    Returns
-    -------
-    onnxruntime.SessionOptions
-        The argument `options`.
-
-    Raises
-    ------
-    OpError
-        The backend doesn't work here, a domain is unknown, or two operators
-        have the same name.
-
-    See Also
-    --------
-    InferenceSession : A session that does this itself.
-    get_library_path : The library's path, for hosts that accept nothing else.
-
-    Examples
-    --------
-    >>> import onnxruntime as ort
-    >>> options = onnx_ops.register(ort.SessionOptions(), "model.onnx")
-    >>> session = ort.InferenceSession("model.onnx", options)
-    """
-    if domains is not None:
-        domains = {"" if d == "ai.onnx" else d for d in domains}
-        if unknown := sorted(domains - DOMAINS):
-            raise OpError("domains", unknown, f"must be among {sorted(DOMAINS)}", "onnx_ops")
-    prepare(None if backend == "extensions" else model, options, backend, operators, domains=domains)
-    if model is None and domains is None and backend == "native":
-        warn_once(LEFT_OUT)
-    return options
-
-
-@functools.cache
-def warn_once(text: str) -> None:
-    """Issue a warning that names the line that calls the caller, the first time only."""
-    warnings.warn(text, stacklevel=3)
-
-
-@dataclass
-class Prepared:
-    """A model as ONNX Runtime gets it.
-
-    model      its path or bytes
-    is_ort     whether it is in ONNX Runtime's own format
-    options    of the session, with the model's operators registered
-    is_shared  whether other sessions may be made with these options, too
-    threads    that the options state
-    operators  what `registry.available` returns
-    imports    the domains that the model imports; None if unknown
-    nodes      (domain, op_type) of the model's nodes, see `imports_and_nodes`; None if unknown
-    run_input  the name of the additional input of a lowered model, see lowering.py; None for others
-    folder     of the external data of a model that has been rewritten, if the options must state one
-    findings   what `optimize` has found in the model
-    """
-
-    model: Any
-    is_ort: bool
-    options: Any
-    is_shared: bool
-    threads: int
-    operators: Any
-    imports: Any = None
-    nodes: Any = None
-    run_input: Any = None
-    folder: Any = None
-    findings: Sequence["Finding"] = ()
-
-    def share(self) -> ort.SessionOptions:
-        """Return the options for other sessions, which must not read from the folder."""
-        if self.folder and not self.is_shared:
-            self.options.add_session_config_entry(EXTERNAL_DATA, "")
-        self.is_shared = True
-        return self.options
-
-    @contextmanager
-    def with_external_data(self):
-        """Return a context in which a session that is made with the options reads external data from the folder."""
-        with OPTIONS if self.is_shared else nullcontext():
-            before = registration.config_entry(self.options, EXTERNAL_DATA) or ""
-            folder = self.folder or before
-            if folder != before:
-                self.options.add_session_config_entry(EXTERNAL_DATA, folder)
-            try:
-                yield
-            finally:  # other sessions must not read from there
-                if folder != before and self.is_shared:  # ONNX Runtime logs a warning
-                    self.options.add_session_config_entry(EXTERNAL_DATA, before)
-
-
-def prepare(model, options, backend, operators, *, domains=None, optimize=False, add_more=None):
-    """Prepare a caller's model and options for ONNX Runtime; return the Prepared.
-
-    Every model takes this path, to a session of any kind or to `register`. Warnings name the line that calls the
-    caller of this function.
-
-    model     path or bytes; for `register` also a ModelProto, or None, which stays as it is
-    options   None for new ones
-    domains   whose operators are registered; None: those that the model's nodes need
-    add_more  registers more on the options: a function of the Prepared. Then backend may be "builtin"
-    """
-    # The caller's arguments.
-    is_builtin = add_more and backend == "builtin"
-    if backend not in BACKENDS and not is_builtin:
-        raise OpError("backend", repr(backend), f"must be one of {', '.join(BACKENDS)}", "onnx_ops")
-    every, is_shared = available(operators), options is not None
-    custom = list(every.custom.values())
-    model = os.fspath(model) if isinstance(model, os.PathLike) else model
-    options = options or ort.SessionOptions()
-    ready = Prepared(model, is_ort_format(model), options, is_shared, options.intra_op_num_threads, every)
-
-    # The model is rewritten on request.
-    if model is not None and not is_builtin and (optimize or backend == "extensions"):
-        rewrite(ready, optimize, backend)
-
-    # The options get operators by the imports and nodes of the model.
-    if model is not None and not ready.is_ort:
-        ready.imports, ready.nodes = imports_and_nodes(ready.model)
-    if backend == "extensions":
-        extensions().add_library(options, custom)
-        return ready
-    if add_more:
-        add_more(ready)
-    if not is_builtin:
-        add_operators(ready, custom, domains)
-    return ready
-
-
-def rewrite(ready, optimize, backend):
-    """Rewrite a Prepared's model as `optimize` and `backend` ask for, unless nothing would change.
-
-    External data stay where they are, unless they are few.
-    """
-    if ready.is_ort:
-        argument = ("optimize", True) if optimize else ("backend", "'extensions'")
-        rule = "can't rewrite a model in ONNX Runtime's own format; use the .onnx file that it was made from"
-        raise OpError(*argument, rule, "onnx_ops")
-    # A session of a model that runs as it is doesn't load these, nor onnx.
-    from ..model.attributes import warn_of_unknown_attributes
-    from ..model.external_data import opened, put_in_reach
-    from ..rewriting import rewritten
-    from .lowering import lower_for_session
-
-    with OPTIONS:  # while another thread makes a session with them, they may state its folder
-        # The folder from which ONNX Runtime reads external data.
-        stated = registration.config_entry(ready.options, EXTERNAL_DATA)
-    model, path = opened(ready.model)
-    origin = stated or path
-    if optimize:
-        warn_of_unknown_attributes(model, ready.operators)
-        model, ready.findings = rewritten(model, origin, ready.operators, in_place=True)
-    if backend == "extensions":
-        model, ready.run_input = lower_for_session(model, ready.operators, origin)
-    elif not any(finding.operator for finding in ready.findings):
-        return
-    # ONNX Runtime 1.20 finds no external data of a model that is passed as bytes. Newer ones log a warning when a
-    # folder is taken out of the options again, which is worth a copy of few data.
-    is_oldest = ort.__version__.startswith("1.20.")
-    if path and (is_oldest or not stated):
-        most = math.inf if is_oldest else FEW if ready.is_shared else 0
-        ready.folder = put_in_reach(model, origin, most)
-    ready.model = model.SerializeToString()
-
-
-def add_operators(ready, custom, domains):
-    """Register operators on the options of a Prepared: of the domains that are stated or, if None, that nodes need.
-
-    Options for other sessions, too, get all operators of these domains, others those of the model's nodes. Custom
-    operators replace those of their names.
-    """
-    ours = KEYS.keys() - ready.operators.custom.keys()
-    used = ours if ready.nodes is None else ours & ready.nodes
-    if domains is None and ready.is_ort:
-        domains = registration.registered_domains(ready.options)  # in case that these are a copy without operators
-        if not domains:
-            warnings.warn(DOMAINS_UNKNOWN, stacklevel=4)
-    elif domains is None and ready.imports is None:
-        domains = registration.default_domains()
-    elif domains is None:
-        custom = [operator for operator in custom if operator.domain not in DOMAINS - ready.imports]
-        domains = ready.imports & {domain for domain, _ in used}
-    wanted = ours if ready.is_shared else used
-    declared = [built_in(key) for key in KEYS if key in wanted and key[0] in domains] + custom
-    if declared:
-        registration.add_operators(ready.options, declared)
-
-
-def extensions():
-    """Return the module `extensions`, which imports onnxruntime_extensions. Raises OpError."""
-    if obstacle := library.extensions_obstacle():
-        raise OpError("backend", "'extensions'", obstacle, "onnx_ops")
-    from . import extensions
-
-    return extensions
-
-
-def explained(error: Exception, ready: Prepared) -> OpError | None:
-    """Return the OpError that explains why ONNX Runtime makes no session of a Prepared, or None."""
-    if refusal := reports.refusal_of(error) or refused_grid(error, ready):
-        return refusal
-    has_none = re.search(r"com\.microsoft:\w+\(-1\) is not a reg", str(error))
-    if has_none and "com.microsoft" not in (ready.imports or ()):
-        rule = "com.microsoft was registered on them for another model, which breaks this one; use new ones"
-        return OpError("sess_options", "used before", rule, "onnx_ops")
-    if "Domain already set" in str(error):
-        domains = registration.registered_domains(ready.options) | {domain for domain, _ in ready.operators.custom}
-        rule = (
-            "have operators of another library, such as @onnx_op functions, in "
-            f"{' or '.join(sorted(domain or 'ai.onnx' for domain in domains))}, as onnx_ops has; use new options with "
-            "backend='extensions', declare those operators by onnx_ops.operator, or give them another domain"
-        )
-        return OpError("sess_options", "given", rule, "onnx_ops")
-    if "Conflicting with a registered kernel" in str(error):
-        return OpError("sess_options", "given", "have the same library twice; register it once", "onnx_ops")
-    if ready.is_ort or not ready.operators.keys() & (ready.nodes or ()):
-        return None
-    from .refused_types import refused_types  # sessions that work don't load onnx
-
-    return refused_types(ready.model, ready.operators)
-
-
-def refused_grid(error: BaseException, ready: Prepared) -> OpError | None:
-    """Return the OpError that explains an exception by an AffineGrid of 16-bit floats, or None.
-
-    ONNX Runtime replaces it by other nodes. In bfloat16, it has no kernels for them; in float16, a Split of AffineGrid
-    of opset 20 fails.
-    """
-    fault = re.search(r"HandleNegativeAxis|implementation for A(dd|ffineGrid)\(", str(error))
-    if not fault:
-        return None
-    from .refused_types import refused_types
-
-    floats = ("float32", "float64", "float16")[: 3 if fault[1] else 2]
-    operator = replace(
-        ready.operators["", "GridSample"],
-        name="AffineGrid",
-        inputs=(Input("theta", "T1"), Input("size", "T2")),
-        types={"T1": floats, "T2": ("int64",)},
-    )
-    return refused_types(ready.model, {operator.key: operator})
+    from ..model.types import Array, File
+    from ..registry import Declared
+    from .prepare import Prepared
+    from .types import Backend, Provider
 
 
 class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no types
@@ -378,20 +80,29 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
 
     def __init__(
         self,
-        path_or_bytes: str | os.PathLike[str] | bytes,
+        path_or_bytes: File,
         sess_options: ort.SessionOptions | None = None,
-        providers: Sequence[Any] | None = None,
-        provider_options: Sequence[dict[Any, Any]] | None = None,
+        providers: Sequence[Provider] | None = None,
+        provider_options: Sequence[dict[str, Any]] | None = None,
         *,
         backend: Backend = "native",
         optimize: bool = False,
-        operators: Iterable[Any] = (),
+        operators: Iterable[Declared] = (),
         **kwargs: Any,
     ) -> None:
-        ready: Any = path_or_bytes  # `open_session` gives a Prepared
-        if not isinstance(ready, Prepared):
-            ready = prepare(ready, sess_options, backend, operators, optimize=optimize)
-        self._onnx_ops_ready, self._onnx_ops_run = ready, _Run(ready)
+        ready = prepare(path_or_bytes, sess_options, backend, operators, optimize=optimize)
+        self._onnx_ops_open(ready, providers, provider_options, **kwargs)
+
+    def _onnx_ops_open(
+        self,
+        ready: Prepared,
+        providers: Sequence[Provider] | None,
+        provider_options: Sequence[dict[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Make the session of a Prepared."""
+        self._onnx_ops_ready = ready
+        self._onnx_ops_run = _Run(ready)
         reports.forget()
         try:
             with ready.with_external_data():
@@ -402,11 +113,11 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
             raise
         if others := other_providers(super().get_providers()):
             warnings.warn(
-                f"onnx_ops: the operators run on the CPU, the other nodes may run on {', '.join(others)}", stacklevel=2
+                f"onnx_ops: the operators run on the CPU, the other nodes may run on {', '.join(others)}", stacklevel=3
             )
 
     def set_providers(
-        self, providers: Sequence[Any] | None = None, provider_options: Sequence[dict[Any, Any]] | None = None
+        self, providers: Sequence[Provider] | None = None, provider_options: Sequence[dict[str, Any]] | None = None
     ) -> None:
         with self._onnx_ops_ready.with_external_data():
             super().set_providers(providers, provider_options)
@@ -418,7 +129,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
         """
         return self._onnx_ops_ready.share()
 
-    def get_inputs(self) -> list[Any]:
+    def get_inputs(self) -> list[ort.NodeArg]:
         return [i for i in super().get_inputs() if i.name != self._onnx_ops_ready.run_input]
 
     def run(
@@ -441,14 +152,14 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
     def run_with_ort_values(
         self,
         output_names: Sequence[str] | None,
-        input_dict_ort_values: Mapping[str, Any],
+        input_dict_ort_values: Mapping[str, ort.OrtValue],
         run_options: ort.RunOptions | None = None,
     ) -> Any:
         with self._run_context() as more:
             more = {name: ort.OrtValue.ortvalue_from_numpy(value) for name, value in more.items()}
             return super().run_with_ort_values(output_names, {**input_dict_ort_values, **more}, run_options)
 
-    def run_with_iobinding(self, iobinding: Any, run_options: ort.RunOptions | None = None) -> None:
+    def run_with_iobinding(self, iobinding: ort.IOBinding, run_options: ort.RunOptions | None = None) -> None:
         if self._onnx_ops_ready.run_input:
             with self._run_context() as more:
                 for name, value in more.items():
@@ -486,7 +197,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
     ) -> None:
         context = self._run_context()
 
-        def finish(results, data, message):
+        def finish(results: Any, data: Any, message: str) -> None:
             error = context.end()
             callback(results, data, str(error) if error else message)
 
@@ -497,7 +208,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
             context.__exit__(type(error), error, None)
             raise
 
-    def _run_context(self):
+    def _run_context(self) -> _Run:
         """Return the context of a run; one of the native backend has no state."""
         return _Run(self._onnx_ops_ready) if self._onnx_ops_ready.run_input else self._onnx_ops_run
 
@@ -512,7 +223,7 @@ class _Run:
         self.ready = ready
         self.is_parallel = ready.options.execution_mode == ort.ExecutionMode.ORT_PARALLEL
 
-    def begin(self) -> dict[str, Any]:
+    def begin(self) -> dict[str, Array]:
         reports.forget()
         if self.ready.run_input is None:
             return {}
@@ -524,7 +235,9 @@ class _Run:
 
     __enter__ = begin
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         if error is None and self.ready.run_input is None:  # the usual case, in which each call would count
             return
         refusal = self.end() or (

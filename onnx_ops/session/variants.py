@@ -1,7 +1,9 @@
 """Variants: an operator's functions compiled for one of its kernels and one combination of data types."""
 
+from __future__ import annotations
+
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from .. import registry
 from ..compiler import records
@@ -9,6 +11,16 @@ from ..declaration import dtypes as element_types
 from ..declaration.errors import OpError
 from ..declaration.jit import numba_obstacle
 from ..declaration.limits import ABSENT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+
+    from ..compiler.records import Entry
+    from ..declaration.operator import Operator
+    from ..model.types import NumpyType
+    from ..registry import Declared
+    from .types import Compiled, Reached, Signature
+
 
 TYPES = [name for name, t in element_types.TABLE.items() if t.in_sessions and t.storage]  # of compiled code
 
@@ -20,23 +32,23 @@ class Variant(NamedTuple):
     signature  {type variable: element type}
     """
 
-    operator: Any
+    operator: Operator
     position: int
-    signature: dict[str, str]
+    signature: Signature
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable[..., Variant], tuple[str, str, int, Signature]]:
         return named, (self.operator.domain, self.operator.name, self.position, self.signature)
 
     @property
-    def storage(self):
+    def storage(self) -> tuple[NumpyType, ...] | None:
         return self.operator.storage(self.operator.kernel(self.position), self.signature)
 
     @property
-    def key(self):
+    def key(self) -> tuple[Entry, ...]:
         return tuple(self.entries())
 
     @property
-    def name(self):
+    def name(self) -> str:
         """Return the operator, the attributes or ranks that select a kernel among several, and the types, as text."""
         operator = self.operator
         details = [str(choices[0]) for choices in operator.kernel(self.position).choices.values()]
@@ -47,18 +59,18 @@ class Variant(NamedTuple):
         return f"{operator.title} {', '.join(details)}"
 
     @property
-    def variables(self):
+    def variables(self) -> list[str]:
         """Return the type variables of the tensors that kernels see."""
         read = self.operator.inputs_read
         return sorted({self.operator.inputs[k].type for k in read} | {o.type for o in self.operator.outputs})
 
     @property
-    def types(self):
+    def types(self) -> set[str]:
         """Return the data types of the tensors that kernels see, where these can differ."""
         return {self.signature[v] for v in self.variables if len(self.operator.types[v]) > 1}
 
     @property
-    def is_possible(self):
+    def is_possible(self) -> bool:
         """Return whether the kernel supports these data types."""
         kernel = self.operator.kernel(self.position)
         with suppress(OpError):
@@ -66,7 +78,7 @@ class Variant(NamedTuple):
             return self.storage is not None or not (self.operator.has_ranks or kernel.types)
         return False
 
-    def entries(self):
+    def entries(self) -> Iterator[Entry]:
         """Yield the entries (records.py): infer if sizes may be unknown, plan, and the kernel if any."""
         if not self.operator.has_ranks:
             yield records.infer_entry(self.operator)
@@ -74,7 +86,7 @@ class Variant(NamedTuple):
         if self.storage:
             yield records.kernel_entry(self.operator, self.position, self.signature)
 
-    def reached(self):
+    def reached(self) -> Reached | None:
         """Describe its sources; None for this package's operators, with the same modules in every process."""
         from ..compiler import key
 
@@ -82,12 +94,12 @@ class Variant(NamedTuple):
             return None
         entries = list(self.entries())
         try:
-            reached = key.reached([function for entry in entries for function in entry.functions])
+            reached: object = key.reached([function for entry in entries for function in entry.functions])
         except OSError as error:
             reached = str(error)
         return repr(entries), reached
 
-    def compile(self, reached=None):
+    def compile(self, reached: Reached | None = None) -> Compiled:
         """Compile it; return [(symbol, object file)] of its functions. Raises OpError if one isn't kept.
 
         reached  result of `reached` in the process that requests this; None: this process
@@ -107,7 +119,7 @@ class Variant(NamedTuple):
 
 
 @contextmanager
-def silence():
+def silence() -> Iterator[None]:
     """Return a context without log messages about compilation."""
     if numba_obstacle():  # then nothing is compiled
         yield
@@ -121,12 +133,14 @@ def silence():
         code.is_silent.reset(token)
 
 
-def named(domain, name, position, signature):
+def named(domain: str, name: str, position: int, signature: Signature) -> Variant:
     """Return the variant of an operator with this name, in any process."""
     return Variant(registry.available()[domain, name], position, signature)
 
 
-def asked_for(operators, dtypes, default):
+def asked_for(
+    operators: Iterable[Declared | str] | Declared | None, dtypes: Collection[str] | None, default: Collection[str]
+) -> list[Variant]:
     """Return all variants of operators for data types.
 
     operators  names as in models, or CustomOperators; None: all that have variants
@@ -161,7 +175,7 @@ def asked_for(operators, dtypes, default):
     return matches
 
 
-def leaves_out(operator, dtype):
+def leaves_out(operator: Operator, dtype: str) -> bool:
     """Return whether an operator supports a data type that one of its kernels doesn't support."""
     return any(
         dtype in operator.types[variable] and dtype not in names
@@ -170,7 +184,7 @@ def leaves_out(operator, dtype):
     )
 
 
-def combinations(operators, dtypes):
+def combinations(operators: Iterable[Operator], dtypes: Collection[str]) -> Iterator[Variant]:
     """Yield all variants of these operators in sessions with only these data types in tensors."""
     for operator in operators:
         for signature in operator.signatures():
@@ -180,15 +194,15 @@ def combinations(operators, dtypes):
                     yield variant
 
 
-def distinct(variants):
+def distinct(variants: Iterable[Variant]) -> dict[str, Variant]:
     """Return {name: variant} without variants that share machine code."""
-    by_key = {}
+    by_key: dict[tuple[Entry, ...], Variant] = {}
     for variant in variants:
         by_key.setdefault(variant.key, variant)
     return {variant.name: variant for variant in by_key.values()}
 
 
-def check_names(argument, names, allowed):
+def check_names(argument: str, names: Iterable[str], allowed: Iterable[str]) -> None:
     """Raise OpError if one of the names isn't allowed."""
     for name in names:
         if name not in allowed:

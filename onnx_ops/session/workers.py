@@ -3,6 +3,8 @@
 Messages and answers are pickles, on pipes. docs/internals.md compares pools of processes ("Worker processes").
 """
 
+from __future__ import annotations
+
 import logging
 import os
 import pickle
@@ -10,18 +12,24 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from itertools import count
 from subprocess import PIPE
-from typing import IO, Any
+from typing import TYPE_CHECKING
 
 from .. import system
 from ..declaration.errors import OpError
 from ..model.operator_files import operators_at, sources_of
 from ..registry import custom_operators, use
-from .variants import Variant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import IO, Any
+
+    from .types import Compiled, Level
+    from .variants import Variant
+
 
 PROGRAM = "from onnx_ops.session import workers; workers.serve()"
 INTERRUPTED = "onnx_ops: interrupted; this ends in some seconds, when %d processes have ended"
@@ -33,8 +41,8 @@ def compile_variants(
     by_name: dict[str, Variant],
     jobs: int,
     progress: Callable[[str, int, int], object] | None = None,
-    level: tuple[str, str | None] | None = None,
-) -> dict[str, list[tuple[str, str]]]:
+    level: Level | None = None,
+) -> dict[str, Compiled]:
     """Compile {name: variant} in this process or, in parallel, in `jobs` others; return {name: its functions}.
 
     progress  called before each variant with (its name, its index, the number of variants), by one thread at a time
@@ -112,8 +120,8 @@ def compile_in_processes(
     variants: Mapping[str, Variant],
     jobs: int,
     begin: Callable[[str], None],
-    level: tuple[str, str | None] | None,
-) -> dict[str, list[tuple[str, str]]]:
+    level: Level | None,
+) -> dict[str, Compiled]:
     """Compile {name: variant} in at most `jobs` processes; return {name: result of `Variant.compile`}.
 
     begin  called with each name before its variant is compiled
@@ -127,10 +135,11 @@ def compile_in_processes(
     custom = sources_of([*custom_operators(), *(variant.operator for variant in variants.values())])
     tasks = {name: (variant, variant.reached()) for name, variant in variants.items()}
     workers: list[Worker] = []
-    remaining, of_thread = Remaining(variants), threading.local()
+    remaining = Remaining(variants)
+    of_thread = threading.local()
     has_failed = threading.Event()
 
-    def compile_one() -> tuple[str, list[tuple[str, str]]]:
+    def compile_one() -> tuple[str, Compiled]:
         name = remaining.take(of_thread)
         if has_failed.is_set():
             return name, []

@@ -70,7 +70,7 @@ def test_a_program_whose_class_of_sessions_is_replaced(monkeypatch):
 @pytest.mark.parametrize("backend", ["native", "extensions"])
 def test_external_data_stay_where_they_are(backend, release, tmp_path, monkeypatch):
     """They are copied for ONNX Runtime 1.20, which doesn't find them, and if they are few; the model is elsewhere."""
-    monkeypatch.setattr("onnx_ops.session.session.FEW", 0)
+    monkeypatch.setattr("onnx_ops.session.prepare.FEW", 0)
     proto = weighed_down()
     folder = tmp_path / "folder"
     folder.mkdir()

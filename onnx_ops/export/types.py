@@ -1,0 +1,18 @@
+"""The types of this room: PyTorch's operators, tensors, and values of its exporter. Only type checkers read them."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, TypeAlias
+
+    import torch
+    from onnxscript.ir import Value
+    from torch._ops import OpOverload
+
+    Table: TypeAlias = dict[OpOverload, Callable[..., Any]]  # {PyTorch's operator: function that adds the node}
+    Length: TypeAlias = int | Value  # a size where the exporter adds nodes: a number, or a value of the graph
+    Size: TypeAlias = int | torch.SymInt
+    Argument: TypeAlias = torch.Tensor | Sequence[Size] | None  # of an operator's input: lists are sizes or values
+    Given: TypeAlias = Argument | Sequence[torch.Tensor]  # the latter of a variadic input
+    Tensors: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]  # an operator's output, or several

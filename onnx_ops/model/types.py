@@ -1,0 +1,35 @@
+"""The types of this room: models and their files, nodes, arrays. Only type checkers read them."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+    from typing import Any, Protocol, TypeAlias
+
+    import numpy as np
+    import onnx
+    from numpy.typing import NDArray
+
+    FilePath: TypeAlias = str | os.PathLike[str]
+    File: TypeAlias = FilePath | bytes  # a model: its path, or its content
+    Source: TypeAlias = File | onnx.ModelProto
+
+    Owner: TypeAlias = onnx.GraphProto | onnx.FunctionProto  # of nodes
+    FunctionKey: TypeAlias = tuple[str, str, str]  # (domain, name, overload) of a model's local function
+    Caller: TypeAlias = FunctionKey | str  # a function, or the graph, which is ""
+
+    OperatorSource: TypeAlias = tuple[str, int | None]  # (name of a module or path of its file, digest of the file)
+
+    class PythonOp(Protocol):
+        """An Opdef of onnxruntime-extensions, which states no types."""
+
+        op_type: str
+
+        def __call__(self, *inputs: Any, **attributes: Any) -> Any: ...
+
+    NumpyType: TypeAlias = np.dtype[Any]  # NumPy's type of the elements of an array
+    Array: TypeAlias = NDArray[Any]
+    Arrays: TypeAlias = Mapping[str, Array]  # {name of an input or output: its value}
+    DataSets: TypeAlias = dict[str, tuple[list[Array], list[Array]]]  # {name: (inputs, outputs)} of a node test
+    Dimension: TypeAlias = int | str | None  # as models state it: a size, the name of an open one, or nothing
