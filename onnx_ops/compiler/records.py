@@ -28,7 +28,7 @@ import numpy as np
 
 from ..declaration.attributes import named_tuple
 from ..declaration.limits import ABSENT, MAX_INPUTS, MAX_OUTPUTS, MAX_RANK
-from ..declaration.operator import REFUSAL, WORK, record_dtype
+from ..declaration.operator import HEAD
 
 OUTPUT = MAX_INPUTS
 LONGEST = 200  # characters of an entry's name, before a digest and suffixes: file systems allow 255
@@ -46,7 +46,7 @@ def call_dtype(geometry):
 CALL = call_dtype(np.dtype([]))  # without its geometry
 # Offsets in a call, in bytes.
 ATTRIBUTES, GEOMETRY = CALL.fields["attributes"][1], CALL.itemsize
-WORKSPACE_SIZE, TILES = (GEOMETRY + record_dtype({**REFUSAL, **WORK}).fields[name][1] for name in WORK)
+WORKSPACE_SIZE, TILES = (GEOMETRY + HEAD.fields[name][1] for name in ("workspace", "tiles"))
 
 
 def tensor_field(k, name):

@@ -50,3 +50,12 @@ if TYPE_CHECKING:
 
         def __getattr__(self, field: str, /) -> Any: ...
         def __setattr__(self, field: str, value: Any, /) -> None: ...
+
+    # Places, as integers
+    Axis: TypeAlias = int  # an axis of an image: 0 is the first one, in kernels also where the image has a batch
+    Pixel: TypeAlias = int  # a pixel: its number in an image, row by row, or along one axis
+    Offset: TypeAlias = Index  # an element of a flat array: the number of those before it
+    Pitch: TypeAlias = int  # the number of elements from one row, plane or channel to the next one
+    Unit: TypeAlias = int  # a unit of work, of which a tile has several
+    Known: TypeAlias = tuple[int, ...]  # a number that is known when a kernel is compiled: the length of the tuple
+    Tile: TypeAlias = int  # a tile, from 0 to the geometry's `tiles` - 1
