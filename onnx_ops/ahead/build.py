@@ -1,5 +1,7 @@
 """Build a shared library of the operators, for ONNX Runtime in any process, with or without Python."""
 
+from __future__ import annotations
+
 import ctypes as C
 import logging
 import os
@@ -7,11 +9,10 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Collection, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from ..declaration.errors import OpError
 from ..declaration.jit import numba_obstacle
@@ -24,6 +25,17 @@ from ..session.workers import compile_variants
 from ..system import NAME as THIS
 from ..system import available_cpus, digest_of_sources, is_loaded
 from ..system.files import named, staged_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from typing import Any
+
+    from ..compiler.records import Entry
+    from ..declaration.operator import Operator
+    from ..native.table import Row
+
+    Function: TypeAlias = tuple[str, str]  # a compiled function's symbol, and the path of its object file
+    Functions: TypeAlias = Mapping[tuple[Entry, ...], Sequence[Function]]  # of each variant that was compiled for a CPU
 
 SystemName: TypeAlias = Literal["linux", "windows", "macos"]
 FLAGS = ["-std=c11", "-O2", "-shared", "-fvisibility=hidden", "-DONNX_OPS_AHEAD", "-s", f"-I{SOURCES}"]
@@ -51,7 +63,7 @@ UNSAFE = re.compile(rb"[^ !#-\[\]-~]|\?")  # bytes that are escaped in a C strin
 
 
 def build(
-    output: "str | os.PathLike[str]",
+    output: str | os.PathLike[str],
     *,
     operators: Iterable[Any] | None = None,
     dtypes: Collection[str] | None = None,
@@ -121,11 +133,12 @@ def build(
     (architecture,) = architectures
     compiler = c_compiler(loader, architecture)
     matches = variants.asked_for(operators, dtypes, variants.TYPES)
-    requested, declarations = variants.distinct(matches), list(dict.fromkeys(variant.operator for variant in matches))
+    requested = variants.distinct(matches)
+    declarations = list(dict.fromkeys(variant.operator for variant in matches))
     objects = {}
     for k, cpu in enumerate(cpus):
 
-        def report(name, index, total, k=k, cpu=cpu):
+        def report(name: str, index: int, total: int, k: int = k, cpu: str = cpu) -> None:
             if progress:
                 progress(f"{cpu}: {name}", k * total + index, len(cpus) * total)
 
@@ -142,7 +155,7 @@ def build(
     return cpus
 
 
-def c_compiler(system, architecture):
+def c_compiler(system: str, architecture: str) -> list[str]:
     """Return the command of a C compiler for a system and architecture, as a list. Raises OpError.
 
     It is the command in the variable CC, a compiler of this machine, or the package ziglang, which has all targets.
@@ -166,16 +179,25 @@ def c_compiler(system, architecture):
     raise OpError(None, None, f"for {system} on {architecture}: {rule}", "onnx_ops")
 
 
-def ziglang(system, architecture):
+def ziglang(system: str, architecture: str) -> list[str]:
     """Return the command of ziglang's C compiler for a system and architecture, as a list.
 
     It names the package's program, because `python -m ziglang` searches the current folder first.
     """
-    zig = Path(find_spec("ziglang").origin).with_name("zig")
+    spec: Any = find_spec("ziglang")
+    zig = Path(spec.origin).with_name("zig")
     return [str(zig), "cc", "-target", SYSTEMS[system].zig.format(architecture)]
 
 
-def link(compiler, system, architecture, objects, operators, folder, output):
+def link(
+    compiler: Sequence[str],
+    system: str,
+    architecture: str,
+    objects: Mapping[str, Functions],
+    operators: Iterable[Operator],
+    folder: Path,
+    output: Path,
+) -> None:
     """Write the library: the C sources, the operators' table for each CPU, and the compiled functions.
 
     compiler   the C compiler's command
@@ -188,10 +210,11 @@ def link(compiler, system, architecture, objects, operators, folder, output):
     files = write_levels(objects, operators, folder, check)
     made = folder / output.name  # linkers may write further files beside it
     flags = [flag.replace("{name}", output.name) for flag in SYSTEMS[system].flags]
-    command = [*compiler, *flags, *FLAGS]  # ziglang makes an archive of -static after -shared
-    command += [f"-DONNX_OPS_SOURCES={digest_of_sources(SOURCES)}", *sorted(SOURCES.glob("*.c")), *files, "-lm"]
+    digest = f"-DONNX_OPS_SOURCES={digest_of_sources(SOURCES)}"
+    sources = [*sorted(SOURCES.glob("*.c")), *files]
+    # In this order, as ziglang makes an archive of -static after -shared.
+    command = [*compiler, *flags, *FLAGS, digest, *sources, "-lm", "-o", made]
     with staged_file(output) as place:
-        command += ["-o", made]
         process = subprocess.run(list(map(str, command)), capture_output=True, text=True, errors="replace")
         if process.returncode or not made.exists():
             if undefined := sorted(set(UNDEFINED.findall(process.stderr))):
@@ -205,7 +228,9 @@ def link(compiler, system, architecture, objects, operators, folder, output):
         shutil.move(made, place)
 
 
-def write_levels(objects, operators, folder, check=""):
+def write_levels(
+    objects: Mapping[str, Functions], operators: Iterable[Operator], folder: Path, check: str = ""
+) -> list[Path]:
     """Write the operators' table for each CPU as a C file, and the object files of its functions; return the paths.
 
     objects  as for `link`
@@ -213,11 +238,13 @@ def write_levels(objects, operators, folder, check=""):
     """
     from ..compiler.cache import object_in
 
-    files, tables = [folder / "levels.c"], TableWriter()
+    files = [folder / "levels.c"]
+    tables = TableWriter()
     for cpu, by_key in objects.items():
         for symbol, path in sorted({each for functions in by_key.values() for each in functions}):
             files.append(folder / f"{symbol}.o")
-            files[-1].write_bytes(object_in(path))
+            content: Any = object_in(path)
+            files[-1].write_bytes(content)
         tables.add_level(cpu, operators, by_key)
     files[0].write_text(check + tables.source(), encoding="utf-8")
     return files
@@ -226,22 +253,26 @@ def write_levels(objects, operators, folder, check=""):
 class TableWriter:
     """Writer of C code with a table for each CPU, from the structures of table.py. Pointers become named arrays."""
 
-    def __init__(self):
-        self.lines, self.levels = ['#include "library.h"\n'], []
+    def __init__(self) -> None:
+        self.lines = ['#include "library.h"\n']
+        self.levels: list[str] = []
 
-    def add_level(self, cpu, operators, by_key):
+    def add_level(self, cpu: str, operators: Iterable[Operator], by_key: Functions) -> None:
         """Add the table of these operators for a CPU, with the functions that were compiled for it (see `link`)."""
         # In the structures, a function pointer is its symbol's position in this list.
-        symbols, rows = ["0"], []
+        symbols = ["0"]
+        rows: list[Row] = []
 
-        def pointer(symbol, kind):
+        def pointer(symbol: str, kind: str) -> int:
             if symbol not in symbols:
                 symbols.append(symbol)
                 self.lines.append(f"extern {kind}_function {symbol};")
             return symbols.index(symbol)
 
         for operator in operators:
-            plans, infer, signatures = {}, None, []  # plans: {combination of ranks: symbol of the plan}
+            plans = {}  # {combination of ranks: symbol of the plan}
+            infer = None
+            signatures = []
             for signature in operator.signatures():
                 kernels = {}
                 for position in operator.positions:
@@ -263,13 +294,13 @@ class TableWriter:
                 rows.append(row)
         self.levels.append(f'{{"{cpu}", {self.initializer(table.table_of(rows), None, symbols)}}}')
 
-    def source(self):
+    def source(self) -> str:
         """Return the content of the C file, with the newest CPU first."""
         levels = ",\n".join([*reversed(self.levels), "{0}"])
         levels = f"const struct level onnx_ops_levels[] = {{\n{levels}}};\n"
         return "\n".join([*self.lines, levels])
 
-    def initializer(self, value, kind, symbols):
+    def initializer(self, value: Any, kind: Any, symbols: Sequence[str]) -> str:
         """Return the C initializer of a structure, an array, or a value of this type of ctypes."""
         if kind is table.POINTER:  # to a function
             return symbols[value or 0]
@@ -277,7 +308,7 @@ class TableWriter:
             return self.array(table.Operator, None, [value.contents], symbols)
         if isinstance(value, C.Structure):
             fields = []
-            for name, kind in value._fields_:
+            for name, kind, *_ in value._fields_:
                 member = getattr(value, name)
                 if isinstance(member, C._Pointer):
                     count = getattr(value, f"{name[:-1]}_count") * (2 if name == "terms" else 1)
@@ -294,7 +325,7 @@ class TableWriter:
             return f'"{text.decode()}"'
         return f"{value}LL" if value > -(2**63) else "INT64_MIN"
 
-    def array(self, kind, field, items, symbols):
+    def array(self, kind: Any, field: Any, items: Sequence[Any], symbols: Sequence[str]) -> str:
         """Define a C array of the items of a structure's field; return the array's name."""
         if not items:
             return "0"

@@ -1,8 +1,9 @@
 """Compile kernels ahead of time, so that sessions load them from the cache."""
 
+from __future__ import annotations
+
 import os
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING
 
 from .. import registry
 from ..declaration.dtypes import FLOATS
@@ -16,14 +17,20 @@ from ..session.runner import open_session
 from ..session.workers import compile_variants
 from ..system import available_cpus
 
-_Model: TypeAlias = "str | os.PathLike[str] | bytes"
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+    from typing import Any, TypeAlias
+
+    from ..session.variants import Variant
+
+    _Model: TypeAlias = str | os.PathLike[str] | bytes
 
 
 def warmup(
     operators: Iterable[Any] | None = None,
     dtypes: Collection[str] | None = None,
     *,
-    models: "_Model | Collection[_Model] | None" = None,
+    models: _Model | Collection[_Model] | None = None,
     jobs: int | None = 1,
     progress: Callable[[str, int, int], object] | None = None,
 ) -> int:
@@ -79,7 +86,7 @@ def warmup(
     return len(needed)
 
 
-def needed_by(models, custom=()):
+def needed_by(models: Collection[_Model], custom: Iterable[Any] = ()) -> dict[str, Variant]:
     """Return {name: variant} for the variants that sessions of these models compile.
 
     Which nodes remain and the types of their tensors depend on ONNX Runtime's optimizations. So this makes a session of
@@ -106,5 +113,5 @@ def needed_by(models, custom=()):
     return variants.distinct(found)
 
 
-def _title(model):
+def _title(model: _Model) -> str:
     return repr("(bytes)" if isinstance(model, bytes) else os.fspath(model))

@@ -1,5 +1,6 @@
 """Compare arrays with expected arrays, within tolerances."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +40,7 @@ class Difference:
         return not self.wrong.any()
 
 
-def difference(actual, expected, tolerances=TOLERANCES):
+def difference(actual: np.ndarray, expected: np.ndarray, tolerances: Mapping[str, float] = TOLERANCES) -> Difference:
     """Compare two arrays.
 
     tolerances  {data type: allowed difference relative to the largest expected value}; other types must be equal
@@ -69,12 +70,12 @@ def difference(actual, expected, tolerances=TOLERANCES):
     return Difference(largest, allowed, problem, wrong, *_first(np.where(wrong, distance, 0), actual, expected))
 
 
-def shown(value):
+def shown(value: Any) -> str:
     """Return the text of an element, with NaN as documents write it."""
     return str(value).replace("nan", "NaN") if value != value else str(value)
 
 
-def _first(differences, actual, expected):
+def _first(differences: np.ndarray, actual: np.ndarray, expected: np.ndarray) -> tuple[Any, ...]:
     """Return (index, value, expected value) at the largest of the `differences`; nothing if all are 0."""
     if not differences.any():
         return ()

@@ -45,7 +45,7 @@ class Function(Generic[P, R]):
     def __reduce__(self) -> str:
         return self.function.__qualname__  # pickled by name, as functions are
 
-    def __get__(self, *owner):
+    def __get__(self, *owner: object) -> Function[P, R]:
         return self  # makes it a routine for `help`, which then shows the signature
 
     @property

@@ -3,9 +3,10 @@
 onnx.reference.ReferenceEvaluator(model, new_ops=onnx_ops.reference_ops()).run(None, inputs)
 """
 
+from __future__ import annotations
+
 import os
-from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
@@ -14,6 +15,12 @@ from ..model.external_data import load
 from ..model.operator_files import python_ops
 from ..model.schemas import reference_op
 from ..registry import available
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
+
+    from onnx import ModelProto
 
 
 def reference_ops(operators: Iterable[Any] = ()) -> list[type[OpRun]]:
@@ -51,22 +58,22 @@ class Evaluator:
     operators  additional custom operators
     """
 
-    def __init__(self, model, operators=()):
+    def __init__(self, model: str | os.PathLike[str] | bytes | ModelProto, operators: Iterable[Any] = ()) -> None:
         model = load(model, None) if isinstance(model, str | os.PathLike) else model
         self._evaluator = ReferenceEvaluator(model, new_ops=reference_ops(operators))
         proto = self._evaluator.proto_
         defaults = {tensor.name for tensor in proto.graph.initializer}
         self.inputs = [value.name for value in proto.graph.input if value.name not in defaults]
 
-    def __call__(self, feeds):
+    def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         outputs = self._evaluator.run(None, dict(feeds))
         return dict(zip(self._evaluator.output_names, outputs, strict=True))
 
 
-def python_op(domain, name, op):
+def python_op(domain: str, name: str, op: Callable[..., Any]) -> type[OpRun]:
     """Return the class of a Python operator of onnxruntime-extensions."""
 
-    def compute_outputs(self, *inputs, **attributes):
+    def compute_outputs(self: OpRun, *inputs: Any, **attributes: Any) -> tuple[Any, ...]:
         outputs = op(*inputs, **attributes)
         return outputs if isinstance(outputs, tuple) else (outputs,)
 

@@ -1,5 +1,9 @@
 """Arrays over given memory in compiled code: views of tensors and workspace, and shapes from shape functions."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from numba import types
 from numba.extending import lower_builtin, type_callable
 
@@ -9,12 +13,22 @@ from ..kernels import elements, returned
 from .halves import I64, sum_type
 from .numba_internals import cgutils, populate_array
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
-def array_type(dtype, axes, is_input=False):
+    from llvmlite import ir
+    from numba.core.base import BaseContext
+    from numba.core.typing import Signature
+
+
+def array_type(dtype: types.Type, axes: int, is_input: bool = False) -> types.Array:
     return types.Array(dtype, axes, "C", readonly=is_input)
 
 
-def array_over(context, builder, type_, place, sizes):
+def array_over(
+    context: BaseContext, builder: ir.IRBuilder, type_: types.Array, place: ir.Value, sizes: Sequence[ir.Value]
+) -> ir.Value:
     """Return a C-contiguous array of a Numba type, with these sizes, over the memory at `place`."""
     kind = context.get_data_type(type_.dtype)
     step = I64(context.get_abi_sizeof(kind))
@@ -26,7 +40,9 @@ def array_over(context, builder, type_, place, sizes):
     return array._getvalue()
 
 
-def _view_of_workspace(context, builder, signature, values):
+def _view_of_workspace(
+    context: BaseContext, builder: ir.IRBuilder, signature: Signature, values: Sequence[ir.Value]
+) -> ir.Value:
     array, begin, shape = signature.args[:3]
     data = context.make_array(array)(context, builder, values[0]).data
     begin = context.cast(builder, values[1], begin, types.intp)
@@ -39,13 +55,13 @@ def _view_of_workspace(context, builder, signature, values):
     return array_over(context, builder, signature.return_type, builder.gep(data, [begin]), sizes)
 
 
-def axes_of(shape):
+def axes_of(shape: types.Integer | types.BaseTuple) -> int:
     """Return the number of axes for the type of a shape."""
     return 1 if isinstance(shape, types.Integer) else len(shape)
 
 
 # {function of kernels/elements.py that views the workspace: function from its arguments' types to its result's type}
-VIEWS = {
+VIEWS: dict[Callable[..., Any], Callable[..., types.Array]] = {
     elements.sums_in: lambda workspace, begin, shape, array: array_type(sum_type(array), axes_of(shape)),
     elements.elements_in: lambda workspace, begin, shape, array: array_type(array.dtype, axes_of(shape)),
     elements.integers_in: lambda workspace, begin, shape: array_type(types.int64, axes_of(shape)),
@@ -56,11 +72,11 @@ for function, type_of in VIEWS.items():
     lower_builtin(function, types.VarArg(types.Any))(_view_of_workspace)
 
 
-def is_shape(kind):
+def is_shape(kind: types.Type) -> bool:
     return isinstance(kind, types.BaseTuple) and all(isinstance(size, types.Integer) for size in kind)
 
 
-def shapes_of(outputs, returned):
+def shapes_of(outputs: types.BaseTuple, returned: types.Type) -> types.Tuple:
     """Return the types of a shape function's results, tuples of integers, for each output."""
     shapes = (returned,) if is_shape(returned) else returned if isinstance(returned, types.BaseTuple) else ()
     if len(shapes) != len(outputs) or not all(map(is_shape, shapes)):
@@ -69,7 +85,7 @@ def shapes_of(outputs, returned):
     return types.Tuple([types.UniTuple(types.intp, len(shape)) for shape in shapes])
 
 
-def _shapes(context, builder, signature, values):
+def _shapes(context: BaseContext, builder: ir.IRBuilder, signature: Signature, values: Sequence[ir.Value]) -> ir.Value:
     """Convert a shape function's result to the type that `shapes_of` states."""
     value, kind = values[-1], signature.args[-1]
     if is_shape(kind):  # of the only output
@@ -82,7 +98,9 @@ type_callable(returned.shapes_of)(lambda typing: shapes_of)
 lower_builtin(returned.shapes_of, types.Any, types.Any)(_shapes)
 
 
-def _write_shapes(context, builder, signature, values):
+def _write_shapes(
+    context: BaseContext, builder: ir.IRBuilder, signature: Signature, values: Sequence[ir.Value]
+) -> ir.Value:
     """Write shapes into vectors of MAX_RANK sizes; return the ranks."""
     vectors, shapes = (cgutils.unpack_tuple(builder, value) for value in values)
     kinds, of_shapes = signature.args

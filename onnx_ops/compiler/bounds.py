@@ -19,12 +19,12 @@ _count = ctypes.c_int64()
 llvmlite.binding.add_symbol(_SYMBOL, ctypes.addressof(_count))
 
 
-def checks():
+def checks() -> int:
     """Return the number of indices that have been checked so far."""
     return _count.value
 
 
-def _add_one(builder):
+def _add_one(builder: ir.IRBuilder) -> None:
     counter = builder.module.globals.get(_SYMBOL) or ir.GlobalVariable(builder.module, I64, _SYMBOL)
     builder.atomic_rmw("add", counter, I64(1), "monotonic")
 

@@ -1,5 +1,7 @@
 """Compiled code just in time: from the cache, or from Numba, which is imported only then."""
 
+from __future__ import annotations
+
 import ctypes
 import functools
 import logging
@@ -11,6 +13,7 @@ import time
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 import llvmlite.binding as llvm
 
@@ -19,6 +22,14 @@ from ..declaration.jit import BOUNDSCHECK
 from ..system.locks import COMPILATION, POOL
 from .cache import Kept
 from .key import digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any, TypeVar
+
+    from .records import Entry
+
+    Result = TypeVar("Result")
 
 _OF_NUMBA = re.compile(rb"(?<=\0)numba_\w+(?=\0)")  # names of functions of Numba's own library, in an object file
 PATIENCE = 1.0  # seconds of compilation before a message is logged
@@ -38,24 +49,27 @@ class Code:
     kept     the file in the cache
     """
 
-    def __init__(self, entry, kept):
-        self.entry, self.kept, self._address, self._call = entry, kept, None, None
+    def __init__(self, entry: Entry, kept: Kept) -> None:
+        self.entry, self.kept = entry, kept
+        self._address: int | None = None
+        self._call: Callable[..., int] | None = None
         self.symbol = re.sub(r"\W", "_", f"{entry.name}-{kept.key}")
         with COMPILATION:
-            self.content = self.cached()
-        if self.content is None:
+            content = self.cached()
+        if content is None:
             # While this thread imports the function's module, another one would wait for that module's lock.
             is_here = any(map(is_being_imported, entry.functions))
             kept.check()
             with announced(_title.get(entry.name), kept):
-                self.content = self.make() if is_here else uninterrupted(self.make)
+                content = self.make() if is_here else uninterrupted(self.make)
+        self.content = content
 
-    def cached(self):
+    def cached(self) -> bytes | None:
         """Return the content of the file in the cache, or None if this process can't load it."""
         content = self.kept.load()
         return content if content is not None and has_function(content, self.symbol) else None
 
-    def make(self):
+    def make(self) -> bytes:
         """Compile the content, unless another process has done so meanwhile."""
         with COMPILATION, self.kept.exclusive():
             content = self.cached()
@@ -68,7 +82,7 @@ class Code:
 
     # Not a cached_property: before Python 3.12 it has a lock, which a child forked meanwhile never gets.
     @property
-    def address(self):
+    def address(self) -> int:
         """Return the function's permanent address in memory."""
         with COMPILATION:
             if self._address is None:
@@ -76,20 +90,20 @@ class Code:
             return self._address
 
     @property
-    def call(self):
+    def call(self) -> Callable[..., int]:
         """Return the function as a Python callable with integers as parameters and result."""
         if self._call is None:
             self._call = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * self.entry.parameters)(self.address)
         return self._call
 
-    def compile(self):
+    def compile(self) -> bytes:
         from . import compilation
 
         return compilation.object_code(self.entry, self.symbol)
 
 
 @contextmanager
-def announced(title, kept):
+def announced(title: str, kept: Kept) -> Iterator[None]:
     """Return a context for the compilation of an operator's function, which is logged unless `is_silent`.
 
     A message is logged once for each operator, if the compilation takes long.
@@ -102,7 +116,7 @@ def announced(title, kept):
     detail = "a few seconds" if kept.obstacle else f"once, a few seconds; cached in {kept.path.parent}"
     begin = time.monotonic()
 
-    def warn():
+    def warn() -> None:
         if title not in _announced:
             _announced.add(title)
             log.warning("onnx_ops: compiling %s (%s)", title, detail, extra={"compiling": title})
@@ -119,13 +133,13 @@ def announced(title, kept):
         log.info("onnx_ops: a function of %s took %.1f s", title, seconds, extra={"compiling": None})
 
 
-def is_being_imported(function):
+def is_being_imported(function: Callable[..., Any]) -> bool:
     """Return whether a function's module is being executed for the first time."""
     spec = getattr(sys.modules.get(function.__module__), "__spec__", None)
     return getattr(spec, "_initializing", False)
 
 
-def uninterrupted(function):
+def uninterrupted(function: Callable[[], Result]) -> Result:
     """Return function(), which compiles, on another thread, with a stack that is large enough for LLVM.
 
     Numba must not be interrupted, since its state would stay inconsistent. The interrupt is raised here at once, and
@@ -134,7 +148,7 @@ def uninterrupted(function):
     outcome: SimpleQueue = SimpleQueue()
     context = copy_context()
 
-    def work():
+    def work() -> None:
         try:
             outcome.put((context.run(function), None))
         except BaseException as error:
@@ -156,27 +170,26 @@ def uninterrupted(function):
     return result
 
 
-def has_function(content, symbol):
+def has_function(content: bytes, symbol: str) -> bool:
     """Return whether the content is an object file for this process with a function `symbol`.
 
     LLVM ends the process when it loads other content.
     """
-    header = _header()
-    is_named = f"{symbol}\0".encode() in content
-    return is_named and content[: len(header)] == header and bool(llvm.ObjectFileRef.from_data(content))
+    is_ours = f"{symbol}\0".encode() in content and content.startswith(_header())
+    return is_ours and bool(llvm.ObjectFileRef.from_data(content))
 
 
-def loaded(content, symbol):
+def loaded(content: bytes, symbol: str) -> int:
     """Load an object file's content; return the address of its function `symbol`. Raises OpError."""
     engine = _engine()
-    for name in set(_OF_NUMBA.findall(content)):
-        if not llvm.address_of_symbol(name.decode()):
+    for name in {name.decode() for name in _OF_NUMBA.findall(content)}:
+        if not llvm.address_of_symbol(name):
             from .numba_internals import c_helper  # only for code that needs it, as importing Numba takes long
 
-            address = c_helper(name.decode().removeprefix("numba_"))
+            address = c_helper(name.removeprefix("numba_"))
             if not address:
-                raise OpError("kernel", symbol, f"can't be loaded: it calls {name.decode()}, which Numba doesn't have")
-            llvm.add_symbol(name.decode(), address)
+                raise OpError("kernel", symbol, f"can't be loaded: it calls {name}, which Numba doesn't have")
+            llvm.add_symbol(name, address)
     engine.add_object_file(llvm.ObjectFileRef.from_data(content))
     engine.finalize_object()
     address = engine.get_function_address(symbol)
@@ -186,27 +199,27 @@ def loaded(content, symbol):
 
 
 @functools.cache
-def _engine():
+def _engine() -> llvm.ExecutionEngine:
     if BOUNDSCHECK:
         from . import bounds  # noqa: F401  it has the counter that checked code refers to
     return llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
 
 
-def _machine():
+def _machine() -> llvm.TargetMachine:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm.Target.from_default_triple().create_target_machine()
 
 
 @functools.cache
-def _header():
+def _header() -> bytes:
     """Return the first bytes of object files for this process, which state the format and the architecture."""
     empty = _machine().emit_object(llvm.parse_assembly(""))
     sizes = {b"\x7fELF": 20, b"\xcf\xfa\xed\xfe": 16}  # of ELF and Mach-O; COFF begins with the architecture
     return empty[: sizes.get(empty[:4], 2)]
 
 
-def key_of(entry):
+def key_of(entry: Entry) -> tuple[str, OSError | None]:
     """Return (key of an entry's code, reason why it can't be kept or None)."""
     try:
         return digest(entry.functions, entry.name, entry), None
@@ -215,7 +228,7 @@ def key_of(entry):
 
 
 @functools.cache
-def _outcome(entry):
+def _outcome(entry: Entry) -> Code | OpError:
     """Return the `Code` of an entry, or the OpError: Numba explains a mistake in full only once.
 
     An error for want of memory, of a thread or of a file is raised, as an OpError. So it isn't kept.
@@ -231,7 +244,7 @@ def _outcome(entry):
         return error
 
 
-def code(entry, title=None):
+def code(entry: Entry, title: str | None = None) -> Code:
     """Return the `Code` of an entry. Raises OpError.
 
     title  of the operator, for messages

@@ -3,10 +3,13 @@
 Importing this module imports Numba.
 """
 
+from __future__ import annotations
+
 import gc
 import os
 import re
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import llvmlite.binding as llvm
 import numba
@@ -43,8 +46,19 @@ from .records import (
     Tensor,
     Tile,
     Values,
+    offset_of,
     tensor_field,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from numba.core.base import BaseContext
+    from numba.core.codegen import CodeLibrary
+    from numba.core.compiler import CompileResult
+
+    from .records import Argument, Entry, Numbers, Step
 
 NO_MEMORY = "compiled code has only its workspace"
 OF_PYTHON = ("Py", "_Py", "numba_gil")  # how names of Python's functions begin
@@ -56,12 +70,12 @@ with global_compiler_lock:  # loads also OpenBLAS, which tries for ever to get m
     cpu_target.typing_context.refresh()
 
 
-def tell_numba():
+def tell_numba() -> None:
     """Register the functions marked so far with Numba, so that compiled code may call them.
 
     Functions stay marked until Numba has loaded them, for which there may be no memory.
     """
-    helpers = marked[:]
+    helpers: list[Any] = marked[:]
     for helper in helpers:
         helper.__signature__ = signature(helper)  # which Numba asks for, more than once
         register_jitable(**flags_of[helper])(helper)
@@ -69,7 +83,7 @@ def tell_numba():
     del marked[: len(helpers)]
 
 
-def cause(error):
+def cause(error: Exception) -> str:
     """Return the reason in a compiler exception, on one line, with the file and line of the function.
 
     A message of Numba has an explanation for each enclosing function, then the reason, then the lines.
@@ -92,7 +106,7 @@ def cause(error):
     return reason + (places[0] if places else "")
 
 
-def object_code(entry, symbol):
+def object_code(entry: Entry, symbol: str) -> bytes:
     """Compile an entry (records.py) to an object file, in which the function is called `symbol`.
 
     The code is for this CPU, unless NUMBA_CPU_NAME and NUMBA_CPU_FEATURES name another. Raises OpError.
@@ -120,7 +134,7 @@ def object_code(entry, symbol):
 
 
 @contextmanager
-def uncollected():
+def uncollected() -> Iterator[None]:
     """Return a context without garbage collection.
 
     With Numba's many objects, collections took an eighth of the time, and more beside large libraries.
@@ -134,7 +148,7 @@ def uncollected():
             gc.enable()
 
 
-def _compiled(entry, symbol):
+def _compiled(entry: Entry, symbol: str) -> CodeLibrary:
     """Numba's library with an entry's steps, and the function `symbol` that calls one after the other."""
     results = list(map(_compiled_step, entry.steps))
     library, *others = [result.library for result in results]
@@ -153,7 +167,7 @@ def _compiled(entry, symbol):
     return library
 
 
-def _compiled_step(step):
+def _compiled_step(step: Step) -> CompileResult:
     """Return Numba's result for a step's compiled function: its unfinished library and its types.
 
     Raises OpError.
@@ -172,12 +186,14 @@ def _compiled_step(step):
         raise OpError(step.role, step.place, f"can't be compiled: {cause(error)}") from error
 
 
-def _emit_call(record, step, result):
+def _emit_call(record: Record, step: Step, result: CompileResult) -> None:
     """Emit the call of a step compiled by `_compiled_step`, with arguments from the record.
 
     Its result is stored in the record. If it refuses or raises, the function returns.
     """
-    context, builder, returned = record.context, record.builder, result.signature.return_type
+    context = record.context
+    builder = record.builder
+    returned = result.signature.return_type
     callee = context.declare_function(builder.module, result.fndesc)
     values = list(map(record.value, step.arguments))
     status, value = context.call_conv.call_function(builder, callee, returned, result.signature.args, values)
@@ -187,10 +203,10 @@ def _emit_call(record, step, result):
         refusals.note_refusal(builder, status, record.at(GEOMETRY))
         builder.ret(I64(REFUSED))
     if step.result:
-        record.store(step, returned, value)
+        record.store(step, step.result, returned, value)
 
 
-def _type(argument):
+def _type(argument: Argument) -> types.Type:
     """Numba's type for an argument of a step."""
     if argument is None:
         return types.none
@@ -211,23 +227,33 @@ def _type(argument):
 class Record:
     """A call's record (records.py) in the function that `builder` emits."""
 
-    def __init__(self, context, builder, call, tile=None, workspace=None):
-        self.context, self.builder = context, builder
-        self.call, self.tile, self.workspace = call, tile, workspace
+    def __init__(
+        self,
+        context: BaseContext,
+        builder: ir.IRBuilder,
+        call: ir.Value,
+        tile: ir.Value | None = None,
+        workspace: ir.Value | None = None,
+    ) -> None:
+        self.context = context
+        self.builder = builder
+        self.call = call
+        self.tile = tile
+        self.workspace = workspace
 
-    def at(self, offset, base=None):
+    def at(self, offset: int | ir.Value, base: ir.Value | None = None) -> ir.Value:
         """Return the pointer to an offset from a base, by default the call."""
         return self.builder.gep(base or self.call, [offset if isinstance(offset, ir.Value) else I64(offset)])
 
-    def number(self, offset, base=None, kind=I64):
+    def number(self, offset: int | ir.Value, base: ir.Value | None = None, kind: ir.Type = I64) -> ir.Value:
         """Load a number at an offset."""
         return self.builder.load(self.builder.bitcast(self.at(offset, base), kind.as_pointer()))
 
-    def pointer(self, offset):
+    def pointer(self, offset: int) -> ir.Value:
         """Load an address at an offset in the call."""
         return self.builder.inttoptr(self.number(offset), cgutils.voidptr_t)
 
-    def value(self, argument):
+    def value(self, argument: Argument) -> ir.Value:
         """Return the value of a step's argument."""
         kind = _type(argument)
         if argument is None:
@@ -241,26 +267,28 @@ class Record:
         if isinstance(argument, Geometry):
             return self.builder.bitcast(self.at(GEOMETRY), self.context.get_value_type(kind))
         if isinstance(argument, Values):
-            block, vector = self.pointer(ATTRIBUTES), 8 + argument.k * VECTOR.itemsize
-            place = self.at(self.number(vector + VECTOR.fields["offset"][1], block), block)
+            block = self.pointer(ATTRIBUTES)
+            vector = 8 + argument.k * VECTOR.itemsize
+            place = self.at(self.number(vector + offset_of(VECTOR, "offset"), block), block)
             if not argument.is_list:
                 return self.number(0, place, self.context.get_value_type(kind))
-            sizes = [self.number(vector + VECTOR.fields["count"][1], block)]
+            sizes = [self.number(vector + offset_of(VECTOR, "count"), block)]
         elif isinstance(argument, Sizes):
             place = self.at(tensor_field(argument.k, "shape"))
             sizes = [self.number(tensor_field(argument.k, "rank")) if argument.k < OUTPUT else I64(MAX_RANK)]
         elif isinstance(argument, Room):
             place, sizes = self.workspace, [self.number(WORKSPACE_SIZE)]
         else:
-            place, shape = self.pointer(tensor_field(argument.k, "data")), tensor_field(argument.k, "shape")
+            place = self.pointer(tensor_field(argument.k, "data"))
+            shape = tensor_field(argument.k, "shape")
             sizes = [self.number(shape + 8 * a) for a in range(argument.axes or 0)]
             if argument.axes is None:
                 sizes = [self.number(tensor_field(argument.k, "size"))]
         return arrays.array_over(self.context, self.builder, kind, place, sizes)
 
-    def store(self, step, kind, value):
+    def store(self, step: Step, result: Numbers, kind: types.Type, value: ir.Value) -> None:
         """Store a step's result, a value of a Numba type, in its place."""
-        result, kinds, values = step.result, (kind,) * step.result.count, [value] * step.result.count
+        kinds, values = (kind,) * result.count, [value] * result.count
         if isinstance(kind, types.BaseTuple):
             kinds, values = tuple(kind), cgutils.unpack_tuple(self.builder, value)
         if len(kinds) != result.count or not all(isinstance(n, types.Integer) for n in kinds):
@@ -270,13 +298,12 @@ class Record:
             self.builder.store(self.context.cast(self.builder, number, kind, types.int64), place)
 
 
-def _target_machine():
+def _target_machine() -> llvm.TargetMachine:
     """LLVM's machine for the target: like Numba's own, except for wide vectors, and for code in a library."""
     cpu_target.target_context.codegen()  # registers LLVM's targets
     to = target.current()
     # Position-independent code takes some percent longer.
-    model = {"reloc": "static" if to.triple.startswith("x86") else "default", "codemodel": "jitdefault"}
-    if to.linked:
-        model = {"reloc": "pic", "codemodel": "default"}
+    reloc = "pic" if to.linked else "static" if to.triple.startswith("x86") else "default"
+    model = "default" if to.linked else "jitdefault"
     machine = llvm.Target.from_triple(to.triple).create_target_machine
-    return machine(cpu=to.cpu, features=to.features, opt=config.OPT, **model)
+    return machine(cpu=to.cpu, features=to.features, opt=config.OPT, reloc=reloc, codemodel=model)

@@ -3,37 +3,54 @@
 Compilation selects elements.py's functions by the array's type.
 """
 
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic, overload
+from numba import extending, types
 
 from ..declaration.jit import FLAGS
 from ..kernels import elements
 from . import target
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from numba.core.base import BaseContext
+    from numba.core.typing import Context, Signature
+
+    from ..kernels.types import Element, Elements, Index, Number
+
+    Implementation = Callable[..., Any]  # a function that Numba compiles in place of another one
+
+# Strict, it would demand that the implementation has the annotations of the function that chooses it.
+overload = partial(extending.overload, strict=False)
 FLOAT, HALF = ir.FloatType(), ir.HalfType()
 I16, I32, I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 
 
-def has_half_instructions():
+def has_half_instructions() -> bool:
     """Return whether the target CPU converts float16 by instructions; else LLVM would call missing functions."""
     to = target.current()
     return to.triple.startswith(("aarch64", "arm64")) or to.has("f16c")
 
 
-def _as(kind, value):
+def _as(kind: ir.Type, value: ir.Value) -> ir.Type:
     """LLVM's type for as many numbers of a type as there are in a value, a vector or a scalar."""
     return ir.VectorType(kind, value.type.count) if isinstance(value.type, ir.VectorType) else kind
 
 
-def _constant(number, like):
+def _constant(number: float, like: ir.Value) -> ir.Value:
     """Return a number as a constant of another value's LLVM type."""
     kind = like.type
     return ir.Constant(kind, [number] * kind.count if isinstance(kind, ir.VectorType) else number)
 
 
-def widened(builder, bits, name):
+def widened(builder: ir.IRBuilder, bits: ir.Value, name: str) -> ir.Value:
     """Emit the conversion of 16-bit floats, given as integers, to float32. name: float16 or bfloat16."""
     floats = _as(FLOAT, bits)
     if name == "float16" and has_half_instructions():
@@ -51,16 +68,17 @@ def widened(builder, bits, name):
     return builder.bitcast(builder.or_(sign, number), floats)
 
 
-def narrowed(builder, value, name):
+def narrowed(builder: ir.IRBuilder, value: ir.Value, name: str) -> ir.Value:
     """Emit the inverse of `widened`, rounded to nearest, ties to even. NaN becomes quiet."""
-    shorts, bits = _as(I16, value), builder.bitcast(value, _as(I32, value))
+    shorts = _as(I16, value)
+    bits = builder.bitcast(value, _as(I32, value))
     if name == "float16" and has_half_instructions():
         return builder.bitcast(builder.fptrunc(value, _as(HALF, value)), shorts)
 
-    def shifted(number, count):
+    def shifted(number: ir.Value, count: int) -> ir.Value:
         return builder.lshr(number, _constant(count, bits))
 
-    def rounded(number, dropped):
+    def rounded(number: ir.Value, dropped: int) -> ir.Value:
         """Add half of what the last bit stands for that stays, less a bit if that one is even."""
         odd = builder.and_(shifted(number, dropped), _constant(1, bits))
         return builder.add(builder.add(number, _constant((1 << (dropped - 1)) - 1, bits)), odd)
@@ -84,12 +102,16 @@ def narrowed(builder, value, name):
     return builder.trunc(builder.or_(sign, number), shorts)
 
 
-def conversion(convert, source, result, *settings):
+def conversion(
+    convert: Callable[..., ir.Value], source: types.Type, result: types.Type, *settings: str | None
+) -> Callable[..., Any]:
     """`widened` or `narrowed` as a function of compiled code, from one type of numbers to another."""
 
-    @intrinsic
-    def converted(typing, value):
-        def codegen(context, builder, signature, values):
+    @extending.intrinsic
+    def converted(typing: Context, value: types.Type) -> tuple[Signature, Callable[..., ir.Value]]:
+        def codegen(
+            context: BaseContext, builder: ir.IRBuilder, signature: Signature, values: Sequence[ir.Value]
+        ) -> ir.Value:
             return convert(builder, values[0], *settings)
 
         return result(source), codegen
@@ -97,23 +119,25 @@ def conversion(convert, source, result, *settings):
     return converted
 
 
-WIDEN = {name: conversion(widened, types.uint16, types.float32, name) for name in ("float16", "bfloat16")}
-NARROW = {name: conversion(narrowed, types.float32, types.uint16, name) for name in WIDEN}
+WIDEN: dict[str | None, Any] = {
+    name: conversion(widened, types.uint16, types.float32, name) for name in ("float16", "bfloat16")
+}
+NARROW: dict[str | None, Any] = {name: conversion(narrowed, types.float32, types.uint16, name) for name in WIDEN}
 
 
-def half_of(array):
+def half_of(array: types.Array) -> str | None:
     """Return the name of an array's 16-bit float type; None for other types."""
     return next(iter(array.dtype.fields)) if isinstance(array.dtype, types.Record) else None
 
 
-def sum_type(array):
+def sum_type(array: types.Array) -> types.Type:
     """Return the type in which an array's elements are summed."""
     return types.float32 if half_of(array) else array.dtype
 
 
 @overload(elements.load)
-def _(array, i):
-    widen = WIDEN.get(half_of(array))
+def _(array: types.Array, i: types.Integer) -> Implementation:
+    widen: Any = WIDEN.get(half_of(array))
     return {
         "float16": lambda array, i: widen(array[i].float16),
         "bfloat16": lambda array, i: widen(array[i].bfloat16),
@@ -122,50 +146,48 @@ def _(array, i):
 
 
 @overload(elements.store)
-def _(array, i, value):
-    narrow = NARROW.get(half_of(array))
+def _(array: types.Array, i: types.Integer, value: types.Type) -> Implementation:
+    narrow: Any = NARROW.get(half_of(array))
 
-    def half(array, i, value):
+    def half(array: Elements, i: Index, value: Number) -> None:
         array[i].float16 = narrow(value)
 
-    def bfloat(array, i, value):
+    def bfloat(array: Elements, i: Index, value: Number) -> None:
         array[i].bfloat16 = narrow(value)
 
-    def same(array, i, value):
+    def same(array: Elements, i: Index, value: Element) -> None:
         array[i] = value
 
     return {"float16": half, "bfloat16": bfloat, None: same}[half_of(array)]
 
 
-@overload(elements.to_float16)
-def _(value):
-    widen, narrow = WIDEN["float16"], NARROW["float16"]
-    return lambda value: widen(narrow(value))
+def rounding(name: str) -> Callable[[types.Float], Implementation]:
+    """Return the overload of a function that rounds a float32 to a 16-bit type."""
+    widen, narrow = WIDEN[name], NARROW[name]
+    return lambda value: lambda value: widen(narrow(value))
 
 
-@overload(elements.to_bfloat16)
-def _(value):
-    widen, narrow = WIDEN["bfloat16"], NARROW["bfloat16"]
-    return lambda value: widen(narrow(value))
+overload(elements.to_float16)(rounding("float16"))
+overload(elements.to_bfloat16)(rounding("bfloat16"))
 
 
 @overload(elements.plus)
-def _(a, b):
+def _(a: types.Type, b: types.Type) -> Implementation:
     return (lambda a, b: a | b) if isinstance(a, types.Boolean) else (lambda a, b: a + b)
 
 
 @overload(elements.zero)
-def _(array):
+def _(array: types.Array) -> Implementation:
     if isinstance(array.dtype, types.Boolean):
         return lambda array: False
     return (lambda array: np.float32(0)) if half_of(array) else (lambda array: array.dtype.type(0))
 
 
 @overload(elements.is_wide)
-def _(array):
+def _(array: types.Array) -> Implementation:
     return (lambda array: True) if half_of(array) else (lambda array: False)
 
 
 @overload(elements.sums, jit_options=FLAGS)
-def _(array, scratch):
+def _(array: types.Array, scratch: types.Array) -> Implementation:
     return (lambda array, scratch: scratch) if half_of(array) else (lambda array, scratch: array)

@@ -10,6 +10,8 @@ The sources are
 So code is never used after any of these has changed, and no other change invalidates it.
 """
 
+from __future__ import annotations
+
 import builtins
 import dis
 import enum
@@ -19,12 +21,19 @@ import os
 import sys
 from pathlib import Path
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
+from typing import TYPE_CHECKING
 
 import llvmlite
 import numpy as np
 
 from ..declaration.jit import BOUNDSCHECK, COMPILER, flags_of, stamps, stamps_at_import
 from . import target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    __loader__: Any
 
 NUMBA_SETTINGS = {  # Numba's variables that affect code
     f"NUMBA_{name}" for name in """BOUNDSCHECK DEBUGINFO DISABLE_INTEL_SVML ENABLE_AVX ENABLE_PROFILING
@@ -37,7 +46,7 @@ FIELDS = "code exceptiontable names varnames cellvars freevars argcount posonlya
 VERSIONED = {"builtins", "numpy", "numba", "llvmlite"}  # their versions are part of every key
 
 
-def digest(functions, *details):
+def digest(functions: Iterable[Callable[..., Any]], *details: object) -> str:
     """Return the key of the code of functions.
 
     details  other sources of the code, with a stable repr
@@ -47,12 +56,12 @@ def digest(functions, *details):
     return hashlib.sha256(repr((compiler(), details, reached(functions))).encode()).hexdigest()[:16]
 
 
-def reached(functions):
+def reached(functions: Iterable[Callable[..., Any]]) -> list[str | int]:
     """Return digests of the functions' sources without compiler and CPU. Raises OSError as `digest` does."""
     return [_Reach().function(function) for function in functions]
 
 
-def compiler():
+def compiler() -> tuple[object, ...]:
     """Return the common sources of all code: compiler, versions, settings, CPU. Raises OSError."""
     if stamps() != stamps_at_import:
         raise OSError("onnx_ops has been edited since it was imported")
@@ -63,7 +72,7 @@ def compiler():
 
 
 @functools.cache
-def versions():
+def versions() -> tuple[str | None, ...]:
     """Return a digest of the compiler's sources, which may be in a zip file, and versions. Raises OSError."""
     from importlib import metadata
 
@@ -81,10 +90,11 @@ _known: dict = {}  # {function that another one has called: its digest then}, in
 class _Reach:
     """Descriptions of functions by their sources, with a stable repr."""
 
-    def __init__(self):
-        self.callers, self.digests = [], {}
+    def __init__(self) -> None:
+        self.callers: list[Callable[..., Any]] = []
+        self.digests: dict[Callable[..., Any], str] = {}
 
-    def function(self, function):
+    def function(self, function: Callable[..., Any]) -> str | int:
         """Return the digest of a function or, within its own description, the depth of the recursion."""
         if function in self.callers:
             return len(self.callers) - self.callers.index(function)
@@ -102,7 +112,7 @@ class _Reach:
             raise OSError(f"what {function.__qualname__} reads has changed since it was first used")
         return digest
 
-    def described(self, function, name, value):
+    def described(self, function: Callable[..., Any], name: str, value: object) -> object:
         """Describe the value of a variable that a function reads. Raises OSError."""
         try:
             return self.value(value)
@@ -110,7 +120,7 @@ class _Reach:
             rule = "which no key can describe" + "; mark it by onnx_ops.jitable" * isinstance(value, FunctionType)
             raise OSError(f"{function.__qualname__} reads {name}, a {type(value).__qualname__}, {rule}") from None
 
-    def value(self, value):
+    def value(self, value: Any) -> object:
         """Describe a value in a function's code. Raises TypeError."""
         kind = type(value)
         if kind in PLAIN or isinstance(value, np.dtype):
@@ -128,12 +138,13 @@ class _Reach:
         if isinstance(value, enum.EnumMeta):
             return value.__qualname__, self.value(dict(value.__members__))  # which has aliases, too
         if isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
-            return value.__qualname__, value._fields, self.value(value._field_defaults)
+            named: Any = value
+            return value.__qualname__, value._fields, self.value(named._field_defaults)
         if isinstance(value, FunctionType) and value in flags_of:
             return self.function(value)
         return versioned_name(value) or self.of_numba(value, sys.modules.get("numba"))
 
-    def of_numba(self, value, numba):
+    def of_numba(self, value: Any, numba: ModuleType | None) -> object:
         """Describe a function that Numba compiles, or one of its types. Raises TypeError for other values."""
         if numba and isinstance(value, numba.types.Type):
             return str(value)
@@ -145,11 +156,12 @@ class _Reach:
         raise TypeError
 
 
-def versioned_name(value):
+def versioned_name(value: object) -> str | None:
     """Return the name of an object of Python, NumPy or the compiler, or of an exception; else None."""
     if isinstance(value, type) and issubclass(value, BaseException):  # only whether one is raised is in the code
         return value.__qualname__
-    module, name = getattr(value, "__module__", None) or type(value).__module__, getattr(value, "__name__", None)
+    module = getattr(value, "__module__", None) or type(value).__module__
+    name: Any = getattr(value, "__name__", None)
     if isinstance(value, ModuleType):
         return name if name.partition(".")[0] in VERSIONED else None
     is_versioned = module.partition(".")[0] in VERSIONED or module in COMPILER
@@ -157,7 +169,7 @@ def versioned_name(value):
     return f"{module}.{name}" if is_versioned and getattr(sys.modules.get(module), name or "", None) is value else None
 
 
-def value_of(function, how, name, *attributes):
+def value_of(function: Callable[..., Any], how: str, name: str, *attributes: str) -> object:
     """Return the value of one of the variables in `parts`; None if it has none."""
     if how == "LOAD_GLOBAL":
         value = function.__globals__.get(name, getattr(builtins, name, None))
@@ -170,7 +182,7 @@ def value_of(function, how, name, *attributes):
 
 
 @functools.cache
-def parts(code):
+def parts(code: CodeType) -> tuple[str, list[tuple[str, ...]]]:
     """Return (description of a function's code, list of the globals and closure variables that it reads).
 
     A variable is (instruction, name, *attributes), with immediate attribute accesses, as in `module.NUMBER`.
@@ -178,7 +190,8 @@ def parts(code):
     inner = [parts(each) for each in code.co_consts if isinstance(each, CodeType)]
     constants = [_Reach().value(each) for each in code.co_consts if not isinstance(each, CodeType)]
     fixed = constants, [getattr(code, f"co_{field}", None) for field in FIELDS], [digest for digest, _ in inner]
-    variables, variable = [], ()
+    variables = []
+    variable: tuple[str, ...] = ()
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and variable:
             variable = *variable, instruction.argval

@@ -21,9 +21,12 @@ Uses of llvmlite are public, except that target.py replaces the functions by whi
 before Numba is imported, and so not here.
 """
 
+from __future__ import annotations
+
 import itertools
 import os
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import _helperlib, config
@@ -39,8 +42,18 @@ from numba.np.arrayobj import populate_array as populate_array
 from ..declaration.errors import OpError
 from ..declaration.jit import ADDRESS, numba_obstacle
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+    from typing import Any
 
-def check_numba():
+    from llvmlite import binding, ir
+    from numba import types
+    from numba.core.base import BaseContext
+    from numba.core.codegen import CodeLibrary
+
+
+def check_numba() -> None:
     """Raise OpError if Numba's version isn't supported, or lacks some of the internals."""
     required = {
         FunctionIdentity: "_unique_ids",
@@ -70,7 +83,7 @@ check_numba()
 cpu_target.options.noalias = TargetOptions.Mapping("noalias")
 
 
-def number_functions():
+def number_functions() -> None:
     """Make Numba number functions from a random start, so that names of different code differ between processes.
 
     A name in machine code consists of the function's name, this number, and the types. Records among the types are
@@ -85,7 +98,7 @@ if hasattr(os, "register_at_fork"):  # not by system.py, because changes of it w
 
 
 @contextmanager
-def replaced(owner, **others):
+def replaced(owner: object, **others: Any) -> Iterator[None]:
     """Return a context with other attributes of an object or a class."""
     own = {name: value for name, value in vars(owner).items() if name in others}
     for name, value in others.items():
@@ -97,7 +110,7 @@ def replaced(owner, **others):
             setattr(owner, name, own[name]) if name in own else delattr(owner, name)
 
 
-def whole_arrays():
+def whole_arrays() -> AbstractContextManager[None]:
     """Return a context in which Numba puts the elements of all global arrays into the code.
 
     By default, it inserts the addresses of arrays of more than a megabyte and of non-contiguous arrays.
@@ -105,14 +118,14 @@ def whole_arrays():
     context = cpu_target.target_context
     constant = context.make_constant_array
 
-    def whole(builder, kind, array):
+    def whole(builder: ir.IRBuilder, kind: types.Array, array: np.ndarray) -> ir.Value:
         with replaced(context, allow_dynamic_globals=False):
             return constant(builder, kind, array if kind.layout in "CF" else np.ascontiguousarray(array))
 
     return replaced(context, make_constant_array=whole)
 
 
-def without_cache():
+def without_cache() -> AbstractContextManager[None]:
     """Return a context in which Numba doesn't use its own cache (cache=True) for users' functions.
 
     It would load code with outdated values of other modules, which `optimized_once` can't finish.
@@ -120,27 +133,29 @@ def without_cache():
     return replaced(FunctionCache, load_overload=lambda *_: None, save_overload=lambda *_: None)
 
 
-def defined(library):
+def defined(library: CodeLibrary) -> set[str]:
     """Return the names of the functions that a library has."""
     return {f.name for f in library._final_module.functions if not f.is_declaration}
 
 
-def is_called_by_python(library):
+def is_called_by_python(library: CodeLibrary) -> bool:
     return any(name.startswith("_ZN7cpython") for name in defined(library))
 
 
 @contextmanager
-def optimized_once(symbol, machine):
+def optimized_once(symbol: str, machine: binding.TargetMachine) -> Iterator[None]:
     """Return a context in which Numba optimizes the library of the function `symbol` once, with all callees.
 
     By default, Numba optimizes each callee with its own callees, an innermost function once for each level of calls,
     and generates machine code for each. It still does so for functions that Python also calls, such as users' compiled
     functions. It optimizes for LLVM's `machine`; before 0.62, for its own machine in any case.
     """
-    optimize, finish = codegen.JITCodeLibrary._optimize_final_module, codegen.JITCodeLibrary._finalize_final_module
-    set_env, generator = codegen.JITCPUCodegen.set_env, cpu_target.target_context.codegen()
+    optimize = codegen.JITCodeLibrary._optimize_final_module
+    finish = codegen.JITCodeLibrary._finalize_final_module
+    set_env = codegen.JITCPUCodegen.set_env
+    generator = cpu_target.target_context.codegen()
 
-    def optimize_some(library):
+    def optimize_some(library: CodeLibrary) -> None:
         if symbol in defined(library):
             # Private functions are inlined, and then removed. Numba's variables with addresses keep their
             # names, by which cache.py finds them.
@@ -151,43 +166,36 @@ def optimized_once(symbol, machine):
         elif is_called_by_python(library):
             optimize(library)
 
-    def finish_some(library):
+    def finish_some(library: CodeLibrary) -> None:
         if is_called_by_python(library):
             finish(library)
             return
         if symbol not in defined(library):
-            prepare(library._final_module, machine)
+            # Run two passes of LLVM's code generator, LoopStrengthReduce and CodeGenPrepare, on what will be inlined.
+            # They leave loops and addresses of which the optimizer makes more vector instructions: in a Col2Im in
+            # float32, half as many again of 256 bits. llvmlite has no name for the second one, so the whole generator
+            # runs, in an eighth of the time of compiling.
+            machine.emit_object(library._final_module)
         library._finalized = True
 
-    def set_known_env(self, name, env):
+    def set_known_env(self: codegen.JITCPUCodegen, name: str, env: object) -> None:
         if self._engine.is_symbol_defined(name):  # not in a library that has no machine code
             set_env(self, name, env)
 
-    others = {"_optimize_final_module": optimize_some, "_finalize_final_module": finish_some}
     with (
-        replaced(codegen.JITCodeLibrary, **others),
+        replaced(codegen.JITCodeLibrary, _optimize_final_module=optimize_some, _finalize_final_module=finish_some),
         replaced(codegen.JITCPUCodegen, set_env=set_known_env),
         replaced(generator, _tm=machine),
     ):
         yield
 
 
-def prepare(module, machine):
-    """Run two passes of LLVM's code generator, LoopStrengthReduce and CodeGenPrepare, on functions to be inlined.
-
-    They leave loops and addresses of which the optimizer makes more vector instructions: in a Col2Im in float32, half
-    as many again of 256 bits. llvmlite has no name for the second one, so the whole generator runs, in an eighth of the
-    time of compiling.
-    """
-    machine.emit_object(module)
-
-
-def final_module(library):
+def final_module(library: CodeLibrary) -> binding.ModuleRef:
     """LLVM's module of a finished library."""
     return library._final_module
 
 
-def calls_itself(module):
+def calls_itself(module: binding.ModuleRef) -> bool:
     """Return whether a module has a variable for recursion, which only Numba's own linker fills in."""
     return any(variable.name.startswith(codegen.RuntimeLinker.PREFIX) for variable in module.global_variables)
 
@@ -196,12 +204,14 @@ def calls_itself(module):
 RAISED, DESCRIPTION = callconv.RETCODE_EXC, callconv.excinfo_t
 
 
-def describe(context, builder, exception):
+def describe(
+    context: BaseContext, builder: ir.IRBuilder, exception: tuple[type[Exception], tuple[str, ...], None]
+) -> ir.Value:
     """Emit code for Numba's description of an exception, (class, arguments, None)."""
     return builder.load(context.get_python_api(builder).serialize_object(exception))
 
 
-def leave(context, builder, status, description=None):
+def leave(context: BaseContext, builder: ir.IRBuilder, status: ir.Value, description: ir.Value | None = None) -> None:
     """Emit a return with a status that callers pass on, and with a substitute for the description."""
     if description is not None:
         place = context.call_conv._get_excinfo_argument(builder.function)
@@ -209,21 +219,22 @@ def leave(context, builder, status, description=None):
     context.call_conv._return_errcode_raw(builder, status)
 
 
-def c_helper(name):
+def c_helper(name: str) -> int | None:
     """Return the address of a function of Numba's own, or None."""
-    return _helperlib.c_helpers.get(name)
+    helpers: Any = _helperlib  # which states no types for this
+    return helpers.c_helpers.get(name)
 
 
-def compiled_types(function):
+def compiled_types(function: Any) -> list[str] | None:
     """Return the types that a function of numba.jit is limited to, as texts; None if it is compiled for any."""
     return None if function._can_compile else sorted(map(str, function.signatures))
 
 
-def count_boundschecks(count):
+def count_boundschecks(count: Callable[[ir.IRBuilder], None]) -> None:
     """Make Numba emit count(builder) before each check of an index."""
     check = cgutils.do_boundscheck
 
-    def counted_check(context, builder, *args, **kwargs):
+    def counted_check(context: BaseContext, builder: ir.IRBuilder, *args: Any, **kwargs: Any) -> None:
         count(builder)
         check(context, builder, *args, **kwargs)
 

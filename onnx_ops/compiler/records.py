@@ -19,10 +19,12 @@ exception:
 A compiled function calls Python functions, its steps, with views of these records. An Entry lists its steps.
 """
 
+from __future__ import annotations
+
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,28 +32,42 @@ from ..declaration.attributes import named_tuple
 from ..declaration.limits import ABSENT, MAX_INPUTS, MAX_OUTPUTS, MAX_RANK
 from ..declaration.operator import HEAD
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any, TypeAlias
+
+    from ..declaration.operator import Operator
+
 OUTPUT = MAX_INPUTS
 LONGEST = 200  # characters of an entry's name, before a digest and suffixes: file systems allow 255
-TENSOR = np.dtype([("data", np.int64), ("size", np.int64), ("rank", np.int64), ("shape", np.int64, (MAX_RANK,))])
+TENSOR = np.dtype([("data", np.int64), ("size", np.int64), ("rank", np.int64), ("shape", np.int64, MAX_RANK)])
 
 
 @cache
-def call_dtype(geometry):
+def call_dtype(geometry: np.dtype) -> np.dtype:
     """Return the dtype of the record of a call of an operator with this geometry."""
-    tensors = TENSOR, (MAX_INPUTS + MAX_OUTPUTS,)
-    numbers = [("input_count", np.int64), ("attributes", np.int64)]
-    return np.dtype([("tensors", *tensors), *numbers, ("geometry", geometry)])
+    tensors = "tensors", TENSOR, MAX_INPUTS + MAX_OUTPUTS
+    return np.dtype([tensors, ("input_count", np.int64), ("attributes", np.int64), ("geometry", geometry)])
 
 
 CALL = call_dtype(np.dtype([]))  # without its geometry
+
+
+def offset_of(dtype: np.dtype, name: str) -> int:
+    """Return the offset of a field in a record, in bytes."""
+    fields: Any = dtype.fields
+    return fields[name][1]
+
+
 # Offsets in a call, in bytes.
-ATTRIBUTES, GEOMETRY = CALL.fields["attributes"][1], CALL.itemsize
-WORKSPACE_SIZE, TILES = (GEOMETRY + HEAD.fields[name][1] for name in ("workspace", "tiles"))
+ATTRIBUTES = offset_of(CALL, "attributes")
+GEOMETRY = CALL.itemsize
+WORKSPACE_SIZE, TILES = (GEOMETRY + offset_of(HEAD, name) for name in ("workspace", "tiles"))
 
 
-def tensor_field(k, name):
+def tensor_field(k: int, name: str) -> int:
     """Return the offset of a field of tensor k in a call."""
-    return k * TENSOR.itemsize + TENSOR.fields[name][1]
+    return k * TENSOR.itemsize + offset_of(TENSOR, name)
 
 
 # Arguments of steps, besides None and tuples of these:
@@ -108,6 +124,10 @@ class Room:
     """The bytes of a tile's workspace."""
 
 
+if TYPE_CHECKING:
+    Argument: TypeAlias = Number | Tile | Geometry | Values | Sizes | Tensor | Room | tuple[Any, ...] | None
+
+
 @dataclass(frozen=True)
 class Numbers:
     """The place of a step's result: numbers of the call, `pitch` bytes apart from an offset on, or a single one."""
@@ -127,23 +147,23 @@ class Step:
     """
 
     function: Callable = field(repr=False)
-    arguments: tuple
+    arguments: tuple[Argument, ...]
     result: Numbers | None = None
     role: str = "kernel"
 
     @property
-    def tensors(self):
+    def tensors(self) -> list[Tensor]:
         """Return the tensors that the function gets as arrays."""
         arguments = [each for a in self.arguments for each in (a if isinstance(a, tuple) else (a,))]
         return [argument for argument in arguments if isinstance(argument, Tensor)]
 
     @property
-    def types(self):
+    def types(self) -> list[str]:
         """Return the names of these tensors' types."""
         return [t.dtype.names[0] if t.dtype.names else t.dtype.name for t in self.tensors]
 
     @property
-    def place(self):
+    def place(self) -> str:
         """Return the file and line of the function, and for a kernel the types of its tensors."""
         code = self.function.__code__
         place = f"{code.co_filename.replace(chr(92), '/').rpartition('/')[2]}, line {code.co_firstlineno}"
@@ -158,11 +178,11 @@ class Entry:
     parameters: int = 1
 
     @property
-    def functions(self):
+    def functions(self) -> tuple[Callable, ...]:
         return tuple(step.function for step in self.steps)
 
     @property
-    def name(self):
+    def name(self) -> str:
         """Return the name of its file and of the compiled function, before the digest."""
         step = self.steps[-1]
         name = "-".join(
@@ -171,12 +191,12 @@ class Entry:
         return re.sub(r"[^\w-]", "_", name, flags=re.ASCII)[:LONGEST]  # some linkers refuse other letters
 
 
-def infer_entry(operator):
+def infer_entry(operator: Operator) -> Entry:
     """Return the Entry of shape inference from partly known sizes."""
     return Entry((_shape_step(operator, *_plan_arguments(operator)),))
 
 
-def plan_entry(operator, position=0):
+def plan_entry(operator: Operator, position: int = 0) -> Entry:
     """Return the Entry of an operator's plan for the combination of ranks of the kernel at a position."""
     plan, (attributes, inputs) = operator.plan, _plan_arguments(operator, position)
     shape = _shape_step(operator, attributes, inputs)
@@ -191,10 +211,10 @@ def plan_entry(operator, position=0):
     return Entry(tuple(steps))
 
 
-def kernel_entry(operator, position, signature):
+def kernel_entry(operator: Operator, position: int, signature: Mapping[str, str]) -> Entry:
     """Return the Entry of the kernel at a position for these types."""
     kernel = operator.kernel(position)
-    types = operator.storage(kernel, signature)  # of the inputs that it reads, then of the outputs
+    types: Any = operator.storage(kernel, signature)  # of the inputs that it reads, then of the outputs
     inputs = _kernel_inputs(operator, position, types)
     outputs = [Tensor(OUTPUT + k, dtype) for k, dtype in enumerate(types[len(inputs) :])]
     arguments = *kernel.grouped(inputs), Geometry(operator.geometry_dtype), Tile(), Room(), *outputs
@@ -204,7 +224,7 @@ def kernel_entry(operator, position, signature):
     return Entry((Step(kernel.function, arguments, lengths),), parameters=3)
 
 
-def _plan_arguments(operator, position=0):
+def _plan_arguments(operator: Operator, position: int = 0) -> tuple[tuple[Values, ...], tuple[Argument, ...]]:
     """Return the arguments of a plan's functions for the ranks of the kernel at a position: (attributes, inputs)."""
     values = [
         Values(k, a.name, np.dtype(np.float64 if a.kind.startswith("float") else np.int64), a.is_list)
@@ -222,26 +242,28 @@ def _plan_arguments(operator, position=0):
     return attributes, tuple(inputs)
 
 
-def _shape_step(operator, attributes, inputs):
+def _shape_step(operator: Operator, attributes: tuple[Values, ...], inputs: tuple[Argument, ...]) -> Step:
     """Return the Step that states the outputs' sizes."""
-    function, outputs = operator.plan.shape, tuple(Sizes(OUTPUT + k) for k in range(len(operator.outputs)))
+    function: Any = operator.plan.shape  # not None where there are kernels
+    outputs = tuple(Sizes(OUTPUT + k) for k in range(len(operator.outputs)))
     ranks = _of_outputs(operator, "rank", "outputs' ranks")
     return Step(function, (attributes, inputs, outputs), ranks, function.__name__)
 
 
-def _kernel_inputs(operator, position, types):
+def _kernel_inputs(operator: Operator, position: int, types: Sequence[np.dtype]) -> list[Tensor | None]:
     """Return Tensors for the inputs of these types that the kernel at a position reads; None for an absent one.
 
     Inputs with ranks have that many axes, and are read-only. If the plan reads an input's values, the record holds
     these in place of its sizes.
     """
-    ranks, inputs = operator.combination(position), []
+    ranks = operator.combination(position)
+    inputs = []
     for k, dtype in zip(operator.inputs_read, types, strict=False):
         axes = None if operator.inputs[k].values else ranks[k]
         inputs.append(None if ranks[k] == ABSENT else Tensor(k, dtype, axes, is_read_only=operator.has_ranks))
     return inputs
 
 
-def _of_outputs(operator, name, what):
+def _of_outputs(operator: Operator, name: str, what: str) -> Numbers:
     """Return a field of each output's record, as the result of a step."""
     return Numbers(tensor_field(OUTPUT, name), what, len(operator.outputs), TENSOR.itemsize)

@@ -1,19 +1,36 @@
 """Refusals in compiled code: `require` passes the refused values to the caller, which makes the error message."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
 from ..declaration.errors import require
 from ..declaration.jit import FLAGS, INNER
 from ..declaration.limits import MAX_SHOWN
 from ..declaration.operator import REFUSAL_FIELDS, REFUSAL_SIZE
-from .halves import I64
+from .halves import I64, overload
 from .numba_internals import DESCRIPTION, RAISED, cgutils, describe, leave
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numba.core.base import BaseContext
+    from numba.core.callconv import Status
+    from numba.core.typing import Context, Signature
 
 
 @overload(require, prefer_literal=True, jit_options=FLAGS | INNER)
-def _(condition, argument, value, rule, expected=None):
+def _(
+    condition: types.Type,
+    argument: types.StringLiteral,
+    value: types.Type,
+    rule: types.StringLiteral,
+    expected: types.Type = None,
+) -> Callable[..., None]:
     return lambda condition, argument, value, rule, expected=None: refuse_unless(
         condition, argument, value, rule, expected
     )
@@ -28,11 +45,11 @@ ARGUMENT, RULE, AT, COUNT, HAS_EXPECTED, EXPECTED, KINDS = range(len(REFUSAL_FIE
 VALUES = len(REFUSAL_FIELDS)  # the position of the first one
 
 
-def c_function(builder, name, returned, *kinds):
+def c_function(builder: ir.IRBuilder, name: str, returned: ir.Type, *kinds: ir.Type) -> ir.Function:
     return cgutils.get_or_insert_function(builder.module, ir.FunctionType(returned, kinds), name)
 
 
-def note_refusal(builder, status, record):
+def note_refusal(builder: ir.IRBuilder, status: Status, record: ir.Value) -> None:
     """Emit code that copies the refusal of a call to the begin of a record, and frees it.
 
     If several tiles refuse, the record keeps the first refusal.
@@ -52,13 +69,22 @@ def note_refusal(builder, status, record):
 
 
 @intrinsic(prefer_literal=True)
-def refuse_unless(typing, condition, argument, value, rule, expected):
+def refuse_unless(
+    typing: Context,
+    condition: types.Type,
+    argument: types.StringLiteral,
+    value: types.Type,
+    rule: types.StringLiteral,
+    expected: types.Type,
+) -> tuple[Signature, Callable[..., ir.Value]]:
     """Return from the function, and from its callers, with a refusal if the condition is false.
 
     If malloc fails, an exception is raised.
     """
 
-    def codegen(context, builder, signature, values):
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, values: Sequence[ir.Value]
+    ) -> ir.Value:
         holds = context.is_true(builder, condition, values[0])
         with builder.if_then(builder.not_(holds), likely=False):
             malloc = c_function(builder, "malloc", cgutils.voidptr_t, I64)
@@ -76,7 +102,13 @@ def refuse_unless(typing, condition, argument, value, rule, expected):
     return types.none(condition, argument, value, rule, expected), codegen
 
 
-def numbers_of(context, builder, kinds, values, refused):
+def numbers_of(
+    context: BaseContext,
+    builder: ir.IRBuilder,
+    kinds: Sequence[types.Type],
+    values: Sequence[ir.Value],
+    refused: ir.Value,
+) -> Iterator[tuple[ir.Value | int, ir.Value]]:
     """Yield the positions and numbers of a refusal, for the argument types and values of `refuse_unless`."""
     _, argument, value, rule, expected = kinds
     has_expected = not isinstance(expected, types.NoneType | types.Omitted)
@@ -104,20 +136,20 @@ def numbers_of(context, builder, kinds, values, refused):
         yield COUNT, I64(-1)
 
 
-def number_type(value):
+def number_type(value: types.Type) -> types.Type:
     """Return the type of the numbers of a value: of an array, a tuple or a number."""
     if isinstance(value, types.BaseTuple):
         return types.float64 if any(isinstance(kind, types.Float) for kind in value) else types.int64
     return value.dtype if isinstance(value, types.Array) else value
 
 
-def as_int64(context, builder, item, kind):
+def as_int64(context: BaseContext, builder: ir.IRBuilder, item: ir.Value, kind: types.Type) -> ir.Value:
     """Return a number as an integer, or the bits of a double."""
     if isinstance(kind, types.Float):
         return builder.bitcast(context.cast(builder, item, kind, types.float64), I64)
     return context.cast(builder, item, kind, types.int64)
 
 
-def text(context, builder, kind):
+def text(context: BaseContext, builder: ir.IRBuilder, kind: types.StringLiteral) -> ir.Value:
     """Return the address of a text in the code."""
     return builder.ptrtoint(context.insert_const_string(builder.module, kind.literal_value), I64)

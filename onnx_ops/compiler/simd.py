@@ -4,15 +4,29 @@ Functions load vectors, combine them by `times` and `times_plus`, shuffle and st
 with vectors, which `vectorized` substitutes for those in kernels/vectors.py.
 """
 
+from __future__ import annotations
+
 import inspect
+from typing import TYPE_CHECKING
 
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic, models, overload, register_jitable, register_model
+from numba.extending import intrinsic, models, register_jitable, register_model
 
 from ..declaration.jit import BOUNDSCHECK, FLAGS, INNER, flags_of, marked
-from .halves import I16, I32, I64, half_of, narrowed, sum_type, widened
+from .halves import I16, I32, I64, half_of, narrowed, overload, sum_type, widened
 from .numba_internals import cgutils
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any, TypeVar
+
+    from numba.core.base import BaseContext
+    from numba.core.typing import Context, Signature
+
+    from ..kernels.types import Elements
+
+    Make = TypeVar("Make", bound=Callable[..., Any])
 
 BYTES = 32  # of a vector of sums, but in `blend` where the target has wider ones
 FUSED = ["contract"]
@@ -20,12 +34,12 @@ BIT, BYTE = ir.IntType(1), ir.IntType(8)
 inner = register_jitable(**FLAGS | INNER)  # decorator of parts of loops
 
 
-def applied(function, named):
+def applied(function: Callable[..., Any], named: Mapping[str, types.Type]) -> Any:
     """Call a function with the named values that are its parameters."""
     return function(**{name: named[name] for name in inspect.signature(function).parameters})
 
 
-def vectorized(loop):
+def vectorized(loop: Callable[..., Any]) -> Callable[[Make], Make]:
     """Decorator: replace a loop of kernels/vectors.py in compiled code by the function that this one returns.
 
     Its parameters are names of the loop's arguments, and it gets their types. If it returns None, or if bounds are
@@ -33,46 +47,49 @@ def vectorized(loop):
     """
     marked.remove(loop)  # so that Numba gets it from here alone
 
-    def use(make):
-        def choose(*kinds):
+    def use(make: Make) -> Make:
+        def choose(*kinds: types.Type) -> Callable[..., Any]:
             given = dict(zip(inspect.signature(loop).parameters, kinds, strict=True))
             return loop if BOUNDSCHECK else applied(make, given) or loop
 
-        choose.__signature__ = inspect.signature(loop)
         overload(loop, jit_options=flags_of[loop])(choose)
         return make
 
     return use
 
 
-def as_written(loop):
+def as_written(loop: Callable[..., Any]) -> Callable[..., Any]:
     """Return the plain loop of kernels/vectors.py for compiled code."""
     return njit(**flags_of[loop])(loop)
 
 
-def operation(returns=lambda: types.void, literals=""):
+def operation(
+    returns: Callable[..., types.Type] = lambda: types.void, literals: str = ""
+) -> Callable[[Callable[..., object]], Callable[..., Any]]:
     """Decorator: make an instruction for compiled code from a function that emits LLVM's instructions.
 
-    The function gets LLVM's builder, and for each argument `Elements` of an array, the number itself if the argument is
-    among the literals, else LLVM's value. It returns LLVM's value, or a list of values for a tuple.
+    The function gets LLVM's builder, and for each argument the ArrayValue of an array, the number itself if the
+    argument is among the literals, else LLVM's value. It returns LLVM's value, or a list of values for a tuple.
 
     returns   a function from the types of the arguments that it names to the result's type
     literals  names of arguments that are compile-time constants
     """
 
-    def define(function):
+    def define(function: Callable[..., object]) -> Callable[..., Any]:
         names = list(inspect.signature(function).parameters)[1:]
 
-        def typed(typing, *kinds):
+        def typed(typing: Context, *kinds: types.Type) -> tuple[Signature, Callable[..., ir.Value]] | None:
             given = dict(zip(names, kinds, strict=True))
             if not all(isinstance(given[name], types.IntegerLiteral) for name in literals.split()):
                 return None  # Numba asks again, with the numbers
 
-            def codegen(context, builder, signature, values):
-                def argument(name, value):
+            def codegen(
+                context: BaseContext, builder: ir.IRBuilder, signature: Signature, values: Sequence[ir.Value]
+            ) -> ir.Value:
+                def argument(name: str, value: ir.Value) -> ArrayValue | ir.Value | int:
                     if isinstance(given[name], types.Array):
                         array = context.make_array(given[name])(context, builder, value)
-                        return Elements(builder, given[name], array.data, array.nitems)
+                        return ArrayValue(builder, given[name], array.data, array.nitems)
                     return given[name].literal_value if name in literals.split() else value
 
                 result = function(builder, *map(argument, names, values))
@@ -82,8 +99,10 @@ def operation(returns=lambda: types.void, literals=""):
 
             return applied(returns, given)(*kinds), codegen
 
-        typed.__name__, typed.__signature__ = function.__name__, inspect.signature(function)
-        return intrinsic(typed)
+        named: Any = typed
+        named.__name__ = function.__name__
+        named.__signature__ = inspect.signature(function)
+        return intrinsic(named)
 
     return define
 
@@ -91,22 +110,22 @@ def operation(returns=lambda: types.void, literals=""):
 class Vector(types.Type):
     """`lanes` numbers of one type."""
 
-    def __init__(self, number, lanes):
+    def __init__(self, number: types.Number, lanes: int) -> None:
         self.number, self.lanes = number, lanes
         super().__init__(f"Vector({number}, {lanes})")
 
 
 @register_model(Vector)
 class VectorModel(models.PrimitiveModel):
-    def __init__(self, manager, kind):
+    def __init__(self, manager: models.DataModelManager, kind: Vector) -> None:
         super().__init__(manager, kind, ir.VectorType(manager.lookup(kind.number).get_value_type(), kind.lanes))
 
 
-def lanes_of(number):
+def lanes_of(number: types.Number) -> int:
     return BYTES * 8 // number.bitwidth
 
 
-def element_type(array):
+def element_type(array: types.Array) -> ir.Type:
     if isinstance(array.dtype, types.Record):
         return I16
     if isinstance(array.dtype, types.Float):
@@ -114,17 +133,17 @@ def element_type(array):
     return ir.IntType(8 if isinstance(array.dtype, types.Boolean) else array.dtype.bitwidth)
 
 
-def alignment(kind):
+def alignment(kind: ir.Type) -> int:
     """Return the bytes of one element of LLVM's type."""
     return kind.width // 8 if isinstance(kind, ir.IntType) else {"float": 4, "double": 8}[str(kind)]
 
 
-def size_of(array):
+def size_of(array: types.Array) -> int:
     """Return the bytes of one element of an array."""
     return alignment(element_type(array))
 
 
-class Elements:
+class ArrayValue:
     """The elements of an array, as LLVM sees them.
 
     kind   Numba's type of the array
@@ -132,53 +151,53 @@ class Elements:
     count  LLVM's number of elements, if it is known
     """
 
-    def __init__(self, builder, kind, data, count=None):
+    def __init__(self, builder: ir.IRBuilder, kind: types.Array, data: ir.Value, count: ir.Value | None = None) -> None:
         self.builder, self.kind, self.count = builder, kind, count
         self.data = builder.bitcast(data, element_type(kind).as_pointer())
 
-    def begin(self, index):
+    def begin(self, index: ir.Value) -> ir.Value:
         """Return the pointer to an element."""
         return self.builder.gep(self.data, [index])
 
-    def after(self, index):
+    def after(self, index: ir.Value) -> ArrayValue:
         """Return the elements from an index on."""
-        return Elements(self.builder, self.kind, self.begin(index))
+        return ArrayValue(self.builder, self.kind, self.begin(index))
 
-    def one(self, index):
+    def one(self, index: ir.Value) -> ir.Value:
         return self.builder.load(self.begin(index))
 
-    def load(self, index, lanes):
+    def load(self, index: ir.Value, lanes: int) -> ir.Value:
         """Return a vector of so many elements from an index on."""
         kind = self.data.type.pointee
         loaded = self.builder.load(self.builder.bitcast(self.begin(index), ir.VectorType(kind, lanes).as_pointer()))
         loaded.align = alignment(kind)
         return loaded
 
-    def store(self, index, vector):
+    def store(self, index: ir.Value, vector: ir.Value) -> None:
         at = self.builder.bitcast(self.begin(index), vector.type.as_pointer())
         self.builder.store(vector, at).align = alignment(self.data.type.pointee)
 
-    def load_sums(self, index, lanes):
+    def load_sums(self, index: ir.Value, lanes: int) -> ir.Value:
         """Load a vector as `load`, in the type in which elements are summed."""
         return self.widened(self.load(index, lanes))
 
-    def widened(self, vector):
+    def widened(self, vector: ir.Value) -> ir.Value:
         """Convert elements to the type in which they are summed."""
         name = half_of(self.kind)
         return widened(self.builder, vector, name) if name else vector
 
-    def store_sums(self, index, vector):
+    def store_sums(self, index: ir.Value, vector: ir.Value) -> None:
         """Store sums, as elements."""
-        name = half_of(self.kind)
+        name: Any = half_of(self.kind)  # not None if elements and their sums have different types
         is_sum = vector.type.element != element_type(self.kind)
         self.store(index, narrowed(self.builder, vector, name) if is_sum else vector)
 
 
-def shuffle(builder, a, b, order):
+def shuffle(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, order: Sequence[int]) -> ir.Value:
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(order)), list(order)))
 
 
-def collect(builder, kind, values):
+def collect(builder: ir.IRBuilder, kind: ir.Type, values: Sequence[ir.Value]) -> ir.Value:
     """Return a vector of values of LLVM's type `kind`."""
     vector = ir.Constant(ir.VectorType(kind, len(values)), ir.Undefined)
     for lane, value in enumerate(values):
@@ -186,23 +205,23 @@ def collect(builder, kind, values):
     return vector
 
 
-def repeat(builder, value, count):
+def repeat(builder: ir.IRBuilder, value: ir.Value, count: int) -> ir.Value:
     """Return a vector of `count` copies of a value."""
     one = collect(builder, value.type, [value])
     return shuffle(builder, one, one, [0] * count)
 
 
-def concatenate(builder, vectors):
+def concatenate(builder: ir.IRBuilder, vectors: Sequence[ir.Value]) -> ir.Value:
     while len(vectors) > 1:
         count = vectors[0].type.count
         vectors = [shuffle(builder, a, b, range(2 * count)) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
     return vectors[0]
 
 
-def transpose(builder, rows):
+def transpose(builder: ir.IRBuilder, rows: Sequence[ir.Value]) -> Sequence[ir.Value]:
     """Return the columns of a square matrix whose size is a power of two and whose rows have at most 32 bytes.
 
-    Longer rows are those of several matrices, side by side. Elements first move within 16 bytes, where CPUs shuffle
+    Longer rows are those of several matrices, side by side. ArrayValue first move within 16 bytes, where CPUs shuffle
     best. With 4 elements in them, each round shuffles two rows into each other, the first with the third, the second
     with the fourth:
 
@@ -219,7 +238,7 @@ def transpose(builder, rows):
     size = len(rows)
     matrices = rows[0].type.count // size
 
-    def shuffle_each(a, b, order):
+    def shuffle_each(a: ir.Value, b: ir.Value, order: Sequence[int]) -> ir.Value:
         """Shuffle each matrix as `shuffle` does one: numbers from `size` on stand for elements of b."""
         steps = [step + (matrices - 1) * size * (step >= size) for step in order]
         return shuffle(builder, a, b, [m * size + step for m in range(matrices) for step in steps])
@@ -235,31 +254,35 @@ def transpose(builder, rows):
     if len(bands) == 1:
         return bands[0]
     left_and_right = [[k + other for other in (0, size) for k in range(begin, begin + side)] for begin in begins]
-    return [shuffle_each(*pair, order) for order in left_and_right for pair in zip(*bands, strict=True)]
+    return [shuffle_each(a, b, order) for order in left_and_right for a, b in zip(*bands, strict=True)]
 
 
-def gathered(size):
+def gathered(size: int) -> int:
     """Return the number of elements of `size` bytes, each with a 32-bit index, that one instruction gathers."""
     return 64 // max(size, 4)
 
 
-def gather(builder, data, index, width, exists=None):
+def gather(
+    builder: ir.IRBuilder, data: ir.Value, index: ir.Value, width: int, exists: ir.Value | None = None
+) -> ir.Value:
     """Return a vector of the `width` bits (32 or 64) from each data[index] on; 0 where `exists` is false.
 
     The index is a vector of 32-bit numbers, for as many results as 512 bits hold.
     """
     count = index.type.count
-    numbers, masks = ir.VectorType(ir.IntType(width), count), ir.VectorType(BIT, count)
+    numbers = ir.VectorType(ir.IntType(width), count)
+    masks = ir.VectorType(BIT, count)
     kind = ir.FunctionType(numbers, [numbers, BYTE.as_pointer(), index.type, masks, I32])
     name = {32: "llvm.x86.avx512.mask.gather.dpi.512", 64: "llvm.x86.avx512.mask.gather.dpq.512"}[width]
     function = cgutils.get_or_insert_function(builder.module, kind, name)
-    scale, exists = I32(alignment(data.type.pointee)), exists or ir.Constant(masks, [1] * count)
+    scale = I32(alignment(data.type.pointee))
+    exists = exists or ir.Constant(masks, [1] * count)
     at = builder.bitcast(data, BYTE.as_pointer())
     return builder.call(function, [ir.Constant(numbers, None), at, index, exists, scale])
 
 
 @operation()
-def stay_apart(builder):
+def stay_apart(builder: ir.IRBuilder) -> None:
     """Keep LLVM from copying the function that has this instruction into those that call it.
 
     A function with a loop for each of many cases would put the numbers of all of them into its caller's loop.
@@ -268,7 +291,16 @@ def stay_apart(builder):
 
 
 @operation(literals="size")
-def transpose_elements(builder, source, i, pitch, target, j, stride, size):
+def transpose_elements(
+    builder: ir.IRBuilder,
+    source: ArrayValue,
+    i: ir.Value,
+    pitch: ir.Value,
+    target: ArrayValue,
+    j: ir.Value,
+    stride: ir.Value,
+    size: int,
+) -> None:
     """target[j + q * stride + r] = source[i + r * pitch + q] for q, r < size"""
     rows = [source.load(builder.add(i, builder.mul(I64(r), pitch)), size) for r in range(size)]
     for q, column in enumerate(transpose(builder, rows)):
@@ -276,25 +308,25 @@ def transpose_elements(builder, source, i, pitch, target, j, stride, size):
 
 
 @operation(lambda like: like)
-def vector_at(builder, row, b, like):
+def vector_at(builder: ir.IRBuilder, row: ArrayValue, b: ir.Value, like: ir.Value) -> ir.Value:
     """row[b:] as a vector like `like`."""
     return row.load(b, like.type.count)
 
 
 @operation(lambda like: like)
-def sums_at(builder, source, i, like):
+def sums_at(builder: ir.IRBuilder, source: ArrayValue, i: ir.Value, like: ir.Value) -> ir.Value:
     """source[i:] as a vector like `like`, in the type in which the elements are summed."""
     return source.load_sums(i, like.type.count)
 
 
 @operation()
-def put(builder, row, b, vector):
+def put(builder: ir.IRBuilder, row: ArrayValue, b: ir.Value, vector: ir.Value) -> None:
     """row[b:] = vector, of the row's type, or of the one in which its 16-bit floats are summed"""
     row.store_sums(b, vector)
 
 
 @operation(lambda like: like)
-def broadcast(builder, value, like):
+def broadcast(builder: ir.IRBuilder, value: ir.Value, like: ir.Value) -> ir.Value:
     """`value` in every lane of a vector like `like`."""
     return repeat(builder, value, like.type.count)
 
@@ -303,51 +335,53 @@ def broadcast(builder, value, like):
 
 
 @operation(lambda a: a)
-def times(builder, a, b):
+def times(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     return builder.fmul(a, b, flags=FUSED)
 
 
 @operation(lambda a: a)
-def plus(builder, a, b):
+def plus(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     return builder.fadd(a, b, flags=FUSED)
 
 
 @operation(lambda a: a)
-def times_plus(builder, a, b, c):
+def times_plus(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
     """a * b + c"""
     return builder.fadd(builder.fmul(a, b, flags=FUSED), c, flags=FUSED)
 
 
 @operation(lambda array, lanes: Vector(sum_type(array), lanes.literal_value), literals="lanes")
-def zeros(builder, array, lanes):
+def zeros(builder: ir.IRBuilder, array: ArrayValue, lanes: int) -> ir.Value:
     """Return a vector of so many zeros, of the type in which the array's elements are summed."""
     none = ir.Constant(ir.VectorType(array.data.type.pointee, lanes), None)
     return ir.Constant(array.widened(none).type, None)
 
 
 @operation(lambda: types.boolean)
-def are_zeros(builder, vector):
+def are_zeros(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
     """Return whether all numbers of a vector are 0; no number is NaN then."""
     bits = builder.fcmp_ordered("==", vector, ir.Constant(vector.type, None))
     number = ir.IntType(vector.type.count)
     return builder.icmp_unsigned("==", builder.bitcast(bits, number), ir.Constant(number, -1))
 
 
-def whole_vector(array):
+def whole_vector(array: types.Array) -> int:
     """Return the number of the array's elements in a vector."""
     return BYTES // size_of(array)
 
 
-def square(array):
+def square(array: types.Array) -> int:
     """Return the size of the squares of such elements that one transposition handles."""
     return min(8, whole_vector(array))
 
 
-def transposer(size):
+def transposer(size: int) -> Callable[..., None]:
     """Return a function that transposes a matrix in squares of this size; the last ones overlap those before."""
 
     @inner
-    def transpose_matrix(x, first, pitch, rows, columns, out, to, out_pitch):
+    def transpose_matrix(
+        x: Elements, first: int, pitch: int, rows: int, columns: int, out: Elements, to: int, out_pitch: int
+    ) -> None:
         for column in range(0, columns, size):
             c = min(column, columns - size)
             for row in range(0, rows, size):

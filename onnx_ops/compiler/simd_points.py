@@ -1,5 +1,9 @@
 """Loops of kernels/vectors.py over points of images, with vectors."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -33,15 +37,22 @@ from .simd import (
 )
 from .target import current
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ..kernels.types import Elements, Pixels, Weights
+    from .simd import ArrayValue
+
 LARGEST = 2**31 - 1
 
 
 @operation()
-def take_vector(builder, source, pixel, b, target):
+def take_vector(builder: ir.IRBuilder, source: ArrayValue, pixel: ArrayValue, b: ir.Value, target: ArrayValue) -> None:
     """target[b:] = source[pixel[b:]], or 0 where a pixel is -1. The source has at least 4 elements."""
     size = alignment(source.data.type.pointee)
     index = pixel.load(b, gathered(size))
-    count, exists = index.type.count, builder.icmp_signed(">=", index, ir.Constant(index.type, None))
+    count = index.type.count
+    exists = builder.icmp_signed(">=", index, ir.Constant(index.type, None))
     if size >= 4:
         elements = gather(builder, source.data, index, 8 * size, exists)
     else:
@@ -57,13 +68,14 @@ def take_vector(builder, source, pixel, b, target):
 
 
 @vectorized(vectors.take)
-def _(source):
+def _(source: types.Array) -> Callable[..., None] | None:
     size = size_of(source)
     if not current().gathers or size > 8:
         return None
-    count, take_rest = gathered(size), as_written(vectors.take)
+    count = gathered(size)
+    take_rest = as_written(vectors.take)
 
-    def take(source, pixel, outside, target):
+    def take(source: Elements, pixel: Pixels, outside: int, target: Elements) -> None:
         whole = pixel.size // count * count if source.size >= 4 else 0
         for b in range(0, whole, count):
             take_vector(source, pixel, b, target)
@@ -73,16 +85,26 @@ def _(source):
 
 
 @vectorized(vectors.points_at_once)
-def _():
+def _() -> Callable[[], int] | None:
     return (lambda: 2**15) if current().gathers else None  # these CPUs have caches of 2 MB
 
 
-def points_adder(lanes):
+def points_adder(lanes: int) -> Callable[..., None]:
     """Return add_points from a channel on: `lanes` channels at a time, then half as many of the rest, and so on."""
     add_rest = points_adder(lanes // 2) if lanes > 1 else inner(lambda *arguments: None)
 
     @inner
-    def add_channels(source, pitch, pixels, widths, exist, weight, add, target, channel):
+    def add_channels(
+        source: Elements,
+        pitch: int,
+        pixels: Pixels,
+        widths: Pixels,
+        exist: Pixels,
+        weight: Weights,
+        add: bool,
+        target: Elements,
+        channel: int,
+    ) -> None:
         w0, w1, w2, w3 = weight[0], weight[1], weight[2], weight[3]
         while channel + lanes <= target.size:
             # Two sums, so that an addition need not wait for the one before it.
@@ -108,10 +130,19 @@ def points_adder(lanes):
 
 
 @vectorized(vectors.add_points)
-def _(source, target):
+def _(source: types.Array, target: types.Array) -> Callable[..., None]:
     add_channels = points_adder(4 * lanes_of(target.dtype))
 
-    def add_points(source, pitch, pixels, widths, exist, weight, add, target):
+    def add_points(
+        source: Elements,
+        pitch: int,
+        pixels: Pixels,
+        widths: Pixels,
+        exist: Pixels,
+        weight: Weights,
+        add: bool,
+        target: Elements,
+    ) -> None:
         add_channels(source, pitch, pixels, widths, exist, weight, add, target, 0)
 
     return add_points
@@ -120,9 +151,11 @@ def _(source, target):
 # `blend`: weighted sums over two or four neighbours of points along each axis.
 
 
-def gathered_pairs(builder, source, index):
+def gathered_pairs(builder: ir.IRBuilder, source: ArrayValue, index: ir.Value) -> list[ir.Value]:
     """Return the elements source[index] and source[index + 1], as two vectors."""
-    data, count, kind = source.data, index.type.count, source.data.type.pointee
+    data = source.data
+    count = index.type.count
+    kind = source.data.type.pointee
     elements = ir.VectorType(kind, count)
     if alignment(kind) == 8:
         found = [gather(builder, builder.gep(data, [I64(k)]), index, 64) for k in (0, 1)]
@@ -131,11 +164,11 @@ def gathered_pairs(builder, source, index):
         words = gather(builder, data, index, 32)
         return [builder.trunc(builder.lshr(words, ir.Constant(words.type, [k] * count)), elements) for k in (0, 16)]
     halves = [shuffle(builder, index, index, range(k, k + count // 2)) for k in (0, count // 2)]
-    halves = [builder.bitcast(gather(builder, data, half, 64), elements) for half in halves]
-    return [shuffle(builder, *halves, range(k, 2 * count, 2)) for k in (0, 1)]
+    low, high = [builder.bitcast(gather(builder, data, half, 64), elements) for half in halves]
+    return [shuffle(builder, low, high, range(k, 2 * count, 2)) for k in (0, 1)]
 
 
-def loaded_pairs(builder, source, index):
+def loaded_pairs(builder: ir.IRBuilder, source: ArrayValue, index: Sequence[ir.Value]) -> list[ir.Value]:
     """Return the vectors of `gathered_pairs`, by a load for each pair, for a list of 64-bit integers."""
     count = len(index)
     found = [source.load(start, 2) for start in index]
@@ -147,29 +180,26 @@ def loaded_pairs(builder, source, index):
     return [shuffle(builder, even, odd, [at + k for at in order]) for k in (0, 1)]
 
 
-def pair_count(array):
+def pair_count(array: types.Array) -> int:
     """Return the number of pairs of the array's elements that `pairs` loads."""
     return 512 // sum_type(array).bitwidth if current().gathers else lanes_of(sum_type(array))
 
 
-def vector_of_indices(source):
+def vector_of_indices(source: types.Array) -> types.Type:
     """Return the index argument of `pairs`."""
-    return (
-        Vector(types.int32, pair_count(source))
-        if current().gathers
-        else types.UniTuple(types.int64, pair_count(source))
-    )
+    count = pair_count(source)
+    return Vector(types.int32, count) if current().gathers else types.UniTuple(types.int64, count)
 
 
 @operation(vector_of_indices)
-def indices(builder, source, base, b):
+def indices(builder: ir.IRBuilder, source: ArrayValue, base: ArrayValue, b: ir.Value) -> ir.Value | list[ir.Value]:
     """base[b:], as an index of the source."""
     count = pair_count(source.kind)
     return base.load(b, count) if current().gathers else starts(builder, base, b, range(count))
 
 
 @operation(lambda source: types.UniTuple(Vector(sum_type(source), pair_count(source)), 2))
-def pairs(builder, source, index, offset):
+def pairs(builder: ir.IRBuilder, source: ArrayValue, index: ir.Value, offset: ir.Value) -> list[ir.Value]:
     """source[index + offset + k] for k = 0 and 1, as two vectors."""
     source = source.after(offset)
     if current().gathers:
@@ -179,41 +209,42 @@ def pairs(builder, source, index, offset):
     return [source.widened(v) for v in found]
 
 
-def starts(builder, base, b, steps):
+def starts(builder: ir.IRBuilder, base: ArrayValue, b: ir.Value, steps: Iterable[int]) -> list[ir.Value]:
     """Load base[b + step] for each step, as 64-bit integers."""
     return [builder.sext(base.one(builder.add(b, I64(step))), I64) for step in steps]
 
 
-def four_count(array):
+def four_count(array: types.Array) -> int:
     """Return the number of points with rows of four neighbours in one vector."""
     return max(1, current().vector_bytes * 8 // (4 * sum_type(array).bitwidth))
 
 
 @operation(lambda source: Vector(sum_type(source), 4 * four_count(source)))
-def fours(builder, source, base, b, offset):
+def fours(builder: ir.IRBuilder, source: ArrayValue, base: ArrayValue, b: ir.Value, offset: ir.Value) -> ir.Value:
     """source[base[b + 4 * l] + offset :][:4] for l = 0, 1, ..., side by side in one vector."""
-    at, source = starts(builder, base, b, range(0, 4 * four_count(source.kind), 4)), source.after(offset)
+    at = starts(builder, base, b, range(0, 4 * four_count(source.kind), 4))
+    source = source.after(offset)
     return source.widened(concatenate(builder, [source.load(start, 4) for start in at]))
 
 
 @operation(lambda like: like, literals="k")
-def fours_of(builder, row, b, k, like):
+def fours_of(builder: ir.IRBuilder, row: ArrayValue, b: ir.Value, k: int, like: ir.Value) -> ir.Value:
     """row[b + k + 4 * l] four times for each l = 0, 1, ..., side by side in a vector like `like`."""
     weights = row.load(b, like.type.count)
     return shuffle(builder, weights, weights, [lane // 4 * 4 + k for lane in range(like.type.count)])
 
 
 @operation(lambda a: types.UniTuple(a, 4))
-def transposed(builder, a, b, c, d):
+def transposed(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, c: ir.Value, d: ir.Value) -> Sequence[ir.Value]:
     """Return the columns of the matrices whose rows are these four vectors, side by side."""
     return transpose(builder, [a, b, c, d])
 
 
-def rows_adder(k):
+def rows_adder(k: int) -> Callable[..., ir.Value]:
     """Return a function that adds up the rows of the points b + k, b + k + 4, ..., weighted."""
 
     @inner
-    def add_rows(source, base, rows, row_weight, b):
+    def add_rows(source: Elements, base: Pixels, rows: tuple[int, ...], row_weight: Weights, b: int) -> ir.Value:
         row = fours(source, base, b + k, 0)
         low = times(fours_of(row_weight[0], b, k, row), row)
         row = fours(source, base, b + k, rows[1])
@@ -229,10 +260,19 @@ def rows_adder(k):
 add_rows0, add_rows1, add_rows2, add_rows3 = map(rows_adder, range(4))
 
 
-def pairwise(step):
+def pairwise(step: int) -> Callable[..., bool]:
     """Return `blend` for two taps along an axis, `step` points at a time."""
 
-    def blend(source, base, rows, row_weight, weight, offsets, add, target):
+    def blend(
+        source: Elements,
+        base: Pixels,
+        rows: tuple[int, ...],
+        row_weight: Weights,
+        weight: Weights,
+        offsets: tuple[int, ...],
+        add: bool,
+        target: Elements,
+    ) -> bool:
         above, below, left, right = row_weight[0], row_weight[1], weight[0], weight[1]
         zero = faults = zeros(left, step)
         for b in range(0, base.size, step):
@@ -252,10 +292,19 @@ def pairwise(step):
     return blend
 
 
-def fourfold(step):
+def fourfold(step: int) -> Callable[..., bool]:
     """Return `blend` for four taps along an axis, `step` points at a time."""
 
-    def blend(source, base, rows, row_weight, weight, offsets, add, target):
+    def blend(
+        source: Elements,
+        base: Pixels,
+        rows: tuple[int, ...],
+        row_weight: Weights,
+        weight: Weights,
+        offsets: tuple[int, ...],
+        add: bool,
+        target: Elements,
+    ) -> bool:
         w0, w1, w2, w3 = weight[0], weight[1], weight[2], weight[3]
         zero = faults = zeros(w0, step)
         for b in range(0, base.size, step):
@@ -278,7 +327,7 @@ def fourfold(step):
 
 
 @vectorized(vectors.blend)
-def _(source, offsets):
+def _(source: types.Array, offsets: types.BaseTuple) -> Callable[..., bool]:
     step = pair_count(source) if len(offsets) == 2 else 4 * four_count(source)
     assert vectors.MOST_LANES % step == 0
     return pairwise(step) if len(offsets) == 2 else fourfold(step)

@@ -1,5 +1,9 @@
 """Loops of kernels/vectors.py over rows and boxes, with vectors: copies, sums, transpositions."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from llvmlite import ir
 from numba import types
 
@@ -28,11 +32,20 @@ from .simd import (
     zeros,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..kernels.types import Elements, Indices, Pixels, Sums
+    from .simd import ArrayValue
+
 
 @operation(lambda like: like)
-def run_at(builder, source, i, block, blocks, like):
+def run_at(
+    builder: ir.IRBuilder, source: ArrayValue, i: ir.Value, block: ir.Value, blocks: ir.Value, like: ir.Value
+) -> ir.Value:
     """source[i:] as a vector like `like`, where 0 <= block + b < blocks for its lane b, and 0 elsewhere."""
-    kind, lanes = source.data.type.pointee, like.type.count
+    kind = source.data.type.pointee
+    lanes = like.type.count
     vector = ir.VectorType(kind, lanes)
     low, high = (repeat(builder, builder.trunc(number, I32), lanes) for number in (block, blocks))
     exists = builder.icmp_unsigned("<", builder.add(low, ir.Constant(low.type, list(range(lanes)))), high)
@@ -46,28 +59,40 @@ def run_at(builder, source, i, block, blocks, like):
 
 
 @inner
-def sum_whole(x, first, b, total):
+def sum_whole(x: Elements, first: Indices, b: int, total: ir.Value) -> ir.Value:
     for t in range(first.size):
         total = plus(total, sums_at(x, first[t] + b, total))
     return total
 
 
 @inner
-def sum_existing(x, first, block, blocks, row, b, total):
+def sum_existing(
+    x: Elements, first: Indices, block: Indices, blocks: int, row: int, b: int, total: ir.Value
+) -> ir.Value:
     for t in range(first.size):
         total = plus(total, run_at(x, first[t] + row + b, block[t] + b, blocks, total))
     return total
 
 
 @vectorized(vectors.sum_runs)
-def _(x, out):
+def _(x: types.Array, out: types.Array) -> Callable[..., None] | None:
     if not isinstance(sum_type(x), types.Float):
         return None
     one = lanes_of(sum_type(x))
     four = 4 * one
     as_plain = as_written(vectors.sum_runs)
 
-    def sum_runs(x, first, block, blocks, rows, out, to, out_pitch, count):
+    def sum_runs(
+        x: Elements,
+        first: Indices,
+        block: Indices,
+        blocks: int,
+        rows: int,
+        out: Elements,
+        to: int,
+        out_pitch: int,
+        count: int,
+    ) -> None:
         if count < one:
             as_plain(x, first, block, blocks, rows, out, to, out_pitch, count)
             return
@@ -94,7 +119,19 @@ def _(x, out):
 
 
 @operation(literals="size")
-def add_columns(builder, source, i, pitch, planes, r, places, e, skipped, sums, size):
+def add_columns(
+    builder: ir.IRBuilder,
+    source: ArrayValue,
+    i: ir.Value,
+    pitch: ir.Value,
+    planes: ir.Value,
+    r: ir.Value,
+    places: ArrayValue,
+    e: ir.Value,
+    skipped: ir.Value,
+    sums: ArrayValue,
+    size: int,
+) -> None:
     """sums[places[e + q] * PLANES + r + k] += source[i + k * pitch + q] for skipped <= q < size and k < size
 
     The last of the `planes` stands for those after it.
@@ -114,12 +151,13 @@ def add_columns(builder, source, i, pitch, planes, r, places, e, skipped, sums, 
 
 
 @vectorized(vectors.add_planes)
-def _(x, sums):
+def _(x: types.Array, sums: types.Array) -> Callable[..., None] | None:
     if isinstance(sums.dtype, types.Boolean | types.Complex):
         return None
-    size, as_plain = square(sums), as_written(vectors.add_planes)
+    size = square(sums)
+    as_plain = as_written(vectors.add_planes)
 
-    def add_planes(x, first, pitch, planes, places, sums):
+    def add_planes(x: Elements, first: int, pitch: int, planes: int, places: Pixels, sums: Sums) -> None:
         if places.size < size:
             as_plain(x, first, pitch, planes, places, sums)
             return
@@ -134,7 +172,16 @@ def _(x, sums):
 
 
 @operation(literals="count size")
-def zip_elements(builder, source, i, pitch, target, j, count, size):
+def zip_elements(
+    builder: ir.IRBuilder,
+    source: ArrayValue,
+    i: ir.Value,
+    pitch: ir.Value,
+    target: ArrayValue,
+    j: ir.Value,
+    count: int,
+    size: int,
+) -> None:
     """target[j + q * count + r] = source[i + r * pitch + q] for q < size, r < count"""
     zipped = source.load(i, size)
     for r in range(1, count):
@@ -146,11 +193,22 @@ def zip_elements(builder, source, i, pitch, target, j, count, size):
     target.store_sums(j, zipped)
 
 
-def zipper(constant, size):
+def zipper(constant: int, size: int) -> Callable[..., None]:
     """`interleave` for one stride, `size` elements of each row at a time; the last ones overlap those before."""
 
     @inner
-    def zip_rows(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch):
+    def zip_rows(
+        lanes: Elements,
+        first: int,
+        pitch: int,
+        row_pitch: int,
+        stride: int,
+        count: int,
+        rows: int,
+        target: Elements,
+        to: int,
+        out_pitch: int,
+    ) -> None:
         for l in range(rows):
             at, row = first + l * row_pitch, to + l * out_pitch
             for begin in range(0, count - size, size):
@@ -162,14 +220,28 @@ def zipper(constant, size):
 
 
 @vectorized(vectors.interleave)
-def _(lanes, target):
+def _(lanes: types.Array, target: types.Array) -> Callable[..., None] | None:
     if isinstance(target.dtype, types.Complex):
         return None
     large = square(lanes)
     zip_2_16, zip_2_8, zip_2_4, zip_2_2, zip_3_8 = (zipper(*each) for each in ((2, 16), (2, 8), (2, 4), (2, 2), (3, 8)))
-    in_large_squares, in_small_squares, one_by_one = transposer(large), transposer(4), as_written(vectors.interleave)
+    in_large_squares = transposer(large)
+    in_small_squares = transposer(4)
+    one_by_one = as_written(vectors.interleave)
 
-    def interleave(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch, step):
+    def interleave(
+        lanes: Elements,
+        first: int,
+        pitch: int,
+        row_pitch: int,
+        stride: int,
+        count: int,
+        rows: int,
+        target: Elements,
+        to: int,
+        out_pitch: int,
+        step: int,
+    ) -> None:
         stay_apart()
         matrices = lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch
         if step != stride and min(stride, count) < 4:
@@ -199,7 +271,9 @@ def _(lanes, target):
 LONG = 8  # vectors of a run that pay for being aligned
 
 
-def load_strided(builder, source, index, stride, lanes):
+def load_strided(
+    builder: ir.IRBuilder, source: ArrayValue, index: ir.Value, stride: ir.Value | int, lanes: int
+) -> ir.Value:
     """Load source[index + b * stride] for b < lanes as a vector, and nothing beyond. The stride: 1, 2 or a value."""
     if stride not in (1, 2):
         found = []
@@ -215,7 +289,7 @@ def load_strided(builder, source, index, stride, lanes):
     return shuffle(builder, found, second, [2 * b if 2 * b < lanes else 2 * b + 1 for b in range(lanes)])
 
 
-def by_length(builder, count, full, move):
+def by_length(builder: ir.IRBuilder, count: ir.Value, full: int, move: Callable[[ir.Value, int], None]) -> None:
     """Move `count` < 2 * full elements by two overlapping vectors as long as fit: move(where, lanes)."""
     if full > 1:
         with builder.if_else(builder.icmp_signed(">=", count, I64(full))) as (long, short):
@@ -230,16 +304,35 @@ def by_length(builder, count, full, move):
 
 
 @operation(literals="literal_stride lanes")
-def copy_vector(builder, x, i, literal_stride, stride, out, j, lanes):
+def copy_vector(
+    builder: ir.IRBuilder,
+    x: ArrayValue,
+    i: ir.Value,
+    literal_stride: int,
+    stride: ir.Value,
+    out: ArrayValue,
+    j: ir.Value,
+    lanes: int,
+) -> None:
     """out[j + b] = x[i + b * stride] for b < lanes; `literal_stride` is 0 for any stride but 1 and 2."""
     out.store(j, load_strided(builder, x, i, literal_stride or stride, lanes))
 
 
 @operation(literals="literal_stride full")
-def copy_short(builder, x, i, literal_stride, stride, out, j, count, full):
+def copy_short(
+    builder: ir.IRBuilder,
+    x: ArrayValue,
+    i: ir.Value,
+    literal_stride: int,
+    stride: ir.Value,
+    out: ArrayValue,
+    j: ir.Value,
+    count: ir.Value,
+    full: int,
+) -> None:
     """out[j + b] = x[i + b * stride] for b < count < 2 * full; `literal_stride` as in copy_vector."""
 
-    def move(b, lanes):
+    def move(b: ir.Value, lanes: int) -> None:
         found = load_strided(builder, x, builder.add(i, builder.mul(b, stride)), literal_stride or stride, lanes)
         out.store(builder.add(j, b), found)
 
@@ -247,17 +340,27 @@ def copy_short(builder, x, i, literal_stride, stride, out, j, count, full):
 
 
 @operation(lambda: types.int64)
-def to_boundary(builder, out, j):
+def to_boundary(builder: ir.IRBuilder, out: ArrayValue, j: ir.Value) -> ir.Value:
     """Return the number of elements from out[j] to the next aligned place of a vector."""
     at = builder.ptrtoint(out.begin(j), I64)
     return builder.udiv(builder.and_(builder.neg(at), I64(BYTES - 1)), I64(alignment(out.data.type.pointee)))
 
 
-def copier(literal_stride, full):
+def copier(literal_stride: int, full: int) -> Callable[..., None]:
     """Return copy_box for one stride (0: for any), in vectors of `full` elements; the last overlaps those before."""
 
     @inner
-    def copy(x, first, steps, sizes, count, stride, out, to, out_steps):
+    def copy(
+        x: Elements,
+        first: int,
+        steps: tuple[int, int, int],
+        sizes: tuple[int, int, int],
+        count: int,
+        stride: int,
+        out: Elements,
+        to: int,
+        out_steps: tuple[int, int, int],
+    ) -> None:
         for p in range(sizes[0]):
             for q in range(sizes[1]):
                 source, target = first + p * steps[0] + q * steps[1], to + p * out_steps[0] + q * out_steps[1]
@@ -279,14 +382,24 @@ def copier(literal_stride, full):
 
 
 @vectorized(vectors.copy_box)
-def _(out):
+def _(out: types.Array) -> Callable[..., None] | None:
     if isinstance(out.dtype, types.Complex):
         return None
     each, second, any_other = (copier(literal_stride, whole_vector(out)) for literal_stride in (1, 2, 0))
     large = square(out)
     in_large_squares, in_small_squares = transposer(large), transposer(4)
 
-    def copy_box(x, first, steps, sizes, count, stride, out, to, out_steps):
+    def copy_box(
+        x: Elements,
+        first: int,
+        steps: tuple[int, int, int],
+        sizes: tuple[int, int, int],
+        count: int,
+        stride: int,
+        out: Elements,
+        to: int,
+        out_steps: tuple[int, int, int],
+    ) -> None:
         side = min(sizes[1], count) if steps[1] == 1 else 0  # where neighbours along q are neighbours in memory
         if stride == 1:
             each(x, first, steps, sizes, count, 1, out, to, out_steps)

@@ -33,21 +33,21 @@ class Target:
     linked: bool = False
 
     @property
-    def settings(self):
+    def settings(self) -> set[str]:
         """Return the names of features, each after a plus or a minus."""
         return set(filter(None, self.features.split(",")))
 
-    def has(self, feature):
+    def has(self, feature: str) -> bool:
         """Return whether compiled code may use this feature."""
         return f"+{feature}" in self.settings and f"-{feature}" not in self.settings
 
     @property
-    def vector_bytes(self):
+    def vector_bytes(self) -> int:
         """Return the bytes of a vector if the widest vectors are best."""
         return 64 if WHOLE_VECTORS in self.settings else 32
 
     @property
-    def gathers(self):
+    def gathers(self) -> bool:
         """Return whether a gather instruction is faster than a load for each element.
 
         It is faster on Intel's CPUs since Sapphire Rapids, which have AVX512_FP16, and slower on Zen 4.
@@ -58,13 +58,13 @@ class Target:
 _chosen: list = []
 
 
-def architecture():
+def architecture() -> str:
     """This machine's architecture, as in LEVELS."""
     name = llvm.get_process_triple().partition("-")[0]
     return ARCHITECTURES.get(name, name)
 
 
-def level(cpu, system):
+def level(cpu: str, system: str) -> Target:
     """Return the target for a CPU of LEVELS and a system of SYSTEMS. Raises OpError."""
     for argument, name, names in (("cpu", cpu, LEVELS), ("system", system, SYSTEMS)):
         if name not in names:
@@ -73,7 +73,7 @@ def level(cpu, system):
     return Target(SYSTEMS[system].format(architecture), cpu, features, True)
 
 
-def current():
+def current() -> Target:
     """Return the target of this process: this machine's CPU, or the one in Numba's environment variables.
 
     If the widest vectors are best, LLVM gets an option for them, unless the variables state another.
@@ -93,12 +93,13 @@ def current():
     return target
 
 
-def choose(target):
+def choose(target: Target) -> None:
     """Choose another target for this process, which can't run that code."""
     if "numba" in sys.modules:
         raise RuntimeError("Numba has been imported, and compiles for this machine")
     _chosen.append(target)
-    os.environ["NUMBA_CPU_NAME"], os.environ["NUMBA_CPU_FEATURES"] = target.cpu, target.features
+    os.environ["NUMBA_CPU_NAME"] = target.cpu
+    os.environ["NUMBA_CPU_FEATURES"] = target.features
     if target.triple != llvm.get_process_triple():
         # Numba asks llvmlite for the system by these names only.
         llvm.initialize_all_targets()

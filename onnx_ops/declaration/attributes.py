@@ -1,16 +1,26 @@
 """Attributes: their kinds, the values that they accept, and the forms that Python and compiled code get."""
 
+from __future__ import annotations
+
 import functools
 import struct
 from collections import namedtuple
 from dataclasses import dataclass
 from operator import index
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from . import dtypes
 from .errors import OpError, quoted
 from .limits import INT64
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, TypeAlias
+
+    # An array of numbers, of a text's bytes, or a tensor; None: no value.
+    Vector: TypeAlias = np.ndarray | None
 
 MAX_VALUES = 32  # values of an attribute that is a list, unless it is declared otherwise
 VECTOR = np.dtype([("count", np.int64), ("offset", np.int64)])  # of an attribute in a block, see `AttributeValues`
@@ -63,11 +73,11 @@ class Attribute:
     other_names: tuple[str, ...] = ()
     repeats: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise OpError(f"kind of {self.name}", repr(self.kind), f"must be one of {', '.join(KINDS)}")
 
-    def vector(self, value):
+    def vector(self, value: Any) -> np.ndarray:
         """Return a value for compiled code: a vector of int64, of float64 or, for a text, of bytes.
 
         A string becomes its position among the choices. A tensor stays a tensor.
@@ -87,7 +97,7 @@ class Attribute:
             raise OpError(self.name, refused, self.rule)
         return np.array(numbers, np.float64 if self.kind.startswith("float") else np.int64)
 
-    def _numbers(self, value):
+    def _numbers(self, value: Any) -> Any:
         """Return a value's numbers, or an array for a text or a tensor. Raises TypeError or ValueError for others."""
         if self.kind in ("string", "text"):
             text = _text(value)
@@ -117,10 +127,10 @@ class Attribute:
         return np.array(values, np.float32).tolist()  # rounded as in a model
 
     @property
-    def is_list(self):
+    def is_list(self) -> bool:
         return KINDS[self.kind].is_list
 
-    def value(self, vector):
+    def value(self, vector: Vector) -> Any:
         """Return a value for Python functions from its vector; None for None."""
         if vector is None or self.kind == "tensor":
             return vector
@@ -133,45 +143,46 @@ class Attribute:
             return self.choices[number]
         return bool(number) if self.bounds == (0, 1) else number
 
-    def count_of(self, vector):
+    def count_of(self, vector: Vector) -> int:
         """Return the number of values that a block states for a vector, or for None."""
         return (0 if self.is_list else -1) if vector is None else vector.size
 
-    def content(self, vector):
+    def content(self, vector: np.ndarray) -> np.ndarray:
         """Return the int64 numbers of a vector in a block; a tensor's elements follow its type, rank and shape."""
         is_tensor = self.kind == "tensor"
         header = [dtypes.TABLE[dtypes.name_of(vector)].onnx, vector.ndim, *vector.shape] if is_tensor else []
         content = np.array(header, np.int64).tobytes() + vector.tobytes()
         return np.frombuffer(content + bytes(-len(content) % 8), np.int64)
 
-    def vector_at(self, block, offset, count):
+    def vector_at(self, block: bytes, offset: int, count: int) -> Vector:
         """Return the vector that a block states by this offset and count."""
         if count < 0 or (self.is_list and count == 0):
             return None
         if self.kind == "tensor":
-            number, rank = struct.unpack_from("2q", block, offset)
-            shape, offset = struct.unpack_from(f"{rank}q", block, offset + 16), offset + 16 + 8 * rank
-            dtype = dtypes.TABLE[dtypes.NAMES[number]].numpy
+            type_number, rank = struct.unpack_from("2q", block, offset)
+            shape = struct.unpack_from(f"{rank}q", block, offset + 16)
+            offset += 16 + 8 * rank
+            dtype = dtypes.TABLE[dtypes.NAMES[type_number]].numpy
             return np.frombuffer(block, dtype, count, offset).reshape(shape)
-        dtype = np.uint8 if self.kind == "text" else np.float64 if self.kind.startswith("float") else np.int64
-        return np.frombuffer(block, dtype, count, offset)
+        number = np.uint8 if self.kind == "text" else np.float64 if self.kind.startswith("float") else np.int64
+        return np.frombuffer(block, number, count, offset)
 
     @property
-    def names(self):
+    def names(self) -> tuple[str, ...]:
         """Return the attribute's name and its aliases."""
         return (self.name, *self.other_names)
 
     @property
-    def kind_rule(self):
+    def kind_rule(self) -> str:
         return f"must be {KINDS[self.kind].text}" + (" or an integer" if self.repeats else "")
 
     @property
-    def limits(self):
+    def limits(self) -> tuple[int, int]:
         """Return the bounds of the integers that compiled code gets."""
         return (0, len(self.choices) - 1) if self.kind == "string" else self.bounds
 
     @property
-    def rule(self):
+    def rule(self) -> str:
         """Return the rule for values of the right kind, for error messages."""
         if self.kind == "string":
             return f"must be one of {', '.join(self.choices)}"
@@ -183,11 +194,11 @@ class Attribute:
         return rules.get(self.bounds[1] - self.bounds[0], f"must lie in [{least}, {most}]")
 
 
-def _text(value):
+def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else str.__str__(value)
 
 
-def spelled_out(number):
+def spelled_out(number: int) -> str:
     """Return a number's text, with 2**n and 2**n - 1 as powers from 16 bits on."""
     for power in (number, number + 1):
         if abs(power) >= 2**16 and abs(power) & (abs(power) - 1) == 0:
@@ -201,16 +212,16 @@ class AttributeValues:
     vectors  the result of `Attribute.vector` for each attribute, or None if it has no value
     """
 
-    def __init__(self, attributes, vectors):
+    def __init__(self, attributes: Sequence[Attribute], vectors: Sequence[Vector]) -> None:
         self.attributes, self.vectors = attributes, vectors
 
     @functools.cached_property
-    def by_name(self):
+    def by_name(self) -> dict[str, Any]:
         """Return {name: value} for Python functions."""
         return {a.name: a.value(v) for a, v in zip(self.attributes, self.vectors, strict=True)}
 
     @functools.cached_property
-    def compiled(self):
+    def compiled(self) -> Any:
         """Return the values for compiled code, a named tuple of numbers and, for lists, vectors.
 
         A string is its position among the choices. The vector of a list without a value is empty.
@@ -222,14 +233,15 @@ class AttributeValues:
         return named_tuple(tuple(a.name for a in self.attributes))(*numbers)
 
     @functools.cached_property
-    def block(self):
+    def block(self) -> np.ndarray:
         """Return the block of the values, an int64 array that compiled code reads. The C library writes the same.
 
         It holds its number of bytes, a VECTOR for each attribute, and the values. A VECTOR holds the count of values
         and the offset in bytes of the first one from the block's beginning. Without a value, the count is -1, for a
         list 0.
         """
-        table, contents = np.zeros(len(self.vectors), VECTOR), []
+        table = np.zeros(len(self.vectors), VECTOR)
+        contents = []
         end = 8 + table.nbytes
         for k, (attribute, vector) in enumerate(zip(self.attributes, self.vectors, strict=True)):
             table[k] = attribute.count_of(vector), end
@@ -240,12 +252,12 @@ class AttributeValues:
         return vars(self).setdefault("_block", block)  # threads that compute it at once all get the first one
 
     @functools.cached_property
-    def address(self):
+    def address(self) -> int:
         """Return the address of the block."""
         return self.block.ctypes.data
 
     @classmethod
-    def in_block(cls, attributes, block):
+    def in_block(cls, attributes: Sequence[Attribute], block: bytes) -> AttributeValues:
         """Return the values in the bytes of a block."""
         vectors = []
         for k, attribute in enumerate(attributes):
@@ -254,13 +266,13 @@ class AttributeValues:
         return cls(attributes, vectors)
 
 
-def attribute_values(attributes, values):
+def attribute_values(attributes: Sequence[Attribute], values: Sequence[Any]) -> AttributeValues:
     """Return the AttributeValues for Python values; None stands for no value. Raises OpError."""
     vectors = [None if v is None else a.vector(v) for a, v in zip(attributes, values, strict=True)]
     return AttributeValues(attributes, vectors)
 
 
 @functools.cache
-def named_tuple(names):
+def named_tuple(names: tuple[str, ...]) -> Any:
     """Return the named tuple type of the values of attributes with these names."""
     return namedtuple("Attributes", names, rename=True)  # a name may begin with an underscore

@@ -3,12 +3,24 @@
 Functions on arrays, PyTorch and onnx's evaluator use this module. In sessions, ONNX Runtime and the C library do this.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from . import dtypes, plain
 from .errors import OpError, errors_of
 from .limits import MAX_RANK
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-def plan_input(input, array):
+    import numpy as np
+
+    from .attributes import AttributeValues
+    from .operator import Input, Operator, Types
+
+
+def plan_input(input: Input, array: np.ndarray | None) -> Sequence[int]:
     """Return the plan's argument for one input: its shape or its values. Raises OpError."""
     if array is None:
         return ()
@@ -23,7 +35,7 @@ def plan_input(input, array):
     return array.tolist()
 
 
-def plan_inputs(operator, arrays):
+def plan_inputs(operator: Operator, arrays: Sequence[np.ndarray | None]) -> list[Sequence[int]]:
     """Return the arguments of the operator's plan for its inputs, see `plan_input`. Raises OpError."""
     pairs = list(zip(operator.each_input(len(arrays)), arrays, strict=True))
     with errors_of(operator):
@@ -33,7 +45,7 @@ def plan_inputs(operator, arrays):
         return [plan_input(i, array) for i, array in pairs]
 
 
-def signature_of(operator, choice, names):
+def signature_of(operator: Operator, choice: int | None, names: Sequence[str | None]) -> dict[str, str]:
     """Return {type variable: data type} for inputs of these data types, None for absent or unknown ones.
 
     Raises OpError if the operator, with the kernel that the attributes choose, doesn't support them.
@@ -57,7 +69,7 @@ def signature_of(operator, choice, names):
     return {v: each[0] for v, each in operator.types.items()} | signature  # an absent one may have any of its types
 
 
-def check_strings(operator, signature, arrays):
+def check_strings(operator: Operator, signature: Types, arrays: Sequence[np.ndarray | None]) -> None:
     """Raise OpError if an input is an object array with elements other than strings."""
     if "string" not in signature.values():
         return
@@ -66,7 +78,12 @@ def check_strings(operator, signature, arrays):
             raise OpError(f"dtype of {i.name}", "object", "must be of strings only", operator.title)
 
 
-def compute_reference(operator, values, arrays, types=None):
+def compute_reference(
+    operator: Operator,
+    values: AttributeValues,
+    arrays: Sequence[np.ndarray | None],
+    types: Sequence[np.dtype] | None = None,
+) -> list[np.ndarray]:
     """Compute an operator's outputs, a list, by its slow reference. Raises OpError.
 
     values  AttributeValues
@@ -83,7 +100,7 @@ def compute_reference(operator, values, arrays, types=None):
     return plain.compute(operator, values, [as_input(a) for a in arrays], types)
 
 
-def as_input(array):
+def as_input(array: np.ndarray | None) -> np.ndarray | None:
     """Return a read-only view of an array; sessions pass inputs in this form."""
     if array is None or array.dtype.hasobject:
         return array

@@ -1,10 +1,16 @@
 """The exception of this package, and `require`, by which rules refuse values."""
 
+from __future__ import annotations
+
 import re
-from collections.abc import Mapping
 from contextvars import ContextVar
-from types import MappingProxyType, TracebackType
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+    from typing import Any
 
 SHOWN = 400  # characters of a value or name: ONNX Runtime cuts messages at about 2,000, and the rule comes last
 # The terms of the operator in `errors_of`.
@@ -119,7 +125,8 @@ class errors_of:
     """A context that adds the title of an operator to an OpError. In it, `require` uses the operator's terms."""
 
     def __init__(self, operator: Any, node: str | bytes = "") -> None:
-        self.operator, self.terms = operator.title, operator.terms
+        self.operator = operator.title
+        self.terms = operator.terms
         self.title = self.operator + (f" (node {shortened(quoted(node))})" if node else "")
 
     def __enter__(self) -> None:
@@ -178,7 +185,8 @@ def require(condition: object, argument: str, value: Any, rule: str, expected: f
             value = list(map(float, numbers)) if any(isinstance(v, float) for v in numbers) else numbers
         else:
             value = plain_number(value)
-        expected, rule = plain_number(expected), in_own_terms(rule)
+        expected = plain_number(expected)
+        rule = in_own_terms(rule)
         raise OpError(in_own_terms(argument), value, rule if expected is None else f"{rule} {expected}")
 
 

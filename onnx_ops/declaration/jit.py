@@ -4,16 +4,22 @@ Functions that compiled code calls are marked `@jitable` and stay plain Python f
 compilation.py compiles them as part of the functions that call them.
 """
 
+from __future__ import annotations
+
 import functools
 import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar, overload
+
+    _F = TypeVar("_F", bound=Callable[..., Any])
+
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 # A slow mode that finds indices outside of arrays: see bounds.py.
 BOUNDSCHECK = os.environ.get("ONNX_OPS_BOUNDSCHECK", "0") not in ("", "0")
@@ -77,12 +83,13 @@ flags_of: dict[Callable[..., Any], dict[str, Any]] = {}  # {marked function: its
 marked: list[Callable[..., Any]] = []  # functions that `tell_numba` hasn't registered yet
 
 
-@overload
-def jitable(function: _F, **flags: Any) -> _F: ...
+if TYPE_CHECKING:
 
+    @overload
+    def jitable(function: _F, **flags: Any) -> _F: ...
 
-@overload
-def jitable(function: None = None, **flags: Any) -> Callable[[_F], _F]: ...
+    @overload
+    def jitable(function: None = None, **flags: Any) -> Callable[[_F], _F]: ...
 
 
 def jitable(function: Any = None, **flags: Any) -> Any:

@@ -11,12 +11,13 @@ Plans and kernels are written in the subset of Python that Numba compiles, and a
 makes a declaration from a user's functions: see custom/.
 """
 
+from __future__ import annotations
+
 import functools
 import itertools
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from inspect import get_annotations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,7 +27,15 @@ from .errors import OpError
 from .limits import ABSENT, MAX_ATTRIBUTES, MAX_GEOMETRY, MAX_INPUTS, MAX_KERNELS, MAX_OUTPUTS, MAX_SHOWN
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any, TypeAlias
+
     from numpy.typing import DTypeLike
+
+    from .attributes import AttributeValues
+
+    Types: TypeAlias = Mapping[str, str]  # {type variable: data type}: those of one call, or of one kernel
+    Ranks: TypeAlias = tuple[int | None, ...]  # of each input: ABSENT for an absent one, None for any
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,7 @@ class Input:
     ranks: tuple[int, ...] = ()
 
     @property
-    def compiled_ranks(self):
+    def compiled_ranks(self) -> Ranks:
         """Return the ranks for which separate plans and kernels are compiled; (None,) if one accepts all."""
         return (*self.ranks, *([ABSENT] if self.presence == "optional" else [])) if self.ranks else (None,)
 
@@ -56,7 +65,7 @@ class Output:
     type: str
 
 
-def is_plain(value):
+def is_plain(value: Any) -> bool:
     """Return whether two values of this type are the same if they and their texts are equal."""
     return type(value) in PLAIN or (type(value) in (list, tuple) and all(type(each) in PLAIN for each in value))
 
@@ -69,20 +78,20 @@ class Record:
 
     __slots__ = ("_element",)
 
-    def __init__(self, element):
+    def __init__(self, element: np.void) -> None:
         object.__setattr__(self, "_element", element)
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         try:
             return self._element[name]
         except ValueError:
             raise AttributeError(name) from None
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value: object) -> None:
         self._element[name] = value
 
 
-def vector(length: int, dtype: "DTypeLike" = np.int64) -> Any:
+def vector(length: int, dtype: DTypeLike = np.int64) -> Any:
     """Declare a field of a record as a vector: of integers, or of records with this dtype."""
     return dtype, length
 
@@ -172,7 +181,7 @@ class Kernel:
     unless: str = ""
     tupled: int | None = None
 
-    def grouped(self, inputs):
+    def grouped(self, inputs: list[Any]) -> list[Any]:
         """Return the function's arguments for its inputs."""
         return inputs if self.tupled is None else [*inputs[: self.tupled], tuple(inputs[self.tupled :])]
 
@@ -214,7 +223,7 @@ class Operator:
     kernels: tuple[Kernel, ...] = ()
     gradient: Callable | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         limits = {
             "inputs": (len(self.inputs), MAX_INPUTS),
             "outputs": (len(self.outputs), MAX_OUTPUTS),
@@ -227,15 +236,15 @@ class Operator:
                 raise OpError(what, count, f"must be at most {most}", self.title)
 
     @property
-    def key(self):
+    def key(self) -> tuple[str, str]:
         return self.domain, self.name
 
     @property
-    def title(self):
+    def title(self) -> str:
         return f"{self.domain}.{self.name}" if self.domain else self.name
 
     @property
-    def source(self):
+    def source(self) -> str:
         """Return the name of the module that declares the operator."""
         return self.reference.__module__
 
@@ -243,33 +252,34 @@ class Operator:
     def geometry_dtype(self) -> np.dtype:
         return record_dtype(self.plan.geometry)
 
-    def signatures(self):
+    def signatures(self) -> Iterator[dict[str, str]]:
         """Yield all combinations of data types that ONNX Runtime has, as {type variable: name}."""
         names_in_sessions = [[n for n in names if dtypes.TABLE[n].in_sessions] for names in self.types.values()]
         for names in itertools.product(*names_in_sessions):
             yield dict(zip(self.types, names, strict=True))
 
-    def values(self, given):
+    def values(self, given: Mapping[str, Any]) -> AttributeValues:
         """Return the AttributeValues for the given attributes, {name: value}. Raises OpError."""
         for name in given.keys() - {name for a in self.attributes for name in a.names}:
             if any(i.name == name for i in self.inputs):
                 raise OpError(name, "given by name", "is an input, which is given by its position")
             known = ", ".join(a.name for a in self.attributes) or "none"
             raise OpError(name, repr(given[name]), f"no such attribute; there are {known}")
-        found = [next((given[n] for n in a.names if given.get(n) is not None), None) for a in self.attributes]
-        for a, value in zip(self.attributes, found, strict=True):
+        values = []
+        for a in self.attributes:
+            value = next((given[n] for n in a.names if given.get(n) is not None), a.default)
             if a.required and value is None:
                 raise OpError(a.name, None, "must be given")
-        values = [a.default if v is None else v for a, v in zip(self.attributes, found, strict=True)]
+            values.append(value)
         if all(map(is_plain, values)):
             return self._cached_values(tuple(tuple(v) if type(v) is list else v for v in values), repr(values))
         return attribute_values(self.attributes, values)
 
     @functools.cached_property
-    def _cached_values(self):
+    def _cached_values(self) -> Callable[[tuple[Any, ...], str], AttributeValues]:
         return functools.lru_cache(maxsize=256)(lambda values, text: attribute_values(self.attributes, values))
 
-    def each_input(self, count):
+    def each_input(self, count: int) -> tuple[Input, ...]:
         """Return the declarations of `count` inputs; a variadic one is repeated."""
         least = len([i for i in self.inputs if i.presence != "optional"])
         most = count if self.inputs and self.inputs[-1].presence == "variadic" else len(self.inputs)
@@ -278,14 +288,14 @@ class Operator:
             raise OpError("inputs", count, rule if count < least else f"must be at most {most}", self.title)
         return (*self.inputs[:count], *[self.inputs[-1]] * (count - len(self.inputs)))
 
-    def padded(self, inputs):
+    def padded(self, inputs: Sequence[Any]) -> list[Any]:
         """Append None to the inputs for optional ones that are absent at the end. Raises OpError."""
         for i, value in zip(self.each_input(len(inputs)), inputs, strict=True):
             if value is None and i.presence != "optional":
                 raise OpError(i.name, None, "must be given", self.title)
         return [*inputs, *[None] * (len(self.inputs) - len(inputs))]
 
-    def likeness(self):
+    def likeness(self) -> list[int | None]:
         """Return for each output the position of the first input of the same type; None for a constant type."""
         variables = [i.type for i in self.inputs]
         return [variables.index(o.type) if o.type in variables else None for o in self.outputs]
@@ -293,23 +303,23 @@ class Operator:
     # Kernels are compiled for each combination of ranks. A position stands for a combination and a kernel.
 
     @functools.cached_property
-    def combinations(self):
+    def combinations(self) -> list[Ranks]:
         """Return the combinations of ranks for which kernels are compiled."""
         return list(itertools.product(*(i.compiled_ranks for i in self.inputs))) if self.kernels else []
 
     @property
-    def positions(self):
+    def positions(self) -> range:
         """Return the positions of compiled kernels."""
         return range(len(self.combinations) * len(self.kernels))
 
-    def combination(self, position):
+    def combination(self, position: int) -> Ranks:
         """Return the ranks of the inputs for which the kernel at a position is compiled."""
         return self.combinations[position // len(self.kernels)]
 
-    def kernel(self, position):
+    def kernel(self, position: int) -> Kernel:
         return self.kernels[position % len(self.kernels)]
 
-    def position(self, choice, ranks):
+    def position(self, choice: int, ranks: Ranks) -> int | None:
         """Return the position of the kernel for a `choice` and ranks; None if none is compiled for these ranks."""
         for k, combination in enumerate(self.combinations):
             fits = len(ranks) == len(combination)
@@ -318,35 +328,37 @@ class Operator:
         return None
 
     @functools.cached_property
-    def chooser(self):
+    def chooser(self) -> tuple[int, list[int]] | None:
         """Return (position of the attribute that selects a kernel, the kernel for each of its choices), or None.
 
         The attribute is a string, or an integer from 0 on.
         """
         for k, a in enumerate(self.attributes):
             if any(a.name in kernel.choices for kernel in self.kernels):
-                names, every = [kernel.choices[a.name] for kernel in self.kernels], a.choices or range(a.bounds[1] + 1)
+                names = [kernel.choices[a.name] for kernel in self.kernels]
+                every = a.choices or range(a.bounds[1] + 1)
                 return k, [next(number for number, some in enumerate(names) if c in some) for c in every]
         return None
 
-    def choice(self, values):
+    def choice(self, values: AttributeValues) -> int:
         """Return the number of the kernel that the attributes select."""
         if self.chooser is None:
             return 0
         attribute, kernels = self.chooser
-        return kernels[values.vectors[attribute][0]]
+        vector: Any = values.vectors[attribute]  # not None: it has a default
+        return kernels[vector[0]]
 
     @functools.cached_property
-    def has_ranks(self):
+    def has_ranks(self) -> bool:
         """Return whether plans and kernels are compiled for stated ranks of the inputs."""
         return any(i.ranks for i in self.inputs)
 
     @property
-    def inputs_read(self):
+    def inputs_read(self) -> tuple[int, ...]:
         """Return the positions of the inputs that kernels get."""
         return tuple(k for k, i in enumerate(self.inputs) if i.ranks or not i.values)
 
-    def check_types(self, kernel, signature):
+    def check_types(self, kernel: Kernel, signature: Types) -> None:
         """Raise OpError if the operator doesn't support these data types with this kernel."""
         for variable, names in kernel.types.items() if kernel.unless else ():
             if signature[variable] not in names:
@@ -354,21 +366,22 @@ class Operator:
                 rule = f"must be one of {', '.join(names)} unless {kernel.unless}"
                 raise OpError(f"dtype of {argument}", signature[variable], rule)
 
-    def storage(self, kernel, signature):
+    def storage(self, kernel: Kernel, signature: Types) -> tuple[np.dtype, ...] | None:
         """Return the dtypes that the kernel sees, of inputs, then of outputs; None for unsupported types."""
         if any(signature[variable] not in names for variable, names in kernel.types.items()):
             return None
         variables = [self.inputs[k].type for k in self.inputs_read] + [o.type for o in self.outputs]
         types = {v: dtypes.TABLE[signature[v]] for v in variables}
-        if any(t.storage is None for t in types.values()):  # not `in`: NumPy takes None for float64
+        storage = {v: t.storage for v, t in types.items() if t.storage is not None}
+        if len(storage) < len(types):
             return None
         if self.has_ranks:
-            return tuple(np.dtype(np.float32) if types[v].storage.names else types[v].numpy for v in variables)
-        storage, out = {v: t.storage for v, t in types.items()}, self.outputs[0].type
+            return tuple(np.dtype(np.float32) if storage[v].names else types[v].numpy for v in variables)
+        out = self.outputs[0].type
         if kernel.sees_bits and storage[out].itemsize <= 8:
             storage[out] = np.dtype(f"uint{8 * storage[out].itemsize}")
         return tuple(storage[v] for v in variables)
 
-    def numpy_types(self, signature):
+    def numpy_types(self, signature: Types) -> tuple[np.dtype, ...]:
         """Return the NumPy dtypes of the outputs."""
         return tuple(dtypes.TABLE[signature[o.type]].numpy for o in self.outputs)

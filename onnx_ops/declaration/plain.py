@@ -1,10 +1,13 @@
 """Operators in plain Python: shapes of outputs, and references."""
 
+from __future__ import annotations
+
 import logging
 import traceback
 from contextlib import nullcontext
 from operator import index
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,11 +15,26 @@ from .errors import OpError, errors_of, reason, require
 from .limits import ELEMENTS, MAX_RANK, UNKNOWN
 from .operator import Record
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any, TypeAlias
+
+    from .attributes import AttributeValues
+    from .operator import Input, Operator
+
+    Size: TypeAlias = Any  # an integer, a name, PyTorch's symbol, or None if it is unknown
+    Shape: TypeAlias = Sequence[Size]
+
 PACKAGE = str(Path(__file__).parents[1])
 log = logging.getLogger("onnx_ops")
 
 
-def infer(operator, values, shapes, known):
+def infer(
+    operator: Operator,
+    values: AttributeValues | None,
+    shapes: Sequence[Shape | None],
+    known: Sequence[Sequence[int] | None],
+) -> Sequence[Shape | None] | None:
     """Return the outputs' shapes, each a list of ints, names and None, or None for an unknown rank.
 
     values  AttributeValues, or None if they are unknown
@@ -25,8 +43,9 @@ def infer(operator, values, shapes, known):
 
     Returns None if nothing is known. Raises OpError if the known values are refused.
     """
-    inputs, shapes = operator.each_input(len(shapes)), [each and [*map(_stated, each)] for each in shapes]
-    sizes = [v if i.values else s for i, s, v in zip(inputs, shapes, known, strict=True)]
+    inputs = operator.each_input(len(shapes))
+    shapes = [each and [*map(_stated, each)] for each in shapes]
+    sizes: list[Any] = [v if i.values else s for i, s, v in zip(inputs, shapes, known, strict=True)]
     if values is None:
         return None
     if not operator.has_ranks:
@@ -37,20 +56,21 @@ def infer(operator, values, shapes, known):
     return shapes_of(operator, values, operator.padded([tuple(each) for each in sizes]))
 
 
-def _stated(size):
+def _stated(size: Size) -> Size:
     """Return a size, or None for one below 0 (unknown) and for a name that isn't UTF-8."""
     return None if isinstance(size, bytes) or (isinstance(size, int) and size < 0) else size
 
 
-def _sizes_to_infer(input, size, shape):
+def _sizes_to_infer(input: Input, size: Shape | None, shape: Shape | None) -> Shape:
     """Return the sizes or values of an input for a plan, before all are known."""
     if input.values and size is None:  # their number may be known
-        is_known = shape and len(shape) == 1 and isinstance(shape[0], int)
-        size = [None] * min(shape[0], MAX_RANK + 1) if is_known else ()
+        size = ()
+        if shape and len(shape) == 1 and isinstance(shape[0], int):
+            size = [None] * min(shape[0], MAX_RANK + 1)
     return () if size is None or len(size) > MAX_RANK else size
 
 
-def infer_by_plan(operator, values, sizes):
+def infer_by_plan(operator: Operator, values: AttributeValues, sizes: Sequence[Shape]) -> list[Shape | None]:
     """Return the outputs' shapes by the shape function of a plan for any ranks, with lists in place of vectors.
 
     sizes  for each input a list of ints or similar numbers, of names, which can only be copied, and of None. The
@@ -58,13 +78,13 @@ def infer_by_plan(operator, values, sizes):
     """
     names = []
 
-    def number(size):
+    def number(size: Size) -> Size:
         if isinstance(size, str):
             names.append(size)
             return UNKNOWN - len(names)
         return UNKNOWN if size is None else size
 
-    def named(number):
+    def named(number: Size) -> Size:
         if not isinstance(number, int) or number >= 0:
             return number
         return None if number == UNKNOWN else names[UNKNOWN - 1 - number]
@@ -77,23 +97,31 @@ def infer_by_plan(operator, values, sizes):
     return [None if rank < 0 else [named(size) for size in y[: index(rank)]] for rank, y in pairs]
 
 
-def _written(operator, attributes, inputs, outputs):
+def _written(
+    operator: Operator, attributes: tuple[Any, ...], inputs: tuple[Any, ...], outputs: tuple[Any, ...]
+) -> list[tuple[Size, Any]]:
     """Return (rank, sizes) of each output. The plan has written the sizes into the vectors `outputs`."""
-    ranks = operator.plan.shape(attributes, inputs, outputs)
+    shape: Any = operator.plan.shape
+    ranks = shape(attributes, inputs, outputs)
     return list(zip(ranks if isinstance(ranks, tuple) else (ranks,), outputs, strict=True))
 
 
-def plan(operator, values, inputs):
+def plan(
+    operator: Operator, values: AttributeValues, inputs: Iterable[Any]
+) -> tuple[list[tuple[int, ...]], np.ndarray]:
     """Return (the outputs' shapes, geometry) by a plan for any ranks, from vectors. Raises OpError."""
     geometry = np.zeros(1, operator.geometry_dtype)
     with errors_of(operator):
         outputs = tuple(np.full(MAX_RANK, UNKNOWN) for _ in operator.outputs)
         pairs = _written(operator, values.compiled, tuple(inputs), outputs)
-        operator.plan.plan(values.compiled, tuple(inputs), outputs, Record(geometry[0]))
+        fill_in: Any = operator.plan.plan
+        fill_in(values.compiled, tuple(inputs), outputs, Record(geometry[0]))
     return [tuple(y[:rank].tolist()) for rank, y in pairs], geometry
 
 
-def shapes_of(operator, values, inputs):
+def shapes_of(
+    operator: Operator, values: AttributeValues, inputs: Sequence[Shape | None]
+) -> list[tuple[int, ...]] | None:
     """Return the outputs' shapes for known inputs; None if the reference decides on them. Raises OpError.
 
     inputs  the shape of each, or its values if the plan gets these; None for an absent input
@@ -107,7 +135,7 @@ def shapes_of(operator, values, inputs):
         return [tuple(map(index, shape)) for shape in shapes]
 
 
-def shapes_for_ranks(operator, values, inputs):
+def shapes_for_ranks(operator: Operator, values: AttributeValues, inputs: Iterable[Any]) -> list[Shape]:
     """Return the outputs' shapes by a plan for the ranks of its inputs; sizes may be PyTorch's symbols."""
     outputs = tuple([UNKNOWN] * (MAX_RANK + 1) for _ in operator.outputs)  # larger than any tensor, and so refused
     pairs = zip(values.attributes, values.by_name.values(), strict=True)  # a Literal is its position
@@ -115,7 +143,9 @@ def shapes_for_ranks(operator, values, inputs):
     return [sizes[:rank] for rank, sizes in _written(operator, attributes, tuple(inputs), outputs)]
 
 
-def call_function(operator, function, positional, keywords):
+def call_function(
+    operator: Operator, function: Callable[..., Any], positional: Sequence[Any], keywords: Mapping[str, Any]
+) -> Any:
     """Return the result of a declaration's function. Its exceptions become OpErrors."""
     try:
         return function(*positional, **keywords)
@@ -127,13 +157,15 @@ def call_function(operator, function, positional, keywords):
         raise OpError(None, None, reason(error) + place_of(error), operator.title) from error
 
 
-def compute(operator, values, arrays, types):
+def compute(
+    operator: Operator, values: AttributeValues, arrays: Sequence[np.ndarray | None], types: Sequence[np.dtype]
+) -> list[np.ndarray]:
     """Return the reference's outputs. Raises OpError unless they have these dtypes and the plan's shapes.
 
     arrays  the inputs; None stands for an absent one
     """
     with errors_of(operator):
-        shapes = shapes_of(operator, values, sizes_of(operator, arrays)) or [None] * len(types)
+        shapes: Sequence[Any] = shapes_of(operator, values, sizes_of(operator, arrays)) or [None] * len(types)
         with np.errstate(over="ignore", invalid="ignore") if operator.is_wide else nullcontext():
             outputs = call_function(operator, operator.reference, arrays, values.by_name)
         require(outputs is not None, "outputs", None, "must be returned: an array, or a tuple of several")
@@ -145,13 +177,13 @@ def compute(operator, values, arrays, types):
         return [check_output(operator, k, *each) for k, each in enumerate(zip(outputs, types, shapes, strict=True))]
 
 
-def sizes_of(operator, arrays):
+def sizes_of(operator: Operator, arrays: Sequence[np.ndarray | None]) -> list[tuple[int, ...] | None]:
     """Return the shape of each input, or its values if the plan gets these; None for an absent one."""
     pairs = zip(operator.each_input(len(arrays)), arrays, strict=True)
     return [None if a is None else tuple(a.tolist()) if i.values else a.shape for i, a in pairs]
 
 
-def check_output(operator, k, value, dtype, shape):
+def check_output(operator: Operator, k: int, value: Any, dtype: np.dtype, shape: tuple[int, ...] | None) -> np.ndarray:
     """Return output k of the reference as an array. Raises OpError for a wrong type or shape."""
     array = value if isinstance(value, np.ndarray) else call_function(operator, np.asarray, [value], {})
     if array.dtype == dtype != np.object_ and array.ndim <= MAX_RANK and (shape is None or array.shape == shape):
@@ -175,23 +207,25 @@ def check_output(operator, k, value, dtype, shape):
     return array
 
 
-def check_shapes(operator, shapes):
+def check_shapes(operator: Operator, shapes: Iterable[Sequence[int]]) -> None:
     """Raise OpError if a plan states an impossible shape of an output."""
     rule = "is the result of the shape function, but no shape of at most 2**58 elements"
     for shape in shapes:
-        fits, most = operator.plan.is_bound <= len(shape), ELEMENTS
+        fits = operator.plan.is_bound <= len(shape)
+        most = ELEMENTS
         for size in shape:
-            fits, most = fits and 0 <= size <= most, most // max(size, 1)
+            fits = fits and 0 <= size <= most
+            most //= max(size, 1)
         require(fits, "shape of an output", shape, rule)
 
 
-def place_of(error):
+def place_of(error: BaseException) -> str:
     """Return the file and line of the user's function that raised an error, to end a message; or ""."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(PACKAGE)]
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
-def is_text(value):
+def is_text(value: object) -> bool:
     """Return whether a value is a string that ONNX Runtime can hold."""
     try:
         return isinstance(value, str) and value.encode(errors="surrogateescape") is not None
@@ -199,7 +233,7 @@ def is_text(value):
         return False
 
 
-def is_exact(value, dtype):
+def is_exact(value: Any, dtype: np.dtype) -> bool:
     """Return whether a value is a Python number that fits this dtype; a float may be rounded."""
     if type(value) not in (bool, int, float):
         return False

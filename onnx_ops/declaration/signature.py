@@ -1,5 +1,7 @@
 """Declare an operator from a function's signature and the arguments of `onnx_ops.operator`."""
 
+from __future__ import annotations
+
 import inspect
 import re
 import typing
@@ -17,11 +19,22 @@ from .jit import signature
 from .limits import MAX_RANK
 from .operator import Input, Operator, Output, Plan
 
+if typing.TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
 MOST = 2**40  # values of an attribute that is a list of any length
 ANNOTATIONS = "int, float, bool, str, tuple[int, ...], tuple[float, ...], Literal of strings, numpy.ndarray"
 
 
-def declared(body, name, version, inputs, outputs, types, ranks):
+def declared(
+    body: Callable[..., typing.Any],
+    name: str,
+    version: int,
+    inputs: str,
+    outputs: str,
+    types: Mapping[str, str | Sequence[str]],
+    ranks: Mapping[str, Sequence[int]],
+) -> Operator:
     """Return the Operator that these arguments of `operator` describe."""
     domain, separator, op_type = name.rpartition("::")
     with errors_of(SimpleNamespace(title=f"{domain}.{op_type}".lstrip("."), terms={})):
@@ -42,13 +55,14 @@ def declared(body, name, version, inputs, outputs, types, ranks):
             rule = "must be a data type, or the type of an input, from which ONNX Runtime derives it"
             require(is_derived, f"type of {each.name}", each.type, rule)
             require(each.presence == "required", "outputs", repr(outputs), "must always be present, once: no ? or *")
-        attributes, compiled = _attributes(body, parameters.values(), given), _ranks(ranks, given)
-        names = [each.name for each in (*given, *returned, *attributes)]
-        for each in names:
-            require(names.count(each) == 1, "names", each, "must be that of one input, output or attribute")
-            require(
-                each != "threads", "names", each, "is the argument of calls for the number of threads; use another name"
-            )
+        attributes = _attributes(body, parameters.values(), given)
+        compiled = _ranks(ranks, given)
+        parts: Sequence[Input | Attribute] = (*given, *returned, *attributes)
+        names = [part.name for part in parts]
+        for taken in names:
+            require(names.count(taken) == 1, "names", taken, "must be that of one input, output or attribute")
+            rule = "is the argument of calls for the number of threads; use another name"
+            require(taken != "threads", "names", taken, rule)
         return Operator(
             domain="" if domain == "ai.onnx" else domain,
             name=op_type,
@@ -67,21 +81,23 @@ def declared(body, name, version, inputs, outputs, types, ranks):
 PRESENCES = {"": "required", "?": "optional", "*": "variadic"}
 
 
-def _parameters(text, argument):
+def _parameters(text: str, argument: str) -> list[Input]:
     """Return the Inputs that a text describes, such as "x: T, bias: T?"."""
     require(isinstance(text, str), argument, repr(text), 'must be a text like "x: T, y: T"')
     parameters = []
     for each in text.split(","):
-        parts = re.fullmatch(r"\s*(\w+)\s*:\s*(\w+)\s*([?*]?)\s*", each)
+        parts: typing.Any = re.fullmatch(r"\s*(\w+)\s*:\s*(\w+)\s*([?*]?)\s*", each)
         require(parts, argument, repr(each), 'must be like "x: T", separated by commas')
         parameters.append(Input(parts[1], parts[2], presence=PRESENCES[parts[3]]))
     return parameters
 
 
-def _variables(types, inputs, outputs):
+def _variables(
+    types: Mapping[str, str | Sequence[str]], inputs: Sequence[Input], outputs: Sequence[Input]
+) -> dict[str, tuple[str, ...]]:
     """Return {type variable: data types} of the inputs and outputs; a data type is also a type variable."""
     in_sessions = [name for name, t in dtypes.TABLE.items() if t.in_sessions]
-    choices = {name: (name,) for name in in_sessions}
+    choices: dict[str, tuple[str, ...]] = {name: (name,) for name in in_sessions}
     choices |= {v: (names,) if isinstance(names, str) else tuple(names) for v, names in types.items()}
     for variable, names in choices.items():
         for name in names:
@@ -92,7 +108,7 @@ def _variables(types, inputs, outputs):
     return {each.type: choices[each.type] for each in (*inputs, *outputs)}
 
 
-def _ranks(ranks, inputs):
+def _ranks(ranks: Mapping[str, Sequence[int]], inputs: Sequence[Input]) -> list[tuple[int, ...]]:
     """Return the ranks that are stated for each input."""
     names = [i.name for i in inputs]
     for name, each in ranks.items():
@@ -102,7 +118,7 @@ def _ranks(ranks, inputs):
     return [tuple(ranks.get(name, ())) for name in names]
 
 
-def parameters_of(what, function):
+def parameters_of(what: str, function: Callable[..., typing.Any]) -> Mapping[str, inspect.Parameter]:
     """Return {name: parameter} of a function. Raises OpError, also for values that aren't functions."""
     require(inspect.isfunction(function), what, repr(function), "must be a function, made by def or lambda")
     try:
@@ -111,11 +127,13 @@ def parameters_of(what, function):
         raise _unreadable(function, error) from error
 
 
-def _unreadable(function, error):
+def _unreadable(function: Callable[..., typing.Any], error: Exception) -> OpError:
     return OpError("annotations", f"of {function.__name__}", f"can't be read: {reason(error)}")
 
 
-def _attributes(body, parameters, inputs):
+def _attributes(
+    body: Callable[..., typing.Any], parameters: Iterable[inspect.Parameter], inputs: Sequence[Input]
+) -> tuple[Attribute, ...]:
     """Return the keyword-only parameters as Attributes. Raises OpError if the others don't match the inputs."""
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
     names = [i.name for i in inputs]
@@ -140,19 +158,22 @@ def _attributes(body, parameters, inputs):
     return tuple(_attribute(p.name, hints[p.name], p.default) for p in keywords)
 
 
-def _attribute(name, hint, default):
+def _attribute(name: str, hint: typing.Any, default: object) -> Attribute:
     """Return the Attribute that an annotation describes."""
     required = default is inspect.Parameter.empty
     default = None if required else default
     attribute_of = partial(Attribute, name, default=default, required=required)
-    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
+    options: Sequence[typing.Any] = (
+        typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
+    )
     options = [o for o in options if o is not type(None)]
     rule = f"must be one of {ANNOTATIONS}"
     text = getattr(hint, "__name__", None) if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
     require(len(options) == 1, f"annotation of {name}", text, rule)
     (kind,) = options
     scalars = {int: "int", float: "float", str: "text", np.ndarray: "tensor"}
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    origin = typing.get_origin(kind)
+    arguments = typing.get_args(kind)
     lists = {int: "ints", float: "floats"}
     is_list = origin in (tuple, list, Sequence) and arguments
     if kind is bool:

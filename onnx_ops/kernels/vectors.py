@@ -4,10 +4,17 @@ Each loop is written twice: here, and with vectors in compiler/simd_*.py. `vecto
 compiled code.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from ..declaration.jit import FUSE, jitable
 from .elements import load, plus, store, zero
+
+if TYPE_CHECKING:
+    from .types import Elements, Indices, Offset, Pitch, Pixels, Sums, Weights
 
 MOST_LANES = 16  # points of a vector: arrays along b have room for a multiple of it, with a valid base
 PLANES = 8  # that `add_planes` sums side by side
@@ -15,13 +22,13 @@ WIDTH = 2 * MOST_LANES  # of the blocks in which `add_product` works
 
 
 @jitable
-def whole(count):
+def whole(count: int) -> int:
     """Return the points of whole vectors that hold so many."""
     return (count + MOST_LANES - 1) // MOST_LANES * MOST_LANES
 
 
 @jitable
-def take(source, pixel, outside, target):
+def take(source: Elements, pixel: Pixels, outside: int, target: Elements) -> None:
     """target[b] = source[pixel[b]], or 0 where pixel[b] is -1, as it is for `outside` of them.
 
     The pixels are int32. As unsigned numbers they need no comparison with 0: a negative index would count from the end.
@@ -36,13 +43,22 @@ def take(source, pixel, outside, target):
 
 
 @jitable
-def points_at_once():
+def points_at_once() -> int:
     """Return how many points' places and weights stay in the second-level cache beside the image that they read."""
     return 2**13
 
 
 @jitable(**FUSE)
-def blend(source, base, rows, row_weight, weight, offsets, add, target):
+def blend(
+    source: Elements,
+    base: Pixels,
+    rows: tuple[int, ...],
+    row_weight: Weights,
+    weight: Weights,
+    offsets: tuple[int, ...],
+    add: bool,
+    target: Elements,
+) -> bool:
     """Interpolation: weighted sums over the neighbours of many points.
 
         target[b] = sum over r, k of  row_weight[r, b] * weight[k, b] * source[base[b] + rows[r] + k]
@@ -65,7 +81,17 @@ def blend(source, base, rows, row_weight, weight, offsets, add, target):
 
 
 @jitable
-def sum_runs(x, first, block, blocks, rows, out, to, out_pitch, count):
+def sum_runs(
+    x: Elements,
+    first: Indices,
+    block: Indices,
+    blocks: int,
+    rows: int,
+    out: Elements,
+    to: Offset,
+    out_pitch: Pitch,
+    count: int,
+) -> None:
     """Col2Im: sums of runs of blocks, for several rows of `blocks` blocks.
 
     out[to + l * out_pitch + b] = sum over t of  x[first[t] + l * blocks + b]  where 0 <= block[t] + b < blocks
@@ -82,7 +108,7 @@ def sum_runs(x, first, block, blocks, rows, out, to, out_pitch, count):
 
 
 @jitable
-def add_planes(x, first, pitch, planes, places, sums):
+def add_planes(x: Elements, first: Offset, pitch: Pitch, planes: int, places: Pixels, sums: Sums) -> None:
     """Col2Im: planes of which each pixel has a vector.
 
     sums[places[e] * PLANES + r] += x[first + r * pitch + e]   for r < planes and e < places.size
@@ -94,7 +120,19 @@ def add_planes(x, first, pitch, planes, places, sums):
 
 
 @jitable
-def interleave(lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch, step):
+def interleave(
+    lanes: Elements,
+    first: Offset,
+    pitch: Pitch,
+    row_pitch: Pitch,
+    stride: int,
+    count: int,
+    rows: int,
+    target: Elements,
+    to: Offset,
+    out_pitch: Pitch,
+    step: Pitch,
+) -> None:
     """Strides: each row is a transposition.
 
         target[to + l * out_pitch + q * step + r] = lanes[first + l * row_pitch + r * pitch + q]
@@ -114,7 +152,17 @@ def interleave(lanes, first, pitch, row_pitch, stride, count, rows, target, to, 
 
 
 @jitable
-def copy_box(x, first, steps, sizes, count, stride, out, to, out_steps):
+def copy_box(
+    x: Elements,
+    first: Offset,
+    steps: tuple[Pitch, Pitch, Pitch],
+    sizes: tuple[int, int, int],
+    count: int,
+    stride: int,
+    out: Elements,
+    to: Offset,
+    out_steps: tuple[Pitch, Pitch, Pitch],
+) -> None:
     """Im2Col: runs of any length and stride along three further axes.
 
         out[to + p * out_steps[0] + q * out_steps[1] + r * out_steps[2] + b]
@@ -132,7 +180,9 @@ def copy_box(x, first, steps, sizes, count, stride, out, to, out_steps):
 
 
 @jitable
-def clear_box(out, to, steps, sizes, count):
+def clear_box(
+    out: Elements, to: Offset, steps: tuple[Pitch, Pitch, Pitch], sizes: tuple[int, int, int], count: int
+) -> None:
     """out[to + p * steps[0] + q * steps[1] + r * steps[2] + b] = 0, as in `copy_box`."""
     for p in range(sizes[0]):
         for q in range(sizes[1]):
@@ -143,7 +193,16 @@ def clear_box(out, to, steps, sizes, count):
 
 
 @jitable(**FUSE)
-def add_points(source, pitch, pixels, widths, exist, weight, add, target):
+def add_points(
+    source: Elements,
+    pitch: Pitch,
+    pixels: Pixels,
+    widths: Pixels,
+    exist: Pixels,
+    weight: Weights,
+    add: bool,
+    target: Elements,
+) -> None:
     """Deformable attention: of each of many points as many of its four taps as exist.
 
         target[c] = sum over b, i, j of  weight[2 * i + j, b] * source[(pixels[b] + i * widths[b] + j) * pitch + c]
@@ -161,7 +220,9 @@ def add_points(source, pitch, pixels, widths, exist, weight, add, target):
 
 
 @jitable(**FUSE)
-def add_product(w, first, pitch, rows, columns, depth, width, target):
+def add_product(
+    w: Elements, first: Offset, pitch: Pitch, rows: int, columns: Sums, depth: int, width: int, target: Sums
+) -> None:
     """Deformable convolution: a product of matrices. The width must be a multiple of WIDTH.
 
     target[r * width + b] += sum over k of  w[first + r * pitch + k] * columns[k * width + b]

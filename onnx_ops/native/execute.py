@@ -6,12 +6,13 @@ a NaN. Results may differ between machine codes (another CPU or version of Numba
 time). Without machine code, `calls.compute_reference` sums in float64.
 """
 
+from __future__ import annotations
+
 import ctypes as C
 import functools
 import math
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,12 +26,23 @@ from ..system.locks import COMPILATION
 from . import library, refusals, table
 from .threads import check_count, on_threads
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any, TypeAlias
+
+    from ..declaration.attributes import AttributeValues
+    from ..declaration.operator import Operator, Ranks
+
+    Arrays: TypeAlias = Sequence[np.ndarray | None]  # of inputs; None stands for an absent one
+    Plan: TypeAlias = Callable[[int], int]  # called with the address of a Call; returns 0 for success
+    Kernel: TypeAlias = Callable[[int, int, int], int]  # with the same, the number of a tile, the address of workspace
+
 PLAN = C.CFUNCTYPE(C.c_int64, C.c_int64)
 EXCEPTION = "an exception; a call on arrays with ONNX_OPS_BOUNDSCHECK=1 names it"  # as in refusal.c
 KERNEL = C.CFUNCTYPE(C.c_int64, C.c_int64, C.c_int64, C.c_int64)
 
 
-def call(operator, /, *inputs, threads=None, **attributes):
+def call(operator: Operator, /, *inputs: Any, threads: int | None = None, **attributes: Any) -> Any:
     """Run an operator on array-like inputs. Attributes that are None have their defaults.
 
     Returns the output, or a tuple of several.
@@ -39,7 +51,9 @@ def call(operator, /, *inputs, threads=None, **attributes):
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def outputs_of(operator, arrays, attributes, threads):
+def outputs_of(
+    operator: Operator, arrays: Arrays, attributes: Mapping[str, Any], threads: int | None
+) -> list[np.ndarray]:
     """Return the outputs for arrays as returned by `as_array`."""
     check_count("threads", threads, operator.title)
     with errors_of(operator):
@@ -47,7 +61,7 @@ def outputs_of(operator, arrays, attributes, threads):
     return compute(operator, values, arrays, threads)
 
 
-def as_array(value):
+def as_array(value: Any) -> np.ndarray | None:
     """Return a value as a contiguous array in native byte order, as kernels require; None for an absent input."""
     if value is None:
         return None
@@ -63,21 +77,24 @@ class Way:
     types      NumPy's types of the outputs
     """
 
-    def __init__(self, operator, choice, kinds, ranks):
+    def __init__(self, operator: Operator, choice: int, kinds: Sequence[np.dtype | None], ranks: Ranks) -> None:
         names = [None if kind is None else dtypes.type_name(kind) for kind in kinds]
-        self.operator, self.signature = operator, calls.signature_of(operator, choice, names)
-        self.position, self.types = operator.position(choice, ranks), operator.numpy_types(self.signature)
+        self.operator = operator
+        self.signature = calls.signature_of(operator, choice, names)
+        self.position = operator.position(choice, ranks)
+        self.types = operator.numpy_types(self.signature)
         self.widens_halves = operator.has_ranks and any(name in dtypes.HALVES for name in self.signature.values())
-        self._functions = None
+        self._functions: tuple[Plan, Kernel] | None = None
 
-    def functions(self):
+    def functions(self) -> tuple[Plan, Kernel] | None:
         """Return the compiled plan and kernel as C functions for ctypes: from the library if they were compiled ahead.
 
         Returns None if the types or ranks have no kernel, or if it can't be compiled here. Raises OpError.
         """
         if self._functions or self.position is None:
             return self._functions
-        operator, each = self.operator, (self.operator, self.position, self.signature)
+        operator = self.operator
+        each = self.operator, self.position, self.signature
         if operator.storage(operator.kernel(self.position), self.signature) is None:
             return None
         with errors_of(operator):
@@ -94,7 +111,7 @@ class Way:
 cached_way = functools.lru_cache(maxsize=1024)(Way)
 
 
-def way_of(operator, values, arrays):
+def way_of(operator: Operator, values: AttributeValues, arrays: Arrays) -> Way:
     """Return the Way of a call. Raises OpError for types that the operator doesn't support."""
     kinds = tuple([None if a is None else a.dtype for a in arrays])
     ranks = tuple([ABSENT if a is None else a.ndim for a in arrays])
@@ -103,7 +120,14 @@ def way_of(operator, values, arrays):
     return way
 
 
-def compute(operator, values, arrays, threads=None, empty=np.empty, tiles=None):
+def compute(
+    operator: Operator,
+    values: AttributeValues,
+    arrays: Arrays,
+    threads: int | None = None,
+    empty: Callable[..., np.ndarray] = np.empty,
+    tiles: int | None = None,
+) -> list[np.ndarray]:
     """Compute the operator's outputs, a list.
 
     values  AttributeValues
@@ -124,11 +148,16 @@ def compute(operator, values, arrays, threads=None, empty=np.empty, tiles=None):
 class Call:
     """A call of compiled code, with its record (records.py)."""
 
-    def __init__(self, way, values, arrays):
-        self.way, self.operator, self.values, self.arrays, self.explain = way, way.operator, values, arrays, None
+    def __init__(self, way: Way, values: AttributeValues, arrays: Arrays) -> None:
+        self.way = way
+        self.operator = way.operator
+        self.values = values
+        self.arrays = arrays
+        self.explain: Callable[[], str | None] | None = None
         self.record = table.Call()
         self.address = C.addressof(self.record)
-        self.record[self.record.ATTRIBUTES], self.record[self.record.COUNT] = values.address, len(arrays)
+        self.record[self.record.ATTRIBUTES] = values.address
+        self.record[self.record.COUNT] = len(arrays)
         for k, sizes in enumerate(calls.plan_inputs(self.operator, arrays)):
             self.record.put_shape(k, sizes)
 
@@ -146,7 +175,9 @@ class Call:
         outcome = f"raised {(self.explain and self.explain()) or EXCEPTION}" if returned == 2 else "failed"
         raise OpError(None, None, f"compiled code has {outcome}", self.operator.title)
 
-    def run(self, kernel, threads, empty, most_tiles):
+    def run(
+        self, kernel: Kernel, threads: int | None, empty: Callable[..., np.ndarray], most_tiles: int | None
+    ) -> list[np.ndarray]:
         """Run all tiles of the plan; returns the outputs."""
         operator, record, way = self.operator, self.record, self.way
         outputs = range(records.OUTPUT, records.OUTPUT + len(operator.outputs))
@@ -156,7 +187,8 @@ class Call:
             plain.check_shapes(operator, shapes)
             rule = "must be a number of bytes in [0, 2**40]"
             require(0 <= workspace <= MAX_WORKSPACE, "workspace", workspace, rule)
-        inputs, types = self.arrays, way.types
+        inputs = self.arrays
+        types: Sequence[np.dtype] = way.types
         if way.widens_halves:
             inputs = [None if a is None else a.astype(widened(a.dtype), copy=False) for a in inputs]
             types = list(map(widened, types))
@@ -170,7 +202,8 @@ class Call:
             record[TILES] = tiles = max(min(tiles, most), 1)
             if BOUNDSCHECK:  # then time doesn't matter
                 geometry = Record(np.frombuffer(record, operator.geometry_dtype, 1, records.GEOMETRY)[0])
-                self.explain = lambda: explain_kernel(operator, way.position, self.values, inputs, geometry, results)
+                position: Any = way.position
+                self.explain = lambda: explain_kernel(operator, position, self.values, inputs, geometry, results)
         self.run_tiles(kernel, tiles, workspace, threads, empty, (inputs, results))
         if operator.plan.is_bound:
             lengths = [record.tensor(k)[2][0] for k in outputs]
@@ -189,7 +222,8 @@ class Call:
         memory: object,
     ) -> None:
         """Run the tiles on threads, each with its part of the workspace."""
-        parts, pitch = min(tiles, MAX_TILES), math.ceil(workspace / LINE) * LINE
+        parts = min(tiles, MAX_TILES)
+        pitch = math.ceil(workspace / LINE) * LINE
         room = empty(parts * pitch + LINE, BYTE)
         begin = (room.ctypes.data // LINE + 1) * LINE
         free = deque(begin + k * pitch for k in range(parts))
@@ -210,12 +244,12 @@ WORKSPACE, TILES = records.WORKSPACE_SIZE // 8, records.TILES // 8
 BYTE = np.dtype(np.uint8)
 
 
-def widened(dtype):
+def widened(dtype: np.dtype) -> np.dtype:
     """Return the type in which a kernel for stated ranks sees elements of a type."""
     return np.dtype(np.float32) if dtype.name in dtypes.HALVES else dtype
 
 
-def cut(operator, array, length):
+def cut(operator: Operator, array: np.ndarray, length: int) -> np.ndarray:
     """Cut an output to the length that the kernel returns, where the plan states only a bound."""
     with errors_of(operator):
         rule = "is the kernel's result; the bound of the shape function is"
@@ -226,23 +260,32 @@ def cut(operator, array, length):
 # The exception in compiled code
 
 
-def explain_kernel(operator, position, values, inputs, geometry, outputs):
+def explain_kernel(
+    operator: Operator,
+    position: int,
+    values: AttributeValues,
+    inputs: Arrays,
+    geometry: Record,
+    outputs: Sequence[np.ndarray],
+) -> str | None:
     """Run a kernel for stated ranks as plain Python; return the text of its exception with the line, or None."""
-    sizes, room = plain.sizes_of(operator, inputs), np.empty(geometry.workspace, np.uint8)
-    flat, function = [y.reshape(-1) for y in outputs], operator.kernel(position).function
+    sizes = plain.sizes_of(operator, inputs)
+    room = np.empty(geometry.workspace, np.uint8)
+    flat = [y.reshape(-1) for y in outputs]
+    function = operator.kernel(position).function
 
-    def run():
+    def run() -> None:
         for tile in range(geometry.tiles):
             function(values.compiled, tuple(sizes), *inputs, geometry, tile, room, *flat)
 
     return exception_of(run)
 
 
-def explain_plan(operator, values, inputs):
+def explain_plan(operator: Operator, values: AttributeValues, inputs: Arrays) -> str | None:
     """Run the functions of a plan for stated ranks as plain Python; return as `explain_kernel`."""
     sizes = plain.sizes_of(operator, inputs)
 
-    def run():
+    def run() -> None:
         plain.shapes_for_ranks(operator, values, sizes)
         for work in filter(None, (operator.plan.loop, operator.plan.workspace)):
             work(*sizes, *values.compiled)
@@ -250,7 +293,7 @@ def explain_plan(operator, values, inputs):
     return exception_of(run)
 
 
-def exception_of(run):
+def exception_of(run: Callable[[], None]) -> str | None:
     """Call a function; return the text of its exception with the line, or None."""
     try:
         run()

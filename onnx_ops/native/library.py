@@ -1,9 +1,12 @@
 """The C library that ONNX Runtime loads: its path, its table, and functions compiled into it, if any."""
 
+from __future__ import annotations
+
 import ctypes as C
 import functools
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .. import registry, system
 from ..declaration import dtypes
@@ -13,19 +16,25 @@ from ..declaration.limits import MAX_INPUTS
 from ..system.locks import REGISTRATION
 from . import table
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..declaration.operator import Operator, Types
+    from .table import Row
+
 OTHER_VERSION = "has another version than onnx_ops in Python; install onnx_ops again"
 PLACE = Path(__file__).with_name(system.LIBRARIES[system.NAME])
-SOURCES = Path(__file__).parents[1] / "native"
+SOURCES = PLACE.parent
 MADE = 2**20  # the number of the first row that `row_of` makes
-_made: list = []  # (operator, its row) for these rows; their numbers are MADE + position
+_made: list[tuple[Operator, Row]] = []  # (operator, its row) for these rows; their numbers are MADE + position
 
 
-def obstacle():
+def obstacle() -> str | None:
     """Return the reason why the library can't provide this package's operators, or None."""
     return lack() or (None if is_complete() else numba_obstacle())
 
 
-def lack():
+def lack() -> str | None:
     """Return the reason why the library can't be used at all, or None."""
     if not os.path.exists(__file__):
         return "no C library can be loaded from inside a zip file, where onnx_ops is; unpack it"
@@ -40,7 +49,7 @@ def lack():
     return None
 
 
-def extensions_obstacle():
+def extensions_obstacle() -> str | None:
     """Return the reason why the extensions backend doesn't work here, or None. Imports onnxruntime-extensions."""
     try:
         import onnxruntime_extensions  # noqa: F401  first, as users do: it imports our module, see on_import.py
@@ -49,13 +58,13 @@ def extensions_obstacle():
     return None
 
 
-def have_numba():
+def have_numba() -> bool:
     """Return whether Numba can compile kernels that aren't in the library."""
     return numba_obstacle() is None
 
 
 @functools.cache
-def load():
+def load() -> C.CDLL:
     """Load the library, which then stays loaded. Raises OpError."""
     try:
         library = C.CDLL(str(PLACE))
@@ -72,23 +81,24 @@ def load():
     return library
 
 
-def describe(library):
+def describe(library: C.CDLL) -> None:
     """Declare the types of the library's functions to ctypes."""
-    library.onnx_ops_choose.restype, library.onnx_ops_outputs.argtypes = C.c_char_p, [C.c_void_p]
+    library.onnx_ops_choose.restype = C.c_char_p
+    library.onnx_ops_outputs.argtypes = [C.c_void_p]
     library.onnx_ops_fill_strings.argtypes = [C.c_void_p, C.c_size_t, C.c_char_p, C.POINTER(C.c_size_t), C.c_size_t]
 
 
-def _refused(rule):
+def _refused(rule: str) -> OpError:
     return OpError("library", repr(str(PLACE)), rule, "onnx_ops")
 
 
-def table_in_use():
+def table_in_use() -> Row:
     """Return the table of operators that the library reads."""
     return table.Table.in_dll(load(), "onnx_ops_table")
 
 
 @functools.cache
-def compiled_ahead():
+def compiled_ahead() -> dict[tuple[str, str], Row]:
     """Return {(domain, name): its row} for the operators that were compiled ahead. Raises OpError."""
     rows = [pointer.contents for pointer in table_in_use().operators[: table_in_use().operator_count]]
     by_key = {(row.domain.decode(), row.name.decode()): row for row in rows if row.number < MADE}
@@ -98,12 +108,12 @@ def compiled_ahead():
 
 
 @functools.cache
-def is_complete():
+def is_complete() -> bool:
     """Return whether this package's functions were compiled into the library."""
     return PLACE.exists() and bool(C.c_char_p.in_dll(load(), "onnx_ops_cpu").value)
 
 
-def entry(number):
+def entry(number: int) -> tuple[Operator, Row]:
     """Return (operator, its row) for the library's number of an operator."""
     if number >= MADE:
         return _made[number - MADE]
@@ -111,12 +121,12 @@ def entry(number):
     return registry.built_in(key), row
 
 
-def rows():
+def rows() -> list[Row]:
     """Return the rows of all operators: those compiled ahead, and those made so far. Raises OpError."""
     return [*compiled_ahead().values(), *(row for _, row in _made)]
 
 
-def row_of(operator):
+def row_of(operator: Operator) -> Row:
     """Return the row of an operator: one compiled ahead, or one made at the first call, which is never freed.
 
     Raises OpError if the declaration isn't the one that was compiled.
@@ -126,7 +136,7 @@ def row_of(operator):
 
 
 @functools.cache
-def _row_of(operator):
+def _row_of(operator: Operator) -> Row:
     if is_ahead(operator):
         row = compiled_ahead()[operator.key]
         if row.declaration.decode() != table.declaration(operator):
@@ -138,17 +148,17 @@ def _row_of(operator):
     return row
 
 
-def is_ahead(operator):
+def is_ahead(operator: Operator) -> bool:
     """Return whether an operator of this package was compiled ahead, for some types."""
     return operator.key in compiled_ahead() and registry.is_built_in(operator)
 
 
-def can_run(operator):
+def can_run(operator: Operator) -> bool:
     """Return whether sessions can run an operator. If not, ONNX Runtime's built-in kernel may run it."""
     return have_numba() or is_ahead(operator) or not registry.is_built_in(operator)
 
 
-def signature(operator, overload):
+def signature(operator: Operator, overload: Row) -> dict[str, str]:
     """Return {type variable: element type} for an overload in the operator's row."""
     inputs = {i.type: dtypes.NAMES[number] for i, number in zip(operator.inputs, overload.types, strict=False)}
     outputs = overload.types[MAX_INPUTS : MAX_INPUTS + len(operator.outputs)]
@@ -156,7 +166,7 @@ def signature(operator, overload):
 
 
 @functools.cache
-def _functions(operator):
+def _functions(operator: Operator) -> Mapping[tuple[int, tuple[str, ...]], tuple[int, int]]:
     """Return {(position of a kernel, types of the inputs): (address of the plan, of the kernel)}, compiled ahead."""
     addresses = {}
     row = row_of(operator) if is_complete() and is_ahead(operator) else table.Operator()
@@ -168,6 +178,6 @@ def _functions(operator):
     return addresses
 
 
-def functions(operator, position, signature):
+def functions(operator: Operator, position: int, signature: Types) -> tuple[int, int] | None:
     """Return the addresses of the plan and the kernel for these types if they were compiled ahead, else None."""
     return _functions(operator).get((position, tuple(signature[i.type] for i in operator.inputs)))

@@ -1,8 +1,10 @@
 """The table of operators that the C library reads (native/table.h), filled from the declarations."""
 
+from __future__ import annotations
+
 import ctypes as C
 import zlib  # hashlib would take longer to import than this whole module
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..compiler import records
 from ..declaration import dtypes
@@ -13,14 +15,29 @@ from ..declaration.limits import MAX_GEOMETRY, MAX_INPUTS, MAX_KERNELS, MAX_OUTP
 from ..declaration.operator import REFUSAL_FIELDS
 from ..registry import first_version, is_built_in, is_default
 
-POINTER, TEXT, NUMBER = C.c_void_p, C.c_char_p, C.c_int64
-POINTERS, TEXTS, NUMBERS = C.POINTER(POINTER), C.POINTER(TEXT), C.POINTER(NUMBER)
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any, TypeAlias
+
+    import numpy as np
+
+    from ..declaration import attributes
+    from ..declaration import operator as declarations
+
+    Row: TypeAlias = Any  # a structure of the table; a type checker knows none of their fields
+
+POINTER = C.c_void_p
+TEXT = C.c_char_p
+NUMBER = C.c_int64
+POINTERS = C.POINTER(POINTER)
+TEXTS = C.POINTER(TEXT)
+NUMBERS = C.POINTER(NUMBER)
 INFER, PLAN, KERNEL = range(3)  # the functions of an operator, numbered as in the library
 _KINDS = tuple(KINDS)
 _PRESENCES = ("required", "optional", "variadic")
 
 
-def structure(title, /, **fields):
+def structure(title: str, /, **fields: Any) -> Any:
     """Return a ctypes structure with these fields."""
     return type(title, (C.Structure,), {"_fields_": list(fields.items())})
 
@@ -59,9 +76,9 @@ Refusal = structure("Refusal", **dict.fromkeys(REFUSAL_FIELDS, NUMBER) | {"argum
 OF_DOUBLES, OF_EXPECTED, OF_TEXT = 1, 2, 4  # bits of a refusal's kinds
 
 
-def _position(record, field):
+def _position(record: np.dtype, field: str) -> int:
     """Return the position of a field in a record, counted in 64-bit numbers."""
-    return record.fields[field][1] // 8
+    return records.offset_of(record, field) // 8
 
 
 class Call(NUMBER * ((records.GEOMETRY + MAX_GEOMETRY) // 8)):  # type: ignore[misc]
@@ -72,21 +89,21 @@ class Call(NUMBER * ((records.GEOMETRY + MAX_GEOMETRY) // 8)):  # type: ignore[m
     COUNT, ATTRIBUTES = (_position(records.CALL, field) for field in ("input_count", "attributes"))
     GEOMETRY = records.GEOMETRY // 8
 
-    def tensor(self, k):
+    def tensor(self, k: int) -> tuple[int, int, Any]:
         """Return (address, number of elements, shape) of tensor k; the shape is None for an ABSENT or unknown rank."""
         at = self.TENSOR * k
         rank = self[at + self.RANK]
         shape = None if rank < 0 else tuple(self[at + self.SHAPE : at + self.SHAPE + rank])
         return self[at + self.DATA], self[at + self.SIZE], shape
 
-    def put_shape(self, k, shape):
+    def put_shape(self, k: int, shape: Sequence[int]) -> None:
         """Write the shape of tensor k, or the values that a plan gets in its place."""
         at = self.TENSOR * k
         rank = self[at + self.RANK] = len(shape)
         if rank <= MAX_RANK:  # C refuses a higher rank
             self[at + self.SHAPE : at + self.SHAPE + rank] = shape
 
-    def put_array(self, k, array):
+    def put_array(self, k: int, array: np.ndarray) -> None:
         """Write the address and the number of elements of tensor k."""
         at = self.TENSOR * k
         self[at + self.DATA], self[at + self.SIZE] = array.ctypes.data, array.size
@@ -101,23 +118,23 @@ def name_at(address: int | None) -> bytes:
     return C.string_at(name.at, name.size) if name.size else b""
 
 
-def array(kind, items):
+def array(kind: Any, items: Sequence[Any]) -> C.Array[Any]:
     """Return a ctypes array of at least one item."""
     return (kind * max(len(items), 1))(*items)
 
 
-def listed(kind, **lists):
+def listed(kind: Any, **lists: Sequence[Any]) -> dict[str, Any]:
     """Return the fields for a structure's lists: the array in `names`, its length in `name_count`."""
     arrays = {name: array(kind, items) for name, items in lists.items()}
     return arrays | {f"{name[:-1]}_count": len(items) for name, items in lists.items()}
 
 
-def table_of(rows):
+def table_of(rows: Sequence[Row]) -> Row:
     """Return the table of these operators."""
     return Table(array(C.POINTER(Operator), list(map(C.pointer, rows))), len(rows))
 
 
-def declaration(declared):
+def declaration(declared: declarations.Operator) -> str:
     """Return a digest of the parts of a declaration that compiled code and Python share."""
     kernels = [(k.function.__qualname__, k.sees_bits, sorted(k.types.items())) for k in declared.kernels]
     layout = records.call_dtype(declared.geometry_dtype).descr, MAX_INPUTS
@@ -125,11 +142,12 @@ def declaration(declared):
     return f"{zlib.crc32(repr(content).encode()):08x}"
 
 
-def operator(declared, signatures, number):
+def operator(declared: declarations.Operator, signatures: Iterable[dict[str, str]], number: int) -> Row:
     """Return the row of an operator, with an overload for each of the signatures, {type variable: element type}."""
     terms = [term.encode() for pair in declared.terms.items() for term in pair]
     likeness = [-1 if k is None else k for k in declared.likeness()]
-    plans, of_package = len(declared.combinations), is_built_in(declared)
+    plans = len(declared.combinations)
+    of_package = is_built_in(declared)
     chooser, chosen = declared.chooser or (-1, [])
     return Operator(
         domain=declared.domain.encode(),
@@ -156,7 +174,7 @@ def operator(declared, signatures, number):
     )
 
 
-def attribute(declared):
+def attribute(declared: attributes.Attribute) -> Row:
     """Return the row of an attribute."""
     least, most = declared.limits
     default = None if declared.default is None else declared.vector(declared.default)
@@ -178,7 +196,7 @@ def attribute(declared):
     )
 
 
-def input(declared):
+def input(declared: declarations.Input) -> Row:
     """Return the row of an input."""
     ranks = [rank for rank in declared.compiled_ranks if rank is not None]
     return Input(

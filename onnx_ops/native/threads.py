@@ -3,25 +3,32 @@
 This module also checks numbers of threads and processes.
 """
 
+from __future__ import annotations
+
 from _thread import start_new_thread
 from collections import deque
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 from .. import system
 from ..declaration.errors import OpError
 from ..declaration.limits import MAX_TILES
 from ..system.locks import POOL
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sized
+    from typing import Any
+
 MOST = 2**31 - 1  # threads of a session of ONNX Runtime
 
 
-def check_count(argument, count, where="onnx_ops"):
+def check_count(argument: str, count: Any, where: str = "onnx_ops") -> None:
     """Raise OpError unless a number of threads or processes is positive, or None for the default."""
     if count is not None and not (hasattr(count, "__index__") and 1 <= count <= MOST):
         raise OpError(argument, repr(count), "must be an integer in [1, 2**31 - 1]", where)
 
 
-def on_threads(tile, tiles, threads=None):
+def on_threads(tile: Callable[[int], object], tiles: int, threads: int | None = None) -> None:
     """Call tile(0), ..., tile(tiles - 1) on up to `threads` threads, this one among them.
 
     If the call ends early, for example by an interrupt, no further tile begins, and the call waits for running tiles.
@@ -35,9 +42,12 @@ def on_threads(tile, tiles, threads=None):
         return
     # Each entry has the function, so that a helper that starts too late keeps nothing of the call alive. All methods of
     # these queues are atomic, without the GIL too, and no interrupt leaves them locked.
-    waiting, active, ended, errors = deque((tile, index) for index in range(tiles)), deque(), SimpleQueue(), deque()
+    waiting = deque((tile, index) for index in range(tiles))
+    active: deque[None] = deque()
+    ended: SimpleQueue[None] = SimpleQueue()
+    errors: deque[BaseException] = deque()
 
-    def work():
+    def work() -> None:
         while waiting:
             try:
                 call, index = waiting.popleft()
@@ -45,7 +55,7 @@ def on_threads(tile, tiles, threads=None):
                 return
             call(index)
 
-    def help_out():
+    def help_out() -> None:
         # A helper is active before it looks for a tile; `settle` removes the tiles before it looks for active helpers.
         active.append(None)
         try:
@@ -66,7 +76,7 @@ def on_threads(tile, tiles, threads=None):
         raise errors[0]
 
 
-def settle(waiting, active, ended):
+def settle(waiting: deque[Any], active: Sized, ended: SimpleQueue[None]) -> None:
     """Remove the tiles that wait, and wait until no helper is active. An interrupt is raised only after that."""
     interrupt = None
     while waiting or active:
@@ -81,11 +91,11 @@ def settle(waiting, active, ended):
 
 
 # concurrent.futures can't be used here: an interrupt in `submit` can leave its locks locked.
-_requests: SimpleQueue = SimpleQueue()
+_requests: SimpleQueue[Callable[[], None]] = SimpleQueue()
 _helpers = 0
 
 
-def ask_for_help(function):
+def ask_for_help(function: Callable[[], None]) -> None:
     """Call a function that raises nothing on a helper thread. There are as many helpers as CPUs."""
     global _helpers
     with POOL:
@@ -95,12 +105,12 @@ def ask_for_help(function):
     _requests.put(function)
 
 
-def _help(requests):
+def _help(requests: SimpleQueue[Callable[[], None]]) -> None:
     while True:
         requests.get()()
 
 
-def _forget_helpers():
+def _forget_helpers() -> None:
     global _requests, _helpers
     _requests, _helpers = SimpleQueue(), 0
 

@@ -28,7 +28,7 @@ def plan(number: int, node: int | None, address: int) -> None:
     shapes = [call.tensor(k)[2] for k in range(max(call[Call.COUNT], len(operator.inputs)))]
     with errors_of(operator, table.name_at(node)):
         stated = plain.shapes_of(operator, _values(operator, call[Call.ATTRIBUTES]), shapes)
-    for k, shape in enumerate(stated):
+    for k, shape in enumerate(stated or ()):
         call.put_shape(OUTPUT + k, [max(-1, min(size, 1 << 62)) for size in shape])  # C refuses -1 and 2**62
 
 

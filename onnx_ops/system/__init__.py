@@ -3,6 +3,8 @@
 Branches are on `sys.platform` itself, which type checkers follow.
 """
 
+from __future__ import annotations
+
 import ctypes
 import errno
 import os
@@ -12,9 +14,13 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn, TextIO
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from pathlib import Path
+    from typing import Any, NoReturn, TextIO
 
 # {system: its file of the C library}
 LIBRARIES = {"linux": "libonnx_ops.so", "windows": "onnx_ops.dll", "macos": "libonnx_ops.dylib"}
@@ -24,19 +30,19 @@ LONGEST_WAIT = 15.0  # seconds to wait for a lock
 OTHERS_WRITE = 0o022  # permissions of a file's group and of everybody
 
 
-def digest_of_sources(folder):
+def digest_of_sources(folder: Path) -> int:
     """Return a digest of the C sources in a folder, which libraries contain; 0 without sources."""
     return zlib.crc32(b"".join(path.read_bytes() for path in sorted(folder.glob("*.[ch]"))))
 
 
-def available_cpus():
+def available_cpus() -> Collection[int]:
     """Return the CPUs that this process may use."""
     if sys.platform == "linux":
         return os.sched_getaffinity(0)
     return range(os.cpu_count() or 1)
 
 
-def cpu_name():
+def cpu_name() -> str:
     """Return the name of the CPU from the system, or ""."""
     if sys.platform == "linux":
         with suppress(OSError), open("/proc/cpuinfo") as file:
@@ -45,13 +51,13 @@ def cpu_name():
     return platform.processor()
 
 
-def at_fork(**functions):
+def at_fork(**functions: Callable[[], object]) -> None:
     """Register functions for forks, as `os.register_at_fork`, on systems with forks."""
     if sys.platform != "win32":
         os.register_at_fork(**functions)
 
 
-def replace(source, place):
+def replace(source: str | os.PathLike[str], place: str | os.PathLike[str]) -> None:
     """Rename a file, replacing the file at the new path. Windows can't replace a file that another process has open."""
     _repeat(lambda: os.replace(source, place), PATIENCE if sys.platform == "win32" else 0)
 
@@ -83,7 +89,7 @@ def is_private(status: os.stat_result, forbidden: int = OTHERS_WRITE) -> bool:
 
 
 @contextmanager
-def locked(path):
+def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     """Return a context that one process at a time enters for a path, with a lock file there.
 
     Raises OSError, also if another process, which may have been stopped, is in it for longer than LONGEST_WAIT.
@@ -126,14 +132,14 @@ def become(command: list[str], environment: dict[str, str]) -> NoReturn:
     raise SystemExit(subprocess.run(command, env=environment).returncode)  # Windows would not wait for the command
 
 
-def apart():
+def apart() -> dict[str, Any]:
     """Return arguments for `subprocess.Popen` that keep Ctrl-C in this terminal from the new process."""
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
     return {"start_new_session": True}
 
 
-def is_loaded(library):
+def is_loaded(library: str | os.PathLike[str]) -> bool:
     """Return whether this process has loaded the library at a path, which it keeps when the file is replaced."""
     if sys.platform == "win32":  # where such a file can't be replaced
         return False
@@ -144,6 +150,6 @@ def is_loaded(library):
     return True
 
 
-def is_closed_pipe(error):
+def is_closed_pipe(error: OSError) -> bool:
     """Return whether an OSError means that the reader of a pipe has closed it."""
     return isinstance(error, BrokenPipeError) or (sys.platform == "win32" and error.errno == errno.EINVAL)

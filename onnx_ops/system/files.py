@@ -1,5 +1,7 @@
 """Write files beside their place and rename them: an old file stays whole until the new one is complete."""
 
+from __future__ import annotations
+
 import errno
 import os
 import shutil
@@ -7,14 +9,21 @@ import uuid
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from .. import system
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import TypeAlias
+
+    PathLike: TypeAlias = str | os.PathLike[str]
 
 PREFIX = ".onnx_ops-"  # of temporary files and folders
 
 
 @contextmanager
-def staged(directory, name=""):
+def staged(directory: PathLike, name: str = "") -> Iterator[Path]:
     """Yield a temporary folder; the files written there replace those of the same name in `directory` at the end.
 
     `directory` is made if it is missing. If the block raises, no file is replaced. Models come last, so that none
@@ -40,7 +49,7 @@ def staged(directory, name=""):
 
 
 @contextmanager
-def staged_file(path):
+def staged_file(path: PathLike) -> Iterator[Path]:
     """Yield a path for the content that replaces the file `path` at the end, together with files beside it."""
     path = Path(path)
     replaceable(path)  # raises OSError now rather than after the work
@@ -48,7 +57,7 @@ def staged_file(path):
         yield folder / path.name
 
 
-def write(path: "str | os.PathLike[str]", content: bytes, permissions: int = 0) -> None:
+def write(path: PathLike, content: bytes, permissions: int = 0) -> None:
     """Write the bytes of one file as `staged_file` does, but without a folder, which may take milliseconds.
 
     permissions  those that the umask may reduce, also if a file is replaced; default: as `staged_file`
@@ -69,7 +78,7 @@ def write(path: "str | os.PathLike[str]", content: bytes, permissions: int = 0) 
         raise
 
 
-def replaceable(path):
+def replaceable(path: PathLike) -> Path:
     """Return the file at the end of a path's links. Raises OSError for a folder or a device."""
     path = Path(path)
     if path.exists() and not (path.is_file() and os.access(path, os.W_OK)):
@@ -79,7 +88,7 @@ def replaceable(path):
 
 
 @contextmanager
-def named(path):
+def named(path: PathLike) -> Iterator[None]:
     """Have an OSError, such as that of a full disk, name the file to be written, not a temporary one or none."""
     try:
         yield
@@ -92,12 +101,12 @@ def named(path):
 
 
 @contextmanager
-def _temporary_folder(beside):
+def _temporary_folder(beside: Path) -> Iterator[Path]:
     with TemporaryDirectory(prefix=PREFIX, dir=beside) as folder:
         yield Path(folder)
 
 
-def _permit(folder, moves):
+def _permit(folder: Path, moves: Iterable[tuple[Path, Path]]) -> None:
     """Give files the permissions of those that they replace, or of a new file; some writers grant too few."""
     new = folder / ".new"
     new.touch()

@@ -14,14 +14,14 @@ _new_capsule = C.PYFUNCTYPE(C.py_object, C.c_void_p, C.c_char_p, C.c_void_p)(("P
 listeners: list = []  # functions that get True when an exception begins to wait on this thread, and False at its end
 
 
-def postpone(error):
+def postpone(error: BaseException) -> bool:
     """Make the next SIGINT raise `error`. Returns False on other threads than the main one, which get no signals."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is None:  # None: the handler isn't Python's
         return False
     error = error.with_traceback(None)  # a traceback's frames would keep alive what the callbacks return
 
-    def deliver(number, frame):
+    def deliver(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, before)
         tell(False)
         raise error
@@ -31,12 +31,12 @@ def postpone(error):
     return True
 
 
-def tell(waits):
+def tell(waits: bool) -> None:
     """Call the listeners with whether an exception waits."""
     for function in listeners:
         function(waits)
 
 
-def interrupt_at_end():
+def interrupt_at_end() -> object:
     """Return an object that simulates SIGINT when it is freed: after the callback, if that returns it to C."""
     return _new_capsule(1, None, INTERRUPT)

@@ -18,7 +18,7 @@ OPTIONS = threading.RLock()  # guards a caller's options while a session is made
 _ALL = OPTIONS, EXPORT, REGISTRATION, COMPILATION, RUNS, POOL
 
 
-def _take():
+def _take() -> None:
     """Take all locks before a fork. An interrupt can't stop the fork, and is raised again after it."""
     for lock in _ALL:
         taken = False
@@ -29,17 +29,17 @@ def _take():
                 _interrupted.append(True)
 
 
-def _release():
+def _release() -> None:
     for lock in reversed(_ALL):
         lock.release()
 
 
-def _release_in_parent():
+def _release_in_parent() -> None:
     _release()
     if _interrupted:
         _interrupted.clear()
         start_new_thread(interrupt_main, ())  # in a thread, so after this hook, whose exceptions would be lost
 
 
-_interrupted: list = []
+_interrupted: list[bool] = []
 system.at_fork(before=_take, after_in_parent=_release_in_parent, after_in_child=_release)
