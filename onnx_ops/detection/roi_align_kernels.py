@@ -78,7 +78,7 @@ class RoiAlignGeometry(FeatureMaps):
     bins: int  # of a region: their product
     ratio: int  # samples of a bin along each axis; 0 or less: as many as the bin has pixels
     half_pixel: int  # 1 if a coordinate's integers are the edges of pixels, 0 if they are the centres
-    clockwise: int  # the direction of turned boxes' angles
+    clockwise: int  # 1 if turned boxes are turned by their angles, 0 if by the negated ones
     block: int  # channels of a unit, at most
     parts: int  # into which the regions are divided
     units: int  # of work

@@ -70,7 +70,8 @@ def shape_of_image(given: int, inputs: tuple[Sizes, ...], batch: int, y: OutputS
     given  the number of image axes that the attributes are for, or 0
     """
     x, image_shape, block_shape = inputs
-    image, block = len(image_shape), len(block_shape)
+    image = len(image_shape)
+    block = len(block_shape)
     if given != 0:
         fits = image == 0 or image == given
         rule = "{strides}, {dilations} and {pads} are for image axes:"
@@ -104,7 +105,8 @@ def plan_blocks(spacing: Spacing, inputs: tuple[Sizes, ...], batch: int, g: Col2
     """Plan for this batch size. The last two axes of the input have the channels' block elements and the blocks."""
     x, image_shape, block_shape = inputs
     axes = len(image_shape)
-    rows, columns = x[len(x) - 2], x[len(x) - 1]
+    rows = x[len(x) - 2]
+    columns = x[len(x) - 1]
     rule = "number of image axes must be at least 1 and at most"
     require(1 <= axes <= AXES, "{image_shape}", image_shape, rule, AXES)
     rule = "must be as long as {image_shape}, which is of length"
@@ -113,8 +115,13 @@ def plan_blocks(spacing: Spacing, inputs: tuple[Sizes, ...], batch: int, g: Col2
         require(1 <= image_shape[i] <= LIMIT, "{image_shape}", image_shape, "must lie in [1, 2**40]")
     lay_out(spacing, image_shape, block_shape, g)
     for i in range(axes):
-        fits = g.counts[i + g.axes - axes] > 0
-        require(fits, "{block_shape}", block_shape, "must, dilated, fit into the padded image; too large on axis", i)
+        require(
+            g.counts[i + g.axes - axes] > 0,
+            "{block_shape}",
+            block_shape,
+            "must, dilated, fit into the padded image; too large on axis",
+            i,
+        )
     rule = "must have at most 2**58 places in the padded image"
     require(g.blocks <= ELEMENTS, "{block_shape}", block_shape, rule)
     block = g.positions
@@ -126,7 +133,8 @@ def plan_blocks(spacing: Spacing, inputs: tuple[Sizes, ...], batch: int, g: Col2
     require(fits, "{image_shape}", image_shape, "output must have at most 2**58 elements")
     g.tiled = 1
     for i in range(g.axes):
-        stride, dilation = g.strides[i], g.dilations[i]
+        stride = g.strides[i]
+        dilation = g.dilations[i]
         common = math.gcd(stride, dilation)
         g.k_steps[i] = stride // common
         g.l_steps[i] = dilation // common

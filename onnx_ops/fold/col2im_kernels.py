@@ -137,8 +137,10 @@ def rows_at(g: Col2ImGeometry, unit: Unit) -> Rows:
     stride = g.strides[g.axes - 2]
     across = pieces(width, g.piece)
     bands = pieces(pieces(height, stride), g.high)
-    x, band = unit % across * g.piece, unit // across
-    lane, first = band // bands, band % bands * g.high
+    x = unit % across * g.piece
+    band = unit // across
+    lane = band // bands
+    first = band % bands * g.high
     lanes = min(height, stride)
     y = lane % lanes + first * stride
     return Rows(lane // lanes, y, min(height, y + g.high * stride), x, min(g.piece, width - x))
@@ -192,7 +194,8 @@ def find_leads(g: Col2ImGeometry, plane: int, leads: Indices) -> int:
 def sum_rows(x: Elements, g: Col2ImGeometry, tile: Tile, workspace: Workspace, out: Elements) -> None:
     """Compute the units of a tile: tiled, by blocks or by lanes."""
     y_axis, x_axis = g.axes - 2, g.axes - 1
-    k_pitch, l_pitch = g.block[x_axis] * g.blocks, g.counts[x_axis]
+    k_pitch = g.block[x_axis] * g.blocks
+    l_pitch = g.counts[x_axis]
     y_step = g.k_steps[y_axis] * k_pitch - g.l_steps[y_axis] * l_pitch  # in the input, from one hit to the next
     leads = integers_in(workspace, 0, g.leads)
     lanes = integers_in(workspace, leads.nbytes, (3, g.lanes))

@@ -52,50 +52,8 @@ class Col2ImGeometry(SlidingBlocks):
     piece: int  # pixels of a row in a unit of work
     pitch: int  # sums that a lane of such a row has room for
     leads: int  # hits of a plane along the axes before y, at most
-    lanes: int  # of a row: pixels whose sums are one stride apart. 0 if there is no room for them
+    lanes: int  # of a row, each with pixels one stride apart. 0 if there is no room for them
     runs: int  # of a lane, at most. 0 if there is no room for them
     sums: int  # that the workspace has room for
     k_steps: Vector = vector(AXES)  # along each axis, how far k grows from one hit of a pixel to the next one
     l_steps: Vector = vector(AXES)  # and how far l falls
-
-
-class Im2ColGeometry(SlidingBlocks):
-    """The division of the output into units of work, see im2col_kernels.py.
-
-    Where there is a single block, its positions and their dilations are in the fields for blocks and their strides.
-    """
-
-    planes: int  # images, one for each channel
-    group: int  # planes of a unit
-    groups: int  # into which the planes are divided
-    leads: int  # blocks along the axes before y
-    band_y: int  # rows of blocks in a unit
-    bands_y: int  # into which the rows are divided
-    band_x: int  # blocks of a row in a unit
-    bands_x: int  # into which a row is divided
-    rows: int  # positions within the block along all axes but x
-    part: int  # positions along x in a unit
-    parts: int  # into which these are divided
-    units: int  # of work
-    sweeps: int  # 1 if consecutive units are the bands of one position, 0 if they are the positions of one band
-
-
-class Im2ColProductGeometry(SlidingBlocks):
-    """The division of the output into units of work, and the workspace, see im2col_product_kernels.py."""
-
-    planes: int  # groups of channels in all images
-    channels: int  # of a group
-    over_channels: int  # 1 if products are added up over channels, 0 if over positions within the block
-    rows: int  # positions within the block along all axes but x
-    leads: int  # blocks along the axes before y
-    part: int  # positions along x that share rows in the workspace
-    parts: int  # into which these are divided
-    chunks: int  # of channels, into which a group is divided
-    span: int  # elements that the positions of a part add to a row, from the first one to the last
-    pitch: int  # elements of a row in the workspace: of a band's blocks and of `span`
-    length: int  # elements of a band's rows in the workspace
-    band_y: int  # rows of blocks in a unit
-    bands_y: int  # into which the rows are divided
-    band_x: int  # blocks of a row in a unit
-    bands_x: int  # into which a row is divided
-    units: int  # of work

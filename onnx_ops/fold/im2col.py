@@ -23,8 +23,7 @@ from ..declaration.errors import require
 from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
-from .geometry import Im2ColGeometry
-from .im2col_kernels import im2col, share_out
+from .im2col_kernels import Im2ColGeometry, im2col, share_out
 from .sliding_blocks import (
     ATTRIBUTES,
     AXES,

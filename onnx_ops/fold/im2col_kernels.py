@@ -13,16 +13,38 @@ from typing import TYPE_CHECKING
 from ..declaration.jit import jitable
 from ..kernels.shares import pieces, share
 from ..kernels.vectors import clear_box, copy_box
+from .geometry import SlidingBlocks
 from .sliding_blocks import find_blocks
 
 if TYPE_CHECKING:
     from ..kernels.types import Elements, Offset, Pitch, Pixel, Tile, Workspace
-    from .geometry import Block, Im2ColGeometry, Position, SlidingBlocks
+    from .geometry import Block, Position
 
 PART = 64  # positions along x in a unit, at most
 AREA = 2**14  # elements that a unit writes, about
 CACHED = 2**16  # elements of images that fit the second-level cache
 SHORTEST = 256  # blocks in a part of a row, at least
+
+
+class Im2ColGeometry(SlidingBlocks):
+    """The division of the output into units of work, see im2col_kernels.py.
+
+    Where there is a single block, its positions and their dilations are in the fields for blocks and their strides.
+    """
+
+    planes: int  # images, one for each channel
+    group: int  # planes of a unit
+    groups: int  # into which the planes are divided
+    leads: int  # blocks along the axes before y
+    band_y: int  # rows of blocks in a unit
+    bands_y: int  # into which the rows are divided
+    band_x: int  # blocks of a row in a unit
+    bands_x: int  # into which a row is divided
+    rows: int  # positions within the block along all axes but x
+    part: int  # positions along x in a unit
+    parts: int  # into which these are divided
+    units: int  # of work
+    sweeps: int  # 1 if consecutive units are the bands of one position, 0 if they are the positions of one band
 
 
 @jitable

@@ -29,7 +29,7 @@ from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
 from . import im2col
 from . import im2col_product_kernels as kernels
-from .geometry import Im2ColProductGeometry
+from .im2col_product_kernels import Im2ColProductGeometry
 from .sliding_blocks import ATTRIBUTES, AXES, LIMIT, known_product, sizes
 
 if TYPE_CHECKING:

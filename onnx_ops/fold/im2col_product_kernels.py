@@ -15,18 +15,40 @@ from typing import TYPE_CHECKING
 from ..declaration.jit import APART, FUSE, jitable
 from ..kernels.elements import load, store, sums_in
 from ..kernels.shares import pieces, share
+from .geometry import SlidingBlocks
 from .im2col_kernels import pixel_at
 from .sliding_blocks import find_blocks
 
 if TYPE_CHECKING:
     from ..kernels.types import Elements, Offset, Pitch, Sums, Tile, Workspace
-    from .geometry import Block, Im2ColProductGeometry, Position
+    from .geometry import Block, Position
 
 LENGTH = 192  # elements of a row in the workspace, about: those of a band's blocks
 SPAN = 32  # elements that positions add to a row, at most
 CHANNELS = 16  # in the workspace at a time
 LANES = 32  # a row's length is a multiple of this
 LARGEST_SUM = 8  # bytes of a sum: float64
+
+
+class Im2ColProductGeometry(SlidingBlocks):
+    """The division of the output into units of work, and the workspace, see im2col_product_kernels.py."""
+
+    planes: int  # groups of channels in all images
+    channels: int  # of a group
+    over_channels: int  # 1 if products are added up over channels, 0 if over positions within the block
+    rows: int  # positions within the block along all axes but x
+    leads: int  # blocks along the axes before y
+    part: int  # positions along x that share rows in the workspace
+    parts: int  # into which these are divided
+    chunks: int  # of channels, into which a group is divided
+    span: int  # elements that the positions of a part add to a row, from the first one to the last
+    pitch: int  # elements of a row in the workspace: of a band's blocks and of `span`
+    length: int  # elements of a band's rows in the workspace
+    band_y: int  # rows of blocks in a unit
+    bands_y: int  # into which the rows are divided
+    band_x: int  # blocks of a row in a unit
+    bands_x: int  # into which a row is divided
+    units: int  # of work
 
 
 @jitable

@@ -41,6 +41,7 @@ from ..declaration.operator import Input, Plan
 from ..kernels.vectors import MOST_LANES, whole
 from . import computed_grid_sample_kernels as kernels
 from . import grid_sample
+from .computed_geometry import SOURCES, STEPS, VALUES, ComputedGridSampleGeometry
 from .computed_points import (
     ADD,
     CAST_BFLOAT16,
@@ -57,7 +58,6 @@ from .computed_points import (
     ROWS,
     VECTOR,
 )
-from .geometry import SOURCES, STEPS, VALUES, ComputedGridSampleGeometry
 from .grid_points import BLOCK
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..kernels.types import AttributeTuple, OutputSizes, Sizes, Vector
-    from .geometry import StoredValue
+    from .computed_geometry import StoredValue
 
 INPUTS = MAX_INPUTS - 1  # of sources
 RANK = 8  # of an input, at most

@@ -10,7 +10,8 @@ from .grid_sample_kernels import CUBIC, LINEAR, copy_nearest, interpolate
 
 if TYPE_CHECKING:
     from ..kernels.types import Elements, Tile, Workspace
-    from .geometry import ComputedGridSampleGeometry, Sources
+    from .computed_geometry import ComputedGridSampleGeometry
+    from .geometry import Sources
 
 
 @jitable

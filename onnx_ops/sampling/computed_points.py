@@ -18,15 +18,8 @@ from ..kernels.vectors import whole
 
 if TYPE_CHECKING:
     from ..kernels.types import Coordinates, Pitch, Workspace
-    from .geometry import (
-        ComputedGridSampleGeometry,
-        GridSampleGeometry,
-        Numbers,
-        Point,
-        Sources,
-        StoredSource,
-        StoredValue,
-    )
+    from .computed_geometry import ComputedGridSampleGeometry, StoredSource, StoredValue
+    from .geometry import GridSampleGeometry, Numbers, Point, Sources
 
 # The operations of a program, by their numbers. Those that follow are only the plan's.
 OPERATIONS = (
@@ -144,7 +137,8 @@ def load_values(
     if g.axes == 3:
         depth = g.output[0]
         along_d = pitches[1]
-    h, d = part.row % height, part.row // height % depth
+    h = part.row % height
+    d = part.row // height % depth
     at += part.row // (height * depth) * pitches[0] + d * along_d + h * along_h
     for r in range(part.rows):
         if columns == 1:

@@ -227,7 +227,10 @@ def read_channel(
     scratch: Scratch,
     out: Elements,
 ) -> None:
-    """Write a channel of a block: the points from `first` on, which are `at` in `points`."""
+    """Write a channel of a block's points.
+
+    fits  whether pixels have 32-bit indices, which `places` holds; else all points are read tap by tap
+    """
     n, first, count, at = block
     base, weight, row_weight = places
     values, copied, rest = scratch

@@ -171,7 +171,8 @@ def locate_point(
     periods: Known | None,
 ) -> tuple[Number, Number, Number, bool]:
     """Return the coordinates of point b along the last three axes, and whether one is beyond these periods."""
-    (z_axis, y_axis, x_axis), (x, y, z) = zyx, load_point(points, b, axes)
+    z_axis, y_axis, x_axis = zyx
+    x, y, z = load_point(points, b, axes)
     x, beyond = coordinate(x, x_axis, cubic, periods)
     y, y_beyond = coordinate(y, y_axis, cubic, periods)
     beyond |= y_beyond
@@ -280,9 +281,9 @@ def place_within(
     y, x = len(axes) - 2, len(axes) - 1  # without a third axis, values of axis 0 are unused
     if len(offsets) == 4:
         return locate(points, first, count, axes, periods, zyx, (p[0], p[y], p[x]))
-    back = (weight[0, 0], weight[0, 1])
-    down = (weight[y, 0], weight[y, 1])
-    across = (weight[x, 0], weight[x, 1])
+    back = weight[0, 0], weight[0, 1]
+    down = weight[y, 0], weight[y, 1]
+    across = weight[x, 0], weight[x, 1]
     return place_linear(points, first, count, axes, periods, zyx, sizes_of(g), base, (back, down, across))
 
 
