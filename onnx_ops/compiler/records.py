@@ -30,7 +30,7 @@ import numpy as np
 
 from ..declaration.attributes import named_tuple
 from ..declaration.limits import ABSENT, MAX_INPUTS, MAX_OUTPUTS, MAX_RANK
-from ..declaration.operator import REFUSAL, WORK, record_dtype
+from ..declaration.operator import HEAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +62,7 @@ def offset_of(dtype: np.dtype, name: str) -> int:
 # Offsets in a call, in bytes.
 ATTRIBUTES = offset_of(CALL, "attributes")
 GEOMETRY = CALL.itemsize
-WORKSPACE_SIZE, TILES = (GEOMETRY + offset_of(record_dtype({**REFUSAL, **WORK}), name) for name in WORK)
+WORKSPACE_SIZE, TILES = (GEOMETRY + offset_of(HEAD, name) for name in ("workspace", "tiles"))
 
 
 def tensor_field(k: int, name: str) -> int:

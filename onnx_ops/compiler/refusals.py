@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 from ..declaration.errors import require
 from ..declaration.jit import FLAGS, INNER
 from ..declaration.limits import MAX_SHOWN
-from ..declaration.operator import REFUSAL, REFUSAL_FIELDS
+from ..declaration.operator import REFUSAL_FIELDS, REFUSAL_SIZE
 from .halves import I64, overload
 from .numba_internals import DESCRIPTION, RAISED, cgutils, describe, leave
 
@@ -38,7 +38,7 @@ def _(
 
 # The block that `require` allocates: Numba's description of an exception, in case Python has called the function as a
 # Numba function, then the numbers of a refusal (declaration/operator.py).
-NUMBERS = ir.ArrayType(I64, REFUSAL["refusal"])
+NUMBERS = ir.ArrayType(I64, REFUSAL_SIZE)
 REFUSED = ir.LiteralStructType([DESCRIPTION, NUMBERS])
 CODE = ir.IntType(32)(165)  # the status of functions that return with a refusal; callers pass on any status above 0
 ARGUMENT, RULE, AT, COUNT, HAS_EXPECTED, EXPECTED, KINDS = range(len(REFUSAL_FIELDS))

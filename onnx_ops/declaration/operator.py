@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import itertools
 from dataclasses import dataclass, field
+from inspect import get_annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +29,8 @@ from .limits import ABSENT, MAX_ATTRIBUTES, MAX_GEOMETRY, MAX_INPUTS, MAX_KERNEL
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any, TypeAlias
+
+    from numpy.typing import DTypeLike
 
     from .attributes import AttributeValues
 
@@ -88,17 +91,39 @@ class Record:
         self._element[name] = value
 
 
-def record_dtype(counts: Mapping[str, Any]) -> np.dtype:
-    """Return the dtype of a record of 64-bit integers, for fields as in `Plan.geometry`."""
-    return np.dtype([(n, *(c if isinstance(c, tuple) else (np.int64, c or ()))) for n, c in counts.items()])
+def vector(length: int, dtype: DTypeLike = np.int64) -> Any:
+    """Declare a field of a record as a vector: of integers, or of records with this dtype."""
+    return dtype, length
 
 
 # A refusal by `require`: addresses of two texts and of the values, number of values (-1: a single number), whether it
 # has an expected value, that value, and bits (1: the values are doubles, 2: the expected value is one).
 REFUSAL_FIELDS = ("argument", "rule", "values", "count", "has_expected", "expected", "kinds")
-# Every geometry begins with a refusal and room for its values. The numbers that every plan states follow.
-REFUSAL = {"refusal": len(REFUSAL_FIELDS) + MAX_SHOWN}
-WORK = {"workspace": None, "tiles": None}
+REFUSAL_SIZE = len(REFUSAL_FIELDS) + MAX_SHOWN  # with room for the values
+
+
+class Geometry:
+    """The parameters of a kernel, which the plan computes from the shapes. Operators add fields in a subclass.
+
+    A field is a 64-bit integer, or a `vector`. These stand at the beginning of every geometry.
+    """
+
+    refusal: Any = vector(REFUSAL_SIZE)
+    workspace: int  # bytes that each running tile needs
+    tiles: int  # number of tiles, into which the plan cuts the work
+
+
+def record_dtype(record: type) -> np.dtype:
+    """Return the dtype of a record, whose fields a class declares as in `Geometry`.
+
+    The fields of the root class come first, then those of the class itself, then those of the classes between.
+    """
+    classes = record.__mro__[-2], *record.__mro__
+    fields = {name: vars(c).get(name, (np.int64,)) for c in classes for name in get_annotations(c)}
+    return np.dtype([(name, *kind) for name, kind in fields.items()])
+
+
+HEAD: Any = record_dtype(Geometry)  # of the fields at the beginning of every geometry
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,8 +133,7 @@ class Plan:
     shape     (attributes, inputs, outputs) -> the output's rank, or a tuple of ranks. It writes the output's sizes into
               a vector of MAX_RANK numbers, `(y,) = outputs`. None: the reference decides on the shapes
     plan      (attributes, inputs, outputs, geometry): refuses inputs by `onnx_ops.require`, and fills in the geometry
-    geometry  {field: None for a number, the length of a vector, or (dtype, number of rows)}: the kernel's parameters.
-              Every geometry also has the number of `tiles` and the bytes of `workspace` for each tile. Rows are of
+    geometry  the class that declares the geometry's fields, the kernel's parameters. Vectors of records are of
               np.record, so that Python, too, reads their fields as attributes
     is_bound  whether the outputs' first axes may be shorter than stated
 
@@ -127,7 +151,7 @@ class Plan:
 
     shape: Callable | None = None
     plan: Callable | None = None
-    geometry: Mapping = field(default_factory=dict)
+    geometry: type[Geometry] = Geometry
     is_bound: bool = False
     loop: Callable | None = None
     workspace: Callable | None = None
@@ -226,7 +250,7 @@ class Operator:
 
     @functools.cached_property
     def geometry_dtype(self) -> np.dtype:
-        return record_dtype({**REFUSAL, **WORK, **self.plan.geometry})
+        return record_dtype(self.plan.geometry)
 
     def signatures(self) -> Iterator[dict[str, str]]:
         """Yield all combinations of data types that ONNX Runtime has, as {type variable: name}."""

@@ -31,10 +31,13 @@ Sources: ONNX operator specification, DeformConv-19 and -22; mmcv's and mmdeploy
 convolution v1 (arXiv 1703.06211) and v2 (arXiv 1811.11168).
 """
 
+from __future__ import annotations
+
 import itertools
 import math
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -45,7 +48,6 @@ from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
 from ..fold.sliding_blocks import (
-    GEOMETRY,
     LIMIT,
     block_count,
     block_counts,
@@ -60,6 +62,16 @@ from ..fold.sliding_blocks import (
 from ..kernels.shares import pieces
 from ..kernels.vectors import WIDTH
 from . import deform_conv_kernels as kernels
+from .deform_conv_kernels import DeformConvGeometry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from numpy.typing import ArrayLike
+
+    from ..fold.geometry import Spacing
+    from ..kernels.types import AttributeTuple, OutputSizes, Sizes
 
 AXES = 3  # the most image axes
 WORK = 2**20  # products that a tile adds up, in about 10 us
@@ -67,7 +79,7 @@ FEW_UNITS, FEW_ROWS = 8, 256  # with fewer units, they get smaller, but not belo
 
 
 @jitable
-def shape_of_convolution(spacing, x, w, offset, mask, y):
+def shape_of_convolution(spacing: Spacing, x: Sizes, w: Sizes, offset: Sizes, mask: Sizes, y: OutputSizes) -> int:
     """State the output's sizes: the images' axes are known from the offsets' or the mask's, or from the kernel's."""
     rank = max(len(x), len(w), len(offset), len(mask))
     if rank < 3:
@@ -92,14 +104,16 @@ def shape_of_convolution(spacing, x, w, offset, mask, y):
 
 
 @jitable
-def shape(attributes, inputs, outputs):
+def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
     check_attributes(attributes)
     x, w, offset, _, mask = inputs
     return shape_of_convolution(spacing_of(attributes), x, w, offset, mask, outputs[0])
 
 
 @jitable
-def plan(attributes, inputs, outputs, g):
+def plan(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: DeformConvGeometry
+) -> None:
     x, w, offset, bias, mask = inputs
     given = attributes.kernel_shape
     rule = "must have the sizes of the kernel in {W}, as many as"
@@ -114,9 +128,19 @@ def plan(attributes, inputs, outputs, g):
 
 
 @jitable
-def plan_convolution(spacing, groups, offset_groups, x, w, offset, bias, g):
+def plan_convolution(
+    spacing: Spacing,
+    groups: int,
+    offset_groups: int,
+    x: Sizes,
+    w: Sizes,
+    offset: Sizes,
+    bias: Sizes,
+    g: DeformConvGeometry,
+) -> None:
     """Plan for inputs of these shapes; an absent bias has an empty shape."""
-    axes, given = len(x) - 2, given_axes(spacing)
+    axes = len(x) - 2
+    given = given_axes(spacing)
     require(1 <= axes <= AXES, "shape of {X}", x, "must have rank 3, 4 or 5: [N, C, *image]")
     rule = "{strides}, {dilations} and {pads} are for image axes:"
     require(given == 0 or given == axes, "shape of {X}", x, rule, given)
@@ -148,14 +172,19 @@ def plan_convolution(spacing, groups, offset_groups, x, w, offset, bias, g):
     if len(bias) > 0:
         fits = len(bias) == 1 and bias[0] == w[0]
         require(fits, "shape of {B}", bias, "must be [M], the number of output channels of {W},", w[0])
-    g.channels, g.outputs, g.groups, g.offset_groups, g.image_axes = x[1], w[0], groups, offset_groups, axes
+    g.channels = x[1]
+    g.outputs = w[0]
+    g.groups = groups
+    g.offset_groups = offset_groups
+    g.image_axes = axes
     cut_tiles(x[0], g)
 
 
 @jitable
-def check_mask(x, mask, g):
+def check_mask(x: Sizes, mask: Sizes, g: DeformConvGeometry) -> None:
     """Refuse a mask that doesn't fit the plan."""
-    axes, places = len(x) - 2, g.offset_groups * g.positions
+    axes = len(x) - 2
+    places = g.offset_groups * g.positions
     require(len(mask) == len(x), "shape of {mask}", mask, "must have the rank of {X},", len(x))
     require(mask[0] == x[0], "shape of {mask}", mask, "axis 0 must be the batch size N of {X},", x[0])
     require(mask[1] == places, "shape of {mask}", mask, "axis 1 must be {offset_group} * kernel,", places)
@@ -165,16 +194,18 @@ def check_mask(x, mask, g):
 
 
 @jitable
-def cut_tiles(batch, g):
+def cut_tiles(batch: int, g: DeformConvGeometry) -> None:
     """Cut the work into units, a block of an image's output pixels and some output channels, and these into tiles."""
     g.taps = min(g.positions, kernels.TAPS)
-    g.block_size, g.rows = kernels.BLOCK, max(1, min(g.outputs, kernels.ROWS))
+    g.block_size = kernels.BLOCK
+    g.rows = max(1, min(g.outputs, kernels.ROWS))
     while g.blocks > g.block_size > WIDTH and batch * pieces(g.blocks, g.block_size) < FEW_UNITS:
         g.block_size -= WIDTH
     # Units that differ in their output channels only read the same columns again, a loss that more threads are worth.
     while g.rows > FEW_ROWS and batch * pieces(g.blocks, g.block_size) * pieces(g.outputs, g.rows) < FEW_UNITS:
         g.rows = pieces(g.rows, 2 * kernels.PANEL) * kernels.PANEL
-    g.pixel_blocks, g.row_blocks = pieces(g.blocks, g.block_size), pieces(g.outputs, g.rows)
+    g.pixel_blocks = pieces(g.blocks, g.block_size)
+    g.row_blocks = pieces(g.outputs, g.rows)
     g.units = batch * g.pixel_blocks * g.row_blocks
     # As all of these numbers may be large if there are no elements, each is limited before it is multiplied.
     depth = min(g.channels // g.groups, WORK) * min(g.positions, WORK)
@@ -183,40 +214,69 @@ def cut_tiles(batch, g):
     g.workspace = kernels.workspace_size(g)
 
 
-def reference(x, w, offset, b=None, mask=None, *, dilations, group, kernel_shape, offset_group, pads, strides):
+def reference(
+    x: np.ndarray,
+    w: np.ndarray,
+    offset: np.ndarray,
+    b: np.ndarray | None = None,
+    mask: np.ndarray | None = None,
+    *,
+    dilations: ArrayLike | None,
+    group: int,
+    kernel_shape: Sizes | None,
+    offset_group: int,
+    pads: Sizes | None,
+    strides: ArrayLike | None,
+) -> np.ndarray:
     return convolve(x, w, offset, b, mask, group, offset_group, strides, dilations, *halves_of(pads))
 
 
-def convolve(x, w, offset, b, mask, group, offset_group, strides, dilations, begins, ends):
+def convolve(
+    x: np.ndarray,
+    w: np.ndarray,
+    offset: np.ndarray,
+    b: np.ndarray | None,
+    mask: np.ndarray | None,
+    group: int,
+    offset_group: int,
+    strides: ArrayLike | None,
+    dilations: ArrayLike | None,
+    begins: ArrayLike | None,
+    ends: ArrayLike | None,
+) -> np.ndarray:
     """Evaluate the formula ordered by k: places in the type of `offset`, at least float32, the rest in float64."""
-    dtype, image, kernel = np.float64 if offset.dtype == np.float64 else np.float32, x.shape[2:], w.shape[2:]
+    dtype = np.float64 if offset.dtype == np.float64 else np.float32
+    image = x.shape[2:]
+    kernel = w.shape[2:]
     spacing = spacing_of_lists(image, strides, dilations, begins, ends)
-    strides, dilations, begins, _ = spacing
+    stride, dilation, begin, _ = spacing
     counts = block_counts(spacing, image, kernel)
-    (n, channels), outputs = x.shape[:2], w.shape[0]
-    x, w, b, mask = (None if a is None else dtypes.widest(a) for a in (x, w, b, mask))
-    x = x.reshape(n, offset_group, channels // offset_group, *image)
-    w = w.reshape(group, outputs // group, channels // group, *kernel)
+    n, channels = x.shape[:2]
+    outputs = w.shape[0]
+    x = dtypes.widest(x).reshape(n, offset_group, channels // offset_group, *image)
+    w = dtypes.widest(w).reshape(group, outputs // group, channels // group, *kernel)
     offset = offset.astype(dtype).reshape(n, offset_group, *kernel, len(image), *counts)
     y = np.zeros((n, group, outputs // group, *counts))
     with np.errstate(invalid="ignore", over="ignore"):
         for k in np.ndindex(*kernel):
             first = np.ogrid[tuple(map(slice, counts))]
-            starts = [f * s - p + i * d for f, s, p, i, d in zip(first, strides, begins, k, dilations, strict=True)]
+            starts = [f * s - p + i * d for f, s, p, i, d in zip(first, stride, begin, k, dilation, strict=True)]
             shifts = np.moveaxis(offset[:, :, *k], 2, 0)  # [axes, N, D, *counts]
             p = [start.astype(dtype) + shift for start, shift in zip(starts, shifts, strict=True)]
             columns = interpolate(x, p)
             if mask is not None:
-                columns *= mask.reshape(n, offset_group, 1, *kernel, *counts)[:, :, :, *k]
+                columns *= dtypes.widest(mask).reshape(n, offset_group, 1, *kernel, *counts)[:, :, :, *k]
             columns = columns.reshape(n, group, channels // group, *counts)
             y += np.einsum("gmc,ngc...->ngm...", w[..., *k], columns)
     y = y.reshape(n, outputs, *counts)
-    return y if b is None else y + b.reshape(-1, *[1] * len(counts))
+    return y if b is None else y + dtypes.widest(b).reshape(-1, *[1] * len(counts))
 
 
-def interpolate(x, p):
+def interpolate(x: np.ndarray, p: Sequence[np.ndarray]) -> np.ndarray:
     """Read images [N, D, C/D, *image] at the coordinates p, one array [N, D, *output] for each axis."""
-    image, x, total = x.shape[3:], np.moveaxis(x, 2, -1), 0.0
+    image = x.shape[3:]
+    x = np.moveaxis(x, 2, -1)
+    total: Any = 0.0
     inside = np.logical_and.reduce([(q > -1) & (q < size) for q, size in zip(p, image, strict=True)])
     p = [np.where(inside, q, 0) for q in p]
     n, d, *_ = np.ogrid[: x.shape[0], : x.shape[1], *[slice(1)] * len(image)]
@@ -233,15 +293,11 @@ def interpolate(x, p):
 per_axis = partial(sizes, axes=(1, AXES))  # declares an attribute with a number for each image axis
 
 
-def number_of_groups(name, default=None, **more):
+def number_of_groups(name: str, default: int | None = None, **more: Any) -> Attribute:
     """Declare an attribute that is a number of groups. It is required if it has no default."""
     return Attribute(name, "int", default, default is None, (1, LIMIT), **more)
 
 
-FIELDS = dict.fromkeys((
-    "channels", "outputs", "groups", "offset_groups", "image_axes", "taps", "block_size", "pixel_blocks", "rows",
-    "row_blocks", "units", "mmcv_order",
-)) | GEOMETRY  # fmt: skip
 ONNX = Operator(
     domain="",
     name="DeformConv",
@@ -257,7 +313,7 @@ ONNX = Operator(
         per_axis("dilations"), number_of_groups("group", 1), per_axis("kernel_shape"),
         number_of_groups("offset_group", 1), sizes("pads", axes=(2, 2 * AXES), least=0), per_axis("strides"),
     ),
-    plan=Plan(shape, plan, FIELDS),
+    plan=Plan(shape, plan, DeformConvGeometry),
     kernels=(Kernel(kernels.deform_conv),),
     reference=reference,
     terms={"image_shape": "image axes of X", "block_shape": "kernel axes of W"},
@@ -265,40 +321,56 @@ ONNX = Operator(
 
 
 @jitable
-def mmcv_spacing(attributes):
+def mmcv_spacing(attributes: AttributeTuple) -> Spacing:
     """Return the spacing as `spacing_of`. Padding of four elements has each one twice."""
     padding = attributes.padding[:: max(1, len(attributes.padding) // 2)]
     return attributes.stride, attributes.dilation, padding, padding
 
 
 @jitable
-def check_mmcv(attributes):
+def check_mmcv(attributes: AttributeTuple) -> None:
+    """Refuse padding that differs at the begin and the end of an axis."""
     padding = attributes.padding
     fits = len(padding) == 2 or (len(padding) == 4 and padding[0] == padding[1] and padding[2] == padding[3])
     require(fits, "padding", padding, "must have two elements, or each of them twice: [ph, ph, pw, pw]")
 
 
 @jitable
-def shape_modulated(attributes, inputs, outputs):
+def shape_modulated(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
     check_mmcv(attributes)
     x, offset, mask, w, _ = inputs
     return shape_of_convolution(mmcv_spacing(attributes), x, w, offset, mask, outputs[0])
 
 
 @jitable
-def plan_modulated(attributes, inputs, outputs, g):
+def plan_modulated(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: DeformConvGeometry
+) -> None:
     x, offset, mask, w, bias = inputs
     plan_convolution(mmcv_spacing(attributes), attributes.groups, attributes.deform_groups, x, w, offset, bias, g)
     check_mask(x, mask, g)
     g.mmcv_order = 1
 
 
-def reference_modulated(x, offset, mask, weight, bias=None, *, stride, padding, dilation, groups, deform_groups, **_):
+def reference_modulated(
+    x: np.ndarray,
+    offset: np.ndarray,
+    mask: np.ndarray | None,
+    weight: np.ndarray,
+    bias: np.ndarray | None = None,
+    *,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    groups: int,
+    deform_groups: int,
+    **_: Any,
+) -> np.ndarray:
     padding = padding[:: len(padding) // 2]
     return convolve(x, weight, offset, bias, mask, groups, deform_groups, stride, dilation, padding, padding)
 
 
-def of_axes(name, least=1, axes=(2, 2)):
+def of_axes(name: str, least: int = 1, axes: tuple[int, int] = (2, 2)) -> Attribute:
     """Declare an attribute with a number for each of two image axes, or a single one for both."""
     return Attribute(name, "ints", required=True, bounds=(least, LIMIT), length_bounds=axes, repeats=2)
 
@@ -318,7 +390,7 @@ MODULATED = replace(
         of_axes("stride"), of_axes("padding", 0, (2, 4)), of_axes("dilation"), number_of_groups("groups"),
         number_of_groups("deform_groups", other_names=("deformable_groups",)),
     ),
-    plan=Plan(shape_modulated, plan_modulated, FIELDS),
+    plan=Plan(shape_modulated, plan_modulated, DeformConvGeometry),
     reference=reference_modulated,
     terms={
         "X": "x", "W": "weight", "B": "bias", "strides": "stride", "dilations": "dilation", "pads": "padding",
@@ -329,19 +401,24 @@ MODULATED = replace(
 
 
 @jitable
-def shape_plain(attributes, inputs, outputs):
+def shape_plain(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
     check_mmcv(attributes)
     x, offset, w = inputs
     return shape_of_convolution(mmcv_spacing(attributes), x, w, offset, offset[:0], outputs[0])
 
 
 @jitable
-def plan_plain(attributes, inputs, outputs, g):
-    (x, offset, w), spacing = inputs, mmcv_spacing(attributes)
+def plan_plain(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: DeformConvGeometry
+) -> None:
+    x, offset, w = inputs
+    spacing = mmcv_spacing(attributes)
     plan_convolution(spacing, attributes.groups, attributes.deform_groups, x, w, offset, offset[:0], g)
 
 
-def reference_plain(x, offset, weight, *, bias, **attributes):
+def reference_plain(
+    x: np.ndarray, offset: np.ndarray, weight: np.ndarray, *, bias: int, **attributes: Any
+) -> np.ndarray:
     return reference_modulated(x, offset, None, weight, **attributes)
 
 
@@ -354,7 +431,7 @@ PLAIN = replace(
         Attribute("bias", "int", 0, bounds=(0, 0)),
         Attribute("im2col_step", "int", 32),  # images that the original handles at a time
     ),
-    plan=Plan(shape_plain, plan_plain, FIELDS),
+    plan=Plan(shape_plain, plan_plain, DeformConvGeometry),
     kernels=(Kernel(kernels.plain_deform_conv),),
     reference=reference_plain,
 )

@@ -20,25 +20,37 @@ computed in float32 (float64 for float64 locations), step by step, these are the
 Source: Deformable DETR (arXiv 2010.04159), as transformers has it.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from ..declaration import dtypes
 from ..declaration.errors import require
 from ..declaration.jit import jitable
-from ..declaration.limits import ELEMENTS, MAX_RANK, UNKNOWN
+from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
-from .deformable_attention_kernels import PIXELS, deformable_attention, workspace_size
+from .deformable_attention_kernels import PIXELS, DeformableAttentionGeometry, deformable_attention, workspace_size
 
-LEVELS = MAX_RANK // 2
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from ..kernels.types import AttributeTuple, OutputSizes, Sizes
+
 WORK = 2**17  # work of a tile, points * (channels + 16): about 20 us
 
 
 @jitable
-def shape(attributes, inputs, outputs):
-    (value, _, locations, _), (y,) = inputs, outputs
-    y[0], y[1], y[2] = UNKNOWN, UNKNOWN, UNKNOWN
+def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
+    value, _, locations, _ = inputs
+    (y,) = outputs
+    y[0] = UNKNOWN
+    y[1] = UNKNOWN
+    y[2] = UNKNOWN
     if len(locations) == 6:
-        y[0], y[1] = locations[0], locations[1]
+        y[0] = locations[0]
+        y[1] = locations[1]
     if len(value) == 4:
         y[0] = value[0]
         if value[3] >= 0 and 0 <= value[2] <= ELEMENTS // max(value[3], 1):
@@ -47,7 +59,12 @@ def shape(attributes, inputs, outputs):
 
 
 @jitable
-def plan(attributes, inputs, outputs, g):
+def plan(
+    attributes: AttributeTuple,
+    inputs: tuple[Sizes, ...],
+    outputs: tuple[OutputSizes, ...],
+    g: DeformableAttentionGeometry,
+) -> None:
     value, sizes, locations, attention = inputs
     levels = len(sizes) // 2
     require(len(value) == 4, "shape of {value}", value, "must have rank 4: [N, S, M, D]")
@@ -68,7 +85,8 @@ def plan(attributes, inputs, outputs, g):
         points *= max(locations[a], 1)
     pixels = 0
     for l in range(levels):
-        g.heights[l], g.widths[l] = sizes[2 * l], sizes[2 * l + 1]
+        g.heights[l] = sizes[2 * l]
+        g.widths[l] = sizes[2 * l + 1]
         fits = 1 <= g.heights[l] <= PIXELS and 1 <= g.widths[l] <= PIXELS
         require(fits, "{spatial_shapes}", sizes, "must lie in [1, 2**29]")
         pixels += g.heights[l] * g.widths[l]
@@ -76,21 +94,31 @@ def plan(attributes, inputs, outputs, g):
     require(value[1] == pixels, "shape of {value}", value, "axis 1 must be the number of pixels of all levels,", pixels)
     fits = value[3] <= ELEMENTS // max(value[0], 1) // max(locations[1], 1) // max(value[2], 1)
     require(fits, "shape of {value}", value, "output must have at most 2**58 elements")
-    g.queries, g.heads, g.channels, g.pixels = locations[1], value[2], value[3], pixels
-    g.level_points, g.points = locations[4], levels * locations[4]
+    g.queries = locations[1]
+    g.heads = value[2]
+    g.channels = value[3]
+    g.pixels = pixels
+    g.level_points = locations[4]
+    g.points = levels * locations[4]
     g.rows = value[0] * g.queries * g.heads if g.channels > 0 else 0
     g.tiles = min(64, g.rows, g.rows // max(1, WORK // max(g.points, 1) // (g.channels + 16)) + 1)
     g.workspace = workspace_size()
 
 
-def reference(value, spatial_shapes, sampling_locations, attention_weights):
+def reference(
+    value: np.ndarray, spatial_shapes: ArrayLike, sampling_locations: np.ndarray, attention_weights: np.ndarray
+) -> np.ndarray:
     """Evaluate the formula, tap by tap: coordinates step by step in their own dtype, weights and sums in float64."""
     dtype = np.float64 if sampling_locations.dtype == np.float64 else np.float32
-    value, attention = dtypes.widest(value), dtypes.widest(attention_weights)
+    value = dtypes.widest(value)
+    attention = dtypes.widest(attention_weights)
     n, _, m, _ = np.ogrid[tuple(map(slice, sampling_locations[:, :, :, 0, :, 0].shape))]
-    total, start = np.zeros((*sampling_locations.shape[:3], value.shape[3])), 0
+    total = np.zeros((*sampling_locations.shape[:3], value.shape[3]))
+    start = 0
     for l, size in enumerate(np.asarray(spatial_shapes).reshape(-1, 2).tolist()):
-        first, weights = [], []  # the first tap and the weights, along y and then x, each [N, Q, M, P]
+        # the first tap and the weights, along y and then x, each [N, Q, M, P]
+        first = []
+        weights = []
         for s, location in zip(size, np.moveaxis(sampling_locations[:, :, :, l], -1, 0)[::-1], strict=True):
             with np.errstate(invalid="ignore", over="ignore"):
                 p = ((location.astype(dtype) * 2 - 1 + 1) * dtype(s) - 1) / 2
@@ -99,7 +127,8 @@ def reference(value, spatial_shapes, sampling_locations, attention_weights):
             f = p - np.floor(p)  # in the type of the locations
             weights.append((1 - f, f))
         for i, j in np.ndindex(2, 2):
-            row, column = first[0] + i, first[1] + j
+            row = first[0] + i
+            column = first[1] + j
             exists = (row >= 0) & (row < size[0]) & (column >= 0) & (column < size[1])
             tap = value[n, np.where(exists, start + row * size[1] + column, 0), m]
             weight = attention[:, :, :, l] * weights[0][i] * weights[1][j]
@@ -121,10 +150,8 @@ DEFORMABLE_ATTENTION = Operator(
     ),
     outputs=(Output("output", "T1"),),
     types={"T1": dtypes.FLOATS, "T2": dtypes.FLOATS, "I": ("int64",)},
-    plan=Plan(shape, plan, dict.fromkeys((
-        "rows", "queries", "heads", "channels", "pixels", "points", "level_points",
-    )) | {"heights": LEVELS, "widths": LEVELS}),
+    plan=Plan(shape, plan, DeformableAttentionGeometry),
     kernels=(Kernel(deformable_attention),),
     reference=reference,
-)  # fmt: skip
+)
 OPERATORS = (DEFORMABLE_ATTENTION,)

@@ -40,7 +40,10 @@ output_half_pixel by its absence; nodes of that version are left to ONNX Runtime
 Sources: ONNX operator specification, RoiAlign-16 and -22; mmcv and mmdeploy, see docs/mmdeploy.md.
 """
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -52,6 +55,14 @@ from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
 from ..kernels.shares import pieces
 from . import roi_align_kernels as kernels
+from .roi_align_kernels import RoiAlignGeometry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import Any
+
+    from ..kernels.types import AttributeTuple, Number, NumberType, OutputSizes, Sizes
+    from .roi_align_kernels import FeatureMaps
 
 MODES = ("avg", "max")
 HALF_PIXEL = ("output_half_pixel", "half_pixel")
@@ -63,33 +74,38 @@ COPIED = 2**19  # elements of that copy, at most
 TAPS = 16  # of a bin, if it has four samples
 PAYS = 8  # taps for each pixel of a channel, from which on a copy pays; parts of regions have four times as many
 WORK = 2**12  # outputs of a tile, at least
-GEOMETRY = dict.fromkeys((
-    "batch", "channels", "height", "width", "pixels", "regions", "columns", "out_height", "out_width", "bins", "ratio",
-    "scale", "half_pixel", "clockwise", "block", "parts", "units", "copied",
-))  # fmt: skip
 
 
 @jitable
-def shape(attributes, inputs, outputs):
-    x, rois, (y,) = inputs[0], inputs[1], outputs
+def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
+    x = inputs[0]
+    rois = inputs[1]
+    (y,) = outputs
     y[0] = rois[0] if len(rois) == 2 else UNKNOWN
     y[1] = x[1] if len(x) == 4 else UNKNOWN
-    y[2], y[3] = attributes.output_height, attributes.output_width
+    y[2] = attributes.output_height
+    y[3] = attributes.output_width
     return 4
 
 
 @jitable
-def lay_out_maps(attributes, x, g):
+def lay_out_maps(attributes: AttributeTuple, x: Sizes, g: FeatureMaps) -> None:
     """Check feature maps of shape x, and fill the geometry's fields for them and for the scale of regions."""
     require(len(x) == 4, "shape of {X}", x, "must have rank 4: [N, C, H, W]")
     for a in range(2, 4):
         require(1 <= x[a] <= PIXELS, "shape of {X}", x, "image axes must lie in [1, 2**31 - 1]; see axis", a)
-    g.batch, g.channels, g.height, g.width, g.pixels = x[0], x[1], x[2], x[3], x[2] * x[3]
+    g.batch = x[0]
+    g.channels = x[1]
+    g.height = x[2]
+    g.width = x[3]
+    g.pixels = x[2] * x[3]
     g.scale = np.float64(attributes.spatial_scale).view(np.int64)
 
 
 @jitable
-def plan(attributes, inputs, outputs, g):
+def plan(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: RoiAlignGeometry
+) -> None:
     x, rois, images = inputs
     g.half_pixel = attributes.coordinate_transformation_mode
     plan_regions(attributes, x, rois, 4, g)
@@ -99,16 +115,21 @@ def plan(attributes, inputs, outputs, g):
 
 
 @jitable
-def plan_mmcv(attributes, inputs, outputs, g):
+def plan_mmcv(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: RoiAlignGeometry
+) -> None:
     x, rois = inputs
     g.half_pixel = attributes.aligned
     plan_regions(attributes, x, rois, 5, g)
 
 
 @jitable
-def plan_rotated(attributes, inputs, outputs, g):
+def plan_rotated(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: RoiAlignGeometry
+) -> None:
     x, rois = inputs
-    g.half_pixel, g.clockwise = attributes.aligned, attributes.clockwise
+    g.half_pixel = attributes.aligned
+    g.clockwise = attributes.clockwise
     plan_regions(attributes, x, rois, 6, g)
     taps = g.regions * g.bins * TAPS // g.pixels // max(g.batch, 1)  # of a channel, for each pixel
     groups = COPIED // g.pixels // LANES
@@ -119,10 +140,12 @@ def plan_rotated(attributes, inputs, outputs, g):
 
 
 @jitable
-def plan_regions(attributes, x, rois, columns, g):
+def plan_regions(attributes: AttributeTuple, x: Sizes, rois: Sizes, columns: int, g: RoiAlignGeometry) -> None:
+    """Plan for regions of this number of columns. The attributes that select the kind of region are in `g`."""
     lay_out_maps(attributes, x, g)
     require(len(rois) == 2 and rois[1] == columns, "shape of {rois}", rois, "must be [R, K], with K", columns)
-    g.regions, g.columns = rois[0], columns
+    g.regions = rois[0]
+    g.columns = columns
     g.out_height, g.out_width = attributes.output_height, attributes.output_width
     g.bins = g.out_height * g.out_width
     g.ratio = attributes.sampling_ratio
@@ -133,7 +156,7 @@ def plan_regions(attributes, x, rois, columns, g):
 
 
 @jitable
-def cut_regions(channels, parts, g):
+def cut_regions(channels: int, parts: int, g: RoiAlignGeometry) -> None:
     """Cut the output into units with at most so many channels, and at most so many parts of the regions."""
     g.block = max(1, min(kernels.CHANNELS, g.channels, channels))
     blocks = pieces(g.channels, g.block)
@@ -143,34 +166,52 @@ def cut_regions(channels, parts, g):
     g.tiles = min(64, max(1, g.units), g.regions * g.channels * g.bins // WORK + 1)
 
 
-def reference(x, rois, batch_indices, *, coordinate_transformation_mode, mode, **geometry):
+def reference(
+    x: np.ndarray,
+    rois: np.ndarray,
+    batch_indices: np.ndarray,
+    *,
+    coordinate_transformation_mode: str,
+    mode: str,
+    **geometry: Any,
+) -> np.ndarray:
     """Evaluate the formula: coordinates step by step in their own dtype, weights and sums in float64."""
     samples = upright(x, rois, coordinate_transformation_mode == "half_pixel", **geometry)
     return pooled(x, batch_indices.tolist(), samples, {"avg": average, "max": largest_tap}[mode], **geometry)
 
 
-def reference_mmcv(input, rois, *, aligned, mode, **geometry):
+def reference_mmcv(input: np.ndarray, rois: np.ndarray, *, aligned: bool, mode: str, **geometry: Any) -> np.ndarray:
     samples = upright(input, rois[:, 1:], aligned, **geometry)
     return pooled(input, positions(rois), samples, {"avg": average, "max": largest_sample}[mode], **geometry)
 
 
-def reference_rotated(input, rois, *, aligned, clockwise, **geometry):
+def reference_rotated(
+    input: np.ndarray, rois: np.ndarray, *, aligned: bool, clockwise: bool, **geometry: Any
+) -> np.ndarray:
     samples = turned(input, rois[:, 1:], aligned, clockwise, **geometry)
     return pooled(input, positions(rois), samples, average, **geometry)
 
 
-def positions(rois):
+def positions(rois: np.ndarray) -> list[int]:
     """Return the positions of images in the first column of regions; -1 for invalid ones."""
     first = dtypes.widest(rois[:, 0])
     return np.where(abs(first) < 2**31, np.trunc(first), -1).astype(int).tolist()
 
 
-def coordinates_of(x):
+def coordinates_of(x: np.ndarray) -> NumberType:
     """Return the type in which places in images are computed."""
     return np.float64 if x.dtype == np.float64 else np.float32
 
 
-def upright(x, rois, half_pixel, output_height, output_width, sampling_ratio, spatial_scale):
+def upright(
+    x: np.ndarray,
+    rois: np.ndarray,
+    half_pixel: bool,
+    output_height: int,
+    output_width: int,
+    sampling_ratio: int,
+    spatial_scale: float,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield y and x of each region's samples: [output_height, 1, count_y, 1] and [1, output_width, 1, count_x]."""
     dtype = coordinates_of(x)
     offset = dtype(0.5 if half_pixel else 0)
@@ -180,7 +221,16 @@ def upright(x, rois, half_pixel, output_height, output_width, sampling_ratio, sp
         yield v[:, None, :, None], u[None, :, None, :]
 
 
-def turned(x, rois, half_pixel, clockwise, output_height, output_width, sampling_ratio, spatial_scale):
+def turned(
+    x: np.ndarray,
+    rois: np.ndarray,
+    half_pixel: bool,
+    clockwise: bool,
+    output_height: int,
+    output_width: int,
+    sampling_ratio: int,
+    spatial_scale: float,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield what `upright` yields, for boxes of centre, size and angle."""
     dtype = coordinates_of(x)
     offset = dtype(0.5 if half_pixel else 0)
@@ -194,7 +244,7 @@ def turned(x, rois, half_pixel, clockwise, output_height, output_width, sampling
         yield v * cosine + u * sine + (centre_y - offset), u * cosine - v * sine + (centre_x - offset)
 
 
-def samples_along(start, size, bins, ratio, half_pixel):
+def samples_along(start: Number, size: Number, bins: int, ratio: int, half_pixel: bool) -> np.ndarray:
     """Return the coordinates of a region's samples along an axis, [bins, count]."""
     dtype = type(size)  # half of it may be a float64, which NumPy 1 makes of a float32 and a Python number
     if not half_pixel and not size >= 1:
@@ -203,12 +253,21 @@ def samples_along(start, size, bins, ratio, half_pixel):
     count = ratio if ratio > 0 else int(min(np.ceil(step), kernels.MOST)) if step > 0 else 0
     if not (np.isfinite(start) and np.isfinite(step)):
         count = 0
-    p, i = np.arange(bins, dtype=dtype)[:, None], np.arange(count, dtype=dtype)
+    p = np.arange(bins, dtype=dtype)[:, None]
+    i = np.arange(count, dtype=dtype)
     return (start + p * step) + (i + dtype(0.5)) * step / dtype(max(count, 1))
 
 
 @np.errstate(invalid="ignore", over="ignore")  # also for `regions`, which are computed one by one
-def pooled(x, images, regions, pool, output_height, output_width, **_):
+def pooled(
+    x: np.ndarray,
+    images: Sequence[int],
+    regions: Iterable[tuple[np.ndarray, np.ndarray]],
+    pool: Callable[..., np.ndarray],
+    output_height: int,
+    output_width: int,
+    **_: Any,
+) -> np.ndarray:
     """Pool each region's samples.
 
     pool  a function of the result of `read` for places with the axes of bins, then of a bin's samples
@@ -221,7 +280,7 @@ def pooled(x, images, regions, pool, output_height, output_width, **_):
     return total
 
 
-def read(image, places):
+def read(image: np.ndarray, places: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return the taps at places (y, x) in an image [C, H, W]: (weighted pixels, where places are inside).
 
     The taps' pixels are [4, C, *places].
@@ -240,15 +299,18 @@ def read(image, places):
     return np.where(weights > 0, pixels, 0) * weights, inside
 
 
-def average(weighted, inside):
+def average(weighted: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    """Return the average of each bin's samples, from the result of `read`."""
     return weighted.sum(axis=(0, -2, -1)) / max(inside.shape[-2] * inside.shape[-1], 1)
 
 
-def largest_tap(weighted, inside):
+def largest_tap(weighted: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    """Return the largest weighted pixel of each bin, from the result of `read`."""
     return weighted.max(axis=(0, -2, -1), initial=-np.inf if inside.size else 0)
 
 
-def largest_sample(weighted, inside):
+def largest_sample(weighted: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    """Return the largest of each bin's samples, from the result of `read`."""
     return weighted.sum(axis=0).max(axis=(-2, -1), initial=kernels.LEAST)
 
 
@@ -277,7 +339,7 @@ ROI_ALIGN = Operator(
     attributes=(
         Attribute("coordinate_transformation_mode", "string", "half_pixel", choices=HALF_PIXEL), MODE, *COMMON
     ),
-    plan=Plan(shape, plan, GEOMETRY),
+    plan=Plan(shape, plan, RoiAlignGeometry),
     kernels=(Kernel(kernels.roi_align, {"mode": ("avg",)}), Kernel(kernels.roi_align_max, {"mode": ("max",)})),
     reference=reference,
 )  # fmt: skip
@@ -292,7 +354,7 @@ MMCV_ROI_ALIGN = Operator(
     types={"T": ("float16", "float32", "float64")},
     attributes=(replace(MODE, required=True, default=None), *MMCV_COMMON),
     terms={"X": "input", "batch_indices": "batch indices in rois"},
-    plan=Plan(shape, plan_mmcv, GEOMETRY),
+    plan=Plan(shape, plan_mmcv, RoiAlignGeometry),
     kernels=(
         Kernel(kernels.mmcv_roi_align, {"mode": ("avg",)}), Kernel(kernels.mmcv_roi_align_max, {"mode": ("max",)})
     ),
@@ -302,7 +364,7 @@ MMCV_ROI_ALIGN_ROTATED = replace(
     MMCV_ROI_ALIGN,
     name="MMCVRoIAlignRotated",
     attributes=(*MMCV_COMMON, Attribute("clockwise", "int", required=True, bounds=(0, 1))),
-    plan=Plan(shape, plan_rotated, GEOMETRY),
+    plan=Plan(shape, plan_rotated, RoiAlignGeometry),
     kernels=(Kernel(kernels.mmcv_roi_align_rotated),),
     reference=reference_rotated,
 )

@@ -12,15 +12,35 @@ If turned regions read more taps than their images have pixels, a unit first cop
 pixel side by side. Then a tap is a vector.
 """
 
-from collections import namedtuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ..declaration.errors import require
 from ..declaration.jit import APART, FUSE, jitable, known
+from ..declaration.operator import Geometry
 from ..kernels.elements import indices_in, integers_in, load, store, sums_in, zero
 from ..kernels.shares import pieces, share
 from ..kernels.vectors import add_points
+
+if TYPE_CHECKING:
+    from ..kernels.types import (
+        Elements,
+        Index,
+        Indices,
+        Known,
+        Number,
+        Offset,
+        Pitch,
+        Pixels,
+        Sums,
+        Tile,
+        Unit,
+        Weights,
+        Workspace,
+    )
 
 AVERAGE, LARGEST_TAP, LARGEST_SAMPLE = known(1), known(2), known(3)  # how a bin's samples are pooled
 MOST = 2**10  # samples of a bin along an axis
@@ -33,19 +53,66 @@ LANES = 16  # rows are added up over multiples of so many pixels, if the image i
 TOGETHER = 4  # channels that are read at a time, so that indices and weights are loaded once for all of them
 SAMPLES = 32  # of a copy that are added up at a time
 
-# A region along an axis: where it starts, the size of a bin, and the number of a bin's samples.
-Axis = namedtuple("Axis", "start step count")
-# A region: its axes, and how it is turned: (sine, cosine, the centre's y and x), or () for an upright box. Places in a
-# turned box are counted from its centre, in an upright one from the image's first pixel.
-Box = namedtuple("Box", "y x turn")
-# The taps of some bins; the last bin may continue in the next round. Bin b has those from ends[b] to ends[b + 1], each
-# with its offset in a plane and its weight. zeros[b]: whether a sample or a tap counts as 0. totals: the bin that
-# continues, so far, for each channel.
-Round = namedtuple("Round", "offset weight ends zeros totals")
+
+class FeatureMaps(Geometry):
+    """The sizes of feature maps, and the scale of regions in them."""
+
+    batch: int  # feature maps
+    channels: int  # of a feature map
+    height: int  # of a channel, in pixels
+    width: int
+    pixels: int  # of a channel: their product
+    scale: np.int64  # pixels for each unit of a region's coordinates: the bits of a float64
+
+
+class RoiAlignGeometry(FeatureMaps):
+    """The regions with their bins, the attributes, and the division of the output into units of work.
+
+    A unit is a part of the regions, and a block of channels.
+    """
+
+    regions: int
+    columns: int  # numbers of a region in `rois`; the box is the last 4 or, turned, 5 of them
+    out_height: int  # bins of a region, from top to bottom
+    out_width: int
+    bins: int  # of a region: their product
+    ratio: int  # samples of a bin along each axis; 0 or less: as many as the bin has pixels
+    half_pixel: int  # 1 if a coordinate's integers are the edges of pixels, 0 if they are the centres
+    clockwise: int  # 1 if turned boxes are turned by their angles, 0 if by the negated ones
+    block: int  # channels of a unit, at most
+    parts: int  # into which the regions are divided
+    units: int  # of work
+    copied: int  # elements of a unit's copy of its channels; 0: there is no copy
+
+
+class RegionAxis(NamedTuple):
+    """A region along an axis, in pixels."""
+
+    start: Number  # from the image's first pixel; from the centre of a turned box
+    step: Number  # size of a bin
+    samples: int  # of a bin
+
+
+class Box(NamedTuple):
+    """A region."""
+
+    y: RegionAxis
+    x: RegionAxis
+    turn: tuple[Number, ...]  # (sine, cosine, the centre's y and x) of a turned box; () for an upright one
+
+
+class Round(NamedTuple):
+    """The taps of some bins, in the workspace. The last bin may continue in the next round."""
+
+    offset: Indices  # for each tap, its pixel's number in the image
+    weight: Weights  # of each tap
+    ends: Pixels  # bin b has the taps from ends[b] on and before ends[b + 1]
+    zeros: Pixels  # for each bin, whether a sample or a tap counts as 0
+    totals: Sums  # for each channel, the bin that continues, so far
 
 
 @jitable
-def workspace_size():
+def workspace_size() -> int:
     """Return the bytes that a tile needs: arrays of `pool_by_rows` or `pool_by_taps`, then a copy."""
     by_rows = 8 * (TOGETHER * (SPAN + LANES) + 4 * ROWS + COLUMNS) + 4 * (COLUMNS + 3 * ROWS + 2 * BINS + 1)
     by_taps = 8 * (2 * TAPS + CHANNELS) + 4 * (2 * BINS + 1)
@@ -53,27 +120,54 @@ def workspace_size():
 
 
 @jitable
-def roi_align(x, rois, batch_indices, g, tile, workspace, out):
+def roi_align(
+    x: Elements,
+    rois: Elements,
+    batch_indices: Indices,
+    g: RoiAlignGeometry,
+    tile: Tile,
+    workspace: Workspace,
+    out: Elements,
+) -> None:
+    """Compute a tile of ONNX's operator with mode avg."""
     pool(x, rois, (batch_indices,), AVERAGE, g, tile, workspace, out)
 
 
 @jitable
-def roi_align_max(x, rois, batch_indices, g, tile, workspace, out):
+def roi_align_max(
+    x: Elements,
+    rois: Elements,
+    batch_indices: Indices,
+    g: RoiAlignGeometry,
+    tile: Tile,
+    workspace: Workspace,
+    out: Elements,
+) -> None:
+    """Compute a tile of ONNX's operator with mode max."""
     pool(x, rois, (batch_indices,), LARGEST_TAP, g, tile, workspace, out)
 
 
 @jitable
-def mmcv_roi_align(x, rois, g, tile, workspace, out):
+def mmcv_roi_align(
+    x: Elements, rois: Elements, g: RoiAlignGeometry, tile: Tile, workspace: Workspace, out: Elements
+) -> None:
+    """Compute a tile of mmcv's operator with mode avg."""
     pool(x, rois, (), AVERAGE, g, tile, workspace, out)
 
 
 @jitable
-def mmcv_roi_align_max(x, rois, g, tile, workspace, out):
+def mmcv_roi_align_max(
+    x: Elements, rois: Elements, g: RoiAlignGeometry, tile: Tile, workspace: Workspace, out: Elements
+) -> None:
+    """Compute a tile of mmcv's operator with mode max."""
     pool(x, rois, (), LARGEST_SAMPLE, g, tile, workspace, out)
 
 
 @jitable
-def mmcv_roi_align_rotated(x, rois, g, tile, workspace, out):
+def mmcv_roi_align_rotated(
+    x: Elements, rois: Elements, g: RoiAlignGeometry, tile: Tile, workspace: Workspace, out: Elements
+) -> None:
+    """Compute a tile of turned boxes."""
     check_images(rois, (), g)
     begin, end = share(g.units, g, tile)
     for unit in range(begin, end):
@@ -88,8 +182,21 @@ def mmcv_roi_align_rotated(x, rois, g, tile, workspace, out):
 
 
 @jitable
-def pool(x, rois, batches, way, g, tile, workspace, out):
-    """Pool upright boxes. batches: (batch_indices,), or () if the first column of `rois` has them."""
+def pool(
+    x: Elements,
+    rois: Elements,
+    batches: tuple[Indices, ...],
+    way: Known,
+    g: RoiAlignGeometry,
+    tile: Tile,
+    workspace: Workspace,
+    out: Elements,
+) -> None:
+    """Compute a tile of upright boxes.
+
+    batches  (batch_indices,), or () if the first column of `rois` has them
+    way      AVERAGE, LARGEST_TAP or LARGEST_SAMPLE
+    """
     check_images(rois, batches, g)
     begin, end = share(g.units, g, tile)
     for unit in range(begin, end):
@@ -105,7 +212,7 @@ def pool(x, rois, batches, way, g, tile, workspace, out):
 
 
 @jitable
-def part_of(g, unit):
+def part_of(g: RoiAlignGeometry, unit: Unit) -> tuple[int, int, int, int]:
     """Return a unit's first channel and number of channels, its first region, and the region after its last one."""
     channel, part = unit // g.parts * g.block, unit % g.parts
     each = pieces(g.regions, g.parts)
@@ -113,7 +220,7 @@ def part_of(g, unit):
 
 
 @jitable
-def check_images(rois, batches, g):
+def check_images(rois: Elements, batches: tuple[Indices, ...], g: RoiAlignGeometry) -> None:
     """Refuse regions of nonexistent images."""
     for r in range(g.regions):
         n = image_of(rois, batches, r, g)
@@ -121,7 +228,7 @@ def check_images(rois, batches, g):
 
 
 @jitable
-def image_of(rois, batches, r, g):
+def image_of(rois: Elements, batches: tuple[Indices, ...], r: int, g: RoiAlignGeometry) -> Index:
     """Return the position of a region's image, or a negative number."""
     if len(batches) > 0:
         return np.int64(batches[0][r])
@@ -130,25 +237,30 @@ def image_of(rois, batches, r, g):
 
 
 @jitable
-def scale_of(g):
+def scale_of(g: FeatureMaps) -> np.float64:
+    """Return the pixels for each unit of a region's coordinates."""
     return np.int64(g.scale).view(np.float64)
 
 
 @jitable
-def upright_box(rois, r, g, zero):
+def upright_box(rois: Elements, r: int, g: RoiAlignGeometry, zero: Number) -> Box:
     """Return the box of a region. zero: a number of the type in which coordinates are computed."""
-    number, at = type(zero), r * g.columns + g.columns - 4
-    scale, offset = number(scale_of(g)), number(0.5) if g.half_pixel else zero
+    number = type(zero)
+    at = r * g.columns + g.columns - 4
+    scale = number(scale_of(g))
+    offset = number(0.5) if g.half_pixel else zero
     left, top = load(rois, at) * scale - offset, load(rois, at + 1) * scale - offset
     right, bottom = load(rois, at + 2) * scale - offset, load(rois, at + 3) * scale - offset
     return Box(axis_of(top, bottom - top, g.out_height, g), axis_of(left, right - left, g.out_width, g), ())
 
 
 @jitable
-def turned_box(rois, r, g, zero):
+def turned_box(rois: Elements, r: int, g: RoiAlignGeometry, zero: Number) -> Box:
     """Return the box of a region, whose axes are counted from its centre."""
-    number, at = type(zero), r * g.columns + 1
-    scale, offset = number(scale_of(g)), number(0.5) if g.half_pixel else zero
+    number = type(zero)
+    at = r * g.columns + 1
+    scale = number(scale_of(g))
+    offset = number(0.5) if g.half_pixel else zero
     x, y = load(rois, at) * scale - offset, load(rois, at + 1) * scale - offset
     width, height = load(rois, at + 2) * scale, load(rois, at + 3) * scale
     angle = np.float64(load(rois, at + 4))
@@ -162,36 +274,37 @@ def turned_box(rois, r, g, zero):
 
 
 @jitable
-def at_least_one(size):
+def at_least_one(size: Number) -> Number:
+    """Return a size, or 1 if it is smaller."""
     return size if size >= type(size)(1) else type(size)(1)
 
 
 @jitable
-def axis_of(start, size, bins, g):
-    """Return the Axis of a region from `start` on."""
+def axis_of(start: Number, size: Number, bins: int, g: RoiAlignGeometry) -> RegionAxis:
+    """Return the RegionAxis of a region from `start` on."""
     number = type(start)
     if not g.half_pixel:
         size = at_least_one(size)
     step = size / number(bins)
-    count = g.ratio
+    count: Number = g.ratio
     if count <= 0:
         count = 0
         if step > number(0):
             count = np.int64(min(np.ceil(step), number(MOST)))
     if not (abs(start) < number(np.inf) and abs(step) < number(np.inf)):
         count = 0
-    return Axis(start, step, count)
+    return RegionAxis(start, step, count)
 
 
 @jitable
-def position(axis, p, j):
-    """Return the coordinate of sample j of bin p."""
+def position(axis: RegionAxis, p: int, j: int) -> Number:
+    """Return the coordinate of sample j of bin p along an axis."""
     number = type(axis.start)
-    return (axis.start + number(p) * axis.step) + (number(j) + number(0.5)) * axis.step / number(axis.count)
+    return (axis.start + number(p) * axis.step) + (number(j) + number(0.5)) * axis.step / number(axis.samples)
 
 
 @jitable
-def turned(turn, y, x):
+def turned(turn: tuple[Number, ...], y: Number, x: Number) -> tuple[Number, Number]:
     """Return the place in the image of a place in a box; `turn` is that of the Box."""
     if len(turn) == 0:
         return y, x
@@ -200,19 +313,20 @@ def turned(turn, y, x):
 
 
 @jitable
-def sample_at(box, p, q, i, j):
+def sample_at(box: Box, p: int, q: int, i: int, j: int) -> tuple[Number, Number]:
     """Return the place in the image of sample (i, j) of bin (p, q)."""
     return turned(box.turn, position(box.y, p, i), position(box.x, q, j))
 
 
 @jitable
-def is_inside(v, size):
+def is_inside(v: Number, size: int) -> bool:
+    """Return whether a coordinate is at most a pixel away from an axis of this size."""
     return v >= type(v)(-1) and v <= type(v)(size)
 
 
 @jitable
-def taps_of(v, size):
-    """Return the two pixels that a coordinate lies between, and the weight of the second one."""
+def taps_of(v: Number, size: int) -> tuple[Index, Index, Number]:
+    """Return the two pixels of an axis that a coordinate lies between, and the weight of the second one."""
     number = type(v)
     if v <= number(0):
         v = number(0)
@@ -223,21 +337,31 @@ def taps_of(v, size):
 
 
 @jitable
-def tap_weight(t, down, across):
+def tap_weight(t: int, down: Number, across: Number) -> Number:
     """Return the weight of tap t of four, the second row's being `down`, and the second column's `across`."""
     number = type(down)
     return (down if t // 2 else number(1) - down) * (across if t % 2 else number(1) - across)
 
 
 @jitable
-def share_of_sample(box):
+def share_of_sample(box: Box) -> Number:
     """Return the weight of a sample in the average of a bin."""
     number = type(box.y.start)
-    return number(1) / (number(max(box.y.count, 1)) * number(max(box.x.count, 1)))
+    return number(1) / (number(max(box.y.samples, 1)) * number(max(box.x.samples, 1)))
 
 
 @jitable
-def pool_by_rows(x, first, channels, box, way, g, workspace, out, to):
+def pool_by_rows(
+    x: Elements,
+    first: Offset,
+    channels: int,
+    box: Box,
+    way: Known,
+    g: RoiAlignGeometry,
+    workspace: Workspace,
+    out: Elements,
+    to: Offset,
+) -> bool:
     """Pool a region for some channels; returns False if there is too little room, or it won't pay.
 
     way         AVERAGE or LARGEST_TAP
@@ -254,7 +378,9 @@ def pool_by_rows(x, first, channels, box, way, g, workspace, out, to):
     column = indices_in(workspace, after + 4 * 3 * ROWS, COLUMNS)
     ends = indices_in(workspace, after + 4 * (3 * ROWS + COLUMNS), BINS + 1)
     zeros = indices_in(workspace, after + 4 * (3 * ROWS + COLUMNS + BINS + 1), BINS)
-    count, low, high = 0, g.width, -1
+    count: Index = 0
+    low: Number = g.width
+    high: Number = -1
     ends[0] = 0
     for q in range(g.out_width):
         begin = count
@@ -277,9 +403,11 @@ def pool_by_rows(x, first, channels, box, way, g, workspace, out, to):
         if rows < 0:
             return False
         for c in range(0, channels, TOGETHER):
-            together, bins = min(TOGETHER, channels - c), out[to + c * g.bins + p * g.out_width :]
+            together = min(TOGETHER, channels - c)
+            bins = out[to + c * g.bins + p * g.out_width :]
             for k in range(together):
-                source, target = x[first + (c + k) * g.pixels + low :], sums[k, :span]
+                source = x[first + (c + k) * g.pixels + low :]
+                target = sums[k, :span]
                 if len(way) == len(AVERAGE):
                     add_points(source, g.width, row[:rows], widths, exist, row_weight, False, target)
                 else:
@@ -289,13 +417,17 @@ def pool_by_rows(x, first, channels, box, way, g, workspace, out, to):
 
 
 @jitable
-def add_taps(axis, p, size, way, pixel, weight, begin):
+def add_taps(
+    axis: RegionAxis, p: int, size: int, way: Known, pixel: Pixels, weight: Weights, begin: Index
+) -> tuple[Index, bool]:
     """Store the pixels along an axis that bin p reads, and their weights, from position `begin` on.
 
     For an average each pixel is stored once, and weights are divided by the number of samples. Returns the position
     after the last one, or -1 if there is no room, and whether there are samples outside, or taps with a weight of 0.
     """
-    end, count, is_zero = begin, axis.count, axis.count == 0
+    end = begin
+    count = axis.samples
+    is_zero = axis.samples == 0
     number = type(axis.start)
     each = number(1)
     if len(way) == len(AVERAGE):
@@ -318,19 +450,20 @@ def add_taps(axis, p, size, way, pixel, weight, begin):
 
 
 @jitable
-def add_tap(way, pixel, weight, begin, end, k, w):
+def add_tap(way: Known, pixel: Pixels, weight: Weights, begin: Index, end: Index, k: Index, w: Number) -> Index:
     """Add a pixel's weight to that of the last two taps that is the same pixel, or store a new one; returns the end."""
     if len(way) == len(AVERAGE):
         for t in range(max(begin, end - 2), end):
             if pixel[t] == k:
                 weight[t] += w
                 return end
-    pixel[end], weight[end] = k, w
+    pixel[end] = k
+    weight[end] = w
     return end + 1
 
 
 @jitable
-def compare_rows(source, width, row, weight, rows, target):
+def compare_rows(source: Elements, width: Pitch, row: Pixels, weight: Weights, rows: Index, target: Sums) -> None:
     """target[b] = the largest weight[t] * source[row[t] * width + b]   for t < rows"""
     for b in range(target.size):
         target[b] = target.dtype.type(-np.inf)
@@ -343,7 +476,17 @@ def compare_rows(source, width, row, weight, rows, target):
 
 
 @jitable(**APART)
-def keep_largest(p, q, r, s, p_weight, q_weight, r_weight, s_weight, target):
+def keep_largest(
+    p: Elements,
+    q: Elements,
+    r: Elements,
+    s: Elements,
+    p_weight: Number,
+    q_weight: Number,
+    r_weight: Number,
+    s_weight: Number,
+    target: Sums,
+) -> None:
     """Replace elements of `target` that are smaller than those of one of four rows, times their weights."""
     for b in range(target.size):
         first = larger(p_weight * load(p, b), q_weight * load(q, b))
@@ -352,7 +495,19 @@ def keep_largest(p, q, r, s, p_weight, q_weight, r_weight, s_weight, target):
 
 
 @jitable(**FUSE)
-def pool_columns(pooled, together, way, column, weight, ends, count, zeros, is_zero, target, pitch):
+def pool_columns(
+    pooled: Sums,
+    together: int,
+    way: Known,
+    column: Pixels,
+    weight: Weights,
+    ends: Pixels,
+    count: int,
+    zeros: Pixels,
+    is_zero: bool,
+    target: Elements,
+    pitch: Pitch,
+) -> None:
     """target[c * pitch + q] = sum or largest of weight[t] * pooled[c, column[t]]   for ends[q] <= t < ends[q + 1]
 
     for q < count, and for the channels c < together, at most four. If there are fewer, the last one is written again.
@@ -363,7 +518,8 @@ def pool_columns(pooled, together, way, column, weight, ends, count, zeros, is_z
     for q in range(count):
         i = j = u = v = number(0) if len(way) == len(AVERAGE) or is_zero or zeros[q] else number(-np.inf)
         for t in range(ends[q], ends[q + 1]):
-            w, p = weight[t], np.uint32(column[t])
+            w = weight[t]
+            p = np.uint32(column[t])
             i, j = with_tap(i, w * pooled[0, p], way), with_tap(j, w * pooled[k, p], way)
             u, v = with_tap(u, w * pooled[m, p], way), with_tap(v, w * pooled[n, p], way)
         store(target, q, i)
@@ -373,12 +529,23 @@ def pool_columns(pooled, together, way, column, weight, ends, count, zeros, is_z
 
 
 @jitable(**FUSE)
-def with_tap(total, tap, way):
+def with_tap(total: Number, tap: Number, way: Known) -> Number:
+    """Return what a bin has after one more tap."""
     return total + tap if len(way) == len(AVERAGE) else larger(total, tap)
 
 
 @jitable
-def pool_by_taps(x, first, channels, box, way, g, workspace, out, to):
+def pool_by_taps(
+    x: Elements,
+    first: Offset,
+    channels: int,
+    box: Box,
+    way: Known,
+    g: RoiAlignGeometry,
+    workspace: Workspace,
+    out: Elements,
+    to: Offset,
+) -> None:
     """Pool a region as `pool_by_rows` does, of any box in any way.
 
     A round has the taps of some bins, or of a part of one. They are found once, and then read from each channel.
@@ -389,28 +556,40 @@ def pool_by_taps(x, first, channels, box, way, g, workspace, out, to):
         indices_in(workspace, after, BINS + 1), indices_in(workspace, after + 4 * (BINS + 1), BINS),
         sums_in(workspace, 16 * TAPS, CHANNELS, out),
     )  # fmt: skip
-    is_zero = is_empty = box.y.count * box.x.count == 0 and len(way) != len(LARGEST_SAMPLE)
+    is_zero = is_empty = box.y.samples * box.x.samples == 0 and len(way) != len(LARGEST_SAMPLE)
     bin_ = i = j = 0  # the bin, and the row and column of its sample, that come next
     while bin_ < g.bins:
-        begin, bins, count, goes_on = bin_, 0, 0, i > 0 or j > 0
+        begin = bin_
+        bins = 0
+        count = 0
+        goes_on = i > 0 or j > 0
         taps.ends[0] = 0
         while bin_ < g.bins and bins < BINS and count + 4 <= TAPS:
             i, j, count, is_zero = find_taps(box, bin_, i, j, way, g, taps, count, is_zero)
-            taps.ends[bins + 1], taps.zeros[bins] = count, is_zero
+            taps.ends[bins + 1] = count
+            taps.zeros[bins] = is_zero
             bins += 1
-            if i == box.y.count:
-                bin_, i, j, is_zero = bin_ + 1, 0, 0, is_empty
+            if i == box.y.samples:
+                bin_ += 1
+                i = 0
+                j = 0
+                is_zero = is_empty
         read_bins(x[first:], channels, taps, bins, bin_ - begin, goes_on, way, g, out[to + begin :])
 
 
 @jitable
-def find_taps(box, bin_, i, j, way, g, taps, count, is_zero):
+def find_taps(
+    box: Box, bin_: int, i: int, j: int, way: Known, g: RoiAlignGeometry, taps: Round, count: int, is_zero: bool
+) -> tuple[int, int, int, bool]:
     """Append the taps of a bin's samples from (i, j) on to the `count` stored ones, as far as they fit.
 
     Taps with a weight of 0 are left out, unless samples are compared, which need all four taps. Returns the next
     sample, the number of taps, and whether a sample or a tap counts as 0, before or now.
     """
-    p, q, rows, columns = bin_ // g.out_width, bin_ % g.out_width, box.y.count, box.x.count
+    p = bin_ // g.out_width
+    q = bin_ % g.out_width
+    rows = box.y.samples
+    columns = box.x.samples
     number = taps.weight.dtype.type
     each = share_of_sample(box) if len(way) == len(AVERAGE) else number(1)
     while i < rows and count + 4 <= TAPS:
@@ -431,12 +610,23 @@ def find_taps(box, bin_, i, j, way, g, taps, count, is_zero):
                 else:
                     is_zero = True
         if j == columns:
-            j, i = 0, i + 1
+            j = 0
+            i += 1
     return i, j, count, is_zero
 
 
 @jitable
-def read_bins(planes, channels, taps, bins, whole, goes_on, way, g, target):
+def read_bins(
+    planes: Elements,
+    channels: int,
+    taps: Round,
+    bins: int,
+    whole: int,
+    goes_on: bool,
+    way: Known,
+    g: RoiAlignGeometry,
+    target: Elements,
+) -> None:
     """Read the taps of a round's bins from each channel, and store the results of the first `whole` bins.
 
     goes_on  whether the first bin began in an earlier round
@@ -452,7 +642,8 @@ def read_bins(planes, channels, taps, bins, whole, goes_on, way, g, target):
                     totals[c:], b < whole, g, target[c * g.bins + b :],
                 )  # fmt: skip
         return
-    number, of_samples = totals.dtype.type, len(way) == len(LARGEST_SAMPLE)
+    number = totals.dtype.type
+    of_samples = len(way) == len(LARGEST_SAMPLE)
     for c in range(channels):
         source = planes[c * g.pixels :][: g.pixels]
         for b in range(bins):
@@ -470,7 +661,18 @@ def read_bins(planes, channels, taps, bins, whole, goes_on, way, g, target):
 
 
 @jitable(**FUSE)
-def add_taps_of_bin(planes, together, offset, weight, begin, end, sums, is_whole, g, target):
+def add_taps_of_bin(
+    planes: Elements,
+    together: int,
+    offset: Indices,
+    weight: Weights,
+    begin: Index,
+    end: Index,
+    sums: Sums,
+    is_whole: bool,
+    g: RoiAlignGeometry,
+    target: Elements,
+) -> None:
     """sums[c] += sum over t of weight[t] * planes[c * g.pixels + offset[t]]   for begin <= t < end
 
     for the channels c < together, at most four. If there are fewer, the last one is read again. If the bin is_whole,
@@ -478,13 +680,18 @@ def add_taps_of_bin(planes, together, offset, weight, begin, end, sums, is_whole
     long sum stay small.
     """
     k, m, n = min(1, together - 1), min(2, together - 1), min(3, together - 1)
-    first, second, third, fourth = planes, planes[k * g.pixels :], planes[m * g.pixels :], planes[n * g.pixels :]
+    first = planes
+    second = planes[k * g.pixels :]
+    third = planes[m * g.pixels :]
+    fourth = planes[n * g.pixels :]
     none = sums.dtype.type(0)
     for part in range(begin, end, 64):
         i = j = u = v = none
-        weights, offsets = weight[part : min(part + 64, end)], offset[part:]
+        weights = weight[part : min(part + 64, end)]
+        offsets = offset[part:]
         for t in range(weights.size):
-            w, at = weights[t], np.uintp(offsets[t])
+            w = weights[t]
+            at = np.uintp(offsets[t])
             i += w * load(first, at)
             j += w * load(second, at)
             u += w * load(third, at)
@@ -503,7 +710,9 @@ def add_taps_of_bin(planes, together, offset, weight, begin, end, sums, is_whole
 
 
 @jitable
-def largest_sample(total, source, offset, weight, begin, end):
+def largest_sample(
+    total: Number, source: Elements, offset: Indices, weight: Weights, begin: Index, end: Index
+) -> Number:
     """Return the largest of `total` and sum over u < 4 of weight[4 * t + u] * source[offset[4 * t + u]]
 
     for begin <= 4 * t < end, without weights of 0.
@@ -518,7 +727,7 @@ def largest_sample(total, source, offset, weight, begin, end):
 
 
 @jitable
-def largest_tap(total, source, offset, weight, begin, end):
+def largest_tap(total: Number, source: Elements, offset: Indices, weight: Weights, begin: Index, end: Index) -> Number:
     """Return the largest of `total` and weight[t] * source[offset[t]]   for begin <= t < end"""
     for t in range(begin, end):
         total = larger(total, weight[t] * load(source, np.uintp(offset[t])))
@@ -526,13 +735,15 @@ def largest_tap(total, source, offset, weight, begin, end):
 
 
 @jitable
-def larger(a, b):
+def larger(a: Number, b: Number) -> Number:
     """Return the larger of two numbers, or NaN if one is."""
     return b if b > a or b != b else a
 
 
 @jitable
-def pool_copies(x, rois, unit, g, workspace, out):
+def pool_copies(
+    x: Elements, rois: Elements, unit: Unit, g: RoiAlignGeometry, workspace: Workspace, out: Elements
+) -> None:
     """Pool a unit's regions, image by image, from a copy of its channels."""
     copy = sums_in(workspace, workspace_size(), g.copied, out)
     channel, channels, region, last = part_of(g, unit)
@@ -548,37 +759,46 @@ def pool_copies(x, rois, unit, g, workspace, out):
 
 
 @jitable
-def copy_side_by_side(x, first, channels, pixels, copy):
+def copy_side_by_side(x: Elements, first: Offset, channels: int, pixels: int, copy: Sums) -> None:
     """copy[k * channels + c] = x[first + c * pixels + k]   for k < pixels and c < channels"""
     for begin in range(0, pixels, LANES):  # of a cache line or two
         for c in range(channels):
-            source, target = x[first + c * pixels + begin :], copy[begin * channels + c :]
+            source = x[first + c * pixels + begin :]
+            target = copy[begin * channels + c :]
             for k in range(min(LANES, pixels - begin)):
                 target[np.uintp(k) * np.uintp(channels)] = load(source, np.uintp(k))
 
 
 @jitable
-def pool_copy(copy, channels, box, g, workspace, out, to):
+def pool_copy(
+    copy: Sums, channels: int, box: Box, g: RoiAlignGeometry, workspace: Workspace, out: Elements, to: Offset
+) -> None:
     """Pool a turned box for all channels of the copy by `copy_side_by_side`."""
     pixels, exist, widths = indices_in(workspace, 0, (3, SAMPLES))
     weight = sums_in(workspace, 12 * SAMPLES, (4, SAMPLES), out)
     totals, part = sums_in(workspace, 12 * SAMPLES + 8 * 4 * SAMPLES, (2, channels), out)
-    number, each = totals.dtype.type, share_of_sample(box)
+    number = totals.dtype.type
+    each = share_of_sample(box)
     for k in range(SAMPLES):
         widths[k] = g.width
     for b in range(g.bins):
-        p, q, count, is_first = b // g.out_width, b % g.out_width, 0, True
-        for i in range(box.y.count):
-            for j in range(box.x.count):
+        p = b // g.out_width
+        q = b % g.out_width
+        count = 0
+        is_first = True
+        for i in range(box.y.samples):
+            for j in range(box.x.samples):
                 if count == SAMPLES:
                     add_points(copy, channels, pixels, widths, exist, weight, False, part)
                     add_part(totals, part, is_first)
-                    count, is_first = 0, False
+                    count = 0
+                    is_first = False
                 y, x = sample_at(box, p, q, i, j)
                 if is_inside(y, g.height) and is_inside(x, g.width):
                     top, _, down = taps_of(y, g.height)
                     left, _, across = taps_of(x, g.width)
-                    pixels[count], exist[count] = top * g.width + left, 0
+                    pixels[count] = top * g.width + left
+                    exist[count] = 0
                     for t in range(4):
                         w = tap_weight(t, down, across)
                         weight[t, count] = w * each
@@ -591,6 +811,7 @@ def pool_copy(copy, channels, box, g, workspace, out, to):
 
 
 @jitable
-def add_part(totals, part, is_first):
+def add_part(totals: Sums, part: Sums, is_first: bool) -> None:
+    """Add a part of a bin's samples to its totals, or store it if it is the first one."""
     for c in range(totals.size):
         totals[c] = part[c] if is_first else totals[c] + part[c]

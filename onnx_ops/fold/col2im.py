@@ -13,8 +13,11 @@ Sources: ONNX operator specification, Col2Im-18; OpenVINO operation specificatio
 image axes, with other names (and allows a dilation of 0, which is refused here).
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,10 +27,10 @@ from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
 from .col2im_kernels import choose, col2im, unit_count, workspace_size
+from .geometry import Col2ImGeometry
 from .sliding_blocks import (
     ATTRIBUTES,
     AXES,
-    GEOMETRY,
     LIMIT,
     WORK,
     are_known,
@@ -42,25 +45,36 @@ from .sliding_blocks import (
     spacing_of_lists,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from numpy.typing import ArrayLike
+
+    from ..kernels.types import AttributeTuple, OutputSizes, Sizes
+    from .geometry import Spacing
+
 COPIED = 2**17  # elements that one tile reads and writes where blocks tile the image: as WORK, but only copied
 
 
 @jitable
-def shape(attributes, inputs, outputs):
+def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
     batch = inputs[0][0] if len(inputs[0]) == 3 else UNKNOWN
     return shape_of_image(check_attributes(attributes), inputs, batch, outputs[0])
 
 
 @jitable
-def shape_of_image(given, inputs, batch, y):
+def shape_of_image(given: int, inputs: tuple[Sizes, ...], batch: int, y: OutputSizes) -> int:
     """State the output's sizes for this batch size, from the input's last two axes and the shapes.
 
     given  the number of image axes that the attributes are for, or 0
     """
     x, image_shape, block_shape = inputs
-    image, block = len(image_shape), len(block_shape)
+    image = len(image_shape)
+    block = len(block_shape)
     if given != 0:
-        fits, rule = image == 0 or image == given, "{strides}, {dilations} and {pads} are for image axes:"
+        fits = image == 0 or image == given
+        rule = "{strides}, {dilations} and {pads} are for image axes:"
         require(fits or not are_known(image_shape), "{image_shape}", image_shape, rule, given)
         require(fits, "length of {image_shape}", image, "attributes are for image axes:", given)
         fits = block == 0 or block == given or are_known(block_shape)  # then `plan` tells
@@ -68,7 +82,8 @@ def shape_of_image(given, inputs, batch, y):
     axes = max(image, block)
     if not 1 <= axes <= AXES:
         return UNKNOWN
-    y[0], y[1] = batch, UNKNOWN
+    y[0] = batch
+    y[1] = UNKNOWN
     positions = known_product(block_shape)
     if len(x) >= 2 and x[len(x) - 2] >= 0 and len(block_shape) > 0 and positions > 0:
         y[1] = x[len(x) - 2] // positions
@@ -78,17 +93,20 @@ def shape_of_image(given, inputs, batch, y):
 
 
 @jitable
-def plan(attributes, inputs, outputs, g):
+def plan(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: Col2ImGeometry
+) -> None:
     require(len(inputs[0]) == 3, "shape of {input}", inputs[0], "must have rank 3: [N, C * prod({block_shape}), L]")
     plan_blocks(spacing_of(attributes), inputs, inputs[0][0], g)
 
 
 @jitable
-def plan_blocks(spacing, inputs, batch, g):
+def plan_blocks(spacing: Spacing, inputs: tuple[Sizes, ...], batch: int, g: Col2ImGeometry) -> None:
     """Plan for this batch size. The last two axes of the input have the channels' block elements and the blocks."""
     x, image_shape, block_shape = inputs
     axes = len(image_shape)
-    rows, columns = x[len(x) - 2], x[len(x) - 1]
+    rows = x[len(x) - 2]
+    columns = x[len(x) - 1]
     rule = "number of image axes must be at least 1 and at most"
     require(1 <= axes <= AXES, "{image_shape}", image_shape, rule, AXES)
     rule = "must be as long as {image_shape}, which is of length"
@@ -97,8 +115,13 @@ def plan_blocks(spacing, inputs, batch, g):
         require(1 <= image_shape[i] <= LIMIT, "{image_shape}", image_shape, "must lie in [1, 2**40]")
     lay_out(spacing, image_shape, block_shape, g)
     for i in range(axes):
-        fits = g.counts[i + g.axes - axes] > 0
-        require(fits, "{block_shape}", block_shape, "must, dilated, fit into the padded image; too large on axis", i)
+        require(
+            g.counts[i + g.axes - axes] > 0,
+            "{block_shape}",
+            block_shape,
+            "must, dilated, fit into the padded image; too large on axis",
+            i,
+        )
     rule = "must have at most 2**58 places in the padded image"
     require(g.blocks <= ELEMENTS, "{block_shape}", block_shape, rule)
     block = g.positions
@@ -110,9 +133,11 @@ def plan_blocks(spacing, inputs, batch, g):
     require(fits, "{image_shape}", image_shape, "output must have at most 2**58 elements")
     g.tiled = 1
     for i in range(g.axes):
-        stride, dilation = g.strides[i], g.dilations[i]
+        stride = g.strides[i]
+        dilation = g.dilations[i]
         common = math.gcd(stride, dilation)
-        g.k_steps[i], g.l_steps[i] = stride // common, dilation // common
+        g.k_steps[i] = stride // common
+        g.l_steps[i] = dilation // common
         # With pads, blocks reach outside of the image, and don't tile it.
         inside = g.pads[i] == 0 and g.counts[i] * stride <= g.image[i]
         g.tiled &= g.block[i] == stride and dilation == 1 and inside
@@ -126,11 +151,27 @@ def plan_blocks(spacing, inputs, batch, g):
     g.workspace = workspace_size(g)
 
 
-def reference(x, image_shape, block_shape, *, dilations, pads, strides):
+def reference(
+    x: np.ndarray,
+    image_shape: ArrayLike,
+    block_shape: ArrayLike,
+    *,
+    dilations: Sizes | None,
+    pads: Sizes | None,
+    strides: Sizes | None,
+) -> np.ndarray:
     return sum_of_blocks(x, image_shape, block_shape, strides, dilations, *halves_of(pads))
 
 
-def sum_of_blocks(x, image_shape, block_shape, strides, dilations, pads_begin, pads_end):
+def sum_of_blocks(
+    x: np.ndarray,
+    image_shape: ArrayLike,
+    block_shape: ArrayLike,
+    strides: ArrayLike | None,
+    dilations: ArrayLike | None,
+    pads_begin: ArrayLike | None,
+    pads_end: ArrayLike | None,
+) -> np.ndarray:
     """Evaluate the formula ordered by k: the pixels of position k in all blocks are a strided slice of the image."""
     image, block = (np.asarray(sizes).tolist() for sizes in (image_shape, block_shape))
     spacing = spacing_of_lists(image, strides, dilations, pads_begin, pads_end)
@@ -144,7 +185,14 @@ def sum_of_blocks(x, image_shape, block_shape, strides, dilations, pads_begin, p
     return y
 
 
-def gradient(call, grad_output, block_shape, dilations, pads, strides):
+def gradient(
+    call: Callable[..., Any],
+    grad_output: Any,
+    block_shape: Sizes,
+    dilations: Sizes | None,
+    pads: Sizes | None,
+    strides: Sizes | None,
+) -> Any:
     """Return the gradient in PyTorch: each block element gets that of its pixel."""
     return call(
         "onnx_ops", "Im2Col", grad_output, kernel_shape=block_shape, dilations=dilations, pads=pads, strides=strides
@@ -160,20 +208,18 @@ COL2IM = Operator(
     outputs=(Output("output", "T"),),
     types={"T": dtypes.ALL, "I": ("int64",)},
     attributes=ATTRIBUTES,
-    plan=Plan(shape, plan, dict.fromkeys((
-        "planes", "tiled", "together", "by_blocks", "high", "piece", "pitch", "leads", "lanes", "runs", "sums",
-    ))
-        | dict.fromkeys(("k_steps", "l_steps"), AXES) | GEOMETRY),
+    plan=Plan(shape, plan, Col2ImGeometry),
     kernels=(Kernel(col2im),),
     reference=reference,
     gradient=gradient,
-)  # fmt: skip
+)
 
 
 @jitable
-def shape_openvino(attributes, inputs, outputs):
+def shape_openvino(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
     """State shapes as `shape`, for two image axes: OpenVINO's operator has no others."""
-    x, (y,) = inputs[0], outputs
+    x = inputs[0]
+    (y,) = outputs
     if len(x) == 3:
         return shape_of_image(2, inputs, x[0], y)
     if len(x) != 2:
@@ -185,14 +231,18 @@ def shape_openvino(attributes, inputs, outputs):
 
 
 @jitable
-def plan_openvino(attributes, inputs, outputs, g):
+def plan_openvino(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: Col2ImGeometry
+) -> None:
     x = inputs[0]
     require(2 <= len(x) <= 3, "shape of {input}", x, "must have rank 3: [N, C * prod({block_shape}), L]")
     spacing = attributes.strides, attributes.dilations, attributes.pads_begin, attributes.pads_end
     plan_blocks(spacing, inputs, x[0] if len(x) == 3 else 1, g)
 
 
-def reference_openvino(x, image_shape, block_shape, **spacing):
+def reference_openvino(
+    x: np.ndarray, image_shape: ArrayLike, block_shape: ArrayLike, **spacing: Sizes | None
+) -> np.ndarray:
     if x.ndim == 2:
         return sum_of_blocks(x[None], image_shape, block_shape, **spacing)[0]
     return sum_of_blocks(x, image_shape, block_shape, **spacing)
@@ -209,7 +259,7 @@ OPENVINO = replace(
         *(sizes(name, axes=(2, 2)) for name in ("strides", "dilations")),
         *(sizes(name, axes=(2, 2), least=0) for name in ("pads_begin", "pads_end")),
     ),
-    plan=Plan(shape_openvino, plan_openvino, COL2IM.plan.geometry),
+    plan=Plan(shape_openvino, plan_openvino, Col2ImGeometry),
     reference=reference_openvino,
     gradient=None,
     terms={"input": "data", "image_shape": "output_size", "block_shape": "kernel_size"},

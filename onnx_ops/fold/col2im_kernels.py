@@ -18,7 +18,9 @@ Four ways, of which `choose` takes one:
     by lanes    all others
 """
 
-from collections import namedtuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..declaration.jit import IN_PLACE, jitable
 from ..kernels.elements import integers_in, load, plus, store, sums_in, zero
@@ -27,6 +29,10 @@ from ..kernels.vectors import interleave, sum_runs
 from .col2im_planes import PLANES, are_small, padded, planes_workspace, sum_planes
 from .sliding_blocks import quotient
 
+if TYPE_CHECKING:
+    from ..kernels.types import Axis, Elements, Indices, Offset, Pitch, Pixel, Sums, Tile, Unit, Workspace
+    from .geometry import Block, Col2ImGeometry, Position
+
 PIECE = 16384  # pixels whose sums, 64 KiB of float32, stay in the second-level cache
 LONG = 2048  # beyond this stride, a piece has too few blocks for lanes to pay
 FEW = 4  # fewer blocks in a row are added one by one
@@ -34,14 +40,38 @@ ROOM = 8  # lanes have room for a multiple of it: the sums of a vector
 LARGEST_SUM = 16  # bytes of a sum: complex128
 MOST_RUNS = 2**12  # of a lane: with more, blocks are added one by one
 LARGEST_ROW = 2**30  # pixels that blocks reach, or pads: vectors compare 32-bit numbers of blocks
-# Positions and blocks on a pixel: the first ones, how many there are, and how many pixels in a lane have as many.
-Hits = namedtuple("Hits", "k l count alike")
-# A unit of work: the rows y, y + stride, ... before y_end of a plane, from x on.
-Rows = namedtuple("Rows", "plane y y_end x columns")
+
+
+class Hits(NamedTuple):
+    """The positions and blocks on a pixel, along one axis."""
+
+    k: Position  # of the first one
+    l: Block  # of the first one
+    size: int  # number of hits
+    alike: int  # pixels, this one and those after it in its lane, with as many hits
+
+
+class Rows(NamedTuple):
+    """A unit of work: a piece of each of the rows y, y + stride, ... of a plane."""
+
+    plane: int
+    y: Pixel
+    y_end: Pixel  # after the last row
+    x: Pixel  # where the piece begins in a row
+    columns: int  # pixels of the piece
+
+
+class RowHits(NamedTuple):
+    """The hits of a row along all axes but x, as elements of the input: lead + first + m * step, for m < size."""
+
+    leads: Indices  # for each hit along the axes before y
+    first: Offset  # of the first hit along y, from a lead on
+    step: Pitch  # from one hit along y to the next one
+    size: int  # number of hits along y
 
 
 @jitable
-def choose(g):
+def choose(g: Col2ImGeometry) -> None:
     """Choose the way, and the size of a unit of work: g.piece pixels of g.high rows. The number of tiles is known.
 
     Also state the room that a tile needs: g.leads hits, g.lanes lanes, g.runs runs of a lane, and g.sums sums.
@@ -60,9 +90,11 @@ def choose(g):
     g.pitch = pieces(pieces(g.piece, stride), ROOM) * ROOM
     rows = pieces(g.image[y], g.strides[y])
     g.high = max(1, min(rows, g.planes * min(g.image[y], g.strides[y]) * rows // g.tiles))
-    g.lanes, g.sums = stride, 0
+    g.lanes = stride
+    g.sums = 0
     if g.by_blocks:
-        g.high, g.sums = 1, g.piece
+        g.high = 1
+        g.sums = g.piece
     elif stride > 1 and not g.tiled:
         g.high = max(1, min(g.high, PIECE // (stride * g.pitch)))
         g.sums = g.high * stride * g.pitch
@@ -71,7 +103,7 @@ def choose(g):
 
 
 @jitable
-def unit_count(g):
+def unit_count(g: Col2ImGeometry) -> int:
     """Return the number of units of work."""
     if g.together:
         return pieces(g.planes, PLANES)
@@ -81,15 +113,16 @@ def unit_count(g):
 
 
 @jitable
-def workspace_size(g):
-    """The bytes that a tile needs."""
+def workspace_size(g: Col2ImGeometry) -> int:
+    """Return the bytes of workspace that a tile needs."""
     if g.together:
         return planes_workspace(g, LARGEST_SUM)
     return 8 * (g.leads + 3 * g.lanes + 2 * g.runs) + LARGEST_SUM * g.sums
 
 
 @jitable
-def col2im(x, g, tile, workspace, out):
+def col2im(x: Elements, g: Col2ImGeometry, tile: Tile, workspace: Workspace, out: Elements) -> None:
+    """Compute a tile."""
     if g.together:
         sum_planes(x, g, tile, workspace, out)
     else:
@@ -97,28 +130,36 @@ def col2im(x, g, tile, workspace, out):
 
 
 @jitable(**IN_PLACE)
-def rows_at(g, unit):
+def rows_at(g: Col2ImGeometry, unit: Unit) -> Rows:
     """Return the Rows of a unit of work."""
-    height, width, stride = g.image[g.axes - 2], g.image[g.axes - 1], g.strides[g.axes - 2]
+    height = g.image[g.axes - 2]
+    width = g.image[g.axes - 1]
+    stride = g.strides[g.axes - 2]
     across = pieces(width, g.piece)
     bands = pieces(pieces(height, stride), g.high)
-    x, band = unit % across * g.piece, unit // across
-    lane, first = band // bands, band % bands * g.high
+    x = unit % across * g.piece
+    band = unit // across
+    lane = band // bands
+    first = band % bands * g.high
     lanes = min(height, stride)
     y = lane % lanes + first * stride
     return Rows(lane // lanes, y, min(height, y + g.high * stride), x, min(g.piece, width - x))
 
 
 @jitable
-def hits(g, a, p):
+def hits(g: Col2ImGeometry, a: Axis, p: Pixel) -> Hits:
     """Return the Hits of pixel p of axis a."""
-    t, stride, dilation, step = p + g.pads[a], g.strides[a], g.dilations[a], g.k_steps[a]
+    t = p + g.pads[a]
+    stride = g.strides[a]
+    dilation = g.dilations[a]
+    step = g.k_steps[a]
     k = t % stride if dilation == 1 else 0
     while k < min(g.block[a], step) and (t - k * dilation) % stride != 0:
         k += 1
     if k >= min(g.block[a], step):
         return Hits(0, 0, 0, 1)
-    l, l_step = (t - k * dilation) // stride, g.l_steps[a]
+    l = (t - k * dilation) // stride
+    l_step = g.l_steps[a]
     count = (g.block[a] - 1 - k) // step + 1
     skipped = max(0, (l - g.counts[a]) // l_step + 1)  # blocks after the last one
     end = min(count, l // l_step + 1)
@@ -127,20 +168,21 @@ def hits(g, a, p):
 
 
 @jitable
-def find_leads(g, plane, leads):
-    """Fill `leads` with the element of the input for each hit of a plane along the leading axes; returns the number."""
+def find_leads(g: Col2ImGeometry, plane: int, leads: Indices) -> int:
+    """Store an element of the input for each hit of a plane along the axes before y; return their number."""
     y, x = g.axes - 2, g.axes - 1
-    k_pitch, l_pitch = g.block[y] * g.block[x] * g.blocks, g.counts[y] * g.counts[x]
+    k_pitch = g.block[y] * g.block[x] * g.blocks
+    l_pitch = g.counts[y] * g.counts[x]
     leads[0] = 0
     count = 1
     for a in range(g.axes - 3, -1, -1):
         found = hits(g, a, plane % g.image[a])
         plane //= g.image[a]
-        for m in range(found.count - 1, -1, -1):
+        for m in range(found.size - 1, -1, -1):
             more = (found.k + m * g.k_steps[a]) * k_pitch + (found.l - m * g.l_steps[a]) * l_pitch
             for t in range(count):
                 leads[m * count + t] = leads[t] + more
-        count *= found.count
+        count *= found.size
         k_pitch *= g.block[a]
         l_pitch *= g.counts[a]
     for t in range(count):
@@ -149,21 +191,25 @@ def find_leads(g, plane, leads):
 
 
 @jitable
-def sum_rows(x, g, tile, workspace, out):
+def sum_rows(x: Elements, g: Col2ImGeometry, tile: Tile, workspace: Workspace, out: Elements) -> None:
     """Compute the units of a tile: tiled, by blocks or by lanes."""
     y_axis, x_axis = g.axes - 2, g.axes - 1
-    k_pitch, l_pitch = g.block[x_axis] * g.blocks, g.counts[x_axis]
+    k_pitch = g.block[x_axis] * g.blocks
+    l_pitch = g.counts[x_axis]
     y_step = g.k_steps[y_axis] * k_pitch - g.l_steps[y_axis] * l_pitch  # in the input, from one hit to the next
     leads = integers_in(workspace, 0, g.leads)
     lanes = integers_in(workspace, leads.nbytes, (3, g.lanes))
     runs = integers_in(workspace, leads.nbytes + lanes.nbytes, (2, g.runs))
     sums = sums_in(workspace, leads.nbytes + lanes.nbytes + runs.nbytes, g.sums, out)
-    known, count, x_known = -1, 0, -1
+    known = -1
+    count = 0
+    x_known = -1
     begin, end = share(unit_count(g), g, tile)
     for unit in range(begin, end):
         at = rows_at(g, unit)
         if at.plane != known:
-            known, count = at.plane, find_leads(g, at.plane, leads)
+            known = at.plane
+            count = find_leads(g, at.plane, leads)
         if at.x != x_known and g.lanes > 0:
             find_lanes(g, at.x, lanes)
             x_known = at.x
@@ -173,63 +219,105 @@ def sum_rows(x, g, tile, workspace, out):
             rows = min(pieces(at.y_end - y, g.strides[y_axis]), 1 if g.by_blocks else found.alike)
             first = found.k * k_pitch + found.l * l_pitch
             pixel = (at.plane * g.image[y_axis] + y) * g.image[x_axis] + at.x
-            hit = leads[:count], first, y_step, found.count
+            row_hits = RowHits(leads[:count], first, y_step, found.size)
             if g.tiled:
-                copy_lanes(x, g, *hit, rows, at.x, out, pixel, at.columns)
+                copy_lanes(x, g, row_hits, rows, at.x, out, pixel, at.columns)
             elif g.by_blocks:
-                add_blocks(x, g, *hit, at.x, sums[: at.columns])
+                add_blocks(x, g, row_hits, at.x, sums[: at.columns])
                 for b in range(at.columns):
                     store(out, pixel + b, sums[b])
             else:
-                sum_lanes(x, g, *hit, lanes, runs, rows, sums, out, pixel, at.columns)
+                sum_lanes(x, g, row_hits, lanes, runs, rows, sums, out, pixel, at.columns)
             y += rows * g.strides[y_axis]
 
 
 @jitable
-def find_lanes(g, x_begin, lanes):
-    """Find the hits of the first pixel of each lane: an element of the input, its block, and how many there are."""
+def find_lanes(g: Col2ImGeometry, x_begin: Pixel, lanes: Indices) -> None:
+    """Find the hits of the first pixel of each lane: lanes[:, r] = (element of the input, its block, number of hits).
+
+    x_begin  the pixel of lane 0
+    """
     last = g.axes - 1
-    stride, step = g.strides[last], g.k_steps[last]
+    stride = g.strides[last]
+    step = g.k_steps[last]
     lanes[2, :] = 0
     for k in range(min(g.block[last], step)):
         t = k * g.dilations[last] - g.pads[last] - x_begin
         r = t % stride
         l = (r - t) // stride
-        lanes[0, r], lanes[1, r], lanes[2, r] = k * g.blocks + l, l, (g.block[last] - 1 - k) // step + 1
+        lanes[0, r] = k * g.blocks + l
+        lanes[1, r] = l
+        lanes[2, r] = (g.block[last] - 1 - k) // step + 1
 
 
 @jitable
-def copy_lanes(x, g, leads, first, y_step, y_count, rows, x_begin, out, pixel, columns):
-    """Copy rows of blocks that tile the image. Pixels after the last block are 0. See `sum_lanes`."""
+def copy_lanes(
+    x: Elements,
+    g: Col2ImGeometry,
+    row_hits: RowHits,
+    rows: int,
+    x_begin: Pixel,
+    out: Elements,
+    pixel: Offset,
+    columns: int,
+) -> None:
+    """Copy rows of blocks that tile the image. Pixels after the last block are 0. See `sum_lanes`.
+
+    x_begin  where the pieces begin in the rows
+    """
     last = g.axes - 1
-    stride, counts, out_pitch = g.strides[last], g.counts[last], g.strides[last - 1] * g.image[last]
-    l, blocks = x_begin // stride, 0
-    if leads.size * y_count > 0:
+    stride = g.strides[last]
+    counts = g.counts[last]
+    out_pitch = g.strides[last - 1] * g.image[last]
+    l = x_begin // stride
+    blocks = 0
+    if row_hits.leads.size * row_hits.size > 0:
         blocks = min(columns // stride, counts - l)
-        interleave(x, leads[0] + first + l, g.blocks, counts, stride, blocks, rows, out, pixel, out_pitch, stride)
+        first = row_hits.leads[0] + row_hits.first + l
+        interleave(x, first, g.blocks, counts, stride, blocks, rows, out, pixel, out_pitch, stride)
     for y in range(rows if blocks * stride < columns else 0):
         for p in range(blocks * stride, columns):
             store(out, pixel + y * out_pitch + p, zero(out))
 
 
 @jitable
-def sum_lanes(x, g, leads, first, y_step, y_count, lanes, runs, rows, sums, out, pixel, columns):
-    """Sum rows that have the same hits along y, by lanes.
+def sum_lanes(
+    x: Elements,
+    g: Col2ImGeometry,
+    row_hits: RowHits,
+    lanes: Indices,
+    runs: Indices,
+    rows: int,
+    sums: Sums,
+    out: Elements,
+    pixel: Offset,
+    columns: int,
+) -> None:
+    """Sum pieces of rows that have the same hits along y, by lanes.
 
-    first, y_step, y_count  elements of the input, from `leads` on: of the first hit along y, from each to the next
-    runs                    room for the runs of a lane
+    row_hits  of the first row; those of the next one are a row of blocks later, and so on
+    lanes     from `find_lanes`
+    runs      room for the runs of a lane: the element and the block of each
+    rows      number of rows, which lie one stride apart
+    sums      room for the sums of all lanes
+    pixel     where the first row's piece begins in `out`
+    columns   pixels of a piece
     """
     last = g.axes - 1
-    stride, blocks, width = g.strides[last], g.counts[last], g.image[last]
+    stride = g.strides[last]
+    blocks = g.counts[last]
+    width = g.image[last]
     x_step = g.k_steps[last] * g.blocks - g.l_steps[last]
     out_pitch = g.strides[g.axes - 2] * width
     for r in range(stride):
         n = 0
-        for lead in leads:
-            for m in range(y_count):
-                element, block = lead + first + m * y_step + lanes[0, r], lanes[1, r]
+        for lead in row_hits.leads:
+            for m in range(row_hits.size):
+                element = lead + row_hits.first + m * row_hits.step + lanes[0, r]
+                block = lanes[1, r]
                 for _ in range(lanes[2, r]):
-                    runs[0, n], runs[1, n] = element, block
+                    runs[0, n] = element
+                    runs[1, n] = block
                     element += x_step
                     block -= g.l_steps[last]
                     n += 1
@@ -246,21 +334,23 @@ def sum_lanes(x, g, leads, first, y_step, y_count, lanes, runs, rows, sums, out,
 
 
 @jitable
-def add_blocks(x, g, leads, first, y_step, y_count, x_begin, row):
-    """Sum a row, or a piece of it, block by block. The arguments are those of `sum_lanes`."""
+def add_blocks(x: Elements, g: Col2ImGeometry, row_hits: RowHits, x_begin: Pixel, row: Sums) -> None:
+    """Sum a row, or a piece of it that begins at pixel `x_begin`, block by block."""
     last = g.axes - 1
-    stride, dilation, begin = g.strides[last], g.dilations[last], x_begin + g.pads[last]
+    stride = g.strides[last]
+    dilation = g.dilations[last]
+    begin = x_begin + g.pads[last]
     for b in range(row.size):
         row[b] = zero(row)
     low = max(0, -quotient((g.block[last] - 1) * dilation - begin, stride))
     high = min(g.counts[last], quotient(begin + row.size - 1, stride) + 1)
-    for lead in leads:
-        for m in range(y_count):
+    for lead in row_hits.leads:
+        for m in range(row_hits.size):
             for l in range(low, high):
                 p = l * stride - begin
                 k = max(0, -quotient(p, dilation))
                 k_end = min(g.block[last], quotient(row.size - 1 - p, dilation) + 1)
-                element = lead + first + m * y_step + l
+                element = lead + row_hits.first + m * row_hits.step + l
                 for j in range(k, k_end):
                     b = p + j * dilation
                     row[b] = plus(row[b], load(x, element + j * g.blocks))

@@ -4,12 +4,20 @@ Each plane is summed with its pads, so that every element of the input has a pix
 the same for any strides, dilations and number of axes.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from ..declaration.jit import jitable
 from ..kernels.elements import indices_in, sums_in
 from ..kernels.shares import pieces, share
 from ..kernels.vectors import PLANES, add_planes, interleave
+
+if TYPE_CHECKING:
+    from ..kernels.types import Axis, Elements, Pixel, Pixels, Tile, Workspace
+    from .geometry import Col2ImGeometry
 
 SHORT = 16  # blocks in a row: in longer ones, vectors of neighbours are faster
 SHORT_LANES = 33  # the same where a row is a sum of several lanes, or differs from the rows beside it
@@ -20,8 +28,8 @@ LEAST_PLANES = 3
 
 
 @jitable
-def are_small(g):
-    """Whether planes are summed side by side."""
+def are_small(g: Col2ImGeometry) -> bool:
+    """Return whether planes are summed side by side."""
     pixels = 1
     for a in range(g.axes):
         pixels *= min(padded(g, a), MOST_PIXELS + 1)
@@ -36,14 +44,14 @@ def are_small(g):
 
 
 @jitable
-def padded(g, a):
+def padded(g: Col2ImGeometry, a: Axis) -> int:
     """Return the pixels of axis a, with the pads that blocks or the image reach."""
     reach = (g.counts[a] - 1) * g.strides[a] + (g.block[a] - 1) * g.dilations[a] + 1
     return max(reach, g.pads[a] + g.image[a])
 
 
 @jitable
-def padded_pixels(g):
+def padded_pixels(g: Col2ImGeometry) -> int:
     """Return the pixels of a plane with pads."""
     pixels = 1
     for a in range(g.axes):
@@ -52,22 +60,23 @@ def padded_pixels(g):
 
 
 @jitable
-def places_size(g):
+def places_size(g: Col2ImGeometry) -> int:
     """Return the bytes of the places, a multiple of 16."""
     return 16 * pieces(g.positions * g.blocks, 4)
 
 
 @jitable
-def planes_workspace(g, largest_sum):
-    """The bytes that a tile needs: places, and the sums of the planes."""
+def planes_workspace(g: Col2ImGeometry, largest_sum: int) -> int:
+    """Return the bytes of workspace that a tile needs: places, and the planes' sums of at most `largest_sum` bytes."""
     return places_size(g) + largest_sum * PLANES * padded_pixels(g)
 
 
 @jitable
-def sum_planes(x, g, tile, workspace, out):
+def sum_planes(x: Elements, g: Col2ImGeometry, tile: Tile, workspace: Workspace, out: Elements) -> None:
     """Compute the planes of a tile; g.planes has all image axes."""
     last = g.axes - 1
-    elements, width = g.positions * g.blocks, g.image[last]
+    elements = g.positions * g.blocks
+    width = g.image[last]
     places = indices_in(workspace, 0, elements)
     sums = sums_in(workspace, places_size(g), PLANES * padded_pixels(g), out)
     begin, end = share(pieces(g.planes, PLANES), g, tile)
@@ -85,7 +94,7 @@ def sum_planes(x, g, tile, workspace, out):
 
 
 @jitable
-def find_places(g, places):
+def find_places(g: Col2ImGeometry, places: Pixels) -> None:
     """Fill `places` with the pixel of the padded plane for each element of its input."""
     places[0] = 0
     count = 1
@@ -101,9 +110,10 @@ def find_places(g, places):
 
 
 @jitable
-def row_place(g, row):
+def row_place(g: Col2ImGeometry, row: int) -> Pixel:
     """Return the pixel of the padded plane where a row of the image begins."""
-    place, pitch = g.pads[g.axes - 1], padded(g, g.axes - 1)
+    place = g.pads[g.axes - 1]
+    pitch = padded(g, g.axes - 1)
     for a in range(g.axes - 2, -1, -1):
         place += (row % g.image[a] + g.pads[a]) * pitch
         row //= g.image[a]

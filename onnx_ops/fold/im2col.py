@@ -11,7 +11,10 @@ no blocks in an image into which, padded, not even one fits: then y is empty.
 Sources: PyTorch's `unfold`; attributes and the order of blocks are those of the ONNX operator specification, Col2Im-18.
 """
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,11 +23,10 @@ from ..declaration.errors import require
 from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
-from .im2col_kernels import im2col, share_out
+from .im2col_kernels import Im2ColGeometry, im2col, share_out
 from .sliding_blocks import (
     ATTRIBUTES,
     AXES,
-    GEOMETRY,
     LIMIT,
     WORK,
     block_count,
@@ -39,14 +41,28 @@ from .sliding_blocks import (
     spacing_of_lists,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..kernels.types import AttributeTuple, OutputSizes, Sizes
+    from .geometry import SlidingBlocks
+
 
 @jitable
-def shape(attributes, inputs, outputs):
-    (x,), (y,), kernel_shape = inputs, outputs, attributes.kernel_shape
-    axes, positions, blocks = len(kernel_shape), known_product(kernel_shape), 1
-    given, rule = check_attributes(attributes), "must agree with other attributes on the number of image axes,"
+def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
+    (x,) = inputs
+    (y,) = outputs
+    kernel_shape = attributes.kernel_shape
+    axes = len(kernel_shape)
+    positions = known_product(kernel_shape)
+    blocks = 1
+    given = check_attributes(attributes)
+    rule = "must agree with other attributes on the number of image axes,"
     require(given == 0 or given == axes, "kernel_shape", kernel_shape, rule, given)
-    y[0], y[1], y[2] = x[0] if len(x) > 0 else UNKNOWN, UNKNOWN, UNKNOWN
+    y[0] = x[0] if len(x) > 0 else UNKNOWN
+    y[1] = UNKNOWN
+    y[2] = UNKNOWN
     if len(x) != 2 + axes:
         return 3
     if x[1] >= 0 and 0 < positions <= ELEMENTS // max(x[1], 1):
@@ -63,8 +79,8 @@ def shape(attributes, inputs, outputs):
 
 
 @jitable
-def lay_out_image(attributes, x, g):
-    """Check the rank of an image, and fill the fields of GEOMETRY."""
+def lay_out_image(attributes: AttributeTuple, x: Sizes, g: SlidingBlocks) -> None:
+    """Check the rank of an image, and fill the fields of SlidingBlocks."""
     axes = len(attributes.kernel_shape)
     rule = "must be [N, C, *image], with as many image axes as kernel_shape has:"
     require(len(x) == 2 + axes, "shape of x", x, rule, axes)
@@ -72,7 +88,9 @@ def lay_out_image(attributes, x, g):
 
 
 @jitable
-def plan(attributes, inputs, outputs, g):
+def plan(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: Im2ColGeometry
+) -> None:
     (x,) = inputs
     lay_out_image(attributes, x, g)
     fits = max(x[0], 1) <= ELEMENTS // g.positions // max(g.blocks, 1) // max(x[1], 1)
@@ -84,7 +102,9 @@ def plan(attributes, inputs, outputs, g):
     g.tiles = min(64, g.units, work // WORK + 1)
 
 
-def reference(x, *, kernel_shape, dilations, pads, strides):
+def reference(
+    x: np.ndarray, *, kernel_shape: Sizes, dilations: Sizes | None, pads: Sizes | None, strides: Sizes | None
+) -> np.ndarray:
     """Evaluate the formula ordered by k: the pixels of position k in all blocks are a strided slice of the image."""
     image = x.shape[2:]
     spacing = spacing_of_lists(image, strides, dilations, *halves_of(pads))
@@ -96,7 +116,15 @@ def reference(x, *, kernel_shape, dilations, pads, strides):
     return y.reshape(x.shape[0], x.shape[1] * math.prod(kernel_shape), math.prod(counts))
 
 
-def gradient(call, grad_output, x, kernel_shape, dilations, pads, strides):
+def gradient(
+    call: Callable[..., Any],
+    grad_output: Any,
+    x: Any,
+    kernel_shape: Sizes,
+    dilations: Sizes | None,
+    pads: Sizes | None,
+    strides: Sizes | None,
+) -> Any:
     """Return the gradient in PyTorch: the sum over all reads of a pixel."""
     return call("", "Col2Im", grad_output, x.shape[2:], kernel_shape, dilations=dilations, pads=pads, strides=strides)
 
@@ -110,13 +138,10 @@ IM2COL = Operator(
     outputs=(Output("output", "T"),),
     types={"T": dtypes.ALL},
     attributes=(sizes("kernel_shape", required=True), *ATTRIBUTES),
-    plan=Plan(shape, plan, dict.fromkeys((
-        "planes", "group", "groups", "leads", "band_y", "bands_y", "band_x", "bands_x", "rows", "part", "parts",
-        "units", "sweeps",
-    )) | GEOMETRY),
+    plan=Plan(shape, plan, Im2ColGeometry),
     kernels=(Kernel(im2col, sees_bits=True),),
     reference=reference,
     gradient=gradient,
     terms={"image_shape": "image axes of x", "block_shape": "kernel_shape"},
-)  # fmt: skip
+)
 OPERATORS = (IM2COL,)

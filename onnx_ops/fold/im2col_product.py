@@ -15,6 +15,10 @@ Sources: the formulas of neighbourhood attention (NATTEN's QK and AV, arXiv 2204
 and dilations.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from ..declaration import dtypes
@@ -25,15 +29,21 @@ from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
 from . import im2col
 from . import im2col_product_kernels as kernels
-from .sliding_blocks import ATTRIBUTES, AXES, GEOMETRY, LIMIT, known_product, sizes
+from .im2col_product_kernels import Im2ColProductGeometry
+from .sliding_blocks import ATTRIBUTES, AXES, LIMIT, known_product, sizes
+
+if TYPE_CHECKING:
+    from ..kernels.types import AttributeTuple, OutputSizes, Sizes
 
 WORK = 2**15  # products of a tile, about: 10 us
 SUMS = ("channels", "kernel")
 
 
 @jitable
-def shape(attributes, inputs, outputs):
-    (x, _), (y,), positions = inputs, outputs, known_product(attributes.kernel_shape)
+def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
+    x, _ = inputs
+    (y,) = outputs
+    positions = known_product(attributes.kernel_shape)
     im2col.shape(attributes, (x,), outputs)
     y[1] = UNKNOWN
     if attributes.sum_over == 1:
@@ -44,7 +54,9 @@ def shape(attributes, inputs, outputs):
 
 
 @jitable
-def plan(attributes, inputs, outputs, g):
+def plan(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: Im2ColProductGeometry
+) -> None:
     x, factors = inputs
     group = attributes.group
     im2col.lay_out_image(attributes, x, g)
@@ -52,7 +64,8 @@ def plan(attributes, inputs, outputs, g):
     fits = max(x[0], 1) <= ELEMENTS // g.positions // max(g.blocks, 1) // max(x[1], group)
     require(fits, "shape of x", x, "the columns would have more than 2**58 elements")
     g.over_channels = 1 - attributes.sum_over
-    g.planes, g.channels = x[0] * group, x[1] // group
+    g.planes = x[0] * group
+    g.channels = x[1] // group
     expected = x[1] if g.over_channels else group * g.positions
     require(len(factors) == 3, "shape of factors", factors, "must be of rank 3")
     require(factors[0] == x[0], "shape of factors", factors, "axis 0 must be the batch size of x,", x[0])
@@ -66,11 +79,22 @@ def plan(attributes, inputs, outputs, g):
     g.workspace = kernels.workspace_size(g) if g.units > 0 else 0
 
 
-def reference(x, factors, *, kernel_shape, dilations, group, pads, strides, sum_over):
+def reference(
+    x: np.ndarray,
+    factors: np.ndarray,
+    *,
+    kernel_shape: Sizes,
+    dilations: Sizes | None,
+    group: int,
+    pads: Sizes | None,
+    strides: Sizes | None,
+    sum_over: str,
+) -> np.ndarray:
     """Evaluate the formula in float64, on the columns of Im2Col's reference."""
     columns = im2col.reference(x, kernel_shape=kernel_shape, dilations=dilations, pads=pads, strides=strides)
     n, _, blocks = columns.shape
-    channels, positions = x.shape[1] // group, int(np.prod(kernel_shape))
+    channels = x.shape[1] // group
+    positions = int(np.prod(kernel_shape))
     columns = columns.reshape(n, group, channels, positions, blocks)
     over_channels = sum_over == "channels"
     factors = dtypes.widest(factors).reshape(n, group, channels if over_channels else positions, blocks)
@@ -94,12 +118,9 @@ IM2COL_PRODUCT = Operator(
         Attribute("group", "int", 1, bounds=(1, LIMIT)),
         *ATTRIBUTES,
     ),
-    plan=Plan(shape, plan, dict.fromkeys((
-        "planes", "channels", "over_channels", "rows", "leads", "part", "parts", "chunks", "span", "pitch", "length",
-        "band_y", "bands_y", "band_x", "bands_x", "units",
-    )) | GEOMETRY),
+    plan=Plan(shape, plan, Im2ColProductGeometry),
     kernels=(Kernel(kernels.im2col_product),),
     reference=reference,
     terms={"image_shape": "image axes of x", "block_shape": "kernel_shape"},
-)  # fmt: skip
+)
 OPERATORS = (IM2COL_PRODUCT,)

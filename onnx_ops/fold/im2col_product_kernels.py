@@ -8,11 +8,20 @@ one, from `dilation` elements later on for the next one. What is added up are th
 of channels or positions.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from ..declaration.jit import APART, FUSE, jitable
 from ..kernels.elements import load, store, sums_in
 from ..kernels.shares import pieces, share
+from .geometry import SlidingBlocks
 from .im2col_kernels import pixel_at
 from .sliding_blocks import find_blocks
+
+if TYPE_CHECKING:
+    from ..kernels.types import Elements, Offset, Pitch, Sums, Tile, Workspace
+    from .geometry import Block, Position
 
 LENGTH = 192  # elements of a row in the workspace, about: those of a band's blocks
 SPAN = 32  # elements that positions add to a row, at most
@@ -21,31 +30,60 @@ LANES = 32  # a row's length is a multiple of this
 LARGEST_SUM = 8  # bytes of a sum: float64
 
 
+class Im2ColProductGeometry(SlidingBlocks):
+    """The division of the output into units of work, and the workspace, see im2col_product_kernels.py."""
+
+    planes: int  # groups of channels in all images
+    channels: int  # of a group
+    over_channels: int  # 1 if products are added up over channels, 0 if over positions within the block
+    rows: int  # positions within the block along all axes but x
+    leads: int  # blocks along the axes before y
+    part: int  # positions along x that share rows in the workspace
+    parts: int  # into which these are divided
+    chunks: int  # of channels, into which a group is divided
+    span: int  # elements that the positions of a part add to a row, from the first one to the last
+    pitch: int  # elements of a row in the workspace: of a band's blocks and of `span`
+    length: int  # elements of a band's rows in the workspace
+    band_y: int  # rows of blocks in a unit
+    bands_y: int  # into which the rows are divided
+    band_x: int  # blocks of a row in a unit
+    bands_x: int  # into which a row is divided
+    units: int  # of work
+
+
 @jitable
-def share_out(g):
+def share_out(g: Im2ColProductGeometry) -> int:
     """Divide a geometry's blocks and outputs into units of work; returns the number of units."""
     last = g.axes - 1
-    height, width, k_x = g.counts[g.axes - 2], g.counts[last], g.block[last]
-    g.rows, g.leads = g.positions // k_x, g.blocks // (height * width)
+    height = g.counts[g.axes - 2]
+    width = g.counts[last]
+    k_x = g.block[last]
+    g.rows = g.positions // k_x
+    g.leads = g.blocks // (height * width)
     g.part = min(k_x, 1 + SPAN // g.dilations[last]) if g.strides[last] == 1 else 1
     g.span = (g.part - 1) * g.dilations[last]
     g.band_x = pieces(width, pieces(width, LENGTH))
     g.pitch = g.band_x + g.span
     g.band_y = pieces(height, pieces(height, max(1, LENGTH // g.pitch)))
     g.length = pieces(g.band_y * g.pitch, LANES) * LANES
-    g.parts, g.chunks = pieces(k_x, g.part), pieces(g.channels, CHANNELS)
-    g.bands_x, g.bands_y = pieces(width, g.band_x), pieces(height, g.band_y)
+    g.parts = pieces(k_x, g.part)
+    g.chunks = pieces(g.channels, CHANNELS)
+    g.bands_x = pieces(width, g.band_x)
+    g.bands_y = pieces(height, g.band_y)
     return g.planes * g.leads * g.bands_y * g.bands_x * (g.rows * g.parts if g.over_channels else g.chunks)
 
 
 @jitable
-def workspace_size(g):
+def workspace_size(g: Im2ColProductGeometry) -> int:
     """Return the bytes that a tile needs: rows of factors, of the image and of sums."""
     return LARGEST_SUM * ((max(CHANNELS, g.part) + CHANNELS + max(CHANNELS, g.part)) * g.length + g.span)
 
 
 @jitable
-def im2col_product(x, factors, g, tile, workspace, out):
+def im2col_product(
+    x: Elements, factors: Elements, g: Im2ColProductGeometry, tile: Tile, workspace: Workspace, out: Elements
+) -> None:
+    """Compute a tile, unit by unit."""
     last, leading = g.axes - 1, g.axes - 2
     height, width = g.counts[leading], g.counts[last]
     most = max(CHANNELS, g.part)
@@ -88,7 +126,8 @@ def im2col_product(x, factors, g, tile, workspace, out):
         if g.over_channels:
             first = plane * g.positions + k * g.block[last] + j
         else:
-            first, count = plane * g.channels + c, channels
+            first = plane * g.channels + c
+            count = channels
         for o in range(count):
             for y in range(high):
                 row = out[(first + o) * g.blocks + corner + y * width :][:wide]
@@ -98,8 +137,21 @@ def im2col_product(x, factors, g, tile, workspace, out):
 
 
 @jitable
-def copy_rows(a, first, count, step, width, high, wide, g, rows):
-    """Copy `high` rows of `wide` elements of each of `count` planes."""
+def copy_rows(
+    a: Elements,
+    first: Offset,
+    count: int,
+    step: Pitch,
+    width: Pitch,
+    high: int,
+    wide: int,
+    g: Im2ColProductGeometry,
+    rows: Sums,
+) -> None:
+    """Copy `high` rows of `wide` elements of each of `count` planes into the workspace.
+
+    first  the first element in `a`; `step` is from plane to plane, `width` from row to row
+    """
     for s in range(count):
         for y in range(high):
             source = a[first + s * step + y * width :][:wide]
@@ -109,12 +161,35 @@ def copy_rows(a, first, count, step, width, high, wide, g, rows):
 
 
 @jitable
-def read_image(x, plane, count, g, lead, k, j, y_begin, x_begin, high, wide, rows):
-    """Copy the rows of the image on which a band's positions lie, from position (k, j) on, for `count` channels."""
+def read_image(
+    x: Elements,
+    plane: int,
+    count: int,
+    g: Im2ColProductGeometry,
+    lead: Block,
+    k: Position,
+    j: Position,
+    y_begin: Block,
+    x_begin: Block,
+    high: int,
+    wide: int,
+    rows: Sums,
+) -> None:
+    """Copy the rows of the image on which a band's positions lie, from position (k, j) on, for `count` channels.
+
+    plane             the first channel of all images
+    lead              the band's block along the axes before y
+    k, j              position along all axes but x, and along x
+    y_begin, x_begin  the band's first block along y and x
+    high, wide        the band's blocks along y and x
+    rows              gets the rows of one channel after the other, with 0 for pixels outside
+    """
     last, leading = g.axes - 1, g.axes - 2
-    i, top = k % g.block[leading], pixel_at(g, lead, k // g.block[leading])
+    i = k % g.block[leading]
+    top = pixel_at(g, lead, k // g.block[leading])
     y_low, y_high = find_blocks(g, leading, i)
-    size, stride = wide + g.span, g.strides[last]
+    size = wide + g.span
+    stride = g.strides[last]
     # The row's element b is the pixel left + b * stride.
     left = x_begin * stride + j * g.dilations[last] - g.pads[last]
     low = min(size, max(0, (stride - 1 - left) // stride))
@@ -141,7 +216,17 @@ def read_image(x, plane, count, g, lead, k, j, y_begin, x_begin, high, wide, row
 
 
 @jitable(**FUSE | APART)
-def add_products(factors, rows, output_step, term_step, outputs, terms, pitch, length, totals):
+def add_products(
+    factors: Sums,
+    rows: Sums,
+    output_step: Pitch,
+    term_step: Pitch,
+    outputs: int,
+    terms: int,
+    pitch: Pitch,
+    length: int,
+    totals: Sums,
+) -> None:
     """totals[o * pitch + b] += sum over s of  factors[s * pitch + b] * rows[o * output_step + s * term_step + b]
 
     for o < outputs, s < terms and b < length, which is a multiple of LANES.
@@ -153,6 +238,7 @@ def add_products(factors, rows, output_step, term_step, outputs, terms, pitch, l
 
 
 @jitable(**FUSE | APART)
-def add_row(factors, row, total):
+def add_row(factors: Sums, row: Sums, total: Sums) -> None:
+    """total[b] += factors[b] * row[b]"""
     for b in range(total.size):
         total[b] += factors[b] * row[b]

@@ -65,12 +65,12 @@ def sums(array: Elements, scratch: Sums) -> Sums:
     return array
 
 
-def to_float16(value: float) -> np.float32:
+def to_float16(value: Number) -> np.float32:
     """Round a float32 to a float16; returns it as a float32."""
     return np.float32(np.float16(value))
 
 
-def to_bfloat16(value: float) -> np.float32:
+def to_bfloat16(value: Number) -> np.float32:
     """Round a float32 to a bfloat16, to nearest, ties to even; returns it as a float32."""
     bits = int(np.float32(value).view(np.uint32))
     rounded = bits if value != value else (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFFFFFF

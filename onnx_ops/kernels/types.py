@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     Number: TypeAlias = Any  # one of `Sums`, `Coordinates` or `Weights`: of NumPy's type, also where int32 is meant
     NumberType: TypeAlias = Any  # the type of a Number, which converts to it: np.float32(0.5)
 
+    # Integers
+    Axis: TypeAlias = int  # an axis of an image: 0 is the first one, without batch and channels
+    Pixel: TypeAlias = int  # a pixel: its number in an image, row by row, or along one axis
+    Offset: TypeAlias = Index  # an element of a flat array: the number of those before it
+    Pitch: TypeAlias = int  # the number of elements from one row, plane or channel to the next one
+    Unit: TypeAlias = int  # a unit of work, of which a tile has several
+    Tile: TypeAlias = int  # a tile, from 0 to the geometry's `tiles` - 1
+    Known: TypeAlias = tuple[int, ...]  # a number that is known when a kernel is compiled: the length of the tuple
+
     # Plans
     Sizes: TypeAlias = Sequence[int]  # a shape, or the values of a small input: a vector in compiled code, else a list
     OutputSizes: TypeAlias = MutableSequence[int]  # the vector of MAX_RANK sizes into which a plan writes a shape
     AttributeTuple: TypeAlias = Any  # a named tuple with a number or a vector for each attribute of an operator
 
     class Tiled(Protocol):
-        """What every geometry has. A geometry is a record in memory that a plan fills in for its kernel.
-
-        A class with a line for each field of an operator's geometry is derived from it.
-        """
+        """What every geometry has: a record in memory that a plan fills in for its kernel (declaration/operator.py)."""
 
         tiles: int  # parts into which a plan cuts its work, which may run in parallel
         workspace: int  # bytes of scratch memory for each running tile
-
-    class Geometry(Tiled, Protocol):
-        """A geometry whose other fields only the operator's `Plan` lists: integers, and a `Vector` for many axes."""
-
-        def __getattr__(self, field: str, /) -> Any: ...
-        def __setattr__(self, field: str, value: Any, /) -> None: ...

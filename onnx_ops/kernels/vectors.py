@@ -14,7 +14,7 @@ from ..declaration.jit import FUSE, jitable
 from .elements import load, plus, store, zero
 
 if TYPE_CHECKING:
-    from .types import Elements, Indices, Pixels, Sums, Weights
+    from .types import Elements, Indices, Offset, Pitch, Pixels, Sums, Weights
 
 MOST_LANES = 16  # points of a vector: arrays along b have room for a multiple of it, with a valid base
 PLANES = 8  # that `add_planes` sums side by side
@@ -88,8 +88,8 @@ def sum_runs(
     blocks: int,
     rows: int,
     out: Elements,
-    to: int,
-    out_pitch: int,
+    to: Offset,
+    out_pitch: Pitch,
     count: int,
 ) -> None:
     """Col2Im: sums of runs of blocks, for several rows of `blocks` blocks.
@@ -108,7 +108,7 @@ def sum_runs(
 
 
 @jitable
-def add_planes(x: Elements, first: int, pitch: int, planes: int, places: Pixels, sums: Sums) -> None:
+def add_planes(x: Elements, first: Offset, pitch: Pitch, planes: int, places: Pixels, sums: Sums) -> None:
     """Col2Im: planes of which each pixel has a vector.
 
     sums[places[e] * PLANES + r] += x[first + r * pitch + e]   for r < planes and e < places.size
@@ -122,16 +122,16 @@ def add_planes(x: Elements, first: int, pitch: int, planes: int, places: Pixels,
 @jitable
 def interleave(
     lanes: Elements,
-    first: int,
-    pitch: int,
-    row_pitch: int,
+    first: Offset,
+    pitch: Pitch,
+    row_pitch: Pitch,
     stride: int,
     count: int,
     rows: int,
     target: Elements,
-    to: int,
-    out_pitch: int,
-    step: int,
+    to: Offset,
+    out_pitch: Pitch,
+    step: Pitch,
 ) -> None:
     """Strides: each row is a transposition.
 
@@ -154,14 +154,14 @@ def interleave(
 @jitable
 def copy_box(
     x: Elements,
-    first: int,
-    steps: tuple[int, int, int],
+    first: Offset,
+    steps: tuple[Pitch, Pitch, Pitch],
     sizes: tuple[int, int, int],
     count: int,
     stride: int,
     out: Elements,
-    to: int,
-    out_steps: tuple[int, int, int],
+    to: Offset,
+    out_steps: tuple[Pitch, Pitch, Pitch],
 ) -> None:
     """Im2Col: runs of any length and stride along three further axes.
 
@@ -180,7 +180,9 @@ def copy_box(
 
 
 @jitable
-def clear_box(out: Elements, to: int, steps: tuple[int, int, int], sizes: tuple[int, int, int], count: int) -> None:
+def clear_box(
+    out: Elements, to: Offset, steps: tuple[Pitch, Pitch, Pitch], sizes: tuple[int, int, int], count: int
+) -> None:
     """out[to + p * steps[0] + q * steps[1] + r * steps[2] + b] = 0, as in `copy_box`."""
     for p in range(sizes[0]):
         for q in range(sizes[1]):
@@ -193,7 +195,7 @@ def clear_box(out: Elements, to: int, steps: tuple[int, int, int], sizes: tuple[
 @jitable(**FUSE)
 def add_points(
     source: Elements,
-    pitch: int,
+    pitch: Pitch,
     pixels: Pixels,
     widths: Pixels,
     exist: Pixels,
@@ -219,7 +221,7 @@ def add_points(
 
 @jitable(**FUSE)
 def add_product(
-    w: Elements, first: int, pitch: int, rows: int, columns: Sums, depth: int, width: int, target: Sums
+    w: Elements, first: Offset, pitch: Pitch, rows: int, columns: Sums, depth: int, width: int, target: Sums
 ) -> None:
     """Deformable convolution: a product of matrices. The width must be a multiple of WIDTH.
 

@@ -14,6 +14,10 @@ computed in float32 (float64 for float64). A feature map is read there as by Roi
 Source: mmcv, see docs/mmdeploy.md.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from ..declaration.attributes import Attribute
@@ -25,12 +29,16 @@ from ..detection.roi_align import coordinates_of, lay_out_maps, read
 from ..kernels.shares import pieces
 from . import rotated_feature_align_kernels as kernels
 
+if TYPE_CHECKING:
+    from ..kernels.types import AttributeTuple, OutputSizes, Sizes
+
 WORK = 2**11  # outputs of a tile, at least
 
 
 @jitable
-def shape(attributes, inputs, outputs):
-    (features, boxes), (y,) = inputs, outputs
+def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
+    features, boxes = inputs
+    (y,) = outputs
     for a in range(4):
         y[a] = features[a] if len(features) == 4 else UNKNOWN
         if y[a] == UNKNOWN and a != 1 and len(boxes) == 4:  # boxes lack axis 1, the channels
@@ -39,7 +47,12 @@ def shape(attributes, inputs, outputs):
 
 
 @jitable
-def plan(attributes, inputs, outputs, g):
+def plan(
+    attributes: AttributeTuple,
+    inputs: tuple[Sizes, ...],
+    outputs: tuple[OutputSizes, ...],
+    g: kernels.RotatedFeatureAlignGeometry,
+) -> None:
     x, boxes = inputs
     lay_out_maps(attributes, x, g)
     require(len(boxes) == 4 and boxes[3] == 5, "shape of boxes", boxes, "must be [N, H, W, 5]")
@@ -57,7 +70,7 @@ def plan(attributes, inputs, outputs, g):
 
 
 @np.errstate(invalid="ignore", over="ignore")
-def reference(features, boxes, *, spatial_scale, points):
+def reference(features: np.ndarray, boxes: np.ndarray, *, spatial_scale: float, points: int) -> np.ndarray:
     """Evaluate the formula: points in their own dtype, weights and sums in float64."""
     dtype = coordinates_of(features)
     boxes = boxes.astype(dtype)
@@ -89,10 +102,8 @@ ROTATED_FEATURE_ALIGN = Operator(
         Attribute("points", "int", required=True, bounds=(1, 5)),
     ),
     terms={"X": "features"},
-    plan=Plan(shape, plan, dict.fromkeys((
-        "batch", "channels", "height", "width", "pixels", "points", "scale", "blocks",
-    ))),
+    plan=Plan(shape, plan, kernels.RotatedFeatureAlignGeometry),
     kernels=(Kernel(kernels.rotated_feature_align),),
     reference=reference,
-)  # fmt: skip
+)
 OPERATORS = (ROTATED_FEATURE_ALIGN,)

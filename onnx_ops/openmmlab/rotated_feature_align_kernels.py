@@ -1,23 +1,41 @@
 """RotatedFeatureAlign: the pixels of some columns or rows at a time, their points' taps once for all channels."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from ..declaration.jit import FUSE, jitable
-from ..detection.roi_align_kernels import is_inside, scale_of, tap_weight, taps_of
+from ..detection.roi_align_kernels import FeatureMaps, is_inside, scale_of, tap_weight, taps_of
 from ..kernels.elements import integers_in, load, store, sums_in, zero
 from ..kernels.shares import share
+
+if TYPE_CHECKING:
+    from ..kernels.types import Elements, Indices, Pixel, Tile, Weights, Workspace
 
 PIXELS = 256  # of a unit
 TAPS = 4 * 5  # of a pixel's points, at most
 
 
+class RotatedFeatureAlignGeometry(FeatureMaps):
+    """The points of boxes, and the division of a feature map into blocks of pixels: with an image, a unit of work."""
+
+    points: int  # of a box: 1 or 5
+    blocks: int  # into which the pixels of a channel are divided
+
+
 @jitable
-def workspace_size():
+def workspace_size() -> int:
+    """Return the bytes that a tile needs: the taps of a unit's pixels."""
     return 16 * TAPS * PIXELS
 
 
 @jitable
-def rotated_feature_align(features, boxes, g, tile, workspace, out):
+def rotated_feature_align(
+    features: Elements, boxes: Elements, g: RotatedFeatureAlignGeometry, tile: Tile, workspace: Workspace, out: Elements
+) -> None:
+    """Compute a tile, unit by unit."""
     offset = integers_in(workspace, 0, (TAPS, PIXELS))
     weight = sums_in(workspace, 8 * TAPS * PIXELS, (TAPS, PIXELS), out)
     begin, end = share(g.batch * g.blocks, g, tile)
@@ -32,10 +50,16 @@ def rotated_feature_align(features, boxes, g, tile, workspace, out):
 
 
 @jitable
-def place_points(boxes, box, g, b, offset, weight):
-    """Store the taps of a box's points as those of pixel b."""
+def place_points(
+    boxes: Elements, box: int, g: RotatedFeatureAlignGeometry, b: int, offset: Indices, weight: Weights
+) -> None:
+    """Store the taps of a box's points as those of pixel b: offset[:, b] and weight[:, b].
+
+    box  its number in `boxes`
+    """
     number = weight.dtype.type
-    scale, at = number(scale_of(g)), 5 * box
+    scale = number(scale_of(g))
+    at = 5 * box
     y, x = load(boxes, at) * scale, load(boxes, at + 1) * scale
     half_width, half_height = load(boxes, at + 2) * scale * number(0.5), load(boxes, at + 3) * scale * number(0.5)
     angle = np.float64(load(boxes, at + 4))
@@ -46,7 +70,8 @@ def place_points(boxes, box, g, b, offset, weight):
         across = number(0) if k == 0 else half_height if k < 3 else -half_height
         v, u = y + along * sine + across * cosine, x + along * cosine - across * sine
         for t in range(4):
-            offset[4 * k + t, b], weight[4 * k + t, b] = 0, number(0)
+            offset[4 * k + t, b] = 0
+            weight[4 * k + t, b] = number(0)
         if is_inside(v, g.height) and is_inside(u, g.width):
             top, bottom, down = taps_of(v, g.height)
             left, right, right_share = taps_of(u, g.width)
@@ -57,7 +82,7 @@ def place_points(boxes, box, g, b, offset, weight):
 
 
 @jitable(**FUSE)
-def add_samples(plane, first, taps, offset, weight, target):
+def add_samples(plane: Elements, first: Pixel, taps: int, offset: Indices, weight: Weights, target: Elements) -> None:
     """target[b] = plane[first + b] + sum over t < taps of weight[t, b] * plane[offset[t, b]], without weights of 0"""
     none = zero(plane)
     for b in range(target.size):

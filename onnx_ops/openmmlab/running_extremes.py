@@ -14,6 +14,10 @@ MMCVCornerPool takes images [N, C, H, W] and has no indices. By `mode` it is the
 Sources: mmcv, see docs/mmdeploy.md.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from ..declaration.attributes import Attribute
@@ -22,51 +26,69 @@ from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, MAX_RANK
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
 from . import running_extremes_kernels as kernels
+from .running_extremes_kernels import RunningExtremesGeometry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..kernels.types import AttributeTuple, OutputSizes, Sizes
 
 WORK = 2**14  # elements of a tile, at least
-GEOMETRY = dict.fromkeys(("outer", "length", "inner", "is_backwards"))
 
 
 @jitable
-def copy_sizes(x, y):
+def copy_sizes(x: Sizes, y: OutputSizes) -> int:
+    """State sizes like those of the input; return the rank."""
     for a in range(len(x)):
         y[a] = x[a]
     return len(x) if len(x) > 0 else -1
 
 
 @jitable
-def shape(attributes, inputs, outputs):
+def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> tuple[int, int]:
     return copy_sizes(inputs[0], outputs[0]), copy_sizes(inputs[0], outputs[1])
 
 
 @jitable
-def shape_of_pool(attributes, inputs, outputs):
+def shape_of_pool(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
     return copy_sizes(inputs[0], outputs[0])
 
 
 @jitable
-def plan(attributes, inputs, outputs, g):
-    x, axis = inputs[0], attributes.dim
+def plan(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: RunningExtremesGeometry
+) -> None:
+    x = inputs[0]
+    axis = attributes.dim
     require(len(x) > 0, "shape of input", x, "must have rank 1 or more")
     require(-len(x) <= axis < len(x), "dim", axis, "must be an axis of input, with rank", len(x))
     cut(x, axis + len(x) if axis < 0 else axis, g)
 
 
 @jitable
-def plan_pool(attributes, inputs, outputs, g):
-    x, mode = inputs[0], attributes.mode
+def plan_pool(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: RunningExtremesGeometry
+) -> None:
+    x = inputs[0]
+    mode = attributes.mode
     require(len(x) == 4, "shape of input", x, "must have rank 4: [N, C, H, W]")
     g.is_backwards = 1 - mode % 2
     cut(x, 2 + mode // 2, g)
 
 
 @jitable
-def cut(x, axis, g):
-    g.outer, g.length, g.inner, size, is_empty = 1, x[axis], 1, 1, False
+def cut(x: Sizes, axis: int, g: RunningExtremesGeometry) -> None:
+    """Fill the geometry, with extremes that run along this axis, and cut it into tiles."""
+    g.outer = 1
+    g.length = x[axis]
+    g.inner = 1
+    size = 1
+    is_empty = False
     for a in range(len(x)):
         count = max(x[a], 1)
         require(count <= ELEMENTS // size, "shape of input", x, "must have at most 2**58 elements")
-        size, is_empty = size * count, is_empty or x[a] == 0
+        size *= count
+        is_empty = is_empty or x[a] == 0
         if a < axis:
             g.outer *= count
         if a > axis:
@@ -76,8 +98,10 @@ def cut(x, axis, g):
     g.tiles = min(64, g.outer, size // WORK + 1)
 
 
-def reference(input, *, dim, find):
-    values, indices = np.empty_like(input), np.empty(input.shape, np.int64)
+def reference(input: np.ndarray, *, dim: int, find: np.ufunc) -> tuple[np.ndarray, np.ndarray]:
+    """Evaluate the formula. find: whether a number replaces the extreme so far."""
+    values = np.empty_like(input)
+    indices = np.empty(input.shape, np.int64)
     x, v, at = (np.moveaxis(a, dim, 0) for a in (input, values, indices))
     with np.errstate(invalid="ignore"):
         for k in range(len(x)):
@@ -87,21 +111,23 @@ def reference(input, *, dim, find):
     return values, indices
 
 
-def cummax(input, *, dim):
+def cummax(input: np.ndarray, *, dim: int) -> tuple[np.ndarray, np.ndarray]:
     return reference(input, dim=dim, find=np.greater_equal)
 
 
-def cummin(input, *, dim):
+def cummin(input: np.ndarray, *, dim: int) -> tuple[np.ndarray, np.ndarray]:
     return reference(input, dim=dim, find=np.less_equal)
 
 
-def corner_pool(input, *, mode):
+def corner_pool(input: np.ndarray, *, mode: int) -> np.ndarray:
+    """Evaluate the formula: the largest pixel from the axis' begin on, of flipped images for even modes."""
     axis = 2 + mode // 2
     flipped = () if mode % 2 else axis
     return np.flip(cummax(np.flip(input, flipped), dim=axis)[0], flipped)
 
 
-def running(name, kernel, body):
+def running(name: str, kernel: Callable[..., None], body: Callable[..., tuple[np.ndarray, np.ndarray]]) -> Operator:
+    """Declare cummax or cummin."""
     return Operator(
         domain="mmcv",
         name=name,
@@ -111,7 +137,7 @@ def running(name, kernel, body):
         outputs=(Output("values", "T"), Output("indices", "I")),
         types={"T": ("float32",), "I": ("int64",)},
         attributes=(Attribute("dim", "int", required=True),),
-        plan=Plan(shape, plan, GEOMETRY),
+        plan=Plan(shape, plan, RunningExtremesGeometry),
         kernels=(Kernel(kernel),),
         reference=body,
     )
@@ -126,7 +152,7 @@ CORNER_POOL = Operator(
     outputs=(Output("output", "T"),),
     types={"T": ("float16", "float32", "float64")},
     attributes=(Attribute("mode", "int", required=True, bounds=(0, 3)),),
-    plan=Plan(shape_of_pool, plan_pool, GEOMETRY),
+    plan=Plan(shape_of_pool, plan_pool, RunningExtremesGeometry),
     kernels=(Kernel(kernels.corner_pool),),
     reference=corner_pool,
 )

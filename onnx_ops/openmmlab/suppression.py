@@ -44,7 +44,7 @@ from . import suppression_kernels as kernels
     "mmdeploy::NMSRotated", inputs="boxes: float32, scores: float32", outputs="selected: int64",
     ranks={"boxes": (3,), "scores": (3,)},
 )  # fmt: skip
-def nms_rotated(boxes, scores, *, iou_threshold: float, score_threshold: float):
+def nms_rotated(boxes: np.ndarray, scores: np.ndarray, *, iou_threshold: float, score_threshold: float) -> np.ndarray:
     rows = []
     for n, k in np.ndindex(scores.shape[:2]):
         order = [c for c in by_score(scores[n, k]) if scores[n, k, c] > score_threshold]
@@ -62,7 +62,9 @@ def nms_rotated(boxes, scores, *, iou_threshold: float, score_threshold: float):
     inputs="boxes: float32, scores: float32, iou_threshold: float32, score_threshold: float32",
     outputs="matches: int64", ranks={"boxes": (3,), "scores": (3,)},
 )  # fmt: skip
-def nms_match(boxes, scores, iou_threshold, score_threshold):
+def nms_match(
+    boxes: np.ndarray, scores: np.ndarray, iou_threshold: np.ndarray, score_threshold: np.ndarray
+) -> np.ndarray:
     rows = []
     for n, k in np.ndindex(scores.shape[:2]):
         order = by_score(scores[n, k])
@@ -79,7 +81,7 @@ def nms_match(boxes, scores, iou_threshold, score_threshold):
     "mmcv::NonMaxSuppression", inputs="boxes: float32, scores: float32", outputs="indices: int64",
     ranks={"boxes": (2,)},
 )  # fmt: skip
-def nms(boxes, scores, *, iou_threshold: float, offset: bool):
+def nms(boxes: np.ndarray, scores: np.ndarray, *, iou_threshold: float, offset: bool) -> np.ndarray:
     kept: list[int] = []
     for c in by_score(scores):
         if not (overlaps(boxes[c], boxes[kept], offset).astype(np.float32) > iou_threshold).any():
@@ -91,12 +93,24 @@ def nms(boxes, scores, *, iou_threshold: float, offset: bool):
     "mmcv::SoftNonMaxSuppression", inputs="boxes: float32, scores: float32", outputs="dets: float32, inds: int64",
     ranks={"boxes": (2,)},
 )  # fmt: skip
-def soft_nms(boxes, scores, *, iou_threshold: float, sigma: float, min_score: float, method: int, offset: bool):
+def soft_nms(
+    boxes: np.ndarray,
+    scores: np.ndarray,
+    *,
+    iou_threshold: float,
+    sigma: float,
+    min_score: float,
+    method: int,
+    offset: bool,
+) -> tuple[np.ndarray, np.ndarray]:
     dets = np.concatenate([boxes, scores[:, None]], axis=1)
-    inds, i = np.arange(len(dets)), 0
+    inds = np.arange(len(dets))
+    i = 0
     while i < len(dets):
         best = i if np.isnan(dets[i, 4]) else i + int(np.nanargmax(dets[i:, 4]))
-        dets[[i, best]], inds[[i, best]], k = dets[[best, i]], inds[[best, i]], i + 1
+        dets[[i, best]] = dets[[best, i]]
+        inds[[i, best]] = inds[[best, i]]
+        k = i + 1
         while k < len(dets):
             (found,) = overlaps(dets[i, :4], dets[k : k + 1, :4], offset)
             factor = 1.0
@@ -106,7 +120,8 @@ def soft_nms(boxes, scores, *, iou_threshold: float, sigma: float, min_score: fl
                 factor = 1 - found if method == 1 else 0.0
             dets[k, 4] = np.float32(dets[k, 4] * factor)
             if dets[k, 4] < min_score:
-                dets[k], inds[k] = dets[-1], inds[-1]
+                dets[k] = dets[-1]
+                inds[k] = inds[-1]
                 dets, inds = dets[:-1], inds[:-1]
             else:
                 k += 1
@@ -114,13 +129,15 @@ def soft_nms(boxes, scores, *, iou_threshold: float, sigma: float, min_score: fl
     return dets, inds
 
 
-def by_score(scores):
+def by_score(scores: np.ndarray) -> list[int]:
+    """Return the positions of scores by descending score."""
     return np.argsort(-scores, kind="stable").tolist()
 
 
-def overlaps(box, others, offset, more=0.0):
+def overlaps(box: np.ndarray, others: np.ndarray, offset: float, more: float = 0.0) -> np.ndarray:
     """Return the overlap of a box [x1, y1, x2, y2] with others, [B], in float64. See `upright_overlap`."""
-    box, others = box.astype(np.float64), others.astype(np.float64)
+    box = box.astype(np.float64)
+    others = others.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
         intersection = np.prod(np.fmax(high - low + offset, 0), axis=1)
@@ -129,12 +146,14 @@ def overlaps(box, others, offset, more=0.0):
 
 
 @np.errstate(invalid="ignore", divide="ignore", over="ignore")
-def rotated_overlap(box, other):
+def rotated_overlap(box: np.ndarray, other: np.ndarray) -> np.float32:
     """Return the overlap of two boxes of centre, size and angle, in float64.
 
     Points are complex numbers. The box, seen from the other one's centre and along its sides, is cut off at these.
     """
-    corner, sides, towards = complex(*abs(box[2:4]) / 2), abs(other[2:4]) / 2, np.exp(-1j * other[4])
+    corner = complex(*abs(box[2:4]) / 2)
+    sides = abs(other[2:4]) / 2
+    towards = np.exp(-1j * other[4])
     upright = np.array([corner, -corner.conjugate(), -corner, corner.conjugate()])
     corners = upright * (np.exp(1j * box[4]) * towards)
     polygon = corners + complex(*(box[:2] - other[:2])) * towards
@@ -147,9 +166,10 @@ def rotated_overlap(box, other):
     return np.float32(shared / (sum(areas) - shared))
 
 
-def cut_off(polygon, axis, sign, limit):
+def cut_off(polygon: np.ndarray, axis: int, sign: int, limit: float) -> np.ndarray:
     """Return the part of a convex polygon where sign * x (or y, of axis 1) <= limit."""
-    beyond, part = sign * (polygon.imag if axis else polygon.real) - limit, []
+    beyond = sign * (polygon.imag if axis else polygon.real) - limit
+    part = []
     for k in range(len(polygon)):
         last, here = beyond[k - 1], beyond[k]
         if last * here < 0:
@@ -163,7 +183,8 @@ def cut_off(polygon, axis, sign, limit):
 
 
 @jitable
-def check_batch(boxes, scores, numbers):
+def check_batch(boxes: tuple[int, ...], scores: tuple[int, ...], numbers: int) -> None:
+    """Refuse shapes other than [N, B, numbers] and [N, K, B]."""
     require(len(boxes) == 3, "shape of boxes", boxes, "must have rank 3: [N, B, numbers of a box]")
     require(boxes[2] == numbers, "shape of boxes", boxes, "the last axis must be the numbers of a box,", numbers)
     fits = len(scores) == 3 and scores[0] == boxes[0] and scores[2] == boxes[1]
@@ -171,20 +192,25 @@ def check_batch(boxes, scores, numbers):
 
 
 @jitable
-def check_one(boxes, scores):
+def check_one(boxes: tuple[int, ...], scores: tuple[int, ...]) -> None:
+    """Refuse shapes other than [B, 4] and [B]."""
     require(len(boxes) == 2 and boxes[1] == 4, "shape of boxes", boxes, "must be [B, 4]")
     require(scores == boxes[:1], "shape of scores", scores, "must be [B], with B", boxes[0])
 
 
 @nms_rotated.shape(bound=True)
-def shape_of_rotated(boxes, scores, *, iou_threshold, score_threshold):
+def shape_of_rotated(
+    boxes: tuple[int, ...], scores: tuple[int, ...], *, iou_threshold: float, score_threshold: float
+) -> tuple[int, int]:
     check_batch(boxes, scores, 5)
     require(iou_threshold >= 0, "iou_threshold", iou_threshold, "must be at least 0")
     return scores[0] * scores[1] * scores[2], 3
 
 
 @nms_match.shape(bound=True)
-def shape_of_match(boxes, scores, iou_threshold, score_threshold):
+def shape_of_match(
+    boxes: tuple[int, ...], scores: tuple[int, ...], iou_threshold: tuple[int, ...], score_threshold: tuple[int, ...]
+) -> tuple[int, int]:
     check_batch(boxes, scores, 4)
     require(iou_threshold == (1,), "shape of iou_threshold", iou_threshold, "must be [1]")
     require(score_threshold == (1,), "shape of score_threshold", score_threshold, "must be [1]")
@@ -192,13 +218,22 @@ def shape_of_match(boxes, scores, iou_threshold, score_threshold):
 
 
 @nms.shape(bound=True)
-def shape_of_nms(boxes, scores, *, iou_threshold, offset):
+def shape_of_nms(boxes: tuple[int, ...], scores: tuple[int, ...], *, iou_threshold: float, offset: bool) -> tuple[int]:
     check_one(boxes, scores)
     return (scores[0],)
 
 
 @soft_nms.shape(bound=True)
-def shape_of_soft_nms(boxes, scores, *, iou_threshold, sigma, min_score, method, offset):
+def shape_of_soft_nms(
+    boxes: tuple[int, ...],
+    scores: tuple[int, ...],
+    *,
+    iou_threshold: float,
+    sigma: float,
+    min_score: float,
+    method: int,
+    offset: bool,
+) -> tuple[tuple[int, int], tuple[int]]:
     check_one(boxes, scores)
     require(0 <= method <= 2, "method", method, "must lie in [0, 2]")
     require(method != 2 or sigma > 0, "sigma", sigma, "must be above 0 for method 2")

@@ -26,7 +26,9 @@ numbers of pixels, and GridSample adds and subtracts 1; `align_corners` then onl
 A coordinate that is NaN counts as -1.
 """
 
-from collections import namedtuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -35,10 +37,11 @@ from ..declaration.attributes import Attribute
 from ..declaration.errors import require
 from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, MAX_INPUTS, UNKNOWN
-from ..declaration.operator import Input, Plan, record_dtype
+from ..declaration.operator import Input, Plan
 from ..kernels.vectors import MOST_LANES, whole
 from . import computed_grid_sample_kernels as kernels
 from . import grid_sample
+from .computed_geometry import SOURCES, STEPS, VALUES, ComputedGridSampleGeometry
 from .computed_points import (
     ADD,
     CAST_BFLOAT16,
@@ -57,31 +60,38 @@ from .computed_points import (
 )
 from .grid_points import BLOCK
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any
+
+    from ..kernels.types import AttributeTuple, OutputSizes, Sizes, Vector
+    from .computed_geometry import StoredValue
+
 INPUTS = MAX_INPUTS - 1  # of sources
-SOURCES, STEPS = 48, 64  # at most
-VALUES = SOURCES + STEPS + 3  # with copies of the coordinates
 RANK = 8  # of an input, at most
 N, D, H, W = range(-4, 0)  # in the index of a source
 STRIPE = 4096  # points for which the program is run at a time, at most, and a block more
 STRIPES = 8  # at least, where they are not smaller than a block: threads get equal shares
 LARGEST = 8  # bytes of a value's number
 
-# The rows of g.sources: the input's position, the source's first element, and the elements from there to the next one
-# along n and each axis of g.output.
-SOURCE = np.dtype((np.record, record_dtype({"input": None, "first": None, "pitches": 4})))
-# The rows of g.values, which are the sources, the steps, and copies of coordinates: an operation, and the positions of
-# the values that it takes; the kind, see computed_points.py; the level, 0 if the value is the same in all images, 1 in
-# all stripes, or 2; the position of the last value that needs this one, or UNKNOWN; where its numbers are kept.
-VALUE = np.dtype((np.record, record_dtype(
-    {"operation": None, "operands": 3, "kind": None, "level": None, "last": None, "place": None}
-)))  # fmt: skip
-# A source of a program: the position of an input after X, and for each of its axes a position, or N, D, H or W.
-Source = namedtuple("Source", "input index")
-# A step of a program: an operation, and the positions of values; in an attribute the number of one, and three.
-Step = namedtuple("Step", "operation operands")
+
+class Source(NamedTuple):
+    """A source of a program, as the attribute `sources` states it. rewriting/programs.py has names for some numbers."""
+
+    input: Any  # position of the input after X
+    positions: Sequence[Any]  # for each axis of the input, a position or N, D, H or W
 
 
-def program(sources, steps, coordinates):
+class Step(NamedTuple):
+    """A step of a program, as the attribute `steps` states it. rewriting/programs.py has names of operations."""
+
+    operation: Any  # number of one of the OPERATIONS
+    operands: Sizes  # positions of three values; unused ones are 0
+
+
+def program(
+    sources: Mapping[Any, Sequence[Any]], steps: Mapping[Any, Sequence[Any]], coordinates: Iterable[Any]
+) -> dict[str, list[int]]:
     """Return the attributes for a program with named values; names are any dict keys.
 
     sources      {name: (position of the input, *index)}, with positions or "n", "d", "h", "w" in the index
@@ -101,7 +111,7 @@ def program(sources, steps, coordinates):
 
 
 @jitable
-def source_at(sources, k):
+def source_at(sources: Sizes, k: int) -> tuple[Source, int]:
     """Read the source at position k of the attribute `sources`; return it and the position after it.
 
     The index is empty if the attribute ends within the source.
@@ -114,13 +124,13 @@ def source_at(sources, k):
 
 
 @jitable
-def step_at(steps, k):
+def step_at(steps: Sizes, k: int) -> Step:
     """Read step k of the attribute `steps`."""
     return Step(steps[4 * k], steps[4 * k + 1 : 4 * k + 4])
 
 
 @jitable
-def operand_count(operation):
+def operand_count(operation: int) -> int:
     """Return the number of operands of an operation."""
     if operation == LOAD:
         return 0
@@ -130,17 +140,21 @@ def operand_count(operation):
 
 
 @jitable
-def check_program(attributes):
+def check_program(attributes: AttributeTuple) -> int:
     """Refuse an invalid program, without the sizes. Returns its number of sources."""
-    sources, steps, coordinates, count, k = attributes.sources, attributes.steps, attributes.coordinates, 0, 0
+    sources = attributes.sources
+    steps = attributes.steps
+    coordinates = attributes.coordinates
+    count = 0
+    k = 0
     axes = len(coordinates)
     while k < len(sources):
         source, end = source_at(sources, k)
-        rank = len(source.index)
+        rank = len(source.positions)
         require(0 <= source.input < INPUTS and 1 <= rank <= RANK, "{sources}", sources,
                 "must be, for each source, the position of an input, its rank, and an index of that length; wrong from "
                 "position", k)  # fmt: skip
-        for a, at in enumerate(source.index):
+        for a, at in enumerate(source.positions):
             require(at >= N and (at != D or axes == 3), "{sources}", sources,
                     "must have positions, or -4, -2, -1 (and -3 in volumes) for axes; wrong at position",
                     end - rank + a)  # fmt: skip
@@ -163,28 +177,34 @@ def check_program(attributes):
 
 
 @jitable
-def shape(attributes, inputs, outputs):
-    (y,), x, sources, axes, k = outputs, inputs[0], attributes.sources, len(attributes.coordinates), 0
-    y[0], y[1] = UNKNOWN, UNKNOWN
+def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
+    (y,) = outputs
+    x = inputs[0]
+    sources = attributes.sources
+    axes = len(attributes.coordinates)
+    k = 0
+    y[0] = UNKNOWN
+    y[1] = UNKNOWN
     if axes == 0:  # the attributes are unknown
         return len(x) if len(x) > 0 else UNKNOWN
     check_program(attributes)
     if len(x) == axes + 2:
-        y[0], y[1] = x[0], x[1]
+        y[0] = x[0]
+        y[1] = x[1]
     for i in range(axes):
         y[2 + i] = 1
     while k < len(sources):
         source, k = source_at(sources, k)
         sizes = inputs[1 + source.input]
-        for a, at in enumerate(source.index):
+        for a, at in enumerate(source.positions):
             axis = at + axes  # of the output's image
             if at < 0 <= axis:
-                y[2 + axis] = broadcast(y[2 + axis], sizes[a] if len(sizes) == len(source.index) else UNKNOWN)
+                y[2 + axis] = broadcast(y[2 + axis], sizes[a] if len(sizes) == len(source.positions) else UNKNOWN)
     return axes + 2
 
 
 @jitable
-def broadcast(one, other):
+def broadcast(one: int, other: int) -> int:
     """Broadcast two dimensions, which may be unknown."""
     if one == other or other == 1:
         return one
@@ -194,8 +214,15 @@ def broadcast(one, other):
 
 
 @jitable
-def plan(attributes, inputs, outputs, g):
-    x, (y,), axes = inputs[0], outputs, len(attributes.coordinates)
+def plan(
+    attributes: AttributeTuple,
+    inputs: tuple[Sizes, ...],
+    outputs: tuple[OutputSizes, ...],
+    g: ComputedGridSampleGeometry,
+) -> None:
+    x = inputs[0]
+    (y,) = outputs
+    axes = len(attributes.coordinates)
     require(len(x) == axes + 2, "shape of {X}", x, "must have two axes more than there are coordinates,", axes)
     count = check_program(attributes)
     turned = grid_sample.plan_samples(attributes, grid_sample.mode_of(attributes), x, y, g)
@@ -208,7 +235,7 @@ def plan(attributes, inputs, outputs, g):
 
 
 @jitable
-def cut_stripes(g):
+def cut_stripes(g: ComputedGridSampleGeometry) -> None:
     """Cut the output into stripes of whole rows, or of as large parts of one. g.rows: the most rows of a stripe.
 
     If points may be scattered, a stripe is as large as GridSample's span, because only points of one stripe are read
@@ -226,18 +253,27 @@ def cut_stripes(g):
 
 
 @jitable
-def find_sources(attributes, inputs, turned, g):
+def find_sources(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], turned: int, g: ComputedGridSampleGeometry
+) -> None:
     """Check the sources' shapes, and fill in g.sources."""
-    sources, axes, s, k = attributes.sources, g.axes, 0, 0
+    sources = attributes.sources
+    axes = g.axes
+    s = 0
+    k = 0
     while k < len(sources):
         stated, k = source_at(sources, k)
-        source, shape, pitch = g.sources[s], inputs[1 + stated.input], 1
-        require(len(shape) == len(stated.index), "rank of an input", max(len(shape), 0),
+        source = g.sources[s]
+        shape = inputs[1 + stated.input]
+        pitch = 1
+        require(len(shape) == len(stated.positions), "rank of an input", max(len(shape), 0),
                 "must be what {sources} says of the input at position", stated.input)  # fmt: skip
-        source.input, source.first = stated.input, 0
+        source.input = stated.input
+        source.first = 0
         source.pitches[:] = 0
         for a in range(len(shape) - 1, -1, -1):
-            at, size = stated.index[a], shape[a]
+            at = stated.positions[a]
+            size = shape[a]
             if at >= 0:
                 require(at < size, "shape of a source", shape, "must have the element that {sources} names,", at)
                 source.first += at * pitch
@@ -254,13 +290,15 @@ def find_sources(attributes, inputs, turned, g):
 
 
 @jitable
-def order_values(attributes, count, g):
+def order_values(attributes: AttributeTuple, count: int, g: ComputedGridSampleGeometry) -> None:
     """Determine the order of the needed values, and the place of each.
 
     Values that are the same in all images come first, then those that are the same in all stripes of an image, then the
     others. Among the last, values with a number for each point free their places after their last use.
     """
-    coordinates, axes, last_level = attributes.coordinates, g.axes, 0
+    coordinates = attributes.coordinates
+    axes = g.axes
+    last_level = 0
     values = count + len(attributes.steps) // 4
     for v in range(values):
         put_value(v, attributes.steps, count, g)
@@ -285,8 +323,11 @@ def order_values(attributes, count, g):
         v = coordinates[i]
         if g.values[v].kind != FULL:
             copy = g.values[values + i]
-            copy.kind, copy.level, copy.last = FULL, 2, VALUES
-            copy.operation, copy.operands[0] = COPY, v
+            copy.kind = FULL
+            copy.level = 2
+            copy.last = VALUES
+            copy.operation = COPY
+            copy.operands[0] = v
             v = values + i
             place_value(v, 2, g)
         g.coordinates[i] = g.values[v].place
@@ -295,10 +336,13 @@ def order_values(attributes, count, g):
 
 
 @jitable
-def put_value(v, steps, count, g):
+def put_value(v: int, steps: Sizes, count: int, g: ComputedGridSampleGeometry) -> None:
     """Store the operation of a value, with its operands, and its kind and level. The first `count` are sources."""
     value = g.values[v]
-    value.operation, value.kind, value.level, value.last = LOAD, 0, 0, UNKNOWN
+    value.operation = LOAD
+    value.kind = 0
+    value.level = 0
+    value.last = UNKNOWN
     if v < count:
         put_kind(value, g.sources[v].pitches, g)
         return
@@ -315,7 +359,7 @@ def put_value(v, steps, count, g):
 
 
 @jitable
-def need_operands(value, v, g):
+def need_operands(value: StoredValue, v: int, g: ComputedGridSampleGeometry) -> None:
     """Keep the operands of value v until it is computed."""
     for a in range(operand_count(value.operation)):
         operand = g.values[value.operands[a]]
@@ -323,7 +367,7 @@ def need_operands(value, v, g):
 
 
 @jitable
-def put_kind(value, pitches, g):
+def put_kind(value: StoredValue, pitches: Vector, g: ComputedGridSampleGeometry) -> None:
     """Store the kind and the level of a source."""
     for axis in range(g.axes + 1):
         if pitches[axis] > 0:
@@ -338,7 +382,7 @@ def put_kind(value, pitches, g):
 
 
 @jitable
-def place_value(v, last_level, g):
+def place_value(v: int, last_level: int, g: ComputedGridSampleGeometry) -> None:
     """Have a value computed next, and find a place for it."""
     value = g.values[v]
     g.order[g.order_count] = v
@@ -361,23 +405,28 @@ def place_value(v, last_level, g):
             operand.last = VALUES  # an operand may be there twice
 
 
-def reference(image, *inputs, sources, steps, coordinates, **sampling):
+def reference(
+    image: np.ndarray, *inputs: np.ndarray, sources: Sizes, steps: Sizes | None, coordinates: Sizes, **sampling: Any
+) -> np.ndarray:
     """Evaluate the formula: the grid step by step in its own dtype."""
-    axes, values, k = len(coordinates), [], 0
+    axes = len(coordinates)
+    values: list[np.ndarray] = []
+    steps = steps or ()
+    k = 0
     while k < len(sources):
         source, k = source_at(sources, k)
-        values.append(source_of(inputs[source.input], source.index, axes))
+        values.append(source_of(inputs[source.input], source.positions, axes))
     with np.errstate(all="ignore"):
-        for k in range(len(steps or ()) // 4):
-            operation, operands = step_at(steps, k)
-            operands = [values[v] for v in operands[: operand_count(operation)]]
-            values.append(FORMULAS[OPERATIONS[operation]](*operands))
+        for k in range(len(steps) // 4):
+            step = step_at(steps, k)
+            operands = [values[v] for v in step.operands[: operand_count(step.operation)]]
+            values.append(FORMULAS[OPERATIONS[step.operation]](*operands))
     shape = np.broadcast_shapes((len(image), *[1] * axes), *(v.shape for v in values))
     grid = np.stack([np.broadcast_to(values[k], shape) for k in coordinates], -1)
     return grid_sample.reference(image, grid, **sampling)
 
 
-def source_of(array, index, axes):
+def source_of(array: np.ndarray, index: Sizes, axes: int) -> np.ndarray:
     """Return the elements of an array at an index, as an array [n, (d,) h, w]; an axis may be there several times."""
     names = "ndhw"
     picked = array[tuple(at if at >= 0 else slice(None) for at in index)]
@@ -390,12 +439,12 @@ def source_of(array, index, axes):
     return diagonal.reshape([size.get(axis, 1) for axis in (names if axes == 3 else "nhw")])
 
 
-def cast(a, name):
+def cast(a: np.ndarray, name: str) -> np.ndarray:
     """Return the number after rounding to another type."""
     return a.astype(np.float32).astype(dtypes.TABLE[name].numpy).astype(a.dtype)
 
 
-FORMULAS = {
+FORMULAS: dict[str, Callable[..., Any]] = {
     "Add": np.add,
     "Sub": np.subtract,
     "Mul": np.multiply,
@@ -433,15 +482,11 @@ COMPUTED_GRID_SAMPLE = grid_sample.Operator(
         Attribute("steps", "ints", bounds=(0, 2**31), length_bounds=(4, 4 * STEPS)),
         Attribute("coordinates", "ints", required=True, bounds=(0, SOURCES + STEPS - 1), length_bounds=(2, 3)),
     ),
-    plan=Plan(shape, plan, {
-        "sources": (SOURCE, SOURCES), "values": (VALUE, VALUES), "order": VALUES, "order_count": None,
-        "of_image": None, "of_stripe": None, "coordinates": 3, "rows": None, "room": None, "places": VALUES,
-        "free": None, **grid_sample.GEOMETRY,
-    }),
+    plan=Plan(shape, plan, ComputedGridSampleGeometry),
     kernels=tuple(
         grid_sample.Kernel(function, {"mode": names}, tupled=1)
         for function, names in zip((kernels.nearest, kernels.linear, kernels.cubic), grid_sample.NAMES, strict=True)
     ),
     reference=reference,
-)  # fmt: skip
+)
 OPERATORS = (COMPUTED_GRID_SAMPLE,)

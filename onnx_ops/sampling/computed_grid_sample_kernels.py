@@ -1,20 +1,38 @@
 """GridSample's kernels for points that are computed a block at a time."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from ..declaration.jit import jitable
 from .computed_points import coordinates_in
 from .grid_sample_kernels import CUBIC, LINEAR, copy_nearest, interpolate
 
+if TYPE_CHECKING:
+    from ..kernels.types import Elements, Tile, Workspace
+    from .computed_geometry import ComputedGridSampleGeometry
+    from .geometry import Sources
+
 
 @jitable
-def nearest(image, sources, g, tile, workspace, out):
+def nearest(
+    image: Elements, sources: Sources, g: ComputedGridSampleGeometry, tile: Tile, workspace: Workspace, out: Elements
+) -> None:
+    """Compute a tile with mode nearest."""
     copy_nearest(image, sources, coordinates_in(workspace, sources, g), g, tile, workspace, out)
 
 
 @jitable
-def linear(image, sources, g, tile, workspace, out):
+def linear(
+    image: Elements, sources: Sources, g: ComputedGridSampleGeometry, tile: Tile, workspace: Workspace, out: Elements
+) -> None:
+    """Compute a tile with mode linear."""
     interpolate(image, sources, coordinates_in(workspace, sources, g), g, LINEAR, tile, workspace, out)
 
 
 @jitable
-def cubic(image, sources, g, tile, workspace, out):
+def cubic(
+    image: Elements, sources: Sources, g: ComputedGridSampleGeometry, tile: Tile, workspace: Workspace, out: Elements
+) -> None:
+    """Compute a tile with mode cubic."""
     interpolate(image, sources, coordinates_in(workspace, sources, g), g, CUBIC, tile, workspace, out)

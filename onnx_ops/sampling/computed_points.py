@@ -6,13 +6,20 @@ Values that are the same in all stripes of an image, or in all images, are kept.
 defines the program, and has the plan that orders the values and describes them in g.sources and g.values.
 """
 
-from collections import namedtuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ..declaration.jit import APART, FUSE, jitable
 from ..kernels.elements import elements_in, integers_in, to_bfloat16, to_float16
 from ..kernels.vectors import whole
+
+if TYPE_CHECKING:
+    from ..kernels.types import Coordinates, Pitch, Workspace
+    from .computed_geometry import ComputedGridSampleGeometry, StoredSource, StoredValue
+    from .geometry import GridSampleGeometry, Numbers, Point, Sources
 
 # The operations of a program, by their numbers. Those that follow are only the plan's.
 OPERATIONS = (
@@ -25,29 +32,46 @@ VECTOR, ROWS = 1, 2  # bits of a value's kind: whether it varies along rows, and
 FULL = VECTOR | ROWS  # a value with a number for each point
 LINE = 64  # bytes of the workspace before the values, which state the computed ones
 
-# The points for which a value is computed: some columns of some rows, of the output's image n and of the next. A value
-# that doesn't vary along rows needs one column only, and one that doesn't vary from row to row one row.
-Part = namedtuple("Part", "n row rows column columns")
-# The numbers of an operand; how far it is from those for one row to those for the next one, 0 if rows are alike; how
-# far it is from one to the next in a row, 0 if there is one for the whole row.
-Operand = namedtuple("Operand", "numbers pitch step")
+
+class Part(NamedTuple):
+    """The points for which a value is computed: some columns of some rows of the output, from image n on.
+
+    A value that doesn't vary along rows needs one column only, and one that doesn't vary from row to row one row.
+    """
+
+    n: int
+    row: int  # the first one: its number among the rows of image n
+    rows: int
+    column: int  # the first one
+    columns: int
+
+
+class Operand(NamedTuple):
+    """The numbers of an operation's operand."""
+
+    numbers: Numbers
+    pitch: Pitch  # from the numbers for one row to those for the next one; 0 if rows are alike
+    step: Pitch  # from one number of a row to the next one; 0 if there is one for the whole row
 
 
 @jitable
-def coordinates_in(workspace, sources, g):
+def coordinates_in(
+    workspace: Workspace, sources: Sources, g: ComputedGridSampleGeometry
+) -> tuple[Coordinates, Coordinates, Coordinates]:
     """Return the coordinates x, y and z of a stripe's points, each an array. For two image axes, z is unused."""
-    values, begin = elements_in(workspace, LINE, g.room, sources[0]), g.coordinates
+    values = elements_in(workspace, LINE, g.room, sources[0])
+    begin = g.coordinates
     return values[begin[0] :], values[begin[1] :], values[begin[2] :]
 
 
 @jitable
-def forget_values(workspace):
+def forget_values(workspace: Workspace) -> None:
     """Mark all values as not computed, for the next stripe."""
     integers_in(workspace, 0, 1)[0] = -1
 
 
 @jitable
-def stripe_of(k, g):
+def stripe_of(k: int, g: GridSampleGeometry) -> tuple[Point, Point]:
     """Return the first point of the output's stripe k, and the one after its last."""
     if g.stripe >= g.row:
         return k * g.stripe, min((k + 1) * g.stripe, g.points)
@@ -57,11 +81,14 @@ def stripe_of(k, g):
 
 
 @jitable
-def compute_values(sources, n, stripe, g, workspace):
+def compute_values(sources: Sources, n: int, stripe: int, g: ComputedGridSampleGeometry, workspace: Workspace) -> Point:
     """Compute the missing values for a stripe of image n; return the stripe's first point."""
-    (begin, end), done = stripe_of(stripe, g), integers_in(workspace, 0, 3)
+    begin, end = stripe_of(stripe, g)
+    done = integers_in(workspace, 0, 3)
     values = elements_in(workspace, LINE, g.room, sources[0])
-    row, column, columns = begin // g.row, begin % g.row, min(g.row, end - begin)
+    row = begin // g.row
+    column = begin % g.row
+    columns = min(g.row, end - begin)
     rows = (end - begin) // columns
     first = g.order_count
     if done[0] != column:
@@ -70,7 +97,9 @@ def compute_values(sources, n, stripe, g, workspace):
         first = g.of_image
     elif done[2] != stripe:
         first = g.of_stripe
-    done[0], done[1], done[2] = column, n, stripe
+    done[0] = column
+    done[1] = n
+    done[2] = stripe
     for k in range(first, g.order_count):
         value = g.values[g.order[k]]
         # Values that are kept are computed for the rows of the largest stripe.
@@ -83,33 +112,52 @@ def compute_values(sources, n, stripe, g, workspace):
 
 
 @jitable
-def load_values(sources, source, value, part, g, values):
+def load_values(
+    sources: Sources,
+    source: StoredSource,
+    value: StoredValue,
+    part: Part,
+    g: ComputedGridSampleGeometry,
+    values: Numbers,
+) -> None:
     """Load the numbers of a value that is a source."""
-    numbers, pitches, result = sources[source.input], source.pitches, values[value.place :]
-    along_w, columns = pitches[g.axes], part.columns if value.kind & VECTOR else 1
+    numbers = sources[source.input]
+    pitches = source.pitches
+    result = values[value.place :]
+    along_w = pitches[g.axes]
+    columns = part.columns if value.kind & VECTOR else 1
     at = source.first + part.n * pitches[0] + part.column * along_w
     if not value.kind & ROWS:
         copy_row(numbers[at:], along_w, result[:columns])
         return
-    height, depth, along_d, along_h = g.output[g.axes - 2], 1, 0, pitches[g.axes - 1]
+    height = g.output[g.axes - 2]
+    depth = 1
+    along_d = 0
+    along_h = pitches[g.axes - 1]
     if g.axes == 3:
-        depth, along_d = g.output[0], pitches[1]
-    h, d = part.row % height, part.row // height % depth
+        depth = g.output[0]
+        along_d = pitches[1]
+    h = part.row % height
+    d = part.row // height % depth
     at += part.row // (height * depth) * pitches[0] + d * along_d + h * along_h
     for r in range(part.rows):
         if columns == 1:
             result[r] = numbers[at]
         else:
             copy_row(numbers[at:], along_w, result[r * columns :][:columns])
-        at, h = at + along_h, h + 1
+        at += along_h
+        h += 1
         if h == height:
-            at, h, d = at + along_d - height * along_h, 0, d + 1
+            at += along_d - height * along_h
+            h = 0
+            d += 1
             if d == depth:
-                at, d = at + pitches[0] - depth * along_d, 0
+                at += pitches[0] - depth * along_d
+                d = 0
 
 
 @jitable(**APART)
-def copy_row(source, stride, row):
+def copy_row(source: Numbers, stride: Pitch, row: Numbers) -> None:
     """row[b] = source[b * stride], by a loop for each kind of stride: LLVM vectorizes each by itself."""
     for b in range(row.size if stride == 0 else 0):
         row[b] = source[0]
@@ -120,17 +168,19 @@ def copy_row(source, stride, row):
 
 
 @jitable
-def run_step(value, rows, columns, g, values):
+def run_step(value: StoredValue, rows: int, columns: int, g: ComputedGridSampleGeometry, values: Numbers) -> None:
     """Compute a value by its operation.
 
     A result that doesn't vary along rows is one row, of a number for each row, or of one.
     """
-    operation, result = value.operation, values[value.place :]
+    operation = value.operation
+    result = values[value.place :]
     if not value.kind & VECTOR:
         columns = rows if value.kind & ROWS else 1
     if value.kind != FULL:
         rows = 1
-    a, b = operand(value, 0, columns, g, values), operand(value, 1, columns, g, values)
+    a = operand(value, 0, columns, g, values)
+    b = operand(value, 1, columns, g, values)
     if operation <= DIV:
         if a.pitch == b.pitch == columns and a.step == b.step:
             rows, columns = 1, rows * columns
@@ -144,10 +194,12 @@ def run_step(value, rows, columns, g, values):
 
 
 @jitable
-def operand(value, k, columns, g, values):
+def operand(value: StoredValue, k: int, columns: int, g: ComputedGridSampleGeometry, values: Numbers) -> Operand:
     """Return operand k of a value with this many columns in a row."""
     other = g.values[value.operands[k]]
-    numbers, varies, step = values[other.place :], other.kind & ROWS, other.kind & VECTOR
+    numbers = values[other.place :]
+    varies = other.kind & ROWS
+    step = other.kind & VECTOR
     if not value.kind & VECTOR:
         return Operand(numbers, 0, 1 if varies else 0)
     if not varies:
@@ -156,20 +208,23 @@ def operand(value, k, columns, g, values):
 
 
 @jitable
-def row_of(operand, r):
+def row_of(operand: Operand, r: int) -> Operand:
     """Return an operand's numbers for row r and those that follow."""
     return Operand(operand.numbers[r * operand.pitch :], operand.pitch, operand.step)
 
 
 @jitable(**APART)
-def combine(operation, a, b, rows, columns, count, result):
+def combine(operation: int, a: Operand, b: Operand, rows: int, columns: int, count: int, result: Numbers) -> None:
     """Add, subtract, multiply or divide rows, or rows and a number for each, if its step is 0.
 
     count: of numbers that are computed of a row: `columns`, or more
     """
     for r in range(rows):
-        x, y, z = a.numbers[r * a.pitch :], b.numbers[r * b.pitch :], result[r * columns :]
-        u, v = x[0], y[0]
+        x = a.numbers[r * a.pitch :]
+        y = b.numbers[r * b.pitch :]
+        z = result[r * columns :]
+        u = x[0]
+        v = y[0]
         if a.step == b.step:  # 0 for single numbers
             for k in range(count if operation == ADD else 0):
                 z[k] = x[k] + y[k]
@@ -200,7 +255,7 @@ def combine(operation, a, b, rows, columns, count, result):
 
 
 @jitable
-def calculate(operation, a, b, c, result):
+def calculate(operation: int, a: Operand, b: Operand, c: Operand, result: Numbers) -> None:
     """Compute a row of one of the other operations."""
     if operation >= CAST_FLOAT16 and operation <= CAST_BFLOAT16:
         cast(operation, a.numbers, a.step, result)
@@ -217,7 +272,8 @@ def calculate(operation, a, b, c, result):
 
 
 @jitable(**APART)
-def change(operation, a, step, result):
+def change(operation: int, a: Numbers, step: Pitch, result: Numbers) -> None:
+    """Compute a row of an operation with one operand: `step` is from one of its numbers to the next one."""
     for k in range(result.size if operation == NEG else 0):
         result[k] = -a[k * step]
     for k in range(result.size if operation == ABS else 0):
@@ -233,9 +289,10 @@ def change(operation, a, step, result):
 
 
 @jitable(**APART)
-def compare(operation, a, i, b, j, result):
+def compare(operation: int, a: Numbers, i: Pitch, b: Numbers, j: Pitch, result: Numbers) -> None:
     """Of equal numbers Min and Max take the second, which matters of 0 and -0; NaN they keep, whichever it is."""
-    yes, no = result.dtype.type(1), result.dtype.type(0)
+    yes = result.dtype.type(1)
+    no = result.dtype.type(0)
     for k in range(result.size if operation == MIN else 0):
         result[k] = a[k * i] if a[k * i] < b[k * j] or a[k * i] != a[k * i] else b[k * j]
     for k in range(result.size if operation == MAX else 0):
@@ -249,7 +306,8 @@ def compare(operation, a, i, b, j, result):
 
 
 @jitable(**APART)
-def choose(operation, a, b, c, result):
+def choose(operation: int, a: Operand, b: Operand, c: Operand, result: Numbers) -> None:
+    """Compute a row of Clip or Where."""
     (x, _, i), (y, _, j), (z, _, l) = a, b, c
     for k in range(result.size if operation == CLIP else 0):
         v = y[k * j] if x[k * i] < y[k * j] else x[k * i]
@@ -259,14 +317,14 @@ def choose(operation, a, b, c, result):
 
 
 @jitable(**APART, **FUSE)
-def multiply_and_add(a, b, c, result):
+def multiply_and_add(a: Operand, b: Operand, c: Operand, result: Numbers) -> None:
     """a * b + c, rounded once on a CPU that can do so."""
     for k in range(result.size):
         result[k] = a.numbers[k * a.step] * b.numbers[k * b.step] + c.numbers[k * c.step]
 
 
 @jitable(**APART)
-def cast(operation, a, step, result):
+def cast(operation: int, a: Numbers, step: Pitch, result: Numbers) -> None:
     """Round to 16 bits."""
     for k in range(result.size if operation == CAST_FLOAT16 else 0):
         result[k] = to_float16(np.float32(a[k * step]))

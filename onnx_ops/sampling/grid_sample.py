@@ -27,8 +27,11 @@ Sources: ONNX operator specification, GridSample-16, -20 and -22; onnxruntime's 
 GridSample-1; PyTorch's grid_sample.
 """
 
+from __future__ import annotations
+
 import itertools
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -39,6 +42,12 @@ from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
 from . import grid_sample_kernels as kernels
+from .geometry import GridSampleGeometry
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..kernels.types import AttributeTuple, OutputSizes, Sizes
 
 NEAREST, LINEAR, CUBIC = range(3)
 TAPS = (0, 2, 4)
@@ -52,22 +61,18 @@ SMALL, LARGE = 2**10, 2**19  # pixels from which on an image, and one of few cha
 FEW_UNITS, MANY_UNITS = 8, 128  # units of work for which long spans leave enough points; the latter with few channels
 ROOM = 2**21  # maximum bytes of a tile's workspace for long spans
 PART = 32  # minimum channels in a part, if channels are cut because units are fewer than FEW_UNITS
-GEOMETRY = dict.fromkeys((
-    "batch", "channels", "axes", "points", "units", "row", "stripe", "stripes", "span", "parts", "part",
-)) | {
-    "image": 3, "output": 3, "padding_mode": None, "align_corners": None, "pixels": None, "of_points": None,
-}  # fmt: skip
 
 
 @jitable
-def mode_of(attributes):
+def mode_of(attributes: AttributeTuple) -> int:
     """Return NEAREST, LINEAR or CUBIC. The newer names of modes are the same as the older ones."""
     return attributes.mode if attributes.mode <= CUBIC else attributes.mode - CUBIC
 
 
 @jitable
-def shape(attributes, inputs, outputs):
-    (x, grid), (y,) = inputs, outputs
+def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
+    x, grid = inputs
+    (y,) = outputs
     if max(len(x), len(grid)) < 3 or 0 < len(x) < 3 or 0 < len(grid) < 3:
         return UNKNOWN
     rank = len(grid) if len(grid) > 0 else len(x)
@@ -75,14 +80,16 @@ def shape(attributes, inputs, outputs):
     for i in range(2, rank):
         y[i] = grid[i - 1] if len(grid) > 0 else UNKNOWN
     if len(x) > 0:
-        y[0], y[1] = x[0], x[1]
+        y[0] = x[0]
+        y[1] = x[1]
     if y[0] == UNKNOWN and len(grid) > 0:
         y[0] = grid[0]
     return rank
 
 
 @jitable
-def check_shapes(x, grid):
+def check_shapes(x: Sizes, grid: Sizes) -> None:
+    """Refuse shapes of image and grid that don't go together."""
     axes = len(x) - 2
     require(2 <= axes <= 3, "shape of {X}", x, "must have rank 4 or 5: [N, C, H, W] or [N, C, D, H, W]")
     if axes == 2:
@@ -94,32 +101,40 @@ def check_shapes(x, grid):
 
 
 @jitable
-def plan(attributes, inputs, outputs, g):
+def plan(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: GridSampleGeometry
+) -> None:
     check_shapes(inputs[0], inputs[1])
     plan_samples(attributes, mode_of(attributes), inputs[0], outputs[0], g)
 
 
 @jitable
-def plan_microsoft(attributes, inputs, outputs, g):
+def plan_microsoft(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: GridSampleGeometry
+) -> None:
     require(len(inputs[0]) == 4, "shape of {X}", inputs[0], "must have rank 4: [N, C, H, W]")
     plan(attributes, inputs, outputs, g)
 
 
 @jitable
-def plan_mmcv(attributes, inputs, outputs, g):
-    x, mode = inputs[0], attributes.interpolation_mode
+def plan_mmcv(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: GridSampleGeometry
+) -> None:
+    x = inputs[0]
+    mode = attributes.interpolation_mode
     require(len(x) == 4, "shape of {X}", x, "must have rank 4: [N, C, H, W]")
     check_shapes(x, inputs[1])
     plan_samples(attributes, CUBIC if mode == 2 else LINEAR - mode, x, outputs[0], g)
 
 
 @jitable
-def plan_samples(attributes, mode, x, y, g):
+def plan_samples(attributes: AttributeTuple, mode: int, x: Sizes, y: OutputSizes, g: GridSampleGeometry) -> int:
     """Plan for images of shape `x` and an output of shape `y`, and for mode NEAREST, LINEAR or CUBIC.
 
     Points in a column are planned as a row. Returns the number of axes that this moves to the front.
     """
-    axes, points = len(x) - 2, 1
+    axes = len(x) - 2
+    points = 1
     for i in range(axes):
         require(x[2 + i] >= 1, "shape of {X}", x, "image axes must not be empty; is axis", 2 + i)
         g.image[i] = x[2 + i]
@@ -129,10 +144,18 @@ def plan_samples(attributes, mode, x, y, g):
         points *= y[2 + i]
     fits = max(x[0], 1) <= ELEMENTS // max(points, 1) // max(x[1], 1)  # a product of these may overflow
     require(fits, "shape of the output", y[: axes + 2], "must have at most 2**58 elements")
-    g.batch, g.channels, g.axes, g.points = x[0], x[1], axes, points
-    g.padding_mode, g.align_corners, g.pixels = attributes.padding_mode, attributes.align_corners, 0
+    g.batch = x[0]
+    g.channels = x[1]
+    g.axes = axes
+    g.points = points
+    g.padding_mode = attributes.padding_mode
+    g.align_corners = attributes.align_corners
+    g.pixels = 0
     g.span = span_of(g, TAPS[mode])
-    g.row, g.stripe, g.of_points = points, g.span, 0  # there is one row of blocks
+    # there is one row of blocks
+    g.row = points
+    g.stripe = g.span
+    g.of_points = 0
     g.workspace = kernels.workspace_size(axes, TAPS[mode], g.span)
     cut_tiles(g)
     turned = 0
@@ -145,12 +168,13 @@ def plan_samples(attributes, mode, x, y, g):
 
 
 @jitable
-def span_of(g, taps):
+def span_of(g: GridSampleGeometry, taps: int) -> int:
     """Return the number of points in a unit of work, which reads scattered points channel by channel.
 
     More points read more cached pixels of a channel, but their places also take room in the caches.
     """
-    pixels, span = 1, kernels.BLOCK
+    pixels = 1
+    span = kernels.BLOCK
     for i in range(g.axes):
         pixels *= min(g.image[i], LARGE)
     if g.channels > 1 and pixels >= (LARGE if g.channels < FEW_CHANNELS else SMALL):
@@ -164,12 +188,14 @@ def span_of(g, taps):
 
 
 @jitable
-def cut_tiles(g):
+def cut_tiles(g: GridSampleGeometry) -> None:
     """Cut the work into units: a stripe of an image, or some channels of it. Tiles have some units."""
     g.stripes = (g.points + g.stripe - 1) // g.stripe
     if g.stripe < g.row:
         g.stripes = g.points // g.row * ((g.row + g.stripe - 1) // g.stripe)
-    g.units, g.parts, g.part = 0, 1, g.channels
+    g.units = 0
+    g.parts = 1
+    g.part = g.channels
     if g.channels > 0 and g.points > 0:
         g.units = g.batch * g.stripes
     if g.units > 0:
@@ -181,30 +207,34 @@ def cut_tiles(g):
     g.tiles = min(64, g.units, g.batch * g.points * (g.channels + 2) // WORK + 1)
 
 
-def reference(x, grid, *, mode, padding_mode, align_corners, pixels=0):
+def reference(
+    x: np.ndarray, grid: np.ndarray, *, mode: str, padding_mode: str, align_corners: bool, pixels: int = 0
+) -> np.ndarray:
     """Evaluate the formula, tap by tap: coordinates step by step in their own dtype, weights and sums in float64."""
-    mode = next(k for k, names in enumerate(NAMES) if mode in names)
+    number = next(k for k, names in enumerate(NAMES) if mode in names)
     dtype = np.float64 if grid.dtype == np.float64 else np.float32
     image = x.shape[2:]
-    taps = []  # for each image axis, [(index, whether the tap exists, weight), ...]
+    taps: list[
+        list[tuple[np.ndarray, np.ndarray, np.ndarray]]
+    ] = []  # for each image axis, [(index, whether the tap exists, weight), ...]
     with np.errstate(invalid="ignore", over="ignore"):
         for size, g in zip(image, np.moveaxis(grid, -1, 0)[::-1], strict=True):
             g = np.where(np.isnan(g), dtype(-1), g.astype(dtype))
             p = g + 1 - 1 if pixels else unnormalize(g, dtype(size), align_corners)
             p = np.where(np.isnan(p), dtype(-np.inf), p)  # infinite g along an axis of a single pixel
-            if mode != CUBIC:
+            if number != CUBIC:
                 p = pad(p, size, padding_mode, align_corners)
             elif padding_mode == "reflection":
                 p = np.fmod(p, dtype(max(1, 2 * (size - align_corners))))  # exact; the mirror image repeats
             p = np.where(np.isnan(p), p, np.clip(p, -2 * size - 4, 2 * size + 4))
-            first = np.rint(p) if mode == NEAREST else np.floor(p)
+            first = np.rint(p) if number == NEAREST else np.floor(p)
             f = (p - first).astype(np.float64)
             exists = ~np.isnan(p)
             first = np.where(exists, first, 0).astype(np.int64)
             taps.append([])
-            for offset, weight in WEIGHTS[mode](f):
+            for offset, weight in WEIGHTS[number](f):
                 index = first + offset
-                if mode == CUBIC:
+                if number == CUBIC:
                     index = pad_index(index, size, padding_mode, align_corners)
                 inside = exists & (index >= 0) & (index < size)
                 taps[-1].append((np.where(inside, index, 0), inside, weight))
@@ -215,29 +245,30 @@ def reference(x, grid, *, mode, padding_mode, align_corners, pixels=0):
             indices, inside, weights = zip(*combination, strict=True)
             values = np.moveaxis(x[(batch, slice(None), *indices)], -1, 1)  # [N, C, *output image]
             inside, weight = (np.expand_dims(v, 1) for v in (np.logical_and.reduce(inside), np.prod(weights, axis=0)))
-            values = values if mode == NEAREST else values * weight
+            values = values if number == NEAREST else values * weight
             total = total + np.where(inside, values, dtypes.zero(x)).astype(x.dtype)
     return total
 
 
-def unnormalize(g, size, align_corners):
+def unnormalize(g: np.ndarray, size: np.floating, align_corners: bool) -> np.ndarray:
     """Return the pixel coordinate for a grid's value in [-1, 1]."""
     return (g + 1) / 2 * (size - 1) if align_corners else (g + 1) * (size / 2) - 0.5
 
 
-def pad(p, size, padding_mode, align_corners):
+def pad(p: np.ndarray, size: int, padding_mode: str, align_corners: bool) -> np.ndarray:
     """Move a coordinate into the image by the padding mode."""
     if padding_mode == "zeros":
         return p
     if padding_mode == "reflection":
         low, span = (0, size - 1) if align_corners else (-0.5, size)
-        low, span = p.dtype.type(low), p.dtype.type(span)
+        low = p.dtype.type(low)
+        span = p.dtype.type(span)
         p = np.fmod(abs(p - low), 2 * span) if span else p * 0
         p = np.where(p > span, 2 * span - p, p) + low
     return np.clip(p, 0, size - 1)
 
 
-def pad_index(i, size, padding_mode, align_corners):
+def pad_index(i: np.ndarray, size: int, padding_mode: str, align_corners: bool) -> np.ndarray:
     """Move the index of a tap of cubic into the image by the padding mode."""
     if padding_mode == "border":
         return np.clip(i, 0, size - 1)
@@ -247,14 +278,16 @@ def pad_index(i, size, padding_mode, align_corners):
     return i
 
 
-def cubic_weights(f):
+def cubic_weights(f: np.ndarray) -> tuple[tuple[int, np.ndarray], ...]:
     """Return (offset of a tap, its weight) for each of the four taps, for the fraction f of a coordinate."""
     a = -0.75
 
-    def inner(d):
+    def inner(d: np.ndarray) -> np.ndarray:
+        """Return the weight at a distance of at most 1."""
         return ((a + 2) * d - (a + 3)) * d * d + 1
 
-    def outer(d):
+    def outer(d: np.ndarray) -> np.ndarray:
+        """Return the weight at a distance from 1 to 2."""
         return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
 
     return (-1, outer(f + 1)), (0, inner(f)), (1, inner(1 - f)), (2, outer(2 - f))
@@ -268,16 +301,16 @@ WEIGHTS = {
 }
 
 
-def gradient(grad_output, X, Grid, mode, padding_mode, align_corners):  # noqa: N803  the inputs' names
+def gradient(grad_output: Any, X: Any, Grid: Any, mode: str, padding_mode: str, align_corners: bool) -> tuple[Any, Any]:  # noqa: N803  the inputs' names
     """Call PyTorch's gradient, which supports neither cubic volumes nor a grid of another type than the image's."""
     import torch
 
-    mode = next(k for k, names in enumerate(NAMES) if mode in names)
-    require(mode != CUBIC or X.dim() == 4, "rank of {X}", X.dim(), "must be 4 for a gradient with mode bicubic")
+    number = next(k for k, names in enumerate(NAMES) if mode in names)
+    require(number != CUBIC or X.dim() == 4, "rank of {X}", X.dim(), "must be 4 for a gradient with mode bicubic")
     aten = torch.ops.aten
     backward = aten.grid_sampler_2d_backward if X.dim() == 4 else aten.grid_sampler_3d_backward
     # PyTorch's numbers of the modes: bilinear is 0, nearest 1, bicubic 2.
-    settings = (1, 0, 2)[mode], PADDING_MODES.index(padding_mode), align_corners, [True, True]
+    settings = (1, 0, 2)[number], PADDING_MODES.index(padding_mode), align_corners, [True, True]
     of_x, of_grid = backward(grad_output, X, Grid.to(X.dtype), *settings)
     return of_x, of_grid.to(Grid.dtype)
 
@@ -296,7 +329,7 @@ ONNX = Operator(
         Attribute("align_corners", "int", 0, bounds=(0, 1)),
     ),
     terms={"Grid": "grid"},
-    plan=Plan(shape, plan, GEOMETRY),
+    plan=Plan(shape, plan, GridSampleGeometry),
     kernels=(
         Kernel(kernels.nearest, {"mode": NAMES[NEAREST]}, sees_bits=True),
         Kernel(kernels.linear, {"mode": NAMES[LINEAR]}, types={"T1": dtypes.FLOATS}, unless="mode is nearest"),
@@ -313,14 +346,16 @@ MICROSOFT = replace(
     types={"T1": dtypes.FLOATS, "T2": dtypes.FLOATS},
     attributes=(replace(ONNX.attributes[0], choices=MODES), *ONNX.attributes[1:]),
     terms={},
-    plan=Plan(shape, plan_microsoft, GEOMETRY),
+    plan=Plan(shape, plan_microsoft, GridSampleGeometry),
 )
 INTERPOLATION_MODES = ("bilinear", "nearest", "bicubic")  # as PyTorch, mmcv and mmdeploy number them
 
 
-def reference_mmcv(input, grid, *, interpolation_mode, padding_mode, align_corners):
-    mode, padding_mode = INTERPOLATION_MODES[interpolation_mode], PADDING_MODES[padding_mode]
-    return reference(input, grid, mode=mode, padding_mode=padding_mode, align_corners=align_corners)
+def reference_mmcv(
+    input: np.ndarray, grid: np.ndarray, *, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> np.ndarray:
+    mode = INTERPOLATION_MODES[interpolation_mode]
+    return reference(input, grid, mode=mode, padding_mode=PADDING_MODES[padding_mode], align_corners=align_corners)
 
 
 MMCV = Operator(
@@ -337,7 +372,7 @@ MMCV = Operator(
         Attribute("align_corners", "int", required=True, bounds=(0, 1)),
     ),
     terms={"X": "input", "Grid": "grid"},
-    plan=Plan(shape, plan_mmcv, GEOMETRY),
+    plan=Plan(shape, plan_mmcv, GridSampleGeometry),
     kernels=(
         Kernel(kernels.nearest, {"interpolation_mode": (1,)}),
         Kernel(kernels.linear, {"interpolation_mode": (0,)}),

@@ -10,6 +10,10 @@ channels. If the first block's points are scattered over the image, later blocks
 places of all blocks are kept, and all blocks are read from a channel before the next one.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
 import numpy as np
 
 from ..declaration.jit import APART, jitable
@@ -20,39 +24,101 @@ from .coordinates import ZEROS, coordinate_of, pad_index
 from .grid_points import BLOCK, begin_points, provide_points
 from .taps import axes_of, cubic_weights, image_size, indexed_images, nearest_pixel, place, place_nearest, reading_of
 
+if TYPE_CHECKING:
+    from ..kernels.types import (
+        Axis,
+        Coordinates,
+        Elements,
+        Indices,
+        Number,
+        Pixels,
+        Sums,
+        Tile,
+        Unit,
+        Weights,
+        Workspace,
+    )
+    from .geometry import GridSampleGeometry, Point, Points, Sources, TapOffsets, WithImage
+    from .taps import Reading
+
 LINEAR, CUBIC = (0, 1), (-1, 0, 1, 2)  # their taps, from the floor of a coordinate
 MOST = 2**15  # maximum number of points with kept places
 COPIED = 64  # pixels that the rows of an image span, at most, whose last row ends before a vector of its pixels does
 
 
+class PointBlock(NamedTuple):
+    """Points of one image that are read together."""
+
+    n: int  # the image
+    first: Point  # its number in the image
+    size: int  # number of points
+    at: Point  # the first one's number in `Points`
+
+
+class Places(NamedTuple):
+    """What the points of a block read."""
+
+    base: Pixels  # the first neighbour of each point
+    weight: Weights  # [axis, tap, point]
+    row_weight: Weights  # [plane, row, point], of volumes: the products along the axes of planes and rows
+
+
+class Scratch(NamedTuple):
+    """Parts of the workspace for `read_channel`."""
+
+    values: Sums  # of a block's points
+    copied: Elements  # a channel of a small image, and elements beyond it
+    rest: Workspace
+
+
 @jitable
-def workspace_size(axes, taps, span):
-    """Bytes that a tile needs: for the arrays of `interpolate` and `tap_by_tap`, or of `copy_nearest`, which has no
-    taps."""
+def workspace_size(axes: int, taps: int, span: int) -> int:
+    """Return the bytes of workspace that a tile needs.
+
+    They are for the arrays of `interpolate` and `tap_by_tap`, or of `copy_nearest`, which has no taps.
+    """
     of_point = axes * taps + (taps * taps if axes == 3 else 0)
     of_tile = (axes + 1) * BLOCK + COPIED + 2 * 3 * taps + 2 * taps**3
     return (4 + 8 * of_point) * span + 8 * of_tile
 
 
 @jitable
-def nearest(x, grid, g, tile, workspace, out):
+def nearest(
+    x: Elements, grid: Coordinates, g: GridSampleGeometry, tile: Tile, workspace: Workspace, out: Elements
+) -> None:
+    """Compute a tile with mode nearest."""
     copy_nearest(x, (), (grid,), g, tile, workspace, out)
 
 
 @jitable
-def linear(x, grid, g, tile, workspace, out):
+def linear(
+    x: Elements, grid: Coordinates, g: GridSampleGeometry, tile: Tile, workspace: Workspace, out: Elements
+) -> None:
+    """Compute a tile with mode linear."""
     interpolate(x, (), (grid,), g, LINEAR, tile, workspace, out)
 
 
 @jitable
-def cubic(x, grid, g, tile, workspace, out):
+def cubic(
+    x: Elements, grid: Coordinates, g: GridSampleGeometry, tile: Tile, workspace: Workspace, out: Elements
+) -> None:
+    """Compute a tile with mode cubic."""
     interpolate(x, (), (grid,), g, CUBIC, tile, workspace, out)
 
 
 @jitable
-def copy_nearest(x, sources, points, g, tile, workspace, out):
-    """`sources` and `points`: see grid_points.py."""
-    pixels, indexed = image_size(g), indexed_images(g) > 0
+def copy_nearest(
+    x: Elements,
+    sources: Sources,
+    points: Points,
+    g: GridSampleGeometry,
+    tile: Tile,
+    workspace: Workspace,
+    out: Elements,
+) -> None:
+    """Compute a tile with mode nearest."""
+    pixels = image_size(g)
+    indexed = indexed_images(g) > 0
     zyx = axes_of(g, False, zero(points[0]))
     base = indices_in(workspace, g.of_points, g.span)
     begin_points(sources, workspace)
@@ -61,7 +127,8 @@ def copy_nearest(x, sources, points, g, tile, workspace, out):
         span = BLOCK
         while first < end:
             count = min(span, end - first)
-            at, outside = provide_points(sources, n, stripe, first, g, workspace), 0
+            at = provide_points(sources, n, stripe, first, g, workspace)
+            outside = 0
             if indexed:
                 outside = place_nearest(points, at, count, g, zyx, base)
                 if span < min(g.span, end - first) and is_scattered(base[:count], pixels):
@@ -69,7 +136,8 @@ def copy_nearest(x, sources, points, g, tile, workspace, out):
                     continue
             for c in range(channel, last_channel):
                 source = x[(n * g.channels + c) * pixels :]
-                target, pixel = out[(n * g.channels + c) * g.points + first :][:count], base[:count]
+                target = out[(n * g.channels + c) * g.points + first :][:count]
+                pixel = base[:count]
                 if not indexed:
                     for b in range(count):
                         k = nearest_pixel(points, at + b, g)
@@ -80,7 +148,7 @@ def copy_nearest(x, sources, points, g, tile, workspace, out):
 
 
 @jitable
-def is_scattered(base, pixels):
+def is_scattered(base: Pixels, pixels: int) -> np.bool_:
     """Return whether a block's points read a large part of the image, which later points read again."""
     low = high = base[0]
     for b in range(base.size):
@@ -89,11 +157,24 @@ def is_scattered(base, pixels):
 
 
 @jitable
-def interpolate(x, sources, points, g, offsets, tile, workspace, out):
-    """`offsets`: of an axis' taps from the coordinate's floor. How many there are is known when this is compiled."""
-    pixels, taps, fits = image_size(g), len(offsets), indexed_images(g) > 0
+def interpolate(
+    x: Elements,
+    sources: Sources,
+    points: Points,
+    g: GridSampleGeometry,
+    offsets: TapOffsets,
+    tile: Tile,
+    workspace: Workspace,
+    out: Elements,
+) -> None:
+    """Compute a tile with the mode LINEAR or CUBIC, which `offsets` states."""
+    pixels = image_size(g)
+    taps = len(offsets)
+    fits = indexed_images(g) > 0
     reading = order, _, _, _ = reading_of(g, taps)
-    blocks, begin, longest = g.span // BLOCK, g.of_points, min(g.span, points_at_once())
+    blocks = g.span // BLOCK
+    begin = g.of_points
+    longest = min(g.span, points_at_once())
     base = indices_in(workspace, begin, (blocks, BLOCK))
     begin += base.nbytes
     weight = sums_in(workspace, begin, (blocks, g.axes, taps, BLOCK), out)
@@ -105,7 +186,7 @@ def interpolate(x, sources, points, g, offsets, tile, workspace, out):
     values = sums_in(workspace, begin, BLOCK, out)
     begin += values.nbytes
     copied = elements_in(workspace, begin, COPIED, x)
-    scratch = values, copied, workspace[begin + copied.nbytes :]
+    scratch = Scratch(values, copied, workspace[begin + copied.nbytes :])
     zyx = axes_of(g, taps == 4, zero(points[0]))
     begin_points(sources, workspace)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
@@ -126,16 +207,35 @@ def interpolate(x, sources, points, g, offsets, tile, workspace, out):
                 for k in range((last - first + BLOCK - 1) // BLOCK):
                     b = first + k * BLOCK
                     count = min(BLOCK, last - b)
-                    block, places = (n, b, count, at + k * BLOCK), (base[k], weight[k], row_weight[k])
+                    block = PointBlock(n, b, count, at + k * BLOCK)
+                    places = Places(base[k], weight[k], row_weight[k])
                     read_channel(x, points, block, c, g, offsets, fits, reading, places, scratch, out)
             first = last
 
 
 @jitable
-def read_channel(x, points, block, channel, g, offsets, fits, reading, places, scratch, out):
-    """Write a channel of a block: the points from `first` on, which are `at` in `points`."""
-    (n, first, count, at), (base, weight, row_weight), (values, copied, rest) = block, places, scratch
-    pixels, ((plane, row, column), planes, rows, beyond) = image_size(g), reading
+def read_channel(
+    x: Elements,
+    points: Points,
+    block: PointBlock,
+    channel: int,
+    g: GridSampleGeometry,
+    offsets: TapOffsets,
+    fits: bool,
+    reading: Reading,
+    places: Places,
+    scratch: Scratch,
+    out: Elements,
+) -> None:
+    """Write a channel of a block's points.
+
+    fits  whether pixels have 32-bit indices, which `places` holds; else all points are read tap by tap
+    """
+    n, first, count, at = block
+    base, weight, row_weight = places
+    values, copied, rest = scratch
+    pixels = image_size(g)
+    (plane, row, column), planes, rows, beyond = reading
     plane_count = min(len(offsets), g.image[plane]) if g.axes == 3 else 1
     padded = whole(count)
     # Sums are made where they belong if whole vectors of them have room there. Sums in 16 bits, which are rounded, are
@@ -143,9 +243,11 @@ def read_channel(x, points, block, channel, g, offsets, fits, reading, places, s
     in_place = count == padded and (plane_count == 1 or not is_wide(out))
     begin = (n * g.channels + channel) * pixels
     size = pixels + max(-beyond, 0)
-    source, is_readable = x[begin:][:size], fits and begin + size <= x.size
+    source = x[begin:][:size]
+    is_readable = fits and begin + size <= x.size
     if fits and not is_readable:  # of the last channel, vectors would end beyond the tensor
-        is_readable, available = True, source
+        is_readable = True
+        available = source
         source = copied[:size]
         for k in range(size):
             store(source, k, load(available, min(k, available.size - 1)))
@@ -166,24 +268,27 @@ def read_channel(x, points, block, channel, g, offsets, fits, reading, places, s
 
 
 @jitable(**APART)
-def store_all(values, target):
+def store_all(values: Sums, target: Elements) -> None:
+    """Store sums as elements."""
     for b in range(target.size):
         store(target, b, values[b])
 
 
 @jitable
-def multiply_weights(weight, order, count, row_weight):
+def multiply_weights(weight: Weights, order: tuple[Axis, Axis, Axis], count: int, row_weight: Weights) -> None:
     """Store the weights of a volume's rows: row_weight[plane, row, b] for each point b of a block."""
     plane, row, _ = order
     for q in range(row_weight.shape[0]):
         for r in range(row_weight.shape[1]):
-            product, w, w_plane = row_weight[q, r][:count], weight[row, r][:count], weight[plane, q]
+            product = row_weight[q, r][:count]
+            w = weight[row, r][:count]
+            w_plane = weight[plane, q]
             for b in range(product.size):
                 product[b] = w[b] * w_plane[b]
 
 
 @jitable
-def part(g, unit):
+def part(g: GridSampleGeometry, unit: Unit) -> tuple[int, int, Point, Point, int, int]:
     """Return a unit of work: image, stripe, its first point, the one after its last; the same of the channels."""
     unit, channel = unit // g.parts, unit % g.parts * g.part
     begin, end = stripe_of(unit % g.stripes, g)
@@ -191,19 +296,30 @@ def part(g, unit):
 
 
 @jitable
-def axis_weights(f, weight):
+def axis_weights(f: Number, weight: Weights) -> None:
     """Return the taps' weights along one axis for the fraction f of a coordinate."""
     if weight.size == 2:
-        weight[0], weight[1] = type(f)(1) - f, f
+        weight[0] = type(f)(1) - f
+        weight[1] = f
     else:
         weight[0], weight[1], weight[2], weight[3] = cubic_weights(f)
 
 
 @jitable
-def tap_by_tap(source, points, first, g, offsets, fits, workspace, target):
+def tap_by_tap(
+    source: Elements,
+    points: Points,
+    first: Point,
+    g: GridSampleGeometry,
+    offsets: TapOffsets,
+    fits: bool,
+    workspace: Workspace,
+    target: Elements,
+) -> None:
     """Compute all points or, if the image `fits` the rest, those with taps outside, from taps inside alone."""
     taps = len(offsets)
-    index, found_at = integers_in(workspace, 0, (3, taps)), integers_in(workspace, 8 * 3 * taps, taps**3)
+    index = integers_in(workspace, 0, (3, taps))
+    found_at = integers_in(workspace, 8 * 3 * taps, taps**3)
     weight = sums_in(workspace, index.nbytes + found_at.nbytes, (3, taps), target)
     found_weights = sums_in(workspace, index.nbytes + found_at.nbytes + weight.nbytes, taps**3, target)
     number = weight.dtype.type
@@ -228,20 +344,26 @@ def tap_by_tap(source, points, first, g, offsets, fits, workspace, target):
 
 
 @jitable
-def combine(index, weight, g, offsets, weights):
+def combine(index: Indices, weight: Weights, g: WithImage, offsets: Indices, weights: Weights) -> int:
     """Store offsets and weights of the taps inside, from those of each axis; return their number.
 
     index[axis, tap] is -1 for a tap outside.
     """
-    taps, last, found = index.shape[1], g.axes - 1, 0
+    taps = index.shape[1]
+    last = g.axes - 1
+    found = 0
     for q in range(taps if g.axes == 3 else 1):
-        plane, plane_weight = 0, weight.dtype.type(1)
+        plane = 0
+        plane_weight = weight.dtype.type(1)
         if g.axes == 3:
-            plane, plane_weight = index[0, q] * g.image[1], weight[0, q]
+            plane = index[0, q] * g.image[1]
+            plane_weight = weight[0, q]
         for r in range(taps if plane >= 0 else 0):
-            row, row_weight = (plane + index[last - 1, r]) * g.image[last], plane_weight * weight[last - 1, r]
+            row = (plane + index[last - 1, r]) * g.image[last]
+            row_weight = plane_weight * weight[last - 1, r]
             for k in range(taps if index[last - 1, r] >= 0 else 0):
                 if index[last, k] >= 0:
-                    offsets[found], weights[found] = row + index[last, k], row_weight * weight[last, k]
+                    offsets[found] = row + index[last, k]
+                    weights[found] = row_weight * weight[last, k]
                     found += 1
     return found

@@ -4,6 +4,10 @@ Nearest and linear have one loop for all steps. Cubic has a loop for coordinates
 them over points.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
 import numpy as np
 
 from ..declaration.jit import APART, jitable
@@ -22,13 +26,27 @@ from .coordinates import (
 )
 from .grid_points import load_point
 
+if TYPE_CHECKING:
+    from ..kernels.types import Axis, Coordinates, Known, Number, NumberType, Pixel, Pixels, Weights
+    from .coordinates import ImageAxes
+    from .geometry import GridSampleGeometry, Offsets, Pixel32, Point, Points, TapOffsets, WithImage
+
 MOVED = 16  # points that are tested together for taps outside
 LARGEST_AXIS = 2**24  # of an image with 32-bit indices: float32 has all integers up to here
 LARGEST_IMAGE = 2**31  # pixels
 
 
+class Reading(NamedTuple):
+    """Where the neighbours of a point lie in memory, which are planes of rows of pixels side by side."""
+
+    order: tuple[Axis, Axis, Axis]  # the axes along which planes, rows and pixels differ; an image has no first one
+    planes: Offsets  # of the neighbours' planes, from the first one
+    rows: Offsets  # of their rows
+    beyond: int  # pixels beyond the last vector of a row, if a point reads from the first pixel on
+
+
 @jitable
-def image_size(g):
+def image_size(g: WithImage) -> int:
     """Return the number of pixels in one channel's image."""
     pixels = 1
     for i in range(g.axes):
@@ -37,12 +55,11 @@ def image_size(g):
 
 
 @jitable
-def reading_of(g, taps):
-    """Return (axes of planes, rows and columns; offsets of planes and of rows; pixels beyond) for reading an image.
+def reading_of(g: WithImage, taps: int) -> Reading:
+    """Return the Reading of an image with this number of taps along each axis.
 
     Axes of a single pixel come first, as they don't change where pixels lie in memory. So columns are of the last axis
-    that has more pixels, which lie side by side. Of an image, the first axis is none. Beyond the last vector of a row
-    are as many pixels if a point reads from the first pixel on: less than 0 if rows can't be read as vectors.
+    that has more pixels, which lie side by side. `beyond` is less than 0 if rows can't be read as vectors.
     """
     column = g.axes - 1
     while column > 0 and g.image[column] == 1:
@@ -51,21 +68,23 @@ def reading_of(g, taps):
     plane = 3 - row - column
     if g.axes == 3 and g.image[row] == 1:
         plane, row = row, plane
-    planes, rows = offsets_along(g, plane), offsets_along(g, row)
-    return (plane, row, column), planes, rows, image_size(g) - planes[taps - 1] - rows[taps - 1] - taps
+    planes = offsets_along(g, plane)
+    rows = offsets_along(g, row)
+    return Reading((plane, row, column), planes, rows, image_size(g) - planes[taps - 1] - rows[taps - 1] - taps)
 
 
 @jitable
-def offsets_along(g, axis):
+def offsets_along(g: WithImage, axis: Axis) -> Offsets:
     """Return the offsets of four taps along an axis from the first one; missing taps repeat the last one."""
-    pitch, last = 1, g.image[axis] - 1 if axis < g.axes else 0
+    pitch = 1
+    last = g.image[axis] - 1 if axis < g.axes else 0
     for i in range(axis + 1, g.axes):
         pitch *= g.image[i]
     return 0, min(1, last) * pitch, min(2, last) * pitch, min(3, last) * pitch
 
 
 @jitable
-def indexed_images(g):
+def indexed_images(g: WithImage) -> int:
     """Return the number of images with 32-bit indices; 0 for too large images, or beyond float32's integers."""
     images = LARGEST_IMAGE
     for i in range(g.axes):
@@ -74,7 +93,14 @@ def indexed_images(g):
 
 
 @jitable
-def place_nearest(points, first, count, g, zyx, base):
+def place_nearest(
+    points: Points,
+    first: Point,
+    count: int,
+    g: GridSampleGeometry,
+    zyx: ImageAxes,
+    base: Pixels,
+) -> Pixel32:
     """Store in base[b] the pixel of the image that point first + b reads, or -1. Returns how many points read none.
 
     `zyx` is what `axes_of` returns.
@@ -85,7 +111,16 @@ def place_nearest(points, first, count, g, zyx, base):
 
 
 @jitable
-def find_all(points, first, count, axes, g, zyx, base):
+def find_all(
+    points: Points,
+    first: Point,
+    count: int,
+    axes: Known,
+    g: GridSampleGeometry,
+    zyx: ImageAxes,
+    base: Pixels,
+) -> Pixel32:
+    """Do what `place_nearest` does, for this number of axes."""
     sizes = sizes_of(g)
     if g.padding_mode != REFLECTION:
         return find_pixels(points, first, count, axes, NO_PERIOD, zyx, sizes, base)[1]
@@ -96,7 +131,16 @@ def find_all(points, first, count, axes, g, zyx, base):
 
 
 @jitable(**APART)
-def find_pixels(points, first, count, axes, periods, zyx, sizes, base):
+def find_pixels(
+    points: Points,
+    first: Point,
+    count: int,
+    axes: Known,
+    periods: Known,
+    zyx: ImageAxes,
+    sizes: tuple[Pixel32, Pixel32, Pixel32],
+    base: Pixels,
+) -> tuple[Pixel32, Pixel32]:
     """Store in base[b] the pixel that point b reads, or -1.
 
     Returns how many points are beyond these periods, so that their pixels are wrong, and how many read no pixel.
@@ -118,9 +162,17 @@ def find_pixels(points, first, count, axes, periods, zyx, sizes, base):
 
 
 @jitable
-def locate_point(points, b, axes, zyx, cubic, periods):
+def locate_point(
+    points: Points,
+    b: Point,
+    axes: Known,
+    zyx: ImageAxes,
+    cubic: bool,
+    periods: Known | None,
+) -> tuple[Number, Number, Number, bool]:
     """Return the coordinates of point b along the last three axes, and whether one is beyond these periods."""
-    (z_axis, y_axis, x_axis), (x, y, z) = zyx, load_point(points, b, axes)
+    z_axis, y_axis, x_axis = zyx
+    x, y, z = load_point(points, b, axes)
     x, beyond = coordinate(x, x_axis, cubic, periods)
     y, y_beyond = coordinate(y, y_axis, cubic, periods)
     beyond |= y_beyond
@@ -131,13 +183,13 @@ def locate_point(points, b, axes, zyx, cubic, periods):
 
 
 @jitable
-def is_below(k, size):
+def is_below(k: Pixel32, size: Pixel32) -> np.bool_:
     """Return whether 0 <= k < size, by one comparison: without its sign, a negative number is larger than any size."""
     return np.uint32(k) < np.uint32(size)
 
 
 @jitable
-def nearest_pixel(points, b, g):
+def nearest_pixel(points: Points, b: Point, g: GridSampleGeometry) -> Pixel:
     """Return the pixel that point b reads in an image of any size, or -1."""
     pixel = 0
     for i in range(g.axes):
@@ -147,7 +199,18 @@ def nearest_pixel(points, b, g):
 
 
 @jitable
-def place(points, first, end, count, g, zyx, offsets, p, base, weight):
+def place(
+    points: Points,
+    first: Point,
+    end: int,
+    count: int,
+    g: GridSampleGeometry,
+    zyx: ImageAxes,
+    offsets: TapOffsets,
+    p: Coordinates,
+    base: Pixels,
+    weight: Weights,
+) -> None:
     """Store in weight[axis, tap, b] the weights of a point's neighbours, all inside, and in base[b] the first.
 
     It is point first + b. There are `end` points; from there up to `count`, weights are 0. `zyx` is what `axes_of`
@@ -165,18 +228,32 @@ def place(points, first, end, count, g, zyx, offsets, p, base, weight):
         base[:end] = 0
         (_, _, column), _, _, beyond = reading_of(g, len(offsets))
         for i in range(g.axes):
-            size, w, places, first = np.int32(g.image[i]), weight[i], p[i][:end], base[:end]
+            size = np.int32(g.image[i])
+            w = weight[i]
+            places = p[i][:end]
+            pixels = base[:end]
             last = np.int32(beyond if i == column and beyond >= 0 else LARGEST_IMAGE - 1)
-            if place_cubic(places, size, first, (w[0], w[1], w[2], w[3])) > 0:
+            if place_cubic(places, size, pixels, (w[0], w[1], w[2], w[3])) > 0:
                 for b in range(0, end, MOVED):
                     move_inside(
-                        places[b:][:MOVED], size, last, g.padding_mode, g.align_corners, first[b:],
+                        places[b:][:MOVED], size, last, g.padding_mode, g.align_corners, pixels[b:],
                         (w[0][b:], w[1][b:], w[2][b:], w[3][b:]),
                     )  # fmt: skip
 
 
 @jitable
-def place_all(points, first, count, axes, g, zyx, offsets, p, base, weight):
+def place_all(
+    points: Points,
+    first: Point,
+    count: int,
+    axes: Known,
+    g: GridSampleGeometry,
+    zyx: ImageAxes,
+    offsets: TapOffsets,
+    p: Coordinates,
+    base: Pixels,
+    weight: Weights,
+) -> None:
     """Store linear's pixels and weights, or cubic's coordinates, of so many points."""
     if len(offsets) == 2 and g.padding_mode == ZEROS:
         place_within(points, first, count, axes, NO_LIMITS, g, zyx, offsets, p, base, weight)
@@ -187,23 +264,49 @@ def place_all(points, first, count, axes, g, zyx, offsets, p, base, weight):
 
 
 @jitable
-def place_within(points, first, count, axes, periods, g, zyx, offsets, p, base, weight):
+def place_within(
+    points: Points,
+    first: Point,
+    count: int,
+    axes: Known,
+    periods: Known | None,
+    g: GridSampleGeometry,
+    zyx: ImageAxes,
+    offsets: TapOffsets,
+    p: Coordinates,
+    base: Pixels,
+    weight: Weights,
+) -> Pixel32:
     """Place points as `place_all`; return the number of points beyond these periods."""
     y, x = len(axes) - 2, len(axes) - 1  # without a third axis, values of axis 0 are unused
     if len(offsets) == 4:
         return locate(points, first, count, axes, periods, zyx, (p[0], p[y], p[x]))
-    back, down, across = (weight[0, 0], weight[0, 1]), (weight[y, 0], weight[y, 1]), (weight[x, 0], weight[x, 1])
+    back = weight[0, 0], weight[0, 1]
+    down = weight[y, 0], weight[y, 1]
+    across = weight[x, 0], weight[x, 1]
     return place_linear(points, first, count, axes, periods, zyx, sizes_of(g), base, (back, down, across))
 
 
 @jitable(**APART)
-def place_linear(points, first, count, axes, periods, zyx, sizes, base, weights):
+def place_linear(
+    points: Points,
+    first: Point,
+    count: int,
+    axes: Known,
+    periods: Known | None,
+    zyx: ImageAxes,
+    sizes: tuple[Pixel32, Pixel32, Pixel32],
+    base: Pixels,
+    weights: tuple[tuple[Weights, Weights], ...],
+) -> Pixel32:
     """Store in base[b] the first of linear's neighbours, and along each axis the weights of the first and the next.
 
     Returns how many points are beyond these periods.
     """
-    (depth, height, width), ((front, back), (up, down), (left, right)) = sizes, weights
-    dtype, all_beyond = left.dtype.type, np.int32(0)
+    depth, height, width = sizes
+    (front, back), (up, down), (left, right) = weights
+    dtype = left.dtype.type
+    all_beyond = np.int32(0)
     for b in range(count):
         z, y, x, beyond = locate_point(points, first + b, axes, zyx, False, periods)
         column, left[b], right[b] = linear_weights(x, width, dtype)
@@ -217,25 +320,38 @@ def place_linear(points, first, count, axes, periods, zyx, sizes, base, weights)
 
 
 @jitable
-def linear_weights(place, size, dtype):
+def linear_weights(place: Number, size: Pixel32, dtype: NumberType) -> tuple[Pixel32, Number, Number]:
     """Return (index of the first of linear's two neighbours along an axis, both inside; both weights).
 
     Both weights are 0 at places that are a pixel or more outside of the image, at infinities, and at NaN; the second
     one is 0 if the axis has a single pixel.
     """
-    first, last, reach = type(place)(0), type(place)(max(size - 2, 0)), dtype(2 * min(size - 1, 1))
+    first = type(place)(0)
+    last = type(place)(max(size - 2, 0))
+    reach = dtype(2 * min(size - 1, 1))
     limited = place if place > first else first  # also at NaN
     k = np.int32(limited if limited < last else last)
     d = dtype(place - type(place)(k))  # from that neighbour: exact in the place's type unless both weights are 0
-    zero, left, right = dtype(0), dtype(1) - abs(d), reach - d
+    zero = dtype(0)
+    left = dtype(1) - abs(d)
+    right = reach - d
     right = d if d < right else right
     return k, left if left > zero else zero, right if right > zero else zero
 
 
 @jitable(**APART)
-def locate(points, first, count, axes, periods, zyx, coordinates):
+def locate(
+    points: Points,
+    first: Point,
+    count: int,
+    axes: Known,
+    periods: Known,
+    zyx: ImageAxes,
+    coordinates: tuple[Coordinates, Coordinates, Coordinates],
+) -> Pixel32:
     """Store cubic's coordinates, in an array for each axis. Returns how many points are beyond these periods."""
-    (z, y, x), all_beyond = coordinates, np.int32(0)
+    z, y, x = coordinates
+    all_beyond = np.int32(0)
     for b in range(count):
         plane, y[b], x[b], beyond = locate_point(points, first + b, axes, zyx, True, periods)
         if len(axes) == 3:
@@ -245,13 +361,17 @@ def locate(points, first, count, axes, periods, zyx, coordinates):
 
 
 @jitable(**APART)
-def place_cubic(places, size, base, weights):
+def place_cubic(
+    places: Coordinates, size: Pixel32, base: Pixels, weights: tuple[Weights, Weights, Weights, Weights]
+) -> Pixel32:
     """Add one axis to base[b], the first of cubic's taps, and store the weights along it.
 
     Returns how many points have taps outside: `move_inside` must still move their weights.
     """
     w0, w1, w2, w3 = weights
-    dtype, last, outside = w0.dtype.type, np.int32(max(size - 4, 0)), np.int32(size < 4)
+    dtype = w0.dtype.type
+    last = np.int32(max(size - 4, 0))
+    outside = np.int32(size < 4)
     for b in range(places.size):
         first = first_tap(places[b])
         k = inside(first, last)
@@ -262,32 +382,42 @@ def place_cubic(places, size, base, weights):
 
 
 @jitable
-def cubic_weights(f):
+def cubic_weights(f: Number) -> tuple[Number, Number, Number, Number]:
     """Return the weights of the four taps, for the fraction f of a coordinate."""
     return cubic_end(f), cubic_middle(f), cubic_middle(type(f)(1) - f), cubic_end(type(f)(1) - f)
 
 
 @jitable
-def cubic_middle(f):
+def cubic_middle(f: Number) -> Number:
     """Cubic convolution with A = -0.75 at the distance f from a tap, if f < 1; in factors that lose no digits."""
     return (type(f)(1.25) * f - type(f)(2.25)) * f * f + type(f)(1)
 
 
 @jitable
-def cubic_end(f):
+def cubic_end(f: Number) -> Number:
     """Cubic convolution at the distance 1 + f from a tap."""
     return type(f)(-0.75) * f * (type(f)(1) - f) * (type(f)(1) - f)
 
 
 @jitable(**APART)
-def move_inside(places, size, last_base, padding_mode, align_corners, base, weights):
+def move_inside(
+    places: Coordinates,
+    size: Pixel32,
+    last_base: Pixel32,
+    padding_mode: int,
+    align_corners: int,
+    base: Pixels,
+    weights: tuple[Weights, Weights, Weights, Weights],
+) -> None:
     """Move the weights of cubic's taps outside of an axis to the pixels of padding, for at most MOVED points.
 
     `base` is then the first of four pixels that exist. If the axis has fewer, weights of others are 0: those that
     follow in memory, or beyond the `last_base`, those that precede.
     """
     w0, w1, w2, w3 = weights
-    zero, last, outside = w0.dtype.type(0), np.int32(max(size - 4, 0)), np.int32(size < 4)
+    zero = w0.dtype.type(0)
+    last = np.int32(max(size - 4, 0))
+    outside = np.int32(size < 4)
     missing = np.int32(max(4 - size, 0))
     for b in range(places.size):
         k = first_tap(places[b])
@@ -300,8 +430,10 @@ def move_inside(places, size, last_base, padding_mode, align_corners, base, weig
         at3 = padded(k + 3, size, padding_mode, align_corners)
         first = min(min(min(at0, at1), min(at2, at3)), last)
         first = np.int32(first - (missing if base[b] > last_base else np.int32(0)))
-        v0, v1 = w0[b] if at0 < size else zero, w1[b] if at1 < size else zero
-        v2, v3 = w2[b] if at2 < size else zero, w3[b] if at3 < size else zero
+        v0 = w0[b] if at0 < size else zero
+        v1 = w1[b] if at1 < size else zero
+        v2 = w2[b] if at2 < size else zero
+        v3 = w3[b] if at3 < size else zero
         base[b] += np.int32(first - inside(k, last))
         w0[b] = pixel_weight(first, at0, at1, at2, at3, v0, v1, v2, v3)
         w1[b] = pixel_weight(first + 1, at0, at1, at2, at3, v0, v1, v2, v3)
@@ -310,25 +442,26 @@ def move_inside(places, size, last_base, padding_mode, align_corners, base, weig
 
 
 @jitable
-def first_tap(place):
+def first_tap(place: Number) -> Pixel32:
     """Return the first of cubic's four taps."""
     return np.int32(np.int32(np.floor(place)) - 1)
 
 
 @jitable
-def inside(k, last):
+def inside(k: Pixel32, last: Pixel32) -> Pixel32:
     """k, moved into [0, last]."""
     k = np.int32(0) if k < 0 else k
     return last if k > last else k
 
 
 @jitable
-def padded(tap, size, padding_mode, align_corners):
+def padded(tap: Pixel32, size: Pixel32, padding_mode: int, align_corners: int) -> Pixel32:
     """Return the pixel that padding substitutes for a tap, or `size` for none: `pad_index` without a division.
 
     The tap is at most a period and two pixels away from the image, or nowhere.
     """
-    k, exists = tap, tap >= -2 * size - 4
+    k = tap
+    exists = tap >= -2 * size - 4
     if padding_mode == REFLECTION and exists:
         k = align_corners - 1 - k if k < 0 else k
         k = 2 * size - 1 - align_corners - k if k >= size else k
@@ -339,7 +472,17 @@ def padded(tap, size, padding_mode, align_corners):
 
 
 @jitable
-def pixel_weight(pixel, at0, at1, at2, at3, v0, v1, v2, v3):
+def pixel_weight(
+    pixel: Pixel32,
+    at0: Pixel32,
+    at1: Pixel32,
+    at2: Pixel32,
+    at3: Pixel32,
+    v0: Number,
+    v1: Number,
+    v2: Number,
+    v3: Number,
+) -> Number:
     """Return the weight of a pixel: the sum of the weights v0 to v3 with taps at0 to at3 equal to it."""
     zero = type(v0)(0)
     low = (v0 if at0 == pixel else zero) + (v1 if at1 == pixel else zero)
@@ -347,12 +490,12 @@ def pixel_weight(pixel, at0, at1, at2, at3, v0, v1, v2, v3):
 
 
 @jitable
-def axes_of(g, cubic, zero):
+def axes_of(g: GridSampleGeometry, cubic: bool, zero: Number) -> ImageAxes:
     """Return the parameters of `coordinate` for the last three axes. For an image, the first is unused."""
     return axis_of(g, 0, cubic, zero), axis_of(g, g.axes - 2, cubic, zero), axis_of(g, g.axes - 1, cubic, zero)
 
 
 @jitable
-def sizes_of(g):
+def sizes_of(g: WithImage) -> tuple[Pixel32, Pixel32, Pixel32]:
     """Return the sizes of the last three axes. For an image, the first of these is unused."""
     return np.int32(g.image[0]), np.int32(g.image[g.axes - 2]), np.int32(g.image[g.axes - 1])

@@ -315,6 +315,7 @@ OTHER = """
 import sys
 from dataclasses import replace
 from pathlib import Path
+import numpy as np
 from onnx_ops import system
 from onnx_ops.compiler import records
 from onnx_ops.fold import col2im
@@ -322,12 +323,14 @@ from onnx_ops.native import library
 def changed(o):
     if o.title != "Col2Im":
         return o
-    return replace(o, plan=replace(o.plan, geometry={**o.plan.geometry, "one_more": None}))
+    class Larger(o.plan.geometry):
+        one_more: int
+    return replace(o, plan=replace(o.plan, geometry=Larger))
 if sys.argv[2] == "other":
     col2im.OPERATORS = tuple(map(changed, col2im.OPERATORS))
 if sys.argv[2] == "other call":
     size = records.CALL.itemsize // 8
-    records.call_dtype = lambda geometry: records.record_dtype({"head": size + 1, "geometry": geometry.itemsize // 8})
+    records.call_dtype = lambda g: np.dtype([("head", np.int64, size + 1), ("geometry", np.int64, g.itemsize // 8)])
 if sys.argv[2] == "other C":
     system.digest_of_sources = lambda folder: 1
 library.PLACE = Path(sys.argv[1])

@@ -1,6 +1,7 @@
 """Another operator is one file, such as docs/operator-declarations.md shows, and listed; every adapter has it then."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.processes import copy_package, python
@@ -8,7 +9,7 @@ from support.selection import on_demand
 from test_docs import operator_file
 
 import onnx_ops
-from onnx_ops.declaration.operator import Input
+from onnx_ops.declaration.operator import Geometry, Input, vector
 from onnx_ops.registry import OPERATORS
 
 MODEL = """
@@ -56,9 +57,13 @@ def test_one_file(tmp_path):
     run_in(tmp_path, "import onnx_ops.arrays.functions\n" + SCRIPT)
 
 
+class Many(Geometry):
+    numbers: Any = vector(2050)
+
+
 def test_too_many_inputs_and_too_large_a_geometry():
     operator = next(o for o in OPERATORS if o.title == "Col2Im")
     with pytest.raises(onnx_ops.OpError, match=r"Col2Im: inputs = 17: must be at most 16"):
         replace(operator, inputs=(Input("x", "T"),) * 17)
     with pytest.raises(onnx_ops.OpError, match=r"Col2Im: bytes of geometry = \d+: must be at most 16384"):
-        replace(operator, plan=replace(operator.plan, geometry={"many": 2050}))
+        replace(operator, plan=replace(operator.plan, geometry=Many))

@@ -18,7 +18,7 @@ from onnx_ops.ahead import build
 from onnx_ops.compiler import records
 from onnx_ops.declaration import limits
 from onnx_ops.declaration.attributes import VECTOR
-from onnx_ops.declaration.operator import REFUSAL, REFUSAL_FIELDS, WORK, record_dtype
+from onnx_ops.declaration.operator import HEAD, REFUSAL_FIELDS, REFUSAL_SIZE
 from onnx_ops.native import table
 
 NATIVE = Path(onnx_ops.__file__).parent / "native"
@@ -29,7 +29,7 @@ LAYERS = [
     "machine",
 ]  # fmt: skip
 CC = shutil.which("cc") or shutil.which("gcc")
-CALL = records.call_dtype(record_dtype({**REFUSAL, **WORK}))
+CALL = records.call_dtype(HEAD)
 # {structure of ctypes: name of the struct}
 STRUCTURES = {kind: text.split()[1] for kind, text in build.DECLARED.items() if isinstance(kind, type(C.Structure))}
 # {struct: {field: its offset}}, as Python has it.
@@ -42,7 +42,7 @@ EXPECTED = {
     "block": {"size": 0, "vectors": 8},
     "refusal": {name: 8 * k for k, name in enumerate((*REFUSAL_FIELDS, "shown"))},
 }
-SIZES = {"tensor": records.TENSOR.itemsize, "vector": VECTOR.itemsize, "refusal": 8 * REFUSAL["refusal"]}
+SIZES = {"tensor": records.TENSOR.itemsize, "vector": VECTOR.itemsize, "refusal": 8 * REFUSAL_SIZE}
 SIZES |= {name: C.sizeof(kind) for kind, name in STRUCTURES.items()} | {"call": C.sizeof(table.Call)}
 CONSTANTS = set(vars(limits)) & set(re.findall(r"\b([A-Z_]+)(?: = | \(\(int64_t\))", (NATIVE / "table.h").read_text()))
 PROGRAM = '#include "table.h"\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {\n%s}\n'

@@ -1,0 +1,59 @@
+"""The geometries of this folder's operators, and the words for their kernels' arguments, besides kernels/types.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..declaration.limits import MAX_RANK
+from ..declaration.operator import Geometry, vector
+
+if TYPE_CHECKING:
+    from typing import Any, TypeAlias
+
+    from ..kernels.types import Sizes, Vector
+
+    Position: TypeAlias = int  # k: a position within a block, of all or along one axis
+    Block: TypeAlias = int  # l: a block, of all or along one axis
+    ArrayIndex: TypeAlias = tuple[Any, ...]  # a position or a slice along each of some axes of an array
+    # Strides, dilations, begins and ends of pads, each in pixels: empty, or with a number for each image axis.
+    Spacing: TypeAlias = tuple[Sizes, Sizes, Sizes, Sizes]
+
+AXES = MAX_RANK - 2  # the most image axes
+
+
+class SlidingBlocks(Geometry):
+    """The sizes of an image and of its sliding blocks.
+
+    Kernels always have two image axes or more: y and x are the last ones. A lone axis is x, beside a y of size 1.
+    """
+
+    axes: int  # image axes
+    # Along each axis:
+    image: Vector = vector(AXES)  # pixels of the image, without pads
+    block: Vector = vector(AXES)  # positions within a block
+    counts: Vector = vector(AXES)  # blocks
+    strides: Vector = vector(AXES)  # pixels from one block to the next one
+    dilations: Vector = vector(AXES)  # pixels from one position within a block to the next one
+    pads: Vector = vector(AXES)  # pixels of padding before the image
+    # Of all axes, the products of the numbers along each:
+    pixels: int  # of the image
+    positions: int  # within a block
+    blocks: int
+
+
+class Col2ImGeometry(SlidingBlocks):
+    """The work, and the way in which it is done, see col2im_kernels.py."""
+
+    planes: int  # images of the last two axes; with `together`, of all image axes
+    tiled: int  # 1 if blocks tile the image: no pixel has two of them
+    together: int  # 1 if planes are summed side by side
+    by_blocks: int  # 1 if rows are summed block by block
+    high: int  # rows of a unit of work, which lie one stride apart
+    piece: int  # pixels of a row in a unit of work
+    pitch: int  # sums that a lane of such a row has room for
+    leads: int  # hits of a plane along the axes before y, at most
+    lanes: int  # of a row, each with pixels one stride apart. 0 if there is no room for them
+    runs: int  # of a lane, at most. 0 if there is no room for them
+    sums: int  # that the workspace has room for
+    k_steps: Vector = vector(AXES)  # along each axis, how far k grows from one hit of a pixel to the next one
+    l_steps: Vector = vector(AXES)  # and how far l falls
