@@ -12,8 +12,9 @@ import onnx_ops
 
 PACKAGE = Path(onnx_ops.__file__).parent
 PAGE = (TESTS.parent / "docs" / "how-it-works.md").read_text()
-# {folder, or module beside the folders: its floor}
-FLOORS = {name: int(floor) for floor, name in re.findall(r"^\| (\d+) \| `(\w+)` \|", PAGE, re.MULTILINE)}
+ROWS = re.findall(r"^\| ([\d.]+) \| ([`\w, ]+) \|", PAGE, re.MULTILINE)
+# {folder, or module beside the folders: its floor}; those with a point are of a file or folder inside of one
+FLOORS = {name: float(floor) for floor, names in ROWS for name in re.findall(r"\w+", names)}
 
 
 def module_name(path, package):
@@ -39,6 +40,51 @@ def imports_of(package):
                 found[name] |= {module if module in files else base for module in each}
         found[name] &= files.keys() - {name}
     return found
+
+
+def rooms(module):
+    """Return the folder, or module beside the folders, of a module, and the part of the folder that it is in."""
+    _, room, part, *_ = [*module.split("."), "", ""]
+    return room or "__init__", part
+
+
+def upward(imports):
+    """Yield (module, what it imports) where this isn't on a lower floor, within a folder that has some and beyond."""
+    for module, imported in imports.items():
+        room, part = rooms(module)
+        for other in imported:
+            other_room, other_part = rooms(other)
+            if room == other_room == "rewriting" and part and part != other_part:
+                if FLOORS[part] < FLOORS[other_part]:
+                    yield module, other
+            elif room != other_room and FLOORS[room] <= FLOORS[other_room]:
+                yield module, other
+
+
+def test_imports_lead_to_lower_floors():
+    assert [*upward(imports_of(PACKAGE))] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "imported", "is_upward"),
+    [
+        ("onnx_ops.fold.col2im", "onnx_ops.session.session", True),
+        ("onnx_ops.fold.col2im", "onnx_ops.sampling.grid_sample", True),  # of the same floor
+        ("onnx_ops.declaration.errors", "onnx_ops", True),
+        ("onnx_ops.session.session", "onnx_ops.model.files", False),
+        ("onnx_ops.fold.col2im", "onnx_ops.fold.geometry", False),
+        ("onnx_ops.rewriting.reading.forms", "onnx_ops.rewriting.graph", True),
+        ("onnx_ops.rewriting.graph", "onnx_ops.rewriting.reading", False),
+        ("onnx_ops.rewriting.graph", "onnx_ops.session.session", True),
+    ],
+)
+def test_an_import_that_leads_up_is_found(module, imported, is_upward):
+    assert [*upward({module: {imported}})] == [(module, imported)] * is_upward
+
+
+def test_each_module_is_on_a_floor():
+    names = {rooms(module) for module in imports_of(PACKAGE)}
+    assert {room for room, _ in names} | {part for room, part in names if room == "rewriting" and part} == {*FLOORS}
 
 
 def test_no_module_imports_itself_through_others():
