@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 AXES = 3  # the most image axes
 WORK = 2**20  # products that a tile adds up, in about 10 us
-FEW_UNITS, FEW_ROWS = 8, 256  # with fewer units, they get smaller, but not below so many output channels
+FEW_UNITS, FEW_OUTPUTS = 8, 256  # with fewer units, they get smaller, but not below so many output channels
 
 
 @jitable
@@ -195,21 +195,21 @@ def check_mask(x: Sizes, mask: Sizes, g: DeformConvGeometry) -> None:
 
 @jitable
 def cut_tiles(batch: int, g: DeformConvGeometry) -> None:
-    """Cut the work into units, a block of an image's output pixels and some output channels, and these into tiles."""
-    g.taps = min(g.positions, kernels.TAPS)
-    g.block_size = kernels.BLOCK
-    g.rows = max(1, min(g.outputs, kernels.ROWS))
-    while g.blocks > g.block_size > WIDTH and batch * pieces(g.blocks, g.block_size) < FEW_UNITS:
-        g.block_size -= WIDTH
+    """Cut the work into units, a stripe of an image's output pixels and some output channels, and these into tiles."""
+    g.most_taps = min(g.positions, kernels.TAPS)
+    g.stripe = kernels.STRIPE
+    g.most_outputs = max(1, min(g.outputs, kernels.OUTPUTS))
+    while g.blocks > g.stripe > WIDTH and batch * pieces(g.blocks, g.stripe) < FEW_UNITS:
+        g.stripe -= WIDTH
+    g.stripes = pieces(g.blocks, g.stripe)
     # Units that differ in their output channels only read the same columns again, a loss that more threads are worth.
-    while g.rows > FEW_ROWS and batch * pieces(g.blocks, g.block_size) * pieces(g.outputs, g.rows) < FEW_UNITS:
-        g.rows = pieces(g.rows, 2 * kernels.PANEL) * kernels.PANEL
-    g.pixel_blocks = pieces(g.blocks, g.block_size)
-    g.row_blocks = pieces(g.outputs, g.rows)
-    g.units = batch * g.pixel_blocks * g.row_blocks
+    while g.most_outputs > FEW_OUTPUTS and batch * g.stripes * pieces(g.outputs, g.most_outputs) < FEW_UNITS:
+        g.most_outputs = pieces(g.most_outputs, 2 * kernels.PANEL) * kernels.PANEL
+    g.output_parts = pieces(g.outputs, g.most_outputs)
+    g.units = batch * g.stripes * g.output_parts
     # As all of these numbers may be large if there are no elements, each is limited before it is multiplied.
     depth = min(g.channels // g.groups, WORK) * min(g.positions, WORK)
-    products = min(depth + 1, WORK) * g.rows * kernels.BLOCK
+    products = min(depth + 1, WORK) * g.most_outputs * kernels.STRIPE
     g.tiles = min(64, g.units, g.units // max(1, WORK // products) + 1)
     g.workspace = kernels.workspace_size(g)
 

@@ -1,9 +1,9 @@
-"""Deformable convolution, for a block of one image's output pixels at a time: read its columns, multiply by weights.
+"""Deformable convolution, for a stripe of one image's output pixels at a time: read its columns, multiply by weights.
 
 A column has the values that one output pixel reads, for each channel and tap. GridSample's `blend` writes the columns
-of a block as rows in the workspace, DEPTH rows at a time. Its points are all taps of a block's pixels. Their places and
-weights are computed once for all channels with the same offsets. The product adds to the totals, the block's part of
-the output, which stay in the workspace until they are complete.
+of a stripe as rows in the workspace, DEPTH rows at a time. Its points are all taps of a stripe's pixels. Their places
+and weights are computed once for all channels with the same offsets. The product adds to the totals, the stripe's part
+of the output, which stay in the workspace until they are complete.
 
 As in grid_sample.py, columns with an infinity or NaN are read again tap by tap, and so are images that have a single
 pixel, or are too large for 32-bit indices.
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
     Tap: TypeAlias = int  # a position within the kernel
 
-BLOCK = 3 * WIDTH  # output pixels of a block, at most
+STRIPE = 3 * WIDTH  # output pixels of a stripe, at most
 TAPS = 32  # maximum number of kernel taps whose places are computed at a time
 DEPTH = 288  # rows of columns at a time: these and their weights fit into the caches
-ROWS = 512  # output channels of a unit of work, at most
+OUTPUTS = 512  # output channels of a unit of work, at most
 PANEL = 8  # rows of 16-bit weights that are widened at a time
 
 
@@ -55,7 +55,7 @@ class DeformConvGeometry(SlidingBlocks):
     """The channels, and the division of the output into units of work.
 
     The blocks of the image are the output's pixels, and the positions within a block are the kernel's taps. A unit is
-    a block of one image's output pixels, and some output channels.
+    a stripe of one image's output pixels, and some output channels.
     """
 
     channels: int  # of an image
@@ -63,11 +63,11 @@ class DeformConvGeometry(SlidingBlocks):
     groups: int  # into which both are divided
     offset_groups: int  # into which the image's channels are divided, each with offsets of its own
     image_axes: int  # with offsets; a lone axis is x beside a y of size 1, which has none
-    taps: int  # of the kernel that are sampled at a time, at most
-    block_size: int  # output pixels of a unit, at most
-    pixel_blocks: int  # of this size, into which the output pixels of an image are divided
-    rows: int  # output channels of a unit, at most
-    row_blocks: int  # into which the output channels are divided
+    most_taps: int  # of the kernel that are sampled at a time
+    stripe: int  # output pixels of a unit, at most
+    stripes: int  # into which the output pixels of an image are divided
+    most_outputs: int  # output channels of a unit
+    output_parts: int  # into which the output channels are divided
     units: int  # of work
     mmcv_order: int  # 1 if the inputs are in mmcv's order, 0 if in ONNX's
 
@@ -82,7 +82,7 @@ class Tensors(NamedTuple):
     mask: Elements  # empty if there is none
 
 
-class PixelBlock(NamedTuple):
+class Stripe(NamedTuple):
     """Output pixels of one image, one after the other."""
 
     n: int  # the image
@@ -100,7 +100,7 @@ class Taps(NamedTuple):
 
 
 class Places(NamedTuple):
-    """What the pixels of a block read, in the workspace. A point is one pixel's tap."""
+    """What the pixels of a stripe read, in the workspace. A point is one pixel's tap."""
 
     starts: Coordinates  # [axis, pixel]: where the kernel's first tap is, without offsets
     base: Pixels  # for each point, the first of the neighbouring pixels in the image
@@ -148,51 +148,53 @@ def plain_deform_conv(
 @jitable
 def workspace_size(g: DeformConvGeometry) -> int:
     """Return the bytes that a tile needs, for the arrays of `convolve`."""
-    of_point = 1 + 2 * g.axes + (4 if g.axes == 3 else 0)
-    of_taps = 2 * (2 * 3 + 2**3)
-    return 8 * (of_taps + BLOCK * (g.axes + of_point * g.taps + DEPTH + g.rows) + PANEL * DEPTH)
+    of_point = 1 + 2 * g.axes + (4 if g.axes == 3 else 0)  # base, counted as 8 bytes; weight; row_weight
+    of_taps = 2 * (2 * 3 + 2**3)  # the four arrays of `sample_tap_by_tap`
+    of_pixel = g.axes + of_point * g.most_taps + DEPTH + g.most_outputs  # starts, points, columns, totals
+    return 8 * (of_taps + STRIPE * of_pixel + PANEL * DEPTH)
 
 
 @jitable
 def convolve(tensors: Tensors, g: DeformConvGeometry, tile: Tile, workspace: Workspace, out: Elements) -> None:
     """Compute a tile, unit by unit."""
-    points = g.taps * BLOCK
+    points = g.most_taps * STRIPE
     base = indices_in(workspace, 0, points)
     begin = base.nbytes
-    starts = sums_in(workspace, begin, (g.axes, BLOCK), out)
+    starts = sums_in(workspace, begin, (g.axes, STRIPE), out)
     begin += starts.nbytes
     weight = sums_in(workspace, begin, (g.axes, 2, points), out)
     begin += weight.nbytes
     row_weight = sums_in(workspace, begin, (2 if g.axes == 3 else 0, 2, points), out)
     begin += row_weight.nbytes
-    columns = sums_in(workspace, begin, DEPTH * BLOCK, out)
+    columns = sums_in(workspace, begin, DEPTH * STRIPE, out)
     begin += columns.nbytes
-    totals = sums_in(workspace, begin, g.rows * BLOCK, out)
+    totals = sums_in(workspace, begin, g.most_outputs * STRIPE, out)
     begin += totals.nbytes
     panel = sums_in(workspace, begin, PANEL * DEPTH, out)
     places = Places(starts, base, weight, row_weight, workspace[begin + panel.nbytes :])
     factors = Factors(columns, panel, totals)
+    of_group = g.outputs // g.groups
     begin, end = share(g.units, g, tile)
     for unit in range(begin, end):
-        number, row = unit // g.row_blocks, unit % g.row_blocks * g.rows
-        n, first = number // g.pixel_blocks, number % g.pixel_blocks * g.block_size
-        count = min(g.block_size, g.blocks - first)
+        number, output = unit // g.output_parts, unit % g.output_parts * g.most_outputs
+        n, first = number // g.stripes, number % g.stripes * g.stripe
+        count = min(g.stripe, g.blocks - first)
         width = pieces(count, WIDTH) * WIDTH
-        block = PixelBlock(n, first, count, width)
+        stripe = Stripe(n, first, count, width)
         find_starts(g, first, count, starts)
-        placed = -1
-        row_end = min(row + g.rows, g.outputs)
-        while row < row_end:
-            group = row // (g.outputs // g.groups)
-            rows = min(row_end, (group + 1) * (g.outputs // g.groups)) - row
-            begin_totals(tensors.bias, row, rows, width, totals)
-            placed = add_group(tensors, g, block, group, row, rows, placed, places, factors)
-            for r in range(rows):
-                target = out[(n * g.outputs + row + r) * g.blocks + first :][:count]
+        placed_at = -1  # what `places` has is of another stripe
+        outputs_end = min(output + g.most_outputs, g.outputs)
+        while output < outputs_end:  # a group, or a part of one, at a time
+            group = output // of_group
+            outputs = min(outputs_end, (group + 1) * of_group) - output
+            begin_totals(tensors.bias, output, outputs, width, totals)
+            placed_at = add_group(tensors, g, stripe, group, output, outputs, placed_at, places, factors)
+            for r in range(outputs):
+                target = out[(n * g.outputs + output + r) * g.blocks + first :][:count]
                 total = totals[r * width :]
                 for b in range(target.size):
                     store(target, b, total[b])
-            row += rows
+            output += outputs
 
 
 @jitable
@@ -207,13 +209,13 @@ def find_starts(g: DeformConvGeometry, first: Pixel, count: int, starts: Coordin
 
 
 @jitable
-def begin_totals(bias: Elements, row: int, rows: int, width: int, totals: Sums) -> None:
-    """Store the bias of output channels from `row` on, or 0, for each of `width` pixels."""
-    for r in range(rows):
+def begin_totals(bias: Elements, output: int, outputs: int, width: int, totals: Sums) -> None:
+    """Store the bias of output channels from `output` on, or 0, for each of `width` pixels."""
+    for r in range(outputs):
         total = totals[r * width :][:width]
         value = totals.dtype.type(0)
         if bias.size > 0:
-            value = load(bias, row + r)
+            value = load(bias, output + r)
         total[:] = value
 
 
@@ -221,39 +223,40 @@ def begin_totals(bias: Elements, row: int, rows: int, width: int, totals: Sums) 
 def add_group(
     tensors: Tensors,
     g: DeformConvGeometry,
-    block: PixelBlock,
+    stripe: Stripe,
     group: int,
-    row: int,
-    rows: int,
-    placed: Tap,
+    output: int,
+    outputs: int,
+    placed_at: Tap,
     places: Places,
     factors: Factors,
 ) -> Tap:
-    """Add the contribution of a group's channels to the totals of `rows` output channels from `row` on.
+    """Add the contribution of a group's channels to the totals of `outputs` output channels from `output` on.
 
-    placed  `at` of the Taps with places in `places`, or -1; the new one is returned
+    placed_at  `at` of the Taps with places in `places`, or -1; the new one is returned
     """
-    of_group = g.channels // g.groups
-    of_offsets = g.channels // g.offset_groups
-    begin = group * of_group
-    end = (group + 1) * of_group
+    group_channels = g.channels // g.groups
+    offset_channels = g.channels // g.offset_groups
+    begin = group * group_channels
+    end = (group + 1) * group_channels
     fits = has_fast_path(g)
-    for tap in range(0, g.positions, g.taps):
-        size = min(g.taps, g.positions - tap)
-        most = max(1, DEPTH // size) if size == g.positions else 1  # else their weights aren't contiguous in w
+    for tap in range(0, g.positions, g.most_taps):
+        size = min(g.most_taps, g.positions - tap)
+        most_channels = max(1, DEPTH // size) if size == g.positions else 1  # else weights aren't contiguous in w
         c = begin
         while c < end:
-            d = c // of_offsets
-            channels = min(most, end - c, (d + 1) * of_offsets - c)
-            taps = Taps((block.n * g.offset_groups + d) * g.positions + tap, tap, size)
-            if fits and placed != taps.at:
-                place(tensors, g, taps, block, places)
-                placed = taps.at
-            sample(tensors, g, c, channels, taps, block, places, factors.columns)
-            weights = (row * of_group + c - begin) * g.positions + tap
-            multiply(tensors.w, weights, of_group * g.positions, rows, channels * size, block.width, factors)
+            d = c // offset_channels
+            channels = min(most_channels, end - c, (d + 1) * offset_channels - c)
+            taps = Taps((stripe.n * g.offset_groups + d) * g.positions + tap, tap, size)
+            if fits and placed_at != taps.at:
+                place(tensors, g, taps, stripe, places)
+                placed_at = taps.at
+            sample(tensors, g, c, channels, taps, stripe, places, factors.columns)
+            weight_at = (output * group_channels + c - begin) * g.positions + tap
+            pitch = group_channels * g.positions
+            multiply(tensors.w, weight_at, pitch, outputs, channels * size, stripe.width, factors)
             c += channels
-    return placed
+    return placed_at
 
 
 @jitable
@@ -278,33 +281,31 @@ def offset_at(g: DeformConvGeometry, at: int, i: Axis) -> int:
 
 
 @jitable
-def place(tensors: Tensors, g: DeformConvGeometry, taps: Taps, block: PixelBlock, places: Places) -> None:
-    """Store the places and weights of a block's pixels, one tap after the other; 0 for what fills up the rows."""
+def place(tensors: Tensors, g: DeformConvGeometry, taps: Taps, stripe: Stripe, places: Places) -> None:
+    """Store the places and weights of a stripe's pixels, one tap after the other; 0 for what fills up the rows."""
     starts, base, weight, row_weight, _ = places
-    _, first, count, width = block
+    _, pixel, count, width = stripe
     at, tap, size = taps
     mask = tensors.mask
     number = starts.dtype.type
     for t in range(size):
-        begin, end = t * width, t * width + count
-        base[begin : begin + width] = 0
+        begin, end, padded_end = t * width, t * width + count, t * width + width
+        base[begin:padded_end] = 0
         for i in range(g.axes):
-            first_weight = weight[i, 0]
-            second_weight = weight[i, 1]
-            k = offset_at(g, at + t, i)
-            first_weight[begin : begin + width] = 0
-            second_weight[begin : begin + width] = 0
-            if k < 0:
-                first_weight[begin:end] = 1
+            left, right = weight[i, 0], weight[i, 1]
+            channel = offset_at(g, at + t, i)
+            left[begin:padded_end] = 0
+            right[begin:padded_end] = 0
+            if channel < 0:  # y beside a lone axis, of which the only pixel is read
+                left[begin:end] = 1
             else:
-                displacement = tensors.offset[k * g.blocks + first :][:count]
-                pixels = np.int32(g.image[i])
+                displacement = tensors.offset[channel * g.blocks + pixel :][:count]
                 place_along(
-                    starts[i], number(shift_of(g, i, tap + t)), displacement, pixels,
-                    base[begin:end], first_weight[begin:end], second_weight[begin:end],
+                    starts[i], number(shift_of(g, i, tap + t)), displacement, np.int32(g.image[i]),
+                    base[begin:end], left[begin:end], right[begin:end],
                 )  # fmt: skip
-        if mask.size > 0:
-            modulate(mask[(at + t) * g.blocks + first :][:count], weight[0, 0][begin:end], weight[0, 1][begin:end])
+        if mask.size > 0:  # along one axis is enough, since the weights are multiplied
+            modulate(mask[(at + t) * g.blocks + pixel :][:count], weight[0, 0][begin:end], weight[0, 1][begin:end])
     if g.axes == 3:
         multiply_weights(weight, reading_of(g, 2)[0], size * width, row_weight)
 
@@ -316,21 +317,21 @@ def place_along(
     displacement: Elements,
     size: Pixel32,
     base: Pixels,
-    first: Weights,
-    second: Weights,
+    left: Weights,
+    right: Weights,
 ) -> None:
     """Add one axis to base[b], the first of two neighbours, and store both weights along it."""
     for b in range(base.size):
-        k, first[b], second[b] = linear_weights(starts[b] + shift + load(displacement, b), size, first.dtype.type)
+        k, left[b], right[b] = linear_weights(starts[b] + shift + load(displacement, b), size, left.dtype.type)
         base[b] = np.int32(base[b] * size + k)
 
 
 @jitable(**APART)
-def modulate(mask: Elements, first: Weights, second: Weights) -> None:
+def modulate(mask: Elements, left: Weights, right: Weights) -> None:
     """Multiply both weights along an axis by the mask."""
     for b in range(mask.size):
-        first[b] *= load(mask, b)
-        second[b] *= load(mask, b)
+        left[b] *= load(mask, b)
+        right[b] *= load(mask, b)
 
 
 @jitable
@@ -340,24 +341,28 @@ def sample(
     c: int,
     channels: int,
     taps: Taps,
-    block: PixelBlock,
+    stripe: Stripe,
     places: Places,
     columns: Sums,
 ) -> None:
     """Store the columns of `channels` channels from c on, with a row for each channel and tap."""
     _, base, weight, row_weight, _ = places
-    points = taps.size * block.width
-    fits = has_fast_path(g)
-    (plane, row, column), planes, rows, _ = reading_of(g, 2)
+    points = taps.size * stripe.width
+    (plane, row, column), plane_offsets, row_offsets, _ = reading_of(g, 2)  # axes: if there are two, there is no plane
+    planes = 0  # that `blend` reads
+    if has_fast_path(g):
+        planes = min(2, g.image[plane]) if g.axes == 3 else 1
     for k in range(channels):
-        source = tensors.x[(block.n * g.channels + c + k) * g.pixels :][: g.pixels]
+        source = tensors.x[(stripe.n * g.channels + c + k) * g.pixels :][: g.pixels]
         target = columns[k * points :]
-        done = False
-        for q in range((min(2, g.image[plane]) if g.axes == 3 else 1) if fits else 0):
+        is_finite = False
+        for q in range(planes):  # the last call tests the sums of all planes
             of_rows = row_weight[q] if g.axes == 3 else weight[row]
-            done = blend(source[planes[q] :], base[:points], rows, of_rows, weight[column], LINEAR, q > 0, target)
-        if not done:
-            sample_tap_by_tap(source, tensors, g, taps, block, places, target)
+            is_finite = blend(
+                source[plane_offsets[q] :], base[:points], row_offsets, of_rows, weight[column], LINEAR, q > 0, target
+            )
+        if not is_finite:
+            sample_tap_by_tap(source, tensors, g, taps, stripe, places, target)
 
 
 @jitable
@@ -366,13 +371,13 @@ def sample_tap_by_tap(
     tensors: Tensors,
     g: DeformConvGeometry,
     taps: Taps,
-    block: PixelBlock,
+    stripe: Stripe,
     places: Places,
     target: Sums,
 ) -> None:
     """Store the columns of one channel, of an image of any size, from just the pixels that exist."""
     starts, _, _, _, workspace = places
-    _, first, count, width = block
+    _, pixel, count, width = stripe
     at, tap, size = taps
     mask = tensors.mask
     index = integers_in(workspace, 0, (3, 2))
@@ -384,10 +389,14 @@ def sample_tap_by_tap(
         target[t * width + count : (t + 1) * width] = 0
         for b in range(count):
             for i in range(g.axes):
-                k = offset_at(g, at + t, i)
+                channel = offset_at(g, at + t, i)
                 p = number(0)
-                if k >= 0:
-                    p = starts[i, b] + number(shift_of(g, i, tap + t)) + load(tensors.offset, k * g.blocks + first + b)
+                if channel >= 0:
+                    p = (
+                        starts[i, b]
+                        + number(shift_of(g, i, tap + t))
+                        + load(tensors.offset, channel * g.blocks + pixel + b)
+                    )
                 index[i, 0] = index[i, 1] = -1
                 if p > -1 and p < g.image[i]:
                     whole = np.int64(np.floor(p))
@@ -399,7 +408,7 @@ def sample_tap_by_tap(
             for s in range(combine(index, weight, g, found_at, found_weights)):
                 total += found_weights[s] * load(source, found_at[s])
             if mask.size > 0:
-                total *= load(mask, (at + t) * g.blocks + first + b)
+                total *= load(mask, (at + t) * g.blocks + pixel + b)
             target[t * width + b] = total
 
 
@@ -408,28 +417,28 @@ def multiply(
     w: Elements,
     first: Offset,
     pitch: Pitch,
-    rows: int,
+    outputs: int,
     depth: int,
     width: int,
     factors: Factors,
 ) -> None:
-    """Add to the totals the product of `rows` rows of weights and `depth` rows of columns; widen 16-bit weights.
+    """Add to the totals the product of `outputs` rows of weights and `depth` rows of columns; widen 16-bit weights.
 
     first, pitch  the first weight, and the distance of rows, in w
     width         of the rows of columns and of totals
     """
     columns, panel, totals = factors
-    step = PANEL if is_wide(w) else rows
-    for row in range(0, rows, step):
-        size = min(step, rows - row)
-        at = first + row * pitch
+    step = PANEL if is_wide(w) else outputs
+    for row in range(0, outputs, step):
+        size = min(step, outputs - row)
+        weight_at = first + row * pitch
         row_pitch = pitch
-        for r in range(size if is_wide(w) else 0):
-            weights = w[at + r * pitch :][:depth]
-            wide = panel[r * depth :][:depth]
-            for k in range(depth):
-                wide[k] = load(weights, k)
         if is_wide(w):
-            at = 0
+            for r in range(size):
+                weights = w[weight_at + r * pitch :][:depth]
+                wide = panel[r * depth :][:depth]
+                for k in range(depth):
+                    wide[k] = load(weights, k)
+            weight_at = 0  # in the panel
             row_pitch = depth
-        add_product(sums(w, panel), at, row_pitch, size, columns, depth, width, totals[row * width :])
+        add_product(sums(w, panel), weight_at, row_pitch, size, columns, depth, width, totals[row * width :])

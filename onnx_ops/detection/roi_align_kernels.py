@@ -200,14 +200,12 @@ def pool(
     check_images(rois, batches, g)
     begin, end = share(g.units, g, tile)
     for unit in range(begin, end):
-        channel, channels, region, last = part_of(g, unit)
-        for r in range(region, last):
+        channel, channels, region, region_end = part_of(g, unit)
+        for r in range(region, region_end):
             first = (image_of(rois, batches, r, g) * g.channels + channel) * g.pixels
             to = (r * g.channels + channel) * g.bins
             box = upright_box(rois, r, g, zero(out))
-            if len(way) == len(LARGEST_SAMPLE) or (
-                not pool_by_rows(x, first, channels, box, way, g, workspace, out, to)
-            ):
+            if not pool_by_rows(x, first, channels, box, way, g, workspace, out, to):
                 pool_by_taps(x, first, channels, box, way, g, workspace, out, to)
 
 
@@ -364,10 +362,12 @@ def pool_by_rows(
 ) -> bool:
     """Pool a region for some channels; returns False if there is too little room, or it won't pay.
 
-    way         AVERAGE or LARGEST_TAP
+    If it returns False, what it has stored must be computed again.
+
+    way         only AVERAGE or LARGEST_TAP: the largest sample is no product of a row's and a column's weights
     first, to   the positions in x of the first channel's plane, and in `out` of its first bin
     """
-    if g.out_width > BINS:
+    if len(way) == len(LARGEST_SAMPLE) or g.out_width > BINS:
         return False
     sums = sums_in(workspace, 0, (TOGETHER, SPAN + LANES), out)
     after = 8 * TOGETHER * (SPAN + LANES)
@@ -379,8 +379,8 @@ def pool_by_rows(
     ends = indices_in(workspace, after + 4 * (3 * ROWS + COLUMNS), BINS + 1)
     zeros = indices_in(workspace, after + 4 * (3 * ROWS + COLUMNS + BINS + 1), BINS)
     count: Index = 0
-    low: Number = g.width
-    high: Number = -1
+    left: Number = g.width  # the columns from `left` on and before `right` are read
+    right: Number = 0
     ends[0] = 0
     for q in range(g.out_width):
         begin = count
@@ -388,14 +388,16 @@ def pool_by_rows(
         if count < 0:
             return False
         for t in range(begin, count):
-            low, high = min(low, np.int64(column[t])), max(high, np.int64(column[t]))
+            left = min(left, np.int64(column[t]))
+            right = max(right, np.int64(column[t]) + 1)
         ends[q + 1] = count
-    span = min(g.width, (high - low + LANES) // LANES * LANES) if count > 0 else 0
+    span = min(g.width, pieces(right - left, LANES) * LANES) if count > 0 else 0
     if span > SPAN or span > SPARSE * count:
         return False
-    low = min(low, g.width - span)
+    left = min(left, g.width - span)  # so that all of the span lies in the image
     for t in range(count):
-        column[t] -= low
+        column[t] -= left
+    # A row is a point for `add_points`, of which only the first of four taps exists: bit 0, and weights row_weight[0].
     for b in range(ROWS):
         exist[b] = widths[b] = 1
     for p in range(g.out_height):
@@ -406,7 +408,7 @@ def pool_by_rows(
             together = min(TOGETHER, channels - c)
             bins = out[to + c * g.bins + p * g.out_width :]
             for k in range(together):
-                source = x[first + (c + k) * g.pixels + low :]
+                source = x[first + (c + k) * g.pixels + left :]
                 target = sums[k, :span]
                 if len(way) == len(AVERAGE):
                     add_points(source, g.width, row[:rows], widths, exist, row_weight, False, target)
@@ -513,19 +515,21 @@ def pool_columns(
     for q < count, and for the channels c < together, at most four. If there are fewer, the last one is written again.
     Where is_zero or zeros[q] says so, the largest is at least 0.
     """
-    k, m, n = min(1, together - 1), min(2, together - 1), min(3, together - 1)
+    c1, c2, c3 = min(1, together - 1), min(2, together - 1), min(3, together - 1)  # the channels beside 0
     number = pooled.dtype.type
     for q in range(count):
-        i = j = u = v = number(0) if len(way) == len(AVERAGE) or is_zero or zeros[q] else number(-np.inf)
+        v0 = v1 = v2 = v3 = number(0) if len(way) == len(AVERAGE) or is_zero or zeros[q] else number(-np.inf)
         for t in range(ends[q], ends[q + 1]):
             w = weight[t]
             p = np.uint32(column[t])
-            i, j = with_tap(i, w * pooled[0, p], way), with_tap(j, w * pooled[k, p], way)
-            u, v = with_tap(u, w * pooled[m, p], way), with_tap(v, w * pooled[n, p], way)
-        store(target, q, i)
-        store(target, k * pitch + q, j)
-        store(target, m * pitch + q, u)
-        store(target, n * pitch + q, v)
+            v0 = with_tap(v0, w * pooled[0, p], way)
+            v1 = with_tap(v1, w * pooled[c1, p], way)
+            v2 = with_tap(v2, w * pooled[c2, p], way)
+            v3 = with_tap(v3, w * pooled[c3, p], way)
+        store(target, q, v0)
+        store(target, c1 * pitch + q, v1)
+        store(target, c2 * pitch + q, v2)
+        store(target, c3 * pitch + q, v3)
 
 
 @jitable(**FUSE)
@@ -556,7 +560,8 @@ def pool_by_taps(
         indices_in(workspace, after, BINS + 1), indices_in(workspace, after + 4 * (BINS + 1), BINS),
         sums_in(workspace, 16 * TAPS, CHANNELS, out),
     )  # fmt: skip
-    is_zero = is_empty = box.y.samples * box.x.samples == 0 and len(way) != len(LARGEST_SAMPLE)
+    has_no_samples = box.y.samples * box.x.samples == 0 and len(way) != len(LARGEST_SAMPLE)
+    is_zero = has_no_samples
     bin_ = i = j = 0  # the bin, and the row and column of its sample, that come next
     while bin_ < g.bins:
         begin = bin_
@@ -566,14 +571,14 @@ def pool_by_taps(
         taps.ends[0] = 0
         while bin_ < g.bins and bins < BINS and count + 4 <= TAPS:
             i, j, count, is_zero = find_taps(box, bin_, i, j, way, g, taps, count, is_zero)
-            taps.ends[bins + 1] = count
             taps.zeros[bins] = is_zero
             bins += 1
-            if i == box.y.samples:
+            taps.ends[bins] = count
+            if i == box.y.samples:  # else there is no room for the rest of its taps, which the next round has
                 bin_ += 1
                 i = 0
                 j = 0
-                is_zero = is_empty
+                is_zero = has_no_samples
         read_bins(x[first:], channels, taps, bins, bin_ - begin, goes_on, way, g, out[to + begin :])
 
 
@@ -679,30 +684,30 @@ def add_taps_of_bin(
     target[c * g.bins] becomes sums[c], which becomes 0. Some taps are added up at a time, so that rounding errors of a
     long sum stay small.
     """
-    k, m, n = min(1, together - 1), min(2, together - 1), min(3, together - 1)
+    c1, c2, c3 = min(1, together - 1), min(2, together - 1), min(3, together - 1)  # the channels beside 0
     first = planes
-    second = planes[k * g.pixels :]
-    third = planes[m * g.pixels :]
-    fourth = planes[n * g.pixels :]
+    second = planes[c1 * g.pixels :]
+    third = planes[c2 * g.pixels :]
+    fourth = planes[c3 * g.pixels :]
     none = sums.dtype.type(0)
     for part in range(begin, end, 64):
-        i = j = u = v = none
+        v0 = v1 = v2 = v3 = none
         weights = weight[part : min(part + 64, end)]
         offsets = offset[part:]
         for t in range(weights.size):
             w = weights[t]
             at = np.uintp(offsets[t])
-            i += w * load(first, at)
-            j += w * load(second, at)
-            u += w * load(third, at)
-            v += w * load(fourth, at)
-        sums[0] += i
-        if k == 1:
-            sums[1] += j
-        if m == 2:
-            sums[2] += u
-        if n == 3:
-            sums[3] += v
+            v0 += w * load(first, at)
+            v1 += w * load(second, at)
+            v2 += w * load(third, at)
+            v3 += w * load(fourth, at)
+        sums[0] += v0
+        if c1 == 1:  # else it is channel 0 again, which would be added twice
+            sums[1] += v1
+        if c2 == 2:
+            sums[2] += v2
+        if c3 == 3:
+            sums[3] += v3
     if is_whole:
         for c in range(together):
             store(target, c * g.bins, sums[c])

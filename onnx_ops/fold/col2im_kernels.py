@@ -79,7 +79,7 @@ def choose(g: Col2ImGeometry) -> None:
     y, x = g.axes - 2, g.axes - 1
     stride = g.strides[x]
     g.leads = 1
-    for a in range(g.axes - 2):
+    for a in range(y):
         g.leads *= min(g.block[a], g.counts[a])
     g.runs = g.leads * min(g.block[y], g.counts[y]) * g.block[x]
     g.together = are_small(g)
@@ -92,14 +92,14 @@ def choose(g: Col2ImGeometry) -> None:
     g.high = max(1, min(rows, g.planes * min(g.image[y], g.strides[y]) * rows // g.tiles))
     g.lanes = stride
     g.sums = 0
+    if g.tiled or g.by_blocks:
+        g.lanes = g.runs = 0
     if g.by_blocks:
         g.high = 1
         g.sums = g.piece
-    elif stride > 1 and not g.tiled:
+    elif g.lanes > 1:  # lanes are summed apart, and then interleaved
         g.high = max(1, min(g.high, PIECE // (stride * g.pitch)))
         g.sums = g.high * stride * g.pitch
-    if g.by_blocks or g.tiled:
-        g.lanes = g.runs = 0
 
 
 @jitable
@@ -153,18 +153,21 @@ def hits(g: Col2ImGeometry, a: Axis, p: Pixel) -> Hits:
     stride = g.strides[a]
     dilation = g.dilations[a]
     step = g.k_steps[a]
+    k_end = min(g.block[a], step)  # from `step` on, the remainders repeat
     k = t % stride if dilation == 1 else 0
-    while k < min(g.block[a], step) and (t - k * dilation) % stride != 0:
+    while k < k_end and (t - k * dilation) % stride != 0:
         k += 1
-    if k >= min(g.block[a], step):
+    if k >= k_end:
         return Hits(0, 0, 0, 1)
     l = (t - k * dilation) // stride
     l_step = g.l_steps[a]
+    # If blocks went on to both sides, there were so many hits. Those before `begin` are of blocks after the last one,
+    # those from the end on of blocks before the first one.
     count = (g.block[a] - 1 - k) // step + 1
-    skipped = max(0, (l - g.counts[a]) // l_step + 1)  # blocks after the last one
-    end = min(count, l // l_step + 1)
-    alike = g.counts[a] - l if end - skipped == count else 1
-    return Hits(k + skipped * step, l - skipped * l_step, max(0, end - skipped), alike)
+    begin = max(0, (l - g.counts[a]) // l_step + 1)
+    size = max(0, min(count, l // l_step + 1) - begin)
+    alike = g.counts[a] - l if size == count else 1
+    return Hits(k + begin * step, l - begin * l_step, size, alike)
 
 
 @jitable
@@ -267,17 +270,17 @@ def copy_lanes(
     """
     last = g.axes - 1
     stride = g.strides[last]
-    counts = g.counts[last]
+    row_blocks = g.counts[last]
     out_pitch = g.strides[last - 1] * g.image[last]
     l = x_begin // stride
-    blocks = 0
-    if row_hits.leads.size * row_hits.size > 0:
-        blocks = min(columns // stride, counts - l)
+    whole = 0  # blocks of the piece
+    if row_hits.leads.size * row_hits.size > 0:  # else no block has these rows
+        whole = min(columns // stride, row_blocks - l)
         first = row_hits.leads[0] + row_hits.first + l
-        interleave(x, first, g.blocks, counts, stride, blocks, rows, out, pixel, out_pitch, stride)
-    for y in range(rows if blocks * stride < columns else 0):
-        for p in range(blocks * stride, columns):
-            store(out, pixel + y * out_pitch + p, zero(out))
+        interleave(x, first, g.blocks, row_blocks, stride, whole, rows, out, pixel, out_pitch, stride)
+    for row in range(rows):
+        for p in range(whole * stride, columns):
+            store(out, pixel + row * out_pitch + p, zero(out))
 
 
 @jitable
@@ -305,7 +308,7 @@ def sum_lanes(
     """
     last = g.axes - 1
     stride = g.strides[last]
-    blocks = g.counts[last]
+    row_blocks = g.counts[last]
     width = g.image[last]
     x_step = g.k_steps[last] * g.blocks - g.l_steps[last]
     out_pitch = g.strides[g.axes - 2] * width
@@ -322,15 +325,15 @@ def sum_lanes(
                     block -= g.l_steps[last]
                     n += 1
         if stride == 1:
-            sum_runs(x, runs[0, :n], runs[1, :n], blocks, rows, out, pixel, out_pitch, columns)
+            sum_runs(x, runs[0, :n], runs[1, :n], row_blocks, rows, out, pixel, out_pitch, columns)
         else:
-            sum_runs(x, runs[0, :n], runs[1, :n], blocks, rows, sums, r * g.pitch, stride * g.pitch, g.pitch)
+            sum_runs(x, runs[0, :n], runs[1, :n], row_blocks, rows, sums, r * g.pitch, stride * g.pitch, g.pitch)
     if stride > 1:
         whole = columns // stride
         interleave(sums, 0, g.pitch, stride * g.pitch, stride, whole, rows, out, pixel, out_pitch, stride)
-        for l in range(rows):
+        for row in range(rows):
             for r in range(columns - whole * stride):
-                store(out, pixel + l * out_pitch + whole * stride + r, sums[(l * stride + r) * g.pitch + whole])
+                store(out, pixel + row * out_pitch + whole * stride + r, sums[(row * stride + r) * g.pitch + whole])
 
 
 @jitable
@@ -342,15 +345,17 @@ def add_blocks(x: Elements, g: Col2ImGeometry, row_hits: RowHits, x_begin: Pixel
     begin = x_begin + g.pads[last]
     for b in range(row.size):
         row[b] = zero(row)
-    low = max(0, -quotient((g.block[last] - 1) * dilation - begin, stride))
-    high = min(g.counts[last], quotient(begin + row.size - 1, stride) + 1)
+    # A block's last position is not before the piece, and its first one not behind it. -quotient(-a, b) is a / b,
+    # rounded up.
+    l_begin = max(0, -quotient((g.block[last] - 1) * dilation - begin, stride))
+    l_end = min(g.counts[last], quotient(begin + row.size - 1, stride) + 1)
     for lead in row_hits.leads:
         for m in range(row_hits.size):
-            for l in range(low, high):
-                p = l * stride - begin
-                k = max(0, -quotient(p, dilation))
+            for l in range(l_begin, l_end):
+                p = l * stride - begin  # the block's first pixel, from the piece's first one on: may be negative
+                k_begin = max(0, -quotient(p, dilation))
                 k_end = min(g.block[last], quotient(row.size - 1 - p, dilation) + 1)
                 element = lead + row_hits.first + m * row_hits.step + l
-                for j in range(k, k_end):
-                    b = p + j * dilation
-                    row[b] = plus(row[b], load(x, element + j * g.blocks))
+                for k in range(k_begin, k_end):
+                    b = p + k * dilation
+                    row[b] = plus(row[b], load(x, element + k * g.blocks))
