@@ -24,6 +24,16 @@ FLIP = 0.7  # what a Slice with a negative step costs more
 # Nanoseconds for each coordinate of a grid. Per sampler, a program costs more than reading a stored grid.
 ARITHMETIC = 0.1  # of a node
 REDUCTIONS = {"AffineGrid": 3.0, "ReduceSum": 50.0}
+# Seconds for each element of what nodes compute: of ONNX Runtime, and of references, which NumPy computes.
+PER_ELEMENT, PER_PRODUCT = 5e-9, 5e-10
+PER_SAMPLE = {
+    "ComputedGridSample": 1e-7,
+    "DeformConv": 1e-6,
+    "GridSample": 1e-7,
+    "MultiScaleDeformableAttention": 1e-6,
+    "RoiAlign": 1e-6,
+}
+CUBIC = 5  # times the seconds of a sample
 FREE = "Constant", "Flatten", "Identity", "Reshape", "Shape", "Squeeze", "Unsqueeze"
 PROGRAM, STEP = 0.45, 0.01
 
@@ -40,6 +50,14 @@ def pays_again(graph: "GraphView", values: Iterable[str], grid: str, samplers: i
             cost = REDUCTIONS.get(node.op_type) or COSTS.get(node.op_type, ARITHMETIC)
             saved += cost * share(graph, value, grid)
     return saved > samplers * (PROGRAM + STEP * steps)
+
+
+def seconds_of(node: onnx.NodeProto, count: float, products: float = 0) -> float:
+    """Return an estimate of the time that a node takes for so many elements, each of which adds up some products."""
+    seconds = PER_SAMPLE.get(node.op_type, PER_ELEMENT) + PER_PRODUCT * products
+    if any(a.name == "mode" and b"cubic" in a.s for a in node.attribute):
+        seconds *= CUBIC
+    return seconds * count
 
 
 def cost_of(graph: "GraphView", values: Iterable[str], name: str) -> float:

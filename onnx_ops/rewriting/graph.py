@@ -26,6 +26,7 @@ from ..model.nodes import domain_of, graphs_in, model_nodes, own_names, subgraph
 from ..model.schemas import reference_op
 from ..model.small_models import model_of
 from ..registry import KEYS, OPERATORS, available, is_built_in
+from .gain import seconds_of
 from .reading import reader_of
 from .reading.affine import Array
 from .shapes import type_of
@@ -38,9 +39,13 @@ OLDEST = 12  # version of ai.onnx from which on a model may be changed to import
 CHANGED = {  # {type of node: version from which on it means something else, although it looks the same}
     "Hardmax": 13, "LogSoftmax": 13, "Resize": 13, "RoiAlign": 16, "Softmax": 13,
 }  # fmt: skip
-SAMPLE = 16  # times the bytes of an element that a sample of RoiAlign takes
+PER_SAMPLE = 1000  # products that take as long as a sample of RoiAlign
 DEEPEST = 60  # nodes on the longest way through what computes a constant
 LARGEST = 2**25  # bytes of an input or output of a node that is computed, which takes three times the memory
+MOST_BYTES, MOST_SECONDS = 2**27, 0.5  # that all of these may take, by an estimate of the time
+LARGEST_ELEMENT = 8  # bytes, nearly always
+SELECTIONS = {"Compress", "NonZero", "Unique"}  # types of nodes that make no more than they read
+PRODUCTS = {"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"}
 RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}  # results differ in each run
 
 
@@ -50,6 +55,7 @@ class Model:
     origin      its file or the folder of its external data, or None if unknown
     operators   what `registry.available` returns, by default without custom operators
     runs_nodes  whether nodes run, to compute constants and to try replacements out
+    bytes_left, seconds_left  what computing constants may still take
     skipped     names of constants that no node computed, since nodes don't run
     tried       {a replacement: why it was not run beside the nodes that it replaces, or None}
     custom      (domain, name) of the custom ones among the operators
@@ -66,6 +72,8 @@ class Model:
         self.origin = origin
         self.runs_nodes = runs_nodes
         self.skipped: list[str] = []
+        self.bytes_left: float = MOST_BYTES
+        self.seconds_left = MOST_SECONDS
         self.tried: dict[str, str | None] = {}
         self.read = Counter[str]()  # {a file of external data: bytes of the tensors that were read from it}
         self.numbers = Counter[str]()  # {a name: the next number to add to it}
@@ -107,6 +115,14 @@ class Model:
                 with suppress(CycleError):  # which the session will report
                     numbers = {id(nodes[k]): number for number, k in enumerate(TopologicalSorter(needs).static_order())}
                     owner.node.sort(key=lambda node, numbers=numbers: numbers[id(node)])
+
+    def takes(self, size: float, seconds: float) -> bool:
+        """Return whether a node may be computed that needs so many bytes and seconds, and count these."""
+        fits = size <= self.bytes_left and seconds <= self.seconds_left
+        if fits:
+            self.bytes_left -= size
+            self.seconds_left -= seconds
+        return fits
 
     @cached_property
     def names(self) -> set[str]:
@@ -305,7 +321,7 @@ class Graph:
             return None
         arrays = {operand: self.folded(operand) for operand in filter(None, node.input)}
         feeds = {operand: array for operand, array in arrays.items() if array is not None}
-        if not feeds or len(feeds) < len(arrays):
+        if not feeds or len(feeds) < len(arrays) or not self._may_compute(node, feeds):
             return None
         if "" in node.input and _is_variadic(node, self.opset):  # reading what isn't there ends the process
             return None
@@ -320,17 +336,28 @@ class Graph:
             return None
 
     def _is_small(self, node: onnx.NodeProto) -> bool:
-        """Return whether nothing that a node reads or makes is known to be too large to be computed.
+        """Return whether all that a node reads and makes is small, as far as types tell. What it makes must be known.
 
-        A RoiAlign takes many samples for each element, of some hundred bytes.
+        Some nodes make no more than they read.
         """
-        samples = SAMPLE * next((a.i for a in node.attribute if a.name == "sampling_ratio"), 0) ** 2
-        for its_type in map(self.type, filter(None, (*node.input, *node.output))):
-            if its_type.elements and its_type.shape:
-                size = max(samples, 1) * its_type.dtype.itemsize * its_type.count
-                if LARGEST < size < math.inf:
-                    return False
-        return True
+        read = [self.type(name) for name in node.input if name]
+        made = [self.type(name) for name in node.output if name]
+        sizes = [kind.dtype.itemsize * kind.count for kind in (*read, *made) if kind.elements]
+        is_bounded = node.op_type in SELECTIONS or all(kind.count < math.inf for kind in made)
+        return is_bounded and all(size <= LARGEST or size == math.inf for size in sizes)
+
+    def _may_compute(self, node: onnx.NodeProto, feeds: Mapping[str, Array]) -> bool:
+        """Return whether the model still takes what a node needs for these constants, which is then taken."""
+        arrays = [*feeds.values()]
+        counts = [kind.count for kind in map(self.type, filter(None, node.output)) if kind.count < math.inf]
+        most = max([*counts, *(array.size for array in arrays)])
+        size = sum(array.nbytes for array in arrays) + LARGEST_ELEMENT * sum(counts)
+        products = 0.0
+        if node.op_type in PRODUCTS:
+            products = arrays[-1].size / max(1, *arrays[-1].shape)
+        if node.op_type == "RoiAlign":
+            products = PER_SAMPLE * _samples(node, arrays) / most
+        return self.model.takes(size, seconds_of(node, most, products))
 
     @cached_property
     def consumers(self) -> Mapping[str, list[tuple[onnx.NodeProto, int]]]:
@@ -472,6 +499,17 @@ class Graph:
         info = next((value for value in self.owner.value_info if value.name == name), None)
         if info is not None:
             self.owner.value_info.remove(info)
+
+
+def _samples(node: onnx.NodeProto, arrays: Sequence[Array]) -> float:
+    """Return about how many samples a RoiAlign takes: a stated number for each bin, or one for each of its pixels."""
+    x, rois, *_ = arrays
+    settings = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    if settings.get("sampling_ratio", 0) > 0:
+        bins = settings.get("output_height", 1) * settings.get("output_width", 1)
+        return math.prod([*x.shape[1:2], *rois.shape[:1], bins, settings["sampling_ratio"], settings["sampling_ratio"]])
+    sizes = np.abs(rois[..., 2:4] - rois[..., :2]) * settings.get("spatial_scale", 1.0) + 1
+    return math.prod(x.shape[1:2]) * float(sizes.prod(-1).sum())
 
 
 def _is_same(node: onnx.NodeProto, old: int, new: int) -> bool:

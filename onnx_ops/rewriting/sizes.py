@@ -45,6 +45,8 @@ class Size:
         return _simplify(terms)
 
     def __mul__(self, other: "Dimension") -> "Dimension":
+        if isinstance(other, int):
+            return _simplify({names: factor * other for names, factor in self.terms.items()})
         count = len(self.terms) * len(_terms(other))
         if count > MOST_TERMS or _degree(self) + _degree(other) > MOST_FACTORS:
             bounds = [bound for bound in map(least, (self, other)) if bound is not None and bound >= 0]

@@ -20,6 +20,7 @@ from ..model.nodes import subgraphs
 from ..model.small_models import model_of
 from ..sampling.computed_points import CAST_BFLOAT16, CAST_FLOAT16
 from .finding import NearMiss
+from .gain import seconds_of
 from .graph import AI_ONNX, FLOATS, Graph, run_onnx_runtime, run_reference
 from .probing import Sizes
 from .reading import TABLE
@@ -31,15 +32,6 @@ MOVES = {name for name, rule in TABLE.items() if rule.moves}
 ROUNDINGS = CAST_FLOAT16, CAST_BFLOAT16  # steps of programs
 MEMORY, SECONDS = 2**26, 0.2  # bytes of all values, and an estimate of the time, from which on nothing is tried out
 INTEGERS = {dtypes.TABLE[name].onnx for name in dtypes.INTEGERS}
-PER_ELEMENT, PER_PRODUCT = 5e-9, 5e-10  # seconds
-# Of references, which NumPy computes.
-PER_SAMPLE = {
-    "ComputedGridSample": 1e-7,
-    "DeformConv": 1e-6,
-    "GridSample": 1e-7,
-    "MultiScaleDeformableAttention": 1e-6,
-}
-CUBIC = 5  # times the seconds of a sample
 MANY = 100  # elements
 DRAWS = 3  # of sizes where these are open, else of values; fewer if they would need more than SECONDS
 TOLERANCE, NUDGE = 1e-3, 3e-5  # of the largest element; of inputs, some hundred times what rounding changes
@@ -115,9 +107,10 @@ class Trial:
             for name in node.output:
                 count = math.prod(_sizes(self.graph, name, draw))
                 size += 8 * count
-                seconds += _seconds(self.graph, node, count, draw)
+                weights = _sizes(self.graph, node.input[1], draw)[1:] if node.op_type == "Conv" else [0]
+                seconds += seconds_of(node, count, math.prod(weights))
         count = math.prod(_sizes(self.graph, self.output, draw))
-        return size, seconds + _seconds(self.graph, self.replacing[-1], count, draw)
+        return size, seconds + seconds_of(self.replacing[-1], count)
 
     def _expected(self, draw: Sizes) -> tuple[dict[str, Array], Array]:
         """Return (inputs, the result of the nodes)."""
@@ -241,16 +234,6 @@ def _sizes(graph: Graph, name: str, draw: Sizes) -> list[int]:
     if dimensions is None:
         raise Untried(f"the shape of {name} is not known")
     return [max(0, draw.size(size)) for size in dimensions]
-
-
-def _seconds(graph: Graph, node: onnx.NodeProto, count: int, draw: Sizes) -> float:
-    """Return an estimate of the time that a node takes for so many elements."""
-    seconds = PER_SAMPLE.get(node.op_type, PER_ELEMENT)
-    if node.op_type == "Conv":
-        seconds += PER_PRODUCT * math.prod(_sizes(graph, node.input[1], draw)[1:])
-    if any(a.name == "mode" and b"cubic" in a.s for a in node.attribute):
-        seconds *= CUBIC
-    return seconds * count
 
 
 def _feeds(graph: Graph, names: Sequence[str], draw: Sizes) -> dict[str, Array]:

@@ -199,12 +199,13 @@ def places_of(reader: Reader, form: Form, name: str, over: Sequence[Variable] = 
 
 
 def between(graph: "GraphView", name: str, sources: Collection[str]) -> set[str]:
-    """Return the values of a graph from which a value is computed, up to sources, and itself."""
+    """Return the values of a graph from which a value is computed, up to sources, and itself. Raises Exhausted."""
     reached: set[str] = set()
     pending = [name]
     while pending:
         value = pending.pop()
         if value not in reached and value not in sources:
+            graph.reader.budget.form()
             reached.add(value)
             node = graph.producers.get(value)
             pending += [] if node is None else [operand for operand in node.input if operand]

@@ -698,6 +698,44 @@ def test_large_constants_are_not_computed(monkeypatch):
     assert made(folds_of_ones(100))[0] == 1
 
 
+def few_bytes(op_type, inputs, *constants, opset=20, **attributes):
+    """A model of few bytes: a node of constants, of which a node makes the first one from `constants`."""
+    w = Writer()
+    names = [w.constant(array, array.dtype) for array in inputs]
+    for before, *operands in constants:
+        names.append(w.add(before, *(w.constant(array, array.dtype) for array in operands)))
+    y = w.add("Gather", w.add(op_type, *names, **attributes), w.constant(np.arange(3)[:, None] + np.arange(2)), axis=0)
+    return w.model({"x": ("float32", [1])}, (w.add("Mul", y, "x"), "float32", None), opset)
+
+
+SMALL = np.ones((1, 1, 2, 2), np.float32)
+GREEDY = {
+    "samples of large regions": few_bytes(
+        "RoiAlign", [SMALL, np.array([[0, 0, 5000, 5000]], np.float32), np.zeros(1, np.int64)], opset=16
+    ),
+    "a size that is known when it runs": few_bytes(
+        "Expand", [np.ones(1, np.float32)], ("Unique", np.array([2**14, 2**13]))
+    ),
+    "a large product": few_bytes("MatMul", [np.ones((2000, 2000), np.float32)] * 2),
+}
+
+
+@pytest.mark.parametrize("name", GREEDY)
+def test_few_bytes_are_not_computed_for_long(name, monkeypatch):
+    """Neither is what has no stated size. An estimate decides, for what a node reads and makes, and for a model."""
+    run = []
+    monkeypatch.setattr(graph, "run_reference", lambda proto, *_: run.append(proto.graph.node[0].op_type))
+    monkeypatch.setattr(graph, "run_onnx_runtime", lambda proto, *_: run.append(proto.graph.node[0].op_type))
+    rewritten(GREEDY[name])
+    assert {*run} <= {"Unique"}
+
+
+def test_a_model_has_one_account_of_what_is_computed():
+    few, many = (len([f for f in rewritten(folds_of_ones(*[300] * count))[1] if f.operator]) for count in (2, 400))
+    assert few == 2
+    assert 2 < many < 400
+
+
 def test_shapes_of_values_in_between_are_no_other_use():
     """TorchScript's exporter computes shapes from them; nodes stay that are needed for another purpose."""
     proto = attention(after=lambda w: w.add("Add", "y", w.add("Cast", w.add("Shape", "samples", end=1), to=1)))

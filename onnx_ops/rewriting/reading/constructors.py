@@ -4,7 +4,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -45,6 +45,8 @@ from .forms import (
 
 MOST_PARTS = 8  # of a sum of guards that is taken apart
 NEUTRAL = {"Add": 0, "Mul": 1}
+
+T = TypeVar("T")
 
 
 class Forms:
@@ -136,33 +138,49 @@ class Forms:
         return not self._names_in(form).isdisjoint(names)
 
     def _names_in(self, form: Form) -> frozenset[str]:
-        key = "names", form
-        if key not in self.known:
-            own = form.op if isinstance(form, Op) else type(form).__name__
-            picked = variables_of(positions_in(form)) & self.picks.keys()
-            inner = (*children(form), *(self.picks[variable] for variable in picked))
-            self.known[key] = frozenset([own]).union(*map(self._names_in, inner))
-        return self.known[key]
+        def names(form: Form, inner: Sequence[frozenset[str]]) -> frozenset[str]:
+            return frozenset([form.op if isinstance(form, Op) else type(form).__name__]).union(*inner)
+
+        return self._bottom_up("names", form, names)
+
+    def _bottom_up(self, what: str, form: Form, of: Callable[[Form, list[T]], T]) -> T:
+        """Return what `of` makes of a form and of the results for those in it, then of those behind its picks.
+
+        The forms are as deep as a chain of nodes, or as the inputs of one, so there is no recursion.
+        """
+        pending = [form]
+        while pending:
+            outer = pending[-1]
+            picked = variables_of(positions_in(outer)) & self.picks.keys()
+            inner = (*children(outer), *(self.picks[variable] for variable in picked))
+            missing = [part for part in inner if (what, part) not in self.known]
+            pending += missing
+            if not missing:
+                self.known[what, outer] = of(outer, [self.known[what, part] for part in inner])
+                pending.pop()
+        result: T = self.known[what, form]
+        return result
 
     # Variables.
 
     def free(self, form: Form) -> frozenset[Variable]:
         """Return the variables that a form depends on, also by what is picked."""
-        key = "free", form
-        if key not in self.known:
-            inner = [self.free(child) for child in children(form)]
+
+        def free(form: Form, inner: list[frozenset[Variable]]) -> frozenset[Variable]:
             if isinstance(form, Sum | Sample):
                 inner[0] = inner[0].difference(form.over)
-            self.known[key] = self.variables(positions_in(form)).union(*inner)
-        return self.known[key]
+            return frozenset(variables_of(positions_in(form))).union(*inner)
+
+        return self._bottom_up("free", form, free)
 
     def is_fixed(self, form: Form) -> bool:
         """Return whether a form is made of numbers and sizes alone, so that it is the same for all elements."""
-        key = "fixed", form
-        if key not in self.known:
+
+        def is_fixed(form: Form, inner: list[bool]) -> bool:
             is_leaf = isinstance(form, Element | Sample) or any(at.terms for at in positions_in(form))
-            self.known[key] = not is_leaf and all(map(self.is_fixed, children(form)))
-        return self.known[key]
+            return not is_leaf and all(inner)
+
+        return self._bottom_up("fixed", form, is_fixed)
 
     def variables(self, index: Iterable[Position]) -> frozenset[Variable]:
         """Return the variables that positions depend on, also by what is picked."""

@@ -31,9 +31,9 @@ class Budget:
     steps: int
     forms: int
 
-    def step(self) -> None:
-        """Count a step. Raises Exhausted."""
-        self.steps -= 1
+    def step(self, cost: int = 1) -> None:
+        """Count a step, or what costs as much as some. Raises Exhausted."""
+        self.steps -= cost
         if self.steps < 0:
             raise Exhausted("it takes too long to read")
 

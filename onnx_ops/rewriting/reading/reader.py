@@ -14,6 +14,7 @@ from onnx import helper
 
 from ...declaration.dtypes import HALVES
 from ...model.nodes import domain_of, graphs_in
+from ..sizes import Size
 from .affine import (
     Array,
     Digit,
@@ -35,6 +36,7 @@ from .forms import Budget, Condition, Form, Whole
 from .rolling import rolled
 
 PER_NODE, AT_LEAST = 15, 8_000  # steps of reading that a model may take in all, some 50 us each
+USUAL = 16  # parts of an index, beyond which reading takes longer
 WORK = 3  # forms that are made or looked at for a step
 DEEPEST = 80  # values that are read within each other; Python's stack has room for 1,000 calls
 MOST_ROLLED = 256  # numbers at which a variable is read one by one
@@ -114,7 +116,7 @@ class Reader:
 
     budget  what reading may still take, in all graphs of the model
     order   {value: the number of its node}
-    starts  {output of a Concat: where its parts begin, and where the last one ends}
+    starts  {output of a Concat, or first one of a Split: where its parts begin, and where the last one ends}
     failed  {value: why the rule of its node failed}
     """
 
@@ -178,7 +180,7 @@ class Reader:
         return form
 
     def _step(self, place: Place) -> Form | Place:
-        self.budget.step()
+        self.budget.step(1 + sum(map(_length, place.index)) // USUAL)
         root = self.forms.element(place.name, place.index)
         if place.name in self.forms.tables:
             return root
@@ -246,6 +248,11 @@ class Reader:
                     conditions = [Condition("==", substituted(at, by)) for at in zeros]
                     return self.forms.guard(conditions, self.forms.number(value))
         return self.forms.element(name, index)
+
+
+def _length(at: Position) -> int:
+    """Return of how many parts a position consists. A term of an open size takes as long as some."""
+    return 1 + len(at.terms) + (4 * len(at.start.terms) if isinstance(at.start, Size) else 0)
 
 
 def _budget(graph: onnx.GraphProto) -> Budget:

@@ -3,7 +3,7 @@
 import bisect
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,9 +135,9 @@ def slices(site: Site) -> Made:
 def split(site: Site) -> Made:
     axis = site.axis()
     outputs = [*site.node.output]
-    before = outputs[: outputs.index(site.place.name)]
-    start = sum(site.reader.shape(output)[axis] for output in before)
-    return site.move(0, replaced(site.index, axis, site.index[axis] + number(start)))
+    starts = _starts(site, outputs[0], (site.reader.shape(output)[axis] for output in outputs))
+    start = number(starts[outputs.index(site.place.name)])
+    return site.move(0, replaced(site.index, axis, site.index[axis] + start))
 
 
 @operator("SequenceAt", moves=True)
@@ -221,7 +221,7 @@ def _picked(site: Site, index: Index, size: Dimension) -> Position:
 
 def _by_index(site: Site, index: Index) -> Place:
     """Return the place that an index leads to: bare if it is a window, or data state it."""
-    is_by_data = not variables_of(index).isdisjoint(site.forms.picks)
+    is_by_data = any(variable in site.forms.picks for variable in variables_of(index))
     is_window = any(len(variables_of([at])) > 1 for at in index)
     return site.move(0, index, bare=is_by_data or is_window)
 
@@ -289,7 +289,8 @@ def im2col(site: Site) -> Made:
 def concat(site: Site) -> Made:
     axis = site.axis()
     at = site.index[axis]
-    starts = _starts(site, axis)
+    lengths_of_parts = (site.shape_of(k)[axis] for k in range(len(site.node.input)))
+    starts = _starts(site, site.place.name, lengths_of_parts)
     for k in _candidates(at, starts):
         if is_within(at - number(starts[k]), starts[k + 1] - starts[k]):
             index = replaced(site.index, axis, at - number(starts[k]))
@@ -315,13 +316,12 @@ def concat(site: Site) -> Made:
     return total
 
 
-def _starts(site: Site, axis: int) -> list[Dimension]:
-    """Return where the parts of a Concat begin, and where the last one ends. They are worked out once."""
+def _starts(site: Site, name: str, lengths: Iterable[Dimension]) -> list[Dimension]:
+    """Return where parts begin, and where the last one ends. They are worked out once, for a value of this name."""
     starts = site.reader.starts
-    if site.place.name not in starts:
-        lengths = (site.shape_of(k)[axis] for k in range(len(site.node.input)))
-        starts[site.place.name] = [0, *itertools.accumulate(lengths)]
-    return starts[site.place.name]
+    if name not in starts:
+        starts[name] = [0, *itertools.accumulate(lengths)]
+    return starts[name]
 
 
 def _candidates(at: Position, starts: Sequence[Dimension]) -> Sequence[int]:
