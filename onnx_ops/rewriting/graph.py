@@ -55,6 +55,7 @@ class Model:
     origin      its file or the folder of its external data, or None if unknown
     operators   what `registry.available` returns, by default without custom operators
     runs_nodes  whether nodes run, to compute constants and to try replacements out
+    imports     {domain: version}
     bytes_left, seconds_left  what computing constants may still take
     skipped     names of constants that no node computed, since nodes don't run
     tried       {a replacement: why it was not run beside the nodes that it replaces, or None}
@@ -72,6 +73,7 @@ class Model:
         self.origin = origin
         self.runs_nodes = runs_nodes
         self.skipped: list[str] = []
+        self.imports = {as_text(domain_of(i)): i.version for i in reversed(proto.opset_import)}  # the first one counts
         self.bytes_left: float = MOST_BYTES
         self.seconds_left = MOST_SECONDS
         self.tried: dict[str, str | None] = {}
@@ -205,7 +207,7 @@ class Graph:
     @property
     def opset(self) -> int:
         """The version of ai.onnx that the model imports."""
-        return next((i.version for i in self.model.proto.opset_import if i.domain in AI_ONNX), 0)
+        return self.model.imports.get("", 0)
 
     def home(self, name: str) -> "Graph | None":
         """Return the graph that makes a value, this one or one around it; None if none does."""
@@ -238,7 +240,8 @@ class Graph:
     def _check(self, node: onnx.NodeProto) -> bool:
         if any(a.ref_attr_name for a in node.attribute) or (domain_of(node), node.op_type) in self.model.custom:
             return False
-        imports = {as_text(i.domain): i.version for i in self.model.proto.opset_import}
+        domain = as_text(node.domain)
+        imports = {domain: self.model.imports[domain]} if domain in self.model.imports else {}
         return _is_valid(node, self.model.proto.ir_version, imports | dict.fromkeys(AI_ONNX, self.opset))
 
     def can_import(self, version: int) -> bool:
@@ -458,10 +461,12 @@ class Graph:
         imports = self.model.proto.opset_import
         newest = self.versions.pop("", 0)
         for domain, version in self.versions.items():
-            if all(i.domain != domain for i in imports):
+            if domain not in self.model.imports:
                 imports.append(helper.make_opsetid(domain, version))
+                self.model.imports[domain] = version
         if newest > self.opset:  # which `can_import` allows
             next(i for i in imports if i.domain in AI_ONNX).version = newest
+            self.model.imports[""] = newest
             graph: Graph | None = self
             while graph:
                 graph.sound = {}

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         @property
         def proto(self) -> onnx.ModelProto: ...
         @property
+        def imports(self) -> Mapping[str, int]: ...
+        @property
         def operators(self) -> Mapping[tuple[str, str], Any]: ...
         @property
         def custom(self) -> Container[tuple[str, str]]: ...
@@ -123,7 +125,8 @@ def _texts(dimensions: Iterable[Dimension | None] | None, letters: "Letters") ->
 def by_onnx(graph: "TypedGraph", node: onnx.NodeProto, inputs: "Inputs") -> dict[str, Inferred]:
     """Return {output: type} as far as onnx infers them for a node."""
     letters: Letters = {}
-    imports = list(graph.model.proto.opset_import)
+    domain = domain_of(node)
+    version = graph.model.imports.get(domain, 1) if domain else graph.opset
     types = {}
     data = {}
     for name, its_type in zip(node.input, inputs, strict=False):
@@ -135,7 +138,6 @@ def by_onnx(graph: "TypedGraph", node: onnx.NodeProto, inputs: "Inputs") -> dict
         constant = _constant(graph, name, its_type)
         if constant is not None:
             data[name] = constant
-    version = graph.opset if node.domain == "" else next((i.version for i in imports if i.domain == node.domain), 1)
     try:
         made = onnx.shape_inference.infer_node_outputs(
             onnx.defs.get_schema(node.op_type, version, node.domain),
@@ -143,7 +145,7 @@ def by_onnx(graph: "TypedGraph", node: onnx.NodeProto, inputs: "Inputs") -> dict
             types,
             data,
             None,
-            imports,
+            [helper.make_opsetid("", graph.opset), helper.make_opsetid(domain, version)],
             graph.model.proto.ir_version,
         )
     except Exception:  # an operator that onnx doesn't know, or a node that the session will refuse
