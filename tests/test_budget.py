@@ -8,7 +8,7 @@ import pytest
 from support.processes import TESTS
 from support.selection import on_demand
 
-TOKENS = 238_512  # of all code that is shipped
+TOKENS = 238_515  # of all code that is shipped
 LOADED = 80_456  # of what a process loads that compiles and runs one GridSample and one Col2Im, with all C sources
 MODELS = [TESTS.parent / "models" / name / "model.onnx" for name in ("com.microsoft/gridsample", "ai.onnx/col2im")]
 DATA = {"onnx_ops/cli/cat.jpg", "onnx_ops/py.typed"}  # shipped files without code

@@ -353,7 +353,7 @@ class Graph:
         """Return whether the model still takes what a node needs for these constants, which is then taken."""
         arrays = [*feeds.values()]
         counts = [kind.count for kind in map(self.type, filter(None, node.output)) if kind.count < math.inf]
-        most = max([*counts, *(array.size for array in arrays)])
+        most = max([1, *(counts or (array.size for array in arrays))])
         size = sum(array.nbytes for array in arrays) + LARGEST_ELEMENT * sum(counts)
         products = 0.0
         if node.op_type in PRODUCTS:
