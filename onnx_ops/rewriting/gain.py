@@ -9,6 +9,8 @@ import onnx
 from .reading.reader import attributes_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from .reading.reader import GraphView
 
 # Nanoseconds for each element of the output, of those that copy elements; others cost nothing. A
@@ -31,7 +33,14 @@ PER_SAMPLE = {
     "DeformConv": 1e-6,
     "GridSample": 1e-7,
     "MultiScaleDeformableAttention": 1e-6,
-    "RoiAlign": 1e-6,
+    "RoiAlign": 1.5e-6,
+}
+PRODUCTS: "dict[str, Callable[[Sequence[int]], float]]" = {  # that an element adds up, by the shape of the weights
+    "Conv": lambda shape: math.prod(shape[1:]),
+    "ConvTranspose": lambda shape: math.prod(shape) / shape[1],
+    "Einsum": max,
+    "Gemm": max,
+    "MatMul": lambda shape: shape[-2:][0],
 }
 CUBIC = 5  # times the seconds of a sample
 FREE = "Constant", "Flatten", "Identity", "Reshape", "Shape", "Squeeze", "Unsqueeze"

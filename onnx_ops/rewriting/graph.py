@@ -20,15 +20,15 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
 from ..declaration import dtypes
-from ..declaration.errors import as_text
 from ..model import external_data, files
-from ..model.nodes import domain_of, graphs_in, model_nodes, own_names, subgraphs, used_names
+from ..model.nodes import domain_of, graphs_in, imports, model_nodes, own_names, subgraphs, used_names
 from ..model.schemas import reference_op
 from ..model.small_models import model_of
 from ..registry import KEYS, OPERATORS, available, is_built_in
-from .gain import seconds_of
+from .gain import PRODUCTS, seconds_of
 from .reading import reader_of
 from .reading.affine import Array
+from .reading.reader import attributes_of
 from .shapes import type_of
 from .tensor_types import Type
 
@@ -39,13 +39,10 @@ OLDEST = 12  # version of ai.onnx from which on a model may be changed to import
 CHANGED = {  # {type of node: version from which on it means something else, although it looks the same}
     "Hardmax": 13, "LogSoftmax": 13, "Resize": 13, "RoiAlign": 16, "Softmax": 13,
 }  # fmt: skip
-PER_SAMPLE = 1000  # products that take as long as a sample of RoiAlign
 DEEPEST = 60  # nodes on the longest way through what computes a constant
 LARGEST = 2**25  # bytes of an input or output of a node that is computed, which takes three times the memory
 MOST_BYTES, MOST_SECONDS = 2**27, 0.5  # that all of these may take, by an estimate of the time
-LARGEST_ELEMENT = 8  # bytes, nearly always
 SELECTIONS = {"Compress", "NonZero", "Unique"}  # types of nodes that make no more than they read
-PRODUCTS = {"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"}
 RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}  # results differ in each run
 
 
@@ -73,7 +70,7 @@ class Model:
         self.origin = origin
         self.runs_nodes = runs_nodes
         self.skipped: list[str] = []
-        self.imports = {as_text(domain_of(i)): i.version for i in reversed(proto.opset_import)}  # the first one counts
+        self.imports = imports(proto)
         self.bytes_left: float = MOST_BYTES
         self.seconds_left = MOST_SECONDS
         self.tried: dict[str, str | None] = {}
@@ -240,9 +237,9 @@ class Graph:
     def _check(self, node: onnx.NodeProto) -> bool:
         if any(a.ref_attr_name for a in node.attribute) or (domain_of(node), node.op_type) in self.model.custom:
             return False
-        domain = as_text(node.domain)
-        imports = {domain: self.model.imports[domain]} if domain in self.model.imports else {}
-        return _is_valid(node, self.model.proto.ir_version, imports | dict.fromkeys(AI_ONNX, self.opset))
+        domain = domain_of(node)
+        versions = {domain: self.model.imports[domain]} if domain in self.model.imports else {}
+        return _is_valid(node, self.model.proto.ir_version, versions | dict.fromkeys(AI_ONNX, self.opset))
 
     def can_import(self, version: int) -> bool:
         """Return whether the model imports this version of ai.onnx, or can, since its nodes mean the same in it."""
@@ -324,7 +321,7 @@ class Graph:
             return None
         arrays = {operand: self.folded(operand) for operand in filter(None, node.input)}
         feeds = {operand: array for operand, array in arrays.items() if array is not None}
-        if not feeds or len(feeds) < len(arrays) or not self._may_compute(node, feeds):
+        if not feeds or len(feeds) < len(arrays):
             return None
         if "" in node.input and _is_variadic(node, self.opset):  # reading what isn't there ends the process
             return None
@@ -333,6 +330,8 @@ class Graph:
             return None
         outputs = map(helper.make_empty_tensor_value_info, node.output)
         try:
+            if not self._may_compute(node, feeds):
+                return None
             proto = model_of([node], feeds, outputs, {"": self.opset}, self.model.proto.ir_version)
             return (run_reference if node.op_type in OURS else run_onnx_runtime)(proto, feeds, name)
         except Exception:  # ONNX Runtime refuses the inputs, or doesn't have the operator
@@ -351,16 +350,16 @@ class Graph:
 
     def _may_compute(self, node: onnx.NodeProto, feeds: Mapping[str, Array]) -> bool:
         """Return whether the model still takes what a node needs for these constants, which is then taken."""
-        arrays = [*feeds.values()]
-        counts = [kind.count for kind in map(self.type, filter(None, node.output)) if kind.count < math.inf]
-        most = max([1, *(counts or (array.size for array in arrays))])
-        size = sum(array.nbytes for array in arrays) + LARGEST_ELEMENT * sum(counts)
+        read = [array.size for array in feeds.values()]
+        made = [kind.count for kind in map(self.type, filter(None, node.output)) if kind.count < math.inf]
+        size = sum(array.nbytes for array in feeds.values()) + 8 * sum(made)  # of elements of 8 bytes at most, nearly always
+        count = max(made or read)
         products = 0.0
         if node.op_type in PRODUCTS:
-            products = arrays[-1].size / max(1, *arrays[-1].shape)
+            products = PRODUCTS[node.op_type](feeds[node.input[:2][-1]].shape)
         if node.op_type == "RoiAlign":
-            products = PER_SAMPLE * _samples(node, arrays) / most
-        return self.model.takes(size, seconds_of(node, most, products))
+            count = max(count, _samples(node, *(feeds[name] for name in node.input[:2])))
+        return self.model.takes(size, seconds_of(node, count, products))
 
     @cached_property
     def consumers(self) -> Mapping[str, list[tuple[onnx.NodeProto, int]]]:
@@ -458,14 +457,15 @@ class Graph:
 
     def _import(self) -> None:
         """Import the versions of the new nodes' domains."""
-        imports = self.model.proto.opset_import
+        stated = self.model.proto.opset_import
         newest = self.versions.pop("", 0)
         for domain, version in self.versions.items():
             if domain not in self.model.imports:
-                imports.append(helper.make_opsetid(domain, version))
+                stated.append(helper.make_opsetid(domain, version))
                 self.model.imports[domain] = version
         if newest > self.opset:  # which `can_import` allows
-            next(i for i in imports if i.domain in AI_ONNX).version = newest
+            for i in stated:
+                i.version = newest if i.domain in AI_ONNX else i.version
             self.model.imports[""] = newest
             graph: Graph | None = self
             while graph:
@@ -506,15 +506,15 @@ class Graph:
             self.owner.value_info.remove(info)
 
 
-def _samples(node: onnx.NodeProto, arrays: Sequence[Array]) -> float:
+def _samples(node: onnx.NodeProto, x: Array, rois: Array) -> float:
     """Return about how many samples a RoiAlign takes: a stated number for each bin, or one for each of its pixels."""
-    x, rois, *_ = arrays
-    settings = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    if settings.get("sampling_ratio", 0) > 0:
-        bins = settings.get("output_height", 1) * settings.get("output_width", 1)
-        return math.prod([*x.shape[1:2], *rois.shape[:1], bins, settings["sampling_ratio"], settings["sampling_ratio"]])
-    sizes = np.abs(rois[..., 2:4] - rois[..., :2]) * settings.get("spatial_scale", 1.0) + 1
-    return math.prod(x.shape[1:2]) * float(sizes.prod(-1).sum())
+    settings = attributes_of(node)
+    channels, regions = x.shape[1], rois.shape[0]
+    ratio = settings.get("sampling_ratio", 0)
+    if ratio > 0:
+        return channels * regions * settings.get("output_height", 1) * settings.get("output_width", 1) * ratio**2
+    sizes = np.abs(rois[:, 2:] - rois[:, :2]) * settings.get("spatial_scale", 1.0) + 1
+    return channels * float(sizes.prod(-1).sum())
 
 
 def _is_same(node: onnx.NodeProto, old: int, new: int) -> bool:

@@ -7,7 +7,8 @@ Elements where the nodes' result jumps, since inputs that are nearly the same ch
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from ..model.nodes import subgraphs
 from ..model.small_models import model_of
 from ..sampling.computed_points import CAST_BFLOAT16, CAST_FLOAT16
 from .finding import NearMiss
-from .gain import seconds_of
+from .gain import PRODUCTS, seconds_of
 from .graph import AI_ONNX, FLOATS, Graph, run_onnx_runtime, run_reference
 from .probing import Sizes
 from .reading import TABLE
@@ -29,13 +30,13 @@ from .reading.forms import CASTS, FORMULAS
 from .reading.reader import attributes_of
 
 MOVES = {name for name, rule in TABLE.items() if rule.moves}
+RUN = *AI_ONNX, "com.microsoft"  # domains of ONNX Runtime's nodes
 ROUNDINGS = CAST_FLOAT16, CAST_BFLOAT16  # steps of programs
 MEMORY, SECONDS = 2**26, 0.2  # bytes of all values, and an estimate of the time, from which on nothing is tried out
 INTEGERS = {dtypes.TABLE[name].onnx for name in dtypes.INTEGERS}
 MANY = 100  # elements
 DRAWS = 3  # of sizes where these are open, else of values; fewer if they would need more than SECONDS
 TOLERANCE, NUDGE = 1e-3, 3e-5  # of the largest element; of inputs, some hundred times what rounding changes
-LEAST = 0.1  # is added to what is nudged: where elements are small, it is the nodes' constants that are rounded
 NUDGES = 2  # in one, the changes of large numbers that cancel each other may do so, too
 
 
@@ -58,8 +59,11 @@ class Untried(Exception):  # noqa: N818  it is no error
 class Trial:
     """A node's result, and an operator in place of what computes it.
 
-    inputs    what both read: drawn by chance, or computed from what is
-    computed  those that others of them are computed from
+    nodes      that compute the result
+    replacing  the operator, behind nodes that bring its inputs into order
+    drawn      values that are drawn by chance, of what both read
+    before     nodes that compute the others, which depend on these
+    computed   the others
     """
 
     def __init__(self, graph: Graph, node: onnx.NodeProto, replacement: Mapping[str, Any]):
@@ -90,7 +94,8 @@ class Trial:
                 break
             if size > MEMORY or seconds > SECONDS:
                 raise Untried(f"it needs some {size / 2**20:.0f} MB and {seconds:.1f} s")
-            feeds, expected = self._expected(draw)
+            feeds = self._inputs(draw)
+            expected = self._expected(feeds)
             with np.errstate(all="ignore"):
                 difference = np.abs(self._replaced(feeds) - expected)
             is_near = difference <= TOLERANCE * np.abs(expected).max(initial=1e-30)
@@ -107,31 +112,30 @@ class Trial:
             for name in node.output:
                 count = math.prod(_sizes(self.graph, name, draw))
                 size += 8 * count
-                weights = _sizes(self.graph, node.input[1], draw)[1:] if node.op_type == "Conv" else [0]
-                seconds += seconds_of(node, count, math.prod(weights))
+                products = PRODUCTS["Conv"](_sizes(self.graph, node.input[1], draw)) if node.op_type == "Conv" else 0
+                seconds += seconds_of(node, count, products)
         count = math.prod(_sizes(self.graph, self.output, draw))
         return size, seconds + seconds_of(self.replacing[-1], count)
 
-    def _expected(self, draw: Sizes) -> tuple[dict[str, Array], Array]:
-        """Return (inputs, the result of the nodes)."""
+    def _inputs(self, draw: Sizes) -> dict[str, Array]:
+        """Return inputs of both."""
         feeds = _feeds(self.graph, self.drawn, draw)
-        try:
-            feeds |= {name: _run(self.graph, feeds, name) for name in self.computed}
-            return feeds, _run_nodes(self.graph, self.nodes, feeds, self.output)
-        except Untried:
-            raise
-        except Exception as error:
-            raise Untried(f"on random inputs, the nodes fail: {error}") from None
+        with _failing("the nodes fail"):
+            return feeds | {name: _run(self.graph, feeds, name) for name in self.computed}
+
+    def _expected(self, feeds: Mapping[str, Array]) -> Array:
+        """Return the result of the nodes."""
+        with _failing("the nodes fail"):
+            return _run_nodes(self.graph, self.nodes, feeds, self.output)
 
     def _replaced(self, feeds: dict[str, Array]) -> Array:
-        """Return the result of the operator."""
-        proto = _model(self.graph, self.replacing, feeds, self.output)
-        try:
-            return run_reference(proto, feeds, self.output)
-        except OpError as error:
-            raise NearMiss(f"run side by side, the replacement fails: {error}") from None
-        except Exception as error:
-            raise Untried(f"on random inputs, the replacement fails: {error}") from None
+        """Return the result of the operator. Raises NearMiss if it refuses its inputs."""
+        with _failing("the replacement fails"):
+            proto = _model(self.graph, self.replacing, feeds, self.output)
+            try:
+                return run_reference(proto, feeds, self.output)
+            except OpError as error:
+                raise NearMiss(f"run side by side, the replacement fails: {error}") from None
 
     def _jumps(self, feeds: Mapping[str, Array], expected: Array) -> Array:
         """Return how far elements of the result change if the inputs are changed a little, up and down."""
@@ -143,9 +147,19 @@ class Trial:
                 nudged = {
                     name: np.asarray(array * (1 + sign * fractions[name]), array.dtype) for name, array in feeds.items()
                 }
-                result = _run_nodes(self.graph, self.nodes, nudged, self.output)
-                jumps = np.fmax(jumps, np.abs(result - expected))
+                jumps = np.fmax(jumps, np.abs(self._expected(nudged) - expected))
         return jumps
+
+
+@contextmanager
+def _failing(what: str) -> Iterator[None]:
+    """Turn an exception into Untried."""
+    try:
+        yield
+    except (NearMiss, Untried):
+        raise
+    except Exception as error:
+        raise Untried(f"on random inputs, {what}: {error}") from None
 
 
 def _depends(graph: Graph, name: str, others: Collection[str]) -> bool:
@@ -218,13 +232,16 @@ def _between(
         node = graph.producers.get(name)
         if graph.is_constant(name) and (node is None or node.op_type == "Constant"):
             continue
-        if node is None or any(subgraphs(node)) or (op_types and node.op_type not in op_types):
+        if (
+            node is None
+            or any(subgraphs(node))
+            or (op_types and node.op_type not in op_types)
+            or not (node.domain in RUN or name in graph.added)
+        ):
             more[name] = None
-        elif node.domain in (*AI_ONNX, "com.microsoft") or name in graph.added:
+        else:
             found.add(id(node))
             pending += node.input
-        else:
-            more[name] = None
     return [node for node in graph.owner.node if id(node) in found], more
 
 
@@ -286,5 +303,5 @@ def _model(graph: Graph, nodes: Iterable[onnx.NodeProto], feeds: Mapping[str, Ar
             raise Untried(f"{name} is not known")
         constants.append(numpy_helper.from_array(_widened(array), name))
     outputs = [helper.make_empty_tensor_value_info(output)]
-    imports = {i.domain: i.version for i in graph.model.proto.opset_import} | {"onnx_ops": 1, "com.microsoft": 1}
+    imports = graph.model.imports | {"onnx_ops": 1, "com.microsoft": 1}
     return model_of(nodes, feeds, outputs, imports, max(4, graph.model.proto.ir_version), constants)

@@ -268,7 +268,8 @@ def calls(w: Names, x: str, count: int) -> str:
     for k in range(count + 1):
         node = helper.make_node(f"Function{k - 1}" if k else "Relu", ["x"], ["y"], domain="local" if k else "")
         w.functions[f"Function{k}"] = helper.make_function("local", f"Function{k}", ["x"], ["y"], [node], imports)
-    w.domains += ["local"]["local" in w.domains :]
+    if "local" not in w.domains:
+        w.domains.append("local")
     return w.add(f"Function{count}", x, domain="local")
 
 

@@ -135,13 +135,11 @@ class Forms:
 
     def has(self, form: Form, names: Iterable[str]) -> bool:
         """Return whether there are operations with one of these names, or a "Sample", in a form or behind picks."""
-        return not self._names_in(form).isdisjoint(names)
 
-    def _names_in(self, form: Form) -> frozenset[str]:
-        def names(form: Form, inner: Sequence[frozenset[str]]) -> frozenset[str]:
+        def names_in(form: Form, inner: Sequence[frozenset[str]]) -> frozenset[str]:
             return frozenset([form.op if isinstance(form, Op) else type(form).__name__]).union(*inner)
 
-        return self._bottom_up("names", form, names)
+        return not self._bottom_up("names", form, names_in).isdisjoint(names)
 
     def _bottom_up(self, what: str, form: Form, of: Callable[[Form, list[T]], T]) -> T:
         """Return what `of` makes of a form and of the results for those in it, then of those behind its picks.
@@ -151,13 +149,15 @@ class Forms:
         pending = [form]
         while pending:
             outer = pending[-1]
+            if (what, outer) in self.known:
+                pending.pop()
+                continue
             picked = variables_of(positions_in(outer)) & self.picks.keys()
             inner = (*children(outer), *(self.picks[variable] for variable in picked))
             missing = [part for part in inner if (what, part) not in self.known]
             pending += missing
             if not missing:
                 self.known[what, outer] = of(outer, [self.known[what, part] for part in inner])
-                pending.pop()
         result: T = self.known[what, form]
         return result
 
