@@ -19,18 +19,17 @@ from ..system import available_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
-    from typing import Any, TypeAlias
+    from typing import Any
 
+    from ..model.types import File
     from ..session.variants import Variant
-
-    _Model: TypeAlias = str | os.PathLike[str] | bytes
 
 
 def warmup(
     operators: Iterable[Any] | None = None,
     dtypes: Collection[str] | None = None,
     *,
-    models: _Model | Collection[_Model] | None = None,
+    models: File | Collection[File] | None = None,
     jobs: int | None = 1,
     progress: Callable[[str, int, int], object] | None = None,
 ) -> int:
@@ -86,7 +85,7 @@ def warmup(
     return len(needed)
 
 
-def needed_by(models: Collection[_Model], custom: Iterable[Any] = ()) -> dict[str, Variant]:
+def needed_by(models: Collection[File], custom: Iterable[Any] = ()) -> dict[str, Variant]:
     """Return {name: variant} for the variants that sessions of these models compile.
 
     Which nodes remain and the types of their tensors depend on ONNX Runtime's optimizations. So this makes a session of
@@ -113,5 +112,5 @@ def needed_by(models: Collection[_Model], custom: Iterable[Any] = ()) -> dict[st
     return variants.distinct(found)
 
 
-def _title(model: _Model) -> str:
+def _title(model: File) -> str:
     return repr("(bytes)" if isinstance(model, bytes) else os.fspath(model))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from click.decorators import FC
 
-    from ..model.types import FilePath
+    from ..model.types import PathLike
     from .types import Tolerances
 
 
@@ -119,7 +119,7 @@ def custom_files() -> list[Path]:
     return sorted({path.resolve() for path in (*named_files(), *of_bodies)})
 
 
-def check_targets(targets: Iterable[FilePath], sources: Iterable[FilePath]) -> None:
+def check_targets(targets: Iterable[PathLike], sources: Iterable[PathLike]) -> None:
     """Raise an error if one of the output files `targets` is also read: as a source, or for operators."""
     read = {identity(path): path for path in (*sources, *custom_files()) if os.path.exists(path)}
     for path in targets:
@@ -127,7 +127,7 @@ def check_targets(targets: Iterable[FilePath], sources: Iterable[FilePath]) -> N
             raise click.UsageError(f"{path} would replace {source}, which is read; choose another output.")
 
 
-def identity(path: FilePath) -> tuple[int, int]:
+def identity(path: PathLike) -> tuple[int, int]:
     """Return a key that is equal for all paths of a file: in other case, through links, in other mounts."""
     status = os.stat(path)
     return status.st_dev, status.st_ino

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from typing import IO, Any, TypeVar
 
-    from ..model.types import Array, Arrays, Dimension, FilePath
+    from ..model.types import Array, Arrays, Dimension, PathLike
     from ..session.types import Described
     from .types import Feeds, Report
 
@@ -223,7 +223,7 @@ def adding_doubts(doubts: str) -> Iterator[None]:
         raise RuntimeError(f"{one_line(error)}; {doubts}") from error
 
 
-def join(arrays: dict[str, T], more: dict[str, T], source: FilePath) -> dict[str, T]:
+def join(arrays: dict[str, T], more: dict[str, T], source: PathLike) -> dict[str, T]:
     """Return the union of two dicts of inputs. No input may be in both; `source` names the origin of the second."""
     if again := arrays.keys() & more.keys():
         raise click.UsageError(f"{source}: {', '.join(sorted(again))} is given already.")

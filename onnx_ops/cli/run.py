@@ -25,7 +25,7 @@ from .items import SETTINGS, Work, begin, find
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ..model.types import FilePath
+    from ..model.types import PathLike
     from ..session.types import Backend, Described
     from .types import Feeds, Other, Report, Settings, Tolerances
 
@@ -99,7 +99,7 @@ def run(
             raise click.UsageError("--cluster and --overwrite are for many files: --input with a wildcard.")
         runner, seconds = timed(open_model, model, backend, threads, optimize)
         report = {"model": str(model), "backend": backend, "optimize": optimize, "seconds": {"open": seconds}}
-        sources: list[FilePath] = [
+        sources: list[PathLike] = [
             *files(model),
             *data.given_files(given),
             *([compare] if isinstance(compare, Path) else []),
@@ -124,7 +124,7 @@ def run(
 def run_once(
     runner: Runner,
     report: Report,
-    sources: Iterable[FilePath],
+    sources: Iterable[PathLike],
     given: tuple[str, ...],
     output: Path | None,
     shapes: tuple[str, ...],
@@ -201,7 +201,7 @@ def run_files(
     patterns, shared = divide(given, runner.inputs)
     items = find(patterns, output)
     work = Work(runner, shared, output.absolute())
-    read: list[FilePath] = [
+    read: list[PathLike] = [
         *files(model),
         *data.given_files(given),
         *(path for item in items for _, path in item.files),

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from ..declaration.attributes import AttributeValues
-    from ..declaration.operator import Operator
+    from ..declaration.operator import Operator, Types
     from ..model.types import Array
     from ..registry import Declared
-    from ..session.types import AnyBackend, Signature
+    from ..session.types import AnyBackend
     from .types import Attributes, Compute, Number, Outcome
 
 
@@ -215,7 +215,7 @@ def ways(
     arrays: Sequence[Array | None],
     attributes: Attributes,
     values: AttributeValues,
-    signature: Signature,
+    signature: Types,
     body_outputs: Outcome,
 ) -> Iterator[tuple[str, Compute]]:
     """Yield (name, function that computes the outputs) of each way to run the operator here."""
@@ -303,7 +303,7 @@ def check_inference(model: onnx.ModelProto, outputs: list[Array]) -> list[Array]
 
 
 def node_model(
-    function: Operator, arrays: Sequence[Array | None], attributes: Attributes, signature: Signature, is_open: bool
+    function: Operator, arrays: Sequence[Array | None], attributes: Attributes, signature: Types, is_open: bool
 ) -> onnx.ModelProto:
     """Return a model of one node of the operator, with inputs of these shapes or of open ones."""
     names = ["" if a is None else f"input_{k}" for k, a in enumerate(arrays)]

@@ -23,7 +23,7 @@ from .nodes import model_nodes, subgraphs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from .types import File, FilePath, Source
+    from .types import File, PathLike, Source
 
 
 def is_small(tensor: onnx.TensorProto) -> bool:
@@ -31,7 +31,7 @@ def is_small(tensor: onnx.TensorProto) -> bool:
     return len(tensor.dims) <= 1 and math.prod(tensor.dims) <= 64
 
 
-def load(path: FilePath, wanted: Callable[[onnx.TensorProto], bool] | None = is_small) -> onnx.ModelProto:
+def load(path: PathLike, wanted: Callable[[onnx.TensorProto], bool] | None = is_small) -> onnx.ModelProto:
     """Load a model; of its external data only the tensors that are `wanted`, which then are in the model itself.
 
     onnx needs the small ones to infer types. Raises OSError and OpError.
@@ -50,7 +50,7 @@ def model_in(source: File) -> onnx.ModelProto:
     return onnx.ModelProto.FromString(source if isinstance(source, bytes) else content_of(source))
 
 
-def opened(source: Source) -> tuple[onnx.ModelProto, FilePath | None]:
+def opened(source: Source) -> tuple[onnx.ModelProto, PathLike | None]:
     """Return a model (path, bytes or ModelProto) without its external data, and its path or None. Raises OpError."""
     if isinstance(source, onnx.ModelProto):
         return source, None
@@ -60,7 +60,7 @@ def opened(source: Source) -> tuple[onnx.ModelProto, FilePath | None]:
     return model_in(source), path
 
 
-def read(tensor: onnx.TensorProto, origin: FilePath, *, only_check: bool = False) -> None:
+def read(tensor: onnx.TensorProto, origin: PathLike, *, only_check: bool = False) -> None:
     """Put a tensor's external data into the tensor. Raises OSError and OpError.
 
     only_check  whether nothing is read, if the file is long enough
@@ -105,7 +105,7 @@ def size_of(tensor: onnx.TensorProto) -> int:
     return -(-math.prod(tensor.dims) * itemsize // packed.get(onnx.TensorProto.DataType.Name(tensor.data_type), 1))
 
 
-def stated_size(tensors: Iterable[onnx.TensorProto], origin: FilePath) -> float:
+def stated_size(tensors: Iterable[onnx.TensorProto], origin: PathLike) -> float:
     """Return the bytes of external data of tensors; infinite if a file is missing."""
     with suppress(OpError):
         if all(os.path.exists(file_of(info_of(tensor).location, origin)) for tensor in tensors):
@@ -113,7 +113,7 @@ def stated_size(tensors: Iterable[onnx.TensorProto], origin: FilePath) -> float:
     return math.inf
 
 
-def file_of(location: str, origin: FilePath) -> str:
+def file_of(location: str, origin: PathLike) -> str:
     """Return the path of a file of external data, with all links resolved.
 
     As ONNX Runtime has it, the file must lie in the model's folder or, if the model is a link, in the folder in which
@@ -127,7 +127,7 @@ def file_of(location: str, origin: FilePath) -> str:
     return file
 
 
-def roots(origin: FilePath) -> list[str]:
+def roots(origin: PathLike) -> list[str]:
     """Return the folders that may hold external data. Locations are relative to the first one."""
     origin = os.path.abspath(origin)
     if os.path.isdir(origin):
@@ -135,7 +135,7 @@ def roots(origin: FilePath) -> list[str]:
     return list(dict.fromkeys([os.path.realpath(os.path.dirname(origin)), os.path.dirname(os.path.realpath(origin))]))
 
 
-def put_in_reach(model: onnx.ModelProto, origin: FilePath, most: float) -> str | None:
+def put_in_reach(model: onnx.ModelProto, origin: PathLike, most: float) -> str | None:
     """Have a session find the external data of a model that it gets as bytes.
 
     At most `most` bytes are read into the model. Else it states where they are, without links, relative to the folder
@@ -155,7 +155,7 @@ def put_in_reach(model: onnx.ModelProto, origin: FilePath, most: float) -> str |
     return folder
 
 
-def copy(tensors: list[onnx.TensorProto], origin: FilePath, path: Path) -> None:
+def copy(tensors: list[onnx.TensorProto], origin: PathLike, path: Path) -> None:
     """Copy the external data of tensors into one file, which is to be beside their model, one after the other.
 
     onnx.save would leave out those of sparse tensors, and of subgraphs in functions. Raises OSError and OpError.
@@ -167,7 +167,7 @@ def copy(tensors: list[onnx.TensorProto], origin: FilePath, path: Path) -> None:
             tensor.ClearField("raw_data")
 
 
-def files(path: FilePath) -> list[Path]:
+def files(path: PathLike) -> list[Path]:
     """Return the file of a model, and the files of its external data."""
     locations = {info_of(tensor).location for tensor in external(model_in(path))}
     return [Path(path), *(Path(file_of(location, path)) for location in sorted(locations))]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     from ..registry import Key
-    from .types import File, FilePath, Source
+    from .types import File, PathLike, Source
 
     Part: TypeAlias = tuple[str, str | bytes, str | bytes]  # (message, domain, op_type)
     Content: TypeAlias = bytes | mmap.mmap
@@ -89,7 +89,7 @@ def imported_domains(model: Source) -> set[str] | None:
 
 @contextmanager
 def ordinary_file(
-    path: FilePath, argument: str = "model", most: float = math.inf
+    path: PathLike, argument: str = "model", most: float = math.inf
 ) -> Iterator[tuple[BufferedReader, int]]:
     """Return a context with an ordinary file of at most so many bytes, opened to be read, and its size.
 
@@ -104,7 +104,7 @@ def ordinary_file(
     raise OpError(argument, path, "must be an ordinary file, or less than 2 GiB if it is a protobuf", "onnx_ops")
 
 
-def content_of(path: FilePath, argument: str = "model") -> bytes:
+def content_of(path: PathLike, argument: str = "model") -> bytes:
     """Return the content of a file that is a protobuf. Raises OSError and OpError."""
     with ordinary_file(path, argument, LARGEST - 1) as (file, size):
         return file.read(size)

@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from ..registry import Declared, Key
-    from .types import FilePath, OperatorSource, PythonOp
+    from .types import OperatorSource, PathLike, PythonOp
 
 
 DIGEST = "__onnx_ops_digest__"
 _with_python_ops: dict[str, ModuleType] = {}  # {name: module} of the modules in use that declare Python operators
 
 
-def use_file(path: FilePath) -> list[Declared]:
+def use_file(path: PathLike) -> list[Declared]:
     """Put the operators in a Python file into use in this process; return them. Raises OpError."""
     operators = operators_in(module_of(path))
     use(operators)
     return operators
 
 
-def module_of(path: FilePath) -> ModuleType:
+def module_of(path: PathLike) -> ModuleType:
     """Import a Python file. Raises OpError."""
     file = Path(path).absolute()
     name = file.stem  # the link's name: its target may have any name

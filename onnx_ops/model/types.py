@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping
     from typing import Any, Protocol, TypeAlias
 
@@ -11,8 +10,9 @@ if TYPE_CHECKING:
     import onnx
     from numpy.typing import NDArray
 
-    FilePath: TypeAlias = str | os.PathLike[str]
-    File: TypeAlias = FilePath | bytes  # a model: its path, or its content
+    from ..system.files import PathLike
+
+    File: TypeAlias = PathLike | bytes  # a model: its path, or its content
     Source: TypeAlias = File | onnx.ModelProto
 
     Owner: TypeAlias = onnx.GraphProto | onnx.FunctionProto  # of nodes

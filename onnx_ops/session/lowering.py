@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import onnx
 
     from ..declaration.operator import Input, Operator
-    from ..model.types import Array, FilePath, Source
+    from ..model.types import Array, PathLike, Source
     from ..registry import Declared, Operators
     from .types import Lowered
 
@@ -94,7 +94,7 @@ def lower(model: Source, *, operators: Iterable[Declared] = ()) -> onnx.ModelPro
 
 
 def lower_for_session(
-    model: onnx.ModelProto, operators: Operators, origin: FilePath | None = None, has_run_input: bool = True
+    model: onnx.ModelProto, operators: Operators, origin: PathLike | None = None, has_run_input: bool = True
 ) -> Lowered:
     """Lower a model for `onnx_ops.InferenceSession`; return the copy and the name of its additional graph input.
 
@@ -111,7 +111,7 @@ def lower_for_session(
         raise OpError("name", repr(name), "must be UTF-8 in a model that is lowered", "onnx_ops") from error
 
 
-def _lowered(model: onnx.ModelProto, operators: Operators, origin: FilePath | None, has_run_input: bool) -> Lowered:
+def _lowered(model: onnx.ModelProto, operators: Operators, origin: PathLike | None, has_run_input: bool) -> Lowered:
     """Lower a model as `lower_for_session`, for the operators of the model's versions."""
     lowered = deepcopy(model)
     if not any(declared(node, operators) for node in model_nodes(model)):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..model.sessions import OrtSession
-    from ..model.types import Array, File, FilePath, OperatorSource
+    from ..model.types import Array, File, OperatorSource, PathLike
     from ..registry import Declared, Operators
     from .prepare import Prepared
     from .types import AnyBackend, Described
@@ -165,7 +165,7 @@ def open_session(
     *,
     threads: int | None = None,
     optimize: bool = False,
-    profile: FilePath | None = None,
+    profile: PathLike | None = None,
     operators: Iterable[Declared] = (),
 ) -> OrtSession:
     """Open a session of a model (path or bytes) that runs on the CPU and logs nothing.

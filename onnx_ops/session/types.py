@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     Settings: TypeAlias = Mapping[str, Any]  # of an installation, see `settings_of`
 
-    Signature: TypeAlias = dict[str, str]  # {type variable of an operator: data type}
     Compiled: TypeAlias = list[tuple[str, str]]  # (symbol, path of the object file) of a variant's functions
     Reached: TypeAlias = tuple[str, object]  # what a variant is compiled from, to be compared between processes
     Level: TypeAlias = tuple[str, str | None]  # the CPU and the system to compile for (`level` of compiler/target.py)

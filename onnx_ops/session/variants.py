@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from ..compiler.records import Entry
-    from ..declaration.operator import Operator
+    from ..declaration.operator import Operator, Types
     from ..model.types import NumpyType
     from ..registry import Declared
-    from .types import Compiled, Reached, Signature
+    from .types import Compiled, Reached
 
 
 TYPES = [name for name, t in element_types.TABLE.items() if t.in_sessions and t.storage]  # of compiled code
@@ -34,9 +34,9 @@ class Variant(NamedTuple):
 
     operator: Operator
     position: int
-    signature: Signature
+    signature: Types
 
-    def __reduce__(self) -> tuple[Callable[..., Variant], tuple[str, str, int, Signature]]:
+    def __reduce__(self) -> tuple[Callable[..., Variant], tuple[str, str, int, Types]]:
         return named, (self.operator.domain, self.operator.name, self.position, self.signature)
 
     @property
@@ -133,7 +133,7 @@ def silence() -> Iterator[None]:
         code.is_silent.reset(token)
 
 
-def named(domain: str, name: str, position: int, signature: Signature) -> Variant:
+def named(domain: str, name: str, position: int, signature: Types) -> Variant:
     """Return the variant of an operator with this name, in any process."""
     return Variant(registry.available()[domain, name], position, signature)
 
