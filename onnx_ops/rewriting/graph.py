@@ -352,7 +352,8 @@ class Graph:
         """Return whether the model still takes what a node needs for these constants, which is then taken."""
         read = [array.size for array in feeds.values()]
         made = [kind.count for kind in map(self.type, filter(None, node.output)) if kind.count < math.inf]
-        size = sum(array.nbytes for array in feeds.values()) + 8 * sum(made)  # of elements of 8 bytes at most, nearly always
+        # Elements have 8 bytes at most, but for complex ones and strings.
+        size = sum(array.nbytes for array in feeds.values()) + 8 * sum(made)
         count = max(made or read)
         products = 0.0
         if node.op_type in PRODUCTS:
