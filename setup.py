@@ -1,8 +1,11 @@
-"""The C library (onnx_ops/native): of C alone, or with ONNX_OPS_AHEAD set with every kernel compiled ahead.
+"""The C library (onnx_ops/native): of C alone, or with ONNX_OPS_AHEAD set with every kernel
+compiled ahead.
 
-It uses nothing of Python's, so one wheel serves every version. Without a C compiler the rest still installs.
+It uses nothing of Python's, so one wheel serves every version. Without a C compiler the rest still
+installs.
 
-A wheel lists what it was built from in its .dist-info/sboms/onnx-ops.cdx.json (PEP 770), in the format CycloneDX.
+A wheel lists what it was built from in its .dist-info/sboms/onnx-ops.cdx.json (PEP 770), in the
+format CycloneDX.
 """
 
 import hashlib
@@ -30,7 +33,8 @@ SYSTEM = os.environ.get("ONNX_OPS_SYSTEM", "")  # with CPUs: another system than
 
 class Build(build):
     def run(self):
-        # A wheel has what lies there, which may be from an earlier build: another system's library, or old modules.
+        # A wheel has what lies there, which may be from an earlier build: another system's library,
+        # or old modules.
         shutil.rmtree(self.build_lib, ignore_errors=True)
         super().run()
 
@@ -73,23 +77,40 @@ class Wheel(bdist_wheel):
 
     def get_tag(self):
         if SYSTEM:
-            return "py3", "none", TARGETS["PLATFORMS"][SYSTEM, TARGETS["LEVELS"][AHEAD.split()[0]][0]]
+            return (
+                "py3",
+                "none",
+                TARGETS["PLATFORMS"][SYSTEM, TARGETS["LEVELS"][AHEAD.split()[0]][0]],
+            )
         return "py3", "none", super().get_tag()[2]
 
 
 def materials(wheel):
-    """Return what a wheel was built from. It has no date and no random number: the same build has the same list."""
+    """Return what a wheel was built from.
+
+    It has no date and no random number: the same build has the same list.
+    """
     library = wheel.get_finalized_command("build_ext")
-    files = sorted(path.as_posix() for kind in ("py", "[ch]") for path in PACKAGE.rglob(f"*.{kind}"))
+    files = sorted(
+        path.as_posix() for kind in ("py", "[ch]") for path in PACKAGE.rglob(f"*.{kind}")
+    )
     lines = [f"{hashlib.sha256(Path(file).read_bytes()).hexdigest()}  {file}\n" for file in files]
-    parts = [component("file", "sources", sha256="".join(lines).encode())]  # as sha256sum prints them, in this order
+    parts = [
+        component("file", "sources", sha256="".join(lines).encode())
+    ]  # as sha256sum prints them, in this order
     tools = [component("application", "Python", platform.python_version()), package("setuptools")]
     if used := getattr(library, "used", None):  # there is a C compiler
         built = Path(wheel.bdist_dir, library.get_ext_filename("onnx_ops.native.libonnx_ops"))
-        parts.append(component("file", built.name, sha256=built.read_bytes(), cpu=getattr(library, "cpus", [])))
+        parts.append(
+            component(
+                "file", built.name, sha256=built.read_bytes(), cpu=getattr(library, "cpus", [])
+            )
+        )
         tools.append(component("application", "C compiler", first_line(*used, "--version")))
         if Path(used[0]).stem == "zig":
-            linked = {"description": "its run-time library and, for Windows, mingw-w64's start of a DLL"}
+            linked = {
+                "description": "its run-time library and, for Windows, mingw-w64's start of a DLL"
+            }
             parts.append(component("library", "zig", first_line(used[0], "version")) | linked)
     if AHEAD:
         import llvmlite.binding
@@ -98,12 +119,23 @@ def materials(wheel):
         of_llvm = ".".join(map(str, llvmlite.binding.llvm_version_info))
         tools += [package("llvmlite"), component("application", "LLVM", of_llvm), package("numpy")]
     whole = package("onnx-ops", "library", wheel.distribution.get_version())
-    metadata = {"tools": {"components": tools}, "component": whole | {"licenses": [{"license": {"id": "MIT"}}]}}
-    return {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": metadata, "components": parts}
+    metadata = {
+        "tools": {"components": tools},
+        "component": whole | {"licenses": [{"license": {"id": "MIT"}}]},
+    }
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": metadata,
+        "components": parts,
+    }
 
 
 def component(kind, name, version=None, *, sha256=None, cpu=()):
-    """Return a component of CycloneDX, with the SHA-256 of bytes and the CPUs that it has code for, if given."""
+    """Return a component of CycloneDX, with the SHA-256 of bytes and the CPUs that it has code for,
+    if given.
+    """
     described = {"type": kind, "name": name}
     if version:
         described["version"] = version
@@ -115,7 +147,9 @@ def component(kind, name, version=None, *, sha256=None, cpu=()):
 
 
 def package(name, kind="application", of=None):
-    """Return a component for a package of Python: of its installed version, or of one that is given."""
+    """Return a component for a package of Python: of its installed version, or of one that is
+    given.
+    """
     of = of or version(name)
     return component(kind, name, of) | {"purl": f"pkg:pypi/{name}@{of}"}
 
@@ -137,7 +171,14 @@ library = Extension(
     extra_compile_args=["-std=c11", "-g0", "-fvisibility=hidden"],
     optional=not AHEAD,
 )
-needed = ["ml-dtypes>=0.5", "numba>=0.60,<0.69", "numpy>=1.26", "onnxruntime>=1.20", "onnx>=1.19", "platformdirs>=3"]
+needed = [
+    "ml-dtypes>=0.5",
+    "numba>=0.60,<0.69",
+    "numpy>=1.26",
+    "onnxruntime>=1.20",
+    "onnx>=1.19",
+    "platformdirs>=3",
+]
 setup(
     ext_modules=[library],
     cmdclass={"build": Build, "build_ext": BuildLibrary, "bdist_wheel": Wheel},

@@ -1,4 +1,7 @@
-"""The site. Its pages are Markdown that reads well on GitHub, too; docs/contributing.md has the command."""
+"""The site.
+
+Its pages are Markdown that reads well on GitHub, too; docs/contributing.md has the command.
+"""
 
 import os
 import re
@@ -57,18 +60,24 @@ def link(text, path, page):
 
 
 class Help(SphinxDirective):
-    """The help texts of the command line: of the program itself, and of each command in a section."""
+    """The help texts of the command line: of the program itself, and of each command in a
+    section.
+    """
 
     def run(self):
         self.env.note_reread()  # at each build
         settings = command_line.context_settings | {"terminal_width": WIDTH}
         program = click.Context(command_line, info_name="onnx-ops", **settings)
-        commands = [click.Context(each, program, name) for name, each in command_line.commands.items()]
+        commands = [
+            click.Context(each, program, name) for name, each in command_line.commands.items()
+        ]
         return [self.text(program), *map(self.section, commands)]
 
     def section(self, context):
         title = context.command_path
-        section = nodes.section("", nodes.title(title, title), self.text(context), ids=[nodes.make_id(title)])
+        section = nodes.section(
+            "", nodes.title(title, title), self.text(context), ids=[nodes.make_id(title)]
+        )
         self.state.document.note_implicit_target(section, section)
         return section
 

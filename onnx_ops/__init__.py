@@ -1,4 +1,6 @@
-"""Fast CPU kernels for image sampling in ONNX Runtime: GridSample, Col2Im, RoiAlign, deformable convolution."""
+"""Fast CPU kernels for image sampling in ONNX Runtime: GridSample, Col2Im, RoiAlign, deformable
+convolution.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -8,7 +10,8 @@ from .system.on_import import OnImport
 
 __version__ = "0.1.0"
 
-# {public name: its module}, which is imported when the name is first used: `import onnx_ops` stays light.
+# {public name: its module}, which is imported when the name is first used: `import onnx_ops` stays
+# light.
 _HOME = {
     "FLOATS": "declaration.dtypes",
     "INTEGERS": "declaration.dtypes",
@@ -72,7 +75,9 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         module = import_module(f".{_HOME[name]}", __name__)
         value = module if name == _HOME[name] else getattr(module, name)
-        return globals().setdefault(name, value)  # so that Python doesn't call __getattr__ for it again
+        return globals().setdefault(
+            name, value
+        )  # so that Python doesn't call __getattr__ for it again
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -80,5 +85,6 @@ def __dir__() -> list[str]:
     return __all__
 
 
-# Lowered models also run in plain sessions with the library of onnxruntime_extensions, which then needs our ops.
+# Lowered models also run in plain sessions with the library of onnxruntime_extensions, which then
+# needs our ops.
 OnImport("onnxruntime_extensions", lambda: import_module(".session.extensions", __name__))

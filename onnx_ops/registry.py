@@ -1,6 +1,8 @@
-"""The operators of this package, declared in `OPERATORS` of the families' files, and the custom operators in use.
+"""The operators of this package, declared in `OPERATORS` of the families' files, and the custom
+operators in use.
 
-A process imports only the files of the operators that it needs. `OPERATORS` of this module holds all operators.
+A process imports only the files of the operators that it needs. `OPERATORS` of this module holds
+all operators.
 """
 
 from __future__ import annotations
@@ -74,7 +76,8 @@ _used: dict[Key, Operator] = {}  # custom operators in use in this process
 
 
 class Available(Mapping[Key, Operator]):
-    """{(domain, name): declaration} of this package's operators, imported when they are looked up, and custom ones.
+    """{(domain, name): declaration} of this package's operators, imported when they are looked up,
+    and custom ones.
 
     custom  {(domain, name): declaration} of the custom ones
     """
@@ -96,7 +99,9 @@ class Available(Mapping[Key, Operator]):
 def built_in(key: Key) -> Operator:
     """Return the declaration of this package's operator (domain, name). Raises KeyError."""
     file = KEYS[key]
-    with REGISTRATION:  # else a child forked during this import might wait for the module's lock for ever
+    with (
+        REGISTRATION
+    ):  # else a child forked during this import might wait for the module's lock for ever
         module = import_module(f".{file}", __package__)
     return next(operator for operator in module.OPERATORS if operator.key == key)
 
@@ -109,7 +114,8 @@ def is_built_in(operator: Operator) -> bool:
 def available(custom: Iterable[Declared] | Declared = ()) -> Available:
     """Return the Available of this package's operators, the custom operators in use, and `custom`.
 
-    custom  CustomOperators or declarations. They replace operators of this package that have the same name
+    custom  CustomOperators or declarations. They replace operators of this package that have the
+            same name
 
     Raises OpError if two of them have the same name.
     """
@@ -142,8 +148,9 @@ def declaration_of(operator: object) -> Operator:
 def is_default(domain: str, of_package: bool) -> bool:
     """Return whether an operator is registered by default, without a model and without domains.
 
-    The custom domain com.microsoft breaks models in which ONNX Runtime fuses nodes. Other libraries have operators of
-    the domain custom, too, and ONNX Runtime takes those of a domain from one library only.
+    The custom domain com.microsoft breaks models in which ONNX Runtime fuses nodes. Other libraries
+    have operators of the domain custom, too, and ONNX Runtime takes those of a domain from one
+    library only.
 
     of_package  whether the operator belongs to this package, rather than being custom
     """
@@ -153,11 +160,12 @@ def is_default(domain: str, of_package: bool) -> bool:
 def first_version(operator: Operator) -> int:
     """Return the first version of its domain in which sessions have the operator.
 
-    In ai.onnx it is 1, unless a node of an older version is another operator: the exporters that write GridSample into
-    models of opset 11 mean this one. A custom operator there may replace an older one in the versions that it states;
-    it is registered for the version before, too. To fold a node whose inputs are all constant, ONNX Runtime looks for
-    its built-in kernel by this version. A kernel that it found would not fit our schema, and the session would fail.
-    Without one it warns that it can't fold the node, and the C library folds it.
+    In ai.onnx it is 1, unless a node of an older version is another operator: the exporters that
+    write GridSample into models of opset 11 mean this one. A custom operator there may replace an
+    older one in the versions that it states; it is registered for the version before, too. To fold
+    a node whose inputs are all constant, ONNX Runtime looks for its built-in kernel by this
+    version. A kernel that it found would not fit our schema, and the session would fail. Without
+    one it warns that it can't fold the node, and the C library folds it.
     """
     first = operator.versions[0]
     if operator.domain or operator.has_older:

@@ -1,6 +1,8 @@
-"""Deformable DETR's attention computed by PyTorch's grid_sample, in the ways in which networks write it.
+"""Deformable DETR's attention computed by PyTorch's grid_sample, in the ways in which networks
+write it.
 
-    forward(value [N, S, M, D], locations [N, Q, M, L, P, 2], weights [N, Q, M, L, P])  ->  [N, Q, M * D]
+    forward(value [N, S, M, D], locations [N, Q, M, L, P, 2], weights [N, Q, M, L, P])  ->  [N, Q,
+    M * D]
 
 `sizes`: (height, width) of each level.
 """
@@ -19,7 +21,11 @@ class Attention(torch.nn.Module):
     def forward(self, value, locations, weights):
         n, _, m, d = value.shape
         _, q, _, count, p, _ = locations.shape
-        images, grids, sampled = value.split([h * w for h, w in self.sizes], dim=1), 2 * locations - 1, []
+        images, grids, sampled = (
+            value.split([h * w for h, w in self.sizes], dim=1),
+            2 * locations - 1,
+            [],
+        )
         for level, (h, w) in enumerate(self.sizes):
             image = images[level].flatten(2).transpose(1, 2).reshape(n * m, d, h, w)
             grid = grids[:, :, :, level].transpose(1, 2).flatten(0, 1)
@@ -32,7 +38,11 @@ class Attention(torch.nn.Module):
         generator, count = torch.manual_seed(5), len(self.sizes)
         value = torch.randn(n, sum(h * w for h, w in self.sizes), m, d, generator=generator)
         weights = torch.randn(n, q, m, count * p, generator=generator).softmax(-1)
-        return value, torch.rand(n, q, m, count, p, 2, generator=generator), weights.unflatten(-1, (count, p))
+        return (
+            value,
+            torch.rand(n, q, m, count, p, 2, generator=generator),
+            weights.unflatten(-1, (count, p)),
+        )
 
 
 class MergedAttention(Attention):
@@ -44,8 +54,15 @@ class MergedAttention(Attention):
     def forward(self, value, locations, weights):
         n, _, m, d = value.shape
         _, q, _, points, _ = locations.shape
-        images = value.permute(0, 2, 3, 1).flatten(0, 1).split([h * w for h, w in self.sizes], dim=-1)
-        grids = (2 * locations - 1).permute(0, 2, 1, 3, 4).flatten(0, 1).split(points // len(self.sizes), dim=-2)
+        images = (
+            value.permute(0, 2, 3, 1).flatten(0, 1).split([h * w for h, w in self.sizes], dim=-1)
+        )
+        grids = (
+            (2 * locations - 1)
+            .permute(0, 2, 1, 3, 4)
+            .flatten(0, 1)
+            .split(points // len(self.sizes), dim=-2)
+        )
         sampled = [
             grid_sample(image.reshape(n * m, d, h, w), grid, align_corners=False)
             for image, grid, (h, w) in zip(images, grids, self.sizes, strict=True)
@@ -62,9 +79,15 @@ class PlainAttention(Attention):
     """Deformable attention written with as few operations as possible."""
 
     def forward(self, value, locations, weights):
-        images, grids = value.permute(0, 2, 3, 1).split([h * w for h, w in self.sizes], -1), 2 * locations - 1
+        images, grids = (
+            value.permute(0, 2, 3, 1).split([h * w for h, w in self.sizes], -1),
+            2 * locations - 1,
+        )
         sampled = [
-            grid_sample(image.reshape(-1, value.shape[3], h, w), grids[:, :, :, level].transpose(1, 2).flatten(0, 1))
+            grid_sample(
+                image.reshape(-1, value.shape[3], h, w),
+                grids[:, :, :, level].transpose(1, 2).flatten(0, 1),
+            )
             for level, (image, (h, w)) in enumerate(zip(images, self.sizes, strict=True))
         ]
         y = torch.stack(sampled, -2) * weights.transpose(1, 2).flatten(0, 1).unsqueeze(1)

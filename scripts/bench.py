@@ -1,9 +1,13 @@
-"""Time the operators against ONNX Runtime's built-in kernels, PyTorch and OpenVINO, on shapes drawn at random.
+"""Time the operators against ONNX Runtime's built-in kernels, PyTorch and OpenVINO, on shapes drawn
+at random.
 
-python scripts/bench.py                          the scan, on one thread and on all, a quarter of an hour
+python scripts/bench.py                          the scan, on one thread and on all, a quarter of an
+                                                 hour
 python scripts/bench.py --only GridSample --cases 100 --seed 3
-python scripts/bench.py --write                  the scan with the figures and the map of docs/performance.md
-python scripts/bench.py --group dtypes           named cases that somebody chose, to compare two versions of a kernel
+python scripts/bench.py --write                  the scan with the figures and the map of
+                                                 docs/performance.md
+python scripts/bench.py --group dtypes           named cases that somebody chose, to compare two
+                                                 versions of a kernel
 
 Those peers take part that are installed. docs/performance.md explains the method.
 """
@@ -29,26 +33,59 @@ from onnx_ops.system import available_cpus
 from onnx_ops.system.files import staged_file
 
 RUNTIMES = ("extensions", *peers.PEERS, LIMIT, READS)
-TURNS, BUDGET = 5, 2.0  # of named cases: the fewest turns; seconds per case that further turns may take
+TURNS, BUDGET = (
+    5,
+    2.0,
+)  # of named cases: the fewest turns; seconds per case that further turns may take
 MAP = "images/performance.png"  # beside the page
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0, help="of the scan")
-    parser.add_argument("--cases", type=int, default=24, help="of the scan, for each operator; GridSample has thrice")
-    parser.add_argument("--seconds", type=float, default=0.3, help="of the scan, for each case on one thread")
-    parser.add_argument("--group", nargs="+", choices=GROUPS, help="named cases in place of the scan")
-    parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in operator, name or element type")
-    parser.add_argument(
-        "--runtimes", nargs="*", choices=RUNTIMES, default=RUNTIMES, help="runtimes to time named cases with"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--threads", type=int, nargs="+", help="default: 1 and as many as there are CPUs")
-    parser.add_argument("--repeats", type=int, default=11, help="the largest number of turns of named cases")
-    parser.add_argument("--quick", action="store_true", help="take one turn of named cases only, as a trial")
+    parser.add_argument("--seed", type=int, default=0, help="of the scan")
+    parser.add_argument(
+        "--cases",
+        type=int,
+        default=24,
+        help="of the scan, for each operator; GridSample has thrice",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=0.3, help="of the scan, for each case on one thread"
+    )
+    parser.add_argument(
+        "--group", nargs="+", choices=GROUPS, help="named cases in place of the scan"
+    )
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="TEXT",
+        help="cases with this in operator, name or element type",
+    )
+    parser.add_argument(
+        "--runtimes",
+        nargs="*",
+        choices=RUNTIMES,
+        default=RUNTIMES,
+        help="runtimes to time named cases with",
+    )
+    parser.add_argument(
+        "--threads", type=int, nargs="+", help="default: 1 and as many as there are CPUs"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=11, help="the largest number of turns of named cases"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="take one turn of named cases only, as a trial"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements as JSON")
-    parser.add_argument("--map", type=Path, metavar="FILE", help="draw the map of the scan (needs matplotlib)")
-    parser.add_argument("--write", action="store_true", help="put the scan into docs/performance.md")
+    parser.add_argument(
+        "--map", type=Path, metavar="FILE", help="draw the map of the scan (needs matplotlib)"
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="put the scan into docs/performance.md"
+    )
     options = parser.parse_args()
     options.threads = options.threads or sorted({1, len(available_cpus())})
     if options.group and (options.write or options.map):
@@ -62,7 +99,11 @@ def arguments() -> argparse.Namespace:
 def scanned(options: argparse.Namespace, console: Console) -> list[scan.Outcome]:
     """Measure the scan's cases. A case that is slower than a peer is printed."""
     outcomes = []
-    counts = {name: options.cases * (3 if name == "GridSample" else 1) for name in DRAWS if options.only in name}
+    counts = {
+        name: options.cases * (3 if name == "GridSample" else 1)
+        for name in DRAWS
+        if options.only in name
+    }
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("timing", total=sum(counts.values()) * len(options.threads))
         for name, count in counts.items():
@@ -102,8 +143,12 @@ def time_groups(options: argparse.Namespace, console: Console) -> list[dict[str,
     """Measure named cases, and print each group as soon as it is complete; return their data."""
     turns = (1, 1) if options.quick else (min(TURNS, options.repeats), options.repeats)
     threads = max(options.threads)
-    is_wanted = lambda case: options.only.lower() in f"{case.op_type} {case.name} {case.dtype}".lower()
-    cases_by_group = {group: [case for case in GROUPS[group]() if is_wanted(case)] for group in options.group}
+    is_wanted = lambda case: (
+        options.only.lower() in f"{case.op_type} {case.name} {case.dtype}".lower()
+    )
+    cases_by_group = {
+        group: [case for case in GROUPS[group]() if is_wanted(case)] for group in options.group
+    }
     all_rows: list[Row] = []
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("timing", total=sum(map(len, cases_by_group.values())))

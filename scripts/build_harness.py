@@ -2,11 +2,11 @@
 
 python scripts/build_harness.py FOLDER [NAME...]
 
-FOLDER gets a folder `nodes` and a program of each NAME: gcc-address, gcc-thread, clang-address and clang-thread
-(harness.c, under AddressSanitizer and UndefinedBehaviorSanitizer, or under ThreadSanitizer), and fuzz (fuzz.c, for
-libFuzzer). Programs are left out, with a message, if the compiler or the sanitizer is lacking. On x86-64 they run on
-every x86-64-v3 CPU and need only the C library of this system. The variable CLANG names another clang than clang or
-clang-14.
+FOLDER gets a folder `nodes` and a program of each NAME: gcc-address, gcc-thread, clang-address and
+clang-thread (harness.c, under AddressSanitizer and UndefinedBehaviorSanitizer, or under
+ThreadSanitizer), and fuzz (fuzz.c, for libFuzzer). Programs are left out, with a message, if the
+compiler or the sanitizer is lacking. On x86-64 they run on every x86-64-v3 CPU and need only the C
+library of this system. The variable CLANG names another clang than clang or clang-14.
 """
 
 import argparse
@@ -37,12 +37,21 @@ def build(name, folder):
     compiler, sanitizers, links = PROGRAMS[name]
     main = "fuzz" if name == "fuzz" else "harness"
     if not native.accepts(compiler, sanitizers):
-        print(f"{name} is left out: there is no {compiler} that accepts {' '.join(sanitizers)}", file=sys.stderr)
+        print(
+            f"{name} is left out: there is no {compiler} that accepts {' '.join(sanitizers)}",
+            file=sys.stderr,
+        )
         return
     types = {
-        o: t for o, t in nodes.TYPES.items() if main == "harness" or o not in nodes.WITH_KERNELS or o in nodes.SAFE
+        o: t
+        for o, t in nodes.TYPES.items()
+        if main == "harness" or o not in nodes.WITH_KERNELS or o in nodes.SAFE
     }
-    level = {"cpu": "x86-64-v3", "level": ("x86-64-v3", "linux")} if platform.machine() == "x86_64" else {}
+    level = (
+        {"cpu": "x86-64-v3", "level": ("x86-64-v3", "linux")}
+        if platform.machine() == "x86_64"
+        else {}
+    )
     with TemporaryDirectory() as made:
         made_at = native.build(
             Path(made),
@@ -58,7 +67,9 @@ def build(name, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME")
     arguments = parser.parse_args()

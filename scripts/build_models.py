@@ -1,8 +1,8 @@
 """Write the models under models/, one folder each in the layout of ONNX's node tests:
 
-<domain>/<name>/model.onnx
-<domain>/<name>/lowered.onnx  the model for backend="extensions"; also for models that other scripts have put there
-<domain>/<name>/test_data_set_0/input_0.pb, input_1.pb, ..., output_0.pb
+<domain>/<name>/model.onnx <domain>/<name>/lowered.onnx  the model for backend="extensions"; also
+for models that other scripts have put there <domain>/<name>/test_data_set_0/input_0.pb, input_1.pb,
+..., output_0.pb
 """
 
 import argparse
@@ -42,7 +42,12 @@ def write_lowered(path):
 
 def main():
     parser = argparse.ArgumentParser(description="Write the models and their test data.")
-    parser.add_argument("--output", type=Path, default=Path("models"), help="folder to write to, default: %(default)s")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("models"),
+        help="folder to write to, default: %(default)s",
+    )
     root = parser.parse_args().output
     for example in EXAMPLES:
         print(write(example, root))

@@ -1,4 +1,5 @@
-"""The table of who can run what, from runs: each cell is a call that was made and compared with the float64 reference.
+"""The table of who can run what, from runs: each cell is a call that was made and compared with the
+float64 reference.
 
 python scripts/capabilities.py           print it
 python scripts/capabilities.py --write   put it into docs/comparison.md
@@ -72,25 +73,61 @@ ROWS = [
     ("Col2Im", "3-D", find_case(COL2IM, "3d"), None),
     ("Col2Im", "3-D, dilated", find_case(COL2IM, "3d_dilated"), None),
     ("Col2Im", "4-D", find_case(COL2IM, "4d"), None),
-    *(("Im2Col", t, SAME_SIZE, SAME_SIZE.inputs(t)) for t in (*dtypes.FLOATS, "int32", "bool", "string", "complex64")),
+    *(
+        ("Im2Col", t, SAME_SIZE, SAME_SIZE.inputs(t))
+        for t in (*dtypes.FLOATS, "int32", "bool", "string", "complex64")
+    ),
     ("Im2Col", "asymmetric pads", find_case(IM2COL, "unfold_asymmetric_pads"), None),
     ("Im2Col", "1-D", find_case(IM2COL, "unfold_1d"), None),
     ("Im2Col", "3-D", find_case(IM2COL, "unfold_3d"), None),
     ("Im2Col", "4-D", find_case(IM2COL, "unfold_4d"), None),
     *(("GridSample, com.microsoft", t, BORDER, BORDER.inputs(t)) for t in dtypes.FLOATS),
     *(("GridSample, ai.onnx", t, in_ai_onnx(BORDER), BORDER.inputs(t)) for t in dtypes.FLOATS),
-    ("GridSample, ai.onnx", "float16, grid float32", in_ai_onnx(BORDER), BORDER.inputs("float16", "float32")),
+    (
+        "GridSample, ai.onnx",
+        "float16, grid float32",
+        in_ai_onnx(BORDER),
+        BORDER.inputs("float16", "float32"),
+    ),
     *(
         ("GridSample, ai.onnx", f"nearest, {t}", in_ai_onnx(NEAREST), NEAREST.inputs(t, "float32"))
         for t in ("uint8", "int64", "bool", "string")
     ),
-    ("GridSample, ai.onnx", "cubic", in_ai_onnx(find_case(GRID_SAMPLE, "bicubic_reflection_corners")), None),
-    ("GridSample, ai.onnx", "coordinates far outside, border", in_ai_onnx(BORDER), far_coordinates(BORDER)),
-    ("GridSample, ai.onnx", "volume, nearest", find_case(VOLUMES, "volume_nearest_border_edges"), None),
-    ("GridSample, ai.onnx", "volume, linear", find_case(VOLUMES, "volume_linear_border_edges"), None),
+    (
+        "GridSample, ai.onnx",
+        "cubic",
+        in_ai_onnx(find_case(GRID_SAMPLE, "bicubic_reflection_corners")),
+        None,
+    ),
+    (
+        "GridSample, ai.onnx",
+        "coordinates far outside, border",
+        in_ai_onnx(BORDER),
+        far_coordinates(BORDER),
+    ),
+    (
+        "GridSample, ai.onnx",
+        "volume, nearest",
+        find_case(VOLUMES, "volume_nearest_border_edges"),
+        None,
+    ),
+    (
+        "GridSample, ai.onnx",
+        "volume, linear",
+        find_case(VOLUMES, "volume_linear_border_edges"),
+        None,
+    ),
     ("GridSample, ai.onnx", "volume, cubic", find_case(VOLUMES, "volume_cubic_border_edges"), None),
-    *(("MultiScaleDeformableAttention", t, ATTENTION[0], ATTENTION[0].inputs(t)) for t in dtypes.FLOATS),
-    ("MultiScaleDeformableAttention", "locations in float64", ATTENTION[0], ATTENTION[0].inputs("float32", "float64")),
+    *(
+        ("MultiScaleDeformableAttention", t, ATTENTION[0], ATTENTION[0].inputs(t))
+        for t in dtypes.FLOATS
+    ),
+    (
+        "MultiScaleDeformableAttention",
+        "locations in float64",
+        ATTENTION[0],
+        ATTENTION[0].inputs("float32", "float64"),
+    ),
     *(("DeformConv", t, DEFORM_CONV[0], DEFORM_CONV[0].inputs(t)) for t in dtypes.FLOATS),
     (
         "DeformConv",
@@ -109,7 +146,9 @@ ROWS = [
 
 
 def cell(runner, case, inputs):
-    """Return "yes", "wrong", "no" if the call is refused, or "inexact" if it is off by less than 1 %."""
+    """Return "yes", "wrong", "no" if the call is refused, or "inexact" if it is off by less than 1
+    %.
+    """
     try:
         got = runner(case, inputs)
     except Exception:
@@ -134,7 +173,9 @@ def call_peer(peer, case, inputs):
 
 
 def table():
-    runners = {name: partial(call_peer, peer) for name, peer in peers.PEERS.items()} | {"onnx_ops": native}
+    runners = {name: partial(call_peer, peer) for name, peer in peers.PEERS.items()} | {
+        "onnx_ops": native
+    }
     yield f"| operator | case | {' | '.join(runners)} |"
     yield f"|---|---|{'---|' * len(runners)}"
     for operator, what, case, inputs in ROWS:
@@ -147,7 +188,9 @@ def table():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="put the table into docs/comparison.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the table into docs/comparison.md"
+    )
     warnings.simplefilter("ignore")
     write = parser.parse_args().write
     with open(os.devnull, "w") as nothing:

@@ -20,4 +20,8 @@ def clone(folder):
 def environment(folder, **variables):
     """Return the environment of a process that imports the package from a clone."""
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **{k: str(v) for k, v in variables.items()}}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        **{k: str(v) for k, v in variables.items()},
+    }

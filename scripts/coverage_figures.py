@@ -1,16 +1,23 @@
 """Measure which lines and branches of the package its tests run, in Python and in C, by folder.
 
-    python scripts/coverage_figures.py FOLDER                     # run the whole suite, print the table
-    python scripts/coverage_figures.py FOLDER --pytest "-m long tests/native/test_native.py"   # others of pytest
-    python scripts/coverage_figures.py FOLDER --report --missing  # run nothing, list what no test has run so far
+    python scripts/coverage_figures.py FOLDER                     # run the whole suite, print the
+                                                                  table
+    python scripts/coverage_figures.py FOLDER --pytest "-m long tests/native/test_native.py"   #
+                                                                                               others
+                                                                                               of
+                                                                                               pytest
+    python scripts/coverage_figures.py FOLDER --report --missing  # run nothing, list what no test
+                                                                  has run so far
     python scripts/coverage_figures.py FOLDER --report --write    # the table of docs/robustness.md
-    python scripts/coverage_figures.py FOLDER --with OTHER/python.json ...   # add the lines of Python run elsewhere
+    python scripts/coverage_figures.py FOLDER --with OTHER/python.json ...   # add the lines of
+                                                                             Python run elsewhere
 
-FOLDER gets a clone of what is committed, and the figures of all runs add up there. This needs gcc and the package
-coverage. A gcc and cc of its own, first on the PATH, compile the library and the harness with counters and without
-optimization. Processes that tests start are measured; those that a signal ends are not. Kernels count as run where a
-test runs them uncompiled (test_uncompiled.py), and what compiles them where it does: unless NUMBA_CACHE_DIR names
-a cache of kernels, FOLDER gets one, which is empty at first.
+FOLDER gets a clone of what is committed, and the figures of all runs add up there. This needs gcc
+and the package coverage. A gcc and cc of its own, first on the PATH, compile the library and the
+harness with counters and without optimization. Processes that tests start are measured; those that
+a signal ends are not. Kernels count as run where a test runs them uncompiled (test_uncompiled.py),
+and what compiles them where it does: unless NUMBA_CACHE_DIR names a cache of kernels, FOLDER gets
+one, which is empty at first.
 """
 
 import argparse
@@ -53,7 +60,8 @@ IN_C = "onnx_ops/native/*.[ch]"
 
 
 class Room:
-    """The parts of a folder that can be run, and those that were: {"lines": (run, all), "branches": (run, all)}.
+    """The parts of a folder that can be run, and those that were: {"lines": (run, all), "branches":
+    (run, all)}.
 
     missing  {file: texts}
     """
@@ -76,7 +84,9 @@ class Room:
 
 
 def prepare(folder):
-    """Clone what is committed, and build the library there by the gcc that counts; returns the clone's environment."""
+    """Clone what is committed, and build the library there by the gcc that counts; returns the
+    clone's environment.
+    """
     clone, settings = folder / "clone", folder / "coverage.ini"
     variables = {
         "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
@@ -95,7 +105,9 @@ def prepare(folder):
         compiler.chmod(0o755)
     settings.write_text(SETTINGS.format(clone=clone, folder=folder))
     command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
-    subprocess.run(command, cwd=clone, env={**environment, "COVERAGE_PROCESS_START": ""}, check=True)
+    subprocess.run(
+        command, cwd=clone, env={**environment, "COVERAGE_PROCESS_START": ""}, check=True
+    )
     return environment
 
 
@@ -109,29 +121,48 @@ def run_tests(folder, arguments):
 
 
 def compiled_alone(path):
-    """Return the lines of a module that exist in compiled code alone: loops of vectors, which decorators give to Numba.
+    """Return the lines of a module that exist in compiled code alone: loops of vectors, which
+    decorators give to Numba.
 
-    These are functions marked `inner`, and in simd_*.py functions in functions, except in those that emit LLVM's
-    instructions. test_vectors.py compares each loop with the plain one of kernels/vectors.py.
+    These are functions marked `inner`, and in simd_*.py functions in functions, except in those
+    that emit LLVM's instructions. test_vectors.py compares each loop with the plain one of
+    kernels/vectors.py.
     """
     tree = ast.parse(path.read_text("utf-8"))
     functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
-    loops = [each for each in functions if any(ast.unparse(name) == "inner" for name in each.decorator_list)]
+    loops = [
+        each
+        for each in functions
+        if any(ast.unparse(name) == "inner" for name in each.decorator_list)
+    ]
     for outer in tree.body if path.match("compiler/simd_*.py") else ():
-        if outer in functions and not any(ast.unparse(name).startswith("operation(") for name in outer.decorator_list):
+        if outer in functions and not any(
+            ast.unparse(name).startswith("operation(") for name in outer.decorator_list
+        ):
             loops += [each for each in ast.walk(outer) if each in functions and each is not outer]
-    lines = ((min([loop.lineno, *(name.lineno for name in loop.decorator_list)]), loop.end_lineno) for loop in loops)
+    lines = (
+        (min([loop.lineno, *(name.lineno for name in loop.decorator_list)]), loop.end_lineno)
+        for loop in loops
+    )
     return {n for first, last in lines for n in range(first, last + 1)}
 
 
 def parts(found, state):
-    """Return the lines (n,) and the branches (a, b) of a file that were "executed", or are "missing"."""
-    return {(n,) for n in found[f"{state}_lines"]} | {tuple(each) for each in found[f"{state}_branches"]}
+    """Return the lines (n,) and the branches (a, b) of a file that were "executed", or are
+    "missing".
+    """
+    return {(n,) for n in found[f"{state}_lines"]} | {
+        tuple(each) for each in found[f"{state}_branches"]
+    }
 
 
 def of_python(folder, rooms, others):
-    """Add what coverage has measured to {folder of the package: Room}, with other machines' reports on the commit."""
-    measured = coverage.Coverage(data_file=str(folder / "data" / "python"), config_file=str(folder / "coverage.ini"))
+    """Add what coverage has measured to {folder of the package: Room}, with other machines' reports
+    on the commit.
+    """
+    measured = coverage.Coverage(
+        data_file=str(folder / "data" / "python"), config_file=str(folder / "coverage.ini")
+    )
     measured.combine(keep=True)
     measured.save()
     report = folder / "python.json"
@@ -141,14 +172,21 @@ def of_python(folder, rooms, others):
         for name, found in json.loads(path.read_text())["files"].items():
             elsewhere[name.rpartition("/clone/")[2]] |= parts(found, "executed")
     for path, found in json.loads(report.read_text())["files"].items():
-        file = Path(os.path.relpath(folder / "clone" / path if not os.path.isabs(path) else path, folder / "clone"))
+        file = Path(
+            os.path.relpath(
+                folder / "clone" / path if not os.path.isabs(path) else path, folder / "clone"
+            )
+        )
         left_out, missing = compiled_alone(folder / "clone" / file), parts(found, "missing")
         every = {each for each in parts(found, "executed") | missing if each[0] not in left_out}
         missing = (missing & every) - elsewhere[file.as_posix()]
         run = every - missing
         rooms[file.parent.as_posix()].add(
             file.as_posix(),
-            ["->".join(map(str, each)) for each in sorted(missing, key=lambda each: (len(each), each))],
+            [
+                "->".join(map(str, each))
+                for each in sorted(missing, key=lambda each: (len(each), each))
+            ],
             lines=(sum(len(each) == 1 for each in run), sum(len(each) == 1 for each in every)),
             branches=(sum(len(each) == 2 for each in run), sum(len(each) == 2 for each in every)),
         )
@@ -161,7 +199,9 @@ def gcov(path):
 
 
 def of_c(folder, rooms):
-    """Add what gcov has counted, over all programs that were built of the sources, to {folder: Room}."""
+    """Add what gcov has counted, over all programs that were built of the sources, to {folder:
+    Room}.
+    """
     lines, branches = defaultdict(Counter), defaultdict(dict)
     with ThreadPoolExecutor() as threads:
         printed = list(threads.map(gcov, folder.rglob("*.gcda")))
@@ -184,7 +224,10 @@ def of_c(folder, rooms):
             if entered[size] < size and counts[number]:
                 missing.append(f"{number}: {entered[size]} of {size} branches")
         rooms[IN_C].add(
-            file, missing, lines=(len(counts) - sum(not c for c in counts.values()), len(counts)), branches=(run, every)
+            file,
+            missing,
+            lines=(len(counts) - sum(not c for c in counts.values()), len(counts)),
+            branches=(run, every),
         )
 
 
@@ -195,20 +238,28 @@ def table(rooms):
         if name != IN_C:
             total.run += room.run
             total.all += room.all
-    named = {name: f"`{name}`" for name in sorted(rooms)} | {"onnx_ops": "`onnx_ops`, modules beside the folders"}
+    named = {name: f"`{name}`" for name in sorted(rooms)} | {
+        "onnx_ops": "`onnx_ops`, modules beside the folders"
+    }
     rows = [*((text, rooms[name]) for name, text in named.items()), ("all of Python", total)]
     header = "| folder | lines | run | branches | run |\n|---|---:|---:|---:|---:|"
     return "\n".join([header, *(f"| {name} | {' | '.join(room.cells())} |" for name, room in rows)])
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=lambda text: Path(text).resolve())
     parser.add_argument("--report", action="store_true", help="run nothing")
     parser.add_argument("--missing", action="store_true", help="print what no test has run")
     parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE}")
-    parser.add_argument("--with", dest="others", type=Path, action="append", default=[], metavar="PYTHON.JSON")
-    parser.add_argument("--pytest", metavar="ARGUMENTS", default="-n logical -m 'not huge and not ray and not soak'")
+    parser.add_argument(
+        "--with", dest="others", type=Path, action="append", default=[], metavar="PYTHON.JSON"
+    )
+    parser.add_argument(
+        "--pytest", metavar="ARGUMENTS", default="-n logical -m 'not huge and not ray and not soak'"
+    )
     options = parser.parse_args()
     if not options.report:
         run_tests(options.folder, shlex.split(options.pytest))

@@ -1,4 +1,5 @@
-"""Write models/exported: two small networks as PyTorch exports them, with PyTorch's outputs for a photograph.
+"""Write models/exported: two small networks as PyTorch exports them, with PyTorch's outputs for a
+photograph.
 
 Needs `pip install -e ".[export]"`. models/exported/README.md describes the networks.
 """
@@ -23,16 +24,23 @@ OPSET = 18  # the first with Col2Im
 
 
 class SpatialTransformer(nn.Module):
-    """A network that computes an affine transformation from an image and applies it to the image."""
+    """A network that computes an affine transformation from an image and applies it to the
+    image.
+    """
 
     def __init__(self, height, width, degrees=15, zoom=0.8):
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(3, 8, 7, stride=4), nn.ReLU(), nn.Conv2d(8, 8, 5, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(1)
+            nn.Conv2d(3, 8, 7, stride=4),
+            nn.ReLU(),
+            nn.Conv2d(8, 8, 5, stride=4),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
         )
         self.theta = nn.Linear(8, 6)
         nn.init.normal_(self.theta.weight, std=0.1)
-        # Grids range from -1 to 1 whatever the image's shape; the ratios of its sides make this a rotation in pixels.
+        # Grids range from -1 to 1 whatever the image's shape; the ratios of its sides make this a
+        # rotation in pixels.
         cos, sin = zoom * math.cos(math.radians(degrees)), zoom * math.sin(math.radians(degrees))
         bias = [cos, -sin * height / width, 0, sin * width / height, cos, 0]
         self.theta.bias.data = torch.tensor(bias)
@@ -40,11 +48,15 @@ class SpatialTransformer(nn.Module):
     def forward(self, image):
         theta = self.theta(self.features(image).flatten(1)).reshape(-1, 2, 3)
         grid = F.affine_grid(theta, image.shape, align_corners=False)
-        return F.grid_sample(image, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+        return F.grid_sample(
+            image, grid, mode="bilinear", padding_mode="zeros", align_corners=False
+        )
 
 
 class PatchFold(nn.Module):
-    """A network that removes noise from overlapping patches: small coefficients of their cosine transform are noise."""
+    """A network that removes noise from overlapping patches: small coefficients of their cosine
+    transform are noise.
+    """
 
     def __init__(self, height, width, patch=8, stride=4, threshold=0.2):
         super().__init__()
@@ -68,17 +80,23 @@ class PatchFold(nn.Module):
         spectrum = self.basis @ patches
         spectrum = spectrum - torch.maximum(torch.minimum(spectrum, self.limit), -self.limit)
         patches = self.basis.T @ spectrum * self.window
-        return F.fold(patches.flatten(1, 2), self.size, self.patch, stride=self.stride) / self.overlap
+        return (
+            F.fold(patches.flatten(1, 2), self.size, self.patch, stride=self.stride) / self.overlap
+        )
 
 
 def photograph():
     """The pagoda in scikit-learn's china.jpg, made smaller: float32 [1, 3, 144, 192] in [0, 1]."""
-    image = Image.fromarray(load_sample_image("china.jpg")).resize((192, 144), box=(10, 10, 458, 346))
+    image = Image.fromarray(load_sample_image("china.jpg")).resize(
+        (192, 144), box=(10, 10, 458, 346)
+    )
     return torch.from_numpy(np.asarray(image, np.float32) / 255).permute(2, 0, 1)[None].contiguous()
 
 
 def write(folder, model, image):
-    """Write a model that agrees with PyTorch, with its input and output, in the layout of onnx's node tests."""
+    """Write a model that agrees with PyTorch, with its input and output, in the layout of onnx's
+    node tests.
+    """
     model.eval()
     with torch.no_grad():
         expected = model(image).numpy()
@@ -92,7 +110,9 @@ def write(folder, model, image):
         opset_version=OPSET,
         verbose=False,
     )
-    ClearMetadataAndDocStringPass()(program.model)  # stack traces, with the paths of whoever ran this
+    ClearMetadataAndDocStringPass()(
+        program.model
+    )  # stack traces, with the paths of whoever ran this
     with staged(folder) as new, staged(folder / "test_data_set_0") as data:
         path = new / "model.onnx"
         program.save(path, external_data=False)
@@ -107,7 +127,9 @@ def write(folder, model, image):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=Path("models/exported"), help="default: %(default)s")
+    parser.add_argument(
+        "--output", type=Path, default=Path("models/exported"), help="default: %(default)s"
+    )
     output = parser.parse_args().output
     torch.manual_seed(0)
     image = photograph()

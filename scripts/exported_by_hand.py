@@ -1,4 +1,6 @@
-"""Samplers and deformable convolutions in plain PyTorch, as its exporters write them: seeds of mutants.py."""
+"""Samplers and deformable convolutions in plain PyTorch, as its exporters write them: seeds of
+mutants.py.
+"""
 
 import functools
 import io
@@ -8,7 +10,14 @@ import torch
 from support.torch_modules import Call
 from torch.nn import functional as F
 
-EXPORTERS = (False, 11), (False, 13), (False, 16), (False, 20), (True, 18), (True, 20)  # (dynamo, opset)
+EXPORTERS = (
+    (False, 11),
+    (False, 13),
+    (False, 16),
+    (False, 20),
+    (True, 18),
+    (True, 20),
+)  # (dynamo, opset)
 FORMS = "weights", "rest", "lerp"
 
 
@@ -58,7 +67,9 @@ def sampler(pick, outside, align_corners, form):
             value = pick(image, y.clamp(0, height - 1), x.clamp(0, width - 1))
             if outside != "mask":
                 return value
-            return value * ((x >= 0) & (x < width) & (y >= 0) & (y < height)).to(value.dtype)[:, None]
+            return (
+                value * ((x >= 0) & (x < width) & (y >= 0) & (y < height)).to(value.dtype)[:, None]
+            )
 
         a, b, c, d = pixel(y0, x0), pixel(y0, x1), pixel(y1, x0), pixel(y1, x1)
         right, down = right[:, None], down[:, None]
@@ -75,13 +86,21 @@ def sampler(pick, outside, align_corners, form):
 
 
 def module(kernel, pad, stride, has_mask):
-    """Return deformable convolution as common modules compute it: all rows before all columns, limited places."""
-    count, weight = kernel * kernel, torch.linspace(-1, 1, 4 * kernel * kernel).reshape(2, 2, kernel, kernel)
+    """Return deformable convolution as common modules compute it: all rows before all columns,
+    limited places.
+    """
+    count, weight = (
+        kernel * kernel,
+        torch.linspace(-1, 1, 4 * kernel * kernel).reshape(2, 2, kernel, kernel),
+    )
 
     def convolve(x, offset, *mask):
         n, c, height, width = x.shape[0], x.shape[1], x.shape[2] + 2 * pad, x.shape[3] + 2 * pad
         (rows, columns), x = offset.shape[2:], F.pad(x, [pad] * 4)
-        within, steps = torch.arange(kernel), [torch.arange(size) * stride for size in (rows, columns)]
+        within, steps = (
+            torch.arange(kernel),
+            [torch.arange(size) * stride for size in (rows, columns)],
+        )
         y = within.repeat_interleave(kernel)[:, None, None] + steps[0][:, None] + offset[:, :count]
         z = within.repeat(kernel)[:, None, None] + steps[1] + offset[:, count:]
         y, z = y.clamp(0, height - 1), z.clamp(0, width - 1)
@@ -99,15 +118,22 @@ def module(kernel, pad, stride, has_mask):
         if has_mask:
             total = total * mask[0][:, None]
         blocks = total.reshape(n, c, kernel, kernel, rows, columns).permute(0, 1, 4, 2, 5, 3)
-        return F.conv2d(blocks.reshape(n, c, rows * kernel, columns * kernel), weight.to(x.dtype), stride=kernel)
+        return F.conv2d(
+            blocks.reshape(n, c, rows * kernel, columns * kernel), weight.to(x.dtype), stride=kernel
+        )
 
     return convolve
 
 
 @functools.cache
 def exported(function, settings, inputs, dtype, exporter, opens=False):
-    """Return an exported model, as bytes. inputs: {name: shape} as pairs; opens: whether sizes of images are open."""
-    arrays, (dynamo, opset) = tuple(torch.rand(shape, dtype=getattr(torch, dtype)) for _, shape in inputs), exporter
+    """Return an exported model, as bytes. inputs: {name: shape} as pairs; opens: whether sizes of
+    images are open.
+    """
+    arrays, (dynamo, opset) = (
+        tuple(torch.rand(shape, dtype=getattr(torch, dtype)) for _, shape in inputs),
+        exporter,
+    )
     names = [name for name, _ in inputs]
     more = {"dynamic_axes": {"image": {2: "H", 3: "W"}}} if opens else {}
     if dynamo and opens:

@@ -1,9 +1,9 @@
 """Compare all backends with the reference on random calls, valid and invalid.
 
-A seed draws 500 calls: operators, data types, shapes, attributes and values. The script draws from further seeds until
-the time is over or a call fails. Then it prints the seed and the smallest call that fails, or the call that ended the
-process. A line every 20 seconds reports the progress. With ONNX_OPS_BOUNDSCHECK=1 every index in compiled code is
-checked.
+A seed draws 500 calls: operators, data types, shapes, attributes and values. The script draws from
+further seeds until the time is over or a call fails. Then it prints the seed and the smallest call
+that fails, or the call that ended the process. A line every 20 seconds reports the progress. With
+ONNX_OPS_BOUNDSCHECK=1 every index in compiled code is checked.
 
 python scripts/fuzz.py [--minutes N] [--seed S] [--few-types] [--operator NAME]
 """
@@ -31,12 +31,15 @@ MEMORY = 12 * 2**30  # bytes that a process may address, so that no call exhaust
 
 
 def examples(seed, count, strategy, before=lambda pair: None):
-    """Verify `count` pairs (see fuzzing.calls) and return the number of cases: each is one call on one backend."""
+    """Verify `count` pairs (see fuzzing.calls) and return the number of cases: each is one call on
+    one backend.
+    """
     case_count, unraisable = 0, []
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
-        max_examples=count, deadline=None, database=None, print_blob=False, report_multiple_bugs=False,
+        max_examples=count, deadline=None, database=None, print_blob=False,
+        report_multiple_bugs=False,
         suppress_health_check=list(hypothesis.HealthCheck),
     )  # fmt: skip
     @hypothesis.given(strategy)
@@ -47,7 +50,10 @@ def examples(seed, count, strategy, before=lambda pair: None):
         # Python reports here what compiled code raises.
         assert not unraisable, f"{unraisable.pop()!r}"
 
-    previous, sys.unraisablehook = sys.unraisablehook, lambda raised: unraisable.append(raised.exc_value)
+    previous, sys.unraisablehook = (
+        sys.unraisablehook,
+        lambda raised: unraisable.append(raised.exc_value),
+    )
     logging.disable()  # the extensions backend logs what it refuses
     try:
         verify()
@@ -74,7 +80,11 @@ def child(seed, few_types, name, last, results):
         nonlocal call_count, shown
         if time.monotonic() - shown >= PERIOD:
             shown = time.monotonic()
-            rest = f"{call_count} of {EXAMPLES} calls" if call_count <= EXAMPLES else "a call fails; it is made smaller"
+            rest = (
+                f"{call_count} of {EXAMPLES} calls"
+                if call_count <= EXAMPLES
+                else "a call fails; it is made smaller"
+            )
             print(f"seed {seed}: {rest}", flush=True)
         call_count += 1
         text = f"{pair}\n".encode()
@@ -94,28 +104,43 @@ def child(seed, few_types, name, last, results):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=1)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--few-types", action="store_true", help="leave out types whose kernels take long to compile")
+    parser.add_argument(
+        "--few-types",
+        action="store_true",
+        help="leave out types whose kernels take long to compile",
+    )
     parser.add_argument(
         "--operator",
         metavar="NAME",
         choices=sorted(fuzzing.FAMILIES),
-        help="draw calls of this operator only; FAMILIES in tests/support/fuzzing.py lists the names",
+        help="draw calls of this operator only; FAMILIES in tests/support/fuzzing.py lists the "
+        "names",
     )
     options = parser.parse_args()
     spawn, began = multiprocessing.get_context("spawn"), time.monotonic()
     seed, case_count, index_count = options.seed, 0, 0
-    print(f"{EXAMPLES} calls from seed {seed}; each kernel is compiled when a call first needs it", flush=True)
+    print(
+        f"{EXAMPLES} calls from seed {seed}; each kernel is compiled when a call first needs it",
+        flush=True,
+    )
     while True:
         results = spawn.SimpleQueue()
         with NamedTemporaryFile() as last:
-            process = spawn.Process(target=child, args=(seed, options.few_types, options.operator, last.name, results))
+            process = spawn.Process(
+                target=child, args=(seed, options.few_types, options.operator, last.name, results)
+            )
             process.start()
             process.join()
             if process.exitcode:
-                print(f"seed {seed}, exit status {process.exitcode}; the last call was\n{last.read().decode()}")
+                print(
+                    f"seed {seed}, exit status {process.exitcode}; the last call "
+                    f"was\n{last.read().decode()}"
+                )
                 narrowed = " --few-types" * options.few_types
                 narrowed += f" --operator {options.operator}" if options.operator else ""
                 print(f"again: python scripts/fuzz.py --minutes 0 --seed {seed}{narrowed}")

@@ -1,11 +1,15 @@
-"""Fuzz what reads bytes in Python, guided by coverage: models, their external data, inputs, compiled code in the cache.
+"""Fuzz what reads bytes in Python, guided by coverage: models, their external data, inputs,
+compiled code in the cache.
 
-Each input is given to one of the readers of tests/support/byte_readers.py, which states what it promises. Inputs that
-break a promise are kept in FOLDER/findings, one of each kind, and printed; the corpus is kept, too, and grows over
-runs. This needs the package atheris, on Linux; without it nothing is run.
+Each input is given to one of the readers of tests/support/byte_readers.py, which states what it
+promises. Inputs that break a promise are kept in FOLDER/findings, one of each kind, and printed;
+the corpus is kept, too, and grows over runs. This needs the package atheris, on Linux; without it
+nothing is run.
 
-python scripts/fuzz_bytes.py FOLDER [--minutes N] [--reader NAME ...]   N: for all readers together, 60 by default
-python scripts/fuzz_bytes.py FOLDER --replay FILE ...                   inputs again, whose names begin with the reader
+python scripts/fuzz_bytes.py FOLDER [--minutes N] [--reader NAME ...]   N: for all readers together,
+                                                                        60 by default
+python scripts/fuzz_bytes.py FOLDER --replay FILE ...                   inputs again, whose names
+                                                                        begin with the reader
 """
 
 import argparse
@@ -37,7 +41,11 @@ def fuzz(name, folder, seconds):
         from support import byte_readers
 
     work = byte_readers.prepare(tempfile.mkdtemp(dir=folder))
-    corpus, findings, seeds = folder / "corpus" / name, folder / "findings", byte_readers.seeds(name)
+    corpus, findings, seeds = (
+        folder / "corpus" / name,
+        folder / "findings",
+        byte_readers.seeds(name),
+    )
     for each in corpus, findings:
         each.mkdir(parents=True, exist_ok=True)
     for content in seeds:
@@ -60,7 +68,12 @@ def fuzz(name, folder, seconds):
             return atheris.Mutate(content, size)
         return byte_readers.changed(name, content, seeds, seed)[:size]
 
-    settings = [f"-max_total_time={seconds}", f"-max_len={LONGEST}", f"-rss_limit_mb={MEMORY}", "-timeout=60"]
+    settings = [
+        f"-max_total_time={seconds}",
+        f"-max_len={LONGEST}",
+        f"-rss_limit_mb={MEMORY}",
+        "-timeout=60",
+    ]
     settings += ["-verbosity=0", "-print_final_stats=1", f"-artifact_prefix={findings}/{name}-"]
     atheris.Setup([sys.argv[0], *settings, str(corpus)], one_input, custom_mutator=change)
     atheris.Fuzz()
@@ -98,10 +111,14 @@ def replay(folder, paths):
 def main():
     from support.byte_readers import READERS
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=lambda text: Path(text).resolve())
     parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--reader", dest="readers", action="append", choices=READERS, help="may be repeated")
+    parser.add_argument(
+        "--reader", dest="readers", action="append", choices=READERS, help="may be repeated"
+    )
     parser.add_argument("--replay", nargs="+", type=Path, metavar="FILE")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -114,9 +131,13 @@ def main():
     names = options.readers or list(READERS)
     for name in names:
         end = time.monotonic() + 60 * options.minutes / len(names)
-        while (seconds := int(end - time.monotonic())) > 0:  # again after an input that ends the process
+        while (
+            seconds := int(end - time.monotonic())
+        ) > 0:  # again after an input that ends the process
             command = [sys.executable, __file__, str(options.folder)]
-            status = subprocess.run(command, env={**os.environ, "FUZZ_ONE": f"{name} {seconds}"}).returncode
+            status = subprocess.run(
+                command, env={**os.environ, "FUZZ_ONE": f"{name} {seconds}"}
+            ).returncode
             print(f"{name}: ended with status {status}", flush=True)
         for each in options.folder.glob("tmp*"):
             shutil.rmtree(each)

@@ -1,8 +1,8 @@
 """Draw models of families that grow, at n, 2n and 4n, and count what reading them takes.
 
-Instructions of Python, and the most memory that Python and NumPy hold, may grow by MOST_STEPS from one to the next.
-What a small model may take in any case, some 0.5 s and 1 ms a node, doesn't count: there, what is read doubles with
-some nodes, until the budget ends.
+Instructions of Python, and the most memory that Python and NumPy hold, may grow by MOST_STEPS from
+one to the next. What a small model may take in any case, some 0.5 s and 1 ms a node, doesn't count:
+there, what is read doubles with some nodes, until the budget ends.
 
 python scripts/fuzz_growth.py [--seconds N] [--seed S]
 python scripts/fuzz_growth.py --seed S --case K          one model again
@@ -58,7 +58,10 @@ def memory(call: Callable[[], object]) -> int:
 
 def counted(drawn: Drawn, door: str, folder: Path) -> tuple[bool, str]:
     """Return (whether the work grows by more than MOST_STEPS, the figures)."""
-    models = [model(((name, factor * n) for name, n in drawn.families), drawn.inside) for factor in (1, 2, 4)]
+    models = [
+        model(((name, factor * n) for name, n in drawn.families), drawn.inside)
+        for factor in (1, 2, 4)
+    ]
     calls = [DOORS[door](proto, folder) for proto in models]
     calls[0]()  # imports
     nodes = [sum(1 for _ in model_nodes(proto)) for proto in models]
@@ -71,11 +74,16 @@ def counted(drawn: Drawn, door: str, folder: Path) -> tuple[bool, str]:
 
 def grows(counts: list[int], free: list[int]) -> bool:
     """Return whether counts beyond those that are free more than double, by far."""
-    return any(b > max(free_b, MOST_STEPS * a) for (a, b), free_b in zip(pairwise(counts), free[1:], strict=True))
+    return any(
+        b > max(free_b, MOST_STEPS * a)
+        for (a, b), free_b in zip(pairwise(counts), free[1:], strict=True)
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--case", type=int)
@@ -97,7 +105,9 @@ def main() -> None:
                     note = f"{type(error).__name__}: {error}"
                 found += faulty
                 if faulty or options.case is not None:
-                    print(f"--seed {options.seed} --case {case}: {door}, {drawn}: {note}", flush=True)
+                    print(
+                        f"--seed {options.seed} --case {case}: {door}, {drawn}: {note}", flush=True
+                    )
     print(f"{count} models with seed {options.seed}: {found} grow, or fail")
     sys.exit(found > 0)
 

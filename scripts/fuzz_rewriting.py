@@ -1,9 +1,11 @@
-"""Mutate small models and compare what `onnx_ops.optimize` and backend="extensions" make of them with the original.
+"""Mutate small models and compare what `onnx_ops.optimize` and backend="extensions" make of them
+with the original.
 
-Results that differ are compared with those in float64, by the factors of docs/optimize.md, except at jumps.
+Results that differ are compared with those in float64, by the factors of docs/optimize.md, except
+at jumps.
 
-Each failure is printed once: its check, the operators that replaced nodes, its cause, the seed, and the mutations
-without which it doesn't occur.
+Each failure is printed once: its check, the operators that replaced nodes, its cause, the seed, and
+the mutations without which it doesn't occur.
 
 python scripts/fuzz_rewriting.py [--seconds N] [--seed S]   and other options, see --help
 python scripts/fuzz_rewriting.py --seed S --case K          one mutant again
@@ -38,7 +40,8 @@ from onnx_ops.model.nodes import all_nodes, graphs_in, inlined, model_nodes
 from onnx_ops.rewriting import rewritten, trial
 
 MEMORY = 12 * 2**30  # bytes that a process may address, so that no mutant exhausts the machine
-NO_PIXELS = "image axes must not be empty"  # a documented difference: nodes that gather nothing need no pixels
+# A documented difference: nodes that gather nothing need no pixels.
+NO_PIXELS = "image axes must not be empty"
 SLOW = 300  # seconds after which a mutant counts as endless, on a busy machine, too
 VARIANTS, TRIES = 3, 12  # failures of one kind that are printed, and that are examined for that
 LEVELS = ["ORT_ENABLE_ALL", "ORT_ENABLE_ALL", "ORT_DISABLE_ALL"]  # ONNX Runtime's optimizations
@@ -46,7 +49,9 @@ LEVELS = ["ORT_ENABLE_ALL", "ORT_ENABLE_ALL", "ORT_DISABLE_ALL"]  # ONNX Runtime
 
 @dataclass(frozen=True)
 class Failure:
-    """check: what was compared; operators: what replaced nodes; cause: how it fails; note: that of one mutant."""
+    """check: what was compared; operators: what replaced nodes; cause: how it fails; note: that of
+    one mutant.
+    """
 
     check: str
     operators: tuple = ()
@@ -61,14 +66,25 @@ class Failure:
 
 def cause_of(error):
     """Return what an exception says, without what differs by mutant."""
-    text = re.split(r"Status Message: |\[ShapeInferenceError\] |, Error |initialization: ", str(error))[-1]
-    text = re.sub(r"/\S*|\S*::\S*|'[^']*'|\[[^]]*\]|\([^)]*\)|\S*[\d_]\S*|\S+(?= in initializer)", "", text)
+    text = re.split(
+        r"Status Message: |\[ShapeInferenceError\] |, Error |initialization: ", str(error)
+    )[-1]
+    text = re.sub(
+        r"/\S*|\S*::\S*|'[^']*'|\[[^]]*\]|\([^)]*\)|\S*[\d_]\S*|\S+(?= in initializer)", "", text
+    )
     return f"{type(error).__name__}: {' '.join(text.split())[:80]}"
 
 
 def place_of(error):
     """Return the kind of an exception and the function of this package that raised it."""
-    frame = next((f for f in reversed(traceback.extract_tb(error.__traceback__)) if "onnx_ops" in f.filename), None)
+    frame = next(
+        (
+            f
+            for f in reversed(traceback.extract_tb(error.__traceback__))
+            if "onnx_ops" in f.filename
+        ),
+        None,
+    )
     return type(error).__name__ + (f" in {Path(frame.filename).stem}.{frame.name}" if frame else "")
 
 
@@ -87,7 +103,9 @@ def without_functions(proto):
 
 
 def trial_of(is_large):
-    """Return a context in which replacements aren't tried out, as in large models, if `is_large`."""
+    """Return a context in which replacements aren't tried out, as in large models, if
+    `is_large`.
+    """
     return mock.patch.object(trial, "SECONDS", 0) if is_large else contextlib.nullcontext()
 
 
@@ -97,13 +115,19 @@ class Checker:
     def __init__(self, draft, number):
         self.draft, self.proto, self.rng = draft, draft.proto, np.random.default_rng(number)
         self.level, self.operators = one_of(self.rng, LEVELS), ()
-        self.totals = Counter()  # elements of results that differ, those left out, and results without an oracle
+        # Elements of results that differ, those left out, and results without an oracle.
+        self.totals = Counter()
         self.is_large = chance(self.rng)
         self.other_level = next(level for level in LEVELS if level != self.level)
 
     def fail(self, check, cause="", note=""):
         is_error = isinstance(cause, Exception)
-        return Failure(check, self.operators, cause_of(cause) if is_error else cause, str(cause) if is_error else note)
+        return Failure(
+            check,
+            self.operators,
+            cause_of(cause) if is_error else cause,
+            str(cause) if is_error else note,
+        )
 
     def failures(self):
         """Return the failures of all checks."""
@@ -113,7 +137,9 @@ class Checker:
                 self.optimized, findings = rewritten(self.proto)
         except Exception as error:
             return [self.fail("optimize raises", place_of(error), str(error))]
-        self.operators = tuple(sorted({finding.operator for finding in findings if finding.operator}))
+        self.operators = tuple(
+            sorted({finding.operator for finding in findings if finding.operator})
+        )
         if not self.operators and self.optimized != self.proto:
             return [self.fail("optimize changes a model in which it replaces nothing")]
         plain = attempt(mutants.opened, self.proto, self.level)
@@ -127,14 +153,18 @@ class Checker:
             more = {"backend": "extensions", "optimize": chance(self.rng)}
             options, content = mutants.options(self.level), self.proto.SerializeToString()
             session = attempt(onnx_ops.InferenceSession, content, options, **more)
-            failures += self.compared(plain, session, "extensions" + ", optimized" * more["optimize"])
+            failures += self.compared(
+                plain, session, "extensions" + ", optimized" * more["optimize"]
+            )
         return failures
 
     def model(self):
         """Check the optimized model itself."""
         onnx_ops.register_schemas()
         flat = attempt(inlined, self.proto)  # as onnx checks little in functions
-        valid, now = (attempt(onnx.checker.check_model, p, full_check=True) for p in (flat, self.optimized))
+        valid, now = (
+            attempt(onnx.checker.check_model, p, full_check=True) for p in (flat, self.optimized)
+        )
         if self.draft.runs and valid is None and now is not None:
             yield self.fail("onnx refuses the optimized model", now)
         before, after = map(unused_constants, (self.proto, self.optimized))
@@ -145,11 +175,15 @@ class Checker:
             yield self.fail("values in between: stated shapes", note=notes[0])
 
     def misstated_in_between(self, proto):
-        """Return what `misstated` does, for all values but those in subgraphs, with and without optimizations."""
+        """Return what `misstated` does, for all values but those in subgraphs, with and without
+        optimizations.
+        """
         found, flat = {}, without_functions(proto)
         for level in dict.fromkeys(LEVELS):
             session = attempt(mutants.opened, mutants.with_all_outputs(flat), level)
-            results = attempt(lambda session=session: session.run(None, self.draft.feeds(self.draft.sizes)))
+            results = attempt(
+                lambda session=session: session.run(None, self.draft.feeds(self.draft.sizes))
+            )
             found |= {} if isinstance(results, Exception) else misstated(session, results)
         return found
 
@@ -159,43 +193,68 @@ class Checker:
             is_ours = self.draft.runs and not self.misstated_in_between(self.proto)
             return [self.fail(f"{how}: doesn't open", session)] * is_ours
         for what in ("inputs", "overridable_initializers"):
-            one, other = ({v.name: (v.type, v.shape) for v in getattr(s, f"get_{what}")()} for s in (plain, session))
+            one, other = (
+                {v.name: (v.type, v.shape) for v in getattr(s, f"get_{what}")()}
+                for s in (plain, session)
+            )
             if one != other:
                 return [self.fail(f"{how}: other {what}", note=f"{other} instead of {one}")]
         failures = {}  # one of each kind
         for inputs in self.inputs(plain):
             expected = attempt(plain.run, None, inputs)
             if isinstance(expected, Exception) and how.startswith("extensions"):
-                continue  # onnxruntime-extensions ends the process where ONNX Runtime has lost a value
+                # Onnxruntime-extensions ends the process where ONNX Runtime has lost a value.
+                continue
             got = attempt(session.run, None, inputs)
             failure = self.difference(expected, got, how, inputs)
             ran = not isinstance(expected, Exception) and not isinstance(got, Exception)
             if failure is None and ran and not misstated(plain, expected):
                 notes = misstated(session, got).values()
-                failure = next((self.fail(f"{how}: stated shapes", note=note) for note in notes), None)
-            if failure and failure.kind not in failures and not self.is_ambiguous(inputs, expected, got):
+                failure = next(
+                    (self.fail(f"{how}: stated shapes", note=note) for note in notes), None
+                )
+            if (
+                failure
+                and failure.kind not in failures
+                and not self.is_ambiguous(inputs, expected, got)
+            ):
                 shapes = {name: array.shape for name, array in inputs.items()}
-                failures[failure.kind] = replace(failure, note=f"{failure.note} with inputs {shapes}")
+                failures[failure.kind] = replace(
+                    failure, note=f"{failure.note} with inputs {shapes}"
+                )
         return list(failures.values())
 
     def inputs(self, plain):
         """Yield inputs of the sizes of the draft, and then of others where these are open."""
         sizes = self.draft.sizes
-        # ONNX Runtime's Einsum of an empty value ends the process; its Conv by an empty kernel never ends.
+        # ONNX Runtime's Einsum of an empty value ends the process; its Conv by an empty kernel
+        # never ends.
         given = {value.name for value in self.proto.graph.input}
-        is_deadly = lambda node: node.op_type == "Einsum" or (node.op_type == "Conv" and node.input[1] in given)
+        is_deadly = lambda node: (
+            node.op_type == "Einsum" or (node.op_type == "Conv" and node.input[1] in given)
+        )
         deadly = 0 if any(map(is_deadly, model_nodes(self.proto))) else None
         yield from (self.draft.feeds(sizes, seed) for seed in range(3))
-        for name in sorted(sizes.keys() & {dimension.dim_param for _, _, dimension in self.draft.dimensions()}):
-            for size in {0, 1, sizes[name] - 1, sizes[name] + int(self.rng.integers(1, 4))} - {sizes[name], deadly}:
+        for name in sorted(
+            sizes.keys() & {dimension.dim_param for _, _, dimension in self.draft.dimensions()}
+        ):
+            for size in {0, 1, sizes[name] - 1, sizes[name] + int(self.rng.integers(1, 4))} - {
+                sizes[name],
+                deadly,
+            }:
                 yield self.draft.feeds({**sizes, name: size})
         if defaults := plain.get_overridable_initializers():
             name = one_of(self.rng, defaults).name
             array = np.asarray(self.draft.values[name])
-            yield {**self.draft.feeds(sizes), name: self.rng.permutation(array.ravel()).reshape(array.shape)}
+            yield {
+                **self.draft.feeds(sizes),
+                name: self.rng.permutation(array.ravel()).reshape(array.shape),
+            }
 
     def difference(self, expected, got, how, inputs):
-        """Return the Failure that two lists of results, or exceptions, amount to; None if they are alike."""
+        """Return the Failure that two lists of results, or exceptions, amount to; None if they are
+        alike.
+        """
         if isinstance(expected, Exception):  # fewer nodes may refuse less
             return None
         if isinstance(got, Exception):
@@ -204,19 +263,25 @@ class Checker:
             if isinstance(one, np.ndarray) and (one.shape, one.dtype) != (other.shape, other.dtype):
                 note = f"{other.dtype}{list(other.shape)} instead of {one.dtype}{list(one.shape)}"
                 return self.fail(f"{how}: shape", note=note)
-        arrays = [pair for pair in zip(expected, got, strict=True) if isinstance(pair[0], np.ndarray)]
+        arrays = [
+            pair for pair in zip(expected, got, strict=True) if isinstance(pair[0], np.ndarray)
+        ]
         if all(np.array_equal(*pair, equal_nan=pair[0].dtype.kind == "f") for pair in arrays):
             return None
         note = self.not_as_near(expected, got, inputs)
         return note and self.fail(f"{how}: values", note=note)
 
     def not_as_near(self, plain, fused, inputs):
-        """Return by how much results are farther from the exact ones than docs/optimize.md allows; None if not."""
+        """Return by how much results are farther from the exact ones than docs/optimize.md allows;
+        None if not.
+        """
         factor = max((FACTORS[operator] for operator in self.operators), default=0)
         if factor == 0:
             return "copies differ"
         oracle = attempt(Oracle, self.proto, inputs)
-        verdicts = oracle if isinstance(oracle, Exception) else attempt(oracle.judge, plain, fused, factor)
+        verdicts = (
+            oracle if isinstance(oracle, Exception) else attempt(oracle.judge, plain, fused, factor)
+        )
         if isinstance(verdicts, Exception):  # onnx's evaluator doesn't run what ONNX Runtime runs
             self.totals["without an oracle"] += 1
             return None if same(plain, fused) else f"differ, and without an oracle, for {verdicts}"
@@ -228,46 +293,68 @@ class Checker:
     def is_ambiguous(self, inputs, expected, got):
         """Return whether ONNX Runtime itself gives another result with other optimizations.
 
-        Also if it computes with empty tensors what isn't defined: onnx's reference refuses that, or confirms ours.
+        Also if it computes with empty tensors what isn't defined: onnx's reference refuses that, or
+        confirms ours.
         """
         run = lambda proto: mutants.opened(proto, self.other_level).run(None, inputs)
         for proto, results in (self.proto, expected), (self.optimized, got):
             again = attempt(run, proto)
-            if isinstance(again, Exception) != isinstance(results, Exception) or self.is_other(results, again):
+            if isinstance(again, Exception) != isinstance(results, Exception) or self.is_other(
+                results, again
+            ):
                 return True
         reference = attempt(Evaluator(self.proto).run, None, inputs)
         if isinstance(reference, Exception):
             flat, values = self.in_between(inputs)
-            is_empty = any(isinstance(value, np.ndarray) and value.size == 0 for value in values.values())
+            is_empty = any(
+                isinstance(value, np.ndarray) and value.size == 0 for value in values.values()
+            )
             # What is empty in a subgraph isn't known.
-            inside = Counter(n.op_type for n in all_nodes(flat.graph)) - Counter(n.op_type for n in flat.graph.node)
+            inside = Counter(n.op_type for n in all_nodes(flat.graph)) - Counter(
+                n.op_type for n in flat.graph.node
+            )
             return is_empty or "Concat" in inside
-        confirmed, doubted = (not isinstance(r, Exception) and same(r, reference) for r in (got, expected))
+        confirmed, doubted = (
+            not isinstance(r, Exception) and same(r, reference) for r in (got, expected)
+        )
         return (confirmed and not doubted) or self.is_undefined(inputs)
 
     def is_other(self, results, again):
         return not isinstance(again, Exception) and not same(results, again)
 
     def in_between(self, inputs):
-        """Return (model without functions, which hide their values, {name: value} as far as it runs)."""
+        """Return (model without functions, which hide their values, {name: value} as far as it
+        runs).
+        """
         flat = without_functions(self.proto)
         session = attempt(mutants.opened, mutants.with_all_outputs(flat), self.other_level)
         results = attempt(lambda: session.run(None, inputs))
         if isinstance(results, Exception):
             return flat, inputs
-        return flat, {o.name: value for o, value in zip(session.get_outputs(), results, strict=True)} | inputs
+        return flat, {
+            o.name: value for o, value in zip(session.get_outputs(), results, strict=True)
+        } | inputs
 
     def is_undefined(self, inputs):
-        """Return whether a Concat joins values whose other axes differ, of which ONNX Runtime ignores the empty ones.
+        """Return whether a Concat joins values whose other axes differ, of which ONNX Runtime
+        ignores the empty ones.
 
         Also if a Reshape of no elements copies sizes where an open one is 0, see docs/optimize.md.
         """
         flat, values = self.in_between(inputs)
         for node in flat.graph.node:
             known = [values[name] for name in node.input if name in values]
-            if node.op_type == "Reshape" and len(known) == 2 and known[0].size == 0 and 0 in known[1]:
+            if (
+                node.op_type == "Reshape"
+                and len(known) == 2
+                and known[0].size == 0
+                and 0 in known[1]
+            ):
                 return True
-            if node.op_type == "Concat" and len({np.delete(a.shape, node.attribute[0].i).tobytes() for a in known}) > 1:
+            if (
+                node.op_type == "Concat"
+                and len({np.delete(a.shape, node.attribute[0].i).tobytes() for a in known}) > 1
+            ):
                 return True
         return False
 
@@ -276,7 +363,9 @@ def same(results, others):
     """Return whether results agree but for rounding."""
     pairs = list(zip(results, others, strict=True))
     return all(np.shape(a) == np.shape(b) for a, b in pairs) and all(
-        np.allclose(a, b, 1e-3, 1e-3, equal_nan=True) for a, b in pairs if np.asarray(a).dtype.kind in "biuf"
+        np.allclose(a, b, 1e-3, 1e-3, equal_nan=True)
+        for a, b in pairs
+        if np.asarray(a).dtype.kind in "biuf"
     )
 
 
@@ -290,13 +379,20 @@ def misstated(session, results):
 
 
 def agrees(stated, shape):
-    """Return whether a stated shape may be an array's. ONNX Runtime states none as that of a scalar."""
-    fits = (not isinstance(one, int) or one == size for one, size in zip(stated, shape, strict=False))
+    """Return whether a stated shape may be an array's.
+
+    ONNX Runtime states none as that of a scalar.
+    """
+    fits = (
+        not isinstance(one, int) or one == size for one, size in zip(stated, shape, strict=False)
+    )
     return stated == [] or (len(stated) == len(shape) and all(fits))
 
 
 def unused_constants(proto):
-    used = {value.name for graph in graphs_in(proto.graph) for value in (*graph.input, *graph.output)}
+    used = {
+        value.name for graph in graphs_in(proto.graph) for value in (*graph.input, *graph.output)
+    }
     used |= {name for node in all_nodes(proto.graph) for name in node.input}
     return {tensor.name for tensor in proto.graph.initializer} - used
 
@@ -305,7 +401,10 @@ def minimal(start, steps, number, kind):
     """Leave out all steps without which a failure of this kind still occurs."""
     for step in list(steps):
         fewer = [s for s in steps if s != step]
-        if any(failure.kind == kind for failure in Checker(mutants.made(start, fewer)[0], number).failures()):
+        if any(
+            failure.kind == kind
+            for failure in Checker(mutants.made(start, fewer)[0], number).failures()
+        ):
             steps = fewer
     return steps
 
@@ -345,19 +444,28 @@ class Report:
         text = " ".join(sorted({name for name, _ in steps})) or "no mutation"
         self.printed[origin] = [*printed, text]
         if text not in printed:
-            print(f"{' | '.join(origin)}\n   by {text}\n   {failure.note[:300]}\n   again: {again(self.options, case)}")
+            print(
+                f"{' | '.join(origin)}\n   by {text}\n   {failure.note[:300]}\n   again: "
+                f"{again(self.options, case)}"
+            )
             sys.stdout.flush()
 
 
 def again(options, case):
     """Return the arguments that examine a mutant again."""
-    return " ".join([f"--seed {options.seed} --case {case}", *map("--without {!r}".format, options.without)])
+    return " ".join(
+        [f"--seed {options.seed} --case {case}", *map("--without {!r}".format, options.without)]
+    )
 
 
 def child(report, case, end):
-    """Examine mutants until the time is over. case: the number of the one that is being examined."""
+    """Examine mutants until the time is over. case: the number of the one that is being
+    examined.
+    """
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # ONNX Runtime prints errors, which are intended here
+    os.dup2(
+        os.open(os.devnull, os.O_WRONLY), 2
+    )  # ONNX Runtime prints errors, which are intended here
     sys.stderr = sys.stdout
     logging.disable()
     warnings.simplefilter("ignore")
@@ -367,11 +475,19 @@ def child(report, case, end):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, help="examine this mutant only")
-    parser.add_argument("--without", action="append", default=[], metavar="NAME", help="leave out a seed or mutation")
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="leave out a seed or mutation",
+    )
     options = parser.parse_args()
     if options.case is not None:
         report = Report(options)
@@ -389,7 +505,10 @@ def main():
         process.kill()  # what takes so long never ends
         process.join()
         if process.exitcode:
-            print(f"exit status {process.exitcode}\n   again: {again(options, case.value)}", flush=True)
+            print(
+                f"exit status {process.exitcode}\n   again: {again(options, case.value)}",
+                flush=True,
+            )
             report.counts[f"exit status {process.exitcode}",] = 1
             case.value += 1
     for kind, count in sorted(report.counts.items(), key=lambda item: -item[1]):
@@ -397,7 +516,10 @@ def main():
     print(f"seed {options.seed}: {case.value} mutants, and those in which something was replaced:")
     for name, (count, replaced) in sorted(report.replaced.items()):
         print(f"{count:6} {replaced:6} {name}")
-    print("of results that differ:", ", ".join(f"{count} {what}" for what, count in report.totals.items()) or "none")
+    print(
+        "of results that differ:",
+        ", ".join(f"{count} {what}" for what, count in report.totals.items()) or "none",
+    )
     return int(bool(report.counts))
 
 

@@ -1,7 +1,8 @@
 """Measure how much memory sessions, runs and failing runs leave behind, in bytes per call.
 
-After a warm-up the resident size is read ten times; the result is the slope of the line through these points. Plain
-sessions of ONNX Runtime, alone and with onnxruntime-extensions, are measured for comparison.
+After a warm-up the resident size is read ten times; the result is the slope of the line through
+these points. Plain sessions of ONNX Runtime, alone and with onnxruntime-extensions, are measured
+for comparison.
 
 python scripts/leaks.py [--scale FRACTION]
 """
@@ -28,7 +29,11 @@ def options():
 
 
 def feeds(image):
-    return {"input": np.ones((1, 36, 9), np.float32), "image_shape": np.array(image), "block_shape": np.array([3, 3])}
+    return {
+        "input": np.ones((1, 36, 9), np.float32),
+        "image_shape": np.array(image),
+        "block_shape": np.array([3, 3]),
+    }
 
 
 GOOD, BAD = feeds([5, 5]), feeds([5, 6])
@@ -61,7 +66,11 @@ def workloads():
             continue
         session = make_session()
         yield "runs", name, lambda session=session: session.run(None, GOOD)
-        yield "failing runs", name, lambda session=session: expect_error(lambda: session.run(None, BAD))
+        yield (
+            "failing runs",
+            name,
+            lambda session=session: expect_error(lambda: session.run(None, BAD)),
+        )
     registered = onnx_ops.register(options(), proto)
     once = "native, on options that were registered once"
     yield "sessions", once, lambda: onnx_ops.InferenceSession(proto, registered)
@@ -71,7 +80,9 @@ def workloads():
 
 
 def slope(work, count):
-    """Bytes per call: a least-squares fit of the resident size at MOMENTS points, after calls that warm up."""
+    """Bytes per call: a least-squares fit of the resident size at MOMENTS points, after calls that
+    warm up.
+    """
     process, sizes = psutil.Process(), []
     step = max(1, count // MOMENTS)
     gc.collect()
@@ -87,7 +98,9 @@ def slope(work, count):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--scale", type=float, default=1, help="factor for the number of calls")
     scale = parser.parse_args().scale
     logging.disable()  # the extensions backend logs what it refuses

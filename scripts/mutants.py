@@ -1,7 +1,7 @@
 """Mutants: small models that `optimize` rewrites, changed at random.
 
-A mutant is the name of a seed and a list of mutations, each with a number from which it draws: so a mutation can be
-left out, and the others stay as they are.
+A mutant is the name of a seed and a list of mutations, each with a number from which it draws: so a
+mutation can be left out, and the others stay as they are.
 """
 
 import contextlib
@@ -61,21 +61,39 @@ def _ints(rng, least, most, count):
 
 def _unfold(rng, open_sizes=False):
     axes = one_of(rng, [1, 2, 2, 2, 3])
-    kernel, dilations, strides = _ints(rng, 1, 3, axes), _ints(rng, 1, 2, axes), _ints(rng, 1, 2, axes)
+    kernel, dilations, strides = (
+        _ints(rng, 1, 3, axes),
+        _ints(rng, 1, 2, axes),
+        _ints(rng, 1, 2, axes),
+    )
     pads = _ints(rng, 0, chance(rng), 2 * axes)
-    image = tuple(d * (k - 1) + 1 + int(rng.integers(4)) for k, d in zip(kernel, dilations, strict=True))
+    image = tuple(
+        d * (k - 1) + 1 + int(rng.integers(4)) for k, d in zip(kernel, dilations, strict=True)
+    )
     batch, channels, target = int(rng.integers(1, 4)), int(rng.integers(1, 3)), {}
     if chance(rng, 0.3):
         target = {"target": one_of(rng, [[0, channels * int(np.prod(kernel)), -1], [-1]])}
-    edits = {"kernel": kernel, "dilations": dilations, "strides": strides, "pads": pads, "image": image}
+    edits = {
+        "kernel": kernel,
+        "dilations": dilations,
+        "strides": strides,
+        "pads": pads,
+        "image": image,
+    }
     kind = one_of(rng, ["float32", "float32", "uint8"])
-    proto = unfold(open_sizes, _opset(rng), batch=batch, channels=channels, dtype=kind, **edits, **target)
+    proto = unfold(
+        open_sizes, _opset(rng), batch=batch, channels=channels, dtype=kind, **edits, **target
+    )
     return proto, {"n": batch, **{f"size_{k}": size for k, size in enumerate(image)}}
 
 
 def _windows(rng):
     """Tensor.unfold, of which some nodes turn or flatten the result."""
-    lead, kernel, steps = _ints(rng, 1, 3, one_of(rng, [1, 2, 2])), int(rng.integers(1, 4)), _ints(rng, 1, 2, 2)
+    lead, kernel, steps = (
+        _ints(rng, 1, 3, one_of(rng, [1, 2, 2])),
+        int(rng.integers(1, 4)),
+        _ints(rng, 1, 2, 2),
+    )
     size, order = kernel + int(rng.integers(4)), one_of(rng, [None, (2, 3, 0, 1), (2, 0, 1, 3)])
     order = order and tuple(len(lead) + k for k in order)
     blocks = [(size - kernel) // step + 1 for step in steps]
@@ -83,40 +101,74 @@ def _windows(rng):
     def flattened(w, y):
         sizes = [*blocks, kernel, kernel] if order is None else [kernel, kernel, *blocks]
         y = w.add("Reshape", y, w.constant([*lead, sizes[0] * sizes[1], sizes[2] * sizes[3]]))
-        return w.add("Transpose", y, perm=[*range(len(lead)), len(lead) + 1, len(lead)]) if chance(rng) else y
+        return (
+            w.add("Transpose", y, perm=[*range(len(lead)), len(lead) + 1, len(lead)])
+            if chance(rng)
+            else y
+        )
 
-    after = flattened if chance(rng) and order in (None, tuple(len(lead) + k for k in (2, 3, 0, 1))) else None
+    after = (
+        flattened
+        if chance(rng) and order in (None, tuple(len(lead) + k for k in (2, 3, 0, 1)))
+        else None
+    )
     is_open = chance(rng, 0.2)
-    proto = windows(order, steps, size, kernel, lead, is_open, None if is_open else after, _opset(rng))
+    proto = windows(
+        order, steps, size, kernel, lead, is_open, None if is_open else after, _opset(rng)
+    )
     return proto, {"h": size, "w": size}
 
 
 def _frames(rng):
     """Tensor.unfold along the last axis."""
-    lead, kernel, step, count = _ints(rng, 1, 3, int(rng.integers(3))), *(int(rng.integers(2, 6)) for _ in range(3))
+    lead, kernel, step, count = (
+        _ints(rng, 1, 3, int(rng.integers(3))),
+        *(int(rng.integers(2, 6)) for _ in range(3)),
+    )
     length, is_open = kernel + step * (count - 1) + int(rng.integers(step)), chance(rng)
-    after = one_of(rng, [None, lambda w, y: w.add("Mul", y, w.constant(np.hanning(kernel), "float32"))])
-    proto = frames(length, step, lead, kernel, is_open, after, None if is_open or chance(rng) else list)
+    after = one_of(
+        rng, [None, lambda w, y: w.add("Mul", y, w.constant(np.hanning(kernel), "float32"))]
+    )
+    proto = frames(
+        length, step, lead, kernel, is_open, after, None if is_open or chance(rng) else list
+    )
     return proto, {"n": (*lead, 1)[0], "length": length}
 
 
 def _unfold_product(rng):
     """An unfold that is multiplied and added up, over channels, positions or something else."""
     columns, factors, summed = one_of(rng, [
-        ("ngdkl", "ngdl", "d"), ("ngdijhw", "ngdhw", "d"), ("ncijl", "ncl", "c"), ("ngdkl", "ngkl", "k"),
-        ("ngdijhw", "ngijhw", "ij"), ("nckl", "nckl", "k"), ("ngdkl", "ngdl", "gd"), ("nxl", "nxl", "x"),
+        ("ngdkl", "ngdl", "d"), ("ngdijhw", "ngdhw", "d"), ("ncijl", "ncl", "c"),
+        ("ngdkl", "ngkl", "k"),
+        ("ngdijhw", "ngijhw", "ij"), ("nckl", "nckl", "k"), ("ngdkl", "ngdl", "gd"),
+        ("nxl", "nxl", "x"),
         ("ngdkl", "ngdkl", "dk"), ("ngdkl", "gdl", "d"),
     ])  # fmt: skip
     how = one_of(rng, ["ReduceSum", "ReduceMean", "Einsum"])
     order = "".join(rng.permutation([*columns])) if chance(rng) else None
     kernel, strides, batch, groups = _ints(rng, 1, 3, 2), _ints(rng, 1, 2, 2), *_ints(rng, 1, 2, 2)
     image, pads = tuple(k + int(rng.integers(3)) for k in kernel), _ints(rng, 0, chance(rng), 4)
-    edits = {"kernel": kernel, "image": image, "pads": pads, "batch": batch, "groups": groups, "strides": strides}
+    edits = {
+        "kernel": kernel,
+        "image": image,
+        "pads": pads,
+        "batch": batch,
+        "groups": groups,
+        "strides": strides,
+    }
     sizes = {"channels": groups * int(rng.integers(1, 3)), "keepdims": int(chance(rng, 0.3))}
     # Of an empty batch, ONNX Runtime's Einsum ends the process.
     if chance(rng, 0.3) and "n" in factors and how != "Einsum":
-        edits |= {"open_sizes": True, "kernel": (3, 3), "pads": (1,) * 4, "strides": (1, 1), "image": image}
-    proto = unfold_product(columns, factors, summed, how, order, opset=_opset(rng), **edits, **sizes)
+        edits |= {
+            "open_sizes": True,
+            "kernel": (3, 3),
+            "pads": (1,) * 4,
+            "strides": (1, 1),
+            "image": image,
+        }
+    proto = unfold_product(
+        columns, factors, summed, how, order, opset=_opset(rng), **edits, **sizes
+    )
     return proto, {"n": batch, "size_0": image[0], "size_1": image[1]}
 
 
@@ -129,7 +181,9 @@ def _divided_fold(rng):
 def _written_in_place(rng):
     size, opset = _ints(rng, 1, 4, one_of(rng, [2, 2, 3])), _opset(rng)
     edits = {"layout": one_of(rng, ["last", "first"]), "batch": int(rng.integers(1, 3))}
-    edits["how"] = one_of(rng, ["ScatterElements", "ScatterND", *["rows"] * (edits["layout"] == "first")])
+    edits["how"] = one_of(
+        rng, ["ScatterElements", "ScatterND", *["rows"] * (edits["layout"] == "first")]
+    )
     edits["steps"] = [("Mul", [0.5, 0.25, 2]), ("Sub", [1, 0, 1])]
     if chance(rng):
         edits["order"] = tuple(rng.permutation(len(size)) - one_of(rng, [0, len(size)]))
@@ -146,7 +200,9 @@ def _affine_grid(rng, **edits):
     opset = _opset(rng, 16 if len(size) == 2 else 20)
     sample = {"sample": _sampling(rng, opset)["mode"]} if chance(rng, 0.8) else {}
     is_open, corners = chance(rng, 0.4), chance(rng)
-    return affine_grid(is_open, opset, size=size, batch=batch, align_corners=corners, **sample, **edits), {"n": batch}
+    return affine_grid(
+        is_open, opset, size=size, batch=batch, align_corners=corners, **sample, **edits
+    ), {"n": batch}
 
 
 def _affine_grid_of_onnx(rng):
@@ -160,8 +216,14 @@ def _affine_grid_of_onnx(rng):
           **corners)  # fmt: skip
     w.add("GridSample", "image", "grid", name="y", **sampling)
     image = ["n", 2, *"dhw"[-axes:]] if is_open else [batch, 2, *(4, 3, 2)[:axes]]
-    inputs = {"theta": ("float32", ["n" if is_open else batch, axes, axes + 1]), "image": ("float32", image)}
-    return w.model(inputs, ("y", "float32", None), opset), {"n": batch, **dict(zip("dhw"[-axes:], size, strict=True))}
+    inputs = {
+        "theta": ("float32", ["n" if is_open else batch, axes, axes + 1]),
+        "image": ("float32", image),
+    }
+    return w.model(inputs, ("y", "float32", None), opset), {
+        "n": batch,
+        **dict(zip("dhw"[-axes:], size, strict=True)),
+    }
 
 
 def _perspective(rng):
@@ -173,19 +235,37 @@ def _perspective(rng):
 
 def _flow(rng):
     opset, size, layout = _opset(rng), _ints(rng, 2, 4, 2), one_of(rng, ["first", "last", "maps"])
-    steps = one_of(rng, [None, [("Mul", 2), ("Sub", 1)], [("Mul", [2, 3]), ("Sub", [0.5, 1])], [("Neg", None)], []])
+    steps = one_of(
+        rng,
+        [None, [("Mul", 2), ("Sub", 1)], [("Mul", [2, 3]), ("Sub", [0.5, 1])], [("Neg", None)], []],
+    )
     sampling = _sampling(rng, opset)
-    edits = {"size": size, "opset": opset, "layout": layout, "mode": sampling.pop("mode"), "sampling": sampling}
+    edits = {
+        "size": size,
+        "opset": opset,
+        "layout": layout,
+        "mode": sampling.pop("mode"),
+        "sampling": sampling,
+    }
     edits["dtype"] = _kind(rng, 2)
-    return warp(steps, layout == "first" and chance(rng), batch=int(rng.integers(1, 3)), **edits), {}
+    return warp(
+        steps, layout == "first" and chance(rng), batch=int(rng.integers(1, 3)), **edits
+    ), {}
 
 
-LAYERS = {  # operators before a flow: {name: a function that draws (argument, attributes)}, see `flow_network`
+# Operators before a flow: {name: a function that draws (argument, attributes)}, see `flow_network`.
+LAYERS = {
     "Conv": lambda rng: (int(rng.integers(1, 4)), _windows_over(rng)),
     "ConvTranspose": lambda rng: (int(rng.integers(1, 4)), _windows_over(rng)),
     "MaxPool": lambda rng: (None, {**_windows_over(rng), "ceil_mode": int(rng.integers(2))}),
-    "AveragePool": lambda rng: (None, {**_windows_over(rng, most=1), "ceil_mode": int(rng.integers(2))}),
-    "Resize": lambda rng: (one_of(rng, [(2, 2), (0.5, 2), (1.5, 1.3)]), {"mode": one_of(rng, ["linear", "nearest"])}),
+    "AveragePool": lambda rng: (
+        None,
+        {**_windows_over(rng, most=1), "ceil_mode": int(rng.integers(2))},
+    ),
+    "Resize": lambda rng: (
+        one_of(rng, [(2, 2), (0.5, 2), (1.5, 1.3)]),
+        {"mode": one_of(rng, ["linear", "nearest"])},
+    ),
     "Add": lambda rng: (0, {}),
     "Concat": lambda rng: (-int(rng.integers(2)), {"axis": 1}),
     "Relu": lambda rng: (None, {}),
@@ -196,18 +276,42 @@ LAYERS = {  # operators before a flow: {name: a function that draws (argument, a
 def _windows_over(rng, most=2):
     """Draw attributes of a convolution or pool, such that most images are larger than a window."""
     kernel = _ints(rng, 1, 4, 2)
-    edits = {"kernel_shape": kernel, "strides": _ints(rng, 1, 2, 2), "dilations": _ints(rng, 1, most, 2)}
+    edits = {
+        "kernel_shape": kernel,
+        "strides": _ints(rng, 1, 2, 2),
+        "dilations": _ints(rng, 1, most, 2),
+    }
     if chance(rng, 0.2):
-        return {**edits, "dilations": (1, 1), "auto_pad": one_of(rng, ["SAME_UPPER", "SAME_LOWER", "VALID"])}
-    return {**edits, "pads": [int(rng.integers(k)) for k in kernel] + [int(rng.integers(k)) for k in kernel]}
+        return {
+            **edits,
+            "dilations": (1, 1),
+            "auto_pad": one_of(rng, ["SAME_UPPER", "SAME_LOWER", "VALID"]),
+        }
+    return {
+        **edits,
+        "pads": [int(rng.integers(k)) for k in kernel] + [int(rng.integers(k)) for k in kernel],
+    }
 
 
 def _flow_network(rng):
-    """A flow that a network of a few layers computes, of open sizes. What doesn't fit is drawn anew."""
+    """A flow that a network of a few layers computes, of open sizes.
+
+    What doesn't fit is drawn anew.
+    """
     while True:
-        layers = [(name, *LAYERS[name](rng)) for name in (one_of(rng, LAYERS) for _ in range(rng.integers(1, 4)))]
-        opset, sizes = _opset(rng, 19), dict(zip("nhw", (*_ints(rng, 1, 2, 1), *_ints(rng, 1, 7, 2)), strict=True))
-        edits = {"pixels": one_of(rng, ["flow", "image"]), "resized": chance(rng, 0.3), "opset": opset}
+        layers = [
+            (name, *LAYERS[name](rng))
+            for name in (one_of(rng, LAYERS) for _ in range(rng.integers(1, 4)))
+        ]
+        opset, sizes = (
+            _opset(rng, 19),
+            dict(zip("nhw", (*_ints(rng, 1, 2, 1), *_ints(rng, 1, 7, 2)), strict=True)),
+        )
+        edits = {
+            "pixels": one_of(rng, ["flow", "image"]),
+            "resized": chance(rng, 0.3),
+            "opset": opset,
+        }
         with contextlib.suppress(Exception):  # onnx has one for each kind of refusal, too
             proto = flow_network(layers, **edits, **_sampling(rng, opset))
             if _runs(proto, sizes):
@@ -222,28 +326,57 @@ def _places(rng):
     grid = grid if interleaved else w.add("Transpose", grid, perm=[0, 2, 3, 1])
     w.add("GridSample", "image", grid, name="y", **_sampling(rng, opset))
     p = [*size, 2] if interleaved else [size[0], 2, *size[1:]]
-    return w.model({"p": ("float32", p), "image": ("float32", [size[0], 1, 4, 3])}, ("y", "float32", None), opset), {}
+    return w.model(
+        {"p": ("float32", p), "image": ("float32", [size[0], 1, 4, 3])},
+        ("y", "float32", None),
+        opset,
+    ), {}
 
 
 def _attention(rng, open_sizes=False):
     opset, levels = _opset(rng), tuple(_ints(rng, 1, 3, 2) for _ in range(rng.integers(1, 3)))
-    sizes = {name: int(rng.integers(1, 4)) for name in ("batch", "queries", "heads", "channels", "points")}
+    sizes = {
+        name: int(rng.integers(1, 4))
+        for name in ("batch", "queries", "heads", "channels", "points")
+    }
     cut, merged = one_of(rng, ["Split", "Split", "Slice", "SplitToSequence"]), chance(rng, 0.4)
     mode = {"mode": _sampling(rng, opset, ["bilinear"])["mode"]}
-    proto = attention(open_sizes, opset, levels=levels, cut=cut, merged=merged, sampling=mode, **sizes)
+    proto = attention(
+        open_sizes, opset, levels=levels, cut=cut, merged=merged, sampling=mode, **sizes
+    )
     return proto, {"n": sizes["batch"], "q": sizes["queries"]}
 
 
 def _sampler(rng):
     """Bilinear sampling by hand; in some one step is another one."""
-    choices = {"places": PLACES, "outside": OUTSIDE, "gather": GATHERS, "form": FORMS, "flat": (True, False)}
+    choices = {
+        "places": PLACES,
+        "outside": OUTSIDE,
+        "gather": GATHERS,
+        "form": FORMS,
+        "flat": (True, False),
+    }
     edits = {name: one_of(rng, some) for name, some in choices.items()} | {"first": chance(rng)}
-    edits |= {"is_open": chance(rng, 0.3) and edits["places"] != "flow", "swapped": chance(rng, 0.2)}
-    other = {"high": [-1, 1], "low": [-1, 1], "factor": [1.5], "one": [0.5], "next": [0, 2], "pad_value": [1]}
+    edits |= {
+        "is_open": chance(rng, 0.3) and edits["places"] != "flow",
+        "swapped": chance(rng, 0.2),
+    }
+    other = {
+        "high": [-1, 1],
+        "low": [-1, 1],
+        "factor": [1.5],
+        "one": [0.5],
+        "next": [0, 2],
+        "pad_value": [1],
+    }
     edits["hidden"] = one_of(rng, [None, None, "And", "Mul"])
     other |= {"end": [1, -1], "scale": [2], "covers": [1]} if edits["hidden"] else {}
     _change_one(rng, edits, other)
-    size, out, (batch, channels) = _ints(rng, 1 + chance(rng, 0.8), 5, 2), _ints(rng, 1, 4, 2), _ints(rng, 1, 2, 2)
+    size, out, (batch, channels) = (
+        _ints(rng, 1 + chance(rng, 0.8), 5, 2),
+        _ints(rng, 1, 4, 2),
+        _ints(rng, 1, 2, 2),
+    )
     edits |= {"dtype": _kind(rng), "batch": batch, "channels": channels}
     sizes = dict(zip("HWhw", (*size, *out), strict=True))
     proto = sampler(size=size, out=out, opset=_opset(rng, one_of(rng, [11, 16])), **edits)
@@ -255,16 +388,32 @@ def _deform_conv(rng, module=False):
     """Deformable convolution by hand; in some one step is another one."""
     kernel, pads, strides = _ints(rng, 1, 3, 2), _ints(rng, 0, 2, 2), _ints(rng, 1, 2, 2)
     group, groups, (batch,) = one_of(rng, [1, 2]), one_of(rng, [1, 2, 4]), _ints(rng, 1, 2, 1)
-    edits = {"kernel": kernel, "pads": pads, "strides": strides, "dilations": _ints(rng, 1, 2, 2), "group": group}
-    edits |= {"mask": chance(rng), "bias": chance(rng), "gather": one_of(rng, GATHERS[::2]), "batch": batch}
+    edits = {
+        "kernel": kernel,
+        "pads": pads,
+        "strides": strides,
+        "dilations": _ints(rng, 1, 2, 2),
+        "group": group,
+    }
+    edits |= {
+        "mask": chance(rng),
+        "bias": chance(rng),
+        "gather": one_of(rng, GATHERS[::2]),
+        "batch": batch,
+    }
     edits |= {"sum": one_of(rng, ["Sum", "Add"]), "offset_group": groups, "module": module}
     edits["dtype"] = _kind(rng)
     size = tuple(5 + int(rng.integers(3)) for _ in range(2))
     if module and chance(rng):  # all rows before all columns
         out = counts(size, kernel, edits["dilations"], pads * 2, strides)
-        edits |= {"offset": [batch, groups, 2, kernel[0] * kernel[1], *out], "turned": [0, 1, 3, 2, 4, 5]}
+        edits |= {
+            "offset": [batch, groups, 2, kernel[0] * kernel[1], *out],
+            "turned": [0, 1, 3, 2, 4, 5],
+        }
     _change_one(rng, edits, {"high": [-1, 1], "one": [0.5], "step": [1, -1], "shift": [1, -1]})
-    proto = deform_conv(size=size, channels=4, outputs=2, opset=_opset(rng, one_of(rng, [12, 16])), **edits)
+    proto = deform_conv(
+        size=size, channels=4, outputs=2, opset=_opset(rng, one_of(rng, [12, 16])), **edits
+    )
     return (proto, {}) if _runs(proto, {}) else _deform_conv(rng, module)
 
 
@@ -272,9 +421,17 @@ def _exported_sampler(rng):
     import exported_by_hand as by_torch
 
     (height, width), out, (batch, channels) = _ints(rng, 2, 4, 2), (2, 3), _ints(rng, 1, 2, 2)
-    settings = one_of(rng, by_torch.PICKS), one_of(rng, OUTSIDE), int(chance(rng)), one_of(rng, by_torch.FORMS)
+    settings = (
+        one_of(rng, by_torch.PICKS),
+        one_of(rng, OUTSIDE),
+        int(chance(rng)),
+        one_of(rng, by_torch.FORMS),
+    )
     inputs = ("image", (batch, channels, height, width)), ("grid", (batch, *out, 2))
-    return _exported(rng, by_torch.sampler, settings, inputs, chance(rng, 0.4)), {"H": height, "W": width}
+    return _exported(rng, by_torch.sampler, settings, inputs, chance(rng, 0.4)), {
+        "H": height,
+        "W": width,
+    }
 
 
 def _exported_deform_conv(rng):
@@ -282,7 +439,11 @@ def _exported_deform_conv(rng):
 
     kernel, stride, pad, (batch,) = *_ints(rng, 1, 2, 2), one_of(rng, [1, 2]), _ints(rng, 1, 2, 1)
     out = counts((5, 4), [kernel] * 2, [1, 1], [pad] * 4, [stride] * 2)
-    inputs = [("x", (batch, 2, 5, 4)), ("offset", (batch, 2 * kernel**2, *out)), ("mask", (batch, kernel**2, *out))]
+    inputs = [
+        ("x", (batch, 2, 5, 4)),
+        ("offset", (batch, 2 * kernel**2, *out)),
+        ("mask", (batch, kernel**2, *out)),
+    ]
     settings = kernel, pad, stride, chance(rng)
     return _exported(rng, by_torch.module, settings, tuple(inputs[: 2 + settings[-1]])), {}
 
@@ -291,7 +452,9 @@ def _exported(rng, function, settings, inputs, *more):
     import exported_by_hand as by_torch
 
     kind, exporter = _kind(rng, 2), one_of(rng, by_torch.EXPORTERS)
-    return onnx.ModelProto.FromString(by_torch.exported(function, settings, inputs, kind, exporter, *more))
+    return onnx.ModelProto.FromString(
+        by_torch.exported(function, settings, inputs, kind, exporter, *more)
+    )
 
 
 def _change_one(rng, edits, other, probability=0.2):
@@ -342,9 +505,13 @@ SEEDS = {
 
 @functools.cache
 def options(level, *domains):
-    """Return options for sessions, with our operators. level: which optimizations ONNX Runtime does."""
+    """Return options for sessions, with our operators. level: which optimizations ONNX Runtime
+    does.
+    """
     level = getattr(ort.GraphOptimizationLevel, level)
-    return onnx_ops.register(quiet(intra_op_num_threads=1, graph_optimization_level=level), domains=domains)
+    return onnx_ops.register(
+        quiet(intra_op_num_threads=1, graph_optimization_level=level), domains=domains
+    )
 
 
 def opened(proto, level):
@@ -355,18 +522,24 @@ def opened(proto, level):
 
 
 def with_all_outputs(proto, count=None):
-    """Return a copy of a model in which all values of the main graph are outputs; or only those of its first nodes."""
+    """Return a copy of a model in which all values of the main graph are outputs; or only those of
+    its first nodes.
+    """
     copy = onnx.ModelProto.FromString(proto.SerializeToString())
     if count is not None:
         del copy.graph.node[count:], copy.graph.output[:]
     known = {output.name for output in copy.graph.output}
-    names = dict.fromkeys(name for node in copy.graph.node for name in node.output if name and name not in known)
+    names = dict.fromkeys(
+        name for node in copy.graph.node for name in node.output if name and name not in known
+    )
     copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     return copy
 
 
 def run_all(proto, feeds, count=None):
-    """Run a model, or its first nodes; returns {name: array} of all values of the main graph that they make."""
+    """Run a model, or its first nodes; returns {name: array} of all values of the main graph that
+    they make.
+    """
     session = opened(with_all_outputs(proto, count), "ORT_DISABLE_ALL")
     return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
 
@@ -377,11 +550,19 @@ class Draft:
     sizes         {name of an open dimension: its size}
     values        {name: array} of the values in the main graph, for random inputs of these sizes
     runs          whether ONNX Runtime runs it
-    at, position  the node, and the input of it, that a mutation has picked: new nodes are inserted before it
+    at, position  the node, and the input of it, that a mutation has picked: new nodes are inserted
+                  before it
     """
 
     def __init__(self, proto, sizes):
-        self.proto, self.sizes, self.runs, self.count, self.at, self.position = proto, sizes, True, 0, 0, 0
+        self.proto, self.sizes, self.runs, self.count, self.at, self.position = (
+            proto,
+            sizes,
+            True,
+            0,
+            0,
+            0,
+        )
         self.values: dict = {}
         del self.graph.value_info[:]
         self.evaluate()
@@ -402,20 +583,34 @@ class Draft:
 
     def dimensions(self):
         """The dimensions of inputs, as [(input, axis, dimension)]."""
-        return [(value, axis, d) for value in self.inputs for axis, d in enumerate(value.type.tensor_type.shape.dim)]
+        return [
+            (value, axis, d)
+            for value in self.inputs
+            for axis, d in enumerate(value.type.tensor_type.shape.dim)
+        ]
 
     def evaluate(self):
         """Run the model; raises what ONNX Runtime raises."""
-        feeds, constants = self.feeds(self.sizes), {t.name: numpy_helper.to_array(t) for t in self.graph.initializer}
+        feeds, constants = (
+            self.feeds(self.sizes),
+            {t.name: numpy_helper.to_array(t) for t in self.graph.initializer},
+        )
         for count, node in enumerate(self.graph.node):
-            # What ends ONNX Runtime's process: an Einsum of an empty value, a Slice of an AffineGrid of negative size.
+            # What ends ONNX Runtime's process: an Einsum of an empty value, a Slice of an
+            # AffineGrid of negative size.
             values = run_all(self.proto, feeds, count) if node.op_type == "Einsum" and count else {}
-            sizes = constants.get(node.input[1]) if (node.domain, node.op_type) == ("", "AffineGrid") else None
+            sizes = (
+                constants.get(node.input[1])
+                if (node.domain, node.op_type) == ("", "AffineGrid")
+                else None
+            )
             is_negative = sizes is not None and np.any(sizes < 0)
             if is_negative or not all(values[name].size for name in node.input if name in values):
                 raise Inapplicable
         arrays = feeds | run_all(self.proto, feeds) | constants
-        self.values = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
+        self.values = {
+            name: array for name, array in arrays.items() if isinstance(array, np.ndarray)
+        }
         for output in self.graph.output:
             array = self.values[output.name]
             output.CopyFrom(described(output.name, array, [None] * array.ndim))
@@ -423,11 +618,16 @@ class Draft:
     def feeds(self, sizes, seed=0):
         # Tools give dimensions of inputs names of their own.
         shapes = {name: array.shape for name, array in self.values.items()}
-        named = {d.dim_param: shapes[v.name][axis] for v, axis, d in self.dimensions() if v.name in shapes}
+        named = {
+            d.dim_param: shapes[v.name][axis]
+            for v, axis, d in self.dimensions()
+            if v.name in shapes
+        }
         return feeds(self.proto, named | sizes, seed)
 
     def apply(self, mutation, number, may_break=False):
-        """Apply a mutation; returns whether the model has changed. It doesn't if the mutation finds nothing to change.
+        """Apply a mutation; returns whether the model has changed. It doesn't if the mutation finds
+        nothing to change.
 
         may_break  whether it also changes if ONNX Runtime then refuses it
         """
@@ -454,13 +654,17 @@ class Draft:
         return f"{like}_m{self.count}"
 
     def constant(self, value, dtype="int64"):
-        self.graph.initializer.append(numpy_helper.from_array(np.asarray(value, dtype), self.name("constant")))
+        self.graph.initializer.append(
+            numpy_helper.from_array(np.asarray(value, dtype), self.name("constant"))
+        )
         return self.graph.initializer[-1].name
 
     def add(self, op_type, *inputs, outputs=1, **attributes):
         """Insert a node; returns the name of its output, or a list of them."""
         names = [self.name(op_type.lower()) for _ in range(outputs)]
-        self.graph.node.insert(self.at, helper.make_node(op_type, list(inputs), names, **attributes))
+        self.graph.node.insert(
+            self.at, helper.make_node(op_type, list(inputs), names, **attributes)
+        )
         self.at += 1
         return names if outputs > 1 else names[0]
 
@@ -468,11 +672,19 @@ class Draft:
         self.graph.output.append(onnx.ValueInfoProto(name=name))
 
     def pick(self, rng, wanted=lambda array: True, op_types=()):
-        """Pick an input of a node, or an output of the graph, whose value is wanted; returns the value's name."""
+        """Pick an input of a node, or an output of the graph, whose value is wanted; returns the
+        value's name.
+        """
         users = [(node.op_type, node.input) for node in self.graph.node]
         users.append(("", [output.name for output in self.graph.output]))
-        edges = [(k, p, name) for k, (op_type, names) in enumerate(users) if op_type in op_types or not op_types
-                 for p, name in enumerate(names) if name in self.values and wanted(self.values[name])]  # fmt: skip
+        edges = [
+            (k, p, name)
+            for k, (op_type, names) in enumerate(users)
+            if op_type in op_types or not op_types
+            # Fmt: skip.
+            for p, name in enumerate(names)
+            if name in self.values and wanted(self.values[name])
+        ]
         self.at, self.position, name = one_of(rng, edges)
         return name
 
@@ -490,13 +702,20 @@ class Draft:
 
 
 def plan(seed, case, without=()):
-    """Draw a mutant: (name of a seed, its number), [(name of a mutation, its number)], and a number for its checks.
+    """Draw a mutant: (name of a seed, its number), [(name of a mutation, its number)], and a number
+    for its checks.
 
-    Successive cases have all seeds in turn. Models written by hand have many nodes, and most mutations of them leave
-    no pattern: they get fewer, and near misses.
+    Successive cases have all seeds in turn. Models written by hand have many nodes, and most
+    mutations of them leave no pattern: they get fewer, and near misses.
     """
-    rng, starts = np.random.default_rng([seed, case]), [name for name in SEEDS if name not in without]
-    drawn, start = lambda some, count: [one_of(rng, some).__name__ for _ in range(count)], starts[case % len(starts)]
+    rng, starts = (
+        np.random.default_rng([seed, case]),
+        [name for name in SEEDS if name not in without],
+    )
+    drawn, start = (
+        lambda some, count: [one_of(rng, some).__name__ for _ in range(count)],
+        starts[case % len(starts)],
+    )
     by_hand = start in BY_HAND
     names = drawn(mutations.NEAR, rng.integers(3) if by_hand else 0)
     names += drawn(mutations.EDITS, rng.geometric(0.6) - 1 if by_hand else rng.geometric(0.4))
@@ -505,7 +724,11 @@ def plan(seed, case, without=()):
     names += ["versions"] * chance(rng, 0.4) + ["inference"] * chance(rng, 0.4)
     names += drawn(mutations.TOOLS, chance(rng, 0.05))
     first, *numbers, last = rng.integers(2**32, size=len(names) + 2).tolist()
-    return (start, first), [step for step in zip(names, numbers, strict=True) if step[0] not in without], last
+    return (
+        (start, first),
+        [step for step in zip(names, numbers, strict=True) if step[0] not in without],
+        last,
+    )
 
 
 def made(start, steps):

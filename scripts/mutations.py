@@ -1,7 +1,8 @@
-"""Mutations of models: most change what is computed, or only how it is written. The table at the end lists them.
+"""Mutations of models: most change what is computed, or only how it is written. The table at the
+end lists them.
 
-A mutation is a function of a `mutants.Draft` and a random number generator. Those that compute a value anew, between
-the node that makes it and one that uses it, return the new value's name.
+A mutation is a function of a `mutants.Draft` and a random number generator. Those that compute a
+value anew, between the node that makes it and one that uses it, return the new value's name.
 """
 
 import functools
@@ -22,7 +23,18 @@ FLOATS = ["float32", "float16", "float64"]  # that seeds and mutations draw
 MODES = ["bilinear", "nearest", "bicubic"]
 NEWER = {"bilinear": "linear", "bicubic": "cubic"}  # names of modes from version 20 on
 PADDING = ["zeros", "border", "reflection"]
-DIMS = ["n", "h", "N", "a-b", "h*2", "h+1", "h-1", "2*n", "h//2", "h-0"]  # names that look like formulas, too
+DIMS = [
+    "n",
+    "h",
+    "N",
+    "a-b",
+    "h*2",
+    "h+1",
+    "h-1",
+    "2*n",
+    "h//2",
+    "h-0",
+]  # names that look like formulas, too
 FIRST, LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
@@ -49,7 +61,9 @@ def described(name, array, dims):
 
 
 def anew(wanted):
-    """Make a mutation of function(draft, rng, name, array), for a value that is wanted; it returns the new name."""
+    """Make a mutation of function(draft, rng, name, array), for a value that is wanted; it returns
+    the new name.
+    """
 
     def decorate(function):
         @functools.wraps(function)
@@ -90,7 +104,9 @@ def identity(draft, rng, name, array):
 
 
 def picked(rng, size, count):
-    """Return `count` positions along an axis of this size: any, sorted, in regular steps, or a permutation."""
+    """Return `count` positions along an axis of this size: any, sorted, in regular steps, or a
+    permutation.
+    """
     regular = np.arange(count) * rng.integers((size - 1) // max(count - 1, 1) + 1)
     some = rng.integers(-size, size, count), np.sort(rng.integers(0, size, count)), regular
     return one_of(rng, [*some, rng.permutation(size)] if count == size else some)
@@ -109,11 +125,19 @@ def gather(draft, rng, name, array):
 @anew(has_axes)
 def cut_slice(draft, rng, name, array):
     axis, size = an_axis(rng, array)
-    whole = one_of(rng, [(0, size, 1), (0, LAST, 1), (-size, LAST, 1), (-1, FIRST, -1), (size - 1, -size - 1, -1)])
+    whole = one_of(
+        rng,
+        [(0, size, 1), (0, LAST, 1), (-size, LAST, 1), (-1, FIRST, -1), (size - 1, -size - 1, -1)],
+    )
     part = *map(int, rng.integers(-size - 1, size + 2, 2)), one_of(rng, [1, 2, -1, -2])
     start, end, step, axes = ([v] for v in (*(whole if chance(rng) else part), axis))
     if array.ndim > 1 and chance(rng, 0.2):  # along two axes
-        start, end, step, axes = [*start, 0], [*end, LAST], [*step, 1], [*axes, (axis + 1) % array.ndim]
+        start, end, step, axes = (
+            [*start, 0],
+            [*end, LAST],
+            [*step, 1],
+            [*axes, (axis + 1) % array.ndim],
+        )
     more = [axes, step] if step[0] != 1 or chance(rng) else [axes] if axis or chance(rng) else []
     return draft.add("Slice", name, *map(draft.constant, (start, end, *more)))
 
@@ -162,7 +186,9 @@ def reshape(draft, rng, name, array):
 
 @anew(has_axes)
 def expand(draft, rng, name, array):
-    target = one_of(rng, [array.shape, [1] * array.ndim, [1, *array.shape], [s + (s == 1) for s in array.shape]])
+    target = one_of(
+        rng, [array.shape, [1] * array.ndim, [1, *array.shape], [s + (s == 1) for s in array.shape]]
+    )
     return draft.add("Expand", name, draft.constant(target))
 
 
@@ -198,16 +224,30 @@ def cast_and_back(draft, rng, name, array):
 
 @anew(is_integers)
 def wrap_around(draft, rng, name, array):
-    """Compute with integers of another type and undo it; for a constant, also without a Cast to this type."""
-    kind, (do, undo) = one_of(rng, INTEGERS), one_of(rng, [("Mul", "Div"), ("Sub", "Add"), ("Add", "Sub")])
-    most, is_constant = np.iinfo(kind).max, any(tensor.name == name for tensor in draft.graph.initializer)
+    """Compute with integers of another type and undo it; for a constant, also without a Cast to
+    this type.
+    """
+    kind, (do, undo) = (
+        one_of(rng, INTEGERS),
+        one_of(rng, [("Mul", "Div"), ("Sub", "Add"), ("Add", "Sub")]),
+    )
+    most, is_constant = (
+        np.iinfo(kind).max,
+        any(tensor.name == name for tensor in draft.graph.initializer),
+    )
     number = np.array(one_of(rng, [2, 3, 100, most // 2, most, rng.integers(1, 100)]), kind)
-    if undo == "Div" and number.astype(array.dtype) == -1:  # the least integer divided by it ends the process
+    if (
+        undo == "Div" and number.astype(array.dtype) == -1
+    ):  # the least integer divided by it ends the process
         raise Inapplicable
     narrow = draft.constant(array.astype(kind), kind) if is_constant else cast(draft, name, kind)
     done = draft.add(do, narrow, draft.constant(number, kind))
     if chance(rng):
-        return draft.add(undo, cast(draft, done, array.dtype), draft.constant(number.astype(array.dtype), array.dtype))
+        return draft.add(
+            undo,
+            cast(draft, done, array.dtype),
+            draft.constant(number.astype(array.dtype), array.dtype),
+        )
     return cast(draft, draft.add(undo, done, draft.constant(number, kind)), array.dtype)
 
 
@@ -216,15 +256,21 @@ def compute(draft, rng, name, array):
     """Compute with floats what changes nothing, or not much."""
     if chance(rng, 0.2):
         return draft.add("Neg", draft.add("Neg", name))
-    op_type, number = one_of(rng, [("Mul", 1), ("Div", 1), ("Sub", 0), ("Add", 0), ("Mul", 2), ("Add", 1), ("Mul", -1)])
+    op_type, number = one_of(
+        rng, [("Mul", 1), ("Div", 1), ("Sub", 0), ("Add", 0), ("Mul", 2), ("Add", 1), ("Mul", -1)]
+    )
     shape = one_of(rng, [[], [1], [1] * array.ndim, array.shape])
     return draft.add(op_type, name, draft.constant(np.full(shape, number), array.dtype))
 
 
 def a_size(draft, rng, name, is_scalar=True):
-    """Return (the name of one of a value's sizes, the size), as a scalar or as a vector of one element."""
+    """Return (the name of one of a value's sizes, the size), as a scalar or as a vector of one
+    element.
+    """
     axis, size = an_axis(rng, draft.values[name])
-    return draft.add("Gather", draft.add("Shape", name), draft.constant(axis if is_scalar else [axis])), size
+    return draft.add(
+        "Gather", draft.add("Shape", name), draft.constant(axis if is_scalar else [axis])
+    ), size
 
 
 @anew(is_float)
@@ -236,7 +282,9 @@ def times_size(draft, rng, name, array):
 
 @anew(is_short)
 def from_size(draft, rng, name, array):
-    """Compute integers from the size of an input: they are as before only for inputs of this size."""
+    """Compute integers from the size of an input: they are as before only for inputs of this
+    size.
+    """
     source = one_of(rng, [i.name for i in draft.inputs if draft.values[i.name].ndim])
     name, size = a_size(draft, rng, source, array.ndim == 0)
     if array.ndim == 1 and chance(rng) and (np.diff(array) == 1).all():
@@ -262,9 +310,14 @@ def other_value(draft, rng, name, array):
 
 def more_input(draft, rng):
     """Take a value, or that of which a shape is taken, from an input of its own."""
-    name, array = draft.name("like"), draft.values[draft.pick(rng, has_axes, one_of(rng, [(), ["Shape"]]))]
+    name, array = (
+        draft.name("like"),
+        draft.values[draft.pick(rng, has_axes, one_of(rng, [(), ["Shape"]]))],
+    )
     dims = [f"{name}_{k}" for k in range(array.ndim)] if chance(rng) else array.shape
-    draft.sizes |= {dim: size for dim, size in zip(dims, array.shape, strict=True) if isinstance(dim, str)}
+    draft.sizes |= {
+        dim: size for dim, size in zip(dims, array.shape, strict=True) if isinstance(dim, str)
+    }
     draft.graph.input.append(described(name, array, dims))
     draft.connect(name)
 
@@ -272,7 +325,10 @@ def more_input(draft, rng):
 def larger_input(draft, rng):
     """Let an input have more elements than are used, or fewer, some of them several times."""
     value, axis, dimension = one_of(rng, draft.dimensions())
-    used, size = draft.values[value.name].shape[axis], int(rng.integers(1, draft.values[value.name].shape[axis] + 3))
+    used, size = (
+        draft.values[value.name].shape[axis],
+        int(rng.integers(1, draft.values[value.name].shape[axis] + 3)),
+    )
     dimension.dim_value, draft.at = size, 0
     if size > used and chance(rng, 0.4):
         start, step = int(rng.integers(size - used + 1)), one_of(rng, [1, -1])
@@ -295,7 +351,9 @@ def inner_nodes(node):
 
 
 def name_dimension(draft, rng):
-    """Let the size of an input be open, or give an open one another name, here or everywhere, or its value."""
+    """Let the size of an input be open, or give an open one another name, here or everywhere, or
+    its value.
+    """
     value, axis, dimension = one_of(rng, draft.dimensions())
     size, old = draft.values[value.name].shape[axis], dimension.dim_param
     if old and chance(rng, 0.2):
@@ -315,8 +373,12 @@ def rename_dimension(draft, old, new):
 
 
 def name_by_formula(draft, rng):
-    """Name a dimension as if its size followed from another one's, and use that size in place of its own."""
-    named = [(value.name, axis, d.dim_param) for value, axis, d in draft.dimensions() if d.dim_param]
+    """Name a dimension as if its size followed from another one's, and use that size in place of
+    its own.
+    """
+    named = [
+        (value.name, axis, d.dim_param) for value, axis, d in draft.dimensions() if d.dim_param
+    ]
     source, axis, name = one_of(rng, named)
     other = one_of(rng, sorted({each[2] for each in named} - {name}))
     size, difference = draft.sizes[other], draft.sizes[other] - draft.sizes[name]
@@ -337,9 +399,15 @@ def change_constant(draft, rng):
     tensor = one_of(rng, [t for t in draft.graph.initializer if np.prod(t.dims) > 0])
     array = numpy_helper.to_array(tensor).copy()
     if chance(rng, 0.3):
-        array = one_of(rng, [array[::-1], array.ravel(), array.reshape(-1)[:1]]) if array.ndim else array[None]
+        array = (
+            one_of(rng, [array[::-1], array.ravel(), array.reshape(-1)[:1]])
+            if array.ndim
+            else array[None]
+        )
     elif array.dtype.kind in "fiu":
-        array.flat[rng.integers(array.size)] += np.array(one_of(rng, [-1, 1, 1, 2])).astype(array.dtype)
+        array.flat[rng.integers(array.size)] += np.array(one_of(rng, [-1, 1, 1, 2])).astype(
+            array.dtype
+        )
     tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(array), tensor.name))
 
 
@@ -360,7 +428,8 @@ def constant_of_callers(draft, rng):
 
 
 ATTRIBUTES = {
-    "mode": [*MODES, *NEWER.values()], "padding_mode": PADDING, "align_corners": [0, 1], "keepdims": [0, 1],
+    "mode": [*MODES, *NEWER.values()], "padding_mode": PADDING, "align_corners": [0, 1],
+    "keepdims": [0, 1],
     "allowzero": [0, 1], "axis": range(-4, 5), "start": range(-3, 3), "end": range(-3, 5),
 }  # fmt: skip
 
@@ -371,13 +440,17 @@ def change_attribute(draft, rng):
     if chance(rng, 0.4):
         node.attribute.remove(attribute)
     elif attribute.name in ATTRIBUTES:
-        attribute.CopyFrom(helper.make_attribute(attribute.name, one_of(rng, ATTRIBUTES[attribute.name])))
+        attribute.CopyFrom(
+            helper.make_attribute(attribute.name, one_of(rng, ATTRIBUTES[attribute.name]))
+        )
     else:
         attribute.ints[:] = rng.permutation(attribute.ints)
 
 
 def remove_node(draft, rng):
-    node = one_of(rng, [n for n in draft.graph.node if n.input and n.input[0] and len(n.output) == 1])
+    node = one_of(
+        rng, [n for n in draft.graph.node if n.input and n.input[0] and len(n.output) == 1]
+    )
     (old,), new = node.output, node.input[0]
     draft.graph.node.remove(node)
     rename(draft.graph.node, {old: new})
@@ -398,7 +471,10 @@ def duplicate(draft, rng):
 def damage(draft, rng):
     """Damage a node, most likely so that it no longer runs."""
     # ONNX Runtime's Einsum ends the process where an input is missing.
-    node, kind = one_of(rng, [n for n in draft.graph.node if n.op_type != "Einsum"]), rng.integers(5)
+    node, kind = (
+        one_of(rng, [n for n in draft.graph.node if n.op_type != "Einsum"]),
+        rng.integers(5),
+    )
     if kind == 0 and node.input:
         del node.input[rng.integers(len(node.input))]
     elif kind == 1:
@@ -416,7 +492,14 @@ def damage(draft, rng):
 # Mutations of models that pick pixels and weigh them: nearly the same model.
 
 COMPARISONS = "Less", "LessOrEqual", "Greater", "GreaterOrEqual"
-ALIKE = COMPARISONS, ("And", "Or"), ("Min", "Max"), ("Add", "Sub"), ("Mul", "Div"), ("Floor", "Ceil", "Round")
+ALIKE = (
+    COMPARISONS,
+    ("And", "Or"),
+    ("Min", "Max"),
+    ("Add", "Sub"),
+    ("Mul", "Div"),
+    ("Floor", "Ceil", "Round"),
+)
 LIMITS = "Clip", "Min", "Max", "Where", *COMPARISONS
 
 
@@ -440,13 +523,22 @@ def other_weight(draft, rng):
     others = [n for n in others if draft.values[n].dtype == array.dtype]
     number = draft.constant(one_of(rng, [0, 0.5, 1]), array.dtype)
     rest = draft.add("Sub", draft.constant(1, array.dtype), name)
-    draft.connect(one_of(rng, [rest, draft.add("Expand", number, draft.add("Shape", name)), *others]))
+    draft.connect(
+        one_of(rng, [rest, draft.add("Expand", number, draft.add("Shape", name)), *others])
+    )
 
 
 def other_limit(draft, rng):
     """Move a limit of a value, or what is compared with it, by one, or leave a limit out."""
     node = one_of(rng, [n for n in draft.graph.node if n.op_type in LIMITS])
-    position = one_of(rng, [k for k, n in enumerate(node.input) if n in draft.values and draft.values[n].dtype != bool])
+    position = one_of(
+        rng,
+        [
+            k
+            for k, n in enumerate(node.input)
+            if n in draft.values and draft.values[n].dtype != bool
+        ],
+    )
     name, draft.at = node.input[position], [*draft.graph.node].index(node)
     if node.op_type == "Clip" and position and chance(rng):
         node.input[position] = ""
@@ -456,32 +548,44 @@ def other_limit(draft, rng):
 
 def other_scale(draft, rng):
     """Compute with a single number that is one more or less."""
-    name = draft.pick(rng, lambda a: a.size == 1 and a.dtype.kind in "if", ["Add", "Sub", "Mul", "Div"])
+    name = draft.pick(
+        rng, lambda a: a.size == 1 and a.dtype.kind in "if", ["Add", "Sub", "Mul", "Div"]
+    )
     draft.connect(one_more(draft, rng, name, draft.values[name]))
 
 
 def other_operator(draft, rng):
     """Round, compare, limit or compute otherwise."""
-    node, alike = one_of(rng, [(n, alike) for n in draft.graph.node for alike in ALIKE if n.op_type in alike])
+    node, alike = one_of(
+        rng, [(n, alike) for n in draft.graph.node for alike in ALIKE if n.op_type in alike]
+    )
     node.op_type = one_of(rng, {*alike} - {node.op_type})
 
 
 def leave_out(draft, rng):
     """Use an operand, such as a pixel without its mask, in place of a result of the same shape."""
-    results = [n for n in draft.graph.node if n.op_type in ("Add", "And", "Mul", "Or", "Sub", "Where", *LIMITS)]
+    results = [
+        n
+        for n in draft.graph.node
+        if n.op_type in ("Add", "And", "Mul", "Or", "Sub", "Where", *LIMITS)
+    ]
     fits = lambda one, other: (one.shape, one.dtype) == (other.shape, other.dtype)
-    pairs = [(node, name) for node in results for name in node.input if {name, node.output[0]} <= draft.values.keys()
+    pairs = [(node, name) for node in results for name in node.input if {name,
+            node.output[0]} <= draft.values.keys()
              and fits(draft.values[name], draft.values[node.output[0]])]  # fmt: skip
     node, name = one_of(rng, pairs)
     node.CopyFrom(helper.make_node("Identity", [name], node.output))
 
 
 def exchange(draft, rng):
-    """Exchange two values of one shape and type where they are used, such as two pixels or two weights."""
+    """Exchange two values of one shape and type where they are used, such as two pixels or two
+    weights.
+    """
     one = draft.pick(rng, has_axes)
     at, array = draft.at, draft.values[one]
     known = {n for n in draft.known_before() if n != one and draft.values[n].dtype == array.dtype}
-    edges = [(k, p, n) for k, node in enumerate(draft.graph.node[at:], at) for p, n in enumerate(node.input)
+    edges = [(k, p, n) for k, node in enumerate(draft.graph.node[at:], at) for p,
+        n in enumerate(node.input)
              if n in known and draft.values[n].shape == array.shape]  # fmt: skip
     k, p, other = one_of(rng, edges)
     draft.connect(other)
@@ -493,32 +597,55 @@ def exchange(draft, rng):
 
 def shape_output(draft, rng):
     name, draft.at = one_of(rng, draft.values), len(draft.graph.node)
-    draft.output(draft.add("Shape", name, **({"start": int(rng.integers(-2, 3))} if chance(rng, 0.3) else {})))
+    draft.output(
+        draft.add(
+            "Shape", name, **({"start": int(rng.integers(-2, 3))} if chance(rng, 0.3) else {})
+        )
+    )
 
 
 def share_output(draft, rng):
-    """Divide the largest element of a value by the number of its pixels, as losses and normalizations do."""
-    name, draft.at = one_of(rng, [n for n, a in draft.values.items() if is_float(a)]), len(draft.graph.node)
-    count = draft.add("ReduceProd", draft.add("Shape", name, start=int(rng.integers(-3, 1))), keepdims=0)
+    """Divide the largest element of a value by the number of its pixels, as losses and
+    normalizations do.
+    """
+    name, draft.at = (
+        one_of(rng, [n for n, a in draft.values.items() if is_float(a)]),
+        len(draft.graph.node),
+    )
+    count = draft.add(
+        "ReduceProd", draft.add("Shape", name, start=int(rng.integers(-3, 1))), keepdims=0
+    )
     largest = draft.add("ReduceMax", cast(draft, name, "float32"), keepdims=0)
     draft.output(draft.add("Div", largest, cast(draft, count, "float32")))
 
 
 def more_output(draft, rng):
     known = {output.name for output in draft.graph.output}
-    draft.output(one_of(rng, [name for node in draft.graph.node for name in node.output if name not in known]))
+    draft.output(
+        one_of(
+            rng, [name for node in draft.graph.node for name in node.output if name not in known]
+        )
+    )
 
 
 # Mutations that put nodes into a function or a subgraph.
 
 
 def take(draft, start, end):
-    """Take successive nodes out of the graph; returns (nodes, names that they use, names that others use of theirs)."""
+    """Take successive nodes out of the graph; returns (nodes, names that they use, names that
+    others use of theirs).
+    """
     nodes = draft.graph.node
     inside, after = [*nodes[start:end]], nodes[end:]
     made = {name for node in inside for name in node.output}
     users = names_used(after) | {output.name for output in draft.graph.output}
-    inner = {name for node in inside for g in subgraphs(node) for each in graphs_in(g) for name in own_names(each)}
+    inner = {
+        name
+        for node in inside
+        for g in subgraphs(node)
+        for each in graphs_in(g)
+        for name in own_names(each)
+    }
     used = names_used(inside) - made - inner
     copies = [NodeProto.FromString(node.SerializeToString()) for node in inside]
     del nodes[start:end]
@@ -538,11 +665,15 @@ def names_used(nodes):
 
 
 def function(draft, rng):
-    call_function(draft, rng, *take_some(draft, rng), one_of(rng, [nothing, nothing, shapes, named_alike]))
+    call_function(
+        draft, rng, *take_some(draft, rng), one_of(rng, [nothing, nothing, shapes, named_alike])
+    )
 
 
 def two_functions(draft, rng):
-    """Put all nodes into two local functions that name dimensions alike, though these may have different sizes."""
+    """Put all nodes into two local functions that name dimensions alike, though these may have
+    different sizes.
+    """
     count = len(draft.graph.node)
     middle = int(rng.integers(1, max(2, count)))
     call_function(draft, rng, *take(draft, middle, count), named_alike)
@@ -550,15 +681,28 @@ def two_functions(draft, rng):
 
 
 def call_function(draft, rng, nodes, used, made, describe):
-    """Insert a call of a local function, with constants and attributes of its own, and what `describe` adds."""
+    """Insert a call of a local function, with constants and attributes of its own, and what
+    `describe` adds.
+    """
     tensors = {t.name: t for t in draft.graph.initializer if t.name in used and chance(rng, 0.8)}
     attributes, defaults, passed = references(rng, nodes)
-    inputs, name, imports = [n for n in used if n not in tensors], draft.name("Function"), draft.proto.opset_import
-    nodes = [*(helper.make_node("Constant", [], [n], value=tensor) for n, tensor in tensors.items()), *nodes]
+    inputs, name, imports = (
+        [n for n in used if n not in tensors],
+        draft.name("Function"),
+        draft.proto.opset_import,
+    )
+    nodes = [
+        *(helper.make_node("Constant", [], [n], value=tensor) for n, tensor in tensors.items()),
+        *nodes,
+    ]
     nodes, infos = describe(draft, nodes, [n for n in inputs if n in draft.values])
-    body = helper.make_function("local", name, inputs, made, nodes, imports, attributes, defaults, value_info=infos)
+    body = helper.make_function(
+        "local", name, inputs, made, nodes, imports, attributes, defaults, value_info=infos
+    )
     draft.proto.functions.append(body)
-    draft.graph.node.insert(draft.at, helper.make_node(name, inputs, made, domain="local", **passed))
+    draft.graph.node.insert(
+        draft.at, helper.make_node(name, inputs, made, domain="local", **passed)
+    )
     if all(i.domain != "local" for i in imports):
         imports.append(helper.make_opsetid("local", 1))
 
@@ -574,14 +718,19 @@ def shapes(draft, nodes, inputs):
     """State the shapes of all values, if no sizes are open."""
     names = {*inputs, *(n for node in nodes for n in node.output)} & draft.values.keys()
     is_open = any(dimension.dim_param for _, _, dimension in draft.dimensions())
-    return nodes, [] if is_open else [described(n, draft.values[n], draft.values[n].shape) for n in sorted(names)]
+    return nodes, [] if is_open else [
+        described(n, draft.values[n], draft.values[n].shape) for n in sorted(names)
+    ]
 
 
 def named_alike(draft, nodes, inputs):
     """Name the dimensions of copies of the inputs, in each function alike."""
     infos, before, ranks = [], [], Counter()
     for n, array in [(n, draft.values[n]) for n in inputs]:
-        copy, dims = draft.name(n), [f"d{array.ndim}_{ranks[array.ndim]}_{axis}" for axis in range(array.ndim)]
+        copy, dims = (
+            draft.name(n),
+            [f"d{array.ndim}_{ranks[array.ndim]}_{axis}" for axis in range(array.ndim)],
+        )
         rename(nodes, {n: copy})
         before.append(helper.make_node("Identity", [n], [copy]))
         infos.append(described(copy, array, dims))
@@ -590,18 +739,27 @@ def named_alike(draft, nodes, inputs):
 
 
 def references(rng, nodes):
-    """Let attributes refer to the caller's; returns their names, those with defaults, and what the caller passes."""
+    """Let attributes refer to the caller's; returns their names, those with defaults, and what the
+    caller passes.
+    """
     attributes, defaults, passed = [], [], {}
-    candidates = [a for node in nodes for a in node.attribute if not (a.HasField("g") or a.ref_attr_name)]
+    candidates = [
+        a for node in nodes for a in node.attribute if not (a.HasField("g") or a.ref_attr_name)
+    ]
     for k, attribute in enumerate(a for a in candidates if chance(rng, 0.4)):
-        name, copy = f"{attribute.name}_{k}", AttributeProto.FromString(attribute.SerializeToString())
+        name, copy = (
+            f"{attribute.name}_{k}",
+            AttributeProto.FromString(attribute.SerializeToString()),
+        )
         copy.name = name
         has_default = chance(rng)
         defaults += [copy] * has_default
         attributes += [name] * (not has_default)
         if not has_default or chance(rng, 0.3):
             passed[name] = helper.get_attribute_value(attribute)
-        attribute.CopyFrom(AttributeProto(name=attribute.name, type=attribute.type, ref_attr_name=name))
+        attribute.CopyFrom(
+            AttributeProto(name=attribute.name, type=attribute.type, ref_attr_name=name)
+        )
     return attributes, defaults, passed
 
 
@@ -613,22 +771,34 @@ def branch(draft, rng):
     one, two = ({name: draft.name(name) for name in made} for _ in range(2))
     rename(nodes, one)
     tensors = {two[name]: numpy_helper.from_array(draft.values[name]) for name in made}
-    constants = [helper.make_node("Constant", [], [name], value=tensor) for name, tensor in tensors.items()]
-    then_branch = helper.make_graph(nodes, "one", [], [ValueInfoProto(name=name) for name in one.values()])
-    else_branch = helper.make_graph(constants, "two", [], [ValueInfoProto(name=name) for name in two.values()])
+    constants = [
+        helper.make_node("Constant", [], [name], value=tensor) for name, tensor in tensors.items()
+    ]
+    then_branch = helper.make_graph(
+        nodes, "one", [], [ValueInfoProto(name=name) for name in one.values()]
+    )
+    else_branch = helper.make_graph(
+        constants, "two", [], [ValueInfoProto(name=name) for name in two.values()]
+    )
     condition = draft.name("condition")
     draft.graph.input.append(described(condition, np.array(True), []))
-    node = helper.make_node("If", [condition], made, then_branch=then_branch, else_branch=else_branch)
+    node = helper.make_node(
+        "If", [condition], made, then_branch=then_branch, else_branch=else_branch
+    )
     draft.graph.node.insert(draft.at, node)
     move_constants(draft, rng, draft.graph.node[draft.at].attribute[0].g)
 
 
 def loop(draft, rng):
-    """Put nodes into the body of a Loop that runs once; one of their inputs may be the value that is carried."""
+    """Put nodes into the body of a Loop that runs once; one of their inputs may be the value that
+    is carried.
+    """
     nodes, used, made = take_some(draft, rng)
     inner = {name: draft.name(name) for name in made}
     steps = {node.input[4] for node in nodes if node.op_type == "Slice" and node.input[4:]}
-    free = [name for name in used if name not in steps]  # ONNX Runtime states sizes as if unknown steps were 1
+    free = [
+        name for name in used if name not in steps
+    ]  # ONNX Runtime states sizes as if unknown steps were 1
     carried = [one_of(rng, free)] if free and chance(rng) else []
     step, go_on, state, going_on, passed, last = map(
         draft.name, ("step", "go_on", "state", "going_on", "passed", "last")
@@ -638,13 +808,19 @@ def loop(draft, rng):
     nodes += [helper.make_node("Identity", [name], [end]) for end, name in ends.items()]
     inputs = [described(step, np.array(0), []), described(go_on, np.array(True), [])]
     inputs += [ValueInfoProto(name=state)] * len(carried)
-    body = helper.make_graph(nodes, "body", inputs, [ValueInfoProto(name=name) for name in (*ends, *inner.values())])
+    body = helper.make_graph(
+        nodes, "body", inputs, [ValueInfoProto(name=name) for name in (*ends, *inner.values())]
+    )
     stacked = [draft.name(name) for name in made]
     results = [last] * len(carried) + stacked
     turns = [draft.constant(1), draft.constant(True, bool) if chance(rng) else ""]
-    draft.graph.node.insert(draft.at, helper.make_node("Loop", [*turns, *carried], results, body=body))
+    draft.graph.node.insert(
+        draft.at, helper.make_node("Loop", [*turns, *carried], results, body=body)
+    )
     for name, several in zip(made, stacked, strict=True):
-        draft.graph.node.insert(draft.at + 1, helper.make_node("Squeeze", [several, draft.constant([0])], [name]))
+        draft.graph.node.insert(
+            draft.at + 1, helper.make_node("Squeeze", [several, draft.constant([0])], [name])
+        )
     move_constants(draft, rng, draft.graph.node[draft.at].attribute[0].g)
 
 
@@ -652,7 +828,9 @@ def move_constants(draft, rng, graph):
     """Move some of the constants that only a subgraph uses into it."""
     outside = {name for node in draft.graph.node for name in node.input}
     outside |= {value.name for value in (*draft.graph.output, *draft.graph.input)}
-    for tensor in [t for t in draft.graph.initializer if t.name in names_used(graph.node) - outside]:
+    for tensor in [
+        t for t in draft.graph.initializer if t.name in names_used(graph.node) - outside
+    ]:
         if chance(rng):
             graph.initializer.append(tensor)
             draft.graph.initializer.remove(tensor)
@@ -663,7 +841,11 @@ def move_constants(draft, rng, graph):
 
 def versions(draft, rng):
     """Let the model state other versions, which mean the same."""
-    alike = next(v for v in ([11, 12], range(13, 16), [16, 17], [18, 19], range(20, 23), [23]) if draft.opset in v)
+    alike = next(
+        v
+        for v in ([11, 12], range(13, 16), [16, 17], [18, 19], range(20, 23), [23])
+        if draft.opset in v
+    )
     opset = one_of(rng, [version for version in alike if version <= NEWEST_OPSET])
     for owner in (draft.proto, *draft.proto.functions):
         next(i for i in owner.opset_import if not i.domain).version = opset
@@ -671,13 +853,16 @@ def versions(draft, rng):
     if draft.proto.ir_version == 3:  # all initializers are inputs, too
         known = {value.name for value in draft.graph.input}
         for tensor in (t for t in draft.graph.initializer if t.name not in known):
-            draft.graph.input.append(described(tensor.name, numpy_helper.to_array(tensor), tensor.dims))
+            draft.graph.input.append(
+                described(tensor.name, numpy_helper.to_array(tensor), tensor.dims)
+            )
 
 
 def whole(function):
     """Make a mutation of function(model, rng), which returns another model.
 
-    None for models with sequences: onnx takes all members for as large as the first one, and tools write that down.
+    None for models with sequences: onnx takes all members for as large as the first one, and tools
+    write that down.
     """
 
     @functools.wraps(function)
@@ -694,7 +879,9 @@ def whole(function):
 
 @whole
 def inference(proto, rng):
-    """Write down what onnx infers; of values only in plain graphs, since it takes values in subgraphs for others."""
+    """Write down what onnx infers; of values only in plain graphs, since it takes values in
+    subgraphs for others.
+    """
     is_plain = not proto.functions and not any(any(subgraphs(node)) for node in proto.graph.node)
     return onnx.shape_inference.infer_shapes(proto, data_prop=is_plain and chance(rng))
 
@@ -703,7 +890,9 @@ def inference(proto, rng):
 def onnx_runtime(proto, rng):
     """Optimize a model offline."""
     levels = ort.GraphOptimizationLevel
-    options = quiet(graph_optimization_level=one_of(rng, [levels.ORT_ENABLE_BASIC, levels.ORT_ENABLE_EXTENDED]))
+    options = quiet(
+        graph_optimization_level=one_of(rng, [levels.ORT_ENABLE_BASIC, levels.ORT_ENABLE_EXTENDED])
+    )
     with tempfile.NamedTemporaryFile() as file:
         options.optimized_model_filepath = file.name
         ort.InferenceSession(proto.SerializeToString(), options)
@@ -731,14 +920,29 @@ def inliner(proto, rng):
 
 # One that stands twice is drawn twice as often.
 EDITS = (
-    gather, gather, cut_slice, turn, transpose, unsqueeze, squeeze, reshape, expand, split, double, tile, identity,
+    gather, gather, cut_slice, turn, transpose, unsqueeze, squeeze, reshape, expand, split, double,
+    tile, identity,
     cast_and_back, wrap_around, compute, times_size, from_size, fold, other_value,
-    larger_input, larger_input, name_dimension, name_dimension, name_by_formula, more_input, more_input,
-    change_constant, constant_by_node, constant_of_callers, change_attribute, remove_node, duplicate, damage,
+    larger_input, larger_input, name_dimension, name_dimension, name_by_formula, more_input,
+    more_input,
+    change_constant, constant_by_node, constant_of_callers, change_attribute, remove_node,
+    duplicate, damage,
 )  # fmt: skip
 # Those of models that are written by hand, besides.
-NEAR = other_pixel, other_weight, other_limit, other_scale, other_operator, leave_out, exchange, exchange
+NEAR = (
+    other_pixel,
+    other_weight,
+    other_limit,
+    other_scale,
+    other_operator,
+    leave_out,
+    exchange,
+    exchange,
+)
 USES = shape_output, share_output, more_output
 WRAPS = function, function, two_functions, branch, loop
 TOOLS = onnx_runtime, onnxsim, onnxslim, inliner
-MUTATIONS = {mutation.__name__: mutation for mutation in (*EDITS, *NEAR, *USES, *WRAPS, *TOOLS, versions, inference)}
+MUTATIONS = {
+    mutation.__name__: mutation
+    for mutation in (*EDITS, *NEAR, *USES, *WRAPS, *TOOLS, versions, inference)
+}

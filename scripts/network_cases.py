@@ -1,8 +1,9 @@
-"""The networks of scripts/networks.py: needs PyTorch, kornia, transformers, scipy and deform-conv2d-onnx-exporter.
+"""The networks of scripts/networks.py: needs PyTorch, kornia, transformers, scipy and
+deform-conv2d-onnx-exporter.
 
-Nothing is downloaded: the configurations are small, the weights random. NETWORKS maps names to functions without
-arguments, which return (forward function, modules: its first arguments, inputs: its other arguments); `assembled` makes
-one module of these.
+Nothing is downloaded: the configurations are small, the weights random. NETWORKS maps names to
+functions without arguments, which return (forward function, modules: its first arguments, inputs:
+its other arguments); `assembled` makes one module of these.
 """
 
 import os
@@ -23,7 +24,9 @@ from torch.nn import functional as F
 from torch.onnx import symbolic_helper
 from torch.onnx._internal.torchscript_exporter._type_utils import JitScalarType
 
-os.environ["TRANSFORMERS_DISABLE_TORCH_CHECK"] = "1"  # checks of shapes at run time: some of them can't be exported
+os.environ["TRANSFORMERS_DISABLE_TORCH_CHECK"] = (
+    "1"  # checks of shapes at run time: some of them can't be exported
+)
 
 SMALL_RESNET = {"embedding_size": 32, "depths": [1, 1, 1, 1], "layer_type": "basic"}
 SMALL_BERT = {"model_type": "bert", "vocab_size": 1200, "hidden_size": 64, "intermediate_size": 128}
@@ -56,8 +59,9 @@ class Network(nn.Module):
 def assembled(name):
     """Return a network as one module, and its inputs.
 
-    All weights get noise, also those that start as zeros: else deformable attention would look at the same places of
-    every image. BatchNorm gets the statistics of its input: else a deep network's signal would fade to a constant.
+    All weights get noise, also those that start as zeros: else deformable attention would look at
+    the same places of every image. BatchNorm gets the statistics of its input: else a deep
+    network's signal would fade to a constant.
     """
     torch.manual_seed(0)
     function, modules, inputs = NETWORKS[name]()
@@ -65,7 +69,11 @@ def assembled(name):
     for parameter in module.parameters():
         fan_in = parameter[0].numel() if parameter.ndim > 1 else 2500
         parameter += torch.randn(parameter.shape) / fan_in**0.5
-    hooks = [m.register_forward_pre_hook(set_statistics) for m in module.modules() if isinstance(m, nn.BatchNorm2d)]
+    hooks = [
+        m.register_forward_pre_hook(set_statistics)
+        for m in module.modules()
+        if isinstance(m, nn.BatchNorm2d)
+    ]
     module(*inputs)
     for hook in hooks:
         hook.remove()
@@ -122,7 +130,9 @@ def optical_flow(warp):
 @network("voxelmorph", 160, 192)
 @network("voxelmorph_3d", 40, 48, 56)
 def voxelmorph(*size):
-    """The registration's last part: a velocity is integrated by scaling and squaring, and moves the image."""
+    """The registration's last part: a velocity is integrated by scaling and squaring, and moves the
+    image.
+    """
     grid = torch.stack(torch.meshgrid(*map(torch.arange, size), indexing="ij"))[None].float()
 
     def transformed(image, flow):
@@ -138,7 +148,9 @@ def voxelmorph(*size):
             flow = flow + transformed(flow, flow)
         return transformed(image, flow), flow
 
-    velocity = F.interpolate(torch.randn(1, len(size), *[8] * len(size)), size, mode=MODES[len(size)])
+    velocity = F.interpolate(
+        torch.randn(1, len(size), *[8] * len(size)), size, mode=MODES[len(size)]
+    )
     return registered, [], (torch.rand(1, 1, *size), 4 * velocity)
 
 
@@ -165,9 +177,20 @@ def monodepth2_views(height=192, width=640):
 
     def views(first, second, disparity, inverse_k, k, motions):
         depth = 1 / (0.01 + 9.99 * disparity)
-        return view(first, depth, inverse_k, k, motions[:1]), view(second, depth, inverse_k, k, motions[1:])
+        return view(first, depth, inverse_k, k, motions[:1]), view(
+            second, depth, inverse_k, k, motions[1:]
+        )
 
-    k = torch.tensor([[[0.58 * width, 0, width / 2, 0], [0, 1.92 * height, height / 2, 0], [0, 0, 1, 0], [0, 0, 0, 1]]])
+    k = torch.tensor(
+        [
+            [
+                [0.58 * width, 0, width / 2, 0],
+                [0, 1.92 * height, height / 2, 0],
+                [0, 0, 1, 0],
+                [0, 0, 0, 1],
+            ]
+        ]
+    )
     motions = torch.eye(4) + 0.02 * torch.randn(2, 4, 4)
     disparity = F.interpolate(torch.rand(1, 1, 12, 40), (height, width), mode="bilinear")
     images = torch.rand(2, 1, 3, height, width)
@@ -188,9 +211,12 @@ def rife_warp(image, flow):
 
 @network("rife")
 def rife(height=128, width=192, features=16):
-    """The image between two others, with small blocks that refine the flows to both, from coarse to fine."""
+    """The image between two others, with small blocks that refine the flows to both, from coarse to
+    fine.
+    """
     blocks = [
-        nn.Sequential(nn.Conv2d(c, features, 3, 2, 1), nn.PReLU(), nn.Conv2d(features, features, 3, padding=1),
+        nn.Sequential(nn.Conv2d(c, features, 3, 2, 1), nn.PReLU(),
+            nn.Conv2d(features, features, 3, padding=1),
                       nn.PReLU(), nn.ConvTranspose2d(features, 5, 4, 2, 1))
         for c in (6, 17, 17)
     ]  # fmt: skip
@@ -203,7 +229,12 @@ def rife(height=128, width=192, features=16):
             x = torch.cat([first, second] if flow is None else [first, second, *warped, mask], 1)
             x = F.interpolate(x, scale_factor=1 / scale, mode="bilinear", align_corners=False)
             if flow is not None:
-                coarse = F.interpolate(flow, scale_factor=1 / scale, mode="bilinear", align_corners=False) / scale
+                coarse = (
+                    F.interpolate(
+                        flow, scale_factor=1 / scale, mode="bilinear", align_corners=False
+                    )
+                    / scale
+                )
                 x = torch.cat([x, coarse], 1)
             made = F.interpolate(block(x), scale_factor=scale, mode="bilinear", align_corners=False)
             flow = made[:, :4] * scale if flow is None else flow + made[:, :4] * scale
@@ -217,21 +248,30 @@ def rife(height=128, width=192, features=16):
 
 @network("basicvsr")
 def basicvsr(frames=4, height=64, width=96, features=16):
-    """A video's features, of which each frame's are moved to the next one's by a flow in three levels."""
-    basic = [nn.Sequential(nn.Conv2d(8, 16, 7, padding=3), nn.ReLU(), nn.Conv2d(16, 2, 7, padding=3)) for _ in range(3)]
+    """A video's features, of which each frame's are moved to the next one's by a flow in three
+    levels.
+    """
+    basic = [
+        nn.Sequential(nn.Conv2d(8, 16, 7, padding=3), nn.ReLU(), nn.Conv2d(16, 2, 7, padding=3))
+        for _ in range(3)
+    ]
     last = nn.Sequential(nn.Conv2d(features + 3, features, 3, padding=1), nn.ReLU())
 
     def warp(x, flow, padding_mode="zeros"):
         h, w = x.shape[2:]
         y, x_places = torch.meshgrid(torch.arange(0, h), torch.arange(0, w), indexing="ij")
         place = torch.stack((x_places, y), 2).float() + flow.permute(0, 2, 3, 1)
-        grid = torch.stack((2 * place[..., 0] / max(w - 1, 1) - 1, 2 * place[..., 1] / max(h - 1, 1) - 1), 3)
+        grid = torch.stack(
+            (2 * place[..., 0] / max(w - 1, 1) - 1, 2 * place[..., 1] / max(h - 1, 1) - 1), 3
+        )
         return F.grid_sample(x, grid, padding_mode=padding_mode, align_corners=True)
 
     def estimated(basic, first, second):
         images = [(first, second)]
         for _ in range(2):
-            images.insert(0, tuple(F.avg_pool2d(image, 2, 2, count_include_pad=False) for image in images[0]))
+            images.insert(
+                0, tuple(F.avg_pool2d(image, 2, 2, count_include_pad=False) for image in images[0])
+            )
         flow = first.new_zeros(1, 2, height // 8, width // 8)
         for network, (one, other) in zip(basic, images, strict=True):
             up = F.interpolate(flow, scale_factor=2, mode="bilinear", align_corners=True) * 2.0
@@ -260,7 +300,9 @@ def disparity_warp(height=192, width=320):
         x = torch.linspace(0, 1, width).repeat(1, height, 1)
         y = torch.linspace(0, 1, height).repeat(1, width, 1).transpose(1, 2)
         field = torch.stack((x - disparity[:, 0], y), 3)
-        return F.grid_sample(right, 2 * field - 1, mode="bilinear", padding_mode="zeros", align_corners=False)
+        return F.grid_sample(
+            right, 2 * field - 1, mode="bilinear", padding_mode="zeros", align_corners=False
+        )
 
     return moved, [nn.Conv2d(3, 1, 3, padding=1)], (*torch.rand(2, 1, 3, height, width),)
 
@@ -328,8 +370,14 @@ def kornia_undistort_image():
 @network("laf_patches")
 def kornia_laf_patches(count=256):
     """Patches of an image around keypoints, each turned and scaled."""
-    lafs = torch.cat([8 * torch.eye(2) + 2 * torch.randn(1, count, 2, 2), 240 * torch.rand(1, count, 2, 1)], 3)
-    return lambda image, lafs: extract_patches_simple(image, lafs), [], (torch.rand(1, 1, 240, 320), lafs)
+    lafs = torch.cat(
+        [8 * torch.eye(2) + 2 * torch.randn(1, count, 2, 2), 240 * torch.rand(1, count, 2, 1)], 3
+    )
+    return (
+        lambda image, lafs: extract_patches_simple(image, lafs),
+        [],
+        (torch.rand(1, 1, 240, 320), lafs),
+    )
 
 
 def extract(image):
@@ -361,40 +409,64 @@ def detector(model, function=boxes, *more):
 
 @network("deformable_detr")
 def deformable_detr():
-    backbone = of.ResNetConfig(hidden_sizes=[64, 128, 192, 256], out_features=STAGES, **SMALL_RESNET)
-    config = of.DeformableDetrConfig(backbone_config=backbone, encoder_layers=2, disable_custom_kernels=True, **FEW)
+    backbone = of.ResNetConfig(
+        hidden_sizes=[64, 128, 192, 256], out_features=STAGES, **SMALL_RESNET
+    )
+    config = of.DeformableDetrConfig(
+        backbone_config=backbone, encoder_layers=2, disable_custom_kernels=True, **FEW
+    )
     return detector(of.DeformableDetrForObjectDetection(config))
 
 
 @network("d_fine")
 def d_fine():
-    backbone = of.HGNetV2Config(embedding_size=32, stem_channels=[3, 16, 32], hidden_sizes=[64, 128, 192, 256],
-                                out_features=STAGES,
-                                stage_in_channels=[32, 64, 128, 192], stage_mid_channels=[16, 32, 32, 48],
-                                stage_out_channels=[64, 128, 192, 256], stage_num_blocks=[1, 1, 1, 1])  # fmt: skip
+    backbone = of.HGNetV2Config(
+        embedding_size=32,
+        stem_channels=[3, 16, 32],
+        hidden_sizes=[64, 128, 192, 256],
+        out_features=STAGES,
+        stage_in_channels=[32, 64, 128, 192],
+        stage_mid_channels=[16, 32, 32, 48],
+        # Fmt: skip.
+        stage_out_channels=[64, 128, 192, 256],
+        stage_num_blocks=[1, 1, 1, 1],
+    )
     return detector(of.DFineForObjectDetection(of.DFineConfig(
-        backbone_config=backbone, encoder_in_channels=[128, 192, 256], feat_strides=[8, 16, 32], **FEW
+        backbone_config=backbone, encoder_in_channels=[128, 192, 256], feat_strides=[8, 16, 32],
+        **FEW
     )))  # fmt: skip
 
 
 @network("bevformer_temporal")
 def bevformer_temporal(side=40, heads=4, dim=16, points=4):
-    """BEVFormer's attention to its own last result: the mean of two values that are sampled as one batch."""
+    """BEVFormer's attention to its own last result: the mean of two values that are sampled as one
+    batch.
+    """
     queries, width = side**2, heads * dim
 
     def attended(project, offsets, weights, out, query, last):
         value = project(torch.stack([last, query], 1)).reshape(2, queries, heads, dim)
         both = torch.cat([last, query], -1)
         moves = offsets(both).view(1, queries, heads, 2, 1, points, 2).permute(0, 3, 1, 2, 4, 5, 6)
-        shares = weights(both).view(1, queries, heads, 2, points).softmax(-1).view(1, queries, heads, 2, 1, points)
-        moves, shares = moves.reshape(2, queries, heads, 1, points, 2), shares.permute(0, 3, 1, 2, 4, 5)
+        shares = (
+            weights(both)
+            .view(1, queries, heads, 2, points)
+            .softmax(-1)
+            .view(1, queries, heads, 2, 1, points)
+        )
+        moves, shares = (
+            moves.reshape(2, queries, heads, 1, points, 2),
+            shares.permute(0, 3, 1, 2, 4, 5),
+        )
         shares = shares.reshape(2, queries, heads, 1, points).contiguous()
         y, x = ((places.flatten() + 0.5) / side for places in pixels(side, side))
         places = torch.stack((x, y), -1)[None, :, None, None, None] + moves / side
         grids = 2 * places - 1
         image = value.flatten(2).transpose(1, 2).reshape(2 * heads, dim, side, side)
         grid = grids[:, :, :, 0].transpose(1, 2).flatten(0, 1)
-        sampled = F.grid_sample(image, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+        sampled = F.grid_sample(
+            image, grid, mode="bilinear", padding_mode="zeros", align_corners=False
+        )
         shares = shares.transpose(1, 2).reshape(2 * heads, 1, queries, points)
         samples = torch.stack([sampled], -2).flatten(-2)
         result = (samples * shares).sum(-1).view(2, width, queries).transpose(1, 2).contiguous()
@@ -409,12 +481,18 @@ def bevformer_temporal(side=40, heads=4, dim=16, points=4):
 @network("rt_detr", of.RTDetrConfig, of.RTDetrForObjectDetection)
 @network("rt_detr_v2", of.RTDetrV2Config, of.RTDetrV2ForObjectDetection)
 def rt_detr(config, model):
-    backbone = of.RTDetrResNetConfig(hidden_sizes=[32, 64, 128, 256], out_features=STAGES, **SMALL_RESNET)
-    return detector(model(config(backbone_config=backbone, encoder_in_channels=[64, 128, 256], **FEW)))
+    backbone = of.RTDetrResNetConfig(
+        hidden_sizes=[32, 64, 128, 256], out_features=STAGES, **SMALL_RESNET
+    )
+    return detector(
+        model(config(backbone_config=backbone, encoder_in_channels=[64, 128, 256], **FEW))
+    )
 
 
 def swin(*stages):
-    return of.SwinConfig(embed_dim=32, depths=[1, 1, 2, 1], num_heads=[1, 2, 4, 8], out_features=list(stages))
+    return of.SwinConfig(
+        embed_dim=32, depths=[1, 1, 2, 1], num_heads=[1, 2, 4, 8], out_features=list(stages)
+    )
 
 
 @network("mask2former")
@@ -446,9 +524,16 @@ def grounding_dino():
             outputs = model(pixel_values=image, input_ids=tokens)
         return outputs.logits[..., : tokens.shape[1]], outputs.pred_boxes
 
-    settings = {"text_config": SMALL_BERT, "encoder_layers": 2, "disable_custom_kernels": True, **FEW}
+    settings = {
+        "text_config": SMALL_BERT,
+        "encoder_layers": 2,
+        "disable_custom_kernels": True,
+        **FEW,
+    }
     config = of.GroundingDinoConfig(backbone_config=swin(*STAGES), **settings)
-    tokens = torch.tensor([[101, 200, 201, 1012, 300, 1012, 102]])  # two phrases, between BERT's marks
+    tokens = torch.tensor(
+        [[101, 200, 201, 1012, 300, 1012, 102]]
+    )  # two phrases, between BERT's marks
     return detector(of.GroundingDinoForObjectDetection(config), boxes_of_phrases, tokens)
 
 
@@ -468,7 +553,9 @@ def uvdoc():
         mesh = model(image).last_hidden_state
         mesh = F.interpolate(mesh, size=page.shape[2:], mode="bilinear", align_corners=True)
         # Without a border, the rounding of random weights would show at the page's edges.
-        return F.grid_sample(page, mesh.permute(0, 2, 3, 1), padding_mode="border", align_corners=True)
+        return F.grid_sample(
+            page, mesh.permute(0, 2, 3, 1), padding_mode="border", align_corners=True
+        )
 
     backbone = {"model_type": "uvdoc_backbone", "out_features": [f"stage{k}" for k in range(1, 7)]}
     model = of.UVDocModel(of.UVDocConfig(backbone_config=backbone))
@@ -483,7 +570,9 @@ def spatial_transformer(convolution, pool, n, channels, *size):
 
     def transformed(model, image):
         theta = model(image).reshape(-1, axes, axes + 1)
-        return F.grid_sample(image, F.affine_grid(theta, image.shape, align_corners=False), align_corners=False)
+        return F.grid_sample(
+            image, F.affine_grid(theta, image.shape, align_corners=False), align_corners=False
+        )
 
     last = nn.Linear(8, axes * (axes + 1))
     nn.init.eye_(last.bias.data.view(axes, axes + 1))
@@ -493,7 +582,9 @@ def spatial_transformer(convolution, pool, n, channels, *size):
 
 @network("raft_lookup")
 def raft_lookup(levels=4, radius=4, channels=64, height=46, width=62):
-    """The part of RAFT that reads windows of the correlation of two images' features, around each place and level."""
+    """The part of RAFT that reads windows of the correlation of two images' features, around each
+    place and level.
+    """
 
     def lookup(first, second, place):
         correlation = first.flatten(2).transpose(1, 2) @ second.flatten(2) / channels**0.5
@@ -506,7 +597,11 @@ def raft_lookup(levels=4, radius=4, channels=64, height=46, width=62):
             h, w = correlation.shape[2:]
             x, y = (place / 2**level + window).split([1, 1], dim=-1)
             grid = torch.cat((2 * x / (w - 1) - 1, 2 * y / (h - 1) - 1), -1)
-            values.append(F.grid_sample(correlation, grid, align_corners=True).view(-1, height, width, len(steps) ** 2))
+            values.append(
+                F.grid_sample(correlation, grid, align_corners=True).view(
+                    -1, height, width, len(steps) ** 2
+                )
+            )
             correlation = F.avg_pool2d(correlation, 2, stride=2)
         return torch.cat(values, -1).permute(0, 3, 1, 2)
 
@@ -531,7 +626,11 @@ def kornia_dilation():
 def aliked_head(keypoints=1000, height=120, width=160):
     """The descriptors of ALIKED at keypoints, from windows of features around each."""
     places = 2 * torch.rand(keypoints, 2) - 1
-    return lambda head, x, at: head(x, [at])[0][0], [SDDH(64, n_pos=16)], (torch.randn(1, 64, height, width), places)
+    return (
+        lambda head, x, at: head(x, [at])[0][0],
+        [SDDH(64, n_pos=16)],
+        (torch.randn(1, 64, height, width), places),
+    )
 
 
 @network("local_attention", "Tensor.unfold")
@@ -541,7 +640,9 @@ def local_attention(how, heads=4, dim=16, window=7, height=48, width=64):
 
     def windows(x):
         if how == "F.unfold":
-            return F.unfold(x, window, padding=window // 2).view(1, heads, dim, window**2, height * width)
+            return F.unfold(x, window, padding=window // 2).view(
+                1, heads, dim, window**2, height * width
+            )
         x = F.pad(x, [window // 2] * 4).unfold(2, window, 1).unfold(3, window, 1)
         x = x.reshape(1, heads, dim, height * width, window**2)
         return x.transpose(3, 4)
@@ -552,16 +653,24 @@ def local_attention(how, heads=4, dim=16, window=7, height=48, width=64):
         weights = ((q * windows(k)).sum(2) / dim**0.5).softmax(2)
         return (weights[:, :, None] * windows(v)).sum(3).view(1, heads * dim, height, width)
 
-    return attended, [nn.Conv2d(heads * dim, 3 * heads * dim, 1)], (torch.randn(1, heads * dim, height, width),)
+    return (
+        attended,
+        [nn.Conv2d(heads * dim, 3 * heads * dim, 1)],
+        (torch.randn(1, heads * dim, height, width),),
+    )
 
 
 @network("correlation")
 def correlation(channels=64, displacements=4, height=48, width=64):
-    """PWC-Net's cost volume: products of features with those of the other image, around the same place."""
+    """PWC-Net's cost volume: products of features with those of the other image, around the same
+    place.
+    """
 
     def correlated(first, second):
         side = 2 * displacements + 1
-        windows = F.unfold(second, side, padding=displacements).view(1, channels, side**2, height, width)
+        windows = F.unfold(second, side, padding=displacements).view(
+            1, channels, side**2, height, width
+        )
         return (first[:, :, None] * windows).mean(1)
 
     return correlated, [], (*torch.randn(2, 1, channels, height, width),)
@@ -569,25 +678,38 @@ def correlation(channels=64, displacements=4, height=48, width=64):
 
 @network("carafe")
 def carafe(channels=64, scale=2, window=5, height=32, width=48):
-    """CARAFE: each pixel of an enlarged image is a weighted sum of a window, by weights that are predicted."""
+    """CARAFE: each pixel of an enlarged image is a weighted sum of a window, by weights that are
+    predicted.
+    """
 
     def enlarged(compress, encode, x):
         weights = F.pixel_shuffle(encode(compress(x)), scale).softmax(1)
-        windows = F.unfold(x, window, padding=window // 2).view(1, channels * window**2, height, width)
-        windows = F.interpolate(windows, scale_factor=scale).view(1, channels, window**2, scale * height, scale * width)
+        windows = F.unfold(x, window, padding=window // 2).view(
+            1, channels * window**2, height, width
+        )
+        windows = F.interpolate(windows, scale_factor=scale).view(
+            1, channels, window**2, scale * height, scale * width
+        )
         return (windows * weights[:, None]).sum(2)
 
     encode = nn.Conv2d(16, (scale * window) ** 2, 3, padding=1)
-    return enlarged, [nn.Conv2d(channels, 16, 1), encode], (torch.randn(1, channels, height, width),)
+    return (
+        enlarged,
+        [nn.Conv2d(channels, 16, 1), encode],
+        (torch.randn(1, channels, height, width),),
+    )
 
 
 @network("pixel_adaptive_convolution")
 def pixel_adaptive_convolution(channels=32, window=5, height=64, width=96):
-    """Products of windows with weights, and with how much a window's guide is like that at its centre."""
+    """Products of windows with weights, and with how much a window's guide is like that at its
+    centre.
+    """
 
     def convolved(convolution, x, guide):
         x, windows = (
-            F.unfold(each, window, padding=window // 2).view(1, -1, window**2, height, width) for each in (x, guide)
+            F.unfold(each, window, padding=window // 2).view(1, -1, window**2, height, width)
+            for each in (x, guide)
         )
         alike = torch.exp(-0.5 * ((windows - guide[:, :, None]) ** 2).sum(1, keepdim=True))
         return torch.einsum("nckhw,ock->nohw", x * alike, convolution.weight.flatten(2))
@@ -603,18 +725,23 @@ def patch_denoiser(size=(144, 192), patch=8, stride=4):
     def denoised(image):
         patches = F.unfold(image, patch, stride=stride).unflatten(1, (3, patch**2))
         patches = (patches + patches.mean(2, keepdim=True)).flatten(1, 2) / 2
-        overlap = F.fold(F.unfold(torch.ones(1, 1, *size), patch, stride=stride), size, patch, stride=stride)
+        overlap = F.fold(
+            F.unfold(torch.ones(1, 1, *size), patch, stride=stride), size, patch, stride=stride
+        )
         return F.fold(patches, size, patch, stride=stride) / overlap
 
     return denoised, [], (torch.rand(2, 3, *size),)
 
 
-# BiRefNet removes backgrounds. torchvision's operator is declared here, as torchvision may be missing.
-# PyTorch's default exporter writes DeformConv, the TorchScript exporter what deform-conv2d-onnx-exporter makes of it.
+# BiRefNet removes backgrounds. torchvision's operator is declared here, as torchvision may be
+# missing. PyTorch's default exporter writes DeformConv, the TorchScript exporter what
+# deform-conv2d-onnx-exporter makes of it.
 
 TORCHVISION = torch.library.Library("torchvision", "FRAGMENT")
 by_gathering.JitScalarType = JitScalarType  # PyTorch has moved it since
-by_gathering.get_tensor_dim_size = lambda value, axis: symbolic_helper._get_tensor_sizes(value)[axis]
+by_gathering.get_tensor_dim_size = lambda value, axis: symbolic_helper._get_tensor_sizes(value)[
+    axis
+]
 
 
 def deform_conv2d(x, weight, offset, mask, bias, *settings):
@@ -631,18 +758,24 @@ def deform_conv2d(x, weight, offset, mask, bias, *settings):
 
 if "deform_conv2d" not in dir(torch.ops.torchvision):
     TORCHVISION.define(
-        "deform_conv2d(Tensor x, Tensor weight, Tensor offset, Tensor mask, Tensor bias, SymInt stride_h,"
-        " SymInt stride_w, SymInt pad_h, SymInt pad_w, SymInt dilation_h, SymInt dilation_w, SymInt groups,"
+        "deform_conv2d(Tensor x, Tensor weight, Tensor offset, Tensor mask, Tensor bias, SymInt "
+        "stride_h,"
+        " SymInt stride_w, SymInt pad_h, SymInt pad_w, SymInt dilation_h, SymInt dilation_w, "
+        "SymInt groups,"
         " SymInt offset_groups, bool use_mask) -> Tensor"
     )
     TORCHVISION.impl("deform_conv2d", deform_conv2d, "CPU")
     torch.library.register_fake("torchvision::deform_conv2d", deform_conv2d, lib=TORCHVISION)
 by_gathering.register_deform_conv2d_onnx_op(use_gathernd=True)
-TRANSLATIONS = {torch.ops.torchvision.deform_conv2d.default: torchvision_deform_conv2d}  # used only beside torchvision
+TRANSLATIONS = {
+    torch.ops.torchvision.deform_conv2d.default: torchvision_deform_conv2d
+}  # used only beside torchvision
 
 
 class DeformableConv2d(nn.Module):
-    """A convolution by deform_conv2d, with convolutions of the same size for the offsets and the mask."""
+    """A convolution by deform_conv2d, with convolutions of the same size for the offsets and the
+    mask.
+    """
 
     def __init__(self, channels, outputs, size):
         super().__init__()
@@ -654,7 +787,9 @@ class DeformableConv2d(nn.Module):
     def forward(self, x):
         mask, bias = 2 * self.mask(x).sigmoid(), torch.zeros(len(self.weight))
         settings = 1, 1, self.pad, self.pad, 1, 1, 1, 1, True
-        return torch.ops.torchvision.deform_conv2d(x, self.weight, self.offset(x), mask, bias, *settings)
+        return torch.ops.torchvision.deform_conv2d(
+            x, self.weight, self.offset(x), mask, bias, *settings
+        )
 
 
 def resized(x, like):
@@ -662,18 +797,26 @@ def resized(x, like):
 
 
 class Parallel(nn.Module):
-    """Deformable convolutions of 1, 1, 3 and 7 pixels side by side, and the mean, to as many channels as there were."""
+    """Deformable convolutions of 1, 1, 3 and 7 pixels side by side, and the mean, to as many
+    channels as there were.
+    """
 
     def __init__(self, channels, width=256):
         super().__init__()
         made = [DeformableConv2d(channels, width, size) for size in (1, 1, 3, 7)]
         mean = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(channels, width, 1, bias=False))
-        self.branches = nn.ModuleList(nn.Sequential(m, nn.BatchNorm2d(width), nn.ReLU()) for m in made)
+        self.branches = nn.ModuleList(
+            nn.Sequential(m, nn.BatchNorm2d(width), nn.ReLU()) for m in made
+        )
         self.mean = nn.Sequential(*mean, nn.ReLU())
-        self.last = nn.Sequential(nn.Conv2d(5 * width, channels, 1, bias=False), nn.BatchNorm2d(channels), nn.ReLU())
+        self.last = nn.Sequential(
+            nn.Conv2d(5 * width, channels, 1, bias=False), nn.BatchNorm2d(channels), nn.ReLU()
+        )
 
     def forward(self, x):
-        return self.last(torch.cat([*(branch(x) for branch in self.branches), resized(self.mean(x), x)], 1))
+        return self.last(
+            torch.cat([*(branch(x) for branch in self.branches), resized(self.mean(x), x)], 1)
+        )
 
 
 def decoder_block(channels, outputs):
@@ -684,7 +827,9 @@ def decoder_block(channels, outputs):
 
 
 class BiRefNet(nn.Module):
-    """The encoder sees the image in two sizes; the decoder, from coarse to fine, also gets the image's patches."""
+    """The encoder sees the image in two sizes; the decoder, from coarse to fine, also gets the
+    image's patches.
+    """
 
     def __init__(self, backbone, channels):
         super().__init__()
@@ -698,12 +843,18 @@ class BiRefNet(nn.Module):
         self.laterals = nn.ModuleList(nn.Conv2d(w, w, 1) for w in widths[:-1])
         self.scales = [1, 4, 8, 16, 32]
         self.patches = nn.ModuleList(
-            nn.Sequential(nn.Conv2d(3 * scale**2, 64, 3, padding=1), nn.Conv2d(64, count, 3, padding=1))
+            nn.Sequential(
+                nn.Conv2d(3 * scale**2, 64, 3, padding=1), nn.Conv2d(64, count, 3, padding=1)
+            )
             for scale, count in zip(self.scales, [*patches, patches[-1]], strict=True)
         )
         self.attention = nn.ModuleList(
             nn.Sequential(
-                nn.Conv2d(w, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 1, 1), nn.Sigmoid()
+                nn.Conv2d(w, 16, 3, padding=1),
+                nn.BatchNorm2d(16),
+                nn.ReLU(),
+                nn.Conv2d(16, 1, 1),
+                nn.Sigmoid(),
             )
             for w in outputs[1:]
         )
@@ -711,9 +862,13 @@ class BiRefNet(nn.Module):
 
     def forward(self, image):
         whole = self.backbone(image).feature_maps
-        half = self.backbone(F.interpolate(image, scale_factor=0.5, mode="bilinear", align_corners=True)).feature_maps
+        half = self.backbone(
+            F.interpolate(image, scale_factor=0.5, mode="bilinear", align_corners=True)
+        ).feature_maps
         features = [torch.cat([a, resized(b, a)], 1) for a, b in zip(whole, half, strict=True)]
-        x = self.squeeze(torch.cat([*(resized(f, features[-1]) for f in features[:-1]), features[-1]], 1))
+        x = self.squeeze(
+            torch.cat([*(resized(f, features[-1]) for f in features[:-1]), features[-1]], 1)
+        )
         for k in (3, 2, 1, 0):
             x = self.blocks[k](self.with_patches(x, image, k + 1))
             if k:
@@ -728,7 +883,10 @@ class BiRefNet(nn.Module):
 @network("birefnet")
 def birefnet(size=512):
     config = of.SwinConfig(
-        embed_dim=96, depths=[2, 2, 6, 2], num_heads=[3, 6, 12, 24], out_features=["stage1", *STAGES]
+        embed_dim=96,
+        depths=[2, 2, 6, 2],
+        num_heads=[3, 6, 12, 24],
+        out_features=["stage1", *STAGES],
     )
     return (
         lambda model, image: model(image),

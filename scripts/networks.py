@@ -1,13 +1,19 @@
-"""Measure the gain of published networks: PyTorch exports them, results are compared with its own, and runs are timed.
+"""Measure the gain of published networks: PyTorch exports them, results are compared with its own,
+and runs are timed.
 
-python scripts/networks.py --export FOLDER   export them: needs what scripts/network_cases.py does, and onnxscript
+python scripts/networks.py --export FOLDER   export them: needs what scripts/network_cases.py does,
+                                             and onnxscript
 python scripts/networks.py FOLDER            run and time the exports, print the table
-python scripts/networks.py FOLDER --write    put it into docs/networks.md, and what the README shows of it
-python scripts/networks.py --draw            write the README's table and picture again, from docs/networks.md
-python scripts/networks.py --trained FOLDER  the same for what scripts/trained_networks.py has written
+python scripts/networks.py FOLDER --write    put it into docs/networks.md, and what the README shows
+                                             of it
+python scripts/networks.py --draw            write the README's table and picture again, from
+                                             docs/networks.md
+python scripts/networks.py --trained FOLDER  the same for what scripts/trained_networks.py has
+                                             written
 
-`--only NAME ...` takes these networks alone. Each network is exported twice: NAME by PyTorch's default exporter,
-NAME_ts by that for TorchScript. `onnx-ops bench` times them. The picture needs matplotlib.
+`--only NAME ...` takes these networks alone. Each network is exported twice: NAME by PyTorch's
+default exporter, NAME_ts by that for TorchScript. `onnx-ops bench` times them. The picture needs
+matplotlib.
 """
 
 import argparse
@@ -32,7 +38,10 @@ from onnx_ops.cli.bench import WAYS, open_way
 from onnx_ops.system.files import staged, staged_file
 
 OPSET = 20
-EXPORTERS = {"": True, "_ts": False}  # suffix: whether it is the default one, which PyTorch calls dynamo
+EXPORTERS = {
+    "": True,
+    "_ts": False,
+}  # suffix: whether it is the default one, which PyTorch calls dynamo
 TOLERANCE = 1e-3  # of the largest magnitude of PyTorch's result
 OPERATORS_SHOWN = 3
 THREADS = 2
@@ -82,7 +91,12 @@ def write(folder, network, inputs, dynamo, translations):
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     arrays = {f"input_{k}": value.numpy() for k, value in enumerate(inputs)}
     results = {f"output_{k}": value.numpy() for k, value in enumerate(outputs)}
-    settings = {"input_names": list(arrays), "output_names": list(results), "opset_version": OPSET, "dynamo": dynamo}
+    settings = {
+        "input_names": list(arrays),
+        "output_names": list(results),
+        "opset_version": OPSET,
+        "dynamo": dynamo,
+    }
     if dynamo:
         settings["custom_translation_table"] = translations
     with staged(folder) as new:
@@ -107,7 +121,9 @@ def silence():
 
 
 def cause(error):
-    """One line about the first cause of an error: an exporter's, or what `onnx-ops bench` printed."""
+    """One line about the first cause of an error: an exporter's, or what `onnx-ops bench`
+    printed.
+    """
     while error.__cause__:
         error = error.__cause__
     return " ".join(f"{type(error).__name__}: {getattr(error, 'stderr', error)}".split())[:200]
@@ -146,7 +162,11 @@ def row(model):
     progress(f"{model.parent.name}: off from PyTorch by {by_way} of the largest magnitude")
     cells = [cell(way, report, differences) for way in WAYS]
     operators = report["operators"]
-    return [*cells, longest(operators.get("builtin", [])), longest(operators[max(operators, key=list(WAYS).index)])]
+    return [
+        *cells,
+        longest(operators.get("builtin", [])),
+        longest(operators[max(operators, key=list(WAYS).index)]),
+    ]
 
 
 def cell(way, report, differences):
@@ -155,42 +175,67 @@ def cell(way, report, differences):
     if differences[way] > TOLERANCE:
         return "**wrong**"
     milliseconds = f"{report['seconds'][way] * 1e3:.2f}"
-    return f"{milliseconds}: {report['speedup'][way]:.1f} x" if way in report["speedup"] else milliseconds
+    return (
+        f"{milliseconds}: {report['speedup'][way]:.1f} x"
+        if way in report["speedup"]
+        else milliseconds
+    )
 
 
 def measure(model, *options):
     """Return the report of `onnx-ops bench` on a model."""
     command = ["bench", model, *options, "--threads", THREADS, "--json"]
     process = subprocess.run(
-        [sys.executable, "-m", "onnx_ops", *map(str, command)], check=True, capture_output=True, text=True
+        [sys.executable, "-m", "onnx_ops", *map(str, command)],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     return json.loads(process.stdout)
 
 
 def longest(operators):
-    return ", ".join(f"{o['operator']} {o['share'] * 100:.0f} %" for o in operators[:OPERATORS_SHOWN])
+    return ", ".join(
+        f"{o['operator']} {o['share'] * 100:.0f} %" for o in operators[:OPERATORS_SHOWN]
+    )
 
 
 def difference(model, way, arrays):
-    """The largest difference of outputs from PyTorch's, each relative to the largest magnitude of PyTorch's output."""
+    """The largest difference of outputs from PyTorch's, each relative to the largest magnitude of
+    PyTorch's output.
+    """
     runner = open_way(model, way, THREADS)
     outputs = runner({name: arrays[name] for name in runner.inputs})
-    return max(np.abs(array - arrays[name]).max() / np.abs(arrays[name]).max() for name, array in outputs.items())
+    return max(
+        np.abs(array - arrays[name]).max() / np.abs(arrays[name]).max()
+        for name, array in outputs.items()
+    )
 
 
 def recorded(text):
     """Return {network: cells of the ways to run it} from the text of the table."""
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.strip().splitlines()[2:]]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.strip().splitlines()[2:]
+    ]
     return {name: cells[: len(WAYS)] for name, *cells in rows}
 
 
 def draw_readme():
     """Write the table and the picture of the README, from the table of networks."""
     cells = {
-        title: recorded(pages.get(mark, PAGE))[name] for mark, titles in SHOWN.items() for name, title in titles.items()
+        title: recorded(pages.get(mark, PAGE))[name]
+        for mark, titles in SHOWN.items()
+        for name, title in titles.items()
     }
-    head = [f"| network | {' | '.join(f'{title}, ms' for title, _ in WAYS.values())} |", f"|---|{'---:|' * len(WAYS)}"]
-    pages.put("networks", "\n".join(head + [f"| {title} | {' | '.join(row)} |" for title, row in cells.items()]))
+    head = [
+        f"| network | {' | '.join(f'{title}, ms' for title, _ in WAYS.values())} |",
+        f"|---|{'---:|' * len(WAYS)}",
+    ]
+    pages.put(
+        "networks",
+        "\n".join(head + [f"| {title} | {' | '.join(row)} |" for title, row in cells.items()]),
+    )
     plot(cells, PICTURE)
 
 
@@ -200,7 +245,9 @@ def plot(cells, file):
 
     figure, axis = pyplot.subplots(figsize=(9, 0.4 + 0.62 * len(cells)), layout="constrained")
     for k, row in enumerate(cells.values()):
-        cells_with_times = [(float(match[0]), cell) for cell in row if (match := re.match(r"[\d.]+", cell))]
+        cells_with_times = [
+            (float(match[0]), cell) for cell in row if (match := re.match(r"[\d.]+", cell))
+        ]
         for way, (time, cell) in enumerate(cells_with_times):
             share, place = 100 * time / cells_with_times[0][0], k + (way - 1) / 4
             label = {"label": list(WAYS.values())[way][0]} if k == 0 else {}
@@ -223,14 +270,24 @@ def main():
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--export", metavar="FOLDER", type=Path)
     parser.add_argument("--only", metavar="NAME", nargs="+", help="the networks to take")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/networks.md and the README")
-    parser.add_argument("--trained", action="store_true", help="FOLDER is that of scripts/trained_networks.py")
-    parser.add_argument("--draw", action="store_true", help="write what the README shows of docs/networks.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the table into docs/networks.md and the README"
+    )
+    parser.add_argument(
+        "--trained", action="store_true", help="FOLDER is that of scripts/trained_networks.py"
+    )
+    parser.add_argument(
+        "--draw", action="store_true", help="write what the README shows of docs/networks.md"
+    )
     options = parser.parse_args()
     if options.export:
         from network_cases import NETWORKS, TRANSLATIONS, assembled
 
-        export(options.export, {name: partial(assembled, name) for name in options.only or NETWORKS}, TRANSLATIONS)
+        export(
+            options.export,
+            {name: partial(assembled, name) for name in options.only or NETWORKS},
+            TRANSLATIONS,
+        )
     if options.folder:
         lines = "\n".join(table(options.folder, options.only))
         print(lines)

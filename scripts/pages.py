@@ -1,4 +1,5 @@
-"""Read and run the examples of README.md and docs/, and read and write the tables that scripts make for them.
+"""Read and run the examples of README.md and docs/, and read and write the tables that scripts make
+for them.
 
 python scripts/pages.py   # put the address of the repository, from pyproject.toml, into the pages
 """
@@ -34,13 +35,19 @@ def examples(path, language):
 
 
 def program(path):
-    """Return the Python examples of a page, after those of the page that they continue, if it names one."""
+    """Return the Python examples of a page, after those of the page that they continue, if it names
+    one.
+    """
     before = CONTINUED.search(path.read_text())
-    return "\n".join([*([program(path.parent / before[1])] if before else []), *examples(path, "python")])
+    return "\n".join(
+        [*([program(path.parent / before[1])] if before else []), *examples(path, "python")]
+    )
 
 
 def run(path):
-    """Run the Python examples of a page, one after the other, in the current folder; returns the names they define."""
+    """Run the Python examples of a page, one after the other, in the current folder; returns the
+    names they define.
+    """
     code, file = program(path), Path("example.py").absolute()
     file.write_text(code)  # torch and numba want to see sources
     names = {"__name__": "example"}

@@ -66,14 +66,21 @@ def draw_grid_sample(names):
     save_panels("grid_sample_padding.jpg", title, names["paddings"], 3)
 
 
-PANELS = {"col2im": draw_col2im, "grid_sample": draw_grid_sample}  # the pages whose examples draw nothing themselves
+PANELS = {
+    "col2im": draw_col2im,
+    "grid_sample": draw_grid_sample,
+}  # the pages whose examples draw nothing themselves
 
 
 def save_panels(name, title, panels, columns):
     """Draw pictures, {title: [1, 3, H, W]}, in rows below the title of them all."""
     height, width = (max(image.shape[axis] for image in panels.values()) for axis in (2, 3))
     rows = math.ceil(len(panels) / columns)
-    page = Image.new("RGB", (columns * (width + MARGIN) + MARGIN, TITLE + rows * (height + TITLE) + MARGIN), PAPER)
+    page = Image.new(
+        "RGB",
+        (columns * (width + MARGIN) + MARGIN, TITLE + rows * (height + TITLE) + MARGIN),
+        PAPER,
+    )
     draw, font = ImageDraw.Draw(page), ImageFont.load_default(size=17)
     draw.text((MARGIN, 10), title, INK, font)
     for k, (panel_title, image) in enumerate(panels.items()):
@@ -85,7 +92,9 @@ def save_panels(name, title, panels, columns):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("pages", nargs="*", type=Path)
     drawn = [pages.ROOT / f"docs/{name}.md" for name in PANELS]
     drawn += [p for p in (pages.ROOT / "docs/examples").glob("*.md") if ".save(" in p.read_text()]

@@ -1,17 +1,20 @@
-"""Compare models that compute the same, each in a process of its own: time, memory, and where the time goes.
+"""Compare models that compute the same, each in a process of its own: time, memory, and where the
+time goes.
 
 python scripts/side_by_side.py WAY=MODEL ... [--input FILE] [--turns N] [--threads N | --cpu]
 
-WAY is builtin, onnx_ops or optimized, as `onnx-ops bench` has them. The first model gets what --input gives, as of
-`onnx-ops bench`, and made-up inputs else; the others get the same in the same order. The processes take turns; factors
-are medians of the ratios to the first one within a turn. Memory is the peak of a process, with the model, and without
-what `onnx-ops optimize` needs where it has run before. --cpu measures the CPU time of one thread, which depends less on
-what else the machine does.
+WAY is builtin, onnx_ops or optimized, as `onnx-ops bench` has them. The first model gets what
+--input gives, as of `onnx-ops bench`, and made-up inputs else; the others get the same in the same
+order. The processes take turns; factors are medians of the ratios to the first one within a turn.
+Memory is the peak of a process, with the model, and without what `onnx-ops optimize` needs where it
+has run before. --cpu measures the CPU time of one thread, which depends less on what else the
+machine does.
 
-What `optimize` gains where deformable convolutions are written as nodes, from the exports of scripts/networks.py:
+What `optimize` gains where deformable convolutions are written as nodes, from the exports of
+scripts/networks.py:
 
-onnx-ops optimize birefnet_ts/model.onnx optimized.onnx
-python scripts/side_by_side.py builtin=birefnet_ts/model.onnx builtin=birefnet/model.onnx onnx_ops=optimized.onnx
+onnx-ops optimize birefnet_ts/model.onnx optimized.onnx python scripts/side_by_side.py
+builtin=birefnet_ts/model.onnx builtin=birefnet/model.onnx onnx_ops=optimized.onnx
 """
 
 import argparse
@@ -30,7 +33,9 @@ RUNS = 3  # under the profiler
 
 
 def serve(connection, way, model, threads, clock, given, arrays):
-    """Run a model at each "run" that arrives, and send the seconds; at the end its peak memory and its operators."""
+    """Run a model at each "run" that arrives, and send the seconds; at the end its peak memory and
+    its operators.
+    """
     runner = open_way(model, way, threads)
     arrays = arrays or feeds(runner.inputs, given, random=True)[0].values()
     inputs = dict(zip(runner.inputs, arrays, strict=True))
@@ -40,7 +45,9 @@ def serve(connection, way, model, threads, clock, given, arrays):
         runner(inputs)
         connection.send(clock() - start)
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    connection.send((int(status["VmHWM"].split()[0]) / 1024, profile(model, way, threads, inputs, RUNS)))
+    connection.send(
+        (int(status["VmHWM"].split()[0]) / 1024, profile(model, way, threads, inputs, RUNS))
+    )
 
 
 def started(way, model, *arguments):
@@ -79,9 +86,13 @@ def main():
         connection.send("end")
         peak, operators = connection.recv()
         factor = median(turn[0] / turn[k] for turn in turns)
-        longest = ", ".join(f"{o['operator']} {o['seconds'] * 1e3:.0f} ms" for o in operators[:SHOWN])
+        longest = ", ".join(
+            f"{o['operator']} {o['seconds'] * 1e3:.0f} ms" for o in operators[:SHOWN]
+        )
         seconds = median(turn[k] for turn in turns)
-        print(f"{each}: {seconds * 1e3:.1f} ms, {factor:.2f} x, {peak:.0f} MiB; {longest}", flush=True)
+        print(
+            f"{each}: {seconds * 1e3:.1f} ms, {factor:.2f} x, {peak:.0f} MiB; {longest}", flush=True
+        )
 
 
 if __name__ == "__main__":

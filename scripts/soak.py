@@ -1,11 +1,13 @@
-"""Run the service of docs/deployment.md under load for long: right results, flat memory, no request lost.
+"""Run the service of docs/deployment.md under load for long: right results, flat memory, no request
+lost.
 
-Eight clients send requests, good ones and hostile ones, to one or several processes, in which sessions come and go. All
-processes start at the same time, with one cache of compiled code, which is empty unless --warm is given. In the end
-SIGTERM stops them under load. The lines after the table list what was wrong; then the exit status is 1.
+Eight clients send requests, good ones and hostile ones, to one or several processes, in which
+sessions come and go. All processes start at the same time, with one cache of compiled code, which
+is empty unless --warm is given. In the end SIGTERM stops them under load. The lines after the table
+list what was wrong; then the exit status is 1.
 
-With a longer --patience, requests that a busy machine delays aren't wrong. Clients that are slow on purpose are slower
-then, and must still be cut off.
+With a longer --patience, requests that a busy machine delays aren't wrong. Clients that are slow on
+purpose are slower then, and must still be cut off.
 
 python scripts/soak.py [--minutes N] [--processes N] [--patience SECONDS] [--warm] [--seed S]
 """
@@ -38,17 +40,21 @@ PATIENCE = 5  # seconds, the page's
 ANSWER = 6  # times as long a client waits for an answer, and at least 30 s
 WARM_UP = 0.2  # share of the time after which memory is measured
 LEAK = 100  # bytes per request, that memory may grow by
-# All memory comes from malloc, and from one arena, so that glibc tells how much is in use. What is resident also has
-# free memory between what is in use, which grows with the number of threads and requests at a time.
+# All memory comes from malloc, and from one arena, so that glibc tells how much is in use. What is
+# resident also has free memory between what is in use, which grows with the number of threads and
+# requests at a time.
 ONE_ARENA = {"MALLOC_ARENA_MAX": "1", "PYTHONMALLOC": "malloc"}
 DESCRIPTORS = 2 * CLIENTS + 16  # files and connections that may be open more than at the start
 START = 'if __name__ == "__main__":\n'
-EXTENSION = "import soak_models\n\nmake_session, Handler = soak_models.extended(Handler, THREADS)\n\n"
+EXTENSION = (
+    "import soak_models\n\nmake_session, Handler = soak_models.extended(Handler, THREADS)\n\n"
+)
 
 
 @dataclass
 class Process:
-    """A process of the service, and what was measured of it: [(seconds, requests, bytes in use, open files)].
+    """A process of the service, and what was measured of it: [(seconds, requests, bytes in use,
+    open files)].
 
     The bytes are those that the process tells, else the resident ones.
     """
@@ -60,14 +66,21 @@ class Process:
     samples: list = field(default_factory=list)
 
     def measure(self, seconds):
-        measured, told = psutil.Process(self.process.pid), self.log.with_name(IN_USE.format(self.process.pid))
+        measured, told = (
+            psutil.Process(self.process.pid),
+            self.log.with_name(IN_USE.format(self.process.pid)),
+        )
         size = int(told.read_text()) if told.exists() else measured.memory_info().rss
         self.samples.append((seconds, self.requests, size, measured.num_fds()))
 
     def growth(self):
-        """Return the bytes by which memory has grown after the warm-up, and those per request, by a line's slope."""
+        """Return the bytes by which memory has grown after the warm-up, and those per request, by a
+        line's slope.
+        """
         begin = self.samples[-1][0] * WARM_UP
-        later = [(requests, size) for seconds, requests, size, _ in self.samples if seconds >= begin]
+        later = [
+            (requests, size) for seconds, requests, size, _ in self.samples if seconds >= begin
+        ]
         counts, sizes = np.array(later, float).T
         slope = np.polyfit(counts - counts[0], sizes, 1)[0] if counts[-1] > counts[0] else 0.0
         return slope * (counts[-1] - counts[0]), slope
@@ -76,7 +89,10 @@ class Process:
         """Yield what is wrong with the process, which has ended."""
         grown, slope = self.growth()
         if grown > noise and slope > LEAK:
-            yield f"port {self.port}: memory grew by {grown / 2**20:.0f} MiB, {slope:.0f} bytes per request"
+            yield (
+                f"port {self.port}: memory grew by {grown / 2**20:.0f} MiB, {slope:.0f} bytes "
+                "per request"
+            )
         more = self.samples[-1][3] - self.samples[0][3]
         if more > DESCRIPTORS:
             yield f"port {self.port}: {more} more files are open than at the start"
@@ -101,7 +117,12 @@ class Soak:
         self.requests = {(name, k): service.request(bodies[k], f"/{name}") for _, name, k in right}
         names = [*service.lies(), *service.wrong_arrays()]
         hostile = [("refused", name, 0) for name in names]
-        hostile += [("slow", "idle", 0), ("slow", "head", 0), ("slow", "body", 0), ("any value", "", 0)]
+        hostile += [
+            ("slow", "idle", 0),
+            ("slow", "head", 0),
+            ("slow", "body", 0),
+            ("any value", "", 0),
+        ]
         hostile += [("vanished", "", k) for k in range(4)]
         self.cards = right * (good // soak_models.IMAGES) + hostile
 
@@ -109,8 +130,15 @@ class Soak:
         """Return the next request's kind, name and number, the model it is for, and the process."""
         with self.lock:
             if not self.deck:
-                self.deck, self.sets = self.random.sample(self.cards, len(self.cards)), self.sets + 1
-            return *self.deck.pop(), self.random.choice(soak_models.NAMES), self.random.choice(self.processes)
+                self.deck, self.sets = (
+                    self.random.sample(self.cards, len(self.cards)),
+                    self.sets + 1,
+                )
+            return (
+                *self.deck.pop(),
+                self.random.choice(soak_models.NAMES),
+                self.random.choice(self.processes),
+            )
 
     def client(self, _):
         """Send requests until the port of a process is closed."""
@@ -132,7 +160,9 @@ class Soak:
                     self.note(f"{kind} {name}: {mistake}")
                 with self.lock:
                     process.requests += 1
-                    self.times[name if kind == "good" else "slow" if name in service.WAITING else kind].append(seconds)
+                    self.times[
+                        name if kind == "good" else "slow" if name in service.WAITING else kind
+                    ].append(seconds)
 
     def note(self, mistake):
         with self.lock:
@@ -144,8 +174,13 @@ class Soak:
         if not head.startswith(b"HTTP/1.0 200 "):
             return brief(answer), seconds
         if content != (first := self.answers.setdefault((name, k), content)):
-            return f"image {k} has other bits than before, in {len(first)} and {len(content)} bytes", seconds
-        if content is first and not soak_models.is_right(np.load(io.BytesIO(content)), self.values[name][k]):
+            return (
+                f"image {k} has other bits than before, in {len(first)} and {len(content)} bytes",
+                seconds,
+            )
+        if content is first and not soak_models.is_right(
+            np.load(io.BytesIO(content)), self.values[name][k]
+        ):
             return f"a wrong result for image {k}", seconds
         return None, seconds
 
@@ -155,17 +190,30 @@ class Soak:
         return None if answer.startswith(f"HTTP/1.0 {status} ".encode()) else brief(answer), seconds
 
     def any_value(self, connection, name, k, model):
-        image = np.random.default_rng(0).choice(np.array([np.nan, np.inf, -np.inf, 3e38, 1e-45, 0]), (1, 3, 144, 192))
-        answer, seconds = service.exchange(connection, *service.request(service.saved(image.astype("f")), f"/{model}"))
+        image = np.random.default_rng(0).choice(
+            np.array([np.nan, np.inf, -np.inf, 3e38, 1e-45, 0]), (1, 3, 144, 192)
+        )
+        answer, seconds = service.exchange(
+            connection, *service.request(service.saved(image.astype("f")), f"/{model}")
+        )
         return None if answer.startswith(b"HTTP/1.0 200 ") else brief(answer), seconds
 
     def slow(self, connection, name, k, model):
-        """Send nothing, or bytes of the head or of the body now and then: the service gives up in time."""
+        """Send nothing, or bytes of the head or of the body now and then: the service gives up in
+        time.
+        """
         head, _ = self.requests[model, 0]
-        drips = {"idle": [b""], "head": [bytes([byte]) for byte in head], "body": [head, *(bytes(1) for _ in head)]}
-        answer, seconds = service.exchange(connection, *drips[name], pause=2 * self.patience / len(head))
+        drips = {
+            "idle": [b""],
+            "head": [bytes([byte]) for byte in head],
+            "body": [head, *(bytes(1) for _ in head)],
+        }
+        answer, seconds = service.exchange(
+            connection, *drips[name], pause=2 * self.patience / len(head)
+        )
         late = f"{seconds:.1f} s" if seconds > 3 * self.patience + 5 else None
-        is_refused = answer.startswith(b"HTTP/1.0 4") or b"Error code: 4" in answer  # without a version, by HTTP/0.9
+        # Without a version, by HTTP/0.9.
+        is_refused = answer.startswith(b"HTTP/1.0 4") or b"Error code: 4" in answer
         return late if not answer or is_refused else brief(answer), seconds
 
     def vanished(self, connection, name, k, model):
@@ -175,12 +223,25 @@ class Soak:
 
 
 def brief(answer):
-    """Return the first and the last line of an answer, without its date: answers alike are counted together."""
+    """Return the first and the last line of an answer, without its date: answers alike are counted
+    together.
+    """
     lines = answer.strip().splitlines() or [b"nothing"]
-    return b" ... ".join(lines if len(lines) < 2 else (lines[0], lines[-1][:200])).decode(errors="replace")
+    return b" ... ".join(lines if len(lines) < 2 else (lines[0], lines[-1][:200])).decode(
+        errors="replace"
+    )
 
 
-def run(folder, minutes, count=1, patience=PATIENCE, good=40, noise=2**24, seed=0, change=lambda text: text):
+def run(
+    folder,
+    minutes,
+    count=1,
+    patience=PATIENCE,
+    good=40,
+    noise=2**24,
+    seed=0,
+    change=lambda text: text,
+):
     """Return (the lines of a table, those about what was wrong).
 
     folder    with the models, and the kernels in kernels/
@@ -193,10 +254,15 @@ def run(folder, minutes, count=1, patience=PATIENCE, good=40, noise=2**24, seed=
     """
     text = service.replaced(service.SOURCE, START, EXTENSION + START)
     (folder / "service.py").write_text(change(text))
-    with ExitStack() as stack, ThreadPoolExecutor(count) as starters, ThreadPoolExecutor(CLIENTS) as threads:
+    with (
+        ExitStack() as stack,
+        ThreadPoolExecutor(count) as starters,
+        ThreadPoolExecutor(CLIENTS) as threads,
+    ):
         begin = time.monotonic()
         served = starters.map(
-            lambda _: stack.enter_context(service.served(folder, patience, **ONE_ARENA)), range(count)
+            lambda _: stack.enter_context(service.served(folder, patience, **ONE_ARENA)),
+            range(count),
         )
         processes = [Process(*each) for each in served]
         started, begin = time.monotonic() - begin, time.monotonic()
@@ -233,35 +299,63 @@ def table(soak, processes):
     yield "| request | count | p50 | p90 | p99 | largest, ms |\n|---|---:|---:|---:|---:|---:|"
     for kind, times in sorted(soak.times.items()):
         known = [1000 * seconds for seconds in times if seconds is not None]
-        cells = [f"{value:,.0f}" for value in np.percentile(known, [50, 90, 99, 100])] if known else [""] * 4
+        cells = (
+            [f"{value:,.0f}" for value in np.percentile(known, [50, 90, 99, 100])]
+            if known
+            else [""] * 4
+        )
         yield f"| {kind} | {len(times):,} | {' | '.join(cells)} |"
-    yield "\n| process | requests | MiB in use after the warm-up | at the end | bytes per request | over time |"
+    yield (
+        "\n| process | requests | MiB in use after the warm-up | at the end | bytes per "
+        "request | over time |"
+    )
     yield "|---|---:|---:|---:|---:|---|"
     for k, process in enumerate(processes):
         sizes = [size / 2**20 for seconds, _, size, _ in process.samples]
         begin = sizes[int(len(sizes) * WARM_UP)]
         tenths = " ".join(f"{sizes[int(tenth * (len(sizes) - 1) / 10)]:.0f}" for tenth in range(11))
-        cells = f"{process.requests:,}", f"{begin:.0f}", f"{sizes[-1]:.0f}", f"{process.growth()[1]:.1f}", tenths
+        cells = (
+            f"{process.requests:,}",
+            f"{begin:.0f}",
+            f"{sizes[-1]:.0f}",
+            f"{process.growth()[1]:.1f}",
+            tenths,
+        )
         yield f"| {k + 1} | {' | '.join(cells)} |"
     yield ""
     for process in processes:
-        yield from (line for line in process.log.read_text().splitlines() if "came and went" in line)
+        yield from (
+            line for line in process.log.read_text().splitlines() if "came and went" in line
+        )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds that the service waits for a request")
-    parser.add_argument("--warm", action="store_true", help="start with this machine's cache of compiled code")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=PATIENCE,
+        help="seconds that the service waits for a request",
+    )
+    parser.add_argument(
+        "--warm", action="store_true", help="start with this machine's cache of compiled code"
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     with TemporaryDirectory() as name:
         soak_models.prepare(Path(name))
         if options.warm:
             use_cache(Path(name))
-        lines, faults = run(Path(name), options.minutes, options.processes, options.patience, seed=options.seed)
-        faults += [f"left in the cache: {file}" for file in leftovers(Path(name)) if not options.warm]
+        lines, faults = run(
+            Path(name), options.minutes, options.processes, options.patience, seed=options.seed
+        )
+        faults += [
+            f"left in the cache: {file}" for file in leftovers(Path(name)) if not options.warm
+        ]
     print(*lines, *faults, sep="\n")
     return bool(faults)
 

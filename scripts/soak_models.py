@@ -1,4 +1,6 @@
-"""The models of scripts/soak.py, and what its services have beside the page's: many models, and passing sessions."""
+"""The models of scripts/soak.py, and what its services have beside the page's: many models, and
+passing sessions.
+"""
 
 import ctypes
 import logging
@@ -35,7 +37,9 @@ refused (float[1, 4, 4] x, int64[2] image, int64[2] block) => (float[N, C, H, W]
 log = logging.getLogger("soak")
 
 
-@onnx_ops.operator("soak::Normalize", inputs="x: T", outputs="y: T", types={"T": ("float32",)}, ranks={"x": (4,)})
+@onnx_ops.operator(
+    "soak::Normalize", inputs="x: T", outputs="y: T", types={"T": ("float32",)}, ranks={"x": (4,)}
+)
 def normalize(x, *, mean: tuple[float, ...], deviation: tuple[float, ...]):
     center, scale = (np.array(v)[:, None, None] for v in (mean, deviation))
     return ((x.astype(np.float64) - center) / scale).astype(x.dtype)
@@ -43,7 +47,12 @@ def normalize(x, *, mean: tuple[float, ...], deviation: tuple[float, ...]):
 
 @normalize.shape
 def _(x, *, mean, deviation):
-    onnx_ops.require(len(x) == 4 and x[1] == len(mean), "shape of x", x, "must be [N, C, H, W] with C numbers in mean")
+    onnx_ops.require(
+        len(x) == 4 and x[1] == len(mean),
+        "shape of x",
+        x,
+        "must be [N, C, H, W] with C numbers in mean",
+    )
     return x
 
 
@@ -74,12 +83,16 @@ NAMES = [*ORIGINALS, "custom"]
 
 
 def prepare(folder):
-    """Write the models into a folder, and images with the results of ONNX Runtime's built-in kernels and of NumPy."""
+    """Write the models into a folder, and images with the results of ONNX Runtime's built-in
+    kernels and of NumPy.
+    """
     images = np.random.default_rng(1).random((IMAGES, 1, 3, 144, 192), np.float32)
     values = {"images": images}
     for name, exported in ORIGINALS.items():
         original = onnx.load(EXPORTED / exported / "model.onnx")
-        model = onnx_ops.optimize(original) if name in ("ComputedGridSample", "Im2Col") else original
+        model = (
+            onnx_ops.optimize(original) if name in ("ComputedGridSample", "Im2Col") else original
+        )
         assert name in {node.op_type for node in model.graph.node}
         onnx.save(model, folder / f"{name}.onnx")
         session = ort.InferenceSession(original.SerializeToString())
@@ -94,12 +107,15 @@ class Mallinfo2(ctypes.Structure):
     """glibc's struct of this name."""
 
     _fields_ = [(name, ctypes.c_size_t) for name in (
-        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
+        "fordblks", "keepcost",
     )]  # fmt: skip
 
 
 def in_use():
-    """Return the bytes that malloc has given to this process, without what is free in its only arena."""
+    """Return the bytes that malloc has given to this process, without what is free in its only
+    arena.
+    """
     libc = ctypes.CDLL(None)
     libc.mallinfo2.restype = Mallinfo2
     info = libc.mallinfo2()
@@ -131,7 +147,9 @@ class Sessions:
 
     def verify(self, name, session, k):
         (output,) = session.run(None, {"image": self.values["images"][k]})
-        assert is_right(output, self.values[name][k]), f"a session of {name} is wrong about image {k}"
+        assert is_right(output, self.values[name][k]), (
+            f"a session of {name} is wrong about image {k}"
+        )
 
     def run(self, names, feeds):
         return self.sessions[self.path_of_request().strip("/")].run(names, feeds)
@@ -140,14 +158,18 @@ class Sessions:
         """Make sessions, run them once and drop them, until the process ends."""
         made, refused = 0, onnx.parser.parse_model(REFUSED).SerializeToString()
         while threading.main_thread().is_alive():
-            self.verify(NAMES[made % len(NAMES)], self.make(NAMES[made % len(NAMES)]), made % IMAGES)
+            self.verify(
+                NAMES[made % len(NAMES)], self.make(NAMES[made % len(NAMES)]), made % IMAGES
+            )
             try:
                 onnx_ops.InferenceSession(refused, self.options["Col2Im"])
                 raise AssertionError("a model with a stride of 0 was not refused")
             except onnx_ops.OpError:
                 made += 1
             if made % MEASURED == 0:
-                with suppress(AttributeError, TypeError):  # other systems than Linux with glibc 2.33
+                with suppress(
+                    AttributeError, TypeError
+                ):  # other systems than Linux with glibc 2.33
                     write(IN_USE.format(os.getpid()), str(in_use()).encode())
             time.sleep(PAUSE)
         log.info("%d sessions came and went", made)

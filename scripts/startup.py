@@ -1,6 +1,8 @@
-"""Time what onnx_ops adds to the start of a process: imports, first and later sessions, compilation.
+"""Time what onnx_ops adds to the start of a process: imports, first and later sessions,
+compilation.
 
-Each is timed in new processes. Unless compilation is timed, kernels come from a wheel's library or from the cache.
+Each is timed in new processes. Unless compilation is timed, kernels come from a wheel's library or
+from the cache.
 
 python scripts/startup.py [--repeats N] [--dtypes NAME ...]
 """
@@ -18,7 +20,10 @@ from statistics import median
 from onnx_ops.native import library
 
 MODELS = Path(__file__).parent.parent / "models"
-GRID_SAMPLE, COL2IM = MODELS / "com.microsoft/gridsample/model.onnx", MODELS / "ai.onnx/col2im/model.onnx"
+GRID_SAMPLE, COL2IM = (
+    MODELS / "com.microsoft/gridsample/model.onnx",
+    MODELS / "ai.onnx/col2im/model.onnx",
+)
 
 TIMED = """
 import json, sys, time
@@ -66,8 +71,15 @@ lap("compilation")
 
 def laps(script, *arguments, **environment):
     """Run a script in a new process and return its {lap: seconds}."""
-    command = [sys.executable, "-c", f"{TIMED}\n{script}\nprint(json.dumps(laps))", *map(str, arguments)]
-    process = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **environment})
+    command = [
+        sys.executable,
+        "-c",
+        f"{TIMED}\n{script}\nprint(json.dumps(laps))",
+        *map(str, arguments),
+    ]
+    process = subprocess.run(
+        command, check=True, capture_output=True, text=True, env={**os.environ, **environment}
+    )
     return json.loads(process.stdout)
 
 
@@ -103,10 +115,16 @@ def compilations(dtypes):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=9, help="processes of which the median is taken")
-    parser.add_argument("--dtypes", nargs="*", default=["float32"], help="element types whose compilation is timed")
+    parser.add_argument(
+        "--repeats", type=int, default=9, help="processes of which the median is taken"
+    )
+    parser.add_argument(
+        "--dtypes", nargs="*", default=["float32"], help="element types whose compilation is timed"
+    )
     options = parser.parse_args()
-    for title, seconds, remark in itertools.chain(rows(options.repeats), compilations(options.dtypes)):
+    for title, seconds, remark in itertools.chain(
+        rows(options.repeats), compilations(options.dtypes)
+    ):
         print(f"{title:50} {seconds:.3f} s {remark}", flush=True)
 
 

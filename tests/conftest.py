@@ -14,31 +14,45 @@ from onnx_ops.native import library
 from onnx_ops.registry import OPERATORS
 from onnx_ops.session import registration, variants, workers
 
-if library.is_complete():  # then nothing is compiled, there may be no Numba, and only kernels are other ones
+if (
+    library.is_complete()
+):  # then nothing is compiled, there may be no Numba, and only kernels are other ones
     of_the_compiler = "cache cache_permissions deployment elements library vectors warmup"
     of_no_kernel = """attributes budget byte_readers docs docstrings endings exact files hostile_models imported_domains
         imports inference layout lowering many_files messages model_files names on_import optimized_sessions
         ordinary_files ort_format reading reading_forms reading_integers reading_positions reading_work rewriting
         rewriting_affine_grids rewriting_facts rewriting_fuzz rewriting_grids rewriting_samplers schemas sizes
         third_operator uncompiled"""
-    collect_ignore_glob = [f"**/test_{name}.py" for name in f"{of_the_compiler} {of_no_kernel}".split()]
+    collect_ignore_glob = [
+        f"**/test_{name}.py" for name in f"{of_the_compiler} {of_no_kernel}".split()
+    ]
 
 NAMING = "name", "tool", "types"  # parameters whose texts may name a type
-NAMED = {"float16": "float16", "16 bits": "float16", "float64": "float64"}  # {words of such a text: the type}
+NAMED = {
+    "float16": "float16",
+    "16 bits": "float16",
+    "float64": "float64",
+}  # {words of such a text: the type}
 
 FEW = 10  # examples of a test of Hypothesis in the short run; the long one has 100
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-    # Shells do so for background jobs; the processes that tests start and interrupt would inherit it.
+    # Shells do so for background jobs; the processes that tests start and interrupt would inherit
+    # it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session):
-    """Set up Hypothesis, and compile in parallel what most tests need before pytest-xdist distributes them."""
+    """Set up Hypothesis, and compile in parallel what most tests need before pytest-xdist
+    distributes them.
+    """
     everything = "not long" not in session.config.option.markexpr
-    # Hypothesis draws the same cases in every run; with `--hypothesis-profile=default` it draws new ones.
-    settings.register_profile("seeded", derandomize=True, deadline=None, max_examples=100 if everything else FEW)
+    # Hypothesis draws the same cases in every run; with `--hypothesis-profile=default` it draws new
+    # ones.
+    settings.register_profile(
+        "seeded", derandomize=True, deadline=None, max_examples=100 if everything else FEW
+    )
     if not session.config.getoption("hypothesis_profile", None):
         settings.load_profile("seeded")
     processes = getattr(session.config.option, "numprocesses", None)
@@ -52,7 +66,11 @@ SKIPPED = "onnx_ops/skipped"  # in pytest's cache
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--skipped", action="store_true", help="run what the run before skipped, as without a package")
+    parser.addoption(
+        "--skipped",
+        action="store_true",
+        help="run what the run before skipped, as without a package",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -85,7 +103,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     assert config.cache, "--skipped needs pytest's cache"
     names = {*config.cache.get(SKIPPED, [])}
-    chosen = [item for item in items if item.nodeid in names or item.nodeid.partition("::")[0] in names]
+    chosen = [
+        item for item in items if item.nodeid in names or item.nodeid.partition("::")[0] in names
+    ]
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = chosen
 
@@ -99,8 +119,8 @@ def is_needed(variant):
 def pytest_itemcollected(item):
     """Mark a test by its parameters.
 
-    A parameter `dtype` that another one represents, and cases that name such a type, are left to the long run. What
-    names a backend that can't be installed is skipped.
+    A parameter `dtype` that another one represents, and cases that name such a type, are left to
+    the long run. What names a backend that can't be installed is skipped.
     """
     params = item.callspec.params if hasattr(item, "callspec") else {}
     case, text = params.get("case"), " ".join(str(params.get(name)) for name in NAMING)
@@ -121,12 +141,16 @@ def operators_in_use(monkeypatch):
 
 @pytest.fixture
 def directory(tmp_path, monkeypatch):
-    """The folder in which examples run: a model with an input `image`, frames for it, and models/."""
+    """The folder in which examples run: a model with an input `image`, frames for it, and
+    models/.
+    """
     models = TESTS.parent / "models"
     shutil.copy(models / "exported" / "spatial_transformer" / "model.onnx", tmp_path)
     (tmp_path / "frames" / "more").mkdir(parents=True)
     for name in ("frame", "frames/1", "frames/more/2"):
-        np.save(tmp_path / f"{name}.npy", np.random.default_rng(0).random((1, 3, 144, 192), np.float32))
+        np.save(
+            tmp_path / f"{name}.npy", np.random.default_rng(0).random((1, 3, 144, 192), np.float32)
+        )
     (tmp_path / "models").symlink_to(models)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -179,11 +203,15 @@ class CountedOperators:
 
 @pytest.fixture
 def kernels_made():
-    """The operators for whose nodes the library has made a kernel: these nodes don't run the built-in one."""
+    """The operators for whose nodes the library has made a kernel: these nodes don't run the
+    built-in one.
+    """
     return CountedOperators("kernels_made")
 
 
 @pytest.fixture
 def results_made():
-    """The operators of nodes with a constant result, which was computed when their kernel was made."""
+    """The operators of nodes with a constant result, which was computed when their kernel was
+    made.
+    """
     return CountedOperators("results_made")

@@ -35,13 +35,17 @@ DIFFERENCE = 6  # of pictures, on average, from 0 to 255: fonts and rounding dif
 
 
 def operator_file():
-    """The example that declares an operator by a plan, which is also a file for the folder of a family."""
+    """The example that declares an operator by a plan, which is also a file for the folder of a
+    family.
+    """
     (code,) = (each for each in examples(PLANNED, "python") if "OPERATORS = (SHIFT,)" in each)
     return code
 
 
 def files(page):
-    """{name: content} of the files that a page's examples are, if it says so in their first lines."""
+    """{name: content} of the files that a page's examples are, if it says so in their first
+    lines.
+    """
     contents = {}
     for code in examples(page, "python"):
         if name := FILE.match(code):
@@ -55,7 +59,9 @@ def test_every_operator_is_listed():
     rows = [line for page in pages for line in page.splitlines() if line.startswith("|")]
     for o in OPERATORS:
         named = rf"\b{o.name}\b.*\b{re.escape(o.domain or 'ai.onnx')}\b"
-        assert any(re.search(named, row) for row in rows), f"docs/README.md has no row for {o.name} of {o.domain!r}"
+        assert any(re.search(named, row) for row in rows), (
+            f"docs/README.md has no row for {o.name} of {o.domain!r}"
+        )
 
 
 @pytest.fixture
@@ -67,7 +73,9 @@ def new_counts(monkeypatch):
 
 @pytest.fixture
 def idle_sessions(monkeypatch, new_counts):
-    """The models of sessions so far in which onnx_ops runs no node, although nothing else was asked for."""
+    """The models of sessions so far in which onnx_ops runs no node, although nothing else was asked
+    for.
+    """
     models, make = [], OrtSession.__init__
 
     def make_and_count(session, *given, **options):
@@ -76,19 +84,27 @@ def idle_sessions(monkeypatch, new_counts):
         is_lowered = EXTENSIONS in (imported_domains(given[0]) or ())  # then Python operators run
         is_idle = sum(onnx_ops.node_counts().values()) == before
         if is_idle and not is_lowered and not isinstance(session, BuiltinSession):
-            models.append(given[0] if isinstance(given[0], str) else f"a model of {len(given[0])} bytes")
+            models.append(
+                given[0] if isinstance(given[0], str) else f"a model of {len(given[0])} bytes"
+            )
 
     monkeypatch.setattr(OrtSession, "__init__", make_and_count)
     return models
 
 
-@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning", "ignore:.*:FutureWarning")  # PyTorch's, at export
+@pytest.mark.filterwarnings(
+    "ignore:.*:DeprecationWarning", "ignore:.*:FutureWarning"
+)  # PyTorch's, at export
 @pytest.mark.parametrize(
     "page",
     [
         pytest.param(
             page,
-            marks=[pytest.mark.ray if "import ray" in "".join(examples(page, "python")) else pytest.mark.long],
+            marks=[
+                pytest.mark.ray
+                if "import ray" in "".join(examples(page, "python"))
+                else pytest.mark.long
+            ],
             id=page.stem,
         )
         for page in PAGES
@@ -96,7 +112,8 @@ def idle_sessions(monkeypatch, new_counts):
     ],
 )
 def test_python_examples(page, directory, capsys, idle_sessions):
-    """The examples of a page run one after the other, as a reader would try them, and make what the page shows.
+    """The examples of a page run one after the other, as a reader would try them, and make what the
+    page shows.
 
     In each session that they make, onnx_ops runs at least one node.
     """
@@ -119,7 +136,9 @@ def test_python_examples(page, directory, capsys, idle_sessions):
         made, kept = (Image.open(p).convert("RGB") for p in (path, pictures.IMAGES / path.name))
         assert made.size == kept.size
         difference = np.abs(np.subtract(made, kept, dtype=float)).mean()
-        assert difference < DIFFERENCE, f"python scripts/pictures.py {page.relative_to(ROOT)} makes another picture"
+        assert difference < DIFFERENCE, (
+            f"python scripts/pictures.py {page.relative_to(ROOT)} makes another picture"
+        )
 
 
 def test_quotations():
@@ -131,12 +150,16 @@ def test_quotations():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("page", [page for page in PAGES if files(page) and page != RECIPES], ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if files(page) and page != RECIPES], ids=lambda p: p.stem
+)
 def test_files_and_commands(page, directory):
     """The files of a page, and then its commands, in a folder beside the clone."""
     pytest.importorskip("torch")
     pytest.importorskip("onnxscript")
-    if not library.have_numba() or not list(Path(ort.__file__).parent.glob("capi/libonnxruntime.so.*")):
+    if not library.have_numba() or not list(
+        Path(ort.__file__).parent.glob("capi/libonnxruntime.so.*")
+    ):
         pytest.skip("there is no Numba, or onnxruntime has no library of its own")
     (directory / "onnx-ops").symlink_to(ROOT)
     mine = directory / "mine"
@@ -150,7 +173,9 @@ def run_in_shell(code, folder):
     """Run commands, with those of this environment before others; return what they print."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = os.environ | {"PATH": path}
-    done = subprocess.run(["sh", "-e", "-c", code], cwd=folder, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        ["sh", "-e", "-c", code], cwd=folder, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -165,7 +190,9 @@ def test_ci_runs_the_commands_of_the_readme():
 
 
 def test_figures_of_the_readme():
-    """They are those of other pages: of the networks shown, and of single nodes with more than a megabyte of data."""
+    """They are those of other pages: of the networks shown, and of single nodes with more than a
+    megabyte of data.
+    """
     shown = recorded(get("networks"))
     for mark, titles in SHOWN.items():
         measured = recorded(get(mark, PAGE))
@@ -175,16 +202,29 @@ def test_figures_of_the_readme():
 
 
 def test_claims_of_the_readme():
-    """They are those of the scan on one thread: the shares of GridSample's cases, of all modes, and of Col2Im's."""
+    """They are those of the scan on one thread: the shares of GridSample's cases, of all modes, and
+    of Col2Im's.
+    """
     table = get("performance", "docs/performance.md").split("| operator |")[1].split("\n\n")[0]
-    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in table.splitlines()[2:]]
+    rows = [
+        [cell.strip() for cell in line.strip("| ").split("|")] for line in table.splitlines()[2:]
+    ]
     grids, (folds,) = (
-        [[float(cell.rstrip(" %x")) for cell in row[2:]] for row in rows if row[0].startswith(name) and row[1] == "1"]
+        [
+            [float(cell.rstrip(" %x")) for cell in row[2:]]
+            for row in rows
+            if row[0].startswith(name) and row[1] == "1"
+        ]
         for name in ("GridSample", "Col2Im")
     )
     text = " ".join((ROOT / "README.md").read_text().split())
-    shares = [round(sum(row[0] * row[k] for row in grids) / sum(row[0] for row in grids)) for k in (2, 3)]
-    assert f"GridSample is 1.5 times as fast as the fastest peer in {shares[0]} % of the cases, " in text
+    shares = [
+        round(sum(row[0] * row[k] for row in grids) / sum(row[0] for row in grids)) for k in (2, 3)
+    ]
+    assert (
+        f"GridSample is 1.5 times as fast as the fastest peer in {shares[0]} % of the cases, "
+        in text
+    )
     assert f"2 times in {shares[1]} %; Col2Im is at least as fast in {folds[1]:.0f} %" in text
 
 
@@ -213,7 +253,11 @@ def test_version_of_the_citation():
 def commands():
     """The arguments of each `onnx-ops` line of the page, which depend on those before."""
     text = "\n".join(examples(ROOT / "docs" / "command-line.md", "sh"))
-    return [shlex.split(line, comments=True)[1:] for line in text.splitlines() if line.startswith("onnx-ops")]
+    return [
+        shlex.split(line, comments=True)[1:]
+        for line in text.splitlines()
+        if line.startswith("onnx-ops")
+    ]
 
 
 @pytest.mark.long
@@ -222,7 +266,9 @@ def test_command_line_examples(directory):
     demo.write_pictures(directory / "out")  # as `onnx-ops demo` does
     for arguments in commands():
         can_build = library.have_numba() or arguments[0] != "build"
-        if arguments[0] not in ("demo", "exec", "warmup", "validate") and can_build:  # test_cli.py has the others
+        if (
+            arguments[0] not in ("demo", "exec", "warmup", "validate") and can_build
+        ):  # test_cli.py has the others
             done = invoke(*arguments)
             assert done.exit_code == 0, done.output
 

@@ -1,4 +1,6 @@
-"""Docstrings of public names: they document each parameter once, with its default, and their examples work."""
+"""Docstrings of public names: they document each parameter once, with its default, and their
+examples work.
+"""
 
 import doctest
 import inspect
@@ -15,10 +17,15 @@ from onnx_ops.custom.operator import CustomOperator
 from onnx_ops.native import library
 
 NAMES_OF_EXPORT = "export", "translations", "com_microsoft_grid_sample"
-PUBLIC = {name: getattr(onnx_ops, name) for name in onnx_ops.__all__ if name not in ("FLOATS", "INTEGERS", "export")}
+PUBLIC = {
+    name: getattr(onnx_ops, name)
+    for name in onnx_ops.__all__
+    if name not in ("FLOATS", "INTEGERS", "export")
+}
 PUBLIC |= {f"export.{name}": getattr(onnx_ops.export, name) for name in NAMES_OF_EXPORT}
 METHODS = {
-    f"CustomOperator.{name}": getattr(CustomOperator, name) for name in ("__call__", "shape", "kernel", "gradient")
+    f"CustomOperator.{name}": getattr(CustomOperator, name)
+    for name in ("__call__", "shape", "kernel", "gradient")
 }
 NEEDS = {  # of examples
     "build": "numba",
@@ -28,22 +35,39 @@ NEEDS = {  # of examples
     "export.com_microsoft_grid_sample": "torch",
     "lower": "onnxruntime_extensions",
 }
-LONG = {"build", "warmup", *(f"export.{name}" for name in NAMES_OF_EXPORT)}  # they compile, or import PyTorch
-SECTIONS = ["Parameters", "Attributes", "Returns", "Raises", "See Also", "Examples"]  # in this order
+LONG = {
+    "build",
+    "warmup",
+    *(f"export.{name}" for name in NAMES_OF_EXPORT),
+}  # they compile, or import PyTorch
+SECTIONS = [
+    "Parameters",
+    "Attributes",
+    "Returns",
+    "Raises",
+    "See Also",
+    "Examples",
+]  # in this order
 SECTION = re.compile(r"^(\w[\w ]*)\n(-+)\n", re.MULTILINE)
 ENTRY = re.compile(r"^(\*{0,2}\w+(?:, \w+)*)(?: : (.+))?\n((?: {4}.*\n|\n)+)", re.MULTILINE)
 FLAGS = doctest.NORMALIZE_WHITESPACE
 
 
 def sections(text):
-    """Return {heading: its text} of a docstring in NumPy's style; what comes before the first one is ""."""
+    """Return {heading: its text} of a docstring in NumPy's style; what comes before the first one
+    is "".
+    """
     parts = SECTION.split(text + "\n")
-    assert all(len(a) == len(b) for a, b in zip(parts[1::3], parts[2::3], strict=True)), "an underline's length"
+    assert all(len(a) == len(b) for a, b in zip(parts[1::3], parts[2::3], strict=True)), (
+        "an underline's length"
+    )
     return {"": parts[0], **dict(zip(parts[1::3], parts[3::3], strict=True))}
 
 
 def entries(text):
-    """Yield (name, type, description) of the parameters in a section; those that share a line have the same."""
+    """Yield (name, type, description) of the parameters in a section; those that share a line have
+    the same.
+    """
     for names, kind, description in ENTRY.findall(text):
         for name in names.split(", "):
             yield name, kind, description
@@ -98,9 +122,12 @@ def test_returns(name):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in PUBLIC | METHODS]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in PUBLIC | METHODS],
 )
-@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning", "ignore:.*:FutureWarning")  # PyTorch's, at export
+@pytest.mark.filterwarnings(
+    "ignore:.*:DeprecationWarning", "ignore:.*:FutureWarning"
+)  # PyTorch's, at export
 def test_examples(name, directory):
     needed = NEEDS.get(name)
     if needed and (not find_spec(needed) or (needed == "numba" and not library.have_numba())):
@@ -115,14 +142,18 @@ def test_examples(name, directory):
 
 def test_every_public_name_is_on_a_page():
     pages = "\n".join(page.read_text() for page in (ROOT / "docs/reference").glob("*.rst"))
-    directive = re.compile(r"^\.\. (?:auto|py:)(?:function|class|data):: (?:onnx_ops\.)?([\w.]+)", re.MULTILINE)
+    directive = re.compile(
+        r"^\.\. (?:auto|py:)(?:function|class|data):: (?:onnx_ops\.)?([\w.]+)", re.MULTILINE
+    )
     wanted = {*PUBLIC, "FLOATS", "INTEGERS", "custom.operator.CustomOperator"}
     assert {*directive.findall(pages)} == wanted
 
 
 @pytest.mark.parametrize("name", ["col2im", "deform_conv", "grid_sample"])
 def test_help_shows_the_signature(name):
-    """`help` takes a function on arrays for a function, and shows annotations as the source has them."""
+    """`help` takes a function on arrays for a function, and shows annotations as the source has
+    them.
+    """
     value = PUBLIC[name]
     text = pydoc.render_doc(value, renderer=pydoc.plaintext)
     first = next(iter(inspect.signature(value).parameters))

@@ -24,4 +24,6 @@ def test_linear_steps() -> None:
 
 def test_quadratic_steps_are_seen() -> None:
     with pytest.raises(AssertionError):
-        assert_steps_linear(lambda size: lambda: [None for _ in range(size) for _ in range(size)], 100)
+        assert_steps_linear(
+            lambda size: lambda: [None for _ in range(size) for _ in range(size)], 100
+        )

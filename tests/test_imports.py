@@ -1,4 +1,6 @@
-"""Imports lead down, also those inside functions and for type checkers: docs/how-it-works.md lists the floors."""
+"""Imports lead down, also those inside functions and for type checkers: docs/how-it-works.md lists
+the floors.
+"""
 
 import ast
 import re
@@ -13,7 +15,8 @@ import onnx_ops
 PACKAGE = Path(onnx_ops.__file__).parent
 PAGE = (TESTS.parent / "docs" / "how-it-works.md").read_text()
 ROWS = re.findall(r"^\| ([\d.]+) \| ([`\w, ]+) \|", PAGE, re.MULTILINE)
-# {folder, or module beside the folders: its floor}; those with a point are of a file or folder inside of one
+# {folder, or module beside the folders: its floor}; those with a point are of a file or folder
+# inside of one
 FLOORS = {name: float(floor) for floor, names in ROWS for name in re.findall(r"\w+", names)}
 
 
@@ -24,7 +27,9 @@ def module_name(path, package):
 
 
 def imports_of(package):
-    """Return {module: modules of the package that it imports, at its top, inside functions and for type checkers}."""
+    """Return {module: modules of the package that it imports, at its top, inside functions and for
+    type checkers}.
+    """
     files = {module_name(path, package): path for path in package.rglob("*.py")}
     found = {}
     for name, path in files.items():
@@ -43,13 +48,17 @@ def imports_of(package):
 
 
 def rooms(module):
-    """Return the folder, or module beside the folders, of a module, and the part of the folder that it is in."""
+    """Return the folder, or module beside the folders, of a module, and the part of the folder that
+    it is in.
+    """
     _, room, part, *_ = [*module.split("."), "", ""]
     return room or "__init__", part
 
 
 def upward(imports):
-    """Yield (module, what it imports) where this isn't on a lower floor, within a folder that has some and beyond."""
+    """Yield (module, what it imports) where this isn't on a lower floor, within a folder that has
+    some and beyond.
+    """
     for module, imported in imports.items():
         room, part = rooms(module)
         for other in imported:
@@ -84,7 +93,9 @@ def test_an_import_that_leads_up_is_found(module, imported, is_upward):
 
 def test_each_module_is_on_a_floor():
     names = {rooms(module) for module in imports_of(PACKAGE)}
-    assert {room for room, _ in names} | {part for room, part in names if room == "rewriting" and part} == {*FLOORS}
+    assert {room for room, _ in names} | {
+        part for room, part in names if room == "rewriting" and part
+    } == {*FLOORS}
 
 
 def test_no_module_imports_itself_through_others():

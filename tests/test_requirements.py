@@ -1,4 +1,6 @@
-"""What wheels are made with, what importing this package imports, and what works without onnxruntime-extensions."""
+"""What wheels are made with, what importing this package imports, and what works without
+onnxruntime-extensions.
+"""
 
 import importlib.util
 import os
@@ -24,7 +26,11 @@ ROOT = Path(__file__).parent.parent
 
 def test_the_minima_are_those_that_wheels_are_made_with():
     conditions = "extra ==", "sys_platform =="
-    lines = [line for line in metadata.requires("onnx-ops") if not any(each in line for each in conditions)]
+    lines = [
+        line
+        for line in metadata.requires("onnx-ops")
+        if not any(each in line for each in conditions)
+    ]
     required = "".join(f"{line}\n" for line in lines)
     minima = dict(re.findall(r"^([\w-]+)[^;\n]*?>=([\d.]+)", required, re.MULTILINE))
     (needed,) = re.findall(r"^needed = .*$", (ROOT / "setup.py").read_text(), re.MULTILINE)
@@ -36,22 +42,34 @@ def test_the_minima_are_those_that_wheels_are_made_with():
 
 def test_messages_advise_the_requirements(monkeypatch):
     """The advice to install what an extra has names the packages, with their bounds."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert jit.numba_obstacle.__wrapped__().endswith(f"pip install '{extras['jit'][0]}'")
-    sources = {"cli": ROOT / "onnx_ops" / "cli" / "__init__.py", "ray": ROOT / "onnx_ops" / "cli" / "cluster.py"}
+    sources = {
+        "cli": ROOT / "onnx_ops" / "cli" / "__init__.py",
+        "ray": ROOT / "onnx_ops" / "cli" / "cluster.py",
+    }
     for extra, path in sources.items():
-        assert "pip install " + " ".join(f'"{package}"' for package in extras[extra]) in path.read_text()
+        assert (
+            "pip install " + " ".join(f'"{package}"' for package in extras[extra])
+            in path.read_text()
+        )
 
 
 def is_first(version, bound):
-    """Return whether a version is the first with the numbers of a lower bound: 3.0.2 for 3, 2.40.0 for 2.40."""
+    """Return whether a version is the first with the numbers of a lower bound: 3.0.2 for 3, 2.40.0
+    for 2.40.
+    """
     release, least = Version(version).release, Version(bound).release
     return release[: len(least)] == least and release[len(least) :][:1] in ((), (0,))
 
 
 def test_the_oldest_versions_are_tested():
-    """scripts/compat.py pins each lower bound in pyproject.toml, those of extras and of what builds wheels, too."""
+    """scripts/compat.py pins each lower bound in pyproject.toml, those of extras and of what builds
+    wheels, too.
+    """
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project = settings["project"]
     lines = [*settings["build-system"]["requires"], *project["dependencies"]]
@@ -59,14 +77,20 @@ def test_the_oldest_versions_are_tested():
     linux = {"sys_platform": "linux", "platform_machine": "x86_64", "python_version": "3.11"}
     required = [r for r in map(Requirement, lines) if not r.marker or r.marker.evaluate(linux)]
     bounds = {(r.name, s.version) for r in required for s in r.specifier if s.operator == ">="}
-    oldest, extras = (next(row for row in compat.ROWS if row.name == name) for name in ("oldest", "oldest extras"))
+    oldest, extras = (
+        next(row for row in compat.ROWS if row.name == name) for name in ("oldest", "oldest extras")
+    )
     pins = dict(pin.split("==") for pin in {*oldest.pins, *extras.pins} if "==" in pin)
     assert {name for name, _ in bounds} == {*pins}
     assert [bound for bound in bounds if not is_first(pins[bound[0]], bound[1])] == []
     assert {f">={oldest.python}", f">={extras.python}"} == {project["requires-python"]}
-    (matrix,) = re.findall(r'versions: "(.+)"', (ROOT / ".github" / "workflows" / "tests.yml").read_text())
+    (matrix,) = re.findall(
+        r'versions: "(.+)"', (ROOT / ".github" / "workflows" / "tests.yml").read_text()
+    )
     in_workflow = dict(pin.removesuffix(".*").split("==") for pin in matrix.split())
-    assert [name for name, version in in_workflow.items() if not pins[name].startswith(version)] == []
+    assert [
+        name for name, version in in_workflow.items() if not pins[name].startswith(version)
+    ] == []
 
 
 def test_workflows_run_known_code():
@@ -74,8 +98,12 @@ def test_workflows_run_known_code():
     workflows = [path.read_text() for path in (ROOT / ".github" / "workflows").glob("*.yml")]
     actions = [line for text in workflows for line in re.findall(r"uses: (.*)", text)]
     assert actions
-    assert [line for line in actions if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)] == []
-    assert [re.findall(r"permissions:\n +(.*)", text) for text in workflows] == [["contents: read"]] * len(workflows)
+    assert [
+        line for line in actions if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)
+    ] == []
+    assert [re.findall(r"permissions:\n +(.*)", text) for text in workflows] == [
+        ["contents: read"]
+    ] * len(workflows)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +124,9 @@ def test_every_folder_of_sources_is_a_package():
     """setuptools warns of folders that are in a wheel, but not in this list."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     sources = [path for kind in ("py", "[ch]") for path in (ROOT / "onnx_ops").rglob(f"*.{kind}")]
-    assert {*settings["packages"]} == {".".join(path.parent.relative_to(ROOT).parts) for path in sources}
+    assert {*settings["packages"]} == {
+        ".".join(path.parent.relative_to(ROOT).parts) for path in sources
+    }
 
 
 def test_names_of_the_package():
@@ -119,7 +149,8 @@ def test_imports_are_light():
 
 @pytest.mark.parametrize("how", ["absent", "failing"])
 def test_without_extensions(how, tmp_path):
-    """The extensions backend is refused, as on Python 3.14, and no message advises it; all else works, as lower() does.
+    """The extensions backend is refused, as on Python 3.14, and no message advises it; all else
+    works, as lower() does.
 
     Version 0.14.0 can't be imported, as it imports transformers, which it does not require.
     """
@@ -155,12 +186,18 @@ def test_without_extensions(how, tmp_path):
     assert native == "onnx_ops: backend = 'native': of no use"
 
 
-SCRIPTS = [path for path in (ROOT / "scripts").glob("*.py") if "import add_tests_to_path" in path.read_text()]
+SCRIPTS = [
+    path
+    for path in (ROOT / "scripts").glob("*.py")
+    if "import add_tests_to_path" in path.read_text()
+]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_scripts_find_what_they_share_with_the_tests(script):
     alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([sys.executable, script, "--help"], env=alone, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, script, "--help"], env=alone, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr

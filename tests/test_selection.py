@@ -26,17 +26,27 @@ def test_pairs_of_a_product():
     assert [each.values for each in sets] == list(itertools.product(A, B, C))
     chosen = in_short_run(sets)
     for k, m in itertools.combinations(range(3), 2):
-        assert {(row[k], row[m]) for row in chosen} == set(itertools.product((A, B, C)[k], (A, B, C)[m]))
+        assert {(row[k], row[m]) for row in chosen} == set(
+            itertools.product((A, B, C)[k], (A, B, C)[m])
+        )
     assert len(chosen) <= 15  # of 24; 12 at least
 
 
 def test_pairs_of_what_there_is():
-    """A pair that no case has is in none that is chosen, and what is part of another case isn't chosen."""
-    cases = {"part": {"p": 1, "q": 2}, "whole": {"p": 1, "q": 2, "r": [3]}, "other": {"p": 2, "r": [3]}}
+    """A pair that no case has is in none that is chosen, and what is part of another case isn't
+    chosen.
+    """
+    cases = {
+        "part": {"p": 1, "q": 2},
+        "whole": {"p": 1, "q": 2, "r": [3]},
+        "other": {"p": 2, "r": [3]},
+    }
     assert sorted(few(cases)) == ["other", "whole"]
 
 
-@pytest.mark.parametrize(("first", "second", "expected"), [(A, B, 4), (B, A, 4), (A, A, 4), (C, A, 4), (A, (), 0)])
+@pytest.mark.parametrize(
+    ("first", "second", "expected"), [(A, B, 4), (B, A, 4), (A, A, 4), (C, A, 4), (A, (), 0)]
+)
 def test_options_in_turn(first, second, expected):
     sets = in_turn(first, second)
     assert [each.values for each in sets] == list(itertools.product(first, second))

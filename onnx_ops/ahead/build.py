@@ -1,4 +1,6 @@
-"""Build a shared library of the operators, for ONNX Runtime in any process, with or without Python."""
+"""Build a shared library of the operators, for ONNX Runtime in any process, with or without
+Python.
+"""
 
 from __future__ import annotations
 
@@ -34,32 +36,51 @@ if TYPE_CHECKING:
     from ..declaration.operator import Operator
     from ..native.table import Row
 
-    Function: TypeAlias = tuple[str, str]  # a compiled function's symbol, and the path of its object file
-    Functions: TypeAlias = Mapping[tuple[Entry, ...], Sequence[Function]]  # of each variant that was compiled for a CPU
+    Function: TypeAlias = tuple[
+        str, str
+    ]  # a compiled function's symbol, and the path of its object file
+    Functions: TypeAlias = Mapping[
+        tuple[Entry, ...], Sequence[Function]
+    ]  # of each variant that was compiled for a CPU
 
 SystemName: TypeAlias = Literal["linux", "windows", "macos"]
-FLAGS = ["-std=c11", "-O2", "-shared", "-fvisibility=hidden", "-DONNX_OPS_AHEAD", "-s", f"-I{SOURCES}"]
+FLAGS = [
+    "-std=c11",
+    "-O2",
+    "-shared",
+    "-fvisibility=hidden",
+    "-DONNX_OPS_AHEAD",
+    "-s",
+    f"-I{SOURCES}",
+]
 
 
 class System(NamedTuple):
-    """A system that a library is linked for: linker flags, ziglang's name, a macro of its C compilers alone."""
+    """A system that a library is linked for: linker flags, ziglang's name, a macro of its C
+    compilers alone.
+    """
 
     flags: Sequence[str]
     zig: str
     macro: str
 
 
-# ONNX Runtime unloads the library with its last session, which would leak the library's memory: nodelete keeps it
-# loaded. On Windows and macOS the library itself does so (native/machine.c). A DLL is linked statically with the
-# compiler's libraries: thread-local variables are in libgcc, which in some mingw needs a library of threads.
+# ONNX Runtime unloads the library with its last session, which would leak the library's memory:
+# nodelete keeps it loaded. On Windows and macOS the library itself does so (native/machine.c). A
+# DLL is linked statically with the compiler's libraries: thread-local variables are in libgcc,
+# which in some mingw needs a library of threads.
 SYSTEMS = {
-    "linux": System(["-fPIC", "-Wl,-z,nodelete", "-Wl,--no-undefined"], "{}-linux-gnu.2.28", "__ELF__"),
+    "linux": System(
+        ["-fPIC", "-Wl,-z,nodelete", "-Wl,--no-undefined"], "{}-linux-gnu.2.28", "__ELF__"
+    ),
     "windows": System(["-static", "-Wl,--no-undefined"], "{}-windows-gnu", "_WIN32"),
     "macos": System(["-fPIC", "-Wl,-install_name,@rpath/{name}"], "{}-macos.11.0", "__APPLE__"),
 }
 log = logging.getLogger("onnx_ops")
 UNDEFINED = re.compile(r"undefined reference to [`'](\w+)")  # in a linker's errors
-UNSAFE = re.compile(rb"[^ !#-\[\]-~]|\?")  # bytes that are escaped in a C string: "??" may begin a trigraph
+UNSAFE = re.compile(
+    rb"[^ !#-\[\]-~]|\?"
+)  # bytes that are escaped in a C string: "??" may begin a trigraph
 
 
 def build(
@@ -124,7 +145,9 @@ def build(
     from ..compiler import target
     from ..compiler.cpu_levels import LEVELS
 
-    cpus = list(cpus or [name for name, (kind, *_) in LEVELS.items() if kind == target.architecture()])
+    cpus = list(
+        cpus or [name for name, (kind, *_) in LEVELS.items() if kind == target.architecture()]
+    )
     cpus.sort(key=lambda cpu: list(LEVELS).index(cpu) if cpu in LEVELS else -1)
     loader: str = system or THIS
     architectures = {target.level(cpu, loader).triple.partition("-")[0] for cpu in cpus}
@@ -145,7 +168,9 @@ def build(
         by_name = compile_variants(requested, jobs or len(available_cpus()), report, (cpu, loader))
         objects[cpu] = {requested[name].key: functions for name, functions in by_name.items()}
     if is_loaded(output):
-        log.warning("onnx_ops: %s is loaded here: at that path, this process keeps the old one", output)
+        log.warning(
+            "onnx_ops: %s is loaded here: at that path, this process keeps the old one", output
+        )
     try:
         with TemporaryDirectory() as folder, named(folder):
             link(compiler, loader, architecture, objects, declarations, Path(folder), Path(output))
@@ -158,7 +183,8 @@ def build(
 def c_compiler(system: str, architecture: str) -> list[str]:
     """Return the command of a C compiler for a system and architecture, as a list. Raises OpError.
 
-    It is the command in the variable CC, a compiler of this machine, or the package ziglang, which has all targets.
+    It is the command in the variable CC, a compiler of this machine, or the package ziglang, which
+    has all targets.
     """
     from ..compiler import target
 
@@ -198,7 +224,8 @@ def link(
     folder: Path,
     output: Path,
 ) -> None:
-    """Write the library: the C sources, the operators' table for each CPU, and the compiled functions.
+    """Write the library: the C sources, the operators' table for each CPU, and the compiled
+    functions.
 
     compiler   the C compiler's command
     objects    {cpu: {key of a variant: the result of `Variant.compile`}}
@@ -215,15 +242,27 @@ def link(
     # In this order, as ziglang makes an archive of -static after -shared.
     command = [*compiler, *flags, *FLAGS, digest, *sources, "-lm", "-o", made]
     with staged_file(output) as place:
-        process = subprocess.run(list(map(str, command)), capture_output=True, text=True, errors="replace")
+        process = subprocess.run(
+            list(map(str, command)), capture_output=True, text=True, errors="replace"
+        )
         if process.returncode or not made.exists():
             if undefined := sorted(set(UNDEFINED.findall(process.stderr))):
-                rule = f"a kernel calls {', '.join(undefined)}, which can't be linked; replace these calls"
+                rule = (
+                    f"a kernel calls {', '.join(undefined)}, which can't be linked; replace "
+                    "these calls"
+                )
                 raise OpError(None, None, rule, "onnx_ops")
-            output_lines = [line for line in process.stderr.splitlines() if "ld returned" not in line]
+            output_lines = [
+                line for line in process.stderr.splitlines() if "ld returned" not in line
+            ]
             lines = [line for line in output_lines if "error:" in line] or output_lines
-            cause = " ".join(lines[:3]) or f"it ends with exit code {process.returncode} and no output"
-            rule = f"for {system} on {architecture}: {shlex.join(compiler)} can't build the library: {cause}"
+            cause = (
+                " ".join(lines[:3]) or f"it ends with exit code {process.returncode} and no output"
+            )
+            rule = (
+                f"for {system} on {architecture}: {shlex.join(compiler)} can't build the "
+                f"library: {cause}"
+            )
             raise OpError(None, None, rule, "onnx_ops")
         shutil.move(made, place)
 
@@ -231,7 +270,8 @@ def link(
 def write_levels(
     objects: Mapping[str, Functions], operators: Iterable[Operator], folder: Path, check: str = ""
 ) -> list[Path]:
-    """Write the operators' table for each CPU as a C file, and the object files of its functions; return the paths.
+    """Write the operators' table for each CPU as a C file, and the object files of its functions;
+    return the paths.
 
     objects  as for `link`
     check    C code to begin with
@@ -251,14 +291,19 @@ def write_levels(
 
 
 class TableWriter:
-    """Writer of C code with a table for each CPU, from the structures of table.py. Pointers become named arrays."""
+    """Writer of C code with a table for each CPU, from the structures of table.py.
+
+    Pointers become named arrays.
+    """
 
     def __init__(self) -> None:
         self.lines = ['#include "library.h"\n']
         self.levels: list[str] = []
 
     def add_level(self, cpu: str, operators: Iterable[Operator], by_key: Functions) -> None:
-        """Add the table of these operators for a CPU, with the functions that were compiled for it (see `link`)."""
+        """Add the table of these operators for a CPU, with the functions that were compiled for it
+        (see `link`).
+        """
         # In the structures, a function pointer is its symbol's position in this list.
         symbols = ["0"]
         rows: list[Row] = []
@@ -284,7 +329,9 @@ class TableWriter:
                 if kernels or ("string" in signature.values() and not operator.has_ranks):
                     signatures.append((signature, kernels))
             if plans:
-                row = table.operator(operator, [signature for signature, _ in signatures], len(rows))
+                row = table.operator(
+                    operator, [signature for signature, _ in signatures], len(rows)
+                )
                 row.infer = pointer(infer, "shapes") if infer else 0
                 for k, plan in plans.items():
                     row.plans[k] = pointer(plan, "shapes")
@@ -312,12 +359,15 @@ class TableWriter:
                 member = getattr(value, name)
                 if isinstance(member, C._Pointer):
                     count = getattr(value, f"{name[:-1]}_count") * (2 if name == "terms" else 1)
-                    fields.append(self.array(kind._type_, name, [member[k] for k in range(count)], symbols))
+                    fields.append(
+                        self.array(kind._type_, name, [member[k] for k in range(count)], symbols)
+                    )
                 else:
                     fields.append(self.initializer(member, kind, symbols))
             return f"{{{', '.join(fields)}}}"
         if isinstance(value, C.Array):
-            return f"{{{', '.join(self.initializer(member, value._type_, symbols) for member in value)}}}"
+            members = (self.initializer(member, value._type_, symbols) for member in value)
+            return f"{{{', '.join(members)}}}"
         if value is None:
             return "0"
         if isinstance(value, bytes):
@@ -331,13 +381,16 @@ class TableWriter:
             return "0"
         content = ", ".join(self.initializer(item, kind, symbols) for item in items)
         name = f"array_{len(self.lines)}"
-        self.lines.append(f"static {DECLARED.get(kind) or DECLARED[field]}{name}[] = {{{content}}};")
+        self.lines.append(
+            f"static {DECLARED.get(kind) or DECLARED[field]}{name}[] = {{{content}}};"
+        )
         return name
 
 
 # C's types of the elements of arrays, by the type of ctypes or, for pointers, by the field
 DECLARED = {
-    table.Attribute: "struct attribute ", table.Input: "struct input ", table.Overload: "struct overload ",
+    table.Attribute: "struct attribute ", table.Input: "struct input ",
+    table.Overload: "struct overload ",
     table.Operator: "struct op ", table.TEXT: "const char *const ", table.NUMBER: "const int64_t ",
     "kernels": "kernel_function *", "plans": "shapes_function *", "operators": "struct op *const ",
 }  # fmt: skip

@@ -76,8 +76,15 @@ def warmup(
     else:
         custom = registry.as_list(operators or ())
         if dtypes is not None or any(isinstance(each, str) for each in custom):
-            raise OpError("models", "given", "can't be combined with names of operators or with dtypes", "onnx_ops")
-        needed = needed_by([models] if isinstance(models, str | bytes | os.PathLike) else models, custom)
+            raise OpError(
+                "models",
+                "given",
+                "can't be combined with names of operators or with dtypes",
+                "onnx_ops",
+            )
+        needed = needed_by(
+            [models] if isinstance(models, str | bytes | os.PathLike) else models, custom
+        )
     missing = {name: variant for name, variant in needed.items() if not library.functions(*variant)}
     if missing and (obstacle := numba_obstacle()):
         raise OpError(None, None, obstacle, "onnx_ops")
@@ -88,8 +95,9 @@ def warmup(
 def needed_by(models: Collection[File], custom: Iterable[Any] = ()) -> dict[str, Variant]:
     """Return {name: variant} for the variants that sessions of these models compile.
 
-    Which nodes remain and the types of their tensors depend on ONNX Runtime's optimizations. So this makes a session of
-    each model, which compiles nothing. As for any session, ONNX Runtime loads the weights and folds constants.
+    Which nodes remain and the types of their tensors depend on ONNX Runtime's optimizations. So
+    this makes a session of each model, which compiles nothing. As for any session, ONNX Runtime
+    loads the weights and folds constants.
     """
     found = []
     for model in models:
@@ -102,13 +110,24 @@ def needed_by(models: Collection[File], custom: Iterable[Any] = ()) -> dict[str,
             except OpError as error:
                 if not is_lowered(model):
                     raise
-                rule = "has nodes that onnx_ops.lower made, whose types are known only when they run"
-                raise OpError("models", title, f"{rule}; give operators and dtypes instead", "onnx_ops") from error
+                rule = (
+                    "has nodes that onnx_ops.lower made, whose types are known only when they run"
+                )
+                raise OpError(
+                    "models", title, f"{rule}; give operators and dtypes instead", "onnx_ops"
+                ) from error
             except Exception as error:
-                raise OpError("models", title, f"no session can be made of it: {error}", "onnx_ops") from error
+                raise OpError(
+                    "models", title, f"no session can be made of it: {error}", "onnx_ops"
+                ) from error
         found += needed
     if not found:
-        raise OpError("models", ", ".join(map(_title, models)), "have no nodes with kernels of onnx_ops", "onnx_ops")
+        raise OpError(
+            "models",
+            ", ".join(map(_title, models)),
+            "have no nodes with kernels of onnx_ops",
+            "onnx_ops",
+        )
     return variants.distinct(found)
 
 

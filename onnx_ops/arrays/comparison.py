@@ -10,7 +10,8 @@ from ..declaration import dtypes
 
 # For whole models, relative to the largest expected value. Other types must be equal.
 TOLERANCES = {
-    "float16": 2**-9, "bfloat16": 2**-6, "float32": 1e-4, "float64": 1e-7, "complex64": 1e-4, "complex128": 1e-7,
+    "float16": 2**-9, "bfloat16": 2**-6, "float32": 1e-4, "float64": 1e-7, "complex64": 1e-4,
+    "complex128": 1e-7,
 }  # fmt: skip
 
 
@@ -18,10 +19,12 @@ TOLERANCES = {
 class Difference:
     """The result of a comparison.
 
-    largest   the largest difference, in the unit of the values; for strings and booleans, the number of different ones
+    largest   the largest difference, in the unit of the values; for strings and booleans, the
+              number of different ones
     allowed   the largest allowed difference
     problem   the reason why the arrays can't be compared by numbers, or ""
-    wrong     a mask of elements that differ by more than allowed, including misplaced infinities and NaNs
+    wrong     a mask of elements that differ by more than allowed, including misplaced infinities
+              and NaNs
     index     of the wrong element with the largest difference; None if there is none
     value     the element there
     expected  the expected element there
@@ -40,19 +43,26 @@ class Difference:
         return not self.wrong.any()
 
 
-def difference(actual: np.ndarray, expected: np.ndarray, tolerances: Mapping[str, float] = TOLERANCES) -> Difference:
+def difference(
+    actual: np.ndarray, expected: np.ndarray, tolerances: Mapping[str, float] = TOLERANCES
+) -> Difference:
     """Compare two arrays.
 
-    tolerances  {data type: allowed difference relative to the largest expected value}; other types must be equal
+    tolerances  {data type: allowed difference relative to the largest expected value}; other types
+                must be equal
     """
     if actual.shape != expected.shape:
-        return Difference(np.inf, 0, f"shape {list(actual.shape)} instead of {list(expected.shape)}")
+        return Difference(
+            np.inf, 0, f"shape {list(actual.shape)} instead of {list(expected.shape)}"
+        )
     name = dtypes.name_of(expected)
     if dtypes.name_of(actual) != name:
         return Difference(np.inf, 0, f"{dtypes.name_of(actual)} instead of {name}")
     differs = np.asarray(actual != expected)
     if expected.dtype.kind in "OUSb":
-        return Difference(int(np.count_nonzero(differs)), 0, "", differs, *_first(differs, actual, expected))
+        return Difference(
+            int(np.count_nonzero(differs)), 0, "", differs, *_first(differs, actual, expected)
+        )
     wide = np.complex128 if expected.dtype.kind == "c" else np.float64
     values, exact = actual.astype(wide), expected.astype(wide)
     differs &= ~(np.isnan(values) & np.isnan(exact))
@@ -67,7 +77,9 @@ def difference(actual: np.ndarray, expected: np.ndarray, tolerances: Mapping[str
     problem = "infinities or NaNs in other places" if np.isinf(largest) else ""
     largest = int(largest) if name in dtypes.INTEGERS else largest
     wrong = (distance > allowed) | np.isinf(distance)  # also with an infinite tolerance
-    return Difference(largest, allowed, problem, wrong, *_first(np.where(wrong, distance, 0), actual, expected))
+    return Difference(
+        largest, allowed, problem, wrong, *_first(np.where(wrong, distance, 0), actual, expected)
+    )
 
 
 def shown(value: Any) -> str:
@@ -76,7 +88,9 @@ def shown(value: Any) -> str:
 
 
 def _first(differences: np.ndarray, actual: np.ndarray, expected: np.ndarray) -> tuple[Any, ...]:
-    """Return (index, value, expected value) at the largest of the `differences`; nothing if all are 0."""
+    """Return (index, value, expected value) at the largest of the `differences`; nothing if all are
+    0.
+    """
     if not differences.any():
         return ()
     index = np.unravel_index(differences.argmax(), differences.shape)

@@ -117,7 +117,16 @@ def col2im(
            [2., 4., 2.],
            [1., 2., 1.]], dtype=float32)
     """
-    return call(COL2IM, x, image_shape, block_shape, dilations=dilations, pads=pads, strides=strides, threads=threads)
+    return call(
+        COL2IM,
+        x,
+        image_shape,
+        block_shape,
+        dilations=dilations,
+        pads=pads,
+        strides=strides,
+        threads=threads,
+    )
 
 
 @of(DEFORM_CONV)
@@ -195,7 +204,8 @@ def deform_conv(
            [4., 5., 0.]], dtype=float32)
     """
     return call(
-        DEFORM_CONV, x, w, offset, b, mask, dilations=dilations, group=group, kernel_shape=kernel_shape,
+        DEFORM_CONV, x, w, offset, b, mask, dilations=dilations, group=group,
+        kernel_shape=kernel_shape,
         offset_group=offset_group, pads=pads, strides=strides, threads=threads
     )  # fmt: skip
 
@@ -250,7 +260,9 @@ def deformable_attention(
     array([[[1.5]]], dtype=float32)
     """
     sizes = np.ravel(spatial_shapes) if len(spatial_shapes) else np.empty(0, np.int64)
-    return call(DEFORMABLE_ATTENTION, value, sizes, sampling_locations, attention_weights, threads=threads)
+    return call(
+        DEFORMABLE_ATTENTION, value, sizes, sampling_locations, attention_weights, threads=threads
+    )
 
 
 @of(IM2COL)
@@ -303,7 +315,15 @@ def im2col(
     >>> onnx_ops.im2col(x, kernel_shape=[2, 2])[0, :, 0]  # the first block
     array([0., 1., 3., 4.], dtype=float32)
     """
-    return call(IM2COL, x, kernel_shape=kernel_shape, dilations=dilations, pads=pads, strides=strides, threads=threads)
+    return call(
+        IM2COL,
+        x,
+        kernel_shape=kernel_shape,
+        dilations=dilations,
+        pads=pads,
+        strides=strides,
+        threads=threads,
+    )
 
 
 @of(GRID_SAMPLE)
@@ -356,7 +376,13 @@ def grid_sample(
     array([[[[0. , 1.5, 3. ]]]], dtype=float32)
     """
     return call(
-        GRID_SAMPLE, x, grid, mode=mode, padding_mode=padding_mode, align_corners=align_corners, threads=threads
+        GRID_SAMPLE,
+        x,
+        grid,
+        mode=mode,
+        padding_mode=padding_mode,
+        align_corners=align_corners,
+        threads=threads,
     )
 
 
@@ -418,7 +444,8 @@ def roi_align(
            [10.5, 12.5]], dtype=float32)
     """
     return call(
-        ROI_ALIGN, x, rois, batch_indices, coordinate_transformation_mode=coordinate_transformation_mode, mode=mode,
+        ROI_ALIGN, x, rois, batch_indices,
+        coordinate_transformation_mode=coordinate_transformation_mode, mode=mode,
         output_height=output_height, output_width=output_width, sampling_ratio=sampling_ratio,
         spatial_scale=spatial_scale, threads=threads
     )  # fmt: skip

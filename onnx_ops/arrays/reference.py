@@ -52,13 +52,16 @@ def reference_ops(operators: Iterable[Any] = ()) -> list[type[OpRun]]:
 
 
 class Evaluator:
-    """A model (path, bytes or ModelProto) as a function from {input: array} to {output: array}, by onnx's evaluator.
+    """A model (path, bytes or ModelProto) as a function from {input: array} to {output: array}, by
+    onnx's evaluator.
 
     inputs     names of the inputs without a default
     operators  additional custom operators
     """
 
-    def __init__(self, model: str | os.PathLike[str] | bytes | ModelProto, operators: Iterable[Any] = ()) -> None:
+    def __init__(
+        self, model: str | os.PathLike[str] | bytes | ModelProto, operators: Iterable[Any] = ()
+    ) -> None:
         model = load(model, None) if isinstance(model, str | os.PathLike) else model
         self._evaluator = ReferenceEvaluator(model, new_ops=reference_ops(operators))
         proto = self._evaluator.proto_

@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     from typing import IO, Any
 
 
-HINT = "\nnext: see what onnx-ops inspect says; custom operators: onnx-ops --operators FILE, before the command"
+HINT = (
+    "\nnext: see what onnx-ops inspect says; custom operators: onnx-ops --operators FILE, "
+    "before the command"
+)
 FAILED, INTERRUPTED, CLOSED_PIPE = 3, 130, 141  # the last two as in a shell: 128 + signal
 WRITERS = "click", "rich"  # packages that write all of the output, and no other files
 
@@ -56,7 +59,8 @@ class Application(click.Group):
                 if any(error.option_name in parameter.opts for parameter in self.get_params(ctx)):
                     where = f"onnx-ops {error.option_name} ... {ctx.invoked_subcommand}"
                     vars(error).update(
-                        message=f"{error.option_name} goes before the command: {where}", possibilities=[]
+                        message=f"{error.option_name} goes before the command: {where}",
+                        possibilities=[],
                     )
                 raise
 
@@ -84,7 +88,9 @@ def failures(with_traceback: bool) -> Iterator[None]:
 
 @contextmanager
 def endings() -> Iterator[None]:
-    """End the process with a special exit code after Ctrl-C, a closed pipe, or output that can't be written."""
+    """End the process with a special exit code after Ctrl-C, a closed pipe, or output that can't be
+    written.
+    """
     try:
         yield
     except KeyboardInterrupt:
@@ -102,7 +108,9 @@ def endings() -> Iterator[None]:
 
 
 def is_of_output(error: OSError) -> bool:
-    """Return whether an OSError comes from writing to stdout or stderr, rather than from a file or another process."""
+    """Return whether an OSError comes from writing to stdout or stderr, rather than from a file or
+    another process.
+    """
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_globals["__name__"].partition(".")[0] in WRITERS
 
@@ -121,7 +129,8 @@ def discard_rest(stream: IO[str]) -> None:
 def shown_warnings(with_tracebacks: bool) -> Iterator[None]:
     """Show Python's warnings and this package's log messages as lines on stderr, each text once.
 
-    with_tracebacks  also show tracebacks of exceptions in bodies of operators, which are logged at level DEBUG
+    with_tracebacks  also show tracebacks of exceptions in bodies of operators, which are logged at
+                     level DEBUG
     """
     log = logging.getLogger("onnx_ops")
     handler = WarningLines()
@@ -140,7 +149,8 @@ def shown_warnings(with_tracebacks: bool) -> Iterator[None]:
 
 
 class WarningLines(logging.Handler):
-    """A handler that writes each text once, as a warning line. On a terminal, a progress bar shows compilation.
+    """A handler that writes each text once, as a warning line. On a terminal, a progress bar shows
+    compilation.
 
     level  the minimum level of its records
     """
@@ -151,7 +161,9 @@ class WarningLines(logging.Handler):
         self.shown: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not hasattr(record, "compiling") or (record.levelno == logging.WARNING and not self.is_terminal):
+        if not hasattr(record, "compiling") or (
+            record.levelno == logging.WARNING and not self.is_terminal
+        ):
             self.show(record.getMessage().removeprefix("onnx_ops: "))
         elif record.levelno == logging.INFO and self.is_terminal:
             CompilationColumn.show(record.compiling)
@@ -162,24 +174,33 @@ class WarningLines(logging.Handler):
             click.echo(f"Warning: {escaped(text)}", err=True)
 
 
-SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}  # of all commands
+SETTINGS = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 100,
+    "show_default": True,
+}  # of all commands
 
 
 @click.group(cls=Application, context_settings=SETTINGS)
 @click.version_option(__version__, prog_name="onnx-ops")
 @click.option("--traceback", is_flag=True, help="Show the traceback of an error.")
 @click.option(
-    "--operators", "custom", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A Python file with custom operators, made by onnx_ops.operator or onnxruntime_extensions.onnx_op; may be "
+    "--operators", "custom", multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A Python file with custom operators, made by onnx_ops.operator or "
+    "onnxruntime_extensions.onnx_op; may be "
     "repeated.",
 )  # fmt: skip
 @click.option(
-    "--unpacked", type=click.IntRange(1), default=data.unpacked.get(), show_default=True, metavar="MB",
-    help="Memory that an image or .npz may take as an input, unless the file itself is larger; images take 16 bytes "
+    "--unpacked", type=click.IntRange(1), default=data.unpacked.get(), show_default=True,
+    metavar="MB",
+    help="Memory that an image or .npz may take as an input, unless the file itself is larger; "
+    "images take 16 bytes "
     "per pixel.",
 )  # fmt: skip
 def app(traceback: bool, custom: tuple[Path, ...], unpacked: int) -> None:
-    """Fast CPU kernels for image sampling in ONNX Runtime: GridSample, Col2Im, RoiAlign, deformable convolution.
+    """Fast CPU kernels for image sampling in ONNX Runtime: GridSample, Col2Im, RoiAlign, deformable
+    convolution.
 
     \b
     Start with:
@@ -202,7 +223,8 @@ def app(traceback: bool, custom: tuple[Path, ...], unpacked: int) -> None:
 
 
 for command in (
-    demo, list_operators, inspect, run, execute, validate, make_test, bench, build, warmup, optimize, lower,
+    demo, list_operators, inspect, run, execute, validate, make_test, bench, build, warmup,
+    optimize, lower,
     show_versions,
 ):  # fmt: skip
     app.add_command(command)

@@ -36,7 +36,9 @@ class OperatorName(click.ParamType):
 
     name = "operator"
 
-    def convert(self, value: str, parameter: click.Parameter | None, context: click.Context | None) -> str:
+    def convert(
+        self, value: str, parameter: click.Parameter | None, context: click.Context | None
+    ) -> str:
         if value not in names():
             self.fail(f"{value!r} must be one of {', '.join(names())}.", parameter, context)
         return value
@@ -55,11 +57,17 @@ class ModelFile(click.Path):
     def __init__(self) -> None:
         super().__init__(exists=True, dir_okay=False, path_type=Path)
 
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path | str:
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> Path | str:
         path = super().convert(value, parameter, context)
         assert isinstance(path, Path)  # its type above
         if not path.is_file():
-            self.fail(f"{path} must be an ordinary file, as it is read more than once.", parameter, context)
+            self.fail(
+                f"{path} must be an ordinary file, as it is read more than once.",
+                parameter,
+                context,
+            )
         if path.suffix in self.others:
             return path
         if is_ort_format(path):
@@ -77,15 +85,27 @@ class Peer(ModelFile):
 
     others = OUTPUT_FILES
 
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path | str:
-        return value if value in ("builtin", "reference") else super().convert(value, parameter, context)
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> Path | str:
+        return (
+            value
+            if value in ("builtin", "reference")
+            else super().convert(value, parameter, context)
+        )
 
 
 model_argument = click.argument("model", type=ModelFile())
 operator_option = click.option(
-    "--operator", "operators", multiple=True, type=OperatorName(), help="Only this operator; may be repeated."
+    "--operator",
+    "operators",
+    multiple=True,
+    type=OperatorName(),
+    help="Only this operator; may be repeated.",
 )
-jobs_option = click.option("--jobs", type=click.IntRange(1, MOST), help="Parallel processes.  [default: all cores]")
+jobs_option = click.option(
+    "--jobs", type=click.IntRange(1, MOST), help="Parallel processes.  [default: all cores]"
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 threads_option = click.option(
     "--threads", type=click.IntRange(1, MOST), help="Threads per session.  [default: all cores]"
@@ -95,7 +115,9 @@ threads_option = click.option(
 def tolerance_option(help_text: str) -> Callable[[FC], FC]:
     """Return an option with the value {data type: tolerance}, for `comparison.difference`."""
 
-    def by_type(context: click.Context, parameter: click.Parameter, value: float | None) -> Tolerances:
+    def by_type(
+        context: click.Context, parameter: click.Parameter, value: float | None
+    ) -> Tolerances:
         if value is not None and not value >= 0:  # nor NaN, which nothing exceeds
             raise click.BadParameter(f"{value} is not a number of at least 0")
         return TOLERANCES if value is None else dict.fromkeys(TOLERANCES, value)
@@ -114,20 +136,30 @@ def program_with_operators() -> str:
 
 
 def custom_files() -> list[Path]:
-    """Return the files with custom operators: those of --operators, and those with their functions."""
-    of_bodies = [Path(sys.modules[operator.source].__file__ or "") for operator in custom_operators()]
+    """Return the files with custom operators: those of --operators, and those with their
+    functions.
+    """
+    of_bodies = [
+        Path(sys.modules[operator.source].__file__ or "") for operator in custom_operators()
+    ]
     return sorted({path.resolve() for path in (*named_files(), *of_bodies)})
 
 
 def check_targets(targets: Iterable[PathLike], sources: Iterable[PathLike]) -> None:
-    """Raise an error if one of the output files `targets` is also read: as a source, or for operators."""
+    """Raise an error if one of the output files `targets` is also read: as a source, or for
+    operators.
+    """
     read = {identity(path): path for path in (*sources, *custom_files()) if os.path.exists(path)}
     for path in targets:
         if os.path.exists(path) and (source := read.get(identity(path))):
-            raise click.UsageError(f"{path} would replace {source}, which is read; choose another output.")
+            raise click.UsageError(
+                f"{path} would replace {source}, which is read; choose another output."
+            )
 
 
 def identity(path: PathLike) -> tuple[int, int]:
-    """Return a key that is equal for all paths of a file: in other case, through links, in other mounts."""
+    """Return a key that is equal for all paths of a file: in other case, through links, in other
+    mounts.
+    """
     status = os.stat(path)
     return status.st_dev, status.st_ino

@@ -41,19 +41,24 @@ def attempts(path: Path, files: Iterable[Path], is_lowered: bool) -> list[Report
 
     files  of custom operators
 
-    Returns for each {"session": kind, "error": text or None, "node": name of the node that is refused, or None}.
+    Returns for each {"session": kind, "error": text or None, "node": name of the node that is
+    refused, or None}.
     """
     *others, extensions = WAYS
     results = []
     for kind in [others[0], extensions] if is_lowered else others:
         error = error_in_process(str(path), [str(file) for file in files], *WAYS[kind])
-        results.append({"session": kind, "error": error, "node": refused_node(path, error) if error else None})
+        results.append(
+            {"session": kind, "error": error, "node": refused_node(path, error) if error else None}
+        )
     return results
 
 
 def error_in_process(*arguments: Any) -> str | None:
     """Return the error of `attempt` with these arguments, in another process, or None."""
-    done = subprocess.run(system.python(PROGRAM.format(arguments)), capture_output=True, text=True, errors="replace")
+    done = subprocess.run(
+        system.python(PROGRAM.format(arguments)), capture_output=True, text=True, errors="replace"
+    )
     *_, last_line = "it printed nothing", *filter(str.strip, done.stderr.splitlines())
     if done.returncode < 0:
         number = -done.returncode
@@ -73,12 +78,20 @@ def attempt(path: str, files: list[str], backend: AnyBackend, optimize: bool) ->
 
 
 def refused_node(path: Path, error: str) -> str | None:
-    """Return the node that an error names or, if only one node has it, the node with the operator that it names."""
+    """Return the node that an error names or, if only one node has it, the node with the operator
+    that it names.
+    """
     nodes = list(model_nodes(model_in(path)))
     names = [as_text(node.name) for node in nodes if node.name]
-    named = [name for name in names if re.search(rf"(?i:node|name):? ?['\"(]{re.escape(name)}['\")]", error)]
+    named = [
+        name
+        for name in names
+        if re.search(rf"(?i:node|name):? ?['\"(]{re.escape(name)}['\")]", error)
+    ]
     if named:
         return max(named, key=len)
     pattern = r"\b{0}\(|\({0}\)|\bfor {0}\b"
-    refused = [node for node in nodes if re.search(pattern.format(re.escape(as_text(node.op_type))), error)]
+    refused = [
+        node for node in nodes if re.search(pattern.format(re.escape(as_text(node.op_type))), error)
+    ]
     return title_of(refused[0]) if len(refused) == 1 else None

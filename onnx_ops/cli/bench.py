@@ -17,7 +17,16 @@ from ..arrays.comparison import difference
 from ..session.runner import Runner, open_session, run_session
 from . import data
 from .arguments import json_option, model_argument, threads_option
-from .console import dimensions, format_difference, milliseconds, one_line, print_json, say, steps, table
+from .console import (
+    dimensions,
+    format_difference,
+    milliseconds,
+    one_line,
+    print_json,
+    say,
+    steps,
+    table,
+)
 from .rewrite import counted, find_patterns
 
 if TYPE_CHECKING:
@@ -34,7 +43,9 @@ WAYS: dict[str, Way] = {  # {name: way}; the first one that runs is the baseline
     "optimized": ("with onnx_ops, optimized", {"optimize": True}),
 }
 SHOWN = 8  # types of operators that have a line of their own in the table
-SHORT = 3e-2  # seconds: a call that takes less is repeated and timed as a whole, as threads and clocks wake up slowly
+# Seconds: a call that takes less is repeated and timed as a whole, as threads and clocks wake up
+# slowly.
+SHORT = 3e-2
 PAUSE = 0.06  # seconds until the threads of a runtime have stopped spinning
 
 
@@ -46,16 +57,22 @@ PAUSE = 0.06  # seconds until the threads of a runtime have stopped spinning
 @threads_option
 @json_option
 def bench(
-    model: Path, given: tuple[str, ...], shapes: tuple[str, ...], repeats: int, threads: int | None, as_json: bool
+    model: Path,
+    given: tuple[str, ...],
+    shapes: tuple[str, ...],
+    repeats: int,
+    threads: int | None,
+    as_json: bool,
 ) -> None:
     """Measure a model with and without onnx_ops.
 
-    onnx_ops and ONNX Runtime's built-in kernels run the whole model in turns on the same inputs. If `onnx-ops optimize`
-    would fuse nodes, the optimized model takes turns, too. The speed-up is the median of the ratios within a turn. A
-    second table shows the time by type of operator, from ONNX Runtime's profiler.
+    onnx_ops and ONNX Runtime's built-in kernels run the whole model in turns on the same inputs. If
+    `onnx-ops optimize` would fuse nodes, the optimized model takes turns, too. The speed-up is the
+    median of the ratios within a turn. A second table shows the time by type of operator, from ONNX
+    Runtime's profiler.
 
-    Inputs that are not given with --input are random: floats from -1 to 1, integers from 0 to 9. Open dimensions have
-    size 1: state others with --shape.
+    Inputs that are not given with --input are random: floats from -1 to 1, integers from 0 to 9.
+    Open dimensions have size 1: state others with --shape.
 
     \b
     Examples:
@@ -76,10 +93,13 @@ def bench(
         "repeats": repeats,
         "refused": refused,
         "compared_with": first,
-        "largest_difference": {name: largest_difference(outputs[name], outputs[first]) for name in others},
+        "largest_difference": {
+            name: largest_difference(outputs[name], outputs[first]) for name in others
+        },
         **times(runners, feeds, steps(range(repeats), lambda turn: "timing")),
         "operators": {
-            name: profile(model, name, threads, feeds, repeats) for name in steps(names, lambda name: "profiling")
+            name: profile(model, name, threads, feeds, repeats)
+            for name in steps(names, lambda name: "profiling")
         },
     }
     print_json(report) if as_json else show(report, doubts)
@@ -97,7 +117,8 @@ def open_ways(
     runner    the Runner for onnx_ops
     findings  of `optimize`; an optimized way needs a replacement
 
-    Returns {way: Runner}, {way: {output: array}}, and the error of ONNX Runtime's built-in kernels, or None.
+    Returns {way: Runner}, {way: {output: array}}, and the error of ONNX Runtime's built-in kernels,
+    or None.
     """
     runners: dict[str, Runner] = {}
     outputs: dict[str, Feeds] = {}
@@ -120,10 +141,14 @@ def largest_difference(outputs: Arrays, baseline: Arrays) -> float:
     return max((difference(outputs[n], baseline[n]).largest for n in baseline), default=0)
 
 
-def times(runners: Mapping[str, Runner], feeds: Arrays, turns: Iterable[object]) -> dict[str, dict[str, float]]:
-    """Time functions on the same inputs in turns, so that changes of the machine's speed affect all alike.
+def times(
+    runners: Mapping[str, Runner], feeds: Arrays, turns: Iterable[object]
+) -> dict[str, dict[str, float]]:
+    """Time functions on the same inputs in turns, so that changes of the machine's speed affect all
+    alike.
 
-    Returns {"seconds": {name: median of a run}, "speedup": {name: median of the ratios to the first one}}.
+    Returns {"seconds": {name: median of a run}, "speedup": {name: median of the ratios to the first
+    one}}.
     """
     seconds: dict[str, list[float]] = {name: [] for name in runners}
     for _ in turns:
@@ -131,7 +156,9 @@ def times(runners: Mapping[str, Runner], feeds: Arrays, turns: Iterable[object])
             time.sleep(PAUSE)
             seconds[name].append(seconds_of_run(runner, feeds))
     first, *others = runners
-    ratios = {name: [a / b for a, b in zip(seconds[first], seconds[name], strict=True)] for name in others}
+    ratios = {
+        name: [a / b for a, b in zip(seconds[first], seconds[name], strict=True)] for name in others
+    }
     medians = lambda values: {name: median(values[name]) for name in values}
     return {"seconds": medians(seconds), "speedup": medians(ratios)}
 
@@ -147,23 +174,30 @@ def seconds_of_run(runner: Runner, feeds: Arrays) -> float:
     return (time.perf_counter() - start) / count
 
 
-def profile(model: Path, name: str, threads: int | None, feeds: Arrays, repeats: int) -> list[Share]:
+def profile(
+    model: Path, name: str, threads: int | None, feeds: Arrays, repeats: int
+) -> list[Share]:
     """Run a model under ONNX Runtime's profiler; return the times as `by_operator` does."""
     with tempfile.TemporaryDirectory() as directory:
-        session = open_session(model, threads=threads, profile=Path(directory) / "profile", **WAYS[name][1])
+        session = open_session(
+            model, threads=threads, profile=Path(directory) / "profile", **WAYS[name][1]
+        )
         for _ in range(repeats):
             run_session(session, feeds)
         return by_operator(json.loads(Path(session.end_profiling()).read_text(encoding="utf-8")))
 
 
 def by_operator(events: Iterable[Event]) -> list[Share]:
-    """Return [{operator, seconds of its nodes in a run, their share of all nodes' time}, ...], longest first.
+    """Return [{operator, seconds of its nodes in a run, their share of all nodes' time}, ...],
+    longest first.
 
-    `events` are the profiler's. The seconds are medians of all runs. The time of a node in the body of an If or a Loop
-    counts for that node only.
+    `events` are the profiler's. The seconds are medians of all runs. The time of a node in the body
+    of an If or a Loop counts for that node only.
     """
     begins = sorted(event["ts"] for event in events if event["name"] == "model_run")
-    nodes = [e for e in events if e["name"].endswith("_kernel_time") and "op_name" in e.get("args", {})]
+    nodes = [
+        e for e in events if e["name"].endswith("_kernel_time") and "op_name" in e.get("args", {})
+    ]
     runs: list[Counter[str]] = [Counter() for _ in begins]
     for event, microseconds in own_microseconds(nodes):
         runs[bisect(begins, event["ts"]) - 1][event["args"]["op_name"]] += microseconds
@@ -171,7 +205,10 @@ def by_operator(events: Iterable[Event]) -> list[Share]:
     seconds = {name: median(run[name] for run in runs) * 1e-6 for name in operators}
     total = sum(seconds.values())
     longest = sorted(operators, key=lambda name: (-seconds[name], name))
-    return [{"operator": n, "seconds": seconds[n], "share": seconds[n] / total if total else 0} for n in longest]
+    return [
+        {"operator": n, "seconds": seconds[n], "share": seconds[n] / total if total else 0}
+        for n in longest
+    ]
 
 
 def own_microseconds(events: Iterable[Event]) -> list[tuple[Event, int]]:
@@ -197,11 +234,17 @@ def show(report: Report, doubts: str) -> None:
     for name, seconds in report["seconds"].items():
         rows.append([WAYS[name][0], milliseconds(seconds)])
         if name in report["speedup"]:
-            rows[-1] += f"{report['speedup'][name]:.2f} x", format_difference(report["largest_difference"][name])
+            rows[-1] += (
+                f"{report['speedup'][name]:.2f} x",
+                format_difference(report["largest_difference"][name]),
+            )
     title = f"{report['model']}, medians of {report['repeats']} runs"
     table(title, ("kernels", "a run, ms|", "speed-up|", "results differ by|"), rows)
     show_operators(report["operators"])
-    say("inputs: " + ", ".join(f"{i['name']} {i['type']} {dimensions(i['shape'])}" for i in report["inputs"]))
+    say(
+        "inputs: "
+        + ", ".join(f"{i['name']} {i['type']} {dimensions(i['shape'])}" for i in report["inputs"])
+    )
     if doubts:
         say(doubts)
     if report["refused"]:
@@ -209,22 +252,33 @@ def show(report: Report, doubts: str) -> None:
 
 
 def show_operators(profiles: Mapping[str, Sequence[Share]]) -> None:
-    """Print a table of the slowest types of operators in any of the models, and of those that the first one lacks."""
-    every = sorted((o for profile in profiles.values() for o in profile), key=lambda o: -o["seconds"])
+    """Print a table of the slowest types of operators in any of the models, and of those that the
+    first one lacks.
+    """
+    every = sorted(
+        (o for profile in profiles.values() for o in profile), key=lambda o: -o["seconds"]
+    )
     longest = list(dict.fromkeys(o["operator"] for o in every))
     before = {o["operator"] for o in next(iter(profiles.values()))}
     shown = [name for k, name in enumerate(longest) if k < SHOWN or name not in before]
     groups = [(name, [name]) for name in shown]
     if rest := [name for name in longest if name not in shown]:
         groups.append((f"{len(rest)} others", rest))
-    rows = [(title, *(cell for p in profiles.values() for cell in cells(p, names))) for title, names in groups]
+    rows = [
+        (title, *(cell for p in profiles.values() for cell in cells(p, names)))
+        for title, names in groups
+    ]
     columns = [header for way in profiles for header in (f"{WAYS[way][0]}, ms|", "share|")]
     table("time by type of operator", ("operator", *columns), rows)
 
 
 def cells(profile: Iterable[Share], names: Collection[str]) -> tuple[str, str]:
-    """Return the two cells for some types of operators together, which are empty if there are none."""
+    """Return the two cells for some types of operators together, which are empty if there are
+    none.
+    """
     entries = [o for o in profile if o["operator"] in names]
     if not entries:
         return "", ""
-    return milliseconds(sum(o["seconds"] for o in entries)), f"{sum(o['share'] for o in entries) * 100:.0f} %"
+    return milliseconds(
+        sum(o["seconds"] for o in entries)
+    ), f"{sum(o['share'] for o in entries) * 100:.0f} %"

@@ -1,4 +1,6 @@
-"""A run on many files by Ray Data, which distributes items, bounds what is in flight and retries in new processes."""
+"""A run on many files by Ray Data, which distributes items, bounds what is in flight and retries in
+new processes.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ def run_row(row: dict[str, bytes], work: Work) -> Report:
 def run_on_cluster(
     work: Work, items: Sequence[Item], address: str, threads: int
 ) -> Generator[tuple[str, str | None], None, None]:
-    """Run items on a cluster, each on `threads` CPUs; yield (name, reason if it failed) as items end.
+    """Run items on a cluster, each on `threads` CPUs; yield (name, reason if it failed) as items
+    end.
 
     All machines read and write the files at the same paths as this one. Raises OpError.
     """
@@ -47,15 +50,25 @@ def run_on_cluster(
         return
     with connection(address) as ray:
         if all(node["Resources"].get("CPU", 0) < threads for node in ray.nodes() if node["Alive"]):
-            raise OpError("threads", threads, f"no machine of the cluster {address} has so many CPUs", "onnx_ops")
+            raise OpError(
+                "threads",
+                threads,
+                f"no machine of the cluster {address} has so many CPUs",
+                "onnx_ops",
+            )
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
-        context.max_errored_blocks = -1  # a block has one item; those that end their processes end no other one
-        rows = ray.data.from_items([{"item": pickle.dumps(item)} for item in items], override_num_blocks=len(items))
+        # A block has one item; those that end their processes end no other one.
+        context.max_errored_blocks = -1
+        rows = ray.data.from_items(
+            [{"item": pickle.dumps(item)} for item in items], override_num_blocks=len(items)
+        )
         with warnings.catch_warnings():
             # From Ray 2.64 on, nothing states the number of attempts, which is infinite by default.
             warnings.simplefilter("ignore", DeprecationWarning)
-            outcomes = rows.map(run_row, fn_kwargs={"work": work}, num_cpus=threads, max_retries=ATTEMPTS - 1)
+            outcomes = rows.map(
+                run_row, fn_kwargs={"work": work}, num_cpus=threads, max_retries=ATTEMPTS - 1
+            )
         remaining = dict.fromkeys(item.name for item in items)
         for row in outcomes.iter_rows():
             if row["ends_run"]:
@@ -68,28 +81,41 @@ def run_on_cluster(
 
 @contextmanager
 def connection(address: str) -> Iterator[ModuleType]:
-    """Return a context in which Ray is connected to a cluster; it yields Ray's module. Raises OpError."""
+    """Return a context in which Ray is connected to a cluster; it yields Ray's module.
+
+    Raises OpError.
+    """
     try:
         import ray
         import ray.data
     except ImportError as error:
-        rule = 'needs Ray Data: pip install "ray[data]>=2.40,<2.64", on every machine of the cluster'
+        rule = (
+            'needs Ray Data: pip install "ray[data]>=2.40,<2.64", on every machine of the cluster'
+        )
         raise OpError("cluster", repr(address), rule, "onnx_ops") from error
     with redirect_stdout(sys.stderr):  # Ray's messages about processes that end
         try:
-            if place := re.search(r"([^/]+):(\d+)$", address):  # Ray by itself would try for two minutes
+            if place := re.search(
+                r"([^/]+):(\d+)$", address
+            ):  # Ray by itself would try for two minutes
                 socket.create_connection((place[1], int(place[2])), PATIENCE).close()
             before = os.getcwd()
-            os.chdir(sysconfig.get_path("stdlib"))  # Ray's processes import from the current folder of this one
+            os.chdir(
+                sysconfig.get_path("stdlib")
+            )  # Ray's processes import from the current folder of this one
             try:
                 ray.init(address=address, logging_level="error", log_to_driver=False)
             finally:
                 os.chdir(before)
-            logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # blocks that failed are reported as items
+            logging.getLogger("ray.data").setLevel(
+                logging.CRITICAL
+            )  # blocks that failed are reported as items
             yield ray
         except OpError:
             raise
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            raise OpError("cluster", repr(address), f"can't be used: {error}", "onnx_ops") from error
+            raise OpError(
+                "cluster", repr(address), f"can't be used: {error}", "onnx_ops"
+            ) from error
         finally:
             ray.shutdown()

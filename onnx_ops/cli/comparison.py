@@ -1,4 +1,6 @@
-"""`onnx-ops run --compare`: the same inputs by other kernels or another model, and the node that differs."""
+"""`onnx-ops run --compare`: the same inputs by other kernels or another model, and the node that
+differs.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def open_model(
 
 
 def open_other(model: Path, threads: int | None) -> Runner | Evaluator:
-    """Open a model with ONNX Runtime's built-in kernels or, if these don't run all nodes, with onnx_ops."""
+    """Open a model with ONNX Runtime's built-in kernels or, if these don't run all nodes, with
+    onnx_ops.
+    """
     try:
         return open_model(model, "builtin", threads)
     except Exception:
@@ -69,29 +73,47 @@ def compare(
     outputs: Arrays,
     tolerances: Tolerances,
 ) -> Report:
-    """Return a report on the differences of a model's outputs from those of a backend, another model, or a file."""
+    """Return a report on the differences of a model's outputs from those of a backend, another
+    model, or a file.
+    """
     others, seconds = run_other(model, runner, other, feeds)
     if missing := outputs.keys() - others.keys():
-        raise click.UsageError(f"--compare {other}: that model has no output {', '.join(sorted(missing))}.")
-    differences = [described(name, difference(outputs[name], others[name], tolerances)) for name in outputs]
+        raise click.UsageError(
+            f"--compare {other}: that model has no output {', '.join(sorted(missing))}."
+        )
+    differences = [
+        described(name, difference(outputs[name], others[name], tolerances)) for name in outputs
+    ]
     report: Report = {"with": str(other), "seconds": seconds, "outputs": differences, "node": None}
     if other == "builtin" and not all(d["ok"] for d in differences):
         try:
             report["node"] = node_that_differs(model, runner.optimize, feeds, tolerances)
-        except Exception as error:  # such as a protobuf that is too large; the differences above count
+        except (
+            Exception
+        ) as error:  # such as a protobuf that is too large; the differences above count
             report["node"] = {"name": None, "problem": one_line(error)}
     return report
 
 
-def run_other(model: Path, runner: Runner, other: Other, feeds: Arrays) -> tuple[Arrays, float | None]:
-    """Return the outputs for `compare`, and the seconds that the run took; None for outputs that a file has."""
+def run_other(
+    model: Path, runner: Runner, other: Other, feeds: Arrays
+) -> tuple[Arrays, float | None]:
+    """Return the outputs for `compare`, and the seconds that the run took; None for outputs that a
+    file has.
+    """
     if isinstance(other, Path) and other.suffix in OUTPUT_FILES:
         return read_outputs(other, runner.outputs), None
     threads = runner.threads
     try:
-        peer = open_other(other, threads) if isinstance(other, Path) else open_model(model, other, threads)
+        peer = (
+            open_other(other, threads)
+            if isinstance(other, Path)
+            else open_model(model, other, threads)
+        )
     except Exception as error:
-        raise OpError("--compare", str(other), f"can't run the model: {one_line(error)}", "onnx_ops") from error
+        raise OpError(
+            "--compare", str(other), f"can't run the model: {one_line(error)}", "onnx_ops"
+        ) from error
     return timed(peer, feeds)
 
 
@@ -109,18 +131,27 @@ def show(report: Report) -> None:
     if all(d["ok"] for d in report["outputs"]):
         return
     if report["with"] == "reference":
-        say("onnx's evaluator computes the nodes that onnx_ops leaves to ONNX Runtime: any node may differ.")
+        say(
+            "onnx's evaluator computes the nodes that onnx_ops leaves to ONNX Runtime: any node "
+            "may differ."
+        )
     if report["with"] == "builtin":
         show_node(report["node"])
 
 
 def verdict(found: Report) -> str:
-    """Return the text of a difference: the wrong element with the largest one, or the largest one of all."""
+    """Return the text of a difference: the wrong element with the largest one, or the largest one
+    of all.
+    """
     allowed = format_difference(found["allowed"])
     if found["index"] is None:
-        return found["problem"] or f"largest difference {format_difference(found['largest'])}, allowed {allowed}"
+        return (
+            found["problem"]
+            or f"largest difference {format_difference(found['largest'])}, allowed {allowed}"
+        )
     value, expected = (
-        shortened(repr(v) if isinstance(v, str) else shown(v)) for v in (found["value"], found["expected"])
+        shortened(repr(v) if isinstance(v, str) else shown(v))
+        for v in (found["value"], found["expected"])
     )
     count = f"exceeded by {found['wrong']} of {found['elements']} elements"
     return f"{list(found['index'])} is {value}, expected {expected}, tolerance {allowed}, {count}"
@@ -132,25 +163,31 @@ def show_node(node: Report | None) -> None:
     elif node["name"] is None:
         say(f"the node that differs is unknown: {node['problem']}")
     else:
-        operator = f"{node['operator']} inside of {node['inside']}" if node["inside"] else node["operator"]
+        operator = (
+            f"{node['operator']} inside of {node['inside']}" if node["inside"] else node["operator"]
+        )
         say(f"the first node that differs is {node['name']} ({operator}): {verdict(node)}")
 
 
 # The node that differs
 
 
-def node_that_differs(path: Path, optimize: bool, feeds: Arrays, tolerances: Tolerances) -> Report | None:
+def node_that_differs(
+    path: Path, optimize: bool, feeds: Arrays, tolerances: Tolerances
+) -> Report | None:
     """Return the first node of onnx_ops' operators that differs from the built-in kernels, or None.
 
-    Both run the model with the inputs and outputs of these nodes as additional outputs. Inputs of the node agree. A
-    node with a subgraph that contains such nodes counts as one.
+    Both run the model with the inputs and outputs of these nodes as additional outputs. Inputs of
+    the node agree. A node with a subgraph that contains such nodes counts as one.
     """
     model = load(path, wanted=lambda tensor: True)
     model = inlined(model) if model.functions else model
     ours = rewritten(model, path)[0] if optimize else model
     nodes = [(node, title) for node in ours.graph.node if (title := operators_in(node))]
     common = {name for node in model.graph.node for name in node.output if name}
-    names = {name: None for node, _ in nodes for name in (*node.input, *node.output) if name in common}
+    names = {
+        name: None for node, _ in nodes for name in (*node.input, *node.output) if name in common
+    }
     if not names:
         return None
     actual = Runner(with_outputs(ours, names), threads=None)(feeds)
@@ -165,14 +202,22 @@ def node_that_differs(path: Path, optimize: bool, feeds: Arrays, tolerances: Tol
         wrong = [found[name] for name in node.output if name in found and not found[name].ok]
         if wrong and agree:
             inside = None if declared(node) else node.op_type
-            return {**described(node.name or node.output[0], wrong[0]), "operator": title, "inside": inside}
+            return {
+                **described(node.name or node.output[0], wrong[0]),
+                "operator": title,
+                "inside": inside,
+            }
     return None
 
 
 def operators_in(node: onnx.NodeProto) -> str:
-    """Return the titles of the declared operators of a node and of the nodes in its subgraphs; "" if there are none."""
+    """Return the titles of the declared operators of a node and of the nodes in its subgraphs; ""
+    if there are none.
+    """
     nodes = [node, *(inner for graph in subgraphs(node) for inner in all_nodes(graph))]
-    return ", ".join(dict.fromkeys(operator.title for each in nodes if (operator := declared(each))))
+    return ", ".join(
+        dict.fromkeys(operator.title for each in nodes if (operator := declared(each)))
+    )
 
 
 def with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> bytes:

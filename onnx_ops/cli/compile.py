@@ -1,4 +1,6 @@
-"""`onnx-ops build` and `onnx-ops warmup`: compile kernels ahead of time, into a library or into the cache."""
+"""`onnx-ops build` and `onnx-ops warmup`: compile kernels ahead of time, into a library or into the
+cache.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +29,30 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 dtype_option = click.option(
-    "--dtype", "dtypes", multiple=True, type=click.Choice(TYPES), help="Only this data type; may be repeated."
+    "--dtype",
+    "dtypes",
+    multiple=True,
+    type=click.Choice(TYPES),
+    help="Only this data type; may be repeated.",
 )
 
 
 @click.command()
-@click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Path of the library.")
+@click.option(
+    "--output",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Path of the library.",
+)
 @operator_option
 @dtype_option
 @click.option(
     "--cpu", "cpus", multiple=True, type=click.Choice(list(LEVELS)),
     help="CPU to compile for; may be repeated.  [default: all of this machine's architecture]",
 )  # fmt: skip
-@click.option("--system", type=click.Choice(list(SYSTEMS)), help="System of the library.  [default: this one]")
+@click.option(
+    "--system", type=click.Choice(list(SYSTEMS)), help="System of the library.  [default: this one]"
+)
 @jobs_option
 def build(
     output: Path,
@@ -51,9 +64,9 @@ def build(
 ) -> None:
     """Build a shared library of the operators.
 
-    ONNX Runtime in C++, C#, Java, Triton or Python loads the library, without Numba. It has code for several
-    generations of CPUs, and runs the newest that the machine supports. Building needs Numba, a C compiler and some
-    minutes. A second build only links.
+    ONNX Runtime in C++, C#, Java, Triton or Python loads the library, without Numba. It has code
+    for several generations of CPUs, and runs the newest that the machine supports. Building needs
+    Numba, a C compiler and some minutes. A second build only links.
 
     \b
     Examples:
@@ -64,12 +77,28 @@ def build(
     """
     check_targets([output], [])
     if named_files() and not custom_operators():
-        raise click.UsageError("--operators: a library has operators of onnx_ops.operator only, and none is given.")
+        raise click.UsageError(
+            "--operators: a library has operators of onnx_ops.operator only, and none is given."
+        )
     requested = operators or custom_operators() or None
-    work = partial(onnx_ops.build, output, operators=requested, dtypes=dtypes, cpus=cpus, system=system, jobs=jobs)
+    work = partial(
+        onnx_ops.build,
+        output,
+        operators=requested,
+        dtypes=dtypes,
+        cpus=cpus,
+        system=system,
+        jobs=jobs,
+    )
     built_for = compiling(work)
-    say(f"{output}: {output.stat().st_size / 2**20:.1f} MB, for {system or THIS} on {', '.join(built_for)}")
-    say("In Python: options.register_custom_ops_library(path), of onnxruntime.SessionOptions; others: docs/library.md")
+    say(
+        f"{output}: {output.stat().st_size / 2**20:.1f} MB, for {system or THIS} on "
+        f"{', '.join(built_for)}"
+    )
+    say(
+        "In Python: options.register_custom_ops_library(path), of onnxruntime.SessionOptions; "
+        "others: docs/library.md"
+    )
 
 
 @click.command()
@@ -77,13 +106,15 @@ def build(
 @operator_option
 @dtype_option
 @jobs_option
-def warmup(models: tuple[Path, ...], operators: tuple[str, ...], dtypes: tuple[str, ...], jobs: int | None) -> None:
+def warmup(
+    models: tuple[Path, ...], operators: tuple[str, ...], dtypes: tuple[str, ...], jobs: int | None
+) -> None:
     """Compile kernels ahead of time, into the cache.
 
-    Sessions load them from there. Without this command, the first session that uses an operator with a data type
-    compiles it, in 3 to 10 seconds. Given models, it compiles exactly the kernels of their sessions. Given operators or
-    data types, it compiles all kernels of these; the default data types are the floats. All operators take some
-    minutes.
+    Sessions load them from there. Without this command, the first session that uses an operator
+    with a data type compiles it, in 3 to 10 seconds. Given models, it compiles exactly the kernels
+    of their sessions. Given operators or data types, it compiles all kernels of these; the default
+    data types are the floats. All operators take some minutes.
 
     \b
     Examples:
@@ -93,13 +124,21 @@ def warmup(models: tuple[Path, ...], operators: tuple[str, ...], dtypes: tuple[s
     if models and (operators or dtypes):
         raise click.UsageError("Models can't be combined with operators and types.")
     count = compiling(
-        partial(onnx_ops.warmup, operators or None, dtypes or None, models=list(models) or None, jobs=jobs)
+        partial(
+            onnx_ops.warmup,
+            operators or None,
+            dtypes or None,
+            models=list(models) or None,
+            jobs=jobs,
+        )
     )
     say(f"{count} {'kernel is' if count == 1 else 'kernels are'} in {place()}")
 
 
 def compiling(work: Callable[..., T]) -> T:
-    """Return work(progress=...), which compiles, with a progress bar or, without a terminal, about 20 lines."""
+    """Return work(progress=...), which compiles, with a progress bar or, without a terminal, about
+    20 lines.
+    """
     with progress() as bar:
         task = bar.add_task("compiling", total=None)
 

@@ -28,8 +28,10 @@ from ..declaration.errors import escaped
 
 WIDTH = 120  # of tables that are not written to a terminal
 PREFIXES = re.compile(  # that ONNX Runtime puts before the text of an error
-    r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from \S+ failed: ?|Exception during initialization: |"
-    r"Non-zero status code returned while running .*? Status Message: |This is an invalid model\. .*?, Error |"
+    r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from \S+ failed: ?|"
+    r"Exception during initialization: |"
+    r"Non-zero status code returned while running .*? Status Message: |"
+    r"This is an invalid model\. .*?, Error |"
     r"/\S+:\d+ .*?\) (const )?"
 )
 
@@ -48,12 +50,19 @@ if TYPE_CHECKING:
 
 class Screen(Console):
     def on_broken_pipe(self) -> NoReturn:
-        """Raise the error that is being handled again, for app.py. Rich would end the process with 1."""
+        """Raise the error that is being handled again, for app.py.
+
+        Rich would end the process with 1.
+        """
         raise
 
 
 def console(stderr: bool = False) -> Screen:
-    plain: dict[str, Any] = {"stderr": stderr, "highlight": False, "emoji": False}  # names may have ":x:"
+    plain: dict[str, Any] = {
+        "stderr": stderr,
+        "highlight": False,
+        "emoji": False,
+    }  # names may have ":x:"
     screen = Screen(**plain)
     return screen if screen.is_terminal else Screen(**plain, width=WIDTH)
 
@@ -75,13 +84,17 @@ class CompilationColumn(ProgressColumn):
 
     @classmethod
     def show(cls, title: str | None) -> None:
-        """Show that the kernels of an operator are being compiled; None: that compilation has ended."""
+        """Show that the kernels of an operator are being compiled; None: that compilation has
+        ended.
+        """
         cls.title = title
         if cls.line:
             cls.line.stop()
             cls.line = None
         elif title and not cls.bars:
-            cls.line = Progress(SpinnerColumn(), cls(), TimeElapsedColumn(), console=console(True), transient=True)
+            cls.line = Progress(
+                SpinnerColumn(), cls(), TimeElapsedColumn(), console=console(True), transient=True
+            )
             cls.line.add_task("")
             cls.line.start()
 
@@ -89,12 +102,19 @@ class CompilationColumn(ProgressColumn):
 @contextmanager
 def progress(*more: ProgressColumn) -> Iterator[Progress]:
     """Show a transient progress bar on stderr, with `more` columns, if stderr is a terminal."""
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     screen = console(stderr=True)
     CompilationColumn.bars += 1
     try:
         bar = Progress(*columns, *more, CompilationColumn(), console=screen, transient=True)
-        with bar if screen.is_terminal else nullcontext():  # rich 13.0 ends a disabled bar by an empty line
+        with (
+            bar if screen.is_terminal else nullcontext()
+        ):  # rich 13.0 ends a disabled bar by an empty line
             yield bar
     finally:
         CompilationColumn.bars -= 1
@@ -110,8 +130,11 @@ def steps(items: Collection[T], name: Callable[[T], str]) -> Iterator[T]:
             bar.advance(task)
 
 
-def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], whole: int = 0) -> None:
-    """Print a table of values or Texts. A hidden "|" at a header's end aligns the column to the right.
+def table(
+    title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], whole: int = 0
+) -> None:
+    """Print a table of values or Texts. A hidden "|" at a header's end aligns the column to the
+    right.
 
     whole  number of first columns that aren't made narrower for a narrow terminal
     """
@@ -133,7 +156,9 @@ def say(text: str, style: str | None = None) -> None:
 
 def print_json(data: object) -> None:
     text = json.dumps(finite(data), indent=2, default=str, allow_nan=False)
-    click.echo(text.replace("\x7f", r"\u007f"))  # the only control character that json leaves as it is
+    click.echo(
+        text.replace("\x7f", r"\u007f")
+    )  # the only control character that json leaves as it is
 
 
 def finite(data: Any) -> Any:
@@ -161,7 +186,9 @@ def format_difference(value: float) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an exception's text on one line, escaped, without the prefixes that ONNX Runtime adds."""
+    """Return an exception's text on one line, escaped, without the prefixes that ONNX Runtime
+    adds.
+    """
     text = escaped(" ".join(str(error).split())) or type(error).__name__
     begin = 0
     while prefix := PREFIXES.match(text, begin):

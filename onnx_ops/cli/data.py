@@ -35,18 +35,25 @@ if TYPE_CHECKING:
 
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 ENDINGS = (".npy", ".png")  # of the files of an output
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")  # Pillow's names; Pillow runs another program for some other formats
+FORMATS = (
+    "PNG",
+    "JPEG",
+    "WEBP",
+    "BMP",
+    "TIFF",
+)  # Pillow's names; Pillow runs another program for some other formats
 MODES: dict[Dimension, str] = {1: "L", 3: "RGB", 4: "RGBA"}  # channels -> Pillow's name
 unpacked = ContextVar("unpacked", default=512)  # the option --unpacked
 Image.MAX_IMAGE_PIXELS = None  # Pillow's limit, which no option raises
 
-# Where a name from a model gets a "_": before beginnings that have a meaning to a system, as devices of Windows have,
-# and for characters. Members of archives may be in folders.
+# Where a name from a model gets a "_": before beginnings that have a meaning to a system, as
+# devices of Windows have, and for characters. Members of archives may be in folders.
 _BEGIN = r"(?:^|(?<=/))(?=$|[-./]|\w:|(?:con|prn|aux|nul|com\d|lpt\d)(?![^./:]))"
 IN_FILE, IN_ARCHIVE = re.compile(rf"(?ai){_BEGIN}|[^-.\w]"), re.compile(rf"(?i){_BEGIN}|[^-./:\w]")
 input_option = click.option(
     "--input", "-i", "given", multiple=True, metavar="[NAME=]FILE",
-    help="A .npy, .npz (all its arrays by name), .pb or image file, or numbers: size=[5,5]. Repeat for each input; "
+    help="A .npy, .npz (all its arrays by name), .pb or image file, or numbers: size=[5,5]. "
+    "Repeat for each input; "
     "NAME= is optional if the model has one input.",
 )  # fmt: skip
 shape_option = click.option(
@@ -108,16 +115,23 @@ def value_of(text: str) -> str:
 
 
 def assignment(text: str, inputs: Described) -> tuple[str | None, str]:
-    """Split one --input into (name of the input, file or numbers). The name is None for a .npz, which has its own."""
+    """Split one --input into (name of the input, file or numbers).
+
+    The name is None for a .npz, which has its own.
+    """
     name, separator, value = text.partition("=")
-    if not separator or (name not in inputs and any(glob.iglob(text, recursive=True))):  # a path may have a "="
+    if not separator or (
+        name not in inputs and any(glob.iglob(text, recursive=True))
+    ):  # a path may have a "="
         name, separator, value = next(iter(inputs), ""), "", text
     if value.endswith(".npz"):
         if separator:
             raise click.UsageError(f"--input {text}: a .npz has its own names; leave out {name}=.")
         return None, value
     if not separator and len(inputs) != 1:
-        raise click.UsageError(f"--input {text}: which one? The model has the inputs {', '.join(inputs)}.")
+        raise click.UsageError(
+            f"--input {text}: which one? The model has the inputs {', '.join(inputs)}."
+        )
     check_names([name], inputs)
     return name, value
 
@@ -146,13 +160,17 @@ def numbers(content: Any, element_type: str | None, source: str) -> Array:
     else:
         if is_float:
             is_number = all(type(each) in (int, float) for each in given.flat)
-            is_kept = is_number and np.array_equal(np.isfinite(array), np.isfinite(given.astype(np.float64)))
+            is_kept = is_number and np.array_equal(
+                np.isfinite(array), np.isfinite(given.astype(np.float64))
+            )
         elif element_type == "string":
             is_kept = all(isinstance(each, str) for each in given.flat)
         else:
             is_kept = array.tolist() == given.tolist()
     if not is_kept:
-        raise click.UsageError(f"{source}: the model requires {element_type}, which can't hold that.")
+        raise click.UsageError(
+            f"{source}: the model requires {element_type}, which can't hold that."
+        )
     return array
 
 
@@ -160,17 +178,24 @@ def shape(text: str, inputs: Described) -> tuple[str, list[int]]:
     """Split one --shape into (name of the input, sizes)."""
     name, _, sizes = text.partition("=")
     if not re.fullmatch(r"\d+(,\d+)*", sizes):
-        raise click.UsageError(f"--shape {text}: must be like {next(iter(inputs), 'x')}=1,3,224,224.")
+        raise click.UsageError(
+            f"--shape {text}: must be like {next(iter(inputs), 'x')}=1,3,224,224."
+        )
     check_names([name], inputs)
     return name, [int(n) for n in sizes.split(",")]
 
 
 def sizes_of(shapes: Iterable[str], inputs: Described, arrays: Arrays) -> dict[str, list[int]]:
-    """Return {input: sizes} from the options --shape. None may be of the `arrays`, which --input gives."""
+    """Return {input: sizes} from the options --shape.
+
+    None may be of the `arrays`, which --input gives.
+    """
     sizes = dict(shape(text, inputs) for text in shapes)
     if useless := sizes.keys() & arrays.keys():
         names = ", ".join(sorted(useless))
-        raise click.UsageError(f"--shape is for inputs that are made up, and --input gives {names}.")
+        raise click.UsageError(
+            f"--shape is for inputs that are made up, and --input gives {names}."
+        )
     return sizes
 
 
@@ -189,26 +214,41 @@ def random_array(
         if element_type in dtypes.FLOATS:
             return rng.uniform(-1, 1, shape).astype(dtypes.TABLE[element_type].numpy)
         integers = rng.integers(0, 10 if element_type != "bool" else 2, shape)
-        return integers.astype(str).astype(object) if element_type == "string" else integers.astype(element_type)
+        return (
+            integers.astype(str).astype(object)
+            if element_type == "string"
+            else integers.astype(element_type)
+        )
     except (MemoryError, ValueError) as error:  # raised by NumPy for sizes beyond any memory
-        raise click.UsageError(f"input {name} can't be made up in the shape {dimensions(shape)}: {error}") from error
+        raise click.UsageError(
+            f"input {name} can't be made up in the shape {dimensions(shape)}: {error}"
+        ) from error
 
 
 def doubts(made_up: Described, sizes: Collection[str]) -> str:
-    """Return a text on the random inputs that may make a run fail, and on how to give others; or "".
+    """Return a text on the random inputs that may make a run fail, and on how to give others; or
+    "".
 
-    These are integers, which may be indices or sizes, and shapes that neither the model nor `sizes` states.
+    These are integers, which may be indices or sizes, and shapes that neither the model nor `sizes`
+    states.
     """
     integers = [n for n, (element_type, _) in made_up.items() if element_type in dtypes.INTEGERS]
-    is_open = {n: not all(isinstance(d, int) for d in dims) for n, (_, dims) in made_up.items() if n not in sizes}
+    is_open = {
+        n: not all(isinstance(d, int) for d in dims)
+        for n, (_, dims) in made_up.items()
+        if n not in sizes
+    }
     texts = []
     if integers:
         names = ", ".join(integers)
         texts.append(
-            f"the integers of {names} were made up, from 0 to 9: give others with --input NAME=[5,5] or NAME=FILE"
+            f"the integers of {names} were made up, from 0 to 9: give others with --input "
+            "NAME=[5,5] or NAME=FILE"
         )
     if names := ", ".join(n for n in is_open if is_open[n]):
-        texts.append(f"open dimensions of {names} were made 1: state them with --shape NAME=N,C,...")
+        texts.append(
+            f"open dimensions of {names} were made 1: state them with --shape NAME=N,C,..."
+        )
     return "; ".join(texts)
 
 
@@ -224,7 +264,10 @@ def adding_doubts(doubts: str) -> Iterator[None]:
 
 
 def join(arrays: dict[str, T], more: dict[str, T], source: PathLike) -> dict[str, T]:
-    """Return the union of two dicts of inputs. No input may be in both; `source` names the origin of the second."""
+    """Return the union of two dicts of inputs.
+
+    No input may be in both; `source` names the origin of the second.
+    """
     if again := arrays.keys() & more.keys():
         raise click.UsageError(f"{source}: {', '.join(sorted(again))} is given already.")
     return arrays | more
@@ -232,24 +275,34 @@ def join(arrays: dict[str, T], more: dict[str, T], source: PathLike) -> dict[str
 
 def check_names(names: Iterable[str], inputs: Described) -> None:
     if unknown := set(names) - inputs.keys():
-        raise click.UsageError(f"the model has no input {', '.join(sorted(unknown))}, but {', '.join(inputs)}.")
+        raise click.UsageError(
+            f"the model has no input {', '.join(sorted(unknown))}, but {', '.join(inputs)}."
+        )
 
 
 def check_types(arrays: Arrays, inputs: Described) -> None:
     for name, array in arrays.items():
         if (declared_type := inputs[name][0]) and dtypes.name_of(array) != declared_type:
-            raise click.UsageError(f"input {name} is {dtypes.name_of(array)}, the model requires {declared_type}.")
+            raise click.UsageError(
+                f"input {name} is {dtypes.name_of(array)}, the model requires {declared_type}."
+            )
 
 
 def check_complete(arrays: Collection[str | None], inputs: Described, hint: str = "") -> None:
-    if missing := ", ".join(f"{n} ({t} {dimensions(dims)})" for n, (t, dims) in inputs.items() if n not in arrays):
+    if missing := ", ".join(
+        f"{n} ({t} {dimensions(dims)})" for n, (t, dims) in inputs.items() if n not in arrays
+    ):
         raise click.UsageError(f"no --input for {missing}.{hint}")
 
 
 def check_outputs(outputs: Described) -> None:
     """Raise an error unless this package can write a model's outputs, given by `Runner.outputs`."""
-    if others := [name for name, (element_type, _) in outputs.items() if element_type not in dtypes.TABLE]:
-        raise click.UsageError(f"the output {', '.join(others)} is no tensor of a known type, as all must be.")
+    if others := [
+        name for name, (element_type, _) in outputs.items() if element_type not in dtypes.TABLE
+    ]:
+        raise click.UsageError(
+            f"the output {', '.join(others)} is no tensor of a known type, as all must be."
+        )
 
 
 # Reading files
@@ -268,7 +321,9 @@ def read(name: str | None, path: Path, inputs: Described) -> Feeds:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn an error that is raised inside into one that names the file, and refuse what is no ordinary file."""
+    """Turn an error that is raised inside into one that names the file, and refuse what is no
+    ordinary file.
+    """
     try:
         with ordinary_file(path, "file"):
             yield
@@ -290,9 +345,14 @@ def read_array(path: Path, element_type: str | None, dims: Sequence[Dimension]) 
 
 
 def check_size(size: int, path: Path) -> None:
-    """Raise ValueError if a file takes more bytes of memory than --unpacked allows, and than it has itself."""
+    """Raise ValueError if a file takes more bytes of memory than --unpacked allows, and than it has
+    itself.
+    """
     if size > max(unpacked.get() * 10**6, path.stat().st_size):
-        raise ValueError(f"it takes {size / 1e6:.0f} MB of memory; onnx-ops --unpacked MB COMMAND raises the limit")
+        raise ValueError(
+            f"it takes {size / 1e6:.0f} MB of memory; onnx-ops --unpacked MB COMMAND raises the "
+            "limit"
+        )
 
 
 def read_archive(path: Path) -> Feeds:
@@ -317,7 +377,9 @@ def load(path: Path) -> Any:
 
 
 def as_declared(array: Any, element_type: str | None) -> Array:
-    """Return the array that `save` has written, from NumPy's array, for an input of this data type."""
+    """Return the array that `save` has written, from NumPy's array, for an input of this data
+    type.
+    """
     if not isinstance(array, np.ndarray):  # a .npz under another name, or another zip file
         raise ValueError("it holds something else than arrays")
     if array.size and not array.dtype.itemsize:  # a few bytes may state any number of them
@@ -341,7 +403,9 @@ def read_image(path: Path, element_type: str | None, dims: Sequence[Dimension]) 
     with Image.open(path, formats=FORMATS) as image:
         check_size(image.width * image.height * 16, path)  # bytes in Pillow, NumPy and the input
         check_image(image)
-        pixels = np.array(image.convert("RGBA" if image.has_transparency_data else "RGB").convert(mode))
+        pixels = np.array(
+            image.convert("RGBA" if image.has_transparency_data else "RGB").convert(mode)
+        )
     pixels = np.atleast_3d(pixels)[None]
     if not channels_last:
         pixels = np.ascontiguousarray(np.moveaxis(pixels, -1, 1))
@@ -358,12 +422,21 @@ def check_image(image: Any) -> None:
     frames = getattr(image, "n_frames", 1)
     if frames > 1:
         raise ValueError(f"it has {frames} frames; save one of them as a file")
-    stored = {arguments if isinstance(arguments, str) else arguments[0] for *_, arguments in image.tile}
+    stored = {
+        arguments if isinstance(arguments, str) else arguments[0] for *_, arguments in image.tile
+    }
     is_signed = SIGNED in np.atleast_1d(getattr(image, "tag_v2", {}).get(SAMPLE_FORMAT, 1))
     # Pillow reads colours of 16 bits as 8 bits, and signed integers as unsigned ones.
-    if is_signed or image.mode.startswith(("I", "F")) or any(re.search(";16[BLN]", kind) for kind in stored):
+    if (
+        is_signed
+        or image.mode.startswith(("I", "F"))
+        or any(re.search(";16[BLN]", kind) for kind in stored)
+    ):
         kinds = ", ".join(sorted(stored))
-        rule = "only unsigned integers of 8 bits are read; save it with 8 bits, or as an array in a .npy"
+        rule = (
+            "only unsigned integers of 8 bits are read; save it with 8 bits, or as an array "
+            "in a .npy"
+        )
         raise ValueError(f"it has the mode {image.mode} (stored as {kinds}), but {rule}")
 
 
@@ -371,17 +444,22 @@ def check_image(image: Any) -> None:
 
 
 def read_outputs(path: Path, outputs: Described) -> Feeds:
-    """Return {output: array} from a .npz with their names, or from a .npy or .pb with the only output."""
+    """Return {output: array} from a .npz with their names, or from a .npy or .pb with the only
+    output.
+    """
     with reading(path):
         is_archive = path.suffix == ".npz"
-        arrays = read_archive(path) if is_archive else {next(iter(outputs)): read_array(path, None, [])}
+        arrays = (
+            read_archive(path) if is_archive else {next(iter(outputs)): read_array(path, None, [])}
+        )
         if missing := ", ".join(outputs.keys() - arrays.keys()):
             raise click.UsageError(f"{path} has no array {missing}, but {', '.join(arrays)}.")
         return {name: as_declared(arrays[name], outputs[name][0]) for name in outputs}
 
 
 def read_test_outputs(other: Path, test: Path, folder: str, outputs: Described) -> Feeds:
-    """Return {output: array} that another runtime has written for the data in a `folder` of a node test.
+    """Return {output: array} that another runtime has written for the data in a `folder` of a node
+    test.
 
     other  path of the test's outputs
     test   the test, whose .pb are the expected outputs
@@ -392,7 +470,9 @@ def read_test_outputs(other: Path, test: Path, folder: str, outputs: Described) 
     for k, (name, file_name) in enumerate(by_name.items()):
         files = [Path(f"{other}{ending}") for ending in whole]
         numbered = [f"output_{k}.npy"] if f"output_{k}" not in by_name.values() else []
-        files += [other / folder / file for file in (*numbered, f"{file_name}.npy", f"output_{k}.pb")]
+        files += [
+            other / folder / file for file in (*numbered, f"{file_name}.npy", f"output_{k}.pb")
+        ]
         if other.resolve() == test.resolve():
             files.pop()
         file = next((file for file in files if file.is_file()), None)
@@ -406,7 +486,10 @@ def read_test_outputs(other: Path, test: Path, folder: str, outputs: Described) 
 
 
 def described(arrays: Arrays) -> list[Report]:
-    return [{"name": name, "type": dtypes.name_of(a), "shape": list(a.shape)} for name, a in arrays.items()]
+    return [
+        {"name": name, "type": dtypes.name_of(a), "shape": list(a.shape)}
+        for name, a in arrays.items()
+    ]
 
 
 def write(directory: Path, outputs: Arrays) -> list[Path]:
@@ -415,7 +498,9 @@ def write(directory: Path, outputs: Arrays) -> list[Path]:
     with staged(directory) as folder:
         for output, name in file_names(outputs).items():
             array = outputs[output]
-            for writer, ending in zip((save, write_image), ENDINGS if is_image(array) else ENDINGS[:1], strict=False):
+            for writer, ending in zip(
+                (save, write_image), ENDINGS if is_image(array) else ENDINGS[:1], strict=False
+            ):
                 written.append(directory / f"{name}{ending}")
                 with writing(written[-1]):
                     writer(folder / f"{name}{ending}", array)
@@ -424,22 +509,30 @@ def write(directory: Path, outputs: Arrays) -> list[Path]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError inside into an OpError, which ends the whole run because the disk is the cause."""
+    """Turn an OSError inside into an OpError, which ends the whole run because the disk is the
+    cause.
+    """
     try:
         yield
     except OSError as error:
-        raise OpError(None, None, f"{path} can't be written: {error.strerror or error}", "onnx_ops") from error
+        raise OpError(
+            None, None, f"{path} can't be written: {error.strerror or error}", "onnx_ops"
+        ) from error
 
 
 def save(file: Path | IO[bytes], array: Array) -> None:
-    """Write an array as .npy, without pickles. Raises OpError for strings that the format can't hold.
+    """Write an array as .npy, without pickles. Raises OpError for strings that the format can't
+    hold.
 
-    The format lacks two data types: strings are written as NumPy's strings, and bfloat16 as its bits.
+    The format lacks two data types: strings are written as NumPy's strings, and bfloat16 as its
+    bits.
     """
     if dtypes.name_of(array) == "string":
         objects, array = array, array.astype(str)
         if not np.array_equal(array, objects):
-            raise OpError(None, None, "a .npy can't hold strings that end in a NUL character", "onnx_ops")
+            raise OpError(
+                None, None, "a .npy can't hold strings that end in a NUL character", "onnx_ops"
+            )
     np.save(file, array, allow_pickle=False)
 
 
@@ -463,12 +556,19 @@ def file_names(names: Iterable[str], unsafe: re.Pattern[str] = IN_FILE) -> dict[
 def is_image(array: Array) -> bool:
     """Return whether an array is [N, C, H, W] with 1, 3 or 4 channels of floats or uint8."""
     floats = dtypes.name_of(array) in dtypes.FLOATS
-    return array.ndim == 4 and array.size > 0 and array.shape[1] in MODES and (floats or array.dtype == np.uint8)
+    return (
+        array.ndim == 4
+        and array.size > 0
+        and array.shape[1] in MODES
+        and (floats or array.dtype == np.uint8)
+    )
 
 
 def write_image(path: Path, array: Array) -> None:
     """Write the first image of a batch; floats are clipped to [0, 1]."""
     pixels = np.moveaxis(array[0], 0, -1)
     if pixels.dtype != np.uint8:
-        pixels = (np.nan_to_num(pixels.astype(np.float32)).clip(0, 1) * 255).round().astype(np.uint8)
+        pixels = (
+            (np.nan_to_num(pixels.astype(np.float32)).clip(0, 1) * 255).round().astype(np.uint8)
+        )
     Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(path)

@@ -1,6 +1,8 @@
-"""`onnx-ops demo`: models with and without this package, and pictures beside the models that made them.
+"""`onnx-ops demo`: models with and without this package, and pictures beside the models that made
+them.
 
-The photograph, cat.jpg, is Chelsea by Stefan van der Walt, who put it in the public domain (CC0); it is made smaller.
+The photograph, cat.jpg, is Chelsea by Stefan van der Walt, who put it in the public domain (CC0);
+it is made smaller.
 """
 
 from __future__ import annotations
@@ -45,7 +47,12 @@ MODES, PADDING_MODES = ("nearest", "linear", "cubic"), ("zeros", "border", "refl
 
 
 @click.command()
-@click.option("--output", type=click.Path(file_okay=False, path_type=Path), default="out", help="For pictures.")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="out",
+    help="For pictures.",
+)
 @json_option
 def demo(output: Path, as_json: bool) -> None:
     """Run small models with and without onnx_ops, and draw pictures.
@@ -75,7 +82,8 @@ def demo(output: Path, as_json: bool) -> None:
 def col2im(image: str = "H, W", attributes: str = "") -> onnx.ModelProto:
     return onnx.parser.parse_model(
         f"""<ir_version: 9, opset_import: ["" : 18]>
-        col2im (float[N, CK, L] x, int64[axes] image_shape, int64[axes] block_shape) => (float[N, C, {image}] y) {{
+        col2im (float[N, CK, L] x, int64[axes] image_shape, int64[axes] block_shape)
+        => (float[N, C, {image}] y) {{
             y = Col2Im {attributes} (x, image_shape, block_shape)
         }}"""
     )
@@ -87,13 +95,15 @@ def grid_sample(
     out = image.replace(",", "_out,") + "_out"
     return onnx.parser.parse_model(
         f"""<ir_version: 9, opset_import: ["" : 20]>
-        grid_sample ({dtype}[N, C, {image}] X, float[N, {out}, {axes}] Grid) => ({dtype}[N, C, {out}] Y) {{
+        grid_sample ({dtype}[N, C, {image}] X, float[N, {out}, {axes}] Grid)
+        => ({dtype}[N, C, {out}] Y) {{
             Y = GridSample <mode = "{mode}", padding_mode = "{padding_mode}"> (X, Grid)
         }}"""
     )
 
 
-# PyTorch's `unfold` of an image of three channels, as it exports it; `unfold` below makes the constants.
+# PyTorch's `unfold` of an image of three channels, as it exports it; `unfold` below makes the
+# constants.
 UNFOLD = """
             padded = Pad (image, pads)
             by_row = Gather <axis = 2> (padded, rows)
@@ -103,17 +113,29 @@ UNFOLD = """
 
 
 def unfold(shape: tuple[int, ...], patch: int, stride: int, pad: int) -> Feeds:
-    """Return the constants of UNFOLD. Square patches begin at every `stride` pixels, with zeros around the image."""
+    """Return the constants of UNFOLD.
+
+    Square patches begin at every `stride` pixels, with zeros around the image.
+    """
     counts = [(size + 2 * pad - patch) // stride + 1 for size in shape[2:]]
     rows, columns = (np.arange(patch)[:, None] + stride * np.arange(count) for count in counts)
     sizes = np.array([1, 3, patch * patch, -1])
-    return {"pads": np.array([0, 0, pad, pad] * 2), "rows": rows, "columns": columns, "by_channel": sizes}
+    return {
+        "pads": np.array([0, 0, pad, pad] * 2),
+        "rows": rows,
+        "columns": columns,
+        "by_channel": sizes,
+    }
 
 
-def smooth(shape: tuple[int, ...], patch: int = 8, stride: int = 4, waves: int = 6) -> onnx.ModelProto:
-    """Return a model of noise removal, as PyTorch exports it: `unfold`, a projection of each patch, and `fold`.
+def smooth(
+    shape: tuple[int, ...], patch: int = 8, stride: int = 4, waves: int = 6
+) -> onnx.ModelProto:
+    """Return a model of noise removal, as PyTorch exports it: `unfold`, a projection of each patch,
+    and `fold`.
 
-    The projection keeps the `waves` longest cosine waves of a patch. Where patches overlap they are averaged.
+    The projection keeps the `waves` longest cosine waves of a patch. Where patches overlap they are
+    averaged.
     """
     height, width = shape[2:]
     k = patch * patch
@@ -126,7 +148,8 @@ def smooth(shape: tuple[int, ...], patch: int = 8, stride: int = 4, waves: int =
     overlaps = np.outer(*(np.bincount(constants[axis].ravel()) for axis in ("rows", "columns")))
     return with_constants(
         f"""<ir_version: 9, opset_import: ["" : 18]>
-        smooth (float[1, 3, {height}, {width}] image) => (float[1, 3, {height}, {width}] clean) {{{UNFOLD}
+        smooth (float[1, 3, {height}, {width}] image) => (float[1, 3, {height}, {width}] clean) {{
+            {UNFOLD}
             smoothed = MatMul (projection, patches)
             blocks = Reshape (smoothed, joined)
             added = Col2Im <strides = [{stride}, {stride}]> (blocks, image_shape, block_shape)
@@ -142,7 +165,9 @@ def smooth(shape: tuple[int, ...], patch: int = 8, stride: int = 4, waves: int =
 
 
 def blend(shape: tuple[int, ...]) -> onnx.ModelProto:
-    """Return a model that blends the 3 x 3 pixels around each pixel by weights, as the upsampling of flows does."""
+    """Return a model that blends the 3 x 3 pixels around each pixel by weights, as the upsampling
+    of flows does.
+    """
     height, width = shape[2:]
     return with_constants(
         f"""<ir_version: 9, opset_import: ["" : 18]>
@@ -180,35 +205,67 @@ def examples() -> Iterator[Example]:
     yield "Col2Im, 1-D, dilated", col2im("W", "<dilations = [2]>"), {"x": windows, **line}
     random_grid = rng.uniform(-1.1, 1.1, (1, 256, 400, 2)).astype(np.float32)
     for mode in ("linear", "cubic"):
-        yield f"GridSample, {mode}, float32", grid_sample("float", mode), {"X": image, "Grid": random_grid}
+        yield (
+            f"GridSample, {mode}, float32",
+            grid_sample("float", mode),
+            {"X": image, "Grid": random_grid},
+        )
     labels = (image * 255).astype(np.int32)
-    yield "GridSample, nearest, int32", grid_sample("int32", "nearest"), {"X": labels, "Grid": random_grid}
+    yield (
+        "GridSample, nearest, int32",
+        grid_sample("int32", "nearest"),
+        {"X": labels, "Grid": random_grid},
+    )
     volume = rng.standard_normal((1, 1, 32, 32, 32), np.float32)
     points = rng.uniform(-1, 1, (1, 32, 32, 32, 3)).astype(np.float32)
-    yield "GridSample, cubic, volume", grid_sample("float", "cubic", "D, H, W", 3), {"X": volume, "Grid": points}
+    yield (
+        "GridSample, cubic, volume",
+        grid_sample("float", "cubic", "D, H, W", 3),
+        {"X": volume, "Grid": points},
+    )
 
 
 def compile_kernels(models: Iterable[onnx.ModelProto]) -> None:
-    """Compile what models need, as they are and optimized, and what the pictures need, on all CPUs."""
-    models = [*models, *(rewritten(model)[0] for model in models), *(grid_sample("float", mode) for mode in MODES)]
-    compiling(partial(onnx_ops.warmup, models=[model.SerializeToString() for model in models], jobs=None))
+    """Compile what models need, as they are and optimized, and what the pictures need, on all
+    CPUs.
+    """
+    models = [
+        *models,
+        *(rewritten(model)[0] for model in models),
+        *(grid_sample("float", mode) for mode in MODES),
+    ]
+    compiling(
+        partial(onnx_ops.warmup, models=[model.SerializeToString() for model in models], jobs=None)
+    )
 
 
 def measure(title: str, model: onnx.ModelProto, feeds: Feeds) -> Report:
     """Run one example in all ways; returns its row of the table, as a dict."""
     (expected,) = Evaluator(model)(feeds).values()
     content = model.SerializeToString()
-    runners, outputs, refused = open_ways(content, Runner(content, threads=None), feeds, rewritten(model)[1])
+    runners, outputs, refused = open_ways(
+        content, Runner(content, threads=None), feeds, rewritten(model)[1]
+    )
     found = {way: difference(*[*arrays.values(), expected]) for way, arrays in outputs.items()}
-    row = {"model": title, "refused": refused, "error": {way: each.largest for way, each in found.items()}}
-    return row | {"wrong": [way for way in found if not found[way].ok], **times(runners, feeds, range(REPEATS))}
+    row = {
+        "model": title,
+        "refused": refused,
+        "error": {way: each.largest for way, each in found.items()},
+    }
+    return row | {
+        "wrong": [way for way in found if not found[way].ok],
+        **times(runners, feeds, range(REPEATS)),
+    }
 
 
 def show(rows: Iterable[Report], pictures: Iterable[tuple[str, str]]) -> None:
     columns = ("model", "alone, ms|", "error|", "with onnx_ops, ms|", "error|", "speed-up|")
     title = f"onnxruntime {ort.__version__} alone and with onnx_ops {onnx_ops.__version__}"
     table(title, columns, [line for row in rows for line in lines(row)])
-    say("error: the largest difference to the operators computed in float64, by onnx's own evaluator")
+    say(
+        "error: the largest difference to the operators computed in float64, by onnx's own "
+        "evaluator"
+    )
     say("optimized: with the exporters' nodes around the operators fused; optimize=True")
     for path, what in pictures:
         say(f"{path}: {what}")
@@ -229,14 +286,20 @@ def cells(row: Report, way: str) -> tuple[str, str, str]:
     error = format_difference(row["error"][way])
     speedup = row["speedup"].get(way)
     is_wrong = ", wrong" if way in row["wrong"] else ""
-    return milliseconds(row["seconds"][way]), f"{error}{is_wrong}", f"{speedup:.1f} x" if speedup else ""
+    return (
+        milliseconds(row["seconds"][way]),
+        f"{error}{is_wrong}",
+        f"{speedup:.1f} x" if speedup else "",
+    )
 
 
 # Pictures
 
 
 def write_pictures(directory: Path) -> list[tuple[str, str]]:
-    """Write models, their inputs, and what they make of a photograph, or nothing; returns [(path, what it shows)]."""
+    """Write models, their inputs, and what they make of a photograph, or nothing; returns [(path,
+    what it shows)].
+    """
     image = photograph()
     pictures = []
     with staged(directory) as folder:
@@ -252,8 +315,13 @@ def write_pictures(directory: Path) -> list[tuple[str, str]]:
             name = f"grid_sample_{mode}_{padding_mode}"
             model = grid_sample("float", mode, padding_mode=padding_mode).SerializeToString()
             write(f"{name}.onnx", Path.write_bytes, model)
-            write(f"{name}.png", write_image, Runner(model)({"X": image, "Grid": GRIDS["lens"]})["Y"])
-            what = f"the photograph through a lens, by GridSample with mode {mode}, padding_mode {padding_mode}"
+            write(
+                f"{name}.png", write_image, Runner(model)({"X": image, "Grid": GRIDS["lens"]})["Y"]
+            )
+            what = (
+                f"the photograph through a lens, by GridSample with mode {mode}, padding_mode "
+                f"{padding_mode}"
+            )
             pictures.append((str(directory / f"{name}.png"), what))
     return pictures
 
@@ -267,7 +335,8 @@ def photograph() -> Array:
 def grid(scale: float, degrees: float = 0.0, strength: float = 0.0) -> Array:
     """Return a Grid [1, HEIGHT, WIDTH, 2] that turns and scales coordinates about the centre.
 
-    The unit is half the width. strength: how much the scale grows with the square of the distance, as a lens has it
+    The unit is half the width. strength: how much the scale grows with the square of the distance,
+    as a lens has it
     """
     y, x = np.mgrid[:HEIGHT, :WIDTH].astype(np.float32)
     x, y = (2 * x + 1) / WIDTH - 1, ((2 * y + 1) / HEIGHT - 1) * HEIGHT / WIDTH

@@ -1,4 +1,6 @@
-"""`onnx-ops inspect`: the nodes of a model that this package runs, their problems, and the next step."""
+"""`onnx-ops inspect`: the nodes of a model that this package runs, their problems, and the next
+step.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,15 @@ SHOWN = 8  # reasons why nodes stay
 
 @click.command()
 @model_argument
-@click.option("--try", "tries", is_flag=True, help="Also make sessions, each in a process of its own.")
+@click.option(
+    "--try", "tries", is_flag=True, help="Also make sessions, each in a process of its own."
+)
 @json_option
 def inspect(model: Path, tries: bool, as_json: bool) -> None:
     """List the nodes that onnx_ops runs, and problems.
 
-    The list includes nodes in subgraphs and local functions. Nothing of the model runs, and nothing is compiled.
+    The list includes nodes in subgraphs and local functions. Nothing of the model runs, and nothing
+    is compiled.
 
     \b
     Problems are
@@ -44,11 +49,11 @@ def inspect(model: Path, tries: bool, as_json: bool) -> None:
       operators that neither ONNX Runtime nor this package has;
       data types for which ONNX Runtime has no kernel.
 
-    The last lines report what `onnx-ops optimize` would replace, how the operators are registered, and the next step.
-    --json adds the attributes and all inputs of each node.
+    The last lines report what `onnx-ops optimize` would replace, how the operators are registered,
+    and the next step. --json adds the attributes and all inputs of each node.
 
-    --try makes a session with ONNX Runtime alone, with onnx_ops, and of the optimized model. It reports the node that
-    is refused. It may compile kernels, and runs parts of the model.
+    --try makes a session with ONNX Runtime alone, with onnx_ops, and of the optimized model. It
+    reports the node that is refused. It may compile kernels, and runs parts of the model.
 
     \b
     Examples:
@@ -112,14 +117,19 @@ def show_missing(report: ModelReport) -> None:
     if report.no_kernel:
         text = f"ONNX Runtime has no kernel on the CPU for {with_counts(report.no_kernel)}"
         if report.needs_optimize:
-            say(f"{text}; only optimize=True makes the model run, as it replaces these nodes", "bold")
+            say(
+                f"{text}; only optimize=True makes the model run, as it replaces these nodes",
+                "bold",
+            )
         else:
             say(text, "bold red")
 
 
 def with_counts(counts: Mapping[str, int]) -> str:
     """Return the text of titles and their numbers of nodes: "Add (2 nodes), Sub (1 node)"."""
-    return ", ".join(f"{title} ({count} node{'s' * (count > 1)})" for title, count in counts.items())
+    return ", ".join(
+        f"{title} ({count} node{'s' * (count > 1)})" for title, count in counts.items()
+    )
 
 
 def show_patterns(patterns: list[Finding]) -> None:
@@ -130,7 +140,9 @@ def show_patterns(patterns: list[Finding]) -> None:
         say(f"onnx-ops optimize would replace {certain}")
     if tried:
         say(f"onnx-ops optimize would run, and perhaps replace, {tried}")
-    reasons = Counter((finding.pattern, finding.reason) for finding in patterns if not finding.operator)
+    reasons = Counter(
+        (finding.pattern, finding.reason) for finding in patterns if not finding.operator
+    )
     for (pattern, reason), count in reasons.most_common(SHOWN):
         say(f"onnx-ops optimize would keep {count} {pattern}: {reason}")
     if len(reasons) > SHOWN:
@@ -150,14 +162,21 @@ def next_step(model: Path, report: ModelReport, sessions: list[Report] | None) -
     cli = program_with_operators()
     path = quote(str(model))
     if report.operators:
-        return f"save the operators above as my_operators.py, then {cli} --operators my_operators.py inspect {path}"
+        return (
+            f"save the operators above as my_operators.py, then {cli} --operators "
+            f"my_operators.py inspect {path}"
+        )
     if report.unknown and not report.has_problems and not report.data:
         return (
             "declare these operators (docs/custom-operators.md) or export without them; "
             f"{cli} --operators FILE inspect {path}"
         )
     if report.has_problems or report.data or (sessions and fails(report, sessions)):
-        more = "; operators by @onnx_op need --operators FILE" if sessions and report.extensions else ""
+        more = (
+            "; operators by @onnx_op need --operators FILE"
+            if sessions and report.extensions
+            else ""
+        )
         return f"fix the problems above, or export the model again{more}"
     if not sessions and (report.extensions or (report.no_kernel and not report.needs_optimize)):
         return f"{cli} inspect {path} --try"
@@ -166,7 +185,10 @@ def next_step(model: Path, report: ModelReport, sessions: list[Report] | None) -
     if not (report.nodes or report.gains):
         return "nothing: onnx_ops changes nothing for this model"
     has_kernels = not report.no_kernel and all(r.builtin == "has a kernel" for r in report.nodes)
-    options = f"{' --optimize' if report.gains else ''} --compare {'builtin' if has_kernels else 'reference'}"
+    options = (
+        f"{' --optimize' if report.gains else ''} --compare "
+        f"{'builtin' if has_kernels else 'reference'}"
+    )
     return f"{cli} run {path} --random{options}; {cli} bench {path}"
 
 
@@ -174,7 +196,9 @@ def tensors(report: NodeReport) -> str:
     """Return the types and shapes of the inputs that a node has, without its lists of sizes."""
     operator = available().get(report.operator.rpartition(".")[::2])
     sizes = [k for k, i in enumerate(operator.inputs) if i.values] if operator else []
-    return ", ".join(type_and_shape(v) for k, v in enumerate(report.inputs) if v["name"] and k not in sizes)
+    return ", ".join(
+        type_and_shape(v) for k, v in enumerate(report.inputs) if v["name"] and k not in sizes
+    )
 
 
 def type_and_shape(described: Stated) -> str:
@@ -184,11 +208,16 @@ def type_and_shape(described: Stated) -> str:
 
 
 def summary(reports: list[NodeReport]) -> str:
-    """Return one line on the number of nodes that onnx_ops runs, and that ONNX Runtime has kernels for."""
+    """Return one line on the number of nodes that onnx_ops runs, and that ONNX Runtime has kernels
+    for.
+    """
     count = len(reports)
     faulty = sum(bool(r.problems) for r in reports)
     builtin = sum(r.builtin == "has a kernel" for r in reports)
-    return f"onnx_ops runs {count - faulty} of {count} without problems; ONNX Runtime has kernels for {builtin}"
+    return (
+        f"onnx_ops runs {count - faulty} of {count} without problems; ONNX Runtime has "
+        f"kernels for {builtin}"
+    )
 
 
 def without_nodes(report: ModelReport) -> str:

@@ -1,4 +1,6 @@
-"""The items of a run on many files: finding them, and running the model on those that aren't finished."""
+"""The items of a run on many files: finding them, and running the model on those that aren't
+finished.
+"""
 
 from __future__ import annotations
 
@@ -45,20 +47,30 @@ class Item(NamedTuple):
 
 
 def find(patterns: Iterable[tuple[str | None, str]], output: Path) -> list[Item]:
-    """Return the items for [(input, pattern)]. Files with the same name below their patterns' folders are one item.
+    """Return the items for [(input, pattern)]. Files with the same name below their patterns'
+    folders are one item.
 
-    Files in the folder `output` are results of a run, and never inputs, even if a pattern matches them.
+    Files in the folder `output` are results of a run, and never inputs, even if a pattern matches
+    them.
     """
     searches = [(name, pattern, matches(pattern, output)) for name, pattern in patterns]
     every = {name: path for *_, paths in searches for name, path in paths.items()}
     for name, path in every.items():
         if unmatched := [pattern for _, pattern, paths in searches if name not in paths]:
-            raise click.UsageError(f"{path} has no counterpart called {name} that matches {unmatched[0]}.")
-    return [Item(name, tuple((i, paths[name].absolute()) for i, _, paths in searches)) for name in sorted(every)]
+            raise click.UsageError(
+                f"{path} has no counterpart called {name} that matches {unmatched[0]}."
+            )
+    return [
+        Item(name, tuple((i, paths[name].absolute()) for i, _, paths in searches))
+        for name in sorted(every)
+    ]
 
 
 def matches(pattern: str, output: Path) -> dict[str, Path]:
-    """Return {name: path} of matching files. A name is the path below the part without wildcards, without suffix."""
+    """Return {name: path} of matching files.
+
+    A name is the path below the part without wildcards, without suffix.
+    """
     root = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts))
     if ".." in Path(pattern).relative_to(root).parts:
         raise click.UsageError(f"{pattern}: there can't be a .. after a wildcard.")
@@ -67,16 +79,23 @@ def matches(pattern: str, output: Path) -> dict[str, Path]:
     is_inside = folder in results.parents
     paths: dict[str, Path] = {}
     for path in map(Path, sorted(glob.iglob(pattern, recursive=True))):
-        if path.exists() and not path.is_file():  # a folder; a link to nothing is an item, which fails
+        if (
+            path.exists() and not path.is_file()
+        ):  # a folder; a link to nothing is an item, which fails
             continue
         if is_inside and results in path.resolve().parents:
             if not (results / SETTINGS).exists():
-                rule = f"has {path}, which matches {pattern}, but no {SETTINGS} of a run whose result it may be"
+                rule = (
+                    f"has {path}, which matches {pattern}, but no {SETTINGS} of a run whose "
+                    "result it may be"
+                )
                 raise click.UsageError(f"--output {output}: {rule}; choose another folder.")
             continue
         name = path.relative_to(root).with_suffix("").as_posix()
         if not is_inside and folder in (results / name).parents:
-            raise click.UsageError(f"--output {output}: the output {name} would be in the folder of {pattern}.")
+            raise click.UsageError(
+                f"--output {output}: the output {name} would be in the folder of {pattern}."
+            )
         if name in paths:
             raise click.UsageError(f"{paths[name]} and {path} would have one output, {name}.")
         paths[name] = path
@@ -106,12 +125,15 @@ class Work:
     def is_finished(self, item: Item) -> bool:
         """Return whether an item's output is newer than its inputs, and than the settings.
 
-        A file that is moved to an input's path, or a link that is made there, has a new time of change (ctime).
+        A file that is moved to an input's path, or a link that is made there, has a new time of
+        change (ctime).
         """
         try:
             written = self.path(item).stat().st_mtime_ns
             states = [state for _, path in item.files for state in (path.stat(), path.lstat())]
-            newest = max(time for state in states for time in (state.st_mtime_ns, state.st_ctime_ns))
+            newest = max(
+                time for state in states for time in (state.st_mtime_ns, state.st_ctime_ns)
+            )
             return written > newest and written >= (self.output / SETTINGS).stat().st_mtime_ns
         except OSError:
             return False
@@ -175,7 +197,9 @@ def begin(work: Work, command: Settings, overwrite: bool) -> None:
     settings = {
         **command,
         "model": list(map(digest, files(str(work.runner.model)))),
-        "shared inputs": {name: hashlib.sha256(encode({name: a})).hexdigest() for name, a in work.shared.items()},
+        "shared inputs": {
+            name: hashlib.sha256(encode({name: a})).hexdigest() for name, a in work.shared.items()
+        },
         "operators": list(map(digest, custom_files())),
         "versions": {"onnx_ops": __version__, "onnxruntime": ort.__version__},
     }
@@ -183,7 +207,9 @@ def begin(work: Work, command: Settings, overwrite: bool) -> None:
     differing = [name for name, value in settings.items() if earlier.get(name) != value]
     if differing and path.exists() and not overwrite:
         rule = f"has outputs of a run with other settings ({', '.join(differing)})"
-        raise click.UsageError(f"--output {work.output} {rule}; choose another folder, or --overwrite.")
+        raise click.UsageError(
+            f"--output {work.output} {rule}; choose another folder, or --overwrite."
+        )
     if differing or overwrite:
         with data.writing(path):
             write(path, json.dumps(settings, indent=2).encode())

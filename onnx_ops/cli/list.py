@@ -51,7 +51,11 @@ def versions() -> dict[str, object]:
         "providers": ", ".join(onnxruntime.get_available_providers()),
         "cache": directory(),
         **{f"backend {name}": obstacle or "works" for name, obstacle in backends().items()},
-        **{name: value for name, value in os.environ.items() if name.startswith(("NUMBA_", "ONNX_OPS_"))},
+        **{
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(("NUMBA_", "ONNX_OPS_"))
+        },
     }
 
 
@@ -90,7 +94,9 @@ def list_operators(as_json: bool) -> None:
         ("operator, domain", "versions", "ranks", "data types, in sessions"),
         [
             (
-                Text(f"{o['name']}\n{o['domain'] or 'ai.onnx'}"),  # in one column, for narrow terminals
+                Text(
+                    f"{o['name']}\n{o['domain'] or 'ai.onnx'}"
+                ),  # in one column, for narrow terminals
                 ", ".join(map(str, o["versions"])),
                 listed(o["ranks"]),
                 Text("\n".join(f"{v}: {' '.join(names)}" for v, names in o["dtypes"].items())),

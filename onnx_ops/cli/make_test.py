@@ -34,7 +34,9 @@ def operator_of(context: click.Context, parameter: click.Parameter, text: str) -
     every = available().values()
     matches = [o for o in every if o.title == text] or [o for o in every if o.name == text]
     if len(matches) != 1:
-        raise click.BadParameter(f"{text!r} must be one of {', '.join(o.title for o in matches or every)}.")
+        raise click.BadParameter(
+            f"{text!r} must be one of {', '.join(o.title for o in matches or every)}."
+        )
     return matches[0]
 
 
@@ -44,7 +46,11 @@ def operator_of(context: click.Context, parameter: click.Parameter, text: str) -
     help="The operator; without a domain, that of ai.onnx or of the only domain that has it.",
 )  # fmt: skip
 @click.option(
-    "--set", "settings", multiple=True, metavar="NAME=VALUE...", help="Attributes: numbers, texts, lists as 1,2."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE...",
+    help="Attributes: numbers, texts, lists as 1,2.",
 )
 @data.shape_option
 @data.input_option
@@ -52,7 +58,11 @@ def operator_of(context: click.Context, parameter: click.Parameter, text: str) -
     "--dtype", type=click.Choice(list(dtypes.TABLE)), metavar="TYPE", default="float32",
     help="Data type of the first input, and of others that support it.",
 )  # fmt: skip
-@click.option("--opset", type=int, help="Version of the operator's domain.  [default: the last that changed it]")
+@click.option(
+    "--opset",
+    type=int,
+    help="Version of the operator's domain.  [default: the last that changed it]",
+)
 @click.option("--seed", type=int, default=0, help="Seed of the random inputs.")
 @click.argument("more", metavar="[NAME=VALUE]...", nargs=-1)  # further values of --set
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
@@ -69,9 +79,10 @@ def make_test(
 ) -> None:
     """Write a node test for an operator into FOLDER, in the layout of onnx's node tests.
 
-    The test is a model of one node, inputs and expected outputs: model.onnx, test_data_set_0/input_0.pb, output_0.pb
-    and so on. This package's reference of the operator computes the outputs, in float64 for floats. Inputs with a
-    --shape are random, in a range that suits the operator. Inputs that are sizes need an --input.
+    The test is a model of one node, inputs and expected outputs: model.onnx,
+    test_data_set_0/input_0.pb, output_0.pb and so on. This package's reference of the operator
+    computes the outputs, in float64 for floats. Inputs with a --shape are random, in a range that
+    suits the operator. Inputs that are sizes need an --input.
 
     \b
     Examples:
@@ -83,21 +94,29 @@ def make_test(
     """
     version = operator.versions[-1] if opset is None else opset
     if version < operator.versions[0]:
-        raise click.UsageError(f"--opset {version}: {operator.title} needs at least {operator.versions[0]}.")
+        raise click.UsageError(
+            f"--opset {version}: {operator.title} needs at least {operator.versions[0]}."
+        )
     if not operator.domain and version > onnx_opset_version():
-        raise click.UsageError(f"--opset {version}: the newest one of onnx is {onnx_opset_version()}.")
+        raise click.UsageError(
+            f"--opset {version}: the newest one of onnx is {onnx_opset_version()}."
+        )
     try:
         with errors_of(operator):
             attributes = read_attributes(operator, [*settings, *more])
             inputs = make_inputs(operator, attributes, shapes, given, dtype, seed)
             values = operator.values(attributes)
-            arrays = compute_reference(operator, values, [inputs.get(i.name) for i in operator.inputs])
+            arrays = compute_reference(
+                operator, values, [inputs.get(i.name) for i in operator.inputs]
+            )
     except OpError as error:
         raise click.UsageError(str(error)) from error
     outputs = {o.name: array for o, array in zip(operator.outputs, arrays, strict=True)}
     check_folder(folder, node_tests.files(folder, inputs, outputs), given)
     node = node_of(operator, input_names(operator, inputs), attributes)
-    node_tests.save(folder, node_tests.build(operator.name, node, version, inputs, outputs), inputs, outputs)
+    node_tests.save(
+        folder, node_tests.build(operator.name, node, version, inputs, outputs), inputs, outputs
+    )
     say(f"{folder} is a test of {operator.title} {version}; onnx-ops validate {folder} runs it")
 
 
@@ -110,7 +129,10 @@ def input_names(operator: Operator, inputs: Collection[str]) -> list[str]:
 
 
 def read_attributes(operator: Operator, settings: Sequence[str]) -> dict[str, Any]:
-    """Return {attribute: value} for the options --set. A value is a text, JSON, or the elements of a list."""
+    """Return {attribute: value} for the options --set.
+
+    A value is a text, JSON, or the elements of a list.
+    """
     texts = {name for a in operator.attributes if a.kind in ("string", "text") for name in a.names}
     attributes: dict[str, Any] = {}
     for text in settings:
@@ -121,7 +143,9 @@ def read_attributes(operator: Operator, settings: Sequence[str]) -> dict[str, An
         content = next((content for content in contents if content is not None), value)
         attributes = data.join(attributes, {name: content}, f"--set {text}")
     by_name = operator.values(attributes).by_name
-    return {a.name: by_name[a.name] for a in operator.attributes if attributes.keys() & set(a.names)}
+    return {
+        a.name: by_name[a.name] for a in operator.attributes if attributes.keys() & set(a.names)
+    }
 
 
 def make_inputs(
@@ -133,7 +157,10 @@ def make_inputs(
     seed: int,
 ) -> Feeds:
     """Return {input: array}: those of --input, and random ones of --shape."""
-    types = {v: next(n for n in (dtype, "float32", *names) if n in names) for v, names in operator.types.items()}
+    types = {
+        v: next(n for n in (dtype, "float32", *names) if n in names)
+        for v, names in operator.types.items()
+    }
     types[operator.inputs[0].type] = dtype
     declared: Described = {i.name: (types[i.type], [None] * 4) for i in operator.inputs}
     arrays = data.read_inputs([spelled(text, declared) for text in given], declared)
@@ -146,10 +173,14 @@ def make_inputs(
         elif i.name in sizes and not i.values:
             array = data.random_array(rng, i.name, *declared[i.name], sizes[i.name])
             image = next(iter(inputs.values()), array).shape
-            inputs[i.name] = in_range(i.name, array, image, attributes.get("spatial_scale", 1)).astype(array.dtype)
+            inputs[i.name] = in_range(
+                i.name, array, image, attributes.get("spatial_scale", 1)
+            ).astype(array.dtype)
         elif i.presence != "optional":
             option = f"--input {i.name}=[...]" if i.values else f"--shape {i.name}=N,C,..."
-            raise click.UsageError(f"no {option} for {operator.title}, with the inputs {', '.join(declared)}.")
+            raise click.UsageError(
+                f"no {option} for {operator.title}, with the inputs {', '.join(declared)}."
+            )
     return inputs
 
 
@@ -161,7 +192,8 @@ def spelled(text: str, names: Mapping[str, Any]) -> str:
 
 
 def in_range(name: str, array: Array, image: tuple[int, ...], scale: float) -> Array:
-    """Return random numbers in the range of the input with this name; some points lie outside of the image.
+    """Return random numbers in the range of the input with this name; some points lie outside of
+    the image.
 
     array  numbers from -1 to 1, or integers
     image  shape of the first input
@@ -174,7 +206,9 @@ def in_range(name: str, array: Array, image: tuple[int, ...], scale: float) -> A
             return array * 0.6 + 0.5
         case "batch_indices":
             return array % image[0]
-        case "rois" | "boxes":  # the first corner is less than the second one; an image's index may be before both
+        case (
+            "rois" | "boxes"
+        ):  # the first corner is less than the second one; an image's index may be before both
             regions = np.sort(np.abs(array)) * (min(image[2:4], default=10) / scale)
             if name == "rois" and array.shape[-1] > 4:
                 regions[..., 0] = np.abs(array[..., 0]) * image[0] // 1
@@ -183,7 +217,11 @@ def in_range(name: str, array: Array, image: tuple[int, ...], scale: float) -> A
 
 
 def check_folder(folder: Path, files: Iterable[Path], given: Sequence[str]) -> None:
-    """Raise an error if a file of FOLDER is read, or isn't replaced and would be part of the new test."""
+    """Raise an error if a file of FOLDER is read, or isn't replaced and would be part of the new
+    test.
+    """
     check_targets([folder / "model.onnx", *files], data.given_files(given))
     if others := sorted({*folder.glob("test_data_set_*/*.pb")} - {*files}):
-        raise click.UsageError(f"{folder} has {others[0].name} of another test; choose another folder.")
+        raise click.UsageError(
+            f"{folder} has {others[0].name} of another test; choose another folder."
+        )

@@ -1,4 +1,6 @@
-"""What a model's file shows without running anything: nodes of this package's operators, problems, what is missing."""
+"""What a model's file shows without running anything: nodes of this package's operators, problems,
+what is missing.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,18 @@ if TYPE_CHECKING:
     from .types import Stated
 
 LIKENESS = 0.8  # minimum similarity of a misspelt name to the right one, by difflib
-OF_EXTENSIONS = EXTENSIONS, "com.microsoft.extensions"  # domains of operators of onnxruntime-extensions
+OF_EXTENSIONS = (
+    EXTENSIONS,
+    "com.microsoft.extensions",
+)  # domains of operators of onnxruntime-extensions
 
 
 @dataclass
 class NodeReport:
     """The findings about a node.
 
-    inputs    {"name": ..., "type": ..., "shape": ...} of each; None for parts that the model doesn't state
+    inputs    {"name": ..., "type": ..., "shape": ...} of each; None for parts that the model
+              doesn't state
     builtin   what ONNX Runtime's lists say about its built-in kernel
     problems  texts on errors, and on probable mistakes
     """
@@ -66,7 +72,8 @@ class NodeReport:
 class ModelReport:
     """The findings about a model.
 
-    nodes       of nodes with the name, or nearly the name, of an operator of this package, or a custom one in use
+    nodes       of nodes with the name, or nearly the name, of an operator of this package, or a
+                custom one in use
     unknown     {title of an operator that nobody has: number of nodes}
     extensions  {title of an operator that onnxruntime-extensions may have: number of nodes}
     no_kernel   {operator and types for which ONNX Runtime has no kernel: number of nodes}
@@ -111,14 +118,26 @@ def examine(path: Path) -> ModelReport:
     try:
         model = inlined(model) if model.functions else model
     except RuntimeError as error:
-        click.echo(f"Warning: nodes in functions are not shown, as these can't be inlined: {one_line(error)}", err=True)
+        click.echo(
+            "Warning: nodes in functions are not shown, as these can't be inlined: "
+            f"{one_line(error)}",
+            err=True,
+        )
     report = ModelReport(data=missing_data(model, path), is_lowered=is_lowered(model))
     graphs = list(Model(model, path, runs_nodes=False).graphs())
     operators = in_its_versions(available(), model)
     nodes = [(node, graph) for graph in graphs for node in graph.owner.node if intended(node)]
-    report.nodes = [examine_node(*pair) for pair in nodes if declared(pair[0], operators) or not declared(pair[0])]
-    report.operators = sources(find_missing(report, graphs) + [pair for pair in nodes if not declared(pair[0])])
-    used = {operator.key: operator for node, _ in nodes if (operator := declared(node, operators))}.values()
+    report.nodes = [
+        examine_node(*pair)
+        for pair in nodes
+        if declared(pair[0], operators) or not declared(pair[0])
+    ]
+    report.operators = sources(
+        find_missing(report, graphs) + [pair for pair in nodes if not declared(pair[0])]
+    )
+    used = {
+        operator.key: operator for node, _ in nodes if (operator := declared(node, operators))
+    }.values()
     with_extensions = needs_extensions(imports(model), available())
     result, report.optimize = rewritten(model, path, in_place=True, runs_nodes=False)
     if report.no_kernel and report.gains:
@@ -141,7 +160,9 @@ def missing_data(model: onnx.ModelProto, path: Path) -> str | None:
 
 
 def intended(node: onnx.NodeProto) -> str | None:
-    """Return the name of the declared operator that a node has or, unless others have it, misspells; or None."""
+    """Return the name of the declared operator that a node has or, unless others have it,
+    misspells; or None.
+    """
     if declared(node):
         return node.op_type
     key = domain_of(node), node.op_type
@@ -159,8 +180,12 @@ def intended(node: onnx.NodeProto) -> str | None:
 # Operators and kernels that are missing
 
 
-def find_missing(report: ModelReport, graphs: Iterable[Graph]) -> list[tuple[onnx.NodeProto, Graph]]:
-    """Fill `unknown`, `extensions` and `no_kernel` of a report; return the nodes of `unknown`, each with its graph."""
+def find_missing(
+    report: ModelReport, graphs: Iterable[Graph]
+) -> list[tuple[onnx.NodeProto, Graph]]:
+    """Fill `unknown`, `extensions` and `no_kernel` of a report; return the nodes of `unknown`, each
+    with its graph.
+    """
     strangers = []
     for graph in graphs:
         proto = graph.model.proto
@@ -175,12 +200,18 @@ def find_missing(report: ModelReport, graphs: Iterable[Graph]) -> list[tuple[onn
                 inputs, outputs = ([graph.type(name).elements if name else None for name in values]
                                    for values in (node.input, node.output))  # fmt: skip
                 if not has_kernel(schema, inputs, outputs):
-                    types = dict.fromkeys(dtypes.NAMES[kind] for kind in inputs if kind in dtypes.NAMES)
+                    types = dict.fromkeys(
+                        dtypes.NAMES[kind] for kind in inputs if kind in dtypes.NAMES
+                    )
                     count(
-                        report.no_kernel, f"{title(*key)}-{schema.since_version} of {' and '.join(types) or 'any type'}"
+                        report.no_kernel,
+                        f"{title(*key)}-{schema.since_version} of "
+                        f"{' and '.join(types) or 'any type'}",
                     )
             elif declared(node) or not intended(node):  # the former in a version that nobody has
-                version = f" in version {versions.get(key[0])}" if first_builtin_version(key) else ""
+                version = (
+                    f" in version {versions.get(key[0])}" if first_builtin_version(key) else ""
+                )
                 text = f"{title(*key)}{of_aten(node)}{version}"
                 if key[0] in OF_EXTENSIONS and find_spec("onnxruntime_extensions"):
                     count(report.extensions, text)
@@ -200,7 +231,9 @@ def title(domain: str | bytes, name: str | bytes) -> str:
 
 def of_aten(node: onnx.NodeProto) -> str:
     """Return the PyTorch operator of an ATen node, in brackets; "" for other nodes."""
-    operators = [as_text(a.s) for a in node.attribute if a.name == "operator" and node.op_type == "ATen"]
+    operators = [
+        as_text(a.s) for a in node.attribute if a.name == "operator" and node.op_type == "ATen"
+    ]
     return f"({operators[0]})" if operators else ""
 
 
@@ -240,7 +273,9 @@ def examine_node(node: onnx.NodeProto, graph: Graph) -> NodeReport:
     if version is None:
         report.problems.append(f"the model doesn't import the domain {domain}")
     elif version < first:
-        report.problems.append(f"{domain} has it from version {first} on, the model imports {version}")
+        report.problems.append(
+            f"{domain} has it from version {first} on, the model imports {version}"
+        )
     report.problems += unknown_attributes(operator, values)
     known = {name for a in operator.attributes for name in a.names}
     try:
@@ -264,9 +299,13 @@ def stated(graph: Graph, name: str) -> Stated:
 
 
 def complete_types(operator: Operator, inputs: list[Stated]) -> None:
-    """Fill in unknown types of inputs that follow from other inputs, or from an operator with only one type."""
+    """Fill in unknown types of inputs that follow from other inputs, or from an operator with only
+    one type.
+    """
     pairs = list(zip(operator.inputs, inputs, strict=False))
-    signature = {variable: types[0] for variable, types in operator.types.items() if len(types) == 1}
+    signature = {
+        variable: types[0] for variable, types in operator.types.items() if len(types) == 1
+    }
     signature |= {i.type: v["type"] for i, v in pairs if v["type"]}
     for i, v in pairs:
         if v["name"] and v["type"] is None:
@@ -276,11 +315,19 @@ def complete_types(operator: Operator, inputs: list[Stated]) -> None:
 def plain(value: Any) -> Any:
     """Return an attribute's value in a form for people and JSON."""
     value = as_text(value)
-    return value if isinstance(value, int | float | str) else list(value) if hasattr(value, "__iter__") else str(value)
+    return (
+        value
+        if isinstance(value, int | float | str)
+        else list(value)
+        if hasattr(value, "__iter__")
+        else str(value)
+    )
 
 
 def why_not_run(node: onnx.NodeProto) -> str:
-    """Return the reason why a node with nearly the name or domain of a declared operator isn't run."""
+    """Return the reason why a node with nearly the name or domain of a declared operator isn't
+    run.
+    """
     name = intended(node)
     if node.op_type != name:
         return f"not run by onnx_ops; did you mean {name}?"
@@ -290,7 +337,9 @@ def why_not_run(node: onnx.NodeProto) -> str:
     return f"not run by onnx_ops, which has {name} in the domains {', '.join(domains)}{hint}"
 
 
-def check(graph: Graph, operator: Operator, attributes: dict[str, Any], inputs: list[Stated]) -> None:
+def check(
+    graph: Graph, operator: Operator, attributes: dict[str, Any], inputs: list[Stated]
+) -> None:
     """Raise OpError if the declaration refuses what the model states of a node."""
     values = operator.values(attributes)
     operator.padded([v["name"] or None for v in inputs])  # refuses missing inputs
@@ -299,18 +348,27 @@ def check(graph: Graph, operator: Operator, attributes: dict[str, Any], inputs: 
     known = [list_in(graph, v["name"], i.name) if i.values else None for i, v in parameters]
     if all(v["name"] for v in inputs):
         infer(operator, values, [v["shape"] for v in inputs], known)
-    sizes: list[Any] = [k if i.values else v["shape"] for (i, v), k in zip(parameters, known, strict=True)]
+    sizes: list[Any] = [
+        k if i.values else v["shape"] for (i, v), k in zip(parameters, known, strict=True)
+    ]
     are_known = all(
         isinstance(size, list) and all(isinstance(n, int) for n in size)
         for v, size in zip(inputs, sizes, strict=True)
         if v["name"]
     )
     if are_known and len(inputs) <= len(operator.inputs):
-        shapes_of(operator, values, operator.padded([None if size is None else tuple(size) for size in sizes]))
+        shapes_of(
+            operator,
+            values,
+            operator.padded([None if size is None else tuple(size) for size in sizes]),
+        )
 
 
 def list_in(graph: Graph, name: str, input_name: str) -> list[Any] | None:
-    """Return the elements of a list, or None if they are unknown. Raises OpError for a constant of another rank."""
+    """Return the elements of a list, or None if they are unknown.
+
+    Raises OpError for a constant of another rank.
+    """
     array = graph.array(name) if name else None
     if array is None:
         return None
@@ -320,7 +378,9 @@ def list_in(graph: Graph, name: str, input_name: str) -> list[Any] | None:
 
 
 def builtin_kernel(operator: Operator, version: int | None, inputs: list[Stated]) -> str:
-    """Return what ONNX Runtime's lists say about a built-in kernel for an operator and the types of its inputs."""
+    """Return what ONNX Runtime's lists say about a built-in kernel for an operator and the types of
+    its inputs.
+    """
     key = operator.domain, operator.name
     if (first := first_builtin_version(key)) is None:
         return "has no such operator"
@@ -328,24 +388,35 @@ def builtin_kernel(operator: Operator, version: int | None, inputs: list[Stated]
         return f"has it from version {first} on, the model imports {version}"
     types = [v["type"] for v in inputs]
     if has_kernel(schema, [dtypes.TABLE[t].onnx if t else None for t in types], []):
-        return "has a kernel" if all(v["type"] for v in inputs if v["name"]) else "types are unknown"
+        return (
+            "has a kernel" if all(v["type"] for v in inputs if v["name"]) else "types are unknown"
+        )
     pairs = [(i, t) for i, t in zip(operator.inputs, types, strict=False) if t and not i.values]
-    unusual = [f"{t} {i.name}" for i, t in pairs if t != "float32" and len(operator.types[i.type]) > 1]
+    unusual = [
+        f"{t} {i.name}" for i, t in pairs if t != "float32" and len(operator.types[i.type]) > 1
+    ]
     return f"has no kernel for {' and '.join(unusual) or f'version {schema.since_version}'}"
 
 
-def ways_to_register(report: ModelReport, operators: Iterable[Operator], with_extensions: bool) -> list[str]:
+def ways_to_register(
+    report: ModelReport, operators: Iterable[Operator], with_extensions: bool
+) -> list[str]:
     """Return the calls that register these operators of a model."""
     is_built_in_alone = all(map(is_built_in, operators))
     more = "" if is_built_in_alone else ", operators=[...]"
-    options = ", options" if with_extensions else ""  # with the other library on them: docs/backends.md
+    # With the other library on them: docs/backends.md.
+    options = ", options" if with_extensions else ""
     optimize = ", optimize=True" if report.gains else ""
     ways = [f"onnx_ops.InferenceSession(path{options}{more}{optimize})"]
     if report.needs_optimize:
         return ways
     ways.append(f"onnx_ops.register(options, path{more})")
-    if left_out := sorted({o.domain for o in operators if not is_default(o.domain, is_built_in(o))}):
-        ways[-1] += f"  (without the path, and by the library's path, {' and '.join(left_out)} is left out)"
+    if left_out := sorted(
+        {o.domain for o in operators if not is_default(o.domain, is_built_in(o))}
+    ):
+        ways[-1] += (
+            f"  (without the path, and by the library's path, {' and '.join(left_out)} is left out)"
+        )
     elif is_built_in_alone:
         ways.append("options.register_custom_ops_library(onnx_ops.get_library_path())")
     return ways

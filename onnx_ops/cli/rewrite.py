@@ -30,10 +30,17 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-UNREADABLE = OSError, OpError, DecodeError, onnx.checker.ValidationError  # exceptions of reading a model's file
+UNREADABLE = (
+    OSError,
+    OpError,
+    DecodeError,
+    onnx.checker.ValidationError,
+)  # exceptions of reading a model's file
 
 source_argument = click.argument("source", metavar="IN.ONNX", type=ModelFile())
-target_argument = click.argument("target", metavar="OUT.ONNX", type=click.Path(dir_okay=False, path_type=Path))
+target_argument = click.argument(
+    "target", metavar="OUT.ONNX", type=click.Path(dir_okay=False, path_type=Path)
+)
 
 
 @click.command()
@@ -43,13 +50,14 @@ target_argument = click.argument("target", metavar="OUT.ONNX", type=click.Path(d
 def optimize(source: Path, target: Path, as_json: bool) -> None:
     """Fuse nodes that PyTorch's exporters write.
 
-    This concerns unfold, grids, deformable convolution and deformable attention. The new nodes are Im2Col,
-    Im2ColProduct, ComputedGridSample and MultiScaleDeformableAttention of the domain onnx_ops, which sessions with this
-    package run, and GridSample, DeformConv and constants. Results may differ by rounding: docs/optimize.md states
-    bounds. Nodes that only resemble a pattern stay, with a printed reason.
+    This concerns unfold, grids, deformable convolution and deformable attention. The new nodes are
+    Im2Col, Im2ColProduct, ComputedGridSample and MultiScaleDeformableAttention of the domain
+    onnx_ops, which sessions with this package run, and GridSample, DeformConv and constants.
+    Results may differ by rounding: docs/optimize.md states bounds. Nodes that only resemble a
+    pattern stay, with a printed reason.
 
-    Weights that the model keeps in other files stay there if OUT.ONNX is in the same folder as IN.ONNX. Otherwise they
-    are copied into OUT.ONNX.data.
+    Weights that the model keeps in other files stay there if OUT.ONNX is in the same folder as
+    IN.ONNX. Otherwise they are copied into OUT.ONNX.data.
 
     \b
     Examples:
@@ -57,25 +65,42 @@ def optimize(source: Path, target: Path, as_json: bool) -> None:
       onnx-ops optimize model.onnx model.onnx --json
     """
 
-    def optimized_and_found(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[list[Finding], list[str]]]:
+    def optimized_and_found(
+        model: onnx.ModelProto,
+    ) -> tuple[onnx.ModelProto, tuple[list[Finding], list[str]]]:
         optimized, findings = rewritten(model, source)
-        return optimized, (findings, sorted({node.op_type for node, *_ in declared_nodes(optimized)}))
+        return optimized, (
+            findings,
+            sorted({node.op_type for node, *_ in declared_nodes(optimized)}),
+        )
 
     target, (findings, names) = rewrite(source, target, optimized_and_found)
     if as_json:
-        print_json({"model": str(source), "written": str(target), "findings": list(map(asdict, findings))})
+        print_json(
+            {"model": str(source), "written": str(target), "findings": list(map(asdict, findings))}
+        )
         return
     if findings:
         show_findings(source, findings)
     replaced = counted(findings)
     copied = "unchanged" if target == source else f"a copy of {source}"
-    say(f"{target}: {replaced} replaced" if replaced else f"{target}: {copied}, since optimize can fuse nothing in it")
+    say(
+        f"{target}: {replaced} replaced"
+        if replaced
+        else f"{target}: {copied}, since optimize can fuse nothing in it"
+    )
     if replaced:
         options = " ".join(f"--operator {name}" for name in names)
         program = program_with_operators()
-        say(f"onnx_ops.InferenceSession runs it; so does plain ONNX Runtime with what {program} build {options} makes")
+        say(
+            f"onnx_ops.InferenceSession runs it; so does plain ONNX Runtime with what {program} "
+            f"build {options} makes"
+        )
         if target != source:
-            say(f"{program} run {quote(str(target))} --random --compare {quote(str(source))} checks it")
+            say(
+                f"{program} run {quote(str(target))} --random --compare {quote(str(source))} "
+                "checks it"
+            )
 
 
 @click.command()
@@ -84,40 +109,48 @@ def optimize(source: Path, target: Path, as_json: bool) -> None:
 def lower(source: Path, target: Path) -> None:
     """Rewrite a model for onnxruntime-extensions.
 
-    A plain session runs the new model if it has that library on its options, and if onnx_ops is imported:
-    docs/backends.md shows how. The other commands run it with --backend extensions.
+    A plain session runs the new model if it has that library on its options, and if onnx_ops is
+    imported: docs/backends.md shows how. The other commands run it with --backend extensions.
 
-    Weights that the model keeps in other files stay there if OUT.ONNX is in the same folder as IN.ONNX. Otherwise they
-    are copied into OUT.ONNX.data.
+    Weights that the model keeps in other files stay there if OUT.ONNX is in the same folder as
+    IN.ONNX. Otherwise they are copied into OUT.ONNX.data.
 
     \b
     Examples:
       onnx-ops lower model.onnx lowered.onnx
       onnx-ops run lowered.onnx --random --backend extensions
     """
-    target, count = rewrite(source, target, lambda model: (lowered(model), len(list(declared_nodes(model)))))
+    target, count = rewrite(
+        source, target, lambda model: (lowered(model), len(list(declared_nodes(model))))
+    )
     say(f"{target}: {count} {'node' if count == 1 else 'nodes'} rewritten")
 
 
 def rewrite(
     source: Path, target: Path, function: Callable[[onnx.ModelProto], tuple[onnx.ModelProto, T]]
 ) -> tuple[Path, T]:
-    """Apply `function` to the model in `source`, and write the result to `target`, which may be the same file.
+    """Apply `function` to the model in `source`, and write the result to `target`, which may be the
+    same file.
 
     function  onnx.ModelProto -> (onnx.ModelProto, a report)
 
-    Returns the path from which the model finds its data, and the report. External data stay if the folder is the same;
-    otherwise they are copied beside the model.
+    Returns the path from which the model finds its data, and the report. External data stay if the
+    folder is the same; otherwise they are copied beside the model.
     """
     is_same = target.resolve() == source.resolve()  # data locations are relative to its link
-    target = source if is_same else target.resolve()  # the model's data belong into the folder of the link's target
+    # The model's data belong into the folder of the link's target.
+    target = source if is_same else target.resolve()
     _, *data_files = files(source)
-    has_folder = target.parent == source.parent.resolve() and all(f.is_relative_to(target.parent) for f in data_files)
+    has_folder = target.parent == source.parent.resolve() and all(
+        f.is_relative_to(target.parent) for f in data_files
+    )
     is_beside = is_same or has_folder
     data = target.with_name(f"{target.name}.data")
     check_targets([target] if is_beside else [target, data], data_files)
     if data_files and not is_beside and (user := next(users(data, target), None)):
-        raise click.UsageError(f"{data} would be replaced, in which {user} has weights; choose another output.")
+        raise click.UsageError(
+            f"{data} would be replaced, in which {user} has weights; choose another output."
+        )
     model, report = function(load(source))
     moved = [] if is_beside else external(model)
     for tensor in moved:
@@ -131,7 +164,9 @@ def rewrite(
 
 
 def users(data: Path, target: Path) -> Iterator[Path]:
-    """Yield the models beside `target` with weights in the file `data`, such as results of earlier calls."""
+    """Yield the models beside `target` with weights in the file `data`, such as results of earlier
+    calls.
+    """
     for path in sorted(target.parent.glob("*.onnx")) if data.exists() else ():
         with suppress(*UNREADABLE):
             if path.resolve() != target and data.resolve() in files(path):
@@ -139,7 +174,9 @@ def users(data: Path, target: Path) -> Iterator[Path]:
 
 
 def find_patterns(path: Path) -> list[Finding]:
-    """Return the Findings of `optimize` in a model's file; none if it can't be read, as its session reports that."""
+    """Return the Findings of `optimize` in a model's file; none if it can't be read, as its session
+    reports that.
+    """
     with suppress(*UNREADABLE):
         return rewritten(load(path), folder=path)[1]
     return []
@@ -152,7 +189,11 @@ def counted(findings: Iterable[Finding]) -> str:
 
 
 def show_findings(title: object, findings: Sequence[Finding]) -> None:
-    ends = [f"{f.operator}, not tried out: {f.untried}" if f.untried else f.operator or f"stays: {f.reason}"
-            for f in findings]  # fmt: skip
+    ends = [
+        f"{f.operator}, not tried out: {f.untried}"
+        if f.untried
+        else f.operator or f"stays: {f.reason}"
+        for f in findings
+    ]
     rows = [(f.pattern, f.node, f.graph, end) for f, end in zip(findings, ends, strict=True)]
     table(str(title), ("pattern", "last node", "graph", "becomes"), rows)

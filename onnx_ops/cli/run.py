@@ -16,7 +16,14 @@ from ..model.external_data import files
 from ..registry import custom_operators
 from ..session.runner import Runner
 from . import comparison, data
-from .arguments import Peer, check_targets, json_option, model_argument, threads_option, tolerance_option
+from .arguments import (
+    Peer,
+    check_targets,
+    json_option,
+    model_argument,
+    threads_option,
+    tolerance_option,
+)
 from .cluster import run_on_cluster
 from .comparison import open_model, timed
 from .console import dimensions, milliseconds, print_json, progress, say, table
@@ -33,25 +40,37 @@ if TYPE_CHECKING:
 @click.command()
 @model_argument
 @data.input_option
-@click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Write the outputs into this folder.")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write the outputs into this folder.",
+)
 @click.option("--random", is_flag=True, help="Random data for inputs that are not given.")
 @data.shape_option
 @click.option("--backend", type=click.Choice(["native", "extensions"]), default="native")
 @click.option("--optimize", is_flag=True, help="Optimize the model first, as `onnx-ops optimize`.")
 @click.option(
     "--compare", type=Peer(), metavar="builtin|reference|MODEL|FILE",
-    help="Compare with ONNX Runtime's built-in kernels; with this package's float64 references, with onnx's evaluator "
-    "for other nodes; with another model, run by the built-in kernels or, if they don't run it, by onnx_ops; or with "
-    "the outputs of another runtime in a .npz with their names, or in a .npy or .pb with the only one.",
+    help="Compare with ONNX Runtime's built-in kernels; with this package's float64 references, "
+    "with onnx's evaluator "
+    "for other nodes; with another model, run by the built-in kernels or, if they don't run it, "
+    "by onnx_ops; or with "
+    "the outputs of another runtime in a .npz with their names, or in a .npy or .pb with the only "
+    "one.",
 )  # fmt: skip
 @tolerance_option("Tolerance of --compare, relative to the largest value.  [default: by type]")
 @threads_option
 @click.option(
     "--cluster",
     metavar="ADDRESS",
-    help="Many files: address of a Ray cluster; auto for the one of this machine. The default of --threads is 1 there.",
+    help="Many files: address of a Ray cluster; auto for the one of this machine. The default of "
+    "--threads is 1 there.",
 )
-@click.option("--overwrite", is_flag=True, help="Many files: run finished ones again, also those of another run.")
+@click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Many files: run finished ones again, also those of another run.",
+)
 @json_option
 def run(
     model: Path,
@@ -70,11 +89,13 @@ def run(
 ) -> None:
     """Run a model once, or on many files.
 
-    The command shows the outputs, and writes them with --output. Images become floats in [0, 1], or uint8 for a model
-    with such an input. Outputs are written as .npy; outputs that look like an image also as .png.
+    The command shows the outputs, and writes them with --output. Images become floats in [0, 1], or
+    uint8 for a model with such an input. Outputs are written as .npy; outputs that look like an
+    image also as .png.
 
-    If an --input has wildcards, the model runs on each matching file, and --output gets one file for each: .npy, or
-    .npz for a model with several outputs. A run that is started again skips files with a newer output.
+    If an --input has wildcards, the model runs on each matching file, and --output gets one file
+    for each: .npy, or .npz for a model with several outputs. A run that is started again skips
+    files with a newer output.
 
     \b
     Examples:
@@ -89,16 +110,24 @@ def run(
     if any(map(data.is_pattern, given)):
         if compare or random or shapes or not output:
             raise click.UsageError(
-                "--input with a wildcard needs --output, and excludes --compare, --random and --shape."
+                "--input with a wildcard needs --output, and excludes --compare, --random and "
+                "--shape."
             )
         options = {"backend": backend, "optimize": optimize}
         report = run_files(model, given, output, options, threads, cluster, overwrite)
         is_well = not report["failed"]
     else:
         if cluster or overwrite:
-            raise click.UsageError("--cluster and --overwrite are for many files: --input with a wildcard.")
+            raise click.UsageError(
+                "--cluster and --overwrite are for many files: --input with a wildcard."
+            )
         runner, seconds = timed(open_model, model, backend, threads, optimize)
-        report = {"model": str(model), "backend": backend, "optimize": optimize, "seconds": {"open": seconds}}
+        report = {
+            "model": str(model),
+            "backend": backend,
+            "optimize": optimize,
+            "seconds": {"open": seconds},
+        }
         sources: list[PathLike] = [
             *files(model),
             *data.given_files(given),
@@ -106,7 +135,9 @@ def run(
         ]
         feeds, outputs = run_once(runner, report, sources, given, output, shapes, random)
         if compare:
-            report["compare"] = comparison.compare(model, runner, compare, feeds, outputs, tolerances)
+            report["compare"] = comparison.compare(
+                model, runner, compare, feeds, outputs, tolerances
+            )
         is_well = not compare or all(d["ok"] for d in report["compare"]["outputs"])
     if as_json:
         print_json(report)
@@ -130,19 +161,24 @@ def run_once(
     shapes: tuple[str, ...],
     random: bool,
 ) -> tuple[Feeds, Feeds]:
-    """Run the model, write the outputs and add to the report; return {input: array} and {output: array}.
+    """Run the model, write the outputs and add to the report; return {input: array} and {output:
+    array}.
 
     sources  files that the command reads, which it can't replace
     """
     data.check_outputs(runner.outputs)
     if output:
         names = data.file_names(runner.outputs).values()
-        check_targets([output / f"{name}{ending}" for name in names for ending in data.ENDINGS], sources)
+        check_targets(
+            [output / f"{name}{ending}" for name in names for ending in data.ENDINGS], sources
+        )
     feeds, doubts = data.feeds(runner.inputs, given, shapes, random)
     with data.adding_doubts(doubts):
         outputs, report["seconds"]["run"] = timed(runner, feeds)
     report["inputs"] = data.described(feeds)
-    report["outputs"] = [each | statistics(outputs[each["name"]]) for each in data.described(outputs)]
+    report["outputs"] = [
+        each | statistics(outputs[each["name"]]) for each in data.described(outputs)
+    ]
     report["files"] = list(map(str, data.write(output, outputs))) if output else []
     return feeds, outputs
 
@@ -153,16 +189,23 @@ def statistics(array: np.ndarray) -> dict[str, float]:
         return {}
     as_float64 = array.astype(np.float64)
     finite = as_float64[np.isfinite(as_float64)]
-    values = {"min": finite.min(), "mean": finite.mean(), "max": finite.max()} if finite.size else {}
+    values = (
+        {"min": finite.min(), "mean": finite.mean(), "max": finite.max()} if finite.size else {}
+    )
     return {n: float(v) for n, v in values.items()} | {"not_finite": as_float64.size - finite.size}
 
 
 def show(report: Report) -> None:
     """Show the report on one run."""
     rows = [(kind, *row(v)) for kind in ("input", "output") for v in report[f"{kind}s"]]
-    table(report["model"], ("", "name", "type", "shape", "min|", "mean|", "max|", "not finite|"), rows)
+    table(
+        report["model"], ("", "name", "type", "shape", "min|", "mean|", "max|", "not finite|"), rows
+    )
     seconds = report["seconds"]
-    say(f"session made in {milliseconds(seconds['open'])} ms, run in {milliseconds(seconds['run'])} ms (the first one)")
+    say(
+        f"session made in {milliseconds(seconds['open'])} ms, run in "
+        f"{milliseconds(seconds['run'])} ms (the first one)"
+    )
     for path in report["files"]:
         say(f"written: {path}")
     if "compare" in report:
@@ -173,7 +216,13 @@ def row(described: Report) -> tuple[str, ...]:
     """Return the row of a table for an input or output."""
     numbers = (f"{described[k]:.4g}" if k in described else "" for k in ("min", "mean", "max"))
     not_finite = described.get("not_finite", "")
-    return described["name"], described["type"], dimensions(described["shape"]), *numbers, not_finite
+    return (
+        described["name"],
+        described["type"],
+        dimensions(described["shape"]),
+        *numbers,
+        not_finite,
+    )
 
 
 # Many files
@@ -207,7 +256,11 @@ def run_files(
         *(path for item in items for _, path in item.files),
     ]
     check_targets([output / SETTINGS, *map(work.path, items)], read)
-    begin(work, options | {"patterns": [[name, os.path.realpath(pattern)] for name, pattern in patterns]}, overwrite)
+    begin(
+        work,
+        options | {"patterns": [[name, os.path.realpath(pattern)] for name, pattern in patterns]},
+        overwrite,
+    )
     pending = [item for item in items if not work.is_finished(item)]
     outcomes = ((item.name, work(item)) for item in pending)
     if address:
@@ -227,7 +280,9 @@ def run_files(
 
 
 def divide(given: Sequence[str], inputs: Described) -> tuple[list[tuple[str | None, str]], Feeds]:
-    """Split the --input options into [(input, pattern)] for the items and {input: array} that all items share."""
+    """Split the --input options into [(input, pattern)] for the items and {input: array} that all
+    items share.
+    """
     patterns = [data.assignment(text, inputs) for text in given if data.is_pattern(text)]
     shared = data.read_inputs([text for text in given if not data.is_pattern(text)], inputs)
     names = [*(name for name, _ in patterns), *shared]
@@ -242,5 +297,9 @@ def show_items(report: Report) -> None:
     """Show the report of `run_files`."""
     for failure in report["failed"]:
         say(f"{failure['item']} has failed: {failure['problem']}", "bold red")
-    counts = [f"{report['run']} run", f"{report['finished_before']} finished before", f"{len(report['failed'])} failed"]
+    counts = [
+        f"{report['run']} run",
+        f"{report['finished_before']} finished before",
+        f"{len(report['failed'])} failed",
+    ]
     say(f"{report['items']} items in {report['seconds']:.1f} s: {', '.join(counts)}")

@@ -1,6 +1,7 @@
 """Write custom operators for nodes that no session runs, which call functions of this package.
 
-A node's inputs are recognized by their ranks and sizes, its attributes by their names. Ambiguous nodes get no operator.
+A node's inputs are recognized by their ranks and sizes, its attributes by their names. Ambiguous
+nodes get no operator.
 """
 
 from __future__ import annotations
@@ -22,11 +23,20 @@ if TYPE_CHECKING:
 
 
 ANNOTATIONS = {
-    AttributeProto.INT: "int", AttributeProto.INTS: "tuple[int, ...]", AttributeProto.FLOAT: "float",
+    AttributeProto.INT: "int", AttributeProto.INTS: "tuple[int, ...]",
+    AttributeProto.FLOAT: "float",
     AttributeProto.FLOATS: "tuple[float, ...]", AttributeProto.STRING: "str",
 }  # fmt: skip
-MODES, PADDING_MODES = '("bilinear", "nearest", "bicubic")', '("zeros", "border", "reflection")'  # PyTorch's numbers
-ORDERS = ("x offset mask weight bias", "x weight offset mask bias", "x offset weight bias", "x weight offset bias")
+MODES, PADDING_MODES = (
+    '("bilinear", "nearest", "bicubic")',
+    '("zeros", "border", "reflection")',
+)  # PyTorch's numbers
+ORDERS = (
+    "x offset mask weight bias",
+    "x weight offset mask bias",
+    "x offset weight bias",
+    "x weight offset bias",
+)
 ATTENTION = {
     (4, 2, 1, 6, 5): "value sizes starts locations weights",
     (4, 2, 6, 5): "value sizes locations weights",
@@ -48,7 +58,10 @@ def suggested(node: onnx.NodeProto, inputs: Sequence[Stated]) -> str | None:
         or len(shapes) < len(inputs)
     ):
         return None
-    family = next((f for pattern, f in FAMILIES.items() if re.search(pattern, node.op_type, re.IGNORECASE)), None)
+    family = next(
+        (f for pattern, f in FAMILIES.items() if re.search(pattern, node.op_type, re.IGNORECASE)),
+        None,
+    )
     suggestion = family(shapes, attributes) if family else None
     if suggestion is None:
         return None
@@ -71,12 +84,22 @@ def {node.op_type}({", ".join(names)}{", *" if listed else ""}{listed}):
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text can be written as a name. Python reads some letters beyond ASCII as others."""
-    return text.isascii() and text.isidentifier() and not keyword.iskeyword(text) and text != "__debug__"
+    """Return whether a text can be written as a name.
+
+    Python reads some letters beyond ASCII as others.
+    """
+    return (
+        text.isascii()
+        and text.isidentifier()
+        and not keyword.iskeyword(text)
+        and text != "__debug__"
+    )
 
 
 def convolution(shapes: Sequence[Shape], attributes: Attributes) -> Suggestion:
-    """Return the names of a deformable convolution's inputs and the call that computes it, or None."""
+    """Return the names of a deformable convolution's inputs and the call that computes it, or
+    None.
+    """
     for order in ORDERS:
         names = order.split()[: len(shapes)]
         sizes = dict(zip(names, shapes, strict=False))
@@ -92,28 +115,38 @@ def convolution(shapes: Sequence[Shape], attributes: Attributes) -> Suggestion:
     return (
         names,
         f"""onnx_ops.deform_conv(
-        x, weight, offset, {optional + ", " if optional else ""}strides={strides}, dilations={dilations},
-        pads={pads} * 2, group=x.shape[1] // weight.shape[1],
+        x, weight, offset, {optional + ", " if optional else ""}strides={strides},
+        dilations={dilations}, pads={pads} * 2, group=x.shape[1] // weight.shape[1],
         offset_group=offset.shape[1] // (2 * weight.shape[2] * weight.shape[3]),
     )""",
     )
 
 
-def fits(x: Shape, weight: Shape, offset: Shape, mask: Shape | None = None, bias: Shape | None = None) -> bool:
+def fits(
+    x: Shape, weight: Shape, offset: Shape, mask: Shape | None = None, bias: Shape | None = None
+) -> bool:
     """Return whether these can be the shapes of a deformable convolution's inputs."""
-    if any(len(shape) != 4 for shape in (x, weight, offset, mask) if shape) or (bias and len(bias) != 1):
+    if any(len(shape) != 4 for shape in (x, weight, offset, mask) if shape) or (
+        bias and len(bias) != 1
+    ):
         return False
     counts = (*weight, x[1], offset[1], *(mask[1:2] if mask else ()), *(bias or ()))
     if not all(isinstance(count, int) and count > 0 for count in counts):
         return False
     groups, rest = divmod(offset[1], 2 * weight[2] * weight[3])
     are_whole = not rest and x[1] % weight[1] == 0 and x[1] % groups == 0
-    return are_whole and (not mask or 2 * mask[1] == offset[1]) and (not bias or bias[0] == weight[0])
+    return (
+        are_whole and (not mask or 2 * mask[1] == offset[1]) and (not bias or bias[0] == weight[0])
+    )
 
 
 def pair(attributes: Attributes, word: str) -> str | None:
-    """Return an expression for two numbers from attributes with this word in their names, or None."""
-    found = sorted((a for name, a in attributes.items() if word in name.lower()), key=lambda a: a.name)
+    """Return an expression for two numbers from attributes with this word in their names, or
+    None.
+    """
+    found = sorted(
+        (a for name, a in attributes.items() if word in name.lower()), key=lambda a: a.name
+    )
     if not found:
         return "[0, 0]" if word == "pad" else "[1, 1]"
     if len(found) == 2 and all(a.type == AttributeProto.INT for a in found):
@@ -128,7 +161,11 @@ def pair(attributes: Attributes, word: str) -> str | None:
 def attention(shapes: Sequence[Shape], attributes: Attributes) -> Suggestion:
     """Return the names and the call of `convolution` for deformable attention."""
     names = ATTENTION.get(tuple(map(len, shapes)), "").split()
-    return (names, "onnx_ops.deformable_attention(value, sizes, locations, weights)") if names else None
+    return (
+        (names, "onnx_ops.deformable_attention(value, sizes, locations, weights)")
+        if names
+        else None
+    )
 
 
 def sampling(shapes: Sequence[Shape], attributes: Attributes) -> Suggestion:

@@ -1,4 +1,7 @@
-"""The types of this room: reports, arrays by name, and what commands measure. Only type checkers read them."""
+"""The types of this room: reports, arrays by name, and what commands measure.
+
+Only type checkers read them.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -12,11 +15,18 @@ if TYPE_CHECKING:
     from ..model.types import Array, Dimension
 
     Report: TypeAlias = dict[str, Any]  # as --json prints it
-    Settings: TypeAlias = dict[str, Any]  # that outputs depend on, as the command line or a file states them
-    Way: TypeAlias = tuple[str, Settings]  # of `onnx-ops bench` to run a model: (title, arguments of a Runner)
+    Settings: TypeAlias = dict[
+        str, Any
+    ]  # that outputs depend on, as the command line or a file states them
+    Way: TypeAlias = tuple[
+        str, Settings
+    ]  # of `onnx-ops bench` to run a model: (title, arguments of a Runner)
     Feeds: TypeAlias = dict[str, Array]  # {name of an input or output: its value}
-    Tolerances: TypeAlias = Mapping[str, float]  # {data type: allowed difference, relative to the largest value}
-    Other: TypeAlias = Literal["builtin", "reference"] | Path  # what `onnx-ops run --compare` compares with
+    Tolerances: TypeAlias = Mapping[
+        str, float
+    ]  # {data type: allowed difference, relative to the largest value}
+    # What `onnx-ops run --compare` compares with.
+    Other: TypeAlias = Literal["builtin", "reference"] | Path
 
     class Stated(TypedDict):
         """What a model states of a node's input. None for unknown parts."""
@@ -32,9 +42,13 @@ if TYPE_CHECKING:
 
     # A model in the layout of onnx's node tests: (name, model, function that returns its data)
     Test: TypeAlias = tuple[str, Path | bytes, Callable[[], dict[Any, Any]]]
-    Compute: TypeAlias = Callable[[str, list[Array]], Feeds]  # (folder of the data, inputs) -> outputs
+    Compute: TypeAlias = Callable[
+        [str, list[Array]], Feeds
+    ]  # (folder of the data, inputs) -> outputs
 
-    Example: TypeAlias = tuple[str, onnx.ModelProto, Feeds]  # of `onnx-ops demo`: (title, model, inputs)
+    Example: TypeAlias = tuple[
+        str, onnx.ModelProto, Feeds
+    ]  # of `onnx-ops demo`: (title, model, inputs)
     Event: TypeAlias = dict[str, Any]  # of ONNX Runtime's profiler
 
     class Share(TypedDict):

@@ -1,4 +1,6 @@
-"""`onnx-ops validate`: compare outputs of models, or of another runtime, with those in test data."""
+"""`onnx-ops validate`: compare outputs of models, or of another runtime, with those in test
+data.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,14 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("paths", nargs=-1, type=click.Path(exists=True, path_type=Path))
 @click.option(
-    "--onnx", "with_onnx", is_flag=True, help="Also the node tests of the installed onnx for these operators."
+    "--onnx",
+    "with_onnx",
+    is_flag=True,
+    help="Also the node tests of the installed onnx for these operators.",
 )
-@click.option("--backend", type=click.Choice(BACKENDS), default="native", help="Implementation to test.")
+@click.option(
+    "--backend", type=click.Choice(BACKENDS), default="native", help="Implementation to test."
+)
 @click.option(
     "--outputs", "other", type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Run nothing: compare the outputs that another runtime has written into this folder.",
@@ -45,14 +52,21 @@ if TYPE_CHECKING:
 @tolerance_option("Relative to the largest expected value.  [default: by type]")
 @json_option
 def validate(
-    paths: tuple[Path, ...], with_onnx: bool, backend: Kind, other: Path | None, tolerances: Tolerances, as_json: bool
+    paths: tuple[Path, ...],
+    with_onnx: bool,
+    backend: Kind,
+    other: Path | None,
+    tolerances: Tolerances,
+    as_json: bool,
 ) -> None:
-    """Run models on their test data and compare the outputs, or compare the outputs of another runtime.
+    """Run models on their test data and compare the outputs, or compare the outputs of another
+    runtime.
 
-    Tests are folders below PATHS in the layout of onnx's node tests: model.onnx beside test_data_set_0/input_0.pb,
-    output_0.pb and so on. A test passes if types and shapes are equal and all values are within the tolerance. It is
-    relative to the largest expected value: 2e-3 for float16, 2e-2 for bfloat16, 1e-4 for float32, 1e-7 for float64, and
-    0 for other types. Attributes that an operator doesn't have are reported, since they are ignored.
+    Tests are folders below PATHS in the layout of onnx's node tests: model.onnx beside
+    test_data_set_0/input_0.pb, output_0.pb and so on. A test passes if types and shapes are equal
+    and all values are within the tolerance. It is relative to the largest expected value: 2e-3 for
+    float16, 2e-2 for bfloat16, 1e-4 for float32, 1e-7 for float64, and 0 for other types.
+    Attributes that an operator doesn't have are reported, since they are ignored.
 
     \b
     The folder of --outputs has for each test NAME one of
@@ -70,17 +84,24 @@ def validate(
     if other and with_onnx:
         raise click.UsageError("--outputs is for folders of tests: it excludes --onnx.")
     if not paths and not with_onnx:
-        raise click.UsageError("state the folders of tests, or --onnx for the tests of the onnx package.")
+        raise click.UsageError(
+            "state the folders of tests, or --onnx for the tests of the onnx package."
+        )
     below = {path: list(tests_below(path)) for path in paths}
     if empty := [str(path) for path, tests in below.items() if not tests]:
         raise click.UsageError(f"no model.onnx next to a test_data_set_0 below {', '.join(empty)}")
-    tests: list[Test] = [test for tests in below.values() for test in tests] + (onnx_tests() if with_onnx else [])
+    tests: list[Test] = [test for tests in below.values() for test in tests] + (
+        onnx_tests() if with_onnx else []
+    )
     names = [name for name, _, _ in tests]
     if other and len(set(names)) < len(names):
         raise click.UsageError(
-            f"--outputs: several tests are called {max(names, key=names.count)}; validate one at a time."
+            f"--outputs: several tests are called {max(names, key=names.count)}; validate one at "
+            "a time."
         )
-    results = [run_test(*test, backend, other, tolerances) for test in steps(tests, lambda test: test[0])]
+    results = [
+        run_test(*test, backend, other, tolerances) for test in steps(tests, lambda test: test[0])
+    ]
     kind = {"outputs": str(other)} if other else {"backend": backend}
     passed = sum(r["passed"] for r in results)
     if as_json:
@@ -93,7 +114,9 @@ def validate(
 
 
 def onnx_tests() -> list[Test]:
-    """Return [(name, model, function that returns its data)] of onnx's own tests for the declared operators."""
+    """Return [(name, model, function that returns its data)] of onnx's own tests for the declared
+    operators.
+    """
     with progress() as bar, warnings.catch_warnings():
         bar.add_task("collecting the tests of onnx", total=None)
         warnings.simplefilter("ignore")  # emitted by tests of other operators
@@ -101,7 +124,11 @@ def onnx_tests() -> list[Test]:
 
         cases = [c for c in collect_testcases(None) if c.model and operators_in(c.model)]
     return [
-        (f"onnx: {c.name}", c.model.SerializeToString(), partial(dict, [*enumerate(c.data_sets or ())]))
+        (
+            f"onnx: {c.name}",
+            c.model.SerializeToString(),
+            partial(dict, [*enumerate(c.data_sets or ())]),
+        )
         for c in cases
         if c.model
     ]
@@ -130,17 +157,24 @@ def run_test(
         report["operators"] = operators_in(proto)
         report["warnings"] = list(unknown_in(proto, available()))
         compute = (
-            computed_by(model, backend) if other is None else written_in(other, name, Path(str(model)).parent, proto)
+            computed_by(model, backend)
+            if other is None
+            else written_in(other, name, Path(str(model)).parent, proto)
         )
         differences = []
         for folder, (inputs, expected) in data().items():
             outputs = compute(folder, inputs)
             if len(outputs) != len(expected):
-                raise ValueError(f"{folder} has {len(expected)} output_*.pb, and the model {len(outputs)} outputs")
+                raise ValueError(
+                    f"{folder} has {len(expected)} output_*.pb, and the model {len(outputs)} "
+                    "outputs"
+                )
             for (output, actual), array in zip(outputs.items(), expected, strict=True):
                 differences.append((output, difference(actual, array, tolerances)))
         report["largest_error"] = max((d.largest for _, d in differences), default=0)
-        report["problem"] = next((f"{n}: {verdict(described(n, d))}" for n, d in differences if not d.ok), "")
+        report["problem"] = next(
+            (f"{n}: {verdict(described(n, d))}" for n, d in differences if not d.ok), ""
+        )
         report["passed"] = not report["problem"]
     except Exception as error:
         report["problem"] = one_line(error)
@@ -154,8 +188,12 @@ def computed_by(model: Path | bytes, backend: Kind) -> Compute:
 
 
 def written_in(other: Path, name: str, test: Path, proto: onnx.ModelProto) -> Compute:
-    """Return the function that reads outputs of a `test`, a folder, in the folder `other` of another runtime."""
-    outputs: Described = {o.name: (dtypes.NAMES.get(o.type.tensor_type.elem_type), ()) for o in proto.graph.output}
+    """Return the function that reads outputs of a `test`, a folder, in the folder `other` of
+    another runtime.
+    """
+    outputs: Described = {
+        o.name: (dtypes.NAMES.get(o.type.tensor_type.elem_type), ()) for o in proto.graph.output
+    }
     return lambda folder, inputs: read_test_outputs(other / name, test, folder, outputs)
 
 

@@ -1,7 +1,7 @@
 """Bounds checks in all code that this process compiles, to find errors (ONNX_OPS_BOUNDSCHECK=1).
 
-Compiled code with an index outside of its array returns at once, and the call fails with "compiled code has raised an
-exception". Importing this module turns the checks on.
+Compiled code with an index outside of its array returns at once, and the call fails with "compiled
+code has raised an exception". Importing this module turns the checks on.
 """
 
 import ctypes
@@ -15,7 +15,8 @@ from .numba_internals import count_boundschecks
 
 _SYMBOL = "onnx_ops_bounds_checks"
 _count = ctypes.c_int64()
-# Code refers to the counter by name: code from the cache was compiled by another process, with another address.
+# Code refers to the counter by name: code from the cache was compiled by another process, with
+# another address.
 llvmlite.binding.add_symbol(_SYMBOL, ctypes.addressof(_count))
 
 

@@ -26,7 +26,8 @@ log = logging.getLogger("onnx_ops")
 
 
 def directory() -> Path:
-    """Return the directory of the files: in the user's cache directory, unless NUMBA_CACHE_DIR names another.
+    """Return the directory of the files: in the user's cache directory, unless NUMBA_CACHE_DIR
+    names another.
 
     Numba keeps its files beside the sources, where they would stay when the package is uninstalled.
     """
@@ -41,7 +42,8 @@ def directory() -> Path:
 class Kept:
     """The file of a compiled function: a checksum, and its object code.
 
-    obstacle  reason why the file can't be written, or None; an error if it is known before compilation
+    obstacle  reason why the file can't be written, or None; an error if it is known before
+              compilation
     """
 
     def __init__(self, name: str, key: str, obstacle: OSError | None = None) -> None:
@@ -52,7 +54,9 @@ class Kept:
         self.obstacle = obstacle and reason(obstacle)
 
     def check(self) -> None:
-        """Give up before the compilation if the folder can't be written to: its message must not say that it keeps."""
+        """Give up before the compilation if the folder can't be written to: its message must not
+        say that it keeps.
+        """
         if not self.obstacle:
             try:
                 for folder in [*self.path.parents][::-1]:
@@ -63,7 +67,9 @@ class Kept:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Return a context in which other processes wait before they compile the same, if the folder permits locks."""
+        """Return a context in which other processes wait before they compile the same, if the
+        folder permits locks.
+        """
         with ExitStack() as stack:
             if not self.obstacle and not os.path.exists(self.path):
                 with suppress(OSError):
@@ -71,7 +77,9 @@ class Kept:
             yield
 
     def load(self) -> bytes | None:
-        """Read the object code; return None if the file is missing, damaged or written by others."""
+        """Read the object code; return None if the file is missing, damaged or written by
+        others.
+        """
         if self.obstacle:
             return None
         try:
@@ -104,9 +112,11 @@ class Kept:
 
 
 def keep_others_out(folder: Path) -> None:
-    """Take the permission to write to a folder of this user from others, with the files that they may have left.
+    """Take the permission to write to a folder of this user from others, with the files that they
+    may have left.
 
-    The folders above aren't checked: who can replace this one can't make one that belongs to this user. Raises OSError.
+    The folders above aren't checked: who can replace this one can't make one that belongs to this
+    user. Raises OSError.
     """
     status = folder.stat()
     if system.is_private(status):
@@ -118,11 +128,15 @@ def keep_others_out(folder: Path) -> None:
         raise PermissionError(errno.EPERM, "it belongs to another user, or others may write to it")
     for file in folder.glob("*.code"):
         file.unlink()
-    log.warning("onnx_ops: removed the permission of others to write to %s, and the code in it", folder)
+    log.warning(
+        "onnx_ops: removed the permission of others to write to %s, and the code in it", folder
+    )
 
 
 def object_in(path: str | Path) -> bytes | None:
-    """Read the object code in a file; return None if the file is damaged, or others may have written it."""
+    """Read the object code in a file; return None if the file is damaged, or others may have
+    written it.
+    """
     with open(path, "rb") as file:
         content = file.read() if system.is_private(os.fstat(file.fileno())) else b""
     checksum, content = content[:CHECKSUM], content[CHECKSUM:]
@@ -130,11 +144,15 @@ def object_in(path: str | Path) -> bytes | None:
 
 
 def reason(error: OSError) -> str:
-    """Return the text of an error without the file's name, so that it is the same for all functions."""
+    """Return the text of an error without the file's name, so that it is the same for all
+    functions.
+    """
     return error.strerror or str(error)
 
 
 @functools.cache
 def not_kept(reason: str) -> None:
     """Log that code isn't kept, once for each reason: the next process will compile it again."""
-    log.warning("onnx_ops: compiled code is not kept in %s for the next process: %s", directory(), reason)
+    log.warning(
+        "onnx_ops: compiled code is not kept in %s for the next process: %s", directory(), reason
+    )

@@ -31,13 +31,18 @@ if TYPE_CHECKING:
 
     Result = TypeVar("Result")
 
-_OF_NUMBA = re.compile(rb"(?<=\0)numba_\w+(?=\0)")  # names of functions of Numba's own library, in an object file
+_OF_NUMBA = re.compile(
+    rb"(?<=\0)numba_\w+(?=\0)"
+)  # names of functions of Numba's own library, in an object file
 PATIENCE = 1.0  # seconds of compilation before a message is logged
 WANTS = MemoryError, OSError  # exceptions that may not come again
 STACK = 2**23  # bytes for a thread that compiles
-is_silent = ContextVar("is_silent", default=False)  # whether there is no message, because users expect the compilation
+is_silent = ContextVar(
+    "is_silent", default=False
+)  # whether there is no message, because users expect the compilation
 _title: ContextVar[str] = ContextVar("title")  # of the operator whose function `code` is asked for
-_announced: set[str] = set()  # titles of operators in messages: a session compiles several functions of one
+# Titles of operators in messages: a session compiles several functions of one.
+_announced: set[str] = set()
 log = logging.getLogger("onnx_ops")
 
 
@@ -57,7 +62,8 @@ class Code:
         with COMPILATION:
             content = self.cached()
         if content is None:
-            # While this thread imports the function's module, another one would wait for that module's lock.
+            # While this thread imports the function's module, another one would wait for that
+            # module's lock.
             is_here = any(map(is_being_imported, entry.functions))
             kept.check()
             with announced(_title.get(entry.name), kept):
@@ -80,7 +86,8 @@ class Code:
                 self.kept.save(content)
             return content
 
-    # Not a cached_property: before Python 3.12 it has a lock, which a child forked meanwhile never gets.
+    # Not a cached_property: before Python 3.12 it has a lock, which a child forked meanwhile never
+    # gets.
     @property
     def address(self) -> int:
         """Return the function's permanent address in memory."""
@@ -93,7 +100,9 @@ class Code:
     def call(self) -> Callable[..., int]:
         """Return the function as a Python callable with integers as parameters and result."""
         if self._call is None:
-            self._call = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * self.entry.parameters)(self.address)
+            self._call = ctypes.CFUNCTYPE(
+                ctypes.c_int64, *[ctypes.c_int64] * self.entry.parameters
+            )(self.address)
         return self._call
 
     def compile(self) -> bytes:
@@ -104,7 +113,8 @@ class Code:
 
 @contextmanager
 def announced(title: str, kept: Kept) -> Iterator[None]:
-    """Return a context for the compilation of an operator's function, which is logged unless `is_silent`.
+    """Return a context for the compilation of an operator's function, which is logged unless
+    `is_silent`.
 
     A message is logged once for each operator, if the compilation takes long.
 
@@ -113,7 +123,9 @@ def announced(title: str, kept: Kept) -> Iterator[None]:
     if is_silent.get():
         yield
         return
-    detail = "a few seconds" if kept.obstacle else f"once, a few seconds; cached in {kept.path.parent}"
+    detail = (
+        "a few seconds" if kept.obstacle else f"once, a few seconds; cached in {kept.path.parent}"
+    )
     begin = time.monotonic()
 
     def warn() -> None:
@@ -130,7 +142,9 @@ def announced(title: str, kept: Kept) -> Iterator[None]:
     finally:
         timer.cancel()
         seconds = time.monotonic() - begin
-        log.info("onnx_ops: a function of %s took %.1f s", title, seconds, extra={"compiling": None})
+        log.info(
+            "onnx_ops: a function of %s took %.1f s", title, seconds, extra={"compiling": None}
+        )
 
 
 def is_being_imported(function: Callable[..., Any]) -> bool:
@@ -140,10 +154,11 @@ def is_being_imported(function: Callable[..., Any]) -> bool:
 
 
 def uninterrupted(function: Callable[[], Result]) -> Result:
-    """Return function(), which compiles, on another thread, with a stack that is large enough for LLVM.
+    """Return function(), which compiles, on another thread, with a stack that is large enough for
+    LLVM.
 
-    Numba must not be interrupted, since its state would stay inconsistent. The interrupt is raised here at once, and
-    the other thread goes on to its end.
+    Numba must not be interrupted, since its state would stay inconsistent. The interrupt is raised
+    here at once, and the other thread goes on to its end.
     """
     outcome: SimpleQueue = SimpleQueue()
     context = copy_context()
@@ -161,9 +176,13 @@ def uninterrupted(function: Callable[[], Result]) -> Result:
         finally:
             threading.stack_size(before)
     try:
-        result, error = outcome.get()  # not join: if it is interrupted, it takes the thread for one that has ended
+        # Not join: if it is interrupted, it takes the thread for one that has ended.
+        result, error = outcome.get()
     except BaseException:
-        log.warning("onnx_ops: interrupted; the process can end in some seconds, when %s is compiled", _title.get())
+        log.warning(
+            "onnx_ops: interrupted; the process can end in some seconds, when %s is compiled",
+            _title.get(),
+        )
         raise
     if error:
         raise error
@@ -180,15 +199,22 @@ def has_function(content: bytes, symbol: str) -> bool:
 
 
 def loaded(content: bytes, symbol: str) -> int:
-    """Load an object file's content; return the address of its function `symbol`. Raises OpError."""
+    """Load an object file's content; return the address of its function `symbol`.
+
+    Raises OpError.
+    """
     engine = _engine()
     for name in {name.decode() for name in _OF_NUMBA.findall(content)}:
         if not llvm.address_of_symbol(name):
-            from .numba_internals import c_helper  # only for code that needs it, as importing Numba takes long
+            from .numba_internals import (
+                c_helper,
+            )  # only for code that needs it, as importing Numba takes long
 
             address = c_helper(name.removeprefix("numba_"))
             if not address:
-                raise OpError("kernel", symbol, f"can't be loaded: it calls {name}, which Numba doesn't have")
+                raise OpError(
+                    "kernel", symbol, f"can't be loaded: it calls {name}, which Numba doesn't have"
+                )
             llvm.add_symbol(name, address)
     engine.add_object_file(llvm.ObjectFileRef.from_data(content))
     engine.finalize_object()
@@ -213,9 +239,14 @@ def _machine() -> llvm.TargetMachine:
 
 @functools.cache
 def _header() -> bytes:
-    """Return the first bytes of object files for this process, which state the format and the architecture."""
+    """Return the first bytes of object files for this process, which state the format and the
+    architecture.
+    """
     empty = _machine().emit_object(llvm.parse_assembly(""))
-    sizes = {b"\x7fELF": 20, b"\xcf\xfa\xed\xfe": 16}  # of ELF and Mach-O; COFF begins with the architecture
+    sizes = {
+        b"\x7fELF": 20,
+        b"\xcf\xfa\xed\xfe": 16,
+    }  # of ELF and Mach-O; COFF begins with the architecture
     return empty[: sizes.get(empty[:4], 2)]
 
 
@@ -231,7 +262,8 @@ def key_of(entry: Entry) -> tuple[str, OSError | None]:
 def _outcome(entry: Entry) -> Code | OpError:
     """Return the `Code` of an entry, or the OpError: Numba explains a mistake in full only once.
 
-    An error for want of memory, of a thread or of a file is raised, as an OpError. So it isn't kept.
+    An error for want of memory, of a thread or of a file is raised, as an OpError. So it isn't
+    kept.
     """
     try:
         return Code(entry, Kept(entry.name + "-checked" * BOUNDSCHECK, *key_of(entry)))
@@ -240,7 +272,9 @@ def _outcome(entry: Entry) -> Code | OpError:
         while cause and not isinstance(cause, WANTS):
             cause = cause.__cause__ or cause.__context__
         if cause or not isinstance(error, OpError):
-            raise OpError("kernel", entry.name, f"can't be compiled: {reason(cause or error)}") from error
+            raise OpError(
+                "kernel", entry.name, f"can't be compiled: {reason(cause or error)}"
+            ) from error
         return error
 
 

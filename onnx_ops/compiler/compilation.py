@@ -1,4 +1,5 @@
-"""Compile Python functions to object code. Numba's private parts are used in numba_internals.py only.
+"""Compile Python functions to object code. Numba's private parts are used in numba_internals.py
+only.
 
 Importing this module imports Numba.
 """
@@ -21,7 +22,14 @@ from ..declaration.attributes import VECTOR
 from ..declaration.errors import OpError
 from ..declaration.jit import BOUNDSCHECK, FLAGS, INNER, flags_of, marked, signature
 from ..declaration.limits import MAX_RANK
-from . import arrays, refusals, simd_points, simd_products, simd_rows, target  # noqa: F401  for their overloads
+from . import (  # for their overloads
+    arrays,
+    refusals,
+    simd_points,  # noqa: F401
+    simd_products,  # noqa: F401
+    simd_rows,  # noqa: F401
+    target,
+)
 from .halves import I64
 from .numba_internals import (
     calls_itself,
@@ -66,7 +74,9 @@ DONE, REFUSED, RAISED = 0, 1, 2  # results of compiled code; the last one after 
 NUMBA = os.path.dirname(numba.__file__)
 if BOUNDSCHECK:
     from . import bounds  # noqa: F401  all code that is compiled from here on is checked
-with global_compiler_lock:  # loads also OpenBLAS, which tries for ever to get memory, before there is a compilation
+with (
+    global_compiler_lock
+):  # loads also OpenBLAS, which tries for ever to get memory, before there is a compilation
     cpu_target.typing_context.refresh()
 
 
@@ -84,14 +94,21 @@ def tell_numba() -> None:
 
 
 def cause(error: Exception) -> str:
-    """Return the reason in a compiler exception, on one line, with the file and line of the function.
+    """Return the reason in a compiler exception, on one line, with the file and line of the
+    function.
 
-    A message of Numba has an explanation for each enclosing function, then the reason, then the lines.
+    A message of Numba has an explanation for each enclosing function, then the reason, then the
+    lines.
     """
-    message = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # Numba prints in colours if the package colorama is installed
+    message = re.sub(
+        r"\x1b\[[0-9;]*m", "", str(error)
+    )  # Numba prints in colours if the package colorama is installed
     heading, *lines = [line.strip() for line in message.splitlines()] or [""]
     if "NRT required but not enabled" in message:
-        return f"it allocates memory, as `y[:] = x * 2`, instead of a loop, and texts in braces do; {NO_MEMORY}"
+        return (
+            "it allocates memory, as `y[:] = x * 2`, instead of a loop, and texts in braces "
+            f"do; {NO_MEMORY}"
+        )
     after = [k for k, line in enumerate([heading, *lines]) if "Failed in nopython mode" in line]
     if not after or after[-1] >= len(lines):
         return f"{type(error).__name__}: {heading}"
@@ -109,20 +126,30 @@ def cause(error: Exception) -> str:
 def object_code(entry: Entry, symbol: str) -> bytes:
     """Compile an entry (records.py) to an object file, in which the function is called `symbol`.
 
-    The code is for this CPU, unless NUMBA_CPU_NAME and NUMBA_CPU_FEATURES name another. Raises OpError.
+    The code is for this CPU, unless NUMBA_CPU_NAME and NUMBA_CPU_FEATURES name another. Raises
+    OpError.
     """
     try:
         machine = _target_machine()
-        with global_compiler_lock, uncollected(), without_cache(), whole_arrays(), optimized_once(symbol, machine):
+        with (
+            global_compiler_lock,
+            uncollected(),
+            without_cache(),
+            whole_arrays(),
+            optimized_once(symbol, machine),
+        ):
             tell_numba()
             module = final_module(_compiled(entry, symbol))
             if any(f.is_declaration and f.name.startswith(OF_PYTHON) for f in module.functions):
-                raise OpError("kernel", entry.name, "can't be compiled: it calls Python, as `print` does")
+                raise OpError(
+                    "kernel", entry.name, "can't be compiled: it calls Python, as `print` does"
+                )
             if calls_itself(module):
                 raise OpError(
                     "kernel",
                     entry.name,
-                    "can't be compiled: a function calls itself with other types, or through another one; write a loop",
+                    "can't be compiled: a function calls itself with other types, or through "
+                    "another one; write a loop",
                 )
             # In a shared library, the symbol can't be seen from outside.
             module.get_function(symbol).visibility = "hidden"
@@ -137,7 +164,8 @@ def object_code(entry: Entry, symbol: str) -> bytes:
 def uncollected() -> Iterator[None]:
     """Return a context without garbage collection.
 
-    With Numba's many objects, collections took an eighth of the time, and more beside large libraries.
+    With Numba's many objects, collections took an eighth of the time, and more beside large
+    libraries.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -149,16 +177,22 @@ def uncollected() -> Iterator[None]:
 
 
 def _compiled(entry: Entry, symbol: str) -> CodeLibrary:
-    """Numba's library with an entry's steps, and the function `symbol` that calls one after the other."""
+    """Numba's library with an entry's steps, and the function `symbol` that calls one after the
+    other.
+    """
     results = list(map(_compiled_step, entry.steps))
     library, *others = [result.library for result in results]
     for other in others:
         other.finalize()
         library.add_linking_library(other)
     module = library.create_ir_module(symbol)
-    parameters = [cgutils.voidptr_t, I64, cgutils.voidptr_t][: entry.parameters]  # the call, the tile, its workspace
+    parameters = [cgutils.voidptr_t, I64, cgutils.voidptr_t][
+        : entry.parameters
+    ]  # the call, the tile, its workspace
     function = ir.Function(module, ir.FunctionType(I64, parameters), symbol)
-    record = Record(cpu_target.target_context, ir.IRBuilder(function.append_basic_block()), *function.args)
+    record = Record(
+        cpu_target.target_context, ir.IRBuilder(function.append_basic_block()), *function.args
+    )
     for step, result in zip(entry.steps, results, strict=True):
         _emit_call(record, step, result)
     record.builder.ret(I64(DONE))
@@ -196,7 +230,9 @@ def _emit_call(record: Record, step: Step, result: CompileResult) -> None:
     returned = result.signature.return_type
     callee = context.declare_function(builder.module, result.fndesc)
     values = list(map(record.value, step.arguments))
-    status, value = context.call_conv.call_function(builder, callee, returned, result.signature.args, values)
+    status, value = context.call_conv.call_function(
+        builder, callee, returned, result.signature.args, values
+    )
     with builder.if_then(status.is_error, likely=False):
         with builder.if_then(builder.icmp_unsigned("!=", status.code, refusals.CODE)):
             builder.ret(I64(RAISED))
@@ -220,7 +256,9 @@ def _type(argument: Argument) -> types.Type:
         return arrays.array_type(types.int64, 1)
     kind = numba.from_dtype(argument.dtype)
     if isinstance(argument, Tensor):
-        return arrays.array_type(kind, 1 if argument.axes is None else argument.axes, argument.is_read_only)
+        return arrays.array_type(
+            kind, 1 if argument.axes is None else argument.axes, argument.is_read_only
+        )
     return arrays.array_type(kind, 1) if isinstance(argument, Values) and argument.is_list else kind
 
 
@@ -243,9 +281,13 @@ class Record:
 
     def at(self, offset: int | ir.Value, base: ir.Value | None = None) -> ir.Value:
         """Return the pointer to an offset from a base, by default the call."""
-        return self.builder.gep(base or self.call, [offset if isinstance(offset, ir.Value) else I64(offset)])
+        return self.builder.gep(
+            base or self.call, [offset if isinstance(offset, ir.Value) else I64(offset)]
+        )
 
-    def number(self, offset: int | ir.Value, base: ir.Value | None = None, kind: ir.Type = I64) -> ir.Value:
+    def number(
+        self, offset: int | ir.Value, base: ir.Value | None = None, kind: ir.Type = I64
+    ) -> ir.Value:
         """Load a number at an offset."""
         return self.builder.load(self.builder.bitcast(self.at(offset, base), kind.as_pointer()))
 
@@ -275,7 +317,11 @@ class Record:
             sizes = [self.number(vector + offset_of(VECTOR, "count"), block)]
         elif isinstance(argument, Sizes):
             place = self.at(tensor_field(argument.k, "shape"))
-            sizes = [self.number(tensor_field(argument.k, "rank")) if argument.k < OUTPUT else I64(MAX_RANK)]
+            sizes = [
+                self.number(tensor_field(argument.k, "rank"))
+                if argument.k < OUTPUT
+                else I64(MAX_RANK)
+            ]
         elif isinstance(argument, Room):
             place, sizes = self.workspace, [self.number(WORKSPACE_SIZE)]
         else:
@@ -292,14 +338,20 @@ class Record:
         if isinstance(kind, types.BaseTuple):
             kinds, values = tuple(kind), cgutils.unpack_tuple(self.builder, value)
         if len(kinds) != result.count or not all(isinstance(n, types.Integer) for n in kinds):
-            raise OpError(step.role, f"a function that returns {kind}", f"must return the {result.what}")
+            raise OpError(
+                step.role, f"a function that returns {kind}", f"must return the {result.what}"
+            )
         for k, (kind, number) in enumerate(zip(kinds, values, strict=True)):
-            place = self.builder.bitcast(self.at(result.offset + k * result.pitch), I64.as_pointer())
+            place = self.builder.bitcast(
+                self.at(result.offset + k * result.pitch), I64.as_pointer()
+            )
             self.builder.store(self.context.cast(self.builder, number, kind, types.int64), place)
 
 
 def _target_machine() -> llvm.TargetMachine:
-    """LLVM's machine for the target: like Numba's own, except for wide vectors, and for code in a library."""
+    """LLVM's machine for the target: like Numba's own, except for wide vectors, and for code in a
+    library.
+    """
     cpu_target.target_context.codegen()  # registers LLVM's targets
     to = target.current()
     # Position-independent code takes some percent longer.

@@ -7,7 +7,8 @@ SYSTEMS = {
     "macos": "{}-apple-macosx11.0.0",
 }
 
-# {name: (architecture, LLVM's name, more features that compiled code may use)}, the oldest of an architecture first.
+# {name: (architecture, LLVM's name, more features that compiled code may use)}, the oldest of an
+# architecture first.
 LEVELS = {
     "x86-64-v2": ("x86_64", "x86-64-v2", ""),
     "x86-64-v3": ("x86_64", "x86-64-v3", "+f16c"),
@@ -16,7 +17,8 @@ LEVELS = {
     "armv8-a": ("aarch64", "generic", "+neon"),
 }
 
-# {(system, architecture): platform in a wheel's name}. The versions are those that ziglang links for.
+# {(system, architecture): platform in a wheel's name}. The versions are those that ziglang links
+# for.
 PLATFORMS = {
     ("linux", "x86_64"): "manylinux_2_28_x86_64",
     ("linux", "aarch64"): "manylinux_2_28_aarch64",

@@ -1,4 +1,5 @@
-"""16-bit floats in compiled code, in scalars and vectors; and the functions of elements.py for all types.
+"""16-bit floats in compiled code, in scalars and vectors; and the functions of elements.py for all
+types.
 
 Compilation selects elements.py's functions by the array's type.
 """
@@ -27,14 +28,17 @@ if TYPE_CHECKING:
 
     Implementation = Callable[..., Any]  # a function that Numba compiles in place of another one
 
-# Strict, it would demand that the implementation has the annotations of the function that chooses it.
+# Strict, it would demand that the implementation has the annotations of the function that chooses
+# it.
 overload = partial(extending.overload, strict=False)
 FLOAT, HALF = ir.FloatType(), ir.HalfType()
 I16, I32, I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 
 
 def has_half_instructions() -> bool:
-    """Return whether the target CPU converts float16 by instructions; else LLVM would call missing functions."""
+    """Return whether the target CPU converts float16 by instructions; else LLVM would call missing
+    functions.
+    """
     to = target.current()
     return to.triple.startswith(("aarch64", "arm64")) or to.has("f16c")
 
@@ -51,7 +55,9 @@ def _constant(number: float, like: ir.Value) -> ir.Value:
 
 
 def widened(builder: ir.IRBuilder, bits: ir.Value, name: str) -> ir.Value:
-    """Emit the conversion of 16-bit floats, given as integers, to float32. name: float16 or bfloat16."""
+    """Emit the conversion of 16-bit floats, given as integers, to float32. name: float16 or
+    bfloat16.
+    """
     floats = _as(FLOAT, bits)
     if name == "float16" and has_half_instructions():
         return builder.fpext(builder.bitcast(bits, _as(HALF, bits)), floats)
@@ -95,7 +101,9 @@ def narrowed(builder: ir.IRBuilder, value: ir.Value, name: str) -> ir.Value:
     half = builder.bitcast(builder.fadd(half, _constant(0.5, value)), bits.type)
     is_subnormal = builder.icmp_unsigned("<", magnitude, _constant(0x38800000, bits))
     number = builder.select(is_subnormal, builder.sub(half, _constant(0x3F000000, bits)), number)
-    is_infinite = builder.icmp_unsigned(">=", magnitude, _constant(0x47800000, bits))  # from 65536 on
+    is_infinite = builder.icmp_unsigned(
+        ">=", magnitude, _constant(0x47800000, bits)
+    )  # from 65536 on
     number = builder.select(is_infinite, _constant(0x7C00, bits), number)
     payload = builder.and_(shifted(magnitude, 13), _constant(0x1FF, bits))
     number = builder.select(nan, builder.or_(payload, _constant(0x7E00, bits)), number)
@@ -105,12 +113,17 @@ def narrowed(builder: ir.IRBuilder, value: ir.Value, name: str) -> ir.Value:
 def conversion(
     convert: Callable[..., ir.Value], source: types.Type, result: types.Type, *settings: str | None
 ) -> Callable[..., Any]:
-    """`widened` or `narrowed` as a function of compiled code, from one type of numbers to another."""
+    """`widened` or `narrowed` as a function of compiled code, from one type of numbers to
+    another.
+    """
 
     @extending.intrinsic
     def converted(typing: Context, value: types.Type) -> tuple[Signature, Callable[..., ir.Value]]:
         def codegen(
-            context: BaseContext, builder: ir.IRBuilder, signature: Signature, values: Sequence[ir.Value]
+            context: BaseContext,
+            builder: ir.IRBuilder,
+            signature: Signature,
+            values: Sequence[ir.Value],
         ) -> ir.Value:
             return convert(builder, values[0], *settings)
 
@@ -122,7 +135,9 @@ def conversion(
 WIDEN: dict[str | None, Any] = {
     name: conversion(widened, types.uint16, types.float32, name) for name in ("float16", "bfloat16")
 }
-NARROW: dict[str | None, Any] = {name: conversion(narrowed, types.float32, types.uint16, name) for name in WIDEN}
+NARROW: dict[str | None, Any] = {
+    name: conversion(narrowed, types.float32, types.uint16, name) for name in WIDEN
+}
 
 
 def half_of(array: types.Array) -> str | None:

@@ -2,8 +2,8 @@
 
 The sources are
 
-    functions  bytecode, constants, defaults, and the values of globals and closure variables; the same of functions
-               among these values
+    functions  bytecode, constants, defaults, and the values of globals and closure variables; the
+               same of functions among these values
     compiler   its sources, and the versions of the packages that it uses
     CPU        its name and features
 
@@ -36,13 +36,29 @@ if TYPE_CHECKING:
     __loader__: Any
 
 NUMBA_SETTINGS = {  # Numba's variables that affect code
-    f"NUMBA_{name}" for name in """BOUNDSCHECK DEBUGINFO DISABLE_INTEL_SVML ENABLE_AVX ENABLE_PROFILING
+    f"NUMBA_{name}"
+    for name in """BOUNDSCHECK DEBUGINFO DISABLE_INTEL_SVML ENABLE_AVX ENABLE_PROFILING
     EXTEND_VARIABLE_LIFETIMES LOOP_VECTORIZE OPT SLP_VECTORIZE""".split()
 }  # fmt: skip
-NUMBA_FILE = ".numba_config.yaml"  # in the current folder: Numba reads settings from it at each compilation
-PLAIN = {bool, int, float, complex, str, bytes, slice, type(None), type(...)}  # types whose repr tells their values
+NUMBA_FILE = (
+    ".numba_config.yaml"  # in the current folder: Numba reads settings from it at each compilation
+)
+PLAIN = {
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    slice,
+    type(None),
+    type(...),
+}  # types whose repr tells their values
 # The parts of a code object that affect compiled code, besides its constants.
-FIELDS = "code exceptiontable names varnames cellvars freevars argcount posonlyargcount kwonlyargcount flags".split()
+FIELDS = (
+    "code exceptiontable names varnames cellvars freevars argcount posonlyargcount "
+    "kwonlyargcount flags"
+).split()
 VERSIONED = {"builtins", "numpy", "numba", "llvmlite"}  # their versions are part of every key
 
 
@@ -57,7 +73,10 @@ def digest(functions: Iterable[Callable[..., Any]], *details: object) -> str:
 
 
 def reached(functions: Iterable[Callable[..., Any]]) -> list[str | int]:
-    """Return digests of the functions' sources without compiler and CPU. Raises OSError as `digest` does."""
+    """Return digests of the functions' sources without compiler and CPU.
+
+    Raises OSError as `digest` does.
+    """
     return [_Reach().function(function) for function in functions]
 
 
@@ -65,7 +84,9 @@ def compiler() -> tuple[object, ...]:
     """Return the common sources of all code: compiler, versions, settings, CPU. Raises OSError."""
     if stamps() != stamps_at_import:
         raise OSError("onnx_ops has been edited since it was imported")
-    settings: list = sorted((name, value) for name, value in os.environ.items() if name in NUMBA_SETTINGS)
+    settings: list = sorted(
+        (name, value) for name, value in os.environ.items() if name in NUMBA_SETTINGS
+    )
     if os.path.exists(NUMBA_FILE):
         settings.append(Path(NUMBA_FILE).read_bytes())
     return versions(), target.current(), settings, BOUNDSCHECK
@@ -73,7 +94,10 @@ def compiler() -> tuple[object, ...]:
 
 @functools.cache
 def versions() -> tuple[str | None, ...]:
-    """Return a digest of the compiler's sources, which may be in a zip file, and versions. Raises OSError."""
+    """Return a digest of the compiler's sources, which may be in a zip file, and versions.
+
+    Raises OSError.
+    """
     from importlib import metadata
 
     try:
@@ -81,7 +105,13 @@ def versions() -> tuple[str | None, ...]:
     except OSError as error:
         raise OSError("onnx_ops has no source files") from error
     python = sys.implementation.cache_tag
-    return hashlib.sha256(sources).hexdigest(), metadata.version("numba"), llvmlite.__version__, np.__version__, python
+    return (
+        hashlib.sha256(sources).hexdigest(),
+        metadata.version("numba"),
+        llvmlite.__version__,
+        np.__version__,
+        python,
+    )
 
 
 _known: dict = {}  # {function that another one has called: its digest then}, in this process
@@ -95,15 +125,21 @@ class _Reach:
         self.digests: dict[Callable[..., Any], str] = {}
 
     def function(self, function: Callable[..., Any]) -> str | int:
-        """Return the digest of a function or, within its own description, the depth of the recursion."""
+        """Return the digest of a function or, within its own description, the depth of the
+        recursion.
+        """
         if function in self.callers:
             return len(self.callers) - self.callers.index(function)
         if function not in self.digests:
             self.callers.append(function)
             fixed, variables = parts(function.__code__)
             settings = function.__defaults__, function.__kwdefaults__, flags_of.get(function)
-            values = [(".".join(names), value_of(function, how, *names)) for how, *names in variables]
-            described = [self.described(function, *each) for each in (*values, ("its defaults", settings))]
+            values = [
+                (".".join(names), value_of(function, how, *names)) for how, *names in variables
+            ]
+            described = [
+                self.described(function, *each) for each in (*values, ("its defaults", settings))
+            ]
             self.digests[function] = hashlib.sha256(repr((fixed, described)).encode()).hexdigest()
             self.callers.pop()
         digest = self.digests[function]
@@ -117,8 +153,12 @@ class _Reach:
         try:
             return self.value(value)
         except TypeError:
-            rule = "which no key can describe" + "; mark it by onnx_ops.jitable" * isinstance(value, FunctionType)
-            raise OSError(f"{function.__qualname__} reads {name}, a {type(value).__qualname__}, {rule}") from None
+            rule = "which no key can describe" + "; mark it by onnx_ops.jitable" * isinstance(
+                value, FunctionType
+            )
+            raise OSError(
+                f"{function.__qualname__} reads {name}, a {type(value).__qualname__}, {rule}"
+            ) from None
 
     def value(self, value: Any) -> object:
         """Describe a value in a function's code. Raises TypeError."""
@@ -126,7 +166,12 @@ class _Reach:
         if kind in PLAIN or isinstance(value, np.dtype):
             return repr(value)
         if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
-            return repr(value.dtype), value.shape, value.strides, hashlib.sha256(value.tobytes()).hexdigest()
+            return (
+                repr(value.dtype),
+                value.shape,
+                value.strides,
+                hashlib.sha256(value.tobytes()).hexdigest(),
+            )
         if isinstance(value, tuple | list):
             return kind.__qualname__, getattr(kind, "_fields", None), [*map(self.value, value)]
         if isinstance(value, set | frozenset):
@@ -145,20 +190,31 @@ class _Reach:
         return versioned_name(value) or self.of_numba(value, sys.modules.get("numba"))
 
     def of_numba(self, value: Any, numba: ModuleType | None) -> object:
-        """Describe a function that Numba compiles, or one of its types. Raises TypeError for other values."""
+        """Describe a function that Numba compiles, or one of its types.
+
+        Raises TypeError for other values.
+        """
         if numba and isinstance(value, numba.types.Type):
             return str(value)
         if numba and numba.extending.is_jitted(value):
             from .numba_internals import compiled_types
 
-            options = self.value(value.targetoptions), self.value(value.locals), compiled_types(value)
+            options = (
+                self.value(value.targetoptions),
+                self.value(value.locals),
+                compiled_types(value),
+            )
             return *options, self.function(value.py_func)
         raise TypeError
 
 
 def versioned_name(value: object) -> str | None:
-    """Return the name of an object of Python, NumPy or the compiler, or of an exception; else None."""
-    if isinstance(value, type) and issubclass(value, BaseException):  # only whether one is raised is in the code
+    """Return the name of an object of Python, NumPy or the compiler, or of an exception; else
+    None.
+    """
+    if isinstance(value, type) and issubclass(
+        value, BaseException
+    ):  # only whether one is raised is in the code
         return value.__qualname__
     module = getattr(value, "__module__", None) or type(value).__module__
     name: Any = getattr(value, "__name__", None)
@@ -166,7 +222,11 @@ def versioned_name(value: object) -> str | None:
         return name if name.partition(".")[0] in VERSIONED else None
     is_versioned = module.partition(".")[0] in VERSIONED or module in COMPILER
     is_versioned |= isinstance(value, BuiltinFunctionType) and module in sys.stdlib_module_names
-    return f"{module}.{name}" if is_versioned and getattr(sys.modules.get(module), name or "", None) is value else None
+    return (
+        f"{module}.{name}"
+        if is_versioned and getattr(sys.modules.get(module), name or "", None) is value
+        else None
+    )
 
 
 def value_of(function: Callable[..., Any], how: str, name: str, *attributes: str) -> object:
@@ -174,7 +234,9 @@ def value_of(function: Callable[..., Any], how: str, name: str, *attributes: str
     if how == "LOAD_GLOBAL":
         value = function.__globals__.get(name, getattr(builtins, name, None))
     else:
-        cell = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)).get(name)
+        cell = dict(
+            zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        ).get(name)
         value = None if cell in (None, CellType()) else cell.cell_contents
     for attribute in attributes:
         value = getattr(value, attribute, None) if isinstance(value, ModuleType) else value
@@ -183,13 +245,19 @@ def value_of(function: Callable[..., Any], how: str, name: str, *attributes: str
 
 @functools.cache
 def parts(code: CodeType) -> tuple[str, list[tuple[str, ...]]]:
-    """Return (description of a function's code, list of the globals and closure variables that it reads).
+    """Return (description of a function's code, list of the globals and closure variables that it
+    reads).
 
-    A variable is (instruction, name, *attributes), with immediate attribute accesses, as in `module.NUMBER`.
+    A variable is (instruction, name, *attributes), with immediate attribute accesses, as in
+    `module.NUMBER`.
     """
     inner = [parts(each) for each in code.co_consts if isinstance(each, CodeType)]
     constants = [_Reach().value(each) for each in code.co_consts if not isinstance(each, CodeType)]
-    fixed = constants, [getattr(code, f"co_{field}", None) for field in FIELDS], [digest for digest, _ in inner]
+    fixed = (
+        constants,
+        [getattr(code, f"co_{field}", None) for field in FIELDS],
+        [digest for digest, _ in inner],
+    )
     variables = []
     variable: tuple[str, ...] = ()
     for instruction in dis.get_instructions(code):
@@ -200,4 +268,6 @@ def parts(code: CodeType) -> tuple[str, list[tuple[str, ...]]]:
             is_outside = instruction.opname in ("LOAD_GLOBAL", "LOAD_DEREF")
             variable = (instruction.opname, instruction.argval) if is_outside else ()
     variables += [each for _, variables in inner for each in variables]
-    return hashlib.sha256(repr(fixed).encode()).hexdigest(), [*filter(None, dict.fromkeys(variables))]
+    return hashlib.sha256(repr(fixed).encode()).hexdigest(), [
+        *filter(None, dict.fromkeys(variables))
+    ]

@@ -1,24 +1,30 @@
 """All uses of Numba's private interface, with reasons. Importing this module imports Numba.
 
-    compiler.compile_extra, Flags   numba.cfunc without its wrapper, which prints an exception and continues. cfunc has
-                                    no types for a step's arguments
-    CodeLibrary, Codegen            are changed by `optimized_once`: half the time, and code for another CPU than this
-    TargetOptions                   gets an option, noalias, that Numba has as a flag for functions of its own
+    compiler.compile_extra, Flags   numba.cfunc without its wrapper, which prints an exception and
+                                    continues. cfunc has no types for a step's arguments
+    CodeLibrary, Codegen            are changed by `optimized_once`: half the time, and code for
+                                    another CPU than this
+    TargetOptions                   gets an option, noalias, that Numba has as a flag for functions
+                                    of its own
     make_constant_array             is changed by `whole_arrays`
     FunctionIdentity._unique_ids    is replaced by `number_functions`
-    call_conv, serialize_object     a return with a refusal, which is no exception: nothing else passes through callers
-    populate_array                  arrays over given memory: numba.carray is a function, and without reference counts
-                                    no function may return a new array
-    cgutils                         builds LLVM's instructions: Numba's documentation of its lower layer has it
+    call_conv, serialize_object     a return with a refusal, which is no exception: nothing else
+                                    passes through callers
+    populate_array                  arrays over given memory: numba.carray is a function, and
+                                    without reference counts no function may return a new array
+    cgutils                         builds LLVM's instructions: Numba's documentation of its lower
+                                    layer has it
     do_boundscheck                  is replaced to count checks (bounds.py)
     c_helpers                       functions of Numba's own that cached code calls
     Dispatcher._can_compile         whether a user's compiled function is limited to some types
     FunctionCache                   is changed by `without_cache`
-    typing_context.refresh          loads what is registered with Numba, which a compilation does, too
-    RuntimeLinker.PREFIX            prefix of the variables by which a recursive function finds itself
+    typing_context.refresh          loads what is registered with Numba, which a compilation does,
+                                    too
+    RuntimeLinker.PREFIX            prefix of the variables by which a recursive function finds
+                                    itself
 
-Uses of llvmlite are public, except that target.py replaces the functions by which Numba queries the system. It does so
-before Numba is imported, and so not here.
+Uses of llvmlite are public, except that target.py replaces the functions by which Numba queries the
+system. It does so before Numba is imported, and so not here.
 """
 
 from __future__ import annotations
@@ -57,10 +63,13 @@ def check_numba() -> None:
     """Raise OpError if Numba's version isn't supported, or lacks some of the internals."""
     required = {
         FunctionIdentity: "_unique_ids",
-        codegen.JITCodeLibrary: "_optimize_final_module _finalize_final_module create_ir_module add_ir_module",
+        codegen.JITCodeLibrary: "_optimize_final_module _finalize_final_module create_ir_module "
+        "add_ir_module",
         codegen.JITCPUCodegen: "set_env",
         TargetOptions: "Mapping",
-        type(cpu_target.target_context): "make_constant_array allow_dynamic_globals make_tuple declare_function",
+        type(
+            cpu_target.target_context
+        ): "make_constant_array allow_dynamic_globals make_tuple declare_function",
         cpu_target.typing_context: "refresh",
         compiler: "compile_extra",
         compiler.Flags: "noalias",
@@ -72,9 +81,21 @@ def check_numba() -> None:
         FunctionCache: "load_overload save_overload",
         codegen.RuntimeLinker: "PREFIX",
     }
-    missing = [name for owner, names in required.items() for name in names.split() if not hasattr(owner, name)]
-    disabled = config.DISABLE_JIT and "NUMBA_DISABLE_JIT is set, with which Numba compiles nothing; unset it"
-    if obstacle := numba_obstacle() or disabled or (missing and f"Numba lacks {', '.join(missing)}"):
+    missing = [
+        name
+        for owner, names in required.items()
+        for name in names.split()
+        if not hasattr(owner, name)
+    ]
+    disabled = (
+        config.DISABLE_JIT
+        and "NUMBA_DISABLE_JIT is set, with which Numba compiles nothing; unset it"
+    )
+    if (
+        obstacle := numba_obstacle()
+        or disabled
+        or (missing and f"Numba lacks {', '.join(missing)}")
+    ):
         raise OpError("kernel", "any", f"can't be compiled: {obstacle}", "onnx_ops")
 
 
@@ -84,16 +105,19 @@ cpu_target.options.noalias = TargetOptions.Mapping("noalias")
 
 
 def number_functions() -> None:
-    """Make Numba number functions from a random start, so that names of different code differ between processes.
+    """Make Numba number functions from a random start, so that names of different code differ
+    between processes.
 
-    A name in machine code consists of the function's name, this number, and the types. Records among the types are
-    numbered in order of their first use.
+    A name in machine code consists of the function's name, this number, and the types. Records
+    among the types are numbered in order of their first use.
     """
     FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(7), "little"))
 
 
 number_functions()
-if hasattr(os, "register_at_fork"):  # not by system.py, because changes of it would recompile all kernels
+if hasattr(
+    os, "register_at_fork"
+):  # not by system.py, because changes of it would recompile all kernels
     os.register_at_fork(after_in_child=number_functions)
 
 
@@ -113,14 +137,17 @@ def replaced(owner: object, **others: Any) -> Iterator[None]:
 def whole_arrays() -> AbstractContextManager[None]:
     """Return a context in which Numba puts the elements of all global arrays into the code.
 
-    By default, it inserts the addresses of arrays of more than a megabyte and of non-contiguous arrays.
+    By default, it inserts the addresses of arrays of more than a megabyte and of non-contiguous
+    arrays.
     """
     context = cpu_target.target_context
     constant = context.make_constant_array
 
     def whole(builder: ir.IRBuilder, kind: types.Array, array: np.ndarray) -> ir.Value:
         with replaced(context, allow_dynamic_globals=False):
-            return constant(builder, kind, array if kind.layout in "CF" else np.ascontiguousarray(array))
+            return constant(
+                builder, kind, array if kind.layout in "CF" else np.ascontiguousarray(array)
+            )
 
     return replaced(context, make_constant_array=whole)
 
@@ -144,11 +171,13 @@ def is_called_by_python(library: CodeLibrary) -> bool:
 
 @contextmanager
 def optimized_once(symbol: str, machine: binding.TargetMachine) -> Iterator[None]:
-    """Return a context in which Numba optimizes the library of the function `symbol` once, with all callees.
+    """Return a context in which Numba optimizes the library of the function `symbol` once, with all
+    callees.
 
-    By default, Numba optimizes each callee with its own callees, an innermost function once for each level of calls,
-    and generates machine code for each. It still does so for functions that Python also calls, such as users' compiled
-    functions. It optimizes for LLVM's `machine`; before 0.62, for its own machine in any case.
+    By default, Numba optimizes each callee with its own callees, an innermost function once for
+    each level of calls, and generates machine code for each. It still does so for functions that
+    Python also calls, such as users' compiled functions. It optimizes for LLVM's `machine`; before
+    0.62, for its own machine in any case.
     """
     optimize = codegen.JITCodeLibrary._optimize_final_module
     finish = codegen.JITCodeLibrary._finalize_final_module
@@ -157,10 +186,14 @@ def optimized_once(symbol: str, machine: binding.TargetMachine) -> Iterator[None
 
     def optimize_some(library: CodeLibrary) -> None:
         if symbol in defined(library):
-            # Private functions are inlined, and then removed. Numba's variables with addresses keep their
-            # names, by which cache.py finds them.
+            # Private functions are inlined, and then removed. Numba's variables with addresses keep
+            # their names, by which cache.py finds them.
             for part in (*library._final_module.functions, *library._final_module.global_variables):
-                if not part.is_declaration and part.name != symbol and not part.name.startswith(ADDRESS):
+                if (
+                    not part.is_declaration
+                    and part.name != symbol
+                    and not part.name.startswith(ADDRESS)
+                ):
                     part.linkage = "internal"
             optimize(library)
         elif is_called_by_python(library):
@@ -171,10 +204,11 @@ def optimized_once(symbol: str, machine: binding.TargetMachine) -> Iterator[None
             finish(library)
             return
         if symbol not in defined(library):
-            # Run two passes of LLVM's code generator, LoopStrengthReduce and CodeGenPrepare, on what will be inlined.
-            # They leave loops and addresses of which the optimizer makes more vector instructions: in a Col2Im in
-            # float32, half as many again of 256 bits. llvmlite has no name for the second one, so the whole generator
-            # runs, in an eighth of the time of compiling.
+            # Run two passes of LLVM's code generator, LoopStrengthReduce and CodeGenPrepare, on
+            # what will be inlined. They leave loops and addresses of which the optimizer makes more
+            # vector instructions: in a Col2Im in float32, half as many again of 256 bits. llvmlite
+            # has no name for the second one, so the whole generator runs, in an eighth of the time
+            # of compiling.
             machine.emit_object(library._final_module)
         library._finalized = True
 
@@ -183,7 +217,11 @@ def optimized_once(symbol: str, machine: binding.TargetMachine) -> Iterator[None
             set_env(self, name, env)
 
     with (
-        replaced(codegen.JITCodeLibrary, _optimize_final_module=optimize_some, _finalize_final_module=finish_some),
+        replaced(
+            codegen.JITCodeLibrary,
+            _optimize_final_module=optimize_some,
+            _finalize_final_module=finish_some,
+        ),
         replaced(codegen.JITCPUCodegen, set_env=set_known_env),
         replaced(generator, _tm=machine),
     ):
@@ -196,8 +234,13 @@ def final_module(library: CodeLibrary) -> binding.ModuleRef:
 
 
 def calls_itself(module: binding.ModuleRef) -> bool:
-    """Return whether a module has a variable for recursion, which only Numba's own linker fills in."""
-    return any(variable.name.startswith(codegen.RuntimeLinker.PREFIX) for variable in module.global_variables)
+    """Return whether a module has a variable for recursion, which only Numba's own linker fills
+    in.
+    """
+    return any(
+        variable.name.startswith(codegen.RuntimeLinker.PREFIX)
+        for variable in module.global_variables
+    )
 
 
 # Numba's status of an exception, and the type of its description.
@@ -205,14 +248,23 @@ RAISED, DESCRIPTION = callconv.RETCODE_EXC, callconv.excinfo_t
 
 
 def describe(
-    context: BaseContext, builder: ir.IRBuilder, exception: tuple[type[Exception], tuple[str, ...], None]
+    context: BaseContext,
+    builder: ir.IRBuilder,
+    exception: tuple[type[Exception], tuple[str, ...], None],
 ) -> ir.Value:
     """Emit code for Numba's description of an exception, (class, arguments, None)."""
     return builder.load(context.get_python_api(builder).serialize_object(exception))
 
 
-def leave(context: BaseContext, builder: ir.IRBuilder, status: ir.Value, description: ir.Value | None = None) -> None:
-    """Emit a return with a status that callers pass on, and with a substitute for the description."""
+def leave(
+    context: BaseContext,
+    builder: ir.IRBuilder,
+    status: ir.Value,
+    description: ir.Value | None = None,
+) -> None:
+    """Emit a return with a status that callers pass on, and with a substitute for the
+    description.
+    """
     if description is not None:
         place = context.call_conv._get_excinfo_argument(builder.function)
         builder.store(builder.bitcast(description, place.type.pointee), place)
@@ -226,7 +278,9 @@ def c_helper(name: str) -> int | None:
 
 
 def compiled_types(function: Any) -> list[str] | None:
-    """Return the types that a function of numba.jit is limited to, as texts; None if it is compiled for any."""
+    """Return the types that a function of numba.jit is limited to, as texts; None if it is compiled
+    for any.
+    """
     return None if function._can_compile else sorted(map(str, function.signatures))
 
 
@@ -234,7 +288,9 @@ def count_boundschecks(count: Callable[[ir.IRBuilder], None]) -> None:
     """Make Numba emit count(builder) before each check of an index."""
     check = cgutils.do_boundscheck
 
-    def counted_check(context: BaseContext, builder: ir.IRBuilder, *args: Any, **kwargs: Any) -> None:
+    def counted_check(
+        context: BaseContext, builder: ir.IRBuilder, *args: Any, **kwargs: Any
+    ) -> None:
         count(builder)
         check(context, builder, *args, **kwargs)
 

@@ -1,22 +1,25 @@
-"""The records of compiled code, and the views of them that Python functions get. All numbers have 64 bits.
+"""The records of compiled code, and the views of them that Python functions get. All numbers have
+64 bits.
 
     block        the values of a node's attributes, see attributes.py
     call         for each input and, from position OUTPUT on, for each output:
                      data    address of the elements
                      size    number of elements
                      rank    number of axes, or ABSENT
-                     shape   for an input whose values the plan reads: these values; `rank` is their number
+                     shape   for an input whose values the plan reads: these values; `rank` is their
+                             number
                  input_count  number of the node's inputs, including absent ones
                  attributes   address of their block
-                 geometry     a refusal, the bytes of a tile's workspace, the number of tiles, and the Plan's fields
+                 geometry     a refusal, the bytes of a tile's workspace, the number of tiles, and
+                              the Plan's fields
 
-native/table.h has the same records for the C library.
-A compiled function gets the call's address; it returns 0 for success, 1 for a refusal, and 2 if the code has raised an
-exception:
+native/table.h has the same records for the C library. A compiled function gets the call's address;
+it returns 0 for success, 1 for a refusal, and 2 if the code has raised an exception:
 
     infer(call), plan(call), kernel(call, tile, workspace)
 
-A compiled function calls Python functions, its steps, with views of these records. An Entry lists its steps.
+A compiled function calls Python functions, its steps, with views of these records. An Entry lists
+its steps.
 """
 
 from __future__ import annotations
@@ -40,14 +43,18 @@ if TYPE_CHECKING:
 
 OUTPUT = MAX_INPUTS
 LONGEST = 200  # characters of an entry's name, before a digest and suffixes: file systems allow 255
-TENSOR = np.dtype([("data", np.int64), ("size", np.int64), ("rank", np.int64), ("shape", np.int64, MAX_RANK)])
+TENSOR = np.dtype(
+    [("data", np.int64), ("size", np.int64), ("rank", np.int64), ("shape", np.int64, MAX_RANK)]
+)
 
 
 @cache
 def call_dtype(geometry: np.dtype) -> np.dtype:
     """Return the dtype of the record of a call of an operator with this geometry."""
     tensors = "tensors", TENSOR, MAX_INPUTS + MAX_OUTPUTS
-    return np.dtype([tensors, ("input_count", np.int64), ("attributes", np.int64), ("geometry", geometry)])
+    return np.dtype(
+        [tensors, ("input_count", np.int64), ("attributes", np.int64), ("geometry", geometry)]
+    )
 
 
 CALL = call_dtype(np.dtype([]))  # without its geometry
@@ -94,7 +101,10 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Values:
-    """The values of the node's attribute k, an array; or its only value. Plans read it by its name."""
+    """The values of the node's attribute k, an array; or its only value.
+
+    Plans read it by its name.
+    """
 
     k: int
     name: str
@@ -104,7 +114,9 @@ class Values:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The vector of tensor k's sizes, or of its values if the plan reads these; of outputs, room for MAX_RANK sizes."""
+    """The vector of tensor k's sizes, or of its values if the plan reads these; of outputs, room
+    for MAX_RANK sizes.
+    """
 
     k: int
 
@@ -125,12 +137,16 @@ class Room:
 
 
 if TYPE_CHECKING:
-    Argument: TypeAlias = Number | Tile | Geometry | Values | Sizes | Tensor | Room | tuple[Any, ...] | None
+    Argument: TypeAlias = (
+        Number | Tile | Geometry | Values | Sizes | Tensor | Room | tuple[Any, ...] | None
+    )
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """The place of a step's result: numbers of the call, `pitch` bytes apart from an offset on, or a single one."""
+    """The place of a step's result: numbers of the call, `pitch` bytes apart from an offset on, or
+    a single one.
+    """
 
     offset: int
     what: str
@@ -166,7 +182,10 @@ class Step:
     def place(self) -> str:
         """Return the file and line of the function, and for a kernel the types of its tensors."""
         code = self.function.__code__
-        place = f"{code.co_filename.replace(chr(92), '/').rpartition('/')[2]}, line {code.co_firstlineno}"
+        place = (
+            f"{code.co_filename.replace(chr(92), '/').rpartition('/')[2]}, line "
+            f"{code.co_firstlineno}"
+        )
         return f"{place} for {', '.join(self.types)}" if self.tensors else place
 
 
@@ -186,9 +205,15 @@ class Entry:
         """Return the name of its file and of the compiled function, before the digest."""
         step = self.steps[-1]
         name = "-".join(
-            [step.function.__module__.rpartition(".")[2].removesuffix("_kernels"), step.function.__name__, *step.types]
+            [
+                step.function.__module__.rpartition(".")[2].removesuffix("_kernels"),
+                step.function.__name__,
+                *step.types,
+            ]
         )
-        return re.sub(r"[^\w-]", "_", name, flags=re.ASCII)[:LONGEST]  # some linkers refuse other letters
+        return re.sub(r"[^\w-]", "_", name, flags=re.ASCII)[
+            :LONGEST
+        ]  # some linkers refuse other letters
 
 
 def infer_entry(operator: Operator) -> Entry:
@@ -197,14 +222,20 @@ def infer_entry(operator: Operator) -> Entry:
 
 
 def plan_entry(operator: Operator, position: int = 0) -> Entry:
-    """Return the Entry of an operator's plan for the combination of ranks of the kernel at a position."""
+    """Return the Entry of an operator's plan for the combination of ranks of the kernel at a
+    position.
+    """
     plan, (attributes, inputs) = operator.plan, _plan_arguments(operator, position)
     shape = _shape_step(operator, attributes, inputs)
     steps = [shape]
     if plan.plan:
-        steps.append(Step(plan.plan, (*shape.arguments, Geometry(operator.geometry_dtype)), role="plan"))
+        steps.append(
+            Step(plan.plan, (*shape.arguments, Geometry(operator.geometry_dtype)), role="plan")
+        )
     if plan.loop:
-        steps.append(Step(plan.loop, (*inputs, *attributes), Numbers(TILES, "number of steps"), "loop"))
+        steps.append(
+            Step(plan.loop, (*inputs, *attributes), Numbers(TILES, "number of steps"), "loop")
+        )
     if plan.workspace:
         size = Numbers(WORKSPACE_SIZE, "number of bytes")
         steps.append(Step(plan.workspace, (*inputs, *attributes), size, "workspace"))
@@ -214,25 +245,39 @@ def plan_entry(operator: Operator, position: int = 0) -> Entry:
 def kernel_entry(operator: Operator, position: int, signature: Mapping[str, str]) -> Entry:
     """Return the Entry of the kernel at a position for these types."""
     kernel = operator.kernel(position)
-    types: Any = operator.storage(kernel, signature)  # of the inputs that it reads, then of the outputs
+    types: Any = operator.storage(
+        kernel, signature
+    )  # of the inputs that it reads, then of the outputs
     inputs = _kernel_inputs(operator, position, types)
     outputs = [Tensor(OUTPUT + k, dtype) for k, dtype in enumerate(types[len(inputs) :])]
     arguments = *kernel.grouped(inputs), Geometry(operator.geometry_dtype), Tile(), Room(), *outputs
     if operator.has_ranks:
         arguments = *_plan_arguments(operator, position), *arguments
-    lengths = _of_outputs(operator, "shape", "length of the outputs' first axes") if operator.plan.is_bound else None
+    lengths = (
+        _of_outputs(operator, "shape", "length of the outputs' first axes")
+        if operator.plan.is_bound
+        else None
+    )
     return Entry((Step(kernel.function, arguments, lengths),), parameters=3)
 
 
-def _plan_arguments(operator: Operator, position: int = 0) -> tuple[tuple[Values, ...], tuple[Argument, ...]]:
-    """Return the arguments of a plan's functions for the ranks of the kernel at a position: (attributes, inputs)."""
+def _plan_arguments(
+    operator: Operator, position: int = 0
+) -> tuple[tuple[Values, ...], tuple[Argument, ...]]:
+    """Return the arguments of a plan's functions for the ranks of the kernel at a position:
+    (attributes, inputs).
+    """
     values = [
-        Values(k, a.name, np.dtype(np.float64 if a.kind.startswith("float") else np.int64), a.is_list)
+        Values(
+            k, a.name, np.dtype(np.float64 if a.kind.startswith("float") else np.int64), a.is_list
+        )
         for k, a in enumerate(operator.attributes)
     ]
     attributes = named_tuple(tuple(a.name for a in operator.attributes))(*values)
     inputs: list = []
-    for k, (i, rank) in enumerate(zip(operator.inputs, operator.combination(position), strict=True)):
+    for k, (i, rank) in enumerate(
+        zip(operator.inputs, operator.combination(position), strict=True)
+    ):
         if rank == ABSENT:
             inputs.append(None)
         elif rank is None or i.values:
@@ -242,7 +287,9 @@ def _plan_arguments(operator: Operator, position: int = 0) -> tuple[tuple[Values
     return attributes, tuple(inputs)
 
 
-def _shape_step(operator: Operator, attributes: tuple[Values, ...], inputs: tuple[Argument, ...]) -> Step:
+def _shape_step(
+    operator: Operator, attributes: tuple[Values, ...], inputs: tuple[Argument, ...]
+) -> Step:
     """Return the Step that states the outputs' sizes."""
     function: Any = operator.plan.shape  # not None where there are kernels
     outputs = tuple(Sizes(OUTPUT + k) for k in range(len(operator.outputs)))
@@ -250,17 +297,22 @@ def _shape_step(operator: Operator, attributes: tuple[Values, ...], inputs: tupl
     return Step(function, (attributes, inputs, outputs), ranks, function.__name__)
 
 
-def _kernel_inputs(operator: Operator, position: int, types: Sequence[np.dtype]) -> list[Tensor | None]:
-    """Return Tensors for the inputs of these types that the kernel at a position reads; None for an absent one.
+def _kernel_inputs(
+    operator: Operator, position: int, types: Sequence[np.dtype]
+) -> list[Tensor | None]:
+    """Return Tensors for the inputs of these types that the kernel at a position reads; None for an
+    absent one.
 
-    Inputs with ranks have that many axes, and are read-only. If the plan reads an input's values, the record holds
-    these in place of its sizes.
+    Inputs with ranks have that many axes, and are read-only. If the plan reads an input's values,
+    the record holds these in place of its sizes.
     """
     ranks = operator.combination(position)
     inputs = []
     for k, dtype in zip(operator.inputs_read, types, strict=False):
         axes = None if operator.inputs[k].values else ranks[k]
-        inputs.append(None if ranks[k] == ABSENT else Tensor(k, dtype, axes, is_read_only=operator.has_ranks))
+        inputs.append(
+            None if ranks[k] == ABSENT else Tensor(k, dtype, axes, is_read_only=operator.has_ranks)
+        )
     return inputs
 
 

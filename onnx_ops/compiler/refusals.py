@@ -1,4 +1,6 @@
-"""Refusals in compiled code: `require` passes the refused values to the caller, which makes the error message."""
+"""Refusals in compiled code: `require` passes the refused values to the caller, which makes the
+error message.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,13 @@ def _(
     )
 
 
-# The block that `require` allocates: Numba's description of an exception, in case Python has called the function as a
-# Numba function, then the numbers of a refusal (declaration/operator.py).
+# The block that `require` allocates: Numba's description of an exception, in case Python has called
+# the function as a Numba function, then the numbers of a refusal (declaration/operator.py).
 NUMBERS = ir.ArrayType(I64, REFUSAL_SIZE)
 REFUSED = ir.LiteralStructType([DESCRIPTION, NUMBERS])
-CODE = ir.IntType(32)(165)  # the status of functions that return with a refusal; callers pass on any status above 0
+CODE = ir.IntType(32)(
+    165
+)  # the status of functions that return with a refusal; callers pass on any status above 0
 ARGUMENT, RULE, AT, COUNT, HAS_EXPECTED, EXPECTED, KINDS = range(len(REFUSAL_FIELDS))
 VALUES = len(REFUSAL_FIELDS)  # the position of the first one
 
@@ -57,7 +61,9 @@ def note_refusal(builder: ir.IRBuilder, status: Status, record: ir.Value) -> Non
     place = builder.bitcast(status.excinfoptr, cgutils.voidptr_t)
     numbers = cgutils.gep_inbounds(builder, builder.bitcast(place, REFUSED.as_pointer()), 0, 1)
     record = builder.bitcast(record, NUMBERS.as_pointer())
-    first, argument = (cgutils.gep_inbounds(builder, each, 0, ARGUMENT) for each in (record, numbers))
+    first, argument = (
+        cgutils.gep_inbounds(builder, each, 0, ARGUMENT) for each in (record, numbers)
+    )
     outcome = builder.cmpxchg(first, I64(0), builder.load(argument), "acq_rel", "monotonic")
     with builder.if_then(builder.extract_value(outcome, 1)):
         for k in range(RULE, NUMBERS.count):
@@ -83,7 +89,10 @@ def refuse_unless(
     """
 
     def codegen(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, values: Sequence[ir.Value]
+        context: BaseContext,
+        builder: ir.IRBuilder,
+        signature: Signature,
+        values: Sequence[ir.Value],
     ) -> ir.Value:
         holds = context.is_true(builder, condition, values[0])
         with builder.if_then(builder.not_(holds), likely=False):
@@ -93,7 +102,9 @@ def refuse_unless(
                 leave(context, builder, RAISED)
             refused = builder.bitcast(place, REFUSED.as_pointer())
             exception = ValueError, (f"{argument.literal_value}: {rule.literal_value}",), None
-            builder.store(describe(context, builder, exception), cgutils.gep_inbounds(builder, refused, 0, 0))
+            builder.store(
+                describe(context, builder, exception), cgutils.gep_inbounds(builder, refused, 0, 0)
+            )
             for position, number in numbers_of(context, builder, signature.args, values, refused):
                 builder.store(number, cgutils.gep(builder, refused, 0, 1, position))
             leave(context, builder, CODE, place)
@@ -109,7 +120,9 @@ def numbers_of(
     values: Sequence[ir.Value],
     refused: ir.Value,
 ) -> Iterator[tuple[ir.Value | int, ir.Value]]:
-    """Yield the positions and numbers of a refusal, for the argument types and values of `refuse_unless`."""
+    """Yield the positions and numbers of a refusal, for the argument types and values of
+    `refuse_unless`.
+    """
     _, argument, value, rule, expected = kinds
     has_expected = not isinstance(expected, types.NoneType | types.Omitted)
     yield ARGUMENT, text(context, builder, argument)
@@ -121,7 +134,9 @@ def numbers_of(
     if isinstance(value, types.Array):
         array = context.make_array(value)(context, builder, values[2])
         count = builder.extract_value(array.shape, 0)
-        count = builder.select(builder.icmp_signed("<", count, I64(MAX_SHOWN)), count, I64(MAX_SHOWN))
+        count = builder.select(
+            builder.icmp_signed("<", count, I64(MAX_SHOWN)), count, I64(MAX_SHOWN)
+        )
         with cgutils.for_range(builder, count) as loop:
             item = builder.load(builder.gep(array.data, [loop.index]))
             yield builder.add(loop.index, I64(VALUES)), as_int64(context, builder, item, number)
@@ -129,7 +144,10 @@ def numbers_of(
     elif isinstance(value, types.BaseTuple):
         items = cgutils.unpack_tuple(builder, values[2])[:MAX_SHOWN]
         for k, (item, kind) in enumerate(zip(items, value, strict=False)):
-            yield VALUES + k, as_int64(context, builder, context.cast(builder, item, kind, number), number)
+            yield (
+                VALUES + k,
+                as_int64(context, builder, context.cast(builder, item, kind, number), number),
+            )
         yield COUNT, I64(len(items))
     else:
         yield VALUES, as_int64(context, builder, values[2], number)
@@ -139,11 +157,15 @@ def numbers_of(
 def number_type(value: types.Type) -> types.Type:
     """Return the type of the numbers of a value: of an array, a tuple or a number."""
     if isinstance(value, types.BaseTuple):
-        return types.float64 if any(isinstance(kind, types.Float) for kind in value) else types.int64
+        return (
+            types.float64 if any(isinstance(kind, types.Float) for kind in value) else types.int64
+        )
     return value.dtype if isinstance(value, types.Array) else value
 
 
-def as_int64(context: BaseContext, builder: ir.IRBuilder, item: ir.Value, kind: types.Type) -> ir.Value:
+def as_int64(
+    context: BaseContext, builder: ir.IRBuilder, item: ir.Value, kind: types.Type
+) -> ir.Value:
     """Return a number as an integer, or the bits of a double."""
     if isinstance(kind, types.Float):
         return builder.bitcast(context.cast(builder, item, kind, types.float64), I64)

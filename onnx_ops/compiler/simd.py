@@ -1,7 +1,8 @@
 """LLVM's vectors as values in compiled code; LLVM lowers them to the CPU's instructions.
 
-Functions load vectors, combine them by `times` and `times_plus`, shuffle and store them. The modules simd_* have loops
-with vectors, which `vectorized` substitutes for those in kernels/vectors.py.
+Functions load vectors, combine them by `times` and `times_plus`, shuffle and store them. The
+modules simd_* have loops with vectors, which `vectorized` substitutes for those in
+kernels/vectors.py.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ def applied(function: Callable[..., Any], named: Mapping[str, types.Type]) -> An
 
 
 def vectorized(loop: Callable[..., Any]) -> Callable[[Make], Make]:
-    """Decorator: replace a loop of kernels/vectors.py in compiled code by the function that this one returns.
+    """Decorator: replace a loop of kernels/vectors.py in compiled code by the function that this
+    one returns.
 
-    Its parameters are names of the loop's arguments, and it gets their types. If it returns None, or if bounds are
-    checked, compiled code keeps the plain loop.
+    Its parameters are names of the loop's arguments, and it gets their types. If it returns None,
+    or if bounds are checked, compiled code keeps the plain loop.
     """
     marked.remove(loop)  # so that Numba gets it from here alone
 
@@ -66,10 +68,12 @@ def as_written(loop: Callable[..., Any]) -> Callable[..., Any]:
 def operation(
     returns: Callable[..., types.Type] = lambda: types.void, literals: str = ""
 ) -> Callable[[Callable[..., object]], Callable[..., Any]]:
-    """Decorator: make an instruction for compiled code from a function that emits LLVM's instructions.
+    """Decorator: make an instruction for compiled code from a function that emits LLVM's
+    instructions.
 
-    The function gets LLVM's builder, and for each argument the ArrayValue of an array, the number itself if the
-    argument is among the literals, else LLVM's value. It returns LLVM's value, or a list of values for a tuple.
+    The function gets LLVM's builder, and for each argument the ArrayValue of an array, the number
+    itself if the argument is among the literals, else LLVM's value. It returns LLVM's value, or a
+    list of values for a tuple.
 
     returns   a function from the types of the arguments that it names to the result's type
     literals  names of arguments that are compile-time constants
@@ -78,13 +82,18 @@ def operation(
     def define(function: Callable[..., object]) -> Callable[..., Any]:
         names = list(inspect.signature(function).parameters)[1:]
 
-        def typed(typing: Context, *kinds: types.Type) -> tuple[Signature, Callable[..., ir.Value]] | None:
+        def typed(
+            typing: Context, *kinds: types.Type
+        ) -> tuple[Signature, Callable[..., ir.Value]] | None:
             given = dict(zip(names, kinds, strict=True))
             if not all(isinstance(given[name], types.IntegerLiteral) for name in literals.split()):
                 return None  # Numba asks again, with the numbers
 
             def codegen(
-                context: BaseContext, builder: ir.IRBuilder, signature: Signature, values: Sequence[ir.Value]
+                context: BaseContext,
+                builder: ir.IRBuilder,
+                signature: Signature,
+                values: Sequence[ir.Value],
             ) -> ir.Value:
                 def argument(name: str, value: ir.Value) -> ArrayValue | ir.Value | int:
                     if isinstance(given[name], types.Array):
@@ -118,7 +127,9 @@ class Vector(types.Type):
 @register_model(Vector)
 class VectorModel(models.PrimitiveModel):
     def __init__(self, manager: models.DataModelManager, kind: Vector) -> None:
-        super().__init__(manager, kind, ir.VectorType(manager.lookup(kind.number).get_value_type(), kind.lanes))
+        super().__init__(
+            manager, kind, ir.VectorType(manager.lookup(kind.number).get_value_type(), kind.lanes)
+        )
 
 
 def lanes_of(number: types.Number) -> int:
@@ -151,7 +162,13 @@ class ArrayValue:
     count  LLVM's number of elements, if it is known
     """
 
-    def __init__(self, builder: ir.IRBuilder, kind: types.Array, data: ir.Value, count: ir.Value | None = None) -> None:
+    def __init__(
+        self,
+        builder: ir.IRBuilder,
+        kind: types.Array,
+        data: ir.Value,
+        count: ir.Value | None = None,
+    ) -> None:
         self.builder, self.kind, self.count = builder, kind, count
         self.data = builder.bitcast(data, element_type(kind).as_pointer())
 
@@ -169,7 +186,9 @@ class ArrayValue:
     def load(self, index: ir.Value, lanes: int) -> ir.Value:
         """Return a vector of so many elements from an index on."""
         kind = self.data.type.pointee
-        loaded = self.builder.load(self.builder.bitcast(self.begin(index), ir.VectorType(kind, lanes).as_pointer()))
+        loaded = self.builder.load(
+            self.builder.bitcast(self.begin(index), ir.VectorType(kind, lanes).as_pointer())
+        )
         loaded.align = alignment(kind)
         return loaded
 
@@ -214,23 +233,28 @@ def repeat(builder: ir.IRBuilder, value: ir.Value, count: int) -> ir.Value:
 def concatenate(builder: ir.IRBuilder, vectors: Sequence[ir.Value]) -> ir.Value:
     while len(vectors) > 1:
         count = vectors[0].type.count
-        vectors = [shuffle(builder, a, b, range(2 * count)) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
+        vectors = [
+            shuffle(builder, a, b, range(2 * count))
+            for a, b in zip(vectors[::2], vectors[1::2], strict=True)
+        ]
     return vectors[0]
 
 
 def transpose(builder: ir.IRBuilder, rows: Sequence[ir.Value]) -> Sequence[ir.Value]:
-    """Return the columns of a square matrix whose size is a power of two and whose rows have at most 32 bytes.
+    """Return the columns of a square matrix whose size is a power of two and whose rows have at
+    most 32 bytes.
 
-    Longer rows are those of several matrices, side by side. ArrayValue first move within 16 bytes, where CPUs shuffle
-    best. With 4 elements in them, each round shuffles two rows into each other, the first with the third, the second
-    with the fourth:
+    Longer rows are those of several matrices, side by side. ArrayValue first move within 16 bytes,
+    where CPUs shuffle best. With 4 elements in them, each round shuffles two rows into each other,
+    the first with the third, the second with the fourth:
 
         a0 a1 a2 a3         a0 c0 a1 c1         a0 b0 c0 d0
         b0 b1 b2 b3   -->   a2 c2 a3 c3   -->   a1 b1 c1 d1
         c0 c1 c2 c3         b0 d0 b1 d1         a2 b2 c2 d2
         d0 d1 d2 d3         b2 d2 b3 d3         a3 b3 c3 d3
 
-    Where rows have 32 bytes, each quarter of the matrix is transposed so, and then two of them change places:
+    Where rows have 32 bytes, each quarter of the matrix is transposed so, and then two of them
+    change places:
 
         A B         A' B'         A' C'
         C D   -->   C' D'   -->   B' D'
@@ -239,7 +263,9 @@ def transpose(builder: ir.IRBuilder, rows: Sequence[ir.Value]) -> Sequence[ir.Va
     matrices = rows[0].type.count // size
 
     def shuffle_each(a: ir.Value, b: ir.Value, order: Sequence[int]) -> ir.Value:
-        """Shuffle each matrix as `shuffle` does one: numbers from `size` on stand for elements of b."""
+        """Shuffle each matrix as `shuffle` does one: numbers from `size` on stand for elements of
+        b.
+        """
         steps = [step + (matrices - 1) * size * (step >= size) for step in order]
         return shuffle(builder, a, b, [m * size + step for m in range(matrices) for step in steps])
 
@@ -250,22 +276,35 @@ def transpose(builder: ir.IRBuilder, rows: Sequence[ir.Value]) -> Sequence[ir.Va
     bands = [rows[begin : begin + side] for begin in begins]
     for _ in range(side.bit_length() - 1):
         pairs = [list(zip(band[: side // 2], band[side // 2 :], strict=True)) for band in bands]
-        bands = [[shuffle_each(*pair, order) for pair in band for order in (low, high)] for band in pairs]
+        bands = [
+            [shuffle_each(*pair, order) for pair in band for order in (low, high)] for band in pairs
+        ]
     if len(bands) == 1:
         return bands[0]
-    left_and_right = [[k + other for other in (0, size) for k in range(begin, begin + side)] for begin in begins]
-    return [shuffle_each(a, b, order) for order in left_and_right for a, b in zip(*bands, strict=True)]
+    left_and_right = [
+        [k + other for other in (0, size) for k in range(begin, begin + side)] for begin in begins
+    ]
+    return [
+        shuffle_each(a, b, order) for order in left_and_right for a, b in zip(*bands, strict=True)
+    ]
 
 
 def gathered(size: int) -> int:
-    """Return the number of elements of `size` bytes, each with a 32-bit index, that one instruction gathers."""
+    """Return the number of elements of `size` bytes, each with a 32-bit index, that one instruction
+    gathers.
+    """
     return 64 // max(size, 4)
 
 
 def gather(
-    builder: ir.IRBuilder, data: ir.Value, index: ir.Value, width: int, exists: ir.Value | None = None
+    builder: ir.IRBuilder,
+    data: ir.Value,
+    index: ir.Value,
+    width: int,
+    exists: ir.Value | None = None,
 ) -> ir.Value:
-    """Return a vector of the `width` bits (32 or 64) from each data[index] on; 0 where `exists` is false.
+    """Return a vector of the `width` bits (32 or 64) from each data[index] on; 0 where `exists` is
+    false.
 
     The index is a vector of 32-bit numbers, for as many results as 512 bits hold.
     """
@@ -273,7 +312,9 @@ def gather(
     numbers = ir.VectorType(ir.IntType(width), count)
     masks = ir.VectorType(BIT, count)
     kind = ir.FunctionType(numbers, [numbers, BYTE.as_pointer(), index.type, masks, I32])
-    name = {32: "llvm.x86.avx512.mask.gather.dpi.512", 64: "llvm.x86.avx512.mask.gather.dpq.512"}[width]
+    name = {32: "llvm.x86.avx512.mask.gather.dpi.512", 64: "llvm.x86.avx512.mask.gather.dpq.512"}[
+        width
+    ]
     function = cgutils.get_or_insert_function(builder.module, kind, name)
     scale = I32(alignment(data.type.pointee))
     exists = exists or ir.Constant(masks, [1] * count)
@@ -285,7 +326,8 @@ def gather(
 def stay_apart(builder: ir.IRBuilder) -> None:
     """Keep LLVM from copying the function that has this instruction into those that call it.
 
-    A function with a loop for each of many cases would put the numbers of all of them into its caller's loop.
+    A function with a loop for each of many cases would put the numbers of all of them into its
+    caller's loop.
     """
     builder.function.attributes.add("noinline")
 
@@ -376,16 +418,27 @@ def square(array: types.Array) -> int:
 
 
 def transposer(size: int) -> Callable[..., None]:
-    """Return a function that transposes a matrix in squares of this size; the last ones overlap those before."""
+    """Return a function that transposes a matrix in squares of this size; the last ones overlap
+    those before.
+    """
 
     @inner
     def transpose_matrix(
-        x: Elements, first: int, pitch: int, rows: int, columns: int, out: Elements, to: int, out_pitch: int
+        x: Elements,
+        first: int,
+        pitch: int,
+        rows: int,
+        columns: int,
+        out: Elements,
+        to: int,
+        out_pitch: int,
     ) -> None:
         for column in range(0, columns, size):
             c = min(column, columns - size)
             for row in range(0, rows, size):
                 r = min(row, rows - size)
-                transpose_elements(x, first + r * pitch + c, pitch, out, to + c * out_pitch + r, out_pitch, size)
+                transpose_elements(
+                    x, first + r * pitch + c, pitch, out, to + c * out_pitch + r, out_pitch, size
+                )
 
     return transpose_matrix

@@ -47,8 +47,13 @@ LARGEST = 2**31 - 1
 
 
 @operation()
-def take_vector(builder: ir.IRBuilder, source: ArrayValue, pixel: ArrayValue, b: ir.Value, target: ArrayValue) -> None:
-    """target[b:] = source[pixel[b:]], or 0 where a pixel is -1. The source has at least 4 elements."""
+def take_vector(
+    builder: ir.IRBuilder, source: ArrayValue, pixel: ArrayValue, b: ir.Value, target: ArrayValue
+) -> None:
+    """target[b:] = source[pixel[b:]], or 0 where a pixel is -1.
+
+    The source has at least 4 elements.
+    """
     size = alignment(source.data.type.pointee)
     index = pixel.load(b, gathered(size))
     count = index.type.count
@@ -90,7 +95,9 @@ def _() -> Callable[[], int] | None:
 
 
 def points_adder(lanes: int) -> Callable[..., None]:
-    """Return add_points from a channel on: `lanes` channels at a time, then half as many of the rest, and so on."""
+    """Return add_points from a channel on: `lanes` channels at a time, then half as many of the
+    rest, and so on.
+    """
     add_rest = points_adder(lanes // 2) if lanes > 1 else inner(lambda *arguments: None)
 
     @inner
@@ -115,13 +122,21 @@ def points_adder(lanes: int) -> Callable[..., None]:
                 above, taps = np.int64(pixels[b]) * pitch + channel, exist[b]
                 below = above + np.int64(widths[b]) * pitch
                 if taps & 1:
-                    upper = times_plus(broadcast(w0[b], upper), sums_at(source, above, upper), upper)
+                    upper = times_plus(
+                        broadcast(w0[b], upper), sums_at(source, above, upper), upper
+                    )
                 if taps & 2:
-                    upper = times_plus(broadcast(w1[b], upper), sums_at(source, above + pitch, upper), upper)
+                    upper = times_plus(
+                        broadcast(w1[b], upper), sums_at(source, above + pitch, upper), upper
+                    )
                 if taps & 4:
-                    lower = times_plus(broadcast(w2[b], lower), sums_at(source, below, lower), lower)
+                    lower = times_plus(
+                        broadcast(w2[b], lower), sums_at(source, below, lower), lower
+                    )
                 if taps & 8:
-                    lower = times_plus(broadcast(w3[b], lower), sums_at(source, below + pitch, lower), lower)
+                    lower = times_plus(
+                        broadcast(w3[b], lower), sums_at(source, below + pitch, lower), lower
+                    )
             put(target, channel, plus(upper, lower))
             channel += lanes
         add_rest(source, pitch, pixels, widths, exist, weight, add, target, channel)
@@ -162,21 +177,32 @@ def gathered_pairs(builder: ir.IRBuilder, source: ArrayValue, index: ir.Value) -
         return [builder.bitcast(v, elements) for v in found]
     if alignment(kind) == 2:
         words = gather(builder, data, index, 32)
-        return [builder.trunc(builder.lshr(words, ir.Constant(words.type, [k] * count)), elements) for k in (0, 16)]
+        return [
+            builder.trunc(builder.lshr(words, ir.Constant(words.type, [k] * count)), elements)
+            for k in (0, 16)
+        ]
     halves = [shuffle(builder, index, index, range(k, k + count // 2)) for k in (0, count // 2)]
     low, high = [builder.bitcast(gather(builder, data, half, 64), elements) for half in halves]
     return [shuffle(builder, low, high, range(k, 2 * count, 2)) for k in (0, 1)]
 
 
-def loaded_pairs(builder: ir.IRBuilder, source: ArrayValue, index: Sequence[ir.Value]) -> list[ir.Value]:
-    """Return the vectors of `gathered_pairs`, by a load for each pair, for a list of 64-bit integers."""
+def loaded_pairs(
+    builder: ir.IRBuilder, source: ArrayValue, index: Sequence[ir.Value]
+) -> list[ir.Value]:
+    """Return the vectors of `gathered_pairs`, by a load for each pair, for a list of 64-bit
+    integers.
+    """
     count = len(index)
     found = [source.load(start, 2) for start in index]
-    # 16 bytes each, the even ones in one vector and the odd ones in another: no element then leaves its 16 bytes.
+    # 16 bytes each, the even ones in one vector and the odd ones in another: no element then leaves
+    # its 16 bytes.
     group = max(1, 8 // alignment(source.data.type.pointee))
     parts = [concatenate(builder, found[k : k + group]) for k in range(0, count, group)]
     even, odd = (concatenate(builder, parts[k::2]) for k in (0, 1))
-    order = [lane // group % 2 * count + lane // group // 2 * 2 * group + lane % group * 2 for lane in range(count)]
+    order = [
+        lane // group % 2 * count + lane // group // 2 * 2 * group + lane % group * 2
+        for lane in range(count)
+    ]
     return [shuffle(builder, even, odd, [at + k for at in order]) for k in (0, 1)]
 
 
@@ -192,24 +218,34 @@ def vector_of_indices(source: types.Array) -> types.Type:
 
 
 @operation(vector_of_indices)
-def indices(builder: ir.IRBuilder, source: ArrayValue, base: ArrayValue, b: ir.Value) -> ir.Value | list[ir.Value]:
+def indices(
+    builder: ir.IRBuilder, source: ArrayValue, base: ArrayValue, b: ir.Value
+) -> ir.Value | list[ir.Value]:
     """base[b:], as an index of the source."""
     count = pair_count(source.kind)
     return base.load(b, count) if current().gathers else starts(builder, base, b, range(count))
 
 
 @operation(lambda source: types.UniTuple(Vector(sum_type(source), pair_count(source)), 2))
-def pairs(builder: ir.IRBuilder, source: ArrayValue, index: ir.Value, offset: ir.Value) -> list[ir.Value]:
+def pairs(
+    builder: ir.IRBuilder, source: ArrayValue, index: ir.Value, offset: ir.Value
+) -> list[ir.Value]:
     """source[index + offset + k] for k = 0 and 1, as two vectors."""
     source = source.after(offset)
     if current().gathers:
         found = gathered_pairs(builder, source, index)
     else:
-        found = loaded_pairs(builder, source, [builder.extract_value(index, k) for k in range(pair_count(source.kind))])
+        found = loaded_pairs(
+            builder,
+            source,
+            [builder.extract_value(index, k) for k in range(pair_count(source.kind))],
+        )
     return [source.widened(v) for v in found]
 
 
-def starts(builder: ir.IRBuilder, base: ArrayValue, b: ir.Value, steps: Iterable[int]) -> list[ir.Value]:
+def starts(
+    builder: ir.IRBuilder, base: ArrayValue, b: ir.Value, steps: Iterable[int]
+) -> list[ir.Value]:
     """Load base[b + step] for each step, as 64-bit integers."""
     return [builder.sext(base.one(builder.add(b, I64(step))), I64) for step in steps]
 
@@ -220,7 +256,9 @@ def four_count(array: types.Array) -> int:
 
 
 @operation(lambda source: Vector(sum_type(source), 4 * four_count(source)))
-def fours(builder: ir.IRBuilder, source: ArrayValue, base: ArrayValue, b: ir.Value, offset: ir.Value) -> ir.Value:
+def fours(
+    builder: ir.IRBuilder, source: ArrayValue, base: ArrayValue, b: ir.Value, offset: ir.Value
+) -> ir.Value:
     """source[base[b + 4 * l] + offset :][:4] for l = 0, 1, ..., side by side in one vector."""
     at = starts(builder, base, b, range(0, 4 * four_count(source.kind), 4))
     source = source.after(offset)
@@ -228,14 +266,22 @@ def fours(builder: ir.IRBuilder, source: ArrayValue, base: ArrayValue, b: ir.Val
 
 
 @operation(lambda like: like, literals="k")
-def fours_of(builder: ir.IRBuilder, row: ArrayValue, b: ir.Value, k: int, like: ir.Value) -> ir.Value:
-    """row[b + k + 4 * l] four times for each l = 0, 1, ..., side by side in a vector like `like`."""
+def fours_of(
+    builder: ir.IRBuilder, row: ArrayValue, b: ir.Value, k: int, like: ir.Value
+) -> ir.Value:
+    """row[b + k + 4 * l] four times for each l = 0, 1, ..., side by side in a vector like
+    `like`.
+    """
     weights = row.load(b, like.type.count)
-    return shuffle(builder, weights, weights, [lane // 4 * 4 + k for lane in range(like.type.count)])
+    return shuffle(
+        builder, weights, weights, [lane // 4 * 4 + k for lane in range(like.type.count)]
+    )
 
 
 @operation(lambda a: types.UniTuple(a, 4))
-def transposed(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, c: ir.Value, d: ir.Value) -> Sequence[ir.Value]:
+def transposed(
+    builder: ir.IRBuilder, a: ir.Value, b: ir.Value, c: ir.Value, d: ir.Value
+) -> Sequence[ir.Value]:
     """Return the columns of the matrices whose rows are these four vectors, side by side."""
     return transpose(builder, [a, b, c, d])
 
@@ -244,7 +290,9 @@ def rows_adder(k: int) -> Callable[..., ir.Value]:
     """Return a function that adds up the rows of the points b + k, b + k + 4, ..., weighted."""
 
     @inner
-    def add_rows(source: Elements, base: Pixels, rows: tuple[int, ...], row_weight: Weights, b: int) -> ir.Value:
+    def add_rows(
+        source: Elements, base: Pixels, rows: tuple[int, ...], row_weight: Weights, b: int
+    ) -> ir.Value:
         row = fours(source, base, b + k, 0)
         low = times(fours_of(row_weight[0], b, k, row), row)
         row = fours(source, base, b + k, rows[1])
@@ -281,7 +329,10 @@ def pairwise(step: int) -> Callable[..., bool]:
             index = indices(source, base, b)
             x, next_x = pairs(source, index, 0)
             y, next_y = pairs(source, index, rows[1])
-            row, next_row = times_plus(w, x, times(next_w, next_x)), times_plus(w, y, times(next_w, next_y))
+            row, next_row = (
+                times_plus(w, x, times(next_w, next_x)),
+                times_plus(w, y, times(next_w, next_y)),
+            )
             total = times_plus(up, row, times(down, next_row))
             if add:
                 total = plus(total, sums_at(target, b, total))

@@ -1,4 +1,6 @@
-"""`add_product` of kernels/vectors.py, with vectors: a block of the target stays in registers while columns go by."""
+"""`add_product` of kernels/vectors.py, with vectors: a block of the target stays in registers while
+columns go by.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ def block_lanes(kind: ir.Type) -> int:
 
 
 def block_rows() -> int:
-    """Return the rows of a block. With the columns' vectors and a weight, the sums leave no register free."""
+    """Return the rows of a block.
+
+    With the columns' vectors and a weight, the sums leave no register free.
+    """
     return 8 if current().vector_bytes == 64 else 4
 
 
@@ -47,7 +52,8 @@ def add_block(
     j: ir.Value,
     rows: int,
 ) -> None:
-    """target[j + r * width + v] += sum over k < depth of  w[i + r * pitch + k] * columns[b + k * width + v]
+    """target[j + r * width + v] += sum over k < depth of
+    w[i + r * pitch + k] * columns[b + k * width + v]
 
     for r < rows and v < VECTORS * lanes.
     """
@@ -77,16 +83,37 @@ def add_block(
 
 
 def rows_adder(rows: int, step: int) -> Callable[..., None]:
-    """Return add_product from a row on: `rows` of them at a time, then half as many of the rest, and so on."""
+    """Return add_product from a row on: `rows` of them at a time, then half as many of the rest,
+    and so on.
+    """
     add_rest = rows_adder(rows // 2, step) if rows > 1 else inner(lambda *arguments: None)
 
     @inner
     def add_rows(
-        w: Elements, first: int, pitch: int, count: int, columns: Sums, depth: int, width: int, target: Sums, r: int
+        w: Elements,
+        first: int,
+        pitch: int,
+        count: int,
+        columns: Sums,
+        depth: int,
+        width: int,
+        target: Sums,
+        r: int,
     ) -> None:
         while r + rows <= count:
             for b in range(0, width, step):
-                add_block(w, first + r * pitch, pitch, columns, b, width, depth, target, r * width + b, rows)
+                add_block(
+                    w,
+                    first + r * pitch,
+                    pitch,
+                    columns,
+                    b,
+                    width,
+                    depth,
+                    target,
+                    r * width + b,
+                    rows,
+                )
             r += rows
         add_rest(w, first, pitch, count, columns, depth, width, target, r)
 
@@ -100,7 +127,14 @@ def _(target: types.Array) -> Callable[..., None]:
     add_rows = rows_adder(block_rows(), step)
 
     def add_product(
-        w: Elements, first: int, pitch: int, rows: int, columns: Sums, depth: int, width: int, target: Sums
+        w: Elements,
+        first: int,
+        pitch: int,
+        rows: int,
+        columns: Sums,
+        depth: int,
+        width: int,
+        target: Sums,
     ) -> None:
         add_rows(w, first, pitch, rows, columns, depth, width, target, 0)
 

@@ -41,14 +41,23 @@ if TYPE_CHECKING:
 
 @operation(lambda like: like)
 def run_at(
-    builder: ir.IRBuilder, source: ArrayValue, i: ir.Value, block: ir.Value, blocks: ir.Value, like: ir.Value
+    builder: ir.IRBuilder,
+    source: ArrayValue,
+    i: ir.Value,
+    block: ir.Value,
+    blocks: ir.Value,
+    like: ir.Value,
 ) -> ir.Value:
-    """source[i:] as a vector like `like`, where 0 <= block + b < blocks for its lane b, and 0 elsewhere."""
+    """source[i:] as a vector like `like`, where 0 <= block + b < blocks for its lane b, and 0
+    elsewhere.
+    """
     kind = source.data.type.pointee
     lanes = like.type.count
     vector = ir.VectorType(kind, lanes)
     low, high = (repeat(builder, builder.trunc(number, I32), lanes) for number in (block, blocks))
-    exists = builder.icmp_unsigned("<", builder.add(low, ir.Constant(low.type, list(range(lanes)))), high)
+    exists = builder.icmp_unsigned(
+        "<", builder.add(low, ir.Constant(low.type, list(range(lanes)))), high
+    )
     letter = {"float": "f32", "double": "f64"}.get(str(kind), str(kind))
     function_type = ir.FunctionType(vector, [vector.as_pointer(), I32, exists.type, vector])
     name = f"llvm.masked.load.v{lanes}{letter}.p0v{lanes}{letter}"
@@ -132,7 +141,8 @@ def add_columns(
     sums: ArrayValue,
     size: int,
 ) -> None:
-    """sums[places[e + q] * PLANES + r + k] += source[i + k * pitch + q] for skipped <= q < size and k < size
+    """sums[places[e + q] * PLANES + r + k] += source[i + k * pitch + q] for skipped <= q < size and
+    k < size
 
     The last of the `planes` stands for those after it.
     """
@@ -157,7 +167,9 @@ def _(x: types.Array, sums: types.Array) -> Callable[..., None] | None:
     size = square(sums)
     as_plain = as_written(vectors.add_planes)
 
-    def add_planes(x: Elements, first: int, pitch: int, planes: int, places: Pixels, sums: Sums) -> None:
+    def add_planes(
+        x: Elements, first: int, pitch: int, planes: int, places: Pixels, sums: Sums
+    ) -> None:
         if places.size < size:
             as_plain(x, first, pitch, planes, places, sums)
             return
@@ -166,7 +178,9 @@ def _(x: types.Array, sums: types.Array) -> Callable[..., None] | None:
                 add_columns(x, first + e, pitch, planes, r, places, e, 0, sums, size)
             if places.size % size > 0:
                 e = places.size - size
-                add_columns(x, first + e, pitch, planes, r, places, e, size - places.size % size, sums, size)
+                add_columns(
+                    x, first + e, pitch, planes, r, places, e, size - places.size % size, sums, size
+                )
 
     return add_planes
 
@@ -194,7 +208,9 @@ def zip_elements(
 
 
 def zipper(constant: int, size: int) -> Callable[..., None]:
-    """`interleave` for one stride, `size` elements of each row at a time; the last ones overlap those before."""
+    """`interleave` for one stride, `size` elements of each row at a time; the last ones overlap
+    those before.
+    """
 
     @inner
     def zip_rows(
@@ -212,7 +228,9 @@ def zipper(constant: int, size: int) -> Callable[..., None]:
         for l in range(rows):
             at, row = first + l * row_pitch, to + l * out_pitch
             for begin in range(0, count - size, size):
-                zip_elements(lanes, at + begin, pitch, target, row + begin * constant, constant, size)
+                zip_elements(
+                    lanes, at + begin, pitch, target, row + begin * constant, constant, size
+                )
             last = count - size
             zip_elements(lanes, at + last, pitch, target, row + last * constant, constant, size)
 
@@ -224,7 +242,9 @@ def _(lanes: types.Array, target: types.Array) -> Callable[..., None] | None:
     if isinstance(target.dtype, types.Complex):
         return None
     large = square(lanes)
-    zip_2_16, zip_2_8, zip_2_4, zip_2_2, zip_3_8 = (zipper(*each) for each in ((2, 16), (2, 8), (2, 4), (2, 2), (3, 8)))
+    zip_2_16, zip_2_8, zip_2_4, zip_2_2, zip_3_8 = (
+        zipper(*each) for each in ((2, 16), (2, 8), (2, 4), (2, 2), (3, 8))
+    )
     in_large_squares = transposer(large)
     in_small_squares = transposer(4)
     one_by_one = as_written(vectors.interleave)
@@ -258,10 +278,28 @@ def _(lanes: types.Array, target: types.Array) -> Callable[..., None] | None:
             zip_3_8(*matrices)
         elif stride >= large and count >= large:
             for l in range(rows):
-                in_large_squares(lanes, first + l * row_pitch, pitch, stride, count, target, to + l * out_pitch, step)
+                in_large_squares(
+                    lanes,
+                    first + l * row_pitch,
+                    pitch,
+                    stride,
+                    count,
+                    target,
+                    to + l * out_pitch,
+                    step,
+                )
         elif stride >= 4 and count >= 4:
             for l in range(rows):
-                in_small_squares(lanes, first + l * row_pitch, pitch, stride, count, target, to + l * out_pitch, step)
+                in_small_squares(
+                    lanes,
+                    first + l * row_pitch,
+                    pitch,
+                    stride,
+                    count,
+                    target,
+                    to + l * out_pitch,
+                    step,
+                )
         else:
             one_by_one(*matrices, step)
 
@@ -274,7 +312,10 @@ LONG = 8  # vectors of a run that pay for being aligned
 def load_strided(
     builder: ir.IRBuilder, source: ArrayValue, index: ir.Value, stride: ir.Value | int, lanes: int
 ) -> ir.Value:
-    """Load source[index + b * stride] for b < lanes as a vector, and nothing beyond. The stride: 1, 2 or a value."""
+    """Load source[index + b * stride] for b < lanes as a vector, and nothing beyond.
+
+    The stride: 1, 2 or a value.
+    """
     if stride not in (1, 2):
         found = []
         for _ in range(lanes):
@@ -286,11 +327,17 @@ def load_strided(
         return found
     # The second vector ends with the last element that is wanted.
     second = source.load(builder.add(index, I64(lanes - 1)), lanes)
-    return shuffle(builder, found, second, [2 * b if 2 * b < lanes else 2 * b + 1 for b in range(lanes)])
+    return shuffle(
+        builder, found, second, [2 * b if 2 * b < lanes else 2 * b + 1 for b in range(lanes)]
+    )
 
 
-def by_length(builder: ir.IRBuilder, count: ir.Value, full: int, move: Callable[[ir.Value, int], None]) -> None:
-    """Move `count` < 2 * full elements by two overlapping vectors as long as fit: move(where, lanes)."""
+def by_length(
+    builder: ir.IRBuilder, count: ir.Value, full: int, move: Callable[[ir.Value, int], None]
+) -> None:
+    """Move `count` < 2 * full elements by two overlapping vectors as long as fit: move(where,
+    lanes).
+    """
     if full > 1:
         with builder.if_else(builder.icmp_signed(">=", count, I64(full))) as (long, short):
             with long:
@@ -314,7 +361,9 @@ def copy_vector(
     j: ir.Value,
     lanes: int,
 ) -> None:
-    """out[j + b] = x[i + b * stride] for b < lanes; `literal_stride` is 0 for any stride but 1 and 2."""
+    """out[j + b] = x[i + b * stride] for b < lanes; `literal_stride` is 0 for any stride but 1 and
+    2.
+    """
     out.store(j, load_strided(builder, x, i, literal_stride or stride, lanes))
 
 
@@ -330,10 +379,14 @@ def copy_short(
     count: ir.Value,
     full: int,
 ) -> None:
-    """out[j + b] = x[i + b * stride] for b < count < 2 * full; `literal_stride` as in copy_vector."""
+    """out[j + b] = x[i + b * stride] for b < count < 2 * full; `literal_stride` as in
+    copy_vector.
+    """
 
     def move(b: ir.Value, lanes: int) -> None:
-        found = load_strided(builder, x, builder.add(i, builder.mul(b, stride)), literal_stride or stride, lanes)
+        found = load_strided(
+            builder, x, builder.add(i, builder.mul(b, stride)), literal_stride or stride, lanes
+        )
         out.store(builder.add(j, b), found)
 
     by_length(builder, count, full, move)
@@ -343,11 +396,15 @@ def copy_short(
 def to_boundary(builder: ir.IRBuilder, out: ArrayValue, j: ir.Value) -> ir.Value:
     """Return the number of elements from out[j] to the next aligned place of a vector."""
     at = builder.ptrtoint(out.begin(j), I64)
-    return builder.udiv(builder.and_(builder.neg(at), I64(BYTES - 1)), I64(alignment(out.data.type.pointee)))
+    return builder.udiv(
+        builder.and_(builder.neg(at), I64(BYTES - 1)), I64(alignment(out.data.type.pointee))
+    )
 
 
 def copier(literal_stride: int, full: int) -> Callable[..., None]:
-    """Return copy_box for one stride (0: for any), in vectors of `full` elements; the last overlaps those before."""
+    """Return copy_box for one stride (0: for any), in vectors of `full` elements; the last overlaps
+    those before.
+    """
 
     @inner
     def copy(
@@ -363,7 +420,10 @@ def copier(literal_stride: int, full: int) -> Callable[..., None]:
     ) -> None:
         for p in range(sizes[0]):
             for q in range(sizes[1]):
-                source, target = first + p * steps[0] + q * steps[1], to + p * out_steps[0] + q * out_steps[1]
+                source, target = (
+                    first + p * steps[0] + q * steps[1],
+                    to + p * out_steps[0] + q * out_steps[1],
+                )
                 for _ in range(sizes[2]):
                     if count < 2 * full:
                         copy_short(x, source, literal_stride, stride, out, target, count, full)
@@ -371,10 +431,26 @@ def copier(literal_stride: int, full: int) -> Callable[..., None]:
                         copy_vector(x, source, literal_stride, stride, out, target, full)
                         b = to_boundary(out, target) if count > LONG * full else full
                         while b < count - full:
-                            copy_vector(x, source + b * stride, literal_stride, stride, out, target + b, full)
+                            copy_vector(
+                                x,
+                                source + b * stride,
+                                literal_stride,
+                                stride,
+                                out,
+                                target + b,
+                                full,
+                            )
                             b += full
                         last = count - full
-                        copy_vector(x, source + last * stride, literal_stride, stride, out, target + last, full)
+                        copy_vector(
+                            x,
+                            source + last * stride,
+                            literal_stride,
+                            stride,
+                            out,
+                            target + last,
+                            full,
+                        )
                     source += steps[2]
                     target += out_steps[2]
 
@@ -385,7 +461,9 @@ def copier(literal_stride: int, full: int) -> Callable[..., None]:
 def _(out: types.Array) -> Callable[..., None] | None:
     if isinstance(out.dtype, types.Complex):
         return None
-    each, second, any_other = (copier(literal_stride, whole_vector(out)) for literal_stride in (1, 2, 0))
+    each, second, any_other = (
+        copier(literal_stride, whole_vector(out)) for literal_stride in (1, 2, 0)
+    )
     large = square(out)
     in_large_squares, in_small_squares = transposer(large), transposer(4)
 
@@ -400,7 +478,8 @@ def _(out: types.Array) -> Callable[..., None] | None:
         to: int,
         out_steps: tuple[int, int, int],
     ) -> None:
-        side = min(sizes[1], count) if steps[1] == 1 else 0  # where neighbours along q are neighbours in memory
+        # Where neighbours along q are neighbours in memory.
+        side = min(sizes[1], count) if steps[1] == 1 else 0
         if stride == 1:
             each(x, first, steps, sizes, count, 1, out, to, out_steps)
         elif stride == 2:
@@ -408,11 +487,18 @@ def _(out: types.Array) -> Callable[..., None] | None:
         elif side >= 4:
             for p in range(sizes[0]):
                 for r in range(sizes[2]):
-                    source, target = first + p * steps[0] + r * steps[2], to + p * out_steps[0] + r * out_steps[2]
+                    source, target = (
+                        first + p * steps[0] + r * steps[2],
+                        to + p * out_steps[0] + r * out_steps[2],
+                    )
                     if side >= large:
-                        in_large_squares(x, source, stride, count, sizes[1], out, target, out_steps[1])
+                        in_large_squares(
+                            x, source, stride, count, sizes[1], out, target, out_steps[1]
+                        )
                     else:
-                        in_small_squares(x, source, stride, count, sizes[1], out, target, out_steps[1])
+                        in_small_squares(
+                            x, source, stride, count, sizes[1], out, target, out_steps[1]
+                        )
         else:
             any_other(x, first, steps, sizes, count, stride, out, to, out_steps)
 

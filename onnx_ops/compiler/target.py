@@ -1,4 +1,5 @@
-"""The CPU that this process compiles for: this machine's, unless Numba's variables or `choose` name another.
+"""The CPU that this process compiles for: this machine's, unless Numba's variables or `choose` name
+another.
 
 `choose` must be called before Numba is imported.
 """
@@ -13,8 +14,9 @@ from ..declaration.errors import OpError
 from .cpu_levels import LEVELS, SYSTEMS
 
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}  # {other name: name in LEVELS}
-# LLVM uses half of a 512-bit vector for Intel's CPUs, because the first ones that had them slowed down for it. Those
-# since Ice Lake, which have AVX512_VBMI2, don't: GridSample's coordinates take half the time.
+# LLVM uses half of a 512-bit vector for Intel's CPUs, because the first ones that had them slowed
+# down for it. Those since Ice Lake, which have AVX512_VBMI2, don't: GridSample's coordinates take
+# half the time.
 WHOLE_VECTORS = "-prefer-256-bit"
 
 
@@ -50,9 +52,12 @@ class Target:
     def gathers(self) -> bool:
         """Return whether a gather instruction is faster than a load for each element.
 
-        It is faster on Intel's CPUs since Sapphire Rapids, which have AVX512_FP16, and slower on Zen 4.
+        It is faster on Intel's CPUs since Sapphire Rapids, which have AVX512_FP16, and slower on
+        Zen 4.
         """
-        return self.has("avx512fp16") and self.settings.isdisjoint(f"-avx512{part}" for part in ("f", "bw", "dq", "vl"))
+        return self.has("avx512fp16") and self.settings.isdisjoint(
+            f"-avx512{part}" for part in ("f", "bw", "dq", "vl")
+        )
 
 
 _chosen: list = []
@@ -74,9 +79,11 @@ def level(cpu: str, system: str) -> Target:
 
 
 def current() -> Target:
-    """Return the target of this process: this machine's CPU, or the one in Numba's environment variables.
+    """Return the target of this process: this machine's CPU, or the one in Numba's environment
+    variables.
 
-    If the widest vectors are best, LLVM gets an option for them, unless the variables state another.
+    If the widest vectors are best, LLVM gets an option for them, unless the variables state
+    another.
     """
     if _chosen:
         return _chosen[0]
@@ -88,7 +95,9 @@ def current() -> Target:
             known.update({name: False for name in known if name.startswith("avx")})
         features = "" if cpu.lower() == "generic" else known.flatten()
     target = Target(llvm.get_process_triple(), cpu, features)
-    if (cpu == "x86-64-v4" or target.has("avx512vbmi2")) and "+prefer-256-bit" not in target.settings:
+    if (
+        cpu == "x86-64-v4" or target.has("avx512vbmi2")
+    ) and "+prefer-256-bit" not in target.settings:
         return replace(target, features=",".join(filter(None, (features, WHOLE_VECTORS))))
     return target
 

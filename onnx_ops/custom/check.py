@@ -40,9 +40,15 @@ if TYPE_CHECKING:
     from .types import Attributes, Compute, Number, Outcome
 
 
-TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-12}  # relative to the largest value
+TOLERANCES = {
+    "float16": 4e-3,
+    "bfloat16": 3e-2,
+    "float32": 1e-5,
+    "float64": 1e-12,
+}  # relative to the largest value
 LARGEST = 2**20  # elements of an input in which extremes are tried
-OPSET = 18  # version of ai.onnx in models of operators of other domains; every supported ONNX Runtime has it
+# Version of ai.onnx in models of operators of other domains; every supported ONNX Runtime has it.
+OPSET = 18
 log = logging.getLogger("onnx_ops")
 
 
@@ -98,7 +104,9 @@ def check(
 
     Examples
     --------
-    >>> @onnx_ops.operator("my.domain::Negate", inputs="x: T", outputs="y: T", types={"T": ["float32"]})
+    >>> @onnx_ops.operator(
+    ...     "my.domain::Negate", inputs="x: T", outputs="y: T", types={"T": ["float32"]}
+    ... )
     ... def negate(x):
     ...     return -x
     >>> count = onnx_ops.check(negate, [(np.arange(4, dtype=np.float32),)])
@@ -110,13 +118,21 @@ def check(
     is_kernel_used = False
     for case in cases:
         if not isinstance(case, tuple | list):
-            raise TypeError(f"cases: each must be a tuple of inputs, such as (x, k), not {type(case).__name__}")
+            raise TypeError(
+                f"cases: each must be a tuple of inputs, such as (x, k), not {type(case).__name__}"
+            )
         *inputs, attributes = case if case and isinstance(case[-1], dict) else (*case, {})
-        for arrays, are_extreme in variations(function, [as_array(each) for each in inputs], extremes):
+        for arrays, are_extreme in variations(
+            function, [as_array(each) for each in inputs], extremes
+        ):
             compared += compare(function, arrays, attributes, tolerances, are_extreme)
         ranks = tuple(ABSENT if each is None else np.ndim(each) for each in function.padded(inputs))
-        is_kernel_used |= function.position(function.choice(function.values(attributes)), ranks) is not None
-    assert compared, f"{function.title}: nothing was compared, as there were no cases, or all were refused"
+        is_kernel_used |= (
+            function.position(function.choice(function.values(attributes)), ranks) is not None
+        )
+    assert compared, (
+        f"{function.title}: nothing was compared, as there were no cases, or all were refused"
+    )
     rule = "no case has the ranks that the kernel is compiled for, which are those of `ranks`, or 1"
     assert is_kernel_used or not function.kernels, f"{function.title}: {rule}"
     return compared
@@ -125,18 +141,29 @@ def check(
 def variations(
     function: Operator, arrays: Sequence[Array | None], extremes: bool
 ) -> Iterator[tuple[Sequence[Array | None], bool]]:
-    """Yield (inputs, whether they are extreme): all combinations of element types, as given and with extreme values."""
+    """Yield (inputs, whether they are extreme): all combinations of element types, as given and
+    with extreme values.
+    """
     inputs = function.each_input(len(arrays))
-    variables = {i.type: function.types[i.type] for i, a in zip(inputs, arrays, strict=True) if a is not None}
+    variables = {
+        i.type: function.types[i.type] for i, a in zip(inputs, arrays, strict=True) if a is not None
+    }
     for names in itertools.product(*variables.values()):
         kinds = {v: dtypes.TABLE[name].numpy for v, name in zip(variables, names, strict=True)}
-        typed = [a if a is None else a.astype(kinds[i.type]) for i, a in zip(inputs, arrays, strict=True)]
+        typed = [
+            a if a is None else a.astype(kinds[i.type]) for i, a in zip(inputs, arrays, strict=True)
+        ]
         yield typed, False
         if not extremes:
             continue
         pairs = list(zip(inputs, typed, strict=True))
         for k, (i, array) in enumerate(pairs):
-            if array is not None and array.dtype.kind in "iufV" and 0 < array.size <= LARGEST and not i.values:
+            if (
+                array is not None
+                and array.dtype.kind in "iufV"
+                and 0 < array.size <= LARGEST
+                and not i.values
+            ):
                 yield [*typed[:k], extreme(array), *typed[k + 1 :]], True
         yield [a[:0] if a is not None and a.ndim and not i.values else a for i, a in pairs], True
 
@@ -150,7 +177,15 @@ def extreme(array: Array) -> Array:
         import ml_dtypes
 
         info = ml_dtypes.finfo(array.dtype)
-        extremes = [np.nan, np.inf, -np.inf, info.max, -float(info.max), info.smallest_subnormal, -0.0]
+        extremes = [
+            np.nan,
+            np.inf,
+            -np.inf,
+            info.max,
+            -float(info.max),
+            info.smallest_subnormal,
+            -0.0,
+        ]
     flat = array.reshape(-1).copy()
     positions = np.random.default_rng(0).permutation(flat.size)[: max(flat.size // 2, 1)]
     flat[positions] = np.resize(np.array(extremes, object), positions.size).astype(array.dtype)
@@ -167,15 +202,22 @@ def compare(
     """Compare all ways for these inputs; return the number of compared results."""
     values = function.values(attributes)
     shared = way_of(function, values, function.padded(arrays))
-    body_outputs = outcome(lambda: plain.compute(function, values, function.padded(arrays), shared.types))
+    body_outputs = outcome(
+        lambda: plain.compute(function, values, function.padded(arrays), shared.types)
+    )
     if isinstance(body_outputs, Failure):
         where = f"{function.title}, {described(arrays, attributes)}"
         assert are_extreme, f"{where}: the function in NumPy fails: {body_outputs}"
         return 0  # the function may fail on extremes, with any result
     compared = 0
-    for way, compute_outputs in ways(function, arrays, attributes, values, shared.signature, body_outputs):
+    for way, compute_outputs in ways(
+        function, arrays, attributes, values, shared.signature, body_outputs
+    ):
         outputs = outcome(compute_outputs)
-        where = f"{function.title}, {way}, {described(arrays, attributes)}{' with extremes' * are_extreme}"
+        where = (
+            f"{function.title}, {way}, "
+            f"{described(arrays, attributes)}{' with extremes' * are_extreme}"
+        )
         if isinstance(body_outputs, str) or isinstance(outputs, str):
             assert outputs == body_outputs, (
                 f"{where}: {verdict(outputs)}, but the function in NumPy: {verdict(body_outputs)}"
@@ -198,7 +240,11 @@ def outcome(function: Compute) -> Outcome:
         try:
             return function()
         except OpError as error:
-            return f"{error.argument} = {error.value}: {error.rule}" if error.argument else Failure(error.rule)
+            return (
+                f"{error.argument} = {error.value}: {error.rule}"
+                if error.argument
+                else Failure(error.rule)
+            )
 
 
 def verdict(outputs: Outcome) -> str:
@@ -207,7 +253,9 @@ def verdict(outputs: Outcome) -> str:
 
 def described(arrays: Sequence[Array | None], attributes: Attributes) -> str:
     kinds = [None if a is None else f"{dtypes.name_of(a)} {list(a.shape)}" for a in arrays]
-    return ", ".join([*map(str, kinds), *(f"{name} = {value}" for name, value in attributes.items())])
+    return ", ".join(
+        [*map(str, kinds), *(f"{name} = {value}" for name, value in attributes.items())]
+    )
 
 
 def ways(
@@ -223,12 +271,19 @@ def ways(
     for threads, tiles in ((1, 1), (1, 3), (2, 64)):
         call = partial(compute, function, values, padded, threads, garbage, tiles)
         yield f"function, threads={threads}, tiles={tiles}", call
-    are_lists = all(a is None or a.ndim == 1 or not i.values for i, a in zip(function.inputs, padded, strict=False))
-    if are_lists and has_torch(function):  # PyTorch passes lists where the shape function gets values
+    are_lists = all(
+        a is None or a.ndim == 1 or not i.values
+        for i, a in zip(function.inputs, padded, strict=False)
+    )
+    if are_lists and has_torch(
+        function
+    ):  # PyTorch passes lists where the shape function gets values
         from ..export.torch_operators import compute_by_torch
 
         yield "PyTorch", lambda: compute_by_torch(function, arrays, attributes)
-    if any(t == "bfloat16" for t in signature.values()):  # ONNX Runtime returns no arrays of that type in Python
+    if any(
+        t == "bfloat16" for t in signature.values()
+    ):  # ONNX Runtime returns no arrays of that type in Python
         return
     fixed_model, open_model = (
         node_model(function, arrays, attributes, signature, is_open) for is_open in (False, True)
@@ -236,7 +291,9 @@ def ways(
     feeds = {f"input_{k}": a for k, a in enumerate(arrays) if a is not None}
 
     def in_session(model: onnx.ModelProto, backend: AnyBackend, threads: int) -> list[Array]:
-        return open_session(model.SerializeToString(), backend, threads=threads, operators=[function]).run(None, feeds)
+        return open_session(
+            model.SerializeToString(), backend, threads=threads, operators=[function]
+        ).run(None, feeds)
 
     yield "native session, fixed sizes", partial(in_session, fixed_model, "native", 1)
     yield "native session, open sizes", partial(in_session, open_model, "native", 2)
@@ -263,7 +320,11 @@ def without_log(function: Compute) -> Compute:
 def garbage(shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
     """Return an array of garbage, which shows the elements that a kernel doesn't write."""
     kind = np.dtype(dtype)
-    return np.full(math.prod(np.atleast_1d(shape)) * kind.itemsize, 0xA5, np.uint8).view(kind).reshape(shape)
+    return (
+        np.full(math.prod(np.atleast_1d(shape)) * kind.itemsize, 0xA5, np.uint8)
+        .view(kind)
+        .reshape(shape)
+    )
 
 
 def has_extensions(function: Operator) -> bool:
@@ -294,22 +355,32 @@ def check_inference(model: onnx.ModelProto, outputs: list[Array]) -> list[Array]
     inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True).graph.output
     for value, array in zip(inferred, outputs, strict=True):
         kind = value.type.tensor_type
-        assert kind.elem_type == dtypes.TABLE[dtypes.name_of(array)].onnx, f"onnx infers another type of {value.name}"
+        assert kind.elem_type == dtypes.TABLE[dtypes.name_of(array)].onnx, (
+            f"onnx infers another type of {value.name}"
+        )
         dims = [
-            d.dim_value if d.HasField("dim_value") else n for d, n in zip(kind.shape.dim, array.shape, strict=False)
+            d.dim_value if d.HasField("dim_value") else n
+            for d, n in zip(kind.shape.dim, array.shape, strict=False)
         ]
-        assert not kind.HasField("shape") or dims == list(array.shape), f"onnx infers {dims} for {value.name}"
+        assert not kind.HasField("shape") or dims == list(array.shape), (
+            f"onnx infers {dims} for {value.name}"
+        )
     return outputs
 
 
 def node_model(
-    function: Operator, arrays: Sequence[Array | None], attributes: Attributes, signature: Types, is_open: bool
+    function: Operator,
+    arrays: Sequence[Array | None],
+    attributes: Attributes,
+    signature: Types,
+    is_open: bool,
 ) -> onnx.ModelProto:
     """Return a model of one node of the operator, with inputs of these shapes or of open ones."""
     names = ["" if a is None else f"input_{k}" for k, a in enumerate(arrays)]
     inputs = {name: a for name, a in zip(names, arrays, strict=True) if a is not None}
     outputs = [
-        helper.make_tensor_value_info(o.name, dtypes.TABLE[signature[o.type]].onnx, None) for o in function.outputs
+        helper.make_tensor_value_info(o.name, dtypes.TABLE[signature[o.type]].onnx, None)
+        for o in function.outputs
     ]
     domains = {"": OPSET, function.domain: function.versions[0]}
     ir_version = helper.find_min_ir_version_for([helper.make_opsetid("", max(OPSET, domains[""]))])
@@ -330,4 +401,6 @@ def problem_of(actual: Array, reference: Array, tolerances: Mapping[str, float])
     more = f", by more than {found.allowed:.3g}" if found.allowed else ""
     count = f"{np.count_nonzero(found.wrong)} of {actual.size} differ"
     value, expected = shown(found.value), shown(found.expected)
-    return f"at {list(found.index)} is {value}, but of the function in NumPy {expected}{more}; {count}"
+    return (
+        f"at {list(found.index)} is {value}, but of the function in NumPy {expected}{more}; {count}"
+    )

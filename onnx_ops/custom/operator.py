@@ -82,7 +82,9 @@ def operator(
 
     Examples
     --------
-    >>> @onnx_ops.operator("my.domain::Scale", inputs="x: T", outputs="y: T", types={"T": onnx_ops.FLOATS})
+    >>> @onnx_ops.operator(
+    ...     "my.domain::Scale", inputs="x: T", outputs="y: T", types={"T": onnx_ops.FLOATS}
+    ... )
     ... def scale(x, *, factor: float = 2.0):
     ...     return (x * factor).astype(x.dtype)
     >>> scale(np.arange(3, dtype=np.float32), factor=10.0)
@@ -91,7 +93,9 @@ def operator(
     A model with a node Scale of the domain my.domain runs in
     `onnx_ops.InferenceSession(model, operators=[scale])`.
     """
-    return lambda body: CustomOperator(declared(body, name, version, inputs, outputs, types or {}, ranks or {}))
+    return lambda body: CustomOperator(
+        declared(body, name, version, inputs, outputs, types or {}, ranks or {})
+    )
 
 
 class CustomOperator:
@@ -157,7 +161,13 @@ class CustomOperator:
 
         return torch_operator(self.declaration)
 
-    def shape(self, rule: Callable[..., Any] | None = None, *, values: Iterable[str] = (), bound: bool = False) -> Any:
+    def shape(
+        self,
+        rule: Callable[..., Any] | None = None,
+        *,
+        values: Iterable[str] = (),
+        bound: bool = False,
+    ) -> Any:
         """Decorator: set the shape function.
 
         It has the parameters of the operator's function, attributes as
@@ -191,7 +201,9 @@ class CustomOperator:
 
         Examples
         --------
-        >>> @onnx_ops.operator("my.domain::Double", inputs="x: T", outputs="y: T", types={"T": onnx_ops.FLOATS})
+        >>> @onnx_ops.operator(
+        ...     "my.domain::Double", inputs="x: T", outputs="y: T", types={"T": onnx_ops.FLOATS}
+        ... )
         ... def double(x):
         ...     return np.concatenate([x, x])
         >>> @double.shape
@@ -265,7 +277,9 @@ class CustomOperator:
 
         Examples
         --------
-        >>> @onnx_ops.operator("my.domain::Square", inputs="x: T", outputs="y: T", types={"T": ["float32"]})
+        >>> @onnx_ops.operator(
+        ...     "my.domain::Square", inputs="x: T", outputs="y: T", types={"T": ["float32"]}
+        ... )
         ... def square(x):
         ...     return x * x
         >>> @square.shape
@@ -327,7 +341,12 @@ class CustomOperator:
         names = [*(f"grad_{name}" for name in outputs), *inputs, *outputs, *attributes_of(function)]
         with errors_of(function):
             for name in parameters_of("gradient", gradient):
-                require(name in names, "parameters of the gradient", name, f"must be among {', '.join(names)}")
+                require(
+                    name in names,
+                    "parameters of the gradient",
+                    name,
+                    f"must be among {', '.join(names)}",
+                )
         self.declaration = replace(function, gradient=gradient)
         return self
 
@@ -346,7 +365,10 @@ def check_takes_kernel(
         require(i.presence != "variadic", i.name, "variadic", "can't be passed to a kernel")
     for a in operator.attributes:
         fits = a.kind not in ("text", "tensor") and (a.required or a.default is not None)
-        kinds = "can't be passed to a kernel: it must be a number, a list of numbers or a Literal, and never None"
+        kinds = (
+            "can't be passed to a kernel: it must be a number, a list of numbers or a "
+            "Literal, and never None"
+        )
         require(fits, a.name, "declared", kinds)
     for variable, some in types.items():
         declared_names = operator.types.get(variable, ())
@@ -359,11 +381,16 @@ def attributes_of(function: Operator) -> list[str]:
 
 
 def checked(
-    what: str, function: Any, operator: Operator, positional: Iterable[str], keywords: Sequence[str] = ()
+    what: str,
+    function: Any,
+    operator: Operator,
+    positional: Iterable[str],
+    keywords: Sequence[str] = (),
 ) -> FunctionType:
     """Return a function for compiled code.
 
-    Raises OpError unless it has these parameters in this order, and compares no Literal with a string.
+    Raises OpError unless it has these parameters in this order, and compares no Literal with a
+    string.
     """
     names = list(parameters_of(what, function))
     required = ", ".join([*positional, *(["*", *keywords] if keywords else [])])
@@ -374,13 +401,19 @@ def checked(
 
 
 def check_comparisons(what: str, function: FunctionType, operator: Operator) -> None:
-    """Raise OpError if a function compares a value with a string of a Literal, which it gets as a position.
+    """Raise OpError if a function compares a value with a string of a Literal, which it gets as a
+    position.
 
-    Compiled code would find the two unequal without an error. The check includes the marked functions that it calls.
+    Compiled code would find the two unequal without an error. The check includes the marked
+    functions that it calls.
     """
     if any(a.kind == "text" for a in operator.attributes):
         return  # a shape function without a kernel gets strings
-    choices = {choice: f"{a.name} == {k}" for a in operator.attributes for k, choice in enumerate(a.choices)}
+    choices = {
+        choice: f"{a.name} == {k}"
+        for a in operator.attributes
+        for k, choice in enumerate(a.choices)
+    }
     functions = [function]
     for each in functions:  # grows in the loop
         code = each.__code__
@@ -393,15 +426,23 @@ def check_comparisons(what: str, function: FunctionType, operator: Operator) -> 
                     if isinstance(text, str) and text in choices:
                         rule = "compares with a string, but gets a Literal as its position:"
                         require(False, what, place, f"{rule} write {choices[text]} for {text!r}")
-        functions += [f for _, f in loads if isinstance(f, FunctionType) and f in flags_of and f not in functions]
+        functions += [
+            f
+            for _, f in loads
+            if isinstance(f, FunctionType) and f in flags_of and f not in functions
+        ]
 
 
 def loaded(function: FunctionType) -> Iterator[tuple[str, object]]:
-    """Yield (name of an instruction, the constant, global or closure value that it loads, or None)."""
+    """Yield (name of an instruction, the constant, global or closure value that it loads, or
+    None).
+    """
     code = function.__code__
     value = None
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
-    around = function.__globals__ | {name: cell.cell_contents for name, cell in cells if cell != CellType()}
+    around = function.__globals__ | {
+        name: cell.cell_contents for name, cell in cells if cell != CellType()
+    }
     for instruction in dis.get_instructions(code):
         if instruction.opname == "LOAD_CONST":
             value = instruction.argval
@@ -420,8 +461,12 @@ def compilable(function: FunctionType) -> FunctionType:
     if code.co_flags & inspect.CO_VARARGS:
         return function  # of an operator with a variadic input, which has no kernel
     if code.co_kwonlyargcount:
-        plain_code = code.replace(co_argcount=code.co_argcount + code.co_kwonlyargcount, co_kwonlyargcount=0)
-        copy = FunctionType(plain_code, function.__globals__, function.__name__, None, function.__closure__)
+        plain_code = code.replace(
+            co_argcount=code.co_argcount + code.co_kwonlyargcount, co_kwonlyargcount=0
+        )
+        copy = FunctionType(
+            plain_code, function.__globals__, function.__name__, None, function.__closure__
+        )
         copy.__module__ = function.__module__
         copy.__qualname__ = function.__qualname__
         function = copy

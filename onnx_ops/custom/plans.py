@@ -1,11 +1,13 @@
-"""The plan and the kernel of a custom operator: generated functions that call the user's function `user`.
+"""The plan and the kernel of a custom operator: generated functions that call the user's function
+`user`.
 
 For an operator with the inputs x and bias, the attribute a and the output y:
 
     def rule(attributes, inputs, outputs):
         return write_shapes(outputs, shapes_of(outputs, user(inputs[0], inputs[1], attributes[0])))
 
-    def kernel(attributes, inputs, inputs0, inputs1, g, tile, workspace, outputs0):  # inputs: their sizes
+    def kernel(attributes, inputs, inputs0, inputs1, g, tile, workspace, outputs0):  # inputs: their
+    sizes
         shapes = shapes_of((outputs0, ), rule(inputs[0], inputs[1], attributes[0]))
         return user(inputs0, inputs1, attributes[0], tile, g.tiles, workspace,
                     elements_in(outputs0, 0, shapes[0], outputs0))
@@ -45,7 +47,11 @@ def with_functions(
 ) -> Operator:
     """Return the operator with a user's functions."""
     plan = Plan(shape_of(operator, rule), is_bound=bound, loop=loop, workspace=workspace)
-    kernels = (Kernel(kernel_of(operator, kernel, rule, workspace is not None), types=types or {}),) if kernel else ()
+    kernels = (
+        (Kernel(kernel_of(operator, kernel, rule, workspace is not None), types=types or {}),)
+        if kernel
+        else ()
+    )
     return replace(operator, plan=plan, kernels=kernels)
 
 
@@ -53,14 +59,21 @@ def shape_of(operator: Operator, rule: FunctionType) -> FunctionType:
     """Return the plan's shape function, which calls the user's."""
     arguments = rule_arguments(operator)
     if operator.inputs[-1].presence == "variadic":  # then Numba doesn't compile it
-        arguments = ", ".join(["*inputs", *(f"{a.name}=attributes[{k}]" for k, a in enumerate(operator.attributes))])
-    text = f"def rule(attributes, inputs, outputs): return write_shapes(outputs, shapes_of(outputs, user({arguments})))"
+        arguments = ", ".join(
+            ["*inputs", *(f"{a.name}=attributes[{k}]" for k, a in enumerate(operator.attributes))]
+        )
+    text = (
+        "def rule(attributes, inputs, outputs): return write_shapes(outputs, "
+        f"shapes_of(outputs, user({arguments})))"
+    )
     return function_of(text, rule)
 
 
 def rule_arguments(operator: Operator) -> str:
     """Return the text of the arguments of the user's shape function."""
-    return ", ".join([*elements("inputs", operator.inputs), *elements("attributes", operator.attributes)])
+    return ", ".join(
+        [*elements("inputs", operator.inputs), *elements("attributes", operator.attributes)]
+    )
 
 
 def elements(name: str, declared: Sized) -> list[str]:
@@ -68,22 +81,29 @@ def elements(name: str, declared: Sized) -> list[str]:
     return [f"{name}[{k}]" for k in range(len(declared))]
 
 
-def kernel_of(operator: Operator, kernel: FunctionType, rule: FunctionType, has_workspace: bool) -> FunctionType:
+def kernel_of(
+    operator: Operator, kernel: FunctionType, rule: FunctionType, has_workspace: bool
+) -> FunctionType:
     """Return the function that calls a user's kernel, with outputs in the shapes of the rule."""
     inputs = [f"inputs{k}" for k in range(len(operator.inputs))]
     outputs = [f"outputs{k}" for k in range(len(operator.outputs))]
     views = [f"elements_in({name}, 0, shapes[{k}], {name})" for k, name in enumerate(outputs)]
     room = "workspace" if has_workspace else "None"
-    text = f"""def kernel(attributes, inputs, {", ".join([*inputs, "g, tile, workspace", *outputs])}):
+    parameters = ", ".join([*inputs, "g, tile, workspace", *outputs])
+    attributes = elements("attributes", operator.attributes)
+    arguments = ", ".join([*inputs, *attributes, "tile, g.tiles", room, *views])
+    text = f"""def kernel(attributes, inputs, {parameters}):
  shapes = shapes_of(({", ".join(outputs)}, ), rule({rule_arguments(operator)}))
- return user({", ".join([*inputs, *elements("attributes", operator.attributes), "tile, g.tiles", room, *views])})"""
+ return user({arguments})"""
     function = function_of(text, kernel, rule=rule)
     function.__name__ = kernel.__name__  # for the names of files in the cache
     return function
 
 
 def function_of(text: str, user: FunctionType, **others: FunctionType) -> FunctionType:
-    """Return the function that a text defines, with these functions as globals and the user's place in errors."""
+    """Return the function that a text defines, with these functions as globals and the user's place
+    in errors.
+    """
     code = user.__code__
     space: dict[str, Any] = {"__name__": user.__module__, **CALLED, "user": user, **others}
     exec(compile("\n" * (code.co_firstlineno - 1) + text, code.co_filename, "exec"), space)

@@ -1,4 +1,6 @@
-"""Attributes: their kinds, the values that they accept, and the forms that Python and compiled code get."""
+"""Attributes: their kinds, the values that they accept, and the forms that Python and compiled code
+get.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
     Vector: TypeAlias = np.ndarray | None
 
 MAX_VALUES = 32  # values of an attribute that is a list, unless it is declared otherwise
-VECTOR = np.dtype([("count", np.int64), ("offset", np.int64)])  # of an attribute in a block, see `AttributeValues`
+VECTOR = np.dtype(
+    [("count", np.int64), ("offset", np.int64)]
+)  # of an attribute in a block, see `AttributeValues`
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,8 @@ class Attribute:
     length_bounds  the least and the greatest length of a list
     choices        the values that a "string" may have
     other_names    aliases; if a node has several of the names, the first one counts
-    repeats        length of the list that a single integer stands for, repeated; 0: a single integer is refused
+    repeats        length of the list that a single integer stands for, repeated; 0: a single
+                   integer is refused
     """
 
     name: str
@@ -75,7 +80,9 @@ class Attribute:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise OpError(f"kind of {self.name}", repr(self.kind), f"must be one of {', '.join(KINDS)}")
+            raise OpError(
+                f"kind of {self.name}", repr(self.kind), f"must be one of {', '.join(KINDS)}"
+            )
 
     def vector(self, value: Any) -> np.ndarray:
         """Return a value for compiled code: a vector of int64, of float64 or, for a text, of bytes.
@@ -92,13 +99,20 @@ class Attribute:
         in_bounds = self.kind.startswith("float") or all(least <= n <= most for n in numbers)
         if not (in_bounds and self.length_bounds[0] <= len(numbers) <= self.length_bounds[1]):
             refused = (
-                quoted(_text(value)) if self.kind == "string" else numbers[0] if self.kind == "int" else list(numbers)
+                quoted(_text(value))
+                if self.kind == "string"
+                else numbers[0]
+                if self.kind == "int"
+                else list(numbers)
             )
             raise OpError(self.name, refused, self.rule)
         return np.array(numbers, np.float64 if self.kind.startswith("float") else np.int64)
 
     def _numbers(self, value: Any) -> Any:
-        """Return a value's numbers, or an array for a text or a tensor. Raises TypeError or ValueError for others."""
+        """Return a value's numbers, or an array for a text or a tensor.
+
+        Raises TypeError or ValueError for others.
+        """
         if self.kind in ("string", "text"):
             text = _text(value)
             if self.kind == "text":
@@ -148,9 +162,15 @@ class Attribute:
         return (0 if self.is_list else -1) if vector is None else vector.size
 
     def content(self, vector: np.ndarray) -> np.ndarray:
-        """Return the int64 numbers of a vector in a block; a tensor's elements follow its type, rank and shape."""
+        """Return the int64 numbers of a vector in a block; a tensor's elements follow its type,
+        rank and shape.
+        """
         is_tensor = self.kind == "tensor"
-        header = [dtypes.TABLE[dtypes.name_of(vector)].onnx, vector.ndim, *vector.shape] if is_tensor else []
+        header = (
+            [dtypes.TABLE[dtypes.name_of(vector)].onnx, vector.ndim, *vector.shape]
+            if is_tensor
+            else []
+        )
         content = np.array(header, np.int64).tobytes() + vector.tobytes()
         return np.frombuffer(content + bytes(-len(content) % 8), np.int64)
 
@@ -164,7 +184,13 @@ class Attribute:
             offset += 16 + 8 * rank
             dtype = dtypes.TABLE[dtypes.NAMES[type_number]].numpy
             return np.frombuffer(block, dtype, count, offset).reshape(shape)
-        number = np.uint8 if self.kind == "text" else np.float64 if self.kind.startswith("float") else np.int64
+        number = (
+            np.uint8
+            if self.kind == "text"
+            else np.float64
+            if self.kind.startswith("float")
+            else np.int64
+        )
         return np.frombuffer(block, number, count, offset)
 
     @property
@@ -189,7 +215,9 @@ class Attribute:
         least, most = map(spelled_out, self.bounds)
         if self.is_list:
             count = " to ".join(map(str, dict.fromkeys(self.length_bounds)))
-            return f"must be {count} numbers" + (f" in [{least}, {most}]" if self.kind == "ints" else "")
+            return f"must be {count} numbers" + (
+                f" in [{least}, {most}]" if self.kind == "ints" else ""
+            )
         rules = {0: f"must be {least}", 1: f"must be {least} or {most}"}
         return rules.get(self.bounds[1] - self.bounds[0], f"must lie in [{least}, {most}]")
 
@@ -227,18 +255,23 @@ class AttributeValues:
         A string is its position among the choices. The vector of a list without a value is empty.
         """
         numbers = [
-            (np.empty(0, np.int64) if v is None else v) if a.is_list else 0 if v is None or not v.size else v[0].item()
+            (np.empty(0, np.int64) if v is None else v)
+            if a.is_list
+            else 0
+            if v is None or not v.size
+            else v[0].item()
             for a, v in zip(self.attributes, self.vectors, strict=True)
         ]
         return named_tuple(tuple(a.name for a in self.attributes))(*numbers)
 
     @functools.cached_property
     def block(self) -> np.ndarray:
-        """Return the block of the values, an int64 array that compiled code reads. The C library writes the same.
+        """Return the block of the values, an int64 array that compiled code reads. The C library
+        writes the same.
 
-        It holds its number of bytes, a VECTOR for each attribute, and the values. A VECTOR holds the count of values
-        and the offset in bytes of the first one from the block's beginning. Without a value, the count is -1, for a
-        list 0.
+        It holds its number of bytes, a VECTOR for each attribute, and the values. A VECTOR holds
+        the count of values and the offset in bytes of the first one from the block's beginning.
+        Without a value, the count is -1, for a list 0.
         """
         table = np.zeros(len(self.vectors), VECTOR)
         contents = []
@@ -249,7 +282,9 @@ class AttributeValues:
                 contents.append(attribute.content(vector))
                 end += contents[-1].nbytes
         block = np.concatenate([[end], table.view(np.int64), *contents])
-        return vars(self).setdefault("_block", block)  # threads that compute it at once all get the first one
+        return vars(self).setdefault(
+            "_block", block
+        )  # threads that compute it at once all get the first one
 
     @functools.cached_property
     def address(self) -> int:

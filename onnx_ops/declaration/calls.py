@@ -1,6 +1,7 @@
 """Calls of operators on arrays without compiled code: type checks, arguments of plans, references.
 
-Functions on arrays, PyTorch and onnx's evaluator use this module. In sessions, ONNX Runtime and the C library do this.
+Functions on arrays, PyTorch and onnx's evaluator use this module. In sessions, ONNX Runtime and the
+C library do this.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ def plan_input(input: Input, array: np.ndarray | None) -> Sequence[int]:
 
 
 def plan_inputs(operator: Operator, arrays: Sequence[np.ndarray | None]) -> list[Sequence[int]]:
-    """Return the arguments of the operator's plan for its inputs, see `plan_input`. Raises OpError."""
+    """Return the arguments of the operator's plan for its inputs, see `plan_input`.
+
+    Raises OpError.
+    """
     pairs = list(zip(operator.each_input(len(arrays)), arrays, strict=True))
     with errors_of(operator):
         for i, array in () if operator.has_ranks else pairs:  # to the plan, it would be absent
@@ -45,14 +49,22 @@ def plan_inputs(operator: Operator, arrays: Sequence[np.ndarray | None]) -> list
         return [plan_input(i, array) for i, array in pairs]
 
 
-def signature_of(operator: Operator, choice: int | None, names: Sequence[str | None]) -> dict[str, str]:
-    """Return {type variable: data type} for inputs of these data types, None for absent or unknown ones.
+def signature_of(
+    operator: Operator, choice: int | None, names: Sequence[str | None]
+) -> dict[str, str]:
+    """Return {type variable: data type} for inputs of these data types, None for absent or unknown
+    ones.
 
-    Raises OpError if the operator, with the kernel that the attributes choose, doesn't support them.
+    Raises OpError if the operator, with the kernel that the attributes choose, doesn't support
+    them.
 
     choice  number of that kernel; None: any
     """
-    signature = {o.type: operator.types[o.type][0] for o in operator.outputs if len(operator.types[o.type]) == 1}
+    signature = {
+        o.type: operator.types[o.type][0]
+        for o in operator.outputs
+        if len(operator.types[o.type]) == 1
+    }
     inputs = list(zip(operator.each_input(len(names)), names, strict=True))
     for i, name in inputs:
         if name is None:
@@ -61,20 +73,32 @@ def signature_of(operator: Operator, choice: int | None, names: Sequence[str | N
             rule = f"must be one of {', '.join(operator.types[i.type])}"
             raise OpError(f"dtype of {i.name}", name, rule, operator.title)
         if (known := signature.setdefault(i.type, name)) != name:
-            first = next(other.name for other, its_name in inputs if other.type == i.type and its_name)
-            raise OpError(f"dtype of {i.name}", name, f"must be {known}, that of {first}", operator.title)
+            first = next(
+                other.name for other, its_name in inputs if other.type == i.type and its_name
+            )
+            raise OpError(
+                f"dtype of {i.name}", name, f"must be {known}, that of {first}", operator.title
+            )
     if operator.kernels and choice is not None and signature.keys() == operator.types.keys():
         with errors_of(operator):
             operator.check_types(operator.kernels[choice], signature)
-    return {v: each[0] for v, each in operator.types.items()} | signature  # an absent one may have any of its types
+    return {
+        v: each[0] for v, each in operator.types.items()
+    } | signature  # an absent one may have any of its types
 
 
-def check_strings(operator: Operator, signature: Types, arrays: Sequence[np.ndarray | None]) -> None:
+def check_strings(
+    operator: Operator, signature: Types, arrays: Sequence[np.ndarray | None]
+) -> None:
     """Raise OpError if an input is an object array with elements other than strings."""
     if "string" not in signature.values():
         return
     for i, array in zip(operator.each_input(len(arrays)), arrays, strict=True):
-        if array is not None and array.dtype.hasobject and not all(isinstance(v, str) for v in array.flat):
+        if (
+            array is not None
+            and array.dtype.hasobject
+            and not all(isinstance(v, str) for v in array.flat)
+        ):
             raise OpError(f"dtype of {i.name}", "object", "must be of strings only", operator.title)
 
 

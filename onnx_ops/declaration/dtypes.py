@@ -1,8 +1,9 @@
 """The table of data types: name, number in ONNX, NumPy type, and the type that kernels see.
 
-Kernels see `storage`. The operators copy or add elements. Integers add modulo 2**bits whatever their sign, so signed
-and unsigned integers of one width share a kernel. A 16-bit float is a record of its bits, with a field that has the
-type's name: see kernels/elements.py. Strings have no storage. ONNX Runtime has no complex numbers.
+Kernels see `storage`. The operators copy or add elements. Integers add modulo 2**bits whatever
+their sign, so signed and unsigned integers of one width share a kernel. A 16-bit float is a record
+of its bits, with a field that has the type's name: see kernels/elements.py. Strings have no
+storage. ONNX Runtime has no complex numbers.
 """
 
 from dataclasses import dataclass
@@ -47,7 +48,8 @@ _ROWS: Any = (  # name, number, storage
     ("bfloat16", 16, [("bfloat16", "uint16")]),
 )
 TABLE = {
-    name: DType(name, number, storage and np.dtype(storage), "complex" not in name) for name, number, storage in _ROWS
+    name: DType(name, number, storage and np.dtype(storage), "complex" not in name)
+    for name, number, storage in _ROWS
 }
 NAMES = {t.onnx: name for name, t in TABLE.items()}
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -58,7 +60,9 @@ ALL = tuple(TABLE)
 
 
 def widest(array: "NDArray[Any]") -> "NDArray[Any]":
-    """Convert an array to the type in which references compute: floats to float64, strings to objects."""
+    """Convert an array to the type in which references compute: floats to float64, strings to
+    objects.
+    """
     if name_of(array) in FLOATS:
         return array.astype(np.float64)
     return array.astype(object) if name_of(array) == "string" else array

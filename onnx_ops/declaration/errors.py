@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-SHOWN = 400  # characters of a value or name: ONNX Runtime cuts messages at about 2,000, and the rule comes last
+# Characters of a value or name: ONNX Runtime cuts messages at about 2,000, and the rule comes last.
+SHOWN = 400
 # The terms of the operator in `errors_of`.
 _terms: ContextVar[Mapping[str, str]] = ContextVar("terms", default=MappingProxyType({}))
 
@@ -59,7 +60,9 @@ class OpError(ValueError):
     strides, [0, 1]
     """
 
-    def __init__(self, argument: Any, value: object, rule: str, operator: str | None = None) -> None:
+    def __init__(
+        self, argument: Any, value: object, rule: str, operator: str | None = None
+    ) -> None:
         text = None if argument is None else shortened(value)
         super().__init__(argument, text, rule, operator)
         self.argument, self.value, self.rule, self.operator = argument, text, rule, operator
@@ -67,7 +70,9 @@ class OpError(ValueError):
     def __str__(self) -> str:
         where = f"{self.operator}: " if self.operator else ""
         what = f"{self.argument} = {self.value}: " if self.argument else ""
-        return escaped(where + what) + escaped(self.rule, kept="\n")  # a compiler's message has several lines
+        return escaped(where + what) + escaped(
+            self.rule, kept="\n"
+        )  # a compiler's message has several lines
 
 
 def reason(error: BaseException) -> str:
@@ -103,11 +108,14 @@ def as_text(text: str | bytes) -> str:
 
 
 def escaped(text: str | bytes, kept: str = "") -> str:
-    """Return a stranger's text with the characters of _HIDDEN as escapes, for a terminal, a log or an error.
+    """Return a stranger's text with the characters of _HIDDEN as escapes, for a terminal, a log or
+    an error.
 
     kept  characters of _HIDDEN that stay, such as the newlines of a traceback
     """
-    escape = lambda match: match[0] if match[0] in kept else match[0].encode("unicode_escape").decode()
+    escape = lambda match: (
+        match[0] if match[0] in kept else match[0].encode("unicode_escape").decode()
+    )
     return _HIDDEN.sub(escape, as_text(text))
 
 
@@ -122,7 +130,10 @@ def quoted(text: str | bytes) -> str:
 
 
 class errors_of:
-    """A context that adds the title of an operator to an OpError. In it, `require` uses the operator's terms."""
+    """A context that adds the title of an operator to an OpError.
+
+    In it, `require` uses the operator's terms.
+    """
 
     def __init__(self, operator: Any, node: str | bytes = "") -> None:
         self.operator = operator.title
@@ -133,7 +144,10 @@ class errors_of:
         self.before = _terms.set(self.terms)
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         _terms.reset(self.before)
         if isinstance(error, OpError) and error.operator in (None, self.operator):
@@ -147,7 +161,9 @@ def plain_number(value: Any) -> Any:
     return float(value) if hasattr(value, "__float__") else value
 
 
-def require(condition: object, argument: str, value: Any, rule: str, expected: float | None = None) -> None:
+def require(
+    condition: object, argument: str, value: Any, rule: str, expected: float | None = None
+) -> None:
     """Raise OpError unless a condition holds, for "argument = value: rule".
 
     Operators' functions refuse values by this function, compiled or not.
@@ -179,15 +195,20 @@ def require(condition: object, argument: str, value: Any, rule: str, expected: f
     onnx_ops.declaration.errors.OpError: size = 3: must be more than 4
     """
     if not condition:
-        value = value.tolist() if hasattr(value, "tolist") else value  # from an array or a NumPy scalar
+        # From an array or a NumPy scalar.
+        value = value.tolist() if hasattr(value, "tolist") else value
         if isinstance(value, list | tuple):
             numbers = list(map(plain_number, value))
-            value = list(map(float, numbers)) if any(isinstance(v, float) for v in numbers) else numbers
+            value = (
+                list(map(float, numbers)) if any(isinstance(v, float) for v in numbers) else numbers
+            )
         else:
             value = plain_number(value)
         expected = plain_number(expected)
         rule = in_own_terms(rule)
-        raise OpError(in_own_terms(argument), value, rule if expected is None else f"{rule} {expected}")
+        raise OpError(
+            in_own_terms(argument), value, rule if expected is None else f"{rule} {expected}"
+        )
 
 
 def in_own_terms(text: str) -> str:

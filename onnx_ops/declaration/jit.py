@@ -1,7 +1,7 @@
 """Mark functions that Numba may compile, with their compiler flags.
 
-Functions that compiled code calls are marked `@jitable` and stay plain Python functions, importable without Numba.
-compilation.py compiles them as part of the functions that call them.
+Functions that compiled code calls are marked `@jitable` and stay plain Python functions, importable
+without Numba. compilation.py compiles them as part of the functions that call them.
 """
 
 from __future__ import annotations
@@ -23,20 +23,22 @@ if TYPE_CHECKING:
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 # A slow mode that finds indices outside of arrays: see bounds.py.
 BOUNDSCHECK = os.environ.get("ONNX_OPS_BOUNDSCHECK", "0") not in ("", "0")
-# error_model: a division by zero raises nothing and gives inf, nan or 0, as in NumPy. An exception would end the call
-# with a message that doesn't name it.
+# error_model: a division by zero raises nothing and gives inf, nan or 0, as in NumPy. An exception
+# would end the call with a message that doesn't name it.
 #
-# _nrt: compiled code borrows arrays from its caller and counts no references, so a slice costs nothing instead of two
-# atomic additions. Kernels can't allocate: np.empty is a compiler error. The caller provides a workspace.
-# The only allocation is the block of a refusal, for which `require` calls malloc (refusals.py).
+# _nrt: compiled code borrows arrays from its caller and counts no references, so a slice costs
+# nothing instead of two atomic additions. Kernels can't allocate: np.empty is a compiler error. The
+# caller provides a workspace. The only allocation is the block of a refusal, for which `require`
+# calls malloc (refusals.py).
 FLAGS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
-# Allows a multiplication and the following addition to become one instruction. Not used where rounding is specified.
+# Allows a multiplication and the following addition to become one instruction. Not used where
+# rounding is specified.
 FUSE: dict[str, Any] = {"fastmath": {"contract"}}
-# Promises that the parts of arrays that a function touches don't overlap. Without it, LLVM compares their addresses
-# before a vectorized loop, and doesn't vectorize if there are many.
+# Promises that the parts of arrays that a function touches don't overlap. Without it, LLVM compares
+# their addresses before a vectorized loop, and doesn't vectorize if there are many.
 APART: dict[str, Any] = {"noalias": True}
-# Numba inserts the function's lines into its caller. LLVM generates different code for a call, even for one that it
-# inlines.
+# Numba inserts the function's lines into its caller. LLVM generates different code for a call, even
+# for one that it inlines.
 IN_PLACE: dict[str, Any] = {"inline": "always"}
 # Marked functions have no wrappers for calls from Python and C, since compiled code calls them.
 INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -56,23 +58,29 @@ def numba_obstacle() -> str | None:
     version = metadata.version("numba")
     if not NUMBA[0] <= tuple(map(int, version.split(".")[:2])) <= NUMBA[1]:
         least, most = (".".join(map(str, each)) for each in NUMBA)
-        return f"Numba is of version {version}, but must be one of {least} to {most} to compile the kernels"
+        return (
+            f"Numba is of version {version}, but must be one of {least} to {most} to compile "
+            "the kernels"
+        )
     return None
 
 
 # {module: file} of the compiler and its imports. The sources are part of every key (key.py).
 COMPILER: dict[str, str] = {
     f"{__name__.partition('.')[0]}.{name}": os.path.join(_PACKAGE, *name.split(".")) + ".py"
-    for name in """compiler.arrays compiler.bounds compiler.compilation compiler.cpu_levels compiler.halves
-         compiler.numba_internals compiler.records compiler.refusals compiler.simd compiler.simd_points
-         compiler.simd_products compiler.simd_rows compiler.target declaration.attributes declaration.dtypes
-         declaration.errors declaration.jit declaration.limits declaration.operator kernels.elements
-         kernels.returned kernels.vectors""".split()
+    for name in """compiler.arrays compiler.bounds compiler.compilation compiler.cpu_levels
+         compiler.halves compiler.numba_internals compiler.records compiler.refusals compiler.simd
+         compiler.simd_points compiler.simd_products compiler.simd_rows compiler.target
+         declaration.attributes declaration.dtypes declaration.errors declaration.jit
+         declaration.limits declaration.operator kernels.elements kernels.returned
+         kernels.vectors""".split()
 }
 
 
 def stamps() -> list[tuple[int, int]]:
-    """Return (time of the last change, size) of each of the compiler's files; nothing for a zip file."""
+    """Return (time of the last change, size) of each of the compiler's files; nothing for a zip
+    file.
+    """
     with suppress(OSError):
         return [(s.st_mtime_ns, s.st_size) for s in map(os.stat, COMPILER.values())]
     return []
@@ -138,5 +146,8 @@ def signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def known(count: int) -> tuple[int, ...]:
-    """Return a tuple of this length. Numba compiles a function for each length, which is then a constant."""
+    """Return a tuple of this length.
+
+    Numba compiles a function for each length, which is then a constant.
+    """
     return (0,) * count

@@ -1,14 +1,18 @@
 """The declaration of an operator, from which everything that touches a runtime is derived.
 
-    (attributes, sizes of the inputs) --plan--> sizes of the outputs, number of tiles, bytes of workspace
-                                                at every call; also before, if the session knows the sizes
+    (attributes, sizes of the inputs) --plan--> sizes of the outputs, number of tiles, bytes of
+    workspace
+                                                at every call; also before, if the session knows the
+                                                sizes
     (tensors, tile, workspace) --kernel--> outputs
-                                                at every call, one tile after the other or in parallel
+                                                at every call, one tile after the other or in
+                                                parallel
     (arrays, attributes) --reference--> outputs
-                                                in NumPy: defines the operator, and computes it without a kernel
+                                                in NumPy: defines the operator, and computes it
+                                                without a kernel
 
-Plans and kernels are written in the subset of Python that Numba compiles, and also run uncompiled. `onnx_ops.operator`
-makes a declaration from a user's functions: see custom/.
+Plans and kernels are written in the subset of Python that Numba compiles, and also run uncompiled.
+`onnx_ops.operator` makes a declaration from a user's functions: see custom/.
 """
 
 from __future__ import annotations
@@ -24,7 +28,15 @@ import numpy as np
 from . import dtypes
 from .attributes import Attribute, attribute_values
 from .errors import OpError
-from .limits import ABSENT, MAX_ATTRIBUTES, MAX_GEOMETRY, MAX_INPUTS, MAX_KERNELS, MAX_OUTPUTS, MAX_SHOWN
+from .limits import (
+    ABSENT,
+    MAX_ATTRIBUTES,
+    MAX_GEOMETRY,
+    MAX_INPUTS,
+    MAX_KERNELS,
+    MAX_OUTPUTS,
+    MAX_SHOWN,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,17 +46,23 @@ if TYPE_CHECKING:
 
     from .attributes import AttributeValues
 
-    Types: TypeAlias = Mapping[str, str]  # {type variable: data type}: those of one call, or of one kernel
-    Ranks: TypeAlias = tuple[int | None, ...]  # of each input: ABSENT for an absent one, None for any
+    Types: TypeAlias = Mapping[
+        str, str
+    ]  # {type variable: data type}: those of one call, or of one kernel
+    Ranks: TypeAlias = tuple[
+        int | None, ...
+    ]  # of each input: ABSENT for an absent one, None for any
 
 
 @dataclass(frozen=True)
 class Input:
     """An input. A plan gets its shape or, with `values=True` (a rank-1 integer tensor), its values.
 
-    presence  "required", "optional" or, for the last input, "variadic": it stands for one or more inputs
-    ranks     ranks for which plans and kernels are compiled separately. Empty: they accept any rank. Either all inputs
-              of an operator have ranks or none. `Plan` and `Kernel` describe the arguments in both cases
+    presence  "required", "optional" or, for the last input, "variadic": it stands for one or more
+              inputs
+    ranks     ranks for which plans and kernels are compiled separately. Empty: they accept any
+              rank. Either all inputs of an operator have ranks or none. `Plan` and `Kernel`
+              describe the arguments in both cases
     """
 
     name: str
@@ -55,8 +73,14 @@ class Input:
 
     @property
     def compiled_ranks(self) -> Ranks:
-        """Return the ranks for which separate plans and kernels are compiled; (None,) if one accepts all."""
-        return (*self.ranks, *([ABSENT] if self.presence == "optional" else [])) if self.ranks else (None,)
+        """Return the ranks for which separate plans and kernels are compiled; (None,) if one
+        accepts all.
+        """
+        return (
+            (*self.ranks, *([ABSENT] if self.presence == "optional" else []))
+            if self.ranks
+            else (None,)
+        )
 
 
 @dataclass(frozen=True)
@@ -67,7 +91,9 @@ class Output:
 
 def is_plain(value: Any) -> bool:
     """Return whether two values of this type are the same if they and their texts are equal."""
-    return type(value) in PLAIN or (type(value) in (list, tuple) and all(type(each) in PLAIN for each in value))
+    return type(value) in PLAIN or (
+        type(value) in (list, tuple) and all(type(each) in PLAIN for each in value)
+    )
 
 
 PLAIN = {str, int, float, bool, type(None)}
@@ -96,14 +122,16 @@ def vector(length: int, dtype: DTypeLike = np.int64) -> Any:
     return dtype, length
 
 
-# A refusal by `require`: addresses of two texts and of the values, number of values (-1: a single number), whether it
-# has an expected value, that value, and bits (1: the values are doubles, 2: the expected value is one).
+# A refusal by `require`: addresses of two texts and of the values, number of values (-1: a single
+# number), whether it has an expected value, that value, and bits (1: the values are doubles, 2: the
+# expected value is one).
 REFUSAL_FIELDS = ("argument", "rule", "values", "count", "has_expected", "expected", "kinds")
 REFUSAL_SIZE = len(REFUSAL_FIELDS) + MAX_SHOWN  # with room for the values
 
 
 class Geometry:
-    """The parameters of a kernel, which the plan computes from the shapes. Operators add fields in a subclass.
+    """The parameters of a kernel, which the plan computes from the shapes. Operators add fields in
+    a subclass.
 
     A field is a 64-bit integer, or a `vector`. These stand at the beginning of every geometry.
     """
@@ -116,7 +144,8 @@ class Geometry:
 def record_dtype(record: type) -> np.dtype:
     """Return the dtype of a record, whose fields a class declares as in `Geometry`.
 
-    The fields of the root class come first, then those of the class itself, then those of the classes between.
+    The fields of the root class come first, then those of the class itself, then those of the
+    classes between.
     """
     classes = record.__mro__[-2], *record.__mro__
     fields = {name: vars(c).get(name, (np.int64,)) for c in classes for name in get_annotations(c)}
@@ -130,23 +159,28 @@ HEAD: Any = record_dtype(Geometry)  # of the fields at the beginning of every ge
 class Plan:
     """The functions that compute the sizes of an operator's outputs and cut its work into tiles.
 
-    shape     (attributes, inputs, outputs) -> the output's rank, or a tuple of ranks. It writes the output's sizes into
-              a vector of MAX_RANK numbers, `(y,) = outputs`. None: the reference decides on the shapes
-    plan      (attributes, inputs, outputs, geometry): refuses inputs by `onnx_ops.require`, and fills in the geometry
-    geometry  the class that declares the geometry's fields, the kernel's parameters. Vectors of records are of
-              np.record, so that Python, too, reads their fields as attributes
+    shape     (attributes, inputs, outputs) -> the output's rank, or a tuple of ranks. It writes the
+              output's sizes into a vector of MAX_RANK numbers, `(y,) = outputs`. None: the
+              reference decides on the shapes
+    plan      (attributes, inputs, outputs, geometry): refuses inputs by `onnx_ops.require`, and
+              fills in the geometry
+    geometry  the class that declares the geometry's fields, the kernel's parameters. Vectors of
+              records are of np.record, so that Python, too, reads their fields as attributes
     is_bound  whether the outputs' first axes may be shorter than stated
 
-    `attributes` is a named tuple (attributes.py). Each of `inputs` is a vector of sizes, or of values for an input with
-    `values`. It is empty if the input is absent or its rank is unknown. In `shape`, a size may be UNKNOWN, or a lower
-    number that stands for a dimension's name. `shape` then writes the outputs' sizes as far as they are determined,
-    with the same numbers for the others. The rank of an output is UNKNOWN if it isn't determined.
+    `attributes` is a named tuple (attributes.py). Each of `inputs` is a vector of sizes, or of
+    values for an input with `values`. It is empty if the input is absent or its rank is unknown. In
+    `shape`, a size may be UNKNOWN, or a lower number that stands for a dimension's name. `shape`
+    then writes the outputs' sizes as far as they are determined, with the same numbers for the
+    others. The rank of an output is UNKNOWN if it isn't determined.
 
-    An input with `ranks` is a tuple of known sizes (a vector of values), or None if it is absent. Two functions may
-    then replace `plan`:
+    An input with `ranks` is a tuple of known sizes (a vector of values), or None if it is absent.
+    Two functions may then replace `plan`:
 
-    loop       (*inputs, *attributes) -> number of steps, which the caller groups into tiles. None: one step
-    workspace  (*inputs, *attributes) -> bytes of workspace for each running tile. None: no workspace
+    loop       (*inputs, *attributes) -> number of steps, which the caller groups into tiles. None:
+               one step
+    workspace  (*inputs, *attributes) -> bytes of workspace for each running tile. None: no
+               workspace
     """
 
     shape: Callable | None = None
@@ -161,17 +195,22 @@ class Plan:
 class Kernel:
     """One of an operator's kernels.
 
-    function   computes one tile: (*inputs, geometry, tile, workspace, *outputs). Inputs and outputs are flat arrays;
-               inputs with `values` are left out. The workspace is an array of uninitialized bytes. If the inputs have
-               `ranks`, it is (attributes, inputs, *inputs, geometry, tile, workspace, *outputs): the plan's arguments,
-               then arrays with axes, None for an absent one, with 16-bit floats as float32. If the plan `is_bound`, it
+    function   computes one tile: (*inputs, geometry, tile, workspace, *outputs). Inputs and outputs
+               are flat arrays; inputs with `values` are left out. The workspace is an array of
+               uninitialized bytes. If the inputs have `ranks`, it is (attributes, inputs, *inputs,
+               geometry, tile, workspace, *outputs): the plan's arguments, then arrays with axes,
+               None for an absent one, with 16-bit floats as float32. If the plan `is_bound`, it
                returns the length of the outputs' first axes, or a tuple of these
-    choices    {attribute: the strings or integers that select this kernel}, where an operator has several kernels
-    sees_bits  if true, the kernel sees every element as an unsigned integer of the same width. It may only copy
-               elements or write zeros
-    types      {type variable: data types} if the kernel supports fewer than the operator. The reference computes others
-    unless     text on the attributes with which the operator supports all types; with other attributes they are refused
-    tupled     position of the first of the last inputs, which the function gets as one tuple; None: no tuple
+    choices    {attribute: the strings or integers that select this kernel}, where an operator has
+               several kernels
+    sees_bits  if true, the kernel sees every element as an unsigned integer of the same width. It
+               may only copy elements or write zeros
+    types      {type variable: data types} if the kernel supports fewer than the operator. The
+               reference computes others
+    unless     text on the attributes with which the operator supports all types; with other
+               attributes they are refused
+    tupled     position of the first of the last inputs, which the function gets as one tuple; None:
+               no tuple
     """
 
     function: Callable
@@ -183,7 +222,11 @@ class Kernel:
 
     def grouped(self, inputs: list[Any]) -> list[Any]:
         """Return the function's arguments for its inputs."""
-        return inputs if self.tupled is None else [*inputs[: self.tupled], tuple(inputs[self.tupled :])]
+        return (
+            inputs
+            if self.tupled is None
+            else [*inputs[: self.tupled], tuple(inputs[self.tupled :])]
+        )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -191,18 +234,21 @@ class Operator:
     """An operator of one domain.
 
     domain, name     as in a model's node; domain "" is ai.onnx
-    versions, ranks  the versions of the domain that changed the operator, and the ranks of its first input
+    versions, ranks  the versions of the domain that changed the operator, and the ranks of its
+                     first input
     has_older        whether nodes of older versions are another operator, which ONNX Runtime runs
     inputs, outputs  in order
     types            {type variable: names of element types}
     attributes       in the order in which plans get their values
     terms            {name: term} of this operator's specification for the {names} in refusals
-    reference        (*arrays, **attributes) -> the output, or a tuple of several, in plain NumPy. An absent optional
-                     input is None
-    is_wide          whether the reference computes in other types than the outputs', such as float64
+    reference        (*arrays, **attributes) -> the output, or a tuple of several, in plain NumPy.
+                     An absent optional input is None
+    is_wide          whether the reference computes in other types than the outputs', such as
+                     float64
     kernels          compute the outputs; if there are none, the reference does
-    gradient         a function in PyTorch, see `CustomOperator.gradient`. Its parameter `call`, if any, is a function
-                     (domain, name, *inputs, **attributes) that runs another operator. None: no gradient
+    gradient         a function in PyTorch, see `CustomOperator.gradient`. Its parameter `call`, if
+                     any, is a function (domain, name, *inputs, **attributes) that runs another
+                     operator. None: no gradient
 
     `reference`, plans and kernels refuse values by `onnx_ops.require`.
     """
@@ -254,7 +300,9 @@ class Operator:
 
     def signatures(self) -> Iterator[dict[str, str]]:
         """Yield all combinations of data types that ONNX Runtime has, as {type variable: name}."""
-        names_in_sessions = [[n for n in names if dtypes.TABLE[n].in_sessions] for names in self.types.values()]
+        names_in_sessions = [
+            [n for n in names if dtypes.TABLE[n].in_sessions] for names in self.types.values()
+        ]
         for names in itertools.product(*names_in_sessions):
             yield dict(zip(self.types, names, strict=True))
 
@@ -272,40 +320,60 @@ class Operator:
                 raise OpError(a.name, None, "must be given")
             values.append(value)
         if all(map(is_plain, values)):
-            return self._cached_values(tuple(tuple(v) if type(v) is list else v for v in values), repr(values))
+            return self._cached_values(
+                tuple(tuple(v) if type(v) is list else v for v in values), repr(values)
+            )
         return attribute_values(self.attributes, values)
 
     @functools.cached_property
     def _cached_values(self) -> Callable[[tuple[Any, ...], str], AttributeValues]:
-        return functools.lru_cache(maxsize=256)(lambda values, text: attribute_values(self.attributes, values))
+        return functools.lru_cache(maxsize=256)(
+            lambda values, text: attribute_values(self.attributes, values)
+        )
 
     def each_input(self, count: int) -> tuple[Input, ...]:
         """Return the declarations of `count` inputs; a variadic one is repeated."""
         least = len([i for i in self.inputs if i.presence != "optional"])
         most = count if self.inputs and self.inputs[-1].presence == "variadic" else len(self.inputs)
         if not least <= count <= most:
-            rule = f"must be {least}" if least == most == len(self.inputs) else f"must be at least {least}"
-            raise OpError("inputs", count, rule if count < least else f"must be at most {most}", self.title)
+            rule = (
+                f"must be {least}"
+                if least == most == len(self.inputs)
+                else f"must be at least {least}"
+            )
+            raise OpError(
+                "inputs", count, rule if count < least else f"must be at most {most}", self.title
+            )
         return (*self.inputs[:count], *[self.inputs[-1]] * (count - len(self.inputs)))
 
     def padded(self, inputs: Sequence[Any]) -> list[Any]:
-        """Append None to the inputs for optional ones that are absent at the end. Raises OpError."""
+        """Append None to the inputs for optional ones that are absent at the end.
+
+        Raises OpError.
+        """
         for i, value in zip(self.each_input(len(inputs)), inputs, strict=True):
             if value is None and i.presence != "optional":
                 raise OpError(i.name, None, "must be given", self.title)
         return [*inputs, *[None] * (len(self.inputs) - len(inputs))]
 
     def likeness(self) -> list[int | None]:
-        """Return for each output the position of the first input of the same type; None for a constant type."""
+        """Return for each output the position of the first input of the same type; None for a
+        constant type.
+        """
         variables = [i.type for i in self.inputs]
         return [variables.index(o.type) if o.type in variables else None for o in self.outputs]
 
-    # Kernels are compiled for each combination of ranks. A position stands for a combination and a kernel.
+    # Kernels are compiled for each combination of ranks. A position stands for a combination and a
+    # kernel.
 
     @functools.cached_property
     def combinations(self) -> list[Ranks]:
         """Return the combinations of ranks for which kernels are compiled."""
-        return list(itertools.product(*(i.compiled_ranks for i in self.inputs))) if self.kernels else []
+        return (
+            list(itertools.product(*(i.compiled_ranks for i in self.inputs)))
+            if self.kernels
+            else []
+        )
 
     @property
     def positions(self) -> range:
@@ -320,16 +388,21 @@ class Operator:
         return self.kernels[position % len(self.kernels)]
 
     def position(self, choice: int, ranks: Ranks) -> int | None:
-        """Return the position of the kernel for a `choice` and ranks; None if none is compiled for these ranks."""
+        """Return the position of the kernel for a `choice` and ranks; None if none is compiled for
+        these ranks.
+        """
         for k, combination in enumerate(self.combinations):
             fits = len(ranks) == len(combination)
-            if fits and all(wanted in (None, rank) for wanted, rank in zip(combination, ranks, strict=True)):
+            if fits and all(
+                wanted in (None, rank) for wanted, rank in zip(combination, ranks, strict=True)
+            ):
                 return k * len(self.kernels) + choice
         return None
 
     @functools.cached_property
     def chooser(self) -> tuple[int, list[int]] | None:
-        """Return (position of the attribute that selects a kernel, the kernel for each of its choices), or None.
+        """Return (position of the attribute that selects a kernel, the kernel for each of its
+        choices), or None.
 
         The attribute is a string, or an integer from 0 on.
         """
@@ -337,7 +410,9 @@ class Operator:
             if any(a.name in kernel.choices for kernel in self.kernels):
                 names = [kernel.choices[a.name] for kernel in self.kernels]
                 every = a.choices or range(a.bounds[1] + 1)
-                return k, [next(number for number, some in enumerate(names) if c in some) for c in every]
+                return k, [
+                    next(number for number, some in enumerate(names) if c in some) for c in every
+                ]
         return None
 
     def choice(self, values: AttributeValues) -> int:
@@ -367,7 +442,9 @@ class Operator:
                 raise OpError(f"dtype of {argument}", signature[variable], rule)
 
     def storage(self, kernel: Kernel, signature: Types) -> tuple[np.dtype, ...] | None:
-        """Return the dtypes that the kernel sees, of inputs, then of outputs; None for unsupported types."""
+        """Return the dtypes that the kernel sees, of inputs, then of outputs; None for unsupported
+        types.
+        """
         if any(signature[variable] not in names for variable, names in kernel.types.items()):
             return None
         variables = [self.inputs[k].type for k in self.inputs_read] + [o.type for o in self.outputs]
@@ -376,7 +453,9 @@ class Operator:
         if len(storage) < len(types):
             return None
         if self.has_ranks:
-            return tuple(np.dtype(np.float32) if storage[v].names else types[v].numpy for v in variables)
+            return tuple(
+                np.dtype(np.float32) if storage[v].names else types[v].numpy for v in variables
+            )
         out = self.outputs[0].type
         if kernel.sees_bits and storage[out].itemsize <= 8:
             storage[out] = np.dtype(f"uint{8 * storage[out].itemsize}")

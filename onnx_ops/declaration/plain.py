@@ -70,11 +70,14 @@ def _sizes_to_infer(input: Input, size: Shape | None, shape: Shape | None) -> Sh
     return () if size is None or len(size) > MAX_RANK else size
 
 
-def infer_by_plan(operator: Operator, values: AttributeValues, sizes: Sequence[Shape]) -> list[Shape | None]:
-    """Return the outputs' shapes by the shape function of a plan for any ranks, with lists in place of vectors.
+def infer_by_plan(
+    operator: Operator, values: AttributeValues, sizes: Sequence[Shape]
+) -> list[Shape | None]:
+    """Return the outputs' shapes by the shape function of a plan for any ranks, with lists in place
+    of vectors.
 
-    sizes  for each input a list of ints or similar numbers, of names, which can only be copied, and of None. The
-           shapes are such lists, too, or None for an unknown rank
+    sizes  for each input a list of ints or similar numbers, of names, which can only be copied, and
+           of None. The shapes are such lists, too, or None for an unknown rank
     """
     names = []
 
@@ -92,15 +95,23 @@ def infer_by_plan(operator: Operator, values: AttributeValues, sizes: Sequence[S
     inputs = tuple([number(size) for size in each] for each in sizes)
     inputs += ([],) * (len(operator.inputs) - len(inputs))  # absent optional inputs
     outputs = tuple([UNKNOWN] * MAX_RANK for _ in operator.outputs)
-    attributes = values.compiled._make(v.tolist() if isinstance(v, np.ndarray) else v for v in values.compiled)
+    attributes = values.compiled._make(
+        v.tolist() if isinstance(v, np.ndarray) else v for v in values.compiled
+    )
     pairs = _written(operator, attributes, inputs, outputs)
     return [None if rank < 0 else [named(size) for size in y[: index(rank)]] for rank, y in pairs]
 
 
 def _written(
-    operator: Operator, attributes: tuple[Any, ...], inputs: tuple[Any, ...], outputs: tuple[Any, ...]
+    operator: Operator,
+    attributes: tuple[Any, ...],
+    inputs: tuple[Any, ...],
+    outputs: tuple[Any, ...],
 ) -> list[tuple[Size, Any]]:
-    """Return (rank, sizes) of each output. The plan has written the sizes into the vectors `outputs`."""
+    """Return (rank, sizes) of each output.
+
+    The plan has written the sizes into the vectors `outputs`.
+    """
     shape: Any = operator.plan.shape
     ranks = shape(attributes, inputs, outputs)
     return list(zip(ranks if isinstance(ranks, tuple) else (ranks,), outputs, strict=True))
@@ -109,7 +120,10 @@ def _written(
 def plan(
     operator: Operator, values: AttributeValues, inputs: Iterable[Any]
 ) -> tuple[list[tuple[int, ...]], np.ndarray]:
-    """Return (the outputs' shapes, geometry) by a plan for any ranks, from vectors. Raises OpError."""
+    """Return (the outputs' shapes, geometry) by a plan for any ranks, from vectors.
+
+    Raises OpError.
+    """
     geometry = np.zeros(1, operator.geometry_dtype)
     with errors_of(operator):
         outputs = tuple(np.full(MAX_RANK, UNKNOWN) for _ in operator.outputs)
@@ -122,29 +136,43 @@ def plan(
 def shapes_of(
     operator: Operator, values: AttributeValues, inputs: Sequence[Shape | None]
 ) -> list[tuple[int, ...]] | None:
-    """Return the outputs' shapes for known inputs; None if the reference decides on them. Raises OpError.
+    """Return the outputs' shapes for known inputs; None if the reference decides on them. Raises
+    OpError.
 
     inputs  the shape of each, or its values if the plan gets these; None for an absent input
     """
     if operator.plan.shape is None:
         return None
     if not operator.has_ranks:
-        return plan(operator, values, [np.array(() if each is None else each, np.int64) for each in inputs])[0]
+        return plan(
+            operator, values, [np.array(() if each is None else each, np.int64) for each in inputs]
+        )[0]
     with errors_of(operator):
         shapes = call_function(operator, shapes_for_ranks, [operator, values, inputs], {})
         return [tuple(map(index, shape)) for shape in shapes]
 
 
-def shapes_for_ranks(operator: Operator, values: AttributeValues, inputs: Iterable[Any]) -> list[Shape]:
-    """Return the outputs' shapes by a plan for the ranks of its inputs; sizes may be PyTorch's symbols."""
-    outputs = tuple([UNKNOWN] * (MAX_RANK + 1) for _ in operator.outputs)  # larger than any tensor, and so refused
-    pairs = zip(values.attributes, values.by_name.values(), strict=True)  # a Literal is its position
+def shapes_for_ranks(
+    operator: Operator, values: AttributeValues, inputs: Iterable[Any]
+) -> list[Shape]:
+    """Return the outputs' shapes by a plan for the ranks of its inputs; sizes may be PyTorch's
+    symbols.
+    """
+    outputs = tuple(
+        [UNKNOWN] * (MAX_RANK + 1) for _ in operator.outputs
+    )  # larger than any tensor, and so refused
+    pairs = zip(
+        values.attributes, values.by_name.values(), strict=True
+    )  # a Literal is its position
     attributes = tuple(a.choices.index(v) if a.choices and v is not None else v for a, v in pairs)
     return [sizes[:rank] for rank, sizes in _written(operator, attributes, tuple(inputs), outputs)]
 
 
 def call_function(
-    operator: Operator, function: Callable[..., Any], positional: Sequence[Any], keywords: Mapping[str, Any]
+    operator: Operator,
+    function: Callable[..., Any],
+    positional: Sequence[Any],
+    keywords: Mapping[str, Any],
 ) -> Any:
     """Return the result of a declaration's function. Its exceptions become OpErrors."""
     try:
@@ -158,35 +186,68 @@ def call_function(
 
 
 def compute(
-    operator: Operator, values: AttributeValues, arrays: Sequence[np.ndarray | None], types: Sequence[np.dtype]
+    operator: Operator,
+    values: AttributeValues,
+    arrays: Sequence[np.ndarray | None],
+    types: Sequence[np.dtype],
 ) -> list[np.ndarray]:
-    """Return the reference's outputs. Raises OpError unless they have these dtypes and the plan's shapes.
+    """Return the reference's outputs. Raises OpError unless they have these dtypes and the plan's
+    shapes.
 
     arrays  the inputs; None stands for an absent one
     """
     with errors_of(operator):
-        shapes: Sequence[Any] = shapes_of(operator, values, sizes_of(operator, arrays)) or [None] * len(types)
+        shapes: Sequence[Any] = shapes_of(operator, values, sizes_of(operator, arrays)) or [
+            None
+        ] * len(types)
         with np.errstate(over="ignore", invalid="ignore") if operator.is_wide else nullcontext():
             outputs = call_function(operator, operator.reference, arrays, values.by_name)
-        require(outputs is not None, "outputs", None, "must be returned: an array, or a tuple of several")
+        require(
+            outputs is not None,
+            "outputs",
+            None,
+            "must be returned: an array, or a tuple of several",
+        )
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        require(len(outputs) == len(types), "outputs", len(outputs), f"must be {len(types)}, as declared")
+        require(
+            len(outputs) == len(types),
+            "outputs",
+            len(outputs),
+            f"must be {len(types)}, as declared",
+        )
         if operator.is_wide:
             with np.errstate(over="ignore", invalid="ignore"):
-                outputs = [y.astype(dtype, order="C") for y, dtype in zip(outputs, types, strict=True)]
-        return [check_output(operator, k, *each) for k, each in enumerate(zip(outputs, types, shapes, strict=True))]
+                outputs = [
+                    y.astype(dtype, order="C") for y, dtype in zip(outputs, types, strict=True)
+                ]
+        return [
+            check_output(operator, k, *each)
+            for k, each in enumerate(zip(outputs, types, shapes, strict=True))
+        ]
 
 
-def sizes_of(operator: Operator, arrays: Sequence[np.ndarray | None]) -> list[tuple[int, ...] | None]:
-    """Return the shape of each input, or its values if the plan gets these; None for an absent one."""
+def sizes_of(
+    operator: Operator, arrays: Sequence[np.ndarray | None]
+) -> list[tuple[int, ...] | None]:
+    """Return the shape of each input, or its values if the plan gets these; None for an absent
+    one.
+    """
     pairs = zip(operator.each_input(len(arrays)), arrays, strict=True)
     return [None if a is None else tuple(a.tolist()) if i.values else a.shape for i, a in pairs]
 
 
-def check_output(operator: Operator, k: int, value: Any, dtype: np.dtype, shape: tuple[int, ...] | None) -> np.ndarray:
+def check_output(
+    operator: Operator, k: int, value: Any, dtype: np.dtype, shape: tuple[int, ...] | None
+) -> np.ndarray:
     """Return output k of the reference as an array. Raises OpError for a wrong type or shape."""
-    array = value if isinstance(value, np.ndarray) else call_function(operator, np.asarray, [value], {})
-    if array.dtype == dtype != np.object_ and array.ndim <= MAX_RANK and (shape is None or array.shape == shape):
+    array = (
+        value if isinstance(value, np.ndarray) else call_function(operator, np.asarray, [value], {})
+    )
+    if (
+        array.dtype == dtype != np.object_
+        and array.ndim <= MAX_RANK
+        and (shape is None or array.shape == shape)
+    ):
         return array
     name = operator.outputs[k].name
     if dtype.hasobject:
@@ -220,8 +281,12 @@ def check_shapes(operator: Operator, shapes: Iterable[Sequence[int]]) -> None:
 
 
 def place_of(error: BaseException) -> str:
-    """Return the file and line of the user's function that raised an error, to end a message; or ""."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(PACKAGE)]
+    """Return the file and line of the user's function that raised an error, to end a message; or
+    "".
+    """
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(PACKAGE)
+    ]
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 

@@ -23,7 +23,9 @@ if typing.TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 MOST = 2**40  # values of an attribute that is a list of any length
-ANNOTATIONS = "int, float, bool, str, tuple[int, ...], tuple[float, ...], Literal of strings, numpy.ndarray"
+ANNOTATIONS = (
+    "int, float, bool, str, tuple[int, ...], tuple[float, ...], Literal of strings, numpy.ndarray"
+)
 
 
 def declared(
@@ -45,22 +47,44 @@ def declared(
             "must be like 'my.domain::Name', or '::Name' of ai.onnx",
         )
         parameters = parameters_of("body", body)
-        require(isinstance(version, int) and version >= 1, "version", repr(version), "must be an integer from 1 on")
+        require(
+            isinstance(version, int) and version >= 1,
+            "version",
+            repr(version),
+            "must be an integer from 1 on",
+        )
         given, returned = _parameters(inputs, "inputs"), _parameters(outputs, "outputs")
         variables = _variables(types, given, returned)
         for each in given[:-1]:
-            require(each.presence != "variadic", each.name, "*", "must be the last input to stand for any number")
+            require(
+                each.presence != "variadic",
+                each.name,
+                "*",
+                "must be the last input to stand for any number",
+            )
         for each in returned:
             is_derived = any(i.type == each.type for i in given) or len(variables[each.type]) == 1
-            rule = "must be a data type, or the type of an input, from which ONNX Runtime derives it"
+            rule = (
+                "must be a data type, or the type of an input, from which ONNX Runtime derives it"
+            )
             require(is_derived, f"type of {each.name}", each.type, rule)
-            require(each.presence == "required", "outputs", repr(outputs), "must always be present, once: no ? or *")
+            require(
+                each.presence == "required",
+                "outputs",
+                repr(outputs),
+                "must always be present, once: no ? or *",
+            )
         attributes = _attributes(body, parameters.values(), given)
         compiled = _ranks(ranks, given)
         parts: Sequence[Input | Attribute] = (*given, *returned, *attributes)
         names = [part.name for part in parts]
         for taken in names:
-            require(names.count(taken) == 1, "names", taken, "must be that of one input, output or attribute")
+            require(
+                names.count(taken) == 1,
+                "names",
+                taken,
+                "must be that of one input, output or attribute",
+            )
             rule = "is the argument of calls for the number of threads; use another name"
             require(taken != "threads", "names", taken, rule)
         return Operator(
@@ -95,13 +119,22 @@ def _parameters(text: str, argument: str) -> list[Input]:
 def _variables(
     types: Mapping[str, str | Sequence[str]], inputs: Sequence[Input], outputs: Sequence[Input]
 ) -> dict[str, tuple[str, ...]]:
-    """Return {type variable: data types} of the inputs and outputs; a data type is also a type variable."""
+    """Return {type variable: data types} of the inputs and outputs; a data type is also a type
+    variable.
+    """
     in_sessions = [name for name, t in dtypes.TABLE.items() if t.in_sessions]
     choices: dict[str, tuple[str, ...]] = {name: (name,) for name in in_sessions}
-    choices |= {v: (names,) if isinstance(names, str) else tuple(names) for v, names in types.items()}
+    choices |= {
+        v: (names,) if isinstance(names, str) else tuple(names) for v, names in types.items()
+    }
     for variable, names in choices.items():
         for name in names:
-            require(name in in_sessions, f"type {variable}", repr(name), f"must be among {', '.join(in_sessions)}")
+            require(
+                name in in_sessions,
+                f"type {variable}",
+                repr(name),
+                f"must be among {', '.join(in_sessions)}",
+            )
     for each in (*inputs, *outputs):
         rule = f"must be a type variable of `types` or a data type ({', '.join(in_sessions)})"
         require(each.type in choices, f"type of {each.name}", repr(each.type), rule)
@@ -113,14 +146,28 @@ def _ranks(ranks: Mapping[str, Sequence[int]], inputs: Sequence[Input]) -> list[
     names = [i.name for i in inputs]
     for name, each in ranks.items():
         require(name in names, "ranks", repr(name), f"must be those of {', '.join(names)}")
-        fits = isinstance(each, Sequence) and all(isinstance(r, int) and 0 <= r <= MAX_RANK for r in each)
-        require(fits, f"ranks of {name}", repr(each), f"must be a tuple of numbers from 0 to {MAX_RANK}")
+        fits = isinstance(each, Sequence) and all(
+            isinstance(r, int) and 0 <= r <= MAX_RANK for r in each
+        )
+        require(
+            fits, f"ranks of {name}", repr(each), f"must be a tuple of numbers from 0 to {MAX_RANK}"
+        )
     return [tuple(ranks.get(name, ())) for name in names]
 
 
-def parameters_of(what: str, function: Callable[..., typing.Any]) -> Mapping[str, inspect.Parameter]:
-    """Return {name: parameter} of a function. Raises OpError, also for values that aren't functions."""
-    require(inspect.isfunction(function), what, repr(function), "must be a function, made by def or lambda")
+def parameters_of(
+    what: str, function: Callable[..., typing.Any]
+) -> Mapping[str, inspect.Parameter]:
+    """Return {name: parameter} of a function.
+
+    Raises OpError, also for values that aren't functions.
+    """
+    require(
+        inspect.isfunction(function),
+        what,
+        repr(function),
+        "must be a function, made by def or lambda",
+    )
     try:
         return signature(function).parameters
     except Exception as error:
@@ -132,10 +179,19 @@ def _unreadable(function: Callable[..., typing.Any], error: Exception) -> OpErro
 
 
 def _attributes(
-    body: Callable[..., typing.Any], parameters: Iterable[inspect.Parameter], inputs: Sequence[Input]
+    body: Callable[..., typing.Any],
+    parameters: Iterable[inspect.Parameter],
+    inputs: Sequence[Input],
 ) -> tuple[Attribute, ...]:
-    """Return the keyword-only parameters as Attributes. Raises OpError if the others don't match the inputs."""
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
+    """Return the keyword-only parameters as Attributes.
+
+    Raises OpError if the others don't match the inputs.
+    """
+    positional = [
+        p
+        for p in parameters
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)
+    ]
     names = [i.name for i in inputs]
     text = ", ".join(map(str, positional))
     same = [p.name for p in positional] == names
@@ -145,16 +201,28 @@ def _attributes(
         rule = f"must be *{i.name} for an input that has *, else not"
         require((p.kind == p.VAR_POSITIONAL) == is_variadic, i.name, str(p), rule)
         rule = "must have the default None if and only if the input has ?"
-        require(is_variadic or (p.default is None) == (i.presence == "optional"), i.name, str(p), rule)
+        require(
+            is_variadic or (p.default is None) == (i.presence == "optional"), i.name, str(p), rule
+        )
     try:
         hints = typing.get_type_hints(body)
     except Exception as error:
         raise _unreadable(body, error) from error
     keywords = [p for p in parameters if p.kind == p.KEYWORD_ONLY]
     others = [p for p in parameters if p.kind == p.VAR_KEYWORD]
-    require(not others, "parameters", ", ".join(map(str, others)), "must be inputs or attributes, each with a name")
+    require(
+        not others,
+        "parameters",
+        ", ".join(map(str, others)),
+        "must be inputs or attributes, each with a name",
+    )
     for p in keywords:
-        require(p.name in hints, p.name, "without annotation", "must have one, which states the attribute's kind")
+        require(
+            p.name in hints,
+            p.name,
+            "without annotation",
+            "must have one, which states the attribute's kind",
+        )
     return tuple(_attribute(p.name, hints[p.name], p.default) for p in keywords)
 
 
@@ -168,7 +236,11 @@ def _attribute(name: str, hint: typing.Any, default: object) -> Attribute:
     )
     options = [o for o in options if o is not type(None)]
     rule = f"must be one of {ANNOTATIONS}"
-    text = getattr(hint, "__name__", None) if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
+    text = (
+        getattr(hint, "__name__", None)
+        if isinstance(hint, type) and not typing.get_args(hint)
+        else str(hint)
+    )
     require(len(options) == 1, f"annotation of {name}", text, rule)
     (kind,) = options
     scalars = {int: "int", float: "float", str: "text", np.ndarray: "tensor"}
@@ -183,10 +255,18 @@ def _attribute(name: str, hint: typing.Any, default: object) -> Attribute:
     elif origin is typing.Literal and all(isinstance(a, str) and "\0" not in a for a in arguments):
         attribute = attribute_of("string", choices=arguments)
     elif is_list and arguments[0] in lists and len(set(arguments) - {...}) == 1:
-        count = (1, MOST) if origin is not tuple or ... in arguments else (len(arguments), len(arguments))
+        count = (
+            (1, MOST)
+            if origin is not tuple or ... in arguments
+            else (len(arguments), len(arguments))
+        )
         attribute = attribute_of(lists[arguments[0]], length_bounds=count)
     elif is_list and arguments[0] is str:
-        raise OpError(f"annotation of {name}", text, "ONNX Runtime passes no lists of strings to custom operators")
+        raise OpError(
+            f"annotation of {name}",
+            text,
+            "ONNX Runtime passes no lists of strings to custom operators",
+        )
     else:
         raise OpError(f"annotation of {name}", text, rule)
     if default is not None:

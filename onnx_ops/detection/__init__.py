@@ -1,1 +1,3 @@
-"""The family of detectors' operators: RoiAlign, DeformConv, and multi-scale deformable attention."""
+"""The family of detectors' operators: RoiAlign, DeformConv, and multi-scale deformable
+attention.
+"""

@@ -1,34 +1,37 @@
-"""DeformConv: a convolution that reads the image at displaced places (deformable convolution v1 and v2), for 1, 2 or 3
-image axes.
+"""DeformConv: a convolution that reads the image at displaced places (deformable convolution v1 and
+v2), for 1, 2 or 3 image axes.
 
     y[n, m, o] = b[m] + sum over c, k of  w[m, c - g * C/G, k] * mask[n, d, k, o] * x[n, c, p]
     p_i = o_i * strides_i - pads_begin_i + k_i * dilations_i + offset[n, d, k, i, o]
 
-n: batch, m: output channel (M of them), o: output pixel, c: channel of the image (C of them), k: position within the
-kernel, i: image axis. The output channels are cut into `group` equal groups, G of them, and so are the channels: group
-g of the output, which has channel m, sums over the channels of group g of the image. The channels are also cut into
-`offset_group` equal groups, D of them; d is the one that has channel c.
+n: batch, m: output channel (M of them), o: output pixel, c: channel of the image (C of them), k:
+position within the kernel, i: image axis. The output channels are cut into `group` equal groups, G
+of them, and so are the channels: group g of the output, which has channel m, sums over the channels
+of group g of the image. The channels are also cut into `offset_group` equal groups, D of them; d is
+the one that has channel c.
 
-p is computed in float32 (float64 for float64 images): the integers' sum first, then the offset is added. x[n, c, p] is
-the linear interpolation between the 2 ** axes pixels around p. Pixels outside of the image are 0. The result is 0 if p
-is NaN or infinite.
+p is computed in float32 (float64 for float64 images): the integers' sum first, then the offset is
+added. x[n, c, p] is the linear interpolation between the 2 ** axes pixels around p. Pixels outside
+of the image are 0. The result is 0 if p is NaN or infinite.
 
-Without b, it is 0; without mask, 1. In the offsets' second axis are d, k and i, in the mask's d and k.
+Without b, it is 0; without mask, 1. In the offsets' second axis are d, k and i, in the mask's d and
+k.
 
-The operators of mmcv and mmdeploy are the same for two image axes, with other names and another order of inputs. Their
-`padding` is the same at the begins and the ends, and may have four elements, each written twice: [ph, ph, pw, pw].
+The operators of mmcv and mmdeploy are the same for two image axes, with other names and another
+order of inputs. Their `padding` is the same at the begins and the ends, and may have four elements,
+each written twice: [ph, ph, pw, pw].
 
 Nodes that other exporters write without a specification are the same, too:
 
 | domain | name | written by |
 |---|---|---|
-| none | _DCNv2 | the modules of DCNv2 that CenterNet, FairMOT and DEFT use, exported without a domain |
+| none | _DCNv2 | the modules of DCNv2 in CenterNet, FairMOT and DEFT, without a domain |
 | none | DCNv2 | TensorRT-CenterNet's exporter, with `groups` and `deformable_group` |
 | custom | DCNv2 | exporters for a plugin of TensorRT, with `kernel_size` and `info` |
-| custom | DeformConv2d | a symbolic function for torchvision's `deform_conv2d`, which projects for TensorRT copy |
+| custom | DeformConv2d | a function for torchvision's `deform_conv2d` in projects for TensorRT |
 
-Sources: ONNX operator specification, DeformConv-19 and -22; mmcv's and mmdeploy's exporters and kernels; deformable
-convolution v1 (arXiv 1703.06211) and v2 (arXiv 1811.11168).
+Sources: ONNX operator specification, DeformConv-19 and -22; mmcv's and mmdeploy's exporters and
+kernels; deformable convolution v1 (arXiv 1703.06211) and v2 (arXiv 1811.11168).
 """
 
 from __future__ import annotations
@@ -75,12 +78,19 @@ if TYPE_CHECKING:
 
 AXES = 3  # the most image axes
 WORK = 2**20  # products that a tile adds up, in about 10 us
-FEW_UNITS, FEW_OUTPUTS = 8, 256  # with fewer units, they get smaller, but not below so many output channels
+FEW_UNITS, FEW_OUTPUTS = (
+    8,
+    256,
+)  # with fewer units, they get smaller, but not below so many output channels
 
 
 @jitable
-def shape_of_convolution(spacing: Spacing, x: Sizes, w: Sizes, offset: Sizes, mask: Sizes, y: OutputSizes) -> int:
-    """State the output's sizes: the images' axes are known from the offsets' or the mask's, or from the kernel's."""
+def shape_of_convolution(
+    spacing: Spacing, x: Sizes, w: Sizes, offset: Sizes, mask: Sizes, y: OutputSizes
+) -> int:
+    """State the output's sizes: the images' axes are known from the offsets' or the mask's, or from
+    the kernel's.
+    """
     rank = max(len(x), len(w), len(offset), len(mask))
     if rank < 3:
         return UNKNOWN
@@ -97,14 +107,22 @@ def shape_of_convolution(spacing: Spacing, x: Sizes, w: Sizes, offset: Sizes, ma
         for shape in (mask, offset):
             if len(shape) == rank and shape[a] != UNKNOWN:
                 y[a] = shape[a]
-        if fits and y[a] < 0 and len(x) == len(w) == rank and 1 <= x[a] <= LIMIT and 1 <= w[a] <= LIMIT:
+        if (
+            fits
+            and y[a] < 0
+            and len(x) == len(w) == rank
+            and 1 <= x[a] <= LIMIT
+            and 1 <= w[a] <= LIMIT
+        ):
             count = block_count(spacing, a - 2, x[a], w[a])
             y[a] = count if count > 0 else UNKNOWN
     return rank
 
 
 @jitable
-def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
+def shape(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]
+) -> int:
     check_attributes(attributes)
     x, w, offset, _, mask = inputs
     return shape_of_convolution(spacing_of(attributes), x, w, offset, mask, outputs[0])
@@ -112,7 +130,10 @@ def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[
 
 @jitable
 def plan(
-    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: DeformConvGeometry
+    attributes: AttributeTuple,
+    inputs: tuple[Sizes, ...],
+    outputs: tuple[OutputSizes, ...],
+    g: DeformConvGeometry,
 ) -> None:
     x, w, offset, bias, mask = inputs
     given = attributes.kernel_shape
@@ -120,9 +141,15 @@ def plan(
     require(len(given) == 0 or len(given) == len(w) - 2, "kernel_shape", given, rule, len(w) - 2)
     for i in range(len(given)):
         require(
-            given[i] == w[2 + i], "kernel_shape", given, "must have the sizes of the kernel in {W}; differs on axis", i
+            given[i] == w[2 + i],
+            "kernel_shape",
+            given,
+            "must have the sizes of the kernel in {W}; differs on axis",
+            i,
         )
-    plan_convolution(spacing_of(attributes), attributes.group, attributes.offset_group, x, w, offset, bias, g)
+    plan_convolution(
+        spacing_of(attributes), attributes.group, attributes.offset_group, x, w, offset, bias, g
+    )
     if len(mask) > 0:
         check_mask(x, mask, g)
 
@@ -145,9 +172,23 @@ def plan_convolution(
     rule = "{strides}, {dilations} and {pads} are for image axes:"
     require(given == 0 or given == axes, "shape of {X}", x, rule, given)
     require(len(w) == len(x), "shape of {W}", w, "must have the rank of {X},", len(x))
-    require(x[1] % groups == 0, "{group}", groups, "must divide the number of channels of {X},", x[1])
-    require(w[0] % groups == 0, "{group}", groups, "must divide the number of output channels of {W},", w[0])
-    require(w[1] == x[1] // groups, "shape of {W}", w, "axis 1 must be the channels of a group of {X},", x[1] // groups)
+    require(
+        x[1] % groups == 0, "{group}", groups, "must divide the number of channels of {X},", x[1]
+    )
+    require(
+        w[0] % groups == 0,
+        "{group}",
+        groups,
+        "must divide the number of output channels of {W},",
+        w[0],
+    )
+    require(
+        w[1] == x[1] // groups,
+        "shape of {W}",
+        w,
+        "axis 1 must be the channels of a group of {X},",
+        x[1] // groups,
+    )
     rule = "must divide the number of channels of {X},"
     require(x[1] % offset_groups == 0, "{offset_group}", offset_groups, rule, x[1])
     for i in range(axes):
@@ -159,10 +200,20 @@ def plan_convolution(
         require(counts[i] > 0, "shape of {W}", w, rule, 2 + i)
     fits = g.blocks <= ELEMENTS // max(x[0], 1) // max(w[0], 1)
     require(fits, "shape of {X}", x, "output must have at most 2**58 elements")
-    require(len(offset) == len(x), "shape of {offset}", offset, "must have the rank of {X},", len(x))
-    require(offset[0] == x[0], "shape of {offset}", offset, "axis 0 must be the batch size N of {X},", x[0])
+    require(
+        len(offset) == len(x), "shape of {offset}", offset, "must have the rank of {X},", len(x)
+    )
+    require(
+        offset[0] == x[0],
+        "shape of {offset}",
+        offset,
+        "axis 0 must be the batch size N of {X},",
+        x[0],
+    )
     fits = offset_groups <= ELEMENTS // g.positions // AXES
-    require(fits, "{offset_group}", offset_groups, "times kernel * image axes must be at most 2**58")
+    require(
+        fits, "{offset_group}", offset_groups, "times kernel * image axes must be at most 2**58"
+    )
     places = offset_groups * g.positions
     rule = "axis 1 must be {offset_group} * kernel * image axes,"
     require(offset[1] == places * axes, "shape of {offset}", offset, rule, places * axes)
@@ -171,7 +222,9 @@ def plan_convolution(
         require(offset[2 + i] == counts[i], "shape of {offset}", offset, rule, 2 + i)
     if len(bias) > 0:
         fits = len(bias) == 1 and bias[0] == w[0]
-        require(fits, "shape of {B}", bias, "must be [M], the number of output channels of {W},", w[0])
+        require(
+            fits, "shape of {B}", bias, "must be [M], the number of output channels of {W},", w[0]
+        )
     g.channels = x[1]
     g.outputs = w[0]
     g.groups = groups
@@ -186,8 +239,16 @@ def check_mask(x: Sizes, mask: Sizes, g: DeformConvGeometry) -> None:
     axes = len(x) - 2
     places = g.offset_groups * g.positions
     require(len(mask) == len(x), "shape of {mask}", mask, "must have the rank of {X},", len(x))
-    require(mask[0] == x[0], "shape of {mask}", mask, "axis 0 must be the batch size N of {X},", x[0])
-    require(mask[1] == places, "shape of {mask}", mask, "axis 1 must be {offset_group} * kernel,", places)
+    require(
+        mask[0] == x[0], "shape of {mask}", mask, "axis 0 must be the batch size N of {X},", x[0]
+    )
+    require(
+        mask[1] == places,
+        "shape of {mask}",
+        mask,
+        "axis 1 must be {offset_group} * kernel,",
+        places,
+    )
     for i in range(axes):
         rule = "image axes must be the output's; differs on axis"
         require(mask[2 + i] == g.counts[i + g.axes - axes], "shape of {mask}", mask, rule, 2 + i)
@@ -195,19 +256,26 @@ def check_mask(x: Sizes, mask: Sizes, g: DeformConvGeometry) -> None:
 
 @jitable
 def cut_tiles(batch: int, g: DeformConvGeometry) -> None:
-    """Cut the work into units, a stripe of an image's output pixels and some output channels, and these into tiles."""
+    """Cut the work into units, a stripe of an image's output pixels and some output channels, and
+    these into tiles.
+    """
     g.most_taps = min(g.positions, kernels.TAPS)
     g.stripe = kernels.STRIPE
     g.most_outputs = max(1, min(g.outputs, kernels.OUTPUTS))
     while g.blocks > g.stripe > WIDTH and batch * pieces(g.blocks, g.stripe) < FEW_UNITS:
         g.stripe -= WIDTH
     g.stripes = pieces(g.blocks, g.stripe)
-    # Units that differ in their output channels only read the same columns again, a loss that more threads are worth.
-    while g.most_outputs > FEW_OUTPUTS and batch * g.stripes * pieces(g.outputs, g.most_outputs) < FEW_UNITS:
+    # Units that differ in their output channels only read the same columns again, a loss that more
+    # threads are worth.
+    while (
+        g.most_outputs > FEW_OUTPUTS
+        and batch * g.stripes * pieces(g.outputs, g.most_outputs) < FEW_UNITS
+    ):
         g.most_outputs = pieces(g.most_outputs, 2 * kernels.PANEL) * kernels.PANEL
     g.output_parts = pieces(g.outputs, g.most_outputs)
     g.units = batch * g.stripes * g.output_parts
-    # As all of these numbers may be large if there are no elements, each is limited before it is multiplied.
+    # As all of these numbers may be large if there are no elements, each is limited before it is
+    # multiplied.
     depth = min(g.channels // g.groups, WORK) * min(g.positions, WORK)
     products = min(depth + 1, WORK) * g.most_outputs * kernels.STRIPE
     g.tiles = min(64, g.units, g.units // max(1, WORK // products) + 1)
@@ -228,7 +296,9 @@ def reference(
     pads: Sizes | None,
     strides: ArrayLike | None,
 ) -> np.ndarray:
-    return convolve(x, w, offset, b, mask, group, offset_group, strides, dilations, *halves_of(pads))
+    return convolve(
+        x, w, offset, b, mask, group, offset_group, strides, dilations, *halves_of(pads)
+    )
 
 
 def convolve(
@@ -244,7 +314,9 @@ def convolve(
     begins: ArrayLike | None,
     ends: ArrayLike | None,
 ) -> np.ndarray:
-    """Evaluate the formula ordered by k: places in the type of `offset`, at least float32, the rest in float64."""
+    """Evaluate the formula ordered by k: places in the type of `offset`, at least float32, the rest
+    in float64.
+    """
     dtype = np.float64 if offset.dtype == np.float64 else np.float32
     image = x.shape[2:]
     kernel = w.shape[2:]
@@ -260,12 +332,17 @@ def convolve(
     with np.errstate(invalid="ignore", over="ignore"):
         for k in np.ndindex(*kernel):
             first = np.ogrid[tuple(map(slice, counts))]
-            starts = [f * s - p + i * d for f, s, p, i, d in zip(first, stride, begin, k, dilation, strict=True)]
+            starts = [
+                f * s - p + i * d
+                for f, s, p, i, d in zip(first, stride, begin, k, dilation, strict=True)
+            ]
             shifts = np.moveaxis(offset[:, :, *k], 2, 0)  # [axes, N, D, *counts]
             p = [start.astype(dtype) + shift for start, shift in zip(starts, shifts, strict=True)]
             columns = interpolate(x, p)
             if mask is not None:
-                columns *= dtypes.widest(mask).reshape(n, offset_group, 1, *kernel, *counts)[:, :, :, *k]
+                columns *= dtypes.widest(mask).reshape(n, offset_group, 1, *kernel, *counts)[
+                    :, :, :, *k
+                ]
             columns = columns.reshape(n, group, channels // group, *counts)
             y += np.einsum("gmc,ngc...->ngm...", w[..., *k], columns)
     y = y.reshape(n, outputs, *counts)
@@ -273,16 +350,22 @@ def convolve(
 
 
 def interpolate(x: np.ndarray, p: Sequence[np.ndarray]) -> np.ndarray:
-    """Read images [N, D, C/D, *image] at the coordinates p, one array [N, D, *output] for each axis."""
+    """Read images [N, D, C/D, *image] at the coordinates p, one array [N, D, *output] for each
+    axis.
+    """
     image = x.shape[3:]
     x = np.moveaxis(x, 2, -1)
     total: Any = 0.0
-    inside = np.logical_and.reduce([(q > -1) & (q < size) for q, size in zip(p, image, strict=True)])
+    inside = np.logical_and.reduce(
+        [(q > -1) & (q < size) for q, size in zip(p, image, strict=True)]
+    )
     p = [np.where(inside, q, 0) for q in p]
     n, d, *_ = np.ogrid[: x.shape[0], : x.shape[1], *[slice(1)] * len(image)]
     for corner in itertools.product((0, 1), repeat=len(image)):
         index = [np.floor(q).astype(np.int64) + t for q, t in zip(p, corner, strict=True)]
-        exists = inside & np.logical_and.reduce([(i >= 0) & (i < size) for i, size in zip(index, image, strict=True)])
+        exists = inside & np.logical_and.reduce(
+            [(i >= 0) & (i < size) for i, size in zip(index, image, strict=True)]
+        )
         fractions = [q.astype(np.float64) - np.floor(q) for q in p]
         weights = math.prod(f if t else 1 - f for f, t in zip(fractions, corner, strict=True))
         values = x[n, d, *(np.where(exists, i, 0) for i in index)]
@@ -304,14 +387,16 @@ ONNX = Operator(
     versions=(19, 22),
     ranks=(3, 4, 5),
     inputs=(
-        Input("X", "T"), Input("W", "T"), Input("offset", "T"), Input("B", "T", presence="optional"),
+        Input("X", "T"), Input("W", "T"), Input("offset", "T"),
+        Input("B", "T", presence="optional"),
         Input("mask", "T", presence="optional"),
     ),
     outputs=(Output("Y", "T"),),
     types={"T": dtypes.FLOATS},
     attributes=(
         per_axis("dilations"), number_of_groups("group", 1), per_axis("kernel_shape"),
-        number_of_groups("offset_group", 1), sizes("pads", axes=(2, 2 * AXES), least=0), per_axis("strides"),
+        number_of_groups("offset_group", 1), sizes("pads", axes=(2, 2 * AXES), least=0),
+        per_axis("strides"),
     ),
     plan=Plan(shape, plan, DeformConvGeometry),
     kernels=(Kernel(kernels.deform_conv),),
@@ -331,12 +416,18 @@ def mmcv_spacing(attributes: AttributeTuple) -> Spacing:
 def check_mmcv(attributes: AttributeTuple) -> None:
     """Refuse padding that differs at the begin and the end of an axis."""
     padding = attributes.padding
-    fits = len(padding) == 2 or (len(padding) == 4 and padding[0] == padding[1] and padding[2] == padding[3])
-    require(fits, "padding", padding, "must have two elements, or each of them twice: [ph, ph, pw, pw]")
+    fits = len(padding) == 2 or (
+        len(padding) == 4 and padding[0] == padding[1] and padding[2] == padding[3]
+    )
+    require(
+        fits, "padding", padding, "must have two elements, or each of them twice: [ph, ph, pw, pw]"
+    )
 
 
 @jitable
-def shape_modulated(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
+def shape_modulated(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]
+) -> int:
     check_mmcv(attributes)
     x, offset, mask, w, _ = inputs
     return shape_of_convolution(mmcv_spacing(attributes), x, w, offset, mask, outputs[0])
@@ -344,10 +435,15 @@ def shape_modulated(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outpu
 
 @jitable
 def plan_modulated(
-    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: DeformConvGeometry
+    attributes: AttributeTuple,
+    inputs: tuple[Sizes, ...],
+    outputs: tuple[OutputSizes, ...],
+    g: DeformConvGeometry,
 ) -> None:
     x, offset, mask, w, bias = inputs
-    plan_convolution(mmcv_spacing(attributes), attributes.groups, attributes.deform_groups, x, w, offset, bias, g)
+    plan_convolution(
+        mmcv_spacing(attributes), attributes.groups, attributes.deform_groups, x, w, offset, bias, g
+    )
     check_mask(x, mask, g)
     g.mmcv_order = 1
 
@@ -367,12 +463,16 @@ def reference_modulated(
     **_: Any,
 ) -> np.ndarray:
     padding = padding[:: len(padding) // 2]
-    return convolve(x, weight, offset, bias, mask, groups, deform_groups, stride, dilation, padding, padding)
+    return convolve(
+        x, weight, offset, bias, mask, groups, deform_groups, stride, dilation, padding, padding
+    )
 
 
 def of_axes(name: str, least: int = 1, axes: tuple[int, int] = (2, 2)) -> Attribute:
     """Declare an attribute with a number for each of two image axes, or a single one for both."""
-    return Attribute(name, "ints", required=True, bounds=(least, LIMIT), length_bounds=axes, repeats=2)
+    return Attribute(
+        name, "ints", required=True, bounds=(least, LIMIT), length_bounds=axes, repeats=2
+    )
 
 
 MODULATED = replace(
@@ -387,13 +487,15 @@ MODULATED = replace(
     ),
     outputs=(Output("output", "T"),),
     attributes=(
-        of_axes("stride"), of_axes("padding", 0, (2, 4)), of_axes("dilation"), number_of_groups("groups"),
+        of_axes("stride"), of_axes("padding", 0, (2, 4)), of_axes("dilation"),
+        number_of_groups("groups"),
         number_of_groups("deform_groups", other_names=("deformable_groups",)),
     ),
     plan=Plan(shape_modulated, plan_modulated, DeformConvGeometry),
     reference=reference_modulated,
     terms={
-        "X": "x", "W": "weight", "B": "bias", "strides": "stride", "dilations": "dilation", "pads": "padding",
+        "X": "x", "W": "weight", "B": "bias", "strides": "stride", "dilations": "dilation",
+        "pads": "padding",
         "group": "groups", "offset_group": "deform_groups", "image_shape": "image axes of x",
         "block_shape": "kernel axes of weight",
     },
@@ -401,7 +503,9 @@ MODULATED = replace(
 
 
 @jitable
-def shape_plain(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
+def shape_plain(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]
+) -> int:
     check_mmcv(attributes)
     x, offset, w = inputs
     return shape_of_convolution(mmcv_spacing(attributes), x, w, offset, offset[:0], outputs[0])
@@ -409,11 +513,16 @@ def shape_plain(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: 
 
 @jitable
 def plan_plain(
-    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: DeformConvGeometry
+    attributes: AttributeTuple,
+    inputs: tuple[Sizes, ...],
+    outputs: tuple[OutputSizes, ...],
+    g: DeformConvGeometry,
 ) -> None:
     x, offset, w = inputs
     spacing = mmcv_spacing(attributes)
-    plan_convolution(spacing, attributes.groups, attributes.deform_groups, x, w, offset, offset[:0], g)
+    plan_convolution(
+        spacing, attributes.groups, attributes.deform_groups, x, w, offset, offset[:0], g
+    )
 
 
 def reference_plain(
@@ -442,7 +551,8 @@ DCN = replace(
     domain="",
     name="_DCNv2",
     attributes=(
-        of_axes("stride"), of_axes("padding", 0), of_axes("dilation"), number_of_groups("groups", 1),
+        of_axes("stride"), of_axes("padding", 0), of_axes("dilation"),
+        number_of_groups("groups", 1),
         replace(MODULATED.attributes[4], other_names=("deformable_groups", "deformable_group")),
         Attribute("kernel_size", "ints", repeats=2), Attribute("info", "text", ""),  # redundant
         Attribute("activation_type", "int", -1, bounds=(-1, -1)),  # of TensorRT; -1 stands for none
@@ -454,6 +564,10 @@ OURS = replace(ONNX, domain="onnx_ops", versions=(1,))  # for models of older ve
 OPERATORS = (
     ONNX,
     OURS,
-    *(replace(each, domain=domain) for each in (MODULATED, PLAIN) for domain in ("mmdeploy", "mmcv")),
+    *(
+        replace(each, domain=domain)
+        for each in (MODULATED, PLAIN)
+        for domain in ("mmdeploy", "mmcv")
+    ),
     *(replace(DCN, domain=domain, name=name) for domain, name in DCN_NAMES),
 )

@@ -1,12 +1,14 @@
-"""Deformable convolution, for a stripe of one image's output pixels at a time: read its columns, multiply by weights.
+"""Deformable convolution, for a stripe of one image's output pixels at a time: read its columns,
+multiply by weights.
 
-A column has the values that one output pixel reads, for each channel and tap. GridSample's `blend` writes the columns
-of a stripe as rows in the workspace, DEPTH rows at a time. Its points are all taps of a stripe's pixels. Their places
-and weights are computed once for all channels with the same offsets. The product adds to the totals, the stripe's part
-of the output, which stay in the workspace until they are complete.
+A column has the values that one output pixel reads, for each channel and tap. GridSample's `blend`
+writes the columns of a stripe as rows in the workspace, DEPTH rows at a time. Its points are all
+taps of a stripe's pixels. Their places and weights are computed once for all channels with the same
+offsets. The product adds to the totals, the stripe's part of the output, which stay in the
+workspace until they are complete.
 
-As in grid_sample.py, columns with an infinity or NaN are read again tap by tap, and so are images that have a single
-pixel, or are too large for 32-bit indices.
+As in grid_sample.py, columns with an infinity or NaN are read again tap by tap, and so are images
+that have a single pixel, or are too large for 32-bit indices.
 """
 
 from __future__ import annotations
@@ -54,8 +56,8 @@ PANEL = 8  # rows of 16-bit weights that are widened at a time
 class DeformConvGeometry(SlidingBlocks):
     """The channels, and the division of the output into units of work.
 
-    The blocks of the image are the output's pixels, and the positions within a block are the kernel's taps. A unit is
-    a stripe of one image's output pixels, and some output channels.
+    The blocks of the image are the output's pixels, and the positions within a block are the
+    kernel's taps. A unit is a stripe of one image's output pixels, and some output channels.
     """
 
     channels: int  # of an image
@@ -105,7 +107,9 @@ class Places(NamedTuple):
     starts: Coordinates  # [axis, pixel]: where the kernel's first tap is, without offsets
     base: Pixels  # for each point, the first of the neighbouring pixels in the image
     weight: Weights  # [axis, neighbour, point]
-    row_weight: Weights  # [plane, row, point], of volumes: the products along the axes of planes and rows
+    row_weight: (
+        Weights  # [plane, row, point], of volumes: the products along the axes of planes and rows
+    )
     rest: Workspace  # for `sample_tap_by_tap`
 
 
@@ -139,7 +143,13 @@ def deform_conv(
 
 @jitable
 def plain_deform_conv(
-    x: Elements, offset: Elements, w: Elements, g: DeformConvGeometry, tile: Tile, workspace: Workspace, out: Elements
+    x: Elements,
+    offset: Elements,
+    w: Elements,
+    g: DeformConvGeometry,
+    tile: Tile,
+    workspace: Workspace,
+    out: Elements,
 ) -> None:
     """Compute a tile of mmcv's operator without bias and mask."""
     convolve(Tensors(x, w, offset, x[:0], x[:0]), g, tile, workspace, out)
@@ -148,14 +158,18 @@ def plain_deform_conv(
 @jitable
 def workspace_size(g: DeformConvGeometry) -> int:
     """Return the bytes that a tile needs, for the arrays of `convolve`."""
-    of_point = 1 + 2 * g.axes + (4 if g.axes == 3 else 0)  # base, counted as 8 bytes; weight; row_weight
+    # base, counted as 8 bytes; weight; row_weight.
+    of_point = 1 + 2 * g.axes + (4 if g.axes == 3 else 0)
     of_taps = 2 * (2 * 3 + 2**3)  # the four arrays of `sample_tap_by_tap`
-    of_pixel = g.axes + of_point * g.most_taps + DEPTH + g.most_outputs  # starts, points, columns, totals
+    # starts, points, columns, totals.
+    of_pixel = g.axes + of_point * g.most_taps + DEPTH + g.most_outputs
     return 8 * (of_taps + STRIPE * of_pixel + PANEL * DEPTH)
 
 
 @jitable
-def convolve(tensors: Tensors, g: DeformConvGeometry, tile: Tile, workspace: Workspace, out: Elements) -> None:
+def convolve(
+    tensors: Tensors, g: DeformConvGeometry, tile: Tile, workspace: Workspace, out: Elements
+) -> None:
     """Compute a tile, unit by unit."""
     points = g.most_taps * STRIPE
     base = indices_in(workspace, 0, points)
@@ -188,7 +202,9 @@ def convolve(tensors: Tensors, g: DeformConvGeometry, tile: Tile, workspace: Wor
             group = output // of_group
             outputs = min(outputs_end, (group + 1) * of_group) - output
             begin_totals(tensors.bias, output, outputs, width, totals)
-            placed_at = add_group(tensors, g, stripe, group, output, outputs, placed_at, places, factors)
+            placed_at = add_group(
+                tensors, g, stripe, group, output, outputs, placed_at, places, factors
+            )
             for r in range(outputs):
                 target = out[(n * g.outputs + output + r) * g.blocks + first :][:count]
                 total = totals[r * width :]
@@ -199,7 +215,9 @@ def convolve(tensors: Tensors, g: DeformConvGeometry, tile: Tile, workspace: Wor
 
 @jitable
 def find_starts(g: DeformConvGeometry, first: Pixel, count: int, starts: Coordinates) -> None:
-    """Store where the kernel's first tap is, without offsets, along each axis, for `count` output pixels."""
+    """Store where the kernel's first tap is, without offsets, along each axis, for `count` output
+    pixels.
+    """
     step = g.blocks
     for i in range(g.axes):
         step //= g.counts[i]
@@ -231,7 +249,8 @@ def add_group(
     places: Places,
     factors: Factors,
 ) -> Tap:
-    """Add the contribution of a group's channels to the totals of `outputs` output channels from `output` on.
+    """Add the contribution of a group's channels to the totals of `outputs` output channels from
+    `output` on.
 
     placed_at  `at` of the Taps with places in `places`, or -1; the new one is returned
     """
@@ -242,7 +261,8 @@ def add_group(
     fits = has_fast_path(g)
     for tap in range(0, g.positions, g.most_taps):
         size = min(g.most_taps, g.positions - tap)
-        most_channels = max(1, DEPTH // size) if size == g.positions else 1  # else weights aren't contiguous in w
+        # Else weights aren't contiguous in w.
+        most_channels = max(1, DEPTH // size) if size == g.positions else 1
         c = begin
         while c < end:
             d = c // offset_channels
@@ -275,14 +295,20 @@ def shift_of(g: DeformConvGeometry, i: Axis, tap: Tap) -> int:
 
 @jitable
 def offset_at(g: DeformConvGeometry, at: int, i: Axis) -> int:
-    """Return the channel of all images' offsets for axis i of tap `at`; -1 for an axis without offsets."""
+    """Return the channel of all images' offsets for axis i of tap `at`; -1 for an axis without
+    offsets.
+    """
     i -= g.axes - g.image_axes
     return at * g.image_axes + i if i >= 0 else -1
 
 
 @jitable
-def place(tensors: Tensors, g: DeformConvGeometry, taps: Taps, stripe: Stripe, places: Places) -> None:
-    """Store the places and weights of a stripe's pixels, one tap after the other; 0 for what fills up the rows."""
+def place(
+    tensors: Tensors, g: DeformConvGeometry, taps: Taps, stripe: Stripe, places: Places
+) -> None:
+    """Store the places and weights of a stripe's pixels, one tap after the other; 0 for what fills
+    up the rows.
+    """
     starts, base, weight, row_weight, _ = places
     _, pixel, count, width = stripe
     at, tap, size = taps
@@ -305,7 +331,11 @@ def place(tensors: Tensors, g: DeformConvGeometry, taps: Taps, stripe: Stripe, p
                     base[begin:end], left[begin:end], right[begin:end],
                 )  # fmt: skip
         if mask.size > 0:  # along one axis is enough, since the weights are multiplied
-            modulate(mask[(at + t) * g.blocks + pixel :][:count], weight[0, 0][begin:end], weight[0, 1][begin:end])
+            modulate(
+                mask[(at + t) * g.blocks + pixel :][:count],
+                weight[0, 0][begin:end],
+                weight[0, 1][begin:end],
+            )
     if g.axes == 3:
         multiply_weights(weight, reading_of(g, 2)[0], size * width, row_weight)
 
@@ -322,7 +352,9 @@ def place_along(
 ) -> None:
     """Add one axis to base[b], the first of two neighbours, and store both weights along it."""
     for b in range(base.size):
-        k, left[b], right[b] = linear_weights(starts[b] + shift + load(displacement, b), size, left.dtype.type)
+        k, left[b], right[b] = linear_weights(
+            starts[b] + shift + load(displacement, b), size, left.dtype.type
+        )
         base[b] = np.int32(base[b] * size + k)
 
 
@@ -348,7 +380,9 @@ def sample(
     """Store the columns of `channels` channels from c on, with a row for each channel and tap."""
     _, base, weight, row_weight, _ = places
     points = taps.size * stripe.width
-    (plane, row, column), plane_offsets, row_offsets, _ = reading_of(g, 2)  # axes: if there are two, there is no plane
+    (plane, row, column), plane_offsets, row_offsets, _ = reading_of(
+        g, 2
+    )  # axes: if there are two, there is no plane
     planes = 0  # that `blend` reads
     if has_fast_path(g):
         planes = min(2, g.image[plane]) if g.axes == 3 else 1
@@ -359,7 +393,14 @@ def sample(
         for q in range(planes):  # the last call tests the sums of all planes
             of_rows = row_weight[q] if g.axes == 3 else weight[row]
             is_finite = blend(
-                source[plane_offsets[q] :], base[:points], row_offsets, of_rows, weight[column], LINEAR, q > 0, target
+                source[plane_offsets[q] :],
+                base[:points],
+                row_offsets,
+                of_rows,
+                weight[column],
+                LINEAR,
+                q > 0,
+                target,
             )
         if not is_finite:
             sample_tap_by_tap(source, tensors, g, taps, stripe, places, target)
@@ -375,7 +416,9 @@ def sample_tap_by_tap(
     places: Places,
     target: Sums,
 ) -> None:
-    """Store the columns of one channel, of an image of any size, from just the pixels that exist."""
+    """Store the columns of one channel, of an image of any size, from just the pixels that
+    exist.
+    """
     starts, _, _, _, workspace = places
     _, pixel, count, width = stripe
     at, tap, size = taps
@@ -422,7 +465,8 @@ def multiply(
     width: int,
     factors: Factors,
 ) -> None:
-    """Add to the totals the product of `outputs` rows of weights and `depth` rows of columns; widen 16-bit weights.
+    """Add to the totals the product of `outputs` rows of weights and `depth` rows of columns; widen
+    16-bit weights.
 
     first, pitch  the first weight, and the distance of rows, in w
     width         of the rows of columns and of totals
@@ -441,4 +485,6 @@ def multiply(
                     wide[k] = load(weights, k)
             weight_at = 0  # in the panel
             row_pitch = depth
-        add_product(sums(w, panel), weight_at, row_pitch, size, columns, depth, width, totals[row * width :])
+        add_product(
+            sums(w, panel), weight_at, row_pitch, size, columns, depth, width, totals[row * width :]
+        )

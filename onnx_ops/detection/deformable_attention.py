@@ -1,21 +1,24 @@
-"""MultiScaleDeformableAttention: weighted sums of values that each query reads at points in images of several sizes
-(Deformable DETR's `multi_scale_deformable_attn`).
+"""MultiScaleDeformableAttention: weighted sums of values that each query reads at points in images
+of several sizes (Deformable DETR's `multi_scale_deformable_attn`).
 
     y[n, q, m * D + d] = sum over l, p and taps t of
-                         attention_weights[n, q, m, l, p] * weight_h[t] * weight_w[t] * value[n, pixel_l[t], m, d]
+                         attention_weights[n, q, m, l, p] * weight_h[t] * weight_w[t] * value[n,
+                         pixel_l[t], m, d]
 
-n: batch, q: query, m: head (M of them), d: channel of a head (D of them), l: level (L of them), p: point (P of them for
-each query, head and level). `value` holds the images of all levels, pixel by pixel, one after the other, S pixels in
-all; spatial_shapes lists their heights and widths, h_0, w_0, h_1, w_1, ...
+n: batch, q: query, m: head (M of them), d: channel of a head (D of them), l: level (L of them), p:
+point (P of them for each query, head and level). `value` holds the images of all levels, pixel by
+pixel, one after the other, S pixels in all; spatial_shapes lists their heights and widths, h_0,
+w_0, h_1, w_1, ...
 
-sampling_locations[n, q, m, l, p] is x, y in [0, 1], from one border of the image to the other. Its taps are those of
-GridSample with mode linear, padding_mode zeros and align_corners 0 for the grid 2 * x - 1, 2 * y - 1. Along each axis,
-for the coordinate
+sampling_locations[n, q, m, l, p] is x, y in [0, 1], from one border of the image to the other. Its
+taps are those of GridSample with mode linear, padding_mode zeros and align_corners 0 for the grid
+2 * x - 1, 2 * y - 1. Along each axis, for the coordinate
 
     p = ((2 * x - 1 + 1) * size - 1) / 2
 
-computed in float32 (float64 for float64 locations), step by step, these are the pixels floor(p) + (0, 1) with weights
-1 - f and f, where f = p - floor(p). Taps outside of the image are left out; a location that is NaN has no taps.
+computed in float32 (float64 for float64 locations), step by step, these are the pixels
+floor(p) + (0, 1) with weights 1 - f and f, where f = p - floor(p). Taps outside of the image are
+left out; a location that is NaN has no taps.
 
 Source: Deformable DETR (arXiv 2010.04159), as transformers has it.
 """
@@ -31,7 +34,12 @@ from ..declaration.errors import require
 from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
-from .deformable_attention_kernels import PIXELS, DeformableAttentionGeometry, deformable_attention, workspace_size
+from .deformable_attention_kernels import (
+    PIXELS,
+    DeformableAttentionGeometry,
+    deformable_attention,
+    workspace_size,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -42,7 +50,9 @@ WORK = 2**17  # work of a tile, points * (channels + 16): about 20 us
 
 
 @jitable
-def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
+def shape(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]
+) -> int:
     value, _, locations, _ = inputs
     (y,) = outputs
     y[0] = UNKNOWN
@@ -71,17 +81,41 @@ def plan(
     rule = "must be a height and a width for each of 1 to 8 levels"
     require(levels > 0 and len(sizes) == 2 * levels, "{spatial_shapes}", sizes, rule)
     argument = "shape of {sampling_locations}"
-    require(len(locations) == 6 and locations[5] == 2, argument, locations, "must be [N, Q, M, L, P, 2]")
-    require(locations[0] == value[0], argument, locations, "axis 0 must be the batch size N of {value},", value[0])
-    require(locations[2] == value[2], argument, locations, "axis 2 must be the number of heads M of {value},", value[2])
+    require(
+        len(locations) == 6 and locations[5] == 2, argument, locations, "must be [N, Q, M, L, P, 2]"
+    )
+    require(
+        locations[0] == value[0],
+        argument,
+        locations,
+        "axis 0 must be the batch size N of {value},",
+        value[0],
+    )
+    require(
+        locations[2] == value[2],
+        argument,
+        locations,
+        "axis 2 must be the number of heads M of {value},",
+        value[2],
+    )
     rule = "axis 3 must be the number of levels L of {spatial_shapes},"
     require(locations[3] == levels, argument, locations, rule, levels)
-    require(len(attention) == 5, "shape of {attention_weights}", attention, "must have rank 5: [N, Q, M, L, P]")
+    require(
+        len(attention) == 5,
+        "shape of {attention_weights}",
+        attention,
+        "must have rank 5: [N, Q, M, L, P]",
+    )
     points = 1
     for a in range(5):
         rule = "must be [N, Q, M, L, P], as in {sampling_locations}; it differs on axis"
         require(attention[a] == locations[a], "shape of {attention_weights}", attention, rule, a)
-        require(locations[a] <= ELEMENTS // points, argument, locations, "must have at most 2**58 points")
+        require(
+            locations[a] <= ELEMENTS // points,
+            argument,
+            locations,
+            "must have at most 2**58 points",
+        )
         points *= max(locations[a], 1)
     pixels = 0
     for l in range(levels):
@@ -91,7 +125,13 @@ def plan(
         require(fits, "{spatial_shapes}", sizes, "must lie in [1, 2**29]")
         pixels += g.heights[l] * g.widths[l]
     require(pixels <= PIXELS, "{spatial_shapes}", sizes, "must have at most 2**29 pixels in all")
-    require(value[1] == pixels, "shape of {value}", value, "axis 1 must be the number of pixels of all levels,", pixels)
+    require(
+        value[1] == pixels,
+        "shape of {value}",
+        value,
+        "axis 1 must be the number of pixels of all levels,",
+        pixels,
+    )
     fits = value[3] <= ELEMENTS // max(value[0], 1) // max(locations[1], 1) // max(value[2], 1)
     require(fits, "shape of {value}", value, "output must have at most 2**58 elements")
     g.queries = locations[1]
@@ -106,9 +146,14 @@ def plan(
 
 
 def reference(
-    value: np.ndarray, spatial_shapes: ArrayLike, sampling_locations: np.ndarray, attention_weights: np.ndarray
+    value: np.ndarray,
+    spatial_shapes: ArrayLike,
+    sampling_locations: np.ndarray,
+    attention_weights: np.ndarray,
 ) -> np.ndarray:
-    """Evaluate the formula, tap by tap: coordinates step by step in their own dtype, weights and sums in float64."""
+    """Evaluate the formula, tap by tap: coordinates step by step in their own dtype, weights and
+    sums in float64.
+    """
     dtype = np.float64 if sampling_locations.dtype == np.float64 else np.float32
     value = dtypes.widest(value)
     attention = dtypes.widest(attention_weights)
@@ -119,7 +164,9 @@ def reference(
         # the first tap and the weights, along y and then x, each [N, Q, M, P]
         first = []
         weights = []
-        for s, location in zip(size, np.moveaxis(sampling_locations[:, :, :, l], -1, 0)[::-1], strict=True):
+        for s, location in zip(
+            size, np.moveaxis(sampling_locations[:, :, :, l], -1, 0)[::-1], strict=True
+        ):
             with np.errstate(invalid="ignore", over="ignore"):
                 p = ((location.astype(dtype) * 2 - 1 + 1) * dtype(s) - 1) / 2
             p = np.clip(np.where(np.isnan(p), -2, p), -2, 2 * s + 4)

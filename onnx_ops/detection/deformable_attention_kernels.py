@@ -1,7 +1,9 @@
-"""Deformable attention, row by row. A row has the points of one head of one query; its outputs are contiguous.
+"""Deformable attention, row by row. A row has the points of one head of one query; its outputs are
+contiguous.
 
-A block has the points of several rows, or a part of a long row's. First the pixels and weights of all its points are
-computed, vectorized; then the pixels' values are added up, row by row. Taps outside of an image are left out.
+A block has the points of several rows, or a part of a long row's. First the pixels and weights of
+all its points are computed, vectorized; then the pixels' values are added up, row by row. Taps
+outside of an image are left out.
 """
 
 from __future__ import annotations
@@ -25,11 +27,16 @@ POINTS = 256  # of a block
 CHANNELS = 256  # channels that are added up at a time
 TAPS = 4  # of a point: the pixel to its upper left, the next one to the right, and the two below
 LEVELS = MAX_RANK // 2  # at most
-PIXELS = 2**29  # limit for all levels: 32 bits hold a pixel's index, and the values that occur while it is computed
+# Limit for all levels: 32 bits hold a pixel's index, and the values that occur while it is
+# computed.
+PIXELS = 2**29
 
 
 class DeformableAttentionGeometry(Geometry):
-    """The sizes of all tensors. A row is the result for one head of one query: the sum over points of their pixels."""
+    """The sizes of all tensors.
+
+    A row is the result for one head of one query: the sum over points of their pixels.
+    """
 
     rows: int  # of all images; 0 if there are no channels
     queries: int  # for each image
@@ -80,16 +87,34 @@ def deformable_attention(
                     describe(g, first, count, 1, levels)
                 at = row * g.points + first
                 place(
-                    locations[2 * at :], attention[at:][: rows * count], levels[0], levels[1], levels[2], pixels, exist,
+                    locations[2 * at :], attention[at:][: rows * count], levels[0], levels[1],
+                    levels[2], pixels, exist,
                     weights[0], weights[1], weights[2], weights[3],
                 )  # fmt: skip
-                add_rows(value, g, row, rows, channel, count, pixels, levels[1], exist, weights, part > 0, totals, out)
+                add_rows(
+                    value,
+                    g,
+                    row,
+                    rows,
+                    channel,
+                    count,
+                    pixels,
+                    levels[1],
+                    exist,
+                    weights,
+                    part > 0,
+                    totals,
+                    out,
+                )
         row += rows
 
 
 @jitable
-def describe(g: DeformableAttentionGeometry, first: int, count: int, rows: int, levels: Pixels) -> None:
-    """Store each point's level, as its height, width and first pixel, for `count` points of each of several rows.
+def describe(
+    g: DeformableAttentionGeometry, first: int, count: int, rows: int, levels: Pixels
+) -> None:
+    """Store each point's level, as its height, width and first pixel, for `count` points of each of
+    several rows.
 
     first  the first of these points: its number in the row
     """
@@ -119,7 +144,8 @@ def place(
     w2: Weights,
     w3: Weights,
 ) -> None:
-    """Store each point's first tap in `pixels`, a bit for each tap that exists in `exist`, and the taps' weights.
+    """Store each point's first tap in `pixels`, a bit for each tap that exists in `exist`, and the
+    taps' weights.
 
     locations               x and y of each point
     attention               weight of each point
@@ -131,7 +157,10 @@ def place(
         height = heights[b]
         width = widths[b]
         weight = load(attention, b)
-        x, y = coordinate(load(locations, 2 * b), width), coordinate(load(locations, 2 * b + 1), height)
+        x, y = (
+            coordinate(load(locations, 2 * b), width),
+            coordinate(load(locations, 2 * b + 1), height),
+        )
         column, row = np.int32(np.floor(x)), np.int32(np.floor(y))
         across, down = dtype(x - np.floor(x)), dtype(y - np.floor(y))
         above, below = weight * (one - down), weight * down
@@ -140,13 +169,17 @@ def place(
         w2[b] = below * (one - across)
         w3[b] = below * across
         columns = existing(column, width)
-        exist[b] = np.int32((columns if 0 <= row < height else 0) + (4 * columns if -1 <= row < height - 1 else 0))
+        exist[b] = np.int32(
+            (columns if 0 <= row < height else 0) + (4 * columns if -1 <= row < height - 1 else 0)
+        )
         pixels[b] = np.int32(starts[b] + np.int32(np.int32(row * width) + column))
 
 
 @jitable
 def coordinate(location: Number, size: Pixel32) -> Number:
-    """Return the pixel coordinate, rounded as in GridSample and limited to integers; NaN becomes a place outside."""
+    """Return the pixel coordinate, rounded as in GridSample and limited to integers; NaN becomes a
+    place outside.
+    """
     dtype = type(location)
     grid = location * dtype(2) - dtype(1)
     size = dtype(size)
@@ -159,7 +192,9 @@ def coordinate(location: Number, size: Pixel32) -> Number:
 
 @jitable
 def existing(first: Pixel32, size: Pixel32) -> Pixel32:
-    """Return bit 1 if the pixel `first` lies within an axis of this size, and bit 2 if the next one does."""
+    """Return bit 1 if the pixel `first` lies within an axis of this size, and bit 2 if the next one
+    does.
+    """
     return np.int32((1 if 0 <= first < size else 0) + (2 if -1 <= first < size - 1 else 0))
 
 
@@ -195,7 +230,16 @@ def add_rows(
         target = out[(row + r) * g.channels + channel :][:size]
         into = sums(target, totals)[:size]
         b = r * count
-        add_points(source, g.heads * g.channels, pixels[b:][:count], widths[b:], exist[b:], weights[:, b:], more, into)
+        add_points(
+            source,
+            g.heads * g.channels,
+            pixels[b:][:count],
+            widths[b:],
+            exist[b:],
+            weights[:, b:],
+            more,
+            into,
+        )
         for d in range(size if is_wide(out) else 0):
             store(target, d, into[d])
         m += 1

@@ -1,23 +1,29 @@
-"""RoiAlign: sample regions of feature maps between pixels, and pool the samples in bins (Mask R-CNN's RoIAlign).
+"""RoiAlign: sample regions of feature maps between pixels, and pool the samples in bins (Mask
+R-CNN's RoIAlign).
 
     y[r, c, p, q] = pool over i < count_y, j < count_x of  x[batch_indices[r], c](y_p,i, x_q,j)
 
-r: region, c: channel, p, q: bin, i, j: sample of a bin. A region has output_height times output_width bins. Along
-each axis, a region from `begin` to `end` (rois[r] lists x and y of the begin, then of the end) has the samples
+r: region, c: channel, p, q: bin, i, j: sample of a bin. A region has output_height times
+output_width bins. Along each axis, a region from `begin` to `end` (rois[r] lists x and y of the
+begin, then of the end) has the samples
 
     start + p * step + (i + 0.5) * step / count
     start = begin * spatial_scale - offset,    size = end * spatial_scale - offset - start
-    step = size / output_size,    count = sampling_ratio, or ceil(step) if that is 0, but from 0 to 2**10
+    step = size / output_size,    count = sampling_ratio, or ceil(step) if that is 0, but from 0 to
+                                  2**10
 
-computed in float32 (float64 for float64), step by step. `offset` is 0.5 with half_pixel. With output_half_pixel it is
-0, and sizes below 1 become 1. A region has no samples if start or step is not finite.
+computed in float32 (float64 for float64), step by step. `offset` is 0.5 with half_pixel. With
+output_half_pixel it is 0, and sizes below 1 become 1. A region has no samples if start or step is
+not finite.
 
-x[n, c](y, x) is 0 if y < -1, y > height, x < -1 or x > width. Else coordinates are moved into [0, size - 1], and the
-four pixels around are the sample's taps, with weights 1 - f and f along each axis, where f = v - floor(v).
+x[n, c](y, x) is 0 if y < -1, y > height, x < -1 or x > width. Else coordinates are moved into [0,
+size - 1], and the four pixels around are the sample's taps, with weights 1 - f and f along each
+axis, where f = v - floor(v).
 
     avg   the sum of all taps' weighted pixels / max(count_y * count_x, 1)
-    max   the largest *weighted pixel* of any tap: not the largest sample, which ONNX's operator never computes. Taps
-          with a weight of 0, and samples outside, count as 0; without samples the result is 0
+    max   the largest *weighted pixel* of any tap: not the largest sample, which ONNX's operator
+          never computes. Taps with a weight of 0, and samples outside, count as 0; without samples
+          the result is 0
 
 Taps with a weight of 0 are not read: an infinite pixel beside a sample makes no NaN.
 
@@ -27,15 +33,17 @@ MMCVRoiAlign and MMCVRoIAlignRotated of the domains mmcv and mmdeploy are the sa
     aligned   stands for half_pixel if it is 1, for output_half_pixel if it is 0
     max       (MMCVRoiAlign) is the largest sample, or -10000 if that is larger
 
-MMCVRoIAlignRotated has boxes [centre x, centre y, width, height, angle in radians], with start = -size / 2. It turns
-the coordinates v, u of samples by the angle a, or by -a if clockwise is 0:
+MMCVRoIAlignRotated has boxes [centre x, centre y, width, height, angle in radians], with
+start = -size / 2. It turns the coordinates v, u of samples by the angle a, or by -a if clockwise is
+0:
 
     y = v * cos(a) + u * sin(a) + centre_y,    x = u * cos(a) - v * sin(a) + centre_x
 
 The centre is scaled, and offset is subtracted from it. Its pooling is avg.
 
-In ai.onnx a kernel can't learn its node's version. Version 10 has no coordinate_transformation_mode, and means
-output_half_pixel by its absence; nodes of that version are left to ONNX Runtime.
+In ai.onnx a kernel can't learn its node's version. Version 10 has no
+coordinate_transformation_mode, and means output_half_pixel by its absence; nodes of that version
+are left to ONNX Runtime.
 
 Sources: ONNX operator specification, RoiAlign-16 and -22; mmcv and mmdeploy, see docs/mmdeploy.md.
 """
@@ -68,16 +76,21 @@ MODES = ("avg", "max")
 HALF_PIXEL = ("output_half_pixel", "half_pixel")
 BINS = 2**20  # of an output's axis, at most
 PIXELS = 2**31 - 1  # of an image's axis, at most
-CACHED = 2**18  # pixels of a unit's channels, which fit the second-level cache, unless four channels have more
+# Pixels of a unit's channels, which fit the second-level cache, unless four channels have more.
+CACHED = 2**18
 LANES = 8  # minimum number of channels in a copy for turned regions
 COPIED = 2**19  # elements of that copy, at most
 TAPS = 16  # of a bin, if it has four samples
-PAYS = 8  # taps for each pixel of a channel, from which on a copy pays; parts of regions have four times as many
+# Taps for each pixel of a channel, from which on a copy pays; parts of regions have four times as
+# many.
+PAYS = 8
 WORK = 2**12  # outputs of a tile, at least
 
 
 @jitable
-def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
+def shape(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]
+) -> int:
     x = inputs[0]
     rois = inputs[1]
     (y,) = outputs
@@ -90,10 +103,18 @@ def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[
 
 @jitable
 def lay_out_maps(attributes: AttributeTuple, x: Sizes, g: FeatureMaps) -> None:
-    """Check feature maps of shape x, and fill the geometry's fields for them and for the scale of regions."""
+    """Check feature maps of shape x, and fill the geometry's fields for them and for the scale of
+    regions.
+    """
     require(len(x) == 4, "shape of {X}", x, "must have rank 4: [N, C, H, W]")
     for a in range(2, 4):
-        require(1 <= x[a] <= PIXELS, "shape of {X}", x, "image axes must lie in [1, 2**31 - 1]; see axis", a)
+        require(
+            1 <= x[a] <= PIXELS,
+            "shape of {X}",
+            x,
+            "image axes must lie in [1, 2**31 - 1]; see axis",
+            a,
+        )
     g.batch = x[0]
     g.channels = x[1]
     g.height = x[2]
@@ -104,19 +125,29 @@ def lay_out_maps(attributes: AttributeTuple, x: Sizes, g: FeatureMaps) -> None:
 
 @jitable
 def plan(
-    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: RoiAlignGeometry
+    attributes: AttributeTuple,
+    inputs: tuple[Sizes, ...],
+    outputs: tuple[OutputSizes, ...],
+    g: RoiAlignGeometry,
 ) -> None:
     x, rois, images = inputs
     g.half_pixel = attributes.coordinate_transformation_mode
     plan_regions(attributes, x, rois, 4, g)
     require(
-        len(images) == 1 and images[0] == rois[0], "shape of {batch_indices}", images, "must be [R], with R", rois[0]
+        len(images) == 1 and images[0] == rois[0],
+        "shape of {batch_indices}",
+        images,
+        "must be [R], with R",
+        rois[0],
     )
 
 
 @jitable
 def plan_mmcv(
-    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: RoiAlignGeometry
+    attributes: AttributeTuple,
+    inputs: tuple[Sizes, ...],
+    outputs: tuple[OutputSizes, ...],
+    g: RoiAlignGeometry,
 ) -> None:
     x, rois = inputs
     g.half_pixel = attributes.aligned
@@ -125,7 +156,10 @@ def plan_mmcv(
 
 @jitable
 def plan_rotated(
-    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: RoiAlignGeometry
+    attributes: AttributeTuple,
+    inputs: tuple[Sizes, ...],
+    outputs: tuple[OutputSizes, ...],
+    g: RoiAlignGeometry,
 ) -> None:
     x, rois = inputs
     g.half_pixel = attributes.aligned
@@ -140,10 +174,21 @@ def plan_rotated(
 
 
 @jitable
-def plan_regions(attributes: AttributeTuple, x: Sizes, rois: Sizes, columns: int, g: RoiAlignGeometry) -> None:
-    """Plan for regions of this number of columns. The attributes that select the kind of region are in `g`."""
+def plan_regions(
+    attributes: AttributeTuple, x: Sizes, rois: Sizes, columns: int, g: RoiAlignGeometry
+) -> None:
+    """Plan for regions of this number of columns.
+
+    The attributes that select the kind of region are in `g`.
+    """
     lay_out_maps(attributes, x, g)
-    require(len(rois) == 2 and rois[1] == columns, "shape of {rois}", rois, "must be [R, K], with K", columns)
+    require(
+        len(rois) == 2 and rois[1] == columns,
+        "shape of {rois}",
+        rois,
+        "must be [R, K], with K",
+        columns,
+    )
     g.regions = rois[0]
     g.columns = columns
     g.out_height, g.out_width = attributes.output_height, attributes.output_width
@@ -157,7 +202,9 @@ def plan_regions(attributes: AttributeTuple, x: Sizes, rois: Sizes, columns: int
 
 @jitable
 def cut_regions(channels: int, parts: int, g: RoiAlignGeometry) -> None:
-    """Cut the output into units with at most so many channels, and at most so many parts of the regions."""
+    """Cut the output into units with at most so many channels, and at most so many parts of the
+    regions.
+    """
     g.block = max(1, min(kernels.CHANNELS, g.channels, channels))
     blocks = pieces(g.channels, g.block)
     g.parts = max(1, min(g.regions, 64 // max(blocks, 1), parts))
@@ -175,14 +222,22 @@ def reference(
     mode: str,
     **geometry: Any,
 ) -> np.ndarray:
-    """Evaluate the formula: coordinates step by step in their own dtype, weights and sums in float64."""
+    """Evaluate the formula: coordinates step by step in their own dtype, weights and sums in
+    float64.
+    """
     samples = upright(x, rois, coordinate_transformation_mode == "half_pixel", **geometry)
-    return pooled(x, batch_indices.tolist(), samples, {"avg": average, "max": largest_tap}[mode], **geometry)
+    return pooled(
+        x, batch_indices.tolist(), samples, {"avg": average, "max": largest_tap}[mode], **geometry
+    )
 
 
-def reference_mmcv(input: np.ndarray, rois: np.ndarray, *, aligned: bool, mode: str, **geometry: Any) -> np.ndarray:
+def reference_mmcv(
+    input: np.ndarray, rois: np.ndarray, *, aligned: bool, mode: str, **geometry: Any
+) -> np.ndarray:
     samples = upright(input, rois[:, 1:], aligned, **geometry)
-    return pooled(input, positions(rois), samples, {"avg": average, "max": largest_sample}[mode], **geometry)
+    return pooled(
+        input, positions(rois), samples, {"avg": average, "max": largest_sample}[mode], **geometry
+    )
 
 
 def reference_rotated(
@@ -212,7 +267,9 @@ def upright(
     sampling_ratio: int,
     spatial_scale: float,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield y and x of each region's samples: [output_height, 1, count_y, 1] and [1, output_width, 1, count_x]."""
+    """Yield y and x of each region's samples: [output_height, 1, count_y, 1] and [1, output_width,
+    1, count_x].
+    """
     dtype = coordinates_of(x)
     offset = dtype(0.5 if half_pixel else 0)
     for left, top, right, bottom in rois.astype(dtype) * dtype(spatial_scale) - offset:
@@ -239,14 +296,25 @@ def turned(
         width, height = (size if half_pixel or size >= 1 else dtype(1) for size in sizes)
         angle = np.float64(angle) * (1 if clockwise else -1)
         sine, cosine = dtype(np.sin(angle)), dtype(np.cos(angle))
-        v = samples_along(-height / 2, height, output_height, sampling_ratio, half_pixel)[:, None, :, None]
-        u = samples_along(-width / 2, width, output_width, sampling_ratio, half_pixel)[None, :, None, :]
-        yield v * cosine + u * sine + (centre_y - offset), u * cosine - v * sine + (centre_x - offset)
+        v = samples_along(-height / 2, height, output_height, sampling_ratio, half_pixel)[
+            :, None, :, None
+        ]
+        u = samples_along(-width / 2, width, output_width, sampling_ratio, half_pixel)[
+            None, :, None, :
+        ]
+        yield (
+            v * cosine + u * sine + (centre_y - offset),
+            u * cosine - v * sine + (centre_x - offset),
+        )
 
 
-def samples_along(start: Number, size: Number, bins: int, ratio: int, half_pixel: bool) -> np.ndarray:
+def samples_along(
+    start: Number, size: Number, bins: int, ratio: int, half_pixel: bool
+) -> np.ndarray:
     """Return the coordinates of a region's samples along an axis, [bins, count]."""
-    dtype = type(size)  # half of it may be a float64, which NumPy 1 makes of a float32 and a Python number
+    dtype = type(
+        size
+    )  # half of it may be a float64, which NumPy 1 makes of a float32 and a Python number
     if not half_pixel and not size >= 1:
         size = dtype(1)
     step = size / dtype(bins)
@@ -270,24 +338,30 @@ def pooled(
 ) -> np.ndarray:
     """Pool each region's samples.
 
-    pool  a function of the result of `read` for places with the axes of bins, then of a bin's samples
+    pool  a function of the result of `read` for places with the axes of bins, then of a bin's
+          samples
     """
     total = np.zeros((len(images), x.shape[1], output_height, output_width))
     for n in images:
-        require(0 <= n < len(x), "{batch_indices}", n, "must be positions of images, less than", len(x))
+        require(
+            0 <= n < len(x), "{batch_indices}", n, "must be positions of images, less than", len(x)
+        )
     for r, places in enumerate(regions):
         total[r] = pool(*read(x[images[r]], np.broadcast_arrays(*places)))
     return total
 
 
 def read(image: np.ndarray, places: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the taps at places (y, x) in an image [C, H, W]: (weighted pixels, where places are inside).
+    """Return the taps at places (y, x) in an image [C, H, W]: (weighted pixels, where places are
+    inside).
 
     The taps' pixels are [4, C, *places].
     """
     image = dtypes.widest(image)
     sizes = image.shape[1:]
-    inside = np.logical_and.reduce([(v >= -1) & (v <= v.dtype.type(s)) for v, s in zip(places, sizes, strict=True)])
+    inside = np.logical_and.reduce(
+        [(v >= -1) & (v <= v.dtype.type(s)) for v, s in zip(places, sizes, strict=True)]
+    )
     taps = []  # along y and x, the two pixels and their weights
     for v, size in zip(places, sizes, strict=True):
         v = np.where(inside, np.maximum(v, 0), 0)
@@ -337,10 +411,12 @@ ROI_ALIGN = Operator(
     outputs=(Output("output", "T"),),
     types={"T": dtypes.FLOATS, "I": ("int64",)},
     attributes=(
-        Attribute("coordinate_transformation_mode", "string", "half_pixel", choices=HALF_PIXEL), MODE, *COMMON
+        Attribute("coordinate_transformation_mode", "string", "half_pixel", choices=HALF_PIXEL),
+        MODE, *COMMON
     ),
     plan=Plan(shape, plan, RoiAlignGeometry),
-    kernels=(Kernel(kernels.roi_align, {"mode": ("avg",)}), Kernel(kernels.roi_align_max, {"mode": ("max",)})),
+    kernels=(Kernel(kernels.roi_align, {"mode": ("avg",)}),
+        Kernel(kernels.roi_align_max, {"mode": ("max",)})),
     reference=reference,
 )  # fmt: skip
 MMCV = ("mmcv", "mmdeploy")
@@ -356,7 +432,8 @@ MMCV_ROI_ALIGN = Operator(
     terms={"X": "input", "batch_indices": "batch indices in rois"},
     plan=Plan(shape, plan_mmcv, RoiAlignGeometry),
     kernels=(
-        Kernel(kernels.mmcv_roi_align, {"mode": ("avg",)}), Kernel(kernels.mmcv_roi_align_max, {"mode": ("max",)})
+        Kernel(kernels.mmcv_roi_align, {"mode": ("avg",)}),
+        Kernel(kernels.mmcv_roi_align_max, {"mode": ("max",)})
     ),
     reference=reference_mmcv,
 )  # fmt: skip
@@ -368,4 +445,7 @@ MMCV_ROI_ALIGN_ROTATED = replace(
     kernels=(Kernel(kernels.mmcv_roi_align_rotated),),
     reference=reference_rotated,
 )
-OPERATORS = (ROI_ALIGN, *(replace(o, domain=d) for o in (MMCV_ROI_ALIGN, MMCV_ROI_ALIGN_ROTATED) for d in MMCV))
+OPERATORS = (
+    ROI_ALIGN,
+    *(replace(o, domain=d) for o in (MMCV_ROI_ALIGN, MMCV_ROI_ALIGN_ROTATED) for d in MMCV),
+)

@@ -1,15 +1,16 @@
 """Regions of images, pooled to bins: the kernels of RoiAlign and of its relatives.
 
-A unit of work has a part of the regions, read one after the other, and some channels. Their planes stay in the
-second-level cache meanwhile. A region's pixels and weights are computed once for all channels of the unit.
+A unit of work has a part of the regions, read one after the other, and some channels. Their planes
+stay in the second-level cache meanwhile. A region's pixels and weights are computed once for all
+channels of the unit.
 
-In an upright box, a tap's weight is the product of the weights of its row and of its column. So rows are added or
-compared first, along whole vectors of neighbouring pixels. Then each bin combines its columns. Other regions are read
-tap by tap: turned ones, those with samples to compare, and those with columns so far apart that reading all pixels
-between them would take longer.
+In an upright box, a tap's weight is the product of the weights of its row and of its column. So
+rows are added or compared first, along whole vectors of neighbouring pixels. Then each bin combines
+its columns. Other regions are read tap by tap: turned ones, those with samples to compare, and
+those with columns so far apart that reading all pixels between them would take longer.
 
-If turned regions read more taps than their images have pixels, a unit first copies its channels with the channels of a
-pixel side by side. Then a tap is a vector.
+If turned regions read more taps than their images have pixels, a unit first copies its channels
+with the channels of a pixel side by side. Then a tap is a vector.
 """
 
 from __future__ import annotations
@@ -42,7 +43,11 @@ if TYPE_CHECKING:
         Workspace,
     )
 
-AVERAGE, LARGEST_TAP, LARGEST_SAMPLE = known(1), known(2), known(3)  # how a bin's samples are pooled
+AVERAGE, LARGEST_TAP, LARGEST_SAMPLE = (
+    known(1),
+    known(2),
+    known(3),
+)  # how a bin's samples are pooled
 MOST = 2**10  # samples of a bin along an axis
 LEAST = -10_000  # where mmcv's search for the largest sample begins
 CHANNELS = 64  # of a unit, at most
@@ -50,7 +55,8 @@ BINS, COLUMNS, ROWS, TAPS = 512, 1024, 512, 2048  # that there is room for
 SPAN = 4096  # pixels from the first to the last column of a region that is read by rows, at most
 SPARSE = 32  # pixels, for each column that is read, up to which that pays
 LANES = 16  # rows are added up over multiples of so many pixels, if the image is as wide
-TOGETHER = 4  # channels that are read at a time, so that indices and weights are loaded once for all of them
+# Channels that are read at a time, so that indices and weights are loaded once for all of them.
+TOGETHER = 4
 SAMPLES = 32  # of a copy that are added up at a time
 
 
@@ -66,7 +72,8 @@ class FeatureMaps(Geometry):
 
 
 class RoiAlignGeometry(FeatureMaps):
-    """The regions with their bins, the attributes, and the division of the output into units of work.
+    """The regions with their bins, the attributes, and the division of the output into units of
+    work.
 
     A unit is a part of the regions, and a block of channels.
     """
@@ -77,7 +84,9 @@ class RoiAlignGeometry(FeatureMaps):
     out_width: int
     bins: int  # of a region: their product
     ratio: int  # samples of a bin along each axis; 0 or less: as many as the bin has pixels
-    half_pixel: int  # 1 if a coordinate's integers are the edges of pixels, 0 if they are the centres
+    half_pixel: (
+        int  # 1 if a coordinate's integers are the edges of pixels, 0 if they are the centres
+    )
     clockwise: int  # 1 if turned boxes are turned by their angles, 0 if by the negated ones
     block: int  # channels of a unit, at most
     parts: int  # into which the regions are divided
@@ -98,7 +107,9 @@ class Box(NamedTuple):
 
     y: RegionAxis
     x: RegionAxis
-    turn: tuple[Number, ...]  # (sine, cosine, the centre's y and x) of a turned box; () for an upright one
+    turn: tuple[
+        Number, ...
+    ]  # (sine, cosine, the centre's y and x) of a turned box; () for an upright one
 
 
 class Round(NamedTuple):
@@ -113,8 +124,12 @@ class Round(NamedTuple):
 
 @jitable
 def workspace_size() -> int:
-    """Return the bytes that a tile needs: arrays of `pool_by_rows` or `pool_by_taps`, then a copy."""
-    by_rows = 8 * (TOGETHER * (SPAN + LANES) + 4 * ROWS + COLUMNS) + 4 * (COLUMNS + 3 * ROWS + 2 * BINS + 1)
+    """Return the bytes that a tile needs: arrays of `pool_by_rows` or `pool_by_taps`, then a
+    copy.
+    """
+    by_rows = 8 * (TOGETHER * (SPAN + LANES) + 4 * ROWS + COLUMNS) + 4 * (
+        COLUMNS + 3 * ROWS + 2 * BINS + 1
+    )
     by_taps = 8 * (2 * TAPS + CHANNELS) + 4 * (2 * BINS + 1)
     return (max(by_rows, by_taps) + 127) // 64 * 64
 
@@ -149,7 +164,12 @@ def roi_align_max(
 
 @jitable
 def mmcv_roi_align(
-    x: Elements, rois: Elements, g: RoiAlignGeometry, tile: Tile, workspace: Workspace, out: Elements
+    x: Elements,
+    rois: Elements,
+    g: RoiAlignGeometry,
+    tile: Tile,
+    workspace: Workspace,
+    out: Elements,
 ) -> None:
     """Compute a tile of mmcv's operator with mode avg."""
     pool(x, rois, (), AVERAGE, g, tile, workspace, out)
@@ -157,7 +177,12 @@ def mmcv_roi_align(
 
 @jitable
 def mmcv_roi_align_max(
-    x: Elements, rois: Elements, g: RoiAlignGeometry, tile: Tile, workspace: Workspace, out: Elements
+    x: Elements,
+    rois: Elements,
+    g: RoiAlignGeometry,
+    tile: Tile,
+    workspace: Workspace,
+    out: Elements,
 ) -> None:
     """Compute a tile of mmcv's operator with mode max."""
     pool(x, rois, (), LARGEST_SAMPLE, g, tile, workspace, out)
@@ -165,7 +190,12 @@ def mmcv_roi_align_max(
 
 @jitable
 def mmcv_roi_align_rotated(
-    x: Elements, rois: Elements, g: RoiAlignGeometry, tile: Tile, workspace: Workspace, out: Elements
+    x: Elements,
+    rois: Elements,
+    g: RoiAlignGeometry,
+    tile: Tile,
+    workspace: Workspace,
+    out: Elements,
 ) -> None:
     """Compute a tile of turned boxes."""
     check_images(rois, (), g)
@@ -178,7 +208,17 @@ def mmcv_roi_align_rotated(
         for r in range(region, last):
             first = (image_of(rois, (), r, g) * g.channels + channel) * g.pixels
             to = (r * g.channels + channel) * g.bins
-            pool_by_taps(x, first, channels, turned_box(rois, r, g, zero(out)), AVERAGE, g, workspace, out, to)
+            pool_by_taps(
+                x,
+                first,
+                channels,
+                turned_box(rois, r, g, zero(out)),
+                AVERAGE,
+                g,
+                workspace,
+                out,
+                to,
+            )
 
 
 @jitable
@@ -211,10 +251,17 @@ def pool(
 
 @jitable
 def part_of(g: RoiAlignGeometry, unit: Unit) -> tuple[int, int, int, int]:
-    """Return a unit's first channel and number of channels, its first region, and the region after its last one."""
+    """Return a unit's first channel and number of channels, its first region, and the region after
+    its last one.
+    """
     channel, part = unit // g.parts * g.block, unit % g.parts
     each = pieces(g.regions, g.parts)
-    return channel, min(g.block, g.channels - channel), min(part * each, g.regions), min((part + 1) * each, g.regions)
+    return (
+        channel,
+        min(g.block, g.channels - channel),
+        min(part * each, g.regions),
+        min((part + 1) * each, g.regions),
+    )
 
 
 @jitable
@@ -222,7 +269,13 @@ def check_images(rois: Elements, batches: tuple[Indices, ...], g: RoiAlignGeomet
     """Refuse regions of nonexistent images."""
     for r in range(g.regions):
         n = image_of(rois, batches, r, g)
-        require(0 <= n < g.batch, "{batch_indices}", n, "must be positions of images, less than", g.batch)
+        require(
+            0 <= n < g.batch,
+            "{batch_indices}",
+            n,
+            "must be positions of images, less than",
+            g.batch,
+        )
 
 
 @jitable
@@ -249,7 +302,9 @@ def upright_box(rois: Elements, r: int, g: RoiAlignGeometry, zero: Number) -> Bo
     offset = number(0.5) if g.half_pixel else zero
     left, top = load(rois, at) * scale - offset, load(rois, at + 1) * scale - offset
     right, bottom = load(rois, at + 2) * scale - offset, load(rois, at + 3) * scale - offset
-    return Box(axis_of(top, bottom - top, g.out_height, g), axis_of(left, right - left, g.out_width, g), ())
+    return Box(
+        axis_of(top, bottom - top, g.out_height, g), axis_of(left, right - left, g.out_width, g), ()
+    )
 
 
 @jitable
@@ -298,7 +353,9 @@ def axis_of(start: Number, size: Number, bins: int, g: RoiAlignGeometry) -> Regi
 def position(axis: RegionAxis, p: int, j: int) -> Number:
     """Return the coordinate of sample j of bin p along an axis."""
     number = type(axis.start)
-    return (axis.start + number(p) * axis.step) + (number(j) + number(0.5)) * axis.step / number(axis.samples)
+    return (axis.start + number(p) * axis.step) + (number(j) + number(0.5)) * axis.step / number(
+        axis.samples
+    )
 
 
 @jitable
@@ -324,7 +381,9 @@ def is_inside(v: Number, size: int) -> bool:
 
 @jitable
 def taps_of(v: Number, size: int) -> tuple[Index, Index, Number]:
-    """Return the two pixels of an axis that a coordinate lies between, and the weight of the second one."""
+    """Return the two pixels of an axis that a coordinate lies between, and the weight of the second
+    one.
+    """
     number = type(v)
     if v <= number(0):
         v = number(0)
@@ -336,7 +395,9 @@ def taps_of(v: Number, size: int) -> tuple[Index, Index, Number]:
 
 @jitable
 def tap_weight(t: int, down: Number, across: Number) -> Number:
-    """Return the weight of tap t of four, the second row's being `down`, and the second column's `across`."""
+    """Return the weight of tap t of four, the second row's being `down`, and the second column's
+    `across`.
+    """
     number = type(down)
     return (down if t // 2 else number(1) - down) * (across if t % 2 else number(1) - across)
 
@@ -364,7 +425,8 @@ def pool_by_rows(
 
     If it returns False, what it has stored must be computed again.
 
-    way         only AVERAGE or LARGEST_TAP: the largest sample is no product of a row's and a column's weights
+    way         only AVERAGE or LARGEST_TAP: the largest sample is no product of a row's and a
+                column's weights
     first, to   the positions in x of the first channel's plane, and in `out` of its first bin
     """
     if len(way) == len(LARGEST_SAMPLE) or g.out_width > BINS:
@@ -397,7 +459,8 @@ def pool_by_rows(
     left = min(left, g.width - span)  # so that all of the span lies in the image
     for t in range(count):
         column[t] -= left
-    # A row is a point for `add_points`, of which only the first of four taps exists: bit 0, and weights row_weight[0].
+    # A row is a point for `add_points`, of which only the first of four taps exists: bit 0, and
+    # weights row_weight[0].
     for b in range(ROWS):
         exist[b] = widths[b] = 1
     for p in range(g.out_height):
@@ -411,10 +474,24 @@ def pool_by_rows(
                 source = x[first + (c + k) * g.pixels + left :]
                 target = sums[k, :span]
                 if len(way) == len(AVERAGE):
-                    add_points(source, g.width, row[:rows], widths, exist, row_weight, False, target)
+                    add_points(
+                        source, g.width, row[:rows], widths, exist, row_weight, False, target
+                    )
                 else:
                     compare_rows(source, g.width, row, row_weight[0], rows, target)
-            pool_columns(sums, together, way, column, column_weight, ends, g.out_width, zeros, is_zero, bins, g.bins)
+            pool_columns(
+                sums,
+                together,
+                way,
+                column,
+                column_weight,
+                ends,
+                g.out_width,
+                zeros,
+                is_zero,
+                bins,
+                g.bins,
+            )
     return True
 
 
@@ -424,8 +501,9 @@ def add_taps(
 ) -> tuple[Index, bool]:
     """Store the pixels along an axis that bin p reads, and their weights, from position `begin` on.
 
-    For an average each pixel is stored once, and weights are divided by the number of samples. Returns the position
-    after the last one, or -1 if there is no room, and whether there are samples outside, or taps with a weight of 0.
+    For an average each pixel is stored once, and weights are divided by the number of samples.
+    Returns the position after the last one, or -1 if there is no room, and whether there are
+    samples outside, or taps with a weight of 0.
     """
     end = begin
     count = axis.samples
@@ -452,8 +530,12 @@ def add_taps(
 
 
 @jitable
-def add_tap(way: Known, pixel: Pixels, weight: Weights, begin: Index, end: Index, k: Index, w: Number) -> Index:
-    """Add a pixel's weight to that of the last two taps that is the same pixel, or store a new one; returns the end."""
+def add_tap(
+    way: Known, pixel: Pixels, weight: Weights, begin: Index, end: Index, k: Index, w: Number
+) -> Index:
+    """Add a pixel's weight to that of the last two taps that is the same pixel, or store a new one;
+    returns the end.
+    """
     if len(way) == len(AVERAGE):
         for t in range(max(begin, end - 2), end):
             if pixel[t] == k:
@@ -465,14 +547,17 @@ def add_tap(way: Known, pixel: Pixels, weight: Weights, begin: Index, end: Index
 
 
 @jitable
-def compare_rows(source: Elements, width: Pitch, row: Pixels, weight: Weights, rows: Index, target: Sums) -> None:
+def compare_rows(
+    source: Elements, width: Pitch, row: Pixels, weight: Weights, rows: Index, target: Sums
+) -> None:
     """target[b] = the largest weight[t] * source[row[t] * width + b]   for t < rows"""
     for b in range(target.size):
         target[b] = target.dtype.type(-np.inf)
     for t in range(0, rows, 4):
         u, v, w = min(t + 1, rows - 1), min(t + 2, rows - 1), min(t + 3, rows - 1)
         keep_largest(
-            source[row[t] * width :], source[row[u] * width :], source[row[v] * width :], source[row[w] * width :],
+            source[row[t] * width :], source[row[u] * width :], source[row[v] * width :],
+            source[row[w] * width :],
             weight[t], weight[u], weight[v], weight[w], target,
         )  # fmt: skip
 
@@ -489,7 +574,9 @@ def keep_largest(
     s_weight: Number,
     target: Sums,
 ) -> None:
-    """Replace elements of `target` that are smaller than those of one of four rows, times their weights."""
+    """Replace elements of `target` that are smaller than those of one of four rows, times their
+    weights.
+    """
     for b in range(target.size):
         first = larger(p_weight * load(p, b), q_weight * load(q, b))
         second = larger(r_weight * load(r, b), s_weight * load(s, b))
@@ -510,15 +597,22 @@ def pool_columns(
     target: Elements,
     pitch: Pitch,
 ) -> None:
-    """target[c * pitch + q] = sum or largest of weight[t] * pooled[c, column[t]]   for ends[q] <= t < ends[q + 1]
+    """target[c * pitch + q] = sum or largest of weight[t] * pooled[c, column[t]]   for
+    ends[q] <= t < ends[q + 1]
 
-    for q < count, and for the channels c < together, at most four. If there are fewer, the last one is written again.
-    Where is_zero or zeros[q] says so, the largest is at least 0.
+    for q < count, and for the channels c < together, at most four. If there are fewer, the last one
+    is written again. Where is_zero or zeros[q] says so, the largest is at least 0.
     """
-    c1, c2, c3 = min(1, together - 1), min(2, together - 1), min(3, together - 1)  # the channels beside 0
+    c1, c2, c3 = (
+        min(1, together - 1),
+        min(2, together - 1),
+        min(3, together - 1),
+    )  # the channels beside 0
     number = pooled.dtype.type
     for q in range(count):
-        v0 = v1 = v2 = v3 = number(0) if len(way) == len(AVERAGE) or is_zero or zeros[q] else number(-np.inf)
+        v0 = v1 = v2 = v3 = (
+            number(0) if len(way) == len(AVERAGE) or is_zero or zeros[q] else number(-np.inf)
+        )
         for t in range(ends[q], ends[q + 1]):
             w = weight[t]
             p = np.uint32(column[t])
@@ -552,7 +646,8 @@ def pool_by_taps(
 ) -> None:
     """Pool a region as `pool_by_rows` does, of any box in any way.
 
-    A round has the taps of some bins, or of a part of one. They are found once, and then read from each channel.
+    A round has the taps of some bins, or of a part of one. They are found once, and then read from
+    each channel.
     """
     after = 16 * TAPS + 8 * CHANNELS
     taps = Round(
@@ -574,7 +669,9 @@ def pool_by_taps(
             taps.zeros[bins] = is_zero
             bins += 1
             taps.ends[bins] = count
-            if i == box.y.samples:  # else there is no room for the rest of its taps, which the next round has
+            if (
+                i == box.y.samples
+            ):  # else there is no room for the rest of its taps, which the next round has
                 bin_ += 1
                 i = 0
                 j = 0
@@ -584,12 +681,22 @@ def pool_by_taps(
 
 @jitable
 def find_taps(
-    box: Box, bin_: int, i: int, j: int, way: Known, g: RoiAlignGeometry, taps: Round, count: int, is_zero: bool
+    box: Box,
+    bin_: int,
+    i: int,
+    j: int,
+    way: Known,
+    g: RoiAlignGeometry,
+    taps: Round,
+    count: int,
+    is_zero: bool,
 ) -> tuple[int, int, int, bool]:
-    """Append the taps of a bin's samples from (i, j) on to the `count` stored ones, as far as they fit.
+    """Append the taps of a bin's samples from (i, j) on to the `count` stored ones, as far as they
+    fit.
 
-    Taps with a weight of 0 are left out, unless samples are compared, which need all four taps. Returns the next
-    sample, the number of taps, and whether a sample or a tap counts as 0, before or now.
+    Taps with a weight of 0 are left out, unless samples are compared, which need all four taps.
+    Returns the next sample, the number of taps, and whether a sample or a tap counts as 0, before
+    or now.
     """
     p = bin_ // g.out_width
     q = bin_ % g.out_width
@@ -609,7 +716,9 @@ def find_taps(
             for t in range(4):
                 w = tap_weight(t, down, across)
                 if w > number(0) or len(way) == len(LARGEST_SAMPLE):
-                    taps.offset[count] = (bottom if t // 2 else top) * g.width + (right if t % 2 else left)
+                    taps.offset[count] = (bottom if t // 2 else top) * g.width + (
+                        right if t % 2 else left
+                    )
                     taps.weight[count] = w * each
                     count += 1
                 else:
@@ -632,7 +741,8 @@ def read_bins(
     g: RoiAlignGeometry,
     target: Elements,
 ) -> None:
-    """Read the taps of a round's bins from each channel, and store the results of the first `whole` bins.
+    """Read the taps of a round's bins from each channel, and store the results of the first `whole`
+    bins.
 
     goes_on  whether the first bin began in an earlier round
     """
@@ -643,7 +753,8 @@ def read_bins(
                 totals[c:][:TOGETHER] = 0
             for b in range(bins):
                 add_taps_of_bin(
-                    planes[c * g.pixels :], min(TOGETHER, channels - c), offset, weight, ends[b], ends[b + 1],
+                    planes[c * g.pixels :], min(TOGETHER, channels - c), offset, weight, ends[b],
+                    ends[b + 1],
                     totals[c:], b < whole, g, target[c * g.bins + b :],
                 )  # fmt: skip
         return
@@ -680,11 +791,15 @@ def add_taps_of_bin(
 ) -> None:
     """sums[c] += sum over t of weight[t] * planes[c * g.pixels + offset[t]]   for begin <= t < end
 
-    for the channels c < together, at most four. If there are fewer, the last one is read again. If the bin is_whole,
-    target[c * g.bins] becomes sums[c], which becomes 0. Some taps are added up at a time, so that rounding errors of a
-    long sum stay small.
+    for the channels c < together, at most four. If there are fewer, the last one is read again. If
+    the bin is_whole, target[c * g.bins] becomes sums[c], which becomes 0. Some taps are added up at
+    a time, so that rounding errors of a long sum stay small.
     """
-    c1, c2, c3 = min(1, together - 1), min(2, together - 1), min(3, together - 1)  # the channels beside 0
+    c1, c2, c3 = (
+        min(1, together - 1),
+        min(2, together - 1),
+        min(3, together - 1),
+    )  # the channels beside 0
     first = planes
     second = planes[c1 * g.pixels :]
     third = planes[c2 * g.pixels :]
@@ -718,7 +833,8 @@ def add_taps_of_bin(
 def largest_sample(
     total: Number, source: Elements, offset: Indices, weight: Weights, begin: Index, end: Index
 ) -> Number:
-    """Return the largest of `total` and sum over u < 4 of weight[4 * t + u] * source[offset[4 * t + u]]
+    """Return the largest of `total` and sum over u < 4 of
+    weight[4 * t + u] * source[offset[4 * t + u]]
 
     for begin <= 4 * t < end, without weights of 0.
     """
@@ -732,7 +848,9 @@ def largest_sample(
 
 
 @jitable
-def largest_tap(total: Number, source: Elements, offset: Indices, weight: Weights, begin: Index, end: Index) -> Number:
+def largest_tap(
+    total: Number, source: Elements, offset: Indices, weight: Weights, begin: Index, end: Index
+) -> Number:
     """Return the largest of `total` and weight[t] * source[offset[t]]   for begin <= t < end"""
     for t in range(begin, end):
         total = larger(total, weight[t] * load(source, np.uintp(offset[t])))
@@ -747,7 +865,12 @@ def larger(a: Number, b: Number) -> Number:
 
 @jitable
 def pool_copies(
-    x: Elements, rois: Elements, unit: Unit, g: RoiAlignGeometry, workspace: Workspace, out: Elements
+    x: Elements,
+    rois: Elements,
+    unit: Unit,
+    g: RoiAlignGeometry,
+    workspace: Workspace,
+    out: Elements,
 ) -> None:
     """Pool a unit's regions, image by image, from a copy of its channels."""
     copy = sums_in(workspace, workspace_size(), g.copied, out)
@@ -757,7 +880,9 @@ def pool_copies(
         for r in range(region, last):
             if image_of(rois, (), r, g) == n:
                 if not is_there:
-                    copy_side_by_side(x, (n * g.channels + channel) * g.pixels, channels, g.pixels, copy)
+                    copy_side_by_side(
+                        x, (n * g.channels + channel) * g.pixels, channels, g.pixels, copy
+                    )
                     is_there = True
                 to = (r * g.channels + channel) * g.bins
                 pool_copy(copy, channels, turned_box(rois, r, g, zero(out)), g, workspace, out, to)
@@ -776,7 +901,13 @@ def copy_side_by_side(x: Elements, first: Offset, channels: int, pixels: int, co
 
 @jitable
 def pool_copy(
-    copy: Sums, channels: int, box: Box, g: RoiAlignGeometry, workspace: Workspace, out: Elements, to: Offset
+    copy: Sums,
+    channels: int,
+    box: Box,
+    g: RoiAlignGeometry,
+    workspace: Workspace,
+    out: Elements,
+    to: Offset,
 ) -> None:
     """Pool a turned box for all channels of the copy by `copy_side_by_side`."""
     pixels, exist, widths = indices_in(workspace, 0, (3, SAMPLES))

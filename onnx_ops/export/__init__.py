@@ -5,8 +5,8 @@
 | `unfold`      | onnx_ops Im2Col                   | Gather twice                          |
 | `affine_grid` | ai.onnx AffineGrid, from opset 20 | products and sums, of fixed sizes     |
 
-PyTorch writes ai.onnx GridSample itself. Operators of this package and custom operators become the node of their
-declaration. torch and onnxscript are imported only when `export` is called.
+PyTorch writes ai.onnx GridSample itself. Operators of this package and custom operators become the
+node of their declaration. torch and onnxscript are imported only when `export` is called.
 """
 
 import os
@@ -27,7 +27,8 @@ from ..registry import as_list, available
 from ..sampling.grid_sample import MICROSOFT, PADDING_MODES
 from ..system.files import staged_file
 
-# Annotations that mypy alone reads are texts. PyTorch's exporter evaluates those of functions that it is given.
+# Annotations that mypy alone reads are texts. PyTorch's exporter evaluates those of functions that
+# it is given.
 if TYPE_CHECKING:
     import torch
     from onnxscript.ir import Value
@@ -39,7 +40,11 @@ if TYPE_CHECKING:
     from ..registry import Declared
     from .types import Length, Table
 
-MODES = ("bilinear", "nearest", "bicubic")  # the exporter passes indices into these and PADDING_MODES
+MODES = (
+    "bilinear",
+    "nearest",
+    "bicubic",
+)  # the exporter passes indices into these and PADDING_MODES
 DEFAULT_OPSET = 20  # that of PyTorch 2.13
 AFFINE_GRID = "aten::affine_grid_generator"  # PyTorch's operator
 AFFINE_GRID_OPSET = 20  # the first one that has an AffineGrid
@@ -98,13 +103,18 @@ def export(
     >>> class Unfold(torch.nn.Module):
     ...     def forward(self, x):
     ...         return torch.nn.functional.unfold(x, 3)
-    >>> program = onnx_ops.export.export(Unfold().eval(), (torch.rand(1, 2, 8, 8),), "unfold.onnx", verbose=False)
+    >>> model = Unfold().eval()
+    >>> inputs = (torch.rand(1, 2, 8, 8),)
+    >>> program = onnx_ops.export.export(model, inputs, "unfold.onnx", verbose=False)
     >>> session = onnx_ops.InferenceSession("unfold.onnx")
     """
     import torch
 
     if not kwargs.setdefault("dynamo", True):
-        rule = "must be True; onnx_ops.optimize rewrites what torch.onnx.export(..., dynamo=False) has written"
+        rule = (
+            "must be True; onnx_ops.optimize rewrites what torch.onnx.export(..., "
+            "dynamo=False) has written"
+        )
         raise OpError("dynamo", False, rule, "onnx_ops")
     opset = kwargs["opset_version"] = kwargs.get("opset_version") or DEFAULT_OPSET
     theirs = custom_translation_table or {}
@@ -123,15 +133,23 @@ def node(op_type: str, /, *inputs: "Value", **attributes: Any) -> "Value":
     return getattr(opset, op_type)(*inputs, **attributes)  # PyTorch converts it to later opsets
 
 
-def node_of(operator: "Operator", /, *inputs: "Value | None", **attributes: Any) -> "Value | tuple[Value, ...]":
+def node_of(
+    operator: "Operator", /, *inputs: "Value | None", **attributes: Any
+) -> "Value | tuple[Value, ...]":
     """Add the node of a declared operator; return its output, or several."""
     import onnxscript
 
     from ..model.schemas import schema
 
-    if operator.inputs[-1].presence == "variadic":  # PyTorch would pass it the inputs before it, too
+    if (
+        operator.inputs[-1].presence == "variadic"
+    ):  # PyTorch would pass it the inputs before it, too
         declared = [
-            replace(i, name=f"{i.name}_{k}", presence="required" if i.presence == "variadic" else i.presence)
+            replace(
+                i,
+                name=f"{i.name}_{k}",
+                presence="required" if i.presence == "variadic" else i.presence,
+            )
             for k, i in enumerate(operator.each_input(len(inputs)))
         ]
         operator = replace(operator, inputs=tuple(declared))
@@ -189,22 +207,40 @@ def com_microsoft_grid_sample(
 
 
 def unfold(
-    x: "Value", kernel_size: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]
+    x: "Value",
+    kernel_size: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
 ) -> "Value":
-    """Add the node for `unfold`, between Unsqueeze and Squeeze for an image without a batch; returns the output."""
+    """Add the node for `unfold`, between Unsqueeze and Squeeze for an image without a batch;
+    returns the output.
+    """
     batch = constant(np.array([0])) if len(x.shape) == UNBATCHED else None
     x = x if batch is None else node("Unsqueeze", x, batch)
-    y = node_of(IM2COL, x, kernel_shape=kernel_size, dilations=dilation, pads=[*padding, *padding], strides=stride)
+    y = node_of(
+        IM2COL,
+        x,
+        kernel_shape=kernel_size,
+        dilations=dilation,
+        pads=[*padding, *padding],
+        strides=stride,
+    )
     return y if batch is None else node("Squeeze", y, batch)
 
 
 def affine_grid(theta: "Value", size: "Sequence[Length]", align_corners: bool) -> "Value":
-    """Add the node for `affine_grid`; return its output. 16-bit floats are rounded once, after it, as in PyTorch."""
+    """Add the node for `affine_grid`; return its output.
+
+    16-bit floats are rounded once, after it, as in PyTorch.
+    """
     kind = int(theta.dtype)
-    wide = kind if kind == TensorProto.DOUBLE else TensorProto.FLOAT  # the only types with kernels in ONNX Runtime
+    # The only types with kernels in ONNX Runtime.
+    wide = kind if kind == TensorProto.DOUBLE else TensorProto.FLOAT
     theta = theta if kind == wide else node("Cast", theta, to=wide)
     if align_corners and not all(isinstance(each, int) and each > 1 for each in size[2:]):
-        # The place of a single pixel is 0 in PyTorch, 1 in ONNX Runtime: such a column of theta is multiplied by 0.
+        # The place of a single pixel is 0 in PyTorch, 1 in ONNX Runtime: such a column of theta is
+        # multiplied by 0.
         one = constant(np.array(1))
         factors = [
             min(each - 1, 1) if isinstance(each, int) else node("Min", node("Sub", each, one), one)
@@ -217,9 +253,11 @@ def affine_grid(theta: "Value", size: "Sequence[Length]", align_corners: bool) -
 
 @cache
 def _affine_grids() -> "tuple[Table, type[TorchFunctionMode]]":
-    """Return ({PyTorch's operator: function that adds the node}, a mode that replaces `affine_grid` by an operator).
+    """Return ({PyTorch's operator: function that adds the node}, a mode that replaces `affine_grid`
+    by an operator).
 
-    PyTorch decomposes its own operator while it traces a model, and fixes sizes at those of the example.
+    PyTorch decomposes its own operator while it traces a model, and fixes sizes at those of the
+    example.
     """
     import torch
     from torch.overrides import TorchFunctionMode
@@ -227,14 +265,18 @@ def _affine_grids() -> "tuple[Table, type[TorchFunctionMode]]":
     def whole(theta: "torch.Tensor", size: Sequence[int], align_corners: bool) -> "torch.Tensor":
         return torch.affine_grid_generator(theta, size, align_corners)
 
-    def shaped(theta: "torch.Tensor", size: "Sequence[int | torch.SymInt]", align_corners: bool) -> "torch.Tensor":
+    def shaped(
+        theta: "torch.Tensor", size: "Sequence[int | torch.SymInt]", align_corners: bool
+    ) -> "torch.Tensor":
         axes = len(size) - 2
         torch._check(axes in (2, 3) and theta.shape[1:] == (axes, axes + 1))
         return theta.new_empty([size[0], *size[2:], axes])
 
     # PyTorch 2.6 infers no schema from a Sequence of collections.abc.
     schema = "(Tensor theta, SymInt[] size, bool align_corners) -> Tensor"
-    operator = torch.library.custom_op("onnx_ops_export::affine_grid", whole, mutates_args=(), schema=schema)
+    operator = torch.library.custom_op(
+        "onnx_ops_export::affine_grid", whole, mutates_args=(), schema=schema
+    )
     operator.register_fake(shaped)
 
     class Whole(TorchFunctionMode):  # type: ignore[misc]  # mypy skips PyTorch
@@ -249,7 +291,9 @@ def _affine_grids() -> "tuple[Table, type[TorchFunctionMode]]":
                 return called(*args, **(kwargs or {}))
             return function(*args, **(kwargs or {}))
 
-    def called(theta: "torch.Tensor", size: Iterable[int], align_corners: bool | None = None) -> "torch.Tensor":
+    def called(
+        theta: "torch.Tensor", size: Iterable[int], align_corners: bool | None = None
+    ) -> "torch.Tensor":
         return operator(theta, list(size), bool(align_corners))
 
     names = AFFINE_GRID, "onnx_ops_export::affine_grid"  # the first one: of an ExportedProgram
@@ -276,20 +320,25 @@ def vector(sizes: "Sequence[Length]", dtype: str) -> "Value":
     if all(isinstance(size, int) for size in sizes):
         return constant(np.array(sizes, dtype))
     one = constant(np.array([1]))
-    parts = [constant(np.array([size])) if isinstance(size, int) else node("Reshape", size, one) for size in sizes]
+    parts = [
+        constant(np.array([size])) if isinstance(size, int) else node("Reshape", size, one)
+        for size in sizes
+    ]
     y = node("Concat", *parts, axis=0)
     return y if dtype == "int64" else node("Cast", y, to=TensorProto.INT32)
 
 
 TRANSLATIONS: dict[str, Callable[..., Any]] = {
     # PyTorch's operator: the function that adds our node
-    "aten::grid_sampler_3d": com_microsoft_grid_sample,  # of a decomposed ExportedProgram; PyTorch has none for it
+    # Of a decomposed ExportedProgram; PyTorch has none for it.
+    "aten::grid_sampler_3d": com_microsoft_grid_sample,
     "aten::im2col": unfold,
 }
 
 
 def _declared(operators: "Iterable[Declared]") -> dict[str, Callable[..., Any]]:
-    """Return {PyTorch's operator: function that adds the node} for the declared operators that a model may call.
+    """Return {PyTorch's operator: function that adds the node} for the declared operators that a
+    model may call.
 
     These are the given operators, and all others that PyTorch supports.
     """
@@ -343,14 +392,20 @@ def translations(operators: "Iterable[Declared]" = ()) -> dict[Any, Callable[...
     import torch
 
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
-        rule = "must be at least 2.6; for an older one, onnx_ops.optimize rewrites what torch.onnx.export has written"
+        rule = (
+            "must be at least 2.6; for an older one, onnx_ops.optimize rewrites what "
+            "torch.onnx.export has written"
+        )
         raise OpError("torch", torch.__version__, rule, "onnx_ops")
     table = TRANSLATIONS | _declared(operators)
-    return {_overload(name): _translation(_overload(name), function) for name, function in table.items()}
+    return {
+        _overload(name): _translation(_overload(name), function) for name, function in table.items()
+    }
 
 
 def _translation(overload: "OpOverload", translate: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that the exporter calls, with a signature that states the kinds of arguments.
+    """Return the function that the exporter calls, with a signature that states the kinds of
+    arguments.
 
     The exporter recognizes attributes by their annotations. A parameter without one is a tensor.
     """
@@ -371,6 +426,11 @@ def _translation(overload: "OpOverload", translate: Callable[..., Any]) -> Calla
     translation.__name__ = overload._schema.name.replace("::", "_")
     vars(translation)["__signature__"] = Signature(parameters)
     # "List[int]", whether or not it may be None
-    kinds = {a.name: re.sub(r"^Optional\[(.*)\]$", r"\1", str(a.type)) for a in overload._schema.arguments}
-    translation.__annotations__ = {name: hints[kind] for name, kind in kinds.items() if kind in hints}
+    kinds = {
+        a.name: re.sub(r"^Optional\[(.*)\]$", r"\1", str(a.type))
+        for a in overload._schema.arguments
+    }
+    translation.__annotations__ = {
+        name: hints[kind] for name, kind in kinds.items() if kind in hints
+    }
     return translation

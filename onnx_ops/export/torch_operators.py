@@ -1,6 +1,7 @@
 """PyTorch's operators for declarations, `torch.ops.<domain>.<name>`.
 
-    schema    inputs are tensors, but lists of integers where the plan reads values; then the attributes by their names
+    schema    inputs are tensors, but lists of integers where the plan reads values; then the
+              attributes by their names
     CPU       `outputs_of` on the tensors' own memory
     fake      the outputs' shapes for symbolic sizes, by the uncompiled functions of the plan
     backward  the declaration's `gradient`
@@ -44,26 +45,36 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 TYPES = {getattr(torch, name): name for name in dtypes.TABLE if hasattr(torch, name)}
-ATTRIBUTES = {"int": "int", "ints": "int[]", "float": "float", "floats": "float[]", "string": "str", "text": "str"}
+ATTRIBUTES = {
+    "int": "int",
+    "ints": "int[]",
+    "float": "float",
+    "floats": "float[]",
+    "string": "str",
+    "text": "str",
+}
 INPUTS = {"required": "Tensor {}", "optional": "Tensor? {}=None", "variadic": "Tensor[] {}"}
 VALUES = {"required": "SymInt[] {}", "optional": "SymInt[]? {}=None"}
 BFLOAT16 = dtypes.TABLE["bfloat16"].numpy  # PyTorch doesn't support its NumPy dtype
 UNREACHED = 2**32  # no size is that large
 _names: dict[Operator, str] = {}  # {declaration: its qualified name}
-_libraries: dict[str, tuple[Operator, torch.library.Library]] = {}  # {qualified name: (declaration, its library)}
+_libraries: dict[
+    str, tuple[Operator, torch.library.Library]
+] = {}  # {qualified name: (declaration, its library)}
 
 
 def torch_operator(operator: Declared) -> OpOverloadPacket:
     """Return PyTorch's operator for a CustomOperator or a declaration. Raises OpError.
 
-    It takes tensors, lists of tensors for a variadic input, and lists of integers for inputs whose values the plan
-    reads. Attributes are given by their names.
+    It takes tensors, lists of tensors for a variadic input, and lists of integers for inputs whose
+    values the plan reads. Attributes are given by their names.
     """
     namespace, _, op_type = defined(operator).partition("::")
     return getattr(getattr(torch.ops, namespace), op_type)
 
 
-@torch.compiler.assume_constant_result  # torch.compile calls this function, and does not translate it
+# torch.compile calls this function, and does not translate it.
+@torch.compiler.assume_constant_result
 def defined(operator: Declared) -> str:
     """Return the qualified name of an operator after it has been defined. Raises OpError."""
     declaration = declaration_of(operator)
@@ -74,7 +85,10 @@ def defined(operator: Declared) -> str:
 
 
 def qualified_name(operator: Operator) -> str:
-    """Return "namespace::name" of an operator in PyTorch. An operator of ai.onnx is in the namespace onnx_ops."""
+    """Return "namespace::name" of an operator in PyTorch.
+
+    An operator of ai.onnx is in the namespace onnx_ops.
+    """
     return f"{re.sub(r'[^0-9A-Za-z]', '_', operator.domain or 'onnx_ops')}::{operator.name}"
 
 
@@ -85,7 +99,10 @@ def define(operator: Operator) -> None:
     namespace, _, op_type = name.partition("::")
     if name in _libraries:
         before, library = _libraries[name]
-        if before.domain != operator.domain and (before.plan, before.kernels) == (operator.plan, operator.kernels):
+        if before.domain != operator.domain and (before.plan, before.kernels) == (
+            operator.plan,
+            operator.kernels,
+        ):
             _names[operator] = name
             return
         if before.title != operator.title:
@@ -101,7 +118,10 @@ def define(operator: Operator) -> None:
         library.impl(op_type, partial(refuse, operator), "CompositeExplicitAutograd")
         torch.library.register_fake(name, partial(fake, operator), lib=library)
         register_gradient(operator, name, library)
-    except (RuntimeError, ValueError) as error:  # PyTorch has an operator of this name, or refuses the name
+    except (
+        RuntimeError,
+        ValueError,
+    ) as error:  # PyTorch has an operator of this name, or refuses the name
         rule = f"can't be {name} in PyTorch: {str(error).splitlines()[0]}"
         raise OpError("operators", operator.title, rule, "onnx_ops") from error
     _libraries[name] = operator, library
@@ -109,21 +129,35 @@ def define(operator: Operator) -> None:
 
 
 def schema(operator: Operator) -> str:
-    """Return the text of an operator's schema, without its name. Raises OpError for types that PyTorch lacks."""
+    """Return the text of an operator's schema, without its name.
+
+    Raises OpError for types that PyTorch lacks.
+    """
     declared: tuple[Input | Output, ...] = (*operator.inputs, *operator.outputs)
     with errors_of(operator):
         for each in declared:
             names = operator.types[each.type]
-            require({*names} & {*TYPES.values()}, f"type of {each.name}", names[0], "is no element type of PyTorch")
+            require(
+                {*names} & {*TYPES.values()},
+                f"type of {each.name}",
+                names[0],
+                "is no element type of PyTorch",
+            )
         for a in operator.attributes:
             rule = "is none that attributes of PyTorch's operators have"
             require(a.kind in ATTRIBUTES, f"kind of {a.name}", a.kind, rule)
-        arguments = [(VALUES if i.values else INPUTS)[i.presence].format(i.name) for i in operator.inputs]
+        arguments = [
+            (VALUES if i.values else INPUTS)[i.presence].format(i.name) for i in operator.inputs
+        ]
         if operator.inputs[-1].presence == "variadic":  # it must be given, as must all before it
             arguments = [each.removesuffix("=None") for each in arguments]
         # Defaults stay in the declaration, because PyTorch's parser may not accept their text.
-        kinds = [(a, "bool" if a.bounds == (0, 1) else ATTRIBUTES[a.kind]) for a in operator.attributes]
-        named = [f"{kind} {a.name}" if a.required else f"{kind}? {a.name}=None" for a, kind in kinds]
+        kinds = [
+            (a, "bool" if a.bounds == (0, 1) else ATTRIBUTES[a.kind]) for a in operator.attributes
+        ]
+        named = [
+            f"{kind} {a.name}" if a.required else f"{kind}? {a.name}=None" for a, kind in kinds
+        ]
         outputs = ", ".join(["Tensor"] * len(operator.outputs))
         returned = outputs if len(operator.outputs) == 1 else f"({outputs})"
         return f"({', '.join([*arguments, *(['*', *named] if named else [])])}) -> {returned}"
@@ -136,12 +170,19 @@ def run(operator: Operator, /, *inputs: Given, **attributes: Any) -> Tensors:
     """Compute the outputs of tensors on the CPU."""
     values = each_value(operator, inputs)
     arrays = [None if value is None else as_array(operator, i, value) for i, value in values]
-    outputs = [as_tensor(y, arrays) for y in outputs_of(operator, arrays, attributes, torch.get_num_threads())]
+    outputs = [
+        as_tensor(y, arrays)
+        for y in outputs_of(operator, arrays, attributes, torch.get_num_threads())
+    ]
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def compute_by_torch(operator: Operator, arrays: Sequence[Array | None], attributes: Mapping[str, Any]) -> list[Array]:
-    """Return the output arrays of a call with tensors of these arrays, after a check of the fake kernel's shapes."""
+def compute_by_torch(
+    operator: Operator, arrays: Sequence[Array | None], attributes: Mapping[str, Any]
+) -> list[Array]:
+    """Return the output arrays of a call with tensors of these arrays, after a check of the fake
+    kernel's shapes.
+    """
     inputs = positional(operator, [None if a is None else as_tensor(a, ()) for a in arrays])
     attributes = declared_attributes(operator, attributes)
     outputs = as_tuple(torch_operator(operator)(*inputs, **attributes))
@@ -156,15 +197,21 @@ def compute_by_torch(operator: Operator, arrays: Sequence[Array | None], attribu
 
 
 def positional(operator: Operator, tensors: Sequence[torch.Tensor | None]) -> list[Given]:
-    """Return an ONNX node's inputs as PyTorch's operator gets them: lists of values, and a list of variadic inputs."""
+    """Return an ONNX node's inputs as PyTorch's operator gets them: lists of values, and a list of
+    variadic inputs.
+    """
     pairs = zip(operator.each_input(len(tensors)), tensors, strict=True)
     inputs = [t.tolist() if i.values and t is not None else t for i, t in pairs]
     last = len(operator.inputs) - 1
-    return [*inputs[:last], inputs[last:]] if operator.inputs[last].presence == "variadic" else inputs
+    return (
+        [*inputs[:last], inputs[last:]] if operator.inputs[last].presence == "variadic" else inputs
+    )
 
 
 def declared_attributes(operator: Operator, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an ONNX node's attributes as PyTorch's operator gets them: by their declared names and kinds."""
+    """Return an ONNX node's attributes as PyTorch's operator gets them: by their declared names and
+    kinds.
+    """
     values = operator.values(attributes).by_name
     given = {name for name, value in attributes.items() if value is not None}
     return {a.name: values[a.name] for a in operator.attributes if given.intersection(a.names)}
@@ -175,7 +222,9 @@ def as_tuple(outputs: T | tuple[T, ...]) -> tuple[T, ...]:
 
 
 def each_value(operator: Operator, inputs: Sequence[Any]) -> list[tuple[Input, Any]]:
-    """Return pairs of Input and value, a tensor, a list of integers or None; a variadic one gives several."""
+    """Return pairs of Input and value, a tensor, a list of integers or None; a variadic one gives
+    several.
+    """
     declared = operator.inputs
     if declared[-1].presence == "variadic" and len(inputs) == len(declared):
         inputs = [*inputs[:-1], *inputs[-1]]
@@ -183,8 +232,13 @@ def each_value(operator: Operator, inputs: Sequence[Any]) -> list[tuple[Input, A
     return list(zip(declared, inputs, strict=False))
 
 
-def as_array(operator: Operator, declared: Input | Output, value: torch.Tensor | Sequence[int]) -> Array:
-    """Return the value of an input as an array, on a tensor's memory if it is contiguous. Raises OpError."""
+def as_array(
+    operator: Operator, declared: Input | Output, value: torch.Tensor | Sequence[int]
+) -> Array:
+    """Return the value of an input as an array, on a tensor's memory if it is contiguous.
+
+    Raises OpError.
+    """
     if not isinstance(value, torch.Tensor):
         return np.array(value, type_of_list(operator, declared))
     tensor = value.contiguous()
@@ -201,12 +255,16 @@ def type_of_list(operator: Operator, declared: Input | Output) -> str:
 
 def check_type(operator: Operator, declared: Input | Output, tensor: torch.Tensor) -> None:
     if tensor.dtype not in TYPES:
-        raise OpError(f"dtype of {declared.name}", tensor.dtype, "is no element type of ONNX", operator.title)
+        raise OpError(
+            f"dtype of {declared.name}", tensor.dtype, "is no element type of ONNX", operator.title
+        )
 
 
 def as_tensor(array: Array, arrays: Iterable[Array | None]) -> torch.Tensor:
     """Return an output as a tensor that shares no memory with the inputs, as PyTorch requires."""
-    is_shared = array.base is not None and any(a is not None and np.may_share_memory(array, a) for a in arrays)
+    is_shared = array.base is not None and any(
+        a is not None and np.may_share_memory(array, a) for a in arrays
+    )
     if is_shared or not array.flags.carray:  # carray: contiguous, and it may be written to
         array = array.copy()
     if array.dtype == BFLOAT16:
@@ -221,7 +279,10 @@ def refuse(operator: Operator, /, *inputs: Given, **_: Any) -> None:
             continue
         if value.device.type != "cpu" or value.layout != torch.strided:
             where = f"on {value.device}" if value.layout == torch.strided else str(value.layout)
-            rule = "must be a dense tensor on the CPU; call the operator with x.cpu(), and move what it returns"
+            rule = (
+                "must be a dense tensor on the CPU; call the operator with x.cpu(), and move "
+                "what it returns"
+            )
             raise OpError(i.name, where, rule, operator.title)
         check_type(operator, i, value)
     raise OpError(None, None, "needs a tensor on the CPU among its inputs", operator.title)
@@ -239,11 +300,25 @@ def fake(operator: Operator, /, *inputs: Given, **attributes: Any) -> Tensors:
         for i, value in pairs:
             if isinstance(value, torch.Tensor):
                 check_type(operator, i, value)
-                require(value.dim() <= MAX_RANK, f"rank of {i.name}", value.dim(), "must be at most", MAX_RANK)
+                require(
+                    value.dim() <= MAX_RANK,
+                    f"rank of {i.name}",
+                    value.dim(),
+                    "must be at most",
+                    MAX_RANK,
+                )
                 device = tensors[0].device
-                require(value.device == device, f"device of {i.name}", value.device, f"must be {device} as before")
+                require(
+                    value.device == device,
+                    f"device of {i.name}",
+                    value.device,
+                    f"must be {device} as before",
+                )
         require(tensors, "inputs", 0, "there must be a tensor among them")
-        sizes = [None if value is None else tuple(value if i.values else value.shape) for i, value in pairs]
+        sizes = [
+            None if value is None else tuple(value if i.values else value.shape)
+            for i, value in pairs
+        ]
         shapes = shapes_of(operator, values, sizes)
         names = [type_name(operator, *pair) for pair in pairs]
         types = signature_of(operator, operator.choice(values), operator.padded(names))
@@ -258,7 +333,9 @@ def type_name(operator: Operator, declared: Input, value: Argument) -> str | Non
     """Return the name of an input's element type, None for an absent one."""
     if value is None:
         return None
-    return TYPES[value.dtype] if isinstance(value, torch.Tensor) else type_of_list(operator, declared)
+    return (
+        TYPES[value.dtype] if isinstance(value, torch.Tensor) else type_of_list(operator, declared)
+    )
 
 
 def shapes_of(
@@ -266,8 +343,9 @@ def shapes_of(
 ) -> Sequence[Sequence[Size]]:
     """Return the outputs' shapes. Raises OpError.
 
-    sizes  for each input a tuple of sizes or of values, or None if it is absent. Numbers may be symbolic. Then each
-           comparison in the plan's shape function becomes a condition in PyTorch
+    sizes  for each input a tuple of sizes or of values, or None if it is absent. Numbers may be
+           symbolic. Then each comparison in the plan's shape function becomes a condition in
+           PyTorch
     """
     rule = "states the outputs' shapes, which PyTorch must know to compile or export"
     require(operator.plan.shape, "rule", None, rule)
@@ -275,7 +353,9 @@ def shapes_of(
     if all(isinstance(size, int) for each in sizes if each is not None for size in each):
         shapes: Sequence[Sequence[Size]] = plain.shapes_of(operator, values, sizes) or ()
     else:
-        shapes = (plain.shapes_for_ranks if operator.has_ranks else shapes_by_plan)(operator, values, sizes)
+        shapes = (plain.shapes_for_ranks if operator.has_ranks else shapes_by_plan)(
+            operator, values, sizes
+        )
     if not operator.plan.is_bound:
         return shapes
     return [(at_most(shape[0]), *shape[1:]) for shape in shapes]
@@ -291,7 +371,9 @@ def at_most(bound: Size) -> torch.SymInt:
 def shapes_by_plan(
     operator: Operator, values: AttributeValues, sizes: Sequence[Sequence[Size] | None]
 ) -> list[list[Size]]:
-    """Return the outputs' shapes by a plan for any ranks, which sees sizes that depend on values as names."""
+    """Return the outputs' shapes by a plan for any ranks, which sees sizes that depend on values as
+    names.
+    """
     named = {}
 
     def number(size: Size) -> int | Symbol | str:
@@ -307,9 +389,13 @@ def shapes_by_plan(
             return torch.library.get_ctx().new_dynamic_size()
         return named[size] if isinstance(size, str) else sym_int(size)
 
-    shapes = plain.infer_by_plan(operator, values, [[number(size) for size in each or ()] for each in sizes])
+    shapes = plain.infer_by_plan(
+        operator, values, [[number(size) for size in each or ()] for each in sizes]
+    )
     for o, shape in zip(operator.outputs, shapes, strict=True):
-        require(shape is not None, f"rank of {o.name}", UNKNOWN, "must follow from the inputs' ranks")
+        require(
+            shape is not None, f"rank of {o.name}", UNKNOWN, "must follow from the inputs' ranks"
+        )
     return [list(map(known_size, shape or ())) for shape in shapes]
 
 
@@ -328,8 +414,9 @@ def _comparison(operation: Callable[[Any, Any], Any]) -> Callable[[Symbol, Any],
 class Symbol:
     """A symbolic size, as a plan's integer.
 
-    A comparison with a number that no size reaches imposes no condition. Plans make such comparisons to protect
-    compiled code from overflows. PyTorch would treat them as limits of sizes, and refuse models without these limits.
+    A comparison with a number that no size reaches imposes no condition. Plans make such
+    comparisons to protect compiled code from overflows. PyTorch would treat them as limits of
+    sizes, and refuse models without these limits.
     """
 
     __slots__ = ("size",)
@@ -347,8 +434,12 @@ class Symbol:
     def __bool__(self) -> bool:
         return holds(ne, self, 0)
 
-    __add__, __sub__, __mul__, __floordiv__, __mod__ = map(_arithmetic, (add, sub, mul, floordiv, mod))
-    __radd__, __rsub__, __rmul__, __rfloordiv__, __rmod__ = map(_reflected, (add, sub, mul, floordiv, mod))
+    __add__, __sub__, __mul__, __floordiv__, __mod__ = map(
+        _arithmetic, (add, sub, mul, floordiv, mod)
+    )
+    __radd__, __rsub__, __rmul__, __rfloordiv__, __rmod__ = map(
+        _reflected, (add, sub, mul, floordiv, mod)
+    )
     __eq__, __ne__, __lt__, __le__, __gt__, __ge__ = map(_comparison, (eq, ne, lt, le, gt, ge))
 
 
@@ -379,27 +470,39 @@ def register_gradient(operator: Operator, name: str, library: torch.library.Libr
     needed = parameters_of("gradient", function) if function else ()
 
     def keep(
-        ctx: FunctionCtx, inputs: Sequence[Any], output: Tensors, keyword_only_inputs: Iterable[tuple[str, Any]] = ()
+        ctx: FunctionCtx,
+        inputs: Sequence[Any],
+        output: Tensors,
+        keyword_only_inputs: Iterable[tuple[str, Any]] = (),
     ) -> None:
         values = dict(operator.values(dict(keyword_only_inputs)).by_name)
         values |= zip((i.name for i in operator.inputs), inputs, strict=False)
         values |= zip((o.name for o in operator.outputs), as_tuple(output), strict=True)
         leaves, ctx.tree = tree_flatten({each: values[each] for each in needed if each in values})
-        ctx.save_for_backward(*(leaf if isinstance(leaf, torch.Tensor) else None for leaf in leaves))
+        ctx.save_for_backward(
+            *(leaf if isinstance(leaf, torch.Tensor) else None for leaf in leaves)
+        )
         ctx.others = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
     def backward(ctx: FunctionCtx, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
         if not function:
             raise OpError(None, None, "has no gradient; .gradient declares one", operator.title)
         leaves = [
-            other if tensor is None else tensor for tensor, other in zip(ctx.saved_tensors, ctx.others, strict=True)
+            other if tensor is None else tensor
+            for tensor, other in zip(ctx.saved_tensors, ctx.others, strict=True)
         ]
         values = {"call": call, **tree_unflatten(leaves, ctx.tree)}
         values |= zip((f"grad_{o.name}" for o in operator.outputs), gradients, strict=True)
         with errors_of(operator):
             returned = list(as_tuple(function(**{each: values[each] for each in needed})))
             count = len([i for i in operator.inputs if not i.values])
-            require(len(returned) == count, "gradients", len(returned), "must be one for each tensor:", count)
+            require(
+                len(returned) == count,
+                "gradients",
+                len(returned),
+                "must be one for each tensor:",
+                count,
+            )
         return tuple(None if i.values else returned.pop(0) for i in operator.inputs)
 
     torch.library.register_autograd(name, backward, setup_context=keep, lib=library)

@@ -1,4 +1,7 @@
-"""The types of this room: PyTorch's operators, tensors, and values of its exporter. Only type checkers read them."""
+"""The types of this room: PyTorch's operators, tensors, and values of its exporter.
+
+Only type checkers read them.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -10,9 +13,13 @@ if TYPE_CHECKING:
     from onnxscript.ir import Value
     from torch._ops import OpOverload
 
-    Table: TypeAlias = dict[OpOverload, Callable[..., Any]]  # {PyTorch's operator: function that adds the node}
-    Length: TypeAlias = int | Value  # a size where the exporter adds nodes: a number, or a value of the graph
+    Table: TypeAlias = dict[
+        OpOverload, Callable[..., Any]
+    ]  # {PyTorch's operator: function that adds the node}
+    # A size where the exporter adds nodes: a number, or a value of the graph.
+    Length: TypeAlias = int | Value
     Size: TypeAlias = int | torch.SymInt
-    Argument: TypeAlias = torch.Tensor | Sequence[Size] | None  # of an operator's input: lists are sizes or values
+    # Of an operator's input: lists are sizes or values.
+    Argument: TypeAlias = torch.Tensor | Sequence[Size] | None
     Given: TypeAlias = Argument | Sequence[torch.Tensor]  # the latter of a variadic input
     Tensors: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]  # an operator's output, or several

@@ -1,16 +1,18 @@
-"""Col2Im: sliding blocks back into an image, overlaps added up (PyTorch's `fold`), for any number of image axes.
+"""Col2Im: sliding blocks back into an image, overlaps added up (PyTorch's `fold`), for any number
+of image axes.
 
     y[n, c, p] = sum of x[n, c * K + k, l]  over all (k, l) with
     p_i = l_i * strides_i + k_i * dilations_i - pads_begin_i
 
-n: batch, c: channel, i: image axis, p: pixel in image_shape, k: position within block_shape (K of them in all),
-l: block, one of block_counts (L of them in all); k and l are flattened in row-major order. A pixel without any (k, l)
-is 0.
+n: batch, c: channel, i: image axis, p: pixel in image_shape, k: position within block_shape (K of
+them in all), l: block, one of block_counts (L of them in all); k and l are flattened in row-major
+order. A pixel without any (k, l) is 0.
 
 The sum of booleans is "or"; strings are concatenated in ascending (k, l).
 
-Sources: ONNX operator specification, Col2Im-18; OpenVINO operation specification, Col2Im-15, which is the same for two
-image axes, with other names (and allows a dilation of 0, which is refused here).
+Sources: ONNX operator specification, Col2Im-18; OpenVINO operation specification, Col2Im-15, which
+is the same for two image axes, with other names (and allows a dilation of 0, which is refused
+here).
 """
 
 from __future__ import annotations
@@ -54,11 +56,14 @@ if TYPE_CHECKING:
     from ..kernels.types import AttributeTuple, OutputSizes, Sizes
     from .geometry import Spacing
 
-COPIED = 2**17  # elements that one tile reads and writes where blocks tile the image: as WORK, but only copied
+# Elements that one tile reads and writes where blocks tile the image: as WORK, but only copied.
+COPIED = 2**17
 
 
 @jitable
-def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
+def shape(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]
+) -> int:
     batch = inputs[0][0] if len(inputs[0]) == 3 else UNKNOWN
     return shape_of_image(check_attributes(attributes), inputs, batch, outputs[0])
 
@@ -94,15 +99,26 @@ def shape_of_image(given: int, inputs: tuple[Sizes, ...], batch: int, y: OutputS
 
 @jitable
 def plan(
-    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: Col2ImGeometry
+    attributes: AttributeTuple,
+    inputs: tuple[Sizes, ...],
+    outputs: tuple[OutputSizes, ...],
+    g: Col2ImGeometry,
 ) -> None:
-    require(len(inputs[0]) == 3, "shape of {input}", inputs[0], "must have rank 3: [N, C * prod({block_shape}), L]")
+    require(
+        len(inputs[0]) == 3,
+        "shape of {input}",
+        inputs[0],
+        "must have rank 3: [N, C * prod({block_shape}), L]",
+    )
     plan_blocks(spacing_of(attributes), inputs, inputs[0][0], g)
 
 
 @jitable
 def plan_blocks(spacing: Spacing, inputs: tuple[Sizes, ...], batch: int, g: Col2ImGeometry) -> None:
-    """Plan for this batch size. The last two axes of the input have the channels' block elements and the blocks."""
+    """Plan for this batch size.
+
+    The last two axes of the input have the channels' block elements and the blocks.
+    """
     x, image_shape, block_shape = inputs
     axes = len(image_shape)
     rows = x[len(x) - 2]
@@ -112,7 +128,9 @@ def plan_blocks(spacing: Spacing, inputs: tuple[Sizes, ...], batch: int, g: Col2
     rule = "must be as long as {image_shape}, which is of length"
     require(len(block_shape) == axes, "{block_shape}", block_shape, rule, axes)
     for i in range(axes):
-        require(1 <= image_shape[i] <= LIMIT, "{image_shape}", image_shape, "must lie in [1, 2**40]")
+        require(
+            1 <= image_shape[i] <= LIMIT, "{image_shape}", image_shape, "must lie in [1, 2**40]"
+        )
     lay_out(spacing, image_shape, block_shape, g)
     for i in range(axes):
         require(
@@ -127,7 +145,13 @@ def plan_blocks(spacing: Spacing, inputs: tuple[Sizes, ...], batch: int, g: Col2
     block = g.positions
     rule = "the second to last axis must be divisible by the product of {block_shape},"
     require(rows % block == 0, "shape of {input}", x, rule, block)
-    require(columns == g.blocks, "shape of {input}", x, "the last axis must be the number of blocks,", g.blocks)
+    require(
+        columns == g.blocks,
+        "shape of {input}",
+        x,
+        "the last axis must be the number of blocks,",
+        g.blocks,
+    )
     channels = rows // block
     fits = max(channels, 1) <= ELEMENTS // g.pixels // max(batch, 1)
     require(fits, "{image_shape}", image_shape, "output must have at most 2**58 elements")
@@ -172,7 +196,9 @@ def sum_of_blocks(
     pads_begin: ArrayLike | None,
     pads_end: ArrayLike | None,
 ) -> np.ndarray:
-    """Evaluate the formula ordered by k: the pixels of position k in all blocks are a strided slice of the image."""
+    """Evaluate the formula ordered by k: the pixels of position k in all blocks are a strided slice
+    of the image.
+    """
     image, block = (np.asarray(sizes).tolist() for sizes in (image_shape, block_shape))
     spacing = spacing_of_lists(image, strides, dilations, pads_begin, pads_end)
     x = dtypes.widest(x)
@@ -195,7 +221,13 @@ def gradient(
 ) -> Any:
     """Return the gradient in PyTorch: each block element gets that of its pixel."""
     return call(
-        "onnx_ops", "Im2Col", grad_output, kernel_shape=block_shape, dilations=dilations, pads=pads, strides=strides
+        "onnx_ops",
+        "Im2Col",
+        grad_output,
+        kernel_shape=block_shape,
+        dilations=dilations,
+        pads=pads,
+        strides=strides,
     )
 
 
@@ -204,7 +236,11 @@ COL2IM = Operator(
     name="Col2Im",
     versions=(18,),
     ranks=(3,),
-    inputs=(Input("input", "T"), Input("image_shape", "I", values=True), Input("block_shape", "I", values=True)),
+    inputs=(
+        Input("input", "T"),
+        Input("image_shape", "I", values=True),
+        Input("block_shape", "I", values=True),
+    ),
     outputs=(Output("output", "T"),),
     types={"T": dtypes.ALL, "I": ("int64",)},
     attributes=ATTRIBUTES,
@@ -216,7 +252,9 @@ COL2IM = Operator(
 
 
 @jitable
-def shape_openvino(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
+def shape_openvino(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]
+) -> int:
     """State shapes as `shape`, for two image axes: OpenVINO's operator has no others."""
     x = inputs[0]
     (y,) = outputs
@@ -232,10 +270,15 @@ def shape_openvino(attributes: AttributeTuple, inputs: tuple[Sizes, ...], output
 
 @jitable
 def plan_openvino(
-    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: Col2ImGeometry
+    attributes: AttributeTuple,
+    inputs: tuple[Sizes, ...],
+    outputs: tuple[OutputSizes, ...],
+    g: Col2ImGeometry,
 ) -> None:
     x = inputs[0]
-    require(2 <= len(x) <= 3, "shape of {input}", x, "must have rank 3: [N, C * prod({block_shape}), L]")
+    require(
+        2 <= len(x) <= 3, "shape of {input}", x, "must have rank 3: [N, C * prod({block_shape}), L]"
+    )
     spacing = attributes.strides, attributes.dilations, attributes.pads_begin, attributes.pads_end
     plan_blocks(spacing, inputs, x[0] if len(x) == 3 else 1, g)
 
@@ -253,7 +296,11 @@ OPENVINO = replace(
     domain="org.openvinotoolkit",
     versions=(1,),
     ranks=(2, 3),
-    inputs=(Input("data", "T"), Input("output_size", "I", values=True), Input("kernel_size", "I", values=True)),
+    inputs=(
+        Input("data", "T"),
+        Input("output_size", "I", values=True),
+        Input("kernel_size", "I", values=True),
+    ),
     types={"T": dtypes.ALL, "I": ("int32", "int64")},
     attributes=(
         *(sizes(name, axes=(2, 2)) for name in ("strides", "dilations")),

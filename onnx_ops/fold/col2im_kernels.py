@@ -1,14 +1,15 @@
 """Col2Im, ordered by the output: pixels are summed in registers, row by row, and written once.
 
-Along an axis, the positions k and the blocks l on a pixel are an arithmetic progression, the pixel's Hits: from one to
-the next, k grows by a step and l falls by another.
+Along an axis, the positions k and the blocks l on a pixel are an arithmetic progression, the
+pixel's Hits: from one to the next, k grows by a step and l falls by another.
 
     p + pads = l * strides + k * dilations
 
-Pixels of a row (along the last image axis, x) that lie one stride apart are a lane. For each position of a lane, the
-blocks are neighbours in the input: a run. Lanes are sums of runs, and are interleaved to pixels. The same holds along
-the axis before (y): rows one stride apart have the same runs, each a row of blocks later. They are computed together,
-so that each run is read from begin to end.
+Pixels of a row (along the last image axis, x) that lie one stride apart are a lane. For each
+position of a lane, the blocks are neighbours in the input: a run. Lanes are sums of runs, and are
+interleaved to pixels. The same holds along the axis before (y): rows one stride apart have the same
+runs, each a row of blocks later. They are computed together, so that each run is read from begin to
+end.
 
 Four ways, of which `choose` takes one:
 
@@ -30,7 +31,18 @@ from .col2im_planes import PLANES, are_small, padded, planes_workspace, sum_plan
 from .sliding_blocks import quotient
 
 if TYPE_CHECKING:
-    from ..kernels.types import Axis, Elements, Indices, Offset, Pitch, Pixel, Sums, Tile, Unit, Workspace
+    from ..kernels.types import (
+        Axis,
+        Elements,
+        Indices,
+        Offset,
+        Pitch,
+        Pixel,
+        Sums,
+        Tile,
+        Unit,
+        Workspace,
+    )
     from .geometry import Block, Col2ImGeometry, Position
 
 PIECE = 16384  # pixels whose sums, 64 KiB of float32, stay in the second-level cache
@@ -62,7 +74,9 @@ class Rows(NamedTuple):
 
 
 class RowHits(NamedTuple):
-    """The hits of a row along all axes but x, as elements of the input: lead + first + m * step, for m < size."""
+    """The hits of a row along all axes but x, as elements of the input: lead + first + m * step,
+    for m < size.
+    """
 
     leads: Indices  # for each hit along the axes before y
     first: Offset  # of the first hit along y, from a lead on
@@ -72,9 +86,11 @@ class RowHits(NamedTuple):
 
 @jitable
 def choose(g: Col2ImGeometry) -> None:
-    """Choose the way, and the size of a unit of work: g.piece pixels of g.high rows. The number of tiles is known.
+    """Choose the way, and the size of a unit of work: g.piece pixels of g.high rows. The number of
+    tiles is known.
 
-    Also state the room that a tile needs: g.leads hits, g.lanes lanes, g.runs runs of a lane, and g.sums sums.
+    Also state the room that a tile needs: g.leads hits, g.lanes lanes, g.runs runs of a lane, and
+    g.sums sums.
     """
     y, x = g.axes - 2, g.axes - 1
     stride = g.strides[x]
@@ -161,8 +177,8 @@ def hits(g: Col2ImGeometry, a: Axis, p: Pixel) -> Hits:
         return Hits(0, 0, 0, 1)
     l = (t - k * dilation) // stride
     l_step = g.l_steps[a]
-    # If blocks went on to both sides, there were so many hits. Those before `begin` are of blocks after the last one,
-    # those from the end on of blocks before the first one.
+    # If blocks went on to both sides, there were so many hits. Those before `begin` are of blocks
+    # after the last one, those from the end on of blocks before the first one.
     count = (g.block[a] - 1 - k) // step + 1
     begin = max(0, (l - g.counts[a]) // l_step + 1)
     size = max(0, min(count, l // l_step + 1) - begin)
@@ -172,7 +188,9 @@ def hits(g: Col2ImGeometry, a: Axis, p: Pixel) -> Hits:
 
 @jitable
 def find_leads(g: Col2ImGeometry, plane: int, leads: Indices) -> int:
-    """Store an element of the input for each hit of a plane along the axes before y; return their number."""
+    """Store an element of the input for each hit of a plane along the axes before y; return their
+    number.
+    """
     y, x = g.axes - 2, g.axes - 1
     k_pitch = g.block[y] * g.block[x] * g.blocks
     l_pitch = g.counts[y] * g.counts[x]
@@ -194,12 +212,15 @@ def find_leads(g: Col2ImGeometry, plane: int, leads: Indices) -> int:
 
 
 @jitable
-def sum_rows(x: Elements, g: Col2ImGeometry, tile: Tile, workspace: Workspace, out: Elements) -> None:
+def sum_rows(
+    x: Elements, g: Col2ImGeometry, tile: Tile, workspace: Workspace, out: Elements
+) -> None:
     """Compute the units of a tile: tiled, by blocks or by lanes."""
     y_axis, x_axis = g.axes - 2, g.axes - 1
     k_pitch = g.block[x_axis] * g.blocks
     l_pitch = g.counts[x_axis]
-    y_step = g.k_steps[y_axis] * k_pitch - g.l_steps[y_axis] * l_pitch  # in the input, from one hit to the next
+    # In the input, from one hit to the next.
+    y_step = g.k_steps[y_axis] * k_pitch - g.l_steps[y_axis] * l_pitch
     leads = integers_in(workspace, 0, g.leads)
     lanes = integers_in(workspace, leads.nbytes, (3, g.lanes))
     runs = integers_in(workspace, leads.nbytes + lanes.nbytes, (2, g.runs))
@@ -236,7 +257,8 @@ def sum_rows(x: Elements, g: Col2ImGeometry, tile: Tile, workspace: Workspace, o
 
 @jitable
 def find_lanes(g: Col2ImGeometry, x_begin: Pixel, lanes: Indices) -> None:
-    """Find the hits of the first pixel of each lane: lanes[:, r] = (element of the input, its block, number of hits).
+    """Find the hits of the first pixel of each lane: lanes[:, r] = (element of the input, its
+    block, number of hits).
 
     x_begin  the pixel of lane 0
     """
@@ -277,7 +299,9 @@ def copy_lanes(
     if row_hits.leads.size * row_hits.size > 0:  # else no block has these rows
         whole = min(columns // stride, row_blocks - l)
         first = row_hits.leads[0] + row_hits.first + l
-        interleave(x, first, g.blocks, row_blocks, stride, whole, rows, out, pixel, out_pitch, stride)
+        interleave(
+            x, first, g.blocks, row_blocks, stride, whole, rows, out, pixel, out_pitch, stride
+        )
     for row in range(rows):
         for p in range(whole * stride, columns):
             store(out, pixel + row * out_pitch + p, zero(out))
@@ -327,17 +351,35 @@ def sum_lanes(
         if stride == 1:
             sum_runs(x, runs[0, :n], runs[1, :n], row_blocks, rows, out, pixel, out_pitch, columns)
         else:
-            sum_runs(x, runs[0, :n], runs[1, :n], row_blocks, rows, sums, r * g.pitch, stride * g.pitch, g.pitch)
+            sum_runs(
+                x,
+                runs[0, :n],
+                runs[1, :n],
+                row_blocks,
+                rows,
+                sums,
+                r * g.pitch,
+                stride * g.pitch,
+                g.pitch,
+            )
     if stride > 1:
         whole = columns // stride
-        interleave(sums, 0, g.pitch, stride * g.pitch, stride, whole, rows, out, pixel, out_pitch, stride)
+        interleave(
+            sums, 0, g.pitch, stride * g.pitch, stride, whole, rows, out, pixel, out_pitch, stride
+        )
         for row in range(rows):
             for r in range(columns - whole * stride):
-                store(out, pixel + row * out_pitch + whole * stride + r, sums[(row * stride + r) * g.pitch + whole])
+                store(
+                    out,
+                    pixel + row * out_pitch + whole * stride + r,
+                    sums[(row * stride + r) * g.pitch + whole],
+                )
 
 
 @jitable
-def add_blocks(x: Elements, g: Col2ImGeometry, row_hits: RowHits, x_begin: Pixel, row: Sums) -> None:
+def add_blocks(
+    x: Elements, g: Col2ImGeometry, row_hits: RowHits, x_begin: Pixel, row: Sums
+) -> None:
     """Sum a row, or a piece of it that begins at pixel `x_begin`, block by block."""
     last = g.axes - 1
     stride = g.strides[last]
@@ -345,14 +387,15 @@ def add_blocks(x: Elements, g: Col2ImGeometry, row_hits: RowHits, x_begin: Pixel
     begin = x_begin + g.pads[last]
     for b in range(row.size):
         row[b] = zero(row)
-    # A block's last position is not before the piece, and its first one not behind it. -quotient(-a, b) is a / b,
-    # rounded up.
+    # A block's last position is not before the piece, and its first one not behind it.
+    # -quotient(-a, b) is a / b, rounded up.
     l_begin = max(0, -quotient((g.block[last] - 1) * dilation - begin, stride))
     l_end = min(g.counts[last], quotient(begin + row.size - 1, stride) + 1)
     for lead in row_hits.leads:
         for m in range(row_hits.size):
             for l in range(l_begin, l_end):
-                p = l * stride - begin  # the block's first pixel, from the piece's first one on: may be negative
+                # The block's first pixel, from the piece's first one on: may be negative.
+                p = l * stride - begin
                 k_begin = max(0, -quotient(p, dilation))
                 k_end = min(g.block[last], quotient(row.size - 1 - p, dilation) + 1)
                 element = lead + row_hits.first + m * row_hits.step + l

@@ -1,7 +1,7 @@
 """Col2Im of planes with short rows, several side by side: a vector has one pixel of each.
 
-Each plane is summed with its pads, so that every element of the input has a pixel. Its place is looked up, which costs
-the same for any strides, dilations and number of axes.
+Each plane is summed with its pads, so that every element of the input has a pixel. Its place is
+looked up, which costs the same for any strides, dilations and number of axes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from .geometry import Col2ImGeometry
 
 SHORT = 16  # blocks in a row: in longer ones, vectors of neighbours are faster
-SHORT_LANES = 33  # the same where a row is a sum of several lanes, or differs from the rows beside it
+SHORT_LANES = (
+    33  # the same where a row is a sum of several lanes, or differs from the rows beside it
+)
 SHORTEST = 5  # the same where there are fewer than PLANES, which leave a part of each vector empty
 MOST_PIXELS = 2**14  # the rows that a position touches stay in the second-level cache
 MOST_ELEMENTS = 2**17  # of a plane's input, whose places stay there, too
@@ -67,12 +69,16 @@ def places_size(g: Col2ImGeometry) -> int:
 
 @jitable
 def planes_workspace(g: Col2ImGeometry, largest_sum: int) -> int:
-    """Return the bytes of workspace that a tile needs: places, and the planes' sums of at most `largest_sum` bytes."""
+    """Return the bytes of workspace that a tile needs: places, and the planes' sums of at most
+    `largest_sum` bytes.
+    """
     return places_size(g) + largest_sum * PLANES * padded_pixels(g)
 
 
 @jitable
-def sum_planes(x: Elements, g: Col2ImGeometry, tile: Tile, workspace: Workspace, out: Elements) -> None:
+def sum_planes(
+    x: Elements, g: Col2ImGeometry, tile: Tile, workspace: Workspace, out: Elements
+) -> None:
     """Compute the planes of a tile; g.planes has all image axes."""
     last = g.axes - 1
     elements = g.positions * g.blocks
@@ -89,7 +95,19 @@ def sum_planes(x: Elements, g: Col2ImGeometry, tile: Tile, workspace: Workspace,
         add_planes(x, plane * elements, elements, planes, places, sums)
         pixel = plane * g.pixels
         for row in range(g.pixels // width):
-            interleave(sums, PLANES * row_place(g, row), PLANES, 0, width, planes, 1, out, pixel, 0, g.pixels)
+            interleave(
+                sums,
+                PLANES * row_place(g, row),
+                PLANES,
+                0,
+                width,
+                planes,
+                1,
+                out,
+                pixel,
+                0,
+                g.pixels,
+            )
             pixel += width
 
 

@@ -1,4 +1,6 @@
-"""The geometries of this folder's operators, and the words for their kernels' arguments, besides kernels/types.py."""
+"""The geometries of this folder's operators, and the words for their kernels' arguments, besides
+kernels/types.py.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,11 @@ if TYPE_CHECKING:
 
     Position: TypeAlias = int  # k: a position within a block, of all or along one axis
     Block: TypeAlias = int  # l: a block, of all or along one axis
-    ArrayIndex: TypeAlias = tuple[Any, ...]  # a position or a slice along each of some axes of an array
-    # Strides, dilations, begins and ends of pads, each in pixels: empty, or with a number for each image axis.
+    ArrayIndex: TypeAlias = tuple[
+        Any, ...
+    ]  # a position or a slice along each of some axes of an array
+    # Strides, dilations, begins and ends of pads, each in pixels: empty, or with a number for each
+    # image axis.
     Spacing: TypeAlias = tuple[Sizes, Sizes, Sizes, Sizes]
 
 AXES = MAX_RANK - 2  # the most image axes
@@ -24,7 +29,8 @@ AXES = MAX_RANK - 2  # the most image axes
 class SlidingBlocks(Geometry):
     """The sizes of an image and of its sliding blocks.
 
-    Kernels always have two image axes or more: y and x are the last ones. A lone axis is x, beside a y of size 1.
+    Kernels always have two image axes or more: y and x are the last ones. A lone axis is x, beside
+    a y of size 1.
     """
 
     axes: int  # image axes
@@ -55,5 +61,7 @@ class Col2ImGeometry(SlidingBlocks):
     lanes: int  # of a row, each with pixels one stride apart. 0 if there is no room for them
     runs: int  # of a lane, at most. 0 if there is no room for them
     sums: int  # that the workspace has room for
-    k_steps: Vector = vector(AXES)  # along each axis, how far k grows from one hit of a pixel to the next one
+    k_steps: Vector = vector(
+        AXES
+    )  # along each axis, how far k grows from one hit of a pixel to the next one
     l_steps: Vector = vector(AXES)  # and how far l falls

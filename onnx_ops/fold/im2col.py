@@ -1,14 +1,16 @@
-"""Im2Col: the sliding blocks of an image as columns (PyTorch's `unfold`), for any number of image axes. The inverse map
-of Col2Im.
+"""Im2Col: the sliding blocks of an image as columns (PyTorch's `unfold`), for any number of image
+axes. The inverse map of Col2Im.
 
     y[n, c * K + k, l] = x[n, c, p]  with
     p_i = l_i * strides_i + k_i * dilations_i - pads_begin_i
 
-n: batch, c: channel, i: image axis, p: pixel, k: position within kernel_shape (K of them in all), l: block (L of them
-in all); k and l are flattened in row-major order. Outside of the image x is 0, for strings the empty string. There are
-no blocks in an image into which, padded, not even one fits: then y is empty.
+n: batch, c: channel, i: image axis, p: pixel, k: position within kernel_shape (K of them in all),
+l: block (L of them in all); k and l are flattened in row-major order. Outside of the image x is 0,
+for strings the empty string. There are no blocks in an image into which, padded, not even one fits:
+then y is empty.
 
-Sources: PyTorch's `unfold`; attributes and the order of blocks are those of the ONNX operator specification, Col2Im-18.
+Sources: PyTorch's `unfold`; attributes and the order of blocks are those of the ONNX operator
+specification, Col2Im-18.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ if TYPE_CHECKING:
 
 
 @jitable
-def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
+def shape(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]
+) -> int:
     (x,) = inputs
     (y,) = outputs
     kernel_shape = attributes.kernel_shape
@@ -89,7 +93,10 @@ def lay_out_image(attributes: AttributeTuple, x: Sizes, g: SlidingBlocks) -> Non
 
 @jitable
 def plan(
-    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: Im2ColGeometry
+    attributes: AttributeTuple,
+    inputs: tuple[Sizes, ...],
+    outputs: tuple[OutputSizes, ...],
+    g: Im2ColGeometry,
 ) -> None:
     (x,) = inputs
     lay_out_image(attributes, x, g)
@@ -97,15 +104,23 @@ def plan(
     require(fits, "shape of x", x, "output must have at most 2**58 elements")
     g.planes = x[0] * x[1]
     g.units = share_out(g) if g.blocks > 0 else 0
-    # Neither factor needs to be larger for 64 tiles, and the image may be much larger than the output.
+    # Neither factor needs to be larger for 64 tiles, and the image may be much larger than the
+    # output.
     work = min(g.planes, 64 * WORK) * min(g.pixels + g.positions * g.blocks, 64 * WORK)
     g.tiles = min(64, g.units, work // WORK + 1)
 
 
 def reference(
-    x: np.ndarray, *, kernel_shape: Sizes, dilations: Sizes | None, pads: Sizes | None, strides: Sizes | None
+    x: np.ndarray,
+    *,
+    kernel_shape: Sizes,
+    dilations: Sizes | None,
+    pads: Sizes | None,
+    strides: Sizes | None,
 ) -> np.ndarray:
-    """Evaluate the formula ordered by k: the pixels of position k in all blocks are a strided slice of the image."""
+    """Evaluate the formula ordered by k: the pixels of position k in all blocks are a strided slice
+    of the image.
+    """
     image = x.shape[2:]
     spacing = spacing_of_lists(image, strides, dilations, *halves_of(pads))
     counts = block_counts(spacing, image, kernel_shape)
@@ -126,7 +141,16 @@ def gradient(
     strides: Sizes | None,
 ) -> Any:
     """Return the gradient in PyTorch: the sum over all reads of a pixel."""
-    return call("", "Col2Im", grad_output, x.shape[2:], kernel_shape, dilations=dilations, pads=pads, strides=strides)
+    return call(
+        "",
+        "Col2Im",
+        grad_output,
+        x.shape[2:],
+        kernel_shape,
+        dilations=dilations,
+        pads=pads,
+        strides=strides,
+    )
 
 
 IM2COL = Operator(

@@ -1,9 +1,11 @@
-"""Im2Col: every row of the output is a strided window of an image plane, with zeros where it leaves the image.
+"""Im2Col: every row of the output is a strided window of an image plane, with zeros where it leaves
+the image.
 
-A unit of work is one position within the block along all axes but the last, x, and up to PART neighbouring positions
-along x, for a band of blocks: some rows along the last two axes, or a part of one row. With small images, a unit does
-that for a group of planes, so that the window's indices are computed once for all. Consecutive units read the same band
-of the same planes, which stays in the cache.
+A unit of work is one position within the block along all axes but the last, x, and up to PART
+neighbouring positions along x, for a band of blocks: some rows along the last two axes, or a part
+of one row. With small images, a unit does that for a group of planes, so that the window's indices
+are computed once for all. Consecutive units read the same band of the same planes, which stays in
+the cache.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ SHORTEST = 256  # blocks in a part of a row, at least
 class Im2ColGeometry(SlidingBlocks):
     """The division of the output into units of work, see im2col_kernels.py.
 
-    Where there is a single block, its positions and their dilations are in the fields for blocks and their strides.
+    Where there is a single block, its positions and their dilations are in the fields for blocks
+    and their strides.
     """
 
     planes: int  # images, one for each channel
@@ -44,14 +47,18 @@ class Im2ColGeometry(SlidingBlocks):
     part: int  # positions along x in a unit
     parts: int  # into which these are divided
     units: int  # of work
-    sweeps: int  # 1 if consecutive units are the bands of one position, 0 if they are the positions of one band
+    # 1 if consecutive units are the bands of one position, 0 if they are the positions of one band.
+    sweeps: int
 
 
 @jitable
 def share_out(g: Im2ColGeometry) -> int:
-    """Divide a geometry's planes, blocks and positions into units of work; returns the number of units."""
+    """Divide a geometry's planes, blocks and positions into units of work; returns the number of
+    units.
+    """
     if g.blocks == 1:
-        # A single block's positions take the role of blocks: they lie in the output in the same order.
+        # A single block's positions take the role of blocks: they lie in the output in the same
+        # order.
         for a in range(g.axes):
             g.block[a], g.counts[a] = g.counts[a], g.block[a]
             g.strides[a], g.dilations[a] = g.dilations[a], g.strides[a]
@@ -114,11 +121,22 @@ def im2col(x: Elements, g: Im2ColGeometry, tile: Tile, workspace: Workspace, out
             while j + box < j_end and find_blocks(g, last, j + box) == (low, high):
                 box += 1
             x_low, x_high = max(low, x_begin), min(high, x_end)
-            source = first * area + y * g.image[last] + x_low * g.strides[last] + j * g.dilations[last] - g.pads[last]
-            target = ((k * g.block[last] + j) * g.leads + lead) * height * width + y_begin * width + x_begin
+            source = (
+                first * area
+                + y * g.image[last]
+                + x_low * g.strides[last]
+                + j * g.dilations[last]
+                - g.pads[last]
+            )
+            target = (
+                ((k * g.block[last] + j) * g.leads + lead) * height * width
+                + y_begin * width
+                + x_begin
+            )
             copy_window(
                 x, source + plane * g.pixels, x_steps, (min(g.group, g.planes - plane), box),
-                (y_low - y_begin) * columns + x_low - x_begin, y_high - y_low, x_high - x_low, rows * columns,
+                (y_low - y_begin) * columns + x_low - x_begin, y_high - y_low, x_high - x_low,
+                rows * columns,
                 g.strides[last], out, target + plane * g.positions * g.blocks, steps,
             )  # fmt: skip
             j += box
@@ -139,7 +157,8 @@ def copy_window(
     target: Offset,
     steps: tuple[Pitch, Pitch, Pitch],
 ) -> None:
-    """For each plane and position, copy a window: `rows` rows of `count` elements. Clear the output around it.
+    """For each plane and position, copy a window: `rows` rows of `count` elements. Clear the output
+    around it.
 
     source   the window's first element in x, for the first plane and position
     x_steps  from one plane, one position and one row of the window to the next one, in x
@@ -157,12 +176,14 @@ def copy_window(
         before = size
     after = before + (rows - 1) * pitch + count if has_pixels else size
     if has_pixels:
-        # If the rows lie one pitch apart in input and output, one copy takes all rows with what is between them, which
-        # is then cleared.
+        # If the rows lie one pitch apart in input and output, one copy takes all rows with what is
+        # between them, which is then cleared.
         whole = x_steps[2] == pitch * stride
         length = after - before if whole else count
         times = 1 if whole else rows
-        copy_box(x, source, x_steps, (planes, box, times), length, stride, out, target + before, steps)
+        copy_box(
+            x, source, x_steps, (planes, box, times), length, stride, out, target + before, steps
+        )
     for part in range(3):
         begin = 0
         times = 1
@@ -179,7 +200,9 @@ def copy_window(
 
 @jitable
 def pixel_at(g: SlidingBlocks, l: Block, k: Position) -> Pixel:
-    """Return the pixel, over the leading axes, of position k of the block l; -1 if it is outside."""
+    """Return the pixel, over the leading axes, of position k of the block l; -1 if it is
+    outside.
+    """
     pixel = 0
     step = 1
     for a in range(g.axes - 3, -1, -1):

@@ -1,18 +1,22 @@
-"""Im2ColProduct: the columns of Im2Col times factors, added up over channels or over the positions within a block. The
-columns themselves are nowhere.
+"""Im2ColProduct: the columns of Im2Col times factors, added up over channels or over the positions
+within a block. The columns themselves are nowhere.
 
-    sum_over "channels": y[n, g * K + k, l] = sum over d of  factors[n, g * D + d, l] * x[n, g * D + d, p]
-    sum_over "kernel":   y[n, g * D + d, l] = sum over k of  factors[n, g * K + k, l] * x[n, g * D + d, p]
+    with sum_over "channels":
+    y[n, g * K + k, l] = sum over d of  factors[n, g * D + d, l] * x[n, g * D + d, p]
+    with sum_over "kernel":
+    y[n, g * D + d, l] = sum over k of  factors[n, g * K + k, l] * x[n, g * D + d, p]
     with p_i = l_i * strides_i + k_i * dilations_i - pads_begin_i
 
-n: batch, g: group of D channels, d: channel of a group, i: image axis, p: pixel, k: position within kernel_shape (K of
-them in all), l: block (L of them in all); k and l are flattened in row-major order. Outside of the image x is 0.
+n: batch, g: group of D channels, d: channel of a group, i: image axis, p: pixel, k: position within
+kernel_shape (K of them in all), l: block (L of them in all); k and l are flattened in row-major
+order. Outside of the image x is 0.
 
-These are the two products of local attention, of queries and keys, and of weights and values (the groups are its
-heads), of which the first one is the correlation of two images for K displacements, too.
+These are the two products of local attention, of queries and keys, and of weights and values (the
+groups are its heads), of which the first one is the correlation of two images for K displacements,
+too.
 
-Sources: the formulas of neighbourhood attention (NATTEN's QK and AV, arXiv 2204.07143) with Im2Col's padding, strides
-and dilations.
+Sources: the formulas of neighbourhood attention (NATTEN's QK and AV, arXiv 2204.07143) with
+Im2Col's padding, strides and dilations.
 """
 
 from __future__ import annotations
@@ -40,7 +44,9 @@ SUMS = ("channels", "kernel")
 
 
 @jitable
-def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
+def shape(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]
+) -> int:
     x, _ = inputs
     (y,) = outputs
     positions = known_product(attributes.kernel_shape)
@@ -55,7 +61,10 @@ def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[
 
 @jitable
 def plan(
-    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: Im2ColProductGeometry
+    attributes: AttributeTuple,
+    inputs: tuple[Sizes, ...],
+    outputs: tuple[OutputSizes, ...],
+    g: Im2ColProductGeometry,
 ) -> None:
     x, factors = inputs
     group = attributes.group
@@ -68,10 +77,21 @@ def plan(
     g.channels = x[1] // group
     expected = x[1] if g.over_channels else group * g.positions
     require(len(factors) == 3, "shape of factors", factors, "must be of rank 3")
-    require(factors[0] == x[0], "shape of factors", factors, "axis 0 must be the batch size of x,", x[0])
-    rule = "axis 1 must be the channels of x or, with sum_over kernel, group times the positions of a block:"
+    require(
+        factors[0] == x[0], "shape of factors", factors, "axis 0 must be the batch size of x,", x[0]
+    )
+    rule = (
+        "axis 1 must be the channels of x or, with sum_over kernel, group times the positions "
+        "of a block:"
+    )
     require(factors[1] == expected, "shape of factors", factors, rule, expected)
-    require(factors[2] == g.blocks, "shape of factors", factors, "axis 2 must be the number of blocks,", g.blocks)
+    require(
+        factors[2] == g.blocks,
+        "shape of factors",
+        factors,
+        "axis 2 must be the number of blocks,",
+        g.blocks,
+    )
     outputs_of_plane = g.positions if g.over_channels else g.channels
     g.units = kernels.share_out(g) if g.blocks > 0 and outputs_of_plane > 0 else 0
     work = min(g.planes * g.blocks, 64 * WORK) * min(g.positions * max(g.channels, 1), 64 * WORK)
@@ -91,13 +111,17 @@ def reference(
     sum_over: str,
 ) -> np.ndarray:
     """Evaluate the formula in float64, on the columns of Im2Col's reference."""
-    columns = im2col.reference(x, kernel_shape=kernel_shape, dilations=dilations, pads=pads, strides=strides)
+    columns = im2col.reference(
+        x, kernel_shape=kernel_shape, dilations=dilations, pads=pads, strides=strides
+    )
     n, _, blocks = columns.shape
     channels = x.shape[1] // group
     positions = int(np.prod(kernel_shape))
     columns = columns.reshape(n, group, channels, positions, blocks)
     over_channels = sum_over == "channels"
-    factors = dtypes.widest(factors).reshape(n, group, channels if over_channels else positions, blocks)
+    factors = dtypes.widest(factors).reshape(
+        n, group, channels if over_channels else positions, blocks
+    )
     equation = "ngdl,ngdkl->ngkl" if over_channels else "ngkl,ngdkl->ngdl"
     with np.errstate(invalid="ignore"):
         total = np.einsum(equation, factors, columns)

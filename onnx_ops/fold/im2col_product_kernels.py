@@ -1,10 +1,12 @@
-"""Im2ColProduct: columns of an image exist for one tile of blocks at a time, and as rows that positions share.
+"""Im2ColProduct: columns of an image exist for one tile of blocks at a time, and as rows that
+positions share.
 
-A unit of work is a band of blocks, rows along the last two axes, y and x, and for these some of the outputs: those of
-one position of the axes before x and neighbouring positions along x, if channels are added up, else those of some
-channels. It copies rows of factors and of the image into the workspace, where they have the same places and 0 stands
-for what is outside of the image. With stride 1, a row is that of several positions, from one element on for the first
-one, from `dilation` elements later on for the next one. What is added up are then products of whole rows, in the order
+A unit of work is a band of blocks, rows along the last two axes, y and x, and for these some of the
+outputs: those of one position of the axes before x and neighbouring positions along x, if channels
+are added up, else those of some channels. It copies rows of factors and of the image into the
+workspace, where they have the same places and 0 stands for what is outside of the image. With
+stride 1, a row is that of several positions, from one element on for the first one, from `dilation`
+elements later on for the next one. What is added up are then products of whole rows, in the order
 of channels or positions.
 """
 
@@ -31,11 +33,15 @@ LARGEST_SUM = 8  # bytes of a sum: float64
 
 
 class Im2ColProductGeometry(SlidingBlocks):
-    """The division of the output into units of work, and the workspace, see im2col_product_kernels.py."""
+    """The division of the output into units of work, and the workspace, see
+    im2col_product_kernels.py.
+    """
 
     planes: int  # groups of channels in all images
     channels: int  # of a group
-    over_channels: int  # 1 if products are added up over channels, 0 if over positions within the block
+    over_channels: (
+        int  # 1 if products are added up over channels, 0 if over positions within the block
+    )
     rows: int  # positions within the block along all axes but x
     leads: int  # blocks along the axes before y
     part: int  # positions along x that share rows in the workspace
@@ -70,18 +76,31 @@ def share_out(g: Im2ColProductGeometry) -> int:
     g.chunks = pieces(g.channels, CHANNELS)
     g.bands_x = pieces(width, g.band_x)
     g.bands_y = pieces(height, g.band_y)
-    return g.planes * g.leads * g.bands_y * g.bands_x * (g.rows * g.parts if g.over_channels else g.chunks)
+    return (
+        g.planes
+        * g.leads
+        * g.bands_y
+        * g.bands_x
+        * (g.rows * g.parts if g.over_channels else g.chunks)
+    )
 
 
 @jitable
 def workspace_size(g: Im2ColProductGeometry) -> int:
     """Return the bytes that a tile needs: rows of factors, of the image and of sums."""
-    return LARGEST_SUM * ((max(CHANNELS, g.part) + CHANNELS + max(CHANNELS, g.part)) * g.length + g.span)
+    return LARGEST_SUM * (
+        (max(CHANNELS, g.part) + CHANNELS + max(CHANNELS, g.part)) * g.length + g.span
+    )
 
 
 @jitable
 def im2col_product(
-    x: Elements, factors: Elements, g: Im2ColProductGeometry, tile: Tile, workspace: Workspace, out: Elements
+    x: Elements,
+    factors: Elements,
+    g: Im2ColProductGeometry,
+    tile: Tile,
+    workspace: Workspace,
+    out: Elements,
 ) -> None:
     """Compute a tile, unit by unit."""
     last, leading = g.axes - 1, g.axes - 2
@@ -114,15 +133,48 @@ def im2col_product(
             for chunk in range(chunk_begin, chunk_end):
                 c = chunk * CHANNELS
                 channels = min(CHANNELS, g.channels - c)
-                read_image(x, plane * g.channels + c, channels, g, lead, k, j, y_begin, x_begin, high, wide, rows)
+                read_image(
+                    x,
+                    plane * g.channels + c,
+                    channels,
+                    g,
+                    lead,
+                    k,
+                    j,
+                    y_begin,
+                    x_begin,
+                    high,
+                    wide,
+                    rows,
+                )
                 if g.over_channels:
                     at = (plane * g.channels + c) * g.blocks + corner
                     copy_rows(factors, at, channels, g.blocks, width, high, wide, g, scale)
-                    add_products(scale, rows, g.dilations[last], g.length, count, channels, g.length, length, totals)
+                    add_products(
+                        scale,
+                        rows,
+                        g.dilations[last],
+                        g.length,
+                        count,
+                        channels,
+                        g.length,
+                        length,
+                        totals,
+                    )
                 else:
                     at = (plane * g.positions + k * g.block[last] + j) * g.blocks + corner
                     copy_rows(factors, at, count, g.blocks, width, high, wide, g, scale)
-                    add_products(scale, rows, g.length, g.dilations[last], channels, count, g.length, length, totals)
+                    add_products(
+                        scale,
+                        rows,
+                        g.length,
+                        g.dilations[last],
+                        channels,
+                        count,
+                        g.length,
+                        length,
+                        totals,
+                    )
         if g.over_channels:
             first = plane * g.positions + k * g.block[last] + j
         else:
@@ -175,7 +227,8 @@ def read_image(
     wide: int,
     rows: Sums,
 ) -> None:
-    """Copy the rows of the image on which a band's positions lie, from position (k, j) on, for `count` channels.
+    """Copy the rows of the image on which a band's positions lie, from position (k, j) on, for
+    `count` channels.
 
     plane             the first channel of all images
     lead              the band's block along the axes before y
@@ -203,7 +256,12 @@ def read_image(
             row[:first] = 0
             row[after:] = 0
             if inside:
-                pixel = top * g.image[leading] + y * g.strides[leading] + i * g.dilations[leading] - g.pads[leading]
+                pixel = (
+                    top * g.image[leading]
+                    + y * g.strides[leading]
+                    + i * g.dilations[leading]
+                    - g.pads[leading]
+                )
                 at = (plane + c) * g.pixels + pixel * g.image[last] + left + first * stride
                 part = row[first:after]
                 if stride == 1:
@@ -227,14 +285,19 @@ def add_products(
     length: int,
     totals: Sums,
 ) -> None:
-    """totals[o * pitch + b] += sum over s of  factors[s * pitch + b] * rows[o * output_step + s * term_step + b]
+    """totals[o * pitch + b] += sum over s of
+    factors[s * pitch + b] * rows[o * output_step + s * term_step + b]
 
     for o < outputs, s < terms and b < length, which is a multiple of LANES.
     """
     for o in range(outputs):
         total = totals[o * pitch :][:length]
         for s in range(terms):
-            add_row(factors[s * pitch :][:length], rows[o * output_step + s * term_step :][:length], total)
+            add_row(
+                factors[s * pitch :][:length],
+                rows[o * output_step + s * term_step :][:length],
+                total,
+            )
 
 
 @jitable(**FUSE | APART)

@@ -2,7 +2,8 @@
 
     p_i = l_i * strides_i + k_i * dilations_i - pads_begin_i
 
-i: image axis, p: pixel, k: position within the block (K of them in all), l: block (L of them in all).
+i: image axis, p: pixel, k: position within the block (K of them in all), l: block (L of them in
+all).
 """
 
 from __future__ import annotations
@@ -26,12 +27,17 @@ if TYPE_CHECKING:
     from ..kernels.types import AttributeTuple, Axis, Sizes
     from .geometry import ArrayIndex, Block, Position, SlidingBlocks, Spacing
 
-LIMIT = 2**40  # of any size, stride, dilation or pad: more than memory holds, and sums of them fit into 64 bits
+# Of any size, stride, dilation or pad: more than memory holds, and sums of them fit into 64 bits.
+LIMIT = 2**40
 WORK = 2**15  # elements that one tile reads and writes, in about 15 us
 
 
-def sizes(name: str, required: bool = False, axes: tuple[int, int] = (1, AXES), least: int = 1) -> Attribute:
-    """Return the declaration of an attribute that holds sizes. axes: how few and how many there may be."""
+def sizes(
+    name: str, required: bool = False, axes: tuple[int, int] = (1, AXES), least: int = 1
+) -> Attribute:
+    """Return the declaration of an attribute that holds sizes. axes: how few and how many there may
+    be.
+    """
     return Attribute(name, "ints", None, required, (least, LIMIT), axes)
 
 
@@ -40,19 +46,28 @@ ATTRIBUTES = (sizes("dilations"), sizes("pads", axes=(2, 2 * AXES), least=0), si
 
 @jitable
 def spacing_of(attributes: AttributeTuple) -> Spacing:
-    """Return the blocks' spacing: strides, dilations, begins and ends of pads, each empty or with one for each axis."""
+    """Return the blocks' spacing: strides, dilations, begins and ends of pads, each empty or with
+    one for each axis.
+    """
     half = len(attributes.pads) // 2
     return attributes.strides, attributes.dilations, attributes.pads[:half], attributes.pads[half:]
 
 
 @jitable
 def check_attributes(attributes: AttributeTuple) -> int:
-    """Refuse attributes that disagree on the number of image axes; return it, or 0 if they leave it open."""
+    """Refuse attributes that disagree on the number of image axes; return it, or 0 if they leave it
+    open.
+    """
     pads = attributes.pads
     dilations = attributes.dilations
     strides = attributes.strides
     axes = given_axes(spacing_of(attributes))
-    require(len(pads) % 2 == 0, "pads", pads, "must have two elements per image axis: all begins, then all ends")
+    require(
+        len(pads) % 2 == 0,
+        "pads",
+        pads,
+        "must have two elements per image axis: all begins, then all ends",
+    )
     rule = "must agree with other attributes on the number of image axes,"
     require(len(dilations) == 0 or len(dilations) == axes, "dilations", dilations, rule, axes)
     require(len(strides) == 0 or len(strides) == axes, "strides", strides, rule, axes)
@@ -75,7 +90,9 @@ def along(values: Sizes, i: Axis, default: int) -> int:
 
 @jitable
 def block_count(spacing: Spacing, i: Axis, pixels: int, positions: int) -> int:
-    """Return how many blocks fit along axis i. pixels, positions: of image and block there; 0 if none fits."""
+    """Return how many blocks fit along axis i. pixels, positions: of image and block there; 0 if
+    none fits.
+    """
     strides, dilations, begins, ends = spacing
     padded = pixels + along(begins, i, 0) + along(ends, i, 0)
     if positions - 1 > (padded - 1) // along(dilations, i, 1):
@@ -85,23 +102,31 @@ def block_count(spacing: Spacing, i: Axis, pixels: int, positions: int) -> int:
 
 @jitable
 def find_blocks(g: SlidingBlocks, a: Axis, k: Position) -> tuple[Block, Block]:
-    """Return the first of the blocks of axis a with position k on the image, and the block after the last one."""
+    """Return the first of the blocks of axis a with position k on the image, and the block after
+    the last one.
+    """
     stride = g.strides[a]
     shift = k * g.dilations[a] - g.pads[a]
-    return max(0, -quotient(shift, stride)), min(g.counts[a], quotient(g.image[a] - 1 - shift, stride) + 1)
+    return max(0, -quotient(shift, stride)), min(
+        g.counts[a], quotient(g.image[a] - 1 - shift, stride) + 1
+    )
 
 
 @jitable
 def quotient(a: int, b: int) -> int:
-    """a // b, without a division for b = 1: on some CPUs a division takes as long as adding up a row."""
+    """a // b, without a division for b = 1: on some CPUs a division takes as long as adding up a
+    row.
+    """
     return a if b == 1 else a // b
 
 
 @jitable
 def lay_out(spacing: Spacing, image: Sizes, block: Sizes, g: SlidingBlocks) -> None:
-    """Check the sizes of image and block, which have the same axes, and fill the fields of SlidingBlocks.
+    """Check the sizes of image and block, which have the same axes, and fill the fields of
+    SlidingBlocks.
 
-    There may be no pixels, and no blocks. A number of blocks above ELEMENTS is stated as ELEMENTS + 1.
+    There may be no pixels, and no blocks. A number of blocks above ELEMENTS is stated as
+    ELEMENTS + 1.
     """
     axes = len(image)
     strides, dilations, begins, _ = spacing
@@ -113,8 +138,15 @@ def lay_out(spacing: Spacing, image: Sizes, block: Sizes, g: SlidingBlocks) -> N
         require(image[i] <= LIMIT, "{image_shape}", image, "must be at most 2**40")
         require(1 <= block[i] <= LIMIT, "{block_shape}", block, "must lie in [1, 2**40]")
         count = block_count(spacing, i, image[i], block[i])
-        require(image[i] <= ELEMENTS // largest, "{image_shape}", image, "product must be at most 2**58")
-        require(block[i] <= ELEMENTS // g.positions, "{block_shape}", block, "product must be at most 2**58")
+        require(
+            image[i] <= ELEMENTS // largest, "{image_shape}", image, "product must be at most 2**58"
+        )
+        require(
+            block[i] <= ELEMENTS // g.positions,
+            "{block_shape}",
+            block,
+            "product must be at most 2**58",
+        )
         g.pixels *= image[i]
         g.positions *= block[i]
         largest *= max(image[i], 1)
@@ -139,7 +171,9 @@ def are_known(sizes: Sizes) -> bool:
 
 @jitable
 def known_product(values: Sizes) -> int:
-    """Return the product of sizes; UNKNOWN if a size is unknown or less than 1, or the product exceeds ELEMENTS."""
+    """Return the product of sizes; UNKNOWN if a size is unknown or less than 1, or the product
+    exceeds ELEMENTS.
+    """
     product = 1
     for size in values:
         if not 1 <= size <= ELEMENTS // product:
@@ -160,29 +194,37 @@ def spacing_of_lists(
     pads_begin: ArrayLike | None,
     pads_end: ArrayLike | None,
 ) -> tuple[Any, ...]:
-    """Return the spacing as `spacing_of` does; each argument is None or has a number for each axis of the image."""
+    """Return the spacing as `spacing_of` does; each argument is None or has a number for each axis
+    of the image.
+    """
     pairs = (strides, 1), (dilations, 1), (pads_begin, 0), (pads_end, 0)
-    return tuple(np.array([default] * len(image) if given is None else given) for given, default in pairs)
+    return tuple(
+        np.array([default] * len(image) if given is None else given) for given, default in pairs
+    )
 
 
 def block_counts(spacing: Spacing, image: Sizes, block: Sizes) -> list[int]:
     """Return how many blocks there are along each axis."""
-    return [block_count(spacing, i, *sizes) for i, sizes in enumerate(zip(image, block, strict=True))]
+    return [
+        block_count(spacing, i, *sizes) for i, sizes in enumerate(zip(image, block, strict=True))
+    ]
 
 
 def overlaps(
     spacing: tuple[Any, ...], image: Sizes, block: Sizes
 ) -> Iterator[tuple[ArrayIndex, ArrayIndex, ArrayIndex]]:
-    """Yield (k, blocks, pixels) for each position k within the block: the blocks whose k lies on the image, and where.
+    """Yield (k, blocks, pixels) for each position k within the block: the blocks whose k lies on
+    the image, and where.
 
-    Blocks and pixels are tuples of slices, one for each image axis. Positions that lie outside in all blocks are left
-    out.
+    Blocks and pixels are tuples of slices, one for each image axis. Positions that lie outside in
+    all blocks are left out.
     """
     counts = block_counts(spacing, image, block)
     extent = np.asarray(image)
     stride, dilation, begin, _ = spacing
     for k in np.ndindex(*block):
-        shift = dilation * k - begin  # the pixel of position k in the first block, which may lie outside the image
+        # The pixel of position k in the first block, which may lie outside the image.
+        shift = dilation * k - begin
         low = np.maximum(0, -(shift // stride))
         high = np.minimum(counts, (extent - 1 - shift) // stride + 1)
         if (low < high).all():

@@ -1,8 +1,9 @@
-"""Elements in memory and in sums. Kernels use these functions to read, add and write elements of any type.
+"""Elements in memory and in sums. Kernels use these functions to read, add and write elements of
+any type.
 
-A 16-bit float is a record of its bits. It is summed as float32 and rounded once, when it is written. The sum of
-booleans is "or". Other types are summed in their own type. These functions handle the types without a special case;
-those in compiler/halves.py handle all types.
+A 16-bit float is a record of its bits. It is summed as float32 and rounded once, when it is
+written. The sum of booleans is "or". Other types are summed in their own type. These functions
+handle the types without a special case; those in compiler/halves.py handle all types.
 """
 
 from __future__ import annotations
@@ -40,13 +41,21 @@ def is_wide(array: Elements) -> bool:
     return False
 
 
-def sums_in(workspace: Workspace, begin: int, shape: int | tuple[int, ...], array: Elements) -> Sums:
-    """Return an array in the workspace, from its byte `begin` on, for sums of the elements of `array`."""
+def sums_in(
+    workspace: Workspace, begin: int, shape: int | tuple[int, ...], array: Elements
+) -> Sums:
+    """Return an array in the workspace, from its byte `begin` on, for sums of the elements of
+    `array`.
+    """
     return np.ndarray(shape, array.dtype, workspace, begin)
 
 
-def elements_in(workspace: Workspace, begin: int, shape: int | tuple[int, ...], array: Elements) -> Elements:
-    """Return an array in the workspace, from its byte `begin` on, for elements of the type of `array`."""
+def elements_in(
+    workspace: Workspace, begin: int, shape: int | tuple[int, ...], array: Elements
+) -> Elements:
+    """Return an array in the workspace, from its byte `begin` on, for elements of the type of
+    `array`.
+    """
     return np.ndarray(shape, array.dtype, workspace, begin)
 
 

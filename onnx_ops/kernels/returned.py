@@ -14,13 +14,20 @@ if TYPE_CHECKING:
 
 
 def shapes_of(outputs: Sequence[OutputSizes], returned: Any) -> tuple[Sizes, ...]:
-    """Return a shape for each output, from the result of a shape function. Sizes may be PyTorch's symbols.
+    """Return a shape for each output, from the result of a shape function. Sizes may be PyTorch's
+    symbols.
 
     In compiled code, this and `write_shapes` are in compiler/arrays.py.
     """
     shapes = (returned,) if is_shape(returned) else returned
-    fits = isinstance(shapes, tuple | list) and len(shapes) == len(outputs) and all(map(is_shape, shapes))
-    text = "must return a tuple of integers" + (", for each of the outputs" if len(outputs) > 1 else "")
+    fits = (
+        isinstance(shapes, tuple | list)
+        and len(shapes) == len(outputs)
+        and all(map(is_shape, shapes))
+    )
+    text = "must return a tuple of integers" + (
+        ", for each of the outputs" if len(outputs) > 1 else ""
+    )
     require(fits, "rule", f"a function that returns {returned!r}", text)
     return tuple(map(tuple, shapes))
 

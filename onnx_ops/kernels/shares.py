@@ -16,7 +16,10 @@ def pieces(whole: int, size: int) -> int:
 
 @jitable(**IN_PLACE)
 def share(count: int, g: "Tiled", tile: int) -> tuple[int, int]:
-    """Return the range of a tile's share of `count` units of work. It avoids count * tile, which could overflow."""
+    """Return the range of a tile's share of `count` units of work.
+
+    It avoids count * tile, which could overflow.
+    """
     each, more = count // g.tiles, count % g.tiles
     begin = each * tile + min(tile, more)
     return begin, begin + each + (1 if tile < more else 0)

@@ -1,7 +1,7 @@
 """Inner loops that LLVM doesn't vectorize well, written here for one element at a time.
 
-Each loop is written twice: here, and with vectors in compiler/simd_*.py. `vectorized` substitutes the latter in
-compiled code.
+Each loop is written twice: here, and with vectors in compiler/simd_*.py. `vectorized` substitutes
+the latter in compiled code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from .elements import load, plus, store, zero
 if TYPE_CHECKING:
     from .types import Elements, Indices, Offset, Pitch, Pixels, Sums, Weights
 
-MOST_LANES = 16  # points of a vector: arrays along b have room for a multiple of it, with a valid base
+MOST_LANES = (
+    16  # points of a vector: arrays along b have room for a multiple of it, with a valid base
+)
 PLANES = 8  # that `add_planes` sums side by side
 WIDTH = 2 * MOST_LANES  # of the blocks in which `add_product` works
 
@@ -31,7 +33,8 @@ def whole(count: int) -> int:
 def take(source: Elements, pixel: Pixels, outside: int, target: Elements) -> None:
     """target[b] = source[pixel[b]], or 0 where pixel[b] is -1, as it is for `outside` of them.
 
-    The pixels are int32. As unsigned numbers they need no comparison with 0: a negative index would count from the end.
+    The pixels are int32. As unsigned numbers they need no comparison with 0: a negative index would
+    count from the end.
     """
     if outside > 0:
         for b in range(pixel.size):
@@ -44,7 +47,9 @@ def take(source: Elements, pixel: Pixels, outside: int, target: Elements) -> Non
 
 @jitable
 def points_at_once() -> int:
-    """Return how many points' places and weights stay in the second-level cache beside the image that they read."""
+    """Return how many points' places and weights stay in the second-level cache beside the image
+    that they read.
+    """
     return 2**13
 
 
@@ -61,10 +66,12 @@ def blend(
 ) -> bool:
     """Interpolation: weighted sums over the neighbours of many points.
 
-        target[b] = sum over r, k of  row_weight[r, b] * weight[k, b] * source[base[b] + rows[r] + k]
+        target[b] = sum over r, k of  row_weight[r, b] * weight[k,
+                                      b] * source[base[b] + rows[r] + k]
 
-    for b < base.size, and r, k < taps: 2 or 4. The k are neighbours in memory, and loaded together. `offsets` has a
-    member for each k; with `add`, the sums are added to the target. Returns whether all sums are finite.
+    for b < base.size, and r, k < taps: 2 or 4. The k are neighbours in memory, and loaded together.
+    `offsets` has a member for each k; with `add`, the sums are added to the target. Returns whether
+    all sums are finite.
     """
     number = weight.dtype.type
     faults = number(0)
@@ -94,7 +101,8 @@ def sum_runs(
 ) -> None:
     """Col2Im: sums of runs of blocks, for several rows of `blocks` blocks.
 
-    out[to + l * out_pitch + b] = sum over t of  x[first[t] + l * blocks + b]  where 0 <= block[t] + b < blocks
+    out[to + l * out_pitch + b] = sum over t of  x[first[t] + l * blocks + b]  where
+    0 <= block[t] + b < blocks
 
     for l < rows and b < count < 2**30.
     """
@@ -108,7 +116,9 @@ def sum_runs(
 
 
 @jitable
-def add_planes(x: Elements, first: Offset, pitch: Pitch, planes: int, places: Pixels, sums: Sums) -> None:
+def add_planes(
+    x: Elements, first: Offset, pitch: Pitch, planes: int, places: Pixels, sums: Sums
+) -> None:
     """Col2Im: planes of which each pixel has a vector.
 
     sums[places[e] * PLANES + r] += x[first + r * pitch + e]   for r < planes and e < places.size
@@ -181,7 +191,11 @@ def copy_box(
 
 @jitable
 def clear_box(
-    out: Elements, to: Offset, steps: tuple[Pitch, Pitch, Pitch], sizes: tuple[int, int, int], count: int
+    out: Elements,
+    to: Offset,
+    steps: tuple[Pitch, Pitch, Pitch],
+    sizes: tuple[int, int, int],
+    count: int,
 ) -> None:
     """out[to + p * steps[0] + q * steps[1] + r * steps[2] + b] = 0, as in `copy_box`."""
     for p in range(sizes[0]):
@@ -205,7 +219,8 @@ def add_points(
 ) -> None:
     """Deformable attention: of each of many points as many of its four taps as exist.
 
-        target[c] = sum over b, i, j of  weight[2 * i + j, b] * source[(pixels[b] + i * widths[b] + j) * pitch + c]
+        target[c] = sum over b, i, j of  weight[2 * i + j,
+                                         b] * source[(pixels[b] + i * widths[b] + j) * pitch + c]
 
     for i, j < 2 where exist[b] has the bit 2 * i + j, added to what is there if `add` says so.
     """
@@ -221,7 +236,14 @@ def add_points(
 
 @jitable(**FUSE)
 def add_product(
-    w: Elements, first: Offset, pitch: Pitch, rows: int, columns: Sums, depth: int, width: int, target: Sums
+    w: Elements,
+    first: Offset,
+    pitch: Pitch,
+    rows: int,
+    columns: Sums,
+    depth: int,
+    width: int,
+    target: Sums,
 ) -> None:
     """Deformable convolution: a product of matrices. The width must be a multiple of WIDTH.
 

@@ -40,7 +40,9 @@ def warn_of_unknown_attributes(model: onnx.ModelProto, operators: Operators) -> 
 
 
 def unknown_in(model: onnx.ModelProto, operators: Operators) -> Iterator[str]:
-    """Yield an error message for each attribute in a model that its node's operator doesn't have."""
+    """Yield an error message for each attribute in a model that its node's operator doesn't
+    have.
+    """
     operators = in_its_versions(operators, model)
     for node in model_nodes(model):
         if node.attribute and (operator := declared(node, operators)):
@@ -53,6 +55,12 @@ def unknown_attributes(operator: Operator, names: Iterable[str]) -> Iterator[str
     """Yield an error message for each of these attribute names that the operator doesn't have."""
     declared_names = [name for a in operator.attributes for name in a.names]
     for name in sorted(set(map(as_text, names)) - set(declared_names)):
-        matches = difflib.get_close_matches(name, declared_names, 1) if len(name) <= LONGEST_NAME else []
-        hint = f"did you mean {matches[0]}?" if matches else f"there are {', '.join(declared_names) or 'none'}"
+        matches = (
+            difflib.get_close_matches(name, declared_names, 1) if len(name) <= LONGEST_NAME else []
+        )
+        hint = (
+            f"did you mean {matches[0]}?"
+            if matches
+            else f"there are {', '.join(declared_names) or 'none'}"
+        )
         yield f"attribute {shortened(escaped(name))} is unknown and will be ignored; {hint}"

@@ -1,4 +1,6 @@
-"""Operators and kernels that ONNX Runtime has on the CPU, from the lists in its Python package: no session is made."""
+"""Operators and kernels that ONNX Runtime has on the CPU, from the lists in its Python package: no
+session is made.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ OPEN = 2**31 - 1  # the last version of a kernel that has none
 
 @functools.cache
 def schemas() -> dict[Key, list[OpSchema]]:
-    """Return {(domain, name): schemas, the latest version first} of the operators that ONNX Runtime has."""
+    """Return {(domain, name): schemas, the latest version first} of the operators that ONNX Runtime
+    has.
+    """
     from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
     found = defaultdict(list)
@@ -52,14 +56,19 @@ def first_builtin_version(key: Key) -> int | None:
 def schema_of(key: Key, version: int | None) -> OpSchema | None:
     """Return the schema of an operator in a version of its domain (None: the latest), or None."""
     known = schemas().get(key, ())
-    schema = next((each for each in known if version is None or each.since_version <= version), None)
+    schema = next(
+        (each for each in known if version is None or each.since_version <= version), None
+    )
     return None if schema is None or schema.deprecated else schema
 
 
-def has_kernel(schema: OpSchema, inputs: Sequence[int | None], outputs: Sequence[int | None]) -> bool:
+def has_kernel(
+    schema: OpSchema, inputs: Sequence[int | None], outputs: Sequence[int | None]
+) -> bool:
     """Return False if ONNX Runtime certainly has no kernel for an operator with these data types.
 
-    inputs, outputs  numbers of the data types in ONNX; None if unknown, or if there is no such argument
+    inputs, outputs  numbers of the data types in ONNX; None if unknown, or if there is no such
+                     argument
     """
     if _may_be_replaced(schema):
         return True
@@ -70,14 +79,17 @@ def has_kernel(schema: OpSchema, inputs: Sequence[int | None], outputs: Sequence
         if first == since or first < since <= last < OPEN:
             fitting.append(kernel)
     types = _types(schema.inputs, inputs) | _types(schema.outputs, outputs)
-    widened = {name: text.replace("(float16)", "(float)") for name, text in types.items()}  # by Casts around the node
+    widened = {
+        name: text.replace("(float16)", "(float)") for name, text in types.items()
+    }  # by Casts around the node
     return any(_accepts(kernel, types) or _accepts(kernel, widened) for kernel in fitting)
 
 
 def _may_be_replaced(schema: OpSchema) -> bool:
     """Return whether ONNX Runtime may run other nodes in place of an operator's.
 
-    Which operators of its own domains are functions isn't listed; none of this package's operators is one.
+    Which operators of its own domains are functions isn't listed; none of this package's operators
+    is one.
     """
     if schema.domain or schema.name == "Constant":
         return (schema.domain, schema.name) not in KEYS
@@ -100,17 +112,24 @@ def _texts() -> dict[int, str]:
 
 
 def _types(parameters: Sequence[Any], kinds: Sequence[int | None]) -> dict[str, str]:
-    """Return {type variable of a schema: text of a type} for the known types of its inputs or outputs."""
+    """Return {type variable of a schema: text of a type} for the known types of its inputs or
+    outputs.
+    """
     found = {}
     for position, kind in enumerate(kinds):
         if kind in _texts() and parameters:
-            parameter = parameters[min(position, len(parameters) - 1)]  # the last one may be variadic
+            parameter = parameters[
+                min(position, len(parameters) - 1)
+            ]  # the last one may be variadic
             found[parameter.typeStr] = _texts()[kind]
     return found
 
 
 def _accepts(kernel: KernelDef, types: dict[str, str]) -> bool:
-    """Return whether a kernel's definition allows the known types. They may be inside of seq(tensor(float))."""
+    """Return whether a kernel's definition allows the known types.
+
+    They may be inside of seq(tensor(float)).
+    """
     return all(
         name not in types or any(types[name] in text for text in allowed)
         for name, allowed in kernel.type_constraints.items()

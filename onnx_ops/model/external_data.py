@@ -1,4 +1,5 @@
-"""External data: tensors of a model in files beside it. Only small ones, which may state sizes, are read.
+"""External data: tensors of a model in files beside it. Only small ones, which may state sizes, are
+read.
 
 The parameter `origin` is the model's file, or the folder of its external data.
 """
@@ -31,8 +32,11 @@ def is_small(tensor: onnx.TensorProto) -> bool:
     return len(tensor.dims) <= 1 and math.prod(tensor.dims) <= 64
 
 
-def load(path: PathLike, wanted: Callable[[onnx.TensorProto], bool] | None = is_small) -> onnx.ModelProto:
-    """Load a model; of its external data only the tensors that are `wanted`, which then are in the model itself.
+def load(
+    path: PathLike, wanted: Callable[[onnx.TensorProto], bool] | None = is_small
+) -> onnx.ModelProto:
+    """Load a model; of its external data only the tensors that are `wanted`, which then are in the
+    model itself.
 
     onnx needs the small ones to infer types. Raises OSError and OpError.
     """
@@ -51,7 +55,10 @@ def model_in(source: File) -> onnx.ModelProto:
 
 
 def opened(source: Source) -> tuple[onnx.ModelProto, PathLike | None]:
-    """Return a model (path, bytes or ModelProto) without its external data, and its path or None. Raises OpError."""
+    """Return a model (path, bytes or ModelProto) without its external data, and its path or None.
+
+    Raises OpError.
+    """
     if isinstance(source, onnx.ModelProto):
         return source, None
     path = None if isinstance(source, bytes) else source
@@ -84,25 +91,38 @@ def read(tensor: onnx.TensorProto, origin: PathLike, *, only_check: bool = False
 
 
 def info_of(tensor: onnx.TensorProto) -> ExternalDataInfo:
-    """Return where a tensor's external data are. Raises OpError unless they are as long as its elements."""
+    """Return where a tensor's external data are.
+
+    Raises OpError unless they are as long as its elements.
+    """
     with suppress(TypeError, ValueError):  # keys or values that are not UTF-8 are bytes
         info = ExternalDataInfo(tensor)
         if (
             isinstance(info.location, str)
             and min(info.offset or 0, *tensor.dims, 0) >= 0
             and tensor.data_type in helper.get_all_tensor_dtypes()
-            and (info.length or size_of(tensor)) == size_of(tensor)  # ONNX Runtime takes 0 for no length
+            and (info.length or size_of(tensor))
+            == size_of(tensor)  # ONNX Runtime takes 0 for no length
         ):
             return info
-    rule = f"must state a type, a file, numbers from 0 on, and the length of {list(tensor.dims)} elements"
-    raise OpError("external data", repr({e.key: e.value for e in tensor.external_data}), rule, "onnx_ops")
+    rule = (
+        f"must state a type, a file, numbers from 0 on, and the length of {list(tensor.dims)} "
+        "elements"
+    )
+    raise OpError(
+        "external data", repr({e.key: e.value for e in tensor.external_data}), rule, "onnx_ops"
+    )
 
 
 def size_of(tensor: onnx.TensorProto) -> int:
     """Return the bytes of a tensor's elements. Some types have several in a byte."""
     packed = {"INT4": 2, "UINT4": 2, "FLOAT4E2M1": 2, "INT2": 4, "UINT2": 4}
     itemsize = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-    return -(-math.prod(tensor.dims) * itemsize // packed.get(onnx.TensorProto.DataType.Name(tensor.data_type), 1))
+    return -(
+        -math.prod(tensor.dims)
+        * itemsize
+        // packed.get(onnx.TensorProto.DataType.Name(tensor.data_type), 1)
+    )
 
 
 def stated_size(tensors: Iterable[onnx.TensorProto], origin: PathLike) -> float:
@@ -116,14 +136,20 @@ def stated_size(tensors: Iterable[onnx.TensorProto], origin: PathLike) -> float:
 def file_of(location: str, origin: PathLike) -> str:
     """Return the path of a file of external data, with all links resolved.
 
-    As ONNX Runtime has it, the file must lie in the model's folder or, if the model is a link, in the folder in which
-    the link ends: in Hugging Face's cache, both are links into another folder. Raises OpError.
+    As ONNX Runtime has it, the file must lie in the model's folder or, if the model is a link, in
+    the folder in which the link ends: in Hugging Face's cache, both are links into another folder.
+    Raises OpError.
     """
     folder, *others = roots(origin)
     is_path = isinstance(location, str) and "\0" not in location and not os.path.isabs(location)
     file = os.path.realpath(os.path.join(folder, location)) if is_path else ""
     if not any(Path(file).is_relative_to(root) for root in (folder, *others)):
-        raise OpError("external data", repr(location), f"must lie in the folder of the model, {folder}", "onnx_ops")
+        raise OpError(
+            "external data",
+            repr(location),
+            f"must lie in the folder of the model, {folder}",
+            "onnx_ops",
+        )
     return file
 
 
@@ -132,14 +158,19 @@ def roots(origin: PathLike) -> list[str]:
     origin = os.path.abspath(origin)
     if os.path.isdir(origin):
         return [os.path.realpath(origin)]
-    return list(dict.fromkeys([os.path.realpath(os.path.dirname(origin)), os.path.dirname(os.path.realpath(origin))]))
+    return list(
+        dict.fromkeys(
+            [os.path.realpath(os.path.dirname(origin)), os.path.dirname(os.path.realpath(origin))]
+        )
+    )
 
 
 def put_in_reach(model: onnx.ModelProto, origin: PathLike, most: float) -> str | None:
     """Have a session find the external data of a model that it gets as bytes.
 
-    At most `most` bytes are read into the model. Else it states where they are, without links, relative to the folder
-    that is returned: the session's options must state that. Raises OSError and OpError.
+    At most `most` bytes are read into the model. Else it states where they are, without links,
+    relative to the folder that is returned: the session's options must state that. Raises OSError
+    and OpError.
     """
     tensors = external(model)
     if stated_size(tensors, origin) <= most:
@@ -147,7 +178,9 @@ def put_in_reach(model: onnx.ModelProto, origin: PathLike, most: float) -> str |
             read(tensor, origin)
         return None
     folder = os.path.commonpath(roots(origin))
-    place = functools.cache(lambda location: Path(os.path.relpath(file_of(location, origin), folder)).as_posix())
+    place = functools.cache(
+        lambda location: Path(os.path.relpath(file_of(location, origin), folder)).as_posix()
+    )
     for tensor in tensors:
         for entry in tensor.external_data:
             if entry.key == "location":
@@ -156,9 +189,11 @@ def put_in_reach(model: onnx.ModelProto, origin: PathLike, most: float) -> str |
 
 
 def copy(tensors: list[onnx.TensorProto], origin: PathLike, path: Path) -> None:
-    """Copy the external data of tensors into one file, which is to be beside their model, one after the other.
+    """Copy the external data of tensors into one file, which is to be beside their model, one after
+    the other.
 
-    onnx.save would leave out those of sparse tensors, and of subgraphs in functions. Raises OSError and OpError.
+    onnx.save would leave out those of sparse tensors, and of subgraphs in functions. Raises OSError
+    and OpError.
     """
     with open(path, "wb") as file:
         for tensor in tensors:
@@ -174,13 +209,24 @@ def files(path: PathLike) -> list[Path]:
 
 
 def external(model: onnx.ModelProto) -> list[onnx.TensorProto]:
-    """Return the tensors of a model whose data are in files: of graphs and attributes, also in subgraphs, functions."""
+    """Return the tensors of a model whose data are in files: of graphs and attributes, also in
+    subgraphs, functions.
+    """
     nodes = list(model_nodes(model))
     graphs = (model.graph, *(inner for node in nodes for inner in subgraphs(node)))
     attributes = [a for node in nodes for a in node.attribute]
     tensors = [
         *(tensor for graph in graphs for tensor in graph.initializer),
-        *(t for graph in graphs for sparse in graph.sparse_initializer for t in (sparse.values, sparse.indices)),
-        *(tensor for a in attributes for tensor in (*([a.t] if a.HasField("t") else []), *a.tensors)),
+        *(
+            t
+            for graph in graphs
+            for sparse in graph.sparse_initializer
+            for t in (sparse.values, sparse.indices)
+        ),
+        *(
+            tensor
+            for a in attributes
+            for tensor in (*([a.t] if a.HasField("t") else []), *a.tensors)
+        ),
     ]
     return [tensor for tensor in tensors if uses_external_data(tensor)]

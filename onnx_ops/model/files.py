@@ -1,7 +1,8 @@
-"""Read from a model's file what a session must know: the domains that it imports, and the types of its nodes.
+"""Read from a model's file what a session must know: the domains that it imports, and the types of
+its nodes.
 
-Models can be large, so tensors are skipped, and onnx isn't loaded. Sources: Protocol Buffers encoding for the wire
-format; onnx.proto for the field numbers.
+Models can be large, so tensors are skipped, and onnx isn't loaded. Sources: Protocol Buffers
+encoding for the wire format; onnx.proto for the field numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 
 BUILTIN = {"", "com.microsoft"}  # domains that ONNX Runtime has operators in, too
 EXTENSIONS = "ai.onnx.contrib"  # the domain of onnxruntime-extensions' Python ops
-REPLACING = "_custom"  # ends the names there of custom operators that replace operators of this package
+REPLACING = (
+    "_custom"  # ends the names there of custom operators that replace operators of this package
+)
 USE_ONNX = "is in ONNX Runtime's own format; use the .onnx file that it was made from"
 
 FIELDS = {  # {message: {number of a field: the message in it, or the text}}
@@ -48,23 +51,32 @@ NAMED = {"node", "import", "import of a function"}  # messages with a domain
 BYTES = 2  # the wire type of texts and messages
 DEEPEST = 100  # messages in one another that protobuf reads
 LARGEST = 2**31  # bytes that a protobuf may have
-AHEAD = 2**13  # bytes that `_fields` looks at for a field's tag and size, or for a run of fields that are numbers
-# Bytes: a node outside of subgraphs of at most this size is searched for names first; a larger one holds tensors or
-# graphs. Searching subgraphs, too, would read the innermost one again for each around it.
+# Bytes that `_fields` looks at for a field's tag and size, or for a run of fields that are numbers.
+AHEAD = 2**13
+# Bytes: a node outside of subgraphs of at most this size is searched for names first; a larger one
+# holds tensors or graphs. Searching subgraphs, too, would read the innermost one again for each
+# around it.
 SMALL = 2**16
-_NAMES = re.compile(b"|".join(re.escape(text.encode()) for text in sorted({EXTENSIONS, *(name for _, name in KEYS)})))
+_NAMES = re.compile(
+    b"|".join(
+        re.escape(text.encode()) for text in sorted({EXTENSIONS, *(name for _, name in KEYS)})
+    )
+)
 
 
 def imports_and_nodes(model: Source) -> tuple[set[str], set[Key]] | tuple[None, None]:
-    """Return the domains that a model imports, and the (domain, op_type) of its nodes; "" is ai.onnx.
+    """Return the domains that a model imports, and the (domain, op_type) of its nodes; "" is
+    ai.onnx.
 
-    Nodes are those of subgraphs and functions, too. Those with other operators than this package's may be missing,
-    except in the domain EXTENSIONS.
+    Nodes are those of subgraphs and functions, too. Those with other operators than this package's
+    may be missing, except in the domain EXTENSIONS.
 
-    The imports of functions count, except those of a BUILTIN domain. In functions, ONNX Runtime uses its own version of
-    such a domain, and finds none of its operators once it is a custom domain, too.
+    The imports of functions count, except those of a BUILTIN domain. In functions, ONNX Runtime
+    uses its own version of such a domain, and finds none of its operators once it is a custom
+    domain, too.
 
-    Returns (None, None) for other formats than the ONNX protobuf. ONNX Runtime reports invalid models.
+    Returns (None, None) for other formats than the ONNX protobuf. ONNX Runtime reports invalid
+    models.
     """
     try:
         parts = set(_parts_of_proto(model) if hasattr(model, "opset_import") else _parts(model))
@@ -91,9 +103,11 @@ def imported_domains(model: Source) -> set[str] | None:
 def ordinary_file(
     path: PathLike, argument: str = "model", most: float = math.inf
 ) -> Iterator[tuple[BufferedReader, int]]:
-    """Return a context with an ordinary file of at most so many bytes, opened to be read, and its size.
+    """Return a context with an ordinary file of at most so many bytes, opened to be read, and its
+    size.
 
-    Raises OSError, and OpError for a folder, a device or a pipe: these may have no end, or wait for a writer.
+    Raises OSError, and OpError for a folder, a device or a pipe: these may have no end, or wait for
+    a writer.
     """
     if stat.S_ISREG(os.stat(path).st_mode):
         with open(path, "rb", opener=system.without_waiting) as file:
@@ -101,7 +115,12 @@ def ordinary_file(
             if stat.S_ISREG(status.st_mode) and status.st_size <= most:
                 yield file, status.st_size
                 return
-    raise OpError(argument, path, "must be an ordinary file, or less than 2 GiB if it is a protobuf", "onnx_ops")
+    raise OpError(
+        argument,
+        path,
+        "must be an ordinary file, or less than 2 GiB if it is a protobuf",
+        "onnx_ops",
+    )
 
 
 def content_of(path: PathLike, argument: str = "model") -> bytes:
@@ -111,7 +130,8 @@ def content_of(path: PathLike, argument: str = "model") -> bytes:
 
 
 def is_ort_format(model: Any) -> bool:
-    """Return whether a model (path, bytes, ModelProto or None) is in ONNX Runtime's format, from its first bytes.
+    """Return whether a model (path, bytes, ModelProto or None) is in ONNX Runtime's format, from
+    its first bytes.
 
     Raises TypeError for other objects, as ONNX Runtime does.
     """
@@ -120,7 +140,9 @@ def is_ort_format(model: Any) -> bool:
             model = file.read(8)
     elif not (model is None or isinstance(model, bytes) or hasattr(model, "opset_import")):
         raise TypeError(f"Unable to load from type '{type(model)}'")
-    return isinstance(model, bytes) and model[4:8] == b"ORTM"  # the place of the format's identifier in a flatbuffer
+    return (
+        isinstance(model, bytes) and model[4:8] == b"ORTM"
+    )  # the place of the format's identifier in a flatbuffer
 
 
 def is_lowered(model: File) -> bool:
@@ -130,7 +152,11 @@ def is_lowered(model: File) -> bool:
 
 def lowered() -> set[Key]:
     """Return (domain, name) of the operators that `onnx_ops.lower` writes."""
-    return {(EXTENSIONS, lowered_name(*key) + ending) for key in available() for ending in ("", REPLACING)}
+    return {
+        (EXTENSIONS, lowered_name(*key) + ending)
+        for key in available()
+        for ending in ("", REPLACING)
+    }
 
 
 def lowered_name(domain: str, name: str) -> str:
@@ -151,9 +177,14 @@ def _parts_of_proto(model: Any) -> Iterator[Part]:
 
 
 def _parts(model: File) -> Iterator[Part]:
-    """Yield (message, domain, op_type) for each import and node. Raises ValueError and IndexError."""
+    """Yield (message, domain, op_type) for each import and node.
+
+    Raises ValueError and IndexError.
+    """
     with _content(model) as (content, fill):
-        left = [("model", 0, len(content), 0)]  # messages to be read, each with its begin, end and depth
+        left = [
+            ("model", 0, len(content), 0)
+        ]  # messages to be read, each with its begin, end and depth
         while left:
             message, first, last, depth = left.pop()
             if depth > DEEPEST:
@@ -164,7 +195,12 @@ def _parts(model: File) -> Iterator[Part]:
                     domain = content[begin:end]
                 elif part == "op_type":
                     op_type = content[begin:end]
-                elif part != "node" or depth > 1 or end - begin > SMALL or _NAMES.search(content, begin, end):
+                elif (
+                    part != "node"
+                    or depth > 1
+                    or end - begin > SMALL
+                    or _NAMES.search(content, begin, end)
+                ):
                     left.append((part, begin, end, depth + 1))
             if message in NAMED:
                 yield message, domain, op_type
@@ -172,16 +208,21 @@ def _parts(model: File) -> Iterator[Part]:
 
 @contextmanager
 def _content(model: File) -> Iterator[tuple[Content, Callable[[int, int], None]]]:
-    """Return a context with the content of a model, and a function that fills in a part of it from the file.
+    """Return a context with the content of a model, and a function that fills in a part of it from
+    the file.
 
-    The file isn't mapped: if another process cuts it, the next access to a map, even to a private one, is a SIGBUS.
-    Only parts are read: a file of 500 MB with 100 tensors takes 7 MB of memory and 6 ms of processor time by parts,
-    477 MB and 0.21 s as a whole, 200 MB and 0.6 ms as a private map.
+    The file isn't mapped: if another process cuts it, the next access to a map, even to a private
+    one, is a SIGBUS. Only parts are read: a file of 500 MB with 100 tensors takes 7 MB of memory
+    and 6 ms of processor time by parts, 477 MB and 0.21 s as a whole, 200 MB and 0.6 ms as a
+    private map.
     """
     if not isinstance(model, str | os.PathLike):
         yield model, lambda begin, end: None
         return
-    with ordinary_file(model, most=LARGEST - 1) as (file, size), mmap.mmap(-1, size or 1) as content:
+    with (
+        ordinary_file(model, most=LARGEST - 1) as (file, size),
+        mmap.mmap(-1, size or 1) as content,
+    ):
 
         def fill(begin: int, end: int) -> None:
             file.seek(begin)
@@ -194,7 +235,8 @@ def _content(model: File) -> Iterator[tuple[Content, Callable[[int, int], None]]
 def _fields(
     content: Content, fill: Callable[[int, int], None], at: int, last: int, wanted: dict[int, str]
 ) -> Iterator[tuple[str, int, int]]:
-    """Yield (name, begin, end) for each wanted field in content[at:last]. Fields that are numbers are not wanted.
+    """Yield (name, begin, end) for each wanted field in content[at:last]. Fields that are numbers
+    are not wanted.
 
     Wanted fields are filled in, except for large messages, whose own fields are when they are read.
     """
@@ -235,10 +277,14 @@ def _varint(content: Content, at: int) -> tuple[int, int]:
 
 
 def _run_of_numbers() -> re.Pattern[bytes]:
-    """Return the pattern of a run of fields that are numbers; an attribute may have millions of them."""
+    """Return the pattern of a run of fields that are numbers; an attribute may have millions of
+    them.
+    """
 
     def tag(wire_type: int) -> bytes:
-        alone, first = (re.escape(bytes(range(begin + wire_type, begin + 128, 8))) for begin in (0, 128))
+        alone, first = (
+            re.escape(bytes(range(begin + wire_type, begin + 128, 8))) for begin in (0, 128)
+        )
         return rb"(?:[%b]|[%b][\x80-\xff]{0,3}[\x00-\x7f])" % (alone, first)
 
     varint = tag(0) + rb"[\x80-\xff]{0,9}[\x00-\x7f]"

@@ -1,4 +1,5 @@
-"""Node tests: models of one node with inputs and expected outputs, in the layout of onnx's node tests.
+"""Node tests: models of one node with inputs and expected outputs, in the layout of onnx's node
+tests.
 
 FOLDER/model.onnx
 FOLDER/test_data_set_0/input_0.pb, input_1.pb, ..., output_0.pb
@@ -28,8 +29,11 @@ IR_VERSION = 9  # by default onnx writes its newest version, which older runtime
 ONNX_OPSET = 18  # of ai.onnx, for a node of another domain
 
 
-def build(name: str, node: onnx.NodeProto, version: int, inputs: Arrays, outputs: Arrays) -> onnx.ModelProto:
-    """Return a model of one node. All its inputs are inputs of the graph, with the shapes of these arrays.
+def build(
+    name: str, node: onnx.NodeProto, version: int, inputs: Arrays, outputs: Arrays
+) -> onnx.ModelProto:
+    """Return a model of one node. All its inputs are inputs of the graph, with the shapes of these
+    arrays.
 
     name     of the graph
     version  of the node's domain
@@ -65,7 +69,9 @@ def tests_below(path: Path) -> Iterator[tuple[str, Path, Callable[[], DataSets]]
     seen = set()
     for folder, folders, files in os.walk(path, onerror=_refuse, followlinks=True):
         folders.sort()
-        if os.path.realpath(folder) in seen:  # a link to a folder above it, or to one that was searched
+        if (
+            os.path.realpath(folder) in seen
+        ):  # a link to a folder above it, or to one that was searched
             folders.clear()
         elif "model.onnx" in files and any(name.startswith("test_data_set_") for name in folders):
             directories.append(Path(folder))
@@ -89,13 +95,17 @@ def data_sets(directory: Path) -> DataSets:
 
 def _tensors(folder: Path, kind: str) -> list[Array]:
     files = folder.glob(f"{kind}_*.pb")
-    return [read_pb(file) for file in sorted(files, key=lambda file: int(file.stem.partition("_")[2]))]
+    return [
+        read_pb(file) for file in sorted(files, key=lambda file: int(file.stem.partition("_")[2]))
+    ]
 
 
 def read_pb(path: Path) -> Array:
     """Return the array in a file that holds a TensorProto. Raises ValueError."""
     tensor = onnx.TensorProto.FromString(content_of(path, "file"))
-    if tensor.HasField("segment"):  # the bytes of other protobuf messages may parse to such a tensor
+    if tensor.HasField(
+        "segment"
+    ):  # the bytes of other protobuf messages may parse to such a tensor
         raise ValueError("it holds no tensor")
     if onnx.external_data_helper.uses_external_data(tensor):
         raise ValueError("its data are in another file")

@@ -26,10 +26,15 @@ class Call(NamedTuple):
     given: dict[str, onnx.AttributeProto]  # the node's attributes, by their names
 
 
-MOST = 16  # times the nodes and bytes of a model, without its weights, that it may have when inlined
+MOST = (
+    16  # times the nodes and bytes of a model, without its weights, that it may have when inlined
+)
 FREE_NODES = 2**13  # that it may have beyond that
 FREE_BYTES = 2**20  # likewise
-GRAPH, GRAPHS = 5, 10  # AttributeProto's types; reading them there takes longer than all else of `subgraphs`
+GRAPH, GRAPHS = (
+    5,
+    10,
+)  # AttributeProto's types; reading them there takes longer than all else of `subgraphs`
 
 
 def declared(node: onnx.NodeProto, operators: Operators | None = None) -> Operator | None:
@@ -64,7 +69,9 @@ def in_its_versions(operators: Operators, model: onnx.ModelProto) -> dict[Key, O
 
 
 def declared_nodes(model: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, Operator]]:
-    """Yield (node, its operator) for the nodes of a model with a declared operator in the imported version."""
+    """Yield (node, its operator) for the nodes of a model with a declared operator in the imported
+    version.
+    """
     operators = in_its_versions(available(), model)
     for node in model_nodes(model):
         if operator := declared(node, operators):
@@ -72,8 +79,12 @@ def declared_nodes(model: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, Ope
 
 
 def model_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a model, of its functions, of the defaults of their attributes, and of all subgraphs."""
-    defaults = (graph for function in model.functions for graph in graphs_of(function.attribute_proto))
+    """Yield the nodes of a model, of its functions, of the defaults of their attributes, and of all
+    subgraphs.
+    """
+    defaults = (
+        graph for function in model.functions for graph in graphs_of(function.attribute_proto)
+    )
     for owner in (model.graph, *model.functions, *defaults):
         yield from all_nodes(owner)
 
@@ -87,11 +98,13 @@ def all_nodes(owner: Owner) -> Iterator[onnx.NodeProto]:
 
 
 def inlined(model: onnx.ModelProto, operators: Operators | None = None) -> onnx.ModelProto:
-    """Return a copy of a model with its local functions inlined, by onnx's inliner after three passes.
+    """Return a copy of a model with its local functions inlined, by onnx's inliner after three
+    passes.
 
     operators  what `registry.available` returns, by default without custom operators
 
-    Raises RuntimeError, also for functions that call one another so often that the copy would be large.
+    Raises RuntimeError, also for functions that call one another so often that the copy would be
+    large.
     """
     import onnx.inliner  # here, because importing this package doesn't load onnx
     from google.protobuf.message import Error
@@ -100,8 +113,12 @@ def inlined(model: onnx.ModelProto, operators: Operators | None = None) -> onnx.
     _keep_operators(copy, operators or available())
     # The inliner's argument must fit into a protobuf, and weights may not fit.
     for tensor in copy.graph.initializer:
-        tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims))
-    functions: dict[Caller, onnx.FunctionProto] = {(f.domain, f.name, f.overload): f for f in copy.functions}
+        tensor.CopyFrom(
+            onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        )
+    functions: dict[Caller, onnx.FunctionProto] = {
+        (f.domain, f.name, f.overload): f for f in copy.functions
+    }
     bodies: dict[Caller, Owner] = {"": copy.graph, **functions}
     nodes = {owner: list(all_nodes(body)) for owner, body in bodies.items()}
     calls = {
@@ -117,13 +134,18 @@ def inlined(model: onnx.ModelProto, operators: Operators | None = None) -> onnx.
     lengths = {owner: body.ByteSize() for owner, body in bodies.items()}
     for sizes, free in (counts, FREE_NODES), (lengths, FREE_BYTES):
         if sum(ways[owner] * sizes[owner] for owner in bodies) > free + MOST * sum(sizes.values()):
-            raise RuntimeError(f"inlined, the functions are more than {MOST} times as large as the model")
+            raise RuntimeError(
+                f"inlined, the functions are more than {MOST} times as large as the model"
+            )
     _spell_defaults_out(functions, calls, ways)
     for caller, function in functions.items():
         _remove_types(function, ways[caller] <= 1)
     try:
         flat = onnx.inliner.inline_local_functions(copy)
-    except (Error, onnx.checker.ValidationError) as error:  # such as subgraphs deeper than protobuf reads
+    except (
+        Error,
+        onnx.checker.ValidationError,
+    ) as error:  # such as subgraphs deeper than protobuf reads
         raise RuntimeError(str(error)) from error
     for tensor, weights in zip(flat.graph.initializer, model.graph.initializer, strict=True):
         tensor.CopyFrom(weights)
@@ -131,11 +153,15 @@ def inlined(model: onnx.ModelProto, operators: Operators | None = None) -> onnx.
 
 
 def _keep_operators(model: onnx.ModelProto, operators: Operators) -> None:
-    """Remove functions with the name of an operator that sessions have, because sessions run the operator.
+    """Remove functions with the name of an operator that sessions have, because sessions run the
+    operator.
 
-    The other functions get the model's imports. ONNX Runtime uses these, and onnx inlines no function with others.
+    The other functions get the model's imports. ONNX Runtime uses these, and onnx inlines no
+    function with others.
     """
-    from .builtin import first_builtin_version  # here, because sessions of most models don't need it
+    from .builtin import (
+        first_builtin_version,
+    )  # here, because sessions of most models don't need it
 
     versions = imports(model)
     for k, function in reversed([*enumerate(model.functions)]):
@@ -149,9 +175,11 @@ def _keep_operators(model: onnx.ModelProto, operators: Operators) -> None:
 
 
 def _ways(calls: Mapping[Caller, Iterable[Call]]) -> Counter[Caller]:
-    """Return {function: number of ways to call it from the graph, ""}, callers before the functions that they call.
+    """Return {function: number of ways to call it from the graph, ""}, callers before the functions
+    that they call.
 
-    Raises RuntimeError for a chain of more than 100 calls, and so for recursion: onnx before 1.22 overflows the stack.
+    Raises RuntimeError for a chain of more than 100 calls, and so for recursion: onnx before 1.22
+    overflows the stack.
     """
     ways: Counter[Caller] = Counter()
     reached: Counter[Caller] = Counter([""])  # by as many calls as rounds
@@ -172,7 +200,8 @@ def _spell_defaults_out(
     calls: Mapping[Caller, Iterable[Call]],
     owners: Iterable[Caller],
 ) -> None:
-    """Write the defaults of attributes into calls that omit them, because onnx's inliner forgets defaults.
+    """Write the defaults of attributes into calls that omit them, because onnx's inliner forgets
+    defaults.
 
     calls   {function: the calls in it}
     owners  callers before the functions that they call
@@ -180,7 +209,8 @@ def _spell_defaults_out(
     Raises RuntimeError for a call that passes on an attribute that its own caller omits.
     """
     count: Counter[Caller] = Counter()  # calls of a function
-    stated: Counter[tuple[Caller, str]] = Counter()  # calls that give a (function, attribute) a value
+    # Calls that give a (function, attribute) a value.
+    stated: Counter[tuple[Caller, str]] = Counter()
     for owner, call in ((each, call) for each in owners for call in calls[each]):
         count[call.function] += 1
         defaults = {a.name: a for a in functions[call.function].attribute_proto}
@@ -190,7 +220,9 @@ def _spell_defaults_out(
             elif a.ref_attr_name and stated[owner, a.ref_attr_name] < count[owner]:
                 if name in defaults:
                     where = f"{call.function[1]}'s attribute {name}"
-                    raise RuntimeError(f"the default of {where} is needed where a caller passes nothing on")
+                    raise RuntimeError(
+                        f"the default of {where} is needed where a caller passes nothing on"
+                    )
                 continue
             stated[call.function, name] += 1
 
@@ -200,7 +232,8 @@ def _remove_types(owner: Owner, keeps_elements: bool, kept: int = 0) -> None:
 
     They may differ by call, but onnx's inliner keeps them.
 
-    kept  number of unchanged inputs of a subgraph: the first two of a Loop, as ONNX Runtime requires their ranks
+    kept  number of unchanged inputs of a subgraph: the first two of a Loop, as ONNX Runtime
+          requires their ranks
     """
     if not keeps_elements:
         del owner.value_info[:]
@@ -244,7 +277,10 @@ def own_names(graph: onnx.GraphProto) -> set[str]:
 def used_names(graph: onnx.GraphProto) -> Iterator[str]:
     """Yield the names of all values and nodes in a graph and its subgraphs."""
     for inner in graphs_in(graph):
-        yield from (value.name for value in (*inner.input, *inner.output, *inner.initializer, *inner.value_info))
+        yield from (
+            value.name
+            for value in (*inner.input, *inner.output, *inner.initializer, *inner.value_info)
+        )
         yield from (tensor.values.name for tensor in inner.sparse_initializer)
         for node in inner.node:
             yield from (node.name, *node.input, *node.output)

@@ -1,6 +1,7 @@
 """Python files with custom operators, for the command line and for processes that compile.
 
-Such a file may also declare Python operators of onnxruntime-extensions (`@onnx_op`), which that library runs.
+Such a file may also declare Python operators of onnxruntime-extensions (`@onnx_op`), which that
+library runs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
 
 DIGEST = "__onnx_ops_digest__"
-_with_python_ops: dict[str, ModuleType] = {}  # {name: module} of the modules in use that declare Python operators
+_with_python_ops: dict[
+    str, ModuleType
+] = {}  # {name: module} of the modules in use that declare Python operators
 
 
 def use_file(path: PathLike) -> list[Declared]:
@@ -56,7 +59,9 @@ def module_of(path: PathLike) -> ModuleType:
             del sys.modules[name]
             if isinstance(error, OpError) or not isinstance(error, Exception | SystemExit):
                 raise
-            raise OpError("operators", repr(str(path)), f"can't be imported: {reason(error)}", "onnx_ops") from error
+            raise OpError(
+                "operators", repr(str(path)), f"can't be imported: {reason(error)}", "onnx_ops"
+            ) from error
     elif Path(getattr(module, "__file__", None) or "").resolve() != file.resolve():
         rule = f"has the name of the module {name}, which is imported; rename it"
         raise OpError("operators", repr(str(path)), rule, "onnx_ops")
@@ -64,12 +69,15 @@ def module_of(path: PathLike) -> ModuleType:
 
 
 def operators_in(module: ModuleType) -> list[Declared]:
-    """Return the custom operators among a module's variables, and put its Python operators into use.
+    """Return the custom operators among a module's variables, and put its Python operators into
+    use.
 
     Raises OpError if it has neither.
     """
     members = {id(each): each for each in vars(module).values()}.values()
-    operators = [each for each in members if isinstance(getattr(each, "declaration", each), Operator)]
+    operators = [
+        each for each in members if isinstance(getattr(each, "declaration", each), Operator)
+    ]
     if any(_python_ops_in(module)):
         _with_python_ops[module.__name__] = module
     elif not operators:
@@ -116,11 +124,16 @@ def sources_of(operators: Iterable[Operator]) -> list[OperatorSource]:
 def _source_of(module: ModuleType) -> OperatorSource:
     """Return an element of `sources_of`."""
     is_of_package = "." in module.__name__ or hasattr(module, "__path__")
-    return module.__name__ if is_of_package else str(Path(module.__file__ or "").absolute()), digest(module)
+    return module.__name__ if is_of_package else str(
+        Path(module.__file__ or "").absolute()
+    ), digest(module)
 
 
 def operators_at(source: OperatorSource) -> list[Declared]:
-    """Return the operators at an element of `sources_of`. Raises OpError, also if the file differs here."""
+    """Return the operators at an element of `sources_of`.
+
+    Raises OpError, also if the file differs here.
+    """
     place, expected = source
     module = module_of(place) if Path(place).suffix == ".py" else import_module(place)
     if digest(module) != expected:
@@ -130,8 +143,12 @@ def operators_at(source: OperatorSource) -> list[Declared]:
 
 
 def digest(module: ModuleType) -> int | None:
-    """Return the digest of a module's file at the first call: later edits have no effect before a reload."""
-    known = vars(getattr(module, "__spec__", None) or module)  # a module that is loaded again has a new spec
+    """Return the digest of a module's file at the first call: later edits have no effect before a
+    reload.
+    """
+    known = vars(
+        getattr(module, "__spec__", None) or module
+    )  # a module that is loaded again has a new spec
     if DIGEST not in known:
         known[DIGEST] = None
         with suppress(OSError):  # as in a zip file

@@ -1,4 +1,6 @@
-"""The declared operators for onnx: schemas for its checker and its shape inference, classes for its evaluator."""
+"""The declared operators for onnx: schemas for its checker and its shape inference, classes for its
+evaluator.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ if TYPE_CHECKING:
     from .types import Array, Dimension
 
 
-_NAMES = {name: helper.tensor_dtype_to_string(t.onnx).split(".")[1].lower() for name, t in dtypes.TABLE.items()}
+_NAMES = {
+    name: helper.tensor_dtype_to_string(t.onnx).split(".")[1].lower()
+    for name, t in dtypes.TABLE.items()
+}
 
 
 def register_schemas(operators: Iterable[Declared] = ()) -> None:
@@ -54,7 +59,8 @@ def register_schemas(operators: Iterable[Declared] = ()) -> None:
     >>> onnx_ops.register_schemas()
     >>> onnx.checker.check_model("model.onnx", full_check=True)
     """
-    from onnx.reference import op_run  # noqa: F401  importing it later fails if two domains have an operator of one name
+    # Importing it later fails if two domains have an operator of one name.
+    from onnx.reference import op_run  # noqa: F401
 
     with REGISTRATION:
         for operator in available(operators).values():
@@ -80,7 +86,9 @@ def _has(operator: Operator) -> bool:
 
 
 def _deregister(operator: Operator) -> None:
-    """Deregister an operator at exit: onnx before 1.23 would free its Python function too late, and hang or crash."""
+    """Deregister an operator at exit: onnx before 1.23 would free its Python function too late, and
+    hang or crash.
+    """
     if _has(operator):
         onnx.defs.deregister_schema(operator.name, operator.versions[0], operator.domain)
 
@@ -90,7 +98,10 @@ def schema(operator: Operator) -> OpSchema:
     """Return the onnx.defs.OpSchema of a declared operator."""
     attributes = [
         OpSchema.Attribute(
-            name, getattr(OpSchema.AttrType, KINDS[a.kind].onnx), "", required=a.required and not a.other_names
+            name,
+            getattr(OpSchema.AttrType, KINDS[a.kind].onnx),
+            "",
+            required=a.required and not a.other_names,
         )
         if a.default is None or name != a.name
         else OpSchema.Attribute(name, node_attribute(a, a.default), "")
@@ -103,9 +114,14 @@ def schema(operator: Operator) -> OpSchema:
         operator.name,
         operator.domain,
         operator.versions[0],
-        inputs=[OpSchema.FormalParameter(i.name, i.type, param_option=options[i.presence]) for i in operator.inputs],
+        inputs=[
+            OpSchema.FormalParameter(i.name, i.type, param_option=options[i.presence])
+            for i in operator.inputs
+        ],
         outputs=[OpSchema.FormalParameter(o.name, o.type) for o in operator.outputs],
-        type_constraints=[(v, [f"tensor({_NAMES[n]})" for n in names], "") for v, names in operator.types.items()],
+        type_constraints=[
+            (v, [f"tensor({_NAMES[n]})" for n in names], "") for v, names in operator.types.items()
+        ],
         attributes=attributes,
     )
     op_schema.set_type_and_shape_inference_function(functools.partial(set_output_types, operator))
@@ -121,7 +137,13 @@ def reference_op(operator: Operator) -> type[OpRun]:
             if operator.has_older:
                 version = self.run_params["opsets"].get(operator.domain, 0)
                 rule = "must be at least"
-                require(version >= operator.versions[0], "version of the domain", version, rule, operator.versions[0])
+                require(
+                    version >= operator.versions[0],
+                    "version of the domain",
+                    version,
+                    rule,
+                    operator.versions[0],
+                )
             values = operator.values(attributes)
         return tuple(compute_reference(operator, values, inputs))
 
@@ -144,20 +166,30 @@ def set_output_types(operator: Operator, context: InferenceContext) -> None:
     except OpError:  # the checker reports a wrong number of inputs
         return
     values = [context.get_input_data(k) if i.values else None for k, i in enumerate(inputs)]
-    tensors = [v if isinstance(v, TensorProto) and not uses_external_data(v) else None for v in values]
+    tensors = [
+        v if isinstance(v, TensorProto) and not uses_external_data(v) else None for v in values
+    ]
     values = [None if v is None else numpy_helper.to_array(v).tolist() for v in tensors]
     shapes = None
     with suppress(OpError):
-        shapes = plain.infer(operator, attribute_values(operator, context), [dimensions(t) for t in types], values)
+        shapes = plain.infer(
+            operator, attribute_values(operator, context), [dimensions(t) for t in types], values
+        )
     for k, like in enumerate(operator.likeness()[: context.get_num_outputs()]):
         constant_type = operator.types[operator.outputs[k].type][0]
-        element = dtypes.TABLE[constant_type].onnx if like is None else types[like].tensor_type.elem_type
+        element = (
+            dtypes.TABLE[constant_type].onnx if like is None else types[like].tensor_type.elem_type
+        )
         if element != TensorProto.UNDEFINED:
-            context.set_output_type(k, helper.make_tensor_type_proto(element, shapes[k] if shapes else None))
+            context.set_output_type(
+                k, helper.make_tensor_type_proto(element, shapes[k] if shapes else None)
+            )
 
 
 def attribute_values(operator: Operator, context: InferenceContext) -> AttributeValues | None:
-    """Return the values of the node's attributes; None if they are invalid, or passed by a function's caller."""
+    """Return the values of the node's attributes; None if they are invalid, or passed by a
+    function's caller.
+    """
     given = {name: context.get_attribute(name) for a in operator.attributes for name in a.names}
     try:
         values = {name: helper.get_attribute_value(a) for name, a in given.items() if a is not None}
@@ -170,4 +202,7 @@ def dimensions(type_proto: TypeProto) -> list[Dimension] | None:
     """Return a TypeProto's dimensions, each an int, a name or None; None if the rank is unknown."""
     if not type_proto.tensor_type.HasField("shape"):
         return None
-    return [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in type_proto.tensor_type.shape.dim]
+    return [
+        d.dim_value if d.HasField("dim_value") else d.dim_param or None
+        for d in type_proto.tensor_type.shape.dim
+    ]

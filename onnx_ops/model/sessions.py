@@ -1,4 +1,6 @@
-"""Sessions of ONNX Runtime alone, whatever a program has made of the name `onnxruntime.InferenceSession`."""
+"""Sessions of ONNX Runtime alone, whatever a program has made of the name
+`onnxruntime.InferenceSession`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-ON_CPU = "CPUExecutionProvider", "AzureExecutionProvider"  # the latter runs none of the operators that models have
+ON_CPU = (
+    "CPUExecutionProvider",
+    "AzureExecutionProvider",
+)  # the latter runs none of the operators that models have
 
 
 class BuiltinSession(OrtSession):

@@ -21,16 +21,24 @@ if TYPE_CHECKING:
 def values_info(arrays: Arrays) -> list[onnx.ValueInfoProto]:
     """Return the types and shapes of arrays, {name: array}."""
     return [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+        )
         for name, array in arrays.items()
     ]
 
 
-def node_of(operator: Operator, inputs: Sequence[str], attributes: Mapping[str, Any]) -> onnx.NodeProto:
+def node_of(
+    operator: Operator, inputs: Sequence[str], attributes: Mapping[str, Any]
+) -> onnx.NodeProto:
     """Return a node of a declared operator. A name of the inputs is "" for an absent one."""
     declared = {a.name: a for a in operator.attributes}
-    node = helper.make_node(operator.name, inputs, [o.name for o in operator.outputs], domain=operator.domain)
-    node.attribute.extend(node_attribute(declared[name], value) for name, value in attributes.items())
+    node = helper.make_node(
+        operator.name, inputs, [o.name for o in operator.outputs], domain=operator.domain
+    )
+    node.attribute.extend(
+        node_attribute(declared[name], value) for name, value in attributes.items()
+    )
     return node
 
 
@@ -42,7 +50,8 @@ def model_of(
     ir_version: int,
     constants: Sequence[onnx.TensorProto] = (),
 ) -> onnx.ModelProto:
-    """Return a model of these nodes, with inputs of the types of `feeds`, {name: array}, and of their shapes.
+    """Return a model of these nodes, with inputs of the types of `feeds`, {name: array}, and of
+    their shapes.
 
     With shapes, ONNX Runtime refuses what would end the process.
     """

@@ -1,1 +1,3 @@
-"""The C library for ONNX Runtime, its table of operators, and calls of compiled code without ONNX Runtime."""
+"""The C library for ONNX Runtime, its table of operators, and calls of compiled code without ONNX
+Runtime.
+"""

@@ -1,9 +1,10 @@
 """Calls of operators on NumPy arrays: plan, allocate the outputs, run the tiles.
 
-Functions on arrays and the extensions backend use this module. In sessions of the native backend, the C library does
-the same. Both run the same machine code on the same tiles, so results are equal to the last bit, except for the bits of
-a NaN. Results may differ between machine codes (another CPU or version of Numba, code compiled ahead instead of just in
-time). Without machine code, `calls.compute_reference` sums in float64.
+Functions on arrays and the extensions backend use this module. In sessions of the native backend,
+the C library does the same. Both run the same machine code on the same tiles, so results are equal
+to the last bit, except for the bits of a NaN. Results may differ between machine codes (another CPU
+or version of Numba, code compiled ahead instead of just in time). Without machine code,
+`calls.compute_reference` sums in float64.
 """
 
 from __future__ import annotations
@@ -34,8 +35,12 @@ if TYPE_CHECKING:
     from ..declaration.operator import Operator, Ranks
 
     Arrays: TypeAlias = Sequence[np.ndarray | None]  # of inputs; None stands for an absent one
-    Plan: TypeAlias = Callable[[int], int]  # called with the address of a Call; returns 0 for success
-    Kernel: TypeAlias = Callable[[int, int, int], int]  # with the same, the number of a tile, the address of workspace
+    Plan: TypeAlias = Callable[
+        [int], int
+    ]  # called with the address of a Call; returns 0 for success
+    Kernel: TypeAlias = Callable[
+        [int, int, int], int
+    ]  # with the same, the number of a tile, the address of workspace
 
 PLAN = C.CFUNCTYPE(C.c_int64, C.c_int64)
 EXCEPTION = "an exception; a call on arrays with ONNX_OPS_BOUNDSCHECK=1 names it"  # as in refusal.c
@@ -62,7 +67,9 @@ def outputs_of(
 
 
 def as_array(value: Any) -> np.ndarray | None:
-    """Return a value as a contiguous array in native byte order, as kernels require; None for an absent input."""
+    """Return a value as a contiguous array in native byte order, as kernels require; None for an
+    absent input.
+    """
     if value is None:
         return None
     array = np.asarray(value)
@@ -77,19 +84,25 @@ class Way:
     types      NumPy's types of the outputs
     """
 
-    def __init__(self, operator: Operator, choice: int, kinds: Sequence[np.dtype | None], ranks: Ranks) -> None:
+    def __init__(
+        self, operator: Operator, choice: int, kinds: Sequence[np.dtype | None], ranks: Ranks
+    ) -> None:
         names = [None if kind is None else dtypes.type_name(kind) for kind in kinds]
         self.operator = operator
         self.signature = calls.signature_of(operator, choice, names)
         self.position = operator.position(choice, ranks)
         self.types = operator.numpy_types(self.signature)
-        self.widens_halves = operator.has_ranks and any(name in dtypes.HALVES for name in self.signature.values())
+        self.widens_halves = operator.has_ranks and any(
+            name in dtypes.HALVES for name in self.signature.values()
+        )
         self._functions: tuple[Plan, Kernel] | None = None
 
     def functions(self) -> tuple[Plan, Kernel] | None:
-        """Return the compiled plan and kernel as C functions for ctypes: from the library if they were compiled ahead.
+        """Return the compiled plan and kernel as C functions for ctypes: from the library if they
+        were compiled ahead.
 
-        Returns None if the types or ranks have no kernel, or if it can't be compiled here. Raises OpError.
+        Returns None if the types or ranks have no kernel, or if it can't be compiled here. Raises
+        OpError.
         """
         if self._functions or self.position is None:
             return self._functions
@@ -101,9 +114,13 @@ class Way:
             if addresses := library.functions(*each):
                 self._functions = PLAN(addresses[0]), KERNEL(addresses[1])
             elif library.have_numba():
-                with COMPILATION:  # else a child forked during this import might wait for the module's lock for ever
+                # Else a child forked during this import might wait for the module's lock for ever.
+                with COMPILATION:
                     from ..compiler.code import code
-                plan, kernel = records.plan_entry(operator, self.position), records.kernel_entry(*each)
+                plan, kernel = (
+                    records.plan_entry(operator, self.position),
+                    records.kernel_entry(*each),
+                )
                 self._functions = code(plan, operator.title).call, code(kernel, operator.title).call
         return self._functions
 
@@ -131,9 +148,11 @@ def compute(
     """Compute the operator's outputs, a list.
 
     values  AttributeValues
-    arrays  the inputs: C-contiguous arrays of declared element types; None stands for an absent input
+    arrays  the inputs: C-contiguous arrays of declared element types; None stands for an absent
+            input
     empty   allocates the outputs and the kernel's workspace
-    tiles   a limit on the number of tiles that a plan's steps share; default: one for each TILE_ELEMENTS elements
+    tiles   a limit on the number of tiles that a plan's steps share; default: one for each
+            TILE_ELEMENTS elements
     """
     arrays = operator.padded(arrays)
     way = way_of(operator, values, arrays)
@@ -162,7 +181,9 @@ class Call:
             self.record.put_shape(k, sizes)
 
     def plan(self, plan: Callable[[int], int]) -> None:
-        """Run the plan, which states the outputs' shapes, the number of tiles and the bytes of workspace."""
+        """Run the plan, which states the outputs' shapes, the number of tiles and the bytes of
+        workspace.
+        """
         if returned := plan(self.address):
             if BOUNDSCHECK and self.operator.has_ranks:
                 self.explain = lambda: explain_plan(self.operator, self.values, self.arrays)
@@ -172,11 +193,19 @@ class Call:
         """Raise the OpError for a nonzero result of compiled code."""
         if returned == 1:
             refusals.refuse(self.operator, self.address + records.GEOMETRY)
-        outcome = f"raised {(self.explain and self.explain()) or EXCEPTION}" if returned == 2 else "failed"
+        outcome = (
+            f"raised {(self.explain and self.explain()) or EXCEPTION}"
+            if returned == 2
+            else "failed"
+        )
         raise OpError(None, None, f"compiled code has {outcome}", self.operator.title)
 
     def run(
-        self, kernel: Kernel, threads: int | None, empty: Callable[..., np.ndarray], most_tiles: int | None
+        self,
+        kernel: Kernel,
+        threads: int | None,
+        empty: Callable[..., np.ndarray],
+        most_tiles: int | None,
     ) -> list[np.ndarray]:
         """Run all tiles of the plan; returns the outputs."""
         operator, record, way = self.operator, self.record, self.way
@@ -196,20 +225,29 @@ class Call:
         for k, array in (*enumerate(inputs), *zip(outputs, results, strict=True)):
             if array is not None:
                 record.put_array(k, array)
-        if operator.has_ranks:  # one tile for each TILE_ELEMENTS elements, of the steps that the plan states
+        if (
+            operator.has_ranks
+        ):  # one tile for each TILE_ELEMENTS elements, of the steps that the plan states
             elements = sum([a.size for a in (*inputs, *results) if a is not None])
             most = min(most_tiles or elements // TILE_ELEMENTS + 1, MAX_TILES)
             record[TILES] = tiles = max(min(tiles, most), 1)
             if BOUNDSCHECK:  # then time doesn't matter
-                geometry = Record(np.frombuffer(record, operator.geometry_dtype, 1, records.GEOMETRY)[0])
+                geometry = Record(
+                    np.frombuffer(record, operator.geometry_dtype, 1, records.GEOMETRY)[0]
+                )
                 position: Any = way.position
-                self.explain = lambda: explain_kernel(operator, position, self.values, inputs, geometry, results)
+                self.explain = lambda: explain_kernel(
+                    operator, position, self.values, inputs, geometry, results
+                )
         self.run_tiles(kernel, tiles, workspace, threads, empty, (inputs, results))
         if operator.plan.is_bound:
             lengths = [record.tensor(k)[2][0] for k in outputs]
             results = [cut(operator, array, n) for array, n in zip(results, lengths, strict=True)]
         if way.widens_halves:
-            results = [array.astype(dtype, copy=False) for array, dtype in zip(results, way.types, strict=True)]
+            results = [
+                array.astype(dtype, copy=False)
+                for array, dtype in zip(results, way.types, strict=True)
+            ]
         return results
 
     def run_tiles(
@@ -268,7 +306,9 @@ def explain_kernel(
     geometry: Record,
     outputs: Sequence[np.ndarray],
 ) -> str | None:
-    """Run a kernel for stated ranks as plain Python; return the text of its exception with the line, or None."""
+    """Run a kernel for stated ranks as plain Python; return the text of its exception with the
+    line, or None.
+    """
     sizes = plain.sizes_of(operator, inputs)
     room = np.empty(geometry.workspace, np.uint8)
     flat = [y.reshape(-1) for y in outputs]

@@ -1,4 +1,6 @@
-"""The C library that ONNX Runtime loads: its path, its table, and functions compiled into it, if any."""
+"""The C library that ONNX Runtime loads: its path, its table, and functions compiled into it, if
+any.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ OTHER_VERSION = "has another version than onnx_ops in Python; install onnx_ops a
 PLACE = Path(__file__).with_name(system.LIBRARIES[system.NAME])
 SOURCES = PLACE.parent
 MADE = 2**20  # the number of the first row that `row_of` makes
-_made: list[tuple[Operator, Row]] = []  # (operator, its row) for these rows; their numbers are MADE + position
+_made: list[
+    tuple[Operator, Row]
+] = []  # (operator, its row) for these rows; their numbers are MADE + position
 
 
 def obstacle() -> str | None:
@@ -42,17 +46,25 @@ def lack() -> str | None:
         clone = PLACE.parents[2]
         if (clone / "setup.py").exists():
             advice = (
-                "start Python in another folder for what is installed, or build it by a C compiler and pip install -e ."
+                "start Python in another folder for what is installed, or build it by a C "
+                "compiler and pip install -e ."
             )
             return f"the C library is not in the clone {clone}, which Python has imported; {advice}"
-        return "the C library was not built when onnx_ops was installed; install a C compiler and onnx_ops again"
+        return (
+            "the C library was not built when onnx_ops was installed; install a C compiler "
+            "and onnx_ops again"
+        )
     return None
 
 
 def extensions_obstacle() -> str | None:
-    """Return the reason why the extensions backend doesn't work here, or None. Imports onnxruntime-extensions."""
+    """Return the reason why the extensions backend doesn't work here, or None.
+
+    Imports onnxruntime-extensions.
+    """
     try:
-        import onnxruntime_extensions  # noqa: F401  first, as users do: it imports our module, see on_import.py
+        # First, as users do: it imports our module, see on_import.py.
+        import onnxruntime_extensions  # noqa: F401
     except ImportError as error:
         return f"needs onnxruntime-extensions, which can't be imported: {error}"
     return None
@@ -85,7 +97,13 @@ def describe(library: C.CDLL) -> None:
     """Declare the types of the library's functions to ctypes."""
     library.onnx_ops_choose.restype = C.c_char_p
     library.onnx_ops_outputs.argtypes = [C.c_void_p]
-    library.onnx_ops_fill_strings.argtypes = [C.c_void_p, C.c_size_t, C.c_char_p, C.POINTER(C.c_size_t), C.c_size_t]
+    library.onnx_ops_fill_strings.argtypes = [
+        C.c_void_p,
+        C.c_size_t,
+        C.c_char_p,
+        C.POINTER(C.c_size_t),
+        C.c_size_t,
+    ]
 
 
 def _refused(rule: str) -> OpError:
@@ -99,8 +117,13 @@ def table_in_use() -> Row:
 
 @functools.cache
 def compiled_ahead() -> dict[tuple[str, str], Row]:
-    """Return {(domain, name): its row} for the operators that were compiled ahead. Raises OpError."""
-    rows = [pointer.contents for pointer in table_in_use().operators[: table_in_use().operator_count]]
+    """Return {(domain, name): its row} for the operators that were compiled ahead.
+
+    Raises OpError.
+    """
+    rows = [
+        pointer.contents for pointer in table_in_use().operators[: table_in_use().operator_count]
+    ]
     by_key = {(row.domain.decode(), row.name.decode()): row for row in rows if row.number < MADE}
     if not by_key.keys() <= registry.KEYS.keys():
         raise _refused(OTHER_VERSION)
@@ -122,12 +145,16 @@ def entry(number: int) -> tuple[Operator, Row]:
 
 
 def rows() -> list[Row]:
-    """Return the rows of all operators: those compiled ahead, and those made so far. Raises OpError."""
+    """Return the rows of all operators: those compiled ahead, and those made so far.
+
+    Raises OpError.
+    """
     return [*compiled_ahead().values(), *(row for _, row in _made)]
 
 
 def row_of(operator: Operator) -> Row:
-    """Return the row of an operator: one compiled ahead, or one made at the first call, which is never freed.
+    """Return the row of an operator: one compiled ahead, or one made at the first call, which is
+    never freed.
 
     Raises OpError if the declaration isn't the one that was compiled.
     """
@@ -154,30 +181,44 @@ def is_ahead(operator: Operator) -> bool:
 
 
 def can_run(operator: Operator) -> bool:
-    """Return whether sessions can run an operator. If not, ONNX Runtime's built-in kernel may run it."""
+    """Return whether sessions can run an operator.
+
+    If not, ONNX Runtime's built-in kernel may run it.
+    """
     return have_numba() or is_ahead(operator) or not registry.is_built_in(operator)
 
 
 def signature(operator: Operator, overload: Row) -> dict[str, str]:
     """Return {type variable: element type} for an overload in the operator's row."""
-    inputs = {i.type: dtypes.NAMES[number] for i, number in zip(operator.inputs, overload.types, strict=False)}
+    inputs = {
+        i.type: dtypes.NAMES[number]
+        for i, number in zip(operator.inputs, overload.types, strict=False)
+    }
     outputs = overload.types[MAX_INPUTS : MAX_INPUTS + len(operator.outputs)]
-    return inputs | {o.type: dtypes.NAMES[number] for o, number in zip(operator.outputs, outputs, strict=True)}
+    return inputs | {
+        o.type: dtypes.NAMES[number] for o, number in zip(operator.outputs, outputs, strict=True)
+    }
 
 
 @functools.cache
 def _functions(operator: Operator) -> Mapping[tuple[int, tuple[str, ...]], tuple[int, int]]:
-    """Return {(position of a kernel, types of the inputs): (address of the plan, of the kernel)}, compiled ahead."""
+    """Return {(position of a kernel, types of the inputs): (address of the plan, of the kernel)},
+    compiled ahead.
+    """
     addresses = {}
     row = row_of(operator) if is_complete() and is_ahead(operator) else table.Operator()
     for overload in row.overloads[: row.overload_count]:
         for position, kernel in enumerate(overload.kernels[: overload.kernel_count]):
             if kernel:
-                types = tuple(dtypes.NAMES[number] for number in overload.types[: len(operator.inputs)])
+                types = tuple(
+                    dtypes.NAMES[number] for number in overload.types[: len(operator.inputs)]
+                )
                 addresses[position, types] = row.plans[position // len(operator.kernels)], kernel
     return addresses
 
 
 def functions(operator: Operator, position: int, signature: Types) -> tuple[int, int] | None:
-    """Return the addresses of the plan and the kernel for these types if they were compiled ahead, else None."""
+    """Return the addresses of the plan and the kernel for these types if they were compiled ahead,
+    else None.
+    """
     return _functions(operator).get((position, tuple(signature[i.type] for i in operator.inputs)))

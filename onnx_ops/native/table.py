@@ -1,4 +1,6 @@
-"""The table of operators that the C library reads (native/table.h), filled from the declarations."""
+"""The table of operators that the C library reads (native/table.h), filled from the
+declarations.
+"""
 
 from __future__ import annotations
 
@@ -44,35 +46,49 @@ def structure(title: str, /, **fields: Any) -> Any:
 
 Attribute = structure(
     "Attribute",
-    names=TEXTS, name_count=NUMBER, kind_rule=TEXT, rule=TEXT, kind=NUMBER, required=NUMBER, repeats=NUMBER,
-    least=NUMBER, most=NUMBER, shortest=NUMBER, longest=NUMBER, choices=TEXTS, choice_count=NUMBER, initials=NUMBERS,
+    names=TEXTS, name_count=NUMBER, kind_rule=TEXT, rule=TEXT, kind=NUMBER, required=NUMBER,
+    repeats=NUMBER,
+    least=NUMBER, most=NUMBER, shortest=NUMBER, longest=NUMBER, choices=TEXTS, choice_count=NUMBER,
+    initials=NUMBERS,
     initial_count=NUMBER, value_count=NUMBER,
 )  # fmt: skip
-Input = structure("Input", name=TEXT, wants_values=NUMBER, presence=NUMBER, ranks=NUMBERS, rank_count=NUMBER)
+Input = structure(
+    "Input", name=TEXT, wants_values=NUMBER, presence=NUMBER, ranks=NUMBERS, rank_count=NUMBER
+)
 Overload = structure(
     "Overload",
-    types=NUMBER * (MAX_INPUTS + MAX_OUTPUTS), kernels=POINTERS, kernel_count=NUMBER, has_code=NUMBER * MAX_KERNELS,
+    types=NUMBER * (MAX_INPUTS + MAX_OUTPUTS), kernels=POINTERS, kernel_count=NUMBER,
+    has_code=NUMBER * MAX_KERNELS,
     arguments=TEXT * MAX_KERNELS, refused=TEXT * MAX_KERNELS, rules=TEXT * MAX_KERNELS,
 )  # fmt: skip
 Operator = structure(
     "Operator",
-    domain=TEXT, name=TEXT, declaration=TEXT, number=NUMBER, first_version=NUMBER, is_default=NUMBER,
+    domain=TEXT, name=TEXT, declaration=TEXT, number=NUMBER, first_version=NUMBER,
+    is_default=NUMBER,
     is_custom=NUMBER, geometry_size=NUMBER, attributes=C.POINTER(Attribute), attribute_count=NUMBER,
     inputs=C.POINTER(Input), input_count=NUMBER, outputs=NUMBERS, output_count=NUMBER,
-    overloads=C.POINTER(Overload), overload_count=NUMBER, terms=TEXTS, term_count=NUMBER, chooser=NUMBER,
-    choices=NUMBERS, choice_count=NUMBER, kernel_count=NUMBER, combination_count=NUMBER, has_shapes=NUMBER,
-    has_ranks=NUMBER, has_bound=NUMBER, infer=POINTER, plans=POINTERS, plan_count=NUMBER, kernels_made=NUMBER,
+    overloads=C.POINTER(Overload), overload_count=NUMBER, terms=TEXTS, term_count=NUMBER,
+    chooser=NUMBER,
+    choices=NUMBERS, choice_count=NUMBER, kernel_count=NUMBER, combination_count=NUMBER,
+    has_shapes=NUMBER,
+    has_ranks=NUMBER, has_bound=NUMBER, infer=POINTER, plans=POINTERS, plan_count=NUMBER,
+    kernels_made=NUMBER,
     results_made=NUMBER, customs=POINTER,
 )  # fmt: skip
 Table = structure("Table", operators=C.POINTER(C.POINTER(Operator)), operator_count=NUMBER)
 Answer = structure("Answer", outcome=NUMBER, message=C.c_char * 4096)
 Run = structure(
     "Run",
-    op=POINTER, overload=POINTER, call=POINTER, context=POINTER, outputs=POINTER * MAX_OUTPUTS, status=POINTER,
+    op=POINTER, overload=POINTER, call=POINTER, context=POINTER, outputs=POINTER * MAX_OUTPUTS,
+    status=POINTER,
 )  # fmt: skip
-Python = structure("Python", compile=POINTER, plan=POINTER, run=POINTER, refuse=POINTER, interrupt=POINTER)
+Python = structure(
+    "Python", compile=POINTER, plan=POINTER, run=POINTER, refuse=POINTER, interrupt=POINTER
+)
 Name = structure("Name", at=POINTER, size=C.c_size_t)
-Refusal = structure("Refusal", **dict.fromkeys(REFUSAL_FIELDS, NUMBER) | {"argument": TEXT, "rule": TEXT})
+Refusal = structure(
+    "Refusal", **dict.fromkeys(REFUSAL_FIELDS, NUMBER) | {"argument": TEXT, "rule": TEXT}
+)
 OF_DOUBLES, OF_EXPECTED, OF_TEXT = 1, 2, 4  # bits of a refusal's kinds
 
 
@@ -85,12 +101,16 @@ class Call(NUMBER * ((records.GEOMETRY + MAX_GEOMETRY) // 8)):  # type: ignore[m
     """The record of a call (records.py), as an array of numbers."""
 
     TENSOR = records.TENSOR.itemsize // 8
-    DATA, SIZE, RANK, SHAPE = (_position(records.TENSOR, field) for field in ("data", "size", "rank", "shape"))
+    DATA, SIZE, RANK, SHAPE = (
+        _position(records.TENSOR, field) for field in ("data", "size", "rank", "shape")
+    )
     COUNT, ATTRIBUTES = (_position(records.CALL, field) for field in ("input_count", "attributes"))
     GEOMETRY = records.GEOMETRY // 8
 
     def tensor(self, k: int) -> tuple[int, int, Any]:
-        """Return (address, number of elements, shape) of tensor k; the shape is None for an ABSENT or unknown rank."""
+        """Return (address, number of elements, shape) of tensor k; the shape is None for an ABSENT
+        or unknown rank.
+        """
         at = self.TENSOR * k
         rank = self[at + self.RANK]
         shape = None if rank < 0 else tuple(self[at + self.SHAPE : at + self.SHAPE + rank])
@@ -109,7 +129,14 @@ class Call(NUMBER * ((records.GEOMETRY + MAX_GEOMETRY) // 8)):  # type: ignore[m
         self[at + self.DATA], self[at + self.SIZE] = array.ctypes.data, array.size
 
 
-LAYOUT = (Attribute, Overload, Operator, Answer, Run, Call)  # the library has a list of the sizes of these
+LAYOUT = (
+    Attribute,
+    Overload,
+    Operator,
+    Answer,
+    Run,
+    Call,
+)  # the library has a list of the sizes of these
 
 
 def name_at(address: int | None) -> bytes:
@@ -124,7 +151,9 @@ def array(kind: Any, items: Sequence[Any]) -> C.Array[Any]:
 
 
 def listed(kind: Any, **lists: Sequence[Any]) -> dict[str, Any]:
-    """Return the fields for a structure's lists: the array in `names`, its length in `name_count`."""
+    """Return the fields for a structure's lists: the array in `names`, its length in
+    `name_count`.
+    """
     arrays = {name: array(kind, items) for name, items in lists.items()}
     return arrays | {f"{name[:-1]}_count": len(items) for name, items in lists.items()}
 
@@ -136,14 +165,28 @@ def table_of(rows: Sequence[Row]) -> Row:
 
 def declaration(declared: declarations.Operator) -> str:
     """Return a digest of the parts of a declaration that compiled code and Python share."""
-    kernels = [(k.function.__qualname__, k.sees_bits, sorted(k.types.items())) for k in declared.kernels]
+    kernels = [
+        (k.function.__qualname__, k.sees_bits, sorted(k.types.items())) for k in declared.kernels
+    ]
     layout = records.call_dtype(declared.geometry_dtype).descr, MAX_INPUTS
-    content = declared.title, declared.inputs, declared.outputs, declared.types, declared.attributes, kernels, layout
+    content = (
+        declared.title,
+        declared.inputs,
+        declared.outputs,
+        declared.types,
+        declared.attributes,
+        kernels,
+        layout,
+    )
     return f"{zlib.crc32(repr(content).encode()):08x}"
 
 
-def operator(declared: declarations.Operator, signatures: Iterable[dict[str, str]], number: int) -> Row:
-    """Return the row of an operator, with an overload for each of the signatures, {type variable: element type}."""
+def operator(
+    declared: declarations.Operator, signatures: Iterable[dict[str, str]], number: int
+) -> Row:
+    """Return the row of an operator, with an overload for each of the signatures, {type variable:
+    element type}.
+    """
     terms = [term.encode() for pair in declared.terms.items() for term in pair]
     likeness = [-1 if k is None else k for k in declared.likeness()]
     plans = len(declared.combinations)
@@ -190,7 +233,9 @@ def attribute(declared: attributes.Attribute) -> Row:
         longest=declared.length_bounds[1],
         value_count=declared.count_of(default),
         **listed(
-            TEXT, names=[name.encode() for name in declared.names], choices=[c.encode() for c in declared.choices]
+            TEXT,
+            names=[name.encode() for name in declared.names],
+            choices=[c.encode() for c in declared.choices],
         ),
         **listed(NUMBER, initials=[] if default is None else declared.content(default).tolist()),
     )
@@ -213,11 +258,16 @@ def overload(declared: Any, signature: dict[str, str]) -> Any:
     types[: len(declared.inputs)] = [dtypes.TABLE[signature[i.type]].onnx for i in declared.inputs]
     for k, o in enumerate(declared.outputs):
         types[MAX_INPUTS + k] = dtypes.TABLE[signature[o.type]].onnx
-    row = Overload(types=(NUMBER * len(types))(*types), **listed(POINTER, kernels=[None] * len(declared.positions)))
+    row = Overload(
+        types=(NUMBER * len(types))(*types),
+        **listed(POINTER, kernels=[None] * len(declared.positions)),
+    )
     for k, kernel in enumerate(declared.kernels):
         row.has_code[k] = declared.storage(kernel, signature) is not None
         try:
             declared.check_types(kernel, signature)
         except OpError as error:
-            row.arguments[k], row.refused[k], row.rules[k] = (str(part).encode() for part in error.args[:3])
+            row.arguments[k], row.refused[k], row.rules[k] = (
+                str(part).encode() for part in error.args[:3]
+            )
     return row

@@ -1,4 +1,5 @@
-"""The threads that run the tiles of functions on arrays. In sessions, ONNX Runtime's threads run them.
+"""The threads that run the tiles of functions on arrays. In sessions, ONNX Runtime's threads run
+them.
 
 This module also checks numbers of threads and processes.
 """
@@ -23,7 +24,9 @@ MOST = 2**31 - 1  # threads of a session of ONNX Runtime
 
 
 def check_count(argument: str, count: Any, where: str = "onnx_ops") -> None:
-    """Raise OpError unless a number of threads or processes is positive, or None for the default."""
+    """Raise OpError unless a number of threads or processes is positive, or None for the
+    default.
+    """
     if count is not None and not (hasattr(count, "__index__") and 1 <= count <= MOST):
         raise OpError(argument, repr(count), "must be an integer in [1, 2**31 - 1]", where)
 
@@ -31,17 +34,20 @@ def check_count(argument: str, count: Any, where: str = "onnx_ops") -> None:
 def on_threads(tile: Callable[[int], object], tiles: int, threads: int | None = None) -> None:
     """Call tile(0), ..., tile(tiles - 1) on up to `threads` threads, this one among them.
 
-    If the call ends early, for example by an interrupt, no further tile begins, and the call waits for running tiles.
+    If the call ends early, for example by an interrupt, no further tile begins, and the call waits
+    for running tiles.
 
-    threads  default: the CPUs that this process may use; at most MAX_TILES, the number of parts of a workspace
+    threads  default: the CPUs that this process may use; at most MAX_TILES, the number of parts of
+             a workspace
     """
     helpers = min(threads or len(system.available_cpus()), tiles, MAX_TILES) - 1 if tiles > 1 else 0
     if helpers == 0:
         for index in range(tiles):
             tile(index)
         return
-    # Each entry has the function, so that a helper that starts too late keeps nothing of the call alive. All methods of
-    # these queues are atomic, without the GIL too, and no interrupt leaves them locked.
+    # Each entry has the function, so that a helper that starts too late keeps nothing of the call
+    # alive. All methods of these queues are atomic, without the GIL too, and no interrupt leaves
+    # them locked.
     waiting = deque((tile, index) for index in range(tiles))
     active: deque[None] = deque()
     ended: SimpleQueue[None] = SimpleQueue()
@@ -56,7 +62,8 @@ def on_threads(tile: Callable[[int], object], tiles: int, threads: int | None = 
             call(index)
 
     def help_out() -> None:
-        # A helper is active before it looks for a tile; `settle` removes the tiles before it looks for active helpers.
+        # A helper is active before it looks for a tile; `settle` removes the tiles before it looks
+        # for active helpers.
         active.append(None)
         try:
             work()
@@ -77,7 +84,10 @@ def on_threads(tile: Callable[[int], object], tiles: int, threads: int | None = 
 
 
 def settle(waiting: deque[Any], active: Sized, ended: SimpleQueue[None]) -> None:
-    """Remove the tiles that wait, and wait until no helper is active. An interrupt is raised only after that."""
+    """Remove the tiles that wait, and wait until no helper is active.
+
+    An interrupt is raised only after that.
+    """
     interrupt = None
     while waiting or active:
         try:

@@ -1,15 +1,17 @@
-"""MMCVRotatedFeatureAlign: add to each pixel of a feature map the values at the points of its box (R3Det).
+"""MMCVRotatedFeatureAlign: add to each pixel of a feature map the values at the points of its box
+(R3Det).
 
     output[n, c, i, j] = features[n, c, i, j] + sum over points k of  features[n, c](y_k, x_k)
 
-n: batch, c: channel. boxes[n, i, j] is y, x, width, height, each multiplied by spatial_scale, and an angle in radians;
-*the first number is y*, though detectors write x there. With points = 1 there is the box's centre, with
-points = 5 also its corners,
+n: batch, c: channel. boxes[n, i, j] is y, x, width, height, each multiplied by spatial_scale, and
+an angle in radians; *the first number is y*, though detectors write x there. With points = 1 there
+is the box's centre, with points = 5 also its corners,
 
     x = centre_x + s * width / 2 * cos(angle) - t * height / 2 * sin(angle)
     y = centre_y + s * width / 2 * sin(angle) + t * height / 2 * cos(angle)        for s, t = 1, -1
 
-computed in float32 (float64 for float64). A feature map is read there as by RoiAlign (roi_align.py).
+computed in float32 (float64 for float64). A feature map is read there as by RoiAlign
+(roi_align.py).
 
 Source: mmcv, see docs/mmdeploy.md.
 """
@@ -36,7 +38,9 @@ WORK = 2**11  # outputs of a tile, at least
 
 
 @jitable
-def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
+def shape(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]
+) -> int:
     features, boxes = inputs
     (y,) = outputs
     for a in range(4):
@@ -58,7 +62,13 @@ def plan(
     require(len(boxes) == 4 and boxes[3] == 5, "shape of boxes", boxes, "must be [N, H, W, 5]")
     for a in range(3):
         same = boxes[a] == x[0 if a == 0 else a + 1]
-        require(same, "shape of boxes", boxes, "must be [N, H, W, 5], as features are [N, C, H, W]; see axis", a)
+        require(
+            same,
+            "shape of boxes",
+            boxes,
+            "must be [N, H, W, 5], as features are [N, C, H, W]; see axis",
+            a,
+        )
     points = attributes.points
     require(points == 1 or points == 5, "points", points, "must be 1 or 5")
     fits = max(x[0], 1) <= ELEMENTS // (x[2] * x[3]) // max(x[1], 1)
@@ -70,7 +80,9 @@ def plan(
 
 
 @np.errstate(invalid="ignore", over="ignore")
-def reference(features: np.ndarray, boxes: np.ndarray, *, spatial_scale: float, points: int) -> np.ndarray:
+def reference(
+    features: np.ndarray, boxes: np.ndarray, *, spatial_scale: float, points: int
+) -> np.ndarray:
     """Evaluate the formula: points in their own dtype, weights and sums in float64."""
     dtype = coordinates_of(features)
     boxes = boxes.astype(dtype)

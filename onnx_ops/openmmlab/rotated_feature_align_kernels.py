@@ -1,4 +1,6 @@
-"""RotatedFeatureAlign: the pixels of some columns or rows at a time, their points' taps once for all channels."""
+"""RotatedFeatureAlign: the pixels of some columns or rows at a time, their points' taps once for
+all channels.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ TAPS = 4 * 5  # of a pixel's points, at most
 
 
 class RotatedFeatureAlignGeometry(FeatureMaps):
-    """The points of boxes, and the division of a feature map into blocks of pixels: with an image, a unit of work."""
+    """The points of boxes, and the division of a feature map into blocks of pixels: with an image,
+    a unit of work.
+    """
 
     points: int  # of a box: 1 or 5
     blocks: int  # into which the pixels of a channel are divided
@@ -33,7 +37,12 @@ def workspace_size() -> int:
 
 @jitable
 def rotated_feature_align(
-    features: Elements, boxes: Elements, g: RotatedFeatureAlignGeometry, tile: Tile, workspace: Workspace, out: Elements
+    features: Elements,
+    boxes: Elements,
+    g: RotatedFeatureAlignGeometry,
+    tile: Tile,
+    workspace: Workspace,
+    out: Elements,
 ) -> None:
     """Compute a tile, unit by unit."""
     offset = integers_in(workspace, 0, (TAPS, PIXELS))
@@ -46,12 +55,24 @@ def rotated_feature_align(
             place_points(boxes, n * g.pixels + first + b, g, b, offset, weight)
         for c in range(g.channels):
             plane = (n * g.channels + c) * g.pixels
-            add_samples(features[plane:][: g.pixels], first, 4 * g.points, offset, weight, out[plane + first :][:count])
+            add_samples(
+                features[plane:][: g.pixels],
+                first,
+                4 * g.points,
+                offset,
+                weight,
+                out[plane + first :][:count],
+            )
 
 
 @jitable
 def place_points(
-    boxes: Elements, box: int, g: RotatedFeatureAlignGeometry, b: int, offset: Indices, weight: Weights
+    boxes: Elements,
+    box: int,
+    g: RotatedFeatureAlignGeometry,
+    b: int,
+    offset: Indices,
+    weight: Weights,
 ) -> None:
     """Store the taps of a box's points as those of pixel b: offset[:, b] and weight[:, b].
 
@@ -61,7 +82,10 @@ def place_points(
     scale = number(scale_of(g))
     at = 5 * box
     y, x = load(boxes, at) * scale, load(boxes, at + 1) * scale
-    half_width, half_height = load(boxes, at + 2) * scale * number(0.5), load(boxes, at + 3) * scale * number(0.5)
+    half_width, half_height = (
+        load(boxes, at + 2) * scale * number(0.5),
+        load(boxes, at + 3) * scale * number(0.5),
+    )
     angle = np.float64(load(boxes, at + 4))
     cosine, sine = number(np.cos(angle)), number(np.sin(angle))
     for k in range(g.points):
@@ -82,8 +106,12 @@ def place_points(
 
 
 @jitable(**FUSE)
-def add_samples(plane: Elements, first: Pixel, taps: int, offset: Indices, weight: Weights, target: Elements) -> None:
-    """target[b] = plane[first + b] + sum over t < taps of weight[t, b] * plane[offset[t, b]], without weights of 0"""
+def add_samples(
+    plane: Elements, first: Pixel, taps: int, offset: Indices, weight: Weights, target: Elements
+) -> None:
+    """target[b] = plane[first + b] + sum over t < taps of weight[t, b] * plane[offset[t, b]],
+    without weights of 0
+    """
     none = zero(plane)
     for b in range(target.size):
         total = load(plane, first + b)

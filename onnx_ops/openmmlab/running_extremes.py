@@ -1,10 +1,10 @@
 """Running maxima and minima along an axis: mmcv's cummax, cummin and MMCVCornerPool.
 
-    values[..., k, ...] = max (cummax) or min (cummin) of x[..., i, ...] over i <= k along the axis `dim`
-    indices[..., k, ...] = the last i of these with that value
+    values[..., k, ...] = max (cummax) or min (cummin) of x[..., i, ...] over i <= k along the axis
+    `dim` indices[..., k, ...] = the last i of these with that value
 
-The extreme begins with x[..., 0, ...], and x[..., k, ...] replaces it if it is >= (cummin: <=). So NaN replaces
-nothing, and nothing replaces a NaN at the begin.
+The extreme begins with x[..., 0, ...], and x[..., k, ...] replaces it if it is >= (cummin: <=). So
+NaN replaces nothing, and nothing replaces a NaN at the begin.
 
 MMCVCornerPool takes images [N, C, H, W] and has no indices. By `mode` it is the largest pixel of
 
@@ -45,18 +45,25 @@ def copy_sizes(x: Sizes, y: OutputSizes) -> int:
 
 
 @jitable
-def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> tuple[int, int]:
+def shape(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]
+) -> tuple[int, int]:
     return copy_sizes(inputs[0], outputs[0]), copy_sizes(inputs[0], outputs[1])
 
 
 @jitable
-def shape_of_pool(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
+def shape_of_pool(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]
+) -> int:
     return copy_sizes(inputs[0], outputs[0])
 
 
 @jitable
 def plan(
-    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: RunningExtremesGeometry
+    attributes: AttributeTuple,
+    inputs: tuple[Sizes, ...],
+    outputs: tuple[OutputSizes, ...],
+    g: RunningExtremesGeometry,
 ) -> None:
     x = inputs[0]
     axis = attributes.dim
@@ -67,7 +74,10 @@ def plan(
 
 @jitable
 def plan_pool(
-    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: RunningExtremesGeometry
+    attributes: AttributeTuple,
+    inputs: tuple[Sizes, ...],
+    outputs: tuple[OutputSizes, ...],
+    g: RunningExtremesGeometry,
 ) -> None:
     x = inputs[0]
     mode = attributes.mode
@@ -120,13 +130,17 @@ def cummin(input: np.ndarray, *, dim: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def corner_pool(input: np.ndarray, *, mode: int) -> np.ndarray:
-    """Evaluate the formula: the largest pixel from the axis' begin on, of flipped images for even modes."""
+    """Evaluate the formula: the largest pixel from the axis' begin on, of flipped images for even
+    modes.
+    """
     axis = 2 + mode // 2
     flipped = () if mode % 2 else axis
     return np.flip(cummax(np.flip(input, flipped), dim=axis)[0], flipped)
 
 
-def running(name: str, kernel: Callable[..., None], body: Callable[..., tuple[np.ndarray, np.ndarray]]) -> Operator:
+def running(
+    name: str, kernel: Callable[..., None], body: Callable[..., tuple[np.ndarray, np.ndarray]]
+) -> Operator:
     """Declare cummax or cummin."""
     return Operator(
         domain="mmcv",
@@ -156,4 +170,8 @@ CORNER_POOL = Operator(
     kernels=(Kernel(kernels.corner_pool),),
     reference=corner_pool,
 )
-OPERATORS = (running("cummax", kernels.cummax, cummax), running("cummin", kernels.cummin, cummin), CORNER_POOL)
+OPERATORS = (
+    running("cummax", kernels.cummax, cummax),
+    running("cummin", kernels.cummin, cummin),
+    CORNER_POOL,
+)

@@ -1,7 +1,7 @@
 """Running maxima and minima along an axis, for contiguous rows one after the other.
 
-Kernels see a tensor as [outer, length, inner]. A unit of work is one index of `outer`, with contiguous rows of `inner`
-elements.
+Kernels see a tensor as [outer, length, inner]. A unit of work is one index of `outer`, with
+contiguous rows of `inner` elements.
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ class RunningExtremesGeometry(Geometry):
 
 @jitable
 def cummax(
-    x: Elements, g: RunningExtremesGeometry, tile: Tile, workspace: Workspace, values: Elements, indices: Indices
+    x: Elements,
+    g: RunningExtremesGeometry,
+    tile: Tile,
+    workspace: Workspace,
+    values: Elements,
+    indices: Indices,
 ) -> None:
     """Compute a tile."""
     run(x, MAXIMUM, g, tile, values, (indices,))
@@ -40,23 +45,37 @@ def cummax(
 
 @jitable
 def cummin(
-    x: Elements, g: RunningExtremesGeometry, tile: Tile, workspace: Workspace, values: Elements, indices: Indices
+    x: Elements,
+    g: RunningExtremesGeometry,
+    tile: Tile,
+    workspace: Workspace,
+    values: Elements,
+    indices: Indices,
 ) -> None:
     """Compute a tile."""
     run(x, MINIMUM, g, tile, values, (indices,))
 
 
 @jitable
-def corner_pool(x: Elements, g: RunningExtremesGeometry, tile: Tile, workspace: Workspace, values: Elements) -> None:
+def corner_pool(
+    x: Elements, g: RunningExtremesGeometry, tile: Tile, workspace: Workspace, values: Elements
+) -> None:
     """Compute a tile."""
     run(x, MAXIMUM, g, tile, values, ())
 
 
 @jitable
 def run(
-    x: Elements, way: Known, g: RunningExtremesGeometry, tile: Tile, values: Elements, indices: tuple[Indices, ...]
+    x: Elements,
+    way: Known,
+    g: RunningExtremesGeometry,
+    tile: Tile,
+    values: Elements,
+    indices: tuple[Indices, ...],
 ) -> None:
-    """Compute running extremes, backwards if g.is_backwards. indices: (array of their positions,), or ()."""
+    """Compute running extremes, backwards if g.is_backwards. indices: (array of their positions,),
+    or ().
+    """
     begin, end = share(g.outer, g, tile)
     first, step = (g.length - 1, -1) if g.is_backwards else (0, 1)
     for o in range(begin, end):

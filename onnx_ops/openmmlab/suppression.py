@@ -1,33 +1,39 @@
-"""Non-maximum suppression as mmdeploy and mmcv export it: keep boxes by descending score so that no two of them overlap
-too much.
+"""Non-maximum suppression as mmdeploy and mmcv export it: keep boxes by descending score so that no
+two of them overlap too much.
 
     overlap(a, b) = area(a and b) / area(a or b)
 
-computed in float64 and rounded to float32, before it is compared. Of equal scores the lower position comes first.
+computed in float64 and rounded to float32, before it is compared. Of equal scores the lower
+position comes first.
 
-    NMSRotated (mmdeploy)         boxes [N, B, 5]: centre x, y, width, height, angle in radians; the width lies along
-                                  (cos, sin); scores [N, K, B] of K classes. For each image and class, a box
-                                  is kept if its score is > score_threshold, and its overlap is > iou_threshold with
-                                  none of those kept before. Rows [image, class, box]
-    NMSMatch (mmdeploy)           boxes [N, B, 4]: x1, y1, x2, y2. A box is suppressed if its overlap, with 1e-10 added
-                                  to area(a or b), is >= iou_threshold with one kept before. Rows [image, class, kept
-                                  box, suppressed box] for those kept boxes whose score is > score_threshold
-    NonMaxSuppression (mmcv)      boxes [B, 4], scores [B], overlap > iou_threshold. The positions of kept boxes.
-                                  offset, 0 or 1, is added to every width and height
-    SoftNonMaxSuppression (mmcv)  For i = 0, 1, ...: the box with the largest score of those from i on, the first of
-                                  equal ones, changes places with box i. Then the score of each later one is multiplied
-                                  by
+    NMSRotated (mmdeploy)         boxes [N, B, 5]: centre x, y, width, height, angle in radians; the
+                                  width lies along (cos, sin); scores [N, K, B] of K classes. For
+                                  each image and class, a box is kept if its score
+                                  is > score_threshold, and its overlap is > iou_threshold with none
+                                  of those kept before. Rows [image, class, box]
+    NMSMatch (mmdeploy)           boxes [N, B, 4]: x1, y1, x2, y2. A box is suppressed if its
+                                  overlap, with 1e-10 added to area(a or b), is >= iou_threshold
+                                  with one kept before. Rows [image, class, kept box, suppressed
+                                  box] for those kept boxes whose score is > score_threshold
+    NonMaxSuppression (mmcv)      boxes [B, 4], scores [B], overlap > iou_threshold. The positions
+                                  of kept boxes. offset, 0 or 1, is added to every width and height
+    SoftNonMaxSuppression (mmcv)  For i = 0, 1, ...: the box with the largest score of those from i
+                                  on, the first of equal ones, changes places with box i. Then the
+                                  score of each later one is multiplied by
 
         0 (method 0) or 1 - overlap (method 1) if overlap >= iou_threshold, else 1
         exp(-overlap**2 / sigma) (method 2)
 
-                                  and rounded to float32. A box whose score is < min_score now changes places with the
-                                  last one and is dropped. Rows [x1, y1, x2, y2, score] and the boxes' positions
+                                  and rounded to float32. A box whose score is < min_score now
+                                  changes places with the last one and is dropped. Rows [x1, y1, x2,
+                                  y2, score] and the boxes' positions
 
-An overlap that is NaN, as of two boxes without area, suppresses nothing, and decays only by method 2.
+An overlap that is NaN, as of two boxes without area, suppresses nothing, and decays only by method
+2.
 
-These operators are declared by `onnx_ops.operator`, as custom ones: ranks are fixed, types are few, and only a bound of
-the outputs' lengths is known. Therefore one tile, and so one thread, computes them.
+These operators are declared by `onnx_ops.operator`, as custom ones: ranks are fixed, types are few,
+and only a bound of the outputs' lengths is known. Therefore one tile, and so one thread, computes
+them.
 
 Sources: mmcv and mmdeploy, see docs/mmdeploy.md, also for differences.
 """
@@ -44,7 +50,9 @@ from . import suppression_kernels as kernels
     "mmdeploy::NMSRotated", inputs="boxes: float32, scores: float32", outputs="selected: int64",
     ranks={"boxes": (3,), "scores": (3,)},
 )  # fmt: skip
-def nms_rotated(boxes: np.ndarray, scores: np.ndarray, *, iou_threshold: float, score_threshold: float) -> np.ndarray:
+def nms_rotated(
+    boxes: np.ndarray, scores: np.ndarray, *, iou_threshold: float, score_threshold: float
+) -> np.ndarray:
     rows = []
     for n, k in np.ndindex(scores.shape[:2]):
         order = [c for c in by_score(scores[n, k]) if scores[n, k, c] > score_threshold]
@@ -70,10 +78,15 @@ def nms_match(
         order = by_score(scores[n, k])
         while order:
             keeper, *others = order
-            near = overlaps(boxes[n, keeper], boxes[n, others], 0, 1e-10).astype(np.float32) >= iou_threshold[0]
+            near = (
+                overlaps(boxes[n, keeper], boxes[n, others], 0, 1e-10).astype(np.float32)
+                >= iou_threshold[0]
+            )
             order = [c for c, is_near in zip(others, near, strict=True) if not is_near]
             if scores[n, k, keeper] > score_threshold[0]:
-                rows += [(n, k, keeper, c) for c, is_near in zip(others, near, strict=True) if is_near]
+                rows += [
+                    (n, k, keeper, c) for c, is_near in zip(others, near, strict=True) if is_near
+                ]
     return np.array(rows, np.int64).reshape(-1, 4)
 
 
@@ -90,7 +103,8 @@ def nms(boxes: np.ndarray, scores: np.ndarray, *, iou_threshold: float, offset: 
 
 
 @operator(
-    "mmcv::SoftNonMaxSuppression", inputs="boxes: float32, scores: float32", outputs="dets: float32, inds: int64",
+    "mmcv::SoftNonMaxSuppression", inputs="boxes: float32, scores: float32",
+    outputs="dets: float32, inds: int64",
     ranks={"boxes": (2,)},
 )  # fmt: skip
 def soft_nms(
@@ -135,13 +149,18 @@ def by_score(scores: np.ndarray) -> list[int]:
 
 
 def overlaps(box: np.ndarray, others: np.ndarray, offset: float, more: float = 0.0) -> np.ndarray:
-    """Return the overlap of a box [x1, y1, x2, y2] with others, [B], in float64. See `upright_overlap`."""
+    """Return the overlap of a box [x1, y1, x2, y2] with others, [B], in float64.
+
+    See `upright_overlap`.
+    """
     box = box.astype(np.float64)
     others = others.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
         intersection = np.prod(np.fmax(high - low + offset, 0), axis=1)
-        areas = np.prod(box[2:] - box[:2] + offset) + np.prod(others[:, 2:] - others[:, :2] + offset, axis=1)
+        areas = np.prod(box[2:] - box[:2] + offset) + np.prod(
+            others[:, 2:] - others[:, :2] + offset, axis=1
+        )
         return intersection / (areas - intersection + more)
 
 
@@ -149,7 +168,8 @@ def overlaps(box: np.ndarray, others: np.ndarray, offset: float, more: float = 0
 def rotated_overlap(box: np.ndarray, other: np.ndarray) -> np.float32:
     """Return the overlap of two boxes of centre, size and angle, in float64.
 
-    Points are complex numbers. The box, seen from the other one's centre and along its sides, is cut off at these.
+    Points are complex numbers. The box, seen from the other one's centre and along its sides, is
+    cut off at these.
     """
     corner = complex(*abs(box[2:4]) / 2)
     sides = abs(other[2:4]) / 2
@@ -186,9 +206,21 @@ def cut_off(polygon: np.ndarray, axis: int, sign: int, limit: float) -> np.ndarr
 def check_batch(boxes: tuple[int, ...], scores: tuple[int, ...], numbers: int) -> None:
     """Refuse shapes other than [N, B, numbers] and [N, K, B]."""
     require(len(boxes) == 3, "shape of boxes", boxes, "must have rank 3: [N, B, numbers of a box]")
-    require(boxes[2] == numbers, "shape of boxes", boxes, "the last axis must be the numbers of a box,", numbers)
+    require(
+        boxes[2] == numbers,
+        "shape of boxes",
+        boxes,
+        "the last axis must be the numbers of a box,",
+        numbers,
+    )
     fits = len(scores) == 3 and scores[0] == boxes[0] and scores[2] == boxes[1]
-    require(fits, "shape of scores", scores, "must be [N, K, B], with N and B as in boxes, B being", boxes[1])
+    require(
+        fits,
+        "shape of scores",
+        scores,
+        "must be [N, K, B], with N and B as in boxes, B being",
+        boxes[1],
+    )
 
 
 @jitable
@@ -209,7 +241,10 @@ def shape_of_rotated(
 
 @nms_match.shape(bound=True)
 def shape_of_match(
-    boxes: tuple[int, ...], scores: tuple[int, ...], iou_threshold: tuple[int, ...], score_threshold: tuple[int, ...]
+    boxes: tuple[int, ...],
+    scores: tuple[int, ...],
+    iou_threshold: tuple[int, ...],
+    score_threshold: tuple[int, ...],
 ) -> tuple[int, int]:
     check_batch(boxes, scores, 4)
     require(iou_threshold == (1,), "shape of iou_threshold", iou_threshold, "must be [1]")
@@ -218,7 +253,9 @@ def shape_of_match(
 
 
 @nms.shape(bound=True)
-def shape_of_nms(boxes: tuple[int, ...], scores: tuple[int, ...], *, iou_threshold: float, offset: bool) -> tuple[int]:
+def shape_of_nms(
+    boxes: tuple[int, ...], scores: tuple[int, ...], *, iou_threshold: float, offset: bool
+) -> tuple[int]:
     check_one(boxes, scores)
     return (scores[0],)
 
@@ -242,14 +279,21 @@ def shape_of_soft_nms(
 
 nms_rotated.kernel(
     kernels.nms_rotated,
-    workspace=lambda boxes, scores, *, iou_threshold, score_threshold: kernels.workspace_of_rotated(boxes[1]),
+    workspace=lambda boxes, scores, *, iou_threshold, score_threshold: kernels.workspace_of_rotated(
+        boxes[1]
+    ),
 )
 nms_match.kernel(
     kernels.nms_match,
-    workspace=lambda boxes, scores, iou_threshold, score_threshold: 8 * (2 * boxes[1] + kernels.sorting(boxes[1])),
+    workspace=lambda boxes, scores, iou_threshold, score_threshold: (
+        8 * (2 * boxes[1] + kernels.sorting(boxes[1]))
+    ),
 )
 nms.kernel(
-    kernels.nms, workspace=lambda boxes, scores, *, iou_threshold, offset: 8 * (boxes[0] + kernels.sorting(boxes[0]))
+    kernels.nms,
+    workspace=lambda boxes, scores, *, iou_threshold, offset: (
+        8 * (boxes[0] + kernels.sorting(boxes[0]))
+    ),
 )
 soft_nms.kernel(kernels.soft_nms)
 OPERATORS = tuple(each.declaration for each in (nms_rotated, nms_match, nms, soft_nms))

@@ -1,7 +1,7 @@
 """Non-maximum suppression: kernels with one tile, which return the number of kept boxes.
 
-Boxes are compared with those kept before, by descending score. Bounding boxes and areas rule out an overlap of most
-pairs; the others are intersected.
+Boxes are compared with those kept before, by descending score. Bounding boxes and areas rule out an
+overlap of most pairs; the others are intersected.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     Fields: TypeAlias = NDArray[np.float64]  # of a box, see X to AREA, or of several boxes
     Polygon: TypeAlias = NDArray[np.float64]  # x and y of each corner, with room for more
 
-# Of a box, side by side: the centre, half the sides of its bounding box, half its own sides, the cosine and sine of its
-# angle, its area.
+# Of a box, side by side: the centre, half the sides of its bounding box, half its own sides, the
+# cosine and sine of its angle, its area.
 X, Y, REACH_X, REACH_Y, HALF_WIDTH, HALF_HEIGHT, COSINE, SINE, AREA = range(9)
 FIELDS, BOUNDS = 9, 4  # the first BOUNDS fields rule out most pairs
 TOGETHER = 16  # kept boxes that are compared by these in one vector loop
@@ -54,13 +54,18 @@ def nms_rotated(
     workspace: Workspace,
     selected: Indices,
 ) -> int:
-    """Store the rows of kept boxes; return their number. All is one step: `index` is 0 and `count` 1."""
+    """Store the rows of kept boxes; return their number.
+
+    All is one step: `index` is 0 and `count` 1.
+    """
     size = boxes.shape[1]
     integers = workspace[: 8 * (2 * size + sorting(size))].view(np.int64)
     order = integers[:size]
     kept = integers[size : 2 * size]
     room = integers[2 * size :]
-    numbers = workspace[8 * integers.size :][: 8 * ((FIELDS + BOUNDS) * size + POLYGONS)].view(np.float64)
+    numbers = workspace[8 * integers.size :][: 8 * ((FIELDS + BOUNDS) * size + POLYGONS)].view(
+        np.float64
+    )
     described = numbers[: FIELDS * size]
     bounds = numbers[FIELDS * size :][: BOUNDS * size]
     corners = numbers[(FIELDS + BOUNDS) * size :]
@@ -73,7 +78,9 @@ def nms_rotated(
             survivors = 0
             for c in range(candidates):
                 box = order[c]
-                if not is_suppressed(box, kept[:survivors], bounds, described, iou_threshold, corners):
+                if not is_suppressed(
+                    box, kept[:survivors], bounds, described, iou_threshold, corners
+                ):
                     selected[rows, 0] = n
                     selected[rows, 1] = k
                     selected[rows, 2] = box
@@ -87,7 +94,8 @@ def nms_rotated(
 
 @jitable
 def by_score(scores: Elements, threshold: float, order: Indices, room: Indices) -> int:
-    """Store the positions of scores above the threshold by descending score, of equal ones the lower first.
+    """Store the positions of scores above the threshold by descending score, of equal ones the
+    lower first.
 
     Returns their number. Other elements of `order` are undefined.
     """
@@ -102,7 +110,8 @@ def by_score(scores: Elements, threshold: float, order: Indices, room: Indices) 
 
 @jitable
 def sort_by_score(scores: Elements, order: Indices, room: Indices) -> None:
-    """Sort positions by descending score, with NaN at the end. Those of equal scores stay in their order.
+    """Sort positions by descending score, with NaN at the end. Those of equal scores stay in their
+    order.
 
     The scores' bits are sorted digit by digit, from the last one on. room: `sorting` integers.
     """
@@ -162,7 +171,8 @@ def describe(box: Elements, out: Fields) -> None:
 def is_suppressed(
     box: Index, kept: Indices, bounds: Fields, described: Fields, threshold: float, corners: Polygon
 ) -> bool:
-    """Return whether the overlap of a box with one of the kept ones is above the threshold, which is 0 or more.
+    """Return whether the overlap of a box with one of the kept ones is above the threshold, which
+    is 0 or more.
 
     The overlap is rounded to float32 before it is compared.
 
@@ -183,7 +193,8 @@ def is_suppressed(
             width = min(here[REACH_X], u + reach_u) - max(-here[REACH_X], u - reach_u)
             height = min(here[REACH_Y], v + reach_v) - max(-here[REACH_Y], v - reach_v)
             if width > 0 and height > 0:
-                # No intersection is larger than one of the boxes, or than that of their bounding boxes.
+                # No intersection is larger than one of the boxes, or than that of their bounding
+                # boxes.
                 areas = here[AREA] + other[AREA]
                 most = min(width * height, here[AREA], other[AREA])
                 if overlap(most * (1 + 1e-9), areas) > threshold and (
@@ -204,9 +215,14 @@ def are_apart(box: Fields, bounds: Fields, begin: int, end: int) -> bool:
     count = end - begin
     apart = 0
     xs, ys = bounds[X * size + begin :][:count], bounds[Y * size + begin :][:count]
-    reaches_x, reaches_y = bounds[REACH_X * size + begin :][:count], bounds[REACH_Y * size + begin :][:count]
+    reaches_x, reaches_y = (
+        bounds[REACH_X * size + begin :][:count],
+        bounds[REACH_Y * size + begin :][:count],
+    )
     for k in range(count):
-        apart += (abs(xs[k] - x) >= reach_x + reaches_x[k]) | (abs(ys[k] - y) >= reach_y + reaches_y[k])
+        apart += (abs(xs[k] - x) >= reach_x + reaches_x[k]) | (
+            abs(ys[k] - y) >= reach_y + reaches_y[k]
+        )
     return apart == count
 
 
@@ -218,7 +234,9 @@ def overlap(intersection: Number, areas: Number) -> np.float32:
 
 @jitable
 def intersection(a: Fields, b: Fields, corners: Polygon) -> float:
-    """Return the area of the intersection: b, relative to a's centre and axes, is cut off at a's sides."""
+    """Return the area of the intersection: b, relative to a's centre and axes, is cut off at a's
+    sides.
+    """
     room = 2 * (CORNERS + 4)
     polygon, cut = corners[:room], corners[room:]
     x, y = b[X] - a[X], b[Y] - a[Y]
@@ -246,7 +264,9 @@ def intersection(a: Fields, b: Fields, corners: Polygon) -> float:
 
 @jitable
 def cut_off(polygon: Polygon, count: int, axis: int, limit: Number, sign: int, cut: Polygon) -> int:
-    """Store the part of a convex polygon where sign * coordinate <= limit; return the number of its corners."""
+    """Store the part of a convex polygon where sign * coordinate <= limit; return the number of its
+    corners.
+    """
     corners = 0
     for k in range(count):
         p, q = 2 * k, 2 * (k + 1) if k + 1 < count else 0
@@ -255,7 +275,12 @@ def cut_off(polygon: Polygon, count: int, axis: int, limit: Number, sign: int, c
             cut[2 * corners] = polygon[p]
             cut[2 * corners + 1] = polygon[p + 1]
             corners += 1
-        if (beyond_p < 0) != (beyond_q < 0) and beyond_p != 0 and beyond_q != 0 and corners < CORNERS:
+        if (
+            (beyond_p < 0) != (beyond_q < 0)
+            and beyond_p != 0
+            and beyond_q != 0
+            and corners < CORNERS
+        ):
             part = beyond_p / (beyond_p - beyond_q)
             for a in range(2):
                 cut[2 * corners + a] = polygon[p + a] + part * (polygon[q + a] - polygon[p + a])
@@ -344,7 +369,8 @@ def nms(
         box = order[c]
         k = 0
         while k < survivors and not (
-            np.float32(upright_overlap(boxes[indices[k]], boxes[box], np.float64(offset), 0.0)) > iou_threshold
+            np.float32(upright_overlap(boxes[indices[k]], boxes[box], np.float64(offset), 0.0))
+            > iou_threshold
         ):
             k += 1
         if k == survivors:
@@ -367,7 +393,9 @@ def soft_nms(
     dets: Elements,
     inds: Indices,
 ) -> tuple[int, int]:
-    """Store the kept boxes with their new scores, and their positions; return their number for both."""
+    """Store the kept boxes with their new scores, and their positions; return their number for
+    both.
+    """
     end = scores.size
     i = 0
     for k in range(end):

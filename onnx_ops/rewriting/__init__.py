@@ -1,7 +1,7 @@
 """`optimize`: fuse the nodes that exporters write into single nodes.
 
-It asks what the elements of values are (reading/), whichever nodes compute them, and what operator computes these
-(search.py). It fuses nodes only if it is certain, and reports why others stay.
+It asks what the elements of values are (reading/), whichever nodes compute them, and what operator
+computes these (search.py). It fuses nodes only if it is certain, and reports why others stay.
 """
 
 from contextlib import suppress
@@ -26,7 +26,8 @@ __all__ = ["NOT_RUN", "optimize", "rewritten"]
 
 
 def optimize(
-    model: "str | os.PathLike[str] | bytes | onnx.ModelProto", folder: "str | os.PathLike[str] | None" = None
+    model: "str | os.PathLike[str] | bytes | onnx.ModelProto",
+    folder: "str | os.PathLike[str] | None" = None,
 ) -> onnx.ModelProto:
     """Return a copy of a model with fewer and faster nodes.
 
@@ -89,22 +90,25 @@ def rewritten(
     in_place: bool = False,
     runs_nodes: bool = True,
 ) -> tuple[onnx.ModelProto, list[Finding]]:
-    """Return the result of `optimize`, and a list with a Finding for each match or near miss of a pattern.
+    """Return the result of `optimize`, and a list with a Finding for each match or near miss of a
+    pattern.
 
     The model itself is returned if nothing is replaced.
 
     operators   the result of `registry.available`, by default without custom operators
     in_place    change the model that is given, if it has no functions: weights are not copied
-    runs_nodes  whether nodes may run. If not, the result shows what would be replaced, and is no model to run
+    runs_nodes  whether nodes may run. If not, the result shows what would be replaced, and is no
+                model to run
     """
     op_types = {node.op_type for node in model_nodes(model)}
     if OURS.isdisjoint(op_types) and not may_find(op_types):
         return model, []
     flat = model
     if model.functions:
-        # Older exporters write a function for each of PyTorch's, so a pattern may span several. And in functions, ONNX
-        # Runtime doesn't know the types that other operators than its own make.
-        # The session reports what is wrong with the model. Python's protobuf can't copy names that are not UTF-8.
+        # Older exporters write a function for each of PyTorch's, so a pattern may span several. And
+        # in functions, ONNX Runtime doesn't know the types that other operators than its own make.
+        # The session reports what is wrong with the model. Python's protobuf can't copy names that
+        # are not UTF-8.
         with suppress(RuntimeError, UnicodeDecodeError):
             flat = inlined(model, operators=operators)
     if flat is model and not in_place:

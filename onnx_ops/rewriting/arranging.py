@@ -1,7 +1,7 @@
 """Nodes that bring the elements of a value into other axes.
 
-Where an element is in a value, and where it shall be, are indices of digits of the same variables. All operators that
-are found get their inputs, and give their results, by this one way.
+Where an element is in a value, and where it shall be, are indices of digits of the same variables.
+All operators that are found get their inputs, and give their results, by this one way.
 """
 
 import math
@@ -22,7 +22,8 @@ BEFORE_FIRST = -(2**31)  # an end of a Slice that takes the first element, too
 
 
 class Chain:
-    """Nodes one after the other before a node of the graph. The last one isn't added yet: it may replace that node.
+    """Nodes one after the other before a node of the graph. The last one isn't added yet: it may
+    replace that node.
 
     name        the value that the chain begins with, and after `value` the one that it makes
     dimensions  the sizes of what it makes
@@ -30,7 +31,9 @@ class Chain:
     open_in     values that may have axes of open sizes
     """
 
-    def __init__(self, graph: Graph, node: onnx.NodeProto, name: str, open_in: Collection[str] = ()):
+    def __init__(
+        self, graph: Graph, node: onnx.NodeProto, name: str, open_in: Collection[str] = ()
+    ):
         self.graph = graph
         self.node = node
         self.name = name
@@ -46,7 +49,9 @@ class Chain:
         dimensions: Sequence[Dimension],
         **arguments: Any,
     ) -> None:
-        """Add a node that makes a value of these dimensions; `inputs` follow what the chain has made."""
+        """Add a node that makes a value of these dimensions; `inputs` follow what the chain has
+        made.
+        """
         name = self.value()
         self._pending = {"op_type": op_type, "inputs": [name, *inputs], **arguments}
         self.dimensions = tuple(dimensions)

@@ -26,7 +26,9 @@ class NearMiss(Exception):  # noqa: N818  it is no error
 
 
 def tried(rule: "Callable[..., T]", *arguments: Any) -> "T | None":
-    """Return the result of a rule for a node, or None if it fails: for an unknown value or an invalid node."""
+    """Return the result of a rule for a node, or None if it fails: for an unknown value or an
+    invalid node.
+    """
     with suppress(ValueError, IndexError, KeyError, TypeError, AttributeError, ZeroDivisionError):
         return rule(*arguments)
     return None
@@ -37,10 +39,12 @@ class Finding:
     """A place that a pattern fits, or nearly fits.
 
     pattern      its name in PyTorch
-    graph, node  the graph's title, and the name of the pattern's last node, or of its output if it has none
+    graph, node  the graph's title, and the name of the pattern's last node, or of its output if it
+                 has none
     operator     the operator that has replaced the node, or None
     reason       why none has, or None
-    untried      why the nodes and what replaces them were not run side by side, where patterns do so; or None
+    untried      why the nodes and what replaces them were not run side by side, where patterns do
+                 so; or None
     """
 
     pattern: str

@@ -1,4 +1,6 @@
-"""Whether what is found pays: what nodes cost per element, as measured on one thread of ONNX Runtime's kernels."""
+"""Whether what is found pays: what nodes cost per element, as measured on one thread of ONNX
+Runtime's kernels.
+"""
 
 import math
 from collections.abc import Iterable
@@ -16,17 +18,21 @@ if TYPE_CHECKING:
 # Nanoseconds for each element of the output, of those that copy elements; others cost nothing. A
 # Gather along the last axis copies element by element, one along another axis copies rows.
 COSTS = {
-    "Concat": 0.3, "Conv": 3.0, "Expand": 0.15, "Gather": 3.0, "GatherElements": 1.0, "GatherND": 3.0,
-    "Im2Col": 0.15, "Pad": 0.3, "ScatterElements": 1.0, "ScatterND": 1.0, "Slice": 0.3, "Split": 0.3,
+    "Concat": 0.3, "Conv": 3.0, "Expand": 0.15, "Gather": 3.0, "GatherElements": 1.0,
+    "GatherND": 3.0,
+    "Im2Col": 0.15, "Pad": 0.3, "ScatterElements": 1.0, "ScatterND": 1.0, "Slice": 0.3,
+    "Split": 0.3,
     "Tile": 0.3, "Transpose": 0.35,
 }  # fmt: skip
 ROWS = 0.3  # a Gather along another axis
 FLIP = 0.7  # what a Slice with a negative step costs more
 
-# Nanoseconds for each coordinate of a grid. Per sampler, a program costs more than reading a stored grid.
+# Nanoseconds for each coordinate of a grid. Per sampler, a program costs more than reading a stored
+# grid.
 ARITHMETIC = 0.1  # of a node
 REDUCTIONS = {"AffineGrid": 3.0, "ReduceSum": 50.0}
-# Seconds for each element of what nodes compute: of ONNX Runtime, and of references, which NumPy computes.
+# Seconds for each element of what nodes compute: of ONNX Runtime, and of references, which NumPy
+# computes.
 PER_ELEMENT, PER_PRODUCT = 5e-9, 5e-10
 PER_SAMPLE = {
     "ComputedGridSample": 1e-7,
@@ -35,7 +41,8 @@ PER_SAMPLE = {
     "MultiScaleDeformableAttention": 1e-6,
     "RoiAlign": 1.5e-6,
 }
-PRODUCTS: "dict[str, Callable[[Sequence[int]], float]]" = {  # that an element adds up, by the shape of the weights
+# That an element adds up, by the shape of the weights.
+PRODUCTS: "dict[str, Callable[[Sequence[int]], float]]" = {
     "Conv": lambda shape: math.prod(shape[1:]),
     "ConvTranspose": lambda shape: math.prod(shape) / shape[1],
     "Einsum": max,
@@ -47,7 +54,9 @@ FREE = "Constant", "Flatten", "Identity", "Reshape", "Shape", "Squeeze", "Unsque
 PROGRAM, STEP = 0.45, 0.01
 
 
-def pays_again(graph: "GraphView", values: Iterable[str], grid: str, samplers: int, steps: int) -> bool:
+def pays_again(
+    graph: "GraphView", values: Iterable[str], grid: str, samplers: int, steps: int
+) -> bool:
     """Return whether samplers of one grid save time if each of them computes it, by so many steps.
 
     values  those that nodes compute for the grid alone
@@ -62,7 +71,9 @@ def pays_again(graph: "GraphView", values: Iterable[str], grid: str, samplers: i
 
 
 def seconds_of(node: onnx.NodeProto, count: float, products: float = 0) -> float:
-    """Return an estimate of the time that a node takes for so many elements, each of which adds up some products."""
+    """Return an estimate of the time that a node takes for so many elements, each of which adds up
+    some products.
+    """
     seconds = PER_SAMPLE.get(node.op_type, PER_ELEMENT) + PER_PRODUCT * products
     if any(a.name == "mode" and b"cubic" in a.s for a in node.attribute):
         seconds *= CUBIC

@@ -1,7 +1,7 @@
 """A model's graphs, as patterns look at them and change them.
 
-Names are looked up through the graphs around a subgraph. A change overwrites one node and removes what is then no
-longer used; everything else stays where it is.
+Names are looked up through the graphs around a subgraph. A change overwrites one node and removes
+what is then no longer used; everything else stays where it is.
 """
 
 import math
@@ -21,7 +21,15 @@ from onnx.external_data_helper import uses_external_data
 
 from ..declaration import dtypes
 from ..model import external_data, files
-from ..model.nodes import domain_of, graphs_in, imports, model_nodes, own_names, subgraphs, used_names
+from ..model.nodes import (
+    domain_of,
+    graphs_in,
+    imports,
+    model_nodes,
+    own_names,
+    subgraphs,
+    used_names,
+)
 from ..model.schemas import reference_op
 from ..model.small_models import model_of
 from ..registry import KEYS, OPERATORS, available, is_built_in
@@ -36,14 +44,22 @@ AI_ONNX = ("", "ai.onnx")
 FLOATS = {dtypes.TABLE[name].onnx for name in dtypes.FLOATS}  # types of elements
 OURS = {name for domain, name in KEYS if domain in AI_ONNX}  # types of nodes that this package runs
 OLDEST = 12  # version of ai.onnx from which on a model may be changed to import a newer one
-CHANGED = {  # {type of node: version from which on it means something else, although it looks the same}
+# {type of node: version from which on it means something else, although it looks the same}.
+CHANGED = {
     "Hardmax": 13, "LogSoftmax": 13, "Resize": 13, "RoiAlign": 16, "Softmax": 13,
 }  # fmt: skip
 DEEPEST = 60  # nodes on the longest way through what computes a constant
-LARGEST = 2**25  # bytes of an input or output of a node that is computed, which takes three times the memory
+# Bytes of an input or output of a node that is computed, which takes three times the memory.
+LARGEST = 2**25
 MOST_BYTES, MOST_SECONDS = 2**27, 0.5  # that all of these may take, by an estimate of the time
 SELECTIONS = {"Compress", "NonZero", "Unique"}  # types of nodes that make no more than they read
-RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}  # results differ in each run
+RANDOM = {
+    "Bernoulli",
+    "Dropout",
+    "Multinomial",
+    "RandomNormalLike",
+    "RandomUniformLike",
+}  # results differ in each run
 
 
 class Model:
@@ -74,19 +90,27 @@ class Model:
         self.bytes_left: float = MOST_BYTES
         self.seconds_left = MOST_SECONDS
         self.tried: dict[str, str | None] = {}
-        self.read = Counter[str]()  # {a file of external data: bytes of the tensors that were read from it}
+        self.read = Counter[
+            str
+        ]()  # {a file of external data: bytes of the tensors that were read from it}
         self.numbers = Counter[str]()  # {a name: the next number to add to it}
-        # {number of a subgraph: (it, what it reads of the graphs around it)}; each is gone through once
+        # {number of a subgraph: (it, what it reads of the graphs around it)}; each is gone through
+        # once
         self._inner: dict[int, tuple[onnx.GraphProto, Counter[str]]] = {}
         self.operators = available() if operators is None else operators
         self.custom = {key for key, operator in self.operators.items() if not is_built_in(operator)}
 
     def graphs(self) -> "Iterator[Graph]":
-        """Yield all graphs, each before its subgraphs. A graph may be changed before the next one is taken."""
+        """Yield all graphs, each before its subgraphs.
+
+        A graph may be changed before the next one is taken.
+        """
         yield from Graph(self, self.proto.graph, "main").nested()
 
     def uses(self, owner: onnx.GraphProto) -> Counter[str]:
-        """Return {value: how many inputs of nodes, also in subgraphs, and outputs of a graph it is}."""
+        """Return {value: how many inputs of nodes, also in subgraphs, and outputs of a graph it
+        is}.
+        """
         uses = Counter(value.name for value in owner.output)
         for node in owner.node:
             uses.update(self.reads(node))
@@ -98,25 +122,37 @@ class Model:
         for inner in subgraphs(node):
             if id(inner) not in self._inner:
                 own = own_names(inner)
-                outer = Counter({name: count for name, count in self.uses(inner).items() if name not in own})
+                outer = Counter(
+                    {name: count for name, count in self.uses(inner).items() if name not in own}
+                )
                 self._inner[id(inner)] = inner, outer
             _, outer = self._inner[id(inner)]
             reads.update(outer)
         return reads
 
     def sort(self) -> None:
-        """Bring nodes into an order in which each comes after those that make its inputs: sessions take any order."""
+        """Bring nodes into an order in which each comes after those that make its inputs: sessions
+        take any order.
+        """
         for owner in graphs_in(self.proto.graph):
             nodes = [*owner.node]
             makers = {name: k for k, node in enumerate(nodes) for name in node.output if name}
-            needs = {k: {makers[name] for name in self.reads(node) if name in makers} for k, node in enumerate(nodes)}
+            needs = {
+                k: {makers[name] for name in self.reads(node) if name in makers}
+                for k, node in enumerate(nodes)
+            }
             if any(needed >= k for k in needs for needed in needs[k]):
                 with suppress(CycleError):  # which the session will report
-                    numbers = {id(nodes[k]): number for number, k in enumerate(TopologicalSorter(needs).static_order())}
+                    numbers = {
+                        id(nodes[k]): number
+                        for number, k in enumerate(TopologicalSorter(needs).static_order())
+                    }
                     owner.node.sort(key=lambda node, numbers=numbers: numbers[id(node)])
 
     def takes(self, size: float, seconds: float) -> bool:
-        """Return whether a node may be computed that needs so many bytes and seconds, and count these."""
+        """Return whether a node may be computed that needs so many bytes and seconds, and count
+        these.
+        """
         fits = size <= self.bytes_left and seconds <= self.seconds_left
         if fits:
             self.bytes_left -= size
@@ -125,7 +161,9 @@ class Model:
 
     @cached_property
     def names(self) -> set[str]:
-        """The names of all values and nodes, including added ones: nodes get their outputs' names."""
+        """The names of all values and nodes, including added ones: nodes get their outputs'
+        names.
+        """
         return set(used_names(self.proto.graph))
 
     def new_name(self, like: str) -> str:
@@ -139,9 +177,13 @@ class Model:
 
     @cached_property
     def room(self) -> int:
-        """The bytes that constants may still add to the model: few, and a protobuf has less than 2**31."""
+        """The bytes that constants may still add to the model: few, and a protobuf has less than
+        2**31.
+        """
         weights = (tensor for graph in graphs_in(self.proto.graph) for tensor in graph.initializer)
-        inside = sum(external_data.size_of(tensor) for tensor in weights if not uses_external_data(tensor))
+        inside = sum(
+            external_data.size_of(tensor) for tensor in weights if not uses_external_data(tensor)
+        )
         return min(LARGEST, files.LARGEST - inside - LARGEST // 16)
 
 
@@ -172,9 +214,13 @@ class Graph:
         self.node = node
         self.producers = {name: maker for maker in owner.node for name in maker.output if name}
         self.users = model.uses(owner)
-        self.measured = Counter(each.input[0] for each in owner.node if each.op_type == "Shape" and each.input)
+        self.measured = Counter(
+            each.input[0] for each in owner.node if each.op_type == "Shape" and each.input
+        )
         self.inputs = {value.name for value in owner.input}
-        self.stated = {value.name: value.type for value in (*owner.value_info, *owner.input, *owner.output)}
+        self.stated = {
+            value.name: value.type for value in (*owner.value_info, *owner.input, *owner.output)
+        }
         self.types: dict[str, Type] = {}
         self.visited: set[str] = set()
         self.initializers = {tensor.name: tensor for tensor in owner.initializer}
@@ -209,25 +255,35 @@ class Graph:
     def home(self, name: str) -> "Graph | None":
         """Return the graph that makes a value, this one or one around it; None if none does."""
         graph: Graph | None = self
-        while graph and not (name in graph.producers or name in graph.initializers or name in graph.inputs):
+        while graph and not (
+            name in graph.producers or name in graph.initializers or name in graph.inputs
+        ):
             graph = graph.outer
         return graph
 
     def producer(self, name: str, *op_types: str) -> onnx.NodeProto | None:
-        """Return the node of ai.onnx in this graph that makes a value and has one of these types, or any; else None.
+        """Return the node of ai.onnx in this graph that makes a value and has one of these types,
+        or any; else None.
 
-        None also if the inputs or attributes are not those of its operator, which the session will report.
+        None also if the inputs or attributes are not those of its operator, which the session will
+        report.
         """
         node = self.producers.get(name)
-        if node is None or node.domain not in AI_ONNX or (op_types and node.op_type not in op_types):
+        if (
+            node is None
+            or node.domain not in AI_ONNX
+            or (op_types and node.op_type not in op_types)
+        ):
             return None
         return node if self.is_sound(node) else None
 
     def is_sound(self, node: onnx.NodeProto) -> bool:
-        """Return whether a node has the inputs, outputs and attributes of its operator, and these have values here.
+        """Return whether a node has the inputs, outputs and attributes of its operator, and these
+        have values here.
 
-        Only the caller of a function knows the value of an attribute that refers to one of the function's. And only who
-        declared an operator in place of one of ONNX Runtime's knows what it computes.
+        Only the caller of a function knows the value of an attribute that refers to one of the
+        function's. And only who declared an operator in place of one of ONNX Runtime's knows what
+        it computes.
         """
         name = node.output[0] if node.output else None
         if name not in self.sound:
@@ -235,27 +291,42 @@ class Graph:
         return self.sound[name]
 
     def _check(self, node: onnx.NodeProto) -> bool:
-        if any(a.ref_attr_name for a in node.attribute) or (domain_of(node), node.op_type) in self.model.custom:
+        if (
+            any(a.ref_attr_name for a in node.attribute)
+            or (domain_of(node), node.op_type) in self.model.custom
+        ):
             return False
         domain = domain_of(node)
         versions = {domain: self.model.imports[domain]} if domain in self.model.imports else {}
-        return _is_valid(node, self.model.proto.ir_version, versions | dict.fromkeys(AI_ONNX, self.opset))
+        return _is_valid(
+            node, self.model.proto.ir_version, versions | dict.fromkeys(AI_ONNX, self.opset)
+        )
 
     def can_import(self, version: int) -> bool:
-        """Return whether the model imports this version of ai.onnx, or can, since its nodes mean the same in it."""
+        """Return whether the model imports this version of ai.onnx, or can, since its nodes mean
+        the same in it.
+        """
         proto = self.model.proto
         if self.opset >= version or self.opset < OLDEST or proto.functions:
             return self.opset >= version
-        return all(_is_same(node, self.opset, version) for node in model_nodes(proto) if node.domain in AI_ONNX)
+        return all(
+            _is_same(node, self.opset, version)
+            for node in model_nodes(proto)
+            if node.domain in AI_ONNX
+        )
 
     def type(self, name: str) -> Type:
         """Return the Type of a value."""
         return type_of(self, name)
 
     def array(self, name: str) -> Array | None:
-        """Return a constant as an array; None if it is none, or is in a file and the model's folder is unknown."""
+        """Return a constant as an array; None if it is none, or is in a file and the model's folder
+        is unknown.
+        """
         graph = self.home(name)
-        if graph is None or (name in graph.inputs and name in graph.initializers):  # a caller may replace it
+        if graph is None or (
+            name in graph.inputs and name in graph.initializers
+        ):  # a caller may replace it
             return None
         tensor = graph.initializers.get(name)
         node = graph.producer(name, "Constant")
@@ -267,7 +338,9 @@ class Graph:
             if isinstance(value, TensorProto):
                 graph.constants[name] = self._read(value)
             else:
-                kind = {"value_int": "int64", "value_float": "float32"}.get(stated[0].name.removesuffix("s"))
+                kind = {"value_int": "int64", "value_float": "float32"}.get(
+                    stated[0].name.removesuffix("s")
+                )
                 graph.constants[name] = np.asarray(value, kind) if kind else None
         return graph.constants[name]
 
@@ -276,9 +349,13 @@ class Graph:
             if uses_external_data(tensor):
                 if self.model.origin is None:
                     return None
-                file = external_data.file_of(external_data.info_of(tensor).location, self.model.origin)
+                file = external_data.file_of(
+                    external_data.info_of(tensor).location, self.model.origin
+                )
                 self.model.read[file] += external_data.size_of(tensor)
-                if self.model.read[file] > os.path.getsize(file):  # tensors overlap: in all, they may be many times it
+                if self.model.read[file] > os.path.getsize(
+                    file
+                ):  # tensors overlap: in all, they may be many times it
                     return None
                 tensor = deepcopy(tensor)  # the data stay where they are
                 external_data.read(tensor, self.model.origin)
@@ -287,13 +364,17 @@ class Graph:
             return None
 
     def folded(self, name: str) -> Array | None:
-        """Return a value as an array if it is a constant, or nodes compute it from constants alone; else None."""
+        """Return a value as an array if it is a constant, or nodes compute it from constants alone;
+        else None.
+        """
         graph = self.home(name)
         if graph is None or not self.is_constant(name):
             return None
         if name not in graph.constants:
             array = graph.array(name)
-            graph.constants[name] = graph._fold(name) if array is None and name in graph.producers else array
+            graph.constants[name] = (
+                graph._fold(name) if array is None and name in graph.producers else array
+            )
         return graph.constants[name]
 
     def is_constant(self, name: str, depth: int = DEEPEST) -> bool:
@@ -303,12 +384,16 @@ class Graph:
             return False
         if name not in graph.are_constant:
             node = graph.producer(name)
-            graph.are_constant[name] = (name in graph.initializers and name not in graph.inputs) or (
+            graph.are_constant[name] = (
+                name in graph.initializers and name not in graph.inputs
+            ) or (
                 node is not None
                 and (node.op_type == "Constant" or len(node.input) > 0)
                 and node.op_type not in RANDOM
                 and not any(subgraphs(node))
-                and all(self.is_constant(operand, depth - 1) for operand in filter(None, node.input))
+                and all(
+                    self.is_constant(operand, depth - 1) for operand in filter(None, node.input)
+                )
             )
         return graph.are_constant[name]
 
@@ -323,10 +408,14 @@ class Graph:
         feeds = {operand: array for operand, array in arrays.items() if array is not None}
         if not feeds or len(feeds) < len(arrays):
             return None
-        if "" in node.input and _is_variadic(node, self.opset):  # reading what isn't there ends the process
+        if "" in node.input and _is_variadic(
+            node, self.opset
+        ):  # reading what isn't there ends the process
             return None
         divisor = feeds[node.input[1]] if node.op_type == "Div" else np.empty(0)
-        if divisor.dtype.kind == "i" and np.any(divisor == -1):  # dividing the least integer ends the process
+        if divisor.dtype.kind == "i" and np.any(
+            divisor == -1
+        ):  # dividing the least integer ends the process
             return None
         outputs = map(helper.make_empty_tensor_value_info, node.output)
         try:
@@ -338,7 +427,8 @@ class Graph:
             return None
 
     def _is_small(self, node: onnx.NodeProto) -> bool:
-        """Return whether all that a node reads and makes is small, as far as types tell. What it makes must be known.
+        """Return whether all that a node reads and makes is small, as far as types tell. What it
+        makes must be known.
 
         Some nodes make no more than they read.
         """
@@ -349,9 +439,15 @@ class Graph:
         return is_bounded and all(size <= LARGEST or size == math.inf for size in sizes)
 
     def _may_compute(self, node: onnx.NodeProto, feeds: Mapping[str, Array]) -> bool:
-        """Return whether the model still takes what a node needs for these constants, which is then taken."""
+        """Return whether the model still takes what a node needs for these constants, which is then
+        taken.
+        """
         read = [array.size for array in feeds.values()]
-        made = [kind.count for kind in map(self.type, filter(None, node.output)) if kind.count < math.inf]
+        made = [
+            kind.count
+            for kind in map(self.type, filter(None, node.output))
+            if kind.count < math.inf
+        ]
         # Elements have 8 bytes at most, but for complex ones and strings.
         size = sum(array.nbytes for array in feeds.values()) + 8 * sum(made)
         count = max(made or read)
@@ -364,7 +460,9 @@ class Graph:
 
     @cached_property
     def consumers(self) -> Mapping[str, list[tuple[onnx.NodeProto, int]]]:
-        """{value: [(node, position among its inputs)]} for the inputs of this graph's own nodes, as it was."""
+        """{value: [(node, position among its inputs)]} for the inputs of this graph's own nodes, as
+        it was.
+        """
         consumers = defaultdict(list)
         for node in self.owner.node:
             for position, name in enumerate(node.input):
@@ -397,9 +495,13 @@ class Graph:
         version: int = 1,
         **attributes: Any,
     ) -> str:
-        """Add a node before another one, and with a name like that one's; returns its output's name."""
+        """Add a node before another one, and with a name like that one's; returns its output's
+        name.
+        """
         output = self.model.new_name(f"{before.output[0]}_{op_type}")
-        node = helper.make_node(op_type, inputs, [output], before.name and output, domain=domain, **attributes)
+        node = helper.make_node(
+            op_type, inputs, [output], before.name and output, domain=domain, **attributes
+        )
         at = next(k for k, other in enumerate(self.owner.node) if other.output == before.output)
         self.owner.node.insert(at, node)
         self.producers[output] = self.owner.node[at]
@@ -433,7 +535,9 @@ class Graph:
             self._count(node.input[0], 1)
         else:
             self.type(node.output[0])  # stays unchanged
-            new = helper.make_node(op_type, inputs, node.output, node.name, node.doc_string, domain, **attributes)
+            new = helper.make_node(
+                op_type, inputs, node.output, node.name, node.doc_string, domain, **attributes
+            )
             new.metadata_props.extend(node.metadata_props)
             node.CopyFrom(new)
             self.sound.pop(node.output[0], None)
@@ -450,7 +554,9 @@ class Graph:
         self.versions = {}
 
     def _connect(self, inputs: Iterable[str], domain: str, version: int) -> None:
-        """Count the inputs of a new node, and keep the version of its domain, which `replace` imports."""
+        """Count the inputs of a new node, and keep the version of its domain, which `replace`
+        imports.
+        """
         for name in inputs:
             self._count(name, 1)
         domain = "" if domain in AI_ONNX else domain
@@ -481,7 +587,9 @@ class Graph:
             graph = graph.outer if graph is not graph.home(name) else None
 
     def _sweep(self, names: list[str]) -> None:
-        """Remove what makes these values if they are unused, and then what made the inputs of that."""
+        """Remove what makes these values if they are unused, and then what made the inputs of
+        that.
+        """
         while names:
             name = names.pop()
             graph = self.home(name)
@@ -490,7 +598,11 @@ class Graph:
             if name in graph.initializers and name not in graph.inputs:
                 graph.owner.initializer.remove(graph.initializers.pop(name))
             node = graph.producers.get(name)
-            if node is None or any(graph.users[output] > 0 for output in node.output) or any(subgraphs(node)):
+            if (
+                node is None
+                or any(graph.users[output] > 0 for output in node.output)
+                or any(subgraphs(node))
+            ):
                 continue
             for output in node.output:
                 graph.producers.pop(output, None)
@@ -508,37 +620,57 @@ class Graph:
 
 
 def _samples(node: onnx.NodeProto, x: Array, rois: Array) -> float:
-    """Return about how many samples a RoiAlign takes: a stated number for each bin, or one for each of its pixels."""
+    """Return about how many samples a RoiAlign takes: a stated number for each bin, or one for each
+    of its pixels.
+    """
     settings = attributes_of(node)
     channels, regions = x.shape[1], rois.shape[0]
     ratio = settings.get("sampling_ratio", 0)
     if ratio > 0:
-        return channels * regions * settings.get("output_height", 1) * settings.get("output_width", 1) * ratio**2
+        return (
+            channels
+            * regions
+            * settings.get("output_height", 1)
+            * settings.get("output_width", 1)
+            * ratio**2
+        )
     sizes = np.abs(rois[:, 2:] - rois[:, :2]) * settings.get("spatial_scale", 1.0) + 1
     return channels * float(sizes.prod(-1).sum())
 
 
 def _is_same(node: onnx.NodeProto, old: int, new: int) -> bool:
-    """Return whether a node means the same in two versions of ai.onnx: the newer one only adds to what it can be."""
+    """Return whether a node means the same in two versions of ai.onnx: the newer one only adds to
+    what it can be.
+    """
     if not onnx.defs.has(node.op_type, new, ""):
         return False
-    before, after = (onnx.defs.get_schema(node.op_type, version, "").since_version for version in (old, new))
+    before, after = (
+        onnx.defs.get_schema(node.op_type, version, "").since_version for version in (old, new)
+    )
     if before == after:
         return True
-    is_other = before < CHANGED.get(node.op_type, before) or (node.op_type == "Split" and len(node.input) < 2)
+    is_other = before < CHANGED.get(node.op_type, before) or (
+        node.op_type == "Split" and len(node.input) < 2
+    )
     if is_other or any(a.name == "ceil_mode" for a in node.attribute):
         return False
     return _is_valid(node, onnx.IR_VERSION, dict.fromkeys(AI_ONNX, new))
 
 
 def _is_valid(node: onnx.NodeProto, ir_version: int, imports: dict[str, int]) -> bool:
-    """Return whether onnx's checker accepts a node in a model with these versions, {domain: version}."""
+    """Return whether onnx's checker accepts a node in a model with these versions, {domain:
+    version}.
+    """
     context = onnx.checker.C.CheckerContext()
     try:
         context.ir_version = ir_version
         context.opset_imports = imports
         onnx.checker.check_node(node, context)
-    except (onnx.checker.ValidationError, TypeError, UnicodeDecodeError):  # also versions and names that can't be read
+    except (
+        onnx.checker.ValidationError,
+        TypeError,
+        UnicodeDecodeError,
+    ):  # also versions and names that can't be read
         return False
     return True
 
@@ -552,12 +684,17 @@ def run_reference(proto: onnx.ModelProto, feeds: dict[str, Array], name: str) ->
     """Return a value of a model that onnx's evaluator computes, with this package's operators."""
     from onnx.reference import ReferenceEvaluator  # which takes long to import
 
-    values: Any = ReferenceEvaluator(proto, new_ops=list(map(reference_op, OPERATORS))).run([name], feeds)
+    values: Any = ReferenceEvaluator(proto, new_ops=list(map(reference_op, OPERATORS))).run(
+        [name], feeds
+    )
     return values[0]
 
 
 def run_onnx_runtime(proto: onnx.ModelProto, feeds: dict[str, Array], name: str) -> Array:
-    """Return a value of a model that ONNX Runtime computes. Raises TypeError if it is a sequence."""
+    """Return a value of a model that ONNX Runtime computes.
+
+    Raises TypeError if it is a sequence.
+    """
     import onnxruntime
 
     from ..model.sessions import BuiltinSession

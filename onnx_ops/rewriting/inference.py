@@ -1,4 +1,6 @@
-"""What is inferred of one node's outputs without a rule: by onnx, by a declaration, or by a schema of ONNX Runtime."""
+"""What is inferred of one node's outputs without a rule: by onnx, by a declaration, or by a schema
+of ONNX Runtime.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -92,8 +94,13 @@ class Operation(NamedTuple):
         return by_onnx(self.graph, self.node, inputs)[self.node.output[0]]
 
 
-def by_declaration(graph: "TypedGraph", node: onnx.NodeProto, inputs: "Inputs") -> dict[str, Inferred]:
-    """Return {output: type} of an operator of this package. Its plan may copy open sizes, and computes with others."""
+def by_declaration(
+    graph: "TypedGraph", node: onnx.NodeProto, inputs: "Inputs"
+) -> dict[str, Inferred]:
+    """Return {output: type} of an operator of this package.
+
+    Its plan may copy open sizes, and computes with others.
+    """
     operator = graph.model.operators[domain_of(node), node.op_type]
     letters: Letters = {}
     given = attributes_of(node)
@@ -104,22 +111,43 @@ def by_declaration(graph: "TypedGraph", node: onnx.NodeProto, inputs: "Inputs") 
     shapes = tried(
         lambda: plain.infer(
             operator,
-            operator.values({name: given[name] for a in operator.attributes for name in a.names if name in given}),
+            operator.values(
+                {
+                    name: given[name]
+                    for a in operator.attributes
+                    for name in a.names
+                    if name in given
+                }
+            ),
             [None if i is None else _texts(i.shape, letters) for i in inputs],
             values,
         )
     ) or [None] * len(operator.outputs)
     made: dict[str, Inferred] = {}
-    for name, like, output, shape in zip(node.output, operator.likeness(), operator.outputs, shapes, strict=False):
-        elements = TABLE[operator.types[output.type][0]].onnx if like is None else inputs[like].elements
-        made[name] = Inferred(elements, None if shape is None else tuple(letters.get(d, d) for d in shape))
+    for name, like, output, shape in zip(
+        node.output, operator.likeness(), operator.outputs, shapes, strict=False
+    ):
+        elements = (
+            TABLE[operator.types[output.type][0]].onnx if like is None else inputs[like].elements
+        )
+        made[name] = Inferred(
+            elements, None if shape is None else tuple(letters.get(d, d) for d in shape)
+        )
     return made
 
 
-def _texts(dimensions: Iterable[Dimension | None] | None, letters: "Letters") -> list[int | str | None] | None:
-    """Return a shape with texts for open sizes, which are added to `letters`; None if it is unknown."""
+def _texts(
+    dimensions: Iterable[Dimension | None] | None, letters: "Letters"
+) -> list[int | str | None] | None:
+    """Return a shape with texts for open sizes, which are added to `letters`; None if it is
+    unknown.
+    """
     letters.update((repr(d), d) for d in dimensions or ())
-    return None if dimensions is None else [d if isinstance(d, int | None) else repr(d) for d in dimensions]
+    return (
+        None
+        if dimensions is None
+        else [d if isinstance(d, int | None) else repr(d) for d in dimensions]
+    )
 
 
 def by_onnx(graph: "TypedGraph", node: onnx.NodeProto, inputs: "Inputs") -> dict[str, Inferred]:
@@ -134,7 +162,9 @@ def by_onnx(graph: "TypedGraph", node: onnx.NodeProto, inputs: "Inputs") -> dict
             continue
         if not its_type.elements:
             return {}
-        types[name] = helper.make_tensor_type_proto(its_type.elements, _texts(its_type.shape, letters))
+        types[name] = helper.make_tensor_type_proto(
+            its_type.elements, _texts(its_type.shape, letters)
+        )
         constant = _constant(graph, name, its_type)
         if constant is not None:
             data[name] = constant
@@ -153,33 +183,47 @@ def by_onnx(graph: "TypedGraph", node: onnx.NodeProto, inputs: "Inputs") -> dict
     return {name: _read(its_type.tensor_type, letters) for name, its_type in made.items()}
 
 
-def by_onnx_runtime(node: onnx.NodeProto, inputs: "Inputs", kind: type[Inferred] = Inferred) -> dict[str, Inferred]:
-    """Return {output: type of this kind}, with the elements if a schema says that those of an input are the same."""
+def by_onnx_runtime(
+    node: onnx.NodeProto, inputs: "Inputs", kind: type[Inferred] = Inferred
+) -> dict[str, Inferred]:
+    """Return {output: type of this kind}, with the elements if a schema says that those of an input
+    are the same.
+    """
     known = schemas().get((domain_of(node), node.op_type))
     kinds = []
     if known is not None:
         first = known[-1]
         pairs = list(zip(first.inputs, inputs, strict=False))
         # Of inputs with one type the first one counts: once, Tile's repeats were floats.
-        same = {formal.typeStr: its_type.elements for formal, its_type in reversed(pairs) if its_type}
+        same = {
+            formal.typeStr: its_type.elements for formal, its_type in reversed(pairs) if its_type
+        }
         kinds = [same.get(formal.typeStr, 0) for formal in first.outputs]
     kinds += [0] * len(node.output)
-    return {name: kind(elements) for name, elements in zip(node.output, kinds, strict=False) if name}
+    return {
+        name: kind(elements) for name, elements in zip(node.output, kinds, strict=False) if name
+    }
 
 
 def _read(tensor: onnx.TypeProto.Tensor, letters: "Letters") -> Inferred:
     """Return the type that onnx infers."""
     if not tensor.HasField("shape"):
         return Inferred(tensor.elem_type)
-    return Inferred(tensor.elem_type, tuple(
-        d.dim_value if d.HasField("dim_value") else letters.get(d.dim_param) for d in tensor.shape.dim
-    ))  # fmt: skip
+    dimensions = (
+        d.dim_value if d.HasField("dim_value") else letters.get(d.dim_param)
+        for d in tensor.shape.dim
+    )
+    return Inferred(tensor.elem_type, tuple(dimensions))
 
 
 def _constant(graph: "TypedGraph", name: str, its_type: Type) -> TensorProto | None:
     """Return a small constant as a TensorProto; None for other values."""
     dimensions = its_type.shape
-    if dimensions is None or not are_numbers(dimensions) or math.prod(max(n, 1) for n in dimensions) > LARGEST:
+    if (
+        dimensions is None
+        or not are_numbers(dimensions)
+        or math.prod(max(n, 1) for n in dimensions) > LARGEST
+    ):
         return None
     array = graph.array(name)
     if array is None and its_type.elements in (TensorProto.INT64, TensorProto.INT32):

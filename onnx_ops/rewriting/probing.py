@@ -64,7 +64,8 @@ class Draw(Sizes):
             variables_of(positions) - reader.forms.picks.keys(), key=lambda variable: variable.name
         )
         self.values = {
-            variable.name: self.rng.integers(0, max(1, self.size(variable.size)), self.count) for variable in self.free
+            variable.name: self.rng.integers(0, max(1, self.size(variable.size)), self.count)
+            for variable in self.free
         }
 
     def evaluation(self, known: Mapping[Form, Array]) -> Evaluation:

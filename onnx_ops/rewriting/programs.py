@@ -48,7 +48,8 @@ MANY = 10 * STEPS  # that are not counted further
 
 
 class Program:
-    """A program that grows. A value of it is the position of a source, or ~k for the result of step k.
+    """A program that grows. A value of it is the position of a source, or ~k for the result of step
+    k.
 
     reader       reads its coordinates
     graph, node  the node that becomes ComputedGridSample
@@ -72,7 +73,10 @@ class Program:
     # Forms.
 
     def element(self, name: str, index: Index) -> int:
-        """Return the value of an element of the graph's value, at an index over AXES. Raises NearMiss."""
+        """Return the value of an element of the graph's value, at an index over AXES.
+
+        Raises NearMiss.
+        """
         return self.value(self.reader.read(name, index))
 
     def value(self, form: Form) -> int:
@@ -86,7 +90,9 @@ class Program:
         return self._once(form, lambda: self._value(form))
 
     def place(self, form: Form) -> tuple[str, Index] | None:
-        """Return the value of the graph, and the index, that a form is read from; None if it is computed."""
+        """Return the value of the graph, and the index, that a form is read from; None if it is
+        computed.
+        """
         if isinstance(form, Element) and self._is_readable(form.root, form.index):
             return form.root, form.index
         if self.is_computed(form):
@@ -127,7 +133,9 @@ class Program:
         return isinstance(form, Op) and form.op == CASTS.get(elements)
 
     def is_computed(self, form: Form) -> bool:
-        """Return whether a form is an operation of what is known, a number, or an element that can be read."""
+        """Return whether a form is an operation of what is known, a number, or an element that can
+        be read.
+        """
         if form not in self._computed:
             self._computed[form] = self._is_computed(form)
         return self._computed[form]
@@ -161,7 +169,10 @@ class Program:
         return True
 
     def _array(self, name: str, index: Index) -> Array | Reading:
-        """Return elements of a constant, or how those of another value are read. Raises ValueError."""
+        """Return elements of a constant, or how those of another value are read.
+
+        Raises ValueError.
+        """
         return self._once(("array", name, index), lambda: self._read(name, index))
 
     def _read(self, name: str, index: Index) -> Array | Reading:
@@ -232,12 +243,20 @@ class Program:
         return self.step(RENAMED.get(op, op), *operands)
 
     def limit(self, form: Form, sign: int) -> int:
-        """Return the limit of a Clip. Without a limit, too, ONNX Runtime makes finite numbers of infinities."""
+        """Return the limit of a Clip.
+
+        Without a limit, too, ONNX Runtime makes finite numbers of infinities.
+        """
         is_stated = value_of(form) != sign * math.inf
-        return self.value(form) if is_stated else self.number(sign * float(np.finfo(self.dtype).max))
+        return (
+            self.value(form) if is_stated else self.number(sign * float(np.finfo(self.dtype).max))
+        )
 
     def total(self, terms: Sequence[Form]) -> int:
-        """Return the value of a sum. A product that no node rounds, as in a product of matrices, isn't rounded."""
+        """Return the value of a sum.
+
+        A product that no node rounds, as in a product of matrices, isn't rounded.
+        """
         total: int | None = None
         for term in terms:
             factors = self._unrounded(term)
@@ -291,7 +310,8 @@ class Program:
     def range(self, variable: Variable) -> int:
         """Return the value that is the number of a pixel along one of AXES, of an open size.
 
-        The Range is of integers: ONNX Runtime refuses one of floats where it knows the sizes before their Cast.
+        The Range is of integers: ONNX Runtime refuses one of floats where it knows the sizes before
+        their Cast.
         """
         self.stated.add(variable.name)
         return self._once(("range", variable), lambda: self._range(variable))
@@ -299,7 +319,9 @@ class Program:
     def _range(self, variable: Variable) -> int:
         name, (position,) = self.size_element(variable.size)
         size = self.add_node("Gather", name, position)
-        zero, one = (self.constant(text, np.array(text == "one", np.int64)) for text in ("zero", "one"))
+        zero, one = (
+            self.constant(text, np.array(text == "one", np.int64)) for text in ("zero", "one")
+        )
         pixels = self.graph.add_node(self.node, "Range", [zero, size, one])
         return self.source(self.input(self.converted(pixels)), (variable.name,))
 
@@ -308,7 +330,9 @@ class Program:
     def step(self, op_type: str, *operands: int) -> int:
         """Return the result of an operation of the program."""
         if len(self.steps) > MANY:
-            raise NearMiss(f"its coordinates need more than {MANY} steps, ComputedGridSample takes {STEPS}")
+            raise NearMiss(
+                f"its coordinates need more than {MANY} steps, ComputedGridSample takes {STEPS}"
+            )
         step = Step(op_type, operands)
         return self._once(step, lambda: ~_append(self.steps, step))
 
@@ -323,7 +347,9 @@ class Program:
         return self._once(key, lambda: self.source("numbers", (_append(self.numbers, value),)))
 
     def array(self, array: Array, name: str = "values") -> int:
-        """Return a constant that varies along those of AXES along which it has more than one element."""
+        """Return a constant that varies along those of AXES along which it has more than one
+        element.
+        """
         if array.size == 1:
             return self.number(array.item())
         index = [axis for axis, size in zip(AXES, array.shape, strict=True) if size != 1]
@@ -368,7 +394,9 @@ class Program:
         return self.graph.add_node(self.node, "Reshape", **arguments)
 
     def converted(self, name: str) -> str:
-        """Return a value of the program's type: the value itself, or a Cast of a boolean, a size or a 16-bit float."""
+        """Return a value of the program's type: the value itself, or a Cast of a boolean, a size or
+        a 16-bit float.
+        """
         if self.graph.type(name).elements == self.reader.elements:
             return name
         cast = lambda: self.add_node("Cast", name, to=self.reader.elements)
@@ -383,7 +411,9 @@ class Program:
         return self.graph.add_constant(f"{self.node.output[0]}_{name}", array)
 
     def add_node(self, op_type: str, name: str, *lists: Any, **attributes: Any) -> str:
-        """Add a node with a value and integers, or lists of these, as inputs; returns its output's name."""
+        """Add a node with a value and integers, or lists of these, as inputs; returns its output's
+        name.
+        """
         constants = [self.graph.add_constant(op_type, np.array(each, np.int64)) for each in lists]
         return self.graph.add_node(self.node, op_type, [name, *constants], **attributes)
 
@@ -410,7 +440,9 @@ class Program:
 
     def _state_size(self, axis: str, size: Dimension) -> None:
         if isinstance(size, int) and size > LARGEST:
-            raise NearMiss(f"the size of its grid along {axis}, {size}, is large, and not that of a value")
+            raise NearMiss(
+                f"the size of its grid along {axis}, {size}, is large, and not that of a value"
+            )
         if isinstance(size, int):
             self.array(np.zeros([size if axis == other else 1 for other in AXES]), axis)
             return
@@ -425,14 +457,18 @@ class Program:
         return None if dimensions is None else dimensions[axis]
 
     def finished(self, values: Sequence[int]) -> tuple[list[str], dict[str, Any]]:
-        """Return (inputs, attributes) of the node, given the values that are the coordinates x, y (and z)."""
+        """Return (inputs, attributes) of the node, given the values that are the coordinates x, y
+        (and z).
+        """
         for what, most, count in (
             ("inputs", INPUTS, len(self.inputs) + bool(self.numbers)),
             ("sources", SOURCES, len(self.sources)),
             ("steps", STEPS, len(self.steps)),
         ):
             if count > most:
-                raise NearMiss(f"its coordinates need {count} {what}, ComputedGridSample takes {most}")
+                raise NearMiss(
+                    f"its coordinates need {count} {what}, ComputedGridSample takes {most}"
+                )
         inputs = [*self.inputs]
         if self.numbers:
             inputs.append(self.constant("numbers", np.array(self.numbers, self.dtype)))

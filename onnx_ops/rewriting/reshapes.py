@@ -1,4 +1,6 @@
-"""Reshape nodes to several open sizes, which come from the shapes of other values when the model runs."""
+"""Reshape nodes to several open sizes, which come from the shapes of other values when the model
+runs.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -11,18 +13,32 @@ from .finding import NearMiss
 from .graph import Graph
 from .reading.integers import integers
 from .reading.reader import attributes_of
-from .sizes import Dimension, Size, are_numbers, as_target, never_negative, origins, parts_of_product, quotient
+from .sizes import (
+    Dimension,
+    Size,
+    are_numbers,
+    as_target,
+    never_negative,
+    origins,
+    parts_of_product,
+    quotient,
+)
 
 if TYPE_CHECKING:
     from typing import TypeGuard
 
     from .reading.reader import GraphView
 
-    Axis = Dimension | tuple[Dimension, ...]  # the size of an axis, or the sizes whose product it is
+    # The size of an axis, or the sizes whose product it is.
+    Axis = Dimension | tuple[Dimension, ...]
 
 
 def reshape(
-    graph: Graph, node: onnx.NodeProto, name: str, dimensions: "Sequence[Axis]", open_in: Iterable[str] = ()
+    graph: Graph,
+    node: onnx.NodeProto,
+    name: str,
+    dimensions: "Sequence[Axis]",
+    open_in: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Return the arguments of `Graph.add_node` that make a Reshape of a value to dimensions.
 
@@ -31,31 +47,48 @@ def reshape(
     numbers = as_target(map(_product_of, dimensions))
     own = [*(graph.type(name).shape or ()), *[None] * len(numbers)]
     copied = [
-        0 if n == -1 and _product_of(d) == size else n for n, d, size in zip(numbers, dimensions, own, strict=False)
+        0 if n == -1 and _product_of(d) == size else n
+        for n, d, size in zip(numbers, dimensions, own, strict=False)
     ]
     if 0 not in numbers and -1 not in copied:
         return {"inputs": [name, graph.add_integers(f"{node.output[0]}_sizes", *copied)]}
-    zeros = {"allowzero": 1} if graph.opset >= 14 else {}  # else Reshape takes a size of 0 for one of the value's
+    # Else Reshape takes a size of 0 for one of the value's.
+    zeros = {"allowzero": 1} if graph.opset >= 14 else {}
     if not zeros and (0 in numbers or numbers.count(-1) > 1):
         raise NearMiss("more than one of its sizes is open, or one is 0")
     if numbers.count(-1) + (0 in numbers) < 2:
         target = graph.add_integers(f"{node.output[0]}_sizes", *numbers)
     else:
-        sizes = [size if number == -1 else number for number, size in zip(numbers, dimensions, strict=True)]
+        sizes = [
+            size if number == -1 else number
+            for number, size in zip(numbers, dimensions, strict=True)
+        ]
         target = vector(graph, node, "sizes", sizes, (name, *open_in))
     return {"inputs": [name, target], **zeros}
 
 
-def vector(graph: Graph, node: onnx.NodeProto, like: str, sizes: "Sequence[Axis]", open_in: Iterable[str] = ()) -> str:
-    """Return the name of a vector that holds sizes. like: the name of a constant, if they are numbers."""
+def vector(
+    graph: Graph,
+    node: onnx.NodeProto,
+    like: str,
+    sizes: "Sequence[Axis]",
+    open_in: Iterable[str] = (),
+) -> str:
+    """Return the name of a vector that holds sizes. like: the name of a constant, if they are
+    numbers.
+    """
     if are_numbers(sizes):
         return graph.add_integers(like, *sizes)
     parts = [open_size(graph, node, size, open_in) for size in sizes]
     return graph.add_node(node, "Concat", parts, axis=0)
 
 
-def open_size(graph: Graph, node: onnx.NodeProto, dimension: "Axis", open_in: Iterable[str] = ()) -> str:
-    """Return the name of a vector that holds a size: a number, that of a value's axis, or a product of these."""
+def open_size(
+    graph: Graph, node: onnx.NodeProto, dimension: "Axis", open_in: Iterable[str] = ()
+) -> str:
+    """Return the name of a vector that holds a size: a number, that of a value's axis, or a product
+    of these.
+    """
     outermost = graph
     while outermost.outer:
         outermost = outermost.outer
@@ -64,7 +97,9 @@ def open_size(graph: Graph, node: onnx.NodeProto, dimension: "Axis", open_in: It
     for name in (*inputs[::-1], *open_in):
         places |= {size: (name, axis) for axis, size in enumerate(graph.type(name).shape or ())}
     sizes = dimension if isinstance(dimension, tuple) else (dimension,)
-    factors = [part for size in sizes for part in ([size] if size in places else parts_of_product(size))]
+    factors = [
+        part for size in sizes for part in ([size] if size in places else parts_of_product(size))
+    ]
     parts = []
     for factor in factors:
         if isinstance(factor, int):
@@ -72,15 +107,21 @@ def open_size(graph: Graph, node: onnx.NodeProto, dimension: "Axis", open_in: It
         elif factor in places:
             name, number = places[factor]
             axis = graph.add_integers(f"{node.output[0]}_axis", number)
-            parts.append(graph.add_node(node, "Gather", [graph.add_node(node, "Shape", [name]), axis]))
+            parts.append(
+                graph.add_node(node, "Gather", [graph.add_node(node, "Shape", [name]), axis])
+            )
         else:
             what = unknown_size(graph, [factor]) or f"the size {factor}"
-            raise NearMiss(f"{what}, which is open, is not known to be that of an input of the model")
+            raise NearMiss(
+                f"{what}, which is open, is not known to be that of an input of the model"
+            )
     return reduce(lambda *pair: graph.add_node(node, "Mul", pair), parts)
 
 
 def unknown_size(graph: "GraphView", dimensions: Iterable[Dimension]) -> str | None:
-    """Return a text for the first unknown size among these and their sources; None if there is none."""
+    """Return a text for the first unknown size among these and their sources; None if there is
+    none.
+    """
     for value, axis in (origin for size in dimensions for origin in origins(size)):
         node = graph.producers.get(value)
         return f"the size of axis {axis} of {f'{node.op_type} ' if node else ''}{value}"
@@ -92,7 +133,8 @@ def _product_of(dimension: "Axis") -> Dimension:
 
 
 def states_its_shape(graph: "GraphView", node: onnx.NodeProto) -> bool:
-    """Return whether a Reshape gives the shape that its second input states, also to a value without elements.
+    """Return whether a Reshape gives the shape that its second input states, also to a value
+    without elements.
 
     A size of 0 is copied from the input, and so is an open one that is 0.
     """
@@ -101,7 +143,8 @@ def states_its_shape(graph: "GraphView", node: onnx.NodeProto) -> bool:
     if sizes is None or target is None or None in target:
         return False
     return attributes_of(node).get("allowzero") or all(
-        not _may_be_zero(size) or (k < len(sizes) and _is_zero_with(sizes[k], size)) for k, size in enumerate(target)
+        not _may_be_zero(size) or (k < len(sizes) and _is_zero_with(sizes[k], size))
+        for k, size in enumerate(target)
     )
 
 

@@ -4,8 +4,8 @@
 
 x is what is rounded to pixels, one coordinate for each axis of the image. The form is evaluated as
 a whole: in cells of an image, on edges, beyond, beside numbers that coordinates are compared with,
-and for several sizes where these are open; and is compared with what GridSample computes. Between these
-numbers weights are polynomials: so nothing else agrees everywhere.
+and for several sizes where these are open; and is compared with what GridSample computes. Between
+these numbers weights are polynomials: so nothing else agrees everywhere.
 """
 
 import itertools
@@ -41,7 +41,10 @@ FEW, MANY = 400, 4000  # points at which most guesses are refuted, and all other
 LINEAR = "Add", "Sub", "Mul", "Div", "Neg"
 PLACES = np.array([-1.0, 0.0, 0.5, 3.0])  # at which linear functions are compared
 LIMITS = "Clip", "Max", "Min", "Relu"  # which don't make another coordinate of one
-NO_SAMPLER = "it isn't linear or nearest interpolation with zeros or the border's pixels outside of the image"
+NO_SAMPLER = (
+    "it isn't linear or nearest interpolation with zeros or the border's pixels outside "
+    "of the image"
+)
 
 
 @dataclass(frozen=True)
@@ -173,7 +176,9 @@ def _coordinates(reader: Reader, form: Form) -> list[Form]:
         rounded = [f for f in inside if isinstance(f, Op) and f.op in ROUNDINGS]
         best = [f for f in rounded if f.op != "Trunc"] or rounded
         known = [*dict.fromkeys(_without_limits(reader.forms, f.operands[0]) for f in best)]
-        inner = {f for coordinate in known for f in reader.forms.walk(coordinate) if f is not coordinate}
+        inner = {
+            f for coordinate in known for f in reader.forms.walk(coordinate) if f is not coordinate
+        }
         known = [coordinate for coordinate in known if coordinate not in inner]
     return known
 
@@ -192,7 +197,9 @@ def varying(forms: Forms, form: Op) -> list[Form]:
     return [operand for operand in form.operands if not forms.is_fixed(operand)]
 
 
-def _image_index(reader: Reader, pixels: Sequence[Element], coordinates: Sequence[Form]) -> tuple[Index, list[int]]:
+def _image_index(
+    reader: Reader, pixels: Sequence[Element], coordinates: Sequence[Form]
+) -> tuple[Index, list[int]]:
     """Return the index of an image's elements, over own variables along sampled axes, and these.
 
     Axes of one pixel, the last ones, may be such axes, too.
@@ -202,7 +209,9 @@ def _image_index(reader: Reader, pixels: Sequence[Element], coordinates: Sequenc
     axes = [axis for axis in range(len(sizes)) if axis not in fixed]
     first = pixels[0].index
     picked = [not variables_of([at]).isdisjoint(reader.forms.picks) for at in first]
-    candidates = [axis for axis, at in fixed.items() if at == number(0) and (sizes[axis] == 1 or picked[axis])]
+    candidates = [
+        axis for axis, at in fixed.items() if at == number(0) and (sizes[axis] == 1 or picked[axis])
+    ]
     candidates.sort(key=lambda axis: (picked[axis], axis))
     missing = len(coordinates) - len(axes)
     if not 0 <= missing <= len(candidates):
@@ -212,7 +221,9 @@ def _image_index(reader: Reader, pixels: Sequence[Element], coordinates: Sequenc
     return tuple(own[k] if k in axes else fixed[k] for k in range(len(sizes))), axes
 
 
-def _fixed(reader: Reader, pixels: Sequence[Element], coordinates: Sequence[Form]) -> dict[int, Position]:
+def _fixed(
+    reader: Reader, pixels: Sequence[Element], coordinates: Sequence[Form]
+) -> dict[int, Position]:
     """Return {axis: position} of axes along which all taps are at one place for all coordinates."""
     draw = Draw(reader, pixels, coordinates, 0, FEW)
     evaluation = draw.evaluation({form: draw.coordinates([40])[0] for form in coordinates})
@@ -251,14 +262,18 @@ def sample_of(reader: Reader, form: Form) -> Sampled | None:
     places, shifts = zip(*coordinates, strict=True)
     mode = mode.replace("bilinear", "linear")
     image = form.body
-    return Sampled(image.root, image.index, form.over, places, shifts, mode, padding_mode, (), tuple(factors))
+    return Sampled(
+        image.root, image.index, form.over, places, shifts, mode, padding_mode, (), tuple(factors)
+    )
 
 
 def _has_sample(reader: Reader, form: Form) -> bool:
     return reader.forms.has(form, ["Sample"])
 
 
-def _pixels(reader: Reader, place: Form, pixel: Variable, align_corners: bool) -> tuple[Form, int] | None:
+def _pixels(
+    reader: Reader, place: Form, pixel: Variable, align_corners: bool
+) -> tuple[Form, int] | None:
     """Return (form, shift) of a pixel, form + shift, that makes a place in [-1, 1]; or None."""
     for inner in linear_chain(reader.forms, place):
         differences = []
@@ -370,7 +385,10 @@ class Probe(Draw):
         """Return the image at pixels, with the numbers of the other variables."""
         evaluation = self.evaluation({})
         own = dict(zip(self.taps.axes, pixel, strict=True))
-        index = [own[axis] if axis in own else evaluation.position(at) for axis, at in enumerate(self.taps.index)]
+        index = [
+            own[axis] if axis in own else evaluation.position(at)
+            for axis, at in enumerate(self.taps.index)
+        ]
         return self.picture(self.taps.root, index)
 
     def shifts(self, coordinates: tuple[Form, ...]) -> tuple[int, ...]:
@@ -382,7 +400,9 @@ class Probe(Draw):
         if coordinates not in self._evaluated:
             evaluation = self.evaluation(dict(zip(coordinates, self.points, strict=True)))
             total = evaluation.value(self.taps.total)
-            numbers = {mask: np.broadcast_to(evaluation.value(mask), self.count) for mask in self.masks}
+            numbers = {
+                mask: np.broadcast_to(evaluation.value(mask), self.count) for mask in self.masks
+            }
             self.masks = [mask for mask in self.masks if np.isin(numbers[mask], (0, 1)).all()]
             is_shown = np.ones(self.count, bool)
             for mask in self.masks:

@@ -1,4 +1,6 @@
-"""Finds what the values of a graph are, the outermost ones first, and replaces what computes them."""
+"""Finds what the values of a graph are, the outermost ones first, and replaces what computes
+them.
+"""
 
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -39,7 +41,10 @@ class Match(Protocol):
     sources: Collection[str]
 
     def replacement(self, graph: Graph, node: onnx.NodeProto) -> dict[str, Any]:
-        """Return the arguments of `Graph.replace` for the node that makes the value. Raises NearMiss."""
+        """Return the arguments of `Graph.replace` for the node that makes the value.
+
+        Raises NearMiss.
+        """
 
 
 Matcher = Callable[[Reader, str, Form], Match | None]
@@ -52,10 +57,12 @@ PATTERNS = (
     fold,
     im2col_product,
 )
-# Those of which a Reshape may make another shape if there are no elements: then it fails, or makes no samples.
+# Those of which a Reshape may make another shape if there are no elements: then it fails, or makes
+# no samples.
 SAMPLING = {deform_conv.NAME, sampler.NAME}
 BEGINNINGS = {  # types of nodes that windows, folds and pixels are written with
-    "ConvTranspose", "Gather", "GatherElements", "GatherND", "GridSample", "Im2Col", "ScatterElements", "ScatterND",
+    "ConvTranspose", "Gather", "GatherElements", "GatherND", "GridSample", "Im2Col",
+    "ScatterElements", "ScatterND",
 }  # fmt: skip
 LARGE = 2**16  # elements of a value from which on it is said why its node stays
 STAYING = "GridSample", "Im2Col"  # beginnings that onnx_ops runs as they are
@@ -63,8 +70,10 @@ NO_OPERATOR = "what becomes of its elements is no unfold, fold, product of windo
 MOST_TRIED = 20  # replacements of a model
 STACKS = {"Concat": 3, "SequenceConstruct": 3}  # {type: inputs from which on it is a beginning}
 ENDS = {  # types of nodes that end what is found
-    "Add", "Concat", "Conv", "ConvTranspose", "Div", "Einsum", "FusedMatMul", "Gather", "GatherElements",
-    "GatherND", "GridSample", "MatMul", "Mul", "ReduceMean", "ReduceSum", "Reshape", "ScatterElements", "ScatterND",
+    "Add", "Concat", "Conv", "ConvTranspose", "Div", "Einsum", "FusedMatMul", "Gather",
+    "GatherElements",
+    "GatherND", "GridSample", "MatMul", "Mul", "ReduceMean", "ReduceSum", "Reshape",
+    "ScatterElements", "ScatterND",
     "Slice", "Squeeze", "Sub", "Sum", "Transpose", "Unsqueeze", "Where",
 }  # fmt: skip
 
@@ -78,7 +87,9 @@ class Search:
         self.reader = reader_of(graph)
         self.findings: list[Finding] = []
         self._replaced: set[str] = set()  # values that are found
-        self._near: dict[int, Collection[str]] = {}  # {number of a near miss: values that it consists of}
+        self._near: dict[
+            int, Collection[str]
+        ] = {}  # {number of a near miss: values that it consists of}
         self._explained: set[str] = set()  # values of near misses
 
     def run(self) -> list[Finding]:
@@ -96,7 +107,11 @@ class Search:
                 break
         if not self.graph.model.runs_nodes:
             self._explain()
-        return [finding for k, finding in enumerate(self.findings) if self._replaced.isdisjoint(self._near.get(k, ()))]
+        return [
+            finding
+            for k, finding in enumerate(self.findings)
+            if self._replaced.isdisjoint(self._near.get(k, ()))
+        ]
 
     def _explain(self) -> None:
         """Report why nodes stay that move many elements by indices, add them up, or stack them."""
@@ -155,7 +170,9 @@ class Search:
             self._report(node, near[0], reason=near[1] + self._hope({*region, *roots}))
 
     def _hope(self, values: Collection[str]) -> str:
-        """Return a text for a constant among values that is not known, since no nodes run; or none."""
+        """Return a text for a constant among values that is not known, since no nodes run; or
+        none.
+        """
         graph = self.graph
         for value in () if graph.model.runs_nodes else sorted(values):
             if graph.is_constant(value) and graph.array(value) is None:
@@ -170,7 +187,9 @@ class Search:
             raise NearMiss(f"{match.operator} is another operator in this session")
         added = [graph.producers[each] for each in graph.added if each in graph.producers]
         names = {*replacement["inputs"], *(operand for other in added for operand in other.input)}
-        later = {each for each in names if self.reader.order.get(each, -1) >= self.reader.order[name]}
+        later = {
+            each for each in names if self.reader.order.get(each, -1) >= self.reader.order[name]
+        }
         if later and not later <= between(graph, name, ()):
             raise NearMiss("it would read a value that is computed later")
         untried = self._tried(match, node, replacement)
@@ -179,8 +198,13 @@ class Search:
         self._replaced.add(name)
         self._report(node, pattern, operator=match.operator, untried=untried)
 
-    def _tried(self, match: Match, node: onnx.NodeProto, replacement: Mapping[str, Any]) -> str | None:
-        """Try a replacement, each distinct one once; return why not, or None. Raises NearMiss if it differs."""
+    def _tried(
+        self, match: Match, node: onnx.NodeProto, replacement: Mapping[str, Any]
+    ) -> str | None:
+        """Try a replacement, each distinct one once; return why not, or None.
+
+        Raises NearMiss if it differs.
+        """
         graph = self.graph
         if not graph.model.runs_nodes:
             return NOT_RUN

@@ -1,7 +1,9 @@
-"""Rules for the shapes of nodes, by operator, where onnx's own inference isn't exact for open sizes.
+"""Rules for the shapes of nodes, by operator, where onnx's own inference isn't exact for open
+sizes.
 
-A rule returns the type of a node's output, or only its shape if its elements are of the first input's type. It fails
-for an unknown rank and for an invalid node, with one of the exceptions that `tried` suppresses.
+A rule returns the type of a node's output, or only its shape if its elements are of the first
+input's type. It fails for an unknown rank and for an invalid node, with one of the exceptions that
+`tried` suppresses.
 """
 
 import math
@@ -34,15 +36,24 @@ if TYPE_CHECKING:
 
     from .inference import TypedGraph
 
-    Rule = Callable[..., Inferred | Sizes]  # of an Operation and the types of its inputs, None for those left out
+    Rule = Callable[
+        ..., Inferred | Sizes
+    ]  # of an Operation and the types of its inputs, None for those left out
     S = TypeVar("S", bound=Dimension | None)  # of an image
     K = TypeVar("K", int, Dimension)  # of a kernel
 
-EXACT = 2**8  # product of numerator and denominator of a scale, for which float32 scales any image's size exactly
+# Product of numerator and denominator of a scale, for which float32 scales any image's size
+# exactly.
+EXACT = 2**8
 
 
-def by_rule(rule: "Rule", graph: "TypedGraph", node: onnx.NodeProto, inputs: Sequence[Type]) -> Inferred:
-    """Return the type of a node's first output by a rule. It may not look at inputs that are left out."""
+def by_rule(
+    rule: "Rule", graph: "TypedGraph", node: onnx.NodeProto, inputs: Sequence[Type]
+) -> Inferred:
+    """Return the type of a node's first output by a rule.
+
+    It may not look at inputs that are left out.
+    """
     made = rule(Operation(graph, node, attributes_of(node)), *inputs)
     return Inferred(inputs[0].elements, made) if isinstance(made, tuple) else made
 
@@ -61,7 +72,9 @@ def _elementwise(op: Operation, *inputs: Type | None) -> Inferred:
 
 
 def _reshape(op: Operation, x: Type, target: Type | None = None) -> Inferred | Sizes:
-    """Of a value without elements, an open size that is 0 may be another one: Reshape then copies the input's."""
+    """Of a value without elements, an open size that is 0 may be another one: Reshape then copies
+    the input's.
+    """
     made = op.integers(1)
     dimensions = x.shape
     if made is None:
@@ -90,9 +103,15 @@ def _resize(op: Operation, x: Type, *parameters: Type | None) -> Sizes:
     elif names[3:]:
         made = op.integers(3)
     else:
-        factors = op.attributes["scales"] if "scales" in op.attributes else op.graph.folded(names[1:3][-1])
+        factors = (
+            op.attributes["scales"]
+            if "scales" in op.attributes
+            else op.graph.folded(names[1:3][-1])
+        )
         if factors is not None:
-            made = [_scaled(x.sizes[axis], factor) for axis, factor in zip(axes, factors, strict=True)]
+            made = [
+                _scaled(x.sizes[axis], factor) for axis, factor in zip(axes, factors, strict=True)
+            ]
     dimensions: list[Dimension | None] = [*x.sizes]
     for axis, size in zip(axes, [None] * len(axes) if made is None else made, strict=True):
         dimensions[axis] = size
@@ -100,7 +119,9 @@ def _resize(op: Operation, x: Type, *parameters: Type | None) -> Sizes:
 
 
 def _scaled(size: Dimension, factor: float) -> Dimension | None:
-    """Leave open what float32 rounds up, as 5 * 1.4: ONNX Runtime makes 7 elements, and replaces a Shape by 6."""
+    """Leave open what float32 rounds up, as 5 * 1.4: ONNX Runtime makes 7 elements, and replaces a
+    Shape by 6.
+    """
     if isinstance(size, int):
         exact = math.floor(size * float(factor))
         return exact if exact == math.floor(np.float32(size) * np.float32(factor)) else None
@@ -120,7 +141,10 @@ def _tile(op: Operation, x: Type, repeats: Type) -> Sizes:
 def _constant_of_shape(op: Operation, target: Type) -> Inferred:
     value = op.get("value")
     made = op.integers(0)
-    return Inferred(value.data_type if value is not None else TensorProto.FLOAT, None if made is None else tuple(made))
+    return Inferred(
+        value.data_type if value is not None else TensorProto.FLOAT,
+        None if made is None else tuple(made),
+    )
 
 
 def _range(op: Operation, start: Type, limit: Type, delta: Type) -> Sizes:
@@ -199,7 +223,9 @@ def _squeeze(op: Operation, x: Type, *parameters: Type | None) -> Sizes:
         if len(op.node.input) > 1 or not are_numbers(x.sizes):
             raise ValueError("not known")
     elif not axes:
-        raise ValueError("no axes")  # ONNX Runtime leaves out all of size 1, and onnx says that it leaves out none
+        raise ValueError(
+            "no axes"
+        )  # ONNX Runtime leaves out all of size 1, and onnx says that it leaves out none
     left_out = {range(len(x.sizes))[axis] for axis in axes}
     return tuple(d for k, d in enumerate(x.sizes) if k not in left_out)
 
@@ -213,15 +239,20 @@ def _unsqueeze(op: Operation, x: Type, *parameters: Type | None) -> Sizes:
     return tuple(dimensions)
 
 
-# Convolutions and pools. ONNX Runtime refuses images of size 0, and those that make a convolution's output empty.
+# Convolutions and pools. ONNX Runtime refuses images of size 0, and those that make a convolution's
+# output empty.
 
 
 def _is_same(op: Operation) -> bool:
     return op.get("auto_pad", b"").startswith(b"SAME")
 
 
-def _windows(op: Operation, image: "Sequence[S]", kernel: "Sequence[K]") -> "Iterator[tuple[S, int, K, K, int]]":
-    """Yield (size, begin, end, extent, stride) along each axis of an image: its pads, and what a window spans."""
+def _windows(
+    op: Operation, image: "Sequence[S]", kernel: "Sequence[K]"
+) -> "Iterator[tuple[S, int, K, K, int]]":
+    """Yield (size, begin, end, extent, stride) along each axis of an image: its pads, and what a
+    window spans.
+    """
     axes = len(image)
     strides, dilations = (op.get(name) or [1] * axes for name in ("strides", "dilations"))
     extents = [dilation * (k - 1) + 1 for k, dilation in zip(kernel, dilations, strict=True)]
@@ -232,7 +263,9 @@ def _windows(op: Operation, image: "Sequence[S]", kernel: "Sequence[K]") -> "Ite
 
 
 def _channels_second(rule: "Callable[..., Inferred]") -> "Callable[..., Inferred]":
-    """Make a rule of one for values whose second axis is that of channels, which may be the last one here."""
+    """Make a rule of one for values whose second axis is that of channels, which may be the last
+    one here.
+    """
 
     def turned(op: Operation, x: Type, *others: Type | None) -> Inferred:
         if not op.get("channels_last") and not op.node.op_type.startswith("Nhwc"):
@@ -262,14 +295,17 @@ def _conv(op: Operation, x: Type, *others: Type) -> Inferred:
 def _pool(op: Operation, x: Type, *others: Type | None) -> Inferred:
     """A pool rounds to zero, so that an image smaller than the kernel may give a window.
 
-    Rounded up, onnx and ONNX Runtime 1.20 count windows that begin after the image, which newer ones leave out: such
-    sizes are not known. With SAME_UPPER and SAME_LOWER onnx takes account of dilations, and ONNX Runtime doesn't.
+    Rounded up, onnx and ONNX Runtime 1.20 count windows that begin after the image, which newer
+    ones leave out: such sizes are not known. With SAME_UPPER and SAME_LOWER onnx takes account of
+    dilations, and ONNX Runtime doesn't.
     """
     n, channels, *image = x.sizes
     made: list[Dimension | None] = []
     for size, begin, end, extent, stride in _windows(op, image, op.attributes["kernel_shape"]):
         if op.get("ceil_mode") and not _is_same(op):
-            made.append(None if end + stride > extent else (size + begin + end - extent - 1) // stride + 2)
+            made.append(
+                None if end + stride > extent else (size + begin + end - extent - 1) // stride + 2
+            )
         elif begin + end + 1 >= extent:
             made.append((size + begin + end - extent) // stride + 1)
         else:
@@ -283,7 +319,8 @@ def _global_pool(op: Operation, x: Type, *others: Type | None) -> Inferred:
 
 
 def _conv_transpose(op: Operation, x: Type, weights: Type, *others: Type | None) -> Sizes:
-    """With SAME_UPPER and SAME_LOWER onnx adds the output's padding, which ONNX Runtime makes up for.
+    """With SAME_UPPER and SAME_LOWER onnx adds the output's padding, which ONNX Runtime makes up
+    for.
 
     Of an output_shape it takes the first axes to be others than those of the image.
     """
@@ -312,7 +349,9 @@ def _space_to_depth(op: Operation, x: Type) -> Sizes:
 
 
 def _attention(op: Operation, q: Type, k: Type, v: Type, *others: Type | None) -> Inferred | Sizes:
-    """Of three axes, the last one is the heads' together; where its size is open, onnx makes it 0."""
+    """Of three axes, the last one is the heads' together; where its size is open, onnx makes it
+    0.
+    """
     made = op.by_onnx(q, k, v, *others)
     if q.shape is None or len(q.shape) != 3:
         return made
@@ -320,11 +359,17 @@ def _attention(op: Operation, q: Type, k: Type, v: Type, *others: Type | None) -
 
 
 def _einsum(op: Operation, *inputs: Type) -> Inferred:
-    """onnx takes each letter's size from one input, although it may be 1 there, and broadcast to that of others."""
+    """onnx takes each letter's size from one input, although it may be 1 there, and broadcast to
+    that of others.
+    """
     made = op.by_onnx(*inputs)
     equation = op.attributes["equation"].decode().replace(" ", "")
     terms = [] if "." in equation else equation.split("->")[0].split(",")
-    pairs = {pair for term, x in zip(terms, inputs, strict=False) for pair in zip(term, x.sizes, strict=True)}
+    pairs = {
+        pair
+        for term, x in zip(terms, inputs, strict=False)
+        for pair in zip(term, x.sizes, strict=True)
+    }
     is_certain = terms and len(pairs) == len({letter for letter, _ in pairs})
     return made if is_certain else Inferred(made.elements, (None,) * len(made.sizes))
 
@@ -332,7 +377,9 @@ def _einsum(op: Operation, *inputs: Type) -> Inferred:
 def _stft(op: Operation, signal: Type, *others: Type | None) -> Inferred:
     """Without the attribute onesided, onnx takes it for 0, and its default is 1."""
     made = op.by_onnx(signal, *others)
-    return made if "onesided" in op.attributes else Inferred(made.elements, (*made.sizes[:2], None, 2))
+    return (
+        made if "onesided" in op.attributes else Inferred(made.elements, (*made.sizes[:2], None, 2))
+    )
 
 
 def _non_zero(op: Operation, x: Type) -> Inferred:
@@ -416,22 +463,25 @@ def _im2col(op: Operation, x: Type) -> Sizes:
 
 COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 ELEMENTWISE = (
-    "Add", "And", "Div", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "PRelu", "Sub", "Sum", "Where", "Xor",
+    "Add", "And", "Div", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "PRelu", "Sub", "Sum",
+    "Where", "Xor",
 )  # fmt: skip
-OF_SEQUENCES = ("ConcatFromSequence", "Optional", "OptionalGetElement", "SequenceConstruct", "SequenceErase",
+OF_SEQUENCES = ("ConcatFromSequence", "Optional", "OptionalGetElement", "SequenceConstruct",
+    "SequenceErase",
                 "SequenceInsert", "SplitToSequence")  # fmt: skip
 ON_IMAGES: "dict[str, Callable[..., Inferred]]" = {
     **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _pool),
     **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), _global_pool),
     **dict.fromkeys(("Conv", "ConvInteger", "QLinearConv"), _conv),
 }
-# What ONNX Runtime's optimizer makes of others. Where channels are in blocks, there are as many of them as the weights
-# have, which are filled up to whole blocks.
+# What ONNX Runtime's optimizer makes of others. Where channels are in blocks, there are as many of
+# them as the weights have, which are filled up to whole blocks.
 BLOCKS = "com.microsoft.nchwc"
 FUSED: "dict[str, Rule]" = {
     **dict.fromkeys(("FusedConv", "NhwcFusedConv", "QLinearConv"), _channels_second(_conv)),
     **dict.fromkeys(("NhwcMaxPool", "QLinearAveragePool"), _channels_second(_pool)),
-    **dict.fromkeys(("BiasGelu", "BiasSoftmax", "FastGelu", "Gelu", "QuickGelu", "SkipLayerNormalization",
+    **dict.fromkeys(("BiasGelu", "BiasSoftmax", "FastGelu", "Gelu", "QuickGelu",
+            "SkipLayerNormalization",
                      "SkipSimplifiedLayerNormalization"), _like_the_first),
     "FusedGemm": _gemm,
     "FusedMatMul": _fused_matmul,

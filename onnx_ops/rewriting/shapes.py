@@ -1,9 +1,11 @@
-"""The types and shapes of a graph's values, from its inputs and constants on: sizes are ints or `Size`s.
+"""The types and shapes of a graph's values, from its inputs and constants on: sizes are ints or
+`Size`s.
 
-They are worked out when a pattern asks for them. What other tools have written into a model about the values between
-is not believed, since the model may have been changed since, and names that tools make up for sizes mean nothing.
-Where there is no rule (shape_rules.py), onnx's own inference is asked about the one node (inference.py). Only where
-that doesn't know a rank, either, it is the one that the model states.
+They are worked out when a pattern asks for them. What other tools have written into a model about
+the values between is not believed, since the model may have been changed since, and names that
+tools make up for sizes mean nothing. Where there is no rule (shape_rules.py), onnx's own inference
+is asked about the one node (inference.py). Only where that doesn't know a rank, either, it is the
+one that the model states.
 """
 
 from typing import TYPE_CHECKING
@@ -33,7 +35,9 @@ def type_of(graph: "TypedGraph", name: str) -> Type:
             continue
         node = home.producers.get(last)
         inputs = [] if node is None else [*filter(None, node.input)]
-        unknown = [operand for operand in inputs if operand not in (graph.home(operand) or graph).types]
+        unknown = [
+            operand for operand in inputs if operand not in (graph.home(operand) or graph).types
+        ]
         if unknown and last not in home.visited:
             home.visited.add(last)
             pending += unknown
@@ -55,7 +59,11 @@ def _outputs(graph: "TypedGraph", node: onnx.NodeProto | None, name: str) -> dic
     if node is None or name in graph.inputs:
         return {name: _completed(graph, name, tried(_of_body, graph, name) or UNKNOWN)}
     made = _inferred(graph, node)
-    return {output: _completed(graph, output, made.get(output, UNKNOWN)) for output in node.output if output}
+    return {
+        output: _completed(graph, output, made.get(output, UNKNOWN))
+        for output in node.output
+        if output
+    }
 
 
 def _inferred(graph: "TypedGraph", node: onnx.NodeProto) -> dict[str, Inferred]:
@@ -76,7 +84,9 @@ def _inferred(graph: "TypedGraph", node: onnx.NodeProto) -> dict[str, Inferred]:
 
 
 def _completed(graph: "TypedGraph", name: str, inferred: Inferred) -> Type:
-    """Return the type of a value with what isn't known: unknown sizes get names, an unknown rank is as stated."""
+    """Return the type of a value with what isn't known: unknown sizes get names, an unknown rank is
+    as stated.
+    """
     stated = _stated(graph, name)
     elements = inferred.elements or stated.elements
     dimensions = inferred.shape
@@ -86,16 +96,21 @@ def _completed(graph: "TypedGraph", name: str, inferred: Inferred) -> Type:
         return Type(elements)
     # CenterCropPad makes 0 of less.
     return Type(elements, tuple(
-        size_of(name, k) if d is None or (isinstance(d, int) and d < 0) else d for k, d in enumerate(dimensions)
+        size_of(name, k) if d is None or (isinstance(d, int) and d < 0) else d for k,
+        d in enumerate(dimensions)
     ))  # fmt: skip
 
 
 def _stated(graph: "TypedGraph", name: str) -> Type:
-    """Return the type that the model states. Of its sizes only those of the model's inputs must hold."""
+    """Return the type that the model states.
+
+    Of its sizes only those of the model's inputs must hold.
+    """
     stated = graph.stated.get(name)
     if stated is None:
         return UNKNOWN
-    must_hold = name in graph.inputs and graph.outer is None  # a Loop's body may get other sizes in each turn
+    # A Loop's body may get other sizes in each turn.
+    must_hold = name in graph.inputs and graph.outer is None
     dimensions = None
     holds_many = False
     while (kind := stated.WhichOneof("value")) in ("sequence_type", "optional_type"):
@@ -114,7 +129,8 @@ def _stated(graph: "TypedGraph", name: str) -> Type:
 def _of_body(graph: "TypedGraph", name: str) -> Inferred:
     """Return the type of an input of a Loop's or Scan's body as far as it needn't be stated there.
 
-    It has the elements that are passed and, of a Scan, the rank, which in a Loop may be another one in each turn.
+    It has the elements that are passed and, of a Scan, the rank, which in a Loop may be another one
+    in each turn.
     """
     outer = graph.outer
     node = graph.node
@@ -132,10 +148,16 @@ def _of_body(graph: "TypedGraph", name: str) -> Inferred:
 
 
 def _by_subgraphs(graph: "TypedGraph", node: onnx.NodeProto) -> dict[str, Inferred]:
-    """Return {output: type} with the element types, which those of the last outputs of all subgraphs are."""
+    """Return {output: type} with the element types, which those of the last outputs of all
+    subgraphs are.
+    """
     columns = []
     for inner in graph.inside(node):
         columns.append([type_of(inner, value.name).elements for value in inner.owner.output])
     count = len(node.output)  # a Loop's body has a condition before these
     rows = zip(*(column[-count:] for column in columns), strict=False)
-    return {name: Inferred(row[0]) for name, row in zip(node.output, rows, strict=False) if len({*row}) == 1}
+    return {
+        name: Inferred(row[0])
+        for name, row in zip(node.output, rows, strict=False)
+        if len({*row}) == 1
+    }

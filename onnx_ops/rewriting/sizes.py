@@ -1,7 +1,9 @@
-"""Integers that are known up to the sizes which a model leaves open: polynomials in these with integer factors.
+"""Integers that are known up to the sizes which a model leaves open: polynomials in these with
+integer factors.
 
-A constant is a plain int: arithmetic on `Size`s gives ints where the unknowns cancel. Sums, products, and divisions by
-constants that round down, are kept in one normal form: sizes that compare equal are equal in every run.
+A constant is a plain int: arithmetic on `Size`s gives ints where the unknowns cancel. Sums,
+products, and divisions by constants that round down, are kept in one normal form: sizes that
+compare equal are equal in every run.
 """
 
 import ast
@@ -49,9 +51,13 @@ class Size:
             return _simplify({names: factor * other for names, factor in self.terms.items()})
         count = len(self.terms) * len(_terms(other))
         if count > MOST_TERMS or _degree(self) + _degree(other) > MOST_FACTORS:
-            bounds = [bound for bound in map(least, (self, other)) if bound is not None and bound >= 0]
+            bounds = [
+                bound for bound in map(least, (self, other)) if bound is not None and bound >= 0
+            ]
             name = "*".join(sorted(f"({size})" for size in (self, other)))
-            return unknown(f"({name})", math.prod(bounds) if len(bounds) == 2 else None, (self, other))
+            return unknown(
+                f"({name})", math.prod(bounds) if len(bounds) == 2 else None, (self, other)
+            )
         terms: Terms = {}
         for names, factor in self.terms.items():
             for others, by in _terms(other).items():
@@ -66,7 +72,11 @@ class Size:
         rest = _simplify({names: factor % other for names, factor in self.terms.items()})
         if isinstance(rest, int):
             return whole + rest // other
-        rounded = [names for names, factor in rest.terms.items() if factor == 1 and len(names) == 1 and names[0].by]
+        rounded = [
+            names
+            for names, factor in rest.terms.items()
+            if factor == 1 and len(names) == 1 and names[0].by
+        ]
         if len(rounded) == 1:  # (a // b + c) // d = (a + b * c) // (b * d)
             ((name,),) = rounded
             return whole + (name.of[0] + (rest - Size({(name,): 1})) * name.by) // (name.by * other)
@@ -96,7 +106,8 @@ class Size:
         """Return a text, which is the same for equal sizes."""
         terms = sorted(self.terms.items())
         return " + ".join(
-            "*".join([*([str(factor)] if factor != 1 or not names else []), *names]) for names, factor in terms
+            "*".join([*([str(factor)] if factor != 1 or not names else []), *names])
+            for names, factor in terms
         )
 
 
@@ -105,7 +116,9 @@ Dimension = int | Size
 if TYPE_CHECKING:
     from typing import TypeGuard, TypeVar
 
-    Terms = dict[tuple[Unknown, ...], int]  # {sorted names of the unknowns in a product: its factor}
+    Terms = dict[
+        tuple[Unknown, ...], int
+    ]  # {sorted names of the unknowns in a product: its factor}
     T = TypeVar("T")
 
 
@@ -169,9 +182,13 @@ def origins(size: Dimension) -> Iterator[tuple[str, int]]:
 
 
 def named(text: str) -> Size:
-    """Return the size of a dimension with this name, which is no formula, whatever it looks like."""
+    """Return the size of a dimension with this name, which is no formula, whatever it looks
+    like.
+    """
     is_plain = text.isascii() and text.isidentifier()
-    return unknown(text if is_plain else repr(text))  # names that are made here have no quotation marks
+    return unknown(
+        text if is_plain else repr(text)
+    )  # names that are made here have no quotation marks
 
 
 def name_of(size: Size) -> str | None:
@@ -209,18 +226,23 @@ def at_least_zero(size: Dimension) -> Dimension:
 
 
 def truncated(size: Dimension, by: int) -> Dimension:
-    """Return a size that is divided by a number, rounding to zero, as pools do of images smaller than a window."""
+    """Return a size that is divided by a number, rounding to zero, as pools do of images smaller
+    than a window.
+    """
     exact = quotient(size, by)
     if exact is not None or never_negative(size):
         return size // by if exact is None else exact
     if isinstance(size, int):
         return -(-size // by)
     smallest = least(size)
-    return unknown(f"trunc(({size})/{by})", None if smallest is None else -(-smallest // by), (size,))
+    return unknown(
+        f"trunc(({size})/{by})", None if smallest is None else -(-smallest // by), (size,)
+    )
 
 
 def broadcast_size(column: Sequence[Dimension | None]) -> Dimension | None:
-    """Return the broadcast size of sizes, where None stands for an unknown one; None if it is unknown.
+    """Return the broadcast size of sizes, where None stands for an unknown one; None if it is
+    unknown.
 
     Of several open sizes it is one that can't be 1; else each of them is that size, or 1.
     """
@@ -239,7 +261,9 @@ def broadcast_size(column: Sequence[Dimension | None]) -> Dimension | None:
 
 
 def parts_of_broadcast(size: Dimension) -> tuple[Dimension, ...]:
-    """Return the sizes that are broadcast to an open size; itself if it is no result of `broadcast_size`."""
+    """Return the sizes that are broadcast to an open size; itself if it is no result of
+    `broadcast_size`.
+    """
     ((names, factor), *more) = _terms(size).items() or [((), 0)]
     is_one = not more and factor == 1 and len(names) == 1 and names[0].startswith("broadcast(")
     return names[0].of if is_one else (size,)
@@ -274,7 +298,9 @@ def parts_of_product(size: Dimension) -> list[Dimension]:
 
 
 def quotient(size: Dimension, by: Dimension) -> Dimension | None:
-    """Return q with q * by = size for certain, or None if no such q is known: long division of polynomials."""
+    """Return q with q * by = size for certain, or None if no such q is known: long division of
+    polynomials.
+    """
     if size == by:
         return 1
     if by == 0:

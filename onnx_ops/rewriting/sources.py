@@ -1,4 +1,6 @@
-"""How a program reads a value: by an index of numbers and of axes of the output, after a Reshape or Expand."""
+"""How a program reads a value: by an index of numbers and of axes of the output, after a Reshape or
+Expand.
+"""
 
 import math
 from collections.abc import Sequence
@@ -53,20 +55,24 @@ class Reading:
 def reading_of(index: Index, dimensions: Sequence[Dimension]) -> Reading:
     """Return how elements at an index over AXES are read. Raises ValueError if a program can't.
 
-    An index that runs along a digit of one of AXES, as that of an image among those that are stacked along it, runs
-    along all of it after the repeats.
+    An index that runs along a digit of one of AXES, as that of an image among those that are
+    stacked along it, runs along all of it after the repeats.
     """
     if 0 in dimensions:
         raise ValueError("no elements: any digits could be those of its axes")
     if not {variable.name for variable in variables_of(index)} <= {*AXES}:
         raise ValueError("an index along other axes")
-    digits = [digit for at, size in zip(index, dimensions, strict=True) for digit in _digits_of(at, size)]
+    digits = [
+        digit for at, size in zip(index, dimensions, strict=True) for digit in _digits_of(at, size)
+    ]
     try:
         parts = tuple(Part(1, size, 1) for size in dimensions)
         return Reading(parts, *_axes_apart(digits))
     except ValueError:
         parts = tuple(_repeats(at, size) for at, size in digits)
-    if len({variable for at, _ in digits for variable in variables_of([at])}) < sum(len(at.terms) for at, _ in digits):
+    if len({variable for at, _ in digits for variable in variables_of([at])}) < sum(
+        len(at.terms) for at, _ in digits
+    ):
         raise ValueError("several digits of one axis")
     whole = [
         (
@@ -79,7 +85,9 @@ def reading_of(index: Index, dimensions: Sequence[Dimension]) -> Reading:
 
 
 def _digits_of(at: Position, size: Dimension) -> list[tuple[Position, Dimension]]:
-    """Return the digits that an axis of this size consists of, with their sizes: at least itself."""
+    """Return the digits that an axis of this size consists of, with their sizes: at least
+    itself.
+    """
     try:
         digits = digits_along(at) if at.terms and at.start == 0 else []
     except ValueError:
@@ -92,7 +100,8 @@ def _digits_of(at: Position, size: Dimension) -> list[tuple[Position, Dimension]
 def _axes_apart(
     digits: Sequence[tuple[Position, Dimension]],
 ) -> tuple[tuple[Dimension, ...], tuple[int | str, ...]]:
-    """Return (sizes, index) of axes after those that run along several of AXES are taken apart, and joined.
+    """Return (sizes, index) of axes after those that run along several of AXES are taken apart, and
+    joined.
 
     Raises ValueError if some run in another way than along all of one of AXES.
     """
@@ -129,7 +138,8 @@ def _repeats(at: Position, size: Dimension) -> Part:
 
 
 def elements(array: Array, index: Index) -> Array:
-    """Return the elements of an array at an index, with an axis for each of AXES, of size 1 where none differ.
+    """Return the elements of an array at an index, with an axis for each of AXES, of size 1 where
+    none differ.
 
     Raises ValueError if that is unknown, or some lie outside.
     """

@@ -1,4 +1,6 @@
-"""Types of tensors: data types, and shapes with sizes that are ints or, where a model leaves them open, `Size`s."""
+"""Types of tensors: data types, and shapes with sizes that are ints or, where a model leaves them
+open, `Size`s.
+"""
 
 import math
 from dataclasses import dataclass
@@ -17,7 +19,8 @@ Sizes = tuple[Dimension | None, ...]  # with None for each size that isn't known
 class Inferred:
     """The type of a tensor as far as a rule infers it.
 
-    Of a sequence or an optional value: that of the tensors in it, of which only the elements are known.
+    Of a sequence or an optional value: that of the tensors in it, of which only the elements are
+    known.
 
     elements  the data type, by its number in ONNX; 0 if it is unknown
     shape     the sizes; None if the rank is unknown
@@ -33,7 +36,9 @@ class Inferred:
 
 
 class Misread(Inferred):
-    """What is left where a rule fails: the rank that the model states may be what another tool misread."""
+    """What is left where a rule fails: the rank that the model states may be what another tool
+    misread.
+    """
 
 
 @dataclass(frozen=True)
@@ -50,13 +55,20 @@ class Type(Inferred):
     @property
     def count(self) -> float:
         """The number of elements, infinity if it isn't known."""
-        return math.prod(self.shape) if self.shape is not None and are_numbers(self.shape) else math.inf
+        return (
+            math.prod(self.shape)
+            if self.shape is not None and are_numbers(self.shape)
+            else math.inf
+        )
 
     @property
     def dimensions(self) -> list[int | str | None] | None:
-        """The shape as models state it: a list of ints, names and None (also for impossible sizes), or None."""
+        """The shape as models state it: a list of ints, names and None (also for impossible sizes),
+        or None.
+        """
         return None if self.shape is None else [
-            name_of(d) if not isinstance(d, int) else d if 0 <= d <= limits.ELEMENTS else None for d in self.shape
+            name_of(d) if not isinstance(d,
+                int) else d if 0 <= d <= limits.ELEMENTS else None for d in self.shape
         ]  # fmt: skip
 
     @property

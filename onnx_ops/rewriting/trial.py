@@ -1,9 +1,10 @@
-"""A replacement is tried out before it is made: the nodes and what replaces them run side by side on random inputs.
+"""A replacement is tried out before it is made: the nodes and what replaces them run side by side
+on random inputs.
 
-ONNX Runtime runs the nodes, onnx's evaluator with the operators' references what replaces them, so nothing is compiled.
-References run GridSample, too: built-in kernels are wrong far outside of the image.
-16-bit floats are float32 in both, since nodes round each step to 16 bits.
-Elements where the nodes' result jumps, since inputs that are nearly the same change it as much, don't count.
+ONNX Runtime runs the nodes, onnx's evaluator with the operators' references what replaces them, so
+nothing is compiled. References run GridSample, too: built-in kernels are wrong far outside of the
+image. 16-bit floats are float32 in both, since nodes round each step to 16 bits. Elements where the
+nodes' result jumps, since inputs that are nearly the same change it as much, don't count.
 """
 
 import math
@@ -32,11 +33,19 @@ from .reading.reader import attributes_of
 MOVES = {name for name, rule in TABLE.items() if rule.moves}
 RUN = *AI_ONNX, "com.microsoft"  # domains of ONNX Runtime's nodes
 ROUNDINGS = CAST_FLOAT16, CAST_BFLOAT16  # steps of programs
-MEMORY, SECONDS = 2**26, 0.2  # bytes of all values, and an estimate of the time, from which on nothing is tried out
+MEMORY, SECONDS = (
+    2**26,
+    0.2,
+)  # bytes of all values, and an estimate of the time, from which on nothing is tried out
 INTEGERS = {dtypes.TABLE[name].onnx for name in dtypes.INTEGERS}
 MANY = 100  # elements
-DRAWS = 3  # of sizes where these are open, else of values; fewer if they would need more than SECONDS
-TOLERANCE, NUDGE = 1e-3, 3e-5  # of the largest element; of inputs, some hundred times what rounding changes
+DRAWS = (
+    3  # of sizes where these are open, else of values; fewer if they would need more than SECONDS
+)
+TOLERANCE, NUDGE = (
+    1e-3,
+    3e-5,
+)  # of the largest element; of inputs, some hundred times what rounding changes
 NUDGES = 2  # in one, the changes of large numbers that cancel each other may do so, too
 
 
@@ -112,7 +121,11 @@ class Trial:
             for name in node.output:
                 count = math.prod(_sizes(self.graph, name, draw))
                 size += 8 * count
-                products = PRODUCTS["Conv"](_sizes(self.graph, node.input[1], draw)) if node.op_type == "Conv" else 0
+                products = (
+                    PRODUCTS["Conv"](_sizes(self.graph, node.input[1], draw))
+                    if node.op_type == "Conv"
+                    else 0
+                )
                 seconds += seconds_of(node, count, products)
         count = math.prod(_sizes(self.graph, self.output, draw))
         return size, seconds + seconds_of(self.replacing[-1], count)
@@ -138,14 +151,19 @@ class Trial:
                 raise NearMiss(f"run side by side, the replacement fails: {error}") from None
 
     def _jumps(self, feeds: Mapping[str, Array], expected: Array) -> Array:
-        """Return how far elements of the result change if the inputs are changed a little, up and down."""
+        """Return how far elements of the result change if the inputs are changed a little, up and
+        down.
+        """
         jumps = np.zeros(expected.shape)
         rng = np.random.default_rng(0)
         for _ in range(NUDGES):
-            fractions = {name: NUDGE * rng.uniform(-1, 1, array.shape) for name, array in feeds.items()}
+            fractions = {
+                name: NUDGE * rng.uniform(-1, 1, array.shape) for name, array in feeds.items()
+            }
             for sign in (1, -1):
                 nudged = {
-                    name: np.asarray(array * (1 + sign * fractions[name]), array.dtype) for name, array in feeds.items()
+                    name: np.asarray(array * (1 + sign * fractions[name]), array.dtype)
+                    for name, array in feeds.items()
                 }
                 jumps = np.fmax(jumps, np.abs(self._expected(nudged) - expected))
         return jumps
@@ -176,7 +194,9 @@ def _may_end_the_process(graph: Graph, node: onnx.NodeProto) -> bool:
     return divisor is None or not bool(np.all(divisor > 0))
 
 
-def _run_nodes(graph: Graph, nodes: Collection[onnx.NodeProto], feeds: Mapping[str, Array], output: str) -> Array:
+def _run_nodes(
+    graph: Graph, nodes: Collection[onnx.NodeProto], feeds: Mapping[str, Array], output: str
+) -> Array:
     """Return the result of nodes."""
     feeds = dict(feeds)
     for sampler in (node for node in nodes if node.op_type == "GridSample"):
@@ -200,26 +220,36 @@ def _run(graph: Graph, feeds: Mapping[str, Array], output: str) -> Array:
 def _leaves(graph: Graph, names: Sequence[str]) -> list[str]:
     """Return the values that a replacement reads, given the names of its inputs.
 
-    Not what was added, nor vectors and single numbers, as these may come from sizes, nor what FORMULAS make of others.
-    Sums are drawn as they are: in another order of their many operands they are rounded otherwise.
+    Not what was added, nor vectors and single numbers, as these may come from sizes, nor what
+    FORMULAS make of others. Sums are drawn as they are: in another order of their many operands
+    they are rounded otherwise.
     """
     leaves: dict[str, None] = {}
     pending = [*names]
     for name in pending:
         node, shape = graph.producers.get(name), graph.type(name).shape
-        may_be_size = shape is not None and len(shape) < 2 and node is not None and "Reduce" not in node.op_type
+        may_be_size = (
+            shape is not None
+            and len(shape) < 2
+            and node is not None
+            and "Reduce" not in node.op_type
+        )
         if node is not None and (name in graph.added or may_be_size):
             pending += [each for each in node.input if each not in pending]
         elif name == names[0] or graph.folded(name) is None:  # an image may be any
             leaves[name] = None
-    others = lambda name: _between(graph, [name], leaves.keys() - {name}, {*FORMULAS, "Sum", *MOVES})[1]
+    others = lambda name: _between(
+        graph, [name], leaves.keys() - {name}, {*FORMULAS, "Sum", *MOVES}
+    )[1]
     return [name for name in leaves if graph.is_constant(name) or others(name)]
 
 
 def _between(
     graph: Graph, outputs: Iterable[str], inputs: Iterable[str], op_types: Collection[str] = ()
 ) -> tuple[list[onnx.NodeProto], Iterable[str]]:
-    """Return (the nodes from these values to outputs, other values that they read). op_types: only these, if any."""
+    """Return (the nodes from these values to outputs, other values that they read). op_types: only
+    these, if any.
+    """
     found: set[int] = set()
     more: dict[str, None] = {}
     pending = [*outputs]
@@ -277,24 +307,37 @@ def _feeds(graph: Graph, names: Sequence[str], draw: Sizes) -> dict[str, Array]:
 
 def _widened(array: Array) -> Array:
     """Return an array of 16-bit floats as float32, in which these are tried out."""
-    return array.astype(np.float32) if array.dtype.itemsize == 2 and array.dtype.kind not in "iu" else array
+    return (
+        array.astype(np.float32)
+        if array.dtype.itemsize == 2 and array.dtype.kind not in "iu"
+        else array
+    )
 
 
 def _without_rounding(graph: Graph, node: onnx.NodeProto) -> onnx.NodeProto:
-    """Return a node that doesn't round: to 16 bits, or again by the step by which its elements were rounded."""
+    """Return a node that doesn't round: to 16 bits, or again by the step by which its elements were
+    rounded.
+    """
     if node.op_type == "Cast" and attributes_of(node)["to"] in CASTS:
         return helper.make_node("Cast", node.input, node.output, to=TensorProto.FLOAT)
-    if node.op_type in ("QuantizeLinear", "DequantizeLinear") and not graph.is_constant(node.input[0]):
+    if node.op_type in ("QuantizeLinear", "DequantizeLinear") and not graph.is_constant(
+        node.input[0]
+    ):
         return helper.make_node("Identity", node.input[:1], node.output)
     return node
 
 
-def _model(graph: Graph, nodes: Iterable[onnx.NodeProto], feeds: Mapping[str, Array], output: str) -> onnx.ModelProto:
+def _model(
+    graph: Graph, nodes: Iterable[onnx.NodeProto], feeds: Mapping[str, Array], output: str
+) -> onnx.ModelProto:
     """Return a model of these nodes and the constants that they read."""
     nodes = [_without_rounding(graph, node) for node in nodes]
     made = {name for node in nodes for name in node.output}
     names = dict.fromkeys(
-        name for node in nodes for name in node.input if name and name not in feeds and name not in made
+        name
+        for node in nodes
+        for name in node.input
+        if name and name not in feeds and name not in made
     )
     constants = []
     for name in names:

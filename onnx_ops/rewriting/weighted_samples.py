@@ -30,7 +30,9 @@ def _unrounded(form: Form) -> Form:
 
 
 def _factors(form: Form) -> tuple[float, list[Form]]:
-    """Return (number, factors) of a product; these aren't rounded, but for elements that are read so."""
+    """Return (number, factors) of a product; these aren't rounded, but for elements that are read
+    so.
+    """
     scale, factors = factors_of(_unrounded(form))
     result = []
     for factor in factors:
@@ -112,8 +114,12 @@ def _level_digit(term: Term) -> Digit | None:
     return None
 
 
-def _pointed(reader: Reader, term: Term, by: Mapping[Variable, Position], points: Sequence[Variable]) -> Term:
-    """Return a term with positions in place of variables, and with points of the same names for all levels."""
+def _pointed(
+    reader: Reader, term: Term, by: Mapping[Variable, Position], points: Sequence[Variable]
+) -> Term:
+    """Return a term with positions in place of variables, and with points of the same names for all
+    levels.
+    """
     points = [point for point in points if point.size != 1]
     named = tuple(Variable(f"point {k}", point.size) for k, point in enumerate(points))
     renamed = dict(zip(points, map(along, named), strict=True))

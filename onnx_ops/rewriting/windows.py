@@ -1,4 +1,6 @@
-"""Windows of images in what values are: how a position on an image's axis follows from a kernel's and a block's."""
+"""Windows of images in what values are: how a position on an image's axis follows from a kernel's
+and a block's.
+"""
 
 import math
 from collections import Counter
@@ -83,7 +85,8 @@ def window(at: Position, size: Dimension, kernel_digits: Collection[Digit]) -> W
     if not isinstance(start, int):
         raise NearMiss("where the first block begins is open")
     count = math.prod(digit.size for digit in block)
-    fitting = start + stride * (count - 1) + reach - size  # the end with which the last block just fits
+    # The end with which the last block just fits.
+    fitting = start + stride * (count - 1) + reach - size
     result = Window(kernel, block, dilation, stride, -start, 0, step < 0)
     for end in _ends(start, fitting, stride + reach):
         padded = size - start + end
@@ -98,7 +101,9 @@ def window(at: Position, size: Dimension, kernel_digits: Collection[Digit]) -> W
 
 
 def _ends(start: int, fitting: Dimension, length: int) -> Iterator[int]:
-    """Yield the pads at an end that may be those of a window: first as large as at the begin, then the least."""
+    """Yield the pads at an end that may be those of a window: first as large as at the begin, then
+    the least.
+    """
     yield -start
     if isinstance(fitting, int):
         yield max(fitting, 0)
@@ -116,11 +121,15 @@ def _run(terms: Sequence[Term], what: str) -> tuple[int, tuple[Digit, ...]]:
     step = min(numbers, key=abs, default=0)
     if step == 0:
         raise NearMiss(f"how {what} follow each other depends on an open size")
-    scaled = [term._replace(step=quotient(term.step, step) or -1) for term in terms]  # -1 is no step along an axis
+    scaled = [
+        term._replace(step=quotient(term.step, step) or -1) for term in terms
+    ]  # -1 is no step along an axis
     try:
         return step, tuple(digits_along(Position(0, tuple(scaled))))
     except Unknown:
-        raise NearMiss("along an axis it moves by more than a position in the kernel and a block") from None
+        raise NearMiss(
+            "along an axis it moves by more than a position in the kernel and a block"
+        ) from None
 
 
 def windowed_axes(index: Index) -> list[int]:
@@ -129,7 +138,10 @@ def windowed_axes(index: Index) -> list[int]:
 
 
 def moving_axes(index: Index) -> list[int]:
-    """Return the axes with windows. Those of blocks that tile an axis look like two axes that are joined."""
+    """Return the axes with windows.
+
+    Those of blocks that tile an axis look like two axes that are joined.
+    """
     tiled = {axis for axis, at in enumerate(index) if len(at.terms) == 2}
     windowed = {*windowed_axes(index)}
     return sorted(windowed | (tiled - {0, 1} if windowed else tiled))
@@ -141,13 +153,17 @@ def types_of(graph: "GraphView", values: Iterable[str]) -> set[str]:
 
 
 def are_written_out(graph: "GraphView", values: Iterable[str]) -> bool:
-    """Return whether a node that makes one of these values writes windows out, by a table of indices, say."""
+    """Return whether a node that makes one of these values writes windows out, by a table of
+    indices, say.
+    """
     nodes = [graph.producers[value] for value in values if value in graph.producers]
     return any(node.op_type in COPIERS and not _is_choice(graph, node) for node in nodes)
 
 
 def _is_choice(graph: "GraphView", node: onnx.NodeProto) -> bool:
-    """Return whether a node only takes a part of an axis, or joins two values: as of queries, keys and values."""
+    """Return whether a node only takes a part of an axis, or joins two values: as of queries, keys
+    and values.
+    """
     if node.op_type == "Gather":
         return len(graph.type(node.input[1]).shape or ()) < 2
     return node.op_type == "Concat" and len(node.input) < 3
@@ -180,15 +196,20 @@ def factors_of(form: Form) -> tuple[float, list[Form]]:
 
 
 def places_before(reader: Reader, form: Form, name: str) -> dict[str, Index]:
-    """Return {value: index} of elements that a form is, of values that are computed before another one, `name`."""
+    """Return {value: index} of elements that a form is, of values that are computed before another
+    one, `name`.
+    """
     places: dict[str, Index] = {form.root: form.index} if isinstance(form, Element) else {}
     places |= reader.forms.places[form]
     order = reader.order
     return {value: index for value, index in places.items() if order.get(value, -1) < order[name]}
 
 
-def places_of(reader: Reader, form: Form, name: str, over: Sequence[Variable] = ()) -> dict[str, Index]:
-    """Return {value: index} of elements that a form is, of values that are computed before another one.
+def places_of(
+    reader: Reader, form: Form, name: str, over: Sequence[Variable] = ()
+) -> dict[str, Index]:
+    """Return {value: index} of elements that a form is, of values that are computed before another
+    one.
 
     name  that value: indices are over its axes
     over  summed variables that may occur in an index, too
@@ -199,7 +220,10 @@ def places_of(reader: Reader, form: Form, name: str, over: Sequence[Variable] = 
 
 
 def between(graph: "GraphView", name: str, sources: Collection[str]) -> set[str]:
-    """Return the values of a graph from which a value is computed, up to sources, and itself. Raises Exhausted."""
+    """Return the values of a graph from which a value is computed, up to sources, and itself.
+
+    Raises Exhausted.
+    """
     reached: set[str] = set()
     pending = [name]
     while pending:
@@ -219,7 +243,8 @@ def reaches(graph: "GraphView", values: Iterable[str], source: str) -> bool:
 
 
 def check_uses(graph: "GraphView", name: str, sources: Collection[str]) -> None:
-    """Raise NearMiss if what lies between sources and a value is used elsewhere, too, and is larger than these.
+    """Raise NearMiss if what lies between sources and a value is used elsewhere, too, and is larger
+    than these.
 
     Such a value is computed in any case.
     """
@@ -249,7 +274,9 @@ def crops(windows: Sequence[Window]) -> list[tuple[int, int]]:
 
 
 def columns_index(images: Position, channels: Position, windows: Sequence[Window]) -> Index:
-    """Return the index into columns `[N, C * K, L]`, the output of Im2Col and the input of Col2Im."""
+    """Return the index into columns `[N, C * K, L]`, the output of Im2Col and the input of
+    Col2Im.
+    """
     kernels = [(joined_digits(window.kernel), window.kernel_size) for window in windows]
     rows = joined([(channels, 1), *kernels])
     return images, rows, blocks_position(windows)

@@ -1,1 +1,3 @@
-"""The family of PyTorch's grid_sample: GridSample, and ComputedGridSample, which computes its grid."""
+"""The family of PyTorch's grid_sample: GridSample, and ComputedGridSample, which computes its
+grid.
+"""

@@ -23,24 +23,31 @@ class StoredSource:
 
     input: int  # position of the input after X
     first: int  # the source's first element in the input
-    pitches: Vector = vector(4)  # elements to the next one along n and along each axis of the output; 0: broadcast
+    pitches: Vector = vector(
+        4
+    )  # elements to the next one along n and along each axis of the output; 0: broadcast
 
 
 class StoredValue:
-    """A value of a program, in the geometry: a source, the result of a step, or a copy of a coordinate."""
+    """A value of a program, in the geometry: a source, the result of a step, or a copy of a
+    coordinate.
+    """
 
     operation: int  # number of the operation that computes it
     operands: Vector = vector(3)  # positions of the values that the operation takes
     kind: int  # bits VECTOR and ROWS of computed_points.py
     level: int  # 0 if it is the same in all images, 1 if in all stripes of an image, else 2
-    last: int  # position of the last value that needs this one; UNKNOWN: none does; VALUES: the grid does
+    # Position of the last value that needs this one; UNKNOWN: none does; VALUES: the grid does.
+    last: int
     place: int  # position of its first number among those that are kept
 
 
 class ComputedGridSampleGeometry(GridSampleGeometry):
     """The program, in the order in which its values are computed."""
 
-    sources: Sequence[StoredSource] = vector(SOURCES, np.dtype((np.record, record_dtype(StoredSource))))
+    sources: Sequence[StoredSource] = vector(
+        SOURCES, np.dtype((np.record, record_dtype(StoredSource)))
+    )
     values: Sequence[StoredValue] = vector(VALUES, np.dtype((np.record, record_dtype(StoredValue))))
     order: Vector = vector(VALUES)  # positions of the values that are computed, one after the other
     order_count: int  # of these values
@@ -49,5 +56,7 @@ class ComputedGridSampleGeometry(GridSampleGeometry):
     coordinates: Vector = vector(3)  # where the numbers of x, y and z are kept
     rows: int  # of a stripe, at most
     room: int  # numbers that are kept
-    places: Vector = vector(VALUES)  # stack of places with a number for each point that are free again
+    places: Vector = vector(
+        VALUES
+    )  # stack of places with a number for each point that are free again
     free: int  # number of these places

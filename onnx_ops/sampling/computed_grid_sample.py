@@ -4,26 +4,28 @@
     grid[n, h, w, i]    = v[coordinates[i]][n, h, w]
     grid[n, d, h, w, i] = v[coordinates[i]][n, d, h, w]
 
-without storing the grid: the program runs for some hundred points at a time. It has values v[k], numbers for each point
-of the output. The first values are the `sources`: elements of the further inputs. A source states the position of an
-input after X, the input's rank, and for each of its axes a position, or a negative number:
+without storing the grid: the program runs for some hundred points at a time. It has values v[k],
+numbers for each point of the output. The first values are the `sources`: elements of the further
+inputs. A source states the position of an input after X, the input's rank, and for each of its axes
+a position, or a negative number:
 
     -4, -3, -2, -1   the input's axis runs along n, d, h, w; it is broadcast if it has one element
 
-A size along an axis of the output is that of the sources that run along it, 1 if none does. The other values are the
-results of the `steps`, four numbers each: an operation's number and the positions of its operands; unused positions
-are 0.
+A size along an axis of the output is that of the sources that run along it, 1 if none does. The
+other values are the results of the `steps`, four numbers each: an operation's number and the
+positions of its operands; unused positions are 0.
 
-     0 Add   1 Sub   2 Mul   3 Div   4 Neg   5 Abs   6 Sqrt   7 Floor   8 Ceil   9 Round   10 Min   11 Max
+     0 Add   1 Sub   2 Mul   3 Div   4 Neg   5 Abs   6 Sqrt   7 Floor   8 Ceil   9 Round
+    10 Min  11 Max
     12 Less  13 LessOrEqual  14 Equal   give 1 for true and 0 for false
     15 Clip     a, but at least b and then at most c
     16 Where    b where a isn't 0, else c
     17 MulAdd   a * b + c, rounded once on CPUs that can do so
     18 CastFloat16, 19 CastBFloat16   round a, as a float32, to 16 bits
 
-All other operations are those of ai.onnx, each rounded to the type of the inputs. With `pixels`, coordinates are
-numbers of pixels, and GridSample adds and subtracts 1; `align_corners` then only selects the axis of reflection.
-A coordinate that is NaN counts as -1.
+All other operations are those of ai.onnx, each rounded to the type of the inputs. With `pixels`,
+coordinates are numbers of pixels, and GridSample adds and subtracts 1; `align_corners` then only
+selects the axis of reflection. A coordinate that is NaN counts as -1.
 """
 
 from __future__ import annotations
@@ -76,25 +78,32 @@ LARGEST = 8  # bytes of a value's number
 
 
 class Source(NamedTuple):
-    """A source of a program, as the attribute `sources` states it. rewriting/programs.py has names for some numbers."""
+    """A source of a program, as the attribute `sources` states it. rewriting/programs.py has names
+    for some numbers.
+    """
 
     input: Any  # position of the input after X
     positions: Sequence[Any]  # for each axis of the input, a position or N, D, H or W
 
 
 class Step(NamedTuple):
-    """A step of a program, as the attribute `steps` states it. rewriting/programs.py has names of operations."""
+    """A step of a program, as the attribute `steps` states it. rewriting/programs.py has names of
+    operations.
+    """
 
     operation: Any  # number of one of the OPERATIONS
     operands: Sizes  # positions of three values; unused ones are 0
 
 
 def program(
-    sources: Mapping[Any, Sequence[Any]], steps: Mapping[Any, Sequence[Any]], coordinates: Iterable[Any]
+    sources: Mapping[Any, Sequence[Any]],
+    steps: Mapping[Any, Sequence[Any]],
+    coordinates: Iterable[Any],
 ) -> dict[str, list[int]]:
     """Return the attributes for a program with named values; names are any dict keys.
 
-    sources      {name: (position of the input, *index)}, with positions or "n", "d", "h", "w" in the index
+    sources      {name: (position of the input, *index)}, with positions or "n", "d", "h", "w" in
+                 the index
     steps        {name: (operation, *names of its operands)}
     coordinates  names
     """
@@ -104,7 +113,8 @@ def program(
         "sources": [n for k, *index in sources.values()
                     for n in (k, len(index), *(letters.get(at, at) for at in index))],
         "steps": [n for operation, *operands in steps.values()
-                  for n in (OPERATIONS.index(operation), *([*map(position.get, operands), 0, 0][:3]))],
+                  for n in (OPERATIONS.index(operation),
+                      *([*map(position.get, operands), 0, 0][:3]))],
         "coordinates": [*map(position.get, coordinates)],
     }  # fmt: skip
     return {name: numbers for name, numbers in attributes.items() if numbers}
@@ -112,7 +122,8 @@ def program(
 
 @jitable
 def source_at(sources: Sizes, k: int) -> tuple[Source, int]:
-    """Read the source at position k of the attribute `sources`; return it and the position after it.
+    """Read the source at position k of the attribute `sources`; return it and the position after
+    it.
 
     The index is empty if the attribute ends within the source.
     """
@@ -152,11 +163,13 @@ def check_program(attributes: AttributeTuple) -> int:
         source, end = source_at(sources, k)
         rank = len(source.positions)
         require(0 <= source.input < INPUTS and 1 <= rank <= RANK, "{sources}", sources,
-                "must be, for each source, the position of an input, its rank, and an index of that length; wrong from "
+                "must be, for each source, the position of an input, its rank, and an index of "
+                "that length; wrong from "
                 "position", k)  # fmt: skip
         for a, at in enumerate(source.positions):
             require(at >= N and (at != D or axes == 3), "{sources}", sources,
-                    "must have positions, or -4, -2, -1 (and -3 in volumes) for axes; wrong at position",
+                    "must have positions, or -4, -2, -1 (and -3 in volumes) for axes; wrong at "
+                    "position",
                     end - rank + a)  # fmt: skip
         k = end
         count += 1
@@ -168,16 +181,25 @@ def check_program(attributes: AttributeTuple) -> int:
                 "operations must lie in [0, 19]; wrong at position", 4 * k)  # fmt: skip
         for a, v in enumerate(step.operands):
             fits = 0 <= v < count + k if a < operand_count(step.operation) else v == 0
-            require(fits, "{steps}", steps, "must take values that come before; wrong at position", 4 * k + 1 + a)
+            require(
+                fits,
+                "{steps}",
+                steps,
+                "must take values that come before; wrong at position",
+                4 * k + 1 + a,
+            )
     values = count + len(steps) // 4
     for v in coordinates:
-        require(v < values, "{coordinates}", coordinates, "must be values of the program; their number is",
+        require(v < values, "{coordinates}", coordinates, "must be values of the program; their "
+                                                          "number is",
                 values)  # fmt: skip
     return count
 
 
 @jitable
-def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
+def shape(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]
+) -> int:
     (y,) = outputs
     x = inputs[0]
     sources = attributes.sources
@@ -199,7 +221,9 @@ def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[
         for a, at in enumerate(source.positions):
             axis = at + axes  # of the output's image
             if at < 0 <= axis:
-                y[2 + axis] = broadcast(y[2 + axis], sizes[a] if len(sizes) == len(source.positions) else UNKNOWN)
+                y[2 + axis] = broadcast(
+                    y[2 + axis], sizes[a] if len(sizes) == len(source.positions) else UNKNOWN
+                )
     return axes + 2
 
 
@@ -223,7 +247,13 @@ def plan(
     x = inputs[0]
     (y,) = outputs
     axes = len(attributes.coordinates)
-    require(len(x) == axes + 2, "shape of {X}", x, "must have two axes more than there are coordinates,", axes)
+    require(
+        len(x) == axes + 2,
+        "shape of {X}",
+        x,
+        "must have two axes more than there are coordinates,",
+        axes,
+    )
     count = check_program(attributes)
     turned = grid_sample.plan_samples(attributes, grid_sample.mode_of(attributes), x, y, g)
     g.pixels = attributes.pixels
@@ -236,10 +266,11 @@ def plan(
 
 @jitable
 def cut_stripes(g: ComputedGridSampleGeometry) -> None:
-    """Cut the output into stripes of whole rows, or of as large parts of one. g.rows: the most rows of a stripe.
+    """Cut the output into stripes of whole rows, or of as large parts of one. g.rows: the most rows
+    of a stripe.
 
-    If points may be scattered, a stripe is as large as GridSample's span, because only points of one stripe are read
-    together.
+    If points may be scattered, a stripe is as large as GridSample's span, because only points of
+    one stripe are read together.
     """
     most = max(STRIPE, g.span)
     g.row = max(g.output[g.axes - 1], 1)
@@ -254,7 +285,10 @@ def cut_stripes(g: ComputedGridSampleGeometry) -> None:
 
 @jitable
 def find_sources(
-    attributes: AttributeTuple, inputs: tuple[Sizes, ...], turned: int, g: ComputedGridSampleGeometry
+    attributes: AttributeTuple,
+    inputs: tuple[Sizes, ...],
+    turned: int,
+    g: ComputedGridSampleGeometry,
 ) -> None:
     """Check the sources' shapes, and fill in g.sources."""
     sources = attributes.sources
@@ -275,17 +309,25 @@ def find_sources(
             at = stated.positions[a]
             size = shape[a]
             if at >= 0:
-                require(at < size, "shape of a source", shape, "must have the element that {sources} names,", at)
+                require(
+                    at < size,
+                    "shape of a source",
+                    shape,
+                    "must have the element that {sources} names,",
+                    at,
+                )
                 source.first += at * pitch
             else:
                 axis = 0 if at == N else 1 + (at + axes + turned) % axes
                 whole = g.batch if axis == 0 else g.output[axis - 1]
                 require(size == 1 or size == whole, "shape of a source", shape,
-                        "must be 1 or that of the others along each axis that they share; one of them has",
+                        "must be 1 or that of the others along each axis that they share; one of "
+                        "them has",
                         whole)  # fmt: skip
                 if size != 1:
                     source.pitches[axis] += pitch
-            pitch = pitch * size if size <= ELEMENTS // max(pitch, 1) else ELEMENTS  # which only empty ones exceed
+            # Which only empty ones exceed.
+            pitch = pitch * size if size <= ELEMENTS // max(pitch, 1) else ELEMENTS
         s += 1
 
 
@@ -293,8 +335,9 @@ def find_sources(
 def order_values(attributes: AttributeTuple, count: int, g: ComputedGridSampleGeometry) -> None:
     """Determine the order of the needed values, and the place of each.
 
-    Values that are the same in all images come first, then those that are the same in all stripes of an image, then the
-    others. Among the last, values with a number for each point free their places after their last use.
+    Values that are the same in all images come first, then those that are the same in all stripes
+    of an image, then the others. Among the last, values with a number for each point free their
+    places after their last use.
     """
     coordinates = attributes.coordinates
     axes = g.axes
@@ -337,7 +380,10 @@ def order_values(attributes: AttributeTuple, count: int, g: ComputedGridSampleGe
 
 @jitable
 def put_value(v: int, steps: Sizes, count: int, g: ComputedGridSampleGeometry) -> None:
-    """Store the operation of a value, with its operands, and its kind and level. The first `count` are sources."""
+    """Store the operation of a value, with its operands, and its kind and level.
+
+    The first `count` are sources.
+    """
     value = g.values[v]
     value.operation = LOAD
     value.kind = 0
@@ -354,7 +400,9 @@ def put_value(v: int, steps: Sizes, count: int, g: ComputedGridSampleGeometry) -
         operand = g.values[step.operands[a]]
         value.kind |= operand.kind
         value.level = max(value.level, operand.level)
-    if step.operation in (ADD, MUL) and not g.values[step.operands[0]].kind & VECTOR:  # a number comes last
+    if (
+        step.operation in (ADD, MUL) and not g.values[step.operands[0]].kind & VECTOR
+    ):  # a number comes last
         value.operands[0], value.operands[1] = step.operands[1], step.operands[0]
 
 
@@ -394,7 +442,8 @@ def place_value(v: int, last_level: int, g: ComputedGridSampleGeometry) -> None:
         count = g.rows if value.kind & ROWS else 1
         if value.kind & VECTOR:  # begins at a whole vector
             g.room = whole(g.room)
-            count = count * min(g.stripe, g.row) + MOST_LANES  # which a loop over whole vectors may read and write
+            # Which a loop over whole vectors may read and write.
+            count = count * min(g.stripe, g.row) + MOST_LANES
         value.place = g.room
         g.room += count
     for a in range(operand_count(value.operation)):
@@ -406,7 +455,12 @@ def place_value(v: int, last_level: int, g: ComputedGridSampleGeometry) -> None:
 
 
 def reference(
-    image: np.ndarray, *inputs: np.ndarray, sources: Sizes, steps: Sizes | None, coordinates: Sizes, **sampling: Any
+    image: np.ndarray,
+    *inputs: np.ndarray,
+    sources: Sizes,
+    steps: Sizes | None,
+    coordinates: Sizes,
+    **sampling: Any,
 ) -> np.ndarray:
     """Evaluate the formula: the grid step by step in its own dtype."""
     axes = len(coordinates)
@@ -427,7 +481,9 @@ def reference(
 
 
 def source_of(array: np.ndarray, index: Sizes, axes: int) -> np.ndarray:
-    """Return the elements of an array at an index, as an array [n, (d,) h, w]; an axis may be there several times."""
+    """Return the elements of an array at an index, as an array [n, (d,) h, w]; an axis may be there
+    several times.
+    """
     names = "ndhw"
     picked = array[tuple(at if at >= 0 else slice(None) for at in index)]
     letters = [names[at] for at in index if at < 0]
@@ -472,20 +528,37 @@ COMPUTED_GRID_SAMPLE = grid_sample.Operator(
     name="ComputedGridSample",
     versions=(1,),
     ranks=(4, 5),
-    inputs=(Input("X", "T1"), *(Input(f"source_{k}", "T2", presence="optional") for k in range(INPUTS))),
+    inputs=(
+        Input("X", "T1"),
+        *(Input(f"source_{k}", "T2", presence="optional") for k in range(INPUTS)),
+    ),
     outputs=(grid_sample.Output("output", "T1"),),
     types={"T1": dtypes.FLOATS, "T2": dtypes.WIDE_FLOATS},
     attributes=(
         *grid_sample.MICROSOFT.attributes,
         Attribute("pixels", "int", 0, bounds=(0, 1)),
-        Attribute("sources", "ints", required=True, bounds=(-4, 2**31), length_bounds=(3, SOURCES * (2 + RANK))),
+        Attribute(
+            "sources",
+            "ints",
+            required=True,
+            bounds=(-4, 2**31),
+            length_bounds=(3, SOURCES * (2 + RANK)),
+        ),
         Attribute("steps", "ints", bounds=(0, 2**31), length_bounds=(4, 4 * STEPS)),
-        Attribute("coordinates", "ints", required=True, bounds=(0, SOURCES + STEPS - 1), length_bounds=(2, 3)),
+        Attribute(
+            "coordinates",
+            "ints",
+            required=True,
+            bounds=(0, SOURCES + STEPS - 1),
+            length_bounds=(2, 3),
+        ),
     ),
     plan=Plan(shape, plan, ComputedGridSampleGeometry),
     kernels=tuple(
         grid_sample.Kernel(function, {"mode": names}, tupled=1)
-        for function, names in zip((kernels.nearest, kernels.linear, kernels.cubic), grid_sample.NAMES, strict=True)
+        for function, names in zip(
+            (kernels.nearest, kernels.linear, kernels.cubic), grid_sample.NAMES, strict=True
+        )
     ),
     reference=reference,
 )

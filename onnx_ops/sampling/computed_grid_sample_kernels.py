@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 @jitable
 def nearest(
-    image: Elements, sources: Sources, g: ComputedGridSampleGeometry, tile: Tile, workspace: Workspace, out: Elements
+    image: Elements,
+    sources: Sources,
+    g: ComputedGridSampleGeometry,
+    tile: Tile,
+    workspace: Workspace,
+    out: Elements,
 ) -> None:
     """Compute a tile with mode nearest."""
     copy_nearest(image, sources, coordinates_in(workspace, sources, g), g, tile, workspace, out)
@@ -24,15 +29,29 @@ def nearest(
 
 @jitable
 def linear(
-    image: Elements, sources: Sources, g: ComputedGridSampleGeometry, tile: Tile, workspace: Workspace, out: Elements
+    image: Elements,
+    sources: Sources,
+    g: ComputedGridSampleGeometry,
+    tile: Tile,
+    workspace: Workspace,
+    out: Elements,
 ) -> None:
     """Compute a tile with mode linear."""
-    interpolate(image, sources, coordinates_in(workspace, sources, g), g, LINEAR, tile, workspace, out)
+    interpolate(
+        image, sources, coordinates_in(workspace, sources, g), g, LINEAR, tile, workspace, out
+    )
 
 
 @jitable
 def cubic(
-    image: Elements, sources: Sources, g: ComputedGridSampleGeometry, tile: Tile, workspace: Workspace, out: Elements
+    image: Elements,
+    sources: Sources,
+    g: ComputedGridSampleGeometry,
+    tile: Tile,
+    workspace: Workspace,
+    out: Elements,
 ) -> None:
     """Compute a tile with mode cubic."""
-    interpolate(image, sources, coordinates_in(workspace, sources, g), g, CUBIC, tile, workspace, out)
+    interpolate(
+        image, sources, coordinates_in(workspace, sources, g), g, CUBIC, tile, workspace, out
+    )

@@ -1,9 +1,11 @@
-"""ComputedGridSample's points: the program runs for a stripe of points at a time, except for its common parts.
+"""ComputedGridSample's points: the program runs for a stripe of points at a time, except for its
+common parts.
 
-A stripe is some rows of the output, or a part of one. A value of the program has a number for each of its points. It
-has one for each row if it doesn't vary along rows, one for each column if all rows are alike, or a single number.
-Values that are the same in all stripes of an image, or in all images, are kept. sampling/computed_grid_sample.py
-defines the program, and has the plan that orders the values and describes them in g.sources and g.values.
+A stripe is some rows of the output, or a part of one. A value of the program has a number for each
+of its points. It has one for each row if it doesn't vary along rows, one for each column if all
+rows are alike, or a single number. Values that are the same in all stripes of an image, or in all
+images, are kept. sampling/computed_grid_sample.py defines the program, and has the plan that orders
+the values and describes them in g.sources and g.values.
 """
 
 from __future__ import annotations
@@ -23,20 +25,43 @@ if TYPE_CHECKING:
 
 # The operations of a program, by their numbers. Those that follow are only the plan's.
 OPERATIONS = (
-    "Add", "Sub", "Mul", "Div", "Neg", "Abs", "Sqrt", "Floor", "Ceil", "Round", "Min", "Max", "Less", "LessOrEqual",
+    "Add", "Sub", "Mul", "Div", "Neg", "Abs", "Sqrt", "Floor", "Ceil", "Round", "Min", "Max",
+    "Less", "LessOrEqual",
     "Equal", "Clip", "Where", "MulAdd", "CastFloat16", "CastBFloat16",
 )  # fmt: skip
-ADD, SUB, MUL, DIV, NEG, ABS, SQRT, FLOOR, CEIL, ROUND, MIN, MAX, LESS, LESS_OR_EQUAL, EQUAL, CLIP = range(16)
+(
+    ADD,
+    SUB,
+    MUL,
+    DIV,
+    NEG,
+    ABS,
+    SQRT,
+    FLOOR,
+    CEIL,
+    ROUND,
+    MIN,
+    MAX,
+    LESS,
+    LESS_OR_EQUAL,
+    EQUAL,
+    CLIP,
+) = range(16)
 WHERE, MUL_ADD, CAST_FLOAT16, CAST_BFLOAT16, COPY, LOAD = range(16, 22)
-VECTOR, ROWS = 1, 2  # bits of a value's kind: whether it varies along rows, and whether it does from row to row
+VECTOR, ROWS = (
+    1,
+    2,
+)  # bits of a value's kind: whether it varies along rows, and whether it does from row to row
 FULL = VECTOR | ROWS  # a value with a number for each point
 LINE = 64  # bytes of the workspace before the values, which state the computed ones
 
 
 class Part(NamedTuple):
-    """The points for which a value is computed: some columns of some rows of the output, from image n on.
+    """The points for which a value is computed: some columns of some rows of the output, from image
+    n on.
 
-    A value that doesn't vary along rows needs one column only, and one that doesn't vary from row to row one row.
+    A value that doesn't vary along rows needs one column only, and one that doesn't vary from row
+    to row one row.
     """
 
     n: int
@@ -58,7 +83,10 @@ class Operand(NamedTuple):
 def coordinates_in(
     workspace: Workspace, sources: Sources, g: ComputedGridSampleGeometry
 ) -> tuple[Coordinates, Coordinates, Coordinates]:
-    """Return the coordinates x, y and z of a stripe's points, each an array. For two image axes, z is unused."""
+    """Return the coordinates x, y and z of a stripe's points, each an array.
+
+    For two image axes, z is unused.
+    """
     values = elements_in(workspace, LINE, g.room, sources[0])
     begin = g.coordinates
     return values[begin[0] :], values[begin[1] :], values[begin[2] :]
@@ -81,7 +109,9 @@ def stripe_of(k: int, g: GridSampleGeometry) -> tuple[Point, Point]:
 
 
 @jitable
-def compute_values(sources: Sources, n: int, stripe: int, g: ComputedGridSampleGeometry, workspace: Workspace) -> Point:
+def compute_values(
+    sources: Sources, n: int, stripe: int, g: ComputedGridSampleGeometry, workspace: Workspace
+) -> Point:
     """Compute the missing values for a stripe of image n; return the stripe's first point."""
     begin, end = stripe_of(stripe, g)
     done = integers_in(workspace, 0, 3)
@@ -105,7 +135,14 @@ def compute_values(sources: Sources, n: int, stripe: int, g: ComputedGridSampleG
         # Values that are kept are computed for the rows of the largest stripe.
         height = g.rows if k < g.of_stripe else rows
         if value.operation == LOAD:
-            load_values(sources, g.sources[g.order[k]], value, Part(n, row, height, column, columns), g, values)
+            load_values(
+                sources,
+                g.sources[g.order[k]],
+                value,
+                Part(n, row, height, column, columns),
+                g,
+                values,
+            )
         else:
             run_step(value, height, columns, g, values)
     return begin
@@ -158,7 +195,9 @@ def load_values(
 
 @jitable(**APART)
 def copy_row(source: Numbers, stride: Pitch, row: Numbers) -> None:
-    """row[b] = source[b * stride], by a loop for each kind of stride: LLVM vectorizes each by itself."""
+    """row[b] = source[b * stride], by a loop for each kind of stride: LLVM vectorizes each by
+    itself.
+    """
     for b in range(row.size if stride == 0 else 0):
         row[b] = source[0]
     for b in range(row.size if stride == 1 else 0):
@@ -168,7 +207,9 @@ def copy_row(source: Numbers, stride: Pitch, row: Numbers) -> None:
 
 
 @jitable
-def run_step(value: StoredValue, rows: int, columns: int, g: ComputedGridSampleGeometry, values: Numbers) -> None:
+def run_step(
+    value: StoredValue, rows: int, columns: int, g: ComputedGridSampleGeometry, values: Numbers
+) -> None:
     """Compute a value by its operation.
 
     A result that doesn't vary along rows is one row, of a number for each row, or of one.
@@ -184,17 +225,29 @@ def run_step(value: StoredValue, rows: int, columns: int, g: ComputedGridSampleG
     if operation <= DIV:
         if a.pitch == b.pitch == columns and a.step == b.step:
             rows, columns = 1, rows * columns
-        # Numbers past a row's end belong to the next row, which is written later, or are unused. Loops over whole
-        # vectors are twice as fast.
-        combine(operation, a, b, rows, columns, whole(columns) if value.kind & VECTOR else columns, result)
+        # Numbers past a row's end belong to the next row, which is written later, or are unused.
+        # Loops over whole vectors are twice as fast.
+        combine(
+            operation,
+            a,
+            b,
+            rows,
+            columns,
+            whole(columns) if value.kind & VECTOR else columns,
+            result,
+        )
         return
     c = operand(value, 2, columns, g, values)
     for r in range(rows):
-        calculate(operation, row_of(a, r), row_of(b, r), row_of(c, r), result[r * columns :][:columns])
+        calculate(
+            operation, row_of(a, r), row_of(b, r), row_of(c, r), result[r * columns :][:columns]
+        )
 
 
 @jitable
-def operand(value: StoredValue, k: int, columns: int, g: ComputedGridSampleGeometry, values: Numbers) -> Operand:
+def operand(
+    value: StoredValue, k: int, columns: int, g: ComputedGridSampleGeometry, values: Numbers
+) -> Operand:
     """Return operand k of a value with this many columns in a row."""
     other = g.values[value.operands[k]]
     numbers = values[other.place :]
@@ -214,7 +267,9 @@ def row_of(operand: Operand, r: int) -> Operand:
 
 
 @jitable(**APART)
-def combine(operation: int, a: Operand, b: Operand, rows: int, columns: int, count: int, result: Numbers) -> None:
+def combine(
+    operation: int, a: Operand, b: Operand, rows: int, columns: int, count: int, result: Numbers
+) -> None:
     """Add, subtract, multiply or divide rows, or rows and a number for each, if its step is 0.
 
     count: of numbers that are computed of a row: `columns`, or more
@@ -273,7 +328,9 @@ def calculate(operation: int, a: Operand, b: Operand, c: Operand, result: Number
 
 @jitable(**APART)
 def change(operation: int, a: Numbers, step: Pitch, result: Numbers) -> None:
-    """Compute a row of an operation with one operand: `step` is from one of its numbers to the next one."""
+    """Compute a row of an operation with one operand: `step` is from one of its numbers to the next
+    one.
+    """
     for k in range(result.size if operation == NEG else 0):
         result[k] = -a[k * step]
     for k in range(result.size if operation == ABS else 0):
@@ -290,7 +347,9 @@ def change(operation: int, a: Numbers, step: Pitch, result: Numbers) -> None:
 
 @jitable(**APART)
 def compare(operation: int, a: Numbers, i: Pitch, b: Numbers, j: Pitch, result: Numbers) -> None:
-    """Of equal numbers Min and Max take the second, which matters of 0 and -0; NaN they keep, whichever it is."""
+    """Of equal numbers Min and Max take the second, which matters of 0 and -0; NaN they keep,
+    whichever it is.
+    """
     yes = result.dtype.type(1)
     no = result.dtype.type(0)
     for k in range(result.size if operation == MIN else 0):

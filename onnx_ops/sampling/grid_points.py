@@ -1,7 +1,9 @@
-"""The points at which GridSample reads: those of a grid, or points that are computed a block at a time.
+"""The points at which GridSample reads: those of a grid, or points that are computed a block at a
+time.
 
-Points are a tuple: (grid,), with all coordinates of a point one after the other, or (x, y, z), with an array for each
-coordinate. Compiled code distinguishes them by the length. For two image axes, z is unused.
+Points are a tuple: (grid,), with all coordinates of a point one after the other, or (x, y, z), with
+an array for each coordinate. Compiled code distinguishes them by the length. For two image axes, z
+is unused.
 """
 
 from __future__ import annotations
@@ -31,10 +33,13 @@ def begin_points(sources: Sources, workspace: Workspace) -> None:
 
 
 @jitable
-def provide_points(sources: Sources, n: int, stripe: int, first: Point, g: Any, workspace: Workspace) -> Point:
+def provide_points(
+    sources: Sources, n: int, stripe: int, first: Point, g: Any, workspace: Workspace
+) -> Point:
     """Provide points of image n from `first` on; returns the position of the first one.
 
-    With sources, the points of the whole stripe are computed. `g` is then a ComputedGridSampleGeometry.
+    With sources, the points of the whole stripe are computed. `g` is then a
+    ComputedGridSampleGeometry.
     """
     if len(sources) == 0:
         return n * g.points + first
@@ -43,7 +48,10 @@ def provide_points(sources: Sources, n: int, stripe: int, first: Point, g: Any, 
 
 @jitable
 def load_point(points: Points, b: Point, axes: Known) -> tuple[Number, Number, Number]:
-    """Return the coordinates x, y, z of point b, with any z for two image axes. `axes` has a member for each axis."""
+    """Return the coordinates x, y, z of point b, with any z for two image axes.
+
+    `axes` has a member for each axis.
+    """
     # Without signs: a negative index would count from the end, so that LLVM would have to compare.
     if len(points) == 1:
         k = b * len(axes)

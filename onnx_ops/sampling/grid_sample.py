@@ -1,9 +1,10 @@
-"""GridSample: sample an image at the points of a grid (PyTorch's `grid_sample`), for 2 or 3 image axes.
+"""GridSample: sample an image at the points of a grid (PyTorch's `grid_sample`), for 2 or 3 image
+axes.
 
     y[n, c, o] = sum over taps t of  prod_i weight_i[t_i] * x[n, c, tap_1[t_1], ..., tap_d[t_d]]
 
-n: batch, c: channel, o: output pixel, i: image axis. For each i, the grid's value g (the last axis of the grid lists
-the image axes backwards: x, y) becomes the pixel coordinate
+n: batch, c: channel, o: output pixel, i: image axis. For each i, the grid's value g (the last axis
+of the grid lists the image axes backwards: x, y) becomes the pixel coordinate
 
     p = (g + 1) / 2 * (size - 1)  if align_corners,  else  ((g + 1) * size - 1) / 2
 
@@ -13,18 +14,20 @@ computed in float32 (float64 for a float64 grid), step by step. Then, by mode,
     linear    the taps floor(p) + (0, 1), weights 1 - f and f with f = p - floor(p)
     cubic     the taps floor(p) + (-1, 0, 1, 2), weights of the cubic convolution with A = -0.75
 
-and, by padding_mode, for points outside of the image: `zeros` leaves taps outside out; `border` moves p (under cubic:
-each tap) to the border; `reflection` mirrors it there: at the centres of the border pixels if align_corners, else at
-their outer edges. A g that is NaN counts as -1. One that is infinite under reflection has no taps: y is 0.
+and, by padding_mode, for points outside of the image: `zeros` leaves taps outside out; `border`
+moves p (under cubic: each tap) to the border; `reflection` mirrors it there: at the centres of the
+border pixels if align_corners, else at their outer edges. A g that is NaN counts as -1. One that is
+infinite under reflection has no taps: y is 0.
 
-In ai.onnx a kernel can't learn the version of its node, so it accepts the modes' names of all versions, and 3 image
-axes. Images of integers, booleans, strings and complex numbers can be read with mode nearest only.
+In ai.onnx a kernel can't learn the version of its node, so it accepts the modes' names of all
+versions, and 3 image axes. Images of integers, booleans, strings and complex numbers can be read
+with mode nearest only.
 
-grid_sampler of the domains mmcv and mmdeploy is the same with two image axes. It numbers modes (0 linear, 1 nearest,
-2 cubic) and padding modes (0 zeros, 1 border, 2 reflection).
+grid_sampler of the domains mmcv and mmdeploy is the same with two image axes. It numbers modes (0
+linear, 1 nearest, 2 cubic) and padding modes (0 zeros, 1 border, 2 reflection).
 
-Sources: ONNX operator specification, GridSample-16, -20 and -22; onnxruntime's operator documentation, com.microsoft
-GridSample-1; PyTorch's grid_sample.
+Sources: ONNX operator specification, GridSample-16, -20 and -22; onnxruntime's operator
+documentation, com.microsoft GridSample-1; PyTorch's grid_sample.
 """
 
 from __future__ import annotations
@@ -57,8 +60,14 @@ NAMES = (("nearest",), ("bilinear", "linear"), ("bicubic", "cubic"))  # of each 
 PADDING_MODES = ("zeros", "border", "reflection")  # in the order of sampling/coordinates.py
 WORK = 2**13  # outputs that a tile computes, in about 10 us
 FEW_CHANNELS = 8  # an image with fewer gains less by long spans, and more by many units of work
-SMALL, LARGE = 2**10, 2**19  # pixels from which on an image, and one of few channels, has spans of more than a block
-FEW_UNITS, MANY_UNITS = 8, 128  # units of work for which long spans leave enough points; the latter with few channels
+SMALL, LARGE = (
+    2**10,
+    2**19,
+)  # pixels from which on an image, and one of few channels, has spans of more than a block
+FEW_UNITS, MANY_UNITS = (
+    8,
+    128,
+)  # units of work for which long spans leave enough points; the latter with few channels
 ROOM = 2**21  # maximum bytes of a tile's workspace for long spans
 PART = 32  # minimum channels in a part, if channels are cut because units are fewer than FEW_UNITS
 
@@ -70,7 +79,9 @@ def mode_of(attributes: AttributeTuple) -> int:
 
 
 @jitable
-def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]) -> int:
+def shape(
+    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]
+) -> int:
     x, grid = inputs
     (y,) = outputs
     if max(len(x), len(grid)) < 3 or 0 < len(x) < 3 or 0 < len(grid) < 3:
@@ -91,18 +102,33 @@ def shape(attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[
 def check_shapes(x: Sizes, grid: Sizes) -> None:
     """Refuse shapes of image and grid that don't go together."""
     axes = len(x) - 2
-    require(2 <= axes <= 3, "shape of {X}", x, "must have rank 4 or 5: [N, C, H, W] or [N, C, D, H, W]")
+    require(
+        2 <= axes <= 3, "shape of {X}", x, "must have rank 4 or 5: [N, C, H, W] or [N, C, D, H, W]"
+    )
     if axes == 2:
         require(len(grid) == 4, "shape of {Grid}", grid, "must have rank 4: [N, H_out, W_out, 2]")
     else:
-        require(len(grid) == 5, "shape of {Grid}", grid, "must have rank 5: [N, D_out, H_out, W_out, 3]")
-    require(grid[0] == x[0], "shape of {Grid}", grid, "axis 0 must be the batch size N of {X},", x[0])
-    require(grid[axes + 1] == axes, "shape of {Grid}", grid, "the last axis must be the number of image axes,", axes)
+        require(
+            len(grid) == 5, "shape of {Grid}", grid, "must have rank 5: [N, D_out, H_out, W_out, 3]"
+        )
+    require(
+        grid[0] == x[0], "shape of {Grid}", grid, "axis 0 must be the batch size N of {X},", x[0]
+    )
+    require(
+        grid[axes + 1] == axes,
+        "shape of {Grid}",
+        grid,
+        "the last axis must be the number of image axes,",
+        axes,
+    )
 
 
 @jitable
 def plan(
-    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: GridSampleGeometry
+    attributes: AttributeTuple,
+    inputs: tuple[Sizes, ...],
+    outputs: tuple[OutputSizes, ...],
+    g: GridSampleGeometry,
 ) -> None:
     check_shapes(inputs[0], inputs[1])
     plan_samples(attributes, mode_of(attributes), inputs[0], outputs[0], g)
@@ -110,7 +136,10 @@ def plan(
 
 @jitable
 def plan_microsoft(
-    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: GridSampleGeometry
+    attributes: AttributeTuple,
+    inputs: tuple[Sizes, ...],
+    outputs: tuple[OutputSizes, ...],
+    g: GridSampleGeometry,
 ) -> None:
     require(len(inputs[0]) == 4, "shape of {X}", inputs[0], "must have rank 4: [N, C, H, W]")
     plan(attributes, inputs, outputs, g)
@@ -118,7 +147,10 @@ def plan_microsoft(
 
 @jitable
 def plan_mmcv(
-    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...], g: GridSampleGeometry
+    attributes: AttributeTuple,
+    inputs: tuple[Sizes, ...],
+    outputs: tuple[OutputSizes, ...],
+    g: GridSampleGeometry,
 ) -> None:
     x = inputs[0]
     mode = attributes.interpolation_mode
@@ -128,10 +160,14 @@ def plan_mmcv(
 
 
 @jitable
-def plan_samples(attributes: AttributeTuple, mode: int, x: Sizes, y: OutputSizes, g: GridSampleGeometry) -> int:
-    """Plan for images of shape `x` and an output of shape `y`, and for mode NEAREST, LINEAR or CUBIC.
+def plan_samples(
+    attributes: AttributeTuple, mode: int, x: Sizes, y: OutputSizes, g: GridSampleGeometry
+) -> int:
+    """Plan for images of shape `x` and an output of shape `y`, and for mode NEAREST, LINEAR or
+    CUBIC.
 
-    Points in a column are planned as a row. Returns the number of axes that this moves to the front.
+    Points in a column are planned as a row. Returns the number of axes that this moves to the
+    front.
     """
     axes = len(x) - 2
     points = 1
@@ -142,7 +178,9 @@ def plan_samples(attributes: AttributeTuple, mode: int, x: Sizes, y: OutputSizes
         fits = y[2 + i] <= ELEMENTS // max(points, 1)
         require(fits, "shape of the output", y[: axes + 2], "must have at most 2**58 elements")
         points *= y[2 + i]
-    fits = max(x[0], 1) <= ELEMENTS // max(points, 1) // max(x[1], 1)  # a product of these may overflow
+    fits = max(x[0], 1) <= ELEMENTS // max(points, 1) // max(
+        x[1], 1
+    )  # a product of these may overflow
     require(fits, "shape of the output", y[: axes + 2], "must have at most 2**58 elements")
     g.batch = x[0]
     g.channels = x[1]
@@ -169,7 +207,8 @@ def plan_samples(attributes: AttributeTuple, mode: int, x: Sizes, y: OutputSizes
 
 @jitable
 def span_of(g: GridSampleGeometry, taps: int) -> int:
-    """Return the number of points in a unit of work, which reads scattered points channel by channel.
+    """Return the number of points in a unit of work, which reads scattered points channel by
+    channel.
 
     More points read more cached pixels of a channel, but their places also take room in the caches.
     """
@@ -178,8 +217,9 @@ def span_of(g: GridSampleGeometry, taps: int) -> int:
     for i in range(g.axes):
         pixels *= min(g.image[i], LARGE)
     if g.channels > 1 and pixels >= (LARGE if g.channels < FEW_CHANNELS else SMALL):
-        # Few channels gain little by long spans, so work for many threads comes first. More channels gain much, and
-        # leave work for some threads, also by the parts of channels in `cut_tiles`.
+        # Few channels gain little by long spans, so work for many threads comes first. More
+        # channels gain much, and leave work for some threads, also by the parts of channels in
+        # `cut_tiles`.
         units = MANY_UNITS if g.channels < FEW_CHANNELS else FEW_UNITS
         most = min(kernels.MOST, g.points, g.batch * g.points * max(1, g.channels // PART) // units)
         while span < most and kernels.workspace_size(g.axes, taps, 2 * span) <= ROOM:
@@ -189,7 +229,10 @@ def span_of(g: GridSampleGeometry, taps: int) -> int:
 
 @jitable
 def cut_tiles(g: GridSampleGeometry) -> None:
-    """Cut the work into units: a stripe of an image, or some channels of it. Tiles have some units."""
+    """Cut the work into units: a stripe of an image, or some channels of it.
+
+    Tiles have some units.
+    """
     g.stripes = (g.points + g.stripe - 1) // g.stripe
     if g.stripe < g.row:
         g.stripes = g.points // g.row * ((g.row + g.stripe - 1) // g.stripe)
@@ -208,9 +251,17 @@ def cut_tiles(g: GridSampleGeometry) -> None:
 
 
 def reference(
-    x: np.ndarray, grid: np.ndarray, *, mode: str, padding_mode: str, align_corners: bool, pixels: int = 0
+    x: np.ndarray,
+    grid: np.ndarray,
+    *,
+    mode: str,
+    padding_mode: str,
+    align_corners: bool,
+    pixels: int = 0,
 ) -> np.ndarray:
-    """Evaluate the formula, tap by tap: coordinates step by step in their own dtype, weights and sums in float64."""
+    """Evaluate the formula, tap by tap: coordinates step by step in their own dtype, weights and
+    sums in float64.
+    """
     number = next(k for k, names in enumerate(NAMES) if mode in names)
     dtype = np.float64 if grid.dtype == np.float64 else np.float32
     image = x.shape[2:]
@@ -221,11 +272,15 @@ def reference(
         for size, g in zip(image, np.moveaxis(grid, -1, 0)[::-1], strict=True):
             g = np.where(np.isnan(g), dtype(-1), g.astype(dtype))
             p = g + 1 - 1 if pixels else unnormalize(g, dtype(size), align_corners)
-            p = np.where(np.isnan(p), dtype(-np.inf), p)  # infinite g along an axis of a single pixel
+            p = np.where(
+                np.isnan(p), dtype(-np.inf), p
+            )  # infinite g along an axis of a single pixel
             if number != CUBIC:
                 p = pad(p, size, padding_mode, align_corners)
             elif padding_mode == "reflection":
-                p = np.fmod(p, dtype(max(1, 2 * (size - align_corners))))  # exact; the mirror image repeats
+                p = np.fmod(
+                    p, dtype(max(1, 2 * (size - align_corners)))
+                )  # exact; the mirror image repeats
             p = np.where(np.isnan(p), p, np.clip(p, -2 * size - 4, 2 * size + 4))
             first = np.rint(p) if number == NEAREST else np.floor(p)
             f = (p - first).astype(np.float64)
@@ -244,7 +299,10 @@ def reference(
         for combination in itertools.product(*taps):
             indices, inside, weights = zip(*combination, strict=True)
             values = np.moveaxis(x[(batch, slice(None), *indices)], -1, 1)  # [N, C, *output image]
-            inside, weight = (np.expand_dims(v, 1) for v in (np.logical_and.reduce(inside), np.prod(weights, axis=0)))
+            inside, weight = (
+                np.expand_dims(v, 1)
+                for v in (np.logical_and.reduce(inside), np.prod(weights, axis=0))
+            )
             values = values if number == NEAREST else values * weight
             total = total + np.where(inside, values, dtypes.zero(x)).astype(x.dtype)
     return total
@@ -279,7 +337,9 @@ def pad_index(i: np.ndarray, size: int, padding_mode: str, align_corners: bool) 
 
 
 def cubic_weights(f: np.ndarray) -> tuple[tuple[int, np.ndarray], ...]:
-    """Return (offset of a tap, its weight) for each of the four taps, for the fraction f of a coordinate."""
+    """Return (offset of a tap, its weight) for each of the four taps, for the fraction f of a
+    coordinate.
+    """
     a = -0.75
 
     def inner(d: np.ndarray) -> np.ndarray:
@@ -301,12 +361,26 @@ WEIGHTS = {
 }
 
 
-def gradient(grad_output: Any, X: Any, Grid: Any, mode: str, padding_mode: str, align_corners: bool) -> tuple[Any, Any]:  # noqa: N803  the inputs' names
-    """Call PyTorch's gradient, which supports neither cubic volumes nor a grid of another type than the image's."""
+def gradient(
+    grad_output: Any,
+    X: Any,  # noqa: N803  the inputs' names
+    Grid: Any,  # noqa: N803
+    mode: str,
+    padding_mode: str,
+    align_corners: bool,
+) -> tuple[Any, Any]:
+    """Call PyTorch's gradient, which supports neither cubic volumes nor a grid of another type than
+    the image's.
+    """
     import torch
 
     number = next(k for k, names in enumerate(NAMES) if mode in names)
-    require(number != CUBIC or X.dim() == 4, "rank of {X}", X.dim(), "must be 4 for a gradient with mode bicubic")
+    require(
+        number != CUBIC or X.dim() == 4,
+        "rank of {X}",
+        X.dim(),
+        "must be 4 for a gradient with mode bicubic",
+    )
     aten = torch.ops.aten
     backward = aten.grid_sampler_2d_backward if X.dim() == 4 else aten.grid_sampler_3d_backward
     # PyTorch's numbers of the modes: bilinear is 0, nearest 1, bicubic 2.
@@ -332,8 +406,10 @@ ONNX = Operator(
     plan=Plan(shape, plan, GridSampleGeometry),
     kernels=(
         Kernel(kernels.nearest, {"mode": NAMES[NEAREST]}, sees_bits=True),
-        Kernel(kernels.linear, {"mode": NAMES[LINEAR]}, types={"T1": dtypes.FLOATS}, unless="mode is nearest"),
-        Kernel(kernels.cubic, {"mode": NAMES[CUBIC]}, types={"T1": dtypes.FLOATS}, unless="mode is nearest"),
+        Kernel(kernels.linear, {"mode": NAMES[LINEAR]}, types={"T1": dtypes.FLOATS},
+            unless="mode is nearest"),
+        Kernel(kernels.cubic, {"mode": NAMES[CUBIC]}, types={"T1": dtypes.FLOATS},
+            unless="mode is nearest"),
     ),
     reference=reference,
     gradient=gradient,
@@ -348,14 +424,29 @@ MICROSOFT = replace(
     terms={},
     plan=Plan(shape, plan_microsoft, GridSampleGeometry),
 )
-INTERPOLATION_MODES = ("bilinear", "nearest", "bicubic")  # as PyTorch, mmcv and mmdeploy number them
+INTERPOLATION_MODES = (
+    "bilinear",
+    "nearest",
+    "bicubic",
+)  # as PyTorch, mmcv and mmdeploy number them
 
 
 def reference_mmcv(
-    input: np.ndarray, grid: np.ndarray, *, interpolation_mode: int, padding_mode: int, align_corners: bool
+    input: np.ndarray,
+    grid: np.ndarray,
+    *,
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
 ) -> np.ndarray:
     mode = INTERPOLATION_MODES[interpolation_mode]
-    return reference(input, grid, mode=mode, padding_mode=PADDING_MODES[padding_mode], align_corners=align_corners)
+    return reference(
+        input,
+        grid,
+        mode=mode,
+        padding_mode=PADDING_MODES[padding_mode],
+        align_corners=align_corners,
+    )
 
 
 MMCV = Operator(

@@ -1,13 +1,16 @@
-"""GridSample over blocks of BLOCK output pixels: compute places and weights once per block, for all channels.
+"""GridSample over blocks of BLOCK output pixels: compute places and weights once per block, for all
+channels.
 
-A block is part of one image's points. Interpolation reads, for each point, a
-square of neighbours from the pixel `base` on, all inside the image. Weights alone account for taps outside: they are
-zero, or added to those of the pixels inside. In place of missing rows, the last row is read again, with weights 0.
-Points beside infinities and NaN are read again tap by tap, as are all points of images too large for 32-bit indices.
+A block is part of one image's points. Interpolation reads, for each point, a square of neighbours
+from the pixel `base` on, all inside the image. Weights alone account for taps outside: they are
+zero, or added to those of the pixels inside. In place of missing rows, the last row is read again,
+with weights 0. Points beside infinities and NaN are read again tap by tap, as are all points of
+images too large for 32-bit indices.
 
-A unit of work has a span of points, and some or all channels. Its blocks are read one after the other, each from all
-channels. If the first block's points are scattered over the image, later blocks read the same parts again. Then the
-places of all blocks are kept, and all blocks are read from a channel before the next one.
+A unit of work has a span of points, and some or all channels. Its blocks are read one after the
+other, each from all channels. If the first block's points are scattered over the image, later
+blocks read the same parts again. Then the places of all blocks are kept, and all blocks are read
+from a channel before the next one.
 """
 
 from __future__ import annotations
@@ -17,12 +20,31 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..declaration.jit import APART, jitable
-from ..kernels.elements import elements_in, indices_in, integers_in, is_wide, load, store, sums, sums_in, zero
+from ..kernels.elements import (
+    elements_in,
+    indices_in,
+    integers_in,
+    is_wide,
+    load,
+    store,
+    sums,
+    sums_in,
+    zero,
+)
 from ..kernels.vectors import blend, points_at_once, take, whole
 from .computed_points import stripe_of
 from .coordinates import ZEROS, coordinate_of, pad_index
 from .grid_points import BLOCK, begin_points, provide_points
-from .taps import axes_of, cubic_weights, image_size, indexed_images, nearest_pixel, place, place_nearest, reading_of
+from .taps import (
+    axes_of,
+    cubic_weights,
+    image_size,
+    indexed_images,
+    nearest_pixel,
+    place,
+    place_nearest,
+    reading_of,
+)
 
 if TYPE_CHECKING:
     from ..kernels.types import (
@@ -43,7 +65,9 @@ if TYPE_CHECKING:
 
 LINEAR, CUBIC = (0, 1), (-1, 0, 1, 2)  # their taps, from the floor of a coordinate
 MOST = 2**15  # maximum number of points with kept places
-COPIED = 64  # pixels that the rows of an image span, at most, whose last row ends before a vector of its pixels does
+# Pixels that the rows of an image span, at most, whose last row ends before a vector of its pixels
+# does.
+COPIED = 64
 
 
 class PointBlock(NamedTuple):
@@ -60,7 +84,9 @@ class Places(NamedTuple):
 
     base: Pixels  # the first neighbour of each point
     weight: Weights  # [axis, tap, point]
-    row_weight: Weights  # [plane, row, point], of volumes: the products along the axes of planes and rows
+    row_weight: (
+        Weights  # [plane, row, point], of volumes: the products along the axes of planes and rows
+    )
 
 
 class Scratch(NamedTuple):
@@ -75,7 +101,8 @@ class Scratch(NamedTuple):
 def workspace_size(axes: int, taps: int, span: int) -> int:
     """Return the bytes of workspace that a tile needs.
 
-    They are for the arrays of `interpolate` and `tap_by_tap`, or of `copy_nearest`, which has no taps.
+    They are for the arrays of `interpolate` and `tap_by_tap`, or of `copy_nearest`, which has no
+    taps.
     """
     of_point = axes * taps + (taps * taps if axes == 3 else 0)
     of_tile = (axes + 1) * BLOCK + COPIED + 2 * 3 * taps + 2 * taps**3
@@ -84,7 +111,12 @@ def workspace_size(axes: int, taps: int, span: int) -> int:
 
 @jitable
 def nearest(
-    x: Elements, grid: Coordinates, g: GridSampleGeometry, tile: Tile, workspace: Workspace, out: Elements
+    x: Elements,
+    grid: Coordinates,
+    g: GridSampleGeometry,
+    tile: Tile,
+    workspace: Workspace,
+    out: Elements,
 ) -> None:
     """Compute a tile with mode nearest."""
     copy_nearest(x, (), (grid,), g, tile, workspace, out)
@@ -92,7 +124,12 @@ def nearest(
 
 @jitable
 def linear(
-    x: Elements, grid: Coordinates, g: GridSampleGeometry, tile: Tile, workspace: Workspace, out: Elements
+    x: Elements,
+    grid: Coordinates,
+    g: GridSampleGeometry,
+    tile: Tile,
+    workspace: Workspace,
+    out: Elements,
 ) -> None:
     """Compute a tile with mode linear."""
     interpolate(x, (), (grid,), g, LINEAR, tile, workspace, out)
@@ -100,7 +137,12 @@ def linear(
 
 @jitable
 def cubic(
-    x: Elements, grid: Coordinates, g: GridSampleGeometry, tile: Tile, workspace: Workspace, out: Elements
+    x: Elements,
+    grid: Coordinates,
+    g: GridSampleGeometry,
+    tile: Tile,
+    workspace: Workspace,
+    out: Elements,
 ) -> None:
     """Compute a tile with mode cubic."""
     interpolate(x, (), (grid,), g, CUBIC, tile, workspace, out)
@@ -149,7 +191,9 @@ def copy_nearest(
 
 @jitable
 def is_scattered(base: Pixels, pixels: int) -> np.bool_:
-    """Return whether a block's points read a large part of the image, which later points read again."""
+    """Return whether a block's points read a large part of the image, which later points read
+    again.
+    """
     low = high = base[0]
     for b in range(base.size):
         low, high = min(low, base[b]), max(high, base[b])
@@ -197,7 +241,18 @@ def interpolate(
             at = provide_points(sources, n, stripe, first, g, workspace)
             for k in range((last - first + BLOCK - 1) // BLOCK if fits else 0):
                 count = min(BLOCK, last - first - k * BLOCK)
-                place(points, at + k * BLOCK, count, whole(count), g, zyx, offsets, p, base[k], weight[k])
+                place(
+                    points,
+                    at + k * BLOCK,
+                    count,
+                    whole(count),
+                    g,
+                    zyx,
+                    offsets,
+                    p,
+                    base[k],
+                    weight[k],
+                )
                 if g.axes == 3:
                     multiply_weights(weight[k], order, whole(count), row_weight[k])
             if fits and span < min(longest, end - first) and is_scattered(base[0], pixels):
@@ -209,7 +264,9 @@ def interpolate(
                     count = min(BLOCK, last - b)
                     block = PointBlock(n, b, count, at + k * BLOCK)
                     places = Places(base[k], weight[k], row_weight[k])
-                    read_channel(x, points, block, c, g, offsets, fits, reading, places, scratch, out)
+                    read_channel(
+                        x, points, block, c, g, offsets, fits, reading, places, scratch, out
+                    )
             first = last
 
 
@@ -229,7 +286,8 @@ def read_channel(
 ) -> None:
     """Write a channel of a block's points.
 
-    fits  whether pixels have 32-bit indices, which `places` holds; else all points are read tap by tap
+    fits  whether pixels have 32-bit indices, which `places` holds; else all points are read tap by
+          tap
     """
     n, first, count, at = block
     base, weight, row_weight = places
@@ -238,8 +296,8 @@ def read_channel(
     (plane, row, column), planes, rows, beyond = reading
     plane_count = min(len(offsets), g.image[plane]) if g.axes == 3 else 1
     padded = whole(count)
-    # Sums are made where they belong if whole vectors of them have room there. Sums in 16 bits, which are rounded, are
-    # not if those of a volume's next plane are to be added.
+    # Sums are made where they belong if whole vectors of them have room there. Sums in 16 bits,
+    # which are rounded, are not if those of a volume's next plane are to be added.
     in_place = count == padded and (plane_count == 1 or not is_wide(out))
     begin = (n * g.channels + channel) * pixels
     size = pixels + max(-beyond, 0)
@@ -252,7 +310,8 @@ def read_channel(
         for k in range(size):
             store(source, k, load(available, min(k, available.size - 1)))
     target = out[(n * g.channels + channel) * g.points + first :][:count]
-    done = False  # unless all sums are finite: a tap outside has weight 0 at one inside, maybe an infinity
+    # Unless all sums are finite: a tap outside has weight 0 at one inside, maybe an infinity.
+    done = False
     for q in range(plane_count if is_readable else 0):
         of_rows = row_weight[q] if g.axes == 3 else weight[row]
         operands = source[planes[q] :], base[:padded], rows, of_rows, weight[column], offsets
@@ -275,8 +334,12 @@ def store_all(values: Sums, target: Elements) -> None:
 
 
 @jitable
-def multiply_weights(weight: Weights, order: tuple[Axis, Axis, Axis], count: int, row_weight: Weights) -> None:
-    """Store the weights of a volume's rows: row_weight[plane, row, b] for each point b of a block."""
+def multiply_weights(
+    weight: Weights, order: tuple[Axis, Axis, Axis], count: int, row_weight: Weights
+) -> None:
+    """Store the weights of a volume's rows: row_weight[plane, row, b] for each point b of a
+    block.
+    """
     plane, row, _ = order
     for q in range(row_weight.shape[0]):
         for r in range(row_weight.shape[1]):
@@ -289,10 +352,19 @@ def multiply_weights(weight: Weights, order: tuple[Axis, Axis, Axis], count: int
 
 @jitable
 def part(g: GridSampleGeometry, unit: Unit) -> tuple[int, int, Point, Point, int, int]:
-    """Return a unit of work: image, stripe, its first point, the one after its last; the same of the channels."""
+    """Return a unit of work: image, stripe, its first point, the one after its last; the same of
+    the channels.
+    """
     unit, channel = unit // g.parts, unit % g.parts * g.part
     begin, end = stripe_of(unit % g.stripes, g)
-    return unit // g.stripes, unit % g.stripes, begin, end, channel, min(channel + g.part, g.channels)
+    return (
+        unit // g.stripes,
+        unit % g.stripes,
+        begin,
+        end,
+        channel,
+        min(channel + g.part, g.channels),
+    )
 
 
 @jitable
@@ -316,14 +388,19 @@ def tap_by_tap(
     workspace: Workspace,
     target: Elements,
 ) -> None:
-    """Compute all points or, if the image `fits` the rest, those with taps outside, from taps inside alone."""
+    """Compute all points or, if the image `fits` the rest, those with taps outside, from taps
+    inside alone.
+    """
     taps = len(offsets)
     index = integers_in(workspace, 0, (3, taps))
     found_at = integers_in(workspace, 8 * 3 * taps, taps**3)
     weight = sums_in(workspace, index.nbytes + found_at.nbytes, (3, taps), target)
-    found_weights = sums_in(workspace, index.nbytes + found_at.nbytes + weight.nbytes, taps**3, target)
+    found_weights = sums_in(
+        workspace, index.nbytes + found_at.nbytes + weight.nbytes, taps**3, target
+    )
     number = weight.dtype.type
-    # Linear's coordinates are padded, so it has no taps outside; cubic's taps are padded one by one.
+    # Linear's coordinates are padded, so it has no taps outside; cubic's taps are padded one by
+    # one.
     padding_mode = ZEROS if taps == 2 else g.padding_mode
     for b in range(target.size):
         outside = not fits
@@ -344,7 +421,9 @@ def tap_by_tap(
 
 
 @jitable
-def combine(index: Indices, weight: Weights, g: WithImage, offsets: Indices, weights: Weights) -> int:
+def combine(
+    index: Indices, weight: Weights, g: WithImage, offsets: Indices, weights: Weights
+) -> int:
     """Store offsets and weights of the taps inside, from those of each axis; return their number.
 
     index[axis, tap] is -1 for a tap outside.

@@ -1,7 +1,8 @@
-"""Compute the taps of a grid's points, the pixels that they read, and their weights. Indices have 32 bits.
+"""Compute the taps of a grid's points, the pixels that they read, and their weights. Indices have
+32 bits.
 
-Nearest and linear have one loop for all steps. Cubic has a loop for coordinates, and one for each axis. LLVM vectorizes
-them over points.
+Nearest and linear have one loop for all steps. Cubic has a loop for coordinates, and one for each
+axis. LLVM vectorizes them over points.
 """
 
 from __future__ import annotations
@@ -37,9 +38,13 @@ LARGEST_IMAGE = 2**31  # pixels
 
 
 class Reading(NamedTuple):
-    """Where the neighbours of a point lie in memory, which are planes of rows of pixels side by side."""
+    """Where the neighbours of a point lie in memory, which are planes of rows of pixels side by
+    side.
+    """
 
-    order: tuple[Axis, Axis, Axis]  # the axes along which planes, rows and pixels differ; an image has no first one
+    order: tuple[
+        Axis, Axis, Axis
+    ]  # the axes along which planes, rows and pixels differ; an image has no first one
     planes: Offsets  # of the neighbours' planes, from the first one
     rows: Offsets  # of their rows
     beyond: int  # pixels beyond the last vector of a row, if a point reads from the first pixel on
@@ -58,8 +63,9 @@ def image_size(g: WithImage) -> int:
 def reading_of(g: WithImage, taps: int) -> Reading:
     """Return the Reading of an image with this number of taps along each axis.
 
-    Axes of a single pixel come first, as they don't change where pixels lie in memory. So columns are of the last axis
-    that has more pixels, which lie side by side. `beyond` is less than 0 if rows can't be read as vectors.
+    Axes of a single pixel come first, as they don't change where pixels lie in memory. So columns
+    are of the last axis that has more pixels, which lie side by side. `beyond` is less than 0 if
+    rows can't be read as vectors.
     """
     column = g.axes - 1
     while column > 0 and g.image[column] == 1:
@@ -70,12 +76,16 @@ def reading_of(g: WithImage, taps: int) -> Reading:
         plane, row = row, plane
     planes = offsets_along(g, plane)
     rows = offsets_along(g, row)
-    return Reading((plane, row, column), planes, rows, image_size(g) - planes[taps - 1] - rows[taps - 1] - taps)
+    return Reading(
+        (plane, row, column), planes, rows, image_size(g) - planes[taps - 1] - rows[taps - 1] - taps
+    )
 
 
 @jitable
 def offsets_along(g: WithImage, axis: Axis) -> Offsets:
-    """Return the offsets of four taps along an axis from the first one; missing taps repeat the last one."""
+    """Return the offsets of four taps along an axis from the first one; missing taps repeat the
+    last one.
+    """
     pitch = 1
     last = g.image[axis] - 1 if axis < g.axes else 0
     for i in range(axis + 1, g.axes):
@@ -85,7 +95,9 @@ def offsets_along(g: WithImage, axis: Axis) -> Offsets:
 
 @jitable
 def indexed_images(g: WithImage) -> int:
-    """Return the number of images with 32-bit indices; 0 for too large images, or beyond float32's integers."""
+    """Return the number of images with 32-bit indices; 0 for too large images, or beyond float32's
+    integers.
+    """
     images = LARGEST_IMAGE
     for i in range(g.axes):
         images = images // g.image[i] if g.image[i] <= LARGEST_AXIS else 0
@@ -101,7 +113,8 @@ def place_nearest(
     zyx: ImageAxes,
     base: Pixels,
 ) -> Pixel32:
-    """Store in base[b] the pixel of the image that point first + b reads, or -1. Returns how many points read none.
+    """Store in base[b] the pixel of the image that point first + b reads, or -1. Returns how many
+    points read none.
 
     `zyx` is what `axes_of` returns.
     """
@@ -143,10 +156,13 @@ def find_pixels(
 ) -> tuple[Pixel32, Pixel32]:
     """Store in base[b] the pixel that point b reads, or -1.
 
-    Returns how many points are beyond these periods, so that their pixels are wrong, and how many read no pixel.
+    Returns how many points are beyond these periods, so that their pixels are wrong, and how many
+    read no pixel.
     """
     depth, height, width = sizes
-    all_beyond = outside = np.int32(0)  # 32 bits, as all else: the widest type decides how many fit a vector
+    all_beyond = outside = np.int32(
+        0
+    )  # 32 bits, as all else: the widest type decides how many fit a vector
     for b in range(count):
         z, y, x, beyond = locate_point(points, first + b, axes, zyx, False, periods)
         column, row = np.int32(np.rint(x)), np.int32(np.rint(y))
@@ -170,7 +186,9 @@ def locate_point(
     cubic: bool,
     periods: Known | None,
 ) -> tuple[Number, Number, Number, bool]:
-    """Return the coordinates of point b along the last three axes, and whether one is beyond these periods."""
+    """Return the coordinates of point b along the last three axes, and whether one is beyond these
+    periods.
+    """
     z_axis, y_axis, x_axis = zyx
     x, y, z = load_point(points, b, axes)
     x, beyond = coordinate(x, x_axis, cubic, periods)
@@ -184,7 +202,9 @@ def locate_point(
 
 @jitable
 def is_below(k: Pixel32, size: Pixel32) -> np.bool_:
-    """Return whether 0 <= k < size, by one comparison: without its sign, a negative number is larger than any size."""
+    """Return whether 0 <= k < size, by one comparison: without its sign, a negative number is
+    larger than any size.
+    """
     return np.uint32(k) < np.uint32(size)
 
 
@@ -211,10 +231,11 @@ def place(
     base: Pixels,
     weight: Weights,
 ) -> None:
-    """Store in weight[axis, tap, b] the weights of a point's neighbours, all inside, and in base[b] the first.
+    """Store in weight[axis, tap, b] the weights of a point's neighbours, all inside, and in base[b]
+    the first.
 
-    It is point first + b. There are `end` points; from there up to `count`, weights are 0. `zyx` is what `axes_of`
-    returns; `p` is scratch memory for cubic's coordinates.
+    It is point first + b. There are `end` points; from there up to `count`, weights are 0. `zyx` is
+    what `axes_of` returns; `p` is scratch memory for cubic's coordinates.
     """
     base[end:count] = 0
     for i in range(g.axes):
@@ -284,7 +305,9 @@ def place_within(
     back = weight[0, 0], weight[0, 1]
     down = weight[y, 0], weight[y, 1]
     across = weight[x, 0], weight[x, 1]
-    return place_linear(points, first, count, axes, periods, zyx, sizes_of(g), base, (back, down, across))
+    return place_linear(
+        points, first, count, axes, periods, zyx, sizes_of(g), base, (back, down, across)
+    )
 
 
 @jitable(**APART)
@@ -299,7 +322,8 @@ def place_linear(
     base: Pixels,
     weights: tuple[tuple[Weights, Weights], ...],
 ) -> Pixel32:
-    """Store in base[b] the first of linear's neighbours, and along each axis the weights of the first and the next.
+    """Store in base[b] the first of linear's neighbours, and along each axis the weights of the
+    first and the next.
 
     Returns how many points are beyond these periods.
     """
@@ -320,18 +344,23 @@ def place_linear(
 
 
 @jitable
-def linear_weights(place: Number, size: Pixel32, dtype: NumberType) -> tuple[Pixel32, Number, Number]:
-    """Return (index of the first of linear's two neighbours along an axis, both inside; both weights).
+def linear_weights(
+    place: Number, size: Pixel32, dtype: NumberType
+) -> tuple[Pixel32, Number, Number]:
+    """Return (index of the first of linear's two neighbours along an axis, both inside; both
+    weights).
 
-    Both weights are 0 at places that are a pixel or more outside of the image, at infinities, and at NaN; the second
-    one is 0 if the axis has a single pixel.
+    Both weights are 0 at places that are a pixel or more outside of the image, at infinities, and
+    at NaN; the second one is 0 if the axis has a single pixel.
     """
     first = type(place)(0)
     last = type(place)(max(size - 2, 0))
     reach = dtype(2 * min(size - 1, 1))
     limited = place if place > first else first  # also at NaN
     k = np.int32(limited if limited < last else last)
-    d = dtype(place - type(place)(k))  # from that neighbour: exact in the place's type unless both weights are 0
+    d = dtype(
+        place - type(place)(k)
+    )  # from that neighbour: exact in the place's type unless both weights are 0
     zero = dtype(0)
     left = dtype(1) - abs(d)
     right = reach - d
@@ -349,7 +378,10 @@ def locate(
     zyx: ImageAxes,
     coordinates: tuple[Coordinates, Coordinates, Coordinates],
 ) -> Pixel32:
-    """Store cubic's coordinates, in an array for each axis. Returns how many points are beyond these periods."""
+    """Store cubic's coordinates, in an array for each axis.
+
+    Returns how many points are beyond these periods.
+    """
     z, y, x = coordinates
     all_beyond = np.int32(0)
     for b in range(count):
@@ -362,7 +394,10 @@ def locate(
 
 @jitable(**APART)
 def place_cubic(
-    places: Coordinates, size: Pixel32, base: Pixels, weights: tuple[Weights, Weights, Weights, Weights]
+    places: Coordinates,
+    size: Pixel32,
+    base: Pixels,
+    weights: tuple[Weights, Weights, Weights, Weights],
 ) -> Pixel32:
     """Add one axis to base[b], the first of cubic's taps, and store the weights along it.
 
@@ -389,7 +424,9 @@ def cubic_weights(f: Number) -> tuple[Number, Number, Number, Number]:
 
 @jitable
 def cubic_middle(f: Number) -> Number:
-    """Cubic convolution with A = -0.75 at the distance f from a tap, if f < 1; in factors that lose no digits."""
+    """Cubic convolution with A = -0.75 at the distance f from a tap, if f < 1; in factors that lose
+    no digits.
+    """
     return (type(f)(1.25) * f - type(f)(2.25)) * f * f + type(f)(1)
 
 
@@ -409,10 +446,11 @@ def move_inside(
     base: Pixels,
     weights: tuple[Weights, Weights, Weights, Weights],
 ) -> None:
-    """Move the weights of cubic's taps outside of an axis to the pixels of padding, for at most MOVED points.
+    """Move the weights of cubic's taps outside of an axis to the pixels of padding, for at most
+    MOVED points.
 
-    `base` is then the first of four pixels that exist. If the axis has fewer, weights of others are 0: those that
-    follow in memory, or beyond the `last_base`, those that precede.
+    `base` is then the first of four pixels that exist. If the axis has fewer, weights of others are
+    0: those that follow in memory, or beyond the `last_base`, those that precede.
     """
     w0, w1, w2, w3 = weights
     zero = w0.dtype.type(0)
@@ -456,7 +494,8 @@ def inside(k: Pixel32, last: Pixel32) -> Pixel32:
 
 @jitable
 def padded(tap: Pixel32, size: Pixel32, padding_mode: int, align_corners: int) -> Pixel32:
-    """Return the pixel that padding substitutes for a tap, or `size` for none: `pad_index` without a division.
+    """Return the pixel that padding substitutes for a tap, or `size` for none: `pad_index` without
+    a division.
 
     The tap is at most a period and two pixels away from the image, or nowhere.
     """
@@ -483,7 +522,9 @@ def pixel_weight(
     v2: Number,
     v3: Number,
 ) -> Number:
-    """Return the weight of a pixel: the sum of the weights v0 to v3 with taps at0 to at3 equal to it."""
+    """Return the weight of a pixel: the sum of the weights v0 to v3 with taps at0 to at3 equal to
+    it.
+    """
     zero = type(v0)(0)
     low = (v0 if at0 == pixel else zero) + (v1 if at1 == pixel else zero)
     return low + ((v2 if at2 == pixel else zero) + (v3 if at3 == pixel else zero))
@@ -491,8 +532,15 @@ def pixel_weight(
 
 @jitable
 def axes_of(g: GridSampleGeometry, cubic: bool, zero: Number) -> ImageAxes:
-    """Return the parameters of `coordinate` for the last three axes. For an image, the first is unused."""
-    return axis_of(g, 0, cubic, zero), axis_of(g, g.axes - 2, cubic, zero), axis_of(g, g.axes - 1, cubic, zero)
+    """Return the parameters of `coordinate` for the last three axes.
+
+    For an image, the first is unused.
+    """
+    return (
+        axis_of(g, 0, cubic, zero),
+        axis_of(g, g.axes - 2, cubic, zero),
+        axis_of(g, g.axes - 1, cubic, zero),
+    )
 
 
 @jitable

@@ -1,1 +1,3 @@
-"""The operators in ONNX Runtime sessions: registration, callbacks of the C library, the extensions backend."""
+"""The operators in ONNX Runtime sessions: registration, callbacks of the C library, the extensions
+backend.
+"""

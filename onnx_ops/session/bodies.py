@@ -33,27 +33,39 @@ if TYPE_CHECKING:
 
 
 def plan(number: int, node: int | None, address: int) -> None:
-    """Write the shapes of the outputs of operator `number` into the call at this address. node: its `struct name`."""
+    """Write the shapes of the outputs of operator `number` into the call at this address. node: its
+    `struct name`.
+    """
     operator, _ = library.entry(number)
     call = Call.from_address(address)
     shapes = [call.tensor(k)[2] for k in range(max(call[Call.COUNT], len(operator.inputs)))]
     with errors_of(operator, table.name_at(node)):
         stated = plain.shapes_of(operator, _values(operator, call[Call.ATTRIBUTES]), shapes)
     for k, shape in enumerate(stated or ()):
-        call.put_shape(OUTPUT + k, [max(-1, min(size, 1 << 62)) for size in shape])  # C refuses -1 and 2**62
+        call.put_shape(
+            OUTPUT + k, [max(-1, min(size, 1 << 62)) for size in shape]
+        )  # C refuses -1 and 2**62
 
 
 def run_body(number: int, overload: int, address: int) -> None:
-    """Compute the outputs of operator `number` for the run at this address, and pass them to ONNX Runtime."""
+    """Compute the outputs of operator `number` for the run at this address, and pass them to ONNX
+    Runtime.
+    """
     operator, input_types, output_types = _operator_and_types(number, overload)
     run = table.Run.from_address(address)
     call = Call.from_address(run.call)
     views: Views = {}
-    input_types += input_types[-1:] * (call[Call.COUNT] - len(input_types))  # those of a variadic input
-    arrays = [_input(call, k, is_values, dtype, views) for k, (is_values, dtype) in enumerate(input_types)]
+    input_types += input_types[-1:] * (
+        call[Call.COUNT] - len(input_types)
+    )  # those of a variadic input
+    arrays = [
+        _input(call, k, is_values, dtype, views) for k, (is_values, dtype) in enumerate(input_types)
+    ]
     outputs: Sequence[Array] = ()
     try:
-        outputs = plain.compute(operator, _values(operator, call[Call.ATTRIBUTES]), arrays, output_types)
+        outputs = plain.compute(
+            operator, _values(operator, call[Call.ATTRIBUTES]), arrays, output_types
+        )
         _hand_over(run, address, call, outputs)
     except BaseException as error:
         _forget_frames(error)
@@ -64,14 +76,22 @@ def run_body(number: int, overload: int, address: int) -> None:
 
 
 @functools.cache
-def _operator_and_types(number: int, overload: int) -> tuple[Operator, InputTypes, tuple[NumpyType, ...]]:
-    """Return the operator with this number, and the types of inputs and of outputs of one of its overloads."""
+def _operator_and_types(
+    number: int, overload: int
+) -> tuple[Operator, InputTypes, tuple[NumpyType, ...]]:
+    """Return the operator with this number, and the types of inputs and of outputs of one of its
+    overloads.
+    """
     operator, row = library.entry(number)
     signature = library.signature(operator, row.overloads[overload])
     if any(operator.storage(kernel, signature) for kernel in operator.kernels):
-        ranks = " and ".join(f"rank {' or '.join(map(str, i.ranks))} of {i.name}" for i in operator.inputs)
+        ranks = " and ".join(
+            f"rank {' or '.join(map(str, i.ranks))} of {i.name}" for i in operator.inputs
+        )
         reason = numba_obstacle() or f"its kernel is compiled only for {ranks}"
-        log.warning("%s: its body in NumPy runs, since %s", operator.title, reason[0].lower() + reason[1:])
+        log.warning(
+            "%s: its body in NumPy runs, since %s", operator.title, reason[0].lower() + reason[1:]
+        )
     input_types = tuple((i.values, dtypes.TABLE[signature[i.type]].numpy) for i in operator.inputs)
     return operator, input_types, operator.numpy_types(signature)
 
@@ -93,7 +113,11 @@ def _values(operator: Operator, address: int) -> AttributeValues:
     """Return the AttributeValues in the block at this address, which begins with its size."""
     size = C.c_int64.from_address(address).value
     block = C.string_at(address, size)
-    return _cached_values(operator, block) if size < LARGE else AttributeValues.in_block(operator.attributes, block)
+    return (
+        _cached_values(operator, block)
+        if size < LARGE
+        else AttributeValues.in_block(operator.attributes, block)
+    )
 
 
 @functools.lru_cache(maxsize=1024)
@@ -101,11 +125,14 @@ def _cached_values(operator: Operator, block: bytes) -> AttributeValues:
     return AttributeValues.in_block(operator.attributes, block)
 
 
-LARGE = 4096  # bytes: attributes of this size, such as tensors, are read for each call rather than cached
+# Bytes: attributes of this size, such as tensors, are read for each call rather than cached.
+LARGE = 4096
 
 
 def _input(call: Call, k: int, is_values: bool, dtype: NumpyType, views: Views) -> Array | None:
-    """Return input k as a read-only view of ONNX Runtime's memory, and put a weak reference to it into views[k]."""
+    """Return input k as a read-only view of ONNX Runtime's memory, and put a weak reference to it
+    into views[k].
+    """
     address, size, shape = call.tensor(k)
     if shape is None:
         return None
@@ -138,9 +165,11 @@ def _hand_over(run: C.Structure, address: int, call: Call, outputs: Sequence[Arr
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Free all frames that an exception has gone through, with their variables, which may be views of inputs.
+    """Free all frames that an exception has gone through, with their variables, which may be views
+    of inputs.
 
-    Clearing the frames is not enough: the frame of a nested function keeps the variables of the function around it.
+    Clearing the frames is not enough: the frame of a nested function keeps the variables of the
+    function around it.
     """
     while error is not None:
         error.__traceback__ = None
@@ -148,13 +177,15 @@ def _forget_frames(error: BaseException | None) -> None:
 
 
 def _check_unused(operator: Operator, views: Views) -> None:
-    """Raise OpError if anything still refers to an input's memory, which ONNX Runtime frees after the call."""
+    """Raise OpError if anything still refers to an input's memory, which ONNX Runtime frees after
+    the call.
+    """
     for attempt in range(ATTEMPTS):
         kept = [k for k, view in views.items() if view() is not None]
         if not kept:
             return
-        # A reference cycle, such as a function that calls itself, may hold it. While another thread collects garbage,
-        # this one can't.
+        # A reference cycle, such as a function that calls itself, may hold it. While another thread
+        # collects garbage, this one can't.
         time.sleep(0.001 * 2**attempt if attempt > 2 else 0)
         gc.collect(min(attempt, 2))
     name = operator.inputs[min(kept[0], len(operator.inputs) - 1)].name
@@ -166,10 +197,14 @@ ATTEMPTS = 8  # to collect garbage that holds a view, before it is an error
 
 
 def strings_at(address: int, count: int) -> Array:
-    """Read the strings of a tensor as native/python.c lays them out: count + 1 offsets, then the bytes."""
+    """Read the strings of a tensor as native/python.c lays them out: count + 1 offsets, then the
+    bytes.
+    """
     start = 8 * (count + 1)
     offsets = np.frombuffer(memoryview(_memory(address, start)), np.uintp).tolist()
     content = C.string_at(address + start, offsets[count])
     strings = np.empty(count, object)
-    strings[:] = [content[a:b].decode(errors="surrogateescape") for a, b in itertools.pairwise(offsets)]
+    strings[:] = [
+        content[a:b].decode(errors="surrogateescape") for a, b in itertools.pairwise(offsets)
+    ]
     return strings

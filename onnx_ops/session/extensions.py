@@ -1,9 +1,11 @@
-"""The operators as Python ops of onnxruntime-extensions (`@onnx_op`), in the domain ai.onnx.contrib.
+"""The operators as Python ops of onnxruntime-extensions (`@onnx_op`), in the domain
+ai.onnx.contrib.
 
-That library passes copies of the inputs to an op, and takes the output as a list. It has no channel for errors: an
-exception in an op's body ends the process. So a body catches each exception, logs it, keeps it for the session of the
-run, and returns an empty tensor of the right rank rather than plausible data. `onnx_ops.InferenceSession` then raises
-the exception. A plain session raises only interrupts, after the run.
+That library passes copies of the inputs to an op, and takes the output as a list. It has no channel
+for errors: an exception in an op's body ends the process. So a body catches each exception, logs
+it, keeps it for the session of the run, and returns an empty tensor of the right rank rather than
+plausible data. `onnx_ops.InferenceSession` then raises the exception. A plain session raises only
+interrupts, after the run.
 """
 
 from __future__ import annotations
@@ -43,14 +45,16 @@ PROBE = "onnx_ops_probe"  # an op of the library
 MISSING = "onnx_ops_of_nobody"  # an op that it never has
 log = logging.getLogger("onnx_ops")
 _numbers = itertools.count(1)
-_errors: dict[int, BaseException | None] = {}  # {number of an active run: the first error in one of its ops, or None}
+_errors: dict[
+    int, BaseException | None
+] = {}  # {number of an active run: the first error in one of its ops, or None}
 
 
 class Output:
     """An array that onnxruntime-extensions copies without making a list of it.
 
-    That library reads `.shape`, calls `.flatten().tolist()`, and copies from the result's buffer. Strings have no
-    buffer, so it reads them from a list.
+    That library reads `.shape`, calls `.flatten().tolist()`, and copies from the result's buffer.
+    Strings have no buffer, so it reads them from a list.
     """
 
     interrupt: object  # what raises an interrupt when it is freed, if there is one
@@ -67,7 +71,8 @@ class Output:
 
 
 def add_library(options: ort.SessionOptions, custom: Iterable[Operator] = ()) -> None:
-    """Register the library's ops, including ours, on a session's options, unless they are registered there.
+    """Register the library's ops, including ours, on a session's options, unless they are
+    registered there.
 
     custom  custom operators, which must be added before the library's first use
 
@@ -86,18 +91,25 @@ def add_library(options: ort.SessionOptions, custom: Iterable[Operator] = ()) ->
 def _registered(options: ort.SessionOptions) -> bool:
     """Return whether the library is registered on the options, which have no query for it.
 
-    The error of a session shows it. Its model has two ops: one of the library, and one that nobody has. ONNX Runtime
-    reports the first missing op before it optimizes the model or writes any file.
+    The error of a session shows it. Its model has two ops: one of the library, and one that nobody
+    has. ONNX Runtime reports the first missing op before it optimizes the model or writes any file.
     """
-    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 18, "{DOMAIN}" : {VERSION}]>
-        probe (float[1] x) => (float[1] z) {{ y = {DOMAIN}.{PROBE} (x) z = {DOMAIN}.{MISSING} (y) }}""")
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 18, "{DOMAIN}" : {VERSION}]>
+        probe (float[1] x) => (float[1] z) {{
+            y = {DOMAIN}.{PROBE} (x)
+            z = {DOMAIN}.{MISSING} (y)
+        }}"""
+    )
     profiling = options.enable_profiling
     if profiling:
         options.enable_profiling = False  # a session that profiles writes a file even if it fails
     try:
         BuiltinSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     except Exception as error:
-        if MISSING in str(error) or "Conflicting" in str(error):  # the latter if it is registered twice
+        if MISSING in str(error) or "Conflicting" in str(
+            error
+        ):  # the latter if it is registered twice
             return True
         if PROBE in str(error):
             return False
@@ -114,15 +126,23 @@ _declared: list[Operator] = []  # the operators whose ops the library has
 
 
 def declare(operator: Operator) -> None:
-    """Add the ops of an operator to the library. Raises OpError if it is too late, or the library can't run them."""
+    """Add the ops of an operator to the library.
+
+    Raises OpError if it is too late, or the library can't run them.
+    """
     if operator in _declared:
         return
     obstacle = unable(operator)
     name = name_of_op(operator)
-    if other := next((o.title for o in _declared if name_of_op(o) == name and o.title != operator.title), None):
+    if other := next(
+        (o.title for o in _declared if name_of_op(o) == name and o.title != operator.title), None
+    ):
         obstacle = f"would have the same name there as {other}; rename one of them"
     if _handed_over and not obstacle:
-        obstacle = "must have been there when the first session was made with it, as its list of ops is then final"
+        obstacle = (
+            "must have been there when the first session was made with it, as its list of "
+            "ops is then final"
+        )
     if obstacle:
         raise OpError("backend", "'extensions'", obstacle, operator.title)
     for signature in operator.signatures():
@@ -139,9 +159,16 @@ def _declare(operator: Operator, signature: Mapping[str, str]) -> None:
     def tensor_type(name: str) -> int:
         return getattr(types, "dt_" + {"float32": "float", "float64": "double"}.get(name, name))
 
-    by_kind = {"int": types.dt_int64, "ints": types.dt_int64, "float": types.dt_float, "floats": types.dt_double}
+    by_kind = {
+        "int": types.dt_int64,
+        "ints": types.dt_int64,
+        "float": types.dt_float,
+        "floats": types.dt_double,
+    }
     lists = [by_kind[a.kind] for a in operator.attributes if a.is_list]
-    scalars = {a.name: by_kind.get(a.kind, types.dt_string) for a in operator.attributes if not a.is_list}
+    scalars = {
+        a.name: by_kind.get(a.kind, types.dt_string) for a in operator.attributes if not a.is_list
+    }
     if optional_inputs(operator):
         scalars[PRESENT] = types.dt_string
     extensions.onnx_op(
@@ -149,7 +176,11 @@ def _declare(operator: Operator, signature: Mapping[str, str]) -> None:
         inputs=[*(tensor_type(signature[i.type]) for i in operator.inputs), *lists, types.dt_int64],
         outputs=[tensor_type(signature[o.type]) for o in operator.outputs],
         attrs=scalars,
-    )(functools.partial(body, operator, [dtypes.TABLE[signature[o.type]].numpy for o in operator.outputs]))
+    )(
+        functools.partial(
+            body, operator, [dtypes.TABLE[signature[o.type]].numpy for o in operator.outputs]
+        )
+    )
 
 
 def body(
@@ -160,7 +191,10 @@ def body(
         outputs = list(map(Output, _compute(operator, inputs, attributes)))
     except BaseException as error:
         ranks = _ranks(operator, inputs)
-        outputs = [Output(np.empty([0] * rank, dtype)) for rank, dtype in zip(ranks, output_types, strict=True)]
+        outputs = [
+            Output(np.empty([0] * rank, dtype))
+            for rank, dtype in zip(ranks, output_types, strict=True)
+        ]
         if isinstance(error, Exception):
             _keep(inputs[-1], _log(operator, error))
         elif not _keep(inputs[-1], error) and interrupts.postpone(error):
@@ -168,14 +202,20 @@ def body(
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def _compute(operator: Operator, inputs: Sequence[Array], attributes: dict[str, Any]) -> list[Array]:
-    """Return the outputs for an op's inputs: the operator's inputs, its list attributes, and `run` (lowering.py)."""
+def _compute(
+    operator: Operator, inputs: Sequence[Array], attributes: dict[str, Any]
+) -> list[Array]:
+    """Return the outputs for an op's inputs: the operator's inputs, its list attributes, and `run`
+    (lowering.py).
+    """
     lists = (a.name for a in operator.attributes if a.is_list)
     count = len(operator.inputs)
     _, threads = inputs[-1]
     present = attributes.pop(PRESENT, "")
     absent = [i for i, each in zip(optional_inputs(operator), present, strict=True) if each == "0"]
-    attributes.update((name, tuple(v.tolist()) or None) for name, v in zip(lists, inputs[count:-1], strict=True))
+    attributes.update(
+        (name, tuple(v.tolist()) or None) for name, v in zip(lists, inputs[count:-1], strict=True)
+    )
     with errors_of(operator):
         values = operator.values(attributes)
     arrays = [None if i in absent else a for i, a in zip(operator.inputs, inputs, strict=False)]
@@ -183,11 +223,15 @@ def _compute(operator: Operator, inputs: Sequence[Array], attributes: dict[str, 
 
 
 def _ranks(operator: Operator, inputs: Sequence[Array]) -> list[int]:
-    """Return the outputs' ranks, which ONNX Runtime checks; 1 for a rank that is unknown or too large."""
+    """Return the outputs' ranks, which ONNX Runtime checks; 1 for a rank that is unknown or too
+    large.
+    """
     with suppress(Exception):
         pairs = list(zip(operator.inputs, inputs, strict=False))
         known = [a.tolist() if i.values and a.ndim == 1 else None for i, a in pairs]
-        nothing = AttributeValues(operator.attributes, [None] * len(operator.attributes))  # ranks need no values
+        nothing = AttributeValues(
+            operator.attributes, [None] * len(operator.attributes)
+        )  # ranks need no values
         if shapes := plain.infer(operator, nothing, [list(a.shape) for _, a in pairs], known):
             return [1 if shape is None or len(shape) > MAX_RANK else len(shape) for shape in shapes]
     return [1] * len(operator.outputs)
@@ -195,15 +239,22 @@ def _ranks(operator: Operator, inputs: Sequence[Array]) -> list[int]:
 
 def _log(operator: Operator, error: Exception) -> OpError:
     """Log an exception; returns the OpError for it. Never raises."""
-    refusal = error if isinstance(error, OpError) else OpError(None, None, reason(error), operator.title)
+    refusal = (
+        error if isinstance(error, OpError) else OpError(None, None, reason(error), operator.title)
+    )
     is_refusal = refusal is error
     with suppress(BaseException):  # a user's log handler may raise, which must not end the process
-        log.error("%s", error if is_refusal else operator.title, exc_info=None if is_refusal else error)
+        log.error(
+            "%s", error if is_refusal else operator.title, exc_info=None if is_refusal else error
+        )
     return refusal
 
 
 def _keep(run: Array, error: BaseException) -> bool:
-    """Keep a run's first error, or an interrupt, for the session. Returns False for a run of a plain session."""
+    """Keep a run's first error, or an interrupt, for the session.
+
+    Returns False for a run of a plain session.
+    """
     number = int(run.flat[0]) if run.size else 0
     with RUNS:
         is_ours = number in _errors
@@ -221,12 +272,15 @@ def begin(threads: int) -> Array:
 
 
 def end(run: Array) -> BaseException | None:
-    """Forget a run that has ended or didn't start; return the OpError or interrupt in one of its ops, or None."""
+    """Forget a run that has ended or didn't start; return the OpError or interrupt in one of its
+    ops, or None.
+    """
     with RUNS:
         return _errors.pop(int(run[0]), None)
 
 
-# All ops are added before the first session, because sessions hold pointers into the library's vector of ops.
+# All ops are added before the first session, because sessions hold pointers into the library's
+# vector of ops.
 extensions.onnx_op(op_type=PROBE, inputs=[extensions.PyCustomOpDef.dt_float])(Output)
 for operator in available().values():
     if is_built_in(operator) or not unable(operator):

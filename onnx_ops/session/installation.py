@@ -1,8 +1,10 @@
-"""Give this package's operators to a program that makes ordinary sessions: `install`, and `onnx-ops exec`.
+"""Give this package's operators to a program that makes ordinary sessions: `install`, and `onnx-ops
+exec`.
 
-`install` replaces the constructor of onnxruntime.InferenceSession. The class itself stays, so it does not matter when
-or by which name a program has imported it. Child processes read the settings from the environment: Python imports
-system/start/sitecustomize.py when it starts, which imports this module before the first session.
+`install` replaces the constructor of onnxruntime.InferenceSession. The class itself stays, so it
+does not matter when or by which name a program has imported it. Child processes read the settings
+from the environment: Python imports system/start/sitecustomize.py when it starts, which imports
+this module before the first session.
 """
 
 from __future__ import annotations
@@ -40,8 +42,12 @@ if TYPE_CHECKING:
 VARIABLE = "ONNX_OPS_INSTALL"  # the settings for child processes, as JSON
 START = Path(system.__file__).with_name("start")  # the folder with sitecustomize.py
 log = logging.getLogger("onnx_ops")
-_make_ort_session = getattr(OrtSession.__init__, "make_ort_session", OrtSession.__init__)  # see sitecustomize.py
-_installations: dict[ExitStack, tuple[Settings, list[Operator]]] = {}  # settings, operators; the last one applies
+_make_ort_session = getattr(
+    OrtSession.__init__, "make_ort_session", OrtSession.__init__
+)  # see sitecustomize.py
+_installations: dict[
+    ExitStack, tuple[Settings, list[Operator]]
+] = {}  # settings, operators; the last one applies
 
 
 def install(*, optimize: bool = False, operators: Iterable[Declared] = ()) -> ExitStack:
@@ -110,14 +116,20 @@ def _apply_last() -> None:
 
 
 def settings_of(optimize: bool, verbose: bool = False, files: Iterable[str] = ()) -> Settings:
-    """Return settings for processes: whether to optimize, whether to print the log, and files with custom operators."""
+    """Return settings for processes: whether to optimize, whether to print the log, and files with
+    custom operators.
+    """
     return {"optimize": bool(optimize), "verbose": verbose, "files": list(files)}
 
 
 def environment(variables: Mapping[str, str], settings: Settings | None) -> dict[str, str]:
-    """Return environment variables by which Python processes install these settings; None: install nothing."""
+    """Return environment variables by which Python processes install these settings; None: install
+    nothing.
+    """
     result = dict(variables)
-    before = result.pop("PYTHONPATH", "")  # an empty one names no folder, an empty part the current folder
+    before = result.pop(
+        "PYTHONPATH", ""
+    )  # an empty one names no folder, an empty part the current folder
     paths = [path for path in before.split(os.pathsep) if path != str(START)] if before else []
     result.pop(VARIABLE, None)
     if settings:
@@ -148,21 +160,35 @@ def make_session(
     provider_options: Sequence[dict[str, Any]] | None = None,
     **kwargs: Any,
 ) -> None:
-    """Make a session as an onnx_ops.InferenceSession if its class is ONNX Runtime's, or derived from it."""
+    """Make a session as an onnx_ops.InferenceSession if its class is ONNX Runtime's, or derived
+    from it.
+    """
     given: tuple[Any, ...] = (path_or_bytes, sess_options, providers, provider_options)
-    installed = next(reversed(_installations.values()), None)  # None: another thread has undone the last one
+    installed = next(
+        reversed(_installations.values()), None
+    )  # None: another thread has undone the last one
     if installed is None or isinstance(self, InferenceSession | BuiltinSession):
         _make_ort_session(self, *given, **kwargs)
         return
-    title = f"a model of {len(path_or_bytes)} bytes" if isinstance(path_or_bytes, bytes) else str(path_or_bytes)
-    stated = {provider if isinstance(provider, str) else provider[0] for provider in providers or ()}
+    title = (
+        f"a model of {len(path_or_bytes)} bytes"
+        if isinstance(path_or_bytes, bytes)
+        else str(path_or_bytes)
+    )
+    stated = {
+        provider if isinstance(provider, str) else provider[0] for provider in providers or ()
+    }
     others = other_providers(stated & {*ort.get_available_providers()})
     if others:
         _make_ort_session(self, *given, **kwargs)
         others = other_providers(OrtSession.get_providers(self))
         if not others:  # ONNX Runtime has fallen back to the CPU
             given = path_or_bytes, sess_options, ["CPUExecutionProvider"], None
-    problem = f"it runs on {', '.join(others)}" if others else make_ours(self, installed, *given, **kwargs)
+    problem = (
+        f"it runs on {', '.join(others)}"
+        if others
+        else make_ours(self, installed, *given, **kwargs)
+    )
     if problem is None:
         log.info("onnx_ops: session of %s: %s", title, gain(self._onnx_ops_ready))
         return
@@ -171,7 +197,10 @@ def make_session(
             _make_ort_session(self, *given, **kwargs)
     log.info("onnx_ops: session of %s: unchanged, since %s", title, problem)
     if not other_providers(OrtSession.get_providers(self)):
-        warnings.warn(f"onnx_ops: session of {title}: ONNX Runtime alone runs it, since {problem}", stacklevel=2)
+        warnings.warn(
+            f"onnx_ops: session of {title}: ONNX Runtime alone runs it, since {problem}",
+            stacklevel=2,
+        )
 
 
 def make_ours(
@@ -187,7 +216,12 @@ def make_ours(
     try:
         session.__class__ = class_with_operators(original)
         # With fallback enabled, ONNX Runtime would print a message and try once more on the CPU.
-        more = {"enable_fallback": False, **kwargs, "optimize": settings["optimize"], "operators": operators}
+        more = {
+            "enable_fallback": False,
+            **kwargs,
+            "optimize": settings["optimize"],
+            "operators": operators,
+        }
         InferenceSession.__init__(session, *given, **more)
         others = other_providers(OrtSession.get_providers(session))  # of the options
         problem = f"it runs on {', '.join(others)}" if others else None
@@ -202,10 +236,14 @@ def make_ours(
 
 @functools.cache
 def class_with_operators(original: type) -> type:
-    """Return the class of this package that takes the place of ONNX Runtime's class, or of a program's subclass."""
+    """Return the class of this package that takes the place of ONNX Runtime's class, or of a
+    program's subclass.
+    """
     if original is OrtSession:
         return InferenceSession
-    return type(original.__name__, (original, InferenceSession), {"__module__": original.__module__})
+    return type(
+        original.__name__, (original, InferenceSession), {"__module__": original.__module__}
+    )
 
 
 def gain(ready: Prepared) -> str:
@@ -216,7 +254,10 @@ def gain(ready: Prepared) -> str:
     patterns = sorted({finding.pattern for finding in ready.findings if finding.operator})
     parts = [f"onnx_ops runs {', '.join(names)}"] if names else []
     parts += [f"has fused {', '.join(patterns)}"] if patterns else []
-    return " and ".join(parts) or "gains nothing, since it has no node of these operators, and nothing was fused"
+    return (
+        " and ".join(parts)
+        or "gains nothing, since it has no node of these operators, and nothing was fused"
+    )
 
 
 if VARIABLE in os.environ:

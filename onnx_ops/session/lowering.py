@@ -1,8 +1,8 @@
 """Rewrite a model for backend="extensions": its nodes become Python ops of onnxruntime-extensions.
 
-Such ops support neither list attributes nor absent attributes nor 16-bit floats. So a list becomes an input, which is
-empty for an absent list. Defaults of other attributes are written out. 16-bit floats are cast to float32 and back,
-which rounds the float32 result once, as the kernels do.
+Such ops support neither list attributes nor absent attributes nor 16-bit floats. So a list becomes
+an input, which is empty for an absent list. Defaults of other attributes are written out. 16-bit
+floats are cast to float32 and back, which rounds the float32 result once, as the kernels do.
 
     y = Col2Im(x, image_shape, block_shape, strides=[2, 2])
     z = ai.onnx.contrib.ai_onnx_Col2Im(x, image_shape, block_shape, dilations, pads, strides, run)
@@ -10,8 +10,9 @@ which rounds the float32 result once, as the kernels do.
 
 An absent optional input becomes an empty tensor, which the attribute PRESENT marks.
 
-The input `run` identifies the session of an error, see extensions.py. It is the constant [0, 0] in a model for plain
-sessions, and an additional graph input in a model for `onnx_ops.InferenceSession`.
+The input `run` identifies the session of an error, see extensions.py. It is the constant [0, 0] in
+a model for plain sessions, and an additional graph input in a model for
+`onnx_ops.InferenceSession`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
 
 RUN = "onnx_ops_run"  # the input `run` of a graph, unless the model has such a name
 RUN_SHAPE = [2]
-PRESENT = "onnx_ops_present"  # the attribute with a letter for each optional input: 0 if it is absent, else 1
+# The attribute with a letter for each optional input: 0 if it is absent, else 1.
+PRESENT = "onnx_ops_present"
 DOMAIN, VERSION = EXTENSIONS, 1
 
 
@@ -94,9 +96,13 @@ def lower(model: Source, *, operators: Iterable[Declared] = ()) -> onnx.ModelPro
 
 
 def lower_for_session(
-    model: onnx.ModelProto, operators: Operators, origin: PathLike | None = None, has_run_input: bool = True
+    model: onnx.ModelProto,
+    operators: Operators,
+    origin: PathLike | None = None,
+    has_run_input: bool = True,
 ) -> Lowered:
-    """Lower a model for `onnx_ops.InferenceSession`; return the copy and the name of its additional graph input.
+    """Lower a model for `onnx_ops.InferenceSession`; return the copy and the name of its additional
+    graph input.
 
     The name is None if there is nothing to lower.
 
@@ -108,10 +114,14 @@ def lower_for_session(
         return _lowered(model, in_its_versions(operators, model), origin, has_run_input)
     except UnicodeDecodeError as error:  # protobuf reads such names, and writes none
         name = bytes(error.object)
-        raise OpError("name", repr(name), "must be UTF-8 in a model that is lowered", "onnx_ops") from error
+        raise OpError(
+            "name", repr(name), "must be UTF-8 in a model that is lowered", "onnx_ops"
+        ) from error
 
 
-def _lowered(model: onnx.ModelProto, operators: Operators, origin: PathLike | None, has_run_input: bool) -> Lowered:
+def _lowered(
+    model: onnx.ModelProto, operators: Operators, origin: PathLike | None, has_run_input: bool
+) -> Lowered:
     """Lower a model as `lower_for_session`, for the operators of the model's versions."""
     lowered = deepcopy(model)
     if not any(declared(node, operators) for node in model_nodes(model)):
@@ -123,7 +133,9 @@ def _lowered(model: onnx.ModelProto, operators: Operators, origin: PathLike | No
             rule = f"can't inline the model's functions: {escaped(str(error))}"
             raise OpError("backend", "'extensions'", rule, "onnx_ops") from error
     used = set(used_names(lowered.graph))
-    candidates = itertools.chain([RUN] if has_run_input else [], map("onnx_ops_{}".format, itertools.count()))
+    candidates = itertools.chain(
+        [RUN] if has_run_input else [], map("onnx_ops_{}".format, itertools.count())
+    )
     names = (name for name in candidates if name not in used)
     run = next(names) if has_run_input else None
     register_schemas(operator for operator in operators.values() if not is_built_in(operator))
@@ -138,7 +150,9 @@ def _lowered(model: onnx.ModelProto, operators: Operators, origin: PathLike | No
 
 
 class _Lowering:
-    """Lowers a graph with its subgraphs. run: the name of the graph's input `run`, or None; names: new ones."""
+    """Lowers a graph with its subgraphs. run: the name of the graph's input `run`, or None; names:
+    new ones.
+    """
 
     def __init__(self, operators: Operators, run: str | None, names: Iterator[str]) -> None:
         self.operators = operators
@@ -155,7 +169,9 @@ class _Lowering:
             operator = declared(node, self.operators)
             if not operator:
                 if node.op_type in RESHAPES:
-                    node.name = node.name or next(self.names)  # ONNX Runtime names shapes after nodes that it fuses
+                    node.name = node.name or next(
+                        self.names
+                    )  # ONNX Runtime names shapes after nodes that it fuses
                 nodes.append(node)
                 continue
             for name in node.output:
@@ -163,8 +179,14 @@ class _Lowering:
                 info = helper.make_tensor_value_info(name, its_type.elements, its_type.dimensions)
                 if its_type.elements and name not in stated:
                     owner.value_info.append(info)
-                elif its_type.elements and graph.outer and not stated[name].tensor_type.HasField("shape"):
-                    stated[name].CopyFrom(info.type)  # a Scan asks for the ranks of its body's outputs
+                elif (
+                    its_type.elements
+                    and graph.outer
+                    and not stated[name].tensor_type.HasField("shape")
+                ):
+                    stated[name].CopyFrom(
+                        info.type
+                    )  # a Scan asks for the ranks of its body's outputs
             nodes += self.node(operator, node, graph)
         del owner.node[:]
         owner.node.extend(nodes)
@@ -182,7 +204,9 @@ class _Lowering:
             operator.each_input(len(node.input))  # refuses too few or too many
             values = operator.values({name: _value(a) for name, a in attributes.items()})
             nothing = [None] * len(operator.inputs)
-            plain.infer(operator, values, nothing, nothing)  # refuses attributes that don't agree with each other
+            plain.infer(
+                operator, values, nothing, nothing
+            )  # refuses attributes that don't agree with each other
             if reason := unable(operator):
                 raise OpError("backend", "'extensions'", reason)
         before: list[onnx.NodeProto] = []
@@ -195,7 +219,8 @@ class _Lowering:
             outputs: Sequence[str] = (),
             **attributes: Any,
         ) -> str:
-            # ONNX Runtime names a shape after the node that it fuses, so two unnamed nodes would share a name.
+            # ONNX Runtime names a shape after the node that it fuses, so two unnamed nodes would
+            # share a name.
             name = next(self.names)
             nodes.append(helper.make_node(op_type, inputs, outputs or [name], name, **attributes))
             return nodes[-1].output[0]
@@ -207,13 +232,17 @@ class _Lowering:
             return made(before, "Constant", outputs=[name], value=tensor)
 
         pairs = list(zip(operator.inputs, operator.padded(node.input), strict=True))
-        elements = {i.type: dtypes.NAMES.get(graph.type(name).elements, "") for i, name in pairs if name}
+        elements = {
+            i.type: dtypes.NAMES.get(graph.type(name).elements, "") for i, name in pairs if name
+        }
         inputs: list[str] = []
         outputs = list(node.output)
         for i, name in pairs:
             is_half = elements.get(i.type) in dtypes.HALVES
             if not name and i.presence == "optional":
-                element_type = "float32" if is_half else elements.get(i.type) or operator.types[i.type][0]
+                element_type = (
+                    "float32" if is_half else elements.get(i.type) or operator.types[i.type][0]
+                )
                 name = constant(np.empty(0, dtypes.TABLE[element_type].numpy))
             elif is_half and not i.values:
                 name = made(before, "Cast", [name], to=TensorProto.FLOAT)
@@ -221,13 +250,15 @@ class _Lowering:
         for k, (o, name) in enumerate(zip(operator.outputs, outputs, strict=False)):
             if not name:
                 continue
-            # An op's output has unknown sizes and isn't a graph output. Else ONNX Runtime might have allocated it
-            # already, and the empty tensor of an op that refuses would end the process.
+            # An op's output has unknown sizes and isn't a graph output. Else ONNX Runtime might
+            # have allocated it already, and the empty tensor of an op that refuses would end the
+            # process.
             outputs[k] = next(self.names)
             if elements.get(o.type) in dtypes.HALVES:
                 made(after, "Cast", [outputs[k]], [name], to=dtypes.TABLE[elements[o.type]].onnx)
             else:
-                # ONNX Runtime 1.25 to 1.30 open no model in which a Reshape or its like follows such a Reshape.
+                # ONNX Runtime 1.25 to 1.30 open no model in which a Reshape or its like follows
+                # such a Reshape.
                 is_followed = any(user.op_type in RESHAPES for user, _ in graph.consumers[name])
                 op_type = "Expand" if is_followed and graph.opset >= 8 else "Reshape"
                 made(after, op_type, [outputs[k], made(after, "Shape", [outputs[k]])], [name])
@@ -236,12 +267,21 @@ class _Lowering:
             if not a.is_list:
                 kept.append(attributes.get(a.name) or node_attribute(a, values.by_name[a.name]))
             else:
-                inputs.append(constant(np.empty(0, LIST_TYPES[a.kind]) if vector is None else vector))
-        if present := "".join(str(int(bool(name))) for i, name in pairs if i.presence == "optional"):
+                inputs.append(
+                    constant(np.empty(0, LIST_TYPES[a.kind]) if vector is None else vector)
+                )
+        if present := "".join(
+            str(int(bool(name))) for i, name in pairs if i.presence == "optional"
+        ):
             kept.append(helper.make_attribute(PRESENT, present))
         inputs.append(self.run or constant(np.zeros(RUN_SHAPE, np.int64)))
         lowered = helper.make_node(
-            name_of_op(operator), inputs, outputs, as_text(node.name), as_text(node.doc_string), DOMAIN
+            name_of_op(operator),
+            inputs,
+            outputs,
+            as_text(node.name),
+            as_text(node.doc_string),
+            DOMAIN,
         )
         lowered.attribute.extend(kept)
         return [*before, lowered, *after]

@@ -49,7 +49,10 @@ def operators() -> list[dict[str, Any]]:
             "name": o.name,
             "versions": o.versions,
             "ranks": o.ranks,
-            "dtypes": {v: in_order(n for n in names if TABLE[n].in_sessions) for v, names in o.types.items()},
+            "dtypes": {
+                v: in_order(n for n in names if TABLE[n].in_sessions)
+                for v, names in o.types.items()
+            },
             "array_dtypes": {v: in_order(names) for v, names in o.types.items()},
             "inputs": {i.name: i.type for i in o.inputs},
             "outputs": {each.name: each.type for each in o.outputs},

@@ -1,4 +1,6 @@
-"""Prepare a caller's model and options for ONNX Runtime: every model takes this path, to a session of any kind."""
+"""Prepare a caller's model and options for ONNX Runtime: every model takes this path, to a session
+of any kind.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,10 @@ if TYPE_CHECKING:
 BACKENDS = "native", "extensions"  # as types.Backend
 EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
 DOMAINS_UNKNOWN = (
-    "onnx_ops: the package's operators are not registered, since the domains of a model in ONNX Runtime's own format "
-    "are unknown; state them, as by onnx_ops.register(options, domains=['', 'com.microsoft']), or use the .onnx file"
+    "onnx_ops: the package's operators are not registered, since the domains of a model in ONNX "
+    "Runtime's own format "
+    "are unknown; state them, as by onnx_ops.register(options, domains=['', 'com.microsoft']), or "
+    "use the .onnx file"
 )
 FEW = 2**28  # bytes of external data that are read here, if need be
 
@@ -50,7 +54,8 @@ class Prepared:
     imports    the domains that the model imports; None if unknown
     nodes      (domain, op_type) of the model's nodes, see `imports_and_nodes`; None if unknown
     run_input  the name of the additional input of a lowered model, see lowering.py; None for others
-    folder     of the external data of a model that has been rewritten, if the options must state one
+    folder     of the external data of a model that has been rewritten, if the options must state
+               one
     findings   what `optimize` has found in the model
     """
 
@@ -75,7 +80,9 @@ class Prepared:
 
     @contextmanager
     def with_external_data(self) -> Iterator[None]:
-        """Return a context in which a session that is made with the options reads external data from the folder."""
+        """Return a context in which a session that is made with the options reads external data
+        from the folder.
+        """
         with OPTIONS if self.is_shared else nullcontext():
             before = registration.config_entry(self.options, EXTERNAL_DATA) or ""
             folder = self.folder or before
@@ -100,13 +107,14 @@ def prepare(
 ) -> Prepared:
     """Prepare a caller's model and options for ONNX Runtime; return the Prepared.
 
-    Every model takes this path, to a session of any kind or to `register`. Warnings name the line that calls the
-    caller of this function.
+    Every model takes this path, to a session of any kind or to `register`. Warnings name the line
+    that calls the caller of this function.
 
     model     path or bytes; for `register` also a ModelProto, or None, which stays as it is
     options   None for new ones
     domains   whose operators are registered; None: those that the model's nodes need
-    add_more  registers more on the options: a function of the Prepared. Then backend may be "builtin"
+    add_more  registers more on the options: a function of the Prepared. Then backend may be
+              "builtin"
     """
     # The caller's arguments.
     is_builtin = add_more and backend == "builtin"
@@ -117,7 +125,9 @@ def prepare(
     custom = list(every.custom.values())
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
     options = options or ort.SessionOptions()
-    ready = Prepared(model, is_ort_format(model), options, is_shared, options.intra_op_num_threads, every)
+    ready = Prepared(
+        model, is_ort_format(model), options, is_shared, options.intra_op_num_threads, every
+    )
 
     # The model is rewritten on request.
     if not is_builtin and (optimize or backend == "extensions"):
@@ -144,8 +154,13 @@ def rewrite(ready: Prepared, optimize: bool, backend: AnyBackend) -> None:
     if ready.model is None:
         return
     if ready.is_ort:
-        argument: tuple[str, object] = ("optimize", True) if optimize else ("backend", "'extensions'")
-        rule = "can't rewrite a model in ONNX Runtime's own format; use the .onnx file that it was made from"
+        argument: tuple[str, object] = (
+            ("optimize", True) if optimize else ("backend", "'extensions'")
+        )
+        rule = (
+            "can't rewrite a model in ONNX Runtime's own format; use the .onnx file that it "
+            "was made from"
+        )
         raise OpError(*argument, rule, "onnx_ops")
     # A session of a model that runs as it is doesn't load these, nor onnx.
     from ..model.attributes import warn_of_unknown_attributes
@@ -165,8 +180,8 @@ def rewrite(ready: Prepared, optimize: bool, backend: AnyBackend) -> None:
         model, ready.run_input = lower_for_session(model, ready.operators, origin)
     elif not any(finding.operator for finding in ready.findings):
         return
-    # ONNX Runtime 1.20 finds no external data of a model that is passed as bytes. Newer ones log a warning when a
-    # folder is taken out of the options again, which is worth a copy of few data.
+    # ONNX Runtime 1.20 finds no external data of a model that is passed as bytes. Newer ones log a
+    # warning when a folder is taken out of the options again, which is worth a copy of few data.
     is_oldest = ort.__version__.startswith("1.20.")
     if path and (is_oldest or not stated):
         most = math.inf if is_oldest else FEW if ready.is_shared else 0
@@ -175,22 +190,27 @@ def rewrite(ready: Prepared, optimize: bool, backend: AnyBackend) -> None:
 
 
 def add_operators(ready: Prepared, custom: list[Operator], domains: Set[str] | None) -> None:
-    """Register operators on the options of a Prepared: of the domains that are stated or, if None, that nodes need.
+    """Register operators on the options of a Prepared: of the domains that are stated or, if None,
+    that nodes need.
 
-    Options for other sessions, too, get all operators of these domains, others those of the model's nodes. Custom
-    operators replace those of their names.
+    Options for other sessions, too, get all operators of these domains, others those of the model's
+    nodes. Custom operators replace those of their names.
     """
     ours = KEYS.keys() - ready.operators.custom.keys()
     used = ours if ready.nodes is None else ours & ready.nodes
     if domains is None:
         if ready.is_ort:
-            domains = registration.registered_domains(ready.options)  # in case that these are a copy without operators
+            domains = registration.registered_domains(
+                ready.options
+            )  # in case that these are a copy without operators
             if not domains:
                 warnings.warn(DOMAINS_UNKNOWN, stacklevel=4)
         elif ready.imports is None:
             domains = registration.default_domains()
         else:
-            custom = [operator for operator in custom if operator.domain not in DOMAINS - ready.imports]
+            custom = [
+                operator for operator in custom if operator.domain not in DOMAINS - ready.imports
+            ]
             domains = ready.imports & {domain for domain, _ in used}
     wanted = ours if ready.is_shared else used
     declared = [built_in(key) for key in KEYS if key in wanted and key[0] in domains] + custom

@@ -1,6 +1,8 @@
-"""Find the node with data types that its operator doesn't support, after ONNX Runtime has made no session.
+"""Find the node with data types that its operator doesn't support, after ONNX Runtime has made no
+session.
 
-ONNX Runtime reports such a node before it calls this package, and names neither the input nor the types.
+ONNX Runtime reports such a node before it calls this package, and names neither the input nor the
+types.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
 def refused_types(source: Source | None, operators: Operators) -> OpError | None:
     """Return the OpError for the first such node of a model, or None.
 
-    The model is invalid in some way, and may be in any. Where it can't be read, ONNX Runtime's exception stands.
+    The model is invalid in some way, and may be in any. Where it can't be read, ONNX Runtime's
+    exception stands.
 
     source     the model's path or bytes
     operators  the result of `registry.available`
@@ -46,8 +49,12 @@ def refused_types(source: Source | None, operators: Operators) -> OpError | None
     return None
 
 
-def _nodes(source: Source | None, operators: Operators) -> Iterator[tuple[Operator, str, list[str | None]]]:
-    """Yield (operator, name, data type of each input) for the nodes of graphs; None for unknown and absent inputs."""
+def _nodes(
+    source: Source | None, operators: Operators
+) -> Iterator[tuple[Operator, str, list[str | None]]]:
+    """Yield (operator, name, data type of each input) for the nodes of graphs; None for unknown and
+    absent inputs.
+    """
     assert source is not None
     model, path = opened(source)
     operators = in_its_versions(operators, model)
@@ -55,12 +62,17 @@ def _nodes(source: Source | None, operators: Operators) -> Iterator[tuple[Operat
         for node in graph.owner.node:
             operator = declared(node, operators)
             if operator and has_inputs(operator, node):
-                types = [dtypes.NAMES.get(graph.type(name).elements) if name else None for name in node.input]
+                types = [
+                    dtypes.NAMES.get(graph.type(name).elements) if name else None
+                    for name in node.input
+                ]
                 yield operator, node.name, types
 
 
 def has_inputs(operator: Operator, node: onnx.NodeProto) -> bool:
-    """Return whether a node has as many inputs as its operator, which ONNX Runtime reports clearly."""
+    """Return whether a node has as many inputs as its operator, which ONNX Runtime reports
+    clearly.
+    """
     with suppress(OpError):
         return bool(operator.each_input(len(node.input)))
     return False

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from .types import Backend
 
 LEFT_OUT = (
-    "onnx_ops: com.microsoft is left out, since its registration breaks models that don't import it: its GridSample "
-    "nodes run ONNX Runtime's built-in kernel; call onnx_ops.register(options, model), or state all domains, as by "
+    "onnx_ops: com.microsoft is left out, since its registration breaks models that don't import "
+    "it: its GridSample "
+    "nodes run ONNX Runtime's built-in kernel; call onnx_ops.register(options, model), or state "
+    "all domains, as by "
     "onnx_ops.register(options, domains=['', 'com.microsoft'])"
 )
 
@@ -90,7 +92,9 @@ def register(
         domains = {"" if d == "ai.onnx" else d for d in domains}
         if unknown := sorted(domains - DOMAINS):
             raise OpError("domains", unknown, f"must be among {sorted(DOMAINS)}", "onnx_ops")
-    prepare(None if backend == "extensions" else model, options, backend, operators, domains=domains)
+    prepare(
+        None if backend == "extensions" else model, options, backend, operators, domains=domains
+    )
     if model is None and domains is None and backend == "native":
         warn_once(LEFT_OUT)
     return options

@@ -1,8 +1,10 @@
-"""Register the operators with ONNX Runtime, through the C library (native/) and its callbacks into Python.
+"""Register the operators with ONNX Runtime, through the C library (native/) and its callbacks into
+Python.
 
-The library calls Python to compile functions that its table lacks, and to plan and compute nodes without compiled code.
-ONNX Runtime keeps pointers to all of this until its last session ends. At exit, that may be after Python has begun to
-free modules. So everything that C may call or read is immortal.
+The library calls Python to compile functions that its table lacks, and to plan and compute nodes
+without compiled code. ONNX Runtime keeps pointers to all of this until its last session ends. At
+exit, that may be after Python has begun to free modules. So everything that C may call or read is
+immortal.
 """
 
 from __future__ import annotations
@@ -36,8 +38,11 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 UNFINISHED, DONE, LEFT_OUT, FAILED, REFUSED = range(5)  # outcomes of an answer
-_REGISTERED = weakref.WeakKeyDictionary[object, set[object]]()  # {a session's options: operators that they have}
-_SURVEY = threading.local()  # during `survey`: kernels that sessions made on this thread would compile
+_REGISTERED = weakref.WeakKeyDictionary[
+    object, set[object]
+]()  # {a session's options: operators that they have}
+# During `survey`: kernels that sessions made on this thread would compile.
+_SURVEY = threading.local()
 
 
 def immortal(thing: T) -> T:
@@ -47,10 +52,12 @@ def immortal(thing: T) -> T:
 
 
 def c_callback(*argtypes: Any) -> Callable[[Callable[..., int | None]], int | None]:
-    """Decorator: turn a function into the address of a C callback that has an Answer as its last parameter.
+    """Decorator: turn a function into the address of a C callback that has an Answer as its last
+    parameter.
 
-    The function gets the other parameters. It returns an outcome such as LEFT_OUT, or None for DONE. The text of an
-    exception becomes the Answer's message, and an OpError is reported to the session.
+    The function gets the other parameters. It returns an outcome such as LEFT_OUT, or None for
+    DONE. The text of an exception becomes the Answer's message, and an OpError is reported to the
+    session.
     """
 
     def wrap(function: Callable[..., int | None]) -> int | None:
@@ -133,7 +140,9 @@ def connect() -> None:
 
 @functools.cache
 def fill_table() -> None:
-    """Fill the table with all operators of this package, for hosts that register them without Python."""
+    """Fill the table with all operators of this package, for hosts that register them without
+    Python.
+    """
     in_use = library.table_in_use()
     filled = immortal(table.table_of(rows_of(registry.OPERATORS)))
     in_use.operators = filled.operators
@@ -146,12 +155,16 @@ def rows_of(declared: Iterable[Operator]) -> list[C.Structure]:
 
 
 def add_operators(options: ort.SessionOptions, declared: Sequence[Operator]) -> None:
-    """Register operators on a session's options, except those that this function has registered there before.
+    """Register operators on a session's options, except those that this function has registered
+    there before.
 
-    ONNX Runtime notes each registration with the options, so that many sessions on them would take more and more.
+    ONNX Runtime notes each registration with the options, so that many sessions on them would take
+    more and more.
     """
     is_any_custom = not all(map(registry.is_built_in, declared))
-    path = _usable(library.lack() if is_any_custom else library.obstacle())  # bodies in NumPy need no compiler
+    path = _usable(
+        library.lack() if is_any_custom else library.obstacle()
+    )  # bodies in NumPy need no compiler
     with REGISTRATION:
         before = _REGISTERED.setdefault(options, set())
         if before.issuperset(declared):
@@ -161,21 +174,29 @@ def add_operators(options: ort.SessionOptions, declared: Sequence[Operator]) -> 
         try:
             library.load().onnx_ops_add(pointers, C.c_size_t(len(rows)))
             options.register_custom_ops_library(path)
-        finally:  # else, after an interrupt between the two, the next registration would add what no longer exists
+        finally:
+            # Else, after an interrupt, the next registration would add what no longer exists.
             library.load().onnx_ops_add(None, C.c_size_t(0))
         before.update(declared)
 
 
 def registered_domains(options: ort.SessionOptions) -> set[str]:
-    """Return the domains of this package that the library has registered on a session's options, whoever asked for it.
+    """Return the domains of this package that the library has registered on a session's options,
+    whoever asked for it.
 
     The library notes them there.
     """
-    return {d for d in registry.DOMAINS if config_entry(options, f"onnx_ops.registered.{d or 'ai.onnx'}")}
+    return {
+        d
+        for d in registry.DOMAINS
+        if config_entry(options, f"onnx_ops.registered.{d or 'ai.onnx'}")
+    }
 
 
 def default_domains() -> set[str]:
-    """Return the domains that are registered if none are stated: all but com.microsoft and custom."""
+    """Return the domains that are registered if none are stated: all but com.microsoft and
+    custom.
+    """
     return {domain for domain in registry.DOMAINS if registry.is_default(domain, True)}
 
 
@@ -189,7 +210,8 @@ def config_entry(options: ort.SessionOptions, key: str) -> str | None:
 
 @contextmanager
 def survey() -> Iterator[list[Variant]]:
-    """Return a context in which sessions made on this thread list the kernels that they need, and compile none.
+    """Return a context in which sessions made on this thread list the kernels that they need, and
+    compile none.
 
     Yields the list, with a Variant for each node of ours. These sessions can't run such nodes.
     """
@@ -203,7 +225,9 @@ def survey() -> Iterator[list[Variant]]:
 
 
 def leaving_out() -> AbstractContextManager[None]:
-    """Return a context in which sessions made on this thread have no operators of the library, whatever the options."""
+    """Return a context in which sessions made on this thread have no operators of the library,
+    whatever the options.
+    """
     return nullcontext() if library.obstacle() else switched_on(library.load().onnx_ops_leave_out)
 
 
@@ -229,15 +253,21 @@ def compile_function(number: int, function: int, overload: int, position: int) -
                 return LEFT_OUT
         if obstacle := numba_obstacle():
             raise OpError("kernel", "any", f"can't be compiled: {obstacle}")
-        with COMPILATION:  # else a child forked during this import might wait for the module's lock for ever
+        with (
+            COMPILATION
+        ):  # else a child forked during this import might wait for the module's lock for ever
             from ..compiler.code import code
         address = lambda entry: immortal(code(entry, operator.title)).address
         if function == table.INFER:
             row.infer = address(records.infer_entry(operator))
         elif function == table.PLAN:
-            row.plans[position] = address(records.plan_entry(operator, position * len(operator.kernels)))
+            row.plans[position] = address(
+                records.plan_entry(operator, position * len(operator.kernels))
+            )
         else:
-            row.overloads[overload].kernels[position] = address(records.kernel_entry(operator, position, signature))
+            row.overloads[overload].kernels[position] = address(
+                records.kernel_entry(operator, position, signature)
+            )
     return None
 
 

@@ -1,12 +1,16 @@
-"""OpErrors on their way from a callback of the C library, through ONNX Runtime, to the session that raises them.
+"""OpErrors on their way from a callback of the C library, through ONNX Runtime, to the session that
+raises them.
 
-ONNX Runtime passes on only the text of an error, with names of nodes and clients before it, and no text at all where
-Python can't decode such a name. So the text is never parsed. It only has to end with the message of the report:
+ONNX Runtime passes on only the text of an error, with names of nodes and clients before it, and no
+text at all where Python can't decode such a name. So the text is never parsed. It only has to end
+with the message of the report:
 
-* A run is on the thread of its caller, as is the making of a session. There, the latest report counts, if it came after
-  the begin of the run. A body in Python may run other sessions: their reports end with the body.
-* With ORT_PARALLEL, nodes run on ONNX Runtime's own threads. There, one of all recent reports counts. If the text ends
-  with several messages, the longest one counts, since a message may quote another one.
+* A run is on the thread of its caller, as is the making of a session. There, the latest report
+  counts, if it came after the begin of the run. A body in Python may run other sessions: their
+  reports end with the body.
+* With ORT_PARALLEL, nodes run on ONNX Runtime's own threads. There, one of all recent reports
+  counts. If the text ends with several messages, the longest one counts, since a message may quote
+  another one.
 """
 
 import threading
@@ -16,9 +20,14 @@ from ..declaration.errors import OpError
 from ..native import table
 
 LONGEST = table.Answer.message.size - 1  # bytes of a message
-FAILED, STATUS = "Non-zero status code", "Status Message: "  # ONNX Runtime's texts about a failed node
+FAILED, STATUS = (
+    "Non-zero status code",
+    "Status Message: ",
+)  # ONNX Runtime's texts about a failed node
 BOUND = "Error in execution: "  # before them, with I/O binding
-Report = tuple[str, tuple[str | None, str | None, str, str | None]]  # (message, arguments of the OpError)
+Report = tuple[
+    str, tuple[str | None, str | None, str, str | None]
+]  # (message, arguments of the OpError)
 
 
 class Here(threading.local):
@@ -28,7 +37,9 @@ class Here(threading.local):
 
 
 _here = Here()
-recent: deque[Report] = deque(maxlen=64)  # of all threads, more than fail at once; empty until something fails
+recent: deque[Report] = deque(
+    maxlen=64
+)  # of all threads, more than fail at once; empty until something fails
 
 
 def forget() -> None:
@@ -50,11 +61,18 @@ def refusal_of(error: BaseException, is_parallel: bool = False) -> OpError | Non
     """
     report, _here.report = _here.report, None
     # A name that isn't UTF-8 makes it this exception; in Python 3.11.2 it has no text.
-    text = error.object.decode(errors="replace") if isinstance(error, UnicodeDecodeError) else str(error)
+    text = (
+        error.object.decode(errors="replace")
+        if isinstance(error, UnicodeDecodeError)
+        else str(error)
+    )
     if is_parallel:
-        is_of_node = text.split(" : ", 3)[-1].removeprefix(BOUND).startswith(FAILED)  # not of a client's name
+        # Not of a client's name.
+        is_of_node = text.split(" : ", 3)[-1].removeprefix(BOUND).startswith(FAILED)
         reports = [each for each in list(recent) if is_of_node and text.endswith(STATUS + each[0])]
         report = max(reversed(reports), key=lambda each: len(each[0]), default=None)
-    elif report and text and not text.endswith(report[0]):  # it was dropped, as in the inference of shapes
+    elif (
+        report and text and not text.endswith(report[0])
+    ):  # it was dropped, as in the inference of shapes
         report = None
     return report and OpError(*report[1])

@@ -35,7 +35,17 @@ if TYPE_CHECKING:
 
 
 QUIET = 4  # a severity: errors are not logged, since exceptions have the same text
-_OF_RUNNER = {"model", "threads", "backend", "optimize", "operators", "_key", "session", "inputs", "outputs"}
+_OF_RUNNER = {
+    "model",
+    "threads",
+    "backend",
+    "optimize",
+    "operators",
+    "_key",
+    "session",
+    "inputs",
+    "outputs",
+}
 _TYPES = {"float": "float32", "double": "float64"}  # {ONNX Runtime's name: ours} where they differ
 
 
@@ -107,14 +117,20 @@ class Runner:
         titles = tuple(each.title for each in declarations)
         sources = tuple(sources_of(declarations))
         settings = self.model, self.threads, self.backend, self.optimize, titles, sources
-        own = {name: value for name, value in vars(self).items() if name not in _OF_RUNNER}  # a subclass has them
+        own = {
+            name: value for name, value in vars(self).items() if name not in _OF_RUNNER
+        }  # a subclass has them
         return _copy, (type(self), self._key, *settings), own
 
     @functools.cached_property
     def session(self) -> InferenceSession:
         """Return the session, which is made when this is first read."""
         return open_session(
-            self.model, self.backend, threads=self.threads, optimize=self.optimize, operators=self.operators
+            self.model,
+            self.backend,
+            threads=self.threads,
+            optimize=self.optimize,
+            operators=self.operators,
         )
 
     @functools.cached_property
@@ -150,11 +166,16 @@ def _copy(
     titles: tuple[str, ...],
     sources: tuple[OperatorSource, ...],
 ) -> Runner:
-    """Return this process' copy of the Runner with a key. It has the operators with these titles."""
+    """Return this process' copy of the Runner with a key.
+
+    It has the operators with these titles.
+    """
     found = [operator for source in sources for operator in operators_at(source)]
     operators = [operator for operator in found if declaration_of(operator).title in titles]
     copy = kind.__new__(kind)
-    Runner.__init__(copy, model, threads=threads, backend=backend, optimize=optimize, operators=operators)
+    Runner.__init__(
+        copy, model, threads=threads, backend=backend, optimize=optimize, operators=operators
+    )
     copy._key = key
     return copy
 
@@ -183,7 +204,8 @@ def open_session(
         options.enable_profiling = True
         options.profile_file_prefix = str(profile)
     ready = prepare(model, options, backend, operators, optimize=optimize, add_more=add_python_ops)
-    # With fallback enabled, ONNX Runtime would print a message about it, though there is nothing to fall back to.
+    # With fallback enabled, ONNX Runtime would print a message about it, though there is nothing to
+    # fall back to.
     settings: dict[str, Any] = {"providers": ["CPUExecutionProvider"], "enable_fallback": False}
     if backend == "builtin":
         return BuiltinSession(ready.model, options, **settings)
@@ -193,10 +215,17 @@ def open_session(
 
 
 def add_python_ops(ready: Prepared) -> None:
-    """Register onnxruntime-extensions on the options of a Prepared if its model needs it. Raises OpError."""
+    """Register onnxruntime-extensions on the options of a Prepared if its model needs it.
+
+    Raises OpError.
+    """
     imported = ready.imports or ()
     if EXTENSIONS in imported and ready.model and is_lowered(ready.model):
-        raise OpError("", None, "the model has nodes that onnx_ops.lower made: only backend extensions runs it")
+        raise OpError(
+            "",
+            None,
+            "the model has nodes that onnx_ops.lower made: only backend extensions runs it",
+        )
     if needs_extensions(imported, ready.operators):
         if obstacle := library.extensions_obstacle():
             raise OpError("", None, f"the model imports {EXTENSIONS}, which {obstacle}")
@@ -204,11 +233,14 @@ def add_python_ops(ready: Prepared) -> None:
 
 
 def needs_extensions(imported: Collection[str], operators: Operators) -> bool:
-    """Return whether a model that imports these domains needs the library of onnxruntime-extensions.
+    """Return whether a model that imports these domains needs the library of
+    onnxruntime-extensions.
 
     operators  the result of `registry.available`
     """
-    return bool(python_ops()) or (EXTENSIONS in imported and all(domain != EXTENSIONS for domain, _ in operators))
+    return bool(python_ops()) or (
+        EXTENSIONS in imported and all(domain != EXTENSIONS for domain, _ in operators)
+    )
 
 
 def _described(values: Iterable[ort.NodeArg]) -> Described:
@@ -226,7 +258,9 @@ def run_session(session: OrtSession, feeds: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _element_type(ort_type: str) -> str | None:
-    """Return the data type of ONNX Runtime's tensor type: "float32" for "tensor(float)"; None for other types."""
+    """Return the data type of ONNX Runtime's tensor type: "float32" for "tensor(float)"; None for
+    other types.
+    """
     if not ort_type.startswith("tensor("):
         return None
     name = ort_type[len("tensor(") : -1]
@@ -242,7 +276,9 @@ def _native(value: Any) -> Any:
 def _ort_value(array: Array) -> ort.OrtValue:
     array = np.asarray(array, order="C")  # which a number without axes stays
     if array.dtype.name == "bfloat16":
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), dtypes.TABLE["bfloat16"].onnx)
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
+            array.view(np.uint16), dtypes.TABLE["bfloat16"].onnx
+        )
     return ort.OrtValue.ortvalue_from_numpy(array)
 
 

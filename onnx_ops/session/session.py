@@ -113,11 +113,15 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
             raise
         if others := other_providers(super().get_providers()):
             warnings.warn(
-                f"onnx_ops: the operators run on the CPU, the other nodes may run on {', '.join(others)}", stacklevel=3
+                "onnx_ops: the operators run on the CPU, the other nodes may run on "
+                f"{', '.join(others)}",
+                stacklevel=3,
             )
 
     def set_providers(
-        self, providers: Sequence[Provider] | None = None, provider_options: Sequence[dict[str, Any]] | None = None
+        self,
+        providers: Sequence[Provider] | None = None,
+        provider_options: Sequence[dict[str, Any]] | None = None,
     ) -> None:
         with self._onnx_ops_ready.with_external_data():
             super().set_providers(providers, provider_options)
@@ -157,9 +161,13 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
     ) -> Any:
         with self._run_context() as more:
             more = {name: ort.OrtValue.ortvalue_from_numpy(value) for name, value in more.items()}
-            return super().run_with_ort_values(output_names, {**input_dict_ort_values, **more}, run_options)
+            return super().run_with_ort_values(
+                output_names, {**input_dict_ort_values, **more}, run_options
+            )
 
-    def run_with_iobinding(self, iobinding: ort.IOBinding, run_options: ort.RunOptions | None = None) -> None:
+    def run_with_iobinding(
+        self, iobinding: ort.IOBinding, run_options: ort.RunOptions | None = None
+    ) -> None:
         if self._onnx_ops_ready.run_input:
             with self._run_context() as more:
                 for name, value in more.items():
@@ -214,7 +222,8 @@ class InferenceSession(OrtSession):  # type: ignore[misc]  # ONNX Runtime has no
 
 
 class _Run:
-    """The context of a run of a Prepared: yields {additional input: array}, and raises an operator's error as OpError.
+    """The context of a run of a Prepared: yields {additional input: array}, and raises an
+    operator's error as OpError.
 
     The additional input is that of a lowered model. Without it, the context has no state.
     """
@@ -236,12 +245,18 @@ class _Run:
     __enter__ = begin
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
-        if error is None and self.ready.run_input is None:  # the usual case, in which each call would count
+        if (
+            error is None and self.ready.run_input is None
+        ):  # the usual case, in which each call would count
             return
         refusal = self.end() or (
-            error and (reports.refusal_of(error, self.is_parallel) or refused_grid(error, self.ready))
+            error
+            and (reports.refusal_of(error, self.is_parallel) or refused_grid(error, self.ready))
         )
         if refusal and (error is None or isinstance(error, Exception)):
             raise refusal from error

@@ -1,4 +1,6 @@
-"""Variants: an operator's functions compiled for one of its kernels and one combination of data types."""
+"""Variants: an operator's functions compiled for one of its kernels and one combination of data
+types.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
     from .types import Compiled, Reached
 
 
-TYPES = [name for name, t in element_types.TABLE.items() if t.in_sessions and t.storage]  # of compiled code
+TYPES = [
+    name for name, t in element_types.TABLE.items() if t.in_sessions and t.storage
+]  # of compiled code
 
 
 class Variant(NamedTuple):
@@ -49,7 +53,9 @@ class Variant(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the operator, the attributes or ranks that select a kernel among several, and the types, as text."""
+        """Return the operator, the attributes or ranks that select a kernel among several, and the
+        types, as text.
+        """
         operator = self.operator
         details = [str(choices[0]) for choices in operator.kernel(self.position).choices.values()]
         for i, rank in zip(operator.inputs, operator.combination(self.position), strict=True):
@@ -62,7 +68,9 @@ class Variant(NamedTuple):
     def variables(self) -> list[str]:
         """Return the type variables of the tensors that kernels see."""
         read = self.operator.inputs_read
-        return sorted({self.operator.inputs[k].type for k in read} | {o.type for o in self.operator.outputs})
+        return sorted(
+            {self.operator.inputs[k].type for k in read} | {o.type for o in self.operator.outputs}
+        )
 
     @property
     def types(self) -> set[str]:
@@ -79,7 +87,9 @@ class Variant(NamedTuple):
         return False
 
     def entries(self) -> Iterator[Entry]:
-        """Yield the entries (records.py): infer if sizes may be unknown, plan, and the kernel if any."""
+        """Yield the entries (records.py): infer if sizes may be unknown, plan, and the kernel if
+        any.
+        """
         if not self.operator.has_ranks:
             yield records.infer_entry(self.operator)
         yield records.plan_entry(self.operator, self.position)
@@ -87,20 +97,25 @@ class Variant(NamedTuple):
             yield records.kernel_entry(self.operator, self.position, self.signature)
 
     def reached(self) -> Reached | None:
-        """Describe its sources; None for this package's operators, with the same modules in every process."""
+        """Describe its sources; None for this package's operators, with the same modules in every
+        process.
+        """
         from ..compiler import key
 
         if registry.is_built_in(self.operator):
             return None
         entries = list(self.entries())
         try:
-            reached: object = key.reached([function for entry in entries for function in entry.functions])
+            reached: object = key.reached(
+                [function for entry in entries for function in entry.functions]
+            )
         except OSError as error:
             reached = str(error)
         return repr(entries), reached
 
     def compile(self, reached: Reached | None = None) -> Compiled:
-        """Compile it; return [(symbol, object file)] of its functions. Raises OpError if one isn't kept.
+        """Compile it; return [(symbol, object file)] of its functions. Raises OpError if one isn't
+        kept.
 
         reached  result of `reached` in the process that requests this; None: this process
         """
@@ -108,13 +123,21 @@ class Variant(NamedTuple):
         from ..compiler.code import code
 
         if reached is not None and reached != self.reached():
-            rule = "has read other values here than in a process that imports its module anew, as those that compile do"
+            rule = (
+                "has read other values here than in a process that imports its module anew, "
+                "as those that compile do"
+            )
             raise OpError("kernel", self.name, rule, "onnx_ops")
         with silence():
             compiled = [code(entry, self.operator.title) for entry in self.entries()]
             for each in compiled:
                 if missing := each.kept.missing():
-                    raise OpError("cache", cache.directory(), f"can't keep what is compiled: {missing}", "onnx_ops")
+                    raise OpError(
+                        "cache",
+                        cache.directory(),
+                        f"can't keep what is compiled: {missing}",
+                        "onnx_ops",
+                    )
             return [(each.symbol, str(each.kept.path)) for each in compiled]
 
 
@@ -139,7 +162,9 @@ def named(domain: str, name: str, position: int, signature: Types) -> Variant:
 
 
 def asked_for(
-    operators: Iterable[Declared | str] | Declared | None, dtypes: Collection[str] | None, default: Collection[str]
+    operators: Iterable[Declared | str] | Declared | None,
+    dtypes: Collection[str] | None,
+    default: Collection[str],
 ) -> list[Variant]:
     """Return all variants of operators for data types.
 
@@ -151,10 +176,16 @@ def asked_for(
     given = [] if operators is None else registry.as_list(operators)
     custom = [each for each in given if not isinstance(each, str)]
     declarations = list(registry.available(custom).values())
-    check_names("operators", [each for each in given if isinstance(each, str)], [o.name for o in declarations])
+    check_names(
+        "operators",
+        [each for each in given if isinstance(each, str)],
+        [o.name for o in declarations],
+    )
     if operators is not None:
         custom = [*map(registry.declaration_of, custom)]
-        declarations = [operator for operator in declarations if operator.name in given or operator in custom]
+        declarations = [
+            operator for operator in declarations if operator.name in given or operator in custom
+        ]
     types = dtypes or default
     check_names("dtypes", types, TYPES)
     matches = list(combinations(declarations, types))
@@ -163,14 +194,19 @@ def asked_for(
         if all(variant.operator.name != name for variant in matches):
             rule = f"sessions have no {name} of these types alone"
             if not any(o.kernels for o in declarations if o.name == name):
-                rule = f"no kernel of {name} can be compiled, which has none; give it one by .kernel"
+                rule = (
+                    f"no kernel of {name} can be compiled, which has none; give it one by .kernel"
+                )
             raise OpError("dtypes", ", ".join(types), rule, "onnx_ops")
     for dtype in dtypes or ():
         if all(dtype not in variant.types for variant in matches):
             rule = f"sessions have no {' or '.join(names)} of it and the other types alone"
             without_kernel = [o.name for o in declarations if leaves_out(o, dtype)]
             if without_kernel:
-                rule = f"no kernel of {' or '.join(without_kernel)} takes it; sessions in Python compute the reference"
+                rule = (
+                    f"no kernel of {' or '.join(without_kernel)} takes it; sessions in Python "
+                    "compute the reference"
+                )
             raise OpError("dtypes", repr(dtype), rule, "onnx_ops")
     return matches
 
@@ -206,4 +242,9 @@ def check_names(argument: str, names: Iterable[str], allowed: Iterable[str]) -> 
     """Raise OpError if one of the names isn't allowed."""
     for name in names:
         if name not in allowed:
-            raise OpError(argument, repr(name), f"must be among {', '.join(dict.fromkeys(allowed))}", "onnx_ops")
+            raise OpError(
+                argument,
+                repr(name),
+                f"must be among {', '.join(dict.fromkeys(allowed))}",
+                "onnx_ops",
+            )

@@ -1,6 +1,8 @@
-"""Compile variants, here or in other processes, which threads of concurrent.futures give one variant after the other.
+"""Compile variants, here or in other processes, which threads of concurrent.futures give one
+variant after the other.
 
-Messages and answers are pickles, on pipes. docs/internals.md compares pools of processes ("Worker processes").
+Messages and answers are pickles, on pipes. docs/internals.md compares pools of processes ("Worker
+processes").
 """
 
 from __future__ import annotations
@@ -43,11 +45,13 @@ def compile_variants(
     progress: Callable[[str, int, int], object] | None = None,
     level: Level | None = None,
 ) -> dict[str, Compiled]:
-    """Compile {name: variant} in this process or, in parallel, in `jobs` others; return {name: its functions}.
+    """Compile {name: variant} in this process or, in parallel, in `jobs` others; return {name: its
+    functions}.
 
-    progress  called before each variant with (its name, its index, the number of variants), by one thread at a time
-              and in the order of the indices
-    level     the CPU and the system to compile for (`level` of compiler/target.py); default: these here
+    progress  called before each variant with (its name, its index, the number of variants), by one
+              thread at a time and in the order of the indices
+    level     the CPU and the system to compile for (`level` of compiler/target.py); default: these
+              here
 
     Raises the first OpError.
     """
@@ -70,10 +74,15 @@ def compile_variants(
 
 
 class Worker:
-    """A process that compiles. Ctrl-C in a terminal doesn't reach it; it ends when its standard input ends."""
+    """A process that compiles.
+
+    Ctrl-C in a terminal doesn't reach it; it ends when its standard input ends.
+    """
 
     def __init__(self) -> None:
-        self.process = subprocess.Popen(system.python(PROGRAM), stdin=PIPE, stdout=PIPE, **system.apart())
+        self.process = subprocess.Popen(
+            system.python(PROGRAM), stdin=PIPE, stdout=PIPE, **system.apart()
+        )
         assert self.process.stdin
         assert self.process.stdout
         self.requests = self.process.stdin
@@ -94,7 +103,8 @@ class Worker:
 class Remaining:
     """Names of variants that no process has begun to compile.
 
-    A process compiles a function that several kernels call only once, so it gets variants of the same operator.
+    A process compiles a function that several kernels call only once, so it gets variants of the
+    same operator.
     """
 
     def __init__(self, variants: Mapping[str, Variant]) -> None:
@@ -122,7 +132,8 @@ def compile_in_processes(
     begin: Callable[[str], None],
     level: Level | None,
 ) -> dict[str, Compiled]:
-    """Compile {name: variant} in at most `jobs` processes; return {name: result of `Variant.compile`}.
+    """Compile {name: variant} in at most `jobs` processes; return {name: result of
+    `Variant.compile`}.
 
     begin  called with each name before its variant is compiled
     level  as for `compile_variants`
@@ -155,7 +166,9 @@ def compile_in_processes(
             raise
         except EOFError as error:
             has_failed.set()
-            raise OpError(None, None, f"a process that compiles {name} has ended", "onnx_ops") from error
+            raise OpError(
+                None, None, f"a process that compiles {name} has ended", "onnx_ops"
+            ) from error
 
     try:
         with ThreadPoolExecutor(jobs) as threads:
@@ -185,7 +198,9 @@ def send(message: Any, pipe: IO[bytes]) -> None:
     except OSError as error:
         if not system.is_closed_pipe(error):
             raise
-        with suppress(OSError):  # else Python would write the rest when it closes the pipe, and raise the error again
+        with suppress(
+            OSError
+        ):  # else Python would write the rest when it closes the pipe, and raise the error again
             pipe.close()
         raise EOFError from error
 
@@ -194,11 +209,15 @@ def send(message: Any, pipe: IO[bytes]) -> None:
 
 
 def serve() -> None:
-    """Answer each message with (result, None), or with (None, the arguments of an OpError) and end."""
+    """Answer each message with (result, None), or with (None, the arguments of an OpError) and
+    end.
+    """
     global _is_worker
     _is_worker = True
     signal.signal(signal.SIGTERM, _exit)
-    logging.getLogger("onnx_ops").setLevel(logging.ERROR)  # no warnings: an answer reports code that isn't kept
+    logging.getLogger("onnx_ops").setLevel(
+        logging.ERROR
+    )  # no warnings: an answer reports code that isn't kept
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # so that nothing that a library prints gets between the answers
     with suppress(EOFError):
@@ -212,8 +231,9 @@ def serve() -> None:
 def _exit(*_: Any) -> None:
     """Exit by an exception, which leaves no half-written file.
 
-    If the signal arrives where a C callback begins, Python can only report the exit, and SIGINT is simulated after C.
-    If it arrives during the import of a C++ module, an ImportError ends the process.
+    If the signal arrives where a C callback begins, Python can only report the exit, and SIGINT is
+    simulated after C. If it arrives during the import of a C++ module, an ImportError ends the
+    process.
     """
     sys.excepthook = lambda *_: None
     sys.unraisablehook = lambda _: None
@@ -222,7 +242,9 @@ def _exit(*_: Any) -> None:
 
 
 def _results() -> Iterator[Any]:
-    """Yield None after the first message, (level, result of `sources_of`), then what each variant compiles to."""
+    """Yield None after the first message, (level, result of `sources_of`), then what each variant
+    compiles to.
+    """
     level, custom = pickle.load(sys.stdin.buffer)
     if level:
         from ..compiler import target

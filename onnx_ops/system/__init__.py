@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 # {system: its file of the C library}
 LIBRARIES = {"linux": "libonnx_ops.so", "windows": "onnx_ops.dll", "macos": "libonnx_ops.dylib"}
-NAME = {"win32": "windows", "darwin": "macos"}.get(sys.platform, "linux")  # BSD's files and calls are those of Linux
+NAME = {"win32": "windows", "darwin": "macos"}.get(
+    sys.platform, "linux"
+)  # BSD's files and calls are those of Linux
 PATIENCE = 1.0  # seconds to wait for a file that another process has open on Windows
 LONGEST_WAIT = 15.0  # seconds to wait for a lock
 OTHERS_WRITE = 0o022  # permissions of a file's group and of everybody
@@ -58,12 +60,17 @@ def at_fork(**functions: Callable[[], object]) -> None:
 
 
 def replace(source: str | os.PathLike[str], place: str | os.PathLike[str]) -> None:
-    """Rename a file, replacing the file at the new path. Windows can't replace a file that another process has open."""
+    """Rename a file, replacing the file at the new path.
+
+    Windows can't replace a file that another process has open.
+    """
     _repeat(lambda: os.replace(source, place), PATIENCE if sys.platform == "win32" else 0)
 
 
 def _repeat(function: Callable[[], Any], seconds: float) -> None:
-    """Call a function again while it raises the error of a file that another process has, for at most some seconds."""
+    """Call a function again while it raises the error of a file that another process has, for at
+    most some seconds.
+    """
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -76,23 +83,30 @@ def _repeat(function: Callable[[], Any], seconds: float) -> None:
 
 
 def without_waiting(path: str, flags: int) -> int:
-    """Open a file as `os.open`, but don't wait for the writer of a pipe. Windows has no pipes in folders."""
+    """Open a file as `os.open`, but don't wait for the writer of a pipe.
+
+    Windows has no pipes in folders.
+    """
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def is_private(status: os.stat_result, forbidden: int = OTHERS_WRITE) -> bool:
-    """Return whether a file or folder belongs to this user or root, and gives nobody a forbidden permission.
+    """Return whether a file or folder belongs to this user or root, and gives nobody a forbidden
+    permission.
 
     Always true on Windows, where os.stat shows neither.
     """
-    return sys.platform == "win32" or (status.st_uid in (0, os.geteuid()) and not status.st_mode & forbidden)
+    return sys.platform == "win32" or (
+        status.st_uid in (0, os.geteuid()) and not status.st_mode & forbidden
+    )
 
 
 @contextmanager
 def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     """Return a context that one process at a time enters for a path, with a lock file there.
 
-    Raises OSError, also if another process, which may have been stopped, is in it for longer than LONGEST_WAIT.
+    Raises OSError, also if another process, which may have been stopped, is in it for longer than
+    LONGEST_WAIT.
     """
     try:
         with open(path, "w") as file:
@@ -104,7 +118,10 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _lock(file: TextIO) -> None:
-    """Lock a file. Raises BlockingIOError, or PermissionError on Windows, if another process has locked it."""
+    """Lock a file.
+
+    Raises BlockingIOError, or PermissionError on Windows, if another process has locked it.
+    """
     if sys.platform != "win32":
         import fcntl
 
@@ -116,9 +133,11 @@ def _lock(file: TextIO) -> None:
 
 
 def python(statement: str) -> list[str]:
-    """Return the command of a process that runs a statement, and imports from where this process does.
+    """Return the command of a process that runs a statement, and imports from where this process
+    does.
 
-    With `-c` alone, Python searches the current folder first, 3.13 even before the first statement; -P prevents it.
+    With `-c` alone, Python searches the current folder first, 3.13 even before the first statement;
+    -P prevents it.
     """
     path = [entry for entry in sys.path if isinstance(entry, str)]  # Python ignores other entries
     return [sys.executable, "-P", "-c", f"import sys; sys.path[:] = {path!a}; {statement}"]
@@ -129,18 +148,24 @@ def become(command: list[str], environment: dict[str, str]) -> NoReturn:
     sys.stdout.flush()
     if sys.platform != "win32":
         os.execve(command[0], command, environment)
-    raise SystemExit(subprocess.run(command, env=environment).returncode)  # Windows would not wait for the command
+    raise SystemExit(
+        subprocess.run(command, env=environment).returncode
+    )  # Windows would not wait for the command
 
 
 def apart() -> dict[str, Any]:
-    """Return arguments for `subprocess.Popen` that keep Ctrl-C in this terminal from the new process."""
+    """Return arguments for `subprocess.Popen` that keep Ctrl-C in this terminal from the new
+    process.
+    """
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
     return {"start_new_session": True}
 
 
 def is_loaded(library: str | os.PathLike[str]) -> bool:
-    """Return whether this process has loaded the library at a path, which it keeps when the file is replaced."""
+    """Return whether this process has loaded the library at a path, which it keeps when the file is
+    replaced.
+    """
     if sys.platform == "win32":  # where such a file can't be replaced
         return False
     try:
@@ -152,4 +177,6 @@ def is_loaded(library: str | os.PathLike[str]) -> bool:
 
 def is_closed_pipe(error: OSError) -> bool:
     """Return whether an OSError means that the reader of a pipe has closed it."""
-    return isinstance(error, BrokenPipeError) or (sys.platform == "win32" and error.errno == errno.EINVAL)
+    return isinstance(error, BrokenPipeError) or (
+        sys.platform == "win32" and error.errno == errno.EINVAL
+    )

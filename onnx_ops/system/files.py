@@ -1,4 +1,6 @@
-"""Write files beside their place and rename them: an old file stays whole until the new one is complete."""
+"""Write files beside their place and rename them: an old file stays whole until the new one is
+complete.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,12 @@ PREFIX = ".onnx_ops-"  # of temporary files and folders
 
 @contextmanager
 def staged(directory: PathLike, name: str = "") -> Iterator[Path]:
-    """Yield a temporary folder; the files written there replace those of the same name in `directory` at the end.
+    """Yield a temporary folder; the files written there replace those of the same name in
+    `directory` at the end.
 
-    `directory` is made if it is missing. If the block raises, no file is replaced. Models come last, so that none
-    refers to data that aren't there yet. Raises OSError if a file would replace something that isn't a file.
+    `directory` is made if it is missing. If the block raises, no file is replaced. Models come
+    last, so that none refers to data that aren't there yet. Raises OSError if a file would replace
+    something that isn't a file.
 
     name  of the file that errors name, if there is one; default: they name the directory
     """
@@ -39,9 +43,13 @@ def staged(directory: PathLike, name: str = "") -> Iterator[Path]:
         moves = []
         for file in sorted(folder.iterdir(), key=lambda file: file.suffix == ".onnx"):
             place = replaceable(directory / file.name)
-            if place.parent != directory.resolve():  # a link leads to another folder, maybe on another disk
+            if (
+                place.parent != directory.resolve()
+            ):  # a link leads to another folder, maybe on another disk
                 with named(place):
-                    file = shutil.copyfile(file, stack.enter_context(_temporary_folder(place.parent)) / place.name)
+                    file = shutil.copyfile(
+                        file, stack.enter_context(_temporary_folder(place.parent)) / place.name
+                    )
             moves.append((file, place))
         _permit(folder, moves)
         for file, place in moves:
@@ -50,7 +58,9 @@ def staged(directory: PathLike, name: str = "") -> Iterator[Path]:
 
 @contextmanager
 def staged_file(path: PathLike) -> Iterator[Path]:
-    """Yield a path for the content that replaces the file `path` at the end, together with files beside it."""
+    """Yield a path for the content that replaces the file `path` at the end, together with files
+    beside it.
+    """
     path = Path(path)
     replaceable(path)  # raises OSError now rather than after the work
     with staged(path.parent, path.name) as folder:
@@ -58,9 +68,11 @@ def staged_file(path: PathLike) -> Iterator[Path]:
 
 
 def write(path: PathLike, content: bytes, permissions: int = 0) -> None:
-    """Write the bytes of one file as `staged_file` does, but without a folder, which may take milliseconds.
+    """Write the bytes of one file as `staged_file` does, but without a folder, which may take
+    milliseconds.
 
-    permissions  those that the umask may reduce, also if a file is replaced; default: as `staged_file`
+    permissions  those that the umask may reduce, also if a file is replaced; default: as
+                 `staged_file`
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,15 +101,23 @@ def replaceable(path: PathLike) -> Path:
 
 @contextmanager
 def named(path: PathLike) -> Iterator[None]:
-    """Have an OSError, such as that of a full disk, name the file to be written, not a temporary one or none."""
+    """Have an OSError, such as that of a full disk, name the file to be written, not a temporary
+    one or none.
+    """
     try:
         yield
     except OSError as error:
-        names = [os.fsdecode(name) for name in (error.filename, error.filename2) if name is not None]
-        if names and not any(part.startswith(PREFIX) for name in names for part in Path(name).parts):
+        names = [
+            os.fsdecode(name) for name in (error.filename, error.filename2) if name is not None
+        ]
+        if names and not any(
+            part.startswith(PREFIX) for name in names for part in Path(name).parts
+        ):
             raise
         # NumPy's have no number.
-        raise OSError(error.errno or errno.EIO, error.strerror or str(error), os.fspath(path)) from error
+        raise OSError(
+            error.errno or errno.EIO, error.strerror or str(error), os.fspath(path)
+        ) from error
 
 
 @contextmanager
@@ -107,7 +127,9 @@ def _temporary_folder(beside: Path) -> Iterator[Path]:
 
 
 def _permit(folder: Path, moves: Iterable[tuple[Path, Path]]) -> None:
-    """Give files the permissions of those that they replace, or of a new file; some writers grant too few."""
+    """Give files the permissions of those that they replace, or of a new file; some writers grant
+    too few.
+    """
     new = folder / ".new"
     new.touch()
     for file, place in moves:

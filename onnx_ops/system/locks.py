@@ -1,9 +1,11 @@
-"""The locks of this package. A fork waits until they are free, because a child has no other thread to release them.
+"""The locks of this package. A fork waits until they are free, because a child has no other thread
+to release them.
 
 A thread that holds one of them may take only locks that come later in `_ALL`.
 """
 
-import logging  # noqa: F401  its fork hook must be registered before ours, to run after it and take its lock within ours
+# Its fork hook must be registered before ours, to run after it and take its lock within ours.
+import logging  # noqa: F401
 import threading
 from _thread import interrupt_main, start_new_thread
 
@@ -12,14 +14,18 @@ from .. import system
 REGISTRATION = threading.RLock()  # guards the tables of operators that are handed to ONNX Runtime
 COMPILATION = threading.RLock()  # guards the functions that have been compiled
 RUNS = threading.RLock()  # guards the errors of runs under way in the extensions backend
-POOL = threading.RLock()  # guards the pool of threads that calls of functions use, and the size of stacks
+# Guards the pool of threads that calls of functions use, and the size of stacks.
+POOL = threading.RLock()
 EXPORT = threading.RLock()  # guards PyTorch's tables of operators
 OPTIONS = threading.RLock()  # guards a caller's options while a session is made with them
 _ALL = OPTIONS, EXPORT, REGISTRATION, COMPILATION, RUNS, POOL
 
 
 def _take() -> None:
-    """Take all locks before a fork. An interrupt can't stop the fork, and is raised again after it."""
+    """Take all locks before a fork.
+
+    An interrupt can't stop the fork, and is raised again after it.
+    """
     for lock in _ALL:
         taken = False
         while not taken:
@@ -38,7 +44,9 @@ def _release_in_parent() -> None:
     _release()
     if _interrupted:
         _interrupted.clear()
-        start_new_thread(interrupt_main, ())  # in a thread, so after this hook, whose exceptions would be lost
+        start_new_thread(
+            interrupt_main, ()
+        )  # in a thread, so after this hook, whose exceptions would be lost
 
 
 _interrupted: list[bool] = []

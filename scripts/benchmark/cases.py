@@ -1,4 +1,6 @@
-"""The timed cases, in named groups: cases as the tests have them, with inputs like those of real models."""
+"""The timed cases, in named groups: cases as the tests have them, with inputs like those of real
+models.
+"""
 
 from dataclasses import dataclass
 
@@ -7,15 +9,20 @@ from support.cases import Case, block_counts, drawn
 
 from onnx_ops.declaration import dtypes
 
-DRAWN = 1_000_003  # random elements, which are repeated; a prime, so that no two rows or planes are equal
+# Random elements, which are repeated; a prime, so that no two rows or planes are equal.
+DRAWN = 1_000_003
 SMOOTH = {  # warps of images: where the pixel at (x, y) in [-1, 1] comes from
     "rotated": lambda x, y: (0.94 * x - 0.34 * y, 0.34 * x + 0.94 * y),
-    "barrel distortion": lambda x, y: (x * (0.85 + 0.2 * (x * x + y * y)), y * (0.85 + 0.2 * (x * x + y * y))),
+    "barrel distortion": lambda x, y: (
+        x * (0.85 + 0.2 * (x * x + y * y)),
+        y * (0.85 + 0.2 * (x * x + y * y)),
+    ),
     "flow": lambda x, y: (x + 0.02 * np.sin(7 * y), y + 0.02 * np.sin(9 * x)),
     "enlarged": lambda x, y: (x / 1.02, y / 1.02),
     "nearly the identity": lambda x, y: (x + 1e-4, y + 1e-4),
 }
-SCATTERED = {  # points anywhere: those of "windows" are the output's rows, 7 by 7 around centres anywhere
+# Points anywhere: those of "windows" are the output's rows, 7 by 7 around centres anywhere.
+SCATTERED = {
     "uniform": lambda rng, shape: rng.random(shape, np.float32) * 2 - 1,
     "clustered": lambda rng, shape: clustered(rng, shape),
     "sorted": lambda rng, shape: in_order(rng.random(shape, np.float32) * 2 - 1),
@@ -50,7 +57,9 @@ class Timed(Case):
 
 
 def grid(rng, shape, points):
-    """A grid of points "jittered" around all pixels, warped by one of SMOOTH, or anywhere by one of SCATTERED."""
+    """A grid of points "jittered" around all pixels, warped by one of SMOOTH, or anywhere by one of
+    SCATTERED.
+    """
     if points in SCATTERED:
         return SCATTERED[points](rng, shape).astype(np.float32)
     axes = [np.linspace(-1, 1, size, dtype=np.float32) for size in shape[1:-1]]
@@ -75,19 +84,29 @@ def in_order(grid):
 
 
 def windows(rng, shape):
-    """Points 0.02 apart, 7 by 7 around centres anywhere, of which each of the output's rows of 49 has one."""
+    """Points 0.02 apart, 7 by 7 around centres anywhere, of which each of the output's rows of 49
+    has one.
+    """
     offsets = (np.arange(49) // 7, *[np.arange(49) % 7] * (shape[-1] - 1))
     centres = rng.uniform(-0.9, 0.9, (*shape[:-2], 1, shape[-1]))
     return centres + (np.stack(offsets[::-1], -1) - 3) * 0.02
 
 
 def locations(rng, shape, sizes, points):
-    """Locations that are "uniform" in the image, or, for as many queries as there are pixels, around each pixel."""
+    """Locations that are "uniform" in the image, or, for as many queries as there are pixels,
+    around each pixel.
+    """
     if points == "uniform":
         return rng.random(shape, np.float32)
     levels = np.reshape(sizes, (-1, 2)).tolist()
-    centres = [np.stack([(np.arange(h * w) % w + 0.5) / w, (np.arange(h * w) // w + 0.5) / h], -1) for h, w in levels]
-    jitter = np.resize(rng.normal(0, 2, DRAWN).astype(np.float32), shape) / np.array(levels)[:, None, ::-1]
+    centres = [
+        np.stack([(np.arange(h * w) % w + 0.5) / w, (np.arange(h * w) // w + 0.5) / h], -1)
+        for h, w in levels
+    ]
+    jitter = (
+        np.resize(rng.normal(0, 2, DRAWN).astype(np.float32), shape)
+        / np.array(levels)[:, None, ::-1]
+    )
     return np.concatenate(centres)[:, None, None, None] + jitter
 
 
@@ -98,7 +117,11 @@ def times(sizes):
 def col2im(n, c, image, block, stride=1, pad=0, dilation=1, dtype="float32", **timed):
     """A case of Col2Im. In an image of one row `stride` is that of the last axis only."""
     axes = len(image)
-    strides, pads, dilations = [1 if size == 1 else stride for size in image], [pad] * 2 * axes, [dilation] * axes
+    strides, pads, dilations = (
+        [1 if size == 1 else stride for size in image],
+        [pad] * 2 * axes,
+        [dilation] * axes,
+    )
     blocks = block_counts(image, block, dilations, pads, strides)
     name = f"N{n} C{c} {times(image)}, block {times(block)}" + f", stride {stride}" * (stride > 1)
     name += f", pad {pad}" * (pad > 0) + f", dilation {dilation}" * (dilation > 1)
@@ -111,13 +134,26 @@ def im2col(n, c, image, kernel, stride=1, pad=0, dilation=1, dtype="float32", **
     axes = len(image)
     name = f"N{n} C{c} {times(image)}, kernel {times(kernel)}" + f", stride {stride}" * (stride > 1)
     name += f", pad {pad}" * (pad > 0) + f", dilation {dilation}" * (dilation > 1)
-    attributes = {"kernel_shape": list(kernel), "strides": [stride] * axes, "pads": [pad] * 2 * axes}
+    attributes = {
+        "kernel_shape": list(kernel),
+        "strides": [stride] * axes,
+        "pads": [pad] * 2 * axes,
+    }
     attributes["dilations"] = [dilation] * axes
     return Timed(name, "onnx_ops", "Im2Col", ((n, c, *image),), attributes, dtype=dtype, **timed)
 
 
 def grid_sample(
-    n, c, image, out=None, *, mode="bilinear", padding_mode="zeros", align_corners=0, dtype="float32", **timed
+    n,
+    c,
+    image,
+    out=None,
+    *,
+    mode="bilinear",
+    padding_mode="zeros",
+    align_corners=0,
+    dtype="float32",
+    **timed,
 ):
     attributes = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
     description = times(image) + (f" -> {times(out)}" if out else "")
@@ -140,12 +176,24 @@ def attention(*levels, queries=None, dtype="float32", **timed):
 
 
 def deform_conv(n, c, image, outputs=None, kernel=(3, 3), mask=True, dtype="float32", **timed):
-    """A case of DeformConv whose output has the image's size; outputs: its channels, None for as many as the image."""
+    """A case of DeformConv whose output has the image's size; outputs: its channels, None for as
+    many as the image.
+    """
     outputs, places = outputs or c, int(np.prod(kernel))
-    shapes = [(n, c, *image), (outputs, c, *kernel), (n, places * len(image), *image), (outputs,), (n, places, *image)]
-    name = f"N{n} C{c} {times(image)} to {outputs}, kernel {times(kernel)}" + ", no mask" * (not mask)
+    shapes = [
+        (n, c, *image),
+        (outputs, c, *kernel),
+        (n, places * len(image), *image),
+        (outputs,),
+        (n, places, *image),
+    ]
+    name = f"N{n} C{c} {times(image)} to {outputs}, kernel {times(kernel)}" + ", no mask" * (
+        not mask
+    )
     pads = [size // 2 for size in kernel] * 2
-    return Timed(name, "", "DeformConv", tuple(shapes[: 4 + mask]), {"pads": pads}, dtype=dtype, **timed)
+    return Timed(
+        name, "", "DeformConv", tuple(shapes[: 4 + mask]), {"pads": pads}, dtype=dtype, **timed
+    )
 
 
 def baseline(**timed):
@@ -173,8 +221,16 @@ def baseline(**timed):
 def element_types():
     small_floats = ("float32", "float16", "bfloat16")
     for name, kinds, make in (
-        ("Col2Im", (*small_floats, "float64", "int8"), lambda **t: col2im(1, 64, (128, 128), (3, 3), pad=1, **t)),
-        ("Col2Im, stride", small_floats, lambda **t: col2im(1, 128, (64, 64), (4, 4), stride=2, pad=1, **t)),
+        (
+            "Col2Im",
+            (*small_floats, "float64", "int8"),
+            lambda **t: col2im(1, 64, (128, 128), (3, 3), pad=1, **t),
+        ),
+        (
+            "Col2Im, stride",
+            small_floats,
+            lambda **t: col2im(1, 128, (64, 64), (4, 4), stride=2, pad=1, **t),
+        ),
         ("bilinear", (*small_floats, "float64"), lambda **t: grid_sample(1, 64, (128, 128), **t)),
         ("bicubic", small_floats, lambda **t: grid_sample(1, 64, (128, 128), mode="bicubic", **t)),
         (
@@ -182,7 +238,11 @@ def element_types():
             (*small_floats, "float64", "uint8"),
             lambda **t: grid_sample(1, 64, (128, 128), mode="nearest", **t),
         ),
-        ("1080p", ("float32", "uint8"), lambda **t: grid_sample(1, 3, (1080, 1920), mode="nearest", **t)),
+        (
+            "1080p",
+            ("float32", "uint8"),
+            lambda **t: grid_sample(1, 3, (1080, 1920), mode="nearest", **t),
+        ),
     ):
         yield from (make(dtype=kind, series=name) for kind in kinds)
 
@@ -254,14 +314,22 @@ def one_thread():
 
 
 def networks():
-    """Yield Col2Im as exported networks have it, on one thread, which is what servers give a session."""
+    """Yield Col2Im as exported networks have it, on one thread, which is what servers give a
+    session.
+    """
     for c, side in ((160, 4), (128, 8), (96, 16), (64, 32), (128, 64)):  # MobileViTv2
         yield col2im(1, c, (side, side), (2, 2), stride=2, threads=1)
-    for frame, hop, count in ((1280, 320, 200), (1024, 256, 300), (512, 128, 400)):  # an inverse STFT
+    for frame, hop, count in (
+        (1280, 320, 200),
+        (1024, 256, 300),
+        (512, 128, 400),
+    ):  # an inverse STFT
         yield col2im(1, 1, (1, frame + hop * (count - 1)), (1, frame), stride=hop, threads=1)
     yield col2im(2, 3, (240, 320), (32, 32), stride=16, threads=1)  # patches that overlap
     yield col2im(1, 3, (240, 320), (8, 8), stride=4, threads=1)
-    yield col2im(1, 3, (224, 224), (16, 16), stride=16, threads=1)  # patches that don't overlap: a masked autoencoder
+    yield col2im(
+        1, 3, (224, 224), (16, 16), stride=16, threads=1
+    )  # patches that don't overlap: a masked autoencoder
     yield col2im(1, 96, (56, 56), (7, 7), stride=7, threads=1)  # windows of attention
     yield col2im(1, 192, (28, 28), (3, 3), stride=2, pad=1, threads=1)  # VOLO's outlook attention
     yield col2im(1, 64, (56, 56), (3, 3), pad=1, threads=1)
@@ -274,7 +342,9 @@ def networks():
 def smooth():
     yield grid_sample(8, 3, (224, 224), points="rotated")
     for mode, padding_mode in (("bilinear", "zeros"), ("nearest", "zeros"), ("bicubic", "border")):
-        yield grid_sample(1, 3, (1080, 1920), mode=mode, padding_mode=padding_mode, points="barrel distortion")
+        yield grid_sample(
+            1, 3, (1080, 1920), mode=mode, padding_mode=padding_mode, points="barrel distortion"
+        )
     yield grid_sample(4, 3, (384, 512), points="flow")
     yield grid_sample(1, 1, (1080, 1920), padding_mode="reflection", points="rotated")
     yield grid_sample(1, 1, (2160, 3840), padding_mode="border", points="nearly the identity")
@@ -288,7 +358,9 @@ def points(**timed):
 
 
 def scattered():
-    """Yield points anywhere, as PointRend, EG3D, trackers and descriptors of key points read them."""
+    """Yield points anywhere, as PointRend, EG3D, trackers and descriptors of key points read
+    them.
+    """
     for threads in (None, 1):
         several = {"points": "uniform", "threads": threads}
         yield from points(threads=threads)
@@ -304,7 +376,9 @@ def scattered():
         yield grid_sample(1, 64, (256, 256), (300, 49), **several | {"points": "windows"})
         yield grid_sample(1, 64, (256, 256), (20_000, 1), **several | {"points": "clustered"})
         yield grid_sample(1, 64, (256, 256), (20_000, 1), **several | {"points": "sorted"})
-        yield grid_sample(1, 64, (256, 256), (20_000, 1), padding_mode="border", align_corners=1, **several)
+        yield grid_sample(
+            1, 64, (256, 256), (20_000, 1), padding_mode="border", align_corners=1, **several
+        )
         yield grid_sample(1, 32, (32, 64, 64), (1, 1, 20_000), **several, mode="linear")
         yield grid_sample(1, 4, (128, 128, 128), (1, 1, 100_000), **several, mode="linear")
         yield grid_sample(1, 32, (32, 64, 64), (1, 1, 20_000), **several, mode="nearest")

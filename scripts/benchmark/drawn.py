@@ -1,6 +1,8 @@
-"""Cases drawn at random: models as exporters write them, their inputs, and the same computation by PyTorch.
+"""Cases drawn at random: models as exporters write them, their inputs, and the same computation by
+PyTorch.
 
-A draw is repeated until it isn't too small or too large, so shapes follow the ranges below and nobody's choice.
+A draw is repeated until it isn't too small or too large, so shapes follow the ranges below and
+nobody's choice.
 """
 
 import math
@@ -91,7 +93,9 @@ def blocks(rng: Generator, *sizes: int) -> Blocks:
         h, w = (int(size) for size in rng.integers(max(k, 8), 160, 2) * one_of(rng, 1, 1, 3))
         if stride == k:
             h, w = h // k * k, w // k * k
-        drawn = Blocks(one_of(rng, 1, 1, 2, 8, 16), one_of(rng, 1, 3, 16, 48, 96, 192), h, w, k, stride, pad)
+        drawn = Blocks(
+            one_of(rng, 1, 1, 2, 8, 16), one_of(rng, 1, 3, 16, 48, 96, 192), h, w, k, stride, pad
+        )
         if LEAST < drawn.elements < MOST:
             return drawn
 
@@ -144,7 +148,9 @@ def im2col(rng: Generator) -> Drawn:
         return functional.unfold(x, b.k, 1, b.pad, b.stride)
 
     inputs = {"x": normal(rng, b.n, b.c, b.h, b.w)}
-    return Drawn("Im2Col", b.kind, str(b), parsed(text, joined=joined, **patches(b)), inputs, unfold)
+    return Drawn(
+        "Im2Col", b.kind, str(b), parsed(text, joined=joined, **patches(b)), inputs, unfold
+    )
 
 
 def im2col_product(rng: Generator) -> Drawn:
@@ -165,8 +171,13 @@ def im2col_product(rng: Generator) -> Drawn:
         unfolded = functional.unfold(x, b.k, 1, b.pad, b.stride)
         return (unfolded.view(b.n, b.c, b.k * b.k, count) * weights).sum(2)
 
-    inputs = {"x": normal(rng, b.n, b.c, b.h, b.w), "weights": normal(rng, b.n, 1, b.k * b.k, count)}
-    return Drawn("Im2ColProduct", b.kind, str(b), parsed(text, **constants, **patches(b)), inputs, blend)
+    inputs = {
+        "x": normal(rng, b.n, b.c, b.h, b.w),
+        "weights": normal(rng, b.n, 1, b.k * b.k, count),
+    }
+    return Drawn(
+        "Im2ColProduct", b.kind, str(b), parsed(text, **constants, **patches(b)), inputs, blend
+    )
 
 
 # Samplers
@@ -182,7 +193,9 @@ def image(rng: Generator) -> tuple[int, ...]:
 
 
 def points(rng: Generator, kind: str, h: int, w: int) -> Array:
-    """Return a grid [h, w, 2]: points anywhere, near the pixels, of a rotated image, or of a smooth flow."""
+    """Return a grid [h, w, 2]: points anywhere, near the pixels, of a rotated image, or of a smooth
+    flow.
+    """
     x, y = np.meshgrid(np.linspace(-1, 1, w), np.linspace(-1, 1, h))
     if kind == "anywhere":
         return rng.uniform(-1.05, 1.05, (h, w, 2))
@@ -196,7 +209,9 @@ def points(rng: Generator, kind: str, h: int, w: int) -> Array:
 
 
 def sampling(rng: Generator, mode: str) -> tuple[str, dict[str, Any]]:
-    """Draw the attributes of a GridSample, and return them in onnx's text format and as PyTorch has them."""
+    """Draw the attributes of a GridSample, and return them in onnx's text format and as PyTorch has
+    them.
+    """
     padding_mode, align_corners = one_of(rng, "zeros", "border", "reflection"), int(rng.integers(2))
     text = f'<mode = "{mode}", padding_mode = "{padding_mode}", align_corners = {align_corners}>'
     older = OLDER_NAMES.get(mode, mode)
@@ -260,7 +275,11 @@ def roi_align(rng: Generator) -> Drawn:
         count, size = one_of(rng, 1, 10, 100, 300, 1000), one_of(rng, 7, 7, 14)
         if 20_000 < count * c * size * size < 600_000:
             break
-    scale, ratio, mode = one_of(rng, 0.25, 0.125, 0.0625), one_of(rng, 0, 2, 2), one_of(rng, "avg", "avg", "max")
+    scale, ratio, mode = (
+        one_of(rng, 0.25, 0.125, 0.0625),
+        one_of(rng, 0, 2, 2),
+        one_of(rng, "avg", "avg", "max"),
+    )
     model = parsed(
         f"""pool (float[N, C, H, W] x, float[R, 4] rois, int64[R] batch_indices) => (float[R, C, S, S] y) {{
             y = RoiAlign <mode = "{mode}", output_height = {size}, output_width = {size}, sampling_ratio = {ratio},
@@ -272,7 +291,9 @@ def roi_align(rng: Generator) -> Drawn:
     centres = rng.uniform(0, 1, (count, 2)) * [w / scale, h / scale]
     inputs = {
         "x": normal(rng, n, c, h, w),
-        "rois": np.concatenate([centres - extents / 2, centres + extents / 2], 1).astype(np.float32),
+        "rois": np.concatenate([centres - extents / 2, centres + extents / 2], 1).astype(
+            np.float32
+        ),
         "batch_indices": rng.integers(0, n, count),
     }
     name = f"n{n} c{c} {h}x{w}, {count} regions, {size}x{size}, {mode}, sampling_ratio {ratio}"
@@ -281,7 +302,11 @@ def roi_align(rng: Generator) -> Drawn:
 
 def deform_conv(rng: Generator) -> Drawn:
     while True:
-        n, c, outputs = one_of(rng, 1, 2), one_of(rng, 3, 16, 32, 64, 128), one_of(rng, 16, 32, 64, 128, 256)
+        n, c, outputs = (
+            one_of(rng, 1, 2),
+            one_of(rng, 3, 16, 32, 64, 128),
+            one_of(rng, 16, 32, 64, 128, 256),
+        )
         h, w = (int(size) for size in rng.integers(10, 90, 2))
         k = one_of(rng, 1, 3, 3, 3, 5)
         if 3e6 < n * c * outputs * k * k * h * w < 4e8:

@@ -1,10 +1,12 @@
-"""The limit: a plain pass that reads all bytes of the inputs and writes all bytes of the output, each once.
+"""The limit: a plain pass that reads all bytes of the inputs and writes all bytes of the output,
+each once.
 
-It is an operator like the package's own and differs from them in its kernel alone: sessions, threads and the size of
-tiles are the same. It adds up a tile's input words and fills its output words with the sum, in ordinary vector
-instructions: no stores past the caches, no large pages, no prefetching by hand. (It reads each tile in four places at
-once, which keeps more cache lines in flight and is a fifth faster than one.) Its time therefore depends on the size of
-the data as the kernels' time does: on whether they fit into the second-level cache, the third, or memory.
+It is an operator like the package's own and differs from them in its kernel alone: sessions,
+threads and the size of tiles are the same. It adds up a tile's input words and fills its output
+words with the sum, in ordinary vector instructions: no stores past the caches, no large pages, no
+prefetching by hand. (It reads each tile in four places at once, which keeps more cache lines in
+flight and is a fifth faster than one.) Its time therefore depends on the size of the data as the
+kernels' time does: on whether they fit into the second-level cache, the third, or memory.
 """
 
 import numpy as np
@@ -63,14 +65,20 @@ PASS = Operator(
 
 
 def limit(tensors, out, options):
-    """Return (session, its inputs, its output) that read all bytes of `tensors` and write as many as `out` has."""
+    """Return (session, its inputs, its output) that read all bytes of `tensors` and write as many
+    as `out` has.
+    """
     a, *others = map(as_words, tensors)
     b = np.concatenate(others or [a[:0]])
     y = np.empty(out.nbytes // 8, np.uint64)
     node = helper.make_node("Pass", ["a", "b"], ["y"], domain=DOMAIN, size=y.size)
     described = [helper.make_tensor_value_info(n, TensorProto.UINT64, [None]) for n in "aby"]
     proto = finished(helper.make_graph([node], "limit", described[:2], described[2:]), 21, DOMAIN)
-    return onnx_ops.InferenceSession(proto.SerializeToString(), options, operators=[PASS]), (a, b), y
+    return (
+        onnx_ops.InferenceSession(proto.SerializeToString(), options, operators=[PASS]),
+        (a, b),
+        y,
+    )
 
 
 def as_words(array):

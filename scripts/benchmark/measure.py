@@ -1,7 +1,8 @@
 """Time all runtimes in turns on the same inputs, after their results have been compared.
 
-A ratio is the median of the ratios within a turn. There is a pause between two runtimes, because the threads of the
-first one spin for a while after its last call; calls that are not timed then wake the threads of the second one.
+A ratio is the median of the ratios within a turn. There is a pause between two runtimes, because
+the threads of the first one spin for a while after its last call; calls that are not timed then
+wake the threads of the second one.
 """
 
 import functools
@@ -22,12 +23,20 @@ import onnx_ops
 from .limit import limit
 from .reads import has_reads, reads
 
-PAUSE, LONGEST_REST = 0.01, 1.0  # seconds in which no thread may have spun; the longest wait for that
-WAKE = 0.03  # seconds until threads run on cores of their own, and tensors are in the caches that hold them
-SHORT, LONG = 2e-3, 0.05  # seconds: shorter calls are timed several at once, longer ones without waking threads
+PAUSE, LONGEST_REST = (
+    0.01,
+    1.0,
+)  # seconds in which no thread may have spun; the longest wait for that
+# Seconds until threads run on cores of their own, and tensors are in the caches that hold them.
+WAKE = 0.03
+SHORT, LONG = (
+    2e-3,
+    0.05,
+)  # seconds: shorter calls are timed several at once, longer ones without waking threads
 SPEED_UP = 5e-4  # seconds: calls that take longer are also timed on one thread
 CUSTOM, LIMIT, READS, ALONE = "onnx_ops", "limit", "reads", ", 1 thread"
-# The largest difference from a peer's result in most elements; it is due to coordinates in float32 and sums in 16 bits.
+# The largest difference from a peer's result in most elements; it is due to coordinates in float32
+# and sums in 16 bits.
 TOLERANCE = {"float16": 0.03, "bfloat16": 0.25, "float32": 4e-3, "float64": 1e-9}
 FEW = 1e-3  # the share of elements that may differ more: places on the edge between two pixels
 
@@ -56,7 +65,9 @@ class Row:
 
     @property
     def within(self):
-        """The smallest memory of this machine that holds all of the data: L2 (one per thread), L3 or memory."""
+        """The smallest memory of this machine that holds all of the data: L2 (one per thread), L3
+        or memory.
+        """
         l2, l3 = map(cache_size, (2, 3))
         return "L2" if self.bytes <= l2 * self.threads else "L3" if self.bytes <= l3 else "memory"
 
@@ -64,14 +75,20 @@ class Row:
         return median(self.seconds[column]) if column in self.seconds else None
 
     def ratio(self, column, to=CUSTOM, of=None):
-        """The median of (time of `column` of the row `of`) / (time of `to`), turn by turn; None if one is missing."""
+        """The median of (time of `column` of the row `of`) / (time of `to`), turn by turn; None if
+        one is missing.
+        """
         above, below = (of or self).seconds.get(column), self.seconds.get(to)
         return median(a / b for a, b in zip(above, below, strict=True)) if above and below else None
 
     def over(self, column):
         """The median of our time minus that of `column`, in seconds; None if that is missing."""
         other = self.seconds.get(column)
-        return median(a - b for a, b in zip(self.seconds[CUSTOM], other, strict=True)) if other else None
+        return (
+            median(a - b for a, b in zip(self.seconds[CUSTOM], other, strict=True))
+            if other
+            else None
+        )
 
     @property
     def to_fastest(self):
@@ -93,7 +110,9 @@ class Row:
 
 
 def aligned(array):
-    """Return a copy that begins where ONNX Runtime's tensors do: at a multiple of 64 bytes, as large arrays do not."""
+    """Return a copy that begins where ONNX Runtime's tensors do: at a multiple of 64 bytes, as
+    large arrays do not.
+    """
     memory = np.empty(array.nbytes + 64, np.uint8)
     first = -memory.ctypes.data % 64
     copy = memory[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -136,7 +155,13 @@ def prepare(case, group, threads, runtimes):
     inputs = [aligned(v) for v in case.inputs()]
     y = aligned(np.empty(output_shape(case, inputs), inputs[0].dtype))
     tensors = [v for i, v in zip(case.operator.inputs, inputs, strict=False) if not i.values]
-    row = Row(case, group, threads, sum(t.nbytes for t in (*tensors, y)), max(t.size for t in (*tensors, y)))
+    row = Row(
+        case,
+        group,
+        threads,
+        sum(t.nbytes for t in (*tensors, y)),
+        max(t.size for t in (*tensors, y)),
+    )
     row.calls[CUSTOM] = both_ways(CUSTOM, ours(case, inputs, threads), inputs, y)
     add_others(row, inputs, y, runtimes if case.peers else ())
 
@@ -150,12 +175,16 @@ def prepare(case, group, threads, runtimes):
     if LIMIT in runtimes:
         row.calls[LIMIT] = {LIMIT: plain_pass(threads)}
     if READS in runtimes and has_reads(case):
-        row.calls[READS] = {READS: bound(*reads(case, inputs, y, quiet(intra_op_num_threads=threads)))}
+        row.calls[READS] = {
+            READS: bound(*reads(case, inputs, y, quiet(intra_op_num_threads=threads)))
+        }
     return row
 
 
 def add_others(row, inputs, y, runtimes):
-    """Add the calls of our other backend, and of the peers that can do the case with the same result."""
+    """Add the calls of our other backend, and of the peers that can do the case with the same
+    result.
+    """
     case, threads, expected = row.case, row.threads, row.calls[CUSTOM][CUSTOM]().copy()
     if "extensions" in runtimes and find_spec("onnxruntime_extensions"):
         session = ours(case, inputs, threads, "extensions")
@@ -218,7 +247,9 @@ def seconds(call):
 
 
 def measure(cases, group, threads, runtimes, turns, budget):
-    """Time the cases in `turns[0]` turns, and up to `turns[1]` within the budget; return a row for each case."""
+    """Time the cases in `turns[0]` turns, and up to `turns[1]` within the budget; return a row for
+    each case.
+    """
     rows = [prepare(case, group, threads, runtimes) for case in cases]
     began = time.perf_counter()
     for turn in range(turns[1]):

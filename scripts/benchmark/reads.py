@@ -1,10 +1,11 @@
 """The reads: GridSample without its arithmetic, which leaves what every kernel must do.
 
-It is GridSample with another kernel, in blocks and tiles of the same size. In place of the two coordinates of a point
-the kernel gets as many bytes with the number of the first pixel to read. It reads the same neighbours of this pixel, in
-the same order and in equally wide loads, adds them up, and writes as many elements; of interpolation, it leaves out the
-last points of an image that fill no vector. GridSample spends the rest of its time on coordinates, weights and
-products: a kernel that reads in this order can't gain more, except for some percent that depend on when its loads are
+It is GridSample with another kernel, in blocks and tiles of the same size. In place of the two
+coordinates of a point the kernel gets as many bytes with the number of the first pixel to read. It
+reads the same neighbours of this pixel, in the same order and in equally wide loads, adds them up,
+and writes as many elements; of interpolation, it leaves out the last points of an image that fill
+no vector. GridSample spends the rest of its time on coordinates, weights and products: a kernel
+that reads in this order can't gain more, except for some percent that depend on when its loads are
 issued.
 """
 
@@ -34,7 +35,9 @@ DOMAIN = "benchmark"
 
 
 def add_square(source, base, width, taps, target):
-    """Write the sum of each point's `taps` by `taps` neighbours to `target`, as `blend` does, for whole vectors."""
+    """Write the sum of each point's `taps` by `taps` neighbours to `target`, as `blend` does, for
+    whole vectors.
+    """
     raise NotImplementedError
 
 
@@ -84,7 +87,10 @@ def read(x, numbers, g, taps, tile, workspace, out):
             for c in range(channel, last_channel):
                 source = x[(n * g.channels + c) * pixels :]
                 for b in range(0, count, BLOCK):
-                    at, target = base[:count][b:][:BLOCK], out[(n * g.channels + c) * g.points + first + b :]
+                    at, target = (
+                        base[:count][b:][:BLOCK],
+                        out[(n * g.channels + c) * g.points + first + b :],
+                    )
                     if taps == 1:
                         take(source, at, 0, target[: at.size])
                     else:
@@ -117,7 +123,9 @@ READS = replace(
         Kernel(read_pairs, {"mode": "bilinear"}),
         Kernel(read_fours, {"mode": "bicubic"}),
     ),
-    reference=lambda parameters, x, numbers: np.zeros((*x.shape[:2], *numbers.shape[1:-1]), x.dtype),
+    reference=lambda parameters, x, numbers: np.zeros(
+        (*x.shape[:2], *numbers.shape[1:-1]), x.dtype
+    ),
 )
 
 
@@ -134,14 +142,30 @@ def taps(case):
 def reads(case, inputs, y, options):
     """Return (session, its inputs, its output) that read what `case` reads."""
     x, grid = inputs
-    count, align, indices = taps(case), case.attributes["align_corners"], np.zeros(grid.shape[:-1], np.int64)
+    count, align, indices = (
+        taps(case),
+        case.attributes["align_corners"],
+        np.zeros(grid.shape[:-1], np.int64),
+    )
     for size, g in zip(x.shape[2:], np.moveaxis(grid, -1, 0)[::-1], strict=True):
-        places = pad(unnormalize(g, np.float32(size), align), size, case.attributes["padding_mode"], align)
+        places = pad(
+            unnormalize(g, np.float32(size), align), size, case.attributes["padding_mode"], align
+        )
         first_pixel = np.rint(places) if count == 1 else np.floor(places) - (count == 4)
         indices = indices * size + np.clip(first_pixel, 0, size - count).astype(np.int64)
     index_words = np.stack([indices, np.zeros_like(indices)], -1).astype(np.int32)
-    node = helper.make_node("Reads", ["x", "numbers"], ["y"], domain=DOMAIN, mode=case.attributes["mode"])
-    kinds = zip(("x", "numbers", "y"), (TensorProto.FLOAT, TensorProto.INT32, TensorProto.FLOAT), strict=True)
+    node = helper.make_node(
+        "Reads", ["x", "numbers"], ["y"], domain=DOMAIN, mode=case.attributes["mode"]
+    )
+    kinds = zip(
+        ("x", "numbers", "y"),
+        (TensorProto.FLOAT, TensorProto.INT32, TensorProto.FLOAT),
+        strict=True,
+    )
     described = [helper.make_tensor_value_info(name, kind, [None] * 4) for name, kind in kinds]
     proto = finished(helper.make_graph([node], "reads", described[:2], described[2:]), 21, DOMAIN)
-    return onnx_ops.InferenceSession(proto.SerializeToString(), options, operators=[READS]), (x, index_words), y
+    return (
+        onnx_ops.InferenceSession(proto.SerializeToString(), options, operators=[READS]),
+        (x, index_words),
+        y,
+    )

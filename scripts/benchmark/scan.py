@@ -1,7 +1,8 @@
 """Time cases drawn at random, whole models with and without onnx_ops: on one thread and on all.
 
-On one thread the figure is the least CPU time of the calling thread, which other programs hardly change. On several it
-is the median of ratios within a turn. OpenVINO computes on threads of its own, so it takes part on several only.
+On one thread the figure is the least CPU time of the calling thread, which other programs hardly
+change. On several it is the median of ratios within a turn. OpenVINO computes on threads of its
+own, so it takes part on several only.
 """
 
 import functools
@@ -27,7 +28,8 @@ OURS, BUILT_IN, PYTORCH, OPENVINO, COPY = "onnx_ops", "ONNX Runtime", "PyTorch",
 FEWEST_TURNS = 7
 TURNS = 5  # on several threads
 COPY_SPEED = 0.85  # a case at this share of a copy's speed counts as fast as any peer
-CALL = 50e-6  # seconds: PyTorch's functions count from here on, as a session's call costs some microseconds
+# Seconds: PyTorch's functions count from here on, as a session's call costs some microseconds.
+CALL = 50e-6
 NOISE = 0.97, 0.5e-6  # the ratio and the seconds from which a case counts as slower
 Call = Callable[[], object]
 
@@ -87,14 +89,22 @@ def by_openvino(case: Drawn, inputs: dict[str, Array], threads: int) -> Call:
     import openvino
 
     model = openvino.Core().read_model(case.model.SerializeToString())
-    model.reshape({name: array.shape for name, array in inputs.items() if array.dtype == np.float32})
-    hints = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
+    model.reshape(
+        {name: array.shape for name, array in inputs.items() if array.dtype == np.float32}
+    )
+    hints = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": threads,
+        "INFERENCE_PRECISION_HINT": "f32",
+    }
     request = openvino.compile_model(model, "CPU", hints).create_infer_request()
     return lambda: request.infer(inputs, share_inputs=True, share_outputs=True)[0]
 
 
 def calls_of(case: Drawn, threads: int) -> tuple[dict[str, Call], list[str], int]:
-    """Return a call for onnx_ops, each peer and COPY; the peers whose result differs; and the bytes of all tensors."""
+    """Return a call for onnx_ops, each peer and COPY; the peers whose result differs; and the bytes
+    of all tensors.
+    """
     inputs = {name: aligned(array) for name, array in case.inputs.items()}
     content = case.model.SerializeToString()
     options = functools.partial(quiet, intra_op_num_threads=threads)
@@ -129,7 +139,9 @@ def calls_of(case: Drawn, threads: int) -> tuple[dict[str, Call], list[str], int
 
 
 def on_one_thread(case: Drawn, budget: float) -> Outcome:
-    """Compare the least CPU time of the calling thread, over turns that take `budget` seconds together."""
+    """Compare the least CPU time of the calling thread, over turns that take `budget` seconds
+    together.
+    """
     calls, differ, size = calls_of(case, 1)
     least = dict.fromkeys(calls, math.inf)
     for call in calls.values():
@@ -144,7 +156,9 @@ def on_one_thread(case: Drawn, budget: float) -> Outcome:
     ours = least.pop(OURS)
     if ours < CALL:
         least.pop(PYTORCH, None)
-    return Outcome(case, 1, size, ours, {name: other / ours for name, other in least.items()}, differ)
+    return Outcome(
+        case, 1, size, ours, {name: other / ours for name, other in least.items()}, differ
+    )
 
 
 def on_threads(case: Drawn, threads: int) -> Outcome:
@@ -158,12 +172,17 @@ def on_threads(case: Drawn, threads: int) -> Outcome:
     ours = times.pop(OURS)
     if median(ours) < CALL:
         times.pop(PYTORCH, None)
-    ratios = {name: median(a / b for a, b in zip(others, ours, strict=True)) for name, others in times.items()}
+    ratios = {
+        name: median(a / b for a, b in zip(others, ours, strict=True))
+        for name, others in times.items()
+    }
     return Outcome(case, threads, size, median(ours), ratios, differ)
 
 
 def measured(case: Drawn, threads: int, budget: float) -> Outcome:
-    """Measure a case, thrice if it is slower than a peer; the best counts, since other programs share the caches."""
+    """Measure a case, thrice if it is slower than a peer; the best counts, since other programs
+    share the caches.
+    """
     outcomes: list[Outcome] = []
     while len(outcomes) < 3 and (not outcomes or outcomes[-1].is_slower):
         outcomes.append(on_one_thread(case, budget) if threads == 1 else on_threads(case, threads))
@@ -179,7 +198,9 @@ def share(outcomes: list[Outcome], ratio: float) -> float:
 
 
 def by_operator(outcomes: Iterable[Outcome]) -> dict[tuple[str, int], list[Outcome]]:
-    """Return {(operator, threads): outcomes} of the cases that a peer can do, in the order of their first cases."""
+    """Return {(operator, threads): outcomes} of the cases that a peer can do, in the order of their
+    first cases.
+    """
     groups: dict[tuple[str, int], list[Outcome]] = {}
     for outcome in outcomes:
         if outcome.peers:
@@ -189,11 +210,16 @@ def by_operator(outcomes: Iterable[Outcome]) -> dict[tuple[str, int], list[Outco
 
 def summary(outcomes: Iterable[Outcome]) -> list[str]:
     """Return the lines of a table in Markdown: a row for each operator and number of threads."""
-    header = "| operator | threads | cases | at least as fast | 1.5 x | 2 x | 4 x | geometric mean | lowest |"
+    header = (
+        "| operator | threads | cases | at least as fast | 1.5 x | 2 x | 4 x | geometric "
+        "mean | lowest |"
+    )
     lines = [header, "|---|---:|---:|---:|---:|---:|---:|---:|---:|"]
     for (operator, threads), group in by_operator(outcomes).items():
         fast = sum(not outcome.is_slower for outcome in group) / len(group)
-        shares = " | ".join(f"{100 * part:.0f} %" for part in (fast, *(share(group, r) for r in (1.5, 2, 4))))
+        shares = " | ".join(
+            f"{100 * part:.0f} %" for part in (fast, *(share(group, r) for r in (1.5, 2, 4)))
+        )
         ratios = [outcome.to_fastest for outcome in group]
         figures = f"{geometric_mean(ratios):.2f} x | {min(ratios):.2f} x"
         lines.append(f"| {operator} | {threads} | {len(group)} | {shares} | {figures} |")
@@ -201,13 +227,26 @@ def summary(outcomes: Iterable[Outcome]) -> list[str]:
 
 
 def slowest(outcomes: Iterable[Outcome]) -> list[str]:
-    """Return the lines of a table in Markdown: the cases that are slower than a peer, with what a copy takes."""
-    lines = ["| case | threads | onnx_ops, us | a copy, us | fastest peer / onnx_ops |", "|---|---:|---:|---:|---:|"]
+    """Return the lines of a table in Markdown: the cases that are slower than a peer, with what a
+    copy takes.
+    """
+    lines = [
+        "| case | threads | onnx_ops, us | a copy, us | fastest peer / onnx_ops |",
+        "|---|---:|---:|---:|---:|",
+    ]
     slow = [outcome for outcome in outcomes if outcome.peers and outcome.is_slower]
     for outcome in sorted(slow, key=lambda outcome: outcome.to_fastest):
-        name, microseconds = min(outcome.peers, key=outcome.peers.__getitem__), outcome.seconds * 1e6
-        figures = f"{microseconds:.1f} | {microseconds * outcome.of_copy:.1f} | {outcome.to_fastest:.2f}, {name}"
-        lines.append(f"| {outcome.case.operator}: {outcome.case.name} | {outcome.threads} | {figures} |")
+        name, microseconds = (
+            min(outcome.peers, key=outcome.peers.__getitem__),
+            outcome.seconds * 1e6,
+        )
+        figures = (
+            f"{microseconds:.1f} | {microseconds * outcome.of_copy:.1f} | "
+            f"{outcome.to_fastest:.2f}, {name}"
+        )
+        lines.append(
+            f"| {outcome.case.operator}: {outcome.case.name} | {outcome.threads} | {figures} |"
+        )
     return lines
 
 

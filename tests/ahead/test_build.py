@@ -1,4 +1,6 @@
-"""A library of the operators runs without this package, on every CPU, with the same results and error messages."""
+"""A library of the operators runs without this package, on every CPU, with the same results and
+error messages.
+"""
 
 import ctypes as C
 import re
@@ -27,7 +29,13 @@ from onnx_ops.compiler.cpu_levels import LEVELS
 from onnx_ops.native import library
 
 HERE = TESTS
-OPERATORS = ["Col2Im", "GridSample", "MMCVModulatedDeformConv2d", "MMCVRoIAlignRotated", "NMSRotated"]
+OPERATORS = [
+    "Col2Im",
+    "GridSample",
+    "MMCVModulatedDeformConv2d",
+    "MMCVRoIAlignRotated",
+    "NMSRotated",
+]
 BEST = "x86-64-v3"
 CASES = [*COL2IM[1:8:3], *GRID_SAMPLE[:18:5], *OPENVINO[:2]]
 REGISTER = {
@@ -38,7 +46,9 @@ LIBRARY = system.LIBRARIES["linux"]
 pytestmark = [
     pytest.mark.long,  # it compiles all kernels for another target
     pytest.mark.skipif(sys.platform != "linux", reason="tried on Linux only"),
-    pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler"),
+    pytest.mark.skipif(
+        not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler"
+    ),
     pytest.mark.skipif(not library.have_numba(), reason="there is no Numba"),
 ]
 
@@ -46,7 +56,12 @@ pytestmark = [
 def runs_here(cpu):
     """Return whether Linux lists the CPU's features; the library itself asks the CPU."""
     flags = Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split()
-    lacking = {"x86-64-v2": "ssse3", "x86-64-v3": "avx2", "x86-64-v4": "avx512bw", "sapphirerapids": "avx512_fp16"}
+    lacking = {
+        "x86-64-v2": "ssse3",
+        "x86-64-v3": "avx2",
+        "x86-64-v4": "avx512bw",
+        "sapphirerapids": "avx512_fp16",
+    }
     return lacking.get(cpu, "no flag") in flags
 
 
@@ -81,14 +96,20 @@ def session(path, proto, domain=""):
 def test_results(case, path):
     inputs = case.inputs("float32")
     proto = model(case.domain, case.op_type, inputs, case.attributes)
-    assert_close(run_session(session(path, proto, case.domain), inputs), reference(case, inputs), "float32")
+    assert_close(
+        run_session(session(path, proto, case.domain), inputs), reference(case, inputs), "float32"
+    )
 
 
 @pytest.mark.parametrize(
-    "bad", [b for b in AT_RUN + AT_CREATION if b.domain in REGISTER and b.op_type in OPERATORS][::9], ids=str
+    "bad",
+    [b for b in AT_RUN + AT_CREATION if b.domain in REGISTER and b.op_type in OPERATORS][::9],
+    ids=str,
 )
 def test_messages(bad, path):
-    """The library refuses a call with the message of the function, when the session is made or at the run."""
+    """The library refuses a call with the message of the function, when the session is made or at
+    the run.
+    """
     proto = model(bad.domain, bad.op_type, bad.inputs, bad.attributes, dims="none")
     with pytest.raises(Exception, match=rf"{bad.title}( \(node 'the_node'\))?: {bad.message}"):
         run_session(session(path, proto, bad.domain), bad.inputs)
@@ -116,17 +137,28 @@ np.save(sys.argv[4], y)
 
 
 def saved(folder):
-    """Save a Col2Im that ONNX Runtime's kernel gets wrong; return (path, inputs, path of inputs, right result)."""
+    """Save a Col2Im that ONNX Runtime's kernel gets wrong; return (path, inputs, path of inputs,
+    right result).
+    """
     case = col2im("dilated", (12,), (3,), dilations=[2])
     names, inputs = [i.name for i in case.operator.inputs], case.inputs("float32")
-    (folder / "model.onnx").write_bytes(model("", "Col2Im", inputs, case.attributes).SerializeToString())
+    (folder / "model.onnx").write_bytes(
+        model("", "Col2Im", inputs, case.attributes).SerializeToString()
+    )
     np.savez(folder / "inputs.npz", **dict(zip(names, inputs, strict=True)))
-    return folder / "model.onnx", dict(zip(names, inputs, strict=True)), folder / "inputs.npz", reference(case, inputs)
+    return (
+        folder / "model.onnx",
+        dict(zip(names, inputs, strict=True)),
+        folder / "inputs.npz",
+        reference(case, inputs),
+    )
 
 
 def alone(path, folder, **environment):
     proto, _, inputs, expected = saved(folder)
-    return python(ALONE, path, proto, inputs, folder / "y.npy", cwd=folder, check=False, **environment), expected
+    return python(
+        ALONE, path, proto, inputs, folder / "y.npy", cwd=folder, check=False, **environment
+    ), expected
 
 
 def test_in_a_process_without_this_package(path, tmp_path):
@@ -138,10 +170,14 @@ def test_in_a_process_without_this_package(path, tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("cpu", [name for name, (kind, *_) in LEVELS.items() if kind == "x86_64"])
 def test_every_cpu(cpu, path_for_all, tmp_path):
-    """The library runs the code of the CPU that the variable names, and refuses one that this machine is not."""
+    """The library runs the code of the CPU that the variable names, and refuses one that this
+    machine is not.
+    """
     process, expected = alone(path_for_all, tmp_path, ONNX_OPS_CPU=cpu)
     if not runs_here(cpu):
-        assert f"ONNX_OPS_CPU = {cpu}: can't be run here by this library, which has " in process.stderr
+        assert (
+            f"ONNX_OPS_CPU = {cpu}: can't be run here by this library, which has " in process.stderr
+        )
         pytest.skip(f"this machine is no {cpu}: its code was not run")
     assert process.returncode == 0, process.stderr
     assert_close(np.load(tmp_path / "y.npy"), expected, "float32")
@@ -149,17 +185,25 @@ def test_every_cpu(cpu, path_for_all, tmp_path):
 
 def test_a_cpu_that_the_library_has_not(path, tmp_path):
     process, _ = alone(path, tmp_path, ONNX_OPS_CPU="armv8-a")
-    assert "ONNX_OPS_CPU = armv8-a: can't be run here by this library, which has x86-64-v" in process.stderr
+    assert (
+        "ONNX_OPS_CPU = armv8-a: can't be run here by this library, which has x86-64-v"
+        in process.stderr
+    )
 
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory):
-    """A function that runs a model by a program in C, with the ONNX Runtime of its wheel, and returns its elements."""
+    """A function that runs a model by a program in C, with the ONNX Runtime of its wheel, and
+    returns its elements.
+    """
     runtime = next(Path(ort.__file__).parent.glob("capi/libonnxruntime.so*"), None)
     if runtime is None:
         pytest.skip("this onnxruntime has no library of its own")
     folder = tmp_path_factory.mktemp("host")
-    flags = f"-std=c11 -Wall -Wextra -Werror -I{building.SOURCES} -o {folder}/host {HERE}/support/host.c -ldl"
+    flags = (
+        f"-std=c11 -Wall -Wextra -Werror -I{building.SOURCES} -o {folder}/host "
+        f"{HERE}/support/host.c -ldl"
+    )
     subprocess.run([*building.c_compiler("linux", "x86_64"), *flags.split()], check=True)
 
     def run(path, proto, inputs):
@@ -201,14 +245,20 @@ def test_the_same_sources_give_the_same_library(tmp_path):
 
 
 def test_what_it_needs_and_what_it_shows(path):
-    """The library needs libc and libm alone, and exports only its own names and the one that ONNX Runtime calls."""
+    """The library needs libc and libm alone, and exports only its own names and the one that ONNX
+    Runtime calls.
+    """
     needed = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
     names = {line.split()[0].partition(".so")[0].rpartition("/")[2] for line in needed.splitlines()}
     assert names <= {"linux-vdso", "libc", "libm", "ld-linux-x86-64", "ld-linux-aarch64"}
-    symbols = subprocess.run(["nm", "-D", "--defined-only", path], capture_output=True, text=True, check=True).stdout
+    symbols = subprocess.run(
+        ["nm", "-D", "--defined-only", path], capture_output=True, text=True, check=True
+    ).stdout
     exported = {line.split()[-1] for line in symbols.splitlines()}
     assert "RegisterCustomOps" in exported
-    assert all(name == "RegisterCustomOps" or name.startswith("onnx_ops_") for name in exported), exported
+    assert all(name == "RegisterCustomOps" or name.startswith("onnx_ops_") for name in exported), (
+        exported
+    )
 
 
 def call_build(*arguments):
@@ -216,10 +266,14 @@ def call_build(*arguments):
 
 
 def test_the_command(path, tmp_path):
-    """The command links compiled code again, and replaces an existing library when the new one is complete."""
+    """The command links compiled code again, and replaces an existing library when the new one is
+    complete.
+    """
     output = tmp_path / LIBRARY
     output.write_text("the old one")
-    outcome = call_build("--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST)
+    outcome = call_build(
+        "--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST
+    )
     size = f"{output.stat().st_size / 2**20:.1f} MB"
     assert outcome.exit_code == 0
     compiled, text = outcome.output.split(f"{output}: ")
@@ -231,13 +285,38 @@ def test_the_command(path, tmp_path):
 
 FOREIGN = r"for windows on x86_64: cc -fPIC can't build the library: \S+ error: #error .* is for another system"
 FAILURES = {
-    "no compiler": ({"CC": "/none/cc -O3"}, [], 3, "for linux on x86_64: there is no C compiler called /none"),
-    "a compiler that fails": ({"CC": "false"}, [], 3, "false can't build the library: it ends with exit code 1"),
+    "no compiler": (
+        {"CC": "/none/cc -O3"},
+        [],
+        3,
+        "for linux on x86_64: there is no C compiler called /none",
+    ),
+    "a compiler that fails": (
+        {"CC": "false"},
+        [],
+        3,
+        "false can't build the library: it ends with exit code 1",
+    ),
     "a compiler for another system": ({"CC": "cc -fPIC"}, ["--system", "windows"], 3, FOREIGN),
-    "a compiler that does nothing": ({"CC": "true"}, [], 3, "true can't build the library: it ends with exit code 0"),
-    "two architectures": ({}, ["--cpu", "armv8-a"], 3, f"cpu = {BEST}, armv8-a: must be of one architecture"),
+    "a compiler that does nothing": (
+        {"CC": "true"},
+        [],
+        3,
+        "true can't build the library: it ends with exit code 0",
+    ),
+    "two architectures": (
+        {},
+        ["--cpu", "armv8-a"],
+        3,
+        f"cpu = {BEST}, armv8-a: must be of one architecture",
+    ),
     "no such types": ({}, ["--dtype", "string"], 2, "'string' is not one of"),
-    "nowhere to write": ({}, ["--output", "/proc/x.so"], 3, "output = '/proc/x.so': can't be written: No such file"),
+    "nowhere to write": (
+        {},
+        ["--output", "/proc/x.so"],
+        3,
+        "output = '/proc/x.so': can't be written: No such file",
+    ),
 }
 
 
@@ -248,7 +327,9 @@ def test_what_goes_wrong(failure, path, tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     output = tmp_path / LIBRARY
     output.write_text("the old one")
-    outcome = call_build("--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST, *arguments)
+    outcome = call_build(
+        "--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST, *arguments
+    )
     assert outcome.exit_code == code, outcome.output
     assert re.search(message, outcome.stderr)
     assert output.read_text() == "the old one"
@@ -262,11 +343,23 @@ def test_a_full_disk(full, path, tmp_path):
     disk.mkdir()
     temporary = {"TMPDIR": str(disk)} if full == "temporary files" else {}
     output = output if temporary else disk / LIBRARY
-    command = ["build", "--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST]
+    command = [
+        "build",
+        "--output",
+        output,
+        "--operator",
+        "Col2Im",
+        "--dtype",
+        "float32",
+        "--cpu",
+        BEST,
+    ]
     done = on_disk("size=8k", disk, sys.executable, "-m", "onnx_ops", *command, **temporary)
     place = rf"{disk}/tmp\w+" if temporary else output
     assert done.returncode == 3
-    assert re.search(f"output = '{output}': can't be written: No space left on device: {place}\n$", done.stderr)
+    assert re.search(
+        f"output = '{output}': can't be written: No space left on device: {place}\n$", done.stderr
+    )
 
 
 @pytest.mark.skipif(not find_spec("ziglang"), reason="there is no ziglang")
@@ -274,7 +367,9 @@ def test_linked_by_ziglang(path, tmp_path, monkeypatch):
     """Wheels are, and libraries for other systems: they must find out what the CPU can run, too."""
     monkeypatch.setenv("CC", shlex.join(building.ziglang("linux", "x86_64")))
     output = tmp_path / "a.so"
-    outcome = call_build("--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST)
+    outcome = call_build(
+        "--output", output, "--operator", "Col2Im", "--dtype", "float32", "--cpu", BEST
+    )
     assert outcome.exit_code == 0, outcome.output
     process, expected = alone(output, tmp_path)
     assert process.returncode == 0, process.stderr
@@ -297,7 +392,9 @@ def test_a_library_that_is_loaded_is_replaced_for_other_processes(path, tmp_path
 
 
 def test_it_stays_when_it_was_loaded(path, tmp_path):
-    """Else its permanent allocations would be lost whenever ONNX Runtime unloads it with the last session."""
+    """Else its permanent allocations would be lost whenever ONNX Runtime unloads it with the last
+    session.
+    """
     proto = saved(tmp_path)[0].read_bytes()
 
     def load_and_unload():
@@ -344,12 +441,19 @@ except onnx_ops.OpError as error:
 
 @pytest.mark.parametrize("declarations", ["same", "other", "other call", "other C"])
 def test_a_library_and_python_of_other_versions(declarations, path):
-    """A library of another version is not used, such as that of an editable installation after `git pull`."""
-    output = f"True {path}" if declarations == "same" else "has another version than onnx_ops in Python"
+    """A library of another version is not used, such as that of an editable installation after `git
+    pull`.
+    """
+    output = (
+        f"True {path}" if declarations == "same" else "has another version than onnx_ops in Python"
+    )
     assert output in python(OTHER, path, declarations, cwd=HERE.parent).stdout
 
 
-OTHERS = [("linux", "armv8-a"), *((system, cpu) for system in ("windows", "macos") for cpu in ("x86-64-v3", "armv8-a"))]
+OTHERS = [
+    ("linux", "armv8-a"),
+    *((system, cpu) for system in ("windows", "macos") for cpu in ("x86-64-v3", "armv8-a")),
+]
 
 
 @pytest.mark.long
@@ -376,7 +480,9 @@ def test_a_dll_needs_windows_alone(threads, tmp_path, monkeypatch):
         pytest.skip(f"there is no {compiler}")
     monkeypatch.setenv("CC", compiler)
     output = tmp_path / "a.dll"
-    onnx_ops.build(output, operators=["Col2Im"], dtypes=["float32"], cpus=["x86-64-v3"], system="windows")
+    onnx_ops.build(
+        output, operators=["Col2Im"], dtypes=["float32"], cpus=["x86-64-v3"], system="windows"
+    )
     check_library(output.read_bytes(), "windows", "x86_64", output.name)
 
 
@@ -384,10 +490,15 @@ def test_no_compiler_for_another_system(monkeypatch):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(building.shutil, "which", lambda name: None)
     monkeypatch.setattr(building, "find_spec", lambda name: None)
-    with pytest.raises(onnx_ops.OpError, match=r"for macos on aarch64: install one, or the package ziglang, or name"):
+    with pytest.raises(
+        onnx_ops.OpError,
+        match=r"for macos on aarch64: install one, or the package ziglang, or name",
+    ):
         building.c_compiler("macos", "aarch64")
     rule = r"for windows on x86_64: there is no C compiler called x86_64-w64-mingw32-gcc; install one, or the package"
     with pytest.raises(onnx_ops.OpError, match=rule):
         building.c_compiler("windows", "x86_64")
-    with pytest.raises(onnx_ops.OpError, match="system = 'beos': must be one of linux, windows, macos"):
+    with pytest.raises(
+        onnx_ops.OpError, match="system = 'beos': must be one of linux, windows, macos"
+    ):
         onnx_ops.build("x.so", system="beos")

@@ -20,7 +20,9 @@ from onnx_ops.session import registration, variants
 
 
 def network():
-    """A model with nodes in the main graph, a branch and a local function, which states only the types of inputs."""
+    """A model with nodes in the main graph, a branch and a local function, which states only the
+    types of inputs.
+    """
     return parsed("""(float[1, 9, 4, 4] x, float[1, 3, 3, 2] grid, bool condition, float[1, 9, 9] blocks,
         int64[2] image_shape, int64[2] block_shape, int32[2] sizes) =>
         (float16[A, B, C, D] sampled, double[E, F, G, H] folded, float[I, J, K, L] y, uint8[M, N, O, P] nearest) {
@@ -47,7 +49,8 @@ NEEDED = {
     "org.openvinotoolkit.Col2Im float32",
 }
 COMPILED = [
-    "col2im-col2im-float32-float32", "col2im-col2im-float64-float64", "col2im-plan", "col2im-plan_openvino",
+    "col2im-col2im-float32-float32", "col2im-col2im-float64-float64", "col2im-plan",
+    "col2im-plan_openvino",
     "col2im-shape", "col2im-shape_openvino", "grid_sample-cubic-float16-float32-float16",
     "grid_sample-nearest-uint8-float32-uint8", "grid_sample-plan", "grid_sample-shape",
 ]  # fmt: skip
@@ -58,10 +61,17 @@ COMMAND = "import sys; sys.argv[0] = 'onnx-ops'; from onnx_ops.cli import main; 
 
 @pytest.mark.long
 def test_what_a_model_needs_is_compiled_and_nothing_else(tmp_path):
-    """Nodes are found in the main graph, a branch and a local function, and sessions compile nothing more."""
+    """Nodes are found in the main graph, a branch and a local function, and sessions compile
+    nothing more.
+    """
     onnx.save(network(), tmp_path / "network.onnx")
     done = python(COMMAND, "warmup", tmp_path / "network.onnx", NUMBA_CACHE_DIR=str(tmp_path))
-    assert re.findall(r"^compiling (\d) of 4: .*\n", done.stderr, re.MULTILINE) == ["1", "2", "3", "4"]
+    assert re.findall(r"^compiling (\d) of 4: .*\n", done.stderr, re.MULTILINE) == [
+        "1",
+        "2",
+        "3",
+        "4",
+    ]
     assert done.stdout == f"4 kernels are in the cache, {tmp_path / 'onnx_ops'}\n"
     assert sorted(f.name.rpartition("-")[0] for f in (tmp_path / "onnx_ops").iterdir()) == COMPILED
     script = """
@@ -75,9 +85,13 @@ def test_what_a_model_needs_is_compiled_and_nothing_else(tmp_path):
 
 
 def test_what_a_model_needs_without_numba(monkeypatch):
-    """As in a wheel with compiled kernels, where nothing is to be compiled: a survey lists kernels alone."""
+    """As in a wheel with compiled kernels, where nothing is to be compiled: a survey lists kernels
+    alone.
+    """
     proto = model(COL2IM[1].domain, "Col2Im", COL2IM[1].inputs("float32"), COL2IM[1].attributes)
-    onnx_ops.InferenceSession(proto.SerializeToString(), quiet())  # the library has the plan from here on
+    onnx_ops.InferenceSession(
+        proto.SerializeToString(), quiet()
+    )  # the library has the plan from here on
     monkeypatch.setattr(registration, "numba_obstacle", lambda: "there is no Numba")
     assert warmup.needed_by([proto.SerializeToString()]).keys() == {"Col2Im float32"}
 
@@ -109,13 +123,15 @@ def test_models_in_every_form(tmp_path):
     onnx.save(small, tmp_path / "small.onnx")
     assert warmup.needed_by([tmp_path / "model.onnx"]).keys() == NEEDED
     assert warmup.needed_by([proto.SerializeToString()]).keys() == NEEDED
-    assert warmup.needed_by([str(tmp_path / "model.onnx"), tmp_path / "small.onnx"]).keys() == NEEDED | {
-        "Col2Im float16"
-    }
+    assert warmup.needed_by(
+        [str(tmp_path / "model.onnx"), tmp_path / "small.onnx"]
+    ).keys() == NEEDED | {"Col2Im float16"}
 
 
 def test_a_survey_computes_nothing(kernels_made):
-    """Not even the result of constant inputs is computed, and the session refuses to run the nodes."""
+    """Not even the result of constant inputs is computed, and the session refuses to run the
+    nodes.
+    """
     case = OPENVINO[0]
     names = [i.name for i in case.operator.inputs]
     inputs = case.inputs("float32")
@@ -163,12 +179,21 @@ def test_models_that_are_refused(name, tmp_path):
 NO_GRID_SAMPLE = "sessions have no GridSample of these"
 COMBINATIONS = [
     ({"operators": ["GridSample"], "dtypes": ["int8"]}, f"dtypes = int8: {NO_GRID_SAMPLE}"),
-    ({"operators": ["Col2Im", "GridSample"], "dtypes": ["int8"]}, f"dtypes = int8: {NO_GRID_SAMPLE}"),
+    (
+        {"operators": ["Col2Im", "GridSample"], "dtypes": ["int8"]},
+        f"dtypes = int8: {NO_GRID_SAMPLE}",
+    ),
     ({"dtypes": ["float32", "complex64"]}, "dtypes = 'complex64': must be among float32"),
-    ({"operators": ["Im2ColProduct"], "dtypes": ["float32", "int8"]}, "dtypes = 'int8': sessions have no Im2ColP"),
+    (
+        {"operators": ["Im2ColProduct"], "dtypes": ["float32", "int8"]},
+        "dtypes = 'int8': sessions have no Im2ColP",
+    ),
     ({"operators": ["Conv"]}, "operators = 'Conv': must be among Col2Im, .*GridSample"),
     ({"dtypes": ["float8"]}, "dtypes = 'float8': must be among float32"),
-    ({"models": ["x.onnx"], "dtypes": ["float32"]}, "models = given: can't be combined with names of operators or"),
+    (
+        {"models": ["x.onnx"], "dtypes": ["float32"]},
+        "models = given: can't be combined with names of operators or",
+    ),
 ]
 
 
@@ -181,17 +206,26 @@ def test_combinations_that_do_not_exist(arguments, message):
 def test_types_that_share_a_kernel_are_found():
     """A type is not taken for one without kernels although another type has the same kernel."""
     asked_for = variants.asked_for(["Col2Im"], ["int8", "uint8"], ())
-    assert list(variants.distinct(asked_for)) == ["Col2Im uint8", "org.openvinotoolkit.Col2Im uint8"]
+    assert list(variants.distinct(asked_for)) == [
+        "Col2Im uint8",
+        "org.openvinotoolkit.Col2Im uint8",
+    ]
 
 
 def test_operators_whose_attributes_differ_share_no_code():
-    """Compiled code finds an attribute by its position, even if the plan and the kernel are the same."""
+    """Compiled code finds an attribute by its position, even if the plan and the kernel are the
+    same.
+    """
     one = DECLARATION
-    same, other = (replace(one, name="Other", attributes=one.attributes[::step]) for step in (1, -1))
+    same, other = (
+        replace(one, name="Other", attributes=one.attributes[::step]) for step in (1, -1)
+    )
     for second, count in (same, 1), (other, 2):
         assert len(variants.distinct(variants.combinations([one, second], ["float32"]))) == count
         for each in one, second:
-            image = functions.call(each, np.ones((1, 9, 4), np.float32), [5, 5], [3, 3], strides=[2, 2])
+            image = functions.call(
+                each, np.ones((1, 9, 4), np.float32), [5, 5], [3, 3], strides=[2, 2]
+            )
             assert image[0, 0, 2].tolist() == [2, 2, 4, 2, 2]
 
 

@@ -1,4 +1,6 @@
-"""A wheel without kernels; those that scripts/wheels.py has built, in the folder that ONNX_OPS_WHEELS names."""
+"""A wheel without kernels; those that scripts/wheels.py has built, in the folder that
+ONNX_OPS_WHEELS names.
+"""
 
 import hashlib
 import json
@@ -36,21 +38,35 @@ MARKERS = {  # what Python says of itself there
 
 
 def check_materials(files):
-    """Check what a wheel lists of its making against its files; return its ({tool: component}, {part: component}).
+    """Check what a wheel lists of its making against its files; return its ({tool: component},
+    {part: component}).
 
     files  {name: content}
     """
-    (content,) = [content for name, content in files.items() if name.endswith(".dist-info/sboms/onnx-ops.cdx.json")]
+    (content,) = [
+        content
+        for name, content in files.items()
+        if name.endswith(".dist-info/sboms/onnx-ops.cdx.json")
+    ]
     listed = json.loads(content)
     if find_spec("cyclonedx"):  # in the workflow
-        schema, validation = import_module("cyclonedx.schema"), import_module("cyclonedx.validation.json")
-        validator = validation.JsonStrictValidator(schema.SchemaVersion.from_version(listed["specVersion"]))
+        schema, validation = (
+            import_module("cyclonedx.schema"),
+            import_module("cyclonedx.validation.json"),
+        )
+        validator = validation.JsonStrictValidator(
+            schema.SchemaVersion.from_version(listed["specVersion"])
+        )
         assert validator.validate_str(content.decode()) is None
     whole, tools = listed["metadata"]["component"], listed["metadata"]["tools"]["components"]
     assert (whole["name"], whole["version"]) == ("onnx-ops", onnx_ops.__version__)
     parts = {each["name"]: each for each in listed["components"]}
     sums = lambda content: [{"alg": "SHA-256", "content": hashlib.sha256(content).hexdigest()}]
-    sources = sorted(name for name in files if name.startswith("onnx_ops/") and name.endswith((".py", ".c", ".h")))
+    sources = sorted(
+        name
+        for name in files
+        if name.startswith("onnx_ops/") and name.endswith((".py", ".c", ".h"))
+    )
     lines = [f"{hashlib.sha256(files[name]).hexdigest()}  {name}\n" for name in sources]
     assert parts["sources"]["hashes"] == sums("".join(lines).encode())
     (library,) = [name for name in files if name.endswith((".so", ".dll", ".dylib"))]
@@ -60,17 +76,33 @@ def check_materials(files):
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler")
+@pytest.mark.skipif(
+    not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler"
+)
 def test_the_same_sources_give_the_same_wheel(tmp_path):
-    """Its bytes depend neither on the folder, nor on when it is built; and it lists what it was built from."""
-    how = ["--no-build-isolation"] if find_spec("setuptools_scm") else []  # else pip gets what builds it
+    """Its bytes depend neither on the folder, nor on when it is built; and it lists what it was
+    built from.
+    """
+    # Else pip gets what builds it.
+    how = ["--no-build-isolation"] if find_spec("setuptools_scm") else []
     wheels = []
     for folder in (tmp_path / "one", tmp_path / "another"):
         for name in ("onnx_ops", "setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE"):
             copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
             folder.mkdir(exist_ok=True)
             copy(ROOT / name, folder / name)
-        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", *how, "--wheel-dir", folder, folder]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--no-deps",
+            *how,
+            "--wheel-dir",
+            folder,
+            folder,
+        ]
         subprocess.run(command, env=os.environ | {"SOURCE_DATE_EPOCH": "1700000000"}, check=True)
         wheels.append(next(folder.glob("*.whl")).read_bytes())
     assert wheels[0] == wheels[1]
@@ -79,7 +111,9 @@ def test_the_same_sources_give_the_same_wheel(tmp_path):
     assert tools.keys() == {"Python", "setuptools", "C compiler"}
 
 
-@pytest.mark.skipif(not WHEELS, reason="there are no wheels in ONNX_OPS_WHEELS: run scripts/wheels.py")
+@pytest.mark.skipif(
+    not WHEELS, reason="there are no wheels in ONNX_OPS_WHEELS: run scripts/wheels.py"
+)
 @pytest.mark.parametrize("wheel", WHEELS or [None], ids=lambda wheel: wheel and wheel.stem)
 def test_wheel(wheel, tmp_path):
     _, _, python, abi, platform = wheel.stem.split("-")
@@ -101,13 +135,25 @@ def test_wheel(wheel, tmp_path):
     assert {LEVELS[cpu][0] for cpu in cpus} == {architecture}
     licences = {Path(file).name for file in files if "/licenses/" in file}
     assert licences == {"LICENSE", "NOTICE"}  # of the machine code of others, too
-    (metadata,) = [content for file, content in files.items() if file.endswith(".dist-info/METADATA")]
-    # With --platform, pip still evaluates the markers of requirements for the machine that it runs on.
+    (metadata,) = [
+        content for file, content in files.items() if file.endswith(".dist-info/METADATA")
+    ]
+    # With --platform, pip still evaluates the markers of requirements for the machine that it runs
+    # on.
     variables = {**MARKERS[platform], "python_version": PYTHON, "extra": ""}
     requirements = map(Requirement, Parser().parsestr(metadata.decode()).get_all("Requires-Dist"))
-    words = [f"{r.name}{r.specifier}" for r in requirements if not r.marker or r.marker.evaluate(variables)]
-    newer = platform.replace("macosx_11_0", "macosx_15_0")  # ONNX Runtime needs newer ones than this package
-    options = f"--dry-run --quiet --ignore-installed --only-binary=:all: --platform {newer} --python-version {PYTHON}"
+    words = [
+        f"{r.name}{r.specifier}"
+        for r in requirements
+        if not r.marker or r.marker.evaluate(variables)
+    ]
+    newer = platform.replace(
+        "macosx_11_0", "macosx_15_0"
+    )  # ONNX Runtime needs newer ones than this package
+    options = (
+        f"--dry-run --quiet --ignore-installed --only-binary=:all: --platform {newer} "
+        f"--python-version {PYTHON}"
+    )
     install = [sys.executable, "-m", "pip", "install", "--target", tmp_path, *options.split()]
     for what in (["--no-deps", wheel], words):
         subprocess.run(list(map(str, [*install, *what])), check=True)

@@ -38,7 +38,9 @@ MODES = {"": ("nearest", "linear", "cubic"), "com.microsoft": ("nearest", "bilin
 
 
 def cells():
-    """Yield (domain, name, version, rank, {type variable: element type}) of all that the table lists."""
+    """Yield (domain, name, version, rank, {type variable: element type}) of all that the table
+    lists.
+    """
     others = [(o.domain, o.name) for o in OTHERS]
     for o in onnx_ops.operators():
         if (o["domain"], o["name"]) in others:
@@ -47,7 +49,13 @@ def cells():
             o["versions"], o["ranks"], itertools.product(*o["dtypes"].values())
         ):
             if (o["name"], version, rank) != ("GridSample", 16, 5):  # ai.onnx had no volumes then
-                yield o["domain"], o["name"], version, rank, dict(zip(o["dtypes"], names, strict=True))
+                yield (
+                    o["domain"],
+                    o["name"],
+                    version,
+                    rank,
+                    dict(zip(o["dtypes"], names, strict=True)),
+                )
 
 
 def cases_of(domain, name, rank, types):
@@ -58,28 +66,57 @@ def cases_of(domain, name, rank, types):
         for mode in MODES[domain]:
             if mode == "nearest" or types["T1"] in dtypes.FLOATS:
                 yield Case(
-                    mode, domain, name, shapes, {"mode": mode, "padding_mode": "border", "align_corners": 1}, 1.2
+                    mode,
+                    domain,
+                    name,
+                    shapes,
+                    {"mode": mode, "padding_mode": "border", "align_corners": 1},
+                    1.2,
                 )
     elif name == "Im2Col":
-        image, kernel, axes = (5, 4, 3, *[1] * 11)[: rank - 2], (2, 3, *[1] * 12)[: rank - 2], rank - 2
-        yield im2col("unfold", (2, 3, *image), kernel, strides=[2] * axes, pads=[0] * axes + [1] * axes)
+        image, kernel, axes = (
+            (5, 4, 3, *[1] * 11)[: rank - 2],
+            (2, 3, *[1] * 12)[: rank - 2],
+            rank - 2,
+        )
+        yield im2col(
+            "unfold", (2, 3, *image), kernel, strides=[2] * axes, pads=[0] * axes + [1] * axes
+        )
     elif name == "Im2ColProduct":
-        image, kernel, axes = (5, 4, 3, *[1] * 11)[: rank - 2], (2, 3, *[1] * 12)[: rank - 2], rank - 2
+        image, kernel, axes = (
+            (5, 4, 3, *[1] * 11)[: rank - 2],
+            (2, 3, *[1] * 12)[: rank - 2],
+            rank - 2,
+        )
         for sum_over in ("channels", "kernel"):
-            yield im2col_product("product", (2, 6, *image), kernel, sum_over, 3, pads=[0] * axes + [1] * axes)
+            yield im2col_product(
+                "product", (2, 6, *image), kernel, sum_over, 3, pads=[0] * axes + [1] * axes
+            )
     elif name == "Col2Im":
         alike = (c for c in COL2IM + OPENVINO if c.domain == domain and len(c.shapes[0]) == rank)
         yield next(c for c in alike if len(c.attributes) > 2)
     elif name == "ComputedGridSample":
-        alike = [c for c in FUSED if len(c.shapes[0]) == rank and c.attributes.get("padding_mode") == "border"]
+        alike = [
+            c
+            for c in FUSED
+            if len(c.shapes[0]) == rank and c.attributes.get("padding_mode") == "border"
+        ]
         yield from ({c.attributes["mode"]: c for c in alike}).values()
     elif "DeformConv" in name:
-        alike = [c for c in DEFORM_CONV if c.op_type == name and len(c.shapes[0]) == rank and len(c.attributes) > 3]
+        alike = [
+            c
+            for c in DEFORM_CONV
+            if c.op_type == name and len(c.shapes[0]) == rank and len(c.attributes) > 3
+        ]
         yield replace(alike[0], domain=domain)
     else:
-        alike = [c for c in CASES if (c.domain, c.op_type, len(c.shapes[0])) == (domain, name, rank)]
+        alike = [
+            c for c in CASES if (c.domain, c.op_type, len(c.shapes[0])) == (domain, name, rank)
+        ]
         ordinary = [c for c in alike if np.isfinite(c.extent)]
-        assert ordinary, f"CASES of tests/support/cases.py has none of {name} with an input of rank {rank}"
+        assert ordinary, (
+            f"CASES of tests/support/cases.py has none of {name} with an input of rank {rank}"
+        )
         yield ordinary[0]
 
 
@@ -90,7 +127,10 @@ def identity(cell):
 
 @pytest.mark.parametrize(
     "cell",
-    [long_unless(has_representative_types(c[1], c[-1], c[1] == "GridSample" and "cubic"), c) for c in cells()],
+    [
+        long_unless(has_representative_types(c[1], c[-1], c[1] == "GridSample" and "cubic"), c)
+        for c in cells()
+    ],
     ids=identity,
 )
 def test_cell(cell, kernels_made):
@@ -110,7 +150,11 @@ def test_cell(cell, kernels_made):
 
 
 BUILTIN_LACKS = [
-    *((COL2IM[1], t) for t in dtypes.ALL if t != "float32" and "16" not in t and "complex" not in t),
+    *(
+        (COL2IM[1], t)
+        for t in dtypes.ALL
+        if t != "float32" and "16" not in t and "complex" not in t
+    ),
     *((GRID_SAMPLE[6], t) for t in ("float64",)),
     *((VOLUMES[12], t) for t in ("float32", "float64")),
     *((c, "float32") for c in DEFORM_CONV[18:22:2]),
@@ -124,7 +168,8 @@ def test_the_builtin_kernels_lack_it(case, dtype):
     inputs = case.inputs(dtype, dtype if dtype in dtypes.FLOATS else "float32")
     proto = model(case.domain, case.op_type, inputs, case.attributes).SerializeToString()
     with pytest.raises(
-        Exception, match=r"(?i)not.implemented|invalid|type error|only support|not supported|must be 4D"
+        Exception,
+        match=r"(?i)not.implemented|invalid|type error|only support|not supported|must be 4D",
     ):
         run_session(ort.InferenceSession(proto, quiet()), inputs)
     got = run_session(onnx_ops.InferenceSession(proto, quiet()), inputs)
@@ -163,7 +208,9 @@ def test_16_bits_are_the_rounded_float32_result(case, dtype):
     with np.errstate(over="ignore"):
         expected = BACKENDS["function"](case, widened).astype(narrow)
     for name in ("function", *IN_SESSIONS):
-        np.testing.assert_array_equal(BACKENDS[name](case, inputs).view(np.uint16), expected.view(np.uint16))
+        np.testing.assert_array_equal(
+            BACKENDS[name](case, inputs).view(np.uint16), expected.view(np.uint16)
+        )
 
 
 IN_16_BITS = [replace(c, domain="") for c in GRID_SAMPLE[:18] + VOLUMES[:3] + EXTREME[:18]] + [
@@ -187,7 +234,9 @@ def test_strings_come_in_ascending_order():
     x = np.array([["a", "b"], ["c", "d"]], object).reshape(1, 2, 2)
     y = onnx_ops.col2im(x, [3], [2])
     assert y.tolist() == [[["a", "bc", "d"]]]
-    assert onnx_ops.col2im(x.astype(str), [5], [2], strides=[3]).tolist() == [[["a", "c", "", "b", "d"]]]
+    assert onnx_ops.col2im(x.astype(str), [5], [2], strides=[3]).tolist() == [
+        [["a", "c", "", "b", "d"]]
+    ]
 
 
 def test_booleans_add_up_to_or_however_many():
@@ -200,7 +249,9 @@ def test_booleans_add_up_to_or_however_many():
 
 @pytest.mark.long
 def test_5d_cubic_is_separable():
-    """On a rectangular grid it equals one 4-D cubic interpolation along each axis after the other."""
+    """On a rectangular grid it equals one 4-D cubic interpolation along each axis after the
+    other.
+    """
     rng = np.random.default_rng(1)
     volume = rng.standard_normal((1, 1, 6, 7, 8))
     axes = [rng.uniform(-1.2, 1.2, n) for n in (3, 4, 5)]

@@ -1,4 +1,6 @@
-"""The oracle for `optimize` (support/exact.py) finds planted errors, and leaves out only what roundings decide."""
+"""The oracle for `optimize` (support/exact.py) finds planted errors, and leaves out only what
+roundings decide.
+"""
 
 import re
 
@@ -28,10 +30,14 @@ def operator_of(proto):
 def change(proto, wanted, function):
     """Change the first constant input of the operator that is wanted."""
     names = [*operator_of(proto).input]
-    for tensor in sorted(proto.graph.initializer, key=lambda t: names.index(t.name) if t.name in names else 99):
+    for tensor in sorted(
+        proto.graph.initializer, key=lambda t: names.index(t.name) if t.name in names else 99
+    ):
         array = numpy_helper.to_array(tensor)
         if tensor.name in names and wanted(array):
-            tensor.CopyFrom(numpy_helper.from_array(function(array).astype(array.dtype), tensor.name))
+            tensor.CopyFrom(
+                numpy_helper.from_array(function(array).astype(array.dtype), tensor.name)
+            )
             return
     raise AssertionError("nothing is changed")
 
@@ -47,7 +53,11 @@ def swap_pads(proto):
 
 
 def move_by_a_pixel(proto):
-    change(proto, lambda a: a.size > 9, lambda a: a + np.median(np.abs(np.diff(np.sort(a.ravel()), prepend=0))) + 1e-9)
+    change(
+        proto,
+        lambda a: a.size > 9,
+        lambda a: a + np.median(np.abs(np.diff(np.sort(a.ravel()), prepend=0))) + 1e-9,
+    )
 
 
 def scale(factor):
@@ -55,7 +65,11 @@ def scale(factor):
 
 
 def turn_levels(proto):
-    change(proto, lambda a: a.dtype == np.int64 and a.ndim == 1, lambda a: a.reshape(-1, 2)[:, ::-1].ravel())
+    change(
+        proto,
+        lambda a: a.dtype == np.int64 and a.ndim == 1,
+        lambda a: a.reshape(-1, 2)[:, ::-1].ravel(),
+    )
 
 
 MISTAKES = {
@@ -91,7 +105,10 @@ ENDS = {  # what computes y of x, and x where rounding decides
     "Floor": ("y = Floor (x)", [1, 2]),
     "Round": ("y = Round (x)", [0.5, 1.5]),
     "a comparison": ("c = Less (x, one)  d = Cast <to: int = 1> (c)  y = Mul (d, one)", [1]),
-    "a division by zero": ("c = Sub (x, x)  d = Div (one, c)  y = Clip (d, zero, one)", [0.5, 1, 1.5, 2, 2.25]),
+    "a division by zero": (
+        "c = Sub (x, x)  d = Div (one, c)  y = Clip (d, zero, one)",
+        [0.5, 1, 1.5, 2, 2.25],
+    ),
 }
 
 
@@ -128,14 +145,17 @@ def test_the_oracle_runs_what_the_model_states():
     """Its own references, not onnx's GridSample, also in functions."""
     proto = affine_grid(sample="linear", opset=20)
     inputs = feeds(proto)
-    np.testing.assert_allclose(Oracle(proto, inputs).exact[0], run(proto, inputs)[0], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(
+        Oracle(proto, inputs).exact[0], run(proto, inputs)[0], rtol=0, atol=1e-4
+    )
     assert all(o.type.tensor_type.elem_type == onnx.TensorProto.FLOAT for o in proto.graph.output)
 
 
 SPECIFIED = {  # what computes y of x, which onnx's evaluator gets wrong
     "a step back from before the first element": "y = Slice (x, before, before, axis, back)",
     "steps along two axes": "y = Slice (x, both, both, axes, steps)",
-    "a step back along the first axis": "z = Squeeze (before)  y = Slice (x, before, before, , back)",
+    "a step back along the first axis": "z = Squeeze (before)  y = Slice (x, before, before, , "
+    "back)",
     "a Loop without a condition": """z = Loop (twice, "") <body: graph = body (int64 k, bool c)
         => (bool d, float[2, 3] b) {
         d = Identity (c)  a = Cast <to: int = 1> (k)  b = Add (x, a) }>  y = ReduceSum (z, axis)""",
@@ -159,6 +179,14 @@ def test_the_oracle_follows_the_specification(name):
 def test_the_factors_that_the_documentation_states():
     text = (DOCS / "optimize.md").read_text("utf-8")
     text = text.replace("; a result stored as a constant", ", Constant")
-    rows = re.findall(r"^\| ([\w, ]+) \| (?:(?:(\d) times )?(the nodes' error)|none: the same bits) \|$", text, re.M)
-    stated = {name: int(factor or 1) if error else 0 for names, factor, error in rows for name in names.split(", ")}
+    rows = re.findall(
+        r"^\| ([\w, ]+) \| (?:(?:(\d) times )?(the nodes' error)|none: the same bits) \|$",
+        text,
+        re.M,
+    )
+    stated = {
+        name: int(factor or 1) if error else 0
+        for names, factor, error in rows
+        for name in names.split(", ")
+    }
     assert stated == FACTORS

@@ -17,7 +17,10 @@ SCRIPT = Path(fuzz.__file__)
 
 @pytest.mark.parametrize(
     ("count", "types", "grids"),
-    [(30, REPRESENTATIVE, ["float32"]), long_unless(False, 700, fuzzing.FEW_TYPES, fuzzing.FEW_GRIDS)],
+    [
+        (30, REPRESENTATIVE, ["float32"]),
+        long_unless(False, 700, fuzzing.FEW_TYPES, fuzzing.FEW_GRIDS),
+    ],
     ids=["30", "700"],
 )
 def test_a_fixed_slice(count, types, grids):
@@ -27,7 +30,9 @@ def test_a_fixed_slice(count, types, grids):
 
 @pytest.mark.parametrize("dtype", dtypes.FLOATS)
 def test_nan_is_the_same_in_every_type(dtype):
-    """A reference that only moves elements returns them in their own type, in which NumPy may not know NaN."""
+    """A reference that only moves elements returns them in their own type, in which NumPy may not
+    know NaN.
+    """
     y = np.array([np.nan, 1], dtypes.TABLE[dtype].numpy)
     fuzzing.assert_result(None, dtype, y, y, None)
     with pytest.raises(AssertionError):
@@ -37,7 +42,10 @@ def test_nan_is_the_same_in_every_type(dtype):
 @pytest.mark.long
 def test_with_checked_indices():
     """The fuzzer with checked indices; it draws few calls, since it compiles everything again."""
-    script = "import fuzz; from support import fuzzing; fuzz.examples(1, 40, fuzzing.calls(['float32'], ['float32']));"
+    script = (
+        "import fuzz; from support import fuzzing; fuzz.examples(1, 40, "
+        "fuzzing.calls(['float32'], ['float32']));"
+    )
     script += "from onnx_ops.compiler.bounds import checks; print('checks', checks())"
     done = python(script, ONNX_OPS_BOUNDSCHECK="1")
     assert int(done.stdout.split("checks")[1]) > 10_000
@@ -54,7 +62,13 @@ def changed(y, mistake):
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "mistake"),
-    [("Col2Im", "value"), ("Col2Im", "shape"), ("Col2Im", "bits"), ("RoiAlign", "value"), ("NMSRotated", "row")],
+    [
+        ("Col2Im", "value"),
+        ("Col2Im", "shape"),
+        ("Col2Im", "bits"),
+        ("RoiAlign", "value"),
+        ("NMSRotated", "row"),
+    ],
 )
 def test_a_wrong_result_is_found(name, mistake, monkeypatch):
     """The fuzzer must detect a mistake of one way to run an operator, for one kind of call."""

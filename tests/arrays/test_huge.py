@@ -39,7 +39,9 @@ def peak():
 
 @pytest.mark.parametrize("route", [function, native])
 def test_grid_sample(route):
-    """Every point reads the image's centre, except for some that are far apart in grid, image and output."""
+    """Every point reads the image's centre, except for some that are far apart in grid, image and
+    output.
+    """
     image, out = (26757, 26757), (32769, 32769)
     x, grid = np.zeros((1, 3, *image), np.uint8), np.zeros((1, *out, 2), np.float16)
     y = np.empty((1, 3, *out), np.uint8)
@@ -85,8 +87,18 @@ def test_attention(route):
     pixels = np.array([0, 1, 2**19, 2**20 - 1, 2**20, h * w - 2, h * w - 1])
     value[0, pixels] = 1 + np.arange(pixels.size)[:, None, None] + np.arange(heads)[:, None] * 16
     places = np.stack([(pixels % w + 0.5) / w, (pixels // w + 0.5) / h], -1)
-    locations = np.broadcast_to(places[:, None, None, None], (1, pixels.size, heads, 1, 1, 2)).copy()
-    weights, y = np.ones(locations.shape[:-1], np.float16), np.empty((1, pixels.size, heads * channels), np.float16)
-    route(operator("onnx_ops", "MultiScaleDeformableAttention"), [value, np.array([h, w]), locations, weights], {}, y)
+    locations = np.broadcast_to(
+        places[:, None, None, None], (1, pixels.size, heads, 1, 1, 2)
+    ).copy()
+    weights, y = (
+        np.ones(locations.shape[:-1], np.float16),
+        np.empty((1, pixels.size, heads * channels), np.float16),
+    )
+    route(
+        operator("onnx_ops", "MultiScaleDeformableAttention"),
+        [value, np.array([h, w]), locations, weights],
+        {},
+        y,
+    )
     expected = 1 + np.arange(pixels.size)[:, None] + np.repeat([0, 16], channels)
     np.testing.assert_allclose(y[0], expected, rtol=2**-10)

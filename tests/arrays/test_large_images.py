@@ -1,4 +1,6 @@
-"""GridSample on images too large for 32-bit pixel numbers, simulated by a lower limit in uncompiled kernels."""
+"""GridSample on images too large for 32-bit pixel numbers, simulated by a lower limit in uncompiled
+kernels.
+"""
 
 import numpy as np
 import pytest
@@ -32,7 +34,10 @@ KINDS = {"nearest": np.uint8, "bilinear": np.float16, "bicubic": np.float32}
 @pytest.mark.parametrize("mode", KINDS)
 @pytest.mark.parametrize("padding_mode", ["zeros", "reflection"])
 def test_places_on_axes_longer_than_float32_has_digits(mode, padding_mode):
-    """Points right of the image stay outside, infinite ones under reflection, too. NaN is the left edge."""
+    """Points right of the image stay outside, infinite ones under reflection, too.
+
+    NaN is the left edge.
+    """
     length = 2**27 + 5
     x, grid = np.zeros((1, 1, 4, length), KINDS[mode]), np.zeros((1, 1, 2, 2), np.float32)
     x[..., -64:] = 7
@@ -44,7 +49,9 @@ def test_places_on_axes_longer_than_float32_has_digits(mode, padding_mode):
 @pytest.mark.parametrize("mode", KINDS)
 @pytest.mark.parametrize("length", [2**24, 2**24 + 3, 2**24 + 5])
 def test_the_last_pixel_where_float32_ends(length, mode):
-    """On the second and third axis float32 rounds the size, and the index of the first of two neighbours."""
+    """On the second and third axis float32 rounds the size, and the index of the first of two
+    neighbours.
+    """
     x, grid = np.zeros((1, 1, 4, length), KINDS[mode]), np.ones((1, 1, 1, 2), np.float32)
     x[..., -1] = 7
     y = onnx_ops.grid_sample(x, grid, mode=mode, padding_mode="border", align_corners=1)

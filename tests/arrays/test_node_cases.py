@@ -17,7 +17,8 @@ if np.__version__.startswith("1."):
 def node_cases():
     from onnx.backend.test.case import node
 
-    # Importing a module computes its cases; `node.collect_testcases` does that for all operators, which takes seconds.
+    # Importing a module computes its cases; `node.collect_testcases` does that for all operators,
+    # which takes seconds.
     for module in ("col2im", "deformconv", "gridsample", "roialign"):
         import_module(f"{node.__name__}.{module}")
     names = ("col2im", "deform_conv", "gridsample", "roialign")
@@ -33,4 +34,6 @@ def assert_passes(case, proto, kernels_made):
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
     assert len(kernels_made) == 1
     for inputs, (expected,) in case.data_sets:
-        np.testing.assert_allclose(run_session(session, inputs), expected, rtol=case.rtol, atol=case.atol)
+        np.testing.assert_allclose(
+            run_session(session, inputs), expected, rtol=case.rtol, atol=case.atol
+        )

@@ -9,7 +9,8 @@ from onnx_ops.arrays import functions
 
 WHOLE = [c for c in CASES if all(0 not in shape for shape in c.shapes) and np.isfinite(c.extent)]
 NEEDS = {"PyTorch": "torch", "OpenVINO": "openvino.opset15"}
-AGREE = [  # a peer, the operator and element types that it runs, and how many of the cases it does at least
+# A peer, the operator and element types that it runs, and how many of the cases it does at least.
+AGREE = [
     ("PyTorch", "Col2Im", "float32 float64 bool", 19),
     ("PyTorch", "GridSample", "float32 float64", 55),
     ("PyTorch", "Im2Col", "float32 float64 bool complex64", 14),
@@ -37,7 +38,8 @@ def test_peers_agree(peer, op_type, dtype, fewest):
             continue
         ours, count = functions.call(case.operator, *inputs, **case.attributes), count + 1
         if dtype in TOLERANCE:
-            tolerance = 4 * TOLERANCE[dtype] * (10 if case.extent > 100 else 1)  # coordinates far out are rounded more
+            # Coordinates far out are rounded more.
+            tolerance = 4 * TOLERANCE[dtype] * (10 if case.extent > 100 else 1)
             scale = np.abs(theirs[np.isfinite(theirs)]).max(initial=1)
             np.testing.assert_allclose(ours, theirs, 0, tolerance * scale, err_msg=str(case))
         else:

@@ -1,4 +1,6 @@
-"""Relations that must hold between results, whatever the numbers and independently of the reference."""
+"""Relations that must hold between results, whatever the numbers and independently of the
+reference.
+"""
 
 import itertools
 import math
@@ -15,7 +17,9 @@ from onnx_ops.arrays import functions
 
 
 def unfold(image, block, dilations, pads, strides):
-    """Unfold [N, C, *image] to [N, C * K, L], looking up each value by the definition of a block."""
+    """Unfold [N, C, *image] to [N, C * K, L], looking up each value by the definition of a
+    block.
+    """
     d = len(block)
     counts = block_counts(image.shape[2:], block, dilations, pads, strides)
     if min(counts) < 1:
@@ -23,17 +27,30 @@ def unfold(image, block, dilations, pads, strides):
     padded = np.pad(image, [(0, 0), (0, 0), *zip(pads[:d], pads[d:], strict=True)])
     columns = []
     for k in itertools.product(*map(range, block)):
-        pixels = [k_i * dil + np.arange(c) * s for k_i, dil, c, s in zip(k, dilations, counts, strides, strict=True)]
-        columns.append(padded[(slice(None), slice(None), *np.ix_(*pixels))].reshape(*image.shape[:2], -1))
+        pixels = [
+            k_i * dil + np.arange(c) * s
+            for k_i, dil, c, s in zip(k, dilations, counts, strides, strict=True)
+        ]
+        columns.append(
+            padded[(slice(None), slice(None), *np.ix_(*pixels))].reshape(*image.shape[:2], -1)
+        )
     return np.stack(columns, axis=2).reshape(image.shape[0], -1, columns[0].shape[-1])
 
 
 def all_settings(case):
-    """The arguments of `unfold` besides the image, and the block for Im2Col, whose attribute it is."""
+    """The arguments of `unfold` besides the image, and the block for Im2Col, whose attribute it
+    is.
+    """
     settings = dict(case.attributes)
     block = {"block": settings.pop("kernel_shape")} if case.op_type == "Im2Col" else {}
     axes = len(block.get("block", case.shapes[-1]))
-    return {**block, "dilations": [1] * axes, "pads": [0] * 2 * axes, "strides": [1] * axes, **settings}
+    return {
+        **block,
+        "dilations": [1] * axes,
+        "pads": [0] * 2 * axes,
+        "strides": [1] * axes,
+        **settings,
+    }
 
 
 CLOSE = {"float32": 1e-5, "float64": 1e-13}
@@ -54,7 +71,9 @@ def test_fold_of_unfold_is_divisor_times_image(backend, case, dtype):
     y = np.random.default_rng(1).integers(-9, 9, shape).astype(dtype)
     settings = all_settings(case)
     divisor = backend(case, [unfold(np.ones_like(y), block, **settings), image, block])
-    np.testing.assert_array_equal(backend(case, [unfold(y, block, **settings), image, block]), divisor * y)
+    np.testing.assert_array_equal(
+        backend(case, [unfold(y, block, **settings), image, block]), divisor * y
+    )
 
 
 @each_on_backends([case for case in IM2COL_PRODUCT if 0 not in case.shapes[0]])
@@ -88,7 +107,9 @@ def test_products_of_what_is_outside():
 @pytest.mark.parametrize("case", IM2COL_PRODUCT[:16:3], ids=str)
 def test_products_on_several_threads(case):
     inputs = case.inputs("float32")
-    one, two, seven = (functions.call(case.operator, *inputs, threads=k, **case.attributes) for k in (1, 2, 7))
+    one, two, seven = (
+        functions.call(case.operator, *inputs, threads=k, **case.attributes) for k in (1, 2, 7)
+    )
     np.testing.assert_array_equal(one, two)
     np.testing.assert_array_equal(one, seven)
 
@@ -109,7 +130,9 @@ def test_unfold_is_the_transpose_of_fold(backend, case, dtype):
     if not columns.shape[2]:
         return
     y = rng.integers(-9, 9, columns.shape).astype(np.float32)
-    folded = onnx_ops.col2im(y, x.shape[2:], attributes.pop("kernel_shape"), **attributes).astype(np.float64)
+    folded = onnx_ops.col2im(y, x.shape[2:], attributes.pop("kernel_shape"), **attributes).astype(
+        np.float64
+    )
     assert np.vdot(columns, y.astype(np.float64)) == np.vdot(x, folded)
 
 
@@ -142,7 +165,9 @@ def identity_grid(height, width, align_corners):
 @pytest.mark.parametrize("align_corners", [0, 1])
 def test_identity_and_mirrored_grids(backend, mode, align_corners, dtype):
     x = np.random.default_rng(3).standard_normal((1, 2, 6, 9)).astype(dtype)
-    case = grid_sample("identity", x.shape, (6, 9), mode=mode, padding_mode="border", align_corners=align_corners)
+    case = grid_sample(
+        "identity", x.shape, (6, 9), mode=mode, padding_mode="border", align_corners=align_corners
+    )
     grid = identity_grid(6, 9, align_corners).astype(dtype)
     np.testing.assert_allclose(backend(case, [x, grid]), x, atol=CLOSE[dtype])
     np.testing.assert_allclose(backend(case, [x, -grid]), x[..., ::-1, ::-1], atol=CLOSE[dtype])
@@ -151,9 +176,13 @@ def test_identity_and_mirrored_grids(backend, mode, align_corners, dtype):
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("padding_mode", ["border", "reflection"])
 def test_constant_images_stay_constant(backend, mode, padding_mode, dtype):
-    case = grid_sample("constant", (1, 1, 5, 7), (20, 20), extent=4.0, mode=mode, padding_mode=padding_mode)
+    case = grid_sample(
+        "constant", (1, 1, 5, 7), (20, 20), extent=4.0, mode=mode, padding_mode=padding_mode
+    )
     _, grid = case.inputs(dtype)
-    np.testing.assert_allclose(backend(case, [np.full((1, 1, 5, 7), 3.5, dtype), grid]), 3.5, rtol=CLOSE[dtype] / 10)
+    np.testing.assert_allclose(
+        backend(case, [np.full((1, 1, 5, 7), 3.5, dtype), grid]), 3.5, rtol=CLOSE[dtype] / 10
+    )
 
 
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
@@ -162,8 +191,20 @@ def test_reflection_is_sampling_the_mirrored_image(backend, mode, align_corners,
     """Reflection is ordinary sampling inside a larger image made of mirror images."""
     h, w = 5, 6
     x = np.random.default_rng(4).standard_normal((1, 1, h, w)).astype(dtype)
-    mirrored = np.pad(x, [(0, 0), (0, 0), (2 * h, 2 * h), (2 * w, 2 * w)], "reflect" if align_corners else "symmetric")
-    case = grid_sample("small", x.shape, (9, 9), 2.0, mode=mode, padding_mode="reflection", align_corners=align_corners)
+    mirrored = np.pad(
+        x,
+        [(0, 0), (0, 0), (2 * h, 2 * h), (2 * w, 2 * w)],
+        "reflect" if align_corners else "symmetric",
+    )
+    case = grid_sample(
+        "small",
+        x.shape,
+        (9, 9),
+        2.0,
+        mode=mode,
+        padding_mode="reflection",
+        align_corners=align_corners,
+    )
     _, grid = case.inputs(dtype)
     size, large = np.array([w, h]), np.array([5 * w, 5 * h])
     pixel = (grid + 1) / 2 * (size - 1) if align_corners else ((grid + 1) * size - 1) / 2

@@ -1,4 +1,7 @@
-"""The benchmark runs, and its figures follow from its measurements. It has its own processes, as it adds operators."""
+"""The benchmark runs, and its figures follow from its measurements.
+
+It has its own processes, as it adds operators.
+"""
 
 import json
 
@@ -8,7 +11,9 @@ from support.processes import TESTS, python
 from support.selection import on_demand
 
 BENCH = TESTS.parent / "scripts" / "bench.py"
-NEEDS_A_PEER = pytest.mark.skipif(ORT_VERSION < (1, 21), reason="it has no GridSample of version 22")
+NEEDS_A_PEER = pytest.mark.skipif(
+    ORT_VERSION < (1, 21), reason="it has no GridSample of version 22"
+)
 DIFFERING = """
 import numpy as np
 import peers
@@ -62,7 +67,10 @@ for seed, (name, draw) in enumerate(DRAWS.items()):
 
 
 def bench(*arguments):
-    code = f"import runpy, sys; sys.argv[0] = {str(BENCH)!r}; runpy.run_path(sys.argv[0], run_name='__main__')"
+    code = (
+        f"import runpy, sys; sys.argv[0] = {str(BENCH)!r}; runpy.run_path(sys.argv[0], "
+        "run_name='__main__')"
+    )
     return python(code, *arguments).stdout
 
 
@@ -72,10 +80,21 @@ def bench(*arguments):
 def test_times_and_ratios(tmp_path):
     file = tmp_path / "times.json"
     assert "N1 C1 4x4 -> 6x6, bilinear zeros" in bench(
-        "--group", "baseline", "--quick", "--only", "4x4 -> 6x6", "--threads", "2", "--json", str(file)
+        "--group",
+        "baseline",
+        "--quick",
+        "--only",
+        "4x4 -> 6x6",
+        "--threads",
+        "2",
+        "--json",
+        str(file),
     )
     (row,) = json.loads(file.read_text())
-    times, runtimes = row["milliseconds"], {"onnx_ops", "ONNX Runtime", *["extensions"] * HAVE_EXTENSIONS}
+    times, runtimes = (
+        row["milliseconds"],
+        {"onnx_ops", "ONNX Runtime", *["extensions"] * HAVE_EXTENSIONS},
+    )
     assert runtimes | {f"{name} run" for name in runtimes} | {"limit"} <= times.keys()
     assert min(times.values()) > 0
     assert row["bytes"] == 4 * (4 * 4 + 6 * 6 * 2 + 6 * 6)
@@ -97,7 +116,19 @@ def test_a_result_that_differs_is_not_timed():
 def test_the_scan(tmp_path):
     """A case on one thread and on two, with the ratios to the peers and to a copy."""
     file = tmp_path / "times.json"
-    shown = bench("--only", "Im2Col", "--cases", "1", "--threads", "1", "2", "--seconds", "0", "--json", str(file))
+    shown = bench(
+        "--only",
+        "Im2Col",
+        "--cases",
+        "1",
+        "--threads",
+        "1",
+        "2",
+        "--seconds",
+        "0",
+        "--json",
+        str(file),
+    )
     assert "seed 0" in shown
     rows = json.loads(file.read_text())
     assert [(row["operator"], row["threads"]) for row in rows] == [
@@ -111,7 +142,9 @@ def test_the_scan(tmp_path):
 
 @on_demand
 def test_figures_of_the_scan():
-    """A case is slower beyond noise only, where a copy is much faster; shares are of the cases that have a peer."""
+    """A case is slower beyond noise only, where a copy is much faster; shares are of the cases that
+    have a peer.
+    """
     python(SCANNED)
 
 
@@ -119,5 +152,7 @@ def test_figures_of_the_scan():
 @on_demand
 @NEEDS_A_PEER
 def test_cases_of_the_scan():
-    """They depend on the seed only, and the models run with built-in kernels and with the operator in their place."""
+    """They depend on the seed only, and the models run with built-in kernels and with the operator
+    in their place.
+    """
     python(DRAWN)

@@ -67,7 +67,9 @@ def call_json(*arguments, exit_code=0):
 
 
 def sentences(*arguments, exit_code=2):
-    """Run a command that is refused, assert its exit code and return what it prints, in one line."""
+    """Run a command that is refused, assert its exit code and return what it prints, in one
+    line.
+    """
     return " ".join(call(*arguments, exit_code=exit_code).split())
 
 
@@ -92,7 +94,9 @@ def no_space(*args, **kwargs):
 
 def of_case(case, directory, dtype="float32", **settings):
     inputs = case.inputs(dtype)
-    return saved(model(case.domain, case.op_type, inputs, case.attributes, **settings), directory), inputs
+    return saved(
+        model(case.domain, case.op_type, inputs, case.attributes, **settings), directory
+    ), inputs
 
 
 def test_a_progress_bar_leaves_nothing(monkeypatch):
@@ -141,7 +145,10 @@ def test_list(monkeypatch):
 
 def test_types_are_listed_in_order():
     """By kind, then by width, whatever the order in which an operator declares them."""
-    wanted = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 string".split()
+    wanted = (
+        "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 "
+        "float64 string"
+    ).split()
     every = [names for o in call_json("list")["operators"] for names in o["dtypes"].values()]
     assert wanted in every
     assert all(names == [name for name in wanted if name in names] for names in every)
@@ -158,9 +165,16 @@ def test_a_list_is_not_cut(width, monkeypatch):
     for o in onnx_ops.operators():
         assert {o["name"], o["domain"] or "ai.onnx"} <= set(text.split())
     (block,) = re.findall(r" GridSample  .*\n ai\.onnx  .*\n(?: {20}.*\n)*", text)
-    types = {o["domain"]: o["dtypes"] for o in onnx_ops.operators() if o["name"] == "GridSample"}[""]
+    types = {o["domain"]: o["dtypes"] for o in onnx_ops.operators() if o["name"] == "GridSample"}[
+        ""
+    ]
     words = [word for v, names in types.items() for word in (f"{v}:", *names)]
-    shown = [word for line in block.splitlines() for word in line[30:].split() if word in (*dtypes.TABLE, "T1:", "T2:")]
+    shown = [
+        word
+        for line in block.splitlines()
+        for word in line[30:].split()
+        if word in (*dtypes.TABLE, "T1:", "T2:")
+    ]
     assert shown == words
 
 
@@ -173,7 +187,11 @@ def test_options_that_go_before_the_command(option):
 
 def completed(words):
     """What click's script for bash gets for the last of these words."""
-    variables = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1), "_ONNX_OPS_COMPLETE": "bash_complete"}
+    variables = {
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+        "_ONNX_OPS_COMPLETE": "bash_complete",
+    }
     return CliRunner().invoke(app, [], prog_name="onnx-ops", env=variables).output.split()
 
 
@@ -195,7 +213,9 @@ def test_shells_complete_commands_and_operators():
 @needs_extensions
 @on_demand
 def test_versions(monkeypatch, tmp_path):
-    """A report of a mistake needs what decides which code runs: versions, CPU, providers, variables, backends."""
+    """A report of a mistake needs what decides which code runs: versions, CPU, providers,
+    variables, backends.
+    """
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     versions = call_json("versions")
     assert versions["onnx-ops"] == onnx_ops.__version__
@@ -206,7 +226,9 @@ def test_versions(monkeypatch, tmp_path):
     assert "CPUExecutionProvider" in versions["providers"]
     assert versions["NUMBA_CACHE_DIR"] == str(tmp_path)
     assert versions["cache"].startswith(str(tmp_path))
-    assert [versions[f"backend {name}"] for name in ("native", "extensions", "functions")] == ["works"] * 3
+    assert [versions[f"backend {name}"] for name in ("native", "extensions", "functions")] == [
+        "works"
+    ] * 3
     printed = call("versions")
     assert all(name in printed for name in versions)
     monkeypatch.setitem(sys.modules, "onnxruntime_extensions", None)
@@ -243,10 +265,16 @@ def test_inspect_reports_built_in_kernels(case, types, dims, builtin, tmp_path):
     """It reads ONNX Runtime's list of kernels, and sessions agree with it."""
     first, *others = types.split()
     inputs = case.inputs("float32") if others else case.inputs(first)
-    inputs = [value.astype(kind) for value, kind in zip(inputs, types.split(), strict=True)] if others else inputs
+    inputs = (
+        [value.astype(kind) for value, kind in zip(inputs, types.split(), strict=True)]
+        if others
+        else inputs
+    )
     constants = [i.name for i in case.operator.inputs if i.values]
     attributes = {"mode": "nearest"} if others else case.attributes
-    path = saved(model("", case.op_type, inputs, attributes, dims=dims, constants=constants), tmp_path)
+    path = saved(
+        model("", case.op_type, inputs, attributes, dims=dims, constants=constants), tmp_path
+    )
     inspected = node(path)
     assert inspected["operator"] == case.op_type
     assert inspected["builtin"] == builtin
@@ -254,15 +282,27 @@ def test_inspect_reports_built_in_kernels(case, types, dims, builtin, tmp_path):
     text = call("inspect", path)
     assert "onnx_ops runs 1 of 1" in text
     assert f"ONNX Runtime has kernels for {int(builtin == 'has a kernel')}" in text
-    cells = f"{builtin} {inspected['inputs'][0]['type']} {dimensions(inspected['inputs'][0]['shape'] or ['...'])}"
+    cells = (
+        f"{builtin} {inspected['inputs'][0]['type']} "
+        f"{dimensions(inspected['inputs'][0]['shape'] or ['...'])}"
+    )
     assert all(word in text for word in cells.split())  # a cell may have several lines
-    with nullcontext() if builtin == "has a kernel" else pytest.raises(Exception, match="implementation"):
+    with (
+        nullcontext()
+        if builtin == "has a kernel"
+        else pytest.raises(Exception, match="implementation")
+    ):
         runner.open_session(path, "builtin")
 
 
-@pytest.mark.parametrize("modules", [long_unless(False, "all"), ("momentum", "quantizelinear", "shape")], ids=str)
+@pytest.mark.parametrize(
+    "modules", [long_unless(False, "all"), ("momentum", "quantizelinear", "shape")], ids=str
+)
 def test_models_without_a_kernel_make_no_session(modules):
-    """On onnx's node tests. Which of ONNX Runtime's operators are functions, and more reasons, aren't listed."""
+    """On onnx's node tests.
+
+    Which of ONNX Runtime's operators are functions, and more reasons, aren't listed.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # emitted by tests of some operators
         from onnx.backend.test.case import node
@@ -337,7 +377,11 @@ def test_inspect_shows_all_of_a_node(tmp_path):
     nodes = call_json("inspect", path)["nodes"]
     assert [each["node"] for each in nodes] == names
     assert all(each["attributes"]["mode"] == "linear" for each in nodes)
-    assert nodes[1]["inputs"][0] == {"name": "a", "type": "float32", "shape": ["X_batch_dimension", 3, 8, 8]}
+    assert nodes[1]["inputs"][0] == {
+        "name": "a",
+        "type": "float32",
+        "shape": ["X_batch_dimension", 3, 8, 8],
+    }
 
 
 def sampling(op_type="GridSample", domain="", imported=True, opset=21):
@@ -351,7 +395,13 @@ def sampling(op_type="GridSample", domain="", imported=True, opset=21):
 
 def folding(attributes, first=0):
     x, *sizes = COL2IM[1].inputs("float32")
-    return model("", "Col2Im", [x[:, :, first:], *sizes], attributes, constants=("image_shape", "block_shape"))
+    return model(
+        "",
+        "Col2Im",
+        [x[:, :, first:], *sizes],
+        attributes,
+        constants=("image_shape", "block_shape"),
+    )
 
 
 PROBLEMS = {
@@ -359,11 +409,23 @@ PROBLEMS = {
     "no such attribute": (folding(COL2IM[1].attributes | {"zoom": 1}), "there are dilations, pads"),
     "value": (folding({"strides": [0, 1]}), "strides = [0, 1]: must be 1 to 14"),
     "shape": (folding({"pads": [1] * 4}, 1), "the last axis must be the number of blocks"),
-    "no import": (sampling(domain="com.microsoft", imported=False), "doesn't import the domain com.microsoft"),
-    "domain": (sampling(domain="com.microsof"), "in the domains ai.onnx, com.microsoft; did you mean com.microsoft?"),
-    "far domain": (sampling(domain="far.away"), "not run by onnx_ops, which has GridSample in the domains ai.onnx"),
+    "no import": (
+        sampling(domain="com.microsoft", imported=False),
+        "doesn't import the domain com.microsoft",
+    ),
+    "domain": (
+        sampling(domain="com.microsof"),
+        "in the domains ai.onnx, com.microsoft; did you mean com.microsoft?",
+    ),
+    "far domain": (
+        sampling(domain="far.away"),
+        "not run by onnx_ops, which has GridSample in the domains ai.onnx",
+    ),
     "name": (sampling("GridSampel"), "not run by onnx_ops; did you mean GridSample?"),
-    "name elsewhere": (sampling("grid_sample", "mmdeploy"), "not run by onnx_ops; did you mean grid_sampler?"),
+    "name elsewhere": (
+        sampling("grid_sample", "mmdeploy"),
+        "not run by onnx_ops; did you mean grid_sampler?",
+    ),
 }
 
 
@@ -420,7 +482,8 @@ def test_inspect_a_custom_operator_of_a_later_version(tmp_path):
     file = tmp_path / "later.py"
     file.write_text(
         "import onnx_ops\n\n\n"
-        "@onnx_ops.operator('::Later', inputs='x: T', outputs='y: T', types={'T': ['float32']}, version=30)\n"
+        "@onnx_ops.operator('::Later', inputs='x: T', outputs='y: T', types={'T': ['float32']}, "
+        "version=30)\n"
         "def later(x):\n    return x\n"
     )
     path = saved(written_by_others("", "Later", {"x": uniform(2, 3)}, {}), tmp_path)
@@ -434,13 +497,17 @@ def written_by_others(domain, op_type, inputs, attributes):
                  for n, a in inputs.items()]  # fmt: skip
     node = helper.make_node(op_type, list(inputs), ["result"], domain=domain, **attributes)
     result = helper.make_tensor_value_info("result", onnx.TensorProto.FLOAT, None)
-    imports = [helper.make_opsetid(d, v) for d, v in {"": 13, domain: 13 if not domain else 1}.items()]
+    imports = [
+        helper.make_opsetid(d, v) for d, v in {"": 13, domain: 13 if not domain else 1}.items()
+    ]
     graph = helper.make_graph([node], "g", described, [result])
     return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
 
 def uniform(*shape):
-    return np.random.default_rng(len(shape) + shape[-1]).uniform(-0.9, 0.9, shape).astype(np.float32)
+    return (
+        np.random.default_rng(len(shape) + shape[-1]).uniform(-0.9, 0.9, shape).astype(np.float32)
+    )
 
 
 X, OFFSET, MASK, WEIGHT, BIAS = (
@@ -453,19 +520,24 @@ X, OFFSET, MASK, WEIGHT, BIAS = (
 CONVOLVED = onnx_ops.deform_conv(
     X, WEIGHT, OFFSET, BIAS, MASK, strides=[1, 2], pads=[1, 1, 1, 1], group=2, offset_group=2
 )
-CONVOLVED_PLAINLY = onnx_ops.deform_conv(X, WEIGHT, OFFSET, strides=[1, 2], pads=[1, 1, 1, 1], group=2, offset_group=2)
+CONVOLVED_PLAINLY = onnx_ops.deform_conv(
+    X, WEIGHT, OFFSET, strides=[1, 2], pads=[1, 1, 1, 1], group=2, offset_group=2
+)
 IN_ORDER = {"a": X, "b": OFFSET, "c": MASK, "d": WEIGHT, "e": BIAS}
 GRID = uniform(1, 5, 3, 2)
 VALUE, SHAPES, LOCATIONS, ATTENDED = (
-    uniform(1, 20, 2, 4), np.array([[4, 4], [2, 2]]), (uniform(1, 5, 2, 2, 3, 2) + 1) / 2, uniform(1, 5, 2, 2, 3),
+    uniform(1, 20, 2, 4), np.array([[4, 4], [2, 2]]), (uniform(1, 5, 2, 2, 3, 2) + 1) / 2,
+    uniform(1, 5, 2, 2, 3),
 )  # fmt: skip
 SUGGESTED = {  # (domain, name, {input: array}, attributes, the right values)
     "DCNv2 with pairs": (
-        "dcn", "DCNv2_2", IN_ORDER, {"stride": [1, 2], "padding": [1, 1], "dilation": [1, 1]}, CONVOLVED,
+        "dcn", "DCNv2_2", IN_ORDER, {"stride": [1, 2], "padding": [1, 1], "dilation": [1, 1]},
+        CONVOLVED,
     ),
     "torchvision's order": (
         "my.torchvision", "deform_conv2d", {"a": X, "b": WEIGHT, "c": OFFSET, "d": MASK, "e": BIAS},
-        {"stride_h": 1, "stride_w": 2, "pad_h": 1, "pad_w": 1, "dil_h": 1, "dil_w": 1, "use_mask": 1}, CONVOLVED,
+        {"stride_h": 1, "stride_w": 2, "pad_h": 1, "pad_w": 1, "dil_h": 1, "dil_w": 1,
+            "use_mask": 1}, CONVOLVED,
     ),
     "without mask and bias": (
         "npu", "DeformableConv2D", {"a": X, "b": OFFSET, "c": WEIGHT},
@@ -473,15 +545,19 @@ SUGGESTED = {  # (domain, name, {input: array}, attributes, the right values)
     ),
     "attention": (
         "mmdeploy", "MMCVMultiScaleDeformableAttention",
-        {"v": VALUE, "s": SHAPES, "l": np.array([0, 16]), "p": LOCATIONS, "w": ATTENDED}, {"im2col_step": 64},
+        {"v": VALUE, "s": SHAPES, "l": np.array([0, 16]), "p": LOCATIONS, "w": ATTENDED},
+        {"im2col_step": 64},
         onnx_ops.deformable_attention(VALUE, SHAPES, LOCATIONS, ATTENDED),
     ),
     "grid_sampler without a domain": (
-        "", "grid_sampler", {"a": X, "b": GRID}, {"interpolation_mode": 1, "padding_mode": 2, "align_corners": 1},
-        onnx_ops.grid_sample(X, GRID, mode="nearest", padding_mode="reflection", align_corners=True),
+        "", "grid_sampler", {"a": X, "b": GRID},
+        {"interpolation_mode": 1, "padding_mode": 2, "align_corners": 1},
+        onnx_ops.grid_sample(X, GRID, mode="nearest", padding_mode="reflection",
+            align_corners=True),
     ),
     "texts": (
-        "far.away", "GridSampler", {"a": X, "b": GRID}, {"mode": "bicubic", "padding_mode": "border"},
+        "far.away", "GridSampler", {"a": X, "b": GRID},
+        {"mode": "bicubic", "padding_mode": "border"},
         onnx_ops.grid_sample(X, GRID, mode="bicubic", padding_mode="border"),
     ),
 }  # fmt: skip
@@ -497,8 +573,19 @@ def test_inspect_prints_custom_operators_that_run(name, tmp_path):
     file = tmp_path / f"printed_{list(SUGGESTED).index(name)}.py"
     file.write_text(report["operators"])
     np.savez(tmp_path / "feeds.npz", **inputs)
-    call("--operators", file, "run", path, "--input", tmp_path / "feeds.npz", "--output", tmp_path / "out")
-    np.testing.assert_allclose(np.load(tmp_path / "out" / "result.npy"), expected, rtol=1e-5, atol=1e-6)
+    call(
+        "--operators",
+        file,
+        "run",
+        path,
+        "--input",
+        tmp_path / "feeds.npz",
+        "--output",
+        tmp_path / "out",
+    )
+    np.testing.assert_allclose(
+        np.load(tmp_path / "out" / "result.npy"), expected, rtol=1e-5, atol=1e-6
+    )
 
 
 HOSTILE = 'd" if f() else "e', "d'+f()+'", "d\\", "d\\'", 'd\n") or f(', "{f()}", "\u202e", "d\0"
@@ -509,7 +596,9 @@ def test_inspect_prints_domains_as_literals(domain, tmp_path):
     path = saved(written_by_others(domain, "grid_sampler", {"a": X, "b": GRID}, {}), tmp_path)
     source = call_json("inspect", path, exit_code=1)["operators"]
     (call_of_operator,) = [
-        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and len(node.args) == 1
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and len(node.args) == 1
     ]
     assert ast.literal_eval(call_of_operator.args[0]) == f"{domain}::grid_sampler"
     assert source.replace("\n", "").isprintable()
@@ -523,7 +612,11 @@ def test_inspect_prints_domains_as_literals(domain, tmp_path):
             {"a": uniform(1, 8, 8, 16), "b": uniform(1, 8, 8, 36), "c": uniform(1, 8, 8, 18)},
             {},
         ),  # channels last
-        ("_DCNv2_fused", {"a": X, "b": uniform(1, 36, 7, 3), "c": WEIGHT, "d": BIAS}, {}),  # offsets and mask in one
+        (
+            "_DCNv2_fused",
+            {"a": X, "b": uniform(1, 36, 7, 3), "c": WEIGHT, "d": BIAS},
+            {},
+        ),  # offsets and mask in one
         ("DCNv2_2", IN_ORDER, {"stride_h": "1", "stride_w": "2"}),
         ("DCNv2_2", IN_ORDER, {"padding": [1, 1, 0, 0]}),
         ("DCNv2_2", IN_ORDER, {"weight": 1}),
@@ -536,7 +629,9 @@ def test_inspect_prints_domains_as_literals(domain, tmp_path):
         ("grid_sampler(): f", {"a": X, "b": GRID}, {}),
     ],
 )
-def test_inspect_prints_no_custom_operator_that_it_would_guess(op_type, inputs, attributes, tmp_path):
+def test_inspect_prints_no_custom_operator_that_it_would_guess(
+    op_type, inputs, attributes, tmp_path
+):
     path = saved(written_by_others("my.domain", op_type, inputs, attributes), tmp_path)
     assert call_json("inspect", path, exit_code=1)["operators"] is None
 
@@ -559,22 +654,31 @@ def named_by_a_stranger(tmp_path):
     node = proto.graph.node[0]
     node.name, other = "node" + FORGED, proto.graph.node.add()
     other.CopyFrom(node)
-    other.op_type, other.domain, other.output[0] = "Op" + FORGED, "domain" + FORGED, "other" + FORGED
+    other.op_type, other.domain, other.output[0] = (
+        "Op" + FORGED,
+        "domain" + FORGED,
+        "other" + FORGED,
+    )
     node.attribute.add(name="attribute" + FORGED, i=1, type=onnx.AttributeProto.INT)
     proto.opset_import.append(helper.make_opsetid("domain" + FORGED, 1))
     (tmp_path / "run").mkdir()
     names = "in" + FORGED, "out" + FORGED
     types = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["N"]) for name in names]
-    graph = helper.make_graph([helper.make_node("Identity", names[:1], names[1:])], "g", types[:1], types[1:])
+    graph = helper.make_graph(
+        [helper.make_node("Identity", names[:1], names[1:])], "g", types[:1], types[1:]
+    )
     runs = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     return saved(proto, tmp_path), saved(runs, tmp_path / "run")
 
 
 @pytest.mark.parametrize(
     "command",
-    ["inspect MODEL", "inspect MODEL --json", "inspect MODEL --try", "--traceback run MODEL --random", "bench MODEL",
-     "lower MODEL out.onnx", "optimize MODEL out.onnx", "inspect RUNS", "run RUNS", "run RUNS --random",
-     "run RUNS --random --json", "run RUNS --random --compare other.npz", "run RUNS --random --output out"],
+    ["inspect MODEL", "inspect MODEL --json", "inspect MODEL --try", "--traceback run MODEL "
+                                                                     "--random", "bench MODEL",
+     "lower MODEL out.onnx", "optimize MODEL out.onnx", "inspect RUNS", "run RUNS",
+     "run RUNS --random",
+     "run RUNS --random --json", "run RUNS --random --compare other.npz", "run RUNS --random "
+                                                                          "--output out"],
 )  # fmt: skip
 def test_names_in_models_are_printed_as_escapes(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -592,18 +696,23 @@ def test_warnings_and_progress_show_names_as_escapes(tmp_path, capsys):
         logging.getLogger("onnx_ops").warning("onnx_ops: %s", FORGED)
     assert len(capsys.readouterr().err.splitlines()) == 1
     described = []
-    with mock.patch("rich.progress.Progress.update", lambda *_, description: described.append(description)):
+    with mock.patch(
+        "rich.progress.Progress.update", lambda *_, description: described.append(description)
+    ):
         list(steps([FORGED], str))
     assert described[0].isprintable()
 
 
 def test_inspect_names_operators_of_pytorch(tmp_path):
-    proto = written_by_others("org.pytorch.aten", "ATen", {"a": X, "b": GRID}, {"operator": "grid_sampler"})
+    proto = written_by_others(
+        "org.pytorch.aten", "ATen", {"a": X, "b": GRID}, {"operator": "grid_sampler"}
+    )
     report = call_json("inspect", saved(proto, tmp_path), exit_code=1)
     assert report["unknown"] == {"org.pytorch.aten.ATen(grid_sampler)": 1}
 
 
-NOT_WHAT_IT_SEEMS = {  # models of a Col2Im that runs, though something about it looks as if it couldn't
+# Models of a Col2Im that runs, though something about it looks as if it couldn't.
+NOT_WHAT_IT_SEEMS = {
     "a wrapping Cast": """(float[1, 4, 9] x) => (float[a, b, c, d] y)
         <int64[2] wide = {260, 260}, int64[2] block = {2, 2}>
         { low = Cast <to = 2> (wide) size = Cast <to = 7> (low) y = Col2Im (x, size, block) }""",
@@ -617,7 +726,12 @@ NOT_WHAT_IT_SEEMS = {  # models of a Col2Im that runs, though something about it
 
 @pytest.mark.parametrize("name", NOT_WHAT_IT_SEEMS)
 def test_inspect_believes_no_more_than_holds(name, tmp_path):
-    assert call_json("inspect", saved(parsed(NOT_WHAT_IT_SEEMS[name], 18), tmp_path))["nodes"][0]["problems"] == []
+    assert (
+        call_json("inspect", saved(parsed(NOT_WHAT_IT_SEEMS[name], 18), tmp_path))["nodes"][0][
+            "problems"
+        ]
+        == []
+    )
 
 
 def test_inspect_a_node_without_an_optional_input(tmp_path):
@@ -625,9 +739,9 @@ def test_inspect_a_node_without_an_optional_input(tmp_path):
     path = saved(parsed("""(float[1, 2, 6, 7] x, float[3, 2, 3, 3] w, float[1, 18, 4, 5] o, float[1, 9, 4, 5] m)
         => (float[N, C, H, W] y) { y = DeformConv (x, w, o, , m) }""", 19), tmp_path)  # fmt: skip
     has_one = ORT_VERSION >= (1, 25)
-    assert call_json("inspect", path)["nodes"][0]["builtin"] == f"has {'a' if has_one else 'no'} kernel" + (
-        "" if has_one else " for version 19"
-    )
+    assert call_json("inspect", path)["nodes"][0][
+        "builtin"
+    ] == f"has {'a' if has_one else 'no'} kernel" + ("" if has_one else " for version 19")
     assert "?" not in call("inspect", path)
 
 
@@ -644,11 +758,18 @@ def test_inspect_looks_into_subgraphs_and_functions(tmp_path):
     proto.graph.node[0].name = "choose"
     path = saved(proto, tmp_path)
     nodes = call_json("inspect", path)["nodes"]
-    assert {n["graph"] for n in nodes} == {"main / choose / then_branch", "main / choose / else_branch"}
+    assert {n["graph"] for n in nodes} == {
+        "main / choose / then_branch",
+        "main / choose / else_branch",
+    }
     assert [n["builtin"] for n in nodes] == ["has a kernel"] * 2
-    refusal = onnx.checker.ValidationError("too many")  # as onnx since 1.22 says of 10,001 functions
+    refusal = onnx.checker.ValidationError(
+        "too many"
+    )  # as onnx since 1.22 says of 10,001 functions
     with mock.patch("onnx.inliner.inline_local_functions", side_effect=refusal):
-        assert "not shown, as these can't be inlined: too many" in sentences("inspect", path, exit_code=0)
+        assert "not shown, as these can't be inlined: too many" in sentences(
+            "inspect", path, exit_code=0
+        )
 
 
 @pytest.mark.parametrize(
@@ -674,13 +795,17 @@ def test_inspect_a_model_without_these_operators(operators, tmp_path):
 
 
 def test_inspect_names_operators_of_other_versions(tmp_path):
-    text = "(float[1] x) => (float[1] y) { a = Gelu (x) b = Gelu (a) c = Upsample (b, x) y = Relu (c) }"
+    text = (
+        "(float[1] x) => (float[1] y) { a = Gelu (x) b = Gelu (a) c = Upsample (b, x) y = "
+        "Relu (c) }"
+    )
     report = call_json("inspect", saved(parsed(text, 13), tmp_path), exit_code=1)
     assert report["unknown"] == {"Gelu in version 13": 2, "Upsample in version 13": 1}
 
 
 @pytest.mark.parametrize(
-    ("domain", "left_out"), [("", False), ("com.microsoft", True), ("custom", True), ("mmdeploy", False)]
+    ("domain", "left_out"),
+    [("", False), ("com.microsoft", True), ("custom", True), ("mmdeploy", False)],
 )
 def test_inspect_reports_how_operators_are_registered(domain, left_out, tmp_path):
     """register(options) and the library's path serve some domains, without the model."""
@@ -693,7 +818,9 @@ def test_inspect_reports_how_operators_are_registered(domain, left_out, tmp_path
     path = saved(proto, tmp_path)
     report = json.loads(invoke("inspect", path, "--json").stdout)
     assert report["domains"] == [domain or "ai.onnx"]
-    assert (f"by the library's path, {domain} is left out" in " ".join(report["register"])) == left_out
+    assert (
+        f"by the library's path, {domain} is left out" in " ".join(report["register"])
+    ) == left_out
     assert ("get_library_path()" in " ".join(report["register"])) != left_out
     options = quiet()
     options.register_custom_ops_library(onnx_ops.get_library_path())
@@ -718,16 +845,24 @@ LESS = """(float[1, 3, 8, 8] x, float[1, 8, 8, 2] flow, bfloat16[1, 8, 8, 1] oth
 @pytest.mark.parametrize("is_replaced", [True, False])
 def test_inspect_reports_what_only_runs_optimized(is_replaced, tmp_path):
     """ONNX Runtime has no Mul for bfloat16. `optimize` replaces it, unless it is also an output."""
-    path = saved(parsed(BFLOAT16 % ("" if is_replaced else ", bfloat16[1, 8, 8, 2] moved"), 20), tmp_path)
+    path = saved(
+        parsed(BFLOAT16 % ("" if is_replaced else ", bfloat16[1, 8, 8, 2] moved"), 20), tmp_path
+    )
     exit_code = 0 if is_replaced else 1
-    report, text = call_json("inspect", path, exit_code=exit_code), call("inspect", path, exit_code=exit_code)
+    report, text = (
+        call_json("inspect", path, exit_code=exit_code),
+        call("inspect", path, exit_code=exit_code),
+    )
     assert report["no_kernel"] == {"Mul-14 of bfloat16": 1}
     assert report["needs_optimize"] == is_replaced
     assert ("only optimize=True makes the model run" in text) == is_replaced
     assert ("--optimize" if is_replaced else "--try") in report["next"]
     for optimize in (False, True):
         is_made = is_replaced and optimize
-        with registration.survey(), nullcontext() if is_made else pytest.raises(Exception, match=r"Mul\(14\)"):
+        with (
+            registration.survey(),
+            nullcontext() if is_made else pytest.raises(Exception, match=r"Mul\(14\)"),
+        ):
             onnx_ops.InferenceSession(path, quiet(), optimize=optimize)  # which compiles nothing
 
 
@@ -739,8 +874,12 @@ def test_inspect_tries_sessions(tmp_path):
         ("onnx_ops", False),
         ("onnx_ops, optimize=True", True),
     ]
-    proto = parsed("(float[1] x) => (float[1] y) { z = Relu (x) y = my.domain.Foo (z) }", 21, "my.domain")
-    assert call("inspect", saved(proto, tmp_path), "--try", exit_code=1).count("refused at y: ") == 3
+    proto = parsed(
+        "(float[1] x) => (float[1] y) { z = Relu (x) y = my.domain.Foo (z) }", 21, "my.domain"
+    )
+    assert (
+        call("inspect", saved(proto, tmp_path), "--try", exit_code=1).count("refused at y: ") == 3
+    )
     proto = folding(COL2IM[1].attributes)
     proto.graph.node[0].name = "the node"
     proto.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 5
@@ -754,15 +893,19 @@ def test_inspect_survives_what_ends_its_processes(tmp_path):
     file = tmp_path / "ending.py"
     file.write_text(
         "import os\nimport signal\nimport sys\nimport onnx_ops\n\n\n"
-        "@onnx_ops.operator('my.ending::Same', inputs='x: T', outputs='y: T', types={'T': ['float32']})\n"
+        "@onnx_ops.operator('my.ending::Same', inputs='x: T', outputs='y: T', types={'T': "
+        "['float32']})\n"
         "def same(x):\n    return x\n\n\n"
         "print('printed')\n"
         "if 'onnx_ops.cli.attempts' in sys.modules and sys.argv[0] == '-c':\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    path = saved(parsed("(float[1] x) => (float[1] y) { y = my.ending.Same (x) }", 21, "my.ending"), tmp_path)
+    path = saved(
+        parsed("(float[1] x) => (float[1] y) { y = my.ending.Same (x) }", 21, "my.ending"), tmp_path
+    )
     done = subprocess.run(
-        [sys.executable, "-m", "onnx_ops", "--operators", str(file), "inspect", str(path), "--try", "--json"],
+        [sys.executable, "-m", "onnx_ops", "--operators", str(file), "inspect", str(path), "--try",
+            "--json"],
         env=environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
     report = json.loads(done.stdout.removeprefix("printed\n"))
@@ -772,15 +915,21 @@ def test_inspect_survives_what_ends_its_processes(tmp_path):
 
 
 def test_inspect_tries_sessions_with_custom_operators(tmp_path):
-    """Whatever their file prints, and not the file in the current folder that has the name of a module."""
+    """Whatever their file prints, and not the file in the current folder that has the name of a
+    module.
+    """
     file = tmp_path / "doubled.py"
     file.write_text(
         "import onnx_ops\n\nprint('[1, 2')\n\n\n"
-        "@onnx_ops.operator('my.doubled::Double', inputs='x: T', outputs='y: T', types={'T': ['float32']})\n"
+        "@onnx_ops.operator('my.doubled::Double', inputs='x: T', outputs='y: T', types={'T': "
+        "['float32']})\n"
         "def double(x):\n    return 2 * x\n"
     )
     (tmp_path / "json.py").write_text("raise SystemExit('imported from the current folder')\n")
-    path = saved(parsed("(float[1] x) => (float[1] y) { y = my.doubled.Double (x) }", 21, "my.doubled"), tmp_path)
+    path = saved(
+        parsed("(float[1] x) => (float[1] y) { y = my.doubled.Double (x) }", 21, "my.doubled"),
+        tmp_path,
+    )
     code = "import sys; from onnx_ops.cli import main; sys.argv[1:] = sys.argv[1:]; main()"
     done = subprocess.run(
         [sys.executable, "-P", "-c", code, "--operators", str(file), "inspect", str(path), "--try"],
@@ -794,7 +943,10 @@ def test_inspect_tries_sessions_with_custom_operators(tmp_path):
 @pytest.mark.parametrize("there", [True, False])
 def test_inspect_constants_with_data_beside_the_model(there, tmp_path):
     proto = folding(COL2IM[1].attributes)
-    nodes = [helper.make_node("Constant", [], [t.name], value=external(t, tmp_path)) for t in proto.graph.initializer]
+    nodes = [
+        helper.make_node("Constant", [], [t.name], value=external(t, tmp_path))
+        for t in proto.graph.initializer
+    ]
     nodes += proto.graph.node
     del proto.graph.initializer[:], proto.graph.node[:]
     proto.graph.node.extend(nodes)
@@ -812,7 +964,16 @@ def test_inspect_constants_with_data_beside_the_model(there, tmp_path):
 
 def test_run_writes_what_the_session_gives(tmp_path):
     image = PATCH_FOLD / "test_data_set_0" / "input_0.pb"
-    report = call_json("run", PATCH_FOLD / "model.onnx", "-i", image, "--output", tmp_path, "--compare", "reference")
+    report = call_json(
+        "run",
+        PATCH_FOLD / "model.onnx",
+        "-i",
+        image,
+        "--output",
+        tmp_path,
+        "--compare",
+        "reference",
+    )
     expected = read_pb(PATCH_FOLD / "test_data_set_0" / "output_0.pb")
     np.testing.assert_allclose(np.load(tmp_path / "output.npy"), expected, rtol=1e-4, atol=1e-5)
     assert np.asarray(Image.open(tmp_path / "output.png")).shape == (144, 192, 3)
@@ -837,7 +998,21 @@ def test_run_writes_all_outputs_or_none(tmp_path, monkeypatch):
 
 
 def test_outputs_of_similar_names_have_files_of_their_own(tmp_path):
-    names = ["a/b", "a_b", "A_B", "a_b_2", "a:b", "../a", "CON", "nul.x", "C:\\a", "-a", "", "a\n\x1b\u202e", "b" * 300]
+    names = [
+        "a/b",
+        "a_b",
+        "A_B",
+        "a_b_2",
+        "a:b",
+        "../a",
+        "CON",
+        "nul.x",
+        "C:\\a",
+        "-a",
+        "",
+        "a\n\x1b\u202e",
+        "b" * 300,
+    ]
     outputs = {n: np.full(2, k) for k, n in enumerate(names)}
     paths = data.write(tmp_path, outputs)
     assert [np.load(path)[0] for path in paths] == list(range(len(names)))
@@ -848,12 +1023,17 @@ def test_outputs_of_similar_names_have_files_of_their_own(tmp_path):
 
 def identity(kind, directory):
     """Save a model that returns its input x, of one axis, as y."""
-    return saved(parsed(f"({kind}[N] x) => ({kind}[N] y) {{ y = Identity (x) }}", ir_version=10), directory)
+    return saved(
+        parsed(f"({kind}[N] x) => ({kind}[N] y) {{ y = Identity (x) }}", ir_version=10), directory
+    )
 
 
 @pytest.mark.parametrize(
     ("kind", "array"),
-    [("string", np.array(["", "a\nb", "größer 🐈"], object)), ("bfloat16", np.array([1, -0.5], ml_dtypes.bfloat16))],
+    [
+        ("string", np.array(["", "a\nb", "größer 🐈"], object)),
+        ("bfloat16", np.array([1, -0.5], ml_dtypes.bfloat16)),
+    ],
 )
 def test_outputs_without_a_type_in_npy_can_be_read_again(kind, array, tmp_path):
     """NumPy reads them without pickles; a run reads them as what they were."""
@@ -882,8 +1062,14 @@ def test_outputs_without_a_type_in_npy_can_be_read_again(kind, array, tmp_path):
 def test_outputs_that_cannot_be_written(text, tmp_path):
     path = saved(parsed(text, ir_version=10), tmp_path)
     np.save(tmp_path / "x.npy", np.zeros(2, np.float32))
-    for command in (["run", "-i", "x=[1,2]"], ["bench"], ["run", "-i", tmp_path / "*.npy", "--output", tmp_path / "o"]):
-        assert "the output y is no tensor of a known type" in sentences(command[0], path, *command[1:])
+    for command in (
+        ["run", "-i", "x=[1,2]"],
+        ["bench"],
+        ["run", "-i", tmp_path / "*.npy", "--output", tmp_path / "o"],
+    ):
+        assert "the output y is no tensor of a known type" in sentences(
+            command[0], path, *command[1:]
+        )
     assert not (tmp_path / "o").exists()
 
 
@@ -910,12 +1096,26 @@ def test_numbers_as_inputs(kind, text, values):
 @pytest.mark.parametrize(
     ("kind", "text"),
     [("int64", t) for t in ("[1.5]", '["3"]', "[NaN]", "[1e30]")]
-    + [("uint8", "[256]"), ("uint8", "[-1]"), ("bool", "[2]"), ("bool", '["false"]'), ("string", "[1]")]
-    + [("string", '[["a"],"b"]'), ("float32", "[1e39]"), ("float16", "[70000]"), ("float32", "[null]")],
+    + [
+        ("uint8", "[256]"),
+        ("uint8", "[-1]"),
+        ("bool", "[2]"),
+        ("bool", '["false"]'),
+        ("string", "[1]"),
+    ]
+    + [
+        ("string", '[["a"],"b"]'),
+        ("float32", "[1e39]"),
+        ("float16", "[70000]"),
+        ("float32", "[null]"),
+    ],
 )
 @pytest.mark.filterwarnings("ignore:NumPy will stop allowing conversion")  # NumPy 1
 def test_numbers_that_the_type_cannot_hold(kind, text):
-    with pytest.raises(click.UsageError, match=re.escape(f"--input x={text}: the model requires {kind}, which can't")):
+    with pytest.raises(
+        click.UsageError,
+        match=re.escape(f"--input x={text}: the model requires {kind}, which can't"),
+    ):
         data.read_input(f"x={text}", {"x": (kind, ["N"])})
 
 
@@ -935,7 +1135,9 @@ def test_run_replaces_no_file_that_it_reads(name, tmp_path):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "bool", "string"])
 def test_run_files_of_every_type(dtype, backend, tmp_path):
     path, inputs = of_case(COL2IM[1], tmp_path, dtype)
-    files = {name: data_of(name, value, tmp_path) for name, value in zip(INPUTS, inputs, strict=True)}
+    files = {
+        name: data_of(name, value, tmp_path) for name, value in zip(INPUTS, inputs, strict=True)
+    }
     given = [argument for name, file in files.items() for argument in ("-i", f"{name}={file}")]
     (output,) = call_json("run", path, *given, "--backend", backend)["outputs"]
     assert output["type"] == dtype
@@ -977,18 +1179,31 @@ def png_of_16_bits(path: Path, colour: int, channels: int) -> None:
     lengths = [struct.pack(">I", len(content)) for _, content in chunks]
     sums = [struct.pack(">I", zlib.crc32(kind + content)) for kind, content in chunks]
     parts = zip(lengths, chunks, sums, strict=True)
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(n + kind + content + s for n, (kind, content), s in parts))
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n" + b"".join(n + kind + content + s for n, (kind, content), s in parts)
+    )
 
 
 GREY = np.array([[0, 1, 255, 256], [1000, 40000, 65534, 65535]], np.uint16)
 DEEP = {  # {file: (its image, how the message begins)}
     "16.png": (Image.fromarray(GREY), r"it has the mode I(;16)? \(stored as I;16B\)"),
-    "16_little.tif": (Image.fromarray(GREY.astype("<u2")), r"it has the mode I;16 \(stored as I;16\)"),
-    "16_big.tif": (Image.fromarray(GREY.astype(">u2")), r"it has the mode I;16B \(stored as I;16B\)"),
-    "float.tif": (Image.fromarray(GREY / np.float32(65535)), r"it has the mode F \(stored as F;32F\)"),
+    "16_little.tif": (
+        Image.fromarray(GREY.astype("<u2")),
+        r"it has the mode I;16 \(stored as I;16\)",
+    ),
+    "16_big.tif": (
+        Image.fromarray(GREY.astype(">u2")),
+        r"it has the mode I;16B \(stored as I;16B\)",
+    ),
+    "float.tif": (
+        Image.fromarray(GREY / np.float32(65535)),
+        r"it has the mode F \(stored as F;32F\)",
+    ),
     "32.tif": (Image.fromarray(GREY.astype(np.int32)), r"it has the mode I \(stored as I;32S\)"),
 }
-OF_8_BITS = ", but only unsigned integers of 8 bits are read; save it with 8 bits, or as an array in a .npy"
+OF_8_BITS = (
+    ", but only unsigned integers of 8 bits are read; save it with 8 bits, or as an array in a .npy"
+)
 
 
 def check_refusal(path: Path, reason: str, kind: str = "float32") -> None:
@@ -1004,8 +1219,12 @@ def test_grey_images_of_more_than_8_bits_are_refused(name: str, kind: str, tmp_p
     check_refusal(tmp_path / name, begin + OF_8_BITS, kind)
 
 
-@pytest.mark.parametrize(("colour", "name", "channels"), [(2, "RGB", 3), (4, "LA", 2), (6, "RGBA", 4)])
-def test_colour_images_of_16_bits_are_refused(colour: int, name: str, channels: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("colour", "name", "channels"), [(2, "RGB", 3), (4, "LA", 2), (6, "RGBA", 4)]
+)
+def test_colour_images_of_16_bits_are_refused(
+    colour: int, name: str, channels: int, tmp_path: Path
+) -> None:
     """Pillow would read 8 of the bits."""
     png_of_16_bits(tmp_path / "16.png", colour, channels)
     check_refusal(tmp_path / "16.png", rf"it has the mode \w+ \(stored as {name};16B\){OF_8_BITS}")
@@ -1036,13 +1255,16 @@ def with_size(path: Path, kind: str, size: int) -> None:
         case "TIFF":
             for tag, before in ((256, 16), (257, 17)):
                 field = struct.pack("<HHI", tag, 4, 1)
-                content = content.replace(field + struct.pack("<I", before), field + struct.pack("<I", size))
+                content = content.replace(
+                    field + struct.pack("<I", before), field + struct.pack("<I", size)
+                )
     path.write_bytes(content)
 
 
 @pytest.mark.parametrize(
     ("ending", "kind", "size"),
-    [("png", "PNG", 60_000), ("jpg", "JPEG", 60_000), ("webp", "WEBP", 16_000), ("bmp", "BMP", 60_000),
+    [("png", "PNG", 60_000), ("jpg", "JPEG", 60_000), ("webp", "WEBP", 16_000),
+        ("bmp", "BMP", 60_000),
      ("tif", "TIFF", 60_000)],
 )  # fmt: skip
 def test_large_images_are_refused_by_their_headers(
@@ -1054,17 +1276,26 @@ def test_large_images_are_refused_by_their_headers(
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", load)
     path = tmp_path / f"large.{ending}"
     with_size(path, kind, size)
-    check_refusal(path, f"it takes {size * size * 16 / 1e6:.0f} MB of memory; onnx-ops --unpacked MB COMMAND raises")
+    check_refusal(
+        path,
+        f"it takes {size * size * 16 / 1e6:.0f} MB of memory; onnx-ops --unpacked MB COMMAND "
+        "raises",
+    )
 
 
 def test_an_option_raises_the_limit_of_inputs(tmp_path: Path) -> None:
-    model = saved(parsed("(float[1, 1, H, W] x) => (float[1, 1, H, W] y) { y = Identity (x) }"), tmp_path)
+    model = saved(
+        parsed("(float[1, 1, H, W] x) => (float[1, 1, H, W] y) { y = Identity (x) }"), tmp_path
+    )
     Image.new("L", (1000, 1000)).save(tmp_path / "x.png")  # 16 MB of memory
     np.savez_compressed(tmp_path / "x.npz", x=np.zeros((1, 1, 2000, 2000), np.float32))  # 16 MB
     for path, most in ((tmp_path / "x.png", 16), (tmp_path / "x.npz", 17)):
         call("--unpacked", most, "run", model, "-i", path)
         text = sentences("--unpacked", 15, "run", model, "-i", path)
-        assert f"{path.name} can't be read: it takes 16 MB of memory; onnx-ops --unpacked MB COMMAND raises" in text
+        assert (
+            f"{path.name} can't be read: it takes 16 MB of memory; onnx-ops --unpacked MB COMMAND "
+            "raises" in text
+        )
     np.savez(tmp_path / "x.npz", x=np.zeros((1, 1, 2000, 2000), np.float32))  # not packed
     call("--unpacked", 1, "run", model, "-i", tmp_path / "x.npz")
     np.savez_compressed(tmp_path / "y.npz", y=np.zeros((1, 1, 2000, 2000), np.float32))
@@ -1076,7 +1307,9 @@ def test_an_option_raises_the_limit_of_inputs(tmp_path: Path) -> None:
 def test_elements_without_bytes_are_refused(tmp_path: Path) -> None:
     """A file of 128 bytes would become an array of as many objects as it states."""
     with open(tmp_path / "x.npy", "wb") as file:
-        np.lib.format.write_array_header_1_0(file, {"descr": "<U0", "fortran_order": False, "shape": (10**8,)})
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "<U0", "fortran_order": False, "shape": (10**8,)}
+        )
     with pytest.raises(click.UsageError, match=r"x.npy can't be read: its elements have no bytes"):
         data.read("x", tmp_path / "x.npy", {"x": ("string", ["N"])})
     np.save(tmp_path / "y.npy", np.array(["", ""]))
@@ -1099,10 +1332,14 @@ def test_images_for_which_pillow_would_run_a_program_are_refused(tmp_path: Path)
 
 
 def test_images_of_every_mode(tmp_path: Path) -> None:
-    """Transparent pixels keep their colour, also in photographs by cameras that lay on their side."""
+    """Transparent pixels keep their colour, also in photographs by cameras that lay on their
+    side.
+    """
     white = Image.new("RGB", (5, 4), "white")
     for mode in ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "LAB"):
-        white.convert("RGBA" if mode == "PA" else "RGB").convert(mode).save(tmp_path / f"{mode}.tif")
+        white.convert("RGBA" if mode == "PA" else "RGB").convert(mode).save(
+            tmp_path / f"{mode}.tif"
+        )
     palette = white.convert("P")
     palette.save(tmp_path / "palette.png", transparency=bytes(256))
     on_its_side = Image.Exif()
@@ -1122,7 +1359,9 @@ def test_tensors_of_other_files_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tensor = onnx.numpy_helper.from_array(np.zeros(3, np.float32))
     onnx.save_tensor(external(tensor, tmp_path), tmp_path / "x.pb")
-    with pytest.raises(click.UsageError, match=r"x\.pb can't be read: its data are in another file"):
+    with pytest.raises(
+        click.UsageError, match=r"x\.pb can't be read: its data are in another file"
+    ):
         data.read_input("x.pb", {"x": ("float32", [3])})
 
 
@@ -1133,11 +1372,14 @@ def test_run_compare_tells_differences(tmp_path):
     arguments = ["run", path, "-i", tmp_path / "all.npz", "--compare", "builtin"]
     text = call(*arguments, exit_code=1)
     assert re.search(
-        r"y against builtin: \[.*\] is .*, expected .*, tolerance .*, exceeded by [1-9]\d* of \d+ elements\n", text
+        r"y against builtin: \[.*\] is .*, expected .*, tolerance .*, exceeded by [1-9]\d* of \d+ elements\n",
+        text,
     )
     assert "evaluator" not in text
     call(*arguments, "--tolerance", "100")
-    assert "nan is not a number of at least 0" in call(*arguments, "--tolerance", "nan", exit_code=2)
+    assert "nan is not a number of at least 0" in call(
+        *arguments, "--tolerance", "nan", exit_code=2
+    )
 
 
 DILATED = "Col2Im <dilations = [2]>"  # on one axis, which ONNX Runtime gets wrong
@@ -1151,7 +1393,8 @@ IN_A_BRANCH = f"""y = If (c) <
     then_branch = then_branch () => (float[N, C, L] d) {{ d = {DILATED} (x, six, two) }},
     else_branch = else_branch () => (float[N, C, L] e) {{ e = Identity (x) }}>"""
 IN_A_ROW = f"a = {DILATED} (x, six, two) b = Concat <axis = 1> (a, a) y = {DILATED} (b, eight, two)"
-FIRST_THAT_DIFFERS = {  # {nodes after a Col2Im that doesn't differ: name, operator and the node around it}
+# {nodes after a Col2Im that doesn't differ: name, operator and the node around it}.
+FIRST_THAT_DIFFERS = {
     IN_A_ROW: "a (Col2Im)",
     IN_A_BRANCH: "y (Col2Im inside of If)",
     f"negative = Neg (x) y = {DILATED} (negative, six, two)": "y (Col2Im)",
@@ -1163,7 +1406,15 @@ FIRST_THAT_DIFFERS = {  # {nodes after a Col2Im that doesn't differ: name, opera
 def test_run_compare_names_the_first_node_that_differs(nodes, optimize, tmp_path):
     path = saved(parsed(DIFFERING % nodes, 21), tmp_path)
     np.savez(tmp_path / "all.npz", x=uniform(1, 4, 4), c=np.array(True))
-    arguments = ["run", path, "-i", tmp_path / "all.npz", "--compare", "builtin", *["--optimize"] * optimize]
+    arguments = [
+        "run",
+        path,
+        "-i",
+        tmp_path / "all.npz",
+        "--compare",
+        "builtin",
+        *["--optimize"] * optimize,
+    ]
     text = call(*arguments, exit_code=1)
     beginning = re.escape(f"the first node that differs is {FIRST_THAT_DIFFERS[nodes]}: [")
     assert re.search(rf"{beginning}\d+, \d+, \d+\] is \S+, expected \S+, tolerance ", text)
@@ -1177,14 +1428,19 @@ def test_run_compare_where_built_in_kernels_refuse_a_node(tmp_path):
     proto = model("", "GridSample", [x.astype(np.uint8), grid], {"mode": "nearest"})
     proto.graph.node[0].name = "the node"
     text = sentences("run", saved(proto, tmp_path), "--random", "--compare", "builtin", exit_code=3)
-    assert "--compare = builtin: can't run the model: Could not find an implementation for GridSample" in text
+    assert (
+        "--compare = builtin: can't run the model: Could not find an implementation for GridSample"
+        in text
+    )
     assert "'the node'" in text
 
 
 def test_run_compare_where_no_node_of_ours_differs(tmp_path, monkeypatch):
     """Another kernel is at fault, or the optimized model."""
     path = saved(written.unfold(), tmp_path)
-    monkeypatch.setattr("onnx_ops.cli.comparison.open_model", lambda *args: lambda feeds: {"y": np.float32([[1]])})
+    monkeypatch.setattr(
+        "onnx_ops.cli.comparison.open_model", lambda *args: lambda feeds: {"y": np.float32([[1]])}
+    )
     text = call("run", path, "--random", "--compare", "builtin", exit_code=1)
     assert "no node of onnx_ops' operators differs where its inputs agree" in text
     monkeypatch.setattr("onnx_ops.cli.comparison.load", lambda *args, **kwargs: 1 / 0)
@@ -1197,7 +1453,9 @@ def test_run_compare_with_an_evaluator_that_is_wrong(tmp_path, monkeypatch):
     path = saved(parsed("(float[3] x) => (float[3] y) { y = Relu (x) }"), tmp_path)
     arguments = ["run", path, "-i", "x=[1,2,3]", "--compare", "reference"]
     assert "any node may differ" not in call(*arguments)
-    monkeypatch.setattr("onnx.reference.ReferenceEvaluator.run", lambda *_: [np.array([1, 2, 4], np.float32)])
+    monkeypatch.setattr(
+        "onnx.reference.ReferenceEvaluator.run", lambda *_: [np.array([1, 2, 4], np.float32)]
+    )
     text = call(*arguments, exit_code=1)
     assert "exceeded by 1 of 3 elements" in text
     assert "any node may differ" in text
@@ -1206,23 +1464,45 @@ def test_run_compare_with_an_evaluator_that_is_wrong(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no --input for input (float32 [2, 27, 99]), image_shape (int64 [2]), block_shape (int64 [2])"),
+        (
+            [],
+            "no --input for input (float32 [2, 27, 99]), image_shape (int64 [2]), block_shape "
+            "(int64 [2])",
+        ),
         (["-i", "a.npy"], "which one? The model has the inputs input, image_shape, block_shape."),
         (["-i", "a=b.npy"], "the model has no input a, but input"),
         (["-i", "input=b.npy"], "no such file: b.npy"),
-        (["-i", f"input={'[' * 5000}{']' * 5000}"], "--input: the numbers are in too many brackets"),
+        (
+            ["-i", f"input={'[' * 5000}{']' * 5000}"],
+            "--input: the numbers are in too many brackets",
+        ),
         (["-i", f"input={__file__}"], "must be .npy, .npz, .pb or one of .png"),
         (["-i", "a.npz"], "no such file: a.npz"),
-        (["-i", "input={folder}/double.npy"], "input input is float64, the model requires float32."),
+        (
+            ["-i", "input={folder}/double.npy"],
+            "input input is float64, the model requires float32.",
+        ),
         (["-i", "input={folder}/text.npy"], "text.npy can't be read: it is no file of NumPy's"),
         (["-i", "input={folder}/text.pb"], "text.pb can't be read: "),
         (["-i", "input={folder}/text.png"], "text.png: images are for inputs of rank 4"),
         (["-i", "{folder}/text.npz"], "text.npz can't be read: it is no file of NumPy's"),
         (["-i", "input={folder}/sequence.pb"], "sequence.pb can't be read: it holds no tensor"),
-        (["--random", "--shape", "input=3,a"], "--shape input=3,a: must be like input=1,3,224,224."),
-        (["--random", "--shape", "inpt=3"], "the model has no input inpt, but input, image_shape, block_shape."),
-        (["-i", "block_shape=[3,3]"] * 2, "--input block_shape=[3,3]: block_shape is given already."),
-        (["-i", "block_shape=[3,3]", "--random", "--shape", "block_shape=2"], "--input gives block_shape."),
+        (
+            ["--random", "--shape", "input=3,a"],
+            "--shape input=3,a: must be like input=1,3,224,224.",
+        ),
+        (
+            ["--random", "--shape", "inpt=3"],
+            "the model has no input inpt, but input, image_shape, block_shape.",
+        ),
+        (
+            ["-i", "block_shape=[3,3]"] * 2,
+            "--input block_shape=[3,3]: block_shape is given already.",
+        ),
+        (
+            ["-i", "block_shape=[3,3]", "--random", "--shape", "block_shape=2"],
+            "--input gives block_shape.",
+        ),
         (["-i", "input={folder}"], "must be an ordinary file"),
         (["-i", "input={folder}/double.npz"], "a .npz has its own names; leave out input=."),
     ],
@@ -1235,7 +1515,9 @@ def test_run_says_what_is_wrong_with_the_command_line(arguments, message, tmp_pa
         (tmp_path / f"text.{ending}").write_text("no data")
     sequence = onnx.numpy_helper.from_list([np.zeros(3)])
     (tmp_path / "sequence.pb").write_bytes(sequence.SerializeToString())
-    assert message in sentences("run", path, *[argument.format(folder=tmp_path) for argument in arguments])
+    assert message in sentences(
+        "run", path, *[argument.format(folder=tmp_path) for argument in arguments]
+    )
 
 
 def test_errors_are_one_line_and_a_traceback_only_on_request(tmp_path):
@@ -1258,12 +1540,17 @@ def lookup(directory):
 def test_a_failure_on_made_up_inputs_says_so(command, tmp_path):
     text = call(*command, lookup(tmp_path), exit_code=3)
     assert "out of data bounds" in text
-    assert "the integers of index were made up, from 0 to 9: give others with --input NAME=[5,5] or NAME=FILE" in text
+    assert (
+        "the integers of index were made up, from 0 to 9: give others with --input NAME=[5,5] or "
+        "NAME=FILE" in text
+    )
     call("run", lookup(tmp_path), "-i", "index=[0,1,2,0]")
 
 
 @pytest.mark.parametrize("content", ["", "nonsense"])
-@pytest.mark.parametrize("arguments", ["inspect", "run", "bench", "lower a.onnx", "optimize a.onnx"])
+@pytest.mark.parametrize(
+    "arguments", ["inspect", "run", "bench", "lower a.onnx", "optimize a.onnx"]
+)
 def test_what_is_no_model(arguments, content, tmp_path):
     (tmp_path / "it.onnx").write_text(content)
     command, *more = arguments.split()
@@ -1282,7 +1569,9 @@ def test_names_are_shown_as_they_are(tmp_path, monkeypatch):
 def test_random_inputs_fit_the_model(tmp_path):
     text = "(double[N, C, D, H, W] X, double[N, d, h, w, 3] Grid) => (double[N, C, d, h, w] y)"
     path = saved(parsed(f"{text} {{ y = GridSample (X, Grid) }}", 20), tmp_path)
-    (output,) = call_json("run", path, "--random", "--shape", "X=1,1,4,4,4", "--compare", "reference")["outputs"]
+    (output,) = call_json(
+        "run", path, "--random", "--shape", "X=1,1,4,4,4", "--compare", "reference"
+    )["outputs"]
     assert output["shape"] == [1, 1, 1, 1, 1]
 
 
@@ -1312,10 +1601,14 @@ def test_validate_fails(tmp_path):
         arrays = {f"input_{k}": v for k, v in enumerate(inputs)}
         zeros = np.zeros((2, 3, 9, 11), np.float64 if name == "wrong_type" else np.float32)
         for file, array in (arrays | {"output_0": zeros}).items():
-            onnx.save_tensor(onnx.numpy_helper.from_array(array), folder / "test_data_set_0" / f"{file}.pb")
+            onnx.save_tensor(
+                onnx.numpy_helper.from_array(array), folder / "test_data_set_0" / f"{file}.pb"
+            )
     report = call_json("validate", tmp_path, exit_code=1)
     problems = [t["problem"] for t in report["tests"]]
-    for problem, message in zip(problems, ("Col2Im", "float32 instead of float64", "y: [1, 1, 6, 8] is "), strict=True):
+    for problem, message in zip(
+        problems, ("Col2Im", "float32 instead of float64", "y: [1, 1, 6, 8] is "), strict=True
+    ):
         assert message in problem
     assert "0 of 3 passed" in call("validate", tmp_path, exit_code=1)
     call("validate", exit_code=2)
@@ -1347,7 +1640,9 @@ def test_bench(tmp_path):
         assert listed[0]["seconds"] > 0
         assert listed[0]["share"] == 1
     path = saved(parsed("(float[N, 3] x) => (float[N, 3] y) { y = Relu (x) }"), tmp_path)
-    assert "open dimensions of x were made 1: state them with --shape" in call("bench", path, "--repeats", 1)
+    assert "open dimensions of x were made 1: state them with --shape" in call(
+        "bench", path, "--repeats", 1
+    )
     assert "were made 1" not in call("bench", path, "--repeats", 1, "--shape", "x=2,3")
     path, _ = of_case(VOLUMES[12], tmp_path)
     text = call("bench", path, "--repeats", 1)
@@ -1355,8 +1650,12 @@ def test_bench(tmp_path):
     assert re.search(r"GridSample +[\d.]+ +100 % *\n", text)
     path = saved(written.affine_grid(sample="linear", opset=20), tmp_path)
     report = call_json("bench", path, "--repeats", 1)
-    assert list(report["seconds"]) == list(report["operators"]) == ["builtin", "onnx_ops", "optimized"]
-    assert list(report["speedup"]) == list(report["largest_difference"]) == ["onnx_ops", "optimized"]
+    assert (
+        list(report["seconds"]) == list(report["operators"]) == ["builtin", "onnx_ops", "optimized"]
+    )
+    assert (
+        list(report["speedup"]) == list(report["largest_difference"]) == ["onnx_ops", "optimized"]
+    )
     operators = {n: {o["operator"] for o in listed} for n, listed in report["operators"].items()}
     assert "ReduceSum" in operators["builtin"] & operators["onnx_ops"]
     assert operators["optimized"] == {"ComputedGridSample"}
@@ -1365,21 +1664,34 @@ def test_bench(tmp_path):
 
 def kernel_time(op_type, begin, duration, thread=1):
     """An event as ONNX Runtime's profiler writes it."""
-    return {"name": "n_kernel_time", "ts": begin, "dur": duration, "tid": thread, "args": {"op_name": op_type}}
+    return {
+        "name": "n_kernel_time",
+        "ts": begin,
+        "dur": duration,
+        "tid": thread,
+        "args": {"op_name": op_type},
+    }
 
 
 def test_bench_adds_up_what_runs_in_each_run():
-    """Of three runs the second is taken, in the body of whose If a Loop runs; the time of a body is not that of its
-    node."""
+    """Of three runs the second is taken, in the body of whose If a Loop runs; the time of a body is
+    not that of its node.
+    """
     nodes = [
         kernel_time("If", 100, 100), kernel_time("Loop", 110, 80), kernel_time("Add", 110, 30),
-        kernel_time("Add", 140, 50), kernel_time("Mul", 110, 80, thread=2), kernel_time("Mul", 200, 7),
+        kernel_time("Add", 140, 50), kernel_time("Mul", 110, 80, thread=2),
+        kernel_time("Mul", 200, 7),
     ]  # fmt: skip
     runs = [{"name": "model_run", "ts": 1000 * k, "dur": 900} for k in range(3)]
     first, second, third = ([{**n, "ts": n["ts"] + run["ts"]} for n in nodes] for run in runs)
     assert by_operator(runs) == []
     listed = by_operator([*first[:2], *second, *third, kernel_time("Add", 2300, 500), *runs])
-    assert {o["operator"]: round(o["seconds"] * 1e6) for o in listed} == {"Mul": 87, "Add": 80, "If": 20, "Loop": 0}
+    assert {o["operator"]: round(o["seconds"] * 1e6) for o in listed} == {
+        "Mul": 87,
+        "Add": 80,
+        "If": 20,
+        "Loop": 0,
+    }
     assert [o["operator"] for o in listed] == ["Mul", "Add", "If", "Loop"]
     assert sum(o["share"] for o in listed) == pytest.approx(1)
 
@@ -1404,7 +1716,9 @@ def test_lower(tmp_path):
     assert onnx.load(tmp_path / "lowered.onnx") == onnx.load(PATCH_FOLD / "lowered.onnx")
     call("run", tmp_path / "lowered.onnx", "--random", "--backend", "extensions")
     for command in ("run", "bench"):
-        assert "only backend extensions runs it" in call(command, tmp_path / "lowered.onnx", exit_code=3)
+        assert "only backend extensions runs it" in call(
+            command, tmp_path / "lowered.onnx", exit_code=3
+        )
     assert "run with backend extensions" in call("inspect", tmp_path / "lowered.onnx")
 
 
@@ -1421,15 +1735,22 @@ WEIGHED_DOWN = """({kind}[1, 432, 4] x, bool c) => ({kind}[N, C, H, W] y) {{
 
 
 def weighed_down(directory, refused=False, dtype="float32"):
-    """Save a model whose data, in an initializer, a subgraph and a Constant, are all in another file; return its path.
+    """Save a model whose data, in an initializer, a subgraph and a Constant, are all in another
+    file; return its path.
 
-    The sizes are in that file, too: without them onnx can't infer the type of the second Col2Im's input.
+    The sizes are in that file, too: without them onnx can't infer the type of the second Col2Im's
+    input.
     """
     directory.mkdir(exist_ok=True)
-    from_array, kind = onnx.numpy_helper.from_array, {"float32": "float", "float16": "float16"}[dtype]
+    from_array, kind = (
+        onnx.numpy_helper.from_array,
+        {"float32": "float", "float16": "float16"}[dtype],
+    )
     proto = parsed(WEIGHED_DOWN.format(kind=kind, strides="<strides = [0, 1]>" if refused else ""))
     weights = [(np.arange(1, 1729) % 7).reshape(1, 432, 4).astype(dtype) * k for k in (1, 2, 3)]
-    first, inner, constant = (external(from_array(w, f"w{k}"), directory) for k, w in enumerate(weights))
+    first, inner, constant = (
+        external(from_array(w, f"w{k}"), directory) for k, w in enumerate(weights)
+    )
     sizes = {"image": [4, 4], "block": [3, 3], "small_image": [3, 3], "small_block": [2, 2]}
     sizes = [external(from_array(np.array(v), n), directory) for n, v in sizes.items()]
     proto.graph.initializer.extend([first, *sizes])
@@ -1444,10 +1765,14 @@ def result(path, dtype, **settings):
 
 
 PLACES = "in/model.onnx", "in/new.onnx", "out/new.onnx"  # of what is made of in/model.onnx
-rewrites = pytest.mark.parametrize(("command", "backend"), [("lower", "extensions"), ("optimize", "native")])
+rewrites = pytest.mark.parametrize(
+    ("command", "backend"), [("lower", "extensions"), ("optimize", "native")]
+)
 
 
-@pytest.mark.parametrize(("command", "refused"), [("lower", True), ("lower", False), ("optimize", False)])
+@pytest.mark.parametrize(
+    ("command", "refused"), [("lower", True), ("lower", False), ("optimize", False)]
+)
 @pytest.mark.parametrize("target", PLACES)
 def test_a_rewrite_that_fails_touches_nothing(target, command, refused, tmp_path, monkeypatch):
     source, target = weighed_down(tmp_path / "in", refused), tmp_path / target
@@ -1457,7 +1782,9 @@ def test_a_rewrite_that_fails_touches_nothing(target, command, refused, tmp_path
     target.parent.mkdir(exist_ok=True)
     target.with_name(f"{target.name}.data").write_text("of something else")
     before = contents(tmp_path)
-    assert ("strides = [0, 1]" if refused else "No space") in call(command, source, target, exit_code=3)
+    assert ("strides = [0, 1]" if refused else "No space") in call(
+        command, source, target, exit_code=3
+    )
     assert contents(tmp_path) == before
 
 
@@ -1475,11 +1802,20 @@ FULL_DISKS = {  # options of a disk, what is run there, and the file that doesn'
     "name", [long_unless("file" not in name and "beside" not in name, name) for name in FULL_DISKS]
 )
 def test_a_full_disk(name, tmp_path):
-    """The error names the file that is to be written, rather than its folder, a temporary file or none."""
+    """The error names the file that is to be written, rather than its folder, a temporary file or
+    none.
+    """
     options, command, file = FULL_DISKS[name]
     onnx.save(onnx.load(weighed_down(tmp_path / "in")), tmp_path / "whole.onnx")
     (tmp_path / "disk").mkdir()
-    done = on_disk(options, tmp_path / "disk", sys.executable, "-m", "onnx_ops", *command.format(tmp_path).split())
+    done = on_disk(
+        options,
+        tmp_path / "disk",
+        sys.executable,
+        "-m",
+        "onnx_ops",
+        *command.format(tmp_path).split(),
+    )
     *_, message = done.stderr.splitlines()
     assert (done.returncode, "No space left on device" in message) == (3, True), done.stderr
     assert re.search(rf"[ '/]{file}(?![.\w])", message), message
@@ -1503,7 +1839,9 @@ for write in (lambda: write_pictures(Path("folder")), write_through_link):
 
 def deform_conv_without_bias(attributes=""):
     inputs = "float[1, 1, 3, 3] x, float[1, 1, 2, 2] w, float[1, 8, 2, 2] o"
-    return parsed(f"({inputs}) => (float[N, M, H, W] y) {{ [d] y = DeformConv {attributes} (x, w, o) }}", 19)
+    return parsed(
+        f"({inputs}) => (float[N, M, H, W] y) {{ [d] y = DeformConv {attributes} (x, w, o) }}", 19
+    )
 
 
 REFUSED = {
@@ -1518,11 +1856,18 @@ def test_shapes_that_do_not_fit_without_optional_inputs(name, tmp_path):
     report = call_json("inspect", saved(deform_conv_without_bias(text), tmp_path), exit_code=1)
     (node,) = report["nodes"]
     assert any(refused in problem for problem in node["problems"]), node["problems"]
-    assert call_json("inspect", saved(deform_conv_without_bias(), tmp_path))["nodes"][0]["problems"] == []
+    assert (
+        call_json("inspect", saved(deform_conv_without_bias(), tmp_path))["nodes"][0]["problems"]
+        == []
+    )
 
 
 def test_sizes_that_are_a_single_number(tmp_path):
-    proto = parsed("(float[1, 4, 4] x, int64[2] k) => (float[N, C, H, W] y) { [c] y = Col2Im (x, s, k) }", 18, s=5)
+    proto = parsed(
+        "(float[1, 4, 4] x, int64[2] k) => (float[N, C, H, W] y) { [c] y = Col2Im (x, s, k) }",
+        18,
+        s=5,
+    )
     (node,) = call_json("inspect", saved(proto, tmp_path), exit_code=1)["nodes"]
     assert node["problems"] == ["shape of image_shape = []: must have rank 1"]
 
@@ -1530,7 +1875,9 @@ def test_sizes_that_are_a_single_number(tmp_path):
 def test_an_operator_in_a_version_that_nobody_has(tmp_path):
     proto = parsed("(float[1, 1, 3, 3] x, float[1, 4] r, int64[1] b) => (float[N, C, H, W] y) "
                    "{ y = RoiAlign (x, r, b) }", 7)  # fmt: skip
-    assert call_json("inspect", saved(proto, tmp_path), exit_code=1)["unknown"] == {"RoiAlign in version 7": 1}
+    assert call_json("inspect", saved(proto, tmp_path), exit_code=1)["unknown"] == {
+        "RoiAlign in version 7": 1
+    }
 
 
 @pytest.mark.filterwarnings("ignore:onnx_ops. .* was not optimized")
@@ -1550,13 +1897,15 @@ ERRORS = {  # an error, and the node that it is about
     "GridSample (node 'sampler'): mode = 'first': must be": "sampler",
     "GridSample: mode = 'first': must be": None,
     "operator (GridSample) has failed": "sampler",
-    "Type 'tensor(bfloat16)' of input parameter (b) of operator (Add) in node (second) is invalid": "second",
+    "Type 'tensor(bfloat16)' of input parameter (b) of operator (Add) in node "
+    "(second) is invalid": "second",
 }
 
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_the_node_that_an_error_names(error, tmp_path):
-    proto = parsed("(float[1, 1, 4, 4] x, float[1, 2, 2, 2] g) => (float[1, 1, 2, 2] y) { [first] a = Add (x, x) "
+    proto = parsed("(float[1, 1, 4, 4] x, float[1, 2, 2, 2] g) => (float[1, 1, 2, 2] y) { [first] "
+                   "a = Add (x, x) "
                    "[second] b = Add (a, a) [sampler] y = GridSample (b, g) }", 16)  # fmt: skip
     assert attempts.refused_node(saved(proto, tmp_path), error) == ERRORS[error]
 
@@ -1605,15 +1954,24 @@ def test_weights_that_onnx_does_not_save(text, tmp_path):
         pytest.skip("ONNX Runtime does not look for their positions in files")
     (tmp_path / "in").mkdir()
     proto, rng = onnx.parser.parse_model(text), np.random.default_rng(0)
-    weights = external(onnx.numpy_helper.from_array(rng.random(100, np.float32), "w"), tmp_path / "in")
+    weights = external(
+        onnx.numpy_helper.from_array(rng.random(100, np.float32), "w"), tmp_path / "in"
+    )
     if text == SPARSE:
-        positions = external(onnx.numpy_helper.from_array(np.arange(100), "positions"), tmp_path / "in")
+        positions = external(
+            onnx.numpy_helper.from_array(np.arange(100), "positions"), tmp_path / "in"
+        )
         proto.graph.sparse_initializer.append(helper.make_sparse_tensor(weights, positions, [100]))
     else:
         proto.functions[0].node[0].attribute[0].g.initializer.append(weights)
-    source, feeds = saved(proto, tmp_path / "in"), {"x": np.zeros(100, np.float32), "c": np.array(True)}
+    source, feeds = (
+        saved(proto, tmp_path / "in"),
+        {"x": np.zeros(100, np.float32), "c": np.array(True)},
+    )
     call("optimize", source, tmp_path / "out" / "model.onnx")
-    expected, actual = (onnx_ops.Runner(path)(feeds)["y"] for path in (source, tmp_path / "out" / "model.onnx"))
+    expected, actual = (
+        onnx_ops.Runner(path)(feeds)["y"] for path in (source, tmp_path / "out" / "model.onnx")
+    )
     np.testing.assert_array_equal(actual, expected)
     assert np.all(expected)
 
@@ -1621,12 +1979,20 @@ def test_weights_that_onnx_does_not_save(text, tmp_path):
 @pytest.mark.parametrize("command", ["lower", "optimize"])
 @pytest.mark.parametrize("target", ["weights", "sub/model.onnx"])
 def test_no_data_of_the_model_are_replaced(target, command, tmp_path):
-    """Neither by the new model, nor by its data: the weights of `model.onnx` are `sub/model.onnx.data`."""
+    """Neither by the new model, nor by its data: the weights of `model.onnx` are
+    `sub/model.onnx.data`.
+    """
     after = lambda w: w.add("Add", "sampled", w.constant(np.ones((1,)), "float32"), name="y")
     proto = written.affine_grid(opset=20, sample="linear", after=after)
     (tmp_path / "sub").mkdir()
     location = "weights" if target == "weights" else f"{target}.data"
-    onnx.save(proto, tmp_path / "model.onnx", save_as_external_data=True, location=location, size_threshold=0)
+    onnx.save(
+        proto,
+        tmp_path / "model.onnx",
+        save_as_external_data=True,
+        location=location,
+        size_threshold=0,
+    )
     before = contents(tmp_path)
     text = "".join(call(command, tmp_path / "model.onnx", tmp_path / target, exit_code=2).split())
     assert f"{tmp_path}/{location}wouldreplace{tmp_path}/{location},whichisread" in text
@@ -1648,7 +2014,9 @@ def test_no_data_of_other_models_are_replaced(command, backend, tmp_path):
     assert contents(tmp_path) == before
     other.unlink()
     call(command, source, model)
-    np.testing.assert_array_equal(result(model, "float32", backend=backend), result(source, "float32"))
+    np.testing.assert_array_equal(
+        result(model, "float32", backend=backend), result(source, "float32")
+    )
 
 
 @pytest.mark.parametrize("is_written_there", [True, False])
@@ -1669,7 +2037,9 @@ def test_no_file_of_operators_is_replaced(is_written_there, tmp_path):
 def test_extensions_session_of_a_model_whose_sizes_are_in_other_files(dtype, tmp_path):
     """Without the sizes onnx can't infer which values have 16 bits and must be cast."""
     source = weighed_down(tmp_path, dtype=dtype)
-    np.testing.assert_array_equal(result(source, dtype, backend="extensions"), result(source, dtype))
+    np.testing.assert_array_equal(
+        result(source, dtype, backend="extensions"), result(source, dtype)
+    )
 
 
 @pytest.mark.parametrize("name", ["model.ort", "other.onnx"])
@@ -1692,7 +2062,9 @@ def test_the_format_of_onnxruntime_is_refused(command, name, tmp_path):
 # optimize
 
 
-IRREGULAR = written.windows(blocks=lambda starts: [0, 1, 3, 4])  # Tensor.unfold with blocks at such places
+IRREGULAR = written.windows(
+    blocks=lambda starts: [0, 1, 3, 4]
+)  # Tensor.unfold with blocks at such places
 
 
 def test_optimize(tmp_path):
@@ -1706,27 +2078,39 @@ def test_optimize(tmp_path):
     text = call("optimize", source, target)
     assert re.search(r"grid_sample +node_sampled +main +ComputedGridSample", text)
     assert f"{target}: 1 grid_sample replaced" in text
-    assert "so does plain ONNX Runtime with what onnx-ops build --operator ComputedGridSample makes" in text
+    assert (
+        "so does plain ONNX Runtime with what onnx-ops build --operator ComputedGridSample makes"
+        in text
+    )
     assert onnx.load(target) == onnx_ops.optimize(onnx.load(source))
     call("optimize", source, source)
     assert onnx.load(source) == onnx.load(target)
-    assert call("optimize", source, source) == f"{source}: unchanged, since optimize can fuse nothing in it\n"
+    assert (
+        call("optimize", source, source)
+        == f"{source}: unchanged, since optimize can fuse nothing in it\n"
+    )
 
 
 def test_optimize_json_and_run_optimized(tmp_path, kernels_made):
     path, target = saved(written.unfold(), tmp_path), tmp_path / "optimized.onnx"
     for optimize in (False, True):
         kernels_made.clear()
-        report = call_json("run", path, "--random", *(["--optimize"] if optimize else []), "--compare", "builtin")
+        report = call_json(
+            "run", path, "--random", *(["--optimize"] if optimize else []), "--compare", "builtin"
+        )
         assert report["optimize"] == optimize
         assert kernels_made == (["onnx_ops.Im2Col"] if optimize else [])
         assert report["compare"]["outputs"][0]["largest"] == 0
     report = call_json("optimize", path, target)
     assert report["written"] == str(target)
-    finding = {"pattern": "unfold", "graph": "main", "node": "node_y", "operator": "Im2Col", "reason": None,
+    finding = {"pattern": "unfold", "graph": "main", "node": "node_y", "operator": "Im2Col",
+        "reason": None,
                "untried": None}  # fmt: skip
     assert report["findings"] == [finding]
-    assert call_json("run", target, "--random", "--compare", path)["compare"]["outputs"][0]["largest"] == 0
+    assert (
+        call_json("run", target, "--random", "--compare", path)["compare"]["outputs"][0]["largest"]
+        == 0
+    )
     proto = onnx.load(path)
     proto.graph.output[0].name = "padded"
     text = call("run", target, "--random", "--compare", saved(proto, tmp_path), exit_code=2)
@@ -1736,12 +2120,20 @@ def test_optimize_json_and_run_optimized(tmp_path, kernels_made):
 def test_what_optimize_made_of_a_model_that_only_onnx_ops_runs(tmp_path, monkeypatch):
     """The command that `optimize` names compares the two."""
     proto = written.unfold()
-    proto.graph.node.append(helper.make_node("cummax", ["y"], ["z", "indices"], domain="mmcv", dim=1))
+    proto.graph.node.append(
+        helper.make_node("cummax", ["y"], ["z", "indices"], domain="mmcv", dim=1)
+    )
     proto.graph.output[0].name = "z"
     proto.opset_import.append(helper.make_opsetid("mmcv", 1))
-    source, target, file = saved(proto, tmp_path), tmp_path / "optimized.onnx", tmp_path / "my_ops.py"
+    source, target, file = (
+        saved(proto, tmp_path),
+        tmp_path / "optimized.onnx",
+        tmp_path / "my_ops.py",
+    )
     file.touch()
-    monkeypatch.setattr("onnx_ops.cli.app.use_file", lambda path: None)  # this process would know its operators
+    monkeypatch.setattr(
+        "onnx_ops.cli.app.use_file", lambda path: None
+    )  # this process would know its operators
     text = call("--operators", file, "optimize", source, target)
     command = text.splitlines()[-1].removeprefix("onnx-ops ").removesuffix(" checks it").split()
     assert command[:3] == ["--operators", str(file), "run"]
@@ -1786,7 +2178,8 @@ def test_inspect_says_what_optimize_would_do(proto, advice, tmp_path):
         (
             sampling("GridSampl"),
             1,
-            "save the operators above as my_operators.py, then onnx-ops --operators my_operators.py ",
+            "save the operators above as my_operators.py, then onnx-ops --operators "
+            "my_operators.py ",
         ),
         (parsed("(float[1] x) => (float[1] y) { y = Relu (x) }"), 0, "nothing: "),
         (
@@ -1805,7 +2198,10 @@ def test_inspect_says_what_optimize_would_do(proto, advice, tmp_path):
 )
 def test_inspect_ends_with_what_to_do_next(proto, exit_code, step, tmp_path):
     path = saved(proto, tmp_path)
-    text, report = call("inspect", path, exit_code=exit_code), call_json("inspect", path, exit_code=exit_code)
+    text, report = (
+        call("inspect", path, exit_code=exit_code),
+        call_json("inspect", path, exit_code=exit_code),
+    )
     assert text.splitlines()[-1] == f"next: {report['next']}"
     assert step in report["next"]
     for arguments in re.findall("onnx-ops (run [^;]*)", report["next"]):
@@ -1816,16 +2212,22 @@ def test_inspect_ends_with_commands_that_have_the_operators(tmp_path):
     file = tmp_path / "halved.py"
     file.write_text(
         "import onnx_ops\n\n\n"
-        "@onnx_ops.operator('my.halved::Halve', inputs='x: T', outputs='y: T', types={'T': ['float32']})\n"
+        "@onnx_ops.operator('my.halved::Halve', inputs='x: T', outputs='y: T', types={'T': "
+        "['float32']})\n"
         "def halve(x):\n    return x / 2\n"
     )
-    path = saved(parsed("(float[1] x) => (float[1] y) { y = my.halved.Halve (x) }", 21, "my.halved"), tmp_path)
+    path = saved(
+        parsed("(float[1] x) => (float[1] y) { y = my.halved.Halve (x) }", 21, "my.halved"),
+        tmp_path,
+    )
     step = call_json("--operators", file, "inspect", path)["next"]
     run, bench = step.split("; ")
     assert bench == f"onnx-ops --operators {file} bench {path}"
     assert run.startswith(f"onnx-ops --operators {file} run {path} ")
     call(*run.split()[1:])
-    assert "onnx_ops.InferenceSession(path, operators=[...])" in call("--operators", file, "inspect", path)
+    assert "onnx_ops.InferenceSession(path, operators=[...])" in call(
+        "--operators", file, "inspect", path
+    )
 
 
 @on_demand
@@ -1858,8 +2260,12 @@ def test_demo(tmp_path):
     assert all(row["error"]["onnx_ops"] < 1e-4 for row in report["models"])
     wrong = {row["model"]: row["wrong"] for row in report["models"] if row["wrong"]}
     assert wrong == {"Col2Im, 1-D, dilated": ["builtin"]}
-    assert "GridSample, nearest, int32" in {row["model"] for row in report["models"] if row["refused"]}
-    assert all("optimized" in row["seconds"] for row in report["models"] if "network" in row["model"])
+    assert "GridSample, nearest, int32" in {
+        row["model"] for row in report["models"] if row["refused"]
+    }
+    assert all(
+        "optimized" in row["seconds"] for row in report["models"] if "network" in row["model"]
+    )
     for picture in report["pictures"]:
         assert np.asarray(Image.open(picture), np.float32).std() > 30
     # The models and grids of the pictures can be run again.
@@ -1886,7 +2292,9 @@ def test_demo_says_no_where_we_are_wrong(tmp_path, monkeypatch):
     assert "1.0e+00, wrong" in call("demo", "--output", tmp_path, exit_code=1)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "uint64", "bool", "string", "complex64"])
+@pytest.mark.parametrize(
+    "dtype", ["float32", "float16", "int64", "uint64", "bool", "string", "complex64"]
+)
 def test_difference(dtype):
     value = drawn(np.random.default_rng(0), (3, 4), dtype)
     assert difference(value, value) == Difference(0, difference(value, value).allowed)
@@ -1904,7 +2312,11 @@ def test_difference_of_large_integers_and_of_what_is_not_finite():
 
 def test_json_of_numbers_that_it_lacks(capsys):
     print_json({"problem": "shape", "largest": np.inf, "all": [1.0, float("nan")]})
-    assert json.loads(capsys.readouterr().out) == {"problem": "shape", "largest": None, "all": [1.0, None]}
+    assert json.loads(capsys.readouterr().out) == {
+        "problem": "shape",
+        "largest": None,
+        "all": [1.0, None],
+    }
 
 
 @pytest.mark.parametrize("element_type", ["float32", "int64", "string"])

@@ -1,4 +1,6 @@
-"""`onnx-ops run` on many files gives one result for each, also on a cluster, whatever goes wrong."""
+"""`onnx-ops run` on many files gives one result for each, also on a cluster, whatever goes
+wrong.
+"""
 
 import io
 import json
@@ -42,7 +44,9 @@ CLUSTER = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),  # Ray's
 ]
 
-needs_signals = pytest.mark.skipif(os.name == "nt", reason="there are no signals, and links need rights")
+needs_signals = pytest.mark.skipif(
+    os.name == "nt", reason="there are no signals, and links need rights"
+)
 
 
 @contextmanager
@@ -50,7 +54,9 @@ def new_cluster() -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Yield a Ray cluster of two nodes, as (process, address)."""
     settings = environment(RAY_USAGE_STATS_ENABLED="0")
     command = [sys.executable, TESTS / "support/cluster.py"]
-    with subprocess.Popen(command, text=True, env=settings, stdin=PIPE, stdout=PIPE, stderr=DEVNULL) as process:
+    with subprocess.Popen(
+        command, text=True, env=settings, stdin=PIPE, stdout=PIPE, stderr=DEVNULL
+    ) as process:
         address = next(line.strip() for line in process.stdout if line[:1].isdigit())
         yield process, address
         process.stdin.close()
@@ -66,7 +72,11 @@ def cluster() -> Iterator[tuple[subprocess.Popen[str], str]]:
 @pytest.fixture(params=["this process", pytest.param("a cluster", marks=CLUSTER)])
 def where(request: pytest.FixtureRequest) -> list[str]:
     """The options for each place where items run."""
-    return [] if request.param == "this process" else ["--cluster", request.getfixturevalue("cluster")[1]]
+    return (
+        []
+        if request.param == "this process"
+        else ["--cluster", request.getfixturevalue("cluster")[1]]
+    )
 
 
 FOLD = """(float[SIZE, 4, 9] x, int64[2] image_shape, int64[2] block_shape) => (float[SIZE, 1, 4, 4] y) {
@@ -84,7 +94,9 @@ def fold(directory: Path) -> Path:
 
 
 def slow_fold(directory: Path) -> Path:
-    """Save a variant of `fold` that takes tens of milliseconds per item: it adds the mean of products of matrices."""
+    """Save a variant of `fold` that takes tens of milliseconds per item: it adds the mean of
+    products of matrices.
+    """
     weights = np.random.default_rng(0).random((600, 600), np.float32) / 300
     return saved(parsed("""(float[N, 4, 9] x, int64[2] image_shape, int64[2] block_shape) => (float[N, 1, 4, 4] y) {
         mean = ReduceMean <keepdims = 0> (x)
@@ -101,7 +113,9 @@ def slow_fold(directory: Path) -> Path:
 def inputs(count: int, directory: Path) -> dict[str, np.ndarray]:
     """Write arrays as frames/NAME.npy, half of them to a folder below; return {name: array}."""
     rng = np.random.default_rng(0)
-    arrays = {f"{'more/' if k % 2 else ''}{k:04}": rng.random((1, 4, 9), np.float32) for k in range(count)}
+    arrays = {
+        f"{'more/' if k % 2 else ''}{k:04}": rng.random((1, 4, 9), np.float32) for k in range(count)
+    }
     for name, array in arrays.items():
         path = directory / "frames" / f"{name}.npy"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,15 +124,29 @@ def inputs(count: int, directory: Path) -> dict[str, np.ndarray]:
 
 
 def run_arguments(model: Path, directory: Path, output: str = "out", *more: object) -> list[object]:
-    return ["run", model, "-i", f"x={directory}/frames/**/*.npy", *SIZES, "--output", directory / output, *more]
+    return [
+        "run",
+        model,
+        "-i",
+        f"x={directory}/frames/**/*.npy",
+        *SIZES,
+        "--output",
+        directory / output,
+        *more,
+    ]
 
 
 def results(directory: Path, output: str = "out") -> dict[str, np.ndarray]:
-    """Return {name: array} of the files that a run has written; there are no others beside the settings.
+    """Return {name: array} of the files that a run has written; there are no others beside the
+    settings.
 
     A process that is killed while it writes a file leaves the part that is written.
     """
-    files = {name: data for name, data in contents(directory / output).items() if not name.startswith(".onnx_ops-")}
+    files = {
+        name: data
+        for name, data in contents(directory / output).items()
+        if not name.startswith(".onnx_ops-")
+    }
     assert files.pop(items.SETTINGS)
     assert {Path(name).suffix for name in files} <= {".npy"}
     return {name.removesuffix(".npy"): np.load(directory / output / name) for name in files}
@@ -141,7 +169,12 @@ def assert_complete(arrays: dict[str, np.ndarray], directory: Path, output: str 
 def test_a_file_for_each_item(where: list[str], tmp_path: Path) -> None:
     arrays, model = inputs(7, tmp_path), fold(tmp_path)
     report = call_json(*run_arguments(model, tmp_path, "out", *where))
-    assert (report["items"], report["run"], report["finished_before"], report["failed"]) == (7, 7, 0, [])
+    assert (report["items"], report["run"], report["finished_before"], report["failed"]) == (
+        7,
+        7,
+        0,
+        [],
+    )
     assert_complete(arrays, tmp_path)
     call(*run_arguments(model, tmp_path, "alone"))
     assert contents(tmp_path / "alone") == contents(tmp_path / "out")
@@ -180,11 +213,22 @@ def test_patterns_of_several_inputs_are_paired_by_name(tmp_path):
         (tmp_path / name).mkdir()
         for k, feed in enumerate(feeds):
             np.save(tmp_path / name / f"{k}.npy", feed[name])
-    command = ["run", model, "-i", f"X={tmp_path}/X/*", "-i", f"Grid={tmp_path}/Grid/*", "--output", tmp_path / "out"]
+    command = [
+        "run",
+        model,
+        "-i",
+        f"X={tmp_path}/X/*",
+        "-i",
+        f"Grid={tmp_path}/Grid/*",
+        "--output",
+        tmp_path / "out",
+    ]
     call(*command)
     assert_sampled(feeds, tmp_path / "out")
     (tmp_path / "Grid" / "1.npy").unlink()
-    assert "1.npy has no counterpart called 1 that matches" in " ".join(call(*command, exit_code=2).split())
+    assert "1.npy has no counterpart called 1 that matches" in " ".join(
+        call(*command, exit_code=2).split()
+    )
 
 
 def test_any_name_of_an_output():
@@ -195,8 +239,10 @@ def test_any_name_of_an_output():
 
 
 HOSTILE = [
-    "../../a", "/b", "..", ".", "", "a/../b", "a//b", "a/", "..\\c", "\\\\server\\d", "C:e", "C:/e", "c:", "a/c:/b",
-    "CON", "con.x", "a/NUL", "LPT1:", "\x1b[2J", "a\nb", "a\u202eb", "-rf", ".hidden", "a'b", 'a"b', "a$(b)", "~",
+    "../../a", "/b", "..", ".", "", "a/../b", "a//b", "a/", "..\\c", "\\\\server\\d", "C:e", "C:/e",
+    "c:", "a/c:/b",
+    "CON", "con.x", "a/NUL", "LPT1:", "\x1b[2J", "a\nb", "a\u202eb", "-rf", ".hidden", "a'b", 'a"b',
+    "a$(b)", "~",
     "a b", "x" * 300,
 ]  # fmt: skip
 HARMLESS = ["y", "block/layer.1/out:0", "Y_2", "console", "a..b", "größe", "block/con1/nul_1"]
@@ -213,7 +259,9 @@ def test_members_of_archives_stay_in_a_folder(tmp_path):
         parts = member.removesuffix(".npy").split("/")
         assert not {"", ".", ".."} & {*parts}
         assert not re.search(r"[\\'\"$~ ]|^\w:|/\w:", member)
-        assert not any(re.fullmatch(r"(?i)(con|nul|lpt1)([.:].*)?", part) or part[0] in "-." for part in parts)
+        assert not any(
+            re.fullmatch(r"(?i)(con|nul|lpt1)([.:].*)?", part) or part[0] in "-." for part in parts
+        )
         assert member.isprintable()
         assert len(member) < 255
     assert os.listdir(tmp_path) == ["in"]
@@ -223,7 +271,10 @@ def test_members_of_archives_stay_in_a_folder(tmp_path):
 @pytest.mark.parametrize("name", ["a/b", "same"])
 def test_steps_of_many_names_grow_with_their_number(name):
     def prepare(count):
-        names = [name.replace("/", "/" * (k + 1)) if "/" in name else f"{name}{' ' * k}" for k in range(count)]
+        names = [
+            name.replace("/", "/" * (k + 1)) if "/" in name else f"{name}{' ' * k}"
+            for k in range(count)
+        ]
         return lambda: data.file_names(names)
 
     assert_steps_linear(prepare, 50)
@@ -244,7 +295,9 @@ def test_an_item_keeps_the_limit_in_other_processes(tmp_path):
 
 
 def damaged(directory):
-    """Write inputs, some of which are damaged or do not fit the model; return {their names: messages} and the rest."""
+    """Write inputs, some of which are damaged or do not fit the model; return {their names:
+    messages} and the rest.
+    """
     arrays = inputs(8, directory)
     messages = {
         "0000": "can't be read: ",
@@ -277,7 +330,9 @@ def test_a_bad_file_costs_its_own_result(where: list[str], tmp_path: Path) -> No
 
 
 def test_a_link_to_a_file_that_is_not_there_is_an_item(tmp_path):
-    """It fails: tools that fetch data as they are needed leave such links, which must not look like a finished run."""
+    """It fails: tools that fetch data as they are needed leave such links, which must not look like
+    a finished run.
+    """
     others = inputs(2, tmp_path)
     (tmp_path / "frames" / "gone.npy").symlink_to("nowhere.npy")
     (tmp_path / "frames" / "folder.npy").mkdir()
@@ -308,13 +363,17 @@ WRONG = {
     "nothing matches": (["-i", "x={folder}/none/*.npy", *SIZES], "no file matches"),
     "no output": (["-i", "x={folder}/frames/*.npy", *SIZES], "needs --output"),
     "compare": (["-i", "x={folder}/frames/*.npy", "--compare", "builtin"], "excludes --compare"),
-    "an input is missing": (["-i", "x={folder}/frames/*.npy"], "no --input for image_shape (int64 [2]), block_shape"),
+    "an input is missing": (["-i", "x={folder}/frames/*.npy"], "no --input for image_shape (int64 "
+                                                               "[2]), block_shape"),
     "one file": (["-i", "x={folder}/frames/0000.npy", *SIZES, "--overwrite"], "are for many files"),
-    "one file on a cluster": (["-i", "x={folder}/frames/0000.npy", *SIZES, "--cluster", "auto"], "are for many files"),
-    "twice": (["-i", "x={folder}/frames/*.npy", "-i", "x={folder}/frames/0000.npy", *SIZES], "gives x twice"),
+    "one file on a cluster": (["-i", "x={folder}/frames/0000.npy", *SIZES, "--cluster", "auto"],
+        "are for many files"),
+    "twice": (["-i", "x={folder}/frames/*.npy", "-i", "x={folder}/frames/0000.npy", *SIZES],
+        "gives x twice"),
     "two patterns": (["-i", "x={folder}/frames/*.npy"] * 2, "--input gives x twice"),
     "two patterns of .npz": (["-i", "{folder}/frames/*.npz"] * 2, "--input gives a .npz twice"),
-    "into the inputs": (["-i", "x={folder}/frames/*.npy", *SIZES, "--output", "{folder}/frames"], "be in the folder"),
+    "into the inputs": (["-i", "x={folder}/frames/*.npy", *SIZES, "--output", "{folder}/frames"],
+        "be in the folder"),
     "one name": (["-i", "x={folder}/frames/0000.*", *SIZES], "would have one output, 0000"),
     "no such input": (["-i", "z={folder}/frames/*.npy", *SIZES], "the model has no input z, but x"),
 }  # fmt: skip
@@ -327,7 +386,9 @@ def test_what_is_wrong_with_the_command_line(case, tmp_path):
     (tmp_path / "frames" / "0000.png").touch()
     arguments = [argument.format(folder=tmp_path) for argument in arguments]
     output = (
-        [] if "--output" in arguments or case.startswith(("no output", "one file")) else ["--output", tmp_path / "out"]
+        []
+        if "--output" in arguments or case.startswith(("no output", "one file"))
+        else ["--output", tmp_path / "out"]
     )
     assert message in sentences("run", fold(tmp_path), *arguments, *output)
     assert not (tmp_path / "out").exists()
@@ -346,14 +407,18 @@ def test_a_full_disk(tmp_path, monkeypatch):
 
     def write_half(path: Path, content: bytes) -> None:
         paths.append(path)
-        write_bytes(path, content[: -10 * (len(paths) == 3) or None])  # the first file has the settings
+        write_bytes(
+            path, content[: -10 * (len(paths) == 3) or None]
+        )  # the first file has the settings
         if len(paths) == 3:
             raise OSError(28, "No space left on device")
 
     command = run_arguments(fold(tmp_path), tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", write_half)
-        assert "out/0002.npy can't be written: No space left on device" in call(*command, exit_code=3)
+        assert "out/0002.npy can't be written: No space left on device" in call(
+            *command, exit_code=3
+        )
     assert results(tmp_path).keys() == {"0000"}
     assert call_json(*command)["finished_before"] == 1
     assert_complete(arrays, tmp_path)
@@ -372,11 +437,19 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], list[object], int]] = {
     # what is changed before a run is started again, how, and how many items are run again
     "nothing": (lambda folder: None, [], 0),
     "threads": (lambda folder: None, ["--threads", 1], 0),
-    "input": (lambda folder: np.save(folder / "frames" / "0000.npy", np.ones((1, 4, 9), np.float32)), [], 1),
+    "input": (
+        lambda folder: np.save(folder / "frames" / "0000.npy", np.ones((1, 4, 9), np.float32)),
+        [],
+        1,
+    ),
     "time of an input": (lambda folder: (folder / "frames" / "more" / "0001.npy").touch(), [], 1),
     "no output": (lambda folder: (folder / "out" / "0000.npy").unlink(), [], 1),
     "overwrite": (lambda folder: None, ["--overwrite"], 4),
-    "overwrite another model": (lambda folder: change_model(folder / "model.onnx"), ["--overwrite"], 4),
+    "overwrite another model": (
+        lambda folder: change_model(folder / "model.onnx"),
+        ["--overwrite"],
+        4,
+    ),
 }
 
 
@@ -422,7 +495,10 @@ def test_outputs_of_other_settings_are_kept(name: str, tmp_path: Path) -> None:
     before = contents(tmp_path / "out")
     if name == "sizes":
         command[command.index("image_shape=[4,4]")] = "image_shape=[2,10]"
-    rule = f"has outputs of a run with other settings ({differing}); choose another folder, or --overwrite."
+    rule = (
+        f"has outputs of a run with other settings ({differing}); choose another folder, or "
+        "--overwrite."
+    )
     assert rule in sentences(*command, *more)
     assert contents(tmp_path / "out") == before
     assert call_json(*command, *more, "--overwrite")["run"] == 2
@@ -444,7 +520,9 @@ def test_another_file_at_an_inputs_path_is_run(tmp_path: Path) -> None:
     first.symlink_to(others["0000"])
     os.replace(others["more/0001"], second)
     assert call_json(*command)["run"] == 2
-    assert_complete({name: np.full((1, 4, 9), k, np.float32) for k, name in enumerate(arrays)}, tmp_path)
+    assert_complete(
+        {name: np.full((1, 4, 9), k, np.float32) for k, name in enumerate(arrays)}, tmp_path
+    )
 
 
 def test_another_pattern_is_another_run(tmp_path: Path) -> None:
@@ -452,18 +530,30 @@ def test_another_pattern_is_another_run(tmp_path: Path) -> None:
     inputs(2, tmp_path)
     model = fold(tmp_path)
     call(*run_arguments(model, tmp_path))
-    command = ["run", model, "-i", f"x={tmp_path}/frames/*.npy", *SIZES, "--output", tmp_path / "out"]
+    command = [
+        "run",
+        model,
+        "-i",
+        f"x={tmp_path}/frames/*.npy",
+        *SIZES,
+        "--output",
+        tmp_path / "out",
+    ]
     assert "of a run with other settings (patterns)" in sentences(*command)
 
 
-def test_an_interrupted_run_with_overwrite_is_not_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_with_overwrite_is_not_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Outputs of other settings are older than the file with the new ones."""
     arrays, model = inputs(3, tmp_path), fold(tmp_path)
     command = run_arguments(model, tmp_path)
     call(*command)
     change_model(model)
     with monkeypatch.context() as patch:
-        patch.setattr(items.Work, "__call__", lambda work, item: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(
+            items.Work, "__call__", lambda work, item: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         call(*command, "--overwrite", exit_code=130)
     assert call_json(*command)["run"] == 3
     assert_complete(arrays, tmp_path)
@@ -472,11 +562,23 @@ def test_an_interrupted_run_with_overwrite_is_not_finished(tmp_path: Path, monke
 def test_the_data_of_a_model_count(tmp_path: Path) -> None:
     folder, (_, array) = tmp_path / "models", *inputs(1, tmp_path).items()
     folder.mkdir()
-    text = FOLD.replace("SIZE", "N").replace("y = Col2Im", "z = Col2Im").replace("\n}", "\n y = Mul (z, factor) }")
+    text = (
+        FOLD.replace("SIZE", "N")
+        .replace("y = Col2Im", "z = Col2Im")
+        .replace("\n}", "\n y = Mul (z, factor) }")
+    )
     for factor in (2, 3):
         proto = parsed(text, factor=np.full((1, 1, 4, 4), factor, np.float32))
-        (folder / "weights").unlink(missing_ok=True)  # onnx would append to it, and the model would tell where
-        onnx.save(proto, folder / "model.onnx", save_as_external_data=True, location="weights", size_threshold=0)
+        (folder / "weights").unlink(
+            missing_ok=True
+        )  # onnx would append to it, and the model would tell where
+        onnx.save(
+            proto,
+            folder / "model.onnx",
+            save_as_external_data=True,
+            location="weights",
+            size_threshold=0,
+        )
         command = run_arguments(folder / "model.onnx", tmp_path)
         if factor == 3:
             assert "of a run with other settings (model)" in sentences(*command)
@@ -504,9 +606,13 @@ def test_an_output_among_the_inputs(tmp_path, monkeypatch):
     before = contents(tmp_path)
     fold(tmp_path)
     text = call("run", "model.onnx", "-i", "x=data/**/*.npy", *SIZES, "--output", ".", exit_code=2)
-    assert "--output .: the output data/b would be in the folder of data/**/*.npy." in " ".join(text.split())
+    assert "--output .: the output data/b would be in the folder of data/**/*.npy." in " ".join(
+        text.split()
+    )
     assert contents(tmp_path) == before | {"model.onnx": Path("model.onnx").read_bytes()}
-    text = call("run", "model.onnx", "-i", "x=data/*/../*.npy", *SIZES, "--output", "out", exit_code=2)
+    text = call(
+        "run", "model.onnx", "-i", "x=data/*/../*.npy", *SIZES, "--output", "out", exit_code=2
+    )
     assert "there can't be a .. after a wildcard" in text
 
 
@@ -538,8 +644,15 @@ def test_an_output_that_is_a_link_to_an_input(name, source, tmp_path):
 
 
 def started(model: Path, directory: Path, *more: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "onnx_ops", *run_arguments(model, directory, "out", "--threads", 1, *more)]
-    return subprocess.Popen([*map(str, command)], text=True, start_new_session=True, stdout=PIPE, stderr=PIPE)
+    command = [
+        sys.executable,
+        "-m",
+        "onnx_ops",
+        *run_arguments(model, directory, "out", "--threads", 1, *more),
+    ]
+    return subprocess.Popen(
+        [*map(str, command)], text=True, start_new_session=True, stdout=PIPE, stderr=PIPE
+    )
 
 
 def wait_for(condition: Callable[[], Any]) -> None:
@@ -582,7 +695,9 @@ def test_ctrl_c(where: list[str], tmp_path: Path) -> None:
     assert where or not list((tmp_path / "out").rglob(".onnx_ops-*"))
 
 
-def test_without_ray_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_one_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inputs(1, tmp_path)
     monkeypatch.setitem(sys.modules, "ray", None)
     rule = 'needs Ray Data: pip install "ray[data]>=2.40,<2.64", on every machine of the cluster\n'
@@ -602,7 +717,11 @@ def in_a_cluster(test: Callable[..., None]) -> Callable[..., None]:
 def at_work(cluster: subprocess.Popen[str]) -> list[psutil.Process]:
     """The processes of a cluster that run items."""
     children = psutil.Process(cluster.pid).children(recursive=True)
-    return [child for child in children if child.is_running() and "ray::Map" in " ".join(child.cmdline())]
+    return [
+        child
+        for child in children
+        if child.is_running() and "ray::Map" in " ".join(child.cmdline())
+    ]
 
 
 @in_a_cluster
@@ -620,7 +739,9 @@ def test_items_of_processes_that_are_killed_are_retried(
     call(*run_arguments(model, tmp_path, "alone", "--threads", 1))
     assert results(tmp_path).keys() == arrays.keys()
     alone = contents(tmp_path / "alone")
-    assert {name: data for name, data in contents(tmp_path / "out").items() if name in alone} == alone
+    assert {
+        name: data for name, data in contents(tmp_path / "out").items() if name in alone
+    } == alone
 
 
 FATAL = """
@@ -637,15 +758,27 @@ def fatal(x):
 
 
 @in_a_cluster
-def test_an_item_that_ends_its_process_costs_itself(cluster: tuple[subprocess.Popen[str], str], tmp_path: Path) -> None:
+def test_an_item_that_ends_its_process_costs_itself(
+    cluster: tuple[subprocess.Popen[str], str], tmp_path: Path
+) -> None:
     (tmp_path / "fatal.py").write_text(FATAL)
     text = "(float[N] x) => (float[N] y) { y = my.domain.Fatal (x) }"
     model = saved(parsed(text, 18, "my.domain"), tmp_path)
     for k in range(9):
         np.save(tmp_path / f"{k}.npy", np.array([k], np.float32))
-    command = ["--operators", tmp_path / "fatal.py", "run", model, "-i", tmp_path / "?.npy", "--json"]
+    command = [
+        "--operators",
+        tmp_path / "fatal.py",
+        "run",
+        model,
+        "-i",
+        tmp_path / "?.npy",
+        "--json",
+    ]
     command += ["--output", tmp_path / "out", "--cluster", cluster[1]]
-    done = subprocess.run([sys.executable, "-m", "onnx_ops", *map(str, command)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "onnx_ops", *map(str, command)], capture_output=True, text=True
+    )
     assert done.returncode == 1
     rule = "3 processes that worked on it have ended"
     assert json.loads(done.stdout)["failed"] == [{"item": "7", "problem": rule}]
@@ -655,18 +788,28 @@ def test_an_item_that_ends_its_process_costs_itself(cluster: tuple[subprocess.Po
 
 
 CLUSTERS = {  # an address, options, and the error
-    "that is not there": ("127.0.0.1:9", [], "Error: onnx_ops: cluster = '127.0.0.1:9': can't be used: "),
+    "that is not there": (
+        "127.0.0.1:9",
+        [],
+        "Error: onnx_ops: cluster = '127.0.0.1:9': can't be used: ",
+    ),
     "of too few cores": (None, ["--threads", 9], "threads = 9: no machine of the cluster"),
 }
 
 
 @in_a_cluster
 @pytest.mark.parametrize("name", CLUSTERS)
-def test_clusters_that_are_refused(name: str, cluster: tuple[subprocess.Popen[str], str], tmp_path: Path) -> None:
+def test_clusters_that_are_refused(
+    name: str, cluster: tuple[subprocess.Popen[str], str], tmp_path: Path
+) -> None:
     address, more, error = CLUSTERS[name]
     inputs(1, tmp_path)
-    command = run_arguments(fold(tmp_path), tmp_path, "out", "--cluster", address or cluster[1], *more)
-    done = subprocess.run([sys.executable, "-m", "onnx_ops", *map(str, command)], capture_output=True, text=True)
+    command = run_arguments(
+        fold(tmp_path), tmp_path, "out", "--cluster", address or cluster[1], *more
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "onnx_ops", *map(str, command)], capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout) == (3, "")
     assert error in done.stderr
     assert address is None or done.stderr.count("\n") == 1
@@ -674,7 +817,9 @@ def test_clusters_that_are_refused(name: str, cluster: tuple[subprocess.Popen[st
 
 # The recipes of docs/many-files.md
 
-RECIPES = dict(re.findall(r"^```python\n# (\w+)\.py\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL))
+RECIPES = dict(
+    re.findall(r"^```python\n# (\w+)\.py\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+)
 
 
 def recipe(name: str, count: int, directory: Path, **variables: str) -> subprocess.Popen[str]:
@@ -687,7 +832,9 @@ def recipe(name: str, count: int, directory: Path, **variables: str) -> subproce
     (directory / "recipe.py").write_text(RECIPES[name])
     settings = environment(RAY_USAGE_STATS_ENABLED="0", **variables)
     command = [sys.executable, "recipe.py"]
-    return subprocess.Popen(command, cwd=directory, env=settings, text=True, stdout=DEVNULL, stderr=PIPE)
+    return subprocess.Popen(
+        command, cwd=directory, env=settings, text=True, stdout=DEVNULL, stderr=PIPE
+    )
 
 
 def assert_done(process: subprocess.Popen[str], directory: Path) -> None:
@@ -698,7 +845,9 @@ def assert_done(process: subprocess.Popen[str], directory: Path) -> None:
     assert {path.name for path in (directory / "results").iterdir()} == frames.keys()
     for name, frame in frames.items():
         (expected,) = session.run(None, {"image": frame})
-        np.testing.assert_allclose(np.load(directory / "results" / name), expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            np.load(directory / "results" / name), expected, rtol=1e-5, atol=1e-6
+        )
 
 
 def test_all_recipes_are_run() -> None:

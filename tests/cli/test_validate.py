@@ -1,4 +1,6 @@
-"""Node tests: writing them for any operator, and checking the outputs of other runtimes against them."""
+"""Node tests: writing them for any operator, and checking the outputs of other runtimes against
+them.
+"""
 
 import json
 import os
@@ -22,23 +24,32 @@ from onnx_ops.cli.comparison import described, verdict
 from onnx_ops.model.node_tests import data_sets
 from onnx_ops.registry import OPERATORS
 
-CUBIC = "--op GridSample --set mode=cubic padding_mode=border --shape X=1,3,8,8 --shape grid=1,5,5,2".split()
+CUBIC = (
+    "--op GridSample --set mode=cubic padding_mode=border --shape X=1,3,8,8 --shape grid=1,5,5,2"
+).split()
 SUPPRESSION = ["iou_threshold=0.3"]
-OF_OTHERS = {  # {operator with several outputs, or with bounds of its sizes: arguments of make-test}
+# {operator with several outputs, or with bounds of its sizes: arguments of make-test}.
+OF_OTHERS = {
     "mmcv.cummax": ["--set", "dim=1", "--shape", "input=2,3,4"],
     "mmcv.cummin": ["--set", "dim=1", "--shape", "input=2,3,4"],
-    "mmdeploy.NMSRotated": ["--set", *SUPPRESSION, "score_threshold=0", "--shape", "boxes=2,5,5", "--shape",
+    "mmdeploy.NMSRotated": ["--set", *SUPPRESSION, "score_threshold=0", "--shape", "boxes=2,5,5",
+        "--shape",
                             "scores=2,3,5"],
-    "mmdeploy.NMSMatch": ["--shape", "boxes=2,5,4", "--shape", "scores=2,3,5", "--input", "iou_threshold=[0.3]",
+    "mmdeploy.NMSMatch": ["--shape", "boxes=2,5,4", "--shape", "scores=2,3,5", "--input",
+        "iou_threshold=[0.3]",
                           "--input", "score_threshold=[0.0]"],
-    "mmcv.NonMaxSuppression": ["--set", *SUPPRESSION, "offset=0", "--shape", "boxes=5,4", "--shape", "scores=5"],
-    "mmcv.SoftNonMaxSuppression": ["--set", *SUPPRESSION, "sigma=0.5", "min_score=0", "method=1", "offset=0",
+    "mmcv.NonMaxSuppression": ["--set", *SUPPRESSION, "offset=0", "--shape", "boxes=5,4", "--shape",
+        "scores=5"],
+    "mmcv.SoftNonMaxSuppression": ["--set", *SUPPRESSION, "sigma=0.5", "min_score=0", "method=1",
+        "offset=0",
                                    "--shape", "boxes=5,4", "--shape", "scores=5"],
 }  # fmt: skip
 
 
 def arguments_of(operator):
-    """Return arguments of make-test for an operator: those of its first case in the table of cases."""
+    """Return arguments of make-test for an operator: those of its first case in the table of
+    cases.
+    """
     if operator in OTHERS:
         return ["--op", operator.title, *OF_OTHERS[operator.title]]
     case = next(c for c in CASES if c.operator is operator)
@@ -48,7 +59,9 @@ def arguments_of(operator):
         words += ["--set", *(f"{name}={text}" for name, text in texts.items())]
     for i, shape in zip(operator.inputs, case.shapes, strict=False):
         sizes = ",".join(map(str, shape))
-        words += ["--input", f"{i.name}=[{sizes}]"] if i.values else ["--shape", f"{i.name}={sizes}"]
+        words += (
+            ["--input", f"{i.name}=[{sizes}]"] if i.values else ["--shape", f"{i.name}={sizes}"]
+        )
     return words
 
 
@@ -86,14 +99,16 @@ def test_every_operator(operator, backend, tmp_path):
     (report,) = call_json("validate", tmp_path, "--backend", backend)["tests"]
     assert (report["test"], report["operators"]) == ("tests/one", [operator.title])
     onnx.checker.check_model(
-        onnx.load(folder / "model.onnx"), full_check=not operator.domain and operator.versions > (1,)
+        onnx.load(folder / "model.onnx"),
+        full_check=not operator.domain and operator.versions > (1,),
     )
     assert all(array.size for each in arrays(folder) for array in each)
 
 
 def test_the_same_seed_gives_the_same_test(tmp_path):
     first, second, other = (
-        make_test(tmp_path / name, *CUBIC, "--seed", seed) for name, seed in (("a", 1), ("b", 1), ("c", 2))
+        make_test(tmp_path / name, *CUBIC, "--seed", seed)
+        for name, seed in (("a", 1), ("b", 1), ("c", 2))
     )
     for a, b, c in zip(*(all_arrays(folder) for folder in (first, second, other)), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -106,10 +121,23 @@ def test_the_expected_outputs_are_those_of_other_kernels(tmp_path):
     assert difference(y, arrays(folder)[1][0]).ok
 
 
-@pytest.mark.parametrize(("words", "version"), [([], 22), (["--opset", 16], 16), (["--opset", 21], 21)])
+@pytest.mark.parametrize(
+    ("words", "version"), [([], 22), (["--opset", 16], 16), (["--opset", 21], 21)]
+)
 def test_versions(words, version, tmp_path):
-    folder = make_test(tmp_path / "a", "--op", "GridSample", "--shape", "X=1,1,4,4", "--shape", "GRID=1,2,2,2", *words)
-    assert [(i.domain, i.version) for i in onnx.load(folder / "model.onnx").opset_import] == [("", version)]
+    folder = make_test(
+        tmp_path / "a",
+        "--op",
+        "GridSample",
+        "--shape",
+        "X=1,1,4,4",
+        "--shape",
+        "GRID=1,2,2,2",
+        *words,
+    )
+    assert [(i.domain, i.version) for i in onnx.load(folder / "model.onnx").opset_import] == [
+        ("", version)
+    ]
 
 
 def test_a_test_of_another_domain_also_states_a_version_of_ai_onnx(tmp_path):
@@ -120,13 +148,20 @@ def test_a_test_of_another_domain_also_states_a_version_of_ai_onnx(tmp_path):
 
 def test_the_types(tmp_path):
     """The first input has the type that --dtype states, and others if they support it."""
-    words = "--op Col2Im --shape input=1,9,4 --input image_shape=[4,4] --input block_shape=[3,3]".split()
+    words = (
+        "--op Col2Im --shape input=1,9,4 --input image_shape=[4,4] --input block_shape=[3,3]"
+    ).split()
     folder = make_test(tmp_path / "a", *words, "--dtype", "uint8")
     assert [array.dtype for array in all_arrays(folder)] == [np.uint8, np.int64, np.int64, np.uint8]
     folder = make_test(tmp_path / "b", *CUBIC, "--dtype", "bfloat16")
     assert {array.dtype for array in all_arrays(folder)} == {np.dtype(ml_dtypes.bfloat16)}
-    words = "--op GridSample --set mode=nearest --shape X=1,3,8,8 --shape grid=1,5,5,2 --dtype int8".split()
-    assert [array.dtype for array in arrays(make_test(tmp_path / "c", *words))[0]] == [np.int8, np.float32]
+    words = (
+        "--op GridSample --set mode=nearest --shape X=1,3,8,8 --shape grid=1,5,5,2 --dtype int8"
+    ).split()
+    assert [array.dtype for array in arrays(make_test(tmp_path / "c", *words))[0]] == [
+        np.int8,
+        np.float32,
+    ]
 
 
 def test_an_input_that_is_left_out_between_others(tmp_path):
@@ -143,13 +178,19 @@ def test_random_inputs_are_in_range(tmp_path):
     grid = inputs_of(make_test(tmp_path / "grid", *CUBIC[:-1], "grid=1,50,50,2"))["Grid"]
     assert 1 < grid.max() < 1.2 < 1.2 - grid.min() * 0.01
     shapes = ["--shape", "X=3,1,20,10", "--shape", "rois=50,4", "--shape", "batch_indices=50"]
-    regions = inputs_of(make_test(tmp_path / "rois", "--op", "RoiAlign", "--set", "spatial_scale=0.5", *shapes))
+    regions = inputs_of(
+        make_test(tmp_path / "rois", "--op", "RoiAlign", "--set", "spatial_scale=0.5", *shapes)
+    )
     assert set(regions["batch_indices"]) == {0, 1, 2}
     assert (regions["rois"][:, :2] < regions["rois"][:, 2:]).all()
     assert 10 < regions["rois"].max() < 20
-    words = "output_height=1 output_width=1 sampling_ratio=1 aligned=1 spatial_scale=0.5 mode=avg".split()
+    words = (
+        "output_height=1 output_width=1 sampling_ratio=1 aligned=1 spatial_scale=0.5 mode=avg"
+    ).split()
     shapes = ["--shape", "input=3,1,20,10", "--shape", "rois=50,5"]
-    rois = inputs_of(make_test(tmp_path / "mmcv", "--op", "mmcv.MMCVRoiAlign", "--set", *words, *shapes))["rois"]
+    rois = inputs_of(
+        make_test(tmp_path / "mmcv", "--op", "mmcv.MMCVRoiAlign", "--set", *words, *shapes)
+    )["rois"]
     assert set(rois[:, 0]) == {0, 1, 2}
     assert (rois[:, 1:3] < rois[:, 3:]).all()
 
@@ -166,7 +207,9 @@ def test_inputs_from_files_and_attributes_in_every_form(tmp_path):
         ])
     ]  # fmt: skip
     assert onnx.load(folders[0] / "model.onnx") == onnx.load(folders[1] / "model.onnx")
-    assert onnx.helper.get_node_attr_value(onnx.load(folders[0] / "model.onnx").graph.node[0], "strides") == [2, 2]
+    assert onnx.helper.get_node_attr_value(
+        onnx.load(folders[0] / "model.onnx").graph.node[0], "strides"
+    ) == [2, 2]
     np.testing.assert_array_equal(arrays(folders[0])[0][0], x)
 
 
@@ -194,26 +237,34 @@ def test_a_custom_operator(tmp_path):
 REFUSED = {
     "--op Foo": "'Foo' must be one of Col2Im, org.openvinotoolkit.Col2Im,",
     "--op MMCVRoiAlign": "'MMCVRoiAlign' must be one of mmcv.MMCVRoiAlign, mmdeploy.MMCVRoiAlign",
-    "--op GridSample --set align=1": "GridSample: align = 1: no such attribute; there are mode, padding_mode,",
-    "--op GridSample --set mode=cube": "GridSample: mode = 'cube': must be one of nearest, bilinear,",
+    "--op GridSample --set align=1": "GridSample: align = 1: no such attribute; there are mode, "
+                                     "padding_mode,",
+    "--op GridSample --set mode=cube": "GridSample: mode = 'cube': must be one of nearest, "
+                                       "bilinear,",
     "--op GridSample --set align_corners=yes": "align_corners = 'yes': must be an integer",
     "--op Im2Col --set kernel_shape=2": "kernel_shape = 2: must be a list of integers",
     "--op GridSample --set mode": "--set mode: must be like NAME=VALUE",
     "--op GridSample --set mode=cubic border": "--set border: must be like NAME=VALUE",
-    "--op GridSample --shape X=1,1,4,4": "no --shape Grid=N,C,... for GridSample, with the inputs X, Grid",
+    "--op GridSample --shape X=1,1,4,4": "no --shape Grid=N,C,... for GridSample, with the inputs "
+                                         "X, Grid",
     "--op GridSample --shape X=1,1,4,4 --shape y=2": "no input y, but X, Grid",
-    "--op GridSample --shape X=1,1,4,4 --shape Grid=1,2,2,3": "shape of grid = [1, 2, 2, 3]: the last axis must be",
+    "--op GridSample --shape X=1,1,4,4 --shape Grid=1,2,2,3": "shape of grid = [1, 2, 2, 3]: the "
+                                                              "last axis must be",
     "--op GridSample --shape X=1x4": "--shape X=1x4: must be like X=1,3,224,224",
-    "--op GridSample --set mode=cubic --set mode=nearest": "--set mode=nearest: mode is given already",
-    "--op GridSample --set align_corners=1 align_corners=1": "--set align_corners=1: align_corners is given already",
+    "--op GridSample --set mode=cubic --set mode=nearest": "--set mode=nearest: mode is given "
+                                                           "already",
+    "--op GridSample --set align_corners=1 align_corners=1": "--set align_corners=1: "
+                                                             "align_corners is given already",
     "--op Col2Im --input image_shape=[4,4] --shape image_shape=2": "and --input gives image_shape.",
     "--op GridSample --opset 11": "--opset 11: GridSample needs at least 16",
-    "--op GridSample --opset 999": f"--opset 999: the newest one of onnx is {onnx.defs.onnx_opset_version()}.",
+    "--op GridSample --opset 999": "--opset 999: the newest one of onnx is "
+                                   f"{onnx.defs.onnx_opset_version()}.",
     "--op GridSample --dtype float8": "'float8' is not one of 'float32'",
     "--op GridSample --shape X=1,1,4,4 --shape Grid=1,2,2,2 --dtype uint8": "unless mode is nearest",
     "--op RoiAlign --shape X=1,1,4,4 --shape rois=1,4 --shape batch_indices=1 --dtype int8":
         "dtype of X = int8: must be one of float16,",
-    "--op Col2Im --shape input=1,4,4 --shape image_shape=2": "no --input image_shape=[...] for Col2Im",
+    "--op Col2Im --shape input=1,4,4 --shape image_shape=2": "no --input image_shape=[...] for "
+                                                             "Col2Im",
 }  # fmt: skip
 
 
@@ -224,7 +275,9 @@ def test_what_is_refused(words, tmp_path):
 
 
 def test_files_of_another_test_are_not_mixed(tmp_path):
-    words = "--op Col2Im --shape input=1,9,4 --input image_shape=[4,4] --input block_shape=[3,3]".split()
+    words = (
+        "--op Col2Im --shape input=1,9,4 --input image_shape=[4,4] --input block_shape=[3,3]"
+    ).split()
     folder = make_test(tmp_path / "a", *words)
     make_test(folder, *words, "--seed", 1)
     before = arrays(folder)
@@ -287,7 +340,9 @@ def other(tmp_path):
 
 
 def validate(other, *more, **settings):
-    (report,) = call_json("validate", other.parent / "tests", "--outputs", other, *more, **settings)["tests"]
+    (report,) = call_json(
+        "validate", other.parent / "tests", "--outputs", other, *more, **settings
+    )["tests"]
     return report
 
 
@@ -302,7 +357,10 @@ def test_outputs_of_another_runtime(form, other, monkeypatch):
     wrong = expected.copy()
     wrong[0, 2, 3, 1] += 0.5
     FORMS[form](other, "cubic", wrong)
-    values = f"{wrong[0, 2, 3, 1]!s}, expected {expected[0, 2, 3, 1]!s}, tolerance {1e-4 * abs(expected).max():.1e}"
+    values = (
+        f"{wrong[0, 2, 3, 1]!s}, expected {expected[0, 2, 3, 1]!s}, tolerance "
+        f"{1e-4 * abs(expected).max():.1e}"
+    )
     problem = f"output: [0, 2, 3, 1] is {values}, exceeded by 1 of 75 elements"
     assert validate(other, exit_code=1)["problem"] == problem
     text = sentences("validate", other.parent / "tests", "--outputs", other, exit_code=1)
@@ -330,11 +388,15 @@ def test_outputs_belong_to_one_test(other):
     assert validate(other, exit_code=1)["problem"].startswith("output is missing")
     make_test(other.parent / "more" / "cubic")
     paths = other.parent / "tests", other.parent / "more"
-    assert "several tests are called cubic" in sentences("validate", *paths, "--outputs", other, exit_code=2)
+    assert "several tests are called cubic" in sentences(
+        "validate", *paths, "--outputs", other, exit_code=2
+    )
 
 
 def test_outputs_whose_names_are_numbers_of_others(tmp_path):
-    folder = make_test(tmp_path / "tests" / "extremes", "--op", "mmcv.cummax", *OF_OTHERS["mmcv.cummax"])
+    folder = make_test(
+        tmp_path / "tests" / "extremes", "--op", "mmcv.cummax", *OF_OTHERS["mmcv.cummax"]
+    )
     model = onnx.load(folder / "model.onnx")
     for k, name in enumerate(("output_1", "output_0")):
         model.graph.node[0].output[k] = model.graph.output[k].name = name
@@ -347,7 +409,9 @@ def test_outputs_whose_names_are_numbers_of_others(tmp_path):
 
 
 def test_several_outputs(tmp_path):
-    folder = make_test(tmp_path / "tests" / "extremes", "--op", "mmcv.cummax", *OF_OTHERS["mmcv.cummax"])
+    folder = make_test(
+        tmp_path / "tests" / "extremes", "--op", "mmcv.cummax", *OF_OTHERS["mmcv.cummax"]
+    )
     values, indices = arrays(folder)[1]
     other = tmp_path / "other"
     other.mkdir()
@@ -355,10 +419,13 @@ def test_several_outputs(tmp_path):
     validate(other)
     np.savez(other / "extremes.npz", values=values, indices=indices + 1)
     assert validate(other, exit_code=1)["problem"].startswith(
-        f"indices: [0, 0, 0] is {indices[0, 0, 0] + 1}, expected {indices[0, 0, 0]}, tolerance 0, exceeded by 24 of 24"
+        f"indices: [0, 0, 0] is {indices[0, 0, 0] + 1}, expected {indices[0, 0, 0]}, tolerance 0, "
+        "exceeded by 24 of 24"
     )
     np.savez(other / "extremes.npz", values=values)
-    assert "extremes.npz has no array indices, but values." in validate(other, exit_code=1)["problem"]
+    assert (
+        "extremes.npz has no array indices, but values." in validate(other, exit_code=1)["problem"]
+    )
 
 
 PROBLEMS = {
@@ -366,7 +433,9 @@ PROBLEMS = {
     "float64 instead of float32": lambda y: y.astype(np.float64),
     "output: [0, 0, 0, 0] is NaN, expected": lambda y: np.full_like(y, np.nan),
     "output: [0, 0, 0, 0] is inf, expected": lambda y: np.full_like(y, np.inf),
-    "can't be read: it is no file of NumPy's, or holds Python's objects": lambda y: y.astype(object),
+    "can't be read: it is no file of NumPy's, or holds Python's objects": lambda y: y.astype(
+        object
+    ),
 }
 
 
@@ -379,11 +448,19 @@ def test_outputs_that_fail(problem, other):
 def test_missing_outputs(other):
     report = validate(other, exit_code=1)
     data = other / "cubic" / "test_data_set_0"
-    files = [other / "cubic.npz", other / "cubic.npy", data / "output_0.npy", data / "output.npy", data / "output_0.pb"]
+    files = [
+        other / "cubic.npz",
+        other / "cubic.npy",
+        data / "output_0.npy",
+        data / "output.npy",
+        data / "output_0.pb",
+    ]
     assert report["problem"] == f"output is missing: there is no {', '.join(map(str, files))}"
     assert report["largest_error"] is None
     assert "it excludes --onnx" in sentences("validate", "--onnx", "--outputs", other)
-    assert "does not exist" in sentences("validate", other.parent / "tests", "--outputs", other / "none")
+    assert "does not exist" in sentences(
+        "validate", other.parent / "tests", "--outputs", other / "none"
+    )
 
 
 def test_bfloat16_and_strings_of_another_runtime(tmp_path):
@@ -406,9 +483,13 @@ def test_bfloat16_and_strings_of_another_runtime(tmp_path):
 def run(tmp_path):
     """Return the arguments of a run of one node, and its output."""
     x = np.array([[[[1, 2], [3, 4]]]], np.float32)
-    path = saved(model_of_one_node("", "GridSample", [x, np.zeros((1, 1, 1, 2), np.float32)], {}), tmp_path)
+    path = saved(
+        model_of_one_node("", "GridSample", [x, np.zeros((1, 1, 1, 2), np.float32)], {}), tmp_path
+    )
     np.savez(tmp_path / "in.npz", X=x, Grid=np.zeros((1, 1, 1, 2), np.float32))
-    return ["run", path, "--input", tmp_path / "in.npz", "--compare"], np.full((1, 1, 1, 1), 2.5, np.float32)
+    return ["run", path, "--input", tmp_path / "in.npz", "--compare"], np.full(
+        (1, 1, 1, 1), 2.5, np.float32
+    )
 
 
 def test_compare_with_a_file(run, tmp_path):
@@ -431,7 +512,9 @@ def test_compare_with_a_file(run, tmp_path):
 def test_compare_with_files_that_are_refused(run, tmp_path):
     arguments, y = run
     np.savez(tmp_path / "other.npz", z=y)
-    assert f"{tmp_path / 'other.npz'} has no array y, but z." in sentences(*arguments, tmp_path / "other.npz")
+    assert f"{tmp_path / 'other.npz'} has no array y, but z." in sentences(
+        *arguments, tmp_path / "other.npz"
+    )
     (tmp_path / "bad.npy").write_bytes(b"bad")
     assert "bad.npy can't be read" in sentences(*arguments, tmp_path / "bad.npy")
     assert "does not exist" in sentences(*arguments, tmp_path / "none.npy")
@@ -456,7 +539,8 @@ def test_compare_with_a_pipe(ending: str, run: Any, tmp_path: Path) -> None:
 
 def test_compare_with_an_array_where_the_model_has_two_outputs(tmp_path):
     path = saved(onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 18]>
-        g (float[2] x) => (float[2] y, float[2] z) { y = Neg (x) z = Abs (x) }"""), tmp_path)  # fmt: skip
+        g (float[2] x) => (float[2] y, float[2] z) { y = Neg (x) z = Abs (x) }"""),
+        tmp_path)  # fmt: skip
     np.save(tmp_path / "y.npy", np.zeros(2, np.float32))
     words = "run", path, "--random", "--compare", tmp_path / "y.npy"
     assert f"{tmp_path / 'y.npy'} has no array z, but y." in sentences(*words)
@@ -465,7 +549,10 @@ def test_compare_with_an_array_where_the_model_has_two_outputs(tmp_path):
 def test_compare_reference_states_what_computes(run):
     arguments, _ = run
     text = call(*arguments, "reference")
-    assert "y against this package's operators in float64 and onnx's evaluator for other nodes: largest" in text
+    assert (
+        "y against this package's operators in float64 and onnx's evaluator for other nodes: "
+        "largest" in text
+    )
 
 
 # Differences
@@ -475,12 +562,14 @@ def test_compare_reference_states_what_computes(run):
     ([1.0, 2.0, 3.0], [1.0, 2.5, 3.25], (1,), "[1] is 2.0, expected 2.5"),
     ([1.0, np.nan, 9.0], [1.0, 2.0, 3.0], (1,), "[1] is NaN, expected 2.0"),
     ([1.0, 2.0], [1.0, -np.inf], (1,), "[1] is 2.0, expected -inf"),
-    (np.float32([[0.25], [0.31]]), np.float32([[0.25], [0.435]]), (1, 0), "[1, 0] is 0.31, expected 0.435"),
+    (np.float32([[0.25], [0.31]]), np.float32([[0.25], [0.435]]), (1, 0), "[1, 0] is 0.31, "
+                                                                          "expected 0.435"),
     ([2**62, 2**62], [2**62, 2**62 + 1], (1,), f"[1] is {2**62}, expected {2**62 + 1}"),
     ([True, False], [True, True], (1,), "[1] is False, expected True"),
     (np.array(["a", "b"], object), np.array(["a", "c"], object), (1,), "[1] is 'b', expected 'c'"),
     (np.float32(1), np.float32(2), (), "[] is 1.0, expected 2.0"),
-    (np.array([1, 2], ml_dtypes.bfloat16), np.array([1, 3], ml_dtypes.bfloat16), (1,), "[1] is 2, expected 3"),
+    (np.array([1, 2], ml_dtypes.bfloat16), np.array([1, 3], ml_dtypes.bfloat16), (1,),
+        "[1] is 2, expected 3"),
     ([1 + 1j], [1 + 2j], (0,), "[0] is (1+1j), expected (1+2j)"),
 ])  # fmt: skip
 def test_the_largest_difference_has_an_index(actual, expected, index, text):

@@ -1,4 +1,6 @@
-"""No kernel accesses memory outside of its tensors: two oracles say so, and each detects a planted mistake."""
+"""No kernel accesses memory outside of its tensors: two oracles say so, and each detects a planted
+mistake.
+"""
 
 import signal
 import sys
@@ -48,7 +50,9 @@ print("native", outcome(lambda: session.run(None, {"x": np.arange(1024)})), flus
 
 @pytest.fixture
 def broken(tmp_path):
-    """A function that returns the folder of a package whose operator Shift has a kernel with a mistake."""
+    """A function that returns the folder of a package whose operator Shift has a kernel with a
+    mistake.
+    """
 
     def make(right="", wrong=""):
         source = operator_file()
@@ -60,10 +64,19 @@ def broken(tmp_path):
 
 
 @on_demand
-@pytest.mark.parametrize("mistake", [long_unless("writes" in mistake, mistake) for mistake in BREAKS])
+@pytest.mark.parametrize(
+    "mistake", [long_unless("writes" in mistake, mistake) for mistake in BREAKS]
+)
 def test_checked_indices_detect_a_mistake(mistake, broken):
     home = broken(*BREAKS[mistake])
-    process = python(SHIFT, HERE, cwd=home, check=False, ONNX_OPS_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(home / "cache"))
+    process = python(
+        SHIFT,
+        HERE,
+        cwd=home,
+        check=False,
+        ONNX_OPS_BOUNDSCHECK="1",
+        NUMBA_CACHE_DIR=str(home / "cache"),
+    )
     assert process.stdout.split("\n")[:2] == [
         f"{way} compiled code has raised {EXCEPTION}" for way in ("function", "native")
     ], process.stderr[-3000:]
@@ -85,9 +98,16 @@ def test_without_a_mistake_neither_detects_one(broken):
     home = broken()
     for checked in "01":
         process = python(
-            SHIFT, HERE, cwd=home, check=False, ONNX_OPS_BOUNDSCHECK=checked, NUMBA_CACHE_DIR=str(home / "cache")
+            SHIFT,
+            HERE,
+            cwd=home,
+            check=False,
+            ONNX_OPS_BOUNDSCHECK=checked,
+            NUMBA_CACHE_DIR=str(home / "cache"),
         )
-        assert process.stdout.split("\n")[:2] == ["function done", "native done"], process.stderr[-3000:]
+        assert process.stdout.split("\n")[:2] == ["function done", "native done"], process.stderr[
+            -3000:
+        ]
     # The two kinds of code are kept apart in the cache.
     assert len(list((home / "cache").rglob("*-checked-*.code"))) >= 3
 
@@ -134,8 +154,12 @@ print("cases", done)
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mprotect and its flags are Linux's here")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="mprotect and its flags are Linux's here"
+)
 def test_every_case_beside_unreadable_pages():
-    """Functions and sessions run with tensors at both ends of their pages, and with inputs that are read-only."""
+    """Functions and sessions run with tensors at both ends of their pages, and with inputs that are
+    read-only.
+    """
     process = python(GUARDED)
     assert int(process.stdout.split()[-1]) > 400

@@ -1,4 +1,6 @@
-"""Compiled code outlives its process; a change of what it is made from, and no other, invalidates it."""
+"""Compiled code outlives its process; a change of what it is made from, and no other, invalidates
+it.
+"""
 
 import compileall
 import enum
@@ -71,13 +73,23 @@ def append(path, text):
 
 @pytest.mark.long
 def test_what_a_process_compiles_and_the_next_ones_do_not(home):
-    """A second process compiles nothing; after an edit, a third one only what the edited code is part of."""
+    """A second process compiles nothing; after an edit, a third one only what the edited code is
+    part of.
+    """
     first = cached_after_a_run(home)
     assert names(first) == ["col2im-col2im-float32-float32", "col2im-plan", "col2im-shape"]
     assert cached_after_a_run(home) == first
     append(home / "onnx_ops" / "fold" / "col2im_kernels.py", "\n# changed\nUNUSED = 1\n")
-    for path in ("cli/app.py", "session/registration.py", "sampling/grid_sample.py", "sampling/grid_sample_kernels.py"):
-        append(home / "onnx_ops" / path, "\nraise SystemExit('imported')\n" if "cli" in path else "\nUNUSED = 1\n")
+    for path in (
+        "cli/app.py",
+        "session/registration.py",
+        "sampling/grid_sample.py",
+        "sampling/grid_sample_kernels.py",
+    ):
+        append(
+            home / "onnx_ops" / path,
+            "\nraise SystemExit('imported')\n" if "cli" in path else "\nUNUSED = 1\n",
+        )
     assert cached_after_a_run(home) == first
     kernels = home / "onnx_ops" / "fold" / "col2im_kernels.py"
     append(kernels, "\nPIECE += 1\n")  # of the plan alone
@@ -86,7 +98,9 @@ def test_what_a_process_compiles_and_the_next_ones_do_not(home):
     code = kernels.read_text()
     kernels.write_text(code.replace("x_known = -1", "x_known = -2"))
     assert kernels.read_text() != code
-    assert names(cached_after_a_run(home).keys() - second.keys()) == ["col2im-col2im-float32-float32"]
+    assert names(cached_after_a_run(home).keys() - second.keys()) == [
+        "col2im-col2im-float32-float32"
+    ]
 
 
 COMPILER_IMPORTS = """
@@ -103,7 +117,9 @@ def test_the_compilers_files():
     """All files whose code may run while a function is compiled are part of a key."""
     imported = python(COMPILER_IMPORTS).stdout.split()
     assert imported == sorted(jit.COMPILER)
-    vectors = {f"onnx_ops.compiler.{file.stem}" for file in Path(jit.__file__).parent.glob("simd*.py")}
+    vectors = {
+        f"onnx_ops.compiler.{file.stem}" for file in Path(jit.__file__).parent.glob("simd*.py")
+    }
     assert vectors <= set(imported)  # or compiled code would get the loops without vectors
 
 
@@ -117,7 +133,9 @@ def test_details_of_a_key():
 
 
 def test_a_function_that_is_several_steps():
-    """A rule that is also the loop's function, or the workspace's, has code of its own in each of these roles."""
+    """A rule that is also the loop's function, or the workspace's, has code of its own in each of
+    these roles.
+    """
 
     def length(x):
         return x
@@ -129,13 +147,19 @@ def test_a_function_that_is_several_steps():
         for k in range(len(x)):
             y[k] = len(workspace)
 
-    for work, size in (({"loop": length, "workspace": one}, 1), ({"loop": one, "workspace": length}, 3)):
-        operator = onnx_ops.operator("my.domain::Sizes", inputs="x: int64", outputs="y: int64")(lambda x: x)
+    for work, size in (
+        ({"loop": length, "workspace": one}, 1),
+        ({"loop": one, "workspace": length}, 3),
+    ):
+        operator = onnx_ops.operator("my.domain::Sizes", inputs="x: int64", outputs="y: int64")(
+            lambda x: x
+        )
         operator.shape(length).kernel(kernel, **work)
         np.testing.assert_array_equal(operator(np.arange(3)), [size] * 3)
 
 
-# {what a function reads: (a module with two values for V, the expression that reads it)}; only `pick` tells which one.
+# {what a function reads: (a module with two values for V, the expression that reads it)}; only
+# `pick` tells which one.
 READ = {
     "a number": ("V = pick(1, 2)", "V"),
     "a number's type": ("V = pick(1, 1.0)", "V"),
@@ -145,12 +169,18 @@ READ = {
     "its type": ("V = pick(np.float32, np.float64)(1)", "V"),
     "an array's element": ("V = np.zeros(10_000)\nV[5_000] = pick(1, 2)", "V[0]"),
     "an array's shape": ("V = np.zeros(pick((2, 3), (3, 2)))", "V[0, 0]"),
-    "a record's fields": ("V = np.zeros((), [(pick('a', 'b'), int), (pick('b', 'a'), int)])[()]", "V.a"),
+    "a record's fields": (
+        "V = np.zeros((), [(pick('a', 'b'), int), (pick('b', 'a'), int)])[()]",
+        "V.a",
+    ),
     "a tuple": ("V = (1, (2.0, np.int8(pick(3, 4))))", "V[0]"),
     "a named tuple": ("V = namedtuple('V', pick('a b', 'b a'))(1, 2)", "V.a"),
     "a class of named tuples": ("V = namedtuple('V', pick('a b', 'b a'))", "V(1, 2).a"),
     "an enumeration": ("V = enum.IntEnum('V', {'A': pick(1, 2)})", "V.A.value"),
-    "an alias in one": ("V = enum.IntEnum('V', [('A', 1), ('B', 2), ('C', pick(1, 2))])", "V.C.value"),
+    "an alias in one": (
+        "V = enum.IntEnum('V', [('A', 1), ('B', 2), ('C', pick(1, 2))])",
+        "V.C.value",
+    ),
     "a member of one": ("V = enum.Enum('V', 'A B')[pick('A', 'B')]", "V.value"),
     "a type": ("V = pick(np.float32, np.float64)", "V(1)"),
     "a type of Numba": ("V = pick(numba.float32, numba.float64)", "V(1)"),
@@ -158,27 +188,48 @@ READ = {
     "a function of NumPy": ("V = pick(np.sin, np.cos)", "V(1.0)"),
     "which helper": ("a = jitable(lambda: 1)\nb = jitable(lambda: 2)\nV = pick(a, b)", "V()"),
     "what a helper reads": ("W = pick(1, 2)\n@jitable\ndef V():\n    return W", "V()"),
-    "what a helper's helper reads": ("W = pick(1, 2)\nh = jitable(lambda: W)\nV = jitable(lambda: h())", "V()"),
+    "what a helper's helper reads": (
+        "W = pick(1, 2)\nh = jitable(lambda: W)\nV = jitable(lambda: h())",
+        "V()",
+    ),
     "a default": ("@jitable\ndef V(x=pick(1, 2)):\n    return x", "V()"),
     "a keyword's default": ("@jitable\ndef V(*, x=pick(1, 2)):\n    return x", "V()"),
-    "flags of a helper": ("@jitable(**pick({}, {'fastmath': {'nnan', 'ninf'}}))\ndef V():\n    return 1", "V()"),
-    "a helper that calls itself": ("W = pick(1, 2)\n@jitable\ndef V(n):\n    return V(n - W) if n else 0", "V(2)"),
-    "helpers that call each other": ("W = pick(1, 2)\nV = jitable(lambda: U())\nU = jitable(lambda: V() + W)", "V()"),
+    "flags of a helper": (
+        "@jitable(**pick({}, {'fastmath': {'nnan', 'ninf'}}))\ndef V():\n    return 1",
+        "V()",
+    ),
+    "a helper that calls itself": (
+        "W = pick(1, 2)\n@jitable\ndef V(n):\n    return V(n - W) if n else 0",
+        "V(2)",
+    ),
+    "helpers that call each other": (
+        "W = pick(1, 2)\nV = jitable(lambda: U())\nU = jitable(lambda: V() + W)",
+        "V()",
+    ),
     "around a helper": ("def make(n):\n    return jitable(lambda: n)\nV = make(pick(1, 2))", "V()"),
     "in a function in a helper": ("W = pick(1, 2)\nV = jitable(lambda: (lambda: W)())", "V()"),
     "a function of Numba": ("W = pick(1, 2)\nV = numba.njit(lambda: W)", "V()"),
     "its options": ("V = numba.njit(fastmath=pick(False, True))(lambda: 1.0)", "V()"),
     "its types": ("V = numba.njit(pick('f4(f4)', 'f8(f8)'))(lambda x: x)", "V(1.0)"),
     "in a module": ("V = ModuleType('V')\nV.W = pick(1, 2)", "V.W"),
-    "in a module's module": ("V = ModuleType('V')\nV.U = ModuleType('U')\nV.U.W = pick(1, 2)", "V.U.W"),
-    "a helper in a module": ("V = ModuleType('V')\nV.h = jitable(pick(lambda: 1, lambda: 2))", "V.h()"),
+    "in a module's module": (
+        "V = ModuleType('V')\nV.U = ModuleType('U')\nV.U.W = pick(1, 2)",
+        "V.U.W",
+    ),
+    "a helper in a module": (
+        "V = ModuleType('V')\nV.h = jitable(pick(lambda: 1, lambda: 2))",
+        "V.h()",
+    ),
 }
 
 
 def made(text, choice):
-    """The function `f` of a module with this text, in which `pick` takes this one of its arguments."""
+    """The function `f` of a module with this text, in which `pick` takes this one of its
+    arguments.
+    """
     space = {
-        "pick": lambda *values: values[choice], "jitable": onnx_ops.jitable, "np": np, "numba": numba, "enum": enum,
+        "pick": lambda *values: values[choice], "jitable": onnx_ops.jitable, "np": np,
+        "numba": numba, "enum": enum,
         "namedtuple": namedtuple, "ModuleType": ModuleType, "__name__": __name__,
     }  # fmt: skip
     exec(text, space)
@@ -187,9 +238,14 @@ def made(text, choice):
 
 @pytest.mark.parametrize("what", READ)
 def test_what_a_function_can_reach(what):
-    """Its key tells one value from another, wherever the function finds it, and is the same for equal ones."""
+    """Its key tells one value from another, wherever the function finds it, and is the same for
+    equal ones.
+    """
     definitions, expression = READ[what]
-    for body in (f"def f(x):\n    return {expression}", f"def g(V):\n    return lambda x: {expression}\nf = g(V)"):
+    for body in (
+        f"def f(x):\n    return {expression}",
+        f"def g(V):\n    return lambda x: {expression}\nf = g(V)",
+    ):
         functions = [made(f"{definitions}\n{body}", choice) for choice in (0, 1, 0)]
         one, other, same = [key.digest([function]) for function in functions]
         assert (one == same, one == other) == (True, False), body
@@ -197,18 +253,37 @@ def test_what_a_function_can_reach(what):
 
 def test_what_a_function_does_not_read():
     """Comments, lines, names of locals aside, what is around a function doesn't change its key."""
-    text = "import logging\nlog = logging.getLogger()\n{}\ndef f(x):\n{}    return np.log(x) + x.other"
-    variants_of_text = [("", ""), ("V = 1\n\n", ""), ("other = print", ""), ("", "    # a comment\n")]
+    text = (
+        "import logging\nlog = logging.getLogger()\n{}\ndef f(x):\n{}    return np.log(x) + x.other"
+    )
+    variants_of_text = [
+        ("", ""),
+        ("V = 1\n\n", ""),
+        ("other = print", ""),
+        ("", "    # a comment\n"),
+    ]
     assert len({key.digest([made(text.format(*each), 0)]) for each in variants_of_text}) == 1
 
 
 UNKNOWN = {
-    "a plain function": ("V = lambda x: x", "V(x)", "a function, which no key can describe; mark it by onnx_ops.jit"),
-    "a C function": ("import ctypes\nV = ctypes.CFUNCTYPE(None)(lambda: 1)", "V()", ".*CFunctionType, which no key"),
+    "a plain function": (
+        "V = lambda x: x",
+        "V(x)",
+        "a function, which no key can describe; mark it by onnx_ops.jit",
+    ),
+    "a C function": (
+        "import ctypes\nV = ctypes.CFUNCTYPE(None)(lambda: 1)",
+        "V()",
+        ".*CFunctionType, which no key",
+    ),
     "an object": ("V = object()", "V", "a object, which no key can describe"),
     "in a tuple": ("V = (1, object())", "V", "a tuple, which no key can describe"),
     "in an array": ("V = np.array([object()])", "V", "a ndarray, which no key can describe"),
-    "a module that is passed on": ("V = ModuleType('V')", "(V, 1)", "a module, which no key can describe"),
+    "a module that is passed on": (
+        "V = ModuleType('V')",
+        "(V, 1)",
+        "a module, which no key can describe",
+    ),
 }
 
 
@@ -254,7 +329,9 @@ def test_another_compiler_finds_nothing(monkeypatch, tmp_path):
         lambda patched: patched.setenv("NUMBA_OPT", "1"),
         lambda patched: patched.setenv("NUMBA_BOUNDSCHECK", "1"),
         lambda patched: patched.setenv("NUMBA_DEBUGINFO", "1"),
-        *([lambda patched: patched.chdir(settings_file.parent)] if find_spec("yaml") else []),  # which reads it
+        *(
+            [lambda patched: patched.chdir(settings_file.parent)] if find_spec("yaml") else []
+        ),  # which reads it
         lambda patched: patched.setenv("NUMBA_CPU_NAME", "generic"),
         lambda patched: patched.setattr(key, "BOUNDSCHECK", True),
         lambda patched: patched.setitem(
@@ -283,13 +360,18 @@ print(hashlib.sha256(repr([key.digest(e.functions, e.name, e) for e in entries])
 
 
 def keys(home, place, **settings):
-    """A digest of the keys that another process computes for the package in this folder or archive."""
+    """A digest of the keys that another process computes for the package in this folder or
+    archive.
+    """
     done = python(KEYS, folders=[place], cwd=home / "cache", check=False, **settings)
     return done.stdout or done.stderr
 
 
 def test_keys_are_the_same_in_every_process(home):
-    """Also where hashes differ, in another place, and from a zip file. Without sources there is none."""
+    """Also where hashes differ, in another place, and from a zip file.
+
+    Without sources there is none.
+    """
     archive = shutil.make_archive(str(home / "archive"), "zip", home, "onnx_ops")
     expected = keys(home, home, PYTHONHASHSEED="1")
     assert keys(home, home, PYTHONHASHSEED="2") == expected
@@ -301,7 +383,9 @@ def test_keys_are_the_same_in_every_process(home):
 
 
 def test_a_package_that_is_edited_while_the_process_runs(monkeypatch):
-    """The compiler that this process will import may be another one than the one that its functions were made for."""
+    """The compiler that this process will import may be another one than the one that its functions
+    were made for.
+    """
     monkeypatch.setattr(key, "stamps_at_import", [(0, 0), *jit.stamps_at_import[1:]])
     with pytest.raises(OSError, match="onnx_ops has been edited since it was imported"):
         key.digest([pieces])
@@ -332,13 +416,23 @@ print([operator(each) for each in (table, linked)])
 
 
 def test_code_with_addresses_of_another_process(tmp_path):
-    """Global arrays are in the code, of any size and layout. Code that has an address all the same isn't kept."""
+    """Global arrays are in the code, of any size and layout.
+
+    Code that has an address all the same isn't kept.
+    """
     (tmp_path / "addresses.py").write_text(ADDRESSES)
     for _ in range(2):
-        done = python("import addresses", folders=[tmp_path], cwd=tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+        done = python(
+            "import addresses",
+            folders=[tmp_path],
+            cwd=tmp_path,
+            NUMBA_CACHE_DIR=str(tmp_path / "cache"),
+        )
         assert done.stdout == f"{[[299991.0, 299994.0, 299997.0], [0.0, 1.0, 2.0]]}\n"
         assert "it holds addresses, which are of this process alone" in done.stderr
-    kernels = [path.name for path in (tmp_path / "cache" / "onnx_ops").iterdir() if "float32" in path.name]
+    kernels = [
+        path.name for path in (tmp_path / "cache" / "onnx_ops").iterdir() if "float32" in path.name
+    ]
     assert [name.partition("-f")[0] for name in kernels] == ["addresses-table"]
 
 
@@ -363,14 +457,27 @@ def compiled(types):
 
 @pytest.mark.long
 def test_functions_in_numbas_own_cache(tmp_path):
-    """Numba sees no change outside of their file, so kernels have them compiled anew, for these kernels alone."""
+    """Numba sees no change outside of their file, so kernels have them compiled anew, for these
+    kernels alone.
+    """
     (tmp_path / "cached.py").write_text(CACHED_BY_NUMBA)
     kernels = "print(*(cached.compiled([name]) for name in ('float32', 'float64')))"
-    for value, script in (2.0, kernels), (3.0, kernels), (4.0, "print(cached.gain())"), (5.0, kernels):
+    for value, script in (
+        (2.0, kernels),
+        (3.0, kernels),
+        (4.0, "print(cached.gain())"),
+        (5.0, kernels),
+    ):
         (tmp_path / "values.py").write_text(f"GAIN = {value}")
-        arguments = {"folders": [tmp_path], "cwd": tmp_path, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+        arguments = {
+            "folders": [tmp_path],
+            "cwd": tmp_path,
+            "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+        }
         done = python(f"import cached; {script}", PYTHONDONTWRITEBYTECODE="1", **arguments)
-        assert done.stdout == (f"{[value, value]} {[value, value]}\n" if script == kernels else f"{value}\n")
+        assert done.stdout == (
+            f"{[value, value]} {[value, value]}\n" if script == kernels else f"{value}\n"
+        )
 
 
 UNLOADABLE = """
@@ -414,7 +521,9 @@ def test_an_object_file_that_lacks_its_function():
     """Its address would be 0, where a call ends the process."""
     empty = code._machine().emit_object(llvm.parse_assembly(""))
     assert not code.has_function(empty, "f")
-    with pytest.raises(onnx_ops.OpError, match="kernel = f: can't be loaded: its object file doesn't define it"):
+    with pytest.raises(
+        onnx_ops.OpError, match="kernel = f: can't be loaded: its object file doesn't define it"
+    ):
         code.loaded(empty, "f")
 
 
@@ -424,7 +533,9 @@ def test_warmup_knows_every_kernel(domain):
     kernels_by_plan = {}
     for operator, position, signature in variants.combinations(OPERATORS, dtypes.TABLE):
         kernel = operator.kernel(position)
-        kernels_by_plan.setdefault(operator.plan, set()).add((kernel.function, operator.storage(kernel, signature)))
+        kernels_by_plan.setdefault(operator.plan, set()).add(
+            (kernel.function, operator.storage(kernel, signature))
+        )
     cases = [c for c in CASES if c.domain == domain]
     assert cases
     for case in cases:
@@ -438,14 +549,20 @@ def test_warmup_knows_every_kernel(domain):
 
 def test_numba_that_must_not_compile(monkeypatch):
     monkeypatch.setattr(numba_internals.config, "DISABLE_JIT", 1)
-    rule = "can't be compiled: NUMBA_DISABLE_JIT is set, with which Numba compiles nothing; unset it"
+    rule = (
+        "can't be compiled: NUMBA_DISABLE_JIT is set, with which Numba compiles nothing; unset it"
+    )
     with pytest.raises(onnx_ops.OpError, match=rule):
         numba_internals.check_numba()
 
 
 def test_the_colours_of_numbas_messages():
     """They are there if the package colorama is installed."""
-    lines = "Failed in nopython mode", "\x1b[1m\x1b[1mno such\x1b[0m", "\x1b[1mDuring: typing of x at f.py (3)\x1b[0m"
+    lines = (
+        "Failed in nopython mode",
+        "\x1b[1m\x1b[1mno such\x1b[0m",
+        "\x1b[1mDuring: typing of x at f.py (3)\x1b[0m",
+    )
     assert compilation.cause(ValueError("\n".join(lines))) == "no such (f.py, line 3)"
 
 
@@ -479,7 +596,9 @@ def test_slow_compilation_is_told(monkeypatch, caplog):
     monkeypatch.setattr(code.threading, "Timer", clock.timer)
     monkeypatch.setattr(code, "_announced", set())
     monkeypatch.setattr(code, "key_of", lambda entry: ("key", OSError("a test")))
-    monkeypatch.setattr(compilation, "object_code", lambda entry, symbol: clock.sleep(entry.seconds))
+    monkeypatch.setattr(
+        compilation, "object_code", lambda entry, symbol: clock.sleep(entry.seconds)
+    )
     monkeypatch.setattr(code, "loaded", lambda content, symbol: 1)
 
     def compile_one(title, seconds):
@@ -498,6 +617,8 @@ def test_slow_compilation_is_told(monkeypatch, caplog):
     code._outcome.cache_clear()
     records = [record for record in caplog.records if hasattr(record, "compiling")]
     warnings = [record.getMessage() for record in records if record.levelname == "WARNING"]
-    assert warnings == [f"onnx_ops: compiling {title} (a few seconds)" for title in ("First", "Second")]
+    assert warnings == [
+        f"onnx_ops: compiling {title} (a few seconds)" for title in ("First", "Second")
+    ]
     steps = [record.compiling for record in records if record.levelname == "INFO"]
     assert steps == [step for title in titles for step in (title, None)]

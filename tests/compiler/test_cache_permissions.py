@@ -1,4 +1,6 @@
-"""Only code that this user or root has written is loaded from the cache, and want of memory is never remembered."""
+"""Only code that this user or root has written is loaded from the cache, and want of memory is
+never remembered.
+"""
 
 import errno
 import logging
@@ -24,7 +26,9 @@ from onnx_ops.declaration import jit
 from onnx_ops.kernels.shares import pieces
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows has access lists")
-root = pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root may give files away")
+root = pytest.mark.skipif(
+    sys.platform == "win32" or os.geteuid() != 0, reason="only root may give files away"
+)
 ANOTHER = 12345  # a user
 
 
@@ -111,7 +115,9 @@ def test_a_file_of_another_user(folder: Path) -> None:
 
 @root
 @pytest.mark.parametrize("permissions", [0o700, 0o755, 0o777])
-def test_a_folder_of_another_user(permissions: int, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_of_another_user(
+    permissions: int, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nothing in it is read, changed or made, also through links there, and one message says so."""
     path = saved().path
     folder.chmod(permissions)
@@ -162,13 +168,16 @@ def as_another(function: Callable[[], Any]) -> str:
 @root
 @pytest.mark.parametrize(
     ("folder_mode", "file_mode", "expected"),
-    [(0o755, 0o644, b"content"), (0o555, 0o444, b"content"), (0o775, 0o644, None), (0o1777, 0o644, None),
+    [(0o755, 0o644, b"content"), (0o555, 0o444, b"content"), (0o775, 0o644, None),
+        (0o1777, 0o644, None),
      (0o755, 0o666, None), (0o700, 0o644, None)],
 )  # fmt: skip
 def test_code_of_root(
     folder_mode: int, file_mode: int, expected: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Root's code is loaded by all users, as in an image, unless others than root could have written it."""
+    """Root's code is loaded by all users, as in an image, unless others than root could have
+    written it.
+    """
     with tempfile.TemporaryDirectory() as parent:
         os.chmod(parent, 0o755)
         monkeypatch.setenv("NUMBA_CACHE_DIR", parent)
@@ -182,7 +191,9 @@ def test_code_of_root(
 
 @root
 def test_a_user_in_a_folder_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a sticky folder, each user's cache is its own: the first user's isn't used by the second one."""
+    """In a sticky folder, each user's cache is its own: the first user's isn't used by the second
+    one.
+    """
     with tempfile.TemporaryDirectory() as parent:
         os.chmod(parent, 0o1777)
         monkeypatch.setenv("NUMBA_CACHE_DIR", parent)
@@ -249,7 +260,9 @@ def failing(error: BaseException, is_wrapped: bool) -> Callable[..., bytes]:
 
 @pytest.mark.parametrize("is_wrapped", [False, True])
 @pytest.mark.parametrize("what", WANTS)
-def test_want_is_not_remembered(what: str, is_wrapped: bool, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_want_is_not_remembered(
+    what: str, is_wrapped: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code._outcome.cache_clear()
     monkeypatch.setattr(compilation, "object_code", failing(WANTS[what](), is_wrapped))
     with pytest.raises(onnx_ops.OpError, match=r"can't be compiled: (MemoryError|OSError)"):
@@ -276,7 +289,9 @@ def test_no_room_for_threads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(compilation, "object_code", lambda *_: b"code")
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", start)
-        with pytest.raises(onnx_ops.OpError, match="can't be compiled: RuntimeError: can't start new thread"):
+        with pytest.raises(
+            onnx_ops.OpError, match="can't be compiled: RuntimeError: can't start new thread"
+        ):
             code.code(entry(3))
     assert code.code(entry(3)).content == b"code"
     code._outcome.cache_clear()

@@ -1,4 +1,6 @@
-"""Conversions of 16-bit floats, with and without instructions of the CPU, agree with NumPy and ml_dtypes."""
+"""Conversions of 16-bit floats, with and without instructions of the CPU, agree with NumPy and
+ml_dtypes.
+"""
 
 import os
 import subprocess
@@ -31,9 +33,15 @@ def floats():
     """Random float32 bit patterns, and all around the values of 16-bit floats, ties included."""
     rng = np.random.default_rng(0)
     with np.errstate(invalid="ignore"):
-        exact = [ALL_BITS.view(np.float16).astype(np.float32), ALL_BITS.view(ml_dtypes.bfloat16).astype(np.float32)]
+        exact = [
+            ALL_BITS.view(np.float16).astype(np.float32),
+            ALL_BITS.view(ml_dtypes.bfloat16).astype(np.float32),
+        ]
     bits = np.concatenate([v.view(np.uint32) for v in exact])
-    around = [bits + np.uint32(d % 2**32) for d in (0, 1, -1, 0x1000, 0xFFF, 0x1001, 0x8000, 0x7FFF, 0x8001)]
+    around = [
+        bits + np.uint32(d % 2**32)
+        for d in (0, 1, -1, 0x1000, 0xFFF, 0x1001, 0x8000, 0x7FFF, 0x8001)
+    ]
     everywhere = rng.integers(0, 2**32, 500_000, np.uint32)
     return np.concatenate([*around, everywhere]).astype(np.uint32).view(np.float32)
 
@@ -66,13 +74,18 @@ ENVIRONMENTS = {
     "without AVX": ({"NUMBA_ENABLE_AVX": "0"}, 32),
     "what a name implies": ({"NUMBA_CPU_NAME": "x86-64-v4", "NUMBA_CPU_FEATURES": ""}, 64),
     "halves of vectors": ({"NUMBA_CPU_FEATURES": "+avx512vbmi2,+prefer-256-bit"}, 32),
-    "AVX-512 turned off": ({"NUMBA_CPU_NAME": "x86-64-v3", "NUMBA_CPU_FEATURES": "+avx512fp16,-avx512f"}, 32),
+    "AVX-512 turned off": (
+        {"NUMBA_CPU_NAME": "x86-64-v3", "NUMBA_CPU_FEATURES": "+avx512fp16,-avx512f"},
+        32,
+    ),
 }
 
 
 @pytest.mark.parametrize("name", [long_unless(k < 2, name) for k, name in enumerate(ENVIRONMENTS)])
 def test_the_target_is_numbas(name):
-    """The target is what Numba's variables say, but for whole vectors; only this CPU itself may have fast gathers."""
+    """The target is what Numba's variables say, but for whole vectors; only this CPU itself may
+    have fast gathers.
+    """
     variables, vector_bytes = ENVIRONMENTS[name]
     script = f"""
 from numba.core.registry import cpu_target

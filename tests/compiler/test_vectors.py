@@ -29,7 +29,9 @@ def storage(values, dtype):
 
 
 def values_of(stored, dtype):
-    return stored.view(getattr(ml_dtypes, dtype, dtype)).astype(np.float32 if "float16" in dtype else dtype)
+    return stored.view(getattr(ml_dtypes, dtype, dtype)).astype(
+        np.float32 if "float16" in dtype else dtype
+    )
 
 
 def both(loop):
@@ -53,13 +55,20 @@ INTERLEAVED = ("float16", "bfloat16", "float32", "float64", "uint8", "int64", "b
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("dtype", INTERLEAVED)
 def test_interleave(dtype, wide, gap):
-    rng, values = np.random.default_rng(0), np.array([np.nan, np.inf, -0.0, 65519, 65520, 6e-8, 3.4e38, 1.00390625])
+    rng, values = (
+        np.random.default_rng(0),
+        np.array([np.nan, np.inf, -0.0, 65519, 65520, 6e-8, 3.4e38, 1.00390625]),
+    )
     size, pitch, rows, row_pitch, out_pitch = 100, 160, 3, 52, 105
-    for stride, count in itertools.product((2, 3, 4, 6, 8, 9, 16), (1, 3, 4, 5, 7, 8, 9, 16, 33, 50)):
+    for stride, count in itertools.product(
+        (2, 3, 4, 6, 8, 9, 16), (1, 3, 4, 5, 7, 8, 9, 16, 33, 50)
+    ):
         step = stride + gap
         if step * count > size:
             continue
-        source = rng.standard_normal(5 + stride * pitch).astype(np.float32) * (100 if "int" in dtype else 1)
+        source = rng.standard_normal(5 + stride * pitch).astype(np.float32) * (
+            100 if "int" in dtype else 1
+        )
         if not (wide and dtype in ("float16", "bfloat16")):
             source = storage(source.clip(0, 200), dtype)
         else:
@@ -78,15 +87,21 @@ ADDED = "float16", "bfloat16", "float32", "float64", "int8", "bool"
 def random_numbers(count, dtype):
     """Random numbers as storage, and the type in which they are summed."""
     rng = np.random.default_rng(0)
-    x = storage(rng.integers(0, 2, count) if dtype == "bool" else rng.standard_normal(count) * 9, dtype)
+    x = storage(
+        rng.integers(0, 2, count) if dtype == "bool" else rng.standard_normal(count) * 9, dtype
+    )
     return x, np.float32 if dtype in ("float16", "bfloat16") else x.dtype
 
 
 @pytest.mark.parametrize("at_end", [False, True])
 @pytest.mark.parametrize("dtype", ADDED)
 def test_sum_runs(dtype, at_end):
-    """Runs that begin before the first block of a row, or end after its last one: pages beside them can't be read."""
-    for blocks, count in itertools.product((1, 3, 7, 8, 9, 15, 40, 100), (1, 2, 7, 8, 9, 31, 33, 44, 103)):
+    """Runs that begin before the first block of a row, or end after its last one: pages beside them
+    can't be read.
+    """
+    for blocks, count in itertools.product(
+        (1, 3, 7, 8, 9, 15, 40, 100), (1, 2, 7, 8, 9, 31, 33, 44, 103)
+    ):
         values, kind = random_numbers(6 * blocks, dtype)
         x = guarded.readonly(values, at_end=at_end)
         block = np.array([0, 2, -1, -blocks, blocks + 9, 1 - count])
@@ -128,7 +143,9 @@ def test_add_points(dtype, add):
         exist |= is_inside.astype(np.int32) << t
         weight[t, ~is_inside] = np.nan
     pixels, widths = (row * width + column).astype(np.int32), np.full(40, width, np.int32)
-    for channels, count in itertools.product((0, 1, 2, 3, 7, 8, 15, 16, 31, 32, 33, 63, 64, 127, 150), (0, 1, 2, 40)):
+    for channels, count in itertools.product(
+        (0, 1, 2, 3, 7, 8, 15, 16, 31, 32, 33, 63, 64, 127, 150), (0, 1, 2, 40)
+    ):
         got, expected = np.ones((2, channels + 1), kind)
         for function, target in ((attended, got), (attended_plainly, expected)):
             function(source, pitch, pixels[:count], widths, exist, weight, add, target[:-1])
@@ -144,9 +161,17 @@ def test_copy_box(dtype):
     """Boxes of every length up to some vectors are written, and nothing else."""
     rng, pitch, planes = np.random.default_rng(0), 720, 9 * 720
     source = rng.integers(1, 200, 2 * planes).astype(dtype)
-    for stride, box, count in itertools.product((1, 2, 3, 4, 7), (1, 4, 9), (1, 2, 3, 5, 8, 15, 16, 31, 40, 67, 100)):
+    for stride, box, count in itertools.product(
+        (1, 2, 3, 4, 7), (1, 4, 9), (1, 2, 3, 5, 8, 15, 16, 31, 40, 67, 100)
+    ):
         steps, sizes, out_steps = (planes, 1, pitch), (2, box, 3), (3 * box * 110, 3 * 110, 110)
-        end = (sizes[0] - 1) * steps[0] + (box - 1) * steps[1] + 2 * steps[2] + (count - 1) * stride + 1
+        end = (
+            (sizes[0] - 1) * steps[0]
+            + (box - 1) * steps[1]
+            + 2 * steps[2]
+            + (count - 1) * stride
+            + 1
+        )
         got, expected = np.zeros((2, 6 * 9 * 110), dtype)
         x = source[source.size - end :]
         copied(x, 0, steps, sizes, count, stride, got, 3, out_steps)
@@ -157,9 +182,13 @@ def test_copy_box(dtype):
 
 @pytest.mark.parametrize("dtype", WIDTHS)
 def test_take(dtype):
-    """Every element of images of every small size is read, and nothing beside them: pages there can't be read."""
+    """Every element of images of every small size is read, and nothing beside them: pages there
+    can't be read.
+    """
     rng = np.random.default_rng(0)
-    for size, count, at_end in itertools.product((1, 2, 3, 4, 5, 17, 300), (0, 1, 7, 16, 50), (False, True)):
+    for size, count, at_end in itertools.product(
+        (1, 2, 3, 4, 5, 17, 300), (0, 1, 7, 16, 50), (False, True)
+    ):
         source = guarded.readonly(rng.integers(1, 200, size).astype(dtype), at_end=at_end)
         pixel = rng.integers(0, size, count).astype(np.int32)
         pixel[:2] = [size - 1, 0][:count]
@@ -174,14 +203,22 @@ def test_take(dtype):
         guarded.free()
 
 
-DIGIT = {"float16": 2**-10, "bfloat16": 2**-7}  # the distance to the next number, relative to a number
+DIGIT = {
+    "float16": 2**-10,
+    "bfloat16": 2**-7,
+}  # the distance to the next number, relative to a number
 
 
 @pytest.mark.parametrize("add", [False, True])
 @pytest.mark.parametrize("taps", TAPS)
 @pytest.mark.parametrize("dtype", dtypes.FLOATS)
 def test_blend(dtype, taps, add):
-    rng, offsets, pixels, count = np.random.default_rng(0), TAPS[taps], PITCH * ROWS, 3 * vectors.MOST_LANES
+    rng, offsets, pixels, count = (
+        np.random.default_rng(0),
+        TAPS[taps],
+        PITCH * ROWS,
+        3 * vectors.MOST_LANES,
+    )
     sums = np.float64 if dtype == "float64" else np.float32
     source = guarded.readonly(storage(rng.standard_normal(pixels), dtype))
     rows, across = rng.standard_normal((2, len(offsets), count)).astype(sums)
@@ -192,7 +229,9 @@ def test_blend(dtype, taps, add):
         for blend, target in zip((together, plainly), results, strict=True):
             assert blend(source, base, STARTS, rows, across, offsets, add, target)
         got, expected = results.view(getattr(ml_dtypes, kind, kind)).astype(np.float64)
-        np.testing.assert_allclose(got, expected, rtol=DIGIT.get(kind, 0), atol=1e-13 if kind == "float64" else 1e-5)
+        np.testing.assert_allclose(
+            got, expected, rtol=DIGIT.get(kind, 0), atol=1e-13 if kind == "float64" else 1e-5
+        )
         assert got[:count].std() > 0.5
         assert (got[count:] == 1).all()
     for fault, b in ((np.nan, 0), (np.inf, count - 1), (-np.inf, count // 2)):
@@ -203,7 +242,9 @@ def test_blend(dtype, taps, add):
     guarded.free()
 
 
-@pytest.mark.skipif(current().gathers or current().vector_bytes < 64, reason="needs AVX-512 without FP16")
+@pytest.mark.skipif(
+    current().gathers or current().vector_bytes < 64, reason="needs AVX-512 without FP16"
+)
 def test_gathers_that_are_slow_here():
     """Code for CPUs with fast gathers runs on others, too: loads take their place there."""
     script = f"""

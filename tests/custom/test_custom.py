@@ -36,29 +36,46 @@ def model(operator, inputs, *, names=None, shapes=None, **attributes):
     declared = operator.declaration
     names = names or [f"input_{k}" for k in range(len(inputs))]
     node = helper.make_node(
-        declared.name, names, [o.name for o in declared.outputs], "the_node", domain=declared.domain, **attributes
+        declared.name,
+        names,
+        [o.name for o in declared.outputs],
+        "the_node",
+        domain=declared.domain,
+        **attributes,
     )
     there = [name for name in names if name]
     described = [
-        helper.make_tensor_value_info(name, type_of(array), array.shape if shapes is None else shapes)
+        helper.make_tensor_value_info(
+            name, type_of(array), array.shape if shapes is None else shapes
+        )
         for name, array in zip(there, inputs, strict=True)
     ]
     outputs = [onnx.ValueInfoProto(name=o.name) for o in declared.outputs]
     graph = helper.make_graph([node], "graph", described, outputs)
     imports = [helper.make_opsetid("", 18)]
-    imports += [helper.make_opsetid(declared.domain, declared.versions[0])] if declared.domain else []
+    imports += (
+        [helper.make_opsetid(declared.domain, declared.versions[0])] if declared.domain else []
+    )
     return helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
 
 
 def type_of(array):
-    return TensorProto.STRING if array.dtype.hasobject else helper.np_dtype_to_tensor_dtype(array.dtype)
+    return (
+        TensorProto.STRING
+        if array.dtype.hasobject
+        else helper.np_dtype_to_tensor_dtype(array.dtype)
+    )
 
 
-def run_operator(operator, inputs, *, backend="native", names=None, shapes=None, threads=2, **attributes):
+def run_operator(
+    operator, inputs, *, backend="native", names=None, shapes=None, threads=2, **attributes
+):
     options = quiet(intra_op_num_threads=threads)
     content = model(operator, inputs, names=names, shapes=shapes, **attributes)
     session = onnx_ops.InferenceSession(content, options, operators=[operator], backend=backend)
-    return session.run(None, {i.name: array for i, array in zip(session.get_inputs(), inputs, strict=True)})
+    return session.run(
+        None, {i.name: array for i, array in zip(session.get_inputs(), inputs, strict=True)}
+    )
 
 
 def numbers(*values, dtype=np.float32):
@@ -104,7 +121,9 @@ CASES = {
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy warns of overflows and infinities
 @pytest.mark.parametrize("operator", CASES, ids=lambda o: o.__name__)
 def test_every_way_against_the_body(operator):
-    assert onnx_ops.check(operator, CASES[operator], extremes=operator is custom.above) > 4 * len(CASES[operator])
+    assert onnx_ops.check(operator, CASES[operator], extremes=operator is custom.above) > 4 * len(
+        CASES[operator]
+    )
 
 
 def test_extremes_end_with_empty_inputs():
@@ -128,7 +147,12 @@ def test_check_finds_what_is_wrong(wrong_way, monkeypatch):
 
     def ways(*args):
         for name, way in real(*args):
-            yield name, (lambda way=way: [v + v.dtype.type(0.1) for v in way()]) if name.startswith(wrong_way) else way
+            yield (
+                name,
+                (lambda way=way: [v + v.dtype.type(0.1) for v in way()])
+                if name.startswith(wrong_way)
+                else way,
+            )
 
     monkeypatch.setattr(check, "ways", ways)
     message = rf"my\.domain\.Combine, {wrong_way}.*: y at \[\d\] is .*, but of the function in NumPy .*; 5 of 5 differ"
@@ -154,7 +178,9 @@ def test_extensions_sessions_against_the_body():
     """
     done = run_script(code)
     assert int(done.stdout) == (3 * (2 + 2) if numba_obstacle() is None else 0)
-    assert "must not be" not in done.stderr  # that backend logs what cases of `combine` are refused for
+    assert (
+        "must not be" not in done.stderr
+    )  # that backend logs what cases of `combine` are refused for
 
 
 BROKEN = [
@@ -162,7 +188,10 @@ BROKEN = [
     ({"mode": "sum"}, r"mode = 'sum': must be one of product, quotient"),
     ({"mode": 1}, r"mode = \(not of kind STRING\): must be a string"),
     ({"mode": [1]}, r"mode = \[1\] \(not of kind STRING\): must be a string"),
-    ({"mode": "product", "flags": [1, 2]}, r"flags = \[1, 2\] \(not of kind FLOATS\): must be a list of numbers"),
+    (
+        {"mode": "product", "flags": [1, 2]},
+        r"flags = \[1, 2\] \(not of kind FLOATS\): must be a list of numbers",
+    ),
     ({"mode": "product", "swap": 2}, r"swap = 2: must be 0 or 1"),
     ({"mode": "product", "swap": 1.0}, r"swap = \(not of kind INT\): must be an integer"),
 ]
@@ -197,9 +226,9 @@ def test_too_many_inputs():
 
 
 def mistaken(body, **more):
-    return onnx_ops.operator("my.domain::Mistake", inputs="x: T", outputs="y: T", types={"T": ("float32",)}, **more)(
-        body
-    )
+    return onnx_ops.operator(
+        "my.domain::Mistake", inputs="x: T", outputs="y: T", types={"T": ("float32",)}, **more
+    )(body)
 
 
 def keep_and_fail(x):
@@ -248,13 +277,17 @@ def test_mistakes_of_a_body(name):
 @pytest.mark.parametrize(
     ("kind", "value", "is_taken"),
     [
-        ("int64", 3, True), ("int64", 2.5, False), ("int64", float("nan"), False), ("uint8", -1, False),
-        ("uint8", 2**80, False), ("float32", 3, True), ("bool", True, True), ("bool", 2, False), ("int8", True, True),
+        ("int64", 3, True), ("int64", 2.5, False), ("int64", float("nan"), False),
+        ("uint8", -1, False),
+        ("uint8", 2**80, False), ("float32", 3, True), ("bool", True, True), ("bool", 2, False),
+        ("int8", True, True),
     ],
 )  # fmt: skip
 def test_numbers_of_python_as_outputs(kind, value, is_taken):
     """Numbers are accepted if they are exact, or if the output is of floats."""
-    function = onnx_ops.operator("my.domain::Number", inputs="x: float32", outputs=f"y: {kind}")(lambda x: value)
+    function = onnx_ops.operator("my.domain::Number", inputs="x: float32", outputs=f"y: {kind}")(
+        lambda x: value
+    )
     if is_taken:
         assert run_operator(function, [BIAS])[0] == value
     else:
@@ -262,7 +295,9 @@ def test_numbers_of_python_as_outputs(kind, value, is_taken):
             run_operator(function, [BIAS])
 
 
-@pytest.mark.parametrize("text", ["b\0c", "", "\0", "é" * 1000, b"\xff".decode(errors="surrogateescape")])
+@pytest.mark.parametrize(
+    "text", ["b\0c", "", "\0", "é" * 1000, b"\xff".decode(errors="surrogateescape")]
+)
 def test_strings(text):
     """Strings may have any characters; other objects are refused."""
     same = onnx_ops.operator("my.domain::Same", inputs="x: string", outputs="y: string")
@@ -271,7 +306,9 @@ def test_strings(text):
     if text.isprintable() or "\0" in text:
         assert run_operator(same(lambda x: x), [given])[0].tolist() == x.tolist()
     for wrong in (None, 5, b"a", "\ud800"):
-        with pytest.raises(OpError, match=r"my\.domain\.Same: y = .*must be a string that has a UTF-8"):
+        with pytest.raises(
+            OpError, match=r"my\.domain\.Same: y = .*must be a string that has a UTF-8"
+        ):
             run_operator(same(constant(np.array([wrong], object))), [given])
 
 
@@ -302,16 +339,30 @@ def test_a_body_cannot_write_to_a_tensor():
         return a
 
     for call in (function, lambda x: function(x, a=ones), lambda x: run_operator(function, [x])[0]):
-        with pytest.raises(OpError, match=r"my\.domain\.Plus: ValueError: output array is read-only"):
+        with pytest.raises(
+            OpError, match=r"my\.domain\.Plus: ValueError: output array is read-only"
+        ):
             call(BIAS)
     ones[0] = 2  # its owner can
 
 
 RULES = {
-    "another shape": (lambda x: (4,), r"shape of y = \[5\]: must be the result of the shape function: \[4\]"),
-    "no shape": (lambda x: 5, r"rule = a function that returns 5: must return a tuple of integers(?!,)"),
-    "no numbers": (lambda x: ("a",), r"rule = a function that returns \('a',\): must return a tuple of integers"),
-    "below 0": (lambda x: (-1,), r"shape of an output = \[-1\]: is the result of the shape function, but no shape"),
+    "another shape": (
+        lambda x: (4,),
+        r"shape of y = \[5\]: must be the result of the shape function: \[4\]",
+    ),
+    "no shape": (
+        lambda x: 5,
+        r"rule = a function that returns 5: must return a tuple of integers(?!,)",
+    ),
+    "no numbers": (
+        lambda x: ("a",),
+        r"rule = a function that returns \('a',\): must return a tuple of integers",
+    ),
+    "below 0": (
+        lambda x: (-1,),
+        r"shape of an output = \[-1\]: is the result of the shape function, but no shape",
+    ),
     "an exception": (lambda x: (x[7],), r"IndexError: tuple index out of range"),
 }
 
@@ -356,8 +407,12 @@ def test_a_tensor_among_the_attributes():
     function.shape(lambda x, *, a: x)
     one = onnx.numpy_helper.from_array(BIAS)
     assert np.array_equal(run_operator(function, [BIAS], a=one)[0], BIAS + BIAS)
-    of_8_bits = helper.make_tensor("a", onnx.TensorProto.FLOAT8E4M3FN, BIAS.shape, bytes(BIAS.size), raw=True)
-    with pytest.raises(Exception, match=r"Plus \(node 'the_node'\): a = \(not of kind TENSOR\): must be a tensor"):
+    of_8_bits = helper.make_tensor(
+        "a", onnx.TensorProto.FLOAT8E4M3FN, BIAS.shape, bytes(BIAS.size), raw=True
+    )
+    with pytest.raises(
+        Exception, match=r"Plus \(node 'the_node'\): a = \(not of kind TENSOR\): must be a tensor"
+    ):
         run_operator(function, [BIAS], a=of_8_bits)
 
 
@@ -382,31 +437,73 @@ DECLARATIONS = {
     "no domain": ({"name": "Name"}, r"name = 'Name': must be like 'my\.domain::Name'"),
     "no type": ({"inputs": "x"}, r"inputs = 'x': must be like \"x: T\""),
     "no text": ({"inputs": ["x"]}, r"inputs = \['x'\]: must be a text like"),
-    "no function": ({"body": functools.partial(lambda x: x)}, r"body = functools.*: must be a function"),
+    "no function": (
+        {"body": functools.partial(lambda x: x)},
+        r"body = functools.*: must be a function",
+    ),
     "an attribute of calls": (
         {"body": lambda threads: 0, "inputs": "threads: T"},
         r"names = threads: is the argument of calls",
     ),
-    "a choice with a NUL": ({"body": annotated(typing.Literal["a\0b"])}, r"annotation of a = .*: must be one of int"),
-    "an unknown type": ({"inputs": "x: U"}, r"type of x = 'U': must be a type variable of `types` or a data type"),
-    "an unknown element type": ({"types": {"T": ("float33",)}}, r"type T = 'float33': must be among float32"),
+    "a choice with a NUL": (
+        {"body": annotated(typing.Literal["a\0b"])},
+        r"annotation of a = .*: must be one of int",
+    ),
+    "an unknown type": (
+        {"inputs": "x: U"},
+        r"type of x = 'U': must be a type variable of `types` or a data type",
+    ),
+    "an unknown element type": (
+        {"types": {"T": ("float33",)}},
+        r"type T = 'float33': must be among float32",
+    ),
     "complex numbers": ({"types": {"T": ("complex64",)}}, r"type T = 'complex64': must be among"),
-    "an output's own variable": ({"outputs": "y: U", "types": TWO}, r"type of y = U: must be a data type, or the"),
+    "an output's own variable": (
+        {"outputs": "y: U", "types": TWO},
+        r"type of y = U: must be a data type, or the",
+    ),
     "an optional output": ({"outputs": "y: T?"}, r"outputs = 'y: T\?': must always be present"),
     "ranks of nothing": ({"ranks": {"z": (1,)}}, r"ranks = 'z': must be those of x"),
     "other parameters": ({"body": lambda y: y}, r"parameters = \(y\): must be the inputs: \(x\)"),
-    "an optional input without default": ({"inputs": "x: T?"}, r"x = x: must have the default None"),
-    "a default for none": ({"body": lambda x=None: x}, r"x = x=None: must have the default None if and only if"),
-    "variadic in the middle": ({"inputs": "x: T*, z: T", "body": lambda *x, z: x}, r"x = \*: must be the last input"),
+    "an optional input without default": (
+        {"inputs": "x: T?"},
+        r"x = x: must have the default None",
+    ),
+    "a default for none": (
+        {"body": lambda x=None: x},
+        r"x = x=None: must have the default None if and only if",
+    ),
+    "variadic in the middle": (
+        {"inputs": "x: T*, z: T", "body": lambda *x, z: x},
+        r"x = \*: must be the last input",
+    ),
     "no annotation": ({"body": lambda x, *, a: x}, r"a = without annotation: must have one"),
-    "an annotation of nothing": ({"body": annotated(dict)}, r"annotation of a = dict: must be one of int, float, bool"),
-    "lists of strings": ({"body": annotated(tuple[str, ...])}, r"annotation of a = .*: ONNX Runtime passes"),
-    "no such annotation": ({"body": annotated("Nowhere")}, r"annotations = of body: can't be read: NameError"),
-    "a name that is there twice": ({"outputs": "x: T"}, r"names = x: must be that of one input, output or attribute"),
+    "an annotation of nothing": (
+        {"body": annotated(dict)},
+        r"annotation of a = dict: must be one of int, float, bool",
+    ),
+    "lists of strings": (
+        {"body": annotated(tuple[str, ...])},
+        r"annotation of a = .*: ONNX Runtime passes",
+    ),
+    "no such annotation": (
+        {"body": annotated("Nowhere")},
+        r"annotations = of body: can't be read: NameError",
+    ),
+    "a name that is there twice": (
+        {"outputs": "x: T"},
+        r"names = x: must be that of one input, output or attribute",
+    ),
     "a version that is none": ({"version": 0}, r"version = 0: must be an integer from 1 on"),
-    "ranks that are none": ({"ranks": {"x": 2}}, r"ranks of x = 2: must be a tuple of numbers from 0 to 16"),
+    "ranks that are none": (
+        {"ranks": {"x": 2}},
+        r"ranks of x = 2: must be a tuple of numbers from 0 to 16",
+    ),
     "a default of another type": ({"body": annotated(int, "b")}, r"a = 'b': must be an integer"),
-    "keywords of any name": ({"body": lambda x, **a: x}, r"parameters = \*\*a: must be inputs or attributes"),
+    "keywords of any name": (
+        {"body": lambda x, **a: x},
+        r"parameters = \*\*a: must be inputs or attributes",
+    ),
 }
 
 
@@ -425,7 +522,9 @@ def kernel(x: {annotation}, index, count, workspace, y: {annotation}):
     for k in range(len(y)): y[k] = x[k]
 def gradient(grad_y: {annotation}): return grad_y
 """
-NOW = pytest.mark.skipif(sys.version_info < (3, 14), reason="Python evaluates annotations with the def")
+NOW = pytest.mark.skipif(
+    sys.version_info < (3, 14), reason="Python evaluates annotations with the def"
+)
 
 
 def functions_annotated(annotation, future=""):
@@ -434,11 +533,18 @@ def functions_annotated(annotation, future=""):
     return types.SimpleNamespace(**made)
 
 
-@pytest.mark.parametrize("future", ["from __future__ import annotations", pytest.param("", marks=NOW)])
+@pytest.mark.parametrize(
+    "future", ["from __future__ import annotations", pytest.param("", marks=NOW)]
+)
 def test_annotations_that_only_a_type_checker_knows(future):
-    """An operator's function is refused; rules, kernels and gradients work, as nothing needs their annotations."""
+    """An operator's function is refused; rules, kernels and gradients work, as nothing needs their
+    annotations.
+    """
     of = functions_annotated("Nowhere", future)
-    with pytest.raises(OpError, match=r"^my\.domain\.Name: annotations = of body: can't be read: NameError: .*Nowhere"):
+    with pytest.raises(
+        OpError,
+        match=r"^my\.domain\.Name: annotations = of body: can't be read: NameError: .*Nowhere",
+    ):
         declare(of.body)
     operator = declare(ranks={"x": (1,)}).shape(of.rule).kernel(of.kernel).gradient(of.gradient)
     np.testing.assert_array_equal(run_operator(operator, [BIAS]), [BIAS])
@@ -459,10 +565,22 @@ def writes_nothing(x, index, count, workspace, y):
 
 
 ATTACHMENTS = {  # what is attached to a declaration, and why it is refused
-    "another rule": (lambda f: f.shape(lambda z: z), r"parameters of the rule = \(z\): must be \(x\)"),
-    "a kernel without a rule": (lambda f: f.kernel(writes_nothing), "kernel = given: requires a shape function"),
-    "values of nothing": (lambda f: f.shape(lambda x: x, values=["z"]), "values = 'z': must be among x"),
-    "values of floats": (lambda f: f.shape(lambda x: x, values=["x"]), "type of x = float32: must be int32 or int64"),
+    "another rule": (
+        lambda f: f.shape(lambda z: z),
+        r"parameters of the rule = \(z\): must be \(x\)",
+    ),
+    "a kernel without a rule": (
+        lambda f: f.kernel(writes_nothing),
+        "kernel = given: requires a shape function",
+    ),
+    "values of nothing": (
+        lambda f: f.shape(lambda x: x, values=["z"]),
+        "values = 'z': must be among x",
+    ),
+    "values of floats": (
+        lambda f: f.shape(lambda x: x, values=["x"]),
+        "type of x = float32: must be int32 or int64",
+    ),
     "another kernel": (
         lambda f: f.shape(lambda x: x).kernel(lambda x, y: 0),
         r"parameters of the kernel = \(x, y\): must be \(x, index, count, workspace, y\)",
@@ -471,7 +589,10 @@ ATTACHMENTS = {  # what is attached to a declaration, and why it is refused
         lambda f: f.shape(functools.partial(lambda x: x)),
         "rule = functools.*: must be a function, made by",
     ),
-    "no loop": (lambda f: f.shape(lambda x: x).kernel(writes_nothing, loop=4), "loop = 4: must be a function"),
+    "no loop": (
+        lambda f: f.shape(lambda x: x).kernel(writes_nothing, loop=4),
+        "loop = 4: must be a function",
+    ),
     "a loop and a bound": (
         lambda f: f.shape(lambda x: x, bound=True).kernel(writes_nothing, loop=lambda x: x[0]),
         "loop = given: can't be combined with bound=True",
@@ -505,16 +626,24 @@ def of_kernel(kernel, **more):
 
 MINUS, NAMES = "minus", types.ModuleType("names")
 NAMES.MINUS = MINUS
-COMPARISONS = {  # parts of an operator that compare a Literal, which is a position there, with a string
+# Parts of an operator that compare a Literal, which is a position there, with a string.
+COMPARISONS = {
     "a rule": lambda f: f.shape(lambda x, *, mode: x if mode == "minus" else (1,)),
-    "several in a rule": lambda f: f.shape(lambda x, *, mode: x if mode in ("minus", "other") else (1,)),
+    "several in a rule": lambda f: f.shape(
+        lambda x, *, mode: x if mode in ("minus", "other") else (1,)
+    ),
     "a kernel": of_kernel(lambda x, mode, index, count, workspace, y: 1 if mode == "minus" else 2),
     "what a kernel calls": of_kernel(lambda x, mode, index, count, workspace, y: sign(mode)),
-    "a kernel and a variable": of_kernel(lambda x, mode, index, count, workspace, y: 1 if mode == MINUS else 2),
-    "a kernel and a module's": of_kernel(lambda x, mode, index, count, workspace, y: 1 if mode == NAMES.MINUS else 2),
+    "a kernel and a variable": of_kernel(
+        lambda x, mode, index, count, workspace, y: 1 if mode == MINUS else 2
+    ),
+    "a kernel and a module's": of_kernel(
+        lambda x, mode, index, count, workspace, y: 1 if mode == NAMES.MINUS else 2
+    ),
     "a kernel and one around it": of_kernel(compared("minus")),
     "a loop": of_kernel(
-        lambda x, mode, index, count, workspace, y: 0, loop=lambda x, *, mode: x[0] if mode == "minus" else 1
+        lambda x, mode, index, count, workspace, y: 0,
+        loop=lambda x, *, mode: x[0] if mode == "minus" else 1,
     ),
 }
 
@@ -540,7 +669,9 @@ def test_a_literal_is_a_position_in_a_rule():
     sizes = ({0: torch.export.Dim("n", min=3)},)
     exported = torch.export.export(Shortened(), (torch.rand(5),), dynamic_shapes=sizes)
     assert exported.module()(torch.rand(9)).shape == (8,)
-    (node,) = (n for n in exported.graph.nodes if n.op == "call_function" and "my_domain" in str(n.target))
+    (node,) = (
+        n for n in exported.graph.nodes if n.op == "call_function" and "my_domain" in str(n.target)
+    )
     assert str(node.meta["val"].shape[0]).replace(" ", "").endswith("-1")
 
 
@@ -549,7 +680,9 @@ def test_attachments_that_names_and_types_forbid():
     with pytest.raises(OpError, match=r"name = index: is a parameter of every kernel"):
         function.kernel(lambda index, count, workspace, y: 0)
     with pytest.raises(OpError, match=r"a = declared: can't be passed to a kernel"):
-        declare(annotated(str)).shape(lambda x, *, a: x).kernel(lambda x, a, index, count, workspace, y: 0)
+        declare(annotated(str)).shape(lambda x, *, a: x).kernel(
+            lambda x, a, index, count, workspace, y: 0
+        )
 
 
 @need_numba
@@ -562,7 +695,9 @@ def test_a_mistake_in_a_kernel_names_its_line():
         y[0] = x.nothing()
 
     line = _.declaration.kernels[0].function.__code__.co_firstlineno + 2
-    with pytest.raises(OpError, match=rf"can't be compiled: .*nothing.*\({re.escape(__file__)}, line {line}\)"):
+    with pytest.raises(
+        OpError, match=rf"can't be compiled: .*nothing.*\({re.escape(__file__)}, line {line}\)"
+    ):
         function(BIAS)
 
 
@@ -609,8 +744,10 @@ def test_kernels_that_are_refused():
         writer: "can't be compiled: .*[Rr]eadonly|Cannot modify",
         caller: "must be marked by onnx_ops.jitable",
         allocating: "can't be compiled: it allocates memory",
-        raising: "compiled code has raised an exception; a call on arrays with ONNX_OPS_BOUNDSCHECK=1 names it$",
-        repeating: "can't be compiled: a function calls itself with other types, or through another one",
+        raising: "compiled code has raised an exception; a call on arrays with "
+        "ONNX_OPS_BOUNDSCHECK=1 names it$",
+        repeating: "can't be compiled: a function calls itself with other types, or through "
+        "another one",
     }
     for each, message in messages.items():
         function = declare()
@@ -647,15 +784,29 @@ def test_a_mistake_in_a_rule_is_told_as_such():
 def test_work_that_is_no_number(work, what):
     function = declare()
     function.shape(lambda x: x).kernel(writes_nothing, **{work: lambda x: (x[0], 1)})
-    with pytest.raises(OpError, match=rf"{work} = a function that returns .*: must return the number of {what}"):
+    with pytest.raises(
+        OpError, match=rf"{work} = a function that returns .*: must return the number of {what}"
+    ):
         function(BIAS)
 
 
 COMPILED_RULES = {
-    "no tuple": (lambda x: x[0], 1, "a function that returns int64: must return a tuple of integers"),
-    "floats": (lambda x: (x[0] * 0.5,), 1, r"a function that returns .*float64.*: must return a tuple of integers"),
+    "no tuple": (
+        lambda x: x[0],
+        1,
+        "a function that returns int64: must return a tuple of integers",
+    ),
+    "floats": (
+        lambda x: (x[0] * 0.5,),
+        1,
+        r"a function that returns .*float64.*: must return a tuple of integers",
+    ),
     "one of two": (lambda x: x, 2, r"a function that returns .*: must return 2 tuples of integers"),
-    "a number of two": (lambda x: (x, 1), 2, r"a function that returns .*: must return 2 tuples of integers"),
+    "a number of two": (
+        lambda x: (x, 1),
+        2,
+        r"a function that returns .*: must return 2 tuples of integers",
+    ),
 }
 
 
@@ -667,7 +818,9 @@ def test_mistakes_of_a_rule_that_is_compiled(name):
     space = {"__name__": __name__}
     exec(f"def kernel(x, index, count, workspace, {', '.join(outputs)}): return None", space)
     described = ", ".join(f"{y}: float32" for y in outputs)
-    function = onnx_ops.operator("my.domain::Mistake", inputs="x: float32", outputs=described)(lambda x: x)
+    function = onnx_ops.operator("my.domain::Mistake", inputs="x: float32", outputs=described)(
+        lambda x: x
+    )
     function.shape(rule).kernel(space["kernel"])
     with pytest.raises(OpError, match=rf"my\.domain\.Mistake: rule = {message}"):
         function(BIAS)
@@ -679,7 +832,8 @@ def test_a_mistake_in_what_states_the_work(work):
     function = declare()
     function.shape(lambda x: x).kernel(writes_nothing, **{work: lambda x: x.nothing})
     with pytest.raises(
-        OpError, match=rf"my\.domain\.Name: {work} = test_custom\.py, line \d+: can't be compiled: .*nothing"
+        OpError,
+        match=rf"my\.domain\.Name: {work} = test_custom\.py, line \d+: can't be compiled: .*nothing",
     ):
         function(BIAS)
 
@@ -700,7 +854,10 @@ OF_RANKS = {
 @need_numba
 @pytest.mark.parametrize("rank", OF_RANKS)
 def test_outputs_of_any_rank(rank):
-    """A kernel gets outputs with the axes that the rule states. Without steps it is called once all the same."""
+    """A kernel gets outputs with the axes that the rule states.
+
+    Without steps it is called once all the same.
+    """
     shape = OF_RANKS[rank](BIAS.shape)
     function = declare(lambda x: np.resize(x, shape) + np.float32(1))
     function.shape(OF_RANKS[rank]).kernel(repeat, loop=lambda x: 0)
@@ -721,10 +878,20 @@ def test_a_rule_that_replaces_another():
 
 
 TOO_MUCH = {
-    "workspace": (1, 2**58, 1, r"workspace = 288230376151711744: must be a number of bytes in \[0, 2\*\*40\]"),
+    "workspace": (
+        1,
+        2**58,
+        1,
+        r"workspace = 288230376151711744: must be a number of bytes in \[0, 2\*\*40\]",
+    ),
     "workspace below 0": (1, -1, 1, r"workspace = -1: must be a number of bytes in \[0, 2\*\*40\]"),
     "staged outputs": (8, 0, 2**58, r"no room for copies of what a kernel is given"),
-    "no first axis": (1, 0, None, r"shape of an output = \[\]: is the result of the shape function, but no shape"),
+    "no first axis": (
+        1,
+        0,
+        None,
+        r"shape of an output = \[\]: is the result of the shape function, but no shape",
+    ),
 }
 
 
@@ -742,7 +909,9 @@ def test_more_memory_than_there_is(name):
     function.shape(lambda x: shapes, bound=is_bound)
     space = {"__name__": __name__}
     exec(f"def kernel(x, index, count, workspace, {', '.join(outputs)}): return 1", space)
-    settings = {} if is_bound else {"workspace": lambda x: bytes_of_workspace, "loop": lambda x: x[0]}
+    settings = (
+        {} if is_bound else {"workspace": lambda x: bytes_of_workspace, "loop": lambda x: x[0]}
+    )
     function.kernel(space["kernel"], **settings)
     with pytest.raises(Exception, match=message):
         run_operator(function, [np.zeros(150_000, np.int64)])
@@ -758,7 +927,9 @@ def returns_the_first(x, index, count, workspace, y):
 @need_numba
 @pytest.mark.parametrize("length", [-1, 4, 2**40])
 def test_a_length_beyond_the_bound(length):
-    function = onnx_ops.operator("my.domain::Cut", inputs="x: int64", outputs="y: int64")(lambda x: x[: x[0]])
+    function = onnx_ops.operator("my.domain::Cut", inputs="x: int64", outputs="y: int64")(
+        lambda x: x[: x[0]]
+    )
     function.shape(lambda x: x, bound=True)
     function.kernel(returns_the_first)
     x = np.array([length, 5, 6])
@@ -771,8 +942,12 @@ def test_a_length_beyond_the_bound(length):
 
 @need_numba
 def test_floats_that_are_refused():
-    """Refusals by a rule, a kernel and a body show floats alike in sessions and functions, to the last digit."""
-    declared = onnx_ops.operator("my.domain::Show", inputs="x: T", outputs="y: T", types={"T": ("float32", "float64")})
+    """Refusals by a rule, a kernel and a body show floats alike in sessions and functions, to the
+    last digit.
+    """
+    declared = onnx_ops.operator(
+        "my.domain::Show", inputs="x: T", outputs="y: T", types={"T": ("float32", "float64")}
+    )
 
     @declared
     def show(x, *, scale: tuple[float, ...], part: int):
@@ -791,12 +966,29 @@ def test_floats_that_are_refused():
     compiled.shape(lambda x: x)
     compiled.kernel(refuse_first)
     rng = np.random.default_rng(0)
-    some = [0.0, -0.0, -1.5, 1e15, 1e16, 123456789012345680.0, 1e-4, 1e-5, 0.1, np.inf, -np.inf, np.nan, 5e-324]
+    some = [
+        0.0,
+        -0.0,
+        -1.5,
+        1e15,
+        1e16,
+        123456789012345680.0,
+        1e-4,
+        1e-5,
+        0.1,
+        np.inf,
+        -np.inf,
+        np.nan,
+        5e-324,
+    ]
     for value in [*some, *(rng.standard_normal(2) * 10.0 ** rng.integers(-30, 30, 2))]:
         for part, kind in itertools.product(range(4), ("float32", "float64")):
             with np.errstate(all="ignore"):
                 x, given = np.array([value], kind), {"scale": [value, 0.1], "part": part}
-                called, of_session = refused(show, x, **given), refused(run_operator, show, [x], **given)
+                called, of_session = (
+                    refused(show, x, **given),
+                    refused(run_operator, show, [x], **given),
+                )
             assert called == of_session.replace(" (node 'the_node')", "")
         x = np.array([value, value], np.float32)
         expected = f"my.domain.Mistake: x = {float(x[0])}: must be {float(x[0]) * 2}"
@@ -815,15 +1007,31 @@ def refused(function, *args, **more):
 
 FAULTS = {
     "a body that fails": (lambda x: {}[0], None, "the function in NumPy fails: KeyError"),
-    "nothing but refusals": (lambda x: onnx_ops.require(False, "x", 0, "is refused"), None, "nothing was compared"),
+    "nothing but refusals": (
+        lambda x: onnx_ops.require(False, "x", 0, "is refused"),
+        None,
+        "nothing was compared",
+    ),
     "a kernel of other ranks": (
         lambda x: x,
         "for i in range(x.size): y[i] = 17",
         "no case has the ranks that the kernel",
     ),
-    "tiles that overlap": (lambda x: x, "for i in range(index, len(x), count + (count > 1)): y[i] = x[i]", "differ"),
-    "another infinity": (lambda x: x * np.float32(np.inf), "for i in range(len(x)): y[i] = -np.inf", "differ"),
-    "no thought of empty inputs": (lambda x: x, "y[:1] = x[len(x) - 1]\n    for i in range(len(x)): y[i] = x[i]", None),
+    "tiles that overlap": (
+        lambda x: x,
+        "for i in range(index, len(x), count + (count > 1)): y[i] = x[i]",
+        "differ",
+    ),
+    "another infinity": (
+        lambda x: x * np.float32(np.inf),
+        "for i in range(len(x)): y[i] = -np.inf",
+        "differ",
+    ),
+    "no thought of empty inputs": (
+        lambda x: x,
+        "y[:1] = x[len(x) - 1]\n    for i in range(len(x)): y[i] = x[i]",
+        None,
+    ),
 }
 
 
@@ -845,7 +1053,9 @@ def test_check_finds_faults(name):
 
 
 def test_check_wants_tuples():
-    with pytest.raises(TypeError, match=r"cases: each must be a tuple of inputs, such as \(x, k\), not ndarray"):
+    with pytest.raises(
+        TypeError, match=r"cases: each must be a tuple of inputs, such as \(x, k\), not ndarray"
+    ):
         onnx_ops.check(mistaken(lambda x: x), [BIAS])
 
 
@@ -867,8 +1077,12 @@ def test_warmup(tmp_path):
 
 
 def test_an_operator_alone_is_taken_for_a_list():
-    assert onnx_ops.InferenceSession(model(custom.topk, [X, np.array([2])]), quiet(), operators=custom.topk)
-    assert onnx_ops.Runner(model(custom.topk, [X, np.array([2])]), operators=custom.topk).operators == [custom.topk]
+    assert onnx_ops.InferenceSession(
+        model(custom.topk, [X, np.array([2])]), quiet(), operators=custom.topk
+    )
+    assert onnx_ops.Runner(
+        model(custom.topk, [X, np.array([2])]), operators=custom.topk
+    ).operators == [custom.topk]
 
 
 def test_a_body_in_place_of_a_kernel_is_told_of(caplog):
@@ -899,7 +1113,10 @@ def test_files_that_have_none(name, tmp_path):
 
 
 def test_a_link_to_a_file_of_any_name(tmp_path):
-    """As in Hugging Face's cache. Other processes find the file by the link, whose name is the module's."""
+    """As in Hugging Face's cache.
+
+    Other processes find the file by the link, whose name is the module's.
+    """
     (tmp_path / "0a1b2c").write_text(FILE.format(factor=2, summand=1))
     (tmp_path / "linked_of_mine.py").symlink_to("0a1b2c")
     operators = files.operators_in(files.module_of(tmp_path / "linked_of_mine.py"))
@@ -909,7 +1126,9 @@ def test_a_link_to_a_file_of_any_name(tmp_path):
 
 
 def test_inputs_have_no_names():
-    with pytest.raises(OpError, match=r"[xk] = given by name: is an input, which is given by its position"):
+    with pytest.raises(
+        OpError, match=r"[xk] = given by name: is an input, which is given by its position"
+    ):
         custom.topk(x=X, k=[2])
 
 
@@ -927,16 +1146,24 @@ def test_kernels_of_one_name():
 
 @need_numba
 def test_compiling_while_a_module_is_imported(tmp_path):
-    text = FILE.format(factor=2, summand=1) + "\n\nimport numpy\nprint(scale(numpy.ones(1, numpy.float32)))"
+    text = (
+        FILE.format(factor=2, summand=1)
+        + "\n\nimport numpy\nprint(scale(numpy.ones(1, numpy.float32)))"
+    )
     (tmp_path / "operators_of_mine.py").write_text(text)
-    assert run_script("import operators_of_mine", tmp_path, NUMBA_CACHE_DIR=str(tmp_path)).stdout == "[3.]\n"
+    assert (
+        run_script("import operators_of_mine", tmp_path, NUMBA_CACHE_DIR=str(tmp_path)).stdout
+        == "[3.]\n"
+    )
 
 
 @need_numba
 def test_a_kernel_for_one_of_the_types():
     """The function computes the others: both outputs of it are the same everywhere."""
 
-    @onnx_ops.operator("my.domain::Halves", inputs="x: T", outputs="low: T, high: T", types={"T": onnx_ops.FLOATS})
+    @onnx_ops.operator(
+        "my.domain::Halves", inputs="x: T", outputs="low: T, high: T", types={"T": onnx_ops.FLOATS}
+    )
     def halves(x):
         return np.minimum(x, 0), np.maximum(x, 0)
 
@@ -950,13 +1177,20 @@ def test_a_kernel_for_one_of_the_types():
             low[i], high[i] = min(x[i], np.float32(0)), max(x[i], np.float32(0))
 
     declared = halves.declaration
-    assert [v.signature["T"] for v in variants.combinations([declared], variants.TYPES)] == ["float32"]
+    assert [v.signature["T"] for v in variants.combinations([declared], variants.TYPES)] == [
+        "float32"
+    ]
     assert onnx_ops.check(halves, [(np.linspace(-1, 1, 7),)], extremes=False) > 8
-    with pytest.raises(OpError, match="dtypes = 'float64': no kernel of Halves takes it; sessions in Python compute"):
+    with pytest.raises(
+        OpError,
+        match="dtypes = 'float64': no kernel of Halves takes it; sessions in Python compute",
+    ):
         variants.asked_for([halves], ["float32", "float64"], ())
     assert variants.leaves_out(declared, "float64")
     assert not variants.leaves_out(declared, "float32")
-    with pytest.raises(OpError, match=r"my\.domain\.Halves: type T = int8: must be among float16, "):
+    with pytest.raises(
+        OpError, match=r"my\.domain\.Halves: type T = int8: must be among float16, "
+    ):
         halves.kernel(lambda x, index, count, workspace, low, high: None, types={"T": ("int8",)})
 
 
@@ -964,7 +1198,9 @@ def test_many_threads():
     """Threads share sessions, one with a body and one with a kernel."""
     texts = [np.array(["a"], object), np.array(["b"], object)]
     many = (custom.join, texts, [["a, b"], [4]]), (custom.above, [BIAS], [[1, 2, 3, 4]] * 2)
-    sessions = [onnx_ops.InferenceSession(model(o, inputs), quiet(), operators=[o]) for o, inputs, _ in many]
+    sessions = [
+        onnx_ops.InferenceSession(model(o, inputs), quiet(), operators=[o]) for o, inputs, _ in many
+    ]
 
     def work(_):
         for _ in range(200):
@@ -991,9 +1227,15 @@ def test_declared_again():
     new = onnx_ops.InferenceSession(content, quiet(), operators=[second])
     for session, amount in ((old, 1), (new, 2), (old, 1)):
         assert session.run(None, {"input_0": BIAS})[0].tolist() == (BIAS + amount).tolist()
-    with pytest.raises(Exception, match=r"my\.domain\.Shift: the session's options have another operator of this name"):
+    with pytest.raises(
+        Exception,
+        match=r"my\.domain\.Shift: the session's options have another operator of this name",
+    ):
         onnx_ops.register(options, domains=[], operators=[second])
-    for again, where in ((second, "test_custom; one session can't have both"), (other, "elsewhere and test_custom")):
+    for again, where in (
+        (second, "test_custom; one session can't have both"),
+        (other, "elsewhere and test_custom"),
+    ):
         with pytest.raises(OpError, match=rf"my\.domain\.Shift: is declared twice, in {where}"):
             onnx_ops.register(quiet(), domains=[], operators=[first, again])
 
@@ -1024,7 +1266,9 @@ def test_in_place_of_an_operator_of_onnx_runtime():
     image = np.arange(18, dtype=np.float32).reshape(1, 1, 2, 9)
     inputs = {"image": image, "places": np.full((1, 2, 3, 2), 0.5, np.float32)}
     plain, optimized = (
-        onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), operators=[square], optimize=optimize)
+        onnx_ops.InferenceSession(
+            proto.SerializeToString(), quiet(), operators=[square], optimize=optimize
+        )
         for optimize in (False, True)
     )
     (expected,), (got,) = plain.run(None, inputs), optimized.run(None, inputs)
@@ -1033,7 +1277,9 @@ def test_in_place_of_an_operator_of_onnx_runtime():
 
 
 def test_what_operators_must_be():
-    with pytest.raises(OpError, match=r"operators = <function .*: must be a result of onnx_ops\.operator"):
+    with pytest.raises(
+        OpError, match=r"operators = <function .*: must be a result of onnx_ops\.operator"
+    ):
         onnx_ops.register(quiet(), domains=[], operators=[test_what_operators_must_be])
     assert repr(declare()) == "<operator my.domain.Name of test_custom>"
 
@@ -1051,7 +1297,9 @@ def test_extensions_know_operators_from_the_first_session_on():
                 print(error)
     """
     first, second, third = run_script(code).stdout.splitlines()
-    assert first.startswith("my.domain.Shift: backend = 'extensions': must have been there when the first session was")
+    assert first.startswith(
+        "my.domain.Shift: backend = 'extensions': must have been there when the first session was"
+    )
     assert re.match(r"my\.domain\.Join.*: backend = 'extensions': has no variadic inputs", second)
     assert third.endswith("would have the same name there as my.domain.Combine; rename one of them")
 
@@ -1110,10 +1358,16 @@ def _(x, index, count, workspace, y):
 @need_numba
 @pytest.mark.parametrize("function", ["shape", "loop", "kernel"])
 def test_an_exception_in_compiled_code_is_named_on_request(function, tmp_path):
-    """The error message says how: by a call in the checking mode, which names its class and line."""
+    """The error message says how: by a call in the checking mode, which names its class and
+    line.
+    """
     text = FILE.format(factor=2, summand=1).replace("@scale.kernel", "@scale.kernel(loop=steps)")
     text = text.replace("@scale.shape", "def steps(x):\n    return x[0]\n\n\n@scale.shape")
-    line = {"shape": "    return x\n\n\n@scale.k", "loop": "    return x[0]", "kernel": "    for k in"}[function]
+    line = {
+        "shape": "    return x\n\n\n@scale.k",
+        "loop": "    return x[0]",
+        "kernel": "    for k in",
+    }[function]
     raising = "    if x[0] > 0:\n        raise KeyError('no such key')\n"
     assert text.count(line) == 1
     text = text.replace(line, raising + line)
@@ -1128,9 +1382,14 @@ def test_an_exception_in_compiled_code_is_named_on_request(function, tmp_path):
     message = run_script(code, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache")).stdout
     assert message == f"my.domain.Scale: compiled code has raised {EXCEPTION}\n"
     (variable,) = re.findall(r"\w+=\w+", message)
-    done = run_script(code, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"), **dict([variable.split("=")]))
+    done = run_script(
+        code, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"), **dict([variable.split("=")])
+    )
     where = f"operators_of_mine.py, line {1 + text[: text.index('raise KeyError')].count(chr(10))}"
-    assert done.stdout == f"my.domain.Scale: compiled code has raised KeyError: 'no such key' ({where})\n"
+    assert (
+        done.stdout
+        == f"my.domain.Scale: compiled code has raised KeyError: 'no such key' ({where})\n"
+    )
 
 
 @need_numba
@@ -1150,7 +1409,10 @@ def test_an_index_that_leaves_its_array(tmp_path):
     done = run_script(code, tmp_path, NUMBA_CACHE_DIR=str(tmp_path), ONNX_OPS_BOUNDSCHECK="1")
     called, of_session = done.stdout.splitlines()
     index = "IndexError: index 5 is out of bounds for axis 0 with size 5"
-    assert called == f"my.domain.Scale: compiled code has raised {index} (operators_of_mine.py, line {line})"
+    assert (
+        called
+        == f"my.domain.Scale: compiled code has raised {index} (operators_of_mine.py, line {line})"
+    )
     assert of_session.endswith(f"my.domain.Scale: compiled code has raised {EXCEPTION}")
 
 
@@ -1159,15 +1421,22 @@ def test_a_file_that_builds_when_it_is_imported(tmp_path):
     """Its workers import the file, and don't build in turn."""
     text = FILE.format(factor=2, summand=1) + 'onnx_ops.build("lib.so", operators=[scale], jobs=1)'
     (tmp_path / "builds.py").write_text(text)
-    done = run_script("import runpy; runpy.run_path('builds.py', run_name='__main__')", tmp_path, check=False)
-    rule = 'onnx_ops: write what compiles, in a file of operators, under `if __name__ == "__main__":`'
+    done = run_script(
+        "import runpy; runpy.run_path('builds.py', run_name='__main__')", tmp_path, check=False
+    )
+    rule = (
+        'onnx_ops: write what compiles, in a file of operators, under `if __name__ == "__main__":`'
+    )
     assert done.stderr.splitlines()[-1].endswith(rule)
     assert "builds.py" in done.stderr
 
 
 @need_numba
 def test_other_processes_work_with_the_same_operator(tmp_path):
-    """They import its module anew. What they would find in another state there, or not at all, is refused."""
+    """They import its module anew.
+
+    What they would find in another state there, or not at all, is refused.
+    """
     (tmp_path / "operators_of_mine.py").write_text(FILE.format(factor=2, summand=1))
     code = """
         import importlib, pickle, onnx_ops, operators_of_mine
@@ -1191,10 +1460,14 @@ def test_other_processes_work_with_the_same_operator(tmp_path):
         except onnx_ops.OpError as error:
             print(error)
     """
-    lost, lost_too, changed, edited = run_script(code, tmp_path, NUMBA_CACHE_DIR=str(tmp_path)).stdout.splitlines()
+    lost, lost_too, changed, edited = run_script(
+        code, tmp_path, NUMBA_CACHE_DIR=str(tmp_path)
+    ).stdout.splitlines()
     rule = "is in no variable of operators_of_mine, where other processes could find it"
     assert lost == lost_too == f"onnx_ops: operators = my.domain.Scale: {rule}"
-    assert changed.startswith("onnx_ops: kernel = my.domain.Scale float32: has read other values here than in a proc")
+    assert changed.startswith(
+        "onnx_ops: kernel = my.domain.Scale float32: has read other values here than in a proc"
+    )
     assert edited == changed
 
 
@@ -1203,7 +1476,9 @@ def test_copies_of_a_runner_have_its_operators(tmp_path):
     package, text = tmp_path / "operators_of_mine", FILE.format(factor="FACTOR", summand=1)
     package.mkdir()
     (package / "factors.py").write_text("FACTOR = 2")
-    another = text.replace("::Scale", "::Other").replace("scale(", "other(").replace("@scale", "@other")
+    another = (
+        text.replace("::Scale", "::Other").replace("scale(", "other(").replace("@scale", "@other")
+    )
     (package / "__init__.py").write_text(f"from .factors import FACTOR\n{text}\n{another}")
     code = """
         import pickle, operators_of_mine, onnx_ops
@@ -1214,10 +1489,15 @@ def test_copies_of_a_runner_have_its_operators(tmp_path):
         import pickle, onnx_ops
         print(*pickle.load(open("runner", "rb")).operators, onnx_ops.registry.custom_operators())
     """
-    assert run_script(code, tmp_path).stdout == "<operator my.domain.Scale of operators_of_mine> []\n"
+    assert (
+        run_script(code, tmp_path).stdout == "<operator my.domain.Scale of operators_of_mine> []\n"
+    )
     (package / "__init__.py").write_text(f"FACTOR = 3\n{text}\n{another}")  # as on another machine
     done = run_script(code, tmp_path, check=False)
-    assert "__init__.py': is not the file that the other process has; copy it, or start again" in done.stderr
+    assert (
+        "__init__.py': is not the file that the other process has; copy it, or start again"
+        in done.stderr
+    )
 
 
 def test_a_process_that_has_the_module_of_before_an_edit(tmp_path):
@@ -1247,7 +1527,9 @@ def test_a_process_that_has_the_module_of_before_an_edit(tmp_path):
 
 @need_numba
 def test_the_cache_knows_the_users_module(tmp_path):
-    """Code is compiled once for an unchanged file, and again after each edit: the kernel, not the rule."""
+    """Code is compiled once for an unchanged file, and again after each edit: the kernel, not the
+    rule.
+    """
     code = """
         import logging, numpy as np, operators_of_mine
         from onnx_ops.compiler.code import Code
@@ -1256,7 +1538,10 @@ def test_the_cache_knows_the_users_module(tmp_path):
         Code.compile = lambda self: compiled.append(self.entry.name) or real(self)
         print(operators_of_mine.scale(np.ones(1, np.float32))[0], len(compiled))
     """
-    settings, outputs = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}, []
+    settings, outputs = (
+        {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"},
+        [],
+    )
     for factor, summand in ((2, 1), (2, 1), (3, 1), (3, 0.5)):
         (tmp_path / "operators_of_mine.py").write_text(FILE.format(factor=factor, summand=summand))
         outputs.append(run_script(code, tmp_path, **settings).stdout.split())
@@ -1283,7 +1568,12 @@ def test_bodies_need_no_numba(tmp_path):
 def test_a_library_of_ones_own(tmp_path):
     """Its operators are written in Python and run in a process without this package and Numba."""
     half, operators = BIAS.astype(np.float16), [custom.topk, custom.above, custom.combine]
-    onnx_ops.build(tmp_path / "libmine.so", operators=operators, dtypes=["float32", "float16"], cpus=["x86-64-v2"])
+    onnx_ops.build(
+        tmp_path / "libmine.so",
+        operators=operators,
+        dtypes=["float32", "float16"],
+        cpus=["x86-64-v2"],
+    )
     models = {
         "topk": (custom.topk, [X, np.array([2]), BIAS], {"scale": 2.0}),
         "above": (custom.above, [BIAS - 2], {}),
@@ -1314,8 +1604,13 @@ def test_a_library_of_ones_own(tmp_path):
     rule = "its kernel takes other types or ranks than 4, 1, for which it runs in Python only"
     assert f"my.domain.TopK: {rule}" in of_rank
     for name, (operator, inputs, attributes) in list(models.items())[:3]:
-        got, expected = np.load(tmp_path / f"{name}_out.npz"), operator.declaration.reference(*inputs, **attributes)
-        for a, b in zip(got.values(), expected if isinstance(expected, tuple) else [expected], strict=True):
+        got, expected = (
+            np.load(tmp_path / f"{name}_out.npz"),
+            operator.declaration.reference(*inputs, **attributes),
+        )
+        for a, b in zip(
+            got.values(), expected if isinstance(expected, tuple) else [expected], strict=True
+        ):
             np.testing.assert_allclose(a, b, rtol=1e-3 if name == "combine" else 1e-6)
 
 
@@ -1327,7 +1622,10 @@ def test_the_command_line(tmp_path):
     np.save(tmp_path / "x.npy", BIAS)
     code = "import sys; sys.argv[0] = 'onnx-ops'; from onnx_ops.cli import main; main()"
     use, run = ("--operators", "mine.py"), ("run", "scale.onnx", "--input")
-    assert "runs 1 of 1 without problems" in python(code, *use, "inspect", "scale.onnx", cwd=tmp_path).stdout
+    assert (
+        "runs 1 of 1 without problems"
+        in python(code, *use, "inspect", "scale.onnx", cwd=tmp_path).stdout
+    )
     python(code, *use, *run, "x.npy", "--compare", "reference", cwd=tmp_path)
     without = python(code, *run, "x.npy", cwd=tmp_path, check=False)
     assert without.returncode == 3
@@ -1338,7 +1636,9 @@ def test_the_command_line(tmp_path):
     texts = [FILE.format(factor=factor, summand=1) for factor in (2, 2, 3)]
     texts += [f"from theirs import made\n\nscale = made({factor})" for factor in (2, 3)]
     outputs = ("*.npy", "--output", "out", "--json")
-    for text, count in zip(texts, (1, 0, 1, 1, 1), strict=True):  # what an older file has computed is computed again
+    for text, count in zip(
+        texts, (1, 0, 1, 1, 1), strict=True
+    ):  # what an older file has computed is computed again
         (tmp_path / "mine.py").write_text(text)
         done = python(code, *use, *run, *outputs, cwd=tmp_path, check=False)
         if done.returncode == 2:

@@ -1,6 +1,7 @@
 """Models with Python operators of onnxruntime-extensions (`@onnx_op`), on the command line.
 
-Commands run in new processes: that library's list of operators is final once a session has been made with it.
+Commands run in new processes: that library's list of operators is final once a session has been
+made with it.
 """
 
 import json
@@ -55,16 +56,28 @@ def outcomes(*commands, **settings):
 
 
 def model_with_python_ops(directory, domain="", order='"up"', more=""):
-    """Write a model and the file with its operators; return (path of the model, of the file, inputs, right outputs)."""
-    boxes, scores = np.arange(24, dtype=np.float32).reshape(1, 6, 4), np.array([[3, 1, 5, 0, 4, 2]], np.float32)
-    name = NODE.format(domain=domain.replace("::", ".") if domain else "ai.onnx.contrib.", order=order)
+    """Write a model and the file with its operators; return (path of the model, of the file,
+    inputs, right outputs).
+    """
+    boxes, scores = (
+        np.arange(24, dtype=np.float32).reshape(1, 6, 4),
+        np.array([[3, 1, 5, 0, 4, 2]], np.float32),
+    )
+    name = NODE.format(
+        domain=domain.replace("::", ".") if domain else "ai.onnx.contrib.", order=order
+    )
     text = f"""(float[B, 6, 4] boxes, float[B, 6] scores) => (float[A, 4] chosen, int32[C] count) {{
         more = ai.onnx.contrib.GridSample (boxes)
         up, count = {name} (more, scores)
         {more or "chosen = Identity (up)"}
     }}"""
     path = directory / "model.onnx"
-    onnx.save(parsed(text, 18, *dict.fromkeys(["ai.onnx.contrib", "my.domain", *filter(None, [domain[:-2]])])), path)
+    onnx.save(
+        parsed(
+            text, 18, *dict.fromkeys(["ai.onnx.contrib", "my.domain", *filter(None, [domain[:-2]])])
+        ),
+        path,
+    )
     (directory / "python_ops.py").write_text(FILE.format(domain=domain) + (BOTH if more else ""))
     chosen = boxes[0, [4, 2] if order == '"up"' else [2, 4]] / 2 + 0.5
     right = {"chosen": chosen / 2 if more else chosen, "count": np.array([2], np.int32)}
@@ -90,7 +103,11 @@ def test_commands_that_open_a_model(domain, more, tmp_path):
     for kind, arrays in ("input", feeds), ("output", right):
         for k, (name, array) in enumerate(arrays.items()):
             onnx.save_tensor(onnx.numpy_helper.from_array(array, name), folder / f"{kind}_{k}.pb")
-    ways = [["--backend", "extensions"], [], ["--optimize"]]  # the first session ends the library's list of operators
+    ways = [
+        ["--backend", "extensions"],
+        [],
+        ["--optimize"],
+    ]  # the first session ends the library's list of operators
     run = ["run", model, "--input", tmp_path / "feeds.npz"]
     runs = [[*run, *way, "--output", tmp_path / f"out{k}"] for k, way in enumerate(ways)]
     commands = [
@@ -123,18 +140,30 @@ def test_a_run_on_many_files(tmp_path):
     (tmp_path / "in").mkdir()
     for k in range(3):
         np.savez(tmp_path / "in" / f"{k}.npz", **feeds | {"boxes": feeds["boxes"] + k})
-    run = ["run", model, "--input", tmp_path / "in" / "*.npz", "--output", tmp_path / "out", "--json"]
+    run = [
+        "run",
+        model,
+        "--input",
+        tmp_path / "in" / "*.npz",
+        "--output",
+        tmp_path / "out",
+        "--json",
+    ]
     ((code, text, errors),) = outcomes(["--operators", file, *run])
     assert (code, errors) == (0, "")
     assert json.loads(text)["run"] == 3
     for k in range(3):
-        np.testing.assert_array_equal(np.load(tmp_path / "out" / f"{k}.npz")["chosen"], right["chosen"] + k / 2)
+        np.testing.assert_array_equal(
+            np.load(tmp_path / "out" / f"{k}.npz")["chosen"], right["chosen"] + k / 2
+        )
 
 
 @needs_extensions
 def test_operators_that_are_not_given(tmp_path):
     model, *_ = model_with_python_ops(tmp_path)
-    (code, text, _), (failed, _, message) = outcomes(["inspect", model, "--json"], ["run", model, "--random"])
+    (code, text, _), (failed, _, message) = outcomes(
+        ["inspect", model, "--json"], ["run", model, "--random"]
+    )
     report = json.loads(text)
     assert (code, failed) == (1, 3)
     assert report["extensions"] == {"ai.onnx.contrib.Largest": 1}
@@ -144,17 +173,25 @@ def test_operators_that_are_not_given(tmp_path):
 
 @needs_extensions
 def test_operators_of_the_library_itself(tmp_path):
-    """Not all operators of its domain are Python's. It doesn't list them: a session shows which it has."""
+    """Not all operators of its domain are Python's.
+
+    It doesn't list them: a session shows which it has.
+    """
     text = """(string[N] x) => (string[N] y, string[N] z) {
         y = ai.onnx.contrib.StringUpper (x)
         z = ai.onnx.contrib.StringOfNobody (x)
     }"""
     onnx.save(parsed(text, 18, "ai.onnx.contrib"), tmp_path / "model.onnx")
     path = tmp_path / "model.onnx"
-    (code, text, _), (failed, tried, _) = outcomes(["inspect", path, "--json"], ["inspect", path, "--try", "--json"])
+    (code, text, _), (failed, tried, _) = outcomes(
+        ["inspect", path, "--json"], ["inspect", path, "--try", "--json"]
+    )
     report, tried = json.loads(text), json.loads(tried)
     assert (code, failed) == (0, 1)
-    assert report["extensions"] == {"ai.onnx.contrib.StringOfNobody": 1, "ai.onnx.contrib.StringUpper": 1}
+    assert report["extensions"] == {
+        "ai.onnx.contrib.StringOfNobody": 1,
+        "ai.onnx.contrib.StringUpper": 1,
+    }
     assert report["next"] == f"onnx-ops inspect {path} --try"
     assert [session["node"] for session in tried["sessions"][1:]] == ["z"] * 2
     assert "@onnx_op" in tried["next"]
@@ -174,7 +211,9 @@ def test_a_built_in_kernel_beside_other_operators(tmp_path):
 
 @needs_extensions
 def test_python_operators_of_ai_onnx(tmp_path):
-    """The model has no node of this package, so ONNX Runtime gets the operators of ai.onnx from one library."""
+    """The model has no node of this package, so ONNX Runtime gets the operators of ai.onnx from one
+    library.
+    """
     model, file, *_ = model_with_python_ops(tmp_path, "::")
     ((code, _, errors),) = outcomes(["--operators", file, "run", model, "--random"])
     assert (code, errors) == (0, "")
@@ -194,7 +233,8 @@ def test_a_library_has_no_python_operators(tmp_path):
         ("import no_such_module_of_mine", "No module named 'no_such_module_of_mine'"),
         ("x = 1", "has no operators"),
         pytest.param(
-            "from onnxruntime_extensions import onnx_op\nonnx_op(op_type='A', attrs={'a': 'b'})(abs)",
+            "from onnxruntime_extensions import onnx_op\nonnx_op(op_type='A', attrs={'a': "
+            "'b'})(abs)",
             "can't be imported",
             marks=needs_extensions,
         ),
@@ -212,7 +252,11 @@ def test_where_onnxruntime_extensions_is_absent(tmp_path):
     """Some versions of Python have no release of it: no message advises its installation."""
     model, file, *_ = model_with_python_ops(tmp_path)
     (tmp_path / "onnxruntime_extensions.py").write_text("raise ModuleNotFoundError('not here')")
-    commands = ["--operators", file, "run", model, "--random"], ["run", model, "--random"], ["inspect", model, "--json"]
+    commands = (
+        ["--operators", file, "run", model, "--random"],
+        ["run", model, "--random"],
+        ["inspect", model, "--json"],
+    )
     given, run, inspected = outcomes(*commands, folders=[tmp_path])
     assert given[0] == run[0] == 3
     assert "can't be imported: ModuleNotFoundError: not here" in given[2]
@@ -228,12 +272,21 @@ def test_a_custom_operator_in_the_domain_of_the_library(tmp_path):
     """It runs without onnxruntime-extensions."""
     (tmp_path / "declared.py").write_text(
         "import onnx_ops\n\n"
-        '@onnx_ops.operator("ai.onnx.contrib::Twice", inputs="x: T", outputs="y: T", types={"T": ["float32"]})\n'
+        '@onnx_ops.operator("ai.onnx.contrib::Twice", inputs="x: T", outputs="y: T", types={"T": '
+        '["float32"]})\n'
         "def twice(x):\n    return 2 * x\n"
     )
-    onnx.save(parsed("(float[2] x) => (float[2] y) { y = ai.onnx.contrib.Twice (x) }", 18, "ai.onnx.contrib"),
+    onnx.save(parsed("(float[2] x) => (float[2] y) { y = ai.onnx.contrib.Twice (x) }", 18,
+            "ai.onnx.contrib"),
               tmp_path / "model.onnx")  # fmt: skip
-    run = ["--operators", tmp_path / "declared.py", "run", tmp_path / "model.onnx", "--random", "--json"]
+    run = [
+        "--operators",
+        tmp_path / "declared.py",
+        "run",
+        tmp_path / "model.onnx",
+        "--random",
+        "--json",
+    ]
     ((code, text, errors),) = outcomes(run)
     assert (code, errors) == (0, "")
     report = json.loads(text)
@@ -324,15 +377,20 @@ results = {way: outcome(make, text, "com.microsoft") for way, make in WAYS.items
 print(json.dumps(results))
 """
 BOTH_IN_ONE = (
-    "OpError: onnx_ops: sess_options = given: have operators of another library, such as @onnx_op functions, in "
-    "com.microsoft, as onnx_ops has; use new options with backend='extensions', declare those operators by "
+    "OpError: onnx_ops: sess_options = given: have operators of another library, such as @onnx_op "
+    "functions, in "
+    "com.microsoft, as onnx_ops has; use new options with backend='extensions', declare those "
+    "operators by "
     "onnx_ops.operator, or give them another domain"
 )
 
 
 @needs_extensions
 def test_python_operators_in_a_domain_that_a_node_of_ours_needs():
-    """ONNX Runtime takes the operators of a domain from one library. The message says what to do."""
+    """ONNX Runtime takes the operators of a domain from one library.
+
+    The message says what to do.
+    """
     results = json.loads(python(BESIDE + NEEDED).stdout)
     assert results.pop("extensions") == [1.5] * 4
     assert [results.pop(way) for way in ("session", "optimized")] == [BOTH_IN_ONE] * 2
@@ -352,9 +410,17 @@ print(json.dumps([outcome(make, text, "com.microsoft") for make in ways]))
 
 @needs_extensions
 def test_the_library_of_python_operators_twice():
-    """ONNX Runtime would name any operator of the library, such as one that this package has added."""
+    """ONNX Runtime would name any operator of the library, such as one that this package has
+    added.
+    """
     results = json.loads(python(BESIDE + TWICE).stdout)
-    assert results == ["OpError: onnx_ops: sess_options = given: have the same library twice; register it once"] * 2
+    assert (
+        results
+        == [
+            "OpError: onnx_ops: sess_options = given: have the same library twice; register it once"
+        ]
+        * 2
+    )
 
 
 DECLARED = """

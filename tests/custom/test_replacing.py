@@ -1,4 +1,6 @@
-"""Custom operators with the names of this package's operators, which they replace in the sessions that get them."""
+"""Custom operators with the names of this package's operators, which they replace in the sessions
+that get them.
+"""
 
 import json
 from collections.abc import Callable, Sequence
@@ -71,9 +73,13 @@ def by_options_for_ours(content: bytes, operator: Any) -> ort.InferenceSession:
 WAYS: dict[str, Callable[[bytes, Any], ort.InferenceSession]] = {
     "session": lambda content, o: onnx_ops.InferenceSession(content, operators=[o]),
     "with options": lambda content, o: onnx_ops.InferenceSession(content, quiet(), operators=[o]),
-    "optimized": lambda content, o: onnx_ops.InferenceSession(content, quiet(), operators=[o], optimize=True),
+    "optimized": lambda content, o: onnx_ops.InferenceSession(
+        content, quiet(), operators=[o], optimize=True
+    ),
     "Runner": lambda content, o: onnx_ops.Runner(content, operators=[o]).session,
-    "register": lambda content, o: ort.InferenceSession(content, onnx_ops.register(quiet(), content, operators=[o])),
+    "register": lambda content, o: ort.InferenceSession(
+        content, onnx_ops.register(quiet(), content, operators=[o])
+    ),
     "domains": lambda content, o: ort.InferenceSession(
         content, onnx_ops.register(quiet(), content, domains=registry.DOMAINS, operators=[o])
     ),
@@ -88,7 +94,9 @@ def result(session: ort.InferenceSession) -> list[float]:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_every_way_to_a_session(way: Callable[[bytes, Any], ort.InferenceSession], name: str) -> None:
+def test_every_way_to_a_session(
+    way: Callable[[bytes, Any], ort.InferenceSession], name: str
+) -> None:
     assert result(way(model_of(name), declared(name))) == (X.ravel() + 1).tolist()
 
 
@@ -97,26 +105,39 @@ def test_every_way_to_a_session(way: Callable[[bytes, Any], ort.InferenceSession
     ("name", "where"),
     [
         *((name, "a branch") for name in NAMES),
-        *((name, "a function") for name in NAMES if name != "::GridSample"),  # where it needs ONNX's two inputs
+        *(
+            (name, "a function") for name in NAMES if name != "::GridSample"
+        ),  # where it needs ONNX's two inputs
     ],
 )
 def test_nodes_inside(optimize: bool, name: str, where: str) -> None:
     content = model_of(name, where=where)
-    session = onnx_ops.InferenceSession(content, quiet(), operators=[declared(name)], optimize=optimize)
+    session = onnx_ops.InferenceSession(
+        content, quiet(), operators=[declared(name)], optimize=optimize
+    )
     assert result(session) == (X.ravel() + 1).tolist()
 
 
 @pytest.mark.parametrize(("opset", "version"), [(11, 1), (16, 16), (20, 16), (22, 22)])
 def test_versions_of_ai_onnx(opset: int, version: int) -> None:
     operator = declared("::GridSample", version=version)
-    session = onnx_ops.InferenceSession(model_of("::GridSample", opset), quiet(), operators=[operator])
+    session = onnx_ops.InferenceSession(
+        model_of("::GridSample", opset), quiet(), operators=[operator]
+    )
     assert result(session) == (X.ravel() + 1).tolist()
 
 
 def test_nodes_of_older_versions() -> None:
-    """They run ONNX Runtime's kernel: options can't have both this operator and that of the package."""
-    proto, feeds = parsed(SAMPLING, 16), {"x": X, "grid": GRID, "theta": np.zeros((1, 2, 3), np.float32)}
-    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), operators=[sampler(version=20)])
+    """They run ONNX Runtime's kernel: options can't have both this operator and that of the
+    package.
+    """
+    proto, feeds = (
+        parsed(SAMPLING, 16),
+        {"x": X, "grid": GRID, "theta": np.zeros((1, 2, 3), np.float32)},
+    )
+    session = onnx_ops.InferenceSession(
+        proto.SerializeToString(), quiet(), operators=[sampler(version=20)]
+    )
     np.testing.assert_array_equal(session.run(None, feeds)[0], onnx_ops.grid_sample(X, GRID))
 
 
@@ -132,9 +153,9 @@ def sample(x: np.ndarray, grid: np.ndarray) -> np.ndarray:
 
 def sampler(version: int = 16) -> Any:
     types = {"T": ["float32"]}
-    return onnx_ops.operator("::GridSample", inputs="x: T, grid: T", outputs="y: T", types=types, version=version)(
-        sample
-    )
+    return onnx_ops.operator(
+        "::GridSample", inputs="x: T, grid: T", outputs="y: T", types=types, version=version
+    )(sample)
 
 
 def test_other_sessions_of_the_process_keep_ours(kernels_made: Any) -> None:
@@ -159,7 +180,9 @@ AFFINE = """(float[1, 1, 4, 4] x, float[1, 2, 3] theta) => (float[a, b, c, d] y)
 def test_optimize_leaves_its_nodes() -> None:
     proto, operator = parsed(AFFINE, 20), sampler()
     feeds = {"x": X, "theta": np.zeros((1, 2, 3), np.float32)}
-    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), operators=[operator], optimize=True)
+    session = onnx_ops.InferenceSession(
+        proto.SerializeToString(), quiet(), operators=[operator], optimize=True
+    )
     assert session.run(None, feeds)[0].ravel().tolist() == [5] * 4
     assert [node.op_type for node in onnx_ops.optimize(proto).graph.node] == ["ComputedGridSample"]
 
@@ -167,9 +190,13 @@ def test_optimize_leaves_its_nodes() -> None:
 def test_optimize_writes_no_node_of_its_name() -> None:
     """What a pattern would write is another operator in this session."""
     proto = parsed(AFFINE, 20)
-    own = onnx_ops.operator("onnx_ops::ComputedGridSample", inputs="x: float32", outputs="y: float32")(plus(1))
+    own = onnx_ops.operator(
+        "onnx_ops::ComputedGridSample", inputs="x: float32", outputs="y: float32"
+    )(plus(1))
     feeds = {"x": X, "theta": np.zeros((1, 2, 3), np.float32)}
-    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), operators=[own], optimize=True)
+    session = onnx_ops.InferenceSession(
+        proto.SerializeToString(), quiet(), operators=[own], optimize=True
+    )
     expected = onnx_ops.InferenceSession(proto.SerializeToString(), quiet()).run(None, feeds)[0]
     np.testing.assert_array_equal(session.run(None, feeds)[0], expected)
     (finding,) = session._onnx_ops_ready.findings
@@ -182,7 +209,9 @@ def test_options_that_have_ours(name: str) -> None:
     """ONNX Runtime can't remove an operator from options."""
     content = model_of(name)
     options = onnx_ops.register(quiet(), domains=registry.DOMAINS)
-    with pytest.raises(Exception, match="the session's options have another operator of this name; use new options"):
+    with pytest.raises(
+        Exception, match="the session's options have another operator of this name; use new options"
+    ):
         onnx_ops.InferenceSession(content, options, operators=[declared(name)])
 
 

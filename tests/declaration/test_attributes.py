@@ -1,4 +1,6 @@
-"""Attributes that an operator doesn't have are reported where onnx reads the model: by `optimize` and by commands."""
+"""Attributes that an operator doesn't have are reported where onnx reads the model: by `optimize`
+and by commands.
+"""
 
 import json
 import logging
@@ -22,13 +24,21 @@ from onnx_ops.model.attributes import unknown_attributes, warn_of_unknown_attrib
 from onnx_ops.model.files import SMALL, imports_and_nodes
 from onnx_ops.registry import KEYS, available
 
-MESSAGE = "onnx_ops: GridSample (node 'the_node'): attribute paddingmode is unknown and will be ignored; did you mean "
+MESSAGE = (
+    "onnx_ops: GridSample (node 'the_node'): attribute paddingmode is unknown and will be "
+    "ignored; did you mean "
+)
 
 
 @pytest.fixture
 def misspelt(tmp_path):
     """The path of a model with an attribute that ONNX Runtime alone refuses."""
-    proto = model("", "GridSample", GRID_SAMPLE[0].inputs("float32"), {"paddingmode": "border", "align_corners": 1})
+    proto = model(
+        "",
+        "GridSample",
+        GRID_SAMPLE[0].inputs("float32"),
+        {"paddingmode": "border", "align_corners": 1},
+    )
     onnx.save(proto, tmp_path / "model.onnx")
     with pytest.raises(Exception, match="Unrecognized attribute: paddingmode"):
         ort.InferenceSession(tmp_path / "model.onnx", quiet(), providers=["CPUExecutionProvider"])
@@ -53,7 +63,9 @@ def test_an_optimized_session_says_what_it_ignores(
     assert not raised
 
 
-def test_a_plain_session_reads_no_attributes(misspelt: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_plain_session_reads_no_attributes(
+    misspelt: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     onnx_ops.InferenceSession(misspelt, quiet())
     onnx_ops.register(quiet(), onnx.load(misspelt))
     assert said(caplog) == []
@@ -62,7 +74,9 @@ def test_a_plain_session_reads_no_attributes(misspelt: Path, caplog: pytest.LogC
 def test_an_operator_without_attributes():
     (sentence,) = unknown_attributes(ATTENTION[0].operator, ["align_corners"])
     assert sentence == "attribute align_corners is unknown and will be ignored; there are none"
-    with pytest.raises(onnx_ops.OpError, match=r"align_corners = 1: no such attribute; there are none$"):
+    with pytest.raises(
+        onnx_ops.OpError, match=r"align_corners = 1: no such attribute; there are none$"
+    ):
         functions.call(ATTENTION[0].operator, *ATTENTION[0].inputs("float32"), align_corners=1)
 
 
@@ -84,7 +98,9 @@ def test_validate_says_so(misspelt: Path) -> None:
     case, folder = GRID_SAMPLE[0], misspelt.parent / "test_data_set_0"
     inputs = case.inputs("float32")
     folder.mkdir()
-    outputs = onnx_ops.InferenceSession(misspelt, quiet()).run(None, dict(zip(("X", "Grid"), inputs, strict=True)))
+    outputs = onnx_ops.InferenceSession(misspelt, quiet()).run(
+        None, dict(zip(("X", "Grid"), inputs, strict=True))
+    )
     for kind, arrays in ("input", inputs), ("output", outputs):
         for k, array in enumerate(arrays):
             onnx.save_tensor(onnx.numpy_helper.from_array(array), folder / f"{kind}_{k}.pb")
@@ -114,21 +130,33 @@ def test_inspect_says_so_among_the_problems(misspelt):
 
 
 def nested():
-    """A model with a node of ours in a branch of a branch, beside a large tensor, and in a local function."""
+    """A model with a node of ours in a branch of a branch, beside a large tensor, and in a local
+    function.
+    """
     none = helper.make_empty_tensor_value_info
     heavy = onnx.numpy_helper.from_array(np.zeros(SMALL, np.uint8))
-    inner = helper.make_graph([helper.make_node("Col2Im", [], ["a"], name="inner", stride=[2])], "g", [], [none("a")])
+    inner = helper.make_graph(
+        [helper.make_node("Col2Im", [], ["a"], name="inner", stride=[2])], "g", [], [none("a")]
+    )
     choose = helper.make_node("If", ["c"], ["b"], then_branch=inner, else_branch=inner)
-    outer = helper.make_graph([helper.make_node("Constant", [], ["w"], value=heavy), choose], "g", [], [none("b")])
+    outer = helper.make_graph(
+        [helper.make_node("Constant", [], ["w"], value=heavy), choose], "g", [], [none("b")]
+    )
     light = helper.make_graph([helper.make_node("Relu", ["x"], ["b"])], "g", [], [none("b")])
     proto = finished(helper.make_graph(
         [helper.make_node("If", ["c"], ["y"], then_branch=outer, else_branch=light)],
         "g", [helper.make_tensor_value_info("c", TensorProto.BOOL, [])], [none("y")],
     ))  # fmt: skip
-    body = [helper.make_node("GridSample", ["x", "x"], ["y"], domain="com.microsoft", Mode="nearest")]
-    sampled = helper.make_graph([helper.make_node("Im2Col", [], ["a"], domain="onnx_ops")], "g", [], [none("a")])
+    body = [
+        helper.make_node("GridSample", ["x", "x"], ["y"], domain="com.microsoft", Mode="nearest")
+    ]
+    sampled = helper.make_graph(
+        [helper.make_node("Im2Col", [], ["a"], domain="onnx_ops")], "g", [], [none("a")]
+    )
     proto.graph.node.append(helper.make_node("HasGraphs", [], ["z"], graphs=[light, sampled]))
-    proto.functions.append(helper.make_function("own", "F", ["x"], ["y"], body, [helper.make_opsetid("", 18)]))
+    proto.functions.append(
+        helper.make_function("own", "F", ["x"], ["y"], body, [helper.make_opsetid("", 18)])
+    )
     return proto
 
 
@@ -136,7 +164,12 @@ def test_nodes_are_found_wherever_they_are(tmp_path: Path) -> None:
     proto = nested()
     onnx.save(proto, tmp_path / "model.onnx")
     expected = {("", "Col2Im"), ("com.microsoft", "GridSample"), ("onnx_ops", "Im2Col")}
-    for source in (proto, proto.SerializeToString(), tmp_path / "model.onnx", str(tmp_path / "model.onnx")):
+    for source in (
+        proto,
+        proto.SerializeToString(),
+        tmp_path / "model.onnx",
+        str(tmp_path / "model.onnx"),
+    ):
         imports, nodes = imports_and_nodes(source)
         assert imports == {""}
         assert nodes & KEYS.keys() == expected
@@ -144,13 +177,24 @@ def test_nodes_are_found_wherever_they_are(tmp_path: Path) -> None:
 
 def test_tensors_are_not_read(tmp_path: Path) -> None:
     """The file has initializers of 1.5 GB before its nodes, imports after these, and is sparse."""
-    node = helper.make_node("GridSample", ["X", "Grid"], ["y"], name="n", Mode="nearest").SerializeToString()
-    size, path, imported = 3 * 2**29, tmp_path / "large.onnx", helper.make_opsetid("com.microsoft", 1)
+    node = helper.make_node(
+        "GridSample", ["X", "Grid"], ["y"], name="n", Mode="nearest"
+    ).SerializeToString()
+    size, path, imported = (
+        3 * 2**29,
+        tmp_path / "large.onnx",
+        helper.make_opsetid("com.microsoft", 1),
+    )
     graph = bytes([5 << 3 | 2]) + varint(size), bytes([1 << 3 | 2]) + varint(len(node)) + node
     with open(path, "wb") as file:
         file.write(bytes([7 << 3 | 2]) + varint(sum(map(len, graph)) + size) + graph[0])
         file.seek(size, 1)
-        file.write(graph[1] + bytes([8 << 3 | 2]) + varint(imported.ByteSize()) + imported.SerializeToString())
+        file.write(
+            graph[1]
+            + bytes([8 << 3 | 2])
+            + varint(imported.ByteSize())
+            + imported.SerializeToString()
+        )
     assert imports_and_nodes(path) == ({"com.microsoft"}, {("", "GridSample")})
 
 

@@ -28,25 +28,34 @@ def parts(error):
 
 def unshaped(bad):
     """A model whose inputs may have any shape."""
-    return model(bad.domain, bad.op_type, bad.inputs, bad.attributes, dims="none").SerializeToString()
+    return model(
+        bad.domain, bad.op_type, bad.inputs, bad.attributes, dims="none"
+    ).SerializeToString()
 
 
 def test_attributes_of_wrong_length_are_refused_by_the_declared_shape():
     x, image, block = COL2IM[1].inputs("float32")
     proto = model("", "Col2Im", [x, image, block], {"strides": [1, 1, 1]})
-    with pytest.raises(Exception, match="length of image_shape = 2: attributes are for image axes: 3"):
+    with pytest.raises(
+        Exception, match="length of image_shape = 2: attributes are for image axes: 3"
+    ):
         onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
 
 
 def test_functions_name_what_they_do_not_know():
     x, grid = GRID_SAMPLE[0].inputs("float32")
-    with pytest.raises(onnx_ops.OpError, match=r"dtype of X = complex64: must be one of float16, .* unless mode is n"):
+    with pytest.raises(
+        onnx_ops.OpError,
+        match=r"dtype of X = complex64: must be one of float16, .* unless mode is n",
+    ):
         onnx_ops.grid_sample(x.astype(np.complex64), grid)
     with pytest.raises(onnx_ops.OpError, match=r"dtype of X = float128: must be one of"):
         onnx_ops.grid_sample(x.astype(np.longdouble), grid)
     with pytest.raises(onnx_ops.OpError, match="dtype of Grid = int64: must be one of float16"):
         onnx_ops.grid_sample(x, grid.astype(np.int64))
-    with pytest.raises(onnx_ops.OpError, match="dtype of image_shape = float64: must be one of int64"):
+    with pytest.raises(
+        onnx_ops.OpError, match="dtype of image_shape = float64: must be one of int64"
+    ):
         onnx_ops.col2im(np.zeros((1, 9, 9), np.float32), [5.0, 5.0], [3, 3])
     with pytest.raises(onnx_ops.OpError, match="dtype of input = object: must be of strings only"):
         onnx_ops.col2im(np.array([[["a", 1]]], object), [2], [1])
@@ -59,7 +68,8 @@ def test_functions_name_what_they_do_not_know():
 SAME = onnx_ops.operator("my::Same", inputs="x: float32", outputs="y: float32")(lambda x: x)
 WITH_COUNTS = {
     "function": lambda n: onnx_ops.grid_sample(*GRID_SAMPLE[0].inputs("float32"), threads=n),
-    "operator": lambda n: functions.call(operator("", "Col2Im"), *COL2IM[0].inputs("float32"), threads=n),
+    "operator": lambda n: functions.call(operator("", "Col2Im"), *COL2IM[0].inputs("float32"),
+        threads=n),
     "user-defined operator": lambda n: SAME(np.ones(3, np.float32), threads=n),
     "Runner": lambda n: onnx_ops.Runner("model.onnx", threads=n),
     "warmup": lambda n: onnx_ops.warmup(jobs=n),
@@ -70,7 +80,9 @@ WITH_COUNTS = {
 @pytest.mark.parametrize("way", WITH_COUNTS)
 @pytest.mark.parametrize("count", [0, -3, 2**31, 10**30, 1.5, math.nan, "2"], ids=str)
 def test_numbers_of_threads_and_processes(way, count):
-    with pytest.raises(onnx_ops.OpError, match=r" = .*: must be an integer in \[1, 2\*\*31 - 1\]$") as caught:
+    with pytest.raises(
+        onnx_ops.OpError, match=r" = .*: must be an integer in \[1, 2\*\*31 - 1\]$"
+    ) as caught:
         WITH_COUNTS[way](count)
     assert caught.value.argument == ("jobs" if way in ("warmup", "build") else "threads")
     assert caught.value.value == repr(count)
@@ -78,7 +90,9 @@ def test_numbers_of_threads_and_processes(way, count):
 
 def test_long_values_are_shown_in_part():
     """ONNX Runtime cuts messages at about 2,000 characters, and the rule must come before that."""
-    with pytest.raises(onnx_ops.OpError, match=r"^GridSample: mode = 'aaa.*\.\.\. .*aaa': must be one of") as caught:
+    with pytest.raises(
+        onnx_ops.OpError, match=r"^GridSample: mode = 'aaa.*\.\.\. .*aaa': must be one of"
+    ) as caught:
         onnx_ops.grid_sample(*GRID_SAMPLE[0].inputs("float32"), mode="a" * 10**6)
     assert len(str(caught.value)) < 1000
     assert f" = {caught.value.value}: " in str(caught.value)
@@ -88,14 +102,28 @@ def test_errors_survive_pickling_and_copies():
     """The value itself can't be pickled."""
     with pytest.raises(onnx_ops.OpError) as caught:
         onnx_ops.col2im(np.zeros((1, 9, 9), np.float32), [5, 5], [3, 3], strides=lambda: 0)
-    for again in (pickle.loads(pickle.dumps(caught.value)), copy.copy(caught.value), copy.deepcopy(caught.value)):
+    for again in (
+        pickle.loads(pickle.dumps(caught.value)),
+        copy.copy(caught.value),
+        copy.deepcopy(caught.value),
+    ):
         assert type(again) is onnx_ops.OpError
         assert str(again) == str(caught.value)
         assert parts(again) == parts(caught.value)
     assert caught.value.value.startswith("<function")
 
 
-DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}  # of Unicode: they reorder what follows
+DIRECTIONS = {
+    "LRE",
+    "RLE",
+    "LRO",
+    "RLO",
+    "PDF",
+    "LRI",
+    "RLI",
+    "FSI",
+    "PDI",
+}  # of Unicode: they reorder what follows
 MARKS = "\u061c\u200e\u200f"
 INVISIBLE = "".join(
     character
@@ -126,7 +154,9 @@ def test_a_quoted_text_is_a_literal(text):
 
 def test_errors_escape_names():
     name = "a\x1b[2J\r\nforged: line\u202e"
-    before, after = str(onnx_ops.OpError(name, name, "must not be\nso\x1b", f"Op {name}")).split("\n")
+    before, after = str(onnx_ops.OpError(name, name, "must not be\nso\x1b", f"Op {name}")).split(
+        "\n"
+    )
     shown = r"a\x1b[2J\r\nforged: line\u202e"
     assert before == f"Op {shown}: {shown} = {shown}: must not be"
     assert after == r"so\x1b"  # a compiler's message has several lines
@@ -163,7 +193,8 @@ MMCV = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "deform_groups": 
 REQUIRED = {
     "Im2Col": {"kernel_shape": [1]}, "Im2ColProduct": {"kernel_shape": [1], "sum_over": "kernel"},
     "ComputedGridSample": {"sources": [0, 1, -1], "coordinates": [0, 0]},
-    **dict.fromkeys(("MMCVModulatedDeformConv2d", "MMCVDeformConv2d", "_DCNv2", "DCNv2", "DeformConv2d"), MMCV),
+    **dict.fromkeys(("MMCVModulatedDeformConv2d", "MMCVDeformConv2d", "_DCNv2", "DCNv2",
+            "DeformConv2d"), MMCV),
 }  # fmt: skip
 SOME = {"int": 1, "float": 1.0, "string": "avg"}  # values of other attributes that are required
 
@@ -173,12 +204,16 @@ def test_a_plan_that_is_called_directly_shows_no_braces():
         if o.has_ranks or len(o.ranks) == MAX_RANK:
             continue
         inputs, outputs = (np.ones(9, np.int64),) * len(o.inputs), (np.zeros(MAX_RANK, np.int64),)
-        others = {a.name: SOME[a.kind] for a in o.attributes if a.required and o.name not in REQUIRED}
+        others = {
+            a.name: SOME[a.kind] for a in o.attributes if a.required and o.name not in REQUIRED
+        }
         attributes = o.values(REQUIRED.get(o.name, others)).compiled
         with pytest.raises(onnx_ops.OpError) as caught:
             o.plan.plan(attributes, inputs, outputs, Record(np.zeros(1, o.geometry_dtype)[0]))
         first = o.inputs[0].name
-        first = next((name for name, term in o.terms.items() if term == first), first)  # where operators share a plan
+        first = next(
+            (name for name, term in o.terms.items() if term == first), first
+        )  # where operators share a plan
         assert caught.value.argument == f"shape of {first}"
         assert not set("{}") & set(str(caught.value))
 

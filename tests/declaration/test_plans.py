@@ -1,4 +1,6 @@
-"""Plans for sizes that exceed all memory, as a model may state them: compiled and in plain Python."""
+"""Plans for sizes that exceed all memory, as a model may state them: compiled and in plain
+Python.
+"""
 
 import itertools
 import re
@@ -15,13 +17,17 @@ from onnx_ops.declaration import limits, plain
 from onnx_ops.declaration.errors import OpError
 from onnx_ops.native import library, refusals
 
-SIZES = st.sampled_from([0, 1, 2, 3, 4, 5, 6, 9, 2**20, 2**31, 2**40, 2**57, 2**58, 2**62, 2**63 - 1])
+SIZES = st.sampled_from(
+    [0, 1, 2, 3, 4, 5, 6, 9, 2**20, 2**31, 2**40, 2**57, 2**58, 2**62, 2**63 - 1]
+)
 PLANNED = {case.operator: case for case in CASES}  # one case of each operator
 
 
 @st.composite
 def attributes_of(draw, case):
-    """The attributes of a case, some of whose integers and lists of integers are others that are allowed."""
+    """The attributes of a case, some of whose integers and lists of integers are others that are
+    allowed.
+    """
     given = dict(case.attributes)
     for attribute in case.operator.attributes:
         least, most = attribute.length_bounds
@@ -37,10 +43,14 @@ def attributes_of(draw, case):
 
 
 def plain_plan(operator, values, shapes):
-    """Run a plan in plain Python; return ((shapes of the outputs, geometry), None) or (None, text of the refusal)."""
+    """Run a plan in plain Python; return ((shapes of the outputs, geometry), None) or (None, text
+    of the refusal).
+    """
     try:
         absent = [()] * (len(operator.inputs) - len(shapes))
-        return plain.plan(operator, values, [np.array(shape, np.int64) for shape in (*shapes, *absent)]), None
+        return plain.plan(
+            operator, values, [np.array(shape, np.int64) for shape in (*shapes, *absent)]
+        ), None
     except OpError as error:
         return None, str(error)
 
@@ -64,16 +74,24 @@ def compiled_plan(operator, values, shapes):
     return ([tuple(tensors["shape"][records.OUTPUT, :rank].tolist())], call["geometry"]), None
 
 
-@pytest.mark.skipif(not library.have_numba(), reason="plans that are in no library are compiled by Numba")
+@pytest.mark.skipif(
+    not library.have_numba(), reason="plans that are in no library are compiled by Numba"
+)
 @pytest.mark.parametrize("case", PLANNED.values(), ids=lambda case: case.operator.title)
 @given(data=st.data())
 def test_nothing_overflows(case, data):
-    """Compiled and plain plans agree; in plain Python NumPy warns of an overflow, and warnings are errors here."""
+    """Compiled and plain plans agree; in plain Python NumPy warns of an overflow, and warnings are
+    errors here.
+    """
     operator, values = case.operator, data.draw(attributes_of(case))
     shapes = [list(shape) for shape in case.shapes]
     for _ in range(data.draw(st.integers(1, 5))):
         shape = data.draw(st.sampled_from(shapes))
-        old, new, axis = data.draw(st.sampled_from(shape)), data.draw(SIZES), data.draw(st.integers(0, len(shape) - 1))
+        old, new, axis = (
+            data.draw(st.sampled_from(shape)),
+            data.draw(SIZES),
+            data.draw(st.integers(0, len(shape) - 1)),
+        )
         if data.draw(st.booleans()):  # so that what has to be equal stays so
             shapes = [[new if size == old else size for size in shape] for shape in shapes]
         else:
@@ -82,7 +100,9 @@ def test_nothing_overflows(case, data):
     planned, refusal = plain_plan(operator, values, shapes)
     compiled, compiled_refusal = compiled_plan(operator, values, shapes)
     assert compiled_refusal == refusal
-    if refusal and (stated := re.search(r" (\d+)$", refusal)):  # a number that is computed, or a size that is given
+    if refusal and (
+        stated := re.search(r" (\d+)$", refusal)
+    ):  # a number that is computed, or a size that is given
         assert int(stated[1]) <= max(limits.ELEMENTS, *itertools.chain(*shapes)), refusal
     if refusal is None:
         assert compiled[0] == planned[0]

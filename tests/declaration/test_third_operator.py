@@ -1,4 +1,6 @@
-"""Another operator is one file, such as docs/operator-declarations.md shows, and listed; every adapter has it then."""
+"""Another operator is one file, such as docs/operator-declarations.md shows, and listed; every
+adapter has it then.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -48,7 +50,9 @@ else:
 
 def run_in(folder, script):
     """Run MODEL and a script in a folder whose modules they can import; return what they print."""
-    return python(MODEL + script, folders=[folder], cwd=folder, NUMBA_CACHE_DIR=str(folder / "cache")).stdout
+    return python(
+        MODEL + script, folders=[folder], cwd=folder, NUMBA_CACHE_DIR=str(folder / "cache")
+    ).stdout
 
 
 @on_demand
@@ -65,5 +69,7 @@ def test_too_many_inputs_and_too_large_a_geometry():
     operator = next(o for o in OPERATORS if o.title == "Col2Im")
     with pytest.raises(onnx_ops.OpError, match=r"Col2Im: inputs = 17: must be at most 16"):
         replace(operator, inputs=(Input("x", "T"),) * 17)
-    with pytest.raises(onnx_ops.OpError, match=r"Col2Im: bytes of geometry = \d+: must be at most 16384"):
+    with pytest.raises(
+        onnx_ops.OpError, match=r"Col2Im: bytes of geometry = \d+: must be at most 16384"
+    ):
         replace(operator, plan=replace(operator.plan, geometry=Many))

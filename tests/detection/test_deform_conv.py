@@ -1,4 +1,6 @@
-"""Deformable convolution against convolution and ONNX Runtime; its edges; how mmdeploy writes it."""
+"""Deformable convolution against convolution and ONNX Runtime; its edges; how mmdeploy writes
+it.
+"""
 
 from dataclasses import replace
 
@@ -28,8 +30,16 @@ from onnx_ops.declaration import plain
 from onnx_ops.session import registration
 
 NAN, INF = np.nan, np.inf
-IMAGES = [c for c in DEFORM_CONV if c.op_type == "DeformConv" and len(c.shapes[0]) == 4 and 0 not in c.shapes[0]]
-WHOLE = [c for c in DEFORM_CONV if c.op_type == "DeformConv" and all(0 not in shape for shape in c.shapes)]
+IMAGES = [
+    c
+    for c in DEFORM_CONV
+    if c.op_type == "DeformConv" and len(c.shapes[0]) == 4 and 0 not in c.shapes[0]
+]
+WHOLE = [
+    c
+    for c in DEFORM_CONV
+    if c.op_type == "DeformConv" and all(0 not in shape for shape in c.shapes)
+]
 
 
 @each_on_backends(WHOLE)
@@ -43,9 +53,15 @@ def test_without_offsets_it_is_convolution(backend, case):
     conv = [x, w * np.float32(0.5 if len(rest) > 1 else 1), *rest[:1]]
     attributes = {n: v for n, v in case.attributes.items() if n != "offset_group"}
     node = onnx.helper.make_node("Conv", ["x", "w", "b"][: len(conv)], ["y"], **attributes)
-    infos = [onnx.helper.make_tensor_value_info(n, 1, v.shape) for n, v in zip("xwb", conv, strict=False)]
-    graph = onnx.helper.make_graph([node], "g", infos, [onnx.helper.make_tensor_value_info("y", 1, None)])
-    expected = run_session(ort.InferenceSession(finished(graph, 11).SerializeToString(), quiet()), conv)
+    infos = [
+        onnx.helper.make_tensor_value_info(n, 1, v.shape) for n, v in zip("xwb", conv, strict=False)
+    ]
+    graph = onnx.helper.make_graph(
+        [node], "g", infos, [onnx.helper.make_tensor_value_info("y", 1, None)]
+    )
+    expected = run_session(
+        ort.InferenceSession(finished(graph, 11).SerializeToString(), quiet()), conv
+    )
     assert_close(backend(case, inputs), expected.astype(np.float64), "float32")
 
 
@@ -65,7 +81,9 @@ def f32(values, shape):
 
 
 def test_groups_of_channels_and_of_offsets_are_both_of_all_channels(backend):
-    """mmcv's and mmdeploy's kernels for ONNX Runtime began again with the offsets in each group of channels."""
+    """mmcv's and mmdeploy's kernels for ONNX Runtime began again with the offsets in each group of
+    channels.
+    """
     x, weight = f32(range(1, 9), (1, 4, 1, 2)), np.ones((2, 2, 1, 1), np.float32)
     offset = f32([[0, 0], [0.5, -0.5], [0, 0], [1, -1]], (1, 4, 1, 2))
     case = mmcv("both_groups", x.shape, weight.shape, D=2, groups=2)
@@ -73,7 +91,17 @@ def test_groups_of_channels_and_of_offsets_are_both_of_all_channels(backend):
     assert backend(case, inputs).ravel().tolist() == [5, 5, 14, 12]
 
 
-OUTSIDE = [(NAN, 0), (0, NAN), (INF, 0), (0, -INF), (-1, 0), (0, 3), (2, 1e30), (-3e38, 3e38), (NAN, INF)]
+OUTSIDE = [
+    (NAN, 0),
+    (0, NAN),
+    (INF, 0),
+    (0, -INF),
+    (-1, 0),
+    (0, 3),
+    (2, 1e30),
+    (-3e38, 3e38),
+    (NAN, INF),
+]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
@@ -108,7 +136,8 @@ def test_a_mask_without_a_bias(backend):
     case = deform_conv("mask_only", (2, 4, 6, 7), (3, 4, 3, 3), mask=True)
     x, w, offset, _, mask = case.inputs("float32")
     proto = parsed(
-        "(float[n, c, h, w] x, float[m, c, i, j] W, float[n, p, k, l] offset, float[n, q, k, l] mask) => (float[] y) {"
+        "(float[n, c, h, w] x, float[m, c, i, j] W, float[n, p, k, l] offset, float[n, q, k, l] "
+        "mask) => (float[] y) {"
         ' y = DeformConv (x, W, offset, "", mask) }',
         19,
     )
@@ -116,7 +145,9 @@ def test_a_mask_without_a_bias(backend):
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=backend)
     expected = onnx_ops.deform_conv(x, w, offset, None, mask)
     np.testing.assert_array_equal(run_session(session, [x, w, offset, mask]), expected)
-    assert_close(expected, reference(case, [x, w, offset, np.zeros(3, np.float32), mask]), "float32")
+    assert_close(
+        expected, reference(case, [x, w, offset, np.zeros(3, np.float32), mask]), "float32"
+    )
 
 
 def test_output_channels_do_not_depend_on_each_other():
@@ -130,18 +161,24 @@ def test_output_channels_do_not_depend_on_each_other():
 
 
 def test_the_workspace_is_bounded():
-    """Whatever sizes the model states, a tile gets at most a megabyte, and there are at most 64 tiles."""
+    """Whatever sizes the model states, a tile gets at most a megabyte, and there are at most 64
+    tiles.
+    """
     rng, most, ours = np.random.default_rng(0), 0, operator("", "DeformConv")
     for _ in range(2000):
         axes, batch = rng.integers(1, 4), 2 ** rng.integers(0, 20)
         kernel, image = 2 ** rng.integers(0, 6, axes), 2 ** rng.integers(0, 16, axes)
         group, offset_group = 2 ** rng.integers(0, 8, 2)
-        channels, outputs = 2 ** rng.integers(0, 12) * group * offset_group, 2 ** rng.integers(0, 12) * group
+        channels, outputs = (
+            2 ** rng.integers(0, 12) * group * offset_group,
+            2 ** rng.integers(0, 12) * group,
+        )
         pads = [int(size) for size in kernel] * 2
         counts = image + kernel + 1
         places = offset_group * np.prod(kernel)
         shapes = [
-            (batch, channels, *image), (outputs, channels // group, *kernel), (batch, places * axes, *counts), (),
+            (batch, channels, *image), (outputs, channels // group, *kernel),
+            (batch, places * axes, *counts), (),
             (batch, places, *counts),
         ]  # fmt: skip
         values = ours.values({"pads": pads, "group": int(group), "offset_group": int(offset_group)})
@@ -166,20 +203,33 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("route", [*BACKENDS, "in a function"])
 def test_forms_of_attributes(route, form):
-    case = mmcv("usual", (1, 4, 9, 8), (3, 4, 3, 3), D=2, modulated=False, stride=[2, 2], padding=[1, 1])
+    case = mmcv(
+        "usual", (1, 4, 9, 8), (3, 4, 3, 3), D=2, modulated=False, stride=[2, 2], padding=[1, 1]
+    )
     inputs = case.inputs("float32")
-    others = {n: v for n, v in case.attributes.items() if not (form == "other name" and n == "deform_groups")}
+    others = {
+        n: v
+        for n, v in case.attributes.items()
+        if not (form == "other name" and n == "deform_groups")
+    }
     written = replace(case, attributes=others | FORMS[form])
     if route == "in a function":
-        proto = called(model(case.domain, case.op_type, inputs, written.attributes), "by the caller")
+        proto = called(
+            model(case.domain, case.op_type, inputs, written.attributes), "by the caller"
+        )
         got = run_session(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), inputs)
     else:
         got = BACKENDS[route](written, inputs)
-    np.testing.assert_array_equal(got, BACKENDS[route if route in BACKENDS else "native"](case, inputs))
+    np.testing.assert_array_equal(
+        got, BACKENDS[route if route in BACKENDS else "native"](case, inputs)
+    )
 
 
 def test_the_default_of_another_name_is_no_value():
-    """Neither name: the attribute is required. The first name that is there counts, even if it is wrong."""
+    """Neither name: the attribute is required.
+
+    The first name that is there counts, even if it is wrong.
+    """
     case = mmcv("usual", (1, 4, 9, 8), (3, 4, 3, 3), modulated=False)
     inputs, attributes = case.inputs("float32"), case.attributes
     for wrong, message in (
@@ -198,7 +248,10 @@ def test_the_default_of_another_name_is_no_value():
 def test_inference_reads_all_forms():
     """The output's shape is known before the first run, to ONNX Runtime and to onnx."""
     onnx_ops.register_schemas()
-    for attributes in (FORMS["numbers"] | {"deform_groups": 2}, FORMS["each twice"] | FORMS["other name"]):
+    for attributes in (
+        FORMS["numbers"] | {"deform_groups": 2},
+        FORMS["each twice"] | FORMS["other name"],
+    ):
         case = mmcv("shaped", (1, 4, 9, 8), (3, 4, 3, 3), D=2, modulated=False, **attributes)
         proto = model(case.domain, case.op_type, case.inputs("float32"), case.attributes)
         proto.graph.input[1].type.tensor_type.ClearField("shape")  # it would tell the output's
@@ -217,7 +270,11 @@ DCN = {"stride": 2, "padding": 1, "dilation": 1}  # as single numbers
         ("", "_DCNv2", {"deformable_groups": 2}),
         ("", "DCNv2", {"groups": 2, "deformable_group": 2}),
         ("custom", "DCNv2", {"deformable_groups": 2, "kernel_size": [3, 3], "info": "{}"}),
-        ("custom", "DeformConv2d", {"deformable_groups": 2, "activation_type": -1, "alpha": 0.0, "beta": 0.0}),
+        (
+            "custom",
+            "DeformConv2d",
+            {"deformable_groups": 2, "activation_type": -1, "alpha": 0.0, "beta": 0.0},
+        ),
     ],
 )
 def test_nodes_of_other_exporters(domain, op_type, attributes, in_sessions):
@@ -225,7 +282,9 @@ def test_nodes_of_other_exporters(domain, op_type, attributes, in_sessions):
     rng, groups = np.random.default_rng(1), attributes.get("groups", 1)
     shapes = (2, 4, 7, 8), (2, 36, 4, 4), (2, 18, 4, 4), (6, 4 // groups, 3, 3), (6,)
     x, offset, mask, w, b = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in shapes)
-    expected = onnx_ops.deform_conv(x, w, offset, b, mask, strides=[2, 2], pads=[1] * 4, group=groups, offset_group=2)
+    expected = onnx_ops.deform_conv(
+        x, w, offset, b, mask, strides=[2, 2], pads=[1] * 4, group=groups, offset_group=2
+    )
     proto = model(domain, op_type, [x, offset, mask, w, b], {**DCN, **attributes}, opset=11)
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=in_sessions)
     np.testing.assert_array_equal(run_session(session, [x, offset, mask, w, b]), expected)
@@ -233,7 +292,9 @@ def test_nodes_of_other_exporters(domain, op_type, attributes, in_sessions):
 
 def test_an_activation_is_refused():
     case = next(c for c in DEFORM_CONV if c.name == "dcn_of_torchvision")
-    proto = model(case.domain, case.op_type, case.inputs("float32"), {**case.attributes, "activation_type": 0})
+    proto = model(
+        case.domain, case.op_type, case.inputs("float32"), {**case.attributes, "activation_type": 0}
+    )
     with pytest.raises(onnx_ops.OpError, match="activation_type = 0: must be -1"):
         onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
 
@@ -248,4 +309,6 @@ def test_a_domain_of_other_libraries_is_registered_where_it_is_needed():
     options = quiet()
     options.register_custom_ops_library(onnx_ops.get_library_path())
     assert "custom" not in registration.registered_domains(options)
-    assert registration.registered_domains(onnx_ops.register(quiet(), domains=["custom"])) == {"custom"}
+    assert registration.registered_domains(onnx_ops.register(quiet(), domains=["custom"])) == {
+        "custom"
+    }

@@ -1,4 +1,6 @@
-"""Relations of MultiScaleDeformableAttention to GridSample, between levels, heads and queries, and at the edges."""
+"""Relations of MultiScaleDeformableAttention to GridSample, between levels, heads and queries, and
+at the edges.
+"""
 
 import numpy as np
 import pytest
@@ -28,14 +30,27 @@ def test_is_weighted_sums_of_samples(backend, case, dtype, close):
     total = np.zeros((*locations.shape[:3], d))
     for level, (start, h, w) in enumerate(levels_of(sizes)):
         image = np.moveaxis(value[:, start : start + h * w], 1, -1).reshape(n * m, d, h, w)
-        grid = np.moveaxis(2 * locations[:, :, :, level] - 1, 2, 1).reshape(n * m, *locations[0, :, 0, 0].shape)
+        grid = np.moveaxis(2 * locations[:, :, :, level] - 1, 2, 1).reshape(
+            n * m, *locations[0, :, 0, 0].shape
+        )
         sampled = onnx_ops.grid_sample(image, grid).reshape(n, m, d, *grid.shape[1:3])
         total += np.einsum("nmdqp,nqmp->nqmd", sampled, weights[:, :, :, level])
     expected = total.reshape(n, -1, m * d)
-    np.testing.assert_allclose(backend(case, [value, sizes, locations, weights]), expected, atol=close)
+    np.testing.assert_allclose(
+        backend(case, [value, sizes, locations, weights]), expected, atol=close
+    )
 
 
-OUTSIDE = [(NAN, 0.5), (0.5, NAN), (INF, 0.5), (0.5, -INF), (3e38, -3e38), (-0.6, 0.5), (0.5, 1.6), (-1e10, 1e10)]
+OUTSIDE = [
+    (NAN, 0.5),
+    (0.5, NAN),
+    (INF, 0.5),
+    (0.5, -INF),
+    (3e38, -3e38),
+    (-0.6, 0.5),
+    (0.5, 1.6),
+    (-1e10, 1e10),
+]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -45,11 +60,15 @@ def test_nothing_is_read_outside(backend, dtype):
     value, sizes, locations, weights = case.inputs(dtype)
     value[:], value[:, ::2] = INF, NAN
     locations[:] = np.array(OUTSIDE)[None, :, None, None, None]
-    np.testing.assert_array_equal(backend(case, [value, sizes, locations, weights]), np.zeros((1, len(OUTSIDE), 18)))
+    np.testing.assert_array_equal(
+        backend(case, [value, sizes, locations, weights]), np.zeros((1, len(OUTSIDE), 18))
+    )
 
 
 def test_only_taps_have_an_influence(backend):
-    """A point near a corner reads one pixel, and neither those beside it nor those of other levels."""
+    """A point near a corner reads one pixel, and neither those beside it nor those of other
+    levels.
+    """
     case = attention("corners", (2, 2), (3, 4), (2, 2), N=1, Q=4, M=1, D=5, P=1)
     value, sizes, locations, weights = case.inputs("float32")
     value[:] = INF
@@ -60,7 +79,9 @@ def test_only_taps_have_an_influence(backend):
     locations[0, :, 0, 1, 0] = corners
     share = np.array([(0.5 + 4 * 0.01) * (0.5 + 3 * 0.01)])
     expected = value[0, at, 0] * share * weights[0, :, 0, 1]
-    np.testing.assert_allclose(backend(case, [value, sizes, locations, weights])[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        backend(case, [value, sizes, locations, weights])[0], expected, rtol=1e-5
+    )
 
 
 @pytest.mark.long
@@ -69,7 +90,9 @@ def test_locations_of_another_type():
     case = ATTENTION[1]
     value, sizes, locations, weights = case.inputs("float32", "float64")
     got = onnx_ops.deformable_attention(value, sizes, locations, weights)
-    expected = onnx_ops.deformable_attention(value.astype(np.float64), sizes, locations, weights.astype(np.float64))
+    expected = onnx_ops.deformable_attention(
+        value.astype(np.float64), sizes, locations, weights.astype(np.float64)
+    )
     assert got.dtype == np.float32
     np.testing.assert_allclose(got, expected, atol=4 * TOLERANCE["float32"] * abs(expected).max())
 
@@ -78,6 +101,11 @@ def test_function_takes_sizes_as_pairs_or_flat():
     value, sizes, locations, weights = ATTENTION[0].inputs("float32")
     expected = onnx_ops.deformable_attention(value, sizes, locations, weights)
     for given in (sizes.reshape(-1, 2), sizes.tolist(), sizes.reshape(-1, 2).tolist()):
-        np.testing.assert_array_equal(onnx_ops.deformable_attention(value, given, locations, weights), expected)
-    with pytest.raises(onnx_ops.OpError, match="dtype of attention_weights = float64: must be float32, that of value"):
+        np.testing.assert_array_equal(
+            onnx_ops.deformable_attention(value, given, locations, weights), expected
+        )
+    with pytest.raises(
+        onnx_ops.OpError,
+        match="dtype of attention_weights = float64: must be float32, that of value",
+    ):
         onnx_ops.deformable_attention(value, sizes, locations, weights.astype(np.float64))

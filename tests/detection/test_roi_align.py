@@ -1,4 +1,6 @@
-"""RoiAlign and its relatives against ONNX Runtime and each other; their edges; versions of RoiAlign."""
+"""RoiAlign and its relatives against ONNX Runtime and each other; their edges; versions of
+RoiAlign.
+"""
 
 import numpy as np
 import onnxruntime as ort
@@ -20,7 +22,8 @@ def alone(case, inputs):
     return run_session(ort.InferenceSession(proto.SerializeToString(), quiet()), inputs)
 
 
-# A region that is inverted along one axis makes ONNX Runtime 1.32 fail if the samples' number depends on its size.
+# A region that is inverted along one axis makes ONNX Runtime 1.32 fail if the samples' number
+# depends on its size.
 @pytest.mark.parametrize("case", [c for c in WHOLE if "far_out" not in c.name], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_onnxruntime_agrees(case, dtype):
@@ -38,19 +41,25 @@ def test_only_pixels_around_samples_are_read(backend, mode, ratio):
     """All others are NaN, those with a weight of 0 among them."""
     case = roi_align("around", (1, 2, 7, 9), 1, (2, 2), mode=mode, sampling_ratio=ratio)
     x, _, images = case.inputs("float32")
-    rois = f32([[2, 1, 4, 3]])  # its samples are on the pixels 2 and 3, 1 and 2, unless there are two in a bin
+    rois = f32(
+        [[2, 1, 4, 3]]
+    )  # its samples are on the pixels 2 and 3, 1 and 2, unless there are two in a bin
     expected = reference(case, [x, rois, images])
     there = np.zeros(x.shape, bool)
     if ratio == 2:
         there[..., :4, 1:5] = True
     else:
         there[..., 1:3, 2:4] = True
-    np.testing.assert_allclose(backend(case, [np.where(there, x, NAN), rois, images]), expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        backend(case, [np.where(there, x, NAN), rois, images]), expected, rtol=1e-6
+    )
 
 
 NOWHERE = [
-    (NAN, 0, 3, 3), (0, NAN, 3, 3), (0, 0, NAN, 3), (0, 0, 3, NAN), (INF, 0, 3, 3), (0, -INF, 3, 3), (0, 0, INF, 3),
-    (-INF, -INF, INF, INF), (-100, 0, -50, 3), (50, 50, 90, 60), (3e38, 3e38, 3e38, 3e38), (-3e38, 0, 3e38, 3),
+    (NAN, 0, 3, 3), (0, NAN, 3, 3), (0, 0, NAN, 3), (0, 0, 3, NAN), (INF, 0, 3, 3), (0, -INF, 3, 3),
+    (0, 0, INF, 3),
+    (-INF, -INF, INF, INF), (-100, 0, -50, 3), (50, 50, 90, 60), (3e38, 3e38, 3e38, 3e38),
+    (-3e38, 0, 3e38, 3),
 ]  # fmt: skip
 
 
@@ -66,7 +75,9 @@ def test_nothing_is_read_outside(backend, mode, dtype, ratio):
 
 
 def test_samples_past_the_limit():
-    """A region of 10**8 pixels has 2**10 samples a bin along an axis; nearly all of them are outside."""
+    """A region of 10**8 pixels has 2**10 samples a bin along an axis; nearly all of them are
+    outside.
+    """
     case = roi_align("huge", (1, 1, 5, 6), 1, (1, 1))
     x, images = np.ones((1, 1, 5, 6), np.float32), np.zeros(1, np.int64)
     y = BACKENDS["native"](case, [x, f32([[-5e7, 0, 5e7, 1]]), images])
@@ -84,7 +95,9 @@ def test_averages_of_mmcv_are_those_of_onnx(backend, case):
     rounding = "half_pixel" if case.attributes["aligned"] else "output_half_pixel"
     inputs = x, np.ascontiguousarray(rois[:, 1:]), rois[:, 0].astype(np.int64)
     operator = ROI_ALIGN[0].operator
-    expected = functions.call(operator, *inputs, coordinate_transformation_mode=rounding, **attributes)
+    expected = functions.call(
+        operator, *inputs, coordinate_transformation_mode=rounding, **attributes
+    )
     got = backend(case, [x, rois])
     if backend is BACKENDS["reference"]:
         assert_close(got, expected.astype(np.float64), "float32")
@@ -97,7 +110,10 @@ def mmcv(name, x, regions, out=(2, 2), op_type="MMCVRoiAlign", **attributes):
 
 
 def test_the_largest_sample_of_mmcv(backend):
-    """Between 1 and 4 there is 2.5, of which RoiAlign takes the largest part, 2. A search begins at -10000."""
+    """Between 1 and 4 there is 2.5, of which RoiAlign takes the largest part, 2.
+
+    A search begins at -10000.
+    """
     x, rois = f32([[[[1, 4]]]]), f32([[0, 0.5, 0, 1.5, 1]])
     case = mmcv("largest", x.shape, 1, (1, 1), mode="max", sampling_ratio=1)
     assert backend(case, [x, rois]).item() == 2.5
@@ -114,24 +130,37 @@ def test_the_image_s_position_is_rounded_towards_0(backend):
     assert backend(case, [x, rois]).ravel().tolist() == [0, 1, 0]
 
 
-TURNED = mmcv("turned", (2, 3, 19, 21), 12, (4, 6), "MMCVRoIAlignRotated", clockwise=1, sampling_ratio=2)
+TURNED = mmcv(
+    "turned", (2, 3, 19, 21), 12, (4, 6), "MMCVRoIAlignRotated", clockwise=1, sampling_ratio=2
+)
 
 
 def turned_boxes(rois, angle):
     """The upright boxes [image, x1, y1, x2, y2] as turned ones."""
     image, x1, y1, x2, y2 = rois.T.astype(np.float64)
-    return np.stack([image, (x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1, np.full(len(rois), angle)], 1)
+    return np.stack(
+        [image, (x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1, np.full(len(rois), angle)], 1
+    )
 
 
 @pytest.mark.parametrize(("dtype", "close"), [("float32", 1e-4), ("float64", 1e-10)])
-@pytest.mark.parametrize("case", [c for c in MMCV_ROI_ALIGN if c.attributes["mode"] == "avg"][:4], ids=str)
+@pytest.mark.parametrize(
+    "case", [c for c in MMCV_ROI_ALIGN if c.attributes["mode"] == "avg"][:4], ids=str
+)
 def test_boxes_that_are_not_turned(backend, case, dtype, close):
     x, rois = case.inputs(dtype)
-    rois = np.concatenate([rois[:, :3], np.maximum(rois[:, 3:], rois[:, 1:3])], 1)  # mmcv's boxes have no negative size
+    rois = np.concatenate(
+        [rois[:, :3], np.maximum(rois[:, 3:], rois[:, 1:3])], 1
+    )  # mmcv's boxes have no negative size
     kept = {name: case.attributes[name] for name in ("aligned", "sampling_ratio", "spatial_scale")}
     turned = mmcv("flat", x.shape, len(rois), (4, 5), "MMCVRoIAlignRotated", clockwise=0, **kept)
-    expected, boxes = functions.call(case.operator, x, rois, **case.attributes), turned_boxes(rois, 0).astype(dtype)
-    if case.attributes["aligned"]:  # else sizes below 1 grow from their begin there, but from their centre here
+    expected, boxes = (
+        functions.call(case.operator, x, rois, **case.attributes),
+        turned_boxes(rois, 0).astype(dtype),
+    )
+    if case.attributes[
+        "aligned"
+    ]:  # else sizes below 1 grow from their begin there, but from their centre here
         np.testing.assert_allclose(backend(turned, [x, boxes]), expected, atol=close)
     else:
         large = (rois[:, 3] - rois[:, 1] >= 1) & (rois[:, 4] - rois[:, 2] >= 1)
@@ -147,9 +176,13 @@ def test_a_quarter_of_a_turn_turns_bins(backend, clockwise, dtype, close):
     x = TURNED.inputs(dtype)[0]
     boxes = np.array([[0, 9, 8, 6, 6, 0], [1, 12, 9, 8, 8, 0]], dtype)
     quarter = np.add(boxes, [0, 0, 0, 0, 0, np.pi / 2]).astype(dtype)
-    case = mmcv("square", x.shape, 2, (5, 5), "MMCVRoIAlignRotated", clockwise=clockwise, sampling_ratio=2)
+    case = mmcv(
+        "square", x.shape, 2, (5, 5), "MMCVRoIAlignRotated", clockwise=clockwise, sampling_ratio=2
+    )
     upright, turned = backend(case, [x, boxes]), backend(case, [x, quarter])
-    np.testing.assert_allclose(turned, np.rot90(upright, 1 if clockwise else -1, (2, 3)), atol=close)
+    np.testing.assert_allclose(
+        turned, np.rot90(upright, 1 if clockwise else -1, (2, 3)), atol=close
+    )
 
 
 def test_clockwise_negates_angles(backend):
@@ -161,9 +194,18 @@ def test_clockwise_negates_angles(backend):
 
 @pytest.mark.parametrize("ratio", [0, 2])
 def test_turned_boxes_without_a_place(backend, ratio):
-    boxes = [(2, 2, NAN, 2, 0.5), (2, 2, 2, INF, 0.5), (2, 2, INF, INF, 0), (2, 2, 3, 3, NAN), (2, 2, 3, 3, INF),
+    boxes = [(2, 2, NAN, 2, 0.5), (2, 2, 2, INF, 0.5), (2, 2, INF, INF, 0), (2, 2, 3, 3, NAN),
+        (2, 2, 3, 3, INF),
              (NAN, 2, 3, 3, 0), (2, -INF, 3, 3, 1), (3e38, 2, 3e38, 3, 1)]  # fmt: skip
-    case = mmcv("nowhere", (1, 2, 5, 6), len(boxes), (2, 2), "MMCVRoIAlignRotated", clockwise=1, sampling_ratio=ratio)
+    case = mmcv(
+        "nowhere",
+        (1, 2, 5, 6),
+        len(boxes),
+        (2, 2),
+        "MMCVRoIAlignRotated",
+        clockwise=1,
+        sampling_ratio=ratio,
+    )
     numbered = f32([(0, *box) for box in boxes])
     assert (backend(case, [np.full((1, 2, 5, 6), INF, np.float32), numbered]) == 0).all()
 
@@ -175,7 +217,9 @@ def session_of(way, proto):
     if way == "registered":
         return ort.InferenceSession(proto.SerializeToString(), onnx_ops.register(quiet(), proto))
     if way == "lowered":
-        return ort.InferenceSession(onnx_ops.lower(proto).SerializeToString(), with_extensions(quiet()))
+        return ort.InferenceSession(
+            onnx_ops.lower(proto).SerializeToString(), with_extensions(quiet())
+        )
     return onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=way)
 
 
@@ -183,7 +227,8 @@ def session_of(way, proto):
 @pytest.mark.parametrize("is_constant", [False, True], ids=["inputs", "constants"])
 @pytest.mark.parametrize("way", ["native", "extensions", "lowered", "registered"])
 def test_what_the_attribute_s_absence_means(way, is_constant, opset, kernels_made):
-    """Version 10 has no coordinate_transformation_mode, and means output_half_pixel; later ones mean half_pixel.
+    """Version 10 has no coordinate_transformation_mode, and means output_half_pixel; later ones
+    mean half_pixel.
 
     Nodes of version 10 are ONNX Runtime's.
     """
@@ -193,7 +238,9 @@ def test_what_the_attribute_s_absence_means(way, is_constant, opset, kernels_mad
         pytest.skip("ONNX Runtime finds its own kernel for constant nodes, and makes no session")
     case, sizes = ROI_ALIGN[0], {"output_height": 3, "output_width": 2}
     inputs, rounding = case.inputs("float32"), "output_half_pixel" if opset < 16 else "half_pixel"
-    expected = functions.call(case.operator, *inputs, coordinate_transformation_mode=rounding, **sizes)
+    expected = functions.call(
+        case.operator, *inputs, coordinate_transformation_mode=rounding, **sizes
+    )
     constants = [i.name for i in case.operator.inputs] if is_constant else []
     proto = model("", "RoiAlign", inputs, sizes, opset=opset, constants=constants)
     got = run_session(session_of(way, proto), [] if constants else inputs)

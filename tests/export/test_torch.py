@@ -1,4 +1,6 @@
-"""Exports of PyTorch's two exporters run unchanged and agree with PyTorch, and so do our functions."""
+"""Exports of PyTorch's two exporters run unchanged and agree with PyTorch, and so do our
+functions.
+"""
 
 import functools
 import inspect
@@ -65,7 +67,9 @@ def exported(exporter, model, inputs, **kwargs):
     file = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        written = exporter(model.eval(), inputs, None if kwargs["dynamo"] else file, verbose=False, **kwargs)
+        written = exporter(
+            model.eval(), inputs, None if kwargs["dynamo"] else file, verbose=False, **kwargs
+        )
     return written.model_proto if kwargs["dynamo"] else onnx.load_from_string(file.getvalue())
 
 
@@ -76,13 +80,18 @@ def assert_runs_alike(proto, model, *many, tolerance=1e-6):
         feeds = {i.name: v.numpy() for i, v in zip(session.get_inputs(), inputs, strict=True)}
         expected = model(*inputs)
         expected = expected if isinstance(expected, tuple) else (expected,)
-        for output, wanted in zip(session.run(None, feeds), (each.detach().numpy() for each in expected), strict=True):
+        for output, wanted in zip(
+            session.run(None, feeds), (each.detach().numpy() for each in expected), strict=True
+        ):
             assert (output.shape, output.dtype) == (wanted.shape, wanted.dtype)
             np.testing.assert_allclose(output, wanted, rtol=0, atol=tolerance)
 
 
 def test_torchscript_mixes_up_paddings_that_differ():
-    """It writes each axis' padding twice instead of all begins and then all ends. If this fails: say so in the docs."""
+    """It writes each axis' padding twice instead of all begins and then all ends.
+
+    If this fails: say so in the docs.
+    """
     model = Fold(padding=(1, 2))
     proto = exported(torch.onnx.export, model, model.inputs(), dynamo=False, opset_version=18)
     (node,) = (n for n in proto.graph.node if n.op_type == "Col2Im")
@@ -116,7 +125,14 @@ class Grid(torch.nn.Module):
 
 
 LAST = min(23, NEWEST_OPSET)
-EXPORTS = [(True, 18), (True, 20), (True, LAST), (False, 11), (False, 16), (False, 20)]  # dynamo, opset
+EXPORTS = [
+    (True, 18),
+    (True, 20),
+    (True, LAST),
+    (False, 11),
+    (False, 16),
+    (False, 20),
+]  # dynamo, opset
 FEW = (True, 18), (False, 20)
 OURS = [(dynamo, opset) for dynamo, opset in EXPORTS if dynamo]  # which `export` takes
 
@@ -126,25 +142,31 @@ export_as_com_microsoft = functools.partial(export, custom_translation_table=GRI
 VOLUMES = [s for s in SETTINGS if s["mode"] != "bicubic"][::3]
 SIZES = (2, 3, 5, 7), (1, 1, 1, 4), (2, 1, 3, 1, 4)  # of affine grids
 AFFINE = (True, 20), (True, LAST)
-EXPORTED = {  # what exports, the network, its inputs, the exporters, the operators that are written, the one that runs
+# What exports, the network, its inputs, the exporters, the operators that are written, the one that
+# runs.
+EXPORTED = {
     **{f"fold by {'dynamo' if dynamo else 'torchscript'}": (
         torch.onnx.export, model, model.inputs(), [(dynamo, 18)], None, "Col2Im")
        for dynamo, model in ((True, Fold()), (False, Fold(padding=1)))},
     **{f"grid_sample, {s}": (
-        torch.onnx.export, Sample(s), Sample.inputs(), [(True, 18), (True, 20), (False, 18), (False, 20)], None,
+        torch.onnx.export, Sample(s), Sample.inputs(),
+        [(True, 18), (True, 20), (False, 18), (False, 20)], None,
         "GridSample")
        for s in SETTINGS[::5]},
     **{f"grid_sample of a volume, {s}": (
-        torch.onnx.export, Sample(s), Sample.inputs(3), [(True, 20), (False, 20)], None, "GridSample")
+        torch.onnx.export, Sample(s), Sample.inputs(3), [(True, 20), (False, 20)], None,
+        "GridSample")
        for s in VOLUMES},
     **{f"grid_sample as com.microsoft, {s}": (
-        export_as_com_microsoft, Sample(s), Sample.inputs(), [(True, 18)], None, "com.microsoft.GridSample")
+        export_as_com_microsoft, Sample(s), Sample.inputs(), [(True, 18)], None,
+        "com.microsoft.GridSample")
        for s in SETTINGS[::4]},
     **{f"grid_sample by our export, {s}": (
         export, Sample(s), Sample.inputs(), [(True, 18), (True, 20)], ["GridSample"], "GridSample")
        for s in SETTINGS[::7]},
     "unfold": (export, Unfold(), Unfold.inputs(2, 3, 5, 7), OURS, ["Im2Col"], "onnx_ops.Im2Col"),
-    "unfold without a batch": (export, Unfold(), Unfold.inputs(3, 5, 7), OURS, None, "onnx_ops.Im2Col"),
+    "unfold without a batch": (export, Unfold(), Unfold.inputs(3, 5, 7), OURS, None,
+        "onnx_ops.Im2Col"),
     **{f"affine_grid of {size}, {corners}": (
         export, Grid(corners, size), Grid(corners, size).inputs(), AFFINE,
         [*["Mul"] * (corners and 1 in size[2:]), "AffineGrid"], None)
@@ -155,7 +177,9 @@ EXPORTED = {  # what exports, the network, its inputs, the exporters, the operat
 @pytest.mark.parametrize(
     ("name", "dynamo", "opset"),
     [
-        long_unless(each in FEW and not (each[0] and "{" in name and "zeros" not in name), name, *each)
+        long_unless(
+            each in FEW and not (each[0] and "{" in name and "zeros" not in name), name, *each
+        )
         for name, (_, _, _, exporters, *_) in EXPORTED.items()
         for each in exporters
     ],
@@ -164,7 +188,10 @@ def test_exports(name, dynamo, opset, kernels_made):
     exporter, model, inputs, _, written, title = EXPORTED[name]
     proto = exported(exporter, model, inputs, dynamo=dynamo, opset_version=opset)
     # PyTorch 2.6 leaves a Cast of a constant.
-    assert written in (None, [n.op_type for n in proto.graph.node if n.op_type not in ("Cast", "Constant")])
+    assert written in (
+        None,
+        [n.op_type for n in proto.graph.node if n.op_type not in ("Cast", "Constant")],
+    )
     assert_runs_alike(proto, model, inputs, tolerance=1e-5)
     assert kernels_made == ([title] if title else [])
 
@@ -174,7 +201,9 @@ def test_export_of_unfold_of_open_sizes(opset, kernels_made):
     model, sizes = Unfold(), [(2, 3, 5, 7), (1, 3, 9, 4), (4, 3, 30, 31)]
     opened = torch.export.Dim.DYNAMIC
     how = {"dynamic_shapes": {"x": {0: opened, 2: opened, 3: opened}}}
-    proto = exported(export, model, model.inputs(*sizes[0]), dynamo=True, opset_version=opset, **how)
+    proto = exported(
+        export, model, model.inputs(*sizes[0]), dynamo=True, opset_version=opset, **how
+    )
     assert [n.op_type for n in proto.graph.node] == ["Im2Col"]
     assert_runs_alike(proto, model, *(model.inputs(*size) for size in sizes))
     assert kernels_made == ["onnx_ops.Im2Col"]
@@ -196,33 +225,50 @@ def test_export_of_affine_grid_of_open_sizes(axes, dtype, tolerance, align_corne
     sizes = [(2, 3, 4, 5, 7), (1, 1, 1, 1, 1), (1, 2, 3, 1, 300), (3, 2, 2, 40, 1)]
     many = [model.inputs(size[: 2 + axes], dtype) for size in sizes]
     opened = {"theta": {0: dynamic}, "image": dict.fromkeys(range(2 + axes), dynamic)}
-    proto = exported(export, model, many[0], dynamo=True, dynamic_shapes=opened)  # PyTorch's default opset
+    proto = exported(
+        export, model, many[0], dynamo=True, dynamic_shapes=opened
+    )  # PyTorch's default opset
     assert "AffineGrid" in [node.op_type for node in proto.graph.node]
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
     for theta, image in many:
         feeds = {"theta": theta.numpy(), "image": image.numpy()}
-        wide = torch.nn.functional.affine_grid(theta.double(), image.shape, align_corners=align_corners).numpy()
-        (got,) = session.run(None, {value.name: feeds[value.name] for value in session.get_inputs()})
+        wide = torch.nn.functional.affine_grid(
+            theta.double(), image.shape, align_corners=align_corners
+        ).numpy()
+        (got,) = session.run(
+            None, {value.name: feeds[value.name] for value in session.get_inputs()}
+        )
         assert got.dtype == feeds["theta"].dtype
         np.testing.assert_allclose(got, wide, rtol=0, atol=tolerance * abs(wide).max())
 
 
 class Transformer(Grid):
     def forward(self, theta, image):
-        return torch.nn.functional.grid_sample(image, super().forward(theta, image), align_corners=self.align_corners)
+        return torch.nn.functional.grid_sample(
+            image, super().forward(theta, image), align_corners=self.align_corners
+        )
 
 
 @pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_export_of_a_spatial_transformer_is_optimized(dtype, is_open):
-    dynamic, image = torch.export.Dim.DYNAMIC, torch.rand(2, 3, 9, 12, generator=torch.manual_seed(0)).to(dtype)
+    dynamic, image = (
+        torch.export.Dim.DYNAMIC,
+        torch.rand(2, 3, 9, 12, generator=torch.manual_seed(0)).to(dtype),
+    )
     model, theta = Transformer(True), Grid(True).inputs((2, 3, 9, 12), dtype)[0]
     how = {"dynamic_shapes": {"theta": {}, "image": {2: dynamic, 3: dynamic}}} if is_open else {}
     proto = exported(export, model, (theta, image), dynamo=True, opset_version=20, **how)
     optimized = onnx_ops.optimize(proto)
-    samplers = [n.op_type for n in optimized.graph.node if n.op_type in ("AffineGrid", "GridSample")]
+    samplers = [
+        n.op_type for n in optimized.graph.node if n.op_type in ("AffineGrid", "GridSample")
+    ]
     assert (samplers, optimized.graph.node[-1].op_type) == ([], "ComputedGridSample")
-    grid = torch.nn.functional.affine_grid(theta.double(), image.shape, align_corners=True).to(dtype).double()
+    grid = (
+        torch.nn.functional.affine_grid(theta.double(), image.shape, align_corners=True)
+        .to(dtype)
+        .double()
+    )
     exact = torch.nn.functional.grid_sample(image.double(), grid, align_corners=True).numpy()
     session = onnx_ops.InferenceSession(optimized.SerializeToString(), quiet())
     (got,) = session.run(None, {"theta": theta.numpy(), "image": image.numpy()})
@@ -244,8 +290,12 @@ def test_export_of_affine_grid_that_is_traced_or_translated_elsewhere():
     """An ExportedProgram has PyTorch's own operator; a translation by the user is used."""
     model = Grid(True, (2, 3, 5, 7))
     program = torch.export.export(model.eval(), model.inputs())
-    proto = exported(lambda _, *arguments, **how: export(program, *arguments, **how), model, (), dynamo=True)
-    assert [node.op_type for node in proto.graph.node if node.op_type != "Constant"] == ["AffineGrid"]
+    proto = exported(
+        lambda _, *arguments, **how: export(program, *arguments, **how), model, (), dynamo=True
+    )
+    assert [node.op_type for node in proto.graph.node if node.op_type != "Constant"] == [
+        "AffineGrid"
+    ]
     import onnxscript
 
     def theirs(theta, size, align_corners: bool):
@@ -259,7 +309,9 @@ def test_export_of_affine_grid_that_is_traced_or_translated_elsewhere():
 class ImageAndVolume(torch.nn.Module):
     def forward(self, image, grid, volume, volume_grid):
         sample = torch.nn.functional.grid_sample
-        return sample(image, grid, align_corners=False), sample(volume, volume_grid, align_corners=True)
+        return sample(image, grid, align_corners=False), sample(
+            volume, volume_grid, align_corners=True
+        )
 
     @staticmethod
     def inputs():
@@ -282,7 +334,9 @@ def test_com_microsoft_has_no_volumes(opset, kernels_made):
 
 @pytest.mark.filterwarnings("ignore:onnx_ops. com.microsoft is left out")
 def test_every_way_to_register_serves_an_exported_grid_sample(kernels_made):
-    content = exported(export, Sample(SETTINGS[0]), Sample.inputs(), dynamo=True).SerializeToString()
+    content = exported(
+        export, Sample(SETTINGS[0]), Sample.inputs(), dynamo=True
+    ).SerializeToString()
     by_path = quiet()
     by_path.register_custom_ops_library(onnx_ops.get_library_path())
     for options in (by_path, onnx_ops.register(quiet()), onnx_ops.register(quiet(), content)):
@@ -305,7 +359,10 @@ def test_export_leaves_pytorch_as_it_was(exporter, model, inputs):
     before = exported(torch.onnx.export, model, inputs, dynamo=True, opset_version=20)
     ours = exported(exporter, model, inputs, dynamo=True, opset_version=20)
     after = exported(torch.onnx.export, model, inputs, dynamo=True, opset_version=20)
-    assert {n.domain for n in ours.graph.node if n.op_type != "Constant"} & {"com.microsoft", "onnx_ops"}
+    assert {n.domain for n in ours.graph.node if n.op_type != "Constant"} & {
+        "com.microsoft",
+        "onnx_ops",
+    }
     assert {n.domain for n in before.graph.node} == {""}
     assert after.graph.node == before.graph.node
 
@@ -336,9 +393,13 @@ def test_export_to_a_file(kind, tmp_path, kernels_made):
     assert type(written).__name__ == "ONNXProgram"
     assert sorted(os.listdir(tmp_path)) == ["model.onnx", "model.onnx.data"]
     assert (tmp_path / "model.onnx.data").stat().st_size >= 3 * 5 * 6 * 4
-    output = run_session(onnx_ops.InferenceSession(path, quiet()), [v.numpy() for v in model.inputs()])
+    output = run_session(
+        onnx_ops.InferenceSession(path, quiet()), [v.numpy() for v in model.inputs()]
+    )
     assert kernels_made == ["GridSample"]
-    np.testing.assert_allclose(output, model(*model.inputs()).detach().numpy(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        output, model(*model.inputs()).detach().numpy(), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_export_that_fails_leaves_the_files(tmp_path, monkeypatch):
@@ -358,8 +419,12 @@ def test_export_that_fails_leaves_the_files(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("opened", [long_unless(False, False), True], ids=["fixed", "open"])
-@pytest.mark.parametrize(("dynamo", "opset"), [long_unless(e in FEW, *e) for e in EXPORTS if e[1] > 11], ids=str)
-@pytest.mark.parametrize("kind", [by_torch.Attention, by_torch.MergedAttention, by_torch.PlainAttention])
+@pytest.mark.parametrize(
+    ("dynamo", "opset"), [long_unless(e in FEW, *e) for e in EXPORTS if e[1] > 11], ids=str
+)
+@pytest.mark.parametrize(
+    "kind", [by_torch.Attention, by_torch.MergedAttention, by_torch.PlainAttention]
+)
 def test_exported_attention_becomes_one_node(kind, dynamo, opset, opened, kernels_made):
     model, how = kind((8, 10), (4, 5), (2, 3)), {}
     names = ["value", "locations", "weights"]
@@ -367,11 +432,23 @@ def test_exported_attention_becomes_one_node(kind, dynamo, opset, opened, kernel
         n, q = torch.export.Dim("n", min=1, max=64), torch.export.Dim("q", min=2, max=5000)
         how = {"dynamic_shapes": ({0: n}, {0: n, 1: q}, {0: n, 1: q})}
     elif opened:
-        how = {"dynamic_axes": {"value": {0: "n"}, "locations": {0: "n", 1: "q"}, "weights": {0: "n", 1: "q"}}}
+        how = {
+            "dynamic_axes": {
+                "value": {0: "n"},
+                "locations": {0: "n", 1: "q"},
+                "weights": {0: "n", 1: "q"},
+            }
+        }
     many = [model.inputs(), *([model.inputs(n=3, q=40), model.inputs(n=1, q=2)] if opened else [])]
     with torch.no_grad():
         proto = exported(
-            torch.onnx.export, model, many[0], dynamo=dynamo, opset_version=opset, input_names=names, **how
+            torch.onnx.export,
+            model,
+            many[0],
+            dynamo=dynamo,
+            opset_version=opset,
+            input_names=names,
+            **how,
         )
     optimized = onnx_ops.optimize(proto)
     assert_runs_alike(optimized, model, *many)
@@ -392,7 +469,9 @@ def written_to_x_and_y(image, flow):
     places = flow.clone()
     for axis in range(2):
         places[:, axis] = 2 * (places[:, axis] / (flow.shape[2 + axis] - 1) - 0.5)
-    return torch.nn.functional.grid_sample(image, places.permute(0, 2, 3, 1)[..., [1, 0]], align_corners=True)
+    return torch.nn.functional.grid_sample(
+        image, places.permute(0, 2, 3, 1)[..., [1, 0]], align_corners=True
+    )
 
 
 def divided_in_place(image, flow):
@@ -400,7 +479,9 @@ def divided_in_place(image, flow):
     places = flow.permute(0, 2, 3, 1).clone()
     places[..., 0] /= flow.shape[3] - 1
     places[..., 1] /= flow.shape[2] - 1
-    return torch.nn.functional.grid_sample(image, (places - 0.5) * 2, padding_mode="border", align_corners=True)
+    return torch.nn.functional.grid_sample(
+        image, (places - 0.5) * 2, padding_mode="border", align_corners=True
+    )
 
 
 def by_keypoints(image, flow):
@@ -421,7 +502,9 @@ def windows(image, flow):
 
 
 def framed(image, flow):
-    return image[:, 0, 0].unfold(1, 3, 2) * torch.hann_window(3).to(image) @ torch.ones(3, 4).to(image)
+    return (
+        image[:, 0, 0].unfold(1, 3, 2) * torch.hann_window(3).to(image) @ torch.ones(3, 4).to(image)
+    )
 
 
 def unfolded(image, flow):
@@ -443,7 +526,11 @@ def correlated(image, flow):
 def attended(image, flow):
     """Each pixel attends to the window around it; products are matrices, one for each pixel."""
     n, c, h, w = image.shape
-    values = torch.nn.functional.unfold(image, 3, padding=1).view(n, 1, c, 9, h * w).permute(0, 1, 4, 3, 2)
+    values = (
+        torch.nn.functional.unfold(image, 3, padding=1)
+        .view(n, 1, c, 9, h * w)
+        .permute(0, 1, 4, 3, 2)
+    )
     queries = image.view(n, 1, c, h * w).transpose(2, 3)[..., None, :]
     scores = (queries @ values.transpose(3, 4)).softmax(-1)
     return (scores @ values).squeeze(3).transpose(2, 3).reshape(n, c, h, w)
@@ -456,15 +543,23 @@ def attended_by_einsum(image, flow):
 
 
 def enlarged(image, flow):
-    """CARAFE: each pixel of an enlarged image is a weighted sum of a window, by weights of its own."""
+    """CARAFE: each pixel of an enlarged image is a weighted sum of a window, by weights of its
+    own.
+    """
     n, c, h, w = image.shape
     values = torch.nn.functional.unfold(image, 3, padding=1).view(n, c * 9, h, w)
     values = torch.nn.functional.interpolate(values, scale_factor=2).view(n, c, 9, 2 * h, 2 * w)
-    weights = torch.nn.functional.interpolate(image.repeat(1, 3, 1, 1), scale_factor=2, mode="bilinear")
+    weights = torch.nn.functional.interpolate(
+        image.repeat(1, 3, 1, 1), scale_factor=2, mode="bilinear"
+    )
     return (values * weights[:, None]).sum(2)
 
 
-PRODUCTS = {"correlated": correlated, "attended": attended, "attended by Einsum": attended_by_einsum}
+PRODUCTS = {
+    "correlated": correlated,
+    "attended": attended,
+    "attended by Einsum": attended_by_einsum,
+}
 PRODUCTS["enlarged"] = enlarged
 WRITTEN = {
     **{name: (function, "Im2ColProduct") for name, function in PRODUCTS.items()},
@@ -483,14 +578,20 @@ WRITTEN = {
 @pytest.mark.parametrize("dynamo", [True, long_unless(False, False)], ids=["dynamo", "torchscript"])
 @pytest.mark.parametrize("name", WRITTEN)
 def test_exports_that_are_optimized(name, dynamo, is_open):
-    """What both exporters write in other ways is found, and keeps its bits, but for sums. The batch is open."""
+    """What both exporters write in other ways is found, and keeps its bits, but for sums.
+
+    The batch is open.
+    """
     function, operator = WRITTEN[name]
     if name == "attended by Einsum" and not dynamo:
         pytest.skip("this exporter refuses Tensor.unfold of what F.pad returns")
     if "by keypoints" in name and is_open:
         pytest.skip("it states its sizes")
     generator, count = torch.manual_seed(0), 2
-    inputs = torch.rand(count, 3, 9, 8, generator=generator), 8 * torch.rand(count, 2, 12, 7, generator=generator)
+    inputs = (
+        torch.rand(count, 3, 9, 8, generator=generator),
+        8 * torch.rand(count, 2, 12, 7, generator=generator),
+    )
     settings = {"input_names": ["image", "flow"], "opset_version": 20}
     if is_open and dynamo:
         batch = torch.export.Dim("n", min=2, max=64)  # PyTorch 2.6 wants a greatest size
@@ -500,9 +601,16 @@ def test_exports_that_are_optimized(name, dynamo, is_open):
     proto = exported(torch.onnx.export, Call(function), inputs, dynamo=dynamo, **settings)
     optimized, kinds = onnx_ops.optimize(proto), {node.op_type for node in proto.graph.node}
     assert operator in [node.op_type for node in optimized.graph.node]
-    absent = {"ScatterElements", "ScatterND", "GatherND", *["AffineGrid", "ReduceSum"] * ("affine" in name)}
+    absent = {
+        "ScatterElements",
+        "ScatterND",
+        "GatherND",
+        *["AffineGrid", "ReduceSum"] * ("affine" in name),
+    }
     assert not absent & {node.op_type for node in optimized.graph.node}
-    sessions = [onnx_ops.InferenceSession(each.SerializeToString(), quiet()) for each in (proto, optimized)]
+    sessions = [
+        onnx_ops.InferenceSession(each.SerializeToString(), quiet()) for each in (proto, optimized)
+    ]
     for n in (2, 5) if is_open else (2,):
         image, flow = (torch.cat([value] * 3)[:n] for value in inputs)
         feeds = {"image": image.numpy(), "flow": flow.numpy()}
@@ -513,10 +621,19 @@ def test_exports_that_are_optimized(name, dynamo, is_open):
         np.testing.assert_allclose(got, function(image, flow).numpy(), rtol=1e-4, atol=1e-4)
 
 
-WITH_OPEN_SIZES = "attended", "correlated", "divided in place", "framed", "unfold", "written to x and y"
+WITH_OPEN_SIZES = (
+    "attended",
+    "correlated",
+    "divided in place",
+    "framed",
+    "unfold",
+    "written to x and y",
+)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float16, 4e-3)], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float16, 4e-3)], ids=str
+)
 @pytest.mark.parametrize("name", WITH_OPEN_SIZES)
 def test_exports_of_open_sizes_that_are_optimized(name, dtype, tolerance):
     """Batch, height and width are open."""
@@ -530,7 +647,9 @@ def test_exports_of_open_sizes_that_are_optimized(name, dtype, tolerance):
 
     torch.manual_seed(0)
     settings = {"input_names": ["image", "flow"], "opset_version": 20}
-    settings["dynamic_shapes"] = {"inputs": (dict.fromkeys((0, 2, 3), torch.export.Dim.DYNAMIC),) * 2}
+    settings["dynamic_shapes"] = {
+        "inputs": (dict.fromkeys((0, 2, 3), torch.export.Dim.DYNAMIC),) * 2
+    }
     proto = exported(torch.onnx.export, Call(function), inputs(2, 9, 8), dynamo=True, **settings)
     optimized = onnx_ops.optimize(proto)
     assert operator in [node.op_type for node in optimized.graph.node]
@@ -543,11 +662,16 @@ def test_exports_of_open_sizes_that_are_optimized(name, dtype, tolerance):
 
 
 def by_four_pixels(image, places, align_corners):
-    """Sample an image at places in [-1, 1], or at pixels if align_corners is None; zeros are outside."""
+    """Sample an image at places in [-1, 1], or at pixels if align_corners is None; zeros are
+    outside.
+    """
     n, c, h, w = image.shape
     x, y = places[..., 0], places[..., 1]
     if align_corners is not None:
-        x, y = ((v + 1) / 2 * (size - 1) if align_corners else ((v + 1) * size - 1) / 2 for v, size in ((x, w), (y, h)))
+        x, y = (
+            (v + 1) / 2 * (size - 1) if align_corners else ((v + 1) * size - 1) / 2
+            for v, size in ((x, w), (y, h))
+        )
     left, top, total = x.floor(), y.floor(), 0
     for column, row in ((left, top), (left + 1, top), (left, top + 1), (left + 1, top + 1)):
         inside = (column >= 0) & (column < w) & (row >= 0) & (row < h)
@@ -567,8 +691,12 @@ def test_exports_of_samplers_by_hand(how, align_corners):
     settings = {"input_names": ["image", "places"], "opset_version": 20}
     if "open" in how:
         dynamic = torch.export.Dim.DYNAMIC
-        settings["dynamic_shapes"] = {"inputs": ({2: dynamic, 3: dynamic}, {1: dynamic, 2: dynamic})}
-    proto = exported(torch.onnx.export, Call(function), (image, places), dynamo="dynamo" in how, **settings)
+        settings["dynamic_shapes"] = {
+            "inputs": ({2: dynamic, 3: dynamic}, {1: dynamic, 2: dynamic})
+        }
+    proto = exported(
+        torch.onnx.export, Call(function), (image, places), dynamo="dynamo" in how, **settings
+    )
     optimized = onnx_ops.optimize(proto)
     operator = "ComputedGridSample" if align_corners is None else "GridSample"
     assert operator in [node.op_type for node in optimized.graph.node]
@@ -577,13 +705,17 @@ def test_exports_of_samplers_by_hand(how, align_corners):
     for size in ((9, 8), (1, 5)) if "open" in how else ((9, 8),):
         values = {"image": torch.rand(2, 3, *size).numpy(), "places": places.numpy()}
         (got,) = session.run(None, values)
-        np.testing.assert_allclose(got, function(*map(torch.from_numpy, values.values())).numpy(), 1e-4, 1e-5)
+        np.testing.assert_allclose(
+            got, function(*map(torch.from_numpy, values.values())).numpy(), 1e-4, 1e-5
+        )
 
 
 def warped(image, flow):
     """Sample an image at its pixels, moved by a flow."""
     height, width = image.shape[2:]
-    pixels = torch.meshgrid(torch.arange(width).to(flow), torch.arange(height).to(flow), indexing="xy")
+    pixels = torch.meshgrid(
+        torch.arange(width).to(flow), torch.arange(height).to(flow), indexing="xy"
+    )
     places = torch.stack(pixels) + 8 * flow
     grid = torch.stack([2 * places[:, 0] / width - 1, 2 * places[:, 1] / height - 1], -1)
     return torch.nn.functional.grid_sample(image, grid, align_corners=False)
@@ -605,7 +737,9 @@ class OpticalFlow(torch.nn.Module):
             torch.nn.Sequential(half(6, 8), half(8, 8)),
             torch.nn.Conv2d(8, 2, 3, 1, 1),
         )
-        self.enlarged = torch.nn.Sequential(*(torch.nn.ConvTranspose2d(2, 2, 4, 2, 1) for _ in range(2)))
+        self.enlarged = torch.nn.Sequential(
+            *(torch.nn.ConvTranspose2d(2, 2, 4, 2, 1) for _ in range(2))
+        )
 
     def forward(self, one, two):
         flow = self.flow(self.features(torch.cat([one, two], 1)))
@@ -639,13 +773,18 @@ class Registration(torch.nn.Module):
 
 
 class Stereo(torch.nn.Module):
-    """Disparities at a quarter of the size, which coarse features of the other image are warped by."""
+    """Disparities at a quarter of the size, which coarse features of the other image are warped
+    by.
+    """
 
     multiple = 1
 
     def __init__(self):
         super().__init__()
-        self.features, self.disparity = torch.nn.Sequential(half(3, 8, 5), half(8, 8)), torch.nn.Conv2d(16, 1, 3, 1, 1)
+        self.features, self.disparity = (
+            torch.nn.Sequential(half(3, 8, 5), half(8, 8)),
+            torch.nn.Conv2d(16, 1, 3, 1, 1),
+        )
 
     def forward(self, one, two):
         one, two = self.features(one), self.features(two)
@@ -662,26 +801,40 @@ FLOW_NETWORKS = {
 
 
 @pytest.mark.parametrize("dynamo", [long_unless(False, True), False], ids=["dynamo", "torchscript"])
-@pytest.mark.parametrize("name", [long_unless(name in ("registration", "stereo"), name) for name in FLOW_NETWORKS])
+@pytest.mark.parametrize(
+    "name", [long_unless(name in ("registration", "stereo"), name) for name in FLOW_NETWORKS]
+)
 def test_flow_networks_of_open_sizes_are_optimized(name, dynamo):
     """Nothing is left between the network and the node that samples, as with fixed sizes."""
     if dynamo and torch.__version__.startswith("2.6."):
         if "enlarged to a size" in name or "by a factor" in name:
             pytest.skip("PyTorch 2.6 can't export interpolate with open sizes")
         if name == "stereo":
-            pytest.skip("PyTorch 2.6 writes the sizes behind a convolution as divisions of which the sign isn't known")
+            pytest.skip(
+                "PyTorch 2.6 writes the sizes behind a convolution as divisions of which the sign "
+                "isn't known"
+            )
     torch.manual_seed(0)
     model = FLOW_NETWORKS[name]().eval()
     settings = {"input_names": ["one", "two"], "opset_version": 20}
     if dynamo:
-        size = {axis: model.multiple * torch.export.Dim("hw"[axis - 2], min=1, max=64) for axis in (2, 3)}
+        size = {
+            axis: model.multiple * torch.export.Dim("hw"[axis - 2], min=1, max=64)
+            for axis in (2, 3)
+        }
         settings["dynamic_shapes"] = (size, size)
     else:
         settings["dynamic_axes"] = {value: {2: "h", 3: "w"} for value in ("one", "two")}
     images = [[torch.rand(1, 3, *size) for _ in range(2)] for size in ((32, 48), (8, 20), (4, 4))]
-    images += [[torch.rand(1, 3, *size) for _ in range(2)] for size in ((9, 23), (1, 2))] * (model.multiple == 1)
-    optimized = onnx_ops.optimize(exported(torch.onnx.export, model, tuple(images[0]), dynamo=dynamo, **settings))
-    *_, last = (node for node in optimized.graph.node if node.op_type in ("Conv", "ConvTranspose", "Resize"))
+    images += [[torch.rand(1, 3, *size) for _ in range(2)] for size in ((9, 23), (1, 2))] * (
+        model.multiple == 1
+    )
+    optimized = onnx_ops.optimize(
+        exported(torch.onnx.export, model, tuple(images[0]), dynamo=dynamo, **settings)
+    )
+    *_, last = (
+        node for node in optimized.graph.node if node.op_type in ("Conv", "ConvTranspose", "Resize")
+    )
     users = {node.op_type for node in optimized.graph.node if last.output[0] in node.input}
     assert users - {"Shape"} == {"ComputedGridSample"}
     assert_runs_alike(optimized, model, *images, tolerance=1e-4)

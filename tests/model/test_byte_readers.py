@@ -1,4 +1,5 @@
-"""What reads bytes in Python, on seeds and on changes of them that are the same in every run (support/byte_readers.py).
+"""What reads bytes in Python, on seeds and on changes of them that are the same in every run
+(support/byte_readers.py).
 
 scripts/fuzz_bytes.py draws others, guided by coverage.
 """
@@ -12,7 +13,13 @@ CHANGES = 150
 
 def col2im(change):
     """Return the bytes of a model of a Col2Im whose sizes are constants, after `change`."""
-    proto = cases.model("", "Col2Im", cases.COL2IM[1].inputs("float32"), {}, constants=("image_shape", "block_shape"))
+    proto = cases.model(
+        "",
+        "Col2Im",
+        cases.COL2IM[1].inputs("float32"),
+        {},
+        constants=("image_shape", "block_shape"),
+    )
     change(proto)
     return proto.SerializeToString()
 
@@ -30,7 +37,9 @@ def dimension(proto, position=0, axis=0):
 
 
 def external(data_type=onnx.TensorProto.INT64, **entries):
-    """Return the bytes of a model with a tensor whose external data are described by these entries."""
+    """Return the bytes of a model with a tensor whose external data are described by these
+    entries.
+    """
 
     def change(proto):
         tensor = proto.graph.initializer[0]
@@ -44,7 +53,9 @@ def external(data_type=onnx.TensorProto.INT64, **entries):
 
 
 def with_an_input_of_no_type(proto):
-    """Have a model's node get what an unknown node makes of a constant of a type that nobody knows."""
+    """Have a model's node get what an unknown node makes of a constant of a type that nobody
+    knows.
+    """
     (node,) = proto.graph.node
     proto.graph.initializer.add(name="odd", data_type=46, dims=[1], raw_data=b"1")
     proto.graph.node.insert(0, onnx.helper.make_node("Unknown", [node.input[0], "odd"], ["sum"]))
@@ -59,7 +70,9 @@ def with_a_function(proto):
 
 
 def with_bytes(text, others=()):
-    """Return the bytes of a model with an operator whose name isn't UTF-8, and others that nothing knows."""
+    """Return the bytes of a model with an operator whose name isn't UTF-8, and others that nothing
+    knows.
+    """
 
     def change(proto):
         proto.graph.node[0].op_type = text
@@ -75,7 +88,8 @@ NO_ELEMENTS = f"""(float[1, 3, 8] x, int64[0, {2**40}] sizes) => (float[N, C, H]
 # What the fuzzer found: {name: (reader, what it reads)}
 FOUND = {
     "a node without outputs": ("infer", im2col(lambda proto: proto.graph.node[0].ClearField("output"))),
-    "a node with too many inputs": ("infer", im2col(lambda proto: proto.graph.node[0].input.extend("abc"))),
+    "a node with too many inputs": ("infer",
+        im2col(lambda proto: proto.graph.node[0].input.extend("abc"))),
     "a negative size": (
         "infer", im2col(lambda proto: setattr(dimension(proto), "dim_value", -5)),
     ),
@@ -92,7 +106,8 @@ FOUND = {
     "a negative offset": ("inspect", external(offset="-5")),
     "a negative length": ("inspect", external(length="-1")),
     "a length past all memory": ("inspect", external(length=str(2**62))),
-    "a constant of a type that nobody knows": ("lower", im2col(with_an_input_of_no_type, cases.VOLUMES[0])),
+    "a constant of a type that nobody knows": ("lower",
+        im2col(with_an_input_of_no_type, cases.VOLUMES[0])),
     "a constant's name that isn't UTF-8, beside a function": (
         "optimize", col2im(with_a_function).replace(b"sizes", b"s\xffzes"),
     ),
@@ -102,10 +117,13 @@ FOUND = {
     "external data of no type": ("inspect", external(data_type=0)),
     "external data of a type that nobody knows": ("inspect", external(data_type=99)),
     "a location that is no path": ("inspect", external(location="a\0b")),
-    "a location that isn't UTF-8": ("inspect", external(location="datum").replace(b"datum", b"dat\xffm")),
-    "a key that isn't UTF-8": ("inspect", external(a_key="1", another="2").replace(b"a_key", b"a_k\xffy")),
+    "a location that isn't UTF-8": ("inspect",
+        external(location="datum").replace(b"datum", b"dat\xffm")),
+    "a key that isn't UTF-8": ("inspect",
+        external(a_key="1", another="2").replace(b"a_key", b"a_k\xffy")),
     "an operator's name that isn't UTF-8": ("inspect", with_bytes("Colm")),
-    "two operators' names, of which one isn't UTF-8": ("inspect", with_bytes("Colm", others=["Unknown"])),
+    "two operators' names, of which one isn't UTF-8": ("inspect",
+        with_bytes("Colm", others=["Unknown"])),
     "an attribute that refers to a function's": (
         "inspect", col2im(lambda proto: proto.graph.node[0].attribute.add(name="pads", type=7, ref_attr_name="p")),
     ),
@@ -154,7 +172,11 @@ def test_an_oracle_that_sees_mistakes(folder, monkeypatch, tmp_path):
         while content:
             len(content)
 
-    for reader, words in (raises, "KeyError"), (writes, "elsewhere"), (lasts, "more than 1000100 calls"):
+    for reader, words in (
+        (raises, "KeyError"),
+        (writes, "elsewhere"),
+        (lasts, "more than 1000100 calls"),
+    ):
         monkeypatch.setitem(byte_readers.READERS, "wrong", (reader, ()))
         with pytest.raises(byte_readers.BrokenPromiseError, match=words):
             byte_readers.read("wrong", b"x", folder)

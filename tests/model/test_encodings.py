@@ -1,4 +1,6 @@
-"""Every command where the terminal's encoding lacks letters of names: consoles of Windows have one of 256 letters."""
+"""Every command where the terminal's encoding lacks letters of names: consoles of Windows have one
+of 256 letters.
+"""
 
 import io
 import platform
@@ -23,11 +25,15 @@ INPUT = f"{NAME}=[[[1,2,3,4]]]"
 
 @pytest.fixture
 def call(monkeypatch):
-    """A function that runs a command as its own process would, and returns its exit code and what it writes."""
+    """A function that runs a command as its own process would, and returns its exit code and what
+    it writes.
+    """
 
     def run(encoding, *arguments, errors="strict"):
         # Python itself writes to stderr what the encoding has.
-        streams = [io.TextIOWrapper(io.BytesIO(), encoding, each) for each in (errors, "backslashreplace")]
+        streams = [
+            io.TextIOWrapper(io.BytesIO(), encoding, each) for each in (errors, "backslashreplace")
+        ]
         monkeypatch.setattr(sys, "argv", ["onnx-ops", *map(str, arguments)])
         monkeypatch.setattr(sys, "stdout", streams[0])
         monkeypatch.setattr(sys, "stderr", streams[1])
@@ -35,17 +41,24 @@ def call(monkeypatch):
             cli.main()
         for stream in streams:
             stream.flush()
-        return end.value.code or 0, *(stream.buffer.getvalue().decode(encoding) for stream in streams)
+        return end.value.code or 0, *(
+            stream.buffer.getvalue().decode(encoding) for stream in streams
+        )
 
     return run
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with letters in its name, and with a node test, of which everything has such a name."""
+    """A folder with letters in its name, and with a node test, of which everything has such a
+    name.
+    """
     folder = tmp_path / f"größe {NAME}"
     (folder / "test_data_set_0").mkdir(parents=True)
-    sizes = [numpy_helper.from_array(np.array(size), name) for name, size in (("image", [2, 2]), ("block", [1, 1]))]
+    sizes = [
+        numpy_helper.from_array(np.array(size), name)
+        for name, size in (("image", [2, 2]), ("block", [1, 1]))
+    ]
     node = helper.make_node("Col2Im", [NAME, "image", "block"], ["y→"], name=NAME)
     values = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
@@ -54,8 +67,13 @@ def folder(tmp_path):
     graph = helper.make_graph([node], NAME, values[:1], values[1:], sizes)
     onnx.save(finished(graph, 18), folder / "model.onnx")
     x = np.arange(1, 5, dtype=np.float32)
-    for file, name, value in (("input_0", NAME, x.reshape(1, 1, 4)), ("output_0", "y→", x.reshape(1, 1, 2, 2))):
-        onnx.save_tensor(numpy_helper.from_array(value, name), folder / "test_data_set_0" / f"{file}.pb")
+    for file, name, value in (
+        ("input_0", NAME, x.reshape(1, 1, 4)),
+        ("output_0", "y→", x.reshape(1, 1, 2, 2)),
+    ):
+        onnx.save_tensor(
+            numpy_helper.from_array(value, name), folder / "test_data_set_0" / f"{file}.pb"
+        )
     return folder
 
 
@@ -81,8 +99,12 @@ MARKS = {"build": [NEED_NUMBA, pytest.mark.long], "warmup": [NEED_NUMBA]}
 EVERY = [pytest.param(name, marks=MARKS.get(name, [])) for name in app.commands]
 
 
-@pytest.mark.parametrize("encoding", [long_unless(encoding == "cp437", encoding) for encoding in ENCODINGS])
-@pytest.mark.parametrize("command", [c for c in EVERY if c.values != ("exec",)])  # which becomes another process
+@pytest.mark.parametrize(
+    "encoding", [long_unless(encoding == "cp437", encoding) for encoding in ENCODINGS]
+)
+@pytest.mark.parametrize(
+    "command", [c for c in EVERY if c.values != ("exec",)]
+)  # which becomes another process
 def test_commands(command, encoding, folder, call, monkeypatch):
     monkeypatch.setattr("onnx_ops.cli.demo.examples", list)
     monkeypatch.setattr(demo, "write_pictures", lambda directory: [(directory / "1.png", NAME)])
@@ -106,7 +128,9 @@ def test_errors(command, encoding, folder, call):
 
 
 def test_bytes_of_names_that_are_no_letters(folder, call):
-    """In the locale C, Python writes such bytes as they are, whatever the encoding; other letters may be lacking."""
+    """In the locale C, Python writes such bytes as they are, whatever the encoding; other letters
+    may be lacking.
+    """
     code, output, errors = call("ascii", "inspect", folder / "model.onnx", errors="surrogateescape")
     assert code == 0, output + errors
     assert SHOWN in output

@@ -8,7 +8,18 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from support.families import DOORS, FAMILIES, SHAPE, STRANGE, Door, inspect, lower, model, optimize, register
+from support.families import (
+    DOORS,
+    FAMILIES,
+    SHAPE,
+    STRANGE,
+    Door,
+    inspect,
+    lower,
+    model,
+    optimize,
+    register,
+)
 from support.growth import assert_steps_linear
 
 from onnx_ops.model.sessions import BuiltinSession
@@ -23,7 +34,12 @@ def test_steps_grow_with_a_family(name: str, door: Door, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "door", [register, lower, *(pytest.param(door, marks=pytest.mark.long) for door in (optimize, inspect))]
+    "door",
+    [
+        register,
+        lower,
+        *(pytest.param(door, marks=pytest.mark.long) for door in (optimize, inspect)),
+    ],
 )
 def test_steps_grow_with_all_families(door: Door, tmp_path: Path) -> None:
     assert_steps_linear(lambda count: door(model((name, count) for name in FAMILIES), tmp_path), 3)

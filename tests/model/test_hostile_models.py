@@ -1,4 +1,6 @@
-"""Malicious models: each is refused with a message or runs as defined, and the next session works."""
+"""Malicious models: each is refused with a message or runs as defined, and the next session
+works.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +22,9 @@ ONNX_RUNTIMES = r"^\[ONNXRuntimeError\] "  # the rest of its messages differs be
 
 @dataclass(frozen=True)
 class Hostile:
-    """A changed model of one node, and the errors of both backends or of each; None: it runs as if unchanged."""
+    """A changed model of one node, and the errors of both backends or of each; None: it runs as if
+    unchanged.
+    """
 
     name: str
     case: Case
@@ -33,7 +37,9 @@ class Hostile:
 
     def model(self):
         inputs = self.case.inputs("float32")
-        proto = model(self.case.domain, self.case.op_type, inputs, self.case.attributes, dims="none")
+        proto = model(
+            self.case.domain, self.case.op_type, inputs, self.case.attributes, dims="none"
+        )
         self.change(proto)
         return proto.SerializeToString()
 
@@ -76,7 +82,9 @@ def node(**fields):
 
 def typed(position, element_type):
     """A change of the element type that the graph declares for an input."""
-    return lambda proto: setattr(proto.graph.input[position].type.tensor_type, "elem_type", element_type)
+    return lambda proto: setattr(
+        proto.graph.input[position].type.tensor_type, "elem_type", element_type
+    )
 
 
 def opset(domain, version):
@@ -118,46 +126,60 @@ MODE = r"(?s)^com\.microsoft\.GridSample \(node 'the_node'\): mode = .*: must be
 NO_SUCH = r".*: no such attribute; there are "
 HOSTILE = [
     Hostile("no_inputs", OVERLAPPING, node(input=[]), extensions=" inputs = 0: must be 3"),
-    Hostile("an_input_too_few", OVERLAPPING, node(input=["input", "image_shape"]), extensions=" inputs = 2: must be 3"),
+    Hostile("an_input_too_few", OVERLAPPING, node(input=["input", "image_shape"]),
+        extensions=" inputs = 2: must be 3"),
     Hostile("no_grid", BILINEAR, node(input=["X"]), extensions=" inputs = 1: must be 2"),
     Hostile("first_input_left_out", OVERLAPPING, node(input=["", "image_shape", "block_shape"])),
     Hostile(
-        "an_input_too_many", OVERLAPPING, node(input=["input", "image_shape", "block_shape", "block_shape"]),
+        "an_input_too_many", OVERLAPPING,
+        node(input=["input", "image_shape", "block_shape", "block_shape"]),
         extensions=" inputs = 4: must be at most 3",
     ),
     Hostile("its_own_output", OVERLAPPING, node(input=["y", "image_shape", "block_shape"])),
     Hostile("no_outputs", OVERLAPPING, node(output=[])),
     Hostile("unnamed_output", OVERLAPPING, node(output=[""])),
     Hostile("pads_a_tensor", OVERLAPPING, attribute("pads", A.TENSOR, t=A_TENSOR), PADS),
-    Hostile("pads_of_no_kind", OVERLAPPING, attribute("pads", A.UNDEFINED, ints=[1] * 4), extensions=" pads = "),
-    Hostile("pads_that_are_not_there", OVERLAPPING, attribute("pads", A.INTS, floats=[1.0] * 4), extensions=" pads = "),
-    Hostile("pads_that_are_ints", OVERLAPPING, attribute("pads", A.FLOATS, ints=[1] * 4), extensions=" pads = "),
+    Hostile("pads_of_no_kind", OVERLAPPING, attribute("pads", A.UNDEFINED, ints=[1] * 4),
+        extensions=" pads = "),
+    Hostile("pads_that_are_not_there", OVERLAPPING, attribute("pads", A.INTS, floats=[1.0] * 4),
+        extensions=" pads = "),
+    Hostile("pads_that_are_ints", OVERLAPPING, attribute("pads", A.FLOATS, ints=[1] * 4),
+        extensions=" pads = "),
     Hostile(
         "pads_of_a_caller", OVERLAPPING, attribute("pads", A.INTS, ref_attr_name="p"), PADS,
         r"pads = \(what a caller passes as p\): must be a value, outside of functions",
     ),
-    Hostile("unknown_attribute", OVERLAPPING, attribute("stride", A.INTS, ints=[2, 2]), None, "stride" + NO_SUCH),
-    Hostile("unnamed_attribute", OVERLAPPING, attribute("", A.INTS, ints=[2, 2]), extensions=NO_SUCH[3:]),
+    Hostile("unknown_attribute", OVERLAPPING, attribute("stride", A.INTS, ints=[2, 2]), None,
+        "stride" + NO_SUCH),
+    Hostile("unnamed_attribute", OVERLAPPING, attribute("", A.INTS, ints=[2, 2]),
+        extensions=NO_SUCH[3:]),
     Hostile("mode_an_integer", BILINEAR, attribute("mode", A.INT, i=1), MODE),
     Hostile("mode_that_is_not_there", BILINEAR, attribute("mode", A.STRING), MODE),
     Hostile("mode_with_a_nul", BILINEAR, attribute("mode", A.STRING, s=b"bilinear\0x"), MODE),
-    Hostile("align_corners_a_tensor", BILINEAR, attribute("align_corners", A.TENSOR, t=A_TENSOR), "must be an integer"),
+    Hostile("align_corners_a_tensor", BILINEAR, attribute("align_corners", A.TENSOR, t=A_TENSOR),
+        "must be an integer"),
     Hostile(
         "image_shape_of_int32", OVERLAPPING, typed(1, TensorProto.INT32),
-        r"^Col2Im \(node 'the_node'\): dtype of image_shape = int32: must be one of int64", r"^\[ONNXRuntimeError\] ",
+        r"^Col2Im \(node 'the_node'\): dtype of image_shape = int32: must be one of int64",
+        r"^\[ONNXRuntimeError\] ",
     ),
     Hostile("image_of_type_999", BILINEAR, typed(0, 999)),
     Hostile("blocks_of_4_bits", OVERLAPPING, typed(0, TensorProto.INT4)),
     Hostile("opset_0", BILINEAR, opset("com.microsoft", 0), extensions=None),
     Hostile("opset_past_32_bits", BILINEAR, opset("com.microsoft", 2**63 - 1), extensions=None),
-    Hostile("opset_of_onnx_negative", OVERLAPPING, opset("", -1), extensions="No Op registered for Shape"),
-    Hostile("no_opsets", OVERLAPPING, lambda proto: proto.ClearField("opset_import"), extensions=None),
-    Hostile("constant_cut_short", OVERLAPPING, constant(1, data_type=INT64, dims=[2], raw_data=SIZE[:7])),
-    Hostile("constant_of_2**80", OVERLAPPING, constant(1, data_type=INT64, dims=[2**40] * 2, raw_data=SIZE)),
+    Hostile("opset_of_onnx_negative", OVERLAPPING, opset("", -1), extensions="No Op registered "
+                                                                             "for Shape"),
+    Hostile("no_opsets", OVERLAPPING, lambda proto: proto.ClearField("opset_import"),
+        extensions=None),
+    Hostile("constant_cut_short", OVERLAPPING,
+        constant(1, data_type=INT64, dims=[2], raw_data=SIZE[:7])),
+    Hostile("constant_of_2**80", OVERLAPPING,
+        constant(1, data_type=INT64, dims=[2**40] * 2, raw_data=SIZE)),
     Hostile("constant_without_data", OVERLAPPING, constant(1, data_type=INT64, dims=[2])),
     Hostile(
         "constant_from_outside", OVERLAPPING,
-        constant(1, data_type=INT64, dims=[2], data_location=TensorProto.EXTERNAL, external_data=[PASSWORDS]),
+        constant(1, data_type=INT64, dims=[2], data_location=TensorProto.EXTERNAL,
+            external_data=[PASSWORDS]),
     ),
     Hostile("output_annotated_smaller", OVERLAPPING, annotated("y", [1, 2, 3]), None),
     Hostile("output_annotated_larger", OVERLAPPING, annotated("y", [2, 3, 900, 1100]), None),
@@ -182,7 +204,13 @@ def good():
 def output(hostile, backend):
     """Run a hostile model on those inputs that it still has, and return its output."""
     session = onnx_ops.InferenceSession(hostile.model(), quiet(), backend=backend)
-    inputs = dict(zip((i.name for i in hostile.case.operator.inputs), hostile.case.inputs("float32"), strict=True))
+    inputs = dict(
+        zip(
+            (i.name for i in hostile.case.operator.inputs),
+            hostile.case.inputs("float32"),
+            strict=True,
+        )
+    )
     (y,) = session.run(None, {i.name: inputs[i.name] for i in session.get_inputs()})
     return y
 
@@ -192,7 +220,11 @@ def output(hostile, backend):
 def test_hostile_model(hostile, backend, good):
     message = hostile.message(backend)
     if message is None:
-        assert_close(output(hostile, backend), reference(hostile.case, hostile.case.inputs("float32")), "float32")
+        assert_close(
+            output(hostile, backend),
+            reference(hostile.case, hostile.case.inputs("float32")),
+            "float32",
+        )
     else:
         with pytest.raises(Exception, match=message):
             output(hostile, backend)
@@ -200,7 +232,9 @@ def test_hostile_model(hostile, backend, good):
 
 @pytest.mark.long
 def test_cut_and_garbled_files():
-    """Files cut at every third byte and files with changed bytes run or fail, and the process ends normally."""
+    """Files cut at every third byte and files with changed bytes run or fail, and the process ends
+    normally.
+    """
     script = """
         import numpy as np, onnx_ops
         from support.backends import IN_SESSIONS, quiet, run_session
@@ -231,9 +265,14 @@ def chain(length):
     imports = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
     nodes = [helper.make_node("Relu", ["a"], ["b"])]
     nodes += [helper.make_node(f"F{k}", ["a"], ["b"], domain="own") for k in range(length - 1)]
-    functions = [helper.make_function("own", f"F{k}", ["a"], ["b"], [each], imports) for k, each in enumerate(nodes)]
+    functions = [
+        helper.make_function("own", f"F{k}", ["a"], ["b"], [each], imports)
+        for k, each in enumerate(nodes)
+    ]
     proto = model("", "Col2Im", OVERLAPPING.inputs("float32"), OVERLAPPING.attributes)
-    proto.graph.node.append(helper.make_node(f"F{length - 1}", [proto.graph.node[0].output[0]], ["z"], domain="own"))
+    proto.graph.node.append(
+        helper.make_node(f"F{length - 1}", [proto.graph.node[0].output[0]], ["z"], domain="own")
+    )
     proto.opset_import.append(imports[1])
     proto.functions.extend(functions)
     return proto
@@ -250,7 +289,9 @@ def test_a_long_chain_of_functions(make):
     """More than 100 are not inlined: onnx before 1.22 would overflow the stack."""
     proto = make()
     assert [node.op_type for node in onnx_ops.lower(chain(100)).graph.node][-1] == "Relu"
-    with pytest.raises(onnx_ops.OpError, match="functions are recursive, or call one another more than 100 deep"):
+    with pytest.raises(
+        onnx_ops.OpError, match="functions are recursive, or call one another more than 100 deep"
+    ):
         onnx_ops.lower(proto)
     assert onnx_ops.optimize(proto) == proto
 
@@ -261,13 +302,16 @@ def calling(depth, calls=2, body=()):
     for function in proto.functions[1:]:
         (call,) = function.node
         function.node.extend(
-            helper.make_node(call.op_type, ["a"], [f"b{k}"], domain=call.domain) for k in range(calls - 1)
+            helper.make_node(call.op_type, ["a"], [f"b{k}"], domain=call.domain)
+            for k in range(calls - 1)
         )
     proto.functions[0].node.extend(body)
     return proto
 
 
-LARGE = helper.make_node("Constant", [], ["c"], value=onnx.numpy_helper.from_array(np.zeros(10_000), "c"))
+LARGE = helper.make_node(
+    "Constant", [], ["c"], value=onnx.numpy_helper.from_array(np.zeros(10_000), "c")
+)
 MANY_COPIES = {
     "two calls, 16 deep": lambda: calling(16),
     "two calls, 100 deep": lambda: calling(100),
@@ -283,16 +327,25 @@ def test_functions_with_many_copies_stay(name, monkeypatch):
 
     proto = MANY_COPIES[name]()
     monkeypatch.setattr("onnx.inliner.inline_local_functions", inline)
-    with pytest.raises(onnx_ops.OpError, match="inlined, the functions are more than 16 times as large as the model"):
+    with pytest.raises(
+        onnx_ops.OpError,
+        match="inlined, the functions are more than 16 times as large as the model",
+    ):
         onnx_ops.lower(proto)
     assert onnx_ops.optimize(proto) == proto
 
 
 def test_functions_of_equal_layers_are_inlined():
-    """As exporters write them: a layer that is called often, of functions that are called several times."""
+    """As exporters write them: a layer that is called often, of functions that are called several
+    times.
+    """
     imports = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
-    linear = [helper.make_node("Relu", [f"v{k}" if k else "a"], [f"v{k + 1}" if k < 19 else "b"]) for k in range(20)]
-    layer = [helper.make_node("Linear", [f"v{k}" if k else "a"], [f"v{k + 1}" if k < 5 else "b"], domain="own")
+    linear = [
+        helper.make_node("Relu", [f"v{k}" if k else "a"], [f"v{k + 1}" if k < 19 else "b"])
+        for k in range(20)
+    ]
+    layer = [helper.make_node("Linear", [f"v{k}" if k else "a"], [f"v{k + 1}" if k < 5 else "b"],
+            domain="own")
              for k in range(6)]  # fmt: skip
     proto = chain(1)
     proto.graph.node.pop()
@@ -300,7 +353,9 @@ def test_functions_of_equal_layers_are_inlined():
     proto.functions.append(helper.make_function("own", "Linear", ["a"], ["b"], linear, imports))
     proto.functions.append(helper.make_function("own", "Layer", ["a"], ["b"], layer, imports))
     value = proto.graph.node[0].output[0]
-    proto.graph.node.extend(helper.make_node("Layer", [value], [f"z{k}"], domain="own") for k in range(48))
+    proto.graph.node.extend(
+        helper.make_node("Layer", [value], [f"z{k}"], domain="own") for k in range(48)
+    )
     assert sum(node.op_type == "Relu" for node in onnx_ops.lower(proto).graph.node) == 48 * 6 * 20
 
 
@@ -313,7 +368,9 @@ def branching(depth):
         other = helper.make_node("Relu", ["a"], ["b"])
         branches = [helper.make_graph([node], "branch", [], [value]) for node in (call, other)]
         condition = helper.make_node("Cast", ["a"], ["c"], to=TensorProto.BOOL)
-        choice = helper.make_node("If", ["c"], ["b"], then_branch=branches[0], else_branch=branches[1])
+        choice = helper.make_node(
+            "If", ["c"], ["b"], then_branch=branches[0], else_branch=branches[1]
+        )
         function.node.extend([condition, choice])
     return proto
 
@@ -342,7 +399,8 @@ def passed_on(count, length=50):
             function.node[0].CopyFrom(proto.functions[0].node[0])
             continue
         function.node[0].attribute.extend(
-            onnx.AttributeProto(name=name, type=AttributeProto.INT, ref_attr_name=name) for name in names
+            onnx.AttributeProto(name=name, type=AttributeProto.INT, ref_attr_name=name)
+            for name in names
         )
     return proto
 
@@ -352,7 +410,9 @@ def wide(count):
     proto = chain(1)
     proto.functions[0].attribute.extend(f"a{k}" for k in range(count))
     call = proto.graph.node.pop()
-    proto.graph.node.extend(helper.make_node(call.op_type, call.input, [f"z{k}"], domain="own") for k in range(count))
+    proto.graph.node.extend(
+        helper.make_node(call.op_type, call.input, [f"z{k}"], domain="own") for k in range(count)
+    )
     return proto
 
 

@@ -1,4 +1,6 @@
-"""Reading what a session asks about a model takes time linear in its size, as ONNX Runtime's own reading of it does."""
+"""Reading what a session asks about a model takes time linear in its size, as ONNX Runtime's own
+reading of it does.
+"""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +24,15 @@ from onnx_ops.registry import available
 
 CASE = COL2IM[1]
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-MODEL_GRAPH, MODEL_IMPORT, MODEL_FUNCTIONS, GRAPH_NODE, NODE_ATTRIBUTE, ATTRIBUTE_GRAPH, UNKNOWN = 7, 8, 25, 1, 5, 6, 15
+MODEL_GRAPH, MODEL_IMPORT, MODEL_FUNCTIONS, GRAPH_NODE, NODE_ATTRIBUTE, ATTRIBUTE_GRAPH, UNKNOWN = (
+    7,
+    8,
+    25,
+    1,
+    5,
+    6,
+    15,
+)
 
 
 def varint(number):
@@ -38,7 +48,9 @@ def field(number, content):
 
 
 def message(proto, name, number, content, more=b""):
-    """The bytes of a message, in which a field has this content in place of its own, and then `more`."""
+    """The bytes of a message, in which a field has this content in place of its own, and then
+    `more`.
+    """
     rest = type(proto)()
     rest.CopyFrom(proto)
     rest.ClearField(name)
@@ -55,7 +67,13 @@ def content(of_model=b"", of_graph=b"", of_node=b"", proto=None):
     """The bytes of a model, of its graph and of its node, each with more bytes at the end."""
     proto = proto or col2im()
     node = proto.graph.node[0].SerializeToString() + of_node
-    return message(proto, "graph", MODEL_GRAPH, message(proto.graph, "node", GRAPH_NODE, node, of_graph), of_model)
+    return message(
+        proto,
+        "graph",
+        MODEL_GRAPH,
+        message(proto.graph, "node", GRAPH_NODE, node, of_graph),
+        of_model,
+    )
 
 
 COUNT = 20_000
@@ -88,14 +106,20 @@ def test_many_unknown_attributes(
 ) -> None:
     """Few are shown, and only these are compared with the operator's attributes."""
     proto, count = col2im("n" * length), 10**6 // (length + 10)
-    proto.graph.node[0].attribute.extend(helper.make_attribute(f"{k:0{length}}", 1) for k in range(count))
+    proto.graph.node[0].attribute.extend(
+        helper.make_attribute(f"{k:0{length}}", 1) for k in range(count)
+    )
     compared = []
-    monkeypatch.setattr("difflib.get_close_matches", lambda *arguments: compared.append(arguments) or [])
+    monkeypatch.setattr(
+        "difflib.get_close_matches", lambda *arguments: compared.append(arguments) or []
+    )
     warn_of_unknown_attributes(proto, available())
     *said, last = [record.getMessage() for record in caplog.records]
     assert len(said) == MOST
     assert len(compared) <= MOST + 1
-    assert all("is unknown and will be ignored; there are" in each and len(each) < 2_000 for each in said)
+    assert all(
+        "is unknown and will be ignored; there are" in each and len(each) < 2_000 for each in said
+    )
     assert last == "onnx_ops: the model has more unknown attributes; onnx-ops inspect lists all"
 
 
@@ -112,11 +136,18 @@ def others(rng, number):
     """Unknown fields of all types, of lengths and numbers with one byte or more."""
     fields = []
     for _ in range(rng.integers(0, 40)):
-        kind, any_number = int(rng.choice([VARINT, FIXED64, BYTES, FIXED32])), int(rng.choice([number, 1000, 2**28]))
+        kind, any_number = (
+            int(rng.choice([VARINT, FIXED64, BYTES, FIXED32])),
+            int(rng.choice([number, 1000, 2**28])),
+        )
         if kind == BYTES:
             fields.append(field(any_number, rng.bytes(int(rng.choice([0, 1, 7, 15, 16, 17, 200])))))
         else:
-            sizes = {VARINT: varint(int(rng.integers(0, 2**63))), FIXED64: rng.bytes(8), FIXED32: rng.bytes(4)}
+            sizes = {
+                VARINT: varint(int(rng.integers(0, 2**63))),
+                FIXED64: rng.bytes(8),
+                FIXED32: rng.bytes(4),
+            }
             fields.append(varint(any_number << 3 | kind) + sizes[kind])
     return b"".join(fields)
 
@@ -125,31 +156,49 @@ def test_unknown_fields_anywhere() -> None:
     """onnx's own reading is the oracle."""
     rng = np.random.default_rng(0)
     for _ in range(300):
-        mixed = [others(rng, number) for number in (9, 9, 12)]  # which onnx has not in these messages
-        mixed[0] += field(MODEL_IMPORT, helper.make_opsetid("mmcv", 1).SerializeToString()) + others(rng, 9)
+        mixed = [
+            others(rng, number) for number in (9, 9, 12)
+        ]  # which onnx has not in these messages
+        mixed[0] += field(
+            MODEL_IMPORT, helper.make_opsetid("mmcv", 1).SerializeToString()
+        ) + others(rng, 9)
         more = helper.make_node("MMCVRoiAlign", ["x"], ["y"], "more", domain="mmcv", stride=[1])
         node = field(GRAPH_NODE, more.SerializeToString())
         proto = content(mixed[0], mixed[1] + node + others(rng, 9), mixed[2])
         expected = {"", "mmcv"}, {("", "Col2Im"), ("mmcv", "MMCVRoiAlign")}
-        assert imports_and_nodes(proto) == imports_and_nodes(onnx.ModelProto.FromString(proto)) == expected
+        assert (
+            imports_and_nodes(proto)
+            == imports_and_nodes(onnx.ModelProto.FromString(proto))
+            == expected
+        )
 
 
 def test_names_that_are_not_utf8(caplog: pytest.LogCaptureFixture) -> None:
     """They are shown as the C library shows them, and hide nothing else."""
-    proto = model("com.microsoft", "GridSample", [np.zeros((1, 1, 2, 2), np.float32), np.zeros((1, 2, 2, 2), "f4")], {})
+    proto = model(
+        "com.microsoft",
+        "GridSample",
+        [np.zeros((1, 1, 2, 2), np.float32), np.zeros((1, 2, 2, 2), "f4")],
+        {},
+    )
     proto.opset_import.append(helper.make_opsetid("MARK", 1))
     proto.graph.node.append(helper.make_node("MARK", ["y"], ["z"], domain="ai.onnx.contrib"))
     proto.graph.node[0].name = "MARK"
     proto.graph.node[0].attribute.append(helper.make_attribute("MARK", 1))
     damaged = proto.SerializeToString().replace(b"MARK", b"n\xff'a")
-    expected = {"", "com.microsoft", "n\ufffd'a"}, {("com.microsoft", "GridSample"), ("ai.onnx.contrib", "n\ufffd'a")}
+    expected = (
+        {"", "com.microsoft", "n\ufffd'a"},
+        {("com.microsoft", "GridSample"), ("ai.onnx.contrib", "n\ufffd'a")},
+    )
     parsed = onnx.ModelProto.FromString(damaged)
     for source in (damaged, parsed):
         imports, nodes = imports_and_nodes(source)
         assert (imports, nodes) == expected
     warn_of_unknown_attributes(parsed, available())
     (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("onnx_ops: com.microsoft.GridSample (node \"n\ufffd'a\"): attribute n\ufffd'a is unknown")
+    assert said.startswith(
+        "onnx_ops: com.microsoft.GridSample (node \"n\ufffd'a\"): attribute n\ufffd'a is unknown"
+    )
 
 
 class Counted(bytes):
@@ -204,7 +253,9 @@ def test_nested_messages_are_searched_once(depth: int, monkeypatch: pytest.Monke
 
 
 WRONG = {
-    "a text past its message's end": field(MODEL_IMPORT, varint(1 << 3 | BYTES) + varint(4) + b"mmc")
+    "a text past its message's end": field(
+        MODEL_IMPORT, varint(1 << 3 | BYTES) + varint(4) + b"mmc"
+    )
     + field(UNKNOWN, b""),
     "a message past the end": varint(MODEL_IMPORT << 3 | BYTES) + varint(3) + b"ab",
     "a number without an end": varint(UNKNOWN << 3 | VARINT) + b"\xff",

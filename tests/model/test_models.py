@@ -16,15 +16,21 @@ from onnx_ops.registry import OPERATORS
 
 ROOT = TESTS.parent / "models"
 MODELS = sorted(path.parent for path in ROOT.glob("*/*/model.onnx"))
-# The specification prints the first result to four decimals; the others are sums of tenths, or turned places.
-PRINTED = {"gridsample_bicubic": {"rtol": 0, "atol": 5.1e-5}, "roi_align_rotated": {"rtol": 1e-6, "atol": 0}}
+# The specification prints the first result to four decimals; the others are sums of tenths, or
+# turned places.
+PRINTED = {
+    "gridsample_bicubic": {"rtol": 0, "atol": 5.1e-5},
+    "roi_align_rotated": {"rtol": 1e-6, "atol": 0},
+}
 IN_UINT32 = "openvino"  # part of the domains or names of examples
 PRINTED |= {example.name: {"rtol": 1e-6, "atol": 0} for example in DEFORM_CONV}
 
 
 def tolerance_of(directory):
     exact = directory.parent.name in ("ai.onnx", "mmdeploy", "onnx_ops", "org.openvinotoolkit")
-    return PRINTED.get(directory.name, {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-4, "atol": 1e-5})
+    return PRINTED.get(
+        directory.name, {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-4, "atol": 1e-5}
+    )
 
 
 def name_of(directory):
@@ -36,14 +42,18 @@ DIRECTORIES = [long_unless(IN_UINT32 not in name_of(d), d) for d in MODELS]
 
 def tensors(directory, kind):
     """The arrays of the test data, in order."""
-    files = sorted(directory.glob(f"test_data_set_0/{kind}_*.pb"), key=lambda f: int(f.stem.partition("_")[2]))
+    files = sorted(
+        directory.glob(f"test_data_set_0/{kind}_*.pb"), key=lambda f: int(f.stem.partition("_")[2])
+    )
     return [onnx.numpy_helper.to_array(onnx.load_tensor(file)) for file in files]
 
 
 def assert_outputs(session, directory):
     """Assert that a session of a model returns what its test data say."""
     inputs, expected = tensors(directory, "input"), tensors(directory, "output")
-    outputs = session.run(None, {i.name: v for i, v in zip(session.get_inputs(), inputs, strict=True)})
+    outputs = session.run(
+        None, {i.name: v for i, v in zip(session.get_inputs(), inputs, strict=True)}
+    )
     for got, each in zip(outputs, expected, strict=True):
         assert got.dtype == each.dtype
         np.testing.assert_allclose(got, each, **tolerance_of(directory))
@@ -61,7 +71,11 @@ def through_extensions(path):
     return onnx_ops.InferenceSession(path, quiet(), backend="extensions")
 
 
-ROUTES = [through_our_session, through_options, pytest.param(through_extensions, marks=needs_extensions)]
+ROUTES = [
+    through_our_session,
+    through_options,
+    pytest.param(through_extensions, marks=needs_extensions),
+]
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -72,7 +86,9 @@ def test_model(directory, route, kernels_made):
 
 
 @pytest.mark.parametrize(
-    "example", [long_unless(IN_UINT32 not in e.domain + e.name, e) for e in EXAMPLES], ids=lambda e: e.name
+    "example",
+    [long_unless(IN_UINT32 not in e.domain + e.name, e) for e in EXAMPLES],
+    ids=lambda e: e.name,
 )
 def test_every_backend_gives_what_the_specification_prints(example):
     case = Case(example.name, example.domain, example.op_type, (), example.attributes)
@@ -85,10 +101,13 @@ def test_every_backend_gives_what_the_specification_prints(example):
 @needs_extensions
 @pytest.mark.parametrize("directory", DIRECTORIES, ids=name_of)
 def test_lowered_twin(directory, caplog):
-    """Lowered models need only `import onnx_ops` and the documented registration of onnxruntime-extensions."""
+    """Lowered models need only `import onnx_ops` and the documented registration of
+    onnxruntime-extensions.
+    """
     proto = onnx.load(directory / "lowered.onnx")
     assert proto == onnx_ops.lower(onnx.load(directory / "model.onnx"))
-    # A node of this domain has no other implementation than our Python op, and none of the original's is left.
+    # A node of this domain has no other implementation than our Python op, and none of the
+    # original's is left.
     (ours,) = (n.op_type for n in proto.graph.node if n.domain == "ai.onnx.contrib")
     assert ours in {f"{o.domain or 'ai.onnx'}_{o.name}".replace(".", "_") for o in OPERATORS}
     assert not {o.name for o in OPERATORS} & {n.op_type for n in proto.graph.node}
@@ -120,5 +139,7 @@ def test_every_model_is_tested():
 def test_block_counts_that_a_specification_misprints_are_refused(name):
     example = OPENVINO_MISPRINTED[name]
     session = onnx_ops.InferenceSession(build_models.build(example).SerializeToString(), quiet())
-    with pytest.raises(Exception, match=r"Col2Im: shape of input = .*: the last axis must be the number of blocks"):
+    with pytest.raises(
+        Exception, match=r"Col2Im: shape of input = .*: the last axis must be the number of blocks"
+    ):
         run_session(session, list(example.inputs.values()))

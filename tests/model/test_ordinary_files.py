@@ -1,4 +1,6 @@
-"""Files that a model names: of any kind and size, with any statements on external data, and cut while they are read."""
+"""Files that a model names: of any kind and size, with any statements on external data, and cut
+while they are read.
+"""
 
 import os
 import socket
@@ -85,25 +87,46 @@ def test_a_missing_file_is_missing(tmp_path: Path) -> None:
 
 
 def sized(tensor_bytes: int, node_bytes: int, domain_bytes: int) -> bytes:
-    """Return a model with a tensor, an attribute and a domain of these sizes between nodes of this package."""
+    """Return a model with a tensor, an attribute and a domain of these sizes between nodes of this
+    package.
+    """
     nodes = [
         helper.make_node("GridSample", ["x", "g"], ["y"]),
         helper.make_node("Unknown", [], ["z"], domain="d" * domain_bytes, text="t" * node_bytes),
         helper.make_node("Col2Im", ["a", "b", "c"], ["d"], doc_string="t" * node_bytes),
     ]
     tensors = [numpy_helper.from_array(np.zeros(tensor_bytes, np.uint8), f"w{k}") for k in range(3)]
-    proto = onnx.ModelProto(ir_version=9, graph=helper.make_graph(nodes[:1], "g", [], [], tensors[:2]))
+    proto = onnx.ModelProto(
+        ir_version=9, graph=helper.make_graph(nodes[:1], "g", [], [], tensors[:2])
+    )
     rest = onnx.ModelProto(graph=helper.make_graph(nodes[1:], "g", [], [], tensors[2:]))
     rest.opset_import.append(helper.make_opsetid("d" * domain_bytes, 1))
     return proto.SerializeToString() + rest.SerializeToString()
 
 
-SIZES = 0, 1, AHEAD - 1, AHEAD, SMALL - 100, SMALL - 1, SMALL, SMALL + 1, 3 * SMALL, 5 * SMALL - AHEAD
+SIZES = (
+    0,
+    1,
+    AHEAD - 1,
+    AHEAD,
+    SMALL - 100,
+    SMALL - 1,
+    SMALL,
+    SMALL + 1,
+    3 * SMALL,
+    5 * SMALL - AHEAD,
+)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_parts_of_a_file_show_what_the_whole_does(size: int, tmp_path: Path) -> None:
-    for sizes in (size, 3, 1), (3, size, 1), (3, 3, size), (size, size, size), (2 * SMALL, size, SMALL + 7):
+    for sizes in (
+        (size, 3, 1),
+        (3, size, 1),
+        (3, 3, size),
+        (size, size, size),
+        (2 * SMALL, size, SMALL + 7),
+    ):
         content = sized(*sizes)
         (tmp_path / "m.onnx").write_bytes(content)
         expected = imports_and_nodes(content)
@@ -113,7 +136,9 @@ def test_parts_of_a_file_show_what_the_whole_does(size: int, tmp_path: Path) -> 
 
 
 def numbers_in_a_row(count: int) -> bytes:
-    """Return a model with an attribute of so many fields that are numbers, the longest there are."""
+    """Return a model with an attribute of so many fields that are numbers, the longest there
+    are.
+    """
     attribute = (b"\xb8\x80\x80\x80\x00" + b"\xff" * 9 + b"\x7f") * count
     node = helper.make_node("GridSample", ["x", "g"], ["y"], a=1).SerializeToString() + attribute
     graph = b"\x0a" + varint(len(node)) + node
@@ -129,7 +154,11 @@ def test_runs_of_numbers(count: int, tmp_path: Path) -> None:
     """A run is read ahead as far as one match reaches."""
     content = numbers_in_a_row(count)
     (tmp_path / "m.onnx").write_bytes(content)
-    assert imports_and_nodes(tmp_path / "m.onnx") == imports_and_nodes(content) == (set(), {("", "GridSample")})
+    assert (
+        imports_and_nodes(tmp_path / "m.onnx")
+        == imports_and_nodes(content)
+        == (set(), {("", "GridSample")})
+    )
 
 
 def test_tensors_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +232,10 @@ REFUSED = {  # {statement: (tensor, message)}
     "a negative length": (tensor([4], length=-32), r"length of \[4\] elements"),
     "a huge length": (tensor([4], length=10**40), r"length of \[4\] elements"),
     "a number with too many digits": (tensor([4], length="1" * 5000), "numbers from 0 on"),
-    "an offset past the end": (tensor([4], offset=33), "must have 32 bytes of s from 33 on; the file ends before"),
+    "an offset past the end": (
+        tensor([4], offset=33),
+        "must have 32 bytes of s from 33 on; the file ends before",
+    ),
     "a huge offset": (tensor([4], offset=2**70), "the file ends before"),
     "sizes past 64 bits": (tensor([2**62, 2**62]), "the file ends before"),
     "packed elements past the end": (tensor([129], TensorProto.INT4), "must have 65 bytes"),
@@ -218,7 +250,9 @@ def test_statements_on_external_data_are_compared_with_the_file(what: str, tmp_p
         external_data.read(proto, tmp_path / "m.onnx")
 
 
-@pytest.mark.parametrize("entries", [{}, {"offset": 8}, {"offset": 32, "length": 32}, {"length": 0}])
+@pytest.mark.parametrize(
+    "entries", [{}, {"offset": 8}, {"offset": 32, "length": 32}, {"length": 0}]
+)
 def test_statements_that_are_right(entries: dict[str, int], tmp_path: Path) -> None:
     content = np.arange(8)
     (tmp_path / "data").write_bytes(content.tobytes())
@@ -232,12 +266,16 @@ def test_statements_that_are_right(entries: dict[str, int], tmp_path: Path) -> N
 @pytest.mark.parametrize("dims", [[0], [4], [2**20]])
 def test_external_data_that_are_no_file(dims: list[int], what: str, tmp_path: Path) -> None:
     NO_FILES[what](tmp_path / "data")
-    with pytest.raises(onnx_ops.OpError, match=r"external data = .*: must (be an ordinary file|lie in the folder)"):
+    with pytest.raises(
+        onnx_ops.OpError, match=r"external data = .*: must (be an ordinary file|lie in the folder)"
+    ):
         external_data.read(tensor(dims), tmp_path / "m.onnx")
 
 
 def test_links_to_external_data(tmp_path: Path) -> None:
-    """As in Hugging Face's cache: links that stay in the folder, or in that of the model's link, are followed."""
+    """As in Hugging Face's cache: links that stay in the folder, or in that of the model's link,
+    are followed.
+    """
     inside, outside, linked = (tmp_path / name for name in ("inside", "outside", "linked"))
     for folder in inside, outside, linked:
         folder.mkdir()
@@ -249,20 +287,33 @@ def test_links_to_external_data(tmp_path: Path) -> None:
     (inside / "to_outside").symlink_to(outside / "blob")
     (linked / "to_inside").symlink_to(inside / "blob")
     for model, location in (
-        (inside / "m.onnx", "hard"), (inside / "m.onnx", "to_inside"), (linked / "link.onnx", "to_inside"),
+        (inside / "m.onnx", "hard"), (inside / "m.onnx", "to_inside"),
+        (linked / "link.onnx", "to_inside"),
     ):  # fmt: skip
         proto = tensor([4], location=location)
         external_data.read(proto, model)
         assert numpy_helper.to_array(proto).tolist() == [0, 1, 2, 3]
-    for location in "to_outside", "../outside/blob", str(outside / "blob"), "../inside/to_outside", ".":
-        with pytest.raises(onnx_ops.OpError, match=r"must (lie in the folder of the model|be an ordinary file)"):
+    for location in (
+        "to_outside",
+        "../outside/blob",
+        str(outside / "blob"),
+        "../inside/to_outside",
+        ".",
+    ):
+        with pytest.raises(
+            onnx_ops.OpError, match=r"must (lie in the folder of the model|be an ordinary file)"
+        ):
             external_data.read(tensor([4], location=location), inside / "m.onnx")
 
 
 def reshaped(tensors: list[TensorProto]) -> onnx.ModelProto:
     """Return a model that samples at grids reshaped to these sizes."""
-    nodes = [helper.make_node("Reshape", ["g", t.name], [f"grid{k}"]) for k, t in enumerate(tensors)]
-    nodes += [helper.make_node("GridSample", ["x", f"grid{k}"], [f"y{k}"]) for k in range(len(tensors))]
+    nodes = [
+        helper.make_node("Reshape", ["g", t.name], [f"grid{k}"]) for k, t in enumerate(tensors)
+    ]
+    nodes += [
+        helper.make_node("GridSample", ["x", f"grid{k}"], [f"y{k}"]) for k in range(len(tensors))
+    ]
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 4, 4])
     g = helper.make_tensor_value_info("g", TensorProto.FLOAT, [1, 4, 4, 2])
     y = helper.make_tensor_value_info("y0", TensorProto.FLOAT, None)
@@ -296,7 +347,9 @@ def test_optimize_reads_a_tensor_once(tmp_path: Path, read: Counter[str]) -> Non
 
 
 def test_optimize_reads_no_more_than_the_file(tmp_path: Path, read: Counter[str]) -> None:
-    """Many tensors may state the same bytes, or bytes that overlap: what is read for all isn't a multiple of them."""
+    """Many tensors may state the same bytes, or bytes that overlap: what is read for all isn't a
+    multiple of them.
+    """
     (tmp_path / "data").write_bytes(np.array([1, 4, 4, 2] * 4).tobytes())
     for step in 0, 1:
         read.clear()
@@ -305,11 +358,16 @@ def test_optimize_reads_no_more_than_the_file(tmp_path: Path, read: Counter[str]
         assert sum(read.values()) == 4
 
 
-def test_weights_are_copied_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_copied_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Copies of overlapping tensors are on the disk, but never in memory at once."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "data").write_bytes(np.array([1, 4, 4, 2] * 20).tobytes())
-    onnx.save(reshaped([named(f"s{k}", tensor([80], offset=0)) for k in range(9)]), tmp_path / "in" / "m.onnx")
+    onnx.save(
+        reshaped([named(f"s{k}", tensor([80], offset=0)) for k in range(9)]),
+        tmp_path / "in" / "m.onnx",
+    )
     inside = []
     original = external_data.set_external_data
 

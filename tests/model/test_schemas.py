@@ -67,11 +67,18 @@ def test_checker_wants_what_is_required():
 
 @pytest.mark.parametrize(
     ("kernel_shape", "shape"),
-    [([0, 3], []), ([3] * 15, []), ([3], [2, "unk__0", "unk__1"]), ([2**40] * 2, [2, "unk__0", None])],
+    [
+        ([0, 3], []),
+        ([3] * 15, []),
+        ([3], [2, "unk__0", "unk__1"]),
+        ([2**40] * 2, [2, "unk__0", None]),
+    ],
 )
 def test_shape_inference_of_what_is_refused(kernel_shape, shape):
     """What isn't known is not inferred; the operator raises the error. None stands for 0 blocks."""
-    proto = model("onnx_ops", "Im2Col", [np.zeros((2, 3, 5, 5), np.float32)], {"kernel_shape": kernel_shape})
+    proto = model(
+        "onnx_ops", "Im2Col", [np.zeros((2, 3, 5, 5), np.float32)], {"kernel_shape": kernel_shape}
+    )
     assert inferred(proto) == (onnx.TensorProto.FLOAT, shape)
 
 
@@ -80,22 +87,30 @@ def test_constants_in_other_files(tmp_path, monkeypatch):
     case = ATTENTION[0]
     inputs = case.inputs("float32")
     proto = model(case.domain, case.op_type, inputs, {}, constants=["spatial_shapes"])
-    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="data", size_threshold=0)
+    onnx.save(
+        proto, tmp_path / "m.onnx", save_as_external_data=True, location="data", size_threshold=0
+    )
     monkeypatch.chdir("/")
     assert inferred(onnx.load(tmp_path / "m.onnx", load_external_data=False))[1] == [2, 5, 12]
 
 
 def test_our_col2im_shape_agrees_with_onnx():
-    """onnx has a schema for Col2Im, with which the rule must agree that our other schemas derive from."""
+    """onnx has a schema for Col2Im, with which the rule must agree that our other schemas derive
+    from.
+    """
     case = COL2IM[1]
     inputs = case.inputs("float32")
     proto = model("", "Col2Im", inputs, case.attributes, constants=["image_shape", "block_shape"])
     known, values = [None, *(v.tolist() for v in inputs[1:])], case.operator.values(case.attributes)
-    assert plain.infer(case.operator, values, [list(v.shape) for v in inputs], known) == [inferred(proto)[1]]
+    assert plain.infer(case.operator, values, [list(v.shape) for v in inputs], known) == [
+        inferred(proto)[1]
+    ]
 
 
 def test_the_process_ends_well():
-    """onnx keeps registered schemas until after the interpreter's end; before 1.23 that hung or crashed."""
+    """onnx keeps registered schemas until after the interpreter's end; before 1.23 that hung or
+    crashed.
+    """
     script = "import onnx_ops; onnx_ops.register_schemas(); onnx_ops.register_schemas()"
     python(script)
 
@@ -135,7 +150,13 @@ def test_the_reference_of_an_operator_that_was_another_one_before():
     roi_align (float[1, 1, 4, 4] x, float[1, 4] rois, int64[1] images) => (float[1, 1, 2, 2] y) {
         y = RoiAlign <output_height = 2, output_width = 2> (x, rois, images)
     }"""
-    inputs = {"x": np.ones((1, 1, 4, 4), np.float32), "rois": np.ones((1, 4), np.float32), "images": np.zeros(1, int)}
+    inputs = {
+        "x": np.ones((1, 1, 4, 4), np.float32),
+        "rois": np.ones((1, 4), np.float32),
+        "images": np.zeros(1, int),
+    }
     evaluator = ReferenceEvaluator(onnx.parser.parse_model(text), new_ops=onnx_ops.reference_ops())
-    with pytest.raises(onnx_ops.OpError, match="RoiAlign: version of the domain = 15: must be at least 16"):
+    with pytest.raises(
+        onnx_ops.OpError, match="RoiAlign: version of the domain = 15: must be at least 16"
+    ):
         evaluator.run(None, inputs)

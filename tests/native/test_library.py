@@ -1,8 +1,8 @@
 """The C library in ONNX Runtime's sessions, where any of its calls and allocations may fail.
 
-It is built with a shim, which counts allocations, fills them with garbage, and hands the library another table of
-functions: each counts, fails if it is told to, and else calls ONNX Runtime's. A library knows only one table, so each
-Library has a copy of the file.
+It is built with a shim, which counts allocations, fills them with garbage, and hands the library
+another table of functions: each counts, fails if it is told to, and else calls ONNX Runtime's. A
+library knows only one table, so each Library has a copy of the file.
 """
 
 import ctypes as C
@@ -29,7 +29,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from support.backends import ORT_VERSION, quiet
-from support.cases import COL2IM, IM2COL, VOLUMES, assert_close, finished, operator, reference_of, type_of
+from support.cases import (
+    COL2IM,
+    IM2COL,
+    VOLUMES,
+    assert_close,
+    finished,
+    operator,
+    reference_of,
+    type_of,
+)
 from support.custom_functions import FUNCTIONS
 from support.malformed import AT_CREATION, AT_RUN, BY_ELEMENTS, BY_TYPE
 from support.selection import long_unless
@@ -45,13 +54,16 @@ from onnx_ops.registry import OPERATORS, is_default
 from onnx_ops.session import bodies, registration
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
-FLAGS = "ONNX_OPS_TEST_FLAGS"  # environment variable: flags of the compiler, to test another build of the library
+# Environment variable: flags of the compiler, to test another build of the library.
+FLAGS = "ONNX_OPS_TEST_FLAGS"
 SOURCES = Path(onnx_ops.__file__).parent / "native"
 COPIES = itertools.count()
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="its compilers take other flags"),
     pytest.mark.skipif(COMPILER is None, reason="there is no C compiler"),
-    pytest.mark.skipif(ORT_VERSION < (1, 24), reason="a proxy for each function needs an ONNX Runtime that has all"),
+    pytest.mark.skipif(
+        ORT_VERSION < (1, 24), reason="a proxy for each function needs an ONNX Runtime that has all"
+    ),
 ]
 # This build counts the library's allocations and fills them with garbage.
 COUNTED_H = """
@@ -84,14 +96,27 @@ void counted_free(void *made) { counted[0] -= made != NULL, free(made); }
 """
 HANDLE = C.c_void_p
 ORT_H = (SOURCES / "ort.h").read_text()
-OFFSETS = {name: int(at) for name, at in re.findall(r"#define (\w+)\s+(?:\\\s+)?API(?:_OF\(\w+, |\()(\d+),", ORT_H)}
-SPARES = int(re.search(r"SPARES = (\d+)", (SOURCES / "ort.c").read_text())[1])  # statuses that the library keeps
-CANNOT_FAIL = {"CreateStatus", "GetErrorCode", *(name for name in OFFSETS if name.startswith("Release"))}
+OFFSETS = {
+    name: int(at)
+    for name, at in re.findall(r"#define (\w+)\s+(?:\\\s+)?API(?:_OF\(\w+, |\()(\d+),", ORT_H)
+}
+SPARES = int(
+    re.search(r"SPARES = (\d+)", (SOURCES / "ort.c").read_text())[1]
+)  # statuses that the library keeps
+CANNOT_FAIL = {
+    "CreateStatus",
+    "GetErrorCode",
+    *(name for name in OFFSETS if name.startswith("Release")),
+}
 # What must be released, like every status that ONNX Runtime doesn't get, or handed over.
-OWNED = {"CreateStatus", "KernelInfo_GetInputTypeInfo", "KernelInfoGetAttribute_tensor", "CreateTensorTypeAndShapeInfo",
+OWNED = {"CreateStatus", "KernelInfo_GetInputTypeInfo", "KernelInfoGetAttribute_tensor",
+    "CreateTensorTypeAndShapeInfo",
          "GetTensorTypeAndShape", "CreateCustomOpDomain"}  # fmt: skip
 FAILURE = "failed as it was told to"
-FIRST = "ShapeInferContext_GetInputCount", "KernelInfo_GetNodeName"  # calls of an inference, and of a creation
+FIRST = (
+    "ShapeInferContext_GetInputCount",
+    "KernelInfo_GetNodeName",
+)  # calls of an inference, and of a creation
 SHIM = """
 #undef RegisterCustomOps
 #include "ort.h"
@@ -132,11 +157,21 @@ VISIBLE status RegisterCustomOps(void *options, const struct api_base *ours) {
 
 def shim():
     """The shim's text: a proxy for each function of the table that the library calls."""
-    sign = {name: (name in OWNED) - (name.startswith("Release") or name == "AddCustomOpDomain") for name in OFFSETS}
+    sign = {
+        name: (name in OWNED) - (name.startswith("Release") or name == "AddCustomOpDomain")
+        for name in OFFSETS
+    }
     positions = {name: at // 8 for name, at in OFFSETS.items()}
-    proxies = "\n".join(f"PROXY({k}, {int(n not in CANNOT_FAIL)}, {sign[n]})" for n, k in positions.items())
+    proxies = "\n".join(
+        f"PROXY({k}, {int(n not in CANNOT_FAIL)}, {sign[n]})" for n, k in positions.items()
+    )
     filled = " ".join(f"proxy[{k}] = proxy_{k};" for k in positions.values())
-    return SHIM.replace("PROXIES", proxies).replace("FILLED", filled).replace("FAILURE", f'"{FAILURE}"') + COUNTED_C
+    return (
+        SHIM.replace("PROXIES", proxies)
+        .replace("FILLED", filled)
+        .replace("FAILURE", f'"{FAILURE}"')
+        + COUNTED_C
+    )
 
 
 @dataclass
@@ -145,7 +180,8 @@ class Node:
 
     inputs        arrays; None for an optional input that is absent
     constants     positions of the inputs that are constant
-    known_shapes  the shapes that the model states for inputs; dimensions may be names or None; default: the real shapes
+    known_shapes  the shapes that the model states for inputs; dimensions may be names or None;
+                  default: the real shapes
     """
 
     operator: object
@@ -159,7 +195,9 @@ class Node:
         """The expected outputs."""
         if self.operator.is_wide:
             return [reference_of(self.operator, self.attributes, self.inputs)]
-        return calls.compute_reference(self.operator, self.operator.values(self.attributes), self.inputs)
+        return calls.compute_reference(
+            self.operator, self.operator.values(self.attributes), self.inputs
+        )
 
     def model(self):
         """The model of this node, as bytes, and its inputs."""
@@ -168,27 +206,34 @@ class Node:
         attributes = {n: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v
                       for n, v in self.attributes.items()}  # fmt: skip
         domain, infos, constants = self.operator.domain, [], []
-        name = "?" * len(self.name) if isinstance(self.name, bytes) else self.name  # which protobuf's Python can't set
-        node = helper.make_node(self.operator.name, names, outputs, name, domain=domain, **attributes)
+        # Which protobuf's Python can't set.
+        name = "?" * len(self.name) if isinstance(self.name, bytes) else self.name
+        node = helper.make_node(
+            self.operator.name, names, outputs, name, domain=domain, **attributes
+        )
         feeds = {}
         for k, (label, value) in enumerate(zip(names, self.inputs, strict=True)):
             if value is not None and k in self.constants:
                 constants.append(numpy_helper.from_array(value, label))
             elif value is not None:
-                shape = value.shape if self.known_shapes is None else self.known_shapes[k]  # None: not even a rank
+                # None: not even a rank.
+                shape = value.shape if self.known_shapes is None else self.known_shapes[k]
                 infos.append(helper.make_tensor_value_info(label, type_of(value.dtype), shape))
                 feeds[label] = value
         results = [helper.make_empty_tensor_value_info(name) for name in outputs]
         proto = finished(helper.make_graph([node], "graph", infos, results, constants), 21, domain)
         content = proto.SerializeToString()
         if isinstance(self.name, bytes) and self.name:
-            before, _, after = content.rpartition(name.encode())  # the byte before may be a "?", too: the length 63
+            before, _, after = content.rpartition(
+                name.encode()
+            )  # the byte before may be a "?", too: the length 63
             content = before + self.name + after
         return content, feeds
 
 
 class Library:
-    """A copy of the library, which believes that ONNX Runtime is of this release, if that is stated.
+    """A copy of the library, which believes that ONNX Runtime is of this release, if that is
+    stated.
 
     declared  the operators of its table
     custom    custom operators, which each registration adds
@@ -227,17 +272,24 @@ class Library:
         return [*(C.c_long * 2**16).in_dll(self.library, "in_use")][1 : count + 1]
 
     def infers(self, n):
-        """Whether call number n is one of an inference: if it fails, ONNX Runtime infers nothing and goes on."""
+        """Whether call number n is one of an inference: if it fails, ONNX Runtime infers nothing
+        and goes on.
+        """
         return bool(n) and FIRST[0] in self.calls[:n] and FIRST[1] not in self.calls[:n]
 
     @property
     def calls(self):
         """The names of called functions that can fail."""
-        count, positions = self.number("call_count").value, (C.c_short * 2**16).in_dll(self.library, "calls")
+        count, positions = (
+            self.number("call_count").value,
+            (C.c_short * 2**16).in_dll(self.library, "calls"),
+        )
         return [NAMES[positions[k]] for k in range(1, count + 1)]
 
     def begin(self, fails=0, lacks=0, more=0):
-        """Begin a step in which call number `fails` fails, or the allocations from `lacks` to `lacks + more` do."""
+        """Begin a step in which call number `fails` fails, or the allocations from `lacks` to
+        `lacks + more` do.
+        """
         self.number("call_count").value, self.number("failing_call").value = 0, fails
         self.number("handles").value = 0
         self.counted[1:] = [0, lacks, lacks and lacks + more]
@@ -288,28 +340,43 @@ MANY_TILES = node(replace(COL2IM[2], shapes=((2400, 36, 15), *COL2IM[2].shapes[1
 BLOCKS = node(COL2IM[7], known_shapes=(None,) * 3)
 GRID = node(VOLUMES[6])
 CONSTANT = node(COL2IM[0], constants=(0, 1, 2))
-INFERENCE = node(VOLUMES[0], "float16", "float32", known_shapes=(("N", 3, None, None), ("M", None, "W", 2)))
+INFERENCE = node(
+    VOLUMES[0], "float16", "float32", known_shapes=(("N", 3, None, None), ("M", None, "W", 2))
+)
 BLEND, POSITIVE, FILL, JOIN = FUNCTIONS
 NUMBERS = np.arange(-10_000, 10_000, dtype=np.float32) / 2
-MANY = Node(BLEND, [NUMBERS, np.array([0.5], np.float32)], {"weights": [0.5, 1.0], "mode": "subtract"})
-HALVES = Node(BLEND, [np.arange(100, dtype=np.float16), None], {"weights": [2.0], "factor": 0.5, "shifts": [1]})
+MANY = Node(
+    BLEND, [NUMBERS, np.array([0.5], np.float32)], {"weights": [0.5, 1.0], "mode": "subtract"}
+)
+HALVES = Node(
+    BLEND,
+    [np.arange(100, dtype=np.float16), None],
+    {"weights": [2.0], "factor": 0.5, "shifts": [1]},
+)
 LONG = replace(MANY, attributes={"weights": [0.25] * 200, "shifts": [1] * 1000})
 FILLED = Node(FILL, [NUMBERS[:7], np.array([3, 4])], {}, constants=(1,))
-JOINED = Node(JOIN, [np.array(texts, object) for texts in (["a", "bc"], ["", "d"], ["\xe9", "f"])], {
+JOINED = Node(JOIN, [np.array(texts, object) for texts in (["a", "bc"], ["", "d"], ["\xe9", "f"])],
+    {
     "order": np.array([2, 0, 1]), "between": ", "
 })  # fmt: skip
 JOINED_AGAIN = replace(JOINED, attributes={"order": np.array([2, 0, 1] * 100)})
 NO_NAME, NO_ATTRIBUTES = "onnx_ops: no room for a node's name", "onnx_ops: no room for attributes"
-NO_ATTRIBUTE, NO_STATE = "onnx_ops: no room for an attribute", "onnx_ops: no room for a kernel's state"
+NO_ATTRIBUTE, NO_STATE = (
+    "onnx_ops: no room for an attribute",
+    "onnx_ops: no room for a kernel's state",
+)
 NO_STRINGS = "onnx_ops: no room for the strings of an input"
 NO_COPIES = "onnx_ops: no room for copies of what a kernel is given"
-NO_WORKSPACE, NONE_OF_BLEND = (f"{o}: workspace = N bytes: can't be allocated" for o in ("Col2Im", "test.own.Blend"))
+NO_WORKSPACE, NONE_OF_BLEND = (
+    f"{o}: workspace = N bytes: can't be allocated" for o in ("Col2Im", "test.own.Blend")
+)
 CREATION = [NO_NAME, NO_ATTRIBUTES, NO_STATE]
 SCENARIOS = {
-    # A node, the step that is tried, before which others succeed, and the messages if each of its allocations in turn
-    # fails; empty if it was for a result that can be computed later.
+    # A node, the step that is tried, before which others succeed, and the messages if each of its
+    # allocations in turn fails; empty if it was for a result that can be computed later.
     "creation with lists": (BLOCKS, "create", CREATION),
-    "creation with a list that is required": (node(IM2COL[2], known_shapes=(None,)), "create", CREATION),
+    "creation with a list that is required": (node(IM2COL[2], known_shapes=(None,)), "create",
+        CREATION),
     "creation with strings and a number": (GRID, "create", CREATION),
     "creation for constants": (CONSTANT, "create", [NO_NAME, NO_ATTRIBUTES, "", ""]),
     "creation for tensors of strings": (node(COL2IM[0], "string"), "create", CREATION),
@@ -336,13 +403,23 @@ SCENARIOS = {
     "run of a function in Python on strings": (JOINED, "run", [NO_STRINGS] * 3),
 }  # fmt: skip
 RUNS = [name for name, (_, step, _) in SCENARIOS.items() if step == "run"]
-AT_WORKSPACE = records.GEOMETRY + MANY_TILES.operator.geometry_dtype.fields["workspace"][1]  # its size, in a call
+# Its size, in a call.
+AT_WORKSPACE = records.GEOMETRY + MANY_TILES.operator.geometry_dtype.fields["workspace"][1]
 FEW = [o for o in OPERATORS if o.title in ("onnx_ops.Im2Col", "org.openvinotoolkit.Col2Im")]
 
 
 def build(directory, *flags):
     path = directory / "library.so"
-    command = [COMPILER, "-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden", "-o", path, *flags]
+    command = [
+        COMPILER,
+        "-std=gnu11",
+        "-fPIC",
+        "-shared",
+        "-fvisibility=hidden",
+        "-o",
+        path,
+        *flags,
+    ]
     sources = f"-DONNX_OPS_SOURCES={system.digest_of_sources(SOURCES)}", *SOURCES.glob("*.c")
     subprocess.run([*command, *sources], check=True)
     return path
@@ -386,9 +463,11 @@ def session(runtime, node):
 
 @contextmanager
 def prepared(runtime, node, step, inferred=0):
-    """Yield a function that makes a session of the node, or runs it, and returns (result, text of an error).
+    """Yield a function that makes a session of the node, or runs it, and returns (result, text of
+    an error).
 
-    All that must be left are statuses that ONNX Runtime gets: of an error, and of so many inferences.
+    All that must be left are statuses that ONNX Runtime gets: of an error, and of so many
+    inferences.
     """
     in_use, made = runtime.counted[0], None
     if step == "run":
@@ -396,7 +475,9 @@ def prepared(runtime, node, step, inferred=0):
         assert error is None
 
     def attempt(**limits):
-        result, error = runtime.attempt(*((made[0].run, None, made[1]) if made else (session, runtime, node)), **limits)
+        result, error = runtime.attempt(
+            *((made[0].run, None, made[1]) if made else (session, runtime, node)), **limits
+        )
         left = inferred + runtime.infers(limits.get("fails")) + (error is not None)
         assert runtime.number("handles").value in (left, left - runtime.infers(limits.get("fails")))
         return result, error
@@ -411,7 +492,9 @@ def prepared(runtime, node, step, inferred=0):
 def assert_outputs(outputs, node):
     """Assert that outputs are the expected ones; floats may differ by their tolerance."""
     for got, array in zip(outputs, node.expected(), strict=True):
-        assert_close(got, array, dtypes.name_of(array if not node.operator.is_wide else node.inputs[0]))
+        assert_close(
+            got, array, dtypes.name_of(array if not node.operator.is_wide else node.inputs[0])
+        )
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -449,9 +532,18 @@ FLOAT, HALF, LONG_INT = "tensor(float)", "tensor(float16)", "tensor(int64)"
 INFERRED = {  # a node, and the types and shapes that are inferred for its outputs
     "all is known": (MANY, [(FLOAT, [20_000]), (LONG_INT, [1])]),
     "an input is absent": (HALVES, [(HALF, [100]), (LONG_INT, [1])]),
-    "the last input is not there": (replace(HALVES, inputs=HALVES.inputs[:1]), [(HALF, [100]), (LONG_INT, [1])]),
-    "a dimension has a name": (replace(MANY, known_shapes=(("N",), (1,))), [(FLOAT, []), (LONG_INT, [])]),
-    "a dimension is unknown": (replace(MANY, known_shapes=((None,), (1,))), [(FLOAT, []), (LONG_INT, [])]),
+    "the last input is not there": (
+        replace(HALVES, inputs=HALVES.inputs[:1]),
+        [(HALF, [100]), (LONG_INT, [1])],
+    ),
+    "a dimension has a name": (
+        replace(MANY, known_shapes=(("N",), (1,))),
+        [(FLOAT, []), (LONG_INT, [])],
+    ),
+    "a dimension is unknown": (
+        replace(MANY, known_shapes=((None,), (1,))),
+        [(FLOAT, []), (LONG_INT, [])],
+    ),
     "the rule gets values": (FILLED, [(FLOAT, [])]),
     "the rule states a bound": (Node(POSITIVE, [NUMBERS], {}), [(FLOAT, []), (LONG_INT, [])]),
     "there is no rule": (JOINED, [("tensor(string)", [])]),
@@ -481,17 +573,27 @@ def test_every_function_is_called(make, key):
     assert called == OFFSETS.keys() - CANNOT_FAIL - {others[key]}
 
 
-UNREADABLE = re.compile(r".*: \w+ = (None: must be given|(\[?\d.*\]? )?\(not of kind \w+\): must be an? .*)", re.DOTALL)
+UNREADABLE = re.compile(
+    r".*: \w+ = (None: must be given|(\[?\d.*\]? )?\(not of kind \w+\): must be an? .*)", re.DOTALL
+)
 
 
-LIKE_ANOTHER = "lacks an input", "long lists", "large tensor"  # scenarios with the calls of others, or more of them
+LIKE_ANOTHER = (
+    "lacks an input",
+    "long lists",
+    "large tensor",
+)  # scenarios with the calls of others, or more of them
 
 
-@pytest.mark.parametrize("runtime", ["new", pytest.param("old", marks=pytest.mark.long)], indirect=True)
-@pytest.mark.parametrize("name", [long_unless(not name.endswith(LIKE_ANOTHER), name) for name in SCENARIOS])
+@pytest.mark.parametrize(
+    "runtime", ["new", pytest.param("old", marks=pytest.mark.long)], indirect=True
+)
+@pytest.mark.parametrize(
+    "name", [long_unless(not name.endswith(LIKE_ANOTHER), name) for name in SCENARIOS]
+)
 def test_no_status_is_dropped(runtime, name):
-    """Whichever call fails, its status is returned at once. For an attribute, failure means that it is absent, or
-    that nothing is inferred.
+    """Whichever call fails, its status is returned at once. For an attribute, failure means that it
+    is absent, or that nothing is inferred.
     """
     with prepared(runtime, *SCENARIOS[name][:2]) as attempt:
         assert attempt()[1] is None
@@ -516,7 +618,10 @@ NO_ROOM_FOR_DOMAINS = ["onnx_ops: no room for a domain", "onnx_ops: no room for 
 
 @pytest.mark.parametrize("limit", ["fails", "lacks"])
 def test_a_registration_that_fails(make, limit):
-    """New options get all domains then. What is left are records and lists, which later registrations use."""
+    """New options get all domains then.
+
+    What is left are records and lists, which later registrations use.
+    """
     make = partial(make, operators=FEW, custom=FUNCTIONS[:2])
     whole, declared = make(), [*FEW, *FUNCTIONS[:2]]
     register = lambda runtime: runtime.register(runtime.options())
@@ -532,12 +637,28 @@ def test_a_registration_that_fails(make, limit):
             assert runtime.calls == calls[:n]
         else:
             assert any(message in error for message in NO_ROOM_FOR_DOMAINS)
-        is_kept = runtime.calls[-1] == "AddCustomOpDomain" and limit == "fails"  # the domain, which the options name
+        # The domain, which the options name.
+        is_kept = runtime.calls[-1] == "AddCustomOpDomain" and limit == "fails"
         assert runtime.number("handles").value == 1 + is_kept  # the status
         assert runtime.attempt(register, runtime)[1] is None
         assert runtime.calls.count("CustomOpDomain_Add") == calls.count("CustomOpDomain_Add")
     if limit == "lacks":
-        assert left == [0, 1, 2, 3, 4, 4, 5, 6, 7, 7, 8, 9, 10, 10]  # lists that lack room to grow stay
+        assert left == [
+            0,
+            1,
+            2,
+            3,
+            4,
+            4,
+            5,
+            6,
+            7,
+            7,
+            8,
+            9,
+            10,
+            10,
+        ]  # lists that lack room to grow stay
     else:
         freed = [called in ("CreateCustomOpDomain", "AddSessionConfigEntry") for called in calls]
         assert left == [used - free for used, free in zip(in_use, freed, strict=True)]
@@ -545,11 +666,16 @@ def test_a_registration_that_fails(make, limit):
 
 @pytest.mark.parametrize("limit", ["fails", "lacks"])
 def test_a_registration_on_copied_options_that_fails(make: Callable[..., Any], limit: str) -> None:
-    """ONNX Runtime's copy of options has their entries, and no domain. The next attempt adds all operators to it."""
+    """ONNX Runtime's copy of options has their entries, and no domain.
+
+    The next attempt adds all operators to it.
+    """
     content, feeds = MANY.model()
 
     def copied(runtime: Any) -> Any:
-        return ort.InferenceSession(content, runtime.register(runtime.options([]))).get_session_options()
+        return ort.InferenceSession(
+            content, runtime.register(runtime.options([]))
+        ).get_session_options()
 
     def add_one(runtime: Any, options: Any) -> None:
         runtime.library.onnx_ops_add(runtime.custom, C.c_size_t(1))
@@ -559,7 +685,9 @@ def test_a_registration_on_copied_options_that_fails(make: Callable[..., Any], l
     whole = make()
     assert whole.attempt(add_one, whole, copied(whole))[1] is None
     last = len(whole.calls) if limit == "fails" else whole.counted[1]
-    assert whole.calls.count("CustomOpDomain_Add") == sum(len(list(o.signatures())) for o in (POSITIVE, BLEND))
+    assert whole.calls.count("CustomOpDomain_Add") == sum(
+        len(list(o.signatures())) for o in (POSITIVE, BLEND)
+    )
     for n in range(1, 1 + last):
         runtime = make()
         options = copied(runtime)
@@ -586,7 +714,10 @@ def test_domains_of_options(make):
             options.add_session_config_entry(registering(domain), "1")
         assert runtime.attempt(runtime.register, options)[1] is None
         count = sum(len(list(o.signatures())) for o in OPERATORS if o.domain in new)
-        assert (runtime.calls.count("AddCustomOpDomain"), runtime.calls.count("CustomOpDomain_Add")) == (
+        assert (
+            runtime.calls.count("AddCustomOpDomain"),
+            runtime.calls.count("CustomOpDomain_Add"),
+        ) == (
             len(new),
             count,
         )
@@ -595,10 +726,19 @@ def test_domains_of_options(make):
 
 @pytest.mark.parametrize(
     ("release", "asked_for"),
-    [("1.31.1", 24), ("1.24.0", 24), ("1.24.0-dev", 24), ("1.23.2", 23), ("1.20.0", 20), ("1.17.0", 17)],
+    [
+        ("1.31.1", 24),
+        ("1.24.0", 24),
+        ("1.24.0-dev", 24),
+        ("1.23.2", 23),
+        ("1.20.0", 20),
+        ("1.17.0", 17),
+    ],
 )
 def test_the_version_of_the_table_that_is_asked_for(make, release, asked_for):
-    """The library asks for the newest version that it reads, but for none that ONNX Runtime doesn't know."""
+    """The library asks for the newest version that it reads, but for none that ONNX Runtime doesn't
+    know.
+    """
     if asked_for > int(ort.__version__.split(".")[1]):
         pytest.skip("this ONNX Runtime lacks that table")
     runtime = make(release)
@@ -617,7 +757,9 @@ def test_releases_that_are_too_old(make, release):
 
 
 def replace_kernel(runtime, kernel):
-    """Replace the kernel of MANY_TILES by a function of (address of the call, tile, address of its workspace)."""
+    """Replace the kernel of MANY_TILES by a function of (address of the call, tile, address of its
+    workspace).
+    """
     kernel_pointer = C.CFUNCTYPE(C.c_int64, HANDLE, C.c_int64, HANDLE)(kernel)
     row = runtime.row_of(MANY_TILES.operator)
     for overload in row.overloads[: row.overload_count]:
@@ -627,7 +769,9 @@ def replace_kernel(runtime, kernel):
 
 @pytest.mark.parametrize("threads", [4, MAX_TILES])
 def test_tiles_side_by_side_have_workspaces_of_their_own(make, threads):
-    """There are as many workspaces as threads, each as large as the plan states, and in lines of its own."""
+    """There are as many workspaces as threads, each as large as the plan states, and in lines of
+    its own.
+    """
     runtime, calls, together = make(), [], threading.Barrier(threads, timeout=600)
 
     def kernel(call, tile, workspace):
@@ -659,14 +803,17 @@ def test_a_tile_that_fails(make):
 
 
 def without_room(runtime, node, step):
-    """Return the messages if each allocation in turn fails, but for those of the inference, which fail silently."""
+    """Return the messages if each allocation in turn fails, but for those of the inference, which
+    fail silently.
+    """
     with prepared(runtime, node, step) as attempt:
         attempt()
         turns = range(1, runtime.counted[1] + 1)
         for n in turns:  # and all that follow
             attempt(lacks=n, more=1000)
         first, *errors = (
-            re.sub(r"(?s)^.*(Status Message|initialization): ", "", attempt(lacks=n)[1] or "") for n in (0, *turns)
+            re.sub(r"(?s)^.*(Status Message|initialization): ", "", attempt(lacks=n)[1] or "")
+            for n in (0, *turns)
         )
     inferred = errors.index(NO_NAME) if step == "create" else 0
     assert errors[:inferred] == [first] * inferred
@@ -680,7 +827,10 @@ def test_no_room(runtime, name):
 
 
 def test_no_room_is_needed_for_messages(new):
-    assert without_room(new, replace(GRID, attributes={"mode": "area"}), "create") == [NO_NAME, NO_ATTRIBUTES]
+    assert without_room(new, replace(GRID, attributes={"mode": "area"}), "create") == [
+        NO_NAME,
+        NO_ATTRIBUTES,
+    ]
     x, *sizes = BLOCKS.inputs
     assert without_room(new, replace(BLOCKS, inputs=[x[0], *sizes]), "run") == []
 
@@ -731,10 +881,21 @@ def test_malformed_inputs(new, bad):
 # Long texts are cut after 200 characters and before the last 100.
 SPECIAL = "'\"\\\n\r\t\x01\x1f\x7f\xa0\xada\xe9\u4e2d\u061c\u200b\u200f\u2028\u202e\u2060\u206f\ud7ff\ue000\uf8ff"
 SPECIAL += "\ufeff\ufff0\ufffb\ufffd\U0001f600\U000dffff\U000e0000\U0010ffff"
-EACH_ESCAPE = "'\"\\\n\x01\xa0a\xe9\u4e2d\u202e\U0001f600\U000e0000"  # a character for each way to show one
+EACH_ESCAPE = (
+    "'\"\\\n\x01\xa0a\xe9\u4e2d\u202e\U0001f600\U000e0000"  # a character for each way to show one
+)
 CHARACTERS = st.sampled_from(SPECIAL) | st.characters(codec="utf-8", exclude_characters="\0")
 PIECES = st.text(CHARACTERS, max_size=9) | st.builds(str.__mul__, CHARACTERS, st.integers(0, 210))
-BROKEN = [b"\xff", b"\xc3", b"\xc0\xaf", b"\xe2\x82", b"\xed\xa0\x80", b"\xf0\x9f\x98", b"\xf4\x90\x80\x80", b"\x80"]
+BROKEN = [
+    b"\xff",
+    b"\xc3",
+    b"\xc0\xaf",
+    b"\xe2\x82",
+    b"\xed\xa0\x80",
+    b"\xf0\x9f\x98",
+    b"\xf4\x90\x80\x80",
+    b"\x80",
+]
 
 
 def assert_same_message(runtime, node):
@@ -774,7 +935,11 @@ def test_names_are_shown_alike(new, name):
 
 @pytest.mark.parametrize(
     ("special", "quote"),
-    [long_unless(s in EACH_ESCAPE if q == "'" else s in "'\"", s, q) for s in SPECIAL for q in "'\""],
+    [
+        long_unless(s in EACH_ESCAPE if q == "'" else s in "'\"", s, q)
+        for s in SPECIAL
+        for q in "'\""
+    ],
     ids=ascii,
 )
 def test_escapes_where_texts_are_cut(new, special, quote):
@@ -790,7 +955,9 @@ def test_a_zero_is_a_character(new, text):
 
 
 @examples
-@given(strides=st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(1, 9), min_size=1, max_size=100))
+@given(
+    strides=st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(1, 9), min_size=1, max_size=100)
+)
 @example([1] * 10_000)
 @example([-(2**63)] * 1000)
 def test_lists_are_shown_alike(new, strides):
@@ -798,7 +965,9 @@ def test_lists_are_shown_alike(new, strides):
 
 
 def answering(runtime, outcome, strings=None):
-    """Let Python answer all questions with this outcome, and these strings; return the list of questions."""
+    """Let Python answer all questions with this outcome, and these strings; return the list of
+    questions.
+    """
     questions = []
 
     def answer(question, *args):
@@ -864,13 +1033,18 @@ def test_python_is_not_called_while_an_interrupt_waits(make):
     assert "compile" not in questions
 
 
-@pytest.mark.parametrize("outcome", [registration.UNFINISHED, registration.FAILED, registration.REFUSED])
+@pytest.mark.parametrize(
+    "outcome", [registration.UNFINISHED, registration.FAILED, registration.REFUSED]
+)
 @pytest.mark.parametrize("waits", [False, True])
 def test_refusals_that_python_answers(make, outcome, waits):
     """After an interrupt, and while one waits, the message is plain text."""
     runtime = make()
     runtime.shared = runtime.register(runtime.options())
-    plain = "GridSample (node 'the_node'): mode = 'area': must be one of nearest, bilinear, bicubic, linear, cubic"
+    plain = (
+        "GridSample (node 'the_node'): mode = 'area': must be one of nearest, bilinear, "
+        "bicubic, linear, cubic"
+    )
     with prepared(runtime, replace(GRID, attributes={"mode": "area"}), "create") as attempt:
         attempt()  # compiles what infers shapes
         questions = answering(runtime, outcome)
@@ -883,14 +1057,18 @@ def test_refusals_that_python_answers(make, outcome, waits):
 
 
 def test_without_python(make):
-    """No operators on strings exist, others can't be compiled; without a table only custom operators exist."""
+    """No operators on strings exist, others can't be compiled; without a table only custom
+    operators exist.
+    """
     runtime = make()
     runtime.python.compile = runtime.python.plan = runtime.python.run = runtime.python.refuse = None
     runtime.shared = runtime.register(runtime.options())
     with prepared(runtime, GRID, "create", inferred=1) as attempt:
         message = "onnx_ops: its operators are compiled by Python, where it has not been imported"
         assert attempt()[1].endswith(message)
-    assert "onnx_ops" not in runtime.attempt(session, runtime, node(COL2IM[0], "string"))[1]  # ONNX Runtime refuses it
+    assert (
+        "onnx_ops" not in runtime.attempt(session, runtime, node(COL2IM[0], "string"))[1]
+    )  # ONNX Runtime refuses it
     runtime = make(operators=(), custom=())
     _, error = runtime.attempt(runtime.register, runtime.options([]))
     assert "onnx_ops must be imported in this process" in error
@@ -910,17 +1088,28 @@ SANITIZERS = "-g -fsanitize=address,undefined -fno-sanitize-recover=all"
 @pytest.mark.long
 @pytest.mark.skipif(FLAGS in os.environ, reason="this is the build that it makes")
 def test_with_sanitizers(tmp_path):
-    """Run the other tests with a build that ends the process at an access out of bounds, an overflow and the like."""
-    # The sanitizer looks for C++'s functions when it is loaded, and ends the process if libraries bring them later.
+    """Run the other tests with a build that ends the process at an access out of bounds, an
+    overflow and the like.
+    """
+    # The sanitizer looks for C++'s functions when it is loaded, and ends the process if libraries
+    # bring them later.
     asan, runtime = (
-        subprocess.run([COMPILER, f"-print-file-name={name}"], capture_output=True, text=True).stdout.strip()
+        subprocess.run(
+            [COMPILER, f"-print-file-name={name}"], capture_output=True, text=True
+        ).stdout.strip()
         for name in ("libasan.so", "libstdc++.so.6")
     )
-    settings = {**os.environ, "LD_PRELOAD": f"{asan} {runtime}", "ASAN_OPTIONS": "detect_leaks=0", FLAGS: SANITIZERS}
+    settings = {
+        **os.environ,
+        "LD_PRELOAD": f"{asan} {runtime}",
+        "ASAN_OPTIONS": "detect_leaks=0",
+        FLAGS: SANITIZERS,
+    }
     trial = subprocess.run([sys.executable, "-c", ""], env=settings, capture_output=True)
     if not os.path.isabs(asan) or trial.returncode or trial.stderr:
         pytest.skip("the compiler has no sanitizers")
-    options = "-q --capture=sys -p no:cacheprovider".split()  # pytest must not capture what sanitizers write to stderr
+    # Pytest must not capture what sanitizers write to stderr.
+    options = "-q --capture=sys -p no:cacheprovider".split()
     command = [sys.executable, "-m", "pytest", *options, "-k", "not warnings", __file__]
     done = subprocess.run(command, env=settings, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

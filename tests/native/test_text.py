@@ -1,4 +1,6 @@
-"""Messages of the C library without Python (native/text.c and refusal.c): plain, of limited length, in ASCII."""
+"""Messages of the C library without Python (native/text.c and refusal.c): plain, of limited length,
+in ASCII.
+"""
 
 import ctypes as C
 import re
@@ -20,11 +22,13 @@ CHARACTERS = [
     *"\U00010000\U0001f600\U000e0001\U0010ffff",
 ]
 NO_UTF_8 = [
-    b"\x80", b"\xbf", b"\xc1\xbf", b"\xc3", b"\xc3(", b"\xe2\x82", b"\xe2\x28\xa1", b"\xe0\x9f\xbf", b"\xed\xa0\x80",
+    b"\x80", b"\xbf", b"\xc1\xbf", b"\xc3", b"\xc3(", b"\xe2\x82", b"\xe2\x28\xa1", b"\xe0\x9f\xbf",
+    b"\xed\xa0\x80",
     b"\xf0\x9f\x98", b"\xf0\x8f\xbf\xbf", b"\xf4\x90\x80\x80", b"\xf8\x88\x80\x80\x80", b"\xff",
 ]  # fmt: skip
 STRINGS = [
-    b"", *(c.encode() for c in CHARACTERS), *NO_UTF_8, *(b"a" + each + b"'z" for each in NO_UTF_8), bytes(range(256)),
+    b"", *(c.encode() for c in CHARACTERS), *NO_UTF_8, *(b"a" + each + b"'z" for each in NO_UTF_8),
+    bytes(range(256)),
     b"\xff" * 200, b"a" * 201, "\u20ac".encode() * 2000,
 ]  # fmt: skip
 
@@ -60,17 +64,26 @@ def as_shown(content: bytes) -> str:
 def message(library, refusal, node=None, note=None, operator=None):
     """Return the message for a refusal by an operator of this row, d.Op by default."""
     operator = operator or table.Operator(domain=b"d", name=b"Op")
-    name = None if node is None else C.byref(table.Name(C.cast(C.c_char_p(node), C.c_void_p), len(node)))
+    name = (
+        None
+        if node is None
+        else C.byref(table.Name(C.cast(C.c_char_p(node), C.c_void_p), len(node)))
+    )
     return library.plain_refusal(C.byref(operator), name, C.byref(refusal), note).content()
 
 
 def refusal_of(values, single=False, **fields):
     """Return a refusal of an array of int64 or double, or of bytes."""
     if isinstance(values, bytes):
-        values, kinds = np.frombuffer(values + bytes(8 - len(values) % 8), np.uint8)[: len(values)], table.OF_TEXT
+        values, kinds = (
+            np.frombuffer(values + bytes(8 - len(values) % 8), np.uint8)[: len(values)],
+            table.OF_TEXT,
+        )
     else:
         kinds = table.OF_DOUBLES if values.dtype == np.float64 else 0
-    refusal = table.Refusal(argument=b"a", rule=b"r", values=values.ctypes.data, kinds=kinds, **fields)
+    refusal = table.Refusal(
+        argument=b"a", rule=b"r", values=values.ctypes.data, kinds=kinds, **fields
+    )
     refusal.count, refusal.array = -1 if single else values.size, values
     return refusal
 
@@ -79,7 +92,9 @@ def refusal_of(values, single=False, **fields):
 def test_strings(library, content):
     """No byte of a model reaches a terminal that could change how it shows the rest."""
     text = message(library, refusal_of(content), node=content)
-    assert text == f"d.Op{f' (node {as_shown(content)})' * bool(content)}: a = {as_shown(content)}: r"
+    assert (
+        text == f"d.Op{f' (node {as_shown(content)})' * bool(content)}: a = {as_shown(content)}: r"
+    )
     assert text.isascii()
     assert text.isprintable()
 
@@ -102,7 +117,10 @@ DOUBLES = np.array([0.0, -1.5, 0.1, 1e22, 5e-324, np.inf, -np.inf, np.nan, 1 / 3
 def test_numbers(library, numbers):
     for number in numbers:
         shown = f"{number:.9g}" if numbers.dtype == np.float64 else str(number)
-        expected, kinds = int(np.array([number]).view(np.int64)[0]), 3 * (numbers.dtype == np.float64)
+        expected, kinds = (
+            int(np.array([number]).view(np.int64)[0]),
+            3 * (numbers.dtype == np.float64),
+        )
         refusal = refusal_of(np.array([number]), single=True, has_expected=1, expected=expected)
         refusal.kinds = kinds
         assert message(library, refusal) == f"d.Op: a = {shown}: r {shown}"
@@ -117,19 +135,29 @@ def test_notes_and_failures(library):
     """A note follows the values. A failure of compiled code has no argument."""
     nothing = table.Refusal(argument=b"a", rule=b"r")
     assert message(library, nothing, note=b"None") == "d.Op: a = None: r"
-    assert message(library, refusal_of(np.array([7, 8])), note=b"bytes") == "d.Op: a = [7, 8] bytes: r"
+    assert (
+        message(library, refusal_of(np.array([7, 8])), note=b"bytes") == "d.Op: a = [7, 8] bytes: r"
+    )
     failure = table.Refusal(rule=b"has failed")
     assert message(library, failure, node=b"n") == "d.Op (node 'n'): has failed"
-    assert message(library, failure, operator=table.Operator(domain=b"", name=b"Op")) == "Op: has failed"
+    assert (
+        message(library, failure, operator=table.Operator(domain=b"", name=b"Op"))
+        == "Op: has failed"
+    )
 
 
 def test_terms_of_an_operator(library):
-    """A name in braces stands for the operator's own term, or for itself; a brace that isn't closed stays."""
+    """A name in braces stands for the operator's own term, or for itself; a brace that isn't closed
+    stays.
+    """
     terms = (C.c_char_p * 4)(b"input", b"data", b"in", b"x")
     operator = table.Operator(domain=b"d", name=b"Op", terms=terms, term_count=2)
     refusal = refusal_of(np.array([3, -4]))
     refusal.argument, refusal.rule = b"shape of {input}", b"{in} and {inputs} {"
-    assert message(library, refusal, operator=operator) == "d.Op: shape of data = [3, -4]: x and inputs {"
+    assert (
+        message(library, refusal, operator=operator)
+        == "d.Op: shape of data = [3, -4]: x and inputs {"
+    )
 
 
 @pytest.mark.parametrize("character", ["a", "\u20ac", "\U0001f600"])

@@ -1,4 +1,5 @@
-"""What mmcv and mmdeploy export, apart from what test_roi_align.py has: suppression, running extremes, features.
+"""What mmcv and mmdeploy export, apart from what test_roi_align.py has: suppression, running
+extremes, features.
 
 Most of these operators have several outputs, or outputs of which only a bound is known.
 """
@@ -102,8 +103,12 @@ def test_kernels_as_plain_python(function):
             values = function.values(attributes)
             with np.errstate(all="ignore"):
                 found = uncompiled_outputs(function, inputs, attributes)
-                expected = plain.compute(function, values, inputs, way_of(function, values, inputs).types)
-            assert [(a.dtype, a.tolist()) for a in found] == [(a.dtype, a.tolist()) for a in expected]
+                expected = plain.compute(
+                    function, values, inputs, way_of(function, values, inputs).types
+                )
+            assert [(a.dtype, a.tolist()) for a in found] == [
+                (a.dtype, a.tolist()) for a in expected
+            ]
 
 
 @pytest.mark.parametrize("function", OTHERS, ids=lambda o: o.title)
@@ -112,7 +117,9 @@ def test_what_pytorch_checks(function):
     from onnx_ops.export.torch_operators import torch_operator
 
     *arrays, attributes = [*CASES[function.name][0], {}][: len(function.inputs) + 1]
-    torch.library.opcheck(torch_operator(function), [torch.from_numpy(a) for a in arrays], attributes)
+    torch.library.opcheck(
+        torch_operator(function), [torch.from_numpy(a) for a in arrays], attributes
+    )
 
 
 # Non-maximum suppression
@@ -123,7 +130,11 @@ def overlap_of(a, b):
     shapely = pytest.importorskip("shapely")
     one, other = (
         shapely.affinity.translate(
-            shapely.affinity.rotate(shapely.box(-w / 2, -h / 2, w / 2, h / 2), angle, (0, 0), use_radians=True), x, y
+            shapely.affinity.rotate(
+                shapely.box(-w / 2, -h / 2, w / 2, h / 2), angle, (0, 0), use_radians=True
+            ),
+            x,
+            y,
         )
         for x, y, w, h, angle in np.float64([a, b])
     )
@@ -132,13 +143,17 @@ def overlap_of(a, b):
 
 
 def are_both_kept(boxes, threshold):
-    kept = call("NMSRotated", boxes[None], f32([[[0.9, 0.8]]]), iou_threshold=threshold, score_threshold=0)
+    kept = call(
+        "NMSRotated", boxes[None], f32([[[0.9, 0.8]]]), iou_threshold=threshold, score_threshold=0
+    )
     assert kept[0].tolist() == [0, 0, 0]
     return len(kept) == 2
 
 
 def assert_overlap(boxes, expected):
-    """Assert that two boxes have this overlap, up to 1e-5, by what suppression with a little more or less keeps."""
+    """Assert that two boxes have this overlap, up to 1e-5, by what suppression with a little more
+    or less keeps.
+    """
     assert are_both_kept(boxes, expected + 1e-5), boxes
     assert not are_both_kept(boxes, expected - 1e-5), boxes
 
@@ -157,7 +172,8 @@ OVERLAPS = {
     "crossing": ([10, 10, 8, 4, 0], [10, 10, 8, 4, np.pi / 2], 16 / 48),
     "inside": ([0, 0, 8, 4, 0.3], [0, 0, 4, 2, 0.3], 8 / 32),
     "half": ([40, 40, 2, 1, 0], [40, 40, 1, 1, 0], 0.5),
-    "octagon": ([5, 5, 2, 2, 0.7], [5, 5, 2, 2, 0.7 + np.pi / 4], 8 * (2**0.5 - 1) / (8 - 8 * (2**0.5 - 1))),
+    "octagon": ([5, 5, 2, 2, 0.7], [5, 5, 2, 2, 0.7 + np.pi / 4],
+        8 * (2**0.5 - 1) / (8 - 8 * (2**0.5 - 1))),
     "half a turn": ([5, 5, 7, 3, 0.7], [5, 5, 7, 3, 0.7 + np.pi], 1),
     "sides swapped": (
         [191.45703, 5.996043, 80.185547, 107.283424, 0.38785487],
@@ -192,7 +208,8 @@ def test_nearly_the_same_boxes_suppress_each_other():
 
 
 NO_AREA = [
-    [NAN, 0, 1, 1, 0], [0, 0, NAN, 1, 0], [0, 0, 1, 1, NAN], [INF, 0, 1, 1, 0], [0, 0, INF, 1, 0], [0, 0, 1, 1, INF],
+    [NAN, 0, 1, 1, 0], [0, 0, NAN, 1, 0], [0, 0, 1, 1, NAN], [INF, 0, 1, 1, 0], [0, 0, INF, 1, 0],
+    [0, 0, 1, 1, INF],
     [0, 0, 0, 0, 0], [3e38, 3e38, 3e38, 3e38, 1],
 ]  # fmt: skip
 
@@ -227,10 +244,13 @@ def upright_overlap(a, b, offset=0, more=0):
 def test_match_names_what_each_box_suppresses():
     rows, s = [], scores(2, 3, 40)
     for n, k in np.ndindex(2, 3):
-        kept, suppressor = plainly_kept(UPRIGHT_BATCH[n], s[n, k], upright_overlap, lambda v: v >= 0.3)
+        kept, suppressor = plainly_kept(
+            UPRIGHT_BATCH[n], s[n, k], upright_overlap, lambda v: v >= 0.3
+        )
         order = sorted(suppressor, key=lambda c: (-s[n, k, c], c))
         rows += [
-            [n, k, c, d] for c in kept if s[n, k, c] > np.float32(0.2) for d in order if suppressor[d] == c
+            [n, k, c, d] for c in kept if s[n, k,
+                c] > np.float32(0.2) for d in order if suppressor[d] == c
         ]  # fmt: skip
     assert call("NMSMatch", UPRIGHT_BATCH, s, f32([0.3]), f32([0.2])).tolist() == rows
     assert len(rows) > 50
@@ -239,12 +259,16 @@ def test_match_names_what_each_box_suppresses():
 @pytest.mark.parametrize("offset", [0, 1])
 def test_plain_suppression_is_greedy(offset):
     boxes, s = upright_boxes(60).round(), scores(60)
-    kept, _ = plainly_kept(boxes, s, lambda a, b: upright_overlap(a, b, offset), lambda v: v > np.float32(0.3))
+    kept, _ = plainly_kept(
+        boxes, s, lambda a, b: upright_overlap(a, b, offset), lambda v: v > np.float32(0.3)
+    )
     assert call("NonMaxSuppression", boxes, s, iou_threshold=0.3, offset=offset).tolist() == kept
 
 
 def test_onnxruntime_keeps_the_same():
-    """Its operator of ai.onnx has the same overlap without offset; equal scores come in an order of their own there."""
+    """Its operator of ai.onnx has the same overlap without offset; equal scores come in an order of
+    their own there.
+    """
     boxes, s = upright_boxes(200, 100), np.random.default_rng(0).permutation(200).astype(np.float32)
     text = """(float[1, B, 4] boxes, float[1, 1, B] scores) => (int64[S, 3] kept) {
         kept = NonMaxSuppression (boxes, scores, most, threshold)
@@ -252,7 +276,10 @@ def test_onnxruntime_keeps_the_same():
     proto = parsed(text, most=np.array([1000]), threshold=f32([0.4]))
     session = ort.InferenceSession(proto.SerializeToString(), quiet())
     expected = run_session(session, [boxes[None], s[None, None]])[:, 2]
-    assert call("NonMaxSuppression", boxes, s, iou_threshold=0.4, offset=0).tolist() == expected.tolist()
+    assert (
+        call("NonMaxSuppression", boxes, s, iou_threshold=0.4, offset=0).tolist()
+        == expected.tolist()
+    )
 
 
 # Three boxes of width 1: the second one overlaps with both others by one third.
@@ -268,7 +295,9 @@ CHAIN = f32([[0, 0, 1, 1], [0.5, 0, 1.5, 1], [1, 0, 2, 1]])
     ],
 )
 def test_scores_decay(method, expected):
-    dets, inds = call("SoftNonMaxSuppression", CHAIN, f32([0.9, 0.8, 0.7]), **{**SOFT, "method": method})
+    dets, inds = call(
+        "SoftNonMaxSuppression", CHAIN, f32([0.9, 0.8, 0.7]), **{**SOFT, "method": method}
+    )
     assert inds.tolist() == [k for k, _ in expected]
     np.testing.assert_array_equal(dets[:, :4], CHAIN[inds])
     np.testing.assert_allclose(dets[:, 4], [score for _, score in expected], rtol=1e-6)
@@ -292,7 +321,9 @@ def test_running_extremes(name, extreme, dim):
     np.testing.assert_array_equal(np.take_along_axis(NUMBERS, indices, dim), values)
     x, at = np.moveaxis(NUMBERS, dim, 0), np.moveaxis(indices, dim, 0)
     for k in range(len(x)):  # of equal ones the last
-        at_end = np.where(x[: k + 1] == np.moveaxis(values, dim, 0)[k], np.arange(k + 1)[:, None, None], -1)
+        at_end = np.where(
+            x[: k + 1] == np.moveaxis(values, dim, 0)[k], np.arange(k + 1)[:, None, None], -1
+        )
         np.testing.assert_array_equal(at[k], at_end.max(axis=0))
 
 
@@ -330,21 +361,33 @@ def test_grid_sampler_is_grid_sample(case):
 def boxes_at_pixels(height, width, box):
     """A box at each pixel: y, x, and the other three numbers."""
     places = np.stack(np.mgrid[:height, :width], -1)
-    return np.concatenate([places, np.broadcast_to(box, (height, width, 3))], -1)[None].astype(np.float32)
+    return np.concatenate([places, np.broadcast_to(box, (height, width, 3))], -1)[None].astype(
+        np.float32
+    )
 
 
 def test_features_at_the_centre_are_doubled(backend):
     case = FEATURE_ALIGN[0]
     x = case.inputs("float32")[0][:1]
     one = Case("one", case.domain, case.op_type, (x.shape, ()), {"points": 1, "spatial_scale": 1.0})
-    np.testing.assert_array_equal(backend(one, [x, boxes_at_pixels(*x.shape[2:], (3, 5, 0.7))]), 2 * x)
+    np.testing.assert_array_equal(
+        backend(one, [x, boxes_at_pixels(*x.shape[2:], (3, 5, 0.7))]), 2 * x
+    )
 
 
 @pytest.mark.parametrize(("angle", "turned"), [(0, (2, 4)), (np.pi / 2, (4, 2))])
 def test_features_at_corners(backend, angle, turned):
-    """A box of width 4 and height 2, upright or lying: its corners lie on pixels. y comes first in it."""
+    """A box of width 4 and height 2, upright or lying: its corners lie on pixels. y comes first in
+    it.
+    """
     x = np.random.default_rng(0).standard_normal((1, 2, 9, 11)).astype(np.float32)
-    case = Case("corners", "mmcv", "MMCVRotatedFeatureAlign", (x.shape, ()), {"points": 5, "spatial_scale": 1.0})
+    case = Case(
+        "corners",
+        "mmcv",
+        "MMCVRotatedFeatureAlign",
+        (x.shape, ()),
+        {"points": 5, "spatial_scale": 1.0},
+    )
     y = backend(case, [x, boxes_at_pixels(9, 11, (4, 2, angle))])
     down, right = (size // 2 for size in turned)
     i, j = slice(down, 9 - down), slice(right, 11 - right)
@@ -369,8 +412,12 @@ def test_a_model_of_mmdeploy_on_the_command_line(tmp_path):
         files += ["-i", f"{name}={tmp_path / name}.npy"]
     sentences("run", tmp_path / "model.onnx", *files, "--output", tmp_path, exit_code=0)
     for name, value in expected.items():
-        np.testing.assert_allclose(np.load(tmp_path / f"{name}.npy"), value, rtol=1e-5, err_msg=name)
-    assert "onnx_ops runs 3 of 3 without problems" in sentences("inspect", saved(proto, tmp_path), exit_code=0)
+        np.testing.assert_allclose(
+            np.load(tmp_path / f"{name}.npy"), value, rtol=1e-5, err_msg=name
+        )
+    assert "onnx_ops runs 3 of 3 without problems" in sentences(
+        "inspect", saved(proto, tmp_path), exit_code=0
+    )
 
 
 @pytest.mark.parametrize("backend", ["native", "extensions"])
@@ -394,10 +441,18 @@ UNKNOWN_ELSEWHERE = """(float[1, 3, 20, 20] x, float[R, 4] rois, int64[R] images
 
 
 def test_inspect_names_what_nobody_has(tmp_path):
-    of_mmcv = "p = mmcv.MMCVCARAFE <kernel_size = 3> (x, x) q = mmcv.MMCVPSAMask (x) r = mmcv.MMCVPSAMask (x)"
-    proto = parsed(UNKNOWN_ELSEWHERE % (", float p, float q, float r", of_mmcv), 22, "mmdeploy", "mmcv")
+    of_mmcv = (
+        "p = mmcv.MMCVCARAFE <kernel_size = 3> (x, x) q = mmcv.MMCVPSAMask (x) r = "
+        "mmcv.MMCVPSAMask (x)"
+    )
+    proto = parsed(
+        UNKNOWN_ELSEWHERE % (", float p, float q, float r", of_mmcv), 22, "mmdeploy", "mmcv"
+    )
     text = sentences("inspect", saved(proto, tmp_path), exit_code=1)
-    assert "neither ONNX Runtime nor onnx_ops has mmcv.MMCVCARAFE (1 node), mmcv.MMCVPSAMask (2 nodes)" in text
+    assert (
+        "neither ONNX Runtime nor onnx_ops has mmcv.MMCVCARAFE (1 node), mmcv.MMCVPSAMask (2 nodes)"
+        in text
+    )
     proto = parsed(UNKNOWN_ELSEWHERE % ("", ""), 22, "mmdeploy")
     text = sentences("inspect", saved(proto, tmp_path), exit_code=0)
     assert "neither" not in text
@@ -413,7 +468,9 @@ def test_inspect_leaves_out_what_onnxruntime_runs_of_older_versions(tmp_path):
 
 
 def test_inspect_completes_types_by_the_declaration(tmp_path):
-    """Nothing is known about the regions, whose operator nobody has, but RoiAlign takes them in the type of images."""
+    """Nothing is known about the regions, whose operator nobody has, but RoiAlign takes them in the
+    type of images.
+    """
     text = """(float[1, 3, 20, 20] x) => (float[R, 3, 1, 1] y) {
         rois, images = mmcv.MMCVRegions (x)
         y = RoiAlign (x, rois, images)

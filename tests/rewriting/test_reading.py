@@ -1,4 +1,6 @@
-"""What the reader says of values is what ONNX Runtime computes, operator by operator and model by model."""
+"""What the reader says of values is what ONNX Runtime computes, operator by operator and model by
+model.
+"""
 
 import pkgutil
 from collections.abc import Callable, Mapping
@@ -39,7 +41,8 @@ MODELS = Path(__file__).parents[2] / "models"
 OF_ANY_TYPE = [
     name
     for name, rule in TABLE.items()
-    if rule.moves and name not in ("Cast", "DequantizeLinear", "SequenceAt")  # which have types of their own
+    if rule.moves
+    and name not in ("Cast", "DequantizeLinear", "SequenceAt")  # which have types of their own
 ]
 
 
@@ -48,7 +51,9 @@ def test_every_rule_has_a_line() -> None:
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["fixed", "open"])
-@pytest.mark.parametrize(("name", "k"), [(name, k) for name, lines in LINES.items() for k in range(len(lines))])
+@pytest.mark.parametrize(
+    ("name", "k"), [(name, k) for name, lines in LINES.items() for k in range(len(lines))]
+)
 def test_operators(name: str, k: int, is_open: bool) -> None:
     given = LINES[name][k]
     proto = model_of(given, is_open)
@@ -109,11 +114,14 @@ CAREFUL = {
     "a remainder of negative numbers": line("Mod", node("Range", -5, 7, 1), 4),
     "a remainder with the dividend's sign": line("Mod", node("Range", -5, 7, 1), 4, fmod=1),
     "a remainder by a negative number": line("Mod", node("Range", -5, 7, 1), -4),
-    "a sum past int32": line("Add", node("Range", *np.array([2**31 - 3, 2**31 - 1, 1], np.int32)), np.int32(5)),
-    "a product past int32": line("Mul", node("Cast", node("Range", 0, 9, 1), to=6), np.int32(2**30)),
+    "a sum past int32": line("Add", node("Range", *np.array([2**31 - 3, 2**31 - 1, 1], np.int32)),
+        np.int32(5)),
+    "a product past int32": line("Mul", node("Cast", node("Range", 0, 9, 1), to=6),
+        np.int32(2**30)),
     "a difference of bytes": line("Sub", node("Cast", node("Range", 0, 4, 1), to=2), np.uint8(2)),
     "integers in bytes": line("Cast", node("Range", 250, 260, 1), to=2),
-    "sizes in bytes": line("Cast", node("Sub", node("Cast", node("Shape", "x"), to=2), np.uint8(9)), to=7),
+    "sizes in bytes": line("Cast", node("Sub", node("Cast", node("Shape", "x"), to=2), np.uint8(9)),
+        to=7),
     "floats in integers": line("Cast", node("Sub", node("Range", 0.25, 9.0, 0.5), 4.0), to=7),
     "integers in 16 bits": line("Cast", node("Cast", node("Range", 2040, 2060, 1), to=10), to=1),
     "indices of both signs": line("Gather", "x", node("Range", -2, 3, 1), axis=1),
@@ -130,7 +138,8 @@ CAREFUL = {
         [0], is_open=False,
     ),
     "a product of products": line(
-        "Einsum", "x", node("MatMul", node("Transpose", "z", perm=[0, 1, 3, 2]), "x"), equation="nchw,ncwv->nv"
+        "Einsum", "x", node("MatMul", node("Transpose", "z", perm=[0, 1, 3, 2]), "x"),
+        equation="nchw,ncwv->nv"
     ),
 }  # fmt: skip
 
@@ -157,7 +166,9 @@ def of_folder(path: Path) -> tuple[onnx.ModelProto, dict[str, Any]]:
     return proto, dict(zip(names, arrays, strict=True))
 
 
-@pytest.mark.parametrize("path", sorted(MODELS.rglob("model.onnx")), ids=lambda path: path.parent.name)
+@pytest.mark.parametrize(
+    "path", sorted(MODELS.rglob("model.onnx")), ids=lambda path: path.parent.name
+)
 def test_models_of_the_package(path: Path) -> None:
     compared(*of_folder(path))
 
@@ -193,7 +204,10 @@ IN_PLACE = {
     for how in ("ScatterElements", "ScatterND", "rows")
     for layout in (("first",) if how == "rows" else ("first", "last"))
 }
-PROTOS = {name: {"proto": proto} for name, proto in {**test_rewriting.WINDOWS, **test_rewriting.BLOCKS}.items()}
+PROTOS = {
+    name: {"proto": proto}
+    for name, proto in {**test_rewriting.WINDOWS, **test_rewriting.BLOCKS}.items()
+}
 UNFOLDS: dict[str, Any] = test_rewriting.UNFOLDS
 OPEN_UNFOLDS = {name: edits for name, edits in UNFOLDS.items() if "target" not in edits}
 WRITTEN: dict[str, Case] = {
@@ -207,7 +221,8 @@ WRITTEN: dict[str, Case] = {
     **cases("attention", attention, ATTENTIONS),
     **cases("in place", written_in_place, IN_PLACE),
     **cases("deform_conv", deform_conv, {"by GatherND": {}, "in a module": {"module": True},
-                                         "by GatherElements": {"gather": "GatherElements", "mask": False}}),
+                                         "by GatherElements": {"gather": "GatherElements",
+                                             "mask": False}}),
     **cases("grid", affine_grid, {"alone": {}, "by rows, sampled": {"by_rows": True, "sample": "linear"}}),
     **cases("perspective", perspective, {"": {}}),
     **cases("warp", warp, {"": {}}),

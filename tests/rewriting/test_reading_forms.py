@@ -1,4 +1,6 @@
-"""The constructors of forms simplify them, and they stay what they are: at all numbers of their variables."""
+"""The constructors of forms simplify them, and they stay what they are: at all numbers of their
+variables.
+"""
 
 import itertools
 from collections.abc import Callable
@@ -54,7 +56,9 @@ def new_reader() -> Reader:
 def evaluated(reader: Reader, form: Form) -> Array:
     values = {variable.name: numbers.ravel() for variable, numbers in GRID.items()}
     count = GRID[A].size
-    evaluation = Evaluation(reader, values, lambda root, index: looked_up(DATA[root], index), len, count)
+    evaluation = Evaluation(
+        reader, values, lambda root, index: looked_up(DATA[root], index), len, count
+    )
     return np.broadcast_to(evaluation.value(form), count).reshape(GRID[A].shape)
 
 
@@ -67,7 +71,9 @@ def numbers(place: Position) -> Array:
 
 
 def random_position(rng: np.random.Generator, low: int = -2, high: int = 3) -> Position:
-    terms = [Term(v, 1, v.size, int(rng.choice([-1, 1, 1, 2]))) for v in VARIABLES if rng.random() < 0.4]
+    terms = [
+        Term(v, 1, v.size, int(rng.choice([-1, 1, 1, 2]))) for v in VARIABLES if rng.random() < 0.4
+    ]
     return position(int(rng.integers(low, high)), terms)
 
 
@@ -109,7 +115,9 @@ class Builder:
         self.known.append(makers[int(self.rng.integers(len(makers)))]())
 
     def operation(self) -> Known:
-        op = str(self.rng.choice(["Add", "Sub", "Mul", "Neg", "Max", "Where", "Greater", "Abs", "Div"]))
+        op = str(
+            self.rng.choice(["Add", "Sub", "Mul", "Neg", "Max", "Where", "Greater", "Abs", "Div"])
+        )
         count = {"Neg": 1, "Abs": 1, "Where": 3}.get(op, 2)
         operands = [self.some() for _ in range(count)]
         if op == "Div":
@@ -136,7 +144,9 @@ class Builder:
         return Known(self.forms.total(variables, body.form), array)
 
     def replaced(self) -> Known:
-        """A form with positions in place of variables, which may be those that are bound within it."""
+        """A form with positions in place of variables, which may be those that are bound within
+        it.
+        """
         body = self.some()
         by = {}
         for variable in VARIABLES:
@@ -161,7 +171,9 @@ def test_forms_are_what_they_are_made_of(seed: int) -> None:
         if np.abs(known.array).max() > 1e9:
             builder.known.pop()
         else:
-            np.testing.assert_allclose(evaluated(builder.reader, known.form), known.array, atol=1e-6)
+            np.testing.assert_allclose(
+                evaluated(builder.reader, known.form), known.array, atol=1e-6
+            )
 
 
 @SEEDS
@@ -214,7 +226,9 @@ def test_equal_forms_are_one_object() -> None:
     assert forms.guard([Condition(">=", a)], x_at(reader, c, c)) is x_at(reader, c, c)
     assert forms.guard([Condition(">=", number(-1) - a)], shifted) is forms.number(0)
     product = forms.op("Mul", forms.guard(inside[:1], x_at(reader, c, c)), x_at(reader, c, a))
-    assert product is forms.guard(inside[:1], forms.op("Mul", x_at(reader, c, c), x_at(reader, c, a)))
+    assert product is forms.guard(
+        inside[:1], forms.op("Mul", x_at(reader, c, c), x_at(reader, c, a))
+    )
     assert forms.op("Add", forms.number(0), shifted) is shifted
     assert forms.op("Mul", shifted, forms.number(1)) is shifted
     assert forms.op("Add", forms.whole(a), forms.whole(c)) is forms.whole(c + a)
@@ -252,7 +266,9 @@ def test_names_of_bound_variables() -> None:
     """A variable that is put into a sum isn't taken for the one that the sum binds."""
     reader = new_reader()
     forms = reader.forms
-    inner = forms.total([C], forms.op("Mul", x_at(reader, along(C), along(A)), x_at(reader, along(C), along(B))))
+    inner = forms.total(
+        [C], forms.op("Mul", x_at(reader, along(C), along(A)), x_at(reader, along(C), along(B)))
+    )
     replaced = forms.substituted(inner, {A: along(C)})
     x = DATA["x"]
     expected = np.einsum("kc,kb->bc", x[:, :5], x[:, :4])

@@ -1,4 +1,6 @@
-"""What the reader knows of integers and of moved elements is what nodes compute, also for open sizes."""
+"""What the reader knows of integers and of moved elements is what nodes compute, also for open
+sizes.
+"""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -11,7 +13,14 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from support import arithmetic
-from support.arithmetic import add_move, add_write, filled, filled_position, shape_arithmetic, unknowable
+from support.arithmetic import (
+    add_move,
+    add_write,
+    filled,
+    filled_position,
+    shape_arithmetic,
+    unknowable,
+)
 from support.backends import ORT_VERSION, quiet
 from support.reading import compared
 from support.selection import long_unless
@@ -43,7 +52,9 @@ def whole(reader: Reader, name: str) -> Position | None:
 
 
 def one_by_one(reader: Reader, name: str) -> list[Dimension | None] | None:
-    """Return the integers that a value holds; None if it isn't known how many, or there are many."""
+    """Return the integers that a value holds; None if it isn't known how many, or there are
+    many.
+    """
     dimensions = reader.graph.type(name).shape
     if dimensions is None or not are_numbers(dimensions) or np.prod(dimensions) > 2000:
         return None
@@ -117,7 +128,9 @@ def check(
         with suppress(NameError):  # of a size that has nothing but a name
             if at is not None:
                 np.testing.assert_array_equal(filled_position(at, result.shape, sizes), result)
-        for known, value in zip(integers or (), result.ravel().tolist(), strict=integers is not None):
+        for known, value in zip(
+            integers or (), result.ravel().tolist(), strict=integers is not None
+        ):
             with suppress(NameError):
                 assert known is None or filled(known, sizes) == value
 
@@ -169,7 +182,8 @@ def test_what_is_unknown(k: int) -> None:
     proto = w.model({"x": ("float32", ["h", "w", "n"])}, (name, "int64", None))
     reader = main_reader(proto)
     integers = one_by_one(reader, name)
-    # Floats hold sizes: larger axes than 2**24 aren't made. And a Reshape keeps the number of elements.
+    # Floats hold sizes: larger axes than 2**24 aren't made. And a Reshape keeps the number of
+    # elements.
     is_known = reader.graph.producers[name].op_type in ("Cast", "Reshape")
     assert (whole(reader, name) is not None) == is_known
     if integers is not None:
@@ -182,7 +196,9 @@ def test_what_is_unknown(k: int) -> None:
     ids=str,
 )
 def test_constants(array: list[int]) -> None:
-    """Those that are a sum of digits are known over their axes, and each of them as a number, unless it is large."""
+    """Those that are a sum of digits are known over their axes, and each of them as a number,
+    unless it is large.
+    """
     w = Writer()
     constant = w.constant(np.array(array), np.array(array).dtype)
     reader = main_reader(w.model({}, (w.add("Identity", constant), "int64", None)))
@@ -196,7 +212,9 @@ def test_constants(array: list[int]) -> None:
 # Moves.
 
 
-def elements(reader: Reader, form: Form, source: Array, dimensions: tuple[Dimension, ...], **opened: int) -> Array:
+def elements(
+    reader: Reader, form: Form, source: Array, dimensions: tuple[Dimension, ...], **opened: int
+) -> Array:
     """Return the elements of a source that a form is, over all axes of a value."""
     sizes = [filled(size, opened) for size in dimensions]
     places = {str(k): numbers.ravel() for k, numbers in enumerate(np.indices(sizes))}
@@ -212,7 +230,10 @@ def elements(reader: Reader, form: Form, source: Array, dimensions: tuple[Dimens
 
 @pytest.mark.parametrize("seed", FEW)
 def test_moves(seed: int) -> None:
-    """Known elements are right. Some are unknown, since a reshape may cut axes where there is no digit to cut."""
+    """Known elements are right.
+
+    Some are unknown, since a reshape may cut axes where there is no digit to cut.
+    """
     rng = np.random.default_rng(seed)
     known_count = count = 0
     numbered = np.arange(np.prod(SIZES)).reshape(SIZES)
@@ -237,7 +258,9 @@ def test_moves(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", FEW)
 def test_elements_that_are_written(seed: int) -> None:
-    """Each element is from the updates or the data, as the reader says, for one and for all along axes."""
+    """Each element is from the updates or the data, as the reader says, for one and for all along
+    axes.
+    """
     rng = np.random.default_rng(seed)
     known_count = count = 0
     numbered = np.arange(np.prod(SIZES)).reshape(SIZES)
@@ -251,7 +274,8 @@ def test_elements_that_are_written(seed: int) -> None:
         for free in rng.random((6, value.ndim)) < rng.choice([0, 0.3, 0.7, 1], (6, 1)):
             fixed = [int(rng.integers(size)) for size in value.shape]
             index = tuple(
-                at if is_free else number(k) for at, k, is_free in zip(axes_of(value.shape), fixed, free, strict=True)
+                at if is_free else number(k)
+                for at, k, is_free in zip(axes_of(value.shape), fixed, free, strict=True)
             )
             form = reader.read("y", index)
             count += 1
@@ -259,7 +283,8 @@ def test_elements_that_are_written(seed: int) -> None:
                 continue
             known_count += 1
             places: list[Any] = [
-                numbers if f else k for numbers, k, f in zip(np.indices(value.shape), fixed, free, strict=True)
+                numbers if f else k
+                for numbers, k, f in zip(np.indices(value.shape), fixed, free, strict=True)
             ]
             places = [np.broadcast_to(p, value.shape) for p in places]
             got = elements(reader, form, numbered, value.shape)
@@ -300,14 +325,18 @@ def test_open_sizes(target: list[Any]) -> None:
 
 
 def test_two_names_of_one_size() -> None:
-    """A Reshape that gives a batch the size of another value's does so in every run that it permits."""
+    """A Reshape that gives a batch the size of another value's does so in every run that it
+    permits.
+    """
     w = Writer()
     y = w.add(
         "Reshape",
         "x",
         w.add("Concat", w.add("Shape", "other", end=1), w.constant([4, 6, 3]), axis=0),
     )
-    proto = w.model({"x": ("int64", ["n", 24, 3]), "other": ("int64", ["m"])}, (y, "int64", [None] * 4))
+    proto = w.model(
+        {"x": ("int64", ["n", 24, 3]), "other": ("int64", ["m"])}, (y, "int64", [None] * 4)
+    )
     form = main_reader(proto).whole(y)
     n, row, column, channel = axes_of((named("n"), 4, 6, 3))
     assert isinstance(form, Element)
@@ -334,7 +363,9 @@ def in_branch(body: Callable[[Writer], str]) -> onnx.ModelProto:
 def test_values_of_graphs_around() -> None:
     """Nodes, sizes and constants of the graph around a branch are read from within it."""
     proto = in_branch(
-        lambda w: w.add("Slice", "turned", w.constant([1]), w.constant([3]), w.constant([0]), name="part")
+        lambda w: w.add(
+            "Slice", "turned", w.constant([1]), w.constant([3]), w.constant([0]), name="part"
+        )
     )
     branch = next(graph for graph in Model(proto).graphs() if graph.title.endswith("branch"))
     form = reader_of(branch).whole("part")

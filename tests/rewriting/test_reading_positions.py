@@ -1,4 +1,6 @@
-"""The arithmetic of positions agrees with that of the numbers that they stand for, at all numbers of variables."""
+"""The arithmetic of positions agrees with that of the numbers that they stand for, at all numbers
+of variables.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -82,7 +84,9 @@ def apart(rng: np.random.Generator, terms: Iterable[Term]) -> list[Term]:
         assert isinstance(term.size, int)
         low = divisor(rng, term.size)
         parts.append(term._replace(size=low))
-        parts.append(term._replace(inner=term.inner * low, size=term.size // low, step=term.step * low))
+        parts.append(
+            term._replace(inner=term.inner * low, size=term.size // low, step=term.step * low)
+        )
     part = parts[int(rng.integers(len(parts)))] if parts else None
     if part is not None:
         parts += [part._replace(step=5), part._replace(step=-5)]
@@ -165,7 +169,9 @@ def random_shape(rng: np.random.Generator, count: int) -> list[int]:
     return sizes
 
 
-def flat(index: Index, sizes: list[int], grid: Mapping[Variable, Array] = GRID, n: int = 1) -> Array:
+def flat(
+    index: Index, sizes: list[int], grid: Mapping[Variable, Array] = GRID, n: int = 1
+) -> Array:
     total = np.zeros_like(next(iter(grid.values())))
     for place, size in zip(index, sizes, strict=True):
         total = total * size + numbers(place, grid, n)
@@ -181,7 +187,9 @@ def test_reshapes(seed: int) -> None:
             target = random_shape(rng, 288)
             index = reshaped(index, sizes, target)
             sizes = target
-            np.testing.assert_array_equal(flat(index, sizes), flat(tuple(map(along, VARIABLES)), [6, 4, 12]))
+            np.testing.assert_array_equal(
+                flat(index, sizes), flat(tuple(map(along, VARIABLES)), [6, 4, 12])
+            )
 
     assert known_share(np.random.default_rng(seed), attempt) > 0.1
 

@@ -1,4 +1,6 @@
-"""The reader's work grows with a model, whatever its nodes: steps and forms are counted, and bounded."""
+"""The reader's work grows with a model, whatever its nodes: steps and forms are counted, and
+bounded.
+"""
 
 import itertools
 from collections.abc import Callable
@@ -68,13 +70,17 @@ def written(w: Writer, count: int) -> str:
     """A slice after the other written into one value."""
     y = w.add("ConstantOfShape", w.constant([1, count, 4]))
     for k in range(count):
-        update = w.add("Unsqueeze", w.add("Mul", part(w, "x", k % 8, k % 8 + 4), "factor"), w.constant([1]))
+        update = w.add(
+            "Unsqueeze", w.add("Mul", part(w, "x", k % 8, k % 8 + 4), "factor"), w.constant([1])
+        )
         y = w.add("ScatterElements", y, w.constant(np.full((1, 1, 4), k)), update, axis=1)
     return y
 
 
 def partly_written(w: Writer, count: int) -> str:
-    """Parts of slices, which are read before they are written, as PyTorch's default exporter does it."""
+    """Parts of slices, which are read before they are written, as PyTorch's default exporter does
+    it.
+    """
     y = w.add("ConstantOfShape", w.constant([1, count, 4]))
     for k in range(count):
         row = w.add("Transpose", w.add("Gather", y, w.constant(k), axis=1), perm=[1, 0])
@@ -106,7 +112,9 @@ def nested(w: Writer, count: int) -> str:
         branches.append(helper.make_graph(inner.nodes, result, [], [info], inner.initializers))
     if not any(node.output[0] == f"v_{count}" for node in w.nodes):
         w.add("Identity", "x", name=f"v_{count}")
-    return w.add("If", "flag", then_branch=branches[0], else_branch=branches[1], name=f"inner_{count}")
+    return w.add(
+        "If", "flag", then_branch=branches[0], else_branch=branches[1], name=f"inner_{count}"
+    )
 
 
 def beside(w: Writer, count: int) -> str:
@@ -122,7 +130,9 @@ def beside(w: Writer, count: int) -> str:
             result = inner.add("Abs", y, name=f"{name}_{k}")
             info = helper.make_tensor_value_info(result, TensorProto.FLOAT, None)
             branches.append(helper.make_graph(inner.nodes, result, [], [info]))
-        results.append(w.add("If", "flag", then_branch=branches[0], else_branch=branches[1], name=f"if_{k}"))
+        results.append(
+            w.add("If", "flag", then_branch=branches[0], else_branch=branches[1], name=f"if_{k}")
+        )
     return w.add("Concat", *results, axis=0)
 
 
@@ -189,7 +199,9 @@ def test_reading_stops() -> None:
 
 
 def test_graphs_share_what_reading_may_take() -> None:
-    """Each of many branches reads the whole graph around it: in all they take no more than one graph may."""
+    """Each of many branches reads the whole graph around it: in all they take no more than one
+    graph may.
+    """
     proto = model_of(beside, 200)
     graphs = [*Model(proto).graphs()]
     nodes = sum(len(graph.owner.node) for graph in graphs)
@@ -198,7 +210,10 @@ def test_graphs_share_what_reading_may_take() -> None:
     assert budget.steps <= PER_NODE * nodes + AT_LEAST
     assert all(reader.budget is budget for reader in readers)
     with pytest.raises(Exhausted):
-        [reader.whole(graph.owner.output[0].name) for graph, reader in zip(graphs, readers, strict=True)]
+        [
+            reader.whole(graph.owner.output[0].name)
+            for graph, reader in zip(graphs, readers, strict=True)
+        ]
 
 
 def test_long_chains_are_read_in_parts() -> None:

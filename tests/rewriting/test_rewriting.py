@@ -1,4 +1,6 @@
-"""optimize(): its replacements give the same results, and it leaves models alone that differ a little."""
+"""optimize(): its replacements give the same results, and it leaves models alone that differ a
+little.
+"""
 
 import numpy as np
 import onnx
@@ -12,7 +14,16 @@ from support.cases import CASES, DEFORM_CONV, ROI_ALIGN, assert_close, model, re
 from support.exact import LEFT_OUT, assert_as_near
 from support.growth import assert_linear
 from support.selection import REPRESENTATIVE, few, in_turn, long_unless, some_of
-from support.written import Writer, affine_grid, attention, feeds, frames, in_a_function, unfold, windows
+from support.written import (
+    Writer,
+    affine_grid,
+    attention,
+    feeds,
+    frames,
+    in_a_function,
+    unfold,
+    windows,
+)
 
 import onnx_ops
 from onnx_ops.declaration import dtypes
@@ -22,12 +33,17 @@ from onnx_ops.rewriting import graph, rewritten
 UNFOLDS = {
     "two axes": {},
     "one block along an axis": {
-        "image": (4, 6), "kernel": (3, 3), "pads": (0,) * 4, "dilations": (1, 1), "strides": (2, 2)},
+        "image": (4, 6), "kernel": (3, 3), "pads": (0,) * 4, "dilations": (1, 1),
+        "strides": (2, 2)},
     "one block along one of three axes": {
-        "image": (5, 4, 4), "kernel": (2, 2, 3), "pads": (0,) * 6, "dilations": (1,) * 3, "strides": (2, 3, 1)},
-    "no overlap": {"image": (8, 6), "kernel": (2, 2), "pads": (0,) * 4, "dilations": (1, 1), "strides": (2, 2)},
-    "a row of pixels": {"kernel": (1, 3), "pads": (0, 1, 0, 1), "dilations": (1, 1), "strides": (3, 1)},
-    "one axis": {"image": (19,), "kernel": (4,), "pads": (2, 1), "dilations": (2,), "strides": (3,)},
+        "image": (5, 4, 4), "kernel": (2, 2, 3), "pads": (0,) * 6, "dilations": (1,) * 3,
+        "strides": (2, 3, 1)},
+    "no overlap": {"image": (8, 6), "kernel": (2, 2), "pads": (0,) * 4, "dilations": (1, 1),
+        "strides": (2, 2)},
+    "a row of pixels": {"kernel": (1, 3), "pads": (0, 1, 0, 1), "dilations": (1, 1),
+        "strides": (3, 1)},
+    "one axis": {"image": (19,), "kernel": (4,), "pads": (2, 1), "dilations": (2,),
+        "strides": (3,)},
     "three axes": {
         "image": (5, 6, 4), "kernel": (2, 3, 2), "pads": (1, 0, 0, 0, 1, 1), "dilations": (1, 2, 1),
         "strides": (2, 1, 1),
@@ -41,8 +57,10 @@ UNFOLDS = {
     "shape copied": {"target": [0, -1, 72]},
     "padded by a named 0": {"pad_value": 0},
     "padded along some axes": {"all_pads": [1, 0, 2, 1], "pad_axes": [2, 3]},
-    "padded along axes from the end": {"all_pads": [0, 1, 1, 2], "pad_axes": [-1, 2], "pad_value": 0},
-    "padded along all axes in another order": {"all_pads": [0, 1, 0, 0, 1, 2, 0, 0], "pad_axes": [3, 2, 0, 1]},
+    "padded along axes from the end": {"all_pads": [0, 1, 1, 2], "pad_axes": [-1, 2],
+        "pad_value": 0},
+    "padded along all axes in another order": {"all_pads": [0, 1, 0, 0, 1, 2, 0, 0],
+        "pad_axes": [3, 2, 0, 1]},
     "one channel": {"channels": 1, "batch": 1, "target": [1, 6, -1]},
     "another shape": {"target": [2, 3, 6, 2, -1]},
     "flat": {"target": [-1]},
@@ -70,9 +88,11 @@ def test_unfold_without_windows(name):
 
 RESHAPED = {  # by nodes after an unfold, and the nodes that are left
     "flattened": (
-        unfold(target=[-1, 72], after=lambda w: w.add("Reshape", "y", w.constant([2, 18, 72]))), ["Im2Col"]
+        unfold(target=[-1, 72], after=lambda w: w.add("Reshape", "y", w.constant([2, 18, 72]))),
+        ["Im2Col"]
     ),
-    "flat": (unfold(target=[-1], after=lambda w: w.add("Reshape", "y", w.constant([2, 18, -1]))), ["Im2Col"]),
+    "flat": (unfold(target=[-1], after=lambda w: w.add("Reshape", "y", w.constant([2, 18, -1]))),
+        ["Im2Col"]),
     "sizes copied": (unfold(target=[0, 0, 0, 0, -1]), ["Im2Col", "Reshape"]),
 }  # fmt: skip
 
@@ -86,7 +106,8 @@ def test_unfold_that_is_reshaped(name):
 def test_unfold_of_an_open_batch_whose_size_is_copied_from_another_axis():
     """Of no images, the Reshape makes as many as the kernel has positions: it stays as it is."""
     row = {
-        "image": (5,), "kernel": (2,), "pads": (0, 0), "dilations": (1,), "strides": (1,), "channels": 1,
+        "image": (5,), "kernel": (2,), "pads": (0, 0), "dilations": (1,), "strides": (1,),
+        "channels": 1,
     }  # fmt: skip
     proto = unfold(open_sizes=True, perm=[2, 0, 3, 1], **row)
     for n in (0, 2):
@@ -96,7 +117,9 @@ def test_unfold_of_an_open_batch_whose_size_is_copied_from_another_axis():
 
 
 def test_blocks_of_one_axis_and_positions_of_the_other():
-    """The tables are [block, position], and their axes transposed so that [4, 4, 1, 2] has as many elements."""
+    """The tables are [block, position], and their axes transposed so that [4, 4, 1, 2] has as many
+    elements.
+    """
     w = Writer()
     y = w.add("Gather", "x", w.constant(np.arange(4)[:, None]), axis=2)
     y = w.add("Gather", y, w.constant(np.add.outer(np.arange(4), np.arange(2))), axis=4)
@@ -120,7 +143,8 @@ FURTHER = {  # unfolds of other indices, of a part of the image, or along one ax
     "another axis order": {"perm": [0, 1, 4, 2, 3, 5]},
     "channels last": {"perm": [0, 2, 4, 1, 3, 5]},
     "a value further up used twice": {"after": used_twice("gathered_0", "y")},
-    "batch and channels flattened": {"target": [1, 36, 72], "allowzero": 1, "perm": [0, 1, 4, 2, 3, 5]},
+    "batch and channels flattened": {"target": [1, 36, 72], "allowzero": 1,
+        "perm": [0, 1, 4, 2, 3, 5]},
     "padded axes plus 0 times an input": {
         "all_pads": [1, 0, 2, 1], "inputs": {"more": ("int64", [2])}, "pad_axes": lambda w: w.add(
             "Add", w.add("Mul", "more", w.constant(0)), w.constant([2, 3])),
@@ -147,7 +171,8 @@ PADDED = {  # in another way than Im2Col pads
     "by reflection": {"mode": "reflect"},
     "along channels": {"all_pads": [0, 1, 1, 0, 0, 0, 2, 1], "target": [2, 24, -1]},
     "along some axes by 1": {"all_pads": [1, 0, 2, 1], "pad_axes": [2, 3], "pad_value": 1},
-    "along an axis of channels": {"all_pads": [1, 1, 0, 0, 2, 1], "pad_axes": [1, 2, 3], "target": [2, 24, -1]},
+    "along an axis of channels": {"all_pads": [1, 1, 0, 0, 2, 1], "pad_axes": [1, 2, 3],
+        "target": [2, 24, -1]},
     "and cropped": {"all_pads": [0, 0, -1, 0, 0, 0, -1, 1], "pads": (-1, 0, -1, 1)},
 }  # fmt: skip
 ATTENTIONS = {
@@ -166,7 +191,14 @@ ATTENTIONS = {
     "one channel": {"channels": 1},
     "one point": {"points": 1},
     "one query": {"queries": 1},
-    "as many of all": {"levels": ((2, 2),) * 2, "batch": 2, "queries": 2, "heads": 2, "channels": 2, "points": 2},
+    "as many of all": {
+        "levels": ((2, 2),) * 2,
+        "batch": 2,
+        "queries": 2,
+        "heads": 2,
+        "channels": 2,
+        "points": 2,
+    },
     "float16": {"dtype": "float16"},
     "float64": {"dtype": "float64"},
     "opset 16": {"opset": 16, "sampling": {"mode": "bilinear"}},
@@ -192,7 +224,8 @@ NO_ATTENTIONS = {
     "places plus 1": {"shift": "Add"},
     "levels in another order": {"order": (1, 0)},
     "one level twice": {"order": (0, 0)},
-    "grids of several sources": {"second_grid": "other", "inputs": {"other": ("float32", [2, 7, 3, 2, 2, 2])}},
+    "grids of several sources": {"second_grid": "other",
+        "inputs": {"other": ("float32", [2, 7, 3, 2, 2, 2])}},
     "pixels left over": {"pixels": (20, 6, 4)},
     "images on their side": {"turned": True},
     "a sum over channels": {"over": [1]},
@@ -206,7 +239,8 @@ NO_ATTENTIONS = {
     "the product used twice": {"after": used_twice("product", "y")},
     "the first level's sample times the sum of the weights": {
         "points": 1, "reason": "put together", "weighed": lambda w, y, weights: (
-            w.add("Unsqueeze", w.add("Gather", y, w.constant(0), axis=3), w.constant([3])), weights)},
+            w.add("Unsqueeze", w.add("Gather", y, w.constant(0), axis=3), w.constant([3])),
+            weights)},
     "weights of none of the samples": {**ONE_SAMPLE, "weighed": lambda w, y, weights: (
         y, w.add("Slice", weights, *map(w.constant, ([0], [0], [3]))))},
     "three weights for one sample": {**ONE_SAMPLE, "weighed": lambda w, y, weights: (
@@ -224,16 +258,22 @@ NO_ATTENTIONS = {
 
 
 def results(proto, inputs, optimized=False):
-    """Run a model with ONNX Runtime's built-in kernels, except for the domain onnx_ops; return its outputs."""
+    """Run a model with ONNX Runtime's built-in kernels, except for the domain onnx_ops; return its
+    outputs.
+    """
     options = onnx_ops.register(quiet(), domains=["onnx_ops"]) if optimized else quiet()
     names = [value.name for value in proto.graph.input]
-    return ort.InferenceSession(proto.SerializeToString(), options).run(None, {n: inputs[n] for n in names})
+    return ort.InferenceSession(proto.SerializeToString(), options).run(
+        None, {n: inputs[n] for n in names}
+    )
 
 
 def compare(proto, sizes=(), alone=True, left_out=LEFT_OUT, **options):
-    """Assert that the optimized model's results are as near to the exact ones; return its operators and the findings.
+    """Assert that the optimized model's results are as near to the exact ones; return its operators
+    and the findings.
 
-    alone     whether ONNX Runtime's built-in kernels run the model; else both models get those of this package
+    alone     whether ONNX Runtime's built-in kernels run the model; else both models get those of
+              this package
     left_out  the share of elements that may lie at jumps
     """
     optimized, findings = rewritten(proto, **options)
@@ -242,7 +282,9 @@ def compare(proto, sizes=(), alone=True, left_out=LEFT_OUT, **options):
     inputs = feeds(proto, sizes)
     run = results if alone else lambda model, *_: ours(model).run(None, inputs)
     operators = [finding.operator for finding in findings if finding.operator]
-    assert_as_near(proto, inputs, run(proto, inputs), run(optimized, inputs, True), operators, left_out)
+    assert_as_near(
+        proto, inputs, run(proto, inputs), run(optimized, inputs, True), operators, left_out
+    )
     assert [v.name for v in optimized.graph.input] == [v.name for v in proto.graph.input]
     assert optimized.graph.output == proto.graph.output
     assert onnx_ops.optimize(optimized, **options) == optimized
@@ -262,7 +304,10 @@ def test_unfold(name):
 
 @pytest.mark.parametrize(
     ("name", "opset"),
-    in_turn(["two axes", "one axis", "three axes", "no overlap", "a row of pixels"], [16, 18, 20, NEWEST_OPSET]),
+    in_turn(
+        ["two axes", "one axis", "three axes", "no overlap", "a row of pixels"],
+        [16, 18, 20, NEWEST_OPSET],
+    ),
 )
 def test_unfold_of_open_sizes(name, opset):
     case = UNFOLDS[name]
@@ -280,7 +325,9 @@ def by_a_size(w):
 
 def test_an_unfold_before_another_reshape():
     """Where what follows can't be the end, what precedes it is."""
-    nodes, _ = compare(unfold(open_sizes=True, after=by_a_size), {"n": 2, "size_0": 11, "size_1": 13})
+    nodes, _ = compare(
+        unfold(open_sizes=True, after=by_a_size), {"n": 2, "size_0": 11, "size_1": 13}
+    )
     assert nodes == ["Im2Col", "Shape", "Concat", "Reshape"]
 
 
@@ -288,7 +335,9 @@ SAMPLERS = ["ComputedGridSample"]  # that the grids of a near miss become
 
 
 def near_miss(proto, sizes=(), runs=True, also=(), **options):
-    """Assert that a model is left alone; return the reasons. also: operators that other patterns may put into it."""
+    """Assert that a model is left alone; return the reasons. also: operators that other patterns
+    may put into it.
+    """
     optimized, findings = rewritten(proto, **options)
     left = [f for f in findings if f.operator not in also]
     assert [f.operator for f in left] == [None] * len(left)
@@ -333,8 +382,14 @@ WINDOWS = {
 }  # fmt: skip
 NO_WINDOWS = {
     "open sizes": (windows((4, 5, 2, 3), is_open=True), "is not known to be that of an input"),
-    "open sizes, blocks first": (windows(None, is_open=True), "is not known to be that of an input"),
-    "open sizes before opset 14": (windows(None, is_open=True, opset=13), "more than one of its sizes is open"),
+    "open sizes, blocks first": (
+        windows(None, is_open=True),
+        "is not known to be that of an input",
+    ),
+    "open sizes before opset 14": (
+        windows(None, is_open=True, opset=13),
+        "more than one of its sizes is open",
+    ),
 }
 
 
@@ -343,7 +398,8 @@ BLOCKS = {
     "of no batch": windows(lead=(3,), blocks=list),
     "positions before blocks": windows((4, 5, 2, 3), blocks=list),
     "positions before blocks, strides": windows((4, 5, 2, 3), (2, 3), size=8, blocks=list),
-    "flattened": windows(after=lambda w, y: w.add("Reshape", y, w.constant([2, 3, 25, 9])), blocks=list),
+    "flattened": windows(after=lambda w, y: w.add("Reshape", y, w.constant([2, 3, 25, 9])),
+        blocks=list),
     "used twice": windows(after=lambda w, y: w.add("Add", y, w.add("Neg", y)), blocks=list),
     "strides that leave something over": windows(None, (2, 2), size=8, blocks=list),
 }  # fmt: skip
@@ -356,7 +412,10 @@ NO_BLOCKS = {
     "backwards": (windows(blocks=lambda starts: starts[::-1]), "copy elements as fast"),
     "one twice": (windows(blocks=lambda starts: [0, *starts[:-1]]), None),
     "the same again": (windows(blocks=lambda starts: [0] * len(starts)), None),
-    "at irregular places": (windows(blocks=lambda starts: [0, 1, 3, 4]), "axis it moves by more than a position"),
+    "at irregular places": (
+        windows(blocks=lambda starts: [0, 1, 3, 4]),
+        "axis it moves by more than a position",
+    ),
 }
 
 
@@ -383,9 +442,12 @@ def test_no_blocks(name):
 
 
 FRAMES = {  # {name: arguments of `frames`}
-    "half overlap": {}, "side by side": {"step": 8}, "with gaps": {"step": 12}, "some left over": {"length": 43},
-    "before a window": {"after": lambda w, y: w.add("Mul", y, w.constant(np.hanning(8), "float32"))},
-    "before a basis": {"after": lambda w, y: w.add("MatMul", y, w.constant(np.ones((8, 5)), "float32"))},
+    "half overlap": {}, "side by side": {"step": 8}, "with gaps": {"step": 12},
+    "some left over": {"length": 43},
+    "before a window": {"after": lambda w,
+        y: w.add("Mul", y, w.constant(np.hanning(8), "float32"))},
+    "before a basis": {"after": lambda w,
+        y: w.add("MatMul", y, w.constant(np.ones((8, 5)), "float32"))},
     "used twice": {"after": lambda w, y: w.add("Add", y, w.add("Neg", y))},
     "turned": {"after": lambda w, y: w.add("Transpose", y, perm=[0, 2, 1]), "lead": (2,)},
 }  # fmt: skip
@@ -406,7 +468,9 @@ def test_frames(name, how, lead):
     nodes, (finding,) = compare(frames(**edits), {"n": 2, "length": edits.get("length", 40)})
     assert finding.operator == "Im2Col"
     assert not {"Range", "Slice"} & {*nodes}
-    assert not {"Gather", "Concat"} & {*nodes} or (how == "open" and len(lead) == 2)  # for the sizes of a Reshape
+    assert not {"Gather", "Concat"} & {*nodes} or (
+        how == "open" and len(lead) == 2
+    )  # for the sizes of a Reshape
 
 
 FURTHER_FRAMES = {
@@ -436,16 +500,22 @@ def test_no_frames(name):
 
 
 def test_embeddings_are_no_frames():
-    """Nothing is reported of a Gather by other indices, or of a constant, of which a model may have many."""
+    """Nothing is reported of a Gather by other indices, or of a constant, of which a model may have
+    many.
+    """
     w = Writer()
     table = w.constant(np.ones((50, 8)), "float32")
-    y = w.add("Add", w.add("Gather", table, "words"), w.add("Gather", table, w.constant([[0, 1, 2]])))
+    y = w.add(
+        "Add", w.add("Gather", table, "words"), w.add("Gather", table, w.constant([[0, 1, 2]]))
+    )
     assert near_miss(w.model({"words": ("int64", [2, 3])}, (y, "float32", None), 18)) == []
 
 
 def test_blocks_of_several_values():
     proto = windows(blocks=list, steps=(1,), lead=(2, 3, 1))
-    proto.graph.input.append(onnx.ValueInfoProto.FromString(proto.graph.input[0].SerializeToString()))
+    proto.graph.input.append(
+        onnx.ValueInfoProto.FromString(proto.graph.input[0].SerializeToString())
+    )
     proto.graph.input[1].name = "other"
     proto.graph.node[3].input[0] = "other"
     assert not near_miss(proto)
@@ -501,7 +571,9 @@ def test_attention_in_float16(name, wide, is_open, run):
     assert (finding.operator, finding.reason) == (ATTENTION, None)
     assert not {"GridSample", "Cast", "ReduceSum"} & {n.op_type for n in optimized.graph.node}
     inputs = feeds(proto, {"n": 2, "q": 7})
-    (exact,) = run(attention(is_open, **ATTENTIONS[name]), {n: a.astype(np.float32) for n, a in inputs.items()})
+    (exact,) = run(
+        attention(is_open, **ATTENTIONS[name]), {n: a.astype(np.float32) for n, a in inputs.items()}
+    )
     before, after = (np.abs(run(proto, inputs, optimize=o)[0] - exact).max() for o in (False, True))
     assert after <= 2 * before
     assert after < 4e-3 * np.abs(exact).max()
@@ -518,7 +590,9 @@ def test_attention_in_bfloat16():
     for tensor in proto.graph.initializer:
         if tensor.data_type == TensorProto.FLOAT:
             tensor.CopyFrom(
-                helper.make_tensor(tensor.name, bfloat16, tensor.dims, numpy_helper.to_array(tensor).ravel())
+                helper.make_tensor(
+                    tensor.name, bfloat16, tensor.dims, numpy_helper.to_array(tensor).ravel()
+                )
             )
     del proto.graph.value_info[:]
     _, (finding, *_) = rewritten(proto)
@@ -554,17 +628,22 @@ OTHER_ENDS = {
 
 @pytest.mark.parametrize("name", OTHER_ENDS)
 def test_attention_that_ends_in_another_way(name):
-    """Axes may be in another order, as the result's of BEVFormer; layers that share a value move it only once."""
+    """Axes may be in another order, as the result's of BEVFormer; layers that share a value move it
+    only once.
+    """
     nodes, (finding, *_) = compare(attention(**OTHER_ENDS[name]))
     assert ATTENTION in nodes
     assert finding.operator == ATTENTION
 
 
-@pytest.mark.parametrize(("name", "opset"), in_turn([*list(ATTENTIONS)[:7], "one head"], [16, 20, NEWEST_OPSET]))
+@pytest.mark.parametrize(
+    ("name", "opset"), in_turn([*list(ATTENTIONS)[:7], "one head"], [16, 20, NEWEST_OPSET])
+)
 def test_attention_of_open_sizes(name, opset):
     mode = {"sampling": {"mode": "bilinear" if opset < 20 else "linear"}}
     proto = attention(open_sizes=True, opset=opset, **ATTENTIONS[name], **mode)
-    no_images = [{"n": 0, "q": 7}] if "merged" in ATTENTIONS[name] else []  # which ONNX Runtime refuses of the others
+    # Which ONNX Runtime refuses of the others.
+    no_images = [{"n": 0, "q": 7}] if "merged" in ATTENTIONS[name] else []
     for sizes in ({"n": 2, "q": 7}, {"n": 1, "q": 1}, {"n": 3, "q": 40}, *no_images):
         assert compare(proto, sizes=sizes)[0][-1] == ATTENTION
 
@@ -576,18 +655,24 @@ def make_constant(proto, inputs, names):
         proto.graph.initializer.append(numpy_helper.from_array(inputs[name], name))
 
 
-@pytest.mark.parametrize("name", ["two levels", "slices", "one axis for levels and points", "one image"])
+@pytest.mark.parametrize(
+    "name", ["two levels", "slices", "one axis for levels and points", "one image"]
+)
 @pytest.mark.parametrize("constants", [
-    None, [], ["attention_weights"], ["sampling_locations"], ["sampling_locations", "attention_weights"],
+    None, [], ["attention_weights"], ["sampling_locations"],
+    ["sampling_locations", "attention_weights"],
 ], ids=str)  # fmt: skip
 def test_attention_that_onnx_runtime_has_optimized(constants, name, tmp_path):
-    """It joins the last Transpose and the next MatMul, states no shapes, and computes what constants make.
+    """It joins the last Transpose and the next MatMul, states no shapes, and computes what
+    constants make.
 
     constants: inputs that are constant; None if batch and queries are open
     """
     weights = np.random.default_rng(0).random((12, 5), np.float32)
     proto = attention(
-        constants is None, after=lambda w: w.add("MatMul", "y", w.constant(weights, "float32")), **ATTENTIONS[name]
+        constants is None,
+        after=lambda w: w.add("MatMul", "y", w.constant(weights, "float32")),
+        **ATTENTIONS[name],
     )
     inputs = feeds(proto, {"n": 2, "q": 7})
     constants = constants or []
@@ -608,7 +693,9 @@ def test_attention_that_onnx_runtime_has_optimized(constants, name, tmp_path):
 
 @pytest.mark.long
 def test_attention_at_places_in_float64(kernels_made):
-    """TorchScript's exporter makes such places of PyTorch's `linspace`; ONNX Runtime has no GridSample for them."""
+    """TorchScript's exporter makes such places of PyTorch's `linspace`; ONNX Runtime has no
+    GridSample for them.
+    """
     proto = attention(places="float64")
     inputs = feeds(proto)
     (expected,) = ours(proto).run(None, inputs)
@@ -623,14 +710,33 @@ NEAR_MISSES = {
     for name, edits in table.items()
 } | {f"windows: {name}": proto for name, (proto, _) in NO_WINDOWS.items()}
 REASONS = {f"windows: {name}": reason for name, (_, reason) in NO_WINDOWS.items()}
-REASONS |= {f"attention: {name}": edits["reason"] for name, edits in NO_ATTENTIONS.items() if "reason" in edits}
-OPEN = {"n": 2, "q": 3, "rows": 2, "h": 7, "w": 7, "s": 26, "m": 3, "a": 2, "b": 26, "c": 3, "d": 4, "k": 3}
+REASONS |= {
+    f"attention: {name}": edits["reason"]
+    for name, edits in NO_ATTENTIONS.items()
+    if "reason" in edits
+}
+OPEN = {
+    "n": 2,
+    "q": 3,
+    "rows": 2,
+    "h": 7,
+    "w": 7,
+    "s": 26,
+    "m": 3,
+    "a": 2,
+    "b": 26,
+    "c": 3,
+    "d": 4,
+    "k": 3,
+}
 
 
 @pytest.mark.parametrize("name", NEAR_MISSES)
 def test_near_misses(name):
     runs = ORT_VERSION > (1, 20) or "weights of none" not in name  # which ONNX Runtime 1.20 refuses
-    reasons = near_miss(NEAR_MISSES[name], OPEN, runs, SAMPLERS if name.startswith("attention") else ())
+    reasons = near_miss(
+        NEAR_MISSES[name], OPEN, runs, SAMPLERS if name.startswith("attention") else ()
+    )
     assert all(reasons)
     assert reasons or "used twice" in name
     assert any(REASONS.get(name, "") in reason for reason in reasons) or name not in REASONS
@@ -652,23 +758,43 @@ def test_attention_of_constants(names):
 FOLDED = [
     (case, dtype)
     for case in CASES + DEFORM_CONV + ROI_ALIGN
-    for dtype in (*dtypes.FLOATS, *(("int32", "uint8", "bool", "string") if case.op_type == "Col2Im" else ()))
-    if not case.domain and case.extent < np.inf and dtype in case.operator.types[case.operator.outputs[0].type]
+    for dtype in (
+        *dtypes.FLOATS,
+        *(("int32", "uint8", "bool", "string") if case.op_type == "Col2Im" else ()),
+    )
+    if not case.domain
+    and case.extent < np.inf
+    and dtype in case.operator.types[case.operator.outputs[0].type]
 ]
 
 
-FEW_FOLDED = few({(case.name, t): {"dtype": t} | case.options for case, t in FOLDED if t in REPRESENTATIVE}, together=1)
+FEW_FOLDED = few(
+    {(case.name, t): {"dtype": t} | case.options for case, t in FOLDED if t in REPRESENTATIVE},
+    together=1,
+)
 
 
-@pytest.mark.parametrize(("case", "dtype"), [long_unless((c.name, t) in FEW_FOLDED, c, t) for c, t in FOLDED], ids=str)
+@pytest.mark.parametrize(
+    ("case", "dtype"), [long_unless((c.name, t) in FEW_FOLDED, c, t) for c, t in FOLDED], ids=str
+)
 def test_constants_are_computed_once(case, dtype):
     """ONNX Runtime would, by its own kernels; other models' nodes would run again and again."""
     onnx_ops.register_schemas()  # of operators of ai.onnx's domain that onnx doesn't have
     inputs = case.inputs(dtype)
-    proto = model(case.domain, case.op_type, inputs, case.attributes, constants=[i.name for i in case.operator.inputs])
+    proto = model(
+        case.domain,
+        case.op_type,
+        inputs,
+        case.attributes,
+        constants=[i.name for i in case.operator.inputs],
+    )
     optimized, (finding,) = rewritten(proto)
     (node,) = optimized.graph.node
-    assert (finding.operator, node.op_type, len(optimized.graph.initializer)) == ("Constant", "Constant", 0)
+    assert (finding.operator, node.op_type, len(optimized.graph.initializer)) == (
+        "Constant",
+        "Constant",
+        0,
+    )
     assert_close(numpy_helper.to_array(node.attribute[0].t), reference(case, inputs), dtype)
 
 
@@ -684,52 +810,82 @@ def folds_of_ones(*sizes):
 
 
 def test_large_constants_are_not_computed(monkeypatch):
-    """NumPy would need three times the memory that ONNX Runtime needs, and a model has less than 2**31 bytes."""
+    """NumPy would need three times the memory that ONNX Runtime needs, and a model has less than
+    2**31 bytes.
+    """
     computed = []
     run = graph.run_reference
     monkeypatch.setattr(graph, "LARGEST", 4 * 100**2)
-    monkeypatch.setattr(graph, "run_reference", lambda *arguments: computed.append(1) or run(*arguments))
-    made = lambda proto: (len([f for f in rewritten(proto)[1] if f.operator == "Constant"]), len(computed))
+    monkeypatch.setattr(
+        graph, "run_reference", lambda *arguments: computed.append(1) or run(*arguments)
+    )
+    made = lambda proto: (
+        len([f for f in rewritten(proto)[1] if f.operator == "Constant"]),
+        len(computed),
+    )
     assert made(folds_of_ones(100)) == (1, 1)
     assert made(folds_of_ones(101)) == (0, 1)
     assert made(folds_of_ones(70, 70, 70)) == (2, 4)  # the third one would be too much
     proto = folds_of_ones(100)
-    proto.graph.initializer.append(TensorProto(name="weights", data_type=TensorProto.FLOAT, dims=[2**29 - 2000]))
+    proto.graph.initializer.append(
+        TensorProto(name="weights", data_type=TensorProto.FLOAT, dims=[2**29 - 2000])
+    )
     assert made(proto)[0] == 0
     assert made(folds_of_ones(100))[0] == 1
 
 
 def few_bytes(op_type, inputs, *constants, opset=20, **attributes):
-    """A model of few bytes: a node of constants, of which a node makes the first one from `constants`."""
+    """A model of few bytes: a node of constants, of which a node makes the first one from
+    `constants`.
+    """
     w = Writer()
     names = [w.constant(array, array.dtype) for array in inputs]
     for before, *operands in constants:
         names.append(w.add(before, *(w.constant(array, array.dtype) for array in operands)))
-    y = w.add("Gather", w.add(op_type, *names, **attributes), w.constant(np.arange(3)[:, None] + np.arange(2)), axis=0)
+    y = w.add(
+        "Gather",
+        w.add(op_type, *names, **attributes),
+        w.constant(np.arange(3)[:, None] + np.arange(2)),
+        axis=0,
+    )
     return w.model({"x": ("float32", [1])}, (w.add("Mul", y, "x"), "float32", None), opset)
 
 
 SMALL = np.ones((1, 1, 2, 2), np.float32)
 GREEDY = {
     "samples of large regions": few_bytes(
-        "RoiAlign", [SMALL, np.array([[0, 0, 5000, 5000]], np.float32), np.zeros(1, np.int64)], opset=16
+        "RoiAlign",
+        [SMALL, np.array([[0, 0, 5000, 5000]], np.float32), np.zeros(1, np.int64)],
+        opset=16,
     ),
     "a size that is known when it runs": few_bytes(
         "Expand", [np.ones(1, np.float32)], ("Unique", np.array([2**14, 2**13]))
     ),
     "a large product": few_bytes("MatMul", [np.ones((2000, 2000), np.float32)] * 2),
     "a convolution with a bias": few_bytes(
-        "Conv", [np.ones((5, 1, 500, 500), np.float32), np.ones((1, 1, 128, 128), np.float32), np.ones(1, np.float32)]
+        "Conv",
+        [
+            np.ones((5, 1, 500, 500), np.float32),
+            np.ones((1, 1, 128, 128), np.float32),
+            np.ones(1, np.float32),
+        ],
     ),
 }
 
 
 @pytest.mark.parametrize("name", GREEDY)
 def test_few_bytes_are_not_computed_for_long(name, monkeypatch):
-    """Neither is what has no stated size. An estimate decides, for what a node reads and makes, and for a model."""
+    """Neither is what has no stated size.
+
+    An estimate decides, for what a node reads and makes, and for a model.
+    """
     run = []
-    monkeypatch.setattr(graph, "run_reference", lambda proto, *_: run.append(proto.graph.node[0].op_type))
-    monkeypatch.setattr(graph, "run_onnx_runtime", lambda proto, *_: run.append(proto.graph.node[0].op_type))
+    monkeypatch.setattr(
+        graph, "run_reference", lambda proto, *_: run.append(proto.graph.node[0].op_type)
+    )
+    monkeypatch.setattr(
+        graph, "run_onnx_runtime", lambda proto, *_: run.append(proto.graph.node[0].op_type)
+    )
     (main,) = graph.Model(GREEDY[name]).graphs()
     assert all(main.folded(node.output[0]) is None for node in GREEDY[name].graph.node)
     assert {*run} <= {"Unique"}
@@ -744,14 +900,21 @@ def test_the_last_import_of_a_domain_counts():
 
 
 def test_a_model_has_one_account_of_what_is_computed():
-    few, many = (len([f for f in rewritten(folds_of_ones(*[300] * count))[1] if f.operator]) for count in (2, 400))
+    few, many = (
+        len([f for f in rewritten(folds_of_ones(*[300] * count))[1] if f.operator])
+        for count in (2, 400)
+    )
     assert few == 2
     assert 2 < many < 400
 
 
 def test_shapes_of_values_in_between_are_no_other_use():
-    """TorchScript's exporter computes shapes from them; nodes stay that are needed for another purpose."""
-    proto = attention(after=lambda w: w.add("Add", "y", w.add("Cast", w.add("Shape", "samples", end=1), to=1)))
+    """TorchScript's exporter computes shapes from them; nodes stay that are needed for another
+    purpose.
+    """
+    proto = attention(
+        after=lambda w: w.add("Add", "y", w.add("Cast", w.add("Shape", "samples", end=1), to=1))
+    )
     nodes, (finding, *_) = compare(proto)
     assert finding.operator == ATTENTION
     assert {ATTENTION, *SAMPLERS, "Shape"} <= set(nodes)
@@ -779,7 +942,9 @@ def test_weights_do_not_pass_through_the_inliner(monkeypatch):
     weights = numpy_helper.from_array(np.arange(5000, dtype=np.float32), "weights")
     proto.graph.initializer.append(weights)
     monkeypatch.setattr(
-        onnx.inliner, "inline_local_functions", lambda model: sizes.append(model.ByteSize()) or inline(model)
+        onnx.inliner,
+        "inline_local_functions",
+        lambda model: sizes.append(model.ByteSize()) or inline(model),
     )
     optimized, (finding,) = rewritten(proto)
     assert finding.operator == "Im2Col"
@@ -789,16 +954,27 @@ def test_weights_do_not_pass_through_the_inliner(monkeypatch):
 
 @pytest.mark.parametrize("is_large", [False, True])
 def test_external_data_are_not_read_in_vain(is_large, tmp_path, monkeypatch):
-    """A plane of features, sampled at an input, or at a constant if it is too large to be computed in NumPy."""
+    """A plane of features, sampled at an input, or at a constant if it is too large to be computed
+    in NumPy.
+    """
     w, read = Writer(), []
     if is_large:
         monkeypatch.setattr(graph, "LARGEST", 10_000)
     places = w.constant(np.zeros([1, 1, 1, 2]), "float32") if is_large else "places"
-    w.add("GridSample", w.constant(np.ones([1, 3, 40, 50]), "float32"), w.add("Neg", places), name="sample")
+    w.add(
+        "GridSample",
+        w.constant(np.ones([1, 3, 40, 50]), "float32"),
+        w.add("Neg", places),
+        name="sample",
+    )
     y = w.add("Add", "sample", w.add("ReduceSum", "places", keepdims=0))
     proto = w.model({"places": ("float32", [1, 1, 7, 2])}, (y, "float32", None), 20)
-    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="data", size_threshold=100)
-    monkeypatch.setattr(graph.external_data, "read", lambda tensor, origin: read.append(tensor.name))
+    onnx.save(
+        proto, tmp_path / "m.onnx", save_as_external_data=True, location="data", size_threshold=100
+    )
+    monkeypatch.setattr(
+        graph.external_data, "read", lambda tensor, origin: read.append(tensor.name)
+    )
     rewritten(onnx.load(tmp_path / "m.onnx", load_external_data=False), folder=tmp_path)
     assert not read
 
@@ -826,7 +1002,9 @@ def test_time_grows_with_the_number_of_nodes():
 
 
 def test_what_lacks_a_pattern_costs_little(monkeypatch):
-    """A model without the types of nodes that patterns need isn't copied; no shape of one with them is worked out."""
+    """A model without the types of nodes that patterns need isn't copied; no shape of one with them
+    is worked out.
+    """
     asked = []
     monkeypatch.setattr("onnx_ops.rewriting.graph.type_of", lambda graph, name: asked.append(name))
     relu = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]>

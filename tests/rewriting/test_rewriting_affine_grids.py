@@ -1,4 +1,6 @@
-"""optimize() on an affine_grid before a GridSample: PyTorch's products and sums, and AffineGrid of ai.onnx."""
+"""optimize() on an affine_grid before a GridSample: PyTorch's products and sums, and AffineGrid of
+ai.onnx.
+"""
 
 from functools import reduce
 
@@ -36,10 +38,14 @@ FORMS = {
     "other coordinates": {"base": lambda base: base * np.float32([3, 0.5, 1])},
     "one image": {"batch": 1},
     "every matrix, row and column": {"picked": {0: [0, 1], 1: [0, 1, 2], 2: [0, 1]}},
-    "a base that is bent": {"base": lambda base: np.where(np.arange(7)[:, None] == 3, base[::-1], base)},
+    "a base that is bent": {
+        "base": lambda base: np.where(np.arange(7)[:, None] == 3, base[::-1], base)
+    },
     "a base that is turned": {"base": lambda base: base[..., [1, 0, 2]]},
     "a last coordinate of 2": {"base": lambda base: base * np.float32([1, 1, 2])},
-    "one pixel of the base moved": {"base": lambda base: base + (np.arange(base.size) == 50).reshape(base.shape)},
+    "one pixel of the base moved": {
+        "base": lambda base: base + (np.arange(base.size) == 50).reshape(base.shape)
+    },
     "another shape": {"target": [2, 7, 5, 2]},
     "a batch that is not known to be theta's": {"target": [2, 5, 7, 2], "open_batch": True},
     "every second matrix": {"theta": [4, 2, 3], "picked": {0: [0, 2]}},
@@ -77,7 +83,9 @@ def test_forms_of_pytorch(name):
     if name != "the product used elsewhere":
         assert operators[-1] == "ComputedGridSample"
         assert set(operators[:-1]) <= {*LEFT.get(name, ()), "Concat"}
-    assert_as_near(proto, inputs, [run(proto, inputs)], [run(optimized, inputs)], [finding.operator])
+    assert_as_near(
+        proto, inputs, [run(proto, inputs)], [run(optimized, inputs)], [finding.operator]
+    )
 
 
 @pytest.mark.parametrize("opset", [18, 20])
@@ -93,7 +101,11 @@ def test_a_grid_that_is_not_sampled_stays(name, opset):
 
 def test_a_grid_that_is_sampled_and_used():
     """It is computed in any case; reading it takes less time than computing it again."""
-    proto = affine_grid(opset=20, sample="linear", after=lambda w: w.add("Add", "sampled", w.add("ReduceMax", "grid")))
+    proto = affine_grid(
+        opset=20,
+        sample="linear",
+        after=lambda w: w.add("Add", "sampled", w.add("ReduceMax", "grid")),
+    )
     optimized, (finding,) = rewritten(proto)
     assert (optimized, finding.operator) == (proto, None)
     assert "read by other nodes" in finding.reason
@@ -109,7 +121,9 @@ def test_a_grid_that_is_sampled_several_times(samplers):
     optimized, findings = rewritten(proto)
     assert [finding.operator for finding in findings] == ["ComputedGridSample"] * samplers
     assert "ReduceSum" not in [n.op_type for n in optimized.graph.node]
-    assert_as_near(proto, inputs, [run(proto, inputs)], [run(optimized, inputs)], ["ComputedGridSample"])
+    assert_as_near(
+        proto, inputs, [run(proto, inputs)], [run(optimized, inputs)], ["ComputedGridSample"]
+    )
 
 
 def test_a_theta_of_unknown_size_stays():
@@ -121,15 +135,23 @@ def test_a_theta_of_unknown_size_stays():
 
 def test_a_base_that_is_random():
     """Its node stays, and draws one value for all reads of the program."""
-    optimized, (finding,) = rewritten(affine_grid(opset=20, sample="linear", factor="RandomUniformLike"))
+    optimized, (finding,) = rewritten(
+        affine_grid(opset=20, sample="linear", factor="RandomUniformLike")
+    )
     assert finding.operator == "ComputedGridSample"
-    assert [n.op_type for n in optimized.graph.node] == ["RandomUniformLike", "Reshape", "ComputedGridSample"]
+    assert [n.op_type for n in optimized.graph.node] == [
+        "RandomUniformLike",
+        "Reshape",
+        "ComputedGridSample",
+    ]
 
 
 @pytest.mark.parametrize("of_onnx", [False, True])
 def test_a_constant_theta(of_onnx):
     """ONNX Runtime computes such a grid once."""
-    theta = numpy_helper.from_array(np.random.default_rng(0).standard_normal((2, 2, 3)).astype(np.float32), "theta")
+    theta = numpy_helper.from_array(
+        np.random.default_rng(0).standard_normal((2, 2, 3)).astype(np.float32), "theta"
+    )
     proto = one_of_onnx("float", "2, 3, 9, 12", "Identity (fixed)", 0) if of_onnx else affine_grid(
         opset=20, sample="linear")  # fmt: skip
     proto.graph.input.remove(next(v for v in proto.graph.input if v.name == "theta"))
@@ -144,16 +166,35 @@ def test_a_constant_theta(of_onnx):
 def test_the_form_of_pytorch_in_16_bits(narrow):
     """PyTorch computes the grid in float32, and rounds it once; so does the program."""
     w, to = Writer(), getattr(TensorProto, narrow.upper())
-    base = np.stack([*np.meshgrid(np.linspace(-1, 1, 7), np.linspace(-1, 1, 5)), np.ones((5, 7))], -1).reshape(-1, 3, 1)
+    base = np.stack(
+        [*np.meshgrid(np.linspace(-1, 1, 7), np.linspace(-1, 1, 5)), np.ones((5, 7))], -1
+    ).reshape(-1, 3, 1)
     columns = w.add("Transpose", w.add("Cast", "theta", to=TensorProto.FLOAT), perm=[0, 2, 1])
-    products = w.add("Mul", w.constant(base, "float32"), w.add("Unsqueeze", columns, w.constant([1])))
-    sums = w.add("Reshape", w.add("ReduceSum", products, w.constant([-2]), keepdims=0), w.constant([2, 5, 7, 2]))
-    w.add("GridSample", "image", w.add("Cast", sums, to=to), name="y", align_corners=1, padding_mode="border")
-    proto = w.model({"image": (narrow, [2, 3, 6, 8]), "theta": (narrow, [2, 2, 3])}, ("y", narrow, None), 20)
+    products = w.add(
+        "Mul", w.constant(base, "float32"), w.add("Unsqueeze", columns, w.constant([1]))
+    )
+    sums = w.add(
+        "Reshape",
+        w.add("ReduceSum", products, w.constant([-2]), keepdims=0),
+        w.constant([2, 5, 7, 2]),
+    )
+    w.add(
+        "GridSample",
+        "image",
+        w.add("Cast", sums, to=to),
+        name="y",
+        align_corners=1,
+        padding_mode="border",
+    )
+    proto = w.model(
+        {"image": (narrow, [2, 3, 6, 8]), "theta": (narrow, [2, 2, 3])}, ("y", narrow, None), 20
+    )
     optimized, _ = rewritten(proto)
     assert [n.op_type for n in optimized.graph.node] == ["Cast", "ComputedGridSample"]
     inputs = feeds(proto)
-    grid = np.einsum("nij,pj->npi", inputs["theta"].astype(np.float32), base[..., 0].astype(np.float32))
+    grid = np.einsum(
+        "nij,pj->npi", inputs["theta"].astype(np.float32), base[..., 0].astype(np.float32)
+    )
     kind = getattr(ml_dtypes, narrow, np.float16)
     grid = grid.reshape(2, 5, 7, 2).astype(kind).astype(np.float64)
     exact = sampled(inputs["image"].astype(np.float64), grid, "bilinear", 1)
@@ -172,7 +213,10 @@ SHAPES = {  # of the image and of the grid, from nodes of the model
     "constant": ("2, 3, 9, 12", "Identity (fixed)"),
     "one row": ("n, c, 1, w", "Shape (x)"),
     "an input": ("n, c, h, w", "Identity (given)"),
-    "of one constant axis": ("n, c, h, w", "Concat <axis: int = 0> (images, channels, rows, columns)"),
+    "of one constant axis": (
+        "n, c, h, w",
+        "Concat <axis: int = 0> (images, channels, rows, columns)",
+    ),
     "known to ONNX Runtime alone": ("2, 3, 9, 12", "Shape (either)"),
     "of volumes": ("n, c, d, h, w", "Shape (x)"),
     "constant, of volumes": ("n, c, d, h, w", "Identity (fixed_3d)"),
@@ -206,7 +250,10 @@ def one_of_onnx(kind, image, size, align_corners, mode="linear"):
 
 
 def places(size, align_corners):
-    """The places of the pixels along an axis. With `align_corners` ONNX Runtime puts a single one at 1."""
+    """The places of the pixels along an axis.
+
+    With `align_corners` ONNX Runtime puts a single one at 1.
+    """
     if align_corners:
         return np.linspace(-1, 1, size) if size > 1 else np.ones(1)
     return (2 * np.arange(size) + 1) / size - 1
@@ -255,11 +302,15 @@ def test_nearest_pixels_of_affine_grid(align_corners):
     optimized, (finding,) = rewritten(proto)
     assert finding.operator == "ComputedGridSample"
     inputs = feeds(proto, {**OPEN, "h": 40, "w": 50})
-    assert_as_near(proto, inputs, [run(proto, inputs)], [run(optimized, inputs)], [finding.operator])
+    assert_as_near(
+        proto, inputs, [run(proto, inputs)], [run(optimized, inputs)], [finding.operator]
+    )
 
 
 def test_what_has_no_program():
-    """A part of an AffineGrid of open sizes, one of no pixels, and one of one, which isn't worth a program."""
+    """A part of an AffineGrid of open sizes, one of no pixels, and one of one, which isn't worth a
+    program.
+    """
     part = one_of_onnx("float", "n, c, h, w", "Shape (x)", 0)
     part.graph.node[-1].input[1] = "part"
     half = helper.make_node("Slice", ["grid", *(f"part_{k}" for k in range(3))], ["part"])
@@ -277,7 +328,9 @@ def test_what_has_no_program():
 
 
 def test_many_sums():
-    """A sum of sums of sums has more terms than a program, and is given up before they are counted."""
+    """A sum of sums of sums has more terms than a program, and is given up before they are
+    counted.
+    """
     w, axes = Writer(), 10
     y = "flow"
     for _ in range(axes):

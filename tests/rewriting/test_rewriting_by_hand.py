@@ -1,4 +1,6 @@
-"""optimize() finds bilinear sampling and deformable convolution that are written by hand, and leaves what differs."""
+"""optimize() finds bilinear sampling and deformable convolution that are written by hand, and
+leaves what differs.
+"""
 
 import itertools
 
@@ -29,7 +31,8 @@ SAMPLERS = {
     "float64": {"dtype": "float64"}, "float64 in pixels": {"dtype": "float64", "places": "pixels"},
     **{f"float16, {outside}, {places}": {"dtype": "float16", "outside": outside, "places": places}
        for outside in OUTSIDE for places in PLACES[:3]},
-    "one image": {"batch": 1}, "one channel": {"channels": 1}, "one of both": {"batch": 1, "channels": 1},
+    "one image": {"batch": 1}, "one channel": {"channels": 1},
+    "one of both": {"batch": 1, "channels": 1},
     **{f"image of {size}, {places}, {outside}, {gather}": {
            "size": size, "places": places, "outside": outside, "gather": gather}
        for size in ((1, 12), (9, 1), (1, 1))
@@ -37,7 +40,8 @@ SAMPLERS = {
     **{f"open sizes in float16, {places}, {outside}": {
            "is_open": True, "places": places, "outside": outside, "dtype": "float16"}
        for places, outside in itertools.product(PLACES[:3], OUTSIDE[1:3])},
-    "one row of points": {"out": (1, 7)}, "one point": {"out": (1, 1)}, "x and y swapped": {"swapped": True},
+    "one row of points": {"out": (1, 7)}, "one point": {"out": (1, 1)},
+    "x and y swapped": {"swapped": True},
 }  # fmt: skip
 
 
@@ -45,11 +49,15 @@ SAMPLERS = {
 FEW = few({name: edits for name, edits in SAMPLERS.items() if "dtype" not in edits}, together=1)
 
 
-@pytest.mark.parametrize("name", [long_unless(len(edits) < 2 or name in FEW, name) for name, edits in SAMPLERS.items()])
+@pytest.mark.parametrize(
+    "name", [long_unless(len(edits) < 2 or name in FEW, name) for name, edits in SAMPLERS.items()]
+)
 def test_sampler(name):
     edits = SAMPLERS[name]
     proto = sampler(**edits)
-    nodes, (finding,) = compare(proto, SIZES, alone="dtype" not in edits)  # it has no GridSample of float64
+    nodes, (finding,) = compare(
+        proto, SIZES, alone="dtype" not in edits
+    )  # it has no GridSample of float64
     is_grid = edits.get("places", "corners") in ("corners", "edges") and not edits.get("swapped")
     operator, casts = "GridSample" if is_grid else "ComputedGridSample", []
     if edits.get("dtype") == "float16" and not is_grid:
@@ -79,32 +87,48 @@ def test_samples_in_another_order(name, outside):
 
 HIDDEN = {
     **{" ".join(each): dict(zip(("hidden", "gather", "places"), each, strict=True))
-       for each in [*zip(("And", "Mul", "And"), GATHERS, PLACES[:3], strict=True), ("Mul", "GatherND", "flow")]},
+       for each in [*zip(("And", "Mul", "And"), GATHERS, PLACES[:3], strict=True),
+           ("Mul", "GatherND", "flow")]},
     "factor first": {"first": True}, "lerp": {"form": "lerp"}, "open sizes": {"is_open": True},
-    "float16": {"dtype": "float16"}, "float64": {"dtype": "float64"}, "one pixel earlier": {"end": 1},
-    "channels last": {"last": True, "gather": "GatherND"}, "one channel": {"channels": 1}, "opset 12": {"opset": 12},
+    "float16": {"dtype": "float16"}, "float64": {"dtype": "float64"},
+    "one pixel earlier": {"end": 1},
+    "channels last": {"last": True, "gather": "GatherND"}, "one channel": {"channels": 1},
+    "opset 12": {"opset": 12},
     "not flat": {"flat": False, "gather": "Gather"}, "one row": {"size": (1, 12)},
     **{f"by {each}": {"hidden": each, "places": "flow"} for each in ("Where", "Sub", "Cast")},
 }  # fmt: skip
 
 
-FEW_HIDDEN = few({name: edits for name, edits in HIDDEN.items() if "dtype" not in edits}, together=1)
+FEW_HIDDEN = few(
+    {name: edits for name, edits in HIDDEN.items() if "dtype" not in edits}, together=1
+)
 
 
 @pytest.mark.parametrize("name", [long_unless(name in FEW_HIDDEN, name) for name in HIDDEN])
 def test_a_sampler_that_is_hidden_outside(name):
-    """The program asks for a pixel far outside where the factor is 0; of an image of one row all pixels are hidden."""
+    """The program asks for a pixel far outside where the factor is 0; of an image of one row all
+    pixels are hidden.
+    """
     edits = {"hidden": "And", "outside": "inside", "places": "pixels"} | HIDDEN[name]
     nodes, (finding,) = compare(sampler(**edits), SIZES)
-    assert (finding.operator, finding.untried, "Mul" in nodes) == ("ComputedGridSample", None, False)
+    assert (finding.operator, finding.untried, "Mul" in nodes) == (
+        "ComputedGridSample",
+        None,
+        False,
+    )
 
 
 def test_a_sampler_that_is_moved_and_then_hidden():
     """The sum and what moves it are no near misses."""
-    proto = sampler(hidden="And", outside="inside", places="pixels", gather="GatherND", flat=False, out=(5, 5))
+    proto = sampler(
+        hidden="And", outside="inside", places="pixels", gather="GatherND", flat=False, out=(5, 5)
+    )
     (hide,) = [node for node in proto.graph.node if node.output[0] == proto.graph.output[0].name]
-    moves = [onnx.helper.make_node("Transpose", [hide.input[0]], ["moved"], perm=[0, 1, 3, 2]),
-             onnx.helper.make_node("Transpose", [hide.input[1]], ["moved mask"], perm=[0, 1, 3, 2])]  # fmt: skip
+    moves = [
+        onnx.helper.make_node("Transpose", [hide.input[0]], ["moved"], perm=[0, 1, 3, 2]),
+        # Fmt: skip.
+        onnx.helper.make_node("Transpose", [hide.input[1]], ["moved mask"], perm=[0, 1, 3, 2]),
+    ]
     hide.input[:] = ["moved", "moved mask"]
     proto.graph.node.remove(hide)
     proto.graph.node.extend([*moves, hide])
@@ -124,14 +148,20 @@ def test_a_sampler_that_is_multiplied_by_a_pixel():
 
 
 NOT_HIDDEN = {
-    "by a factor that is 0 or 2": {"scale": 2}, "along one axis": {"covers": 1}, "one pixel later": {"end": -1},
+    "by a factor that is 0 or 2": {"scale": 2}, "along one axis": {"covers": 1},
+    "one pixel later": {"end": -1},
     "in a sliver": {"hidden": "Or"},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NOT_HIDDEN)
 def test_a_sampler_that_is_not_hidden_outside(name):
-    edits = {"hidden": "And", "outside": "inside", "places": "pixels", "size": (9, 12)} | NOT_HIDDEN[name]
+    edits = {
+        "hidden": "And",
+        "outside": "inside",
+        "places": "pixels",
+        "size": (9, 12),
+    } | NOT_HIDDEN[name]
     (reason,) = near_miss(sampler(**edits))
     assert reason == IS_NO_SAMPLER
 
@@ -141,7 +171,8 @@ def test_a_sampler_that_is_not_hidden_outside(name):
 )
 def test_a_sampler_of_open_sizes_that_turn_out_to_be_one(places, outside, size):
     nodes, _ = compare(
-        sampler(places=places, outside=outside, is_open=True), SIZES | dict(zip("HW", size, strict=True))
+        sampler(places=places, outside=outside, is_open=True),
+        SIZES | dict(zip("HW", size, strict=True)),
     )
     assert nodes == ["ComputedGridSample" if places == "pixels" else "GridSample"]
 
@@ -151,12 +182,17 @@ def test_a_sampler_is_what_torch_gives():
     for k, places in enumerate(("edges", "corners")):
         proto = sampler(places=places)
         inputs = feeds(proto)
-        expected = torch.nn.functional.grid_sample(*map(torch.from_numpy, inputs.values()), align_corners=bool(k))
+        expected = torch.nn.functional.grid_sample(
+            *map(torch.from_numpy, inputs.values()), align_corners=bool(k)
+        )
         (y,) = ours(onnx_ops.optimize(proto)).run(None, inputs)
         np.testing.assert_allclose(y, expected.numpy(), 1e-4, 1e-4)
 
 
-IS_NO_SAMPLER = "it isn't linear or nearest interpolation with zeros or the border's pixels outside of the image"
+IS_NO_SAMPLER = (
+    "it isn't linear or nearest interpolation with zeros or the border's pixels "
+    "outside of the image"
+)
 NO_SAMPLERS = {
     "a limit that is one pixel less": ({"high": -1}, IS_NO_SAMPLER),
     "a limit that is one pixel more": ({"high": 1}, "it may read outside of"),
@@ -172,7 +208,9 @@ NO_SAMPLERS = {
 
 
 @pytest.mark.parametrize("size", [(1, 12), (9, 1), (1, 1)], ids=str)
-@pytest.mark.parametrize("name", [name for name, (edits, _) in NO_SAMPLERS.items() if edits.keys() & {"factor", "one"}])
+@pytest.mark.parametrize(
+    "name", [name for name, (edits, _) in NO_SAMPLERS.items() if edits.keys() & {"factor", "one"}]
+)
 def test_no_sampler_of_one_row_or_column(name, size):
     edits, expected = NO_SAMPLERS[name]
     (reason,) = near_miss(sampler(places="pixels", outside="mask", size=size, **edits))
@@ -188,11 +226,15 @@ def test_no_sampler(name, places):
 
 def channels_last(size, out):
     """A sampler of an image [N, H, W, C]."""
-    proto = sampler(gather="GatherND", last=True, outside="mask", size=size, out=out, batch=2, channels=3)
+    proto = sampler(
+        gather="GatherND", last=True, outside="mask", size=size, out=out, batch=2, channels=3
+    )
     for turn in [node for node in proto.graph.node if node.op_type == "Transpose"]:
         turn.op_type = "Identity"
         del turn.attribute[:]
-    for dim, length in zip(proto.graph.input[0].type.tensor_type.shape.dim, (2, *size, 3), strict=True):
+    for dim, length in zip(
+        proto.graph.input[0].type.tensor_type.shape.dim, (2, *size, 3), strict=True
+    ):
         dim.dim_value = length
     return proto
 
@@ -237,14 +279,20 @@ def test_a_sampler_with_another_scale_is_sampled_at_pixels():
 
 
 DEFORMS = {
-    "as it is": {}, "no mask": {"mask": False}, "no bias": {"bias": False}, "opset 12": {"opset": 12},
+    "as it is": {}, "no mask": {"mask": False}, "no bias": {"bias": False},
+    "opset 12": {"opset": 12},
     "groups": {"group": 2, "offset_group": 3}, "strides": {"strides": (2, 1), "dilations": (1, 2)},
-    "no pads": {"pads": (0, 0)}, "other pads": {"pads": (0, 3)}, "a point": {"kernel": (1, 1), "pads": (0, 0)},
-    "a row of blocks": {"size": (2, 8), "kernel": (4, 3), "pads": (1, 0)}, "opset 19": {"opset": 19},
+    "no pads": {"pads": (0, 0)}, "other pads": {"pads": (0, 3)},
+    "a point": {"kernel": (1, 1), "pads": (0, 0)},
+    "a row of blocks": {"size": (2, 8), "kernel": (4, 3), "pads": (1, 0)},
+    "opset 19": {"opset": 19},
     "one image": {"batch": 1}, "sums of sums": {"sum": "Add"},
-    "one channel": {"channels": 1}, "large": {"kernel": (7, 7), "pads": (3, 3)}, "float16": {"dtype": "float16"},
-    "in plain PyTorch": {"module": True}, "in plain PyTorch, groups": {"module": True, "offset_group": 2},
-    "attributes of the default exporter": {"conv": {"auto_pad": "NOTSET", "pads": [0] * 4, "dilations": [1, 1]}},
+    "one channel": {"channels": 1}, "large": {"kernel": (7, 7), "pads": (3, 3)},
+    "float16": {"dtype": "float16"},
+    "in plain PyTorch": {"module": True},
+    "in plain PyTorch, groups": {"module": True, "offset_group": 2},
+    "attributes of the default exporter": {"conv": {"auto_pad": "NOTSET", "pads": [0] * 4,
+            "dilations": [1, 1]}},
 }  # fmt: skip
 
 
@@ -259,15 +307,19 @@ def test_deform_conv(gather, name):
 @pytest.mark.parametrize("groups", [1, 3])
 def test_offsets_in_another_order_are_transposed(groups):
     """All rows before all columns, as modules in plain PyTorch have them."""
-    proto = deform_conv(offset=[2, groups, 2, 6, 7, 8], turned=[0, 1, 3, 2, 4, 5], size=(7, 7), offset_group=groups)
+    proto = deform_conv(
+        offset=[2, groups, 2, 6, 7, 8], turned=[0, 1, 3, 2, 4, 5], size=(7, 7), offset_group=groups
+    )
     nodes, (finding,) = compare(proto, alone=ORT_VERSION >= (1, 25))
     assert (nodes, finding.untried) == (["Reshape", "Transpose", "Reshape", "DeformConv"], None)
 
 
 TRANSPOSED = {
-    "positions in another order": ({"perm": [0, 1, 5, 2, 4, 3], "size": (7, 7), "kernel": (3, 3)}, "weights"),
+    "positions in another order": ({"perm": [0, 1, 5, 2, 4, 3], "size": (7, 7), "kernel": (3, 3)},
+        "weights"),
     "rows and columns of pixels swapped": (
-        {"offset": [2, 1, 6, 2, 7, 7], "turned": [0, 1, 2, 3, 5, 4], "size": (7, 6), "kernel": (3, 2)}, "offsets"
+        {"offset": [2, 1, 6, 2, 7, 7], "turned": [0, 1, 2, 3, 5, 4], "size": (7, 6),
+            "kernel": (3, 2)}, "offsets"
     ),
 }  # fmt: skip
 
@@ -285,7 +337,9 @@ def test_deform_conv_before_another_convolution():
     proto = deform_conv(bias=False)
     weight = onnx.numpy_helper.from_array(np.ones((4, 4, 1, 1), np.float32), "next weight")
     proto.graph.initializer.append(weight)
-    proto.graph.node.append(onnx.helper.make_node("Conv", [proto.graph.output[0].name, weight.name], ["next"]))
+    proto.graph.node.append(
+        onnx.helper.make_node("Conv", [proto.graph.output[0].name, weight.name], ["next"])
+    )
     proto.graph.output[0].name = "next"
     nodes, (finding,) = compare(proto, alone=ORT_VERSION >= (1, 25))
     assert (nodes, finding.untried) == (["DeformConv", "Conv"], None)
@@ -313,7 +367,8 @@ BESIDE = {  # {name: (opset, a node beside the convolution, the domain of the De
     "ReduceMean": (17, ("ReduceMean", {}), ""),
     "Relu": (12, ("Relu", {}), ""),
     "MaxPool that rounds up": (12, ("MaxPool", {"kernel_shape": [2, 2], "ceil_mode": 1}), ""),
-    "AveragePool that rounds up": (12, ("AveragePool", {"kernel_shape": [2, 2], "ceil_mode": 1}), "onnx_ops"),
+    "AveragePool that rounds up": (12, ("AveragePool", {"kernel_shape": [2, 2], "ceil_mode": 1}),
+        "onnx_ops"),
 }  # fmt: skip
 
 
@@ -322,10 +377,14 @@ def test_deform_conv_beside_nodes_that_may_mean_something_else(name):
     """The model imports a newer version only if they don't."""
     opset, (op_type, attributes), domain = BESIDE[name]
     proto = deform_conv(opset=opset)
-    proto.graph.node.append(onnx.helper.make_node(op_type, [proto.graph.output[0].name], ["beside"], **attributes))
+    proto.graph.node.append(
+        onnx.helper.make_node(op_type, [proto.graph.output[0].name], ["beside"], **attributes)
+    )
     proto.graph.output.append(onnx.helper.make_tensor_value_info("beside", 1, None))
     optimized, (finding,) = rewritten(proto)
-    assert [n.domain for n in optimized.graph.node if n.op_type == finding.operator == "DeformConv"] == [domain]
+    assert [
+        n.domain for n in optimized.graph.node if n.op_type == finding.operator == "DeformConv"
+    ] == [domain]
     versions = {i.domain: i.version for i in optimized.opset_import}
     assert versions == ({"": 19} if domain == "" else {"": opset, "onnx_ops": 1})
     inputs = feeds(proto)
@@ -353,10 +412,12 @@ NO_DEFORMS = {
     "one place that isn't regular": ({"step": 1}, "its places are not those of a regular grid"),
     "one place between pixels": ({"step": 0.5}, "its places are not those of a regular grid"),
     "places that begin inside": ({"shift": 2}, "its first place is pixel 1, inside of the image"),
-    "places that begin between pixels": ({"shift": 0.5}, "its places are not those of a regular grid"),
+    "places that begin between pixels": ({"shift": 0.5}, "its places are not those of a regular "
+                                                         "grid"),
     "a larger output than padding makes": ({"shift": -9}, None),
     "a product that is no mask": (
-        {"after": lambda w, y: w.add("Mul", y, w.add("Sigmoid", "more")), "inputs": {"more": ("float32", [1])}},
+        {"after": lambda w, y: w.add("Mul", y, w.add("Sigmoid", "more")),
+            "inputs": {"more": ("float32", [1])}},
         "its pixels are multiplied by 2 values, instead of a mask",
     ),
 }  # fmt: skip
@@ -371,13 +432,17 @@ def test_no_deform_conv(name, gather):
 
 
 def test_sizes_as_single_numbers_are_not_drawn_when_it_is_tried_out(monkeypatch):
-    """Coordinates that were multiplied by a number at random would be outside of the image nearly everywhere."""
+    """Coordinates that were multiplied by a number at random would be outside of the image nearly
+    everywhere.
+    """
     drawn, run = [], trial.run_onnx_runtime
     monkeypatch.setattr(trial, "run_onnx_runtime", lambda proto, feeds, name: (
         drawn.append({*feeds}), run(proto, feeds, name))[1])  # fmt: skip
     proto = sampler(is_open=True)
     for node in proto.graph.node:
-        if node.op_type == "Div":  # then coordinates are not in [-1, 1], and a program computes with the sizes
+        if (
+            node.op_type == "Div"
+        ):  # then coordinates are not in [-1, 1], and a program computes with the sizes
             node.op_type = "Mul"
     _, (finding,) = rewritten(proto)
     assert (finding.operator, finding.untried) == ("ComputedGridSample", None)

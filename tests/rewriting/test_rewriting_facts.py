@@ -1,4 +1,6 @@
-"""What `optimize` knows and states of a model is what ONNX Runtime computes, whatever the model's form."""
+"""What `optimize` knows and states of a model is what ONNX Runtime computes, whatever the model's
+form.
+"""
 
 from contextlib import suppress
 
@@ -30,7 +32,9 @@ def run(proto, inputs, **how):
 
 def assert_same(proto, inputs, tolerance=0, **how):
     """Assert that a session gives the same results if it optimizes, or does what `how` says."""
-    for expected, got in zip(run(proto, inputs), run(proto, inputs, **how or {"optimize": True}), strict=True):
+    for expected, got in zip(
+        run(proto, inputs), run(proto, inputs, **how or {"optimize": True}), strict=True
+    ):
         assert np.shape(got) == np.shape(expected)
         np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
 
@@ -46,13 +50,20 @@ def compare(proto, sizes=(), found=True):
 @pytest.mark.parametrize("layout", ["first", "last"])
 def test_sizes_of_a_flow_that_other_nodes_read(layout):
     """ONNX Runtime replaces a Shape by the sizes that the operator states."""
-    proto = warp([("Mul", 2), ("Sub", 1)], layout=layout, size=(4, 5),
-                 after=lambda w: w.add("Add", "y", w.add("Cast", w.add("Shape", "y", start=3), to=1)))  # fmt: skip
+    proto = warp(
+        [("Mul", 2), ("Sub", 1)],
+        layout=layout,
+        size=(4, 5),
+        # Fmt: skip.
+        after=lambda w: w.add("Add", "y", w.add("Cast", w.add("Shape", "y", start=3), to=1)),
+    )
     assert compare(proto).graph.node[0].op_type == "ComputedGridSample"
 
 
 def in_functions(text):
-    return parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20, "local" : 1, "onnx_ops" : 1]> {text}')
+    return parser.parse_model(
+        f'<ir_version: 9, opset_import: ["" : 20, "local" : 1, "onnx_ops" : 1]> {text}'
+    )
 
 
 def test_sizes_that_hold_no_longer():
@@ -64,7 +75,9 @@ def test_sizes_that_hold_no_longer():
 
 
 FLOWS = "main (float[2, 3, 6, 7] x, float[2, 4, 5, 2] p) => (float[N, C, H, W] y)"
-SAMPLE = '<opset_import: ["" : 20], domain: "local"> Sample <mode: string = "nearest"> (x, g) => (y) '
+SAMPLE = (
+    '<opset_import: ["" : 20], domain: "local"> Sample <mode: string = "nearest"> (x, g) => (y) '
+)
 SAMPLE += "{ y = GridSample <mode: string = @mode> (x, g) }"
 PASSED_ON = f"""{FLOWS} {{ y = local.Outer CALLED (x, p) }}
 <opset_import: ["" : 20, "local" : 1], domain: "local"> Outer <mode> (x, p) => (y) {{
@@ -76,8 +89,13 @@ PASSED_ON = f"""{FLOWS} {{ y = local.Outer CALLED (x, p) }}
 
 
 def inlined_beside(domain, call, declared, body, double=""):
-    """A model with a call of a function that makes f of p, and a grid that is optimized, for which it is inlined."""
-    doubled, output = f"e = local.{double} (d)" if double else "", ", double[A, B, C, D] e" if double else ""
+    """A model with a call of a function that makes f of p, and a grid that is optimized, for which
+    it is inlined.
+    """
+    doubled, output = (
+        f"e = local.{double} (d)" if double else "",
+        ", double[A, B, C, D] e" if double else "",
+    )
     return f"""main (float[2, 3, 6, 7] x, float[2, 4, 5, 2] p, double[2, 4, 5, 2] d) => (
         float[N, C, H, W] y, float[A, B] z {output}) {{
         f = {call}
@@ -89,7 +107,8 @@ def inlined_beside(domain, call, declared, body, double=""):
     <opset_import: ["" : 20], domain: "{domain}"> {declared} => (f) {{ {body} }}"""
 
 
-IN_FUNCTIONS = {  # a model, and what its first function states of its values, which holds for one of its calls
+# A model, and what its first function states of its values, which holds for one of its calls.
+IN_FUNCTIONS = {
     **{f"attributes that a caller passes: {called} for {declared}": (f"""
         main (float[2, 3, 6, 7] x, float[2, 2, 3] theta) => (float[N, C, H, W] y) {{ y = local.F {called} (x, theta) }}
         <opset_import: ["" : 20], domain: "local"> F <{declared}> (x, theta) => (y) {{
@@ -99,7 +118,8 @@ IN_FUNCTIONS = {  # a model, and what its first function states of its values, w
         }}""", {"x": [2, 3, 6, 7], "theta": [2, 2, 3], "grid": [2, 4, 5, 2]})
         for called, declared in (("<align_corners = 1>", "align_corners"), ("", "align_corners: int = 1"),
                                  ("<align_corners = 0>", "align_corners: int = 1"))},
-    # onnx's inliner forgets defaults. A second function makes `optimize` inline: its grid is made in the first one.
+    # onnx's inliner forgets defaults. A second function makes `optimize` inline: its grid is made
+    # in the first one.
     **{f"default attributes, called with {called}": (f"""{FLOWS} {{
             g = local.Grid (p)
             y = local.Sample {called} (x, g)
@@ -123,7 +143,8 @@ IN_FUNCTIONS = {  # a model, and what its first function states of its values, w
             g = Mul (p, two)
             y = GridSample (x, g)
         }""", {"x": [1, 3, 6, 7], "p": [1, 4, 5, 2], "g": [1, 4, 5, 2]}),
-    # ONNX Runtime takes all nodes for those of the version that the model imports; Softmax was another one before 13.
+    # ONNX Runtime takes all nodes for those of the version that the model imports; Softmax was
+    # another one before 13.
     "that imports an older version of ai.onnx": ("""
         main (float[2, 3, 6, 7] x) => (float[2, 3, 42] y) { y = local.F (x) }
         <opset_import: ["" : 12, "onnx_ops" : 1], domain: "local"> F (x) => (y) {
@@ -131,12 +152,16 @@ IN_FUNCTIONS = {  # a model, and what its first function states of its values, w
             y = onnx_ops.Im2Col <kernel_shape = [1, 1]> (s)
         }""", {}),
     # ONNX Runtime runs an operator rather than a function of that name, and asks a Loop for ranks.
-    "by the name of an operator of ONNX Runtime": (inlined_beside("", "Mul (p, p)", "Mul (p, q)", "f = Neg (p)"), {}),
-    "by this name in ai.onnx": (inlined_beside("ai.onnx", "Mul (p, p)", "Mul (p, q)", "f = Neg (p)"), {}),
+    "by the name of an operator of ONNX Runtime": (inlined_beside("", "Mul (p, p)", "Mul (p, q)",
+            "f = Neg (p)"), {}),
+    "by this name in ai.onnx": (inlined_beside("ai.onnx", "Mul (p, p)", "Mul (p, q)",
+            "f = Neg (p)"), {}),
     "by the name of an operator of this package": (inlined_beside(
-        "onnx_ops", "onnx_ops.Im2Col <kernel_shape = [1, 1]> (p)", "Im2Col <kernel_shape> (p)", "f = Neg (p)"), {}),
+        "onnx_ops", "onnx_ops.Im2Col <kernel_shape = [1, 1]> (p)", "Im2Col <kernel_shape> (p)",
+        "f = Neg (p)"), {}),
     "for several types": (inlined_beside(
-        "local", "local.F (p)", "F (p)", "stated = Neg (p) f = Neg (stated)", double="F"), {"stated": [2, 4, 5, 2]}),
+        "local", "local.F (p)", "F (p)", "stated = Neg (p) f = Neg (stated)", double="F"),
+        {"stated": [2, 4, 5, 2]}),
     **{f"with a loop, its numbers as {kind}": (inlined_beside("local", "local.F (p)", "F (p)", f"""
         turns = Constant <{value}> ()
         go = Cast <to: int = 9> (turns)
@@ -155,7 +180,9 @@ def test_functions(name, how):
     text, stated = IN_FUNCTIONS[name]
     proto = in_functions(text)
     for value, dims in stated.items():
-        proto.functions[0].value_info.append(helper.make_tensor_value_info(value, TensorProto.FLOAT, dims))
+        proto.functions[0].value_info.append(
+            helper.make_tensor_value_info(value, TensorProto.FLOAT, dims)
+        )
     assert_same(proto, feeds(proto), 1e-5 if "AffineGrid" in text else 0, **how)
     if name.startswith("default"):
         assert [n.op_type for n in rewritten(proto)[0].graph.node] == ["ComputedGridSample"]
@@ -171,21 +198,31 @@ def test_a_default_where_the_caller_passes_nothing_on():
 FLAG = "b = Cast <to: int = 9> (s) f = Cast <to: int = 7> (b) r = ConstantOfShape (f)"
 MISREAD = {
     "a cast to booleans": FLAG,
-    "a cast in a branch": f"r = If (yes) <then_branch = g () => (r1) {{ {FLAG.replace('r =', 'r1 =')} }}, "
+    "a cast in a branch": f"r = If (yes) <then_branch = g () => (r1) {{ "
+    f"{FLAG.replace('r =', 'r1 =')} }}, "
     "else_branch = g () => (r2) { r2 = ConstantOfShape (s) }>",
-    "a sum of int32": "a = Add (large, large) b = Cast <to: int = 7> (a) m = Add (b, four) r = ConstantOfShape (m)",
-    "a row of a table": "a = Identity (zero) t = Unsqueeze (s, a) v = Gather (t, first) r = ConstantOfShape (v)",
-    "a slice from an unknown start": "a = Identity (one) v = Slice (s, a, two) r = ConstantOfShape (v)",
+    "a sum of int32": "a = Add (large, large) b = Cast <to: int = 7> (a) m = Add (b, four) r = "
+    "ConstantOfShape (m)",
+    "a row of a table": "a = Identity (zero) t = Unsqueeze (s, a) v = Gather (t, first) r = "
+    "ConstantOfShape (v)",
+    "a slice from an unknown start": "a = Identity (one) v = Slice (s, a, two) r = "
+    "ConstantOfShape (v)",
     "names in two branches": "r = If (no) <then_branch = g () => (r1) <int64[1] c = {2}> "
-    "{ d = Concat <axis = 0> (c, one) r1 = ConstantOfShape (d) }, else_branch = g () => (r2) <int64[1] c = {3}> "
+    "{ d = Concat <axis = 0> (c, one) r1 = ConstantOfShape (d) }, else_branch = g () => (r2) "
+    "<int64[1] c = {3}> "
     "{ d = Concat <axis = 0> (c, two) r2 = ConstantOfShape (d) }>",
 }
 
 
 @pytest.mark.parametrize("name", MISREAD)
 def test_values_that_onnx_misreads(name):
-    """onnx's inference takes values for others that ONNX Runtime computes, and infers other shapes from them."""
-    constants = "int64[1] zero = {0}, int64 first = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] four = {4}"
+    """onnx's inference takes values for others that ONNX Runtime computes, and infers other shapes
+    from them.
+    """
+    constants = (
+        "int64[1] zero = {0}, int64 first = {0}, int64[1] one = {1}, int64[1] two = {2}, "
+        "int64[1] four = {4}"
+    )
     constants += f", int32[2] large = {{{2**31 - 1}, 1}}, bool yes = {{1}}, bool no = {{0}}"
     proto = parser.parse_model(
         f'<ir_version: 9, opset_import: ["" : 18]> g (float[2, 3] x) => (float r) <{constants}> '
@@ -199,11 +236,15 @@ def test_values_that_onnx_misreads(name):
     (real,) = session.run(None, {"x": np.zeros((2, 3), np.float32)})
     known = next(Model(proto).graphs()).type("r").shape
     assert known is None or len(known) == real.ndim
-    assert all(size in (real.shape[k], None) for k, size in enumerate(known or ()) if isinstance(size, int))
+    assert all(
+        size in (real.shape[k], None) for k, size in enumerate(known or ()) if isinstance(size, int)
+    )
 
 
 def test_names_of_dimensions_in_functions():
-    """Both functions call their sizes N; inlined, these names would say that the sizes are equal."""
+    """Both functions call their sizes N; inlined, these names would say that the sizes are
+    equal.
+    """
     proto = in_functions("""
 main (float[1, 2, 8, 9] x, float[5] a) => (int64[K] s, float[K] y) {
     s = local.Length (x)
@@ -221,21 +262,28 @@ main (float[1, 2, 8, 9] x, float[5] a) => (int64[K] s, float[K] y) {
 INTEGERS = {
     "a slice backwards": lambda w: w.add("Slice", w.constant([[1, 2], [3, 4], [5, 6]]), *map(
         w.constant, ([-1], [-(2**63)], [0], [-1]))),
-    "a slice backwards along the second axis": lambda w: w.add("Slice", w.constant([[1, 2, 3, 4, 5]]), *map(
+    "a slice backwards along the second axis": lambda w: w.add("Slice",
+        w.constant([[1, 2, 3, 4, 5]]), *map(
         w.constant, ([4], [-5], [1], [-1]))),
     "a slice backwards from before the first": lambda w: w.add("Slice", w.constant([1, 2, 3]), *map(
         w.constant, ([-9], [-9], [0], [-1]))),
-    "a slice to the end": lambda w: w.add("Slice", w.constant([1, 2, 3]), *map(w.constant, ([1], [2**63 - 1]))),
+    "a slice to the end": lambda w: w.add("Slice", w.constant([1, 2, 3]),
+        *map(w.constant, ([1], [2**63 - 1]))),
     "a difference of uint8": lambda w: w.add("Sub", *(w.constant(v, np.uint8) for v in (1, 2))),
-    "a range of int16": lambda w: w.add("Mul", w.add("Cast", w.add("Range", *(w.constant(v, np.int16) for v in (
+    "a range of int16": lambda w: w.add("Mul",
+        w.add("Cast", w.add("Range", *(w.constant(v, np.int16) for v in (
         0, 300, 100))), to=TensorProto.UINT8), w.constant(1, np.uint8)),
-    "a size in uint8": lambda w: w.add("Cast", w.add("Sub", w.add("Cast", w.add("Shape", "x", end=1), to=2),
+    "a size in uint8": lambda w: w.add("Cast",
+        w.add("Sub", w.add("Cast", w.add("Shape", "x", end=1), to=2),
                                                      w.constant(9, np.uint8)), to=7),
-    "a size past int32": lambda w: w.add("Cast", w.add("Add", w.add("Cast", w.add("Shape", "x", end=1), to=6),
+    "a size past int32": lambda w: w.add("Cast",
+        w.add("Add", w.add("Cast", w.add("Shape", "x", end=1), to=6),
                                                        w.constant(2**31 - 1, np.int32)), to=7),
-    "a size past int64": lambda w: w.add("Div", w.add("Mul", w.add("Shape", "x", end=1), w.constant(2**63 - 1)),
+    "a size past int64": lambda w: w.add("Div",
+        w.add("Mul", w.add("Shape", "x", end=1), w.constant(2**63 - 1)),
                                          w.constant(2**63 - 1)),
-    "half of an empty axis": lambda w: w.add("Div", w.add("Sub", w.add("Shape", "x", end=1), w.constant([1])),
+    "half of an empty axis": lambda w: w.add("Div",
+        w.add("Sub", w.add("Shape", "x", end=1), w.constant([1])),
                                              w.constant([2])),
 }  # fmt: skip
 
@@ -255,10 +303,16 @@ def test_integers(name, size):
     if known is not None:
         assert known == expected.ravel().tolist()
     else:
-        assert name in ("a size in uint8", "a size past int32", "a size past int64", "half of an empty axis")
+        assert name in (
+            "a size in uint8",
+            "a size past int32",
+            "a size past int64",
+            "half of an empty axis",
+        )
 
 
-DEADLY = {  # nodes that end the process, unless ONNX Runtime refuses them by what it knows of their inputs
+# Nodes that end the process, unless ONNX Runtime refuses them by what it knows of their inputs.
+DEADLY = {
     "a value of one axis": "y = ReverseSequence <batch_axis = 0, time_axis = 1> (x, n)",
     "an operand that is left out": "y = Sum (x, , x)",
 }
@@ -266,7 +320,10 @@ DEADLY = {  # nodes that end the process, unless ONNX Runtime refuses them by wh
 
 @pytest.mark.parametrize("name", DEADLY)
 def test_constants_that_no_node_can_make(name):
-    text = '<ir_version: 9, opset_import: ["" : 18]> g () => (float[N] y) <float[2] x = {1, 2}, int64[1] n = {-5}>'
+    text = (
+        '<ir_version: 9, opset_import: ["" : 18]> g () => (float[N] y) <float[2] x = {1, 2}, '
+        "int64[1] n = {-5}>"
+    )
     script = """
         import sys
         from onnx import parser
@@ -278,32 +335,40 @@ def test_constants_that_no_node_can_make(name):
 
 
 def at(w, op_type, *inputs, **attributes):
-    """Add a SplitToSequence and a SequenceAt of its first part, or what another node makes at first of these."""
+    """Add a SplitToSequence and a SequenceAt of its first part, or what another node makes at first
+    of these.
+    """
     if op_type != "SplitToSequence":
         return w.add(op_type, *inputs, **attributes)
     return w.add("SequenceAt", w.add(op_type, *inputs, **attributes), w.constant(0))
 
 
-SHAPES = {  # nodes of a value x [n, 1, 5, 1], the version of ai.onnx, and what is known of the shape
+# Nodes of a value x [n, 1, 5, 1], the version of ai.onnx, and what is known of the shape.
+SHAPES = {
     "a rank that is unknown": (18, lambda w: w.add(
         "Reshape", w.add("Reshape", "x", "sizes"), w.constant([0, 0, -1])), (None, None, None)),
     "axes out of order": (11, lambda w: w.add("Squeeze", "x", axes=[3, 1]), ("n", 5)),
     "all axes of 1": (18, lambda w: w.add("Squeeze", w.add("Gather", "x", w.constant(0))), (5,)),
     "an empty list of axes": (18, lambda w: w.add("Squeeze", "x", w.constant(np.zeros(0))), None),
     "a pool that is rounded up": (18, lambda w: w.add(
-        "MaxPool", w.add("Expand", "x", w.constant([1, 1, 1, 4])), kernel_shape=[1, 2], strides=[1, 2], ceil_mode=1),
+        "MaxPool", w.add("Expand", "x", w.constant([1, 1, 1, 4])), kernel_shape=[1, 2],
+        strides=[1, 2], ceil_mode=1),
         ("n", 1, 5, 2)),
     "a pool that is rounded up, with a window behind the image": (18, lambda w: w.add(
-        "MaxPool", w.add("Expand", "x", w.constant([1, 1, 1, 4])), kernel_shape=[1, 1], strides=[1, 2], ceil_mode=1),
+        "MaxPool", w.add("Expand", "x", w.constant([1, 1, 1, 4])), kernel_shape=[1, 1],
+        strides=[1, 2], ceil_mode=1),
         ("n", 1, 5, None)),
     "a pool": (18, lambda w: w.add("MaxPool", "x", kernel_shape=[2, 1]), ("n", 1, 4, 1)),
     "a transposed convolution that pads its output": (18, lambda w: w.add(
-        "ConvTranspose", "x", w.constant(np.ones((1, 1, 3, 1)), np.float32), strides=[3, 1], output_padding=[1, 0],
+        "ConvTranspose", "x", w.constant(np.ones((1, 1, 3, 1)), np.float32), strides=[3, 1],
+        output_padding=[1, 0],
         auto_pad="SAME_UPPER"), ("n", 1, 15, 1)),
     "a product that is broadcast": (18, lambda w: w.add(
-        "Einsum", "x", w.constant(np.ones((3, 5, 1)), np.float32), equation="ncij,cij->nci"), (None, None, None)),
+        "Einsum", "x", w.constant(np.ones((3, 5, 1)), np.float32), equation="ncij,cij->nci"),
+        (None, None, None)),
     "a product that is not": (18, lambda w: w.add(
-        "Einsum", "x", w.constant(np.ones((1, 5, 1)), np.float32), equation="ncij, cij -> nci"), ("n", 1, 5)),
+        "Einsum", "x", w.constant(np.ones((1, 5, 1)), np.float32), equation="ncij, cij -> nci"),
+        ("n", 1, 5)),
     "a slope that is larger": (18, lambda w: w.add("PRelu", "x", w.constant(np.ones((4, 1, 3)), np.float32)),
                                ("n", 4, 5, 3)),
     "a size that float32 rounds up": (18, lambda w: w.add(
@@ -317,11 +382,14 @@ SHAPES = {  # nodes of a value x [n, 1, 5, 1], the version of ai.onnx, and what 
         (None, 2, 5, 1)),
     "where a scalar isn't 0": (18, lambda w: w.add("NonZero", w.constant(3)), (1, None)),
     "parts without an axis": (18, lambda w: at(w, "SplitToSequence", "x", w.constant(1), axis=1, keepdims=0), None),
-    "parts": (18, lambda w: at(w, "SplitToSequence", "x", w.constant(2), axis=2, keepdims=1), ("n", 1, 2, 1)),
+    "parts": (18, lambda w: at(w, "SplitToSequence", "x", w.constant(2), axis=2, keepdims=1),
+        ("n", 1, 2, 1)),
     "an Expand to a size that isn't known": (18, lambda w: w.add("Expand", "x", w.add(
-        "Concat", w.add("Gather", "sizes", w.constant([1])), w.constant([7, 1, 3]), axis=0)), (None, 7, 5, 3)),
+        "Concat", w.add("Gather", "sizes", w.constant([1])), w.constant([7, 1, 3]), axis=0)),
+        (None, 7, 5, 3)),
     "a range to a number that a Cast has wrapped": (18, lambda w: w.add(
-        "Range", *(w.add("Cast", w.constant(v), to=TensorProto.INT16) for v in (0, 2**16 + 3, 1))), (3,)),
+        "Range", *(w.add("Cast", w.constant(v), to=TensorProto.INT16) for v in (0, 2**16 + 3, 1))),
+        (3,)),
     "a range to a boolean": (18, lambda w: w.add("Range", w.constant(0), w.add("Cast", w.add(
         "Cast", w.constant(3), to=TensorProto.BOOL), to=TensorProto.INT64), w.constant(1)), (1,)),
     "a range to an open size": (18, lambda w: w.add("Range", *(w.add("Cast", v, to=TensorProto.FLOAT) for v in (
@@ -332,33 +400,49 @@ SHAPES = {  # nodes of a value x [n, 1, 5, 1], the version of ai.onnx, and what 
     "frequencies": (17, lambda w: w.add("STFT", w.add("Squeeze", "x", w.constant([1])), w.constant(2), "",
                                         w.constant(4), onesided=1), (None, 1, 3, 2)),
     "frequencies of which half may be left out": (17, lambda w: w.add(
-        "STFT", w.add("Squeeze", "x", w.constant([1])), w.constant(2), "", w.constant(4)), (None, 1, None, 2)),
+        "STFT", w.add("Squeeze", "x", w.constant([1])), w.constant(2), "", w.constant(4)),
+        (None, 1, None, 2)),
 }  # fmt: skip
 if NEWEST_OPSET >= 23:
     SHAPES |= {
-        "attention of heads in an axis of their own": (23, lambda w: w.add("Attention", *"xxx"), ("n", 1, 5, 1)),
+        "attention of heads in an axis of their own": (23, lambda w: w.add("Attention", *"xxx"),
+            ("n", 1, 5, 1)),
         "attention of heads in one axis": (23, lambda w: w.add(
-            "Attention", *[w.add("Squeeze", "x", w.constant([1]))] * 3, q_num_heads=1, kv_num_heads=1), ("n", 5, None)),
+            "Attention", *[w.add("Squeeze", "x", w.constant([1]))] * 3, q_num_heads=1,
+            kv_num_heads=1), ("n", 5, None)),
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_shapes(name):
-    """What is known of a shape is what ONNX Runtime makes, which states other shapes itself of some of these nodes."""
+    """What is known of a shape is what ONNX Runtime makes, which states other shapes itself of some
+    of these nodes.
+    """
     opset, add, expected = SHAPES[name]
     w = Writer()
     value = add(w)
-    proto = w.model({"x": ("float32", ["n", 1, 5, 1]), "sizes": ("int64", ["k"])}, (value, "float32", None), opset)
+    proto = w.model(
+        {"x": ("float32", ["n", 1, 5, 1]), "sizes": ("int64", ["k"])},
+        (value, "float32", None),
+        opset,
+    )
     del proto.graph.value_info[:]
     graph = next(Model(proto).graphs())
     known = graph.type(value).shape
     assert expected == (known and tuple(
         d if isinstance(d, int) else "n" if d == named("n") else None for d in known))  # fmt: skip
-    proto.graph.output[0].type.tensor_type.elem_type = graph.type(value).elements or TensorProto.FLOAT
+    proto.graph.output[0].type.tensor_type.elem_type = (
+        graph.type(value).elements or TensorProto.FLOAT
+    )
     session = ort.InferenceSession(proto.SerializeToString(), quiet())
     n = 300 if "few bits" in name else 4
-    result = session.run(None, {"x": np.ones((n, 1, 5, 1), np.float32), "sizes": np.array([n, 1, 5])})[0]
-    assert all(d in (size, None, "n") for d, size in zip(expected or result.shape, result.shape, strict=True))
+    result = session.run(
+        None, {"x": np.ones((n, 1, 5, 1), np.float32), "sizes": np.array([n, 1, 5])}
+    )[0]
+    assert all(
+        d in (size, None, "n")
+        for d, size in zip(expected or result.shape, result.shape, strict=True)
+    )
     assert all(size == n for d, size in zip(expected or (), result.shape, strict=False) if d == "n")
 
 
@@ -380,7 +464,11 @@ def quantized(op_type, is_last=False, weights=(), **attributes):
 
     def add(w):
         byte = lambda value: w.constant(value, np.uint8)
-        x = w.add("Cast", w.add("Transpose", "x", perm=[0, 2, 3, 1]) if is_last else "x", to=TensorProto.UINT8)
+        x = w.add(
+            "Cast",
+            w.add("Transpose", "x", perm=[0, 2, 3, 1]) if is_last else "x",
+            to=TensorProto.UINT8,
+        )
         steps = w.constant(0.5, np.float32), byte(0)
         if op_type == "ConvInteger":
             return w.add(op_type, x, byte(np.ones(weights)), **attributes)
@@ -391,7 +479,9 @@ def quantized(op_type, is_last=False, weights=(), **attributes):
             if op_type == "NhwcMaxPool"
             else steps * 2
         )
-        name = w.add(op_type, x, *more, **attributes, **({"channels_last": 1} if is_last and more else {}))
+        name = w.add(
+            op_type, x, *more, **attributes, **({"channels_last": 1} if is_last and more else {})
+        )
         w.nodes[-1].domain = "com.microsoft" if is_last or not weights else ""
         return name
 
@@ -400,8 +490,22 @@ def quantized(op_type, is_last=False, weights=(), **attributes):
 
 def sizes_of(w, *names):
     """Return a vector of sizes of x, by their names, and numbers."""
-    return w.add("Concat", *(w.constant([n]) if isinstance(n, int) else w.add(
-        "Shape", "x", start="nchw".index(n), end="nchw".index(n) + 1) for n in names), axis=0)  # fmt: skip
+    return w.add(
+        "Concat",
+        *(
+            w.constant([n])
+            if isinstance(n, int)
+            else w.add(
+                # Fmt: skip.
+                "Shape",
+                "x",
+                start="nchw".index(n),
+                end="nchw".index(n) + 1,
+            )
+            for n in names
+        ),
+        axis=0,
+    )
 
 
 def spaced(**all_settings):
@@ -411,7 +515,13 @@ def spaced(**all_settings):
         ((3, 2), (0, 0, 0, 0), (2, 2), (1, 1)), ((2, 3), (0, 2, 1, 0), (3, 2), (2, 1)),
         ((5, 1), (2, 0, 1, 0), (3, 2), (1, 1)),
     ):  # fmt: skip
-        yield {"kernel_shape": kernel, "pads": pads, "strides": strides, "dilations": dilations, **all_settings}
+        yield {
+            "kernel_shape": kernel,
+            "pads": pads,
+            "strides": strides,
+            "dilations": dilations,
+            **all_settings,
+        }
 
 
 POOLS = "MaxPool", "AveragePool", "LpPool"
@@ -425,7 +535,8 @@ IN_WINDOWS = [
     convolved(shape=(4, 1, 1, 1), group=4, strides=[2, 1]),
     *(of_image(f"Global{pool}") for pool in POOLS),
     *(convolved("ConvTranspose", (4, 3, 4, 2), pads=[1, 0, 1, 1], strides=[2, 3], **more)
-      for more in ({}, {"output_padding": [1, 2]}, {"dilations": [2, 1]}, {"output_shape": [7, 9]})),
+      for more in ({}, {"output_padding": [1, 2]}, {"dilations": [2, 1]},
+          {"output_shape": [7, 9]})),
     *(convolved("ConvTranspose", (4, 3, 3, 2), strides=[2, 3], auto_pad=auto, **more)
       for auto in (*SAME, "VALID") for more in ({}, {"output_padding": [1, 0]})),
     convolved("ConvTranspose", (4, 3, 2, 2), group=2, strides=[2, 2]),
@@ -444,7 +555,9 @@ def of_runtime(op_type, *inputs, domain="com.microsoft", **attributes):
     """Add a node of ONNX Runtime's own. inputs: names, or functions that add them."""
 
     def add(w):
-        name = w.add(op_type, *(each(w) if callable(each) else each for each in inputs), **attributes)
+        name = w.add(
+            op_type, *(each(w) if callable(each) else each for each in inputs), **attributes
+        )
         w.nodes[-1].domain = domain
         return name
 
@@ -473,7 +586,8 @@ OF_RUNTIME = [
     of_runtime("FusedMatMul", turned(2, 0, 1, 3), turned(0, 1, 3, 2), transBatchA=1),
     of_runtime("FusedMatMul", "x", turned(3, 0, 1, 2), transBatchB=1),
     of_runtime("FusedGemm", turned(0, 2, 3, 1, rows=3), ones(4, 3), ones(3), activation="Relu"),
-    of_runtime("FusedGemm", turned(1, 0, 2, 3, rows=1), ones(3, 4), activation="Relu", transA=1, transB=1),
+    of_runtime("FusedGemm", turned(1, 0, 2, 3, rows=1), ones(3, 4), activation="Relu", transA=1,
+        transB=1),
     of_runtime("BiasGelu", turned(0, 2, 3, 1), ones(4)),
     of_runtime("FastGelu", "x"),
     of_runtime("QuickGelu", "x"),
@@ -491,7 +605,8 @@ OF_SIZES = [
     lambda w: w.add("Resize", "x", "", w.constant([2, 0.5], np.float32), axes=[3, -2]),
     lambda w: w.add("Resize", "x", "", "", sizes_of(w, "n", "c", "w", 5), mode="linear"),
     lambda w: w.add("Resize", "x", "", "", sizes_of(w, 5, "h"), axes=[2, 3]),
-    lambda w: w.add("Resize", w.add("MaxPool", "x", kernel_shape=[2, 2], strides=[2, 2]), "", "", w.add("Shape", "x")),
+    lambda w: w.add("Resize", w.add("MaxPool", "x", kernel_shape=[2, 2], strides=[2, 2]), "", "",
+        w.add("Shape", "x")),
     lambda w: w.add("DepthToSpace", "x", blocksize=2),
     lambda w: w.add("SpaceToDepth", "x", blocksize=2),
     lambda w: w.add("Pad", "x", w.constant([0, 0, 1, 2, 0, 0, -1, 0])),
@@ -503,7 +618,8 @@ OF_SIZES = [
     lambda w: w.add("GridSample", "x", w.add("Expand", w.constant(np.zeros((1, 1, 1, 2)), np.float32),
                                              sizes_of(w, "n", "w", "h", 2))),
     lambda w: w.add("RoiAlign", "x", w.add("Expand", w.constant(np.zeros((1, 4)), np.float32), sizes_of(w, "h", 4)),
-                    w.add("Expand", w.constant([0]), sizes_of(w, "h")), output_height=3, output_width=2),
+                    w.add("Expand", w.constant([0]), sizes_of(w, "h")), output_height=3,
+                    output_width=2),
     lambda w: w.add("DeformConv", "x", w.constant(np.ones((2, 4, 3, 3)), np.float32), w.add(
         "Conv", "x", w.constant(np.zeros((18, 4, 3, 3)), np.float32), pads=[1] * 4, strides=[2, 1]),
         pads=[1] * 4, strides=[2, 1]),
@@ -530,18 +646,37 @@ def test_open_sizes(k):
     if ORT_VERSION < (1, 21) and k == len(IN_WINDOWS) + 3:
         pytest.skip("ONNX Runtime mixes up scales along axes that count from the last one")
     session, sizes_that_run = onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), 0
-    for h, width in ((1, 1), (1, 7), (2, 2), (2, 5), (3, 2), (4, 9), (5, 3), (6, 6), (7, 4), (8, 8), (9, 1), (12, 11)):
-        if ORT_VERSION < (1, 21) and min(h, width) < 3:  # it makes no window of an image that is smaller
+    for h, width in (
+        (1, 1),
+        (1, 7),
+        (2, 2),
+        (2, 5),
+        (3, 2),
+        (4, 9),
+        (5, 3),
+        (6, 6),
+        (7, 4),
+        (8, 8),
+        (9, 1),
+        (12, 11),
+    ):
+        if (
+            ORT_VERSION < (1, 21) and min(h, width) < 3
+        ):  # it makes no window of an image that is smaller
             continue
         expected = {}
         for axis, size in enumerate(known.shape):
             with suppress(NameError):  # of a size that has nothing but a name
                 expected[axis] = filled(size, {"n": 2, "h": h, "w": width})
-        if k < len(IN_WINDOWS) and min(expected.values()) < 1:  # a pool without windows ends the process
+        if (
+            k < len(IN_WINDOWS) and min(expected.values()) < 1
+        ):  # a pool without windows ends the process
             continue
         try:
             (result,) = session.run(None, {"x": np.ones((2, 4, h, width), np.float32)})
-        except Exception:  # ONNX Runtime has one for each kind of refusal: of an image smaller than a window, say
+        except (
+            Exception
+        ):  # ONNX Runtime has one for each kind of refusal: of an image smaller than a window, say
             continue
         sizes_that_run += 1
         assert expected == {axis: result.shape[axis] for axis in expected}
@@ -560,13 +695,18 @@ def test_a_scale_that_float32_rounds(scale):
 def test_one_of_very_many_parts():
     """A model states such sizes by mistake. Looking at it takes no memory."""
     w = Writer()
-    part = at(w, "SplitToSequence", w.add("Expand", "x", w.constant([1, 2**50])), w.constant(3), axis=1)
+    part = at(
+        w, "SplitToSequence", w.add("Expand", "x", w.constant([1, 2**50])), w.constant(3), axis=1
+    )
     proto = w.model({"x": ("float32", [1, 1])}, (part, "float32", None))
     assert next(Model(proto).graphs()).type(part).shape == (1, 3)
 
 
 def test_a_division_that_ends_the_process(tmp_path):
-    """It is ONNX Runtime's, of the least integer by -1. A session that optimizes nothing may never run it."""
+    """It is ONNX Runtime's, of the least integer by -1.
+
+    A session that optimizes nothing may never run it.
+    """
     proto = in_functions("""main (float[1, 1, 6, 7] x, float[1, 4, 5, 2] p) => (float[N, C, H, W] y) {
         least = Constant <value_ints = [-9223372036854775808]> ()
         negative = Constant <value_ints = [-1]> ()
@@ -576,12 +716,17 @@ def test_a_division_that_ends_the_process(tmp_path):
         y = GridSample (x, grid)
     }""")
     onnx.save(proto, tmp_path / "model.onnx")
-    script = "import sys, onnx, onnx_ops; print(onnx_ops.optimize(onnx.load(sys.argv[1])).graph.node[-1].op_type)"
+    script = (
+        "import sys, onnx, onnx_ops; "
+        "print(onnx_ops.optimize(onnx.load(sys.argv[1])).graph.node[-1].op_type)"
+    )
     assert python(script, tmp_path / "model.onnx").stdout.strip() == "ComputedGridSample"
 
 
 def test_constants_that_are_compared_in_another_type():
-    """In float32, the type of the grid, they are equal: the constant that the program reads is compared in float64."""
+    """In float32, the type of the grid, they are equal: the constant that the program reads is
+    compared in float64.
+    """
     proto = in_functions("""main (float[1, 1, 6, 7] x, float[1, 4, 5, 2] p) => (float[N, C, H, W] y) {
         is_small = Less (ramp, middle)
         doubled = Mul (p, two)
@@ -604,13 +749,16 @@ def test_a_pattern_that_fails_leaves_the_model_as_it_is(monkeypatch):
     monkeypatch.setattr(grid_sample, "match", match)
     proto = warp()
     with pytest.warns(
-        UserWarning, match=r"onnx_ops: grid_sample at node_y of main was not optimized, .*Error: planted"
+        UserWarning,
+        match=r"onnx_ops: grid_sample at node_y of main was not optimized, .*Error: planted",
     ):
         assert rewritten(proto) == (proto, [])
 
 
 def test_nodes_of_one_name():
-    """A node has the name that optimize would give to another one, without an output of that name."""
+    """A node has the name that optimize would give to another one, without an output of that
+    name.
+    """
     proto = windows(after=lambda w, y: w.add("Abs", y))
     proto.graph.node[-1].name = f"{proto.graph.node[-1].input[0]}_Im2Col"
     names = [node.name for node in compare(proto).graph.node]
@@ -625,9 +773,12 @@ GATHERED = """
 """
 DEFAULT = {"v": np.zeros((1, 1, 6, 6), np.float32)}
 IS_FIRST = {"sizes": [1, 1, 8, 8], "is_first": True}
-NOT_AS_STATED = {  # graphs with an unfold of v for 6x6 pixels, constants, inputs, and sizes of images: may be others
-    "a default of another size": ("(float[1, 1, h, w] v) => (float[] y) { GATHERED }", DEFAULT, {}, {"v": (8, 8)}),
-    "a default without a stated shape": ("(float[] v) => (float[] y) { GATHERED }", DEFAULT, {}, {"v": (8, 8)}),
+# Graphs with an unfold of v for 6x6 pixels, constants, inputs, and sizes of images: may be others.
+NOT_AS_STATED = {
+    "a default of another size": ("(float[1, 1, h, w] v) => (float[] y) { GATHERED }", DEFAULT, {},
+        {"v": (8, 8)}),
+    "a default without a stated shape": ("(float[] v) => (float[] y) { GATHERED }", DEFAULT, {},
+        {"v": (8, 8)}),
     # v is stated as onnx.shape_inference leaves it of a model without the other Slice.
     "a name that onnx has given to another size": (
         """(float[1, 1, h, w] x, int64[2] end, int64[2] other_end) => (float[] y) <float[1, 1, unk__0, unk__0] v> {
@@ -641,7 +792,8 @@ NOT_AS_STATED = {  # graphs with an unfold of v for 6x6 pixels, constants, input
             positions = Add (steps, row)
             GATHERED
         }""",
-        {"starts": [0, 0], "axes": [2, 3], "two": [2], "zero": 0, "one": 1, "zeros": [0], "steps": [[0], [1], [2]]},
+        {"starts": [0, 0], "axes": [2, 3], "two": [2], "zero": 0, "one": 1, "zeros": [0],
+            "steps": [[0], [1], [2]]},
         {"end": [9, 9], "other_end": [6, 6]}, {"x": (12, 12)},
     ),
     "an end past all elements, backwards": (
@@ -650,7 +802,8 @@ NOT_AS_STATED = {  # graphs with an unfold of v for 6x6 pixels, constants, input
             target = Concat <axis = 0> (lead, rest)
             GATHERED
         }""",
-        {"ones": [1], "from": [0], "to": [2**63 - 1], "back": [-1], "rest": [1, 9, 16]}, {}, {"v": (6, 6)},
+        {"ones": [1], "from": [0], "to": [2**63 - 1], "back": [-1], "rest": [1, 9, 16]}, {},
+        {"v": (6, 6)},
     ),
     "the inputs of a body, of which TorchScript states those of the first turn": (
         """(float[1, 1, h, w] x, int64 turns, bool go) => (float[n, 1, 9, l] all) {
@@ -678,10 +831,20 @@ NOT_AS_STATED = {  # graphs with an unfold of v for 6x6 pixels, constants, input
 def test_sizes_that_are_not_what_is_stated(name):
     text, constants, fed, images = NOT_AS_STATED[name]
     proto = in_functions(f"main {text.replace('GATHERED', GATHERED)}")
-    constants = {"positions": np.arange(3)[:, None] + np.arange(4), "target": [1, 9, -1], **constants}
+    constants = {
+        "positions": np.arange(3)[:, None] + np.arange(4),
+        "target": [1, 9, -1],
+        **constants,
+    }
     made = {output for node in proto.graph.node for output in node.output}
-    tensors = (numpy_helper.from_array(np.array(value), name) for name, value in constants.items() if name not in made)
+    tensors = (
+        numpy_helper.from_array(np.array(value), name)
+        for name, value in constants.items()
+        if name not in made
+    )
     proto.graph.initializer.extend(tensors)
     rng = np.random.default_rng(0)
-    fed = {n: np.array(v) for n, v in fed.items()} | {n: rng.random((1, 1, *s), np.float32) for n, s in images.items()}
+    fed = {n: np.array(v) for n, v in fed.items()} | {
+        n: rng.random((1, 1, *s), np.float32) for n, s in images.items()
+    }
     assert_same(proto, fed)

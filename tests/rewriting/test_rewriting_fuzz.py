@@ -12,8 +12,12 @@ from support.backends import ORT_VERSION
 
 
 def examined(seed, count, without=()):
-    """Return the Report on some mutants. without: names of seeds that are left out, besides those of PyTorch"""
-    report = fuzz_rewriting.Report(SimpleNamespace(seed=seed, without=[*without, *mutants.BY_TORCH]))
+    """Return the Report on some mutants. without: names of seeds that are left out, besides those
+    of PyTorch
+    """
+    report = fuzz_rewriting.Report(
+        SimpleNamespace(seed=seed, without=[*without, *mutants.BY_TORCH])
+    )
     for case in range(count):
         report.examine(case)
     totals = report.totals
@@ -26,7 +30,8 @@ def examined(seed, count, without=()):
 def test_a_fixed_slice(count, monkeypatch):
     if count < 1000:  # only kernels that other tests compile, too
         monkeypatch.setattr(mutations, "FLOATS", ["float32"])
-    # ONNX Runtime's AffineGrid before 1.25 reads outside of a theta that hasn't the batch or axes of its size.
+    # ONNX Runtime's AffineGrid before 1.25 reads outside of a theta that hasn't the batch or axes
+    # of its size.
     without = ["affine_grid of ai.onnx"] if ORT_VERSION < (1, 25) else []
     report = examined(0, count, without)
     assert not report.counts
@@ -53,7 +58,12 @@ def fail(proto):
 
 
 MISTAKES = {
-    change_attribute: {"optimized: values", "optimized: shape", "optimized: refuses", "optimized: doesn't open"},
+    change_attribute: {
+        "optimized: values",
+        "optimized: shape",
+        "optimized: refuses",
+        "optimized: doesn't open",
+    },
     state_a_wrong_size: {"onnx refuses the optimized model"},
     leave_a_constant: {"unused constants"},
     fail: {"optimize raises"},

@@ -28,7 +28,9 @@ from onnx_ops.rewriting import rewritten
 
 
 def along_joined_axes(turned=False):
-    """A GridSample for each pair of a batch and a head, on a grid of a flow in which these are two axes."""
+    """A GridSample for each pair of a batch and a head, on a grid of a flow in which these are two
+    axes.
+    """
     w = Writer()
     flow = w.add("Mul", "flow", w.constant(0.1, "float32"))
     if turned:
@@ -36,7 +38,9 @@ def along_joined_axes(turned=False):
     grid = w.add("Reshape", flow, w.constant([10, 9, 12, 2]))
     y = w.add("GridSample", "image", grid, padding_mode="border", name="y")
     dims = [2, 9, 5, 12, 2] if turned else [2, 5, 9, 12, 2]
-    return w.model({"image": ("float32", [10, 1, 7, 8]), "flow": ("float32", dims)}, (y, "float32", None), 20)
+    return w.model(
+        {"image": ("float32", [10, 1, 7, 8]), "flow": ("float32", dims)}, (y, "float32", None), 20
+    )
 
 
 SIZES = {"n": 2, "size_0": 11, "size_1": 13}
@@ -52,9 +56,11 @@ FOUND = {
     "written in place, coordinates first": (written_in_place(layout="first"), "ComputedGridSample"),
     "written in place by ScatterND": (written_in_place(how="ScatterND"), "ComputedGridSample"),
     "rows written in place": (written_in_place(how="rows", layout="first"), "ComputedGridSample"),
-    "written in place, then turned by GatherND": (written_in_place(order=[1, 0]), "ComputedGridSample"),
+    "written in place, then turned by GatherND": (written_in_place(order=[1, 0]),
+        "ComputedGridSample"),
     "along joined axes": (along_joined_axes(), "ComputedGridSample"),
-    "along axes that are turned, then joined": (along_joined_axes(turned=True), "ComputedGridSample"),
+    "along axes that are turned, then joined": (along_joined_axes(turned=True),
+        "ComputedGridSample"),
     "affine_grid": (affine_grid(opset=20, sample="linear"), "ComputedGridSample"),
     "unfold": (unfold(), "Im2Col"),
     "unfold of open sizes": (unfold(open_sizes=True), "Im2Col"),
@@ -64,7 +70,8 @@ FOUND = {
     "Tensor.unfold, flattened": (windows(after=flattened), "Im2Col"),
     "Tensor.unfold of no batch": (windows(lead=(3,)), "Im2Col"),
     "products of columns": (unfold_product(), "Im2ColProduct"),
-    "products of columns over positions": (unfold_product(factors="ngkl", summed="k"), "Im2ColProduct"),
+    "products of columns over positions": (unfold_product(factors="ngkl", summed="k"),
+        "Im2ColProduct"),
     **{f"attention, {name}": (attention(**edits), "MultiScaleDeformableAttention")
        for name, edits in OTHER_ENDS.items()},
 }  # fmt: skip
@@ -76,7 +83,8 @@ MISSED = {
     "products of columns, used twice": unfold_product(
         after=lambda w, y: w.add("Add", y, w.add("ReduceMax", "product", keepdims=0))),
     **{f"attention, {name}": attention(**NO_ATTENTIONS[name])
-       for name in ("a sample used twice", "a sum over channels", "weights of none of the samples", "nine levels")},
+       for name in ("a sample used twice", "a sum over channels", "weights of none of "
+                                                                  "the samples", "nine levels")},
 }  # fmt: skip
 
 
@@ -112,11 +120,15 @@ def branch(proto):
     )
     then = helper.make_graph(proto.graph.node, "then", [], [output])
     yes = helper.make_node("Constant", [], ["yes"], value=numpy_helper.from_array(np.array(True)))
-    return finished(yes, helper.make_node("If", ["yes"], ["result"], then_branch=then, else_branch=others))
+    return finished(
+        yes, helper.make_node("If", ["yes"], ["result"], then_branch=then, else_branch=others)
+    )
 
 
 def loop(proto):
-    """Two turns of a Loop, whose body reads the model's inputs; its results are stacked, and the last one is taken."""
+    """Two turns of a Loop, whose body reads the model's inputs; its results are stacked, and the
+    last one is taken.
+    """
     outer, output, finished = taken_out(proto)
     body = helper.make_graph(
         [helper.make_node("Identity", ["go_on"], ["going_on"]), *proto.graph.node],
@@ -137,7 +149,10 @@ def scan(proto):
     """One turn of a Scan along a vector, of which the body's results are independent."""
     outer, output, finished = taken_out(proto)
     body = helper.make_graph(
-        proto.graph.node, "body", [helper.make_tensor_value_info("element", TensorProto.INT64, [])], [output]
+        proto.graph.node,
+        "body",
+        [helper.make_tensor_value_info("element", TensorProto.INT64, [])],
+        [output],
     )
     for name, value in (("vector", [7]), ("first", 0)):
         outer.graph.initializer.append(numpy_helper.from_array(np.array(value), name))
@@ -150,10 +165,14 @@ def scan(proto):
 def function(proto):
     """A function with the model's inputs as parameters and its constants inside."""
     outer, output, finished = taken_out(proto)
-    constants = [helper.make_node("Constant", [], [t.name], value=t) for t in proto.graph.initializer]
+    constants = [
+        helper.make_node("Constant", [], [t.name], value=t) for t in proto.graph.initializer
+    ]
     del outer.graph.initializer[:]
     names, body = [value.name for value in proto.graph.input], [*constants, *proto.graph.node]
-    outer.functions.append(helper.make_function("local", "Part", names, [output.name], body, proto.opset_import))
+    outer.functions.append(
+        helper.make_function("local", "Part", names, [output.name], body, proto.opset_import)
+    )
     outer.opset_import.append(helper.make_opsetid("local", 1))
     return finished(helper.make_node("Part", names, ["result"], domain="local"))
 
@@ -187,7 +206,11 @@ def test_found_there(place, name):
 def words(reason, proto):
     """Return what a reason says, without names of values, which inlining changes."""
     names = set(used_names(proto.graph))
-    return [word for word in re.findall(r"\w+", reason) if word not in names and not re.search(r"[\d_]", word)]
+    return [
+        word
+        for word in re.findall(r"\w+", reason)
+        if word not in names and not re.search(r"[\d_]", word)
+    ]
 
 
 @pytest.mark.parametrize(("place", "name"), in_turn(PLACES[1:], MISSED, every=3))
@@ -196,7 +219,9 @@ def test_missed_there(place, name):
     expected = [f for f in rewritten(proto)[1] if f.reason]
     moved = place(proto)
     optimized, findings = rewritten(moved)
-    assert [words(f.reason, proto) for f in findings if f.reason] == [words(f.reason, proto) for f in expected]
+    assert [words(f.reason, proto) for f in findings if f.reason] == [
+        words(f.reason, proto) for f in expected
+    ]
     assert expected or "used twice" in name
     assert optimized == moved or any(f.operator for f in findings)
     inputs = feeds(proto)

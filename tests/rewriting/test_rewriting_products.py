@@ -1,4 +1,6 @@
-"""optimize() of an unfold that is only multiplied and added up, and of models that only resemble that."""
+"""optimize() of an unfold that is only multiplied and added up, and of models that only resemble
+that.
+"""
 
 import numpy as np
 import onnx
@@ -15,17 +17,29 @@ PRODUCTS = {
     "over channels": {},
     "over channels, one group": {"columns": "ncijhw", "factors": "nchw", "summed": "c"},
     "over channels, mean": {"how": "ReduceMean"},
-    "over channels, image axes, batch of one": {"columns": "ngdijhw", "factors": "ngdhw", "batch": 1},
+    "over channels, image axes, batch of one": {
+        "columns": "ngdijhw",
+        "factors": "ngdhw",
+        "batch": 1,
+    },
     "over channels, Einsum": {"how": "Einsum"},
     "over channels, Einsum of other orders": {"how": "Einsum", "order": "nlgkd", "factors": "lngd"},
     "over channels, MatMul": {"how": "MatMul", "order": "ngldk", "factors": "ngld"},
     "over channels, blocks first": {"order": "nlgkd", "factors": "nlgd"},
-    "over channels, factors of axes that are joined": {"columns": "ngdkhw", "factors": "ngdhw", "how": "Einsum"},
+    "over channels, factors of axes that are joined": {
+        "columns": "ngdkhw",
+        "factors": "ngdhw",
+        "how": "Einsum",
+    },
     "over channels, axis kept": {"keepdims": 1},
     "over channels, axis from the end": {"from_the_end": True},
     "over channels, factors first": {"swapped": True},
     "over channels, strides": {"strides": (2, 3), "dilations": (1, 2)},
-    "over channels, one block along an axis": {"image": (4, 5), "pads": (0,) * 4, "strides": (3, 2)},
+    "over channels, one block along an axis": {
+        "image": (4, 5),
+        "pads": (0,) * 4,
+        "strides": (3, 2),
+    },
     "over channels, one block along an axis, blocks first": {
         "image": (4, 5),
         "pads": (0,) * 4,
@@ -40,7 +54,12 @@ PRODUCTS = {
     "over positions, one group": {"columns": "nckhw", "factors": "nkhw", "summed": "k"},
     "over positions, each channel its own": {"columns": "nckl", "factors": "nckl", "summed": "k"},
     "over positions, two axes": {"columns": "ngdijhw", "factors": "ngijhw", "summed": "ij"},
-    "over positions, one block along an axis": {**KERNEL, "image": (2, 9), "pads": (1, 0, 1, 0), "strides": (4, 2)},
+    "over positions, one block along an axis": {
+        **KERNEL,
+        "image": (2, 9),
+        "pads": (1, 0, 1, 0),
+        "strides": (4, 2),
+    },
     "over positions, Einsum": {**KERNEL, "how": "Einsum"},
     "over positions, MatMul": {**KERNEL, "how": "MatMul", "order": "nglkd", "factors": "nglk"},
     "over positions, blocks first": {**KERNEL, "order": "nlgdk", "factors": "nlgk"},
@@ -49,7 +68,12 @@ PRODUCTS = {
 }
 OPEN = {
     "over channels": {"columns": "ngdkhw", "factors": "ngdhw"},
-    "over channels, mean": {"columns": "nckhw", "factors": "nchw", "summed": "c", "how": "ReduceMean"},
+    "over channels, mean": {
+        "columns": "nckhw",
+        "factors": "nchw",
+        "summed": "c",
+        "how": "ReduceMean",
+    },
     "over channels, blocks in one axis": {},
     "over channels, Einsum": {"columns": "ngdkhw", "factors": "ngdhw", "how": "Einsum"},
     "over positions": {"columns": "ngdkhw", "factors": "ngkhw", "summed": "k"},
@@ -70,7 +94,9 @@ def test_product(name):
 
 @pytest.mark.parametrize("name", OPEN)
 def test_product_of_open_sizes(name):
-    proto = unfold_product(**OPEN[name], open_sizes=True, kernel=(3, 3), pads=(1, 1, 1, 1), image=(6, 5))
+    proto = unfold_product(
+        **OPEN[name], open_sizes=True, kernel=(3, 3), pads=(1, 1, 1, 1), image=(6, 5)
+    )
     for batch, height, width in (2, 6, 5), (1, 1, 1), (3, 2, 9):
         sizes = {"n": batch, "size_0": height, "size_1": width}
         nodes, _ = compare(proto, sizes)
@@ -92,13 +118,18 @@ MISSES = {
     "over groups": ({"summed": "g", "order": "ngdkl"}, "other axes than the channels"),
     "over the batch": ({"summed": "n"}, "other axes than the channels"),
     "over one of the kernel's axes": (
-        {"columns": "ngdijl", "factors": "ngijl", "summed": "i"}, "axis it moves by more than a position"),
+        {"columns": "ngdijl", "factors": "ngijl", "summed": "i"}, "axis it moves by more than a "
+                                                                  "position"),
     "over blocks": ({"summed": "l"}, "other axes than the channels"),
-    "over nothing": ({"columns": "ngdkl", "factors": "ngdl", "summed": ""}, "other axes than the channels"),
-    "factors of channels and positions": ({"factors": "ngdkl"}, "axis it moves by more than a position"),
-    "factors of channels, over positions": ({"factors": "ngdl", "summed": "k"}, "other axes than batch, groups"),
+    "over nothing": ({"columns": "ngdkl", "factors": "ngdl", "summed": ""}, "other axes than the "
+                                                                            "channels"),
+    "factors of channels and positions": ({"factors": "ngdkl"}, "axis it moves by more than a "
+                                                                "position"),
+    "factors of channels, over positions": ({"factors": "ngdl", "summed": "k"}, "other axes than "
+                                                                                "batch, groups"),
     "factors for all channels": ({"factors": "ngl"}, "other axes than batch, channels and blocks"),
-    "factors for rows of blocks": ({"columns": "ngdkhw", "factors": "ngdh"}, "axis it moves by more than a position"),
+    "factors for rows of blocks": ({"columns": "ngdkhw", "factors": "ngdh"}, "axis it moves by "
+                                                                             "more than a position"),
     "factors for all blocks": ({"factors": "ngd"}, "axis it moves by more than a position"),
     "mean of float16": (
         {"how": "ReduceMean", "dtype": "float16"}, "16-bit factors would be rounded by the number"),
@@ -110,14 +141,21 @@ STAY = {  # for which there is no reason to give
 }
 
 
-SQUARE = {"how": "Einsum", "image": (3, 3), "kernel": (2, 2), "pads": (0,) * 4}  # as many positions as blocks
+SQUARE = {
+    "how": "Einsum",
+    "image": (3, 3),
+    "kernel": (2, 2),
+    "pads": (0,) * 4,
+}  # as many positions as blocks
 EQUATIONS = {
     "without an arrow": {"how": "Einsum", "equation": "ngdl,ngdkl", "rank": 1},
     "with dots": {
-        "how": "Einsum", "factors": "ngdkl", "summed": "k", "channels": 4, "equation": "...kl,...kl->...l",
+        "how": "Einsum", "factors": "ngdkl", "summed": "k", "channels": 4,
+        "equation": "...kl,...kl->...l",
     },
     "of a diagonal": {**SQUARE, "equation": "ngdl,ngdll->ngl", "rank": 3},
-    "of a diagonal, of factors": {**SQUARE, "factors": "ngkl", "summed": "k", "equation": "ngkk,ngdkl->ngdl"},
+    "of a diagonal, of factors": {**SQUARE, "factors": "ngkl", "summed": "k",
+        "equation": "ngkk,ngdkl->ngdl"},
 }  # fmt: skip
 
 
@@ -152,7 +190,9 @@ def test_columns_of_which_two_indices_are_the_same():
     def diagonal(w):
         y = w.add("Reshape", "y", w.constant([2, 6, 6, 6]))
         places = w.constant(np.stack([np.arange(6)] * 2, 1))
-        y = w.add("GatherND", w.add("Transpose", y, perm=[1, 3, 0, 2]), places)  # [channel and block, n, k]
+        y = w.add(
+            "GatherND", w.add("Transpose", y, perm=[1, 3, 0, 2]), places
+        )  # [channel and block, n, k]
         return w.add("ReduceSum", w.add("Mul", y, "weights"), w.constant([2]), keepdims=0)
 
     inputs = {"weights": ("float32", [6, 2, 6])}
@@ -173,12 +213,16 @@ def test_one_unfold_of_two_products():
         product = w.add("Mul", "columns", w.add("Reshape", "weights", w.constant([2, 2, 1, 6, -1])))
         return w.add("Concat", y, w.add("ReduceSum", product, w.constant([3]), keepdims=0), axis=2)
 
-    nodes, findings = compare(unfold_product(after=again, inputs={"weights": ("float32", [2, 2, 6, 30])}))
+    nodes, findings = compare(
+        unfold_product(after=again, inputs={"weights": ("float32", [2, 2, 6, 30])})
+    )
     assert [f.operator for f in findings] == [OPERATOR, OPERATOR]
     assert "Im2Col" not in nodes
 
 
-@pytest.mark.parametrize(("kernel", "steps"), [((3, 3), (1, 1)), ((4, 4), (2, 2)), ((1, 3), (2, 1))], ids=str)
+@pytest.mark.parametrize(
+    ("kernel", "steps"), [((3, 3), (1, 1)), ((4, 4), (2, 2)), ((1, 3), (2, 1))], ids=str
+)
 def test_windows_with_their_blocks_first(kernel, steps):
     """Of Tensor.unfold: the same Im2Col is that of blocks and of positions."""
 
@@ -239,7 +283,9 @@ def test_factors_of_an_open_number_of_groups():
         return w.add("ReduceSum", w.add("Mul", columns, "factors"), w.constant([3]), keepdims=0)
 
     inputs = {"factors": ("float32", [2, "e", 1, 6, 30])}
-    (reason,) = near_miss(unfold(after=weighed, inputs=inputs, rank=4, **PRODUCT), {"e": 4}, also=["Im2Col"])
+    (reason,) = near_miss(
+        unfold(after=weighed, inputs=inputs, rank=4, **PRODUCT), {"e": 4}, also=["Im2Col"]
+    )
     assert reason == "the number of its groups is open"
 
 
@@ -247,7 +293,9 @@ def test_matrices_that_read_each_block_several_times():
     """As attention within windows does: its product of matrices is left, which is faster."""
 
     def attended(w):
-        columns = w.add("Transpose", w.add("Reshape", "y", w.constant([2, 6, 6, 30])), perm=[0, 3, 2, 1])
+        columns = w.add(
+            "Transpose", w.add("Reshape", "y", w.constant([2, 6, 6, 30])), perm=[0, 3, 2, 1]
+        )
         return w.add("MatMul", "scores", columns)
 
     proto = unfold(after=attended, inputs={"scores": ("float32", [2, 30, 5, 6])}, rank=4, **PRODUCT)

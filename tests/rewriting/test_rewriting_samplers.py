@@ -1,4 +1,6 @@
-"""optimize() finds samplers along any axes, of nearest pixels, channel by channel, and samples that are convolved."""
+"""optimize() finds samplers along any axes, of nearest pixels, channel by channel, and samples that
+are convolved.
+"""
 
 import functools
 import itertools
@@ -11,13 +13,15 @@ from support.written import Writer
 from test_rewriting import compare, near_miss
 
 SAMPLER = {
-    "size": (7, 9), "out": (5, 3), "batch": 2, "channels": 3, "mode": "linear", "outside": "zeros", "rows": False,
+    "size": (7, 9), "out": (5, 3), "batch": 2, "channels": 3, "mode": "linear", "outside": "zeros",
+    "rows": False,
     "between": 1, "end": 0, "step": 1, "factor": 1,
 }  # fmt: skip
 
 
 def sampler(**edits):
-    """A sampler of "image" [N, C, *size] at the pixels "x0", "x1", .. [N, *out] along its last axes.
+    """A sampler of "image" [N, C, *size] at the pixels "x0", "x1", .. [N, *out] along its last
+    axes.
 
     rows     whether it samples along the last axis alone, at other places for each row
     between  the type of elements in which it computes, of ONNX
@@ -34,7 +38,10 @@ def sampler(**edits):
     flat = w.add("Reshape", "image", w.constant([n, c, *own, -1]))
     places = [w.add("Cast", f"x{k}", to=s["between"]) for k in range(len(size))]
     if s["outside"] == "border":
-        places = [w.add("Clip", x, number(0), number(count - 1)) for x, count in zip(places, size, strict=True)]
+        places = [
+            w.add("Clip", x, number(0), number(count - 1))
+            for x, count in zip(places, size, strict=True)
+        ]
     firsts = [w.add("Floor" if s["mode"] == "linear" else "Round", x) for x in places]
     products = []
     for corner in itertools.product((0, 1) if s["mode"] == "linear" else (0,), repeat=len(size)):
@@ -43,7 +50,10 @@ def sampler(**edits):
             pixel = w.add("Cast", first, to=7)
             pixel = w.add("Add", pixel, w.constant(s["step"])) if right else pixel
             end = w.constant(count - 1 + s["end"])
-            conditions += [w.add("GreaterOrEqual", pixel, w.constant(0)), w.add("LessOrEqual", pixel, end)]
+            conditions += [
+                w.add("GreaterOrEqual", pixel, w.constant(0)),
+                w.add("LessOrEqual", pixel, end),
+            ]
             inside = w.add("Clip", pixel, w.constant(0), end)
             index = w.add("Add", w.add("Mul", index, w.constant(count)), inside)
             fraction = w.add("Sub", x, first)
@@ -104,12 +114,16 @@ def test_no_sampler(axes, name):
 
 
 def by_channels(channels=3, other=None):
-    """Bilinear sampling of each channel of "image" [C, 7, 9] alone. other: the channel that is read last."""
+    """Bilinear sampling of each channel of "image" [C, 7, 9] alone. other: the channel that is read
+    last.
+    """
     w = Writer()
     number = lambda value: w.constant(value, "float32")
     results = []
     for c in range(channels):
-        channel = w.add("Gather", "image", w.constant(other if other and c == channels - 1 else c), axis=0)
+        channel = w.add(
+            "Gather", "image", w.constant(other if other and c == channels - 1 else c), axis=0
+        )
         flat = w.add("Reshape", channel, w.constant([-1]))
         firsts = [w.add("Floor", f"x{k}") for k in (0, 1)]
         products = []
@@ -123,9 +137,19 @@ def by_channels(channels=3, other=None):
                 weight = fraction if right else w.add("Sub", number(1), fraction)
                 product = weight if product is None else w.add("Mul", product, weight)
             products.append(w.add("Mul", product, w.add("Gather", flat, index, axis=0)))
-        results.append(w.add("Unsqueeze", functools.reduce(lambda a, b: w.add("Add", a, b), products), w.constant([0])))
+        results.append(
+            w.add(
+                "Unsqueeze",
+                functools.reduce(lambda a, b: w.add("Add", a, b), products),
+                w.constant([0]),
+            )
+        )
     y = w.add("Concat", *results, axis=0)
-    inputs = {"image": ("float32", [channels, 7, 9]), "x0": ("float32", [5, 6]), "x1": ("float32", [5, 6])}
+    inputs = {
+        "image": ("float32", [channels, 7, 9]),
+        "x0": ("float32", [5, 6]),
+        "x1": ("float32", [5, 6]),
+    }
     return w.model(inputs, (y, "float32", [None] * 3), 17)
 
 
@@ -143,14 +167,17 @@ def test_channels_in_another_order():
 
 
 CONV = {
-    "kernel": (3, 3), "align_corners": 1, "mask": False, "product": "Einsum", "dilation": 1, "padding_mode": "zeros",
+    "kernel": (3, 3), "align_corners": 1, "mask": False, "product": "Einsum", "dilation": 1,
+    "padding_mode": "zeros",
     "mode": "linear",
 }  # fmt: skip
 PRODUCTS = "Einsum", "Conv of [C, K]", "Conv of [K, C]"
 
 
 def convolved(**edits):
-    """A deformable convolution of "x" [2, 4, 8, 9] with a GridSample of opset 20 for each place in the kernel."""
+    """A deformable convolution of "x" [2, 4, 8, 9] with a GridSample of opset 20 for each place in
+    the kernel.
+    """
     s = CONV | edits
     w = Writer()
     n, c, h, width, o = 2, 4, 8, 9, 5
@@ -163,9 +190,13 @@ def convolved(**edits):
         for axis, size in ((1, width), (0, h)):
             inner = (k % columns - columns // 2) if axis else (k // columns - rows // 2)
             own = np.arange(size).reshape((1, size) if axis else (size, 1)) + inner * s["dilation"]
-            at = w.add("Add", w.add("Gather", "offset", w.constant(2 * k + axis), axis=1), number(own))
+            at = w.add(
+                "Add", w.add("Gather", "offset", w.constant(2 * k + axis), axis=1), number(own)
+            )
             if s["align_corners"]:
-                at = w.add("Sub", w.add("Mul", w.add("Div", at, number(size - 1)), number(2)), number(1))
+                at = w.add(
+                    "Sub", w.add("Mul", w.add("Div", at, number(size - 1)), number(2)), number(1)
+                )
             else:
                 twice = w.add("Add", w.add("Mul", at, number(2)), number(1))
                 at = w.add("Sub", w.add("Div", twice, number(size)), number(1))
@@ -173,7 +204,11 @@ def convolved(**edits):
         settings = {name: s[name] for name in ("mode", "padding_mode", "align_corners")}
         sample = w.add("GridSample", "x", w.add("Concat", *grid, axis=-1), **settings)
         if s["mask"]:
-            sample = w.add("Mul", sample, w.add("Slice", "mask", w.constant([k]), w.constant([k + 1]), w.constant([1])))
+            sample = w.add(
+                "Mul",
+                sample,
+                w.add("Slice", "mask", w.constant([k]), w.constant([k + 1]), w.constant([1])),
+            )
         samples.append(sample)
     weights = np.random.default_rng(0).standard_normal((o, c, count))
     if s["product"] == "Conv of [K, C]":
@@ -181,7 +216,9 @@ def convolved(**edits):
         weight = number(weights.transpose(0, 2, 1).reshape(o, -1, 1, 1))
         y = w.add("Conv", together, weight, number(np.arange(o)), kernel_shape=[1, 1])
     else:
-        together = w.add("Concat", *(w.add("Unsqueeze", each, w.constant([2])) for each in samples), axis=2)
+        together = w.add(
+            "Concat", *(w.add("Unsqueeze", each, w.constant([2])) for each in samples), axis=2
+        )
         if s["product"] == "Einsum":
             y = w.add("Einsum", together, number(weights), equation="nckhw,ock->nohw")
         else:
@@ -194,14 +231,17 @@ def convolved(**edits):
 
 
 CONVOLVED = {
-    "as it is": {}, "with a mask": {"mask": True}, "edges": {"align_corners": 0}, "dilated": {"dilation": 2},
+    "as it is": {}, "with a mask": {"mask": True}, "edges": {"align_corners": 0},
+    "dilated": {"dilation": 2},
     "a row": {"kernel": (1, 3)}, "with a mask, edges": {"mask": True, "align_corners": 0},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "product"), in_turn(CONVOLVED, PRODUCTS))
 def test_samples_that_are_convolved(name, product):
-    nodes, (finding,) = compare(convolved(product=product, **CONVOLVED[name]), alone=ORT_VERSION >= (1, 25))
+    nodes, (finding,) = compare(
+        convolved(product=product, **CONVOLVED[name]), alone=ORT_VERSION >= (1, 25)
+    )
     assert (finding.operator, finding.untried) == ("DeformConv", None)
     assert {*nodes} <= {"Reshape", "Transpose", "DeformConv"}
 

@@ -55,7 +55,14 @@ def test_quotients_that_are_certain():
 
 
 def test_quotients_that_are_none():
-    for one, other in (("n", "2"), ("n", "h"), ("2*n", "n*h"), ("n + h", "n"), ("6", "4"), ("n", "0")):
+    for one, other in (
+        ("n", "2"),
+        ("n", "h"),
+        ("2*n", "n*h"),
+        ("n + h", "n"),
+        ("6", "4"),
+        ("n", "0"),
+    ):
         assert quotient(parse(one), parse(other)) is None
 
 
@@ -94,7 +101,9 @@ FAR = 2**31 - 1
     st.sampled_from(["h", "h + 2", "2*h", "h + 9", "7"]),
 )
 def test_a_slice_of_an_open_size(start, end, step, text):
-    """What is known of it holds for each value of the size, for which test_rewriting_facts.py asks ONNX Runtime."""
+    """What is known of it holds for each value of the size, for which test_rewriting_facts.py asks
+    ONNX Runtime.
+    """
     try:
         first, count = sliced(parse(text), start, end, step)
     except ValueError:

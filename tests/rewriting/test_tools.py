@@ -1,4 +1,6 @@
-"""Tools that change models, before optimize() and after it: it finds the same, or says why not, and results stay."""
+"""Tools that change models, before optimize() and after it: it finds the same, or says why not, and
+results stay.
+"""
 
 from importlib import import_module
 
@@ -29,8 +31,9 @@ except ImportError as error:  # an old one needs what a newer onnx no longer has
     pytest.skip(str(error), allow_module_level=True)
 LEVELS = ort.GraphOptimizationLevel
 WEIGHTED = ["Conv", "MatMul", "Gemm"]  # operators that are quantized for speed
-# Weights of 7 bits. On CPUs without VNNI, ONNX Runtime adds pairs of products of 8 bits in int16, where they saturate.
-# Which products it computes so depends on the nodes around them, so that optimize() changes results there.
+# Weights of 7 bits. On CPUs without VNNI, ONNX Runtime adds pairs of products of 8 bits in int16,
+# where they saturate. Which products it computes so depends on the nodes around them, so that
+# optimize() changes results there.
 EXACT = {"reduce_range": True}
 
 
@@ -43,7 +46,9 @@ def weights(*dims):
 def after_a_convolution(proto, name):
     """Put a Conv between an input of images and what reads it."""
     graph = proto.graph
-    channels = next(v for v in graph.input if v.name == name).type.tensor_type.shape.dim[1].dim_value
+    channels = (
+        next(v for v in graph.input if v.name == name).type.tensor_type.shape.dim[1].dim_value
+    )
     for node in graph.node:
         for k, operand in enumerate(node.input):
             node.input[k] = "convolved" if operand == name else operand
@@ -56,7 +61,11 @@ def after_a_convolution(proto, name):
 def before_a_product(proto, size):
     """Multiply the output, whose last axis has this size, by a matrix."""
     graph = proto.graph
-    graph.node.append(helper.make_node("MatMul", [graph.output[0].name, "w2"], ["multiplied"], name="multiplication"))
+    graph.node.append(
+        helper.make_node(
+            "MatMul", [graph.output[0].name, "w2"], ["multiplied"], name="multiplication"
+        )
+    )
     graph.initializer.append(weights(size, 8))
     del graph.value_info[:]
     graph.output[0].name = "multiplied"
@@ -72,10 +81,12 @@ NETWORKS = {  # with the operator that optimize makes
     "unfold": (before_a_product(after_a_convolution(unfold(), "x"), 72), "Im2Col"),
     "unfold, open sizes": (after_a_convolution(unfold(open_sizes=True), "x"), "Im2Col"),
     "Tensor.unfold": (after_a_convolution(windows(after=rectified), "x"), "Im2Col"),
-    "affine_grid": (before_a_product(affine_grid(sample="linear", opset=20), 7), "ComputedGridSample"),
+    "affine_grid": (before_a_product(affine_grid(sample="linear", opset=20), 7),
+        "ComputedGridSample"),
     "flow": (before_a_product(after_a_convolution(warp(), "flow"), 12), "ComputedGridSample"),
     "limited flow": (warp([*in_pixels((9, 12)), ("Min", 0.5)]), "ComputedGridSample"),
-    "written in place": (after_a_convolution(written_in_place(layout="first"), "flow"), "ComputedGridSample"),
+    "written in place": (after_a_convolution(written_in_place(layout="first"), "flow"),
+        "ComputedGridSample"),
     "attention": (before_a_product(attention(), 12), "MultiScaleDeformableAttention"),
 }  # fmt: skip
 SIZES = {"n": 2, "size_0": 11, "size_1": 13}
@@ -111,7 +122,9 @@ UNSIGNED = {"activation_type": quantization.QuantType.QUInt8, "per_channel": Tru
 @tool("quantize_static of all, QOperator", **BY_OPERATORS)
 def quantize_static(proto, folder, **how):
     onnx.save(proto, folder / "m.onnx")
-    quantization.quantize_static(folder / "m.onnx", folder / "q.onnx", Reader(proto), **EXACT, **how)
+    quantization.quantize_static(
+        folder / "m.onnx", folder / "q.onnx", Reader(proto), **EXACT, **how
+    )
     return onnx.load(folder / "q.onnx")
 
 
@@ -165,7 +178,9 @@ for name, module in CONVERTERS.items():
 
     @tool(f"{name}, float16", module=module)
     @tool(f"{name}, float16 inside", module=module, keep_io_types=True)
-    @tool(f"{name}, float16 but for arithmetic", module=module, keep_io_types=True, blocked=ARITHMETIC)
+    @tool(
+        f"{name}, float16 but for arithmetic", module=module, keep_io_types=True, blocked=ARITHMETIC
+    )
     def convert_float_to_float16(proto, folder, module, blocked=(), **how):
         float16 = import_or_skip(module)
         blocked = [*float16.DEFAULT_OP_BLOCK_LIST, *blocked]
@@ -181,13 +196,16 @@ IN_8_BITS = dict.fromkeys(("flow", "limited flow"), "its coordinates are rounded
 REASONS = {
     "quantize_static of all": IN_8_BITS,
     "quantize_static of all, uint8": IN_8_BITS,
-    "quantize_static of all, QOperator": {  # of com.microsoft, whose QLinearMul and so on are no operators of ONNX
+    # Of com.microsoft, whose QLinearMul and so on are no operators of ONNX.
+    "quantize_static of all, QOperator": {
         **dict.fromkeys(("affine_grid", "attention"), "isn't known"),
         **dict.fromkeys(("flow", "limited flow"), "the number of its coordinates is not known"),
     },
 }
-INSTEAD = {  # of the attention's products quantizing leaves the samplers, and so do conversions of a part
-    **{(f"{name}, float16 but for arithmetic", "attention"): "ComputedGridSample" for name in CONVERTERS},
+# Of the attention's products quantizing leaves the samplers, and so do conversions of a part.
+INSTEAD = {
+    **{(f"{name}, float16 but for arithmetic",
+            "attention"): "ComputedGridSample" for name in CONVERTERS},
     ("quantize_static of all", "attention"): "ComputedGridSample",
     ("quantize_static of all, uint8", "attention"): "ComputedGridSample",
 }  # fmt: skip
@@ -233,14 +251,18 @@ AFTER = {  # tools, by how far results may be off, relative to the largest one
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("tool", AFTER)
 def test_a_tool_after(tool, name, tmp_path, monkeypatch):
-    """Calibration makes a session of ONNX Runtime's, which must know our operators; programs compute no float16."""
+    """Calibration makes a session of ONNX Runtime's, which must know our operators; programs
+    compute no float16.
+    """
     proto, operator = NETWORKS[name]
     optimized = onnx_ops.optimize(proto)
     monkeypatch.setattr(ort, "InferenceSession", onnx_ops.InferenceSession)
     if "float16" in tool:
         convert = import_or_skip(CONVERTERS[tool.partition(",")[0]])
         blocked = [*convert.DEFAULT_OP_BLOCK_LIST, "ComputedGridSample"]
-        changed = convert.convert_float_to_float16(copy(optimized), op_block_list=blocked, keep_io_types=True)
+        changed = convert.convert_float_to_float16(
+            copy(optimized), op_block_list=blocked, keep_io_types=True
+        )
     else:
         changed = TOOLS[tool](optimized, tmp_path)
     assert operator in {n.op_type for n in changed.graph.node}
@@ -250,9 +272,13 @@ def test_a_tool_after(tool, name, tmp_path, monkeypatch):
 
 
 def test_onnxslim_of_known_shapes(tmp_path):
-    """It calls the sizes that it makes of a Reshape those of its output, "_shape", even if a value has that name."""
+    """It calls the sizes that it makes of a Reshape those of its output, "_shape", even if a value
+    has that name.
+    """
     onnx_ops.register_schemas()
-    proto = unfold_product(how="MatMul", order="ngldk", factors="ngld", after=lambda w, y: w.add("Transpose", y))
+    proto = unfold_product(
+        how="MatMul", order="ngldk", factors="ngld", after=lambda w, y: w.add("Transpose", y)
+    )
     optimized = onnx_ops.optimize(proto)
     changed = TOOLS["onnxslim"](optimized, tmp_path)
     inputs = feeds(proto)
@@ -261,24 +287,31 @@ def test_onnxslim_of_known_shapes(tmp_path):
 
 
 def rounded(proto, edits):
-    """Quantize and dequantize the input and what each node makes. edits: {value: its own scale and zero}"""
+    """Quantize and dequantize the input and what each node makes. edits: {value: its own scale and
+    zero}
+    """
     graph, nodes = proto.graph, []
     for node in [helper.make_node("Identity", ["x"], ["source"]), *graph.node]:
         name = node.output[0]
         scale, zero = edits.get(name, (np.float32(0.05), np.uint8(117)))
         for part, array in (("scale", scale), ("zero", zero)):
             if not isinstance(array, str):
-                graph.initializer.append(numpy_helper.from_array(np.asarray(array), f"{name}_{part}"))
+                graph.initializer.append(
+                    numpy_helper.from_array(np.asarray(array), f"{name}_{part}")
+                )
         parameters = [part if isinstance(part, str) else f"{name}_{kind}"
                       for kind, part in (("scale", scale), ("zero", zero))]  # fmt: skip
         axis = {"axis": 1} if np.ndim(scale) else {}
         node.input[:] = ["source_rounded" if each == "x" and name != "source" else
-                         f"{each}_rounded" if each in ("padded", "gathered_0", "gathered_1", "transposed") else each
+                         f"{each}_rounded" if each in ("padded", "gathered_0", "gathered_1",
+                             "transposed") else each
                          for each in node.input]  # fmt: skip
         nodes += [
             node,
             helper.make_node("QuantizeLinear", [name, *parameters], [f"{name}_quantized"], **axis),
-            helper.make_node("DequantizeLinear", [f"{name}_quantized", *parameters], [f"{name}_rounded"], **axis),
+            helper.make_node(
+                "DequantizeLinear", [f"{name}_quantized", *parameters], [f"{name}_rounded"], **axis
+            ),
         ]
     del graph.node[:], graph.value_info[:]
     graph.node.extend(nodes)
@@ -295,7 +328,8 @@ ROUNDED = {  # the operator, or None, and how a model differs from one that is q
     "by another step on the way": (None, {"gathered_0": ANOTHER}, {}),
     "to another zero on the way": (None, {"gathered_0": (np.float32(0.05), np.uint8(116))}, {}),
     "to another type on the way": (None, {"gathered_0": (np.float32(0.05), np.int8(117))}, {}),
-    "by a step for each channel": (None, {"gathered_0": (np.full(3, 0.05, "f"), np.full(3, 117, "B"))}, {}),
+    "by a step for each channel": (None,
+        {"gathered_0": (np.full(3, 0.05, "f"), np.full(3, 117, "B"))}, {}),
     "by a step that is an input": (None, {"gathered_0": ("step", np.uint8(117))}, STEP),
     "by an infinite step": (None, {"gathered_0": (np.float32(np.inf), np.uint8(117))}, {}),
     "padded with 1": (None, {}, {"pad_value": 1}),
@@ -305,7 +339,9 @@ ROUNDED = {  # the operator, or None, and how a model differs from one that is q
 
 @pytest.mark.parametrize("name", ROUNDED)
 def test_roundings_on_the_way(name):
-    """What is rounded again by the step by which it was rounded stays the same; all other roundings stay nodes."""
+    """What is rounded again by the step by which it was rounded stays the same; all other roundings
+    stay nodes.
+    """
     operator, edits, more = ROUNDED[name]
     proto = rounded(unfold(**more), edits)
     optimized, _ = rewritten(proto)

@@ -37,7 +37,10 @@ def constant() -> onnx.ModelProto:
 
 
 FOUND_ALIKE: dict[str, Callable[[], onnx.ModelProto]] = {
-    **{f"unfold, {name}": lambda settings=settings: unfold(**settings) for name, settings in UNFOLDS.items()},
+    **{
+        f"unfold, {name}": lambda settings=settings: unfold(**settings)
+        for name, settings in UNFOLDS.items()
+    },
     "unfold, near miss": lambda: windows(blocks=lambda starts: [0, 1, 3, 4]),
     "affine grid": lambda: affine_grid(opset=20, sample="linear"),
     "attention": lambda: attention(**ATTENTIONS["two levels"]),
@@ -64,7 +67,10 @@ def test_patterns_are_found_alike(name: str, nothing_runs: None) -> None:
     ids=["deform_conv", "sampler", "constant"],
 )
 def test_what_optimize_runs_is_reported(
-    make: Callable[[], onnx.ModelProto], operator: str, nothing_runs: None, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], onnx.ModelProto],
+    operator: str,
+    nothing_runs: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (finding,) = found(make())
     assert (finding.operator, finding.untried) == (operator, NOT_RUN)
@@ -81,14 +87,18 @@ def test_values_that_follow_from_constants(nothing_runs: None) -> None:
     ] * 2
 
 
-def test_a_pattern_that_depends_on_what_nodes_compute(nothing_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pattern_that_depends_on_what_nodes_compute(
+    nothing_runs: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The reason names the constant."""
     proto = attention(**ATTENTIONS["two levels"])
     doubled = next(node for node in proto.graph.node if node.op_type == "Mul")
     two = helper.make_node("ReduceMax", [doubled.input[1]], ["two"], keepdims=0)
     doubled.input[1] = "two"
     proto.graph.node.insert(0, two)
-    reasons = [finding.reason for finding in found(proto) if finding.pattern == "deformable_attention"]
+    reasons = [
+        finding.reason for finding in found(proto) if finding.pattern == "deformable_attention"
+    ]
     assert len(reasons) == 1
     assert "; optimize first computes " in reasons[0]
     monkeypatch.undo()

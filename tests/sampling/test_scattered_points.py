@@ -16,25 +16,41 @@ from onnx_ops.native import execute, library
 from onnx_ops.sampling import grid_sample as operator
 from onnx_ops.sampling.grid_sample_kernels import BLOCK, MOST, is_scattered
 
-IMAGE, VOLUME = (64, 128), (16, 32, 16)  # as many pixels as the smallest image in which points may be scattered
+IMAGE, VOLUME = (
+    (64, 128),
+    (16, 32, 16),
+)  # as many pixels as the smallest image in which points may be scattered
 MODES = ("nearest", "linear", "cubic")
 
 
-ENOUGH_CHANNELS = operator.PART * operator.FEW_UNITS  # for parts of one unit that are enough for threads
+# For parts of one unit that are enough for threads.
+ENOUGH_CHANNELS = operator.PART * operator.FEW_UNITS
 
 
-def case(points, channels=ENOUGH_CHANNELS, image=IMAGE, batch=1, mode="linear", padding_mode="zeros"):
+def case(
+    points, channels=ENOUGH_CHANNELS, image=IMAGE, batch=1, mode="linear", padding_mode="zeros"
+):
     shapes = (batch, channels, *image), (batch, *(1,) * (len(image) - 1), points, len(image))
     return Case("scattered", "", "GridSample", shapes, {"mode": mode, "padding_mode": padding_mode})
 
 
 CASES = [
     *(case(n, mode=m) for n in (BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 17) for m in MODES),
-    *(case(MOST + more, ENOUGH_CHANNELS + 2, (128, 256), mode=m) for more, m in ((-1, "linear"), (0, "nearest"))),
+    *(
+        case(MOST + more, ENOUGH_CHANNELS + 2, (128, 256), mode=m)
+        for more, m in ((-1, "linear"), (0, "nearest"))
+    ),
     *(case(n, ENOUGH_CHANNELS + 2, (128, 256)) for n in (MOST + 1, 2 * MOST + 19)),
-    *(case(4 * BLOCK + 33, channels, mode="linear") for channels in (operator.FEW_CHANNELS - 1, 64, 65, 67, 131)),
+    *(
+        case(4 * BLOCK + 33, channels, mode="linear")
+        for channels in (operator.FEW_CHANNELS - 1, 64, 65, 67, 131)
+    ),
     *(case(BLOCK + 33, image=VOLUME, mode=m) for m in MODES),
-    *(case(2 * BLOCK + 5, batch=3, mode=m, padding_mode=p) for m in MODES for p in ("border", "reflection")),
+    *(
+        case(2 * BLOCK + 5, batch=3, mode=m, padding_mode=p)
+        for m in MODES
+        for p in ("border", "reflection")
+    ),
     case(BLOCK + 1, image=(63, 130), mode="cubic"),
 ]
 
@@ -58,17 +74,23 @@ def name_of(case):
 
 
 @pytest.mark.parametrize(
-    "case", [long_unless(c.shapes[1][-2] not in (MOST - 1, MOST, 2 * MOST + 19), c) for c in CASES], ids=name_of
+    "case",
+    [long_unless(c.shapes[1][-2] not in (MOST - 1, MOST, 2 * MOST + 19), c) for c in CASES],
+    ids=name_of,
 )
 @pytest.mark.parametrize("dtype", ["float32", long_unless(library.is_complete(), "float16")])
 def test_sums(case, dtype):
-    """Results are those of the formula, and of the same points one by one, to the last bit on any number of threads."""
+    """Results are those of the formula, and of the same points one by one, to the last bit on any
+    number of threads.
+    """
     x, grid = inputs_of(case, dtype)
     expected = reference(case, (x, grid))
     y = onnx_ops.grid_sample(x, grid, **case.attributes)
     assert_close(y, expected, dtype)
     for threads in (1, 2, 3):
-        np.testing.assert_array_equal(onnx_ops.grid_sample(x, grid, **case.attributes, threads=threads), y)
+        np.testing.assert_array_equal(
+            onnx_ops.grid_sample(x, grid, **case.attributes, threads=threads), y
+        )
     some = slice(BLOCK // 2, BLOCK // 2 + 40)
     alone = onnx_ops.grid_sample(x, np.ascontiguousarray(grid[..., some, :]), **case.attributes)
     np.testing.assert_array_equal(alone, y[..., some])
@@ -76,7 +98,9 @@ def test_sums(case, dtype):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_infinite_pixels(mode):
-    """A pixel that isn't finite changes nothing in other channels: not even in those that are read with its own."""
+    """A pixel that isn't finite changes nothing in other channels: not even in those that are read
+    with its own.
+    """
     one = case(BLOCK + 40, 67, mode=mode)
     x, grid = inputs_of(one)
     finite = onnx_ops.grid_sample(x, grid, **one.attributes)
@@ -132,7 +156,11 @@ def test_tiles_for_many_threads(case, least):
 
 @pytest.mark.parametrize(
     ("pixels", "expected"),
-    {"from everywhere": ([0, 999], True), "from a half": ([300, 800], False), "from one place": ([5], False)}.values(),
+    {
+        "from everywhere": ([0, 999], True),
+        "from a half": ([300, 800], False),
+        "from one place": ([5], False),
+    }.values(),
 )
 def test_what_is_scattered(pixels, expected):
     assert is_scattered(np.resize(np.array(pixels, np.int32), BLOCK), 1000) == expected
@@ -146,12 +174,25 @@ def test_workspaces_stay_small():
 @pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("image", [(6, 7), (5, 6, 7)], ids=str)
 def test_one_point_of_many_with_taps_outside(image, padding_mode):
-    """Weights of cubic's taps are moved if any point of a block has taps outside of the image, along any axis."""
-    axes, x = len(image), np.random.default_rng(0).standard_normal((1, 2, *image)).astype(np.float32)
+    """Weights of cubic's taps are moved if any point of a block has taps outside of the image,
+    along any axis.
+    """
+    axes, x = (
+        len(image),
+        np.random.default_rng(0).standard_normal((1, 2, *image)).astype(np.float32),
+    )
     for axis, place, k in itertools.product(range(axes), (-0.95, 0.99), (0, 7, 19)):
         grid = np.zeros((1, *[1] * (axes - 1), 20, axes), np.float32)
         grid[0, ..., k, axis] = place
-        one = Case("one", "", "GridSample", (x.shape, grid.shape), {"mode": "cubic", "padding_mode": padding_mode})
+        one = Case(
+            "one",
+            "",
+            "GridSample",
+            (x.shape, grid.shape),
+            {"mode": "cubic", "padding_mode": padding_mode},
+        )
         expected = reference(one, [x, grid])
         assert_close(function(one, [x, grid]), expected, "float32", f"{axis} {place} {k}")
-        assert_close(uncompiled(one, [x, grid]), expected, "float32", f"{axis} {place} {k}, uncompiled")
+        assert_close(
+            uncompiled(one, [x, grid]), expected, "float32", f"{axis} {place} {k}, uncompiled"
+        )

@@ -47,25 +47,33 @@ def refusal(call):
 
 
 WITH_DEFAULTS = [
-    replace(c, attributes={}) for c in (COL2IM[0], GRID_SAMPLE[6], OPENVINO[0], VOLUMES[6], ATTENTION[0], ROI_ALIGN[0])
+    replace(c, attributes={})
+    for c in (COL2IM[0], GRID_SAMPLE[6], OPENVINO[0], VOLUMES[6], ATTENTION[0], ROI_ALIGN[0])
 ]
-GOOD = {(c.domain, c.op_type): c for c in (*WITH_DEFAULTS, IM2COL[0], *FUSED[::-1], *DEFORM_CONV[::-1])}
+GOOD = {
+    (c.domain, c.op_type): c for c in (*WITH_DEFAULTS, IM2COL[0], *FUSED[::-1], *DEFORM_CONV[::-1])
+}
 
 
 @pytest.mark.parametrize(
     ("backend", "bad"),
     [
         *(("native", bad) for bad in EVERYTHING),
-        *(long_unless(k % 6 == 0, "extensions", bad) for k, bad in enumerate(EVERYTHING)),  # by the function's code
+        *(
+            long_unless(k % 6 == 0, "extensions", bad) for k, bad in enumerate(EVERYTHING)
+        ),  # by the function's code
     ],
     ids=str,
 )
 def test_same_parts_of_an_error(backend, bad):
-    """The function and both backends state the same argument, value and rule, sessions as early as they can.
+    """The function and both backends state the same argument, value and rule, sessions as early as
+    they can.
 
     After a run that fails, the session goes on.
     """
-    by_function = refusal(lambda: functions.call(operator(bad.domain, bad.op_type), *bad.inputs, **bad.attributes))
+    by_function = refusal(
+        lambda: functions.call(operator(bad.domain, bad.op_type), *bad.inputs, **bad.attributes)
+    )
     assert re.match(f"{bad.title}: {bad.message}", str(by_function))
     good = GOOD.get((bad.domain, bad.op_type))
     # Lowering does not know the types of all inputs.
@@ -81,9 +89,14 @@ def test_same_parts_of_an_error(backend, bad):
     argument, value, rule = parts(by_function)
     assert isinstance(value, str)
     shown = parts(error)[1]
-    # A kernel can read only integers where an attribute is of another kind than the kernel asks for.
+    # A kernel can read only integers where an attribute is of another kind than the kernel asks
+    # for.
     is_of_other_kind = rule.startswith("must be a") and re.search(r"\(not of kind \w+\)$", shown)
-    assert parts(error) == (argument, shown if is_of_other_kind and backend == "native" else value, rule)
+    assert parts(error) == (
+        argument,
+        shown if is_of_other_kind and backend == "native" else value,
+        rule,
+    )
 
 
 @needs_extensions
@@ -106,16 +119,24 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize("name", ["the_node", "a'): mode = b: c", """Col2Im: it's "so": x = 1: y"""])
+@pytest.mark.parametrize(
+    "name", ["the_node", "a'): mode = b: c", """Col2Im: it's "so": x = 1: y"""]
+)
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: ascii(text[:9]))
 def test_values_and_names_that_look_like_messages(text, name):
     """A session raises the same error as the function, whatever is in the message."""
     bad = grid_sample("of_many_colons", "", mode=text)
-    function = refusal(lambda: functions.call(operator(bad.domain, bad.op_type), *bad.inputs, mode=text))
+    function = refusal(
+        lambda: functions.call(operator(bad.domain, bad.op_type), *bad.inputs, mode=text)
+    )
     proto = onnx.ModelProto.FromString(unshaped(bad))
     proto.graph.node[0].name = name
     for backend in IN_SESSIONS:
-        error = refusal(lambda b=backend: onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=b))
+        error = refusal(
+            lambda b=backend: onnx_ops.InferenceSession(
+                proto.SerializeToString(), quiet(), backend=b
+            )
+        )
         assert parts(error) == parts(function)
         assert error.operator == f"com.microsoft.GridSample (node {name!r})"
 
@@ -126,9 +147,16 @@ def test_whatever_a_body_does_the_process_lives(monkeypatch, caplog):
 
     inputs = OVERLAPPING.inputs("float32")
     session = onnx_ops.InferenceSession(
-        model("", "Col2Im", inputs, OVERLAPPING.attributes).SerializeToString(), quiet(), backend="extensions"
+        model("", "Col2Im", inputs, OVERLAPPING.attributes).SerializeToString(),
+        quiet(),
+        backend="extensions",
     )
-    for error in (MemoryError("no room"), KeyboardInterrupt(), SystemExit(3), ZeroDivisionError("by zero")):
+    for error in (
+        MemoryError("no room"),
+        KeyboardInterrupt(),
+        SystemExit(3),
+        ZeroDivisionError("by zero"),
+    ):
 
         def fail(*args, error=error):
             raise error
@@ -145,17 +173,23 @@ def test_whatever_a_body_does_the_process_lives(monkeypatch, caplog):
 
 def many_branches(count):
     """`count` Col2Im nodes side by side, each with a block_shape of its own, concatenated."""
-    blocks, outputs = (", ".join(f"{kind}{k}" for k in range(count)) for kind in ("int64[2] b", "y"))
+    blocks, outputs = (
+        ", ".join(f"{kind}{k}" for k in range(count)) for kind in ("int64[2] b", "y")
+    )
     nodes = " ".join(f"y{k} = Col2Im (x, image, b{k})" for k in range(count))
     inputs = f"float[N, C, L] x, int64[2] image, {blocks}"
-    return parsed(f"({inputs}) => (float[N, D, H, W] y) {{ {nodes} y = Concat <axis = 1> ({outputs}) }}")
+    return parsed(
+        f"({inputs}) => (float[N, D, H, W] y) {{ {nodes} y = Concat <axis = 1> ({outputs}) }}"
+    )
 
 
 @pytest.mark.parametrize("mode", ["ORT_SEQUENTIAL", "ORT_PARALLEL"])
 @pytest.mark.parametrize("backend", ["native", "extensions"])
 def test_concurrent_runs_keep_their_errors_apart(backend, mode):
     options = quiet(execution_mode=getattr(ort.ExecutionMode, mode), inter_op_num_threads=2)
-    session = onnx_ops.InferenceSession(many_branches(4).SerializeToString(), options, backend=backend)
+    session = onnx_ops.InferenceSession(
+        many_branches(4).SerializeToString(), options, backend=backend
+    )
     x = np.ones((1, 9, 9), np.float32)
     good = [np.array([5, 5]), *[np.array([3, 3])] * 4]
     expected = run_session(session, [x, *good])
@@ -186,13 +220,19 @@ def test_concurrent_runs_keep_their_errors_apart(backend, mode):
 
 @needs_extensions
 def test_registering_the_library_twice(kernels_made):
-    """We register it once, even if the user did so before; ONNX Runtime refuses a registration after ours."""
+    """We register it once, even if the user did so before; ONNX Runtime refuses a registration
+    after ours.
+    """
     inputs = OVERLAPPING.inputs("float32")
     proto = onnx_ops.lower(model("", "Col2Im", inputs, OVERLAPPING.attributes)).SerializeToString()
     expected = reference(OVERLAPPING, inputs)
-    twice = onnx_ops.register(onnx_ops.register(quiet(), backend="extensions"), backend="extensions")
+    twice = onnx_ops.register(
+        onnx_ops.register(quiet(), backend="extensions"), backend="extensions"
+    )
     after_user = onnx_ops.register(with_extensions(quiet()), backend="extensions")
-    beside_native = onnx_ops.register(onnx_ops.register(quiet(), domains=[""]), backend="extensions")
+    beside_native = onnx_ops.register(
+        onnx_ops.register(quiet(), domains=[""]), backend="extensions"
+    )
     for options in (twice, after_user, beside_native):
         assert_close(run_session(ort.InferenceSession(proto, options), inputs), expected, "float32")
     with pytest.raises(Exception, match=r"(?i)conflict|already"):
@@ -210,7 +250,9 @@ def a_lowered_model():
 @pytest.mark.parametrize("by_user", [True, False])
 def test_registering_writes_nothing(by_user, tmp_path):
     """It writes neither an optimized model nor a profile, and leaves these options as they are."""
-    options = quiet(optimized_model_filepath=str(tmp_path / "optimized.onnx"), enable_profiling=True)
+    options = quiet(
+        optimized_model_filepath=str(tmp_path / "optimized.onnx"), enable_profiling=True
+    )
     options.profile_file_prefix = str(tmp_path / "profile")
     onnx_ops.register(with_extensions(options) if by_user else options, backend="extensions")
     assert list(tmp_path.iterdir()) == []
@@ -234,7 +276,9 @@ def test_async_runs_and_bindings():
         for _ in range(2):
             session.run_with_iobinding(binding)
         assert_close(binding.copy_outputs_to_cpu()[0], expected, "float32")
-        values = {n: ort.OrtValue.ortvalue_from_numpy(v) for n, v in zip(names, inputs, strict=True)}
+        values = {
+            n: ort.OrtValue.ortvalue_from_numpy(v) for n, v in zip(names, inputs, strict=True)
+        }
         assert_close(session.run_with_ort_values(["y"], values)[0].numpy(), expected, "float32")
         for feeds, message in (
             (inputs, ""),
@@ -256,7 +300,9 @@ def test_async_runs_and_bindings():
 
 @on_demand
 def test_without_numba():
-    """Functions and backend="extensions" run the references; the native backend says what is missing."""
+    """Functions and backend="extensions" run the references; the native backend says what is
+    missing.
+    """
     script = """
         import sys
         sys.modules["numba"] = None

@@ -1,4 +1,6 @@
-"""Nodes whose inputs are all constant: ONNX Runtime's constant folding works, and nothing is computed twice."""
+"""Nodes whose inputs are all constant: ONNX Runtime's constant folding works, and nothing is
+computed twice.
+"""
 
 import numpy as np
 import onnxruntime as ort
@@ -100,7 +102,9 @@ def test_an_initializer_that_may_be_replaced_is_not_constant(results_made):
     inputs = COL2IM[1].inputs("float32")
     names = ["input", "image_shape", "block_shape"]
     proto = model("", "Col2Im", inputs, COL2IM[1].attributes, constants=names)
-    proto.graph.input.append(helper.make_tensor_value_info("input", TensorProto.FLOAT, inputs[0].shape))
+    proto.graph.input.append(
+        helper.make_tensor_value_info("input", TensorProto.FLOAT, inputs[0].shape)
+    )
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
     assert_close(only_output(session), reference(COL2IM[1], inputs), "float32")
     other = inputs[0][::-1].copy()
@@ -115,7 +119,11 @@ def test_empty_and_large_results_are_not_kept(results_made):
     for case in empty:
         proto, expected = constant(case)
         assert expected.size == 0
-        assert_close(only_output(onnx_ops.InferenceSession(proto.SerializeToString(), quiet())), expected, "float32")
+        assert_close(
+            only_output(onnx_ops.InferenceSession(proto.SerializeToString(), quiet())),
+            expected,
+            "float32",
+        )
     sizes = {"image_shape": np.array([4100, 4100]), "block_shape": np.array([1, 1])}
     inputs = [np.ones((1, 1, 1), np.float32), *sizes.values()]
     proto = model("", "Col2Im", inputs, {"strides": [4100, 4100]}, constants=["input", *sizes])
@@ -127,7 +135,9 @@ def test_results_are_freed_with_their_kernels():
     """Each session keeps 4 MB; when they are gone, the process is as large as before."""
     sizes = {"image_shape": np.array([1024, 1024]), "block_shape": np.array([1, 1])}
     x = np.ones((1, 1, 1024 * 1024), np.float32)
-    proto = model("", "Col2Im", [x, *sizes.values()], {}, constants=["input", *sizes]).SerializeToString()
+    proto = model(
+        "", "Col2Im", [x, *sizes.values()], {}, constants=["input", *sizes]
+    ).SerializeToString()
     make = lambda: only_output(onnx_ops.InferenceSession(proto, quiet(intra_op_num_threads=1)))
     process = psutil.Process()
     for _ in range(3):

@@ -1,4 +1,6 @@
-"""docs/deployment.md and cache.md are right: the service starts without compiling, its settings fit other CPUs."""
+"""docs/deployment.md and cache.md are right: the service starts without compiling, its settings fit
+other CPUs.
+"""
 
 import io
 import re
@@ -51,7 +53,9 @@ SETTINGS = dict(re.findall(r"^ENV (NUMBA_\w+)=(.*)$", PAGE.read_text(), re.MULTI
 
 @pytest.fixture
 def app(tmp_path):
-    """The folder of the page's image: model, service, and kernels that an earlier process has compiled."""
+    """The folder of the page's image: model, service, and kernels that an earlier process has
+    compiled.
+    """
     (tmp_path / "service.py").write_text(SOURCE)
     shutil.copy(MODEL, tmp_path)
     onnx_ops.InferenceSession(MODEL)
@@ -94,16 +98,22 @@ SHORT = {name: LIES.pop(name) for name in WAITING}
 
 
 def check_answers(port, requests):
-    """Send {name: (parts of a request, status)}, eight at a time, and compare the status of each answer."""
+    """Send {name: (parts of a request, status)}, eight at a time, and compare the status of each
+    answer.
+    """
     with ThreadPoolExecutor(8) as threads:
-        answers = threads.map(lambda request: exchange(connect(port), *request[0])[0], requests.values())
+        answers = threads.map(
+            lambda request: exchange(connect(port), *request[0])[0], requests.values()
+        )
         for (name, (_, status)), answer in zip(requests.items(), answers, strict=True):
             assert answer.startswith(f"HTTP/1.0 {status} ".encode()), (name, answer[:200])
 
 
 @unix
 def test_lying_requests(app):
-    """Each gets its status, without a wait for more bytes, and none takes the service's memory or the session."""
+    """Each gets its status, without a wait for more bytes, and none takes the service's memory or
+    the session.
+    """
     with served(app, ENDLESS) as (port, process, log):
 
         def resident():
@@ -146,7 +156,9 @@ BYTES = 10_000  # of BODY, in a quarter of an hour
 
 
 def drip(connection, is_enough):
-    """Send up to BYTES one by one, until the service closes the connection; return how many were sent."""
+    """Send up to BYTES one by one, until the service closes the connection; return how many were
+    sent.
+    """
     sent = 0
     with connection, suppress(OSError):
         while sent < BYTES and not is_enough():
@@ -159,7 +171,9 @@ def drip(connection, is_enough):
 @unix
 @pytest.mark.long
 def test_slow_and_vanishing_clients(app):
-    """A client that sends a byte now and then, or goes away, keeps no thread; the service stops meanwhile."""
+    """A client that sends a byte now and then, or goes away, keeps no thread; the service stops
+    meanwhile.
+    """
     head = post(LENGTH)
     with served(app, PATIENCE) as (port, process, log):
         for begin in (b"POST / HTTP/1.1\r\nLate: ", head):
@@ -167,8 +181,13 @@ def test_slow_and_vanishing_clients(app):
             connection.sendall(begin)
             assert drip(connection, lambda: False) < BYTES
         with ThreadPoolExecutor(3) as threads:
-            drips = [bytes([byte]) for byte in head[:40]], [head, *(bytes([byte]) for byte in BODY[:40])]
-            for answer, _ in threads.map(lambda parts: exchange(connect(port), *parts, pause=0.1), drips):
+            drips = (
+                [bytes([byte]) for byte in head[:40]],
+                [head, *(bytes([byte]) for byte in BODY[:40])],
+            )
+            for answer, _ in threads.map(
+                lambda parts: exchange(connect(port), *parts, pause=0.1), drips
+            ):
                 assert not answer or b" 400" in answer
         for content in (b"", head, head + BODY[:1000], head + BODY):
             with connect(port) as connection:
@@ -186,7 +205,9 @@ def test_slow_and_vanishing_clients(app):
 
 @unix
 def test_a_stop_drops_no_request(app):
-    """Upon SIGTERM the service finishes what it has begun to read, answers who has connected, then refuses others."""
+    """Upon SIGTERM the service finishes what it has begun to read, answers who has connected, then
+    refuses others.
+    """
     head, half = post(LENGTH), len(BODY) // 2
     with served(app) as (port, process, log):
         begun = [connect(port) for _ in range(6)]
@@ -246,11 +267,14 @@ def test_a_stop_under_load(app, trial):
 def test_a_stop_while_the_session_is_made(app):
     slow = (
         "import onnxruntime, time\nmake = onnxruntime.SessionOptions\n"
-        "onnxruntime.SessionOptions = lambda: print('making', flush=True) or [time.sleep(0.01) for _ in range(10**6)]\n"
+        "onnxruntime.SessionOptions = lambda: print('making', flush=True) or [time.sleep(0.01) "
+        "for _ in range(10**6)]\n"
     )
     script = slow + "import runpy\nrunpy.run_path('service.py', run_name='__main__')"
     command = [sys.executable, "-c", script]
-    with subprocess.Popen(command, cwd=app, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=app, env=environment(), stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout.readline() == "making\n"
         process.send_signal(signal.SIGTERM)
         try:
@@ -261,19 +285,26 @@ def test_a_stop_while_the_session_is_made(app):
 
 @unix
 def test_a_stop_while_sources_are_compiled(app):
-    """Python's compiler drops exceptions of signal handlers, but KeyboardInterrupt, when it computes a power."""
+    """Python's compiler drops exceptions of signal handlers, but KeyboardInterrupt, when it
+    computes a power.
+    """
     text = (app / "service.py").read_text()
     slow = (
         "import subprocess\n\n\ndef make_session():\n"
-        "    subprocess.Popen(['sh', '-c', f'sleep 0.2; kill {os.getpid()}'], stderr=subprocess.DEVNULL)\n"
+        "    subprocess.Popen(['sh', '-c', f'sleep 0.2; kill {os.getpid()}'], "
+        "stderr=subprocess.DEVNULL)\n"
         "    for _ in range(1000):\n"
         "        compile('x = 2**62\\n' * 100_000, 'slow', 'exec')\n"
         "    print('made', flush=True)\n"
     )
-    (app / "service.py").write_text(text.replace("\n\nclass Handler", f"\n\n{slow}\n\nclass Handler", 1))
+    (app / "service.py").write_text(
+        text.replace("\n\nclass Handler", f"\n\n{slow}\n\nclass Handler", 1)
+    )
     settings = environment(PORT=str(free_port()))
     command = [sys.executable, "service.py"]
-    with subprocess.Popen(command, cwd=app, env=settings, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=app, env=settings, stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.wait(STOP) == 0
             assert process.stdout.read() == ""
@@ -296,9 +327,15 @@ llvm.get_host_cpu_features = lambda: llvm.FeatureMap({{**features(), "avx2": {av
 
 def digests(**settings):
     """Return the digests, which name the files of kernels, on two CPUs."""
-    unset = f"import os\nfor name in {[*SETTINGS]}:\n    os.environ.pop(name, None)\nos.environ.update({settings})\n"
+    unset = (
+        f"import os\nfor name in {[*SETTINGS]}:\n    os.environ.pop(name, "
+        f"None)\nos.environ.update({settings})\n"
+    )
     return [
-        python(unset + OTHER_CPU.format(name=name, avx2=avx2) + KEY, folders=[PACKAGE.parent, *sys.path]).stdout
+        python(
+            unset + OTHER_CPU.format(name=name, avx2=avx2) + KEY,
+            folders=[PACKAGE.parent, *sys.path],
+        ).stdout
         for name, avx2 in (("znver4", True), ("nehalem", False))
     ]
 

@@ -33,19 +33,27 @@ def test_ai_onnx_by_its_other_name(proto):
 
 def test_what_local_functions_import(proto):
     node = helper.make_node("Relu", ["a"], ["b"])
-    opsets = [helper.make_opsetid(domain, 1) for domain in ("", "com.microsoft", "only.in.a.function")]
+    opsets = [
+        helper.make_opsetid(domain, 1) for domain in ("", "com.microsoft", "only.in.a.function")
+    ]
     proto.functions.append(helper.make_function("local", "F", ["a"], ["b"], [node], opsets))
     expected = {"", "com.microsoft", "only.in.a.function"}
     assert imported_domains(proto) == imported_domains(proto.SerializeToString()) == expected
     del proto.opset_import[:]  # then ONNX Runtime runs its own operators in the function
-    assert imported_domains(proto) == imported_domains(proto.SerializeToString()) == {"only.in.a.function"}
+    assert (
+        imported_domains(proto)
+        == imported_domains(proto.SerializeToString())
+        == {"only.in.a.function"}
+    )
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_they_are_read_once(way, proto, monkeypatch):
     """Whatever a session of the model is made for."""
     read, parts = [], model_files._parts
-    monkeypatch.setattr(model_files, "_parts", lambda content: read.append(content) or parts(content))
+    monkeypatch.setattr(
+        model_files, "_parts", lambda content: read.append(content) or parts(content)
+    )
     content = proto.SerializeToString()
     way(content)
     assert read == [content]

@@ -1,4 +1,6 @@
-"""A process imports the files of those operators that its models have, and registers these alone."""
+"""A process imports the files of those operators that its models have, and registers these
+alone.
+"""
 
 import json
 
@@ -8,7 +10,17 @@ import onnxruntime as ort
 import pytest
 from list_operators import FAMILIES, declared_files
 from support.backends import quiet, run_session
-from support.cases import CASES, DEFORM_CONV, GRID_SAMPLE, IM2COL, ROI_ALIGN, assert_close, model, parsed, reference
+from support.cases import (
+    CASES,
+    DEFORM_CONV,
+    GRID_SAMPLE,
+    IM2COL,
+    ROI_ALIGN,
+    assert_close,
+    model,
+    parsed,
+    reference,
+)
 from support.processes import python
 
 import onnx_ops
@@ -43,7 +55,11 @@ def test_families_that_a_session_imports(case, families, tmp_path):
         proto = model(case.domain, case.op_type, case.inputs("float32"), case.attributes)
     onnx.save(proto, tmp_path / "model.onnx")
     imported = json.loads(python(SESSION, tmp_path / "model.onnx").stdout)
-    assert {name.split(".")[1] for name in imported} & {*FAMILIES, "custom", "rewriting"} == families
+    assert {name.split(".")[1] for name in imported} & {
+        *FAMILIES,
+        "custom",
+        "rewriting",
+    } == families
 
 
 def nested(case, where):
@@ -51,7 +67,9 @@ def nested(case, where):
     inputs = case.inputs("float32")
     proto = model(case.domain, case.op_type, inputs, case.attributes)
     graph, (node,) = proto.graph, proto.graph.node
-    yes = onnx.helper.make_node("Constant", [], ["yes"], value=onnx.numpy_helper.from_array(np.array(True)))
+    yes = onnx.helper.make_node(
+        "Constant", [], ["yes"], value=onnx.numpy_helper.from_array(np.array(True))
+    )
     output = [onnx.helper.make_empty_tensor_value_info(node.output[0])]
     if where == "a branch":
         branches = {
@@ -64,7 +82,9 @@ def nested(case, where):
     elif where in ("a function", "a default"):
         imports = [onnx.helper.make_opsetid(i.domain, i.version) for i in proto.opset_import]
         call = onnx.helper.make_node("F", node.input, node.output, domain="local")
-        proto.functions.append(onnx.helper.make_function("local", "F", node.input, node.output, [node], imports))
+        proto.functions.append(
+            onnx.helper.make_function("local", "F", node.input, node.output, [node], imports)
+        )
         proto.opset_import.append(onnx.helper.make_opsetid("local", 1))
         if where == "a default":  # of a function's attribute, which is a graph
             default = onnx.helper.make_graph([node], "default", [], output)
@@ -72,7 +92,9 @@ def nested(case, where):
             proto.functions[0].node[0].CopyFrom(yes)
             both = proto.functions[0].node.add(op_type="If", input=yes.output, output=node.output)
             for name in ("then_branch", "else_branch"):
-                both.attribute.add(name=name, ref_attr_name="branch", type=onnx.AttributeProto.GRAPH)
+                both.attribute.add(
+                    name=name, ref_attr_name="branch", type=onnx.AttributeProto.GRAPH
+                )
         del graph.node[:]
         graph.node.append(call)
     elif where == "ai.onnx by name":
@@ -80,7 +102,9 @@ def nested(case, where):
     return proto, inputs
 
 
-@pytest.mark.parametrize("where", ["the graph", "a branch", "a function", "a default", "ai.onnx by name"])
+@pytest.mark.parametrize(
+    "where", ["the graph", "a branch", "a function", "a default", "ai.onnx by name"]
+)
 @pytest.mark.parametrize("case", [FOLD, IM2COL[0], GRID_SAMPLE[0], DEFORM_CONV[0], ALIGN], ids=str)
 def test_each_node_has_its_operator(case, where, kernels_made):
     if where == "ai.onnx by name" and case.domain:
@@ -96,7 +120,10 @@ def test_each_node_has_its_operator(case, where, kernels_made):
 
 
 def test_a_model_that_only_onnx_runtime_reads(kernels_made):
-    """It skips groups, which protobuf has given up. All operators are registered for such a model."""
+    """It skips groups, which protobuf has given up.
+
+    All operators are registered for such a model.
+    """
     content = model("", FOLD.op_type, FOLD.inputs("float32"), FOLD.attributes).SerializeToString()
     group = b"\xfb\x3e\xfc\x3e"  # of field 1007
     assert imported_domains(content + group) is None
@@ -113,10 +140,17 @@ def test_nothing_is_registered_for_a_model_without_them():
 
 def test_options_that_were_registered_for_a_model_serve_others_of_its_domains(kernels_made):
     cases = [FOLD, DEFORM_CONV[0], ALIGN]
-    protos = [model(case.domain, case.op_type, case.inputs("float32"), case.attributes) for case in cases]
-    models, titles = [proto.SerializeToString() for proto in protos], [case.operator.title for case in cases]
+    protos = [
+        model(case.domain, case.op_type, case.inputs("float32"), case.attributes) for case in cases
+    ]
+    models, titles = (
+        [proto.SerializeToString() for proto in protos],
+        [case.operator.title for case in cases],
+    )
     options = onnx_ops.register(quiet(), models[0])
-    assert registration.registered_domains(options) == {""}  # though the models import com.microsoft, too
+    assert registration.registered_domains(options) == {
+        ""
+    }  # though the models import com.microsoft, too
     for case, content in zip(cases, models, strict=True):
         session, inputs = ort.InferenceSession(content, options), case.inputs("float32")
         assert_close(run_session(session, inputs), reference(case, inputs), "float32")

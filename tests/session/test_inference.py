@@ -36,12 +36,16 @@ def stated_shapes(proto):
     """The output's shapes that a session and onnx state."""
     onnx_ops.register_schemas()
     by_onnx = onnx.shape_inference.infer_shapes(proto).graph.output[0].type.tensor_type
-    dimensions = [d.dim_value if d.HasField("dim_value") else d.dim_param for d in by_onnx.shape.dim]
+    dimensions = [
+        d.dim_value if d.HasField("dim_value") else d.dim_param for d in by_onnx.shape.dim
+    ]
     return [output_shape(proto), dimensions]
 
 
 def called(proto, how):
-    """Move a model's node into a function, which gets its attributes from the caller or as defaults."""
+    """Move a model's node into a function, which gets its attributes from the caller or as
+    defaults.
+    """
     (node,) = proto.graph.node
     attributes, defaults = list(node.attribute), how == "by default"
     inner = helper.make_node(node.op_type, node.input, node.output, domain=node.domain)
@@ -69,27 +73,38 @@ def called(proto, how):
     ids=lambda each: each if isinstance(each, str) else each.title,
 )
 def test_stated_shapes_are_real(operator, dims, how):
-    """What is stated before the run is what comes out: sizes are equal, and names stand for the inputs' sizes."""
+    """What is stated before the run is what comes out: sizes are equal, and names stand for the
+    inputs' sizes.
+    """
     cases = [c for c in CASES if c.operator is operator and not np.isinf(c.extent)]
     assert cases
     for case in cases[:: 1 if not how else 7]:
         inputs = case.inputs("float32")
         names = [i.name + "_in" * (i.name == "y") for i in operator.inputs]
-        sizes = {f"{n}_{a}": size for n, v in zip(names, inputs, strict=False) for a, size in enumerate(v.shape)}
+        sizes = {
+            f"{n}_{a}": size
+            for n, v in zip(names, inputs, strict=False)
+            for a, size in enumerate(v.shape)
+        }
         real = functions.call(operator, *inputs, **case.attributes).shape
         for constants in ((), [i.name for i in operator.inputs if i.values]):
-            proto = model(case.domain, case.op_type, inputs, case.attributes, dims=dims, constants=constants)
+            proto = model(
+                case.domain, case.op_type, inputs, case.attributes, dims=dims, constants=constants
+            )
             for shape in stated_shapes(called(proto, how) if how else proto):
                 assert len(shape) in (0, len(real)), case
                 known = [(d, e) for d, e in zip(shape, real, strict=False) if d is not None]
-                assert all(sizes.get(d, e) == e if isinstance(d, str) else d == e for d, e in known), case
+                assert all(
+                    sizes.get(d, e) == e if isinstance(d, str) else d == e for d, e in known
+                ), case
 
 
 def named(name):
     return next(case for case in CASES if case.name == name)
 
 
-# What is known of a case's output for sizes of inputs that are fixed, named and unknown; "?": by a name of its own.
+# What is known of a case's output for sizes of inputs that are fixed, named and unknown; "?": by a
+# name of its own.
 KNOWN = [
     (GRID_SAMPLE[6], [2, 3, 12, 13], ["X_0", "X_1", "Grid_1", "Grid_2"], []),
     (VOLUMES[0], [2, 3, 4, 5, 6], ["X_0", "X_1", "Grid_1", "Grid_2", "Grid_3"], []),
@@ -114,11 +129,16 @@ def test_what_is_known_of_an_output(case, fixed, symbolic, none):
         proto = model(case.domain, case.op_type, case.inputs("float32"), case.attributes, dims=dims)
         shape = output_shape(proto)
         assert ["?" if isinstance(d, str) and "onnx_ops" in d else d for d in shape] == expected
-        assert len({d for d in shape if isinstance(d, str)}) == sum(isinstance(d, str) for d in expected)
+        assert len({d for d in shape if isinstance(d, str)}) == sum(
+            isinstance(d, str) for d in expected
+        )
 
 
 def test_names_of_sizes_differ_by_process():
-    """A model may have them from another process, by way of `get_outputs`. One name must not stand for two sizes."""
+    """A model may have them from another process, by way of `get_outputs`.
+
+    One name must not stand for two sizes.
+    """
     script = """
         import onnx_ops
         from support.cases import COL2IM, model
@@ -129,7 +149,9 @@ def test_names_of_sizes_differ_by_process():
 
 
 def test_shape_of_an_output_is_true_when_it_runs():
-    """A Shape node on an output with unknown dimensions must not have been folded into something else."""
+    """A Shape node on an output with unknown dimensions must not have been folded into something
+    else.
+    """
     case = COL2IM[1]
     inputs = case.inputs("float32")
     proto = model(case.domain, case.op_type, inputs, case.attributes, dims="symbolic")

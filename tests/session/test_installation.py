@@ -1,4 +1,6 @@
-"""`onnx_ops.install` and `onnx-ops exec`: programs that make ordinary sessions get those of onnx_ops."""
+"""`onnx_ops.install` and `onnx-ops exec`: programs that make ordinary sessions get those of
+onnx_ops.
+"""
 
 import logging
 import os
@@ -18,21 +20,28 @@ from onnx_ops.session import installation
 
 GRID_SAMPLE = """<ir_version: 9, opset_import: ["" : 20]>
     g (float[1,1,3,4] x, float[1,2,2,2] f) => (float[1,1,2,2] y) { y = GridSample ATTRIBUTES (x, f) }"""
-FEEDS = {"x": np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4), "f": np.zeros((1, 2, 2, 2), np.float32)}
+FEEDS = {
+    "x": np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4),
+    "f": np.zeros((1, 2, 2, 2), np.float32),
+}
 START = "import onnxruntime, sys\nfrom onnxruntime import InferenceSession as Session\n"
 REFUSED = "<align_corners = 5>"  # attributes that ONNX Runtime accepts
 KIND = "print(type(SESSION).__module__.split('.')[0])\n"
 
 
 def model(attributes=""):
-    return onnx.parser.parse_model(GRID_SAMPLE.replace("ATTRIBUTES", attributes)).SerializeToString()
+    return onnx.parser.parse_model(
+        GRID_SAMPLE.replace("ATTRIBUTES", attributes)
+    ).SerializeToString()
 
 
 @pytest.fixture
 def log(caplog):
     """The messages of the log so far."""
     caplog.set_level(logging.INFO, "onnx_ops")
-    return lambda: [record.getMessage() for record in caplog.records if "session of" in record.getMessage()]
+    return lambda: [
+        record.getMessage() for record in caplog.records if "session of" in record.getMessage()
+    ]
 
 
 @pytest.fixture
@@ -46,7 +55,9 @@ def path(tmp_path):
 def run_program(folder, *arguments, check=True, **variables):
     """Run `onnx-ops exec` in a folder; return the process."""
     command = [sys.executable, "-m", "onnx_ops", "exec", *map(str, arguments)]
-    done = subprocess.run(command, cwd=folder, env=environment(**variables), capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=folder, env=environment(**variables), capture_output=True, text=True
+    )
     assert not check or done.returncode == 0, done.stderr
     return done
 
@@ -55,7 +66,9 @@ def run_program(folder, *arguments, check=True, **variables):
 
 
 def test_operators_that_are_none_are_refused() -> None:
-    with pytest.raises(onnx_ops.OpError, match=r"operators = 3: must be a result of onnx_ops\.operator"):
+    with pytest.raises(
+        onnx_ops.OpError, match=r"operators = 3: must be a result of onnx_ops\.operator"
+    ):
         onnx_ops.install(operators=3)  # type: ignore[arg-type]
     assert InferenceSession.__init__ is not installation.make_session
 
@@ -75,7 +88,9 @@ def test_the_end_restores_the_class_and_the_environment():
     effect = onnx_ops.install(optimize=True)
     inner = onnx_ops.install()
     inner.close()
-    assert '"optimize": true' in os.environ[installation.VARIABLE]  # of the outer one, which still applies
+    assert (
+        '"optimize": true' in os.environ[installation.VARIABLE]
+    )  # of the outer one, which still applies
     effect.close()
     effect.close()
     assert type(InferenceSession(model())) is InferenceSession
@@ -85,7 +100,10 @@ def test_the_end_restores_the_class_and_the_environment():
 def test_names_in_a_model_are_escaped_in_the_log(log):
     proto = onnx.load_model_from_string(model(REFUSED))
     proto.graph.node[0].name = "node\x1b[2J\nforged\u202e"
-    with onnx_ops.install(), pytest.warns(UserWarning, match=r"node.x1b\[2J.nforged.u202e") as caught:
+    with (
+        onnx_ops.install(),
+        pytest.warns(UserWarning, match=r"node.x1b\[2J.nforged.u202e") as caught,
+    ):
         InferenceSession(proto.SerializeToString())
     assert all(text.isprintable() for text in (*log(), *(str(each.message) for each in caught)))
 
@@ -157,7 +175,10 @@ def test_custom_operators_are_served():
     def double(x):
         return 2 * x
 
-    text = '<ir_version: 9, opset_import: ["installed" : 1]> g (float[2] x) => (float[2] y) { y = installed.double(x) }'
+    text = (
+        '<ir_version: 9, opset_import: ["installed" : 1]> g (float[2] x) => (float[2] y) { y '
+        "= installed.double(x) }"
+    )
     with onnx_ops.install(operators=[double]):
         session = InferenceSession(onnx.parser.parse_model(text).SerializeToString())
     assert session.run(None, {"x": np.ones(2, np.float32)})[0].tolist() == [2, 2]
@@ -172,11 +193,16 @@ def test_threads_make_sessions_at_the_same_time():
 
 @pytest.mark.parametrize("has_options", [False, True])
 def test_onnx_runtime_alone_runs_what_onnx_ops_refuses(has_options, log):
-    """Options that have the operators already don't stand in the way, and serve the next session."""
+    """Options that have the operators already don't stand in the way, and serve the next
+    session.
+    """
     options = onnxruntime.SessionOptions() if has_options else None
     expected = InferenceSession(model(REFUSED)).run(None, FEEDS)
     with onnx_ops.install():
-        with pytest.warns(UserWarning, match=r"ONNX Runtime alone runs it, since GridSample: align_corners = 5: must"):
+        with pytest.warns(
+            UserWarning,
+            match=r"ONNX Runtime alone runs it, since GridSample: align_corners = 5: must",
+        ):
             session = InferenceSession(model(REFUSED), options)
         assert type(session) is InferenceSession
         np.testing.assert_array_equal(session.run(None, FEEDS), expected)
@@ -201,10 +227,14 @@ def other_provider(monkeypatch):
     return name
 
 
-@pytest.mark.filterwarnings("ignore:Specified provider 'OtherExecutionProvider' is not in available")
+@pytest.mark.filterwarnings(
+    "ignore:Specified provider 'OtherExecutionProvider' is not in available"
+)
 def test_sessions_on_other_providers_stay_as_they_are(other_provider, log):
     with onnx_ops.install():
-        session = InferenceSession(model(), providers=[(other_provider, {}), "CPUExecutionProvider"])
+        session = InferenceSession(
+            model(), providers=[(other_provider, {}), "CPUExecutionProvider"]
+        )
     assert type(session) is InferenceSession
     assert log()[0].endswith("unchanged, since it runs on OtherExecutionProvider")
 
@@ -212,17 +242,26 @@ def test_sessions_on_other_providers_stay_as_they_are(other_provider, log):
 def test_sessions_on_providers_of_the_options_stay_as_they_are(other_provider, log):
     """The session alone knows them."""
     options = onnxruntime.SessionOptions()
-    with onnx_ops.install(), pytest.warns(UserWarning, match="other nodes may run on OtherExecutionProvider"):
+    with (
+        onnx_ops.install(),
+        pytest.warns(UserWarning, match="other nodes may run on OtherExecutionProvider"),
+    ):
         session = InferenceSession(model(), options)
     assert type(session) is InferenceSession
     assert log()[0].endswith("unchanged, since it runs on OtherExecutionProvider")
 
 
-@pytest.mark.filterwarnings("ignore:Specified provider 'OtherExecutionProvider' is not in available")
+@pytest.mark.filterwarnings(
+    "ignore:Specified provider 'OtherExecutionProvider' is not in available"
+)
 def test_providers_that_fall_back_to_the_cpu_do_not_count(monkeypatch):
-    monkeypatch.setattr(installation.ort, "get_available_providers", lambda: ["OtherExecutionProvider"])
+    monkeypatch.setattr(
+        installation.ort, "get_available_providers", lambda: ["OtherExecutionProvider"]
+    )
     with onnx_ops.install():
-        session = InferenceSession(model(), providers=["OtherExecutionProvider", "CPUExecutionProvider"])
+        session = InferenceSession(
+            model(), providers=["OtherExecutionProvider", "CPUExecutionProvider"]
+        )
     assert type(session) is onnx_ops.InferenceSession
 
 
@@ -234,14 +273,18 @@ def test_the_provider_of_azure_runs_no_nodes():
 
 
 def test_the_log_says_what_a_session_gains(path, log):
-    add = '<ir_version: 9, opset_import: ["" : 20]> g (float[1] x) => (float[1] y) { y = Add(x, x) }'
+    add = (
+        '<ir_version: 9, opset_import: ["" : 20]> g (float[1] x) => (float[1] y) { y = Add(x, x) }'
+    )
     warp = TESTS.parent / "models/exported/spatial_transformer/model.onnx"
     with onnx_ops.install(optimize=True):
         InferenceSession(path)
         InferenceSession(onnx.parser.parse_model(add).SerializeToString())
         InferenceSession(str(warp))
     assert log()[0] == f"onnx_ops: session of {path}: onnx_ops runs GridSample"
-    assert log()[1].endswith("gains nothing, since it has no node of these operators, and nothing was fused")
+    assert log()[1].endswith(
+        "gains nothing, since it has no node of these operators, and nothing was fused"
+    )
     assert log()[2].endswith("onnx_ops runs ComputedGridSample and has fused grid_sample")
 
 
@@ -278,7 +321,8 @@ PROGRAMS = {
     + "import onnx_ops\nwith onnx_ops.install():\n    pass\n"
     + KIND.replace("SESSION", "Session(sys.argv[1])"),
     "replaced by a lambda": START
-    + "import onnx_ops\nonnxruntime.InferenceSession = lambda *given: onnx_ops.InferenceSession(*given)\n"
+    + "import onnx_ops\nonnxruntime.InferenceSession = lambda *given: "
+    "onnx_ops.InferenceSession(*given)\n"
     + KIND.replace("SESSION", "onnxruntime.InferenceSession(sys.argv[1])"),
 }
 
@@ -296,19 +340,35 @@ def test_program(name, path, tmp_path):
 @pytest.mark.parametrize("replacement", [
     "lambda *given: onnx_ops.InferenceSession(*given)",
     "functools.partial(onnx_ops.InferenceSession, optimize=True)",
-    "type('Wrapper', (), {'__init__': lambda self, path: setattr(self, 'made', onnx_ops.InferenceSession(path))})",
+    "type('Wrapper', (), {'__init__': lambda self, path: setattr(self, 'made', "
+    "onnx_ops.InferenceSession(path))})",
 ])  # fmt: skip
 def test_a_program_may_replace_the_class_before_onnx_ops_needs_it(replacement, path):
-    code = f"import functools, sys, onnxruntime, onnx_ops\nonnxruntime.InferenceSession = {replacement}\n"
+    code = (
+        "import functools, sys, onnxruntime, onnx_ops\nonnxruntime.InferenceSession = "
+        f"{replacement}\n"
+    )
     code += "made = onnxruntime.InferenceSession(sys.argv[1])\n"
     code += "print(isinstance(getattr(made, 'made', made), onnx_ops.InferenceSession))"
-    done = subprocess.run([sys.executable, "-c", code, path], env=environment(), capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, path], env=environment(), capture_output=True, text=True
+    )
     assert done.stdout == "True\n", done.stderr
 
 
 def test_modules_and_their_options_belong_to_the_program(tmp_path):
     (tmp_path / "module.py").write_text("import sys; print(sys.argv[1:]); sys.exit(7)")
-    done = run_program(tmp_path, "-m", "module", "--optimize", "--help", "--", "-m", check=False, PYTHONPATH=tmp_path)
+    done = run_program(
+        tmp_path,
+        "-m",
+        "module",
+        "--optimize",
+        "--help",
+        "--",
+        "-m",
+        check=False,
+        PYTHONPATH=tmp_path,
+    )
     assert done.stdout == "['--optimize', '--help', '--', '-m']\n"
     assert done.returncode == 7
 
@@ -322,7 +382,10 @@ def double(x):
 
 def test_custom_operators_of_files(tmp_path):
     (tmp_path / "mine.py").write_text(CUSTOM)
-    text = '<ir_version: 9, opset_import: ["mine" : 1]> g (float[1] x) => (float[1] y) { y = mine.double(x) }'
+    text = (
+        '<ir_version: 9, opset_import: ["mine" : 1]> g (float[1] x) => (float[1] y) { y = '
+        "mine.double(x) }"
+    )
     (tmp_path / "m.onnx").write_bytes(onnx.parser.parse_model(text).SerializeToString())
     (tmp_path / "program.py").write_text(
         "import numpy, onnxruntime\nsession = onnxruntime.InferenceSession('m.onnx')\n"
@@ -338,14 +401,19 @@ def test_the_path_of_modules_gets_one_folder(before):
     """An empty part would be the current folder."""
     settings = installation.settings_of(optimize=False)
     inside = installation.environment({"PYTHONPATH": before}, settings)
-    assert inside["PYTHONPATH"].split(os.pathsep) == [str(installation.START), *filter(None, before.split(":"))]
+    assert inside["PYTHONPATH"].split(os.pathsep) == [
+        str(installation.START),
+        *filter(None, before.split(":")),
+    ]
     assert installation.environment(inside, settings) == inside
     assert installation.environment(inside, None) == ({"PYTHONPATH": before} if before else {})
 
 
 def test_the_sitecustomize_of_the_environment_is_imported(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.customized = True\n")
-    (tmp_path / "program.py").write_text("import sitecustomize\nprint(customized, sitecustomize.__file__)")
+    (tmp_path / "program.py").write_text(
+        "import sitecustomize\nprint(customized, sitecustomize.__file__)"
+    )
     done = run_program(tmp_path, "program.py", PYTHONPATH=tmp_path)
     assert done.stdout == f"True {tmp_path / 'sitecustomize.py'}\n"
 
@@ -365,7 +433,9 @@ def test_pythons_that_ignore_their_environment_are_refused(options, tmp_path):
     for command in ([sys.executable, options, "program.py"], [tmp_path / "program"]):
         done = run_program(tmp_path, *command, check=False)
         assert done.returncode == 2
-        assert f"runs in a Python that ignores its environment ({options})" in " ".join(done.stderr.split())
+        assert f"runs in a Python that ignores its environment ({options})" in " ".join(
+            done.stderr.split()
+        )
         assert done.stdout == ""
 
 
@@ -414,7 +484,9 @@ def test_processes_of_other_environments_stay_as_they_are(bare_environment, tmp_
     """They say so where they import onnxruntime, of which there is a stand-in."""
     (tmp_path / "onnxruntime.py").write_text("print('imported')")
     script = tmp_path / "program.sh"
-    script.write_text(f"#!/bin/sh\ncd '{tmp_path}'\n'{bare_environment}/python3' -c 'import onnxruntime'\n")
+    script.write_text(
+        f"#!/bin/sh\ncd '{tmp_path}'\n'{bare_environment}/python3' -c 'import onnxruntime'\n"
+    )
     script.chmod(0o755)
     done = run_program(bare_environment, script)  # where there is no stand-in
     assert done.stdout == "imported\n"

@@ -6,7 +6,8 @@ import mmap
 import leaks
 import pytest
 
-# A leak of one C string, array or list per call is some 100 bytes; over 2,000 calls the allocator's own growth is less.
+# A leak of one C string, array or list per call is some 100 bytes; over 2,000 calls the allocator's
+# own growth is less.
 ENOUGH = {"sessions": 6000, "runs": 60, "failing runs": 600}
 OURS = [w for w in leaks.workloads() if w[1] in ("native", "extensions", "function")]
 CALLS = {"sessions": 150, "runs": 5000, "failing runs": 500}
@@ -21,7 +22,9 @@ def no_log():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("kind", "name", "work"), OURS, ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize(
+    ("kind", "name", "work"), OURS, ids=lambda v: v if isinstance(v, str) else ""
+)
 def test_memory_stays_flat(kind, name, work):
     # The best of three: memory may also grow by the allocator's own doing.
     assert min(leaks.slope(work, CALLS[kind]) for _ in range(3)) < ENOUGH[kind]

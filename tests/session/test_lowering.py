@@ -40,7 +40,9 @@ def test_a_model_without_our_operators_comes_back_equal():
 
 @needs_extensions
 def test_lowering_twice_is_lowering_once():
-    lowered = onnx_ops.lower(model("", "Col2Im", EVERYTHING.inputs("float32"), EVERYTHING.attributes))
+    lowered = onnx_ops.lower(
+        model("", "Col2Im", EVERYTHING.inputs("float32"), EVERYTHING.attributes)
+    )
     assert onnx_ops.lower(lowered) == lowered
     inputs = EVERYTHING.inputs("float32")
     session = onnx_ops.InferenceSession(lowered.SerializeToString(), quiet(), backend="extensions")
@@ -57,23 +59,31 @@ def test_a_model_that_is_lowered_in_part():
     node.name, node.output[0] = "another_node", "again"
     lowered.graph.node.extend([node, helper.make_node("Add", ["y", "again"], ["sum"])])
     lowered.graph.output[0].name = "sum"
-    session = ort.InferenceSession(onnx_ops.lower(lowered).SerializeToString(), with_extensions(quiet()))
+    session = ort.InferenceSession(
+        onnx_ops.lower(lowered).SerializeToString(), with_extensions(quiet())
+    )
     assert_close(run_session(session, inputs), 2 * reference(case, inputs), "float32")
 
 
 def test_unknown_attributes_are_named():
     proto = model("", "Col2Im", EVERYTHING.inputs("float32"), {"stride": [2, 2]})
     with pytest.raises(
-        onnx_ops.OpError, match=r"Col2Im \(node 'the_node'\): stride = .*: no such attribute; there are"
+        onnx_ops.OpError,
+        match=r"Col2Im \(node 'the_node'\): stride = .*: no such attribute; there are",
     ):
         onnx_ops.lower(proto)
 
 
 def all_sessions(proto):
-    """Return a plain session on the lowered model, and ours on the model itself with both backends."""
+    """Return a plain session on the lowered model, and ours on the model itself with both
+    backends.
+    """
     return [
         ort.InferenceSession(onnx_ops.lower(proto).SerializeToString(), with_extensions(quiet())),
-        *(onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=b) for b in ("native", "extensions")),
+        *(
+            onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=b)
+            for b in ("native", "extensions")
+        ),
     ]
 
 
@@ -98,19 +108,23 @@ PLACES = {  # where a model may have a node, as texts
 
 
 def placed(case, place):
-    """Return a model with the case's node at one of PLACES, whose attributes a function gets from its caller; inputs.
+    """Return a model with the case's node at one of PLACES, whose attributes a function gets from
+    its caller; inputs.
 
     An input `condition` chooses the branch.
     """
     inputs, names = case.inputs("float32"), [i.name for i in case.operator.inputs]
     described = ", ".join(
-        f"{'float' if v.dtype == np.float32 else 'int64'}[] {n}" for n, v in zip(names, inputs, strict=True)
+        f"{'float' if v.dtype == np.float32 else 'int64'}[] {n}"
+        for n, v in zip(names, inputs, strict=True)
     )
     node = f"{f'{case.domain}.{case.op_type}'.lstrip('.')} ({', '.join(names)})"
     text = PLACES[place].format(inputs=described, names=", ".join(names), first=names[0], node=node,
                                 attributes=", ".join(case.attributes))  # fmt: skip
     proto = parsed(text, 18, *{case.domain, "local"} - {""})
-    (outer, inner) = ([n for n in model_nodes(proto) if n.op_type == kind] for kind in ("Inner", case.op_type))
+    (outer, inner) = (
+        [n for n in model_nodes(proto) if n.op_type == kind] for kind in ("Inner", case.op_type)
+    )
     for name, value in case.attributes.items():
         attribute = helper.make_attribute(name, value)
         (*outer, *inner)[0].attribute.append(attribute)
@@ -127,14 +141,18 @@ def test_nodes_are_lowered_wherever_they_are(case, place):
     proto, inputs = placed(case, place)
     sessions = all_sessions(proto)
     for session in sessions:
-        assert_close(run_session(session, inputs), reference(case, inputs[: len(case.shapes)]), "float32")
+        assert_close(
+            run_session(session, inputs), reference(case, inputs[: len(case.shapes)]), "float32"
+        )
     with pytest.raises(onnx_ops.OpError, match="shape of"):
         run_session(sessions[-1], [inputs[0][:, 0], *inputs[1:]])
 
 
 @needs_extensions
 def test_a_refusal_in_a_branch_whose_shape_is_stated():
-    """ONNX Runtime would allocate that shape in advance, and end the process when it gets the empty tensor."""
+    """ONNX Runtime would allocate that shape in advance, and end the process when it gets the empty
+    tensor.
+    """
     proto, inputs = placed(BILINEAR, "a branch")
     expected = reference(BILINEAR, inputs[:2])
     for attribute in proto.graph.node[0].attribute:
@@ -159,7 +177,9 @@ def test_a_scan_whose_result_has_no_stated_shape(types):
         }}> (images, grids)
     }}""", 20)  # fmt: skip
     rng = np.random.default_rng(0)
-    inputs = [rng.uniform(-1, 1, (3, 1, *sizes)).astype(np.float32) for sizes in ((2, 4, 5), (3, 3, 2))]
+    inputs = [
+        rng.uniform(-1, 1, (3, 1, *sizes)).astype(np.float32) for sizes in ((2, 4, 5), (3, 3, 2))
+    ]
     plain, native, extensions = (run_session(session, inputs) for session in all_sessions(proto))
     np.testing.assert_array_equal(plain, native)
     np.testing.assert_array_equal(extensions, native)
@@ -180,11 +200,19 @@ REUSED = """(float[1,3,l] columns, bool condition) => (float[a,b,c,d] z)
 
 @needs_extensions
 def test_a_refusal_where_another_value_had_memory():
-    """ONNX Runtime re-uses memory of a size that it knows, and would end the process when it gets the empty tensor."""
-    session = onnx_ops.InferenceSession(parsed(REUSED, 19).SerializeToString(), quiet(), backend="extensions")
+    """ONNX Runtime re-uses memory of a size that it knows, and would end the process when it gets
+    the empty tensor.
+    """
+    session = onnx_ops.InferenceSession(
+        parsed(REUSED, 19).SerializeToString(), quiet(), backend="extensions"
+    )
     for blocks in (2, 0, 0):
         feeds = {"columns": np.ones((1, 3, blocks), np.float32), "condition": np.array(False)}
-        with nullcontext() if blocks == 2 else pytest.raises(onnx_ops.OpError, match="the last axis must be"):
+        with (
+            nullcontext()
+            if blocks == 2
+            else pytest.raises(onnx_ops.OpError, match="the last axis must be")
+        ):
             session.run(None, feeds)
 
 
@@ -195,7 +223,9 @@ def test_a_refusal_where_the_caller_has_memory():
     for blocks, pixels, error in (8, 6, None), (5, 6, onnx_ops.OpError), (8, 5, RuntimeError):
         x, y = np.ones((1, 3, blocks), np.float32), np.zeros((1, 1, 2, pixels), np.float32)
         proto = model("", "Col2Im", [x, *sizes.values()], {}, constants=sizes)
-        session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend="extensions")
+        session = onnx_ops.InferenceSession(
+            proto.SerializeToString(), quiet(), backend="extensions"
+        )
         binding = session.io_binding()
         binding.bind_cpu_input("input", x)
         binding.bind_output("y", "cpu", 0, y.dtype, y.shape, y.ctypes.data)
@@ -205,7 +235,8 @@ def test_a_refusal_where_the_caller_has_memory():
 
 
 def in_branches(case, then_type, else_type):
-    """Return a model of an If with the case's node in both branches, in an element type each; and its inputs.
+    """Return a model of an If with the case's node in both branches, in an element type each; and
+    its inputs.
 
     Values have the same names in both branches.
     """
@@ -214,11 +245,15 @@ def in_branches(case, then_type, else_type):
     described = ", ".join(f"{'float' if n in tensors else 'int64'}[] {n}" for n in names)
     taken = ", ".join(f"narrow_{n}" if n in tensors else n for n in names)
     branches = [
-        f"{name} = g () => (float[] {name}_y) {{ {' '.join(f'narrow_{n} = Cast <to = {kind}> ({n})' for n in tensors)} "
+        f"{name} = g () => (float[] {name}_y) {{ "
+        f"{' '.join(f'narrow_{n} = Cast <to = {kind}> ({n})' for n in tensors)} "
         f"narrow_y = {f'{case.domain}.{case.op_type}'.lstrip('.')} ({taken}) {name}_y = Cast <to = 1> (narrow_y) }}"
         for name, kind in (("then_branch", then_type), ("else_branch", else_type))
     ]
-    text = f"({described}, bool condition) => (float[] y) {{ y = If (condition) <{', '.join(branches)}> }}"
+    text = (
+        f"({described}, bool condition) => (float[] y) {{ y = If (condition) "
+        f"<{', '.join(branches)}> }}"
+    )
     proto = parsed(text, 18, *[case.domain] * bool(case.domain))
     for node in model_nodes(proto):
         if node.op_type == case.op_type:
@@ -237,23 +272,32 @@ FLOAT, HALF, BFLOAT = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT
 
 @needs_extensions
 @pytest.mark.parametrize(
-    "types", [(HALF, FLOAT), *(long_unless(False, each) for each in ((FLOAT, HALF), (BFLOAT, HALF)))], ids=str
+    "types",
+    [(HALF, FLOAT), *(long_unless(False, each) for each in ((FLOAT, HALF), (BFLOAT, HALF)))],
+    ids=str,
 )
 @pytest.mark.parametrize("case", [EVERYTHING, long_unless(False, BILINEAR)], ids=str)
 def test_16_bit_floats_are_cast_around(case, types):
-    """Results are computed in float32 and rounded once. Names may have another type in another branch."""
+    """Results are computed in float32 and rounded once.
+
+    Names may have another type in another branch.
+    """
     proto, inputs = in_branches(case, *types)
     for branch, kind in zip((True, False), types, strict=True):
         narrow = [rounded(v, kind) if v.dtype == np.float32 else v for v in inputs]
         float32 = model(case.domain, case.op_type, narrow, case.attributes).SerializeToString()
         expected = rounded(run_session(onnx_ops.InferenceSession(float32, quiet()), narrow), kind)
         for session in all_sessions(proto):
-            np.testing.assert_array_equal(run_session(session, [*inputs, np.array(branch)]), expected)
+            np.testing.assert_array_equal(
+                run_session(session, [*inputs, np.array(branch)]), expected
+            )
 
 
 @needs_extensions
 def test_branches_know_the_types_around_them():
-    """A branch uses a 16-bit value from outside, whose name is another value's in the other branch."""
+    """A branch uses a 16-bit value from outside, whose name is another value's in the other
+    branch.
+    """
     proto, inputs = in_branches(EVERYTHING, FLOAT, HALF)
     branches = {a.name: a.g for a in proto.graph.node[0].attribute}
     proto.graph.node.insert(0, branches["else_branch"].node[0])
@@ -263,19 +307,26 @@ def test_branches_know_the_types_around_them():
             names[:] = ["wide" if name == "narrow_input" else name for name in names]
     lowered = onnx_ops.lower(proto)
     casts = {
-        a.name: [n.op_type for n in a.g.node].count("Cast") for n in lowered.graph.node for a in n.attribute if a.g.node
+        a.name: [n.op_type for n in a.g.node].count("Cast")
+        for n in lowered.graph.node
+        for a in n.attribute
+        if a.g.node
     }
     assert casts == {"then_branch": 2, "else_branch": 3}
-    native, plain = (run_session(all_sessions(proto)[k], [*inputs, np.array(False)]) for k in (1, 0))
+    native, plain = (
+        run_session(all_sessions(proto)[k], [*inputs, np.array(False)]) for k in (1, 0)
+    )
     np.testing.assert_array_equal(plain, native)
 
 
-PARTLY_KNOWN = {  # nodes that make x of a, whose rank isn't known, or of a sequence or optional value with it
+# Nodes that make x of a, whose rank isn't known, or of a sequence or optional value with it.
+PARTLY_KNOWN = {
     "a slice": "x = Slice (a, first, last, first)",
     "some rows": "k = Identity (first)  x = Gather (a, k)",
     "enlarged": "x = Resize (a, , scales)",
     "repeated": "x = Tile (a, ones)",
-    "of an operator of ONNX Runtime": "b = com.microsoft.GatherND (a, row)  x = Reshape (b, around)",
+    "of an operator of ONNX Runtime": "b = com.microsoft.GatherND (a, row)  x = Reshape (b, "
+    "around)",
     "parts": "q = SplitToSequence (a)  x = SequenceAt (q, zero)",
     "parts together": "q = SplitToSequence (a)  x = ConcatFromSequence <axis = 0> (q)",
     "changed": "q = SequenceConstruct (a, a)  r = SequenceErase (q)  x = SequenceAt (r, zero)",
@@ -297,7 +348,8 @@ def test_16_bit_floats_of_which_little_else_is_known_are_cast_around(name):
     proto = parsed(f"""(float[] wide) => (float[] y) {{
         a = Cast <to = {HALF}> (wide)  {PARTLY_KNOWN[name]}
         narrow = Col2Im (x, image, block)  y = Cast <to = 1> (narrow)
-    }}""", 18, "com.microsoft", image=[4, 4], block=[3, 3], zero=0, two=2, first=[0], last=[1], row=[[0]],
+    }}""", 18, "com.microsoft", image=[4, 4], block=[3, 3], zero=0, two=2, first=[0], last=[1],
+    row=[[0]],
        around=[1, 9, 4], **ones)  # fmt: skip
     x = np.random.default_rng(0).integers(-8, 8, (1, 9, 4)).astype(np.float32)
     first, *others = (run_session(session, [x]) for session in all_sessions(proto))
@@ -309,7 +361,10 @@ def test_names_that_lowering_makes_are_new():
     """The model runs with its own inputs and initializers, whatever their names are."""
     proto, inputs = placed(EVERYTHING, "a branch")
     proto.graph.input.append(helper.make_tensor_value_info("onnx_ops_run", TensorProto.FLOAT, [1]))
-    for graph, name in ((proto.graph, "onnx_ops_0"), (proto.graph.node[0].attribute[0].g, "onnx_ops_3")):
+    for graph, name in (
+        (proto.graph, "onnx_ops_0"),
+        (proto.graph.node[0].attribute[0].g, "onnx_ops_3"),
+    ):
         graph.initializer.append(onnx.numpy_helper.from_array(np.ones(1, np.float32), name))
     made = {name for node in all_nodes(onnx_ops.lower(proto).graph) for name in node.output}
     assert not made & {"onnx_ops_run", "onnx_ops_0", "onnx_ops_3"}
@@ -329,24 +384,36 @@ def test_a_model_that_calls_an_input_of_its_own_like_ours():
 
 @needs_extensions
 def test_a_model_that_onnxruntime_has_optimized():
-    """ONNX Runtime makes one node of two unnamed Reshapes, whose shape it calls _new_shape, the second time, too."""
+    """ONNX Runtime makes one node of two unnamed Reshapes, whose shape it calls _new_shape, the
+    second time, too.
+    """
     proto = parsed("""(float[1, 1, 2, 6] x, float[1, 4, 2, 2] grid) => (float[4, 2] y)
         <int64[4] _new_shape = {1, 1, 3, 4}, int64[3] wide = {1, 8, 1}, int64[2] tall = {4, 2}>
         { image = Reshape(x, _new_shape) sampled = GridSample(image, grid) z = Reshape(sampled, wide)
           y = Reshape(z, tall) }""")
-    inputs = [np.arange(12, dtype=np.float32).reshape(1, 1, 2, 6), np.zeros((1, 4, 2, 2), np.float32)]
+    inputs = [
+        np.arange(12, dtype=np.float32).reshape(1, 1, 2, 6),
+        np.zeros((1, 4, 2, 2), np.float32),
+    ]
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend="extensions")
     np.testing.assert_array_equal(run_session(session, inputs), np.full((4, 2), 5.5))
 
 
 @needs_extensions
-@pytest.mark.parametrize("follows", ["Reshape(sampled, [8])", "Squeeze(sampled, [0, 1])", "Unsqueeze(sampled, [0])"])
+@pytest.mark.parametrize(
+    "follows", ["Reshape(sampled, [8])", "Squeeze(sampled, [0, 1])", "Unsqueeze(sampled, [0])"]
+)
 def test_nodes_that_state_shapes_anew(follows):
-    """ONNX Runtime fuses them with a Reshape before them; 1.25 to 1.30 fail if a node computes the latter's shape."""
+    """ONNX Runtime fuses them with a Reshape before them; 1.25 to 1.30 fail if a node computes the
+    latter's shape.
+    """
     op_type, numbers = follows.split("(sampled, ")
     proto = parsed(f"""(float[1, 1, 3, 4] x, float[1, 4, 2, 2] grid) => (float[N] y)
         {{ sampled = GridSample(x, grid) axes = Constant<value_ints: ints = {numbers[:-1]}>()
           z = {op_type}(sampled, axes) all = Constant<value_ints: ints = [-1]>() y = Reshape(z, all) }}""")
-    inputs = [np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4), np.zeros((1, 4, 2, 2), np.float32)]
+    inputs = [
+        np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4),
+        np.zeros((1, 4, 2, 2), np.float32),
+    ]
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend="extensions")
     np.testing.assert_array_equal(run_session(session, inputs), np.full(8, 5.5))

@@ -1,4 +1,6 @@
-"""Callers allocate the memory that kernels work in: it is enough, bounded, and lasts as long as it is used."""
+"""Callers allocate the memory that kernels work in: it is enough, bounded, and lasts as long as it
+is used.
+"""
 
 import math
 import os
@@ -29,13 +31,19 @@ LONGEST = "affine_large_volumes_bicubic"
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy warns of overflows and infinities
-@pytest.mark.parametrize("case", [long_unless(c.name in FEW and c.name != LONGEST, c) for c in SMALL], ids=str)
+@pytest.mark.parametrize(
+    "case", [long_unless(c.name in FEW and c.name != LONGEST, c) for c in SMALL], ids=str
+)
 def test_the_plan_states_enough(case):
-    """A kernel runs as plain Python in exactly the workspace that its plan states, which is full of garbage."""
+    """A kernel runs as plain Python in exactly the workspace that its plan states, which is full of
+    garbage.
+    """
     inputs = case.inputs("float64")
     operator, values = case.operator, case.operator.values(case.attributes)
     kernel = operator.kernels[operator.choice(values)]
-    sizes = [np.array(each, np.int64) for each in calls.plan_inputs(operator, operator.padded(inputs))]
+    sizes = [
+        np.array(each, np.int64) for each in calls.plan_inputs(operator, operator.padded(inputs))
+    ]
     g = plain.plan(operator, values, sizes)[1][0]
     expected = reference(case, inputs)
     out = np.full(expected.size, np.nan)
@@ -50,16 +58,23 @@ def test_the_plan_states_enough(case):
 def test_the_workspace_is_bounded():
     """Whatever sizes the model states, a tile gets a few megabytes at most.
 
-    Col2Im gets 8 bytes more for each hit of a pixel along leading axes. These are at most the root of the input's size.
+    Col2Im gets 8 bytes more for each hit of a pixel along leading axes. These are at most the root
+    of the input's size.
     """
     rng, most = np.random.default_rng(0), 0
     operator = OVERLAPPING.operator
     for _ in range(2000):
         axes = rng.integers(1, 4)
-        image, block, strides, dilations = (2 ** rng.integers(0, 20, axes) + rng.integers(0, 5, axes) for _ in range(4))
+        image, block, strides, dilations = (
+            2 ** rng.integers(0, 20, axes) + rng.integers(0, 5, axes) for _ in range(4)
+        )
         padded = dilations * (block - 1) + 1 + rng.integers(0, 5, axes) * strides
         pads = np.maximum(0, padded - image)
-        attributes = {"strides": strides, "dilations": dilations, "pads": [*np.zeros(axes, int), *pads]}
+        attributes = {
+            "strides": strides,
+            "dilations": dilations,
+            "pads": [*np.zeros(axes, int), *pads],
+        }
         counts = (image + pads - dilations * (block - 1) - 1) // strides + 1
         x = np.array([1, np.prod(block), np.prod(counts)])
         try:
@@ -95,7 +110,11 @@ def test_a_block_of_2_27_pixels_in_little_memory():
 @pytest.mark.parametrize("stride", [1, 3])
 def test_blocks_longer_than_the_runs_found_at_once(block, stride):
     case = COL2IM[0]
-    x = np.random.default_rng(0).standard_normal((1, 2 * block, 40 // stride + 1)).astype(np.float32)
+    x = (
+        np.random.default_rng(0)
+        .standard_normal((1, 2 * block, 40 // stride + 1))
+        .astype(np.float32)
+    )
     attributes = {"strides": [1, stride], "pads": [0, 2, 0, 0]}
     inputs = [x, np.array([1, block + 40 // stride * stride - 2]), np.array([1, block])]
     got = onnx_ops.col2im(*inputs, **attributes)
@@ -111,7 +130,9 @@ def test_tiles_side_by_side_have_workspaces_of_their_own(monkeypatch):
     monkeypatch.setattr(threads, "_requests", threads.SimpleQueue())
     monkeypatch.setattr(threads, "_helpers", 0)
     for _ in range(5):
-        np.testing.assert_array_equal(onnx_ops.col2im(x, *sizes, threads=64, **attributes), expected)
+        np.testing.assert_array_equal(
+            onnx_ops.col2im(x, *sizes, threads=64, **attributes), expected
+        )
     assert threads._helpers == 64
 
 

@@ -1,4 +1,6 @@
-"""Errors of ONNX Runtime become OpErrors only if an operator has reported them, and in time linear in their length."""
+"""Errors of ONNX Runtime become OpErrors only if an operator has reported them, and in time linear
+in their length.
+"""
 
 import threading
 from collections.abc import Callable
@@ -40,8 +42,12 @@ def reshape(name):
     """A model without operators of ours, whose node of this name fails if x hasn't 4 elements."""
     value = helper.make_tensor_value_info
     node = helper.make_node("Reshape", ["x", "shape"], ["y"], name)
-    graph = helper.make_graph([node], "g", [value("x", 1, None), value("shape", 7, [1])], [value("y", 1, [4])])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10).SerializeToString()
+    graph = helper.make_graph(
+        [node], "g", [value("x", 1, None), value("shape", 7, [1])], [value("y", 1, [4])]
+    )
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10
+    ).SerializeToString()
 
 
 def failure(call, *args):
@@ -61,7 +67,10 @@ def test_names_of_inputs_make_no_refusal(count):
 
 def test_time_of_a_refused_name_grows_with_its_length():
     session, feeds = col2im()
-    assert_linear(lambda count: lambda: failure(session.run, None, {**feeds, FORGED * count: WRONG_SIZE}), 40_000)
+    assert_linear(
+        lambda count: lambda: failure(session.run, None, {**feeds, FORGED * count: WRONG_SIZE}),
+        40_000,
+    )
 
 
 NAMES = {
@@ -108,7 +117,9 @@ def test_time_of_a_refusal_grows_with_the_name_of_the_node(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_refusal_of_a_named_node_when_a_session_is_made(name):
     """Its message quotes the name."""
-    proto = model(CASE.domain, CASE.op_type, CASE.inputs("float32"), {"pads": [-1] * 4}, dims="none")
+    proto = model(
+        CASE.domain, CASE.op_type, CASE.inputs("float32"), {"pads": [-1] * 4}, dims="none"
+    )
     proto.graph.node[0].name = NAMES[name](2)
     error = failure(onnx_ops.InferenceSession, proto.SerializeToString(), quiet())
     assert isinstance(error, onnx_ops.OpError)
@@ -135,7 +146,9 @@ def test_time_of_an_invalid_model_grows_with_the_name_of_a_node():
     assert_linear(prepare, 10_000)
 
 
-@pytest.mark.parametrize("path", [FORGED, f"Exception during initialization: {FORGED}", f"Status Message: {FORGED}"])
+@pytest.mark.parametrize(
+    "path", [FORGED, f"Exception during initialization: {FORGED}", f"Status Message: {FORGED}"]
+)
 def test_paths_make_no_refusal(path, tmp_path):
     error = failure(onnx_ops.InferenceSession, str(tmp_path / path))
     assert not isinstance(error, onnx_ops.OpError)
@@ -203,7 +216,9 @@ def col2im_content(count: int = 1) -> bytes:
 
 
 def wrong_feeds(k: int) -> tuple[dict[str, np.ndarray], onnx_ops.OpError]:
-    """Return an input_feed that Col2Im refuses, another one for each k, and the function's error."""
+    """Return an input_feed that Col2Im refuses, another one for each k, and the function's
+    error.
+    """
     x, _, block = CASE.inputs("float32")
     feeds = {"input": x, "image_shape": np.array([4, 50 + k]), "block_shape": block}
     error = failure(lambda: onnx_ops.col2im(*feeds.values(), **CASE.attributes))
@@ -226,7 +241,9 @@ def as_values(feeds: dict[str, np.ndarray]) -> dict[str, ort.OrtValue]:
 
 RUNS: dict[str, Callable] = {
     "run": lambda session, feeds: session.run(None, feeds),
-    "run_with_ort_values": lambda session, feeds: session.run_with_ort_values(None, as_values(feeds)),
+    "run_with_ort_values": lambda session, feeds: session.run_with_ort_values(
+        None, as_values(feeds)
+    ),
     "run_with_iobinding": lambda session, feeds: session.run_with_iobinding(bound(session, feeds)),
 }
 
@@ -250,7 +267,9 @@ def test_each_of_many_threads_gets_its_own_error(mode, run, nodes):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_run_async_passes_the_message_on(mode):
-    session = onnx_ops.InferenceSession(col2im_content(), quiet(intra_op_num_threads=4, **MODES[mode]))
+    session = onnx_ops.InferenceSession(
+        col2im_content(), quiet(intra_op_num_threads=4, **MODES[mode])
+    )
     messages: dict[int, str] = {}
     ended = threading.Semaphore(0)
 
@@ -293,11 +312,17 @@ def run_plainly() -> None:
 
 def make_ours() -> None:
     model_of_bad_pads = onnx.ModelProto.FromString(col2im_content())
-    model_of_bad_pads.graph.node[0].attribute.add(name="pads", type=onnx.AttributeProto.INTS, ints=[-1] * 4)
+    model_of_bad_pads.graph.node[0].attribute.add(
+        name="pads", type=onnx.AttributeProto.INTS, ints=[-1] * 4
+    )
     onnx_ops.InferenceSession(model_of_bad_pads.SerializeToString(), quiet())
 
 
-REFUSED: dict[str, Callable[[], None]] = {"run": run_ours, "plain run": run_plainly, "making": make_ours}
+REFUSED: dict[str, Callable[[], None]] = {
+    "run": run_ours,
+    "plain run": run_plainly,
+    "making": make_ours,
+}
 
 
 @onnx_ops.operator("my::Catching", inputs="x: float32", outputs="y: float32")
@@ -311,12 +336,16 @@ def catching(x, *, which: str):
 @pytest.mark.parametrize("which", REFUSED)
 @pytest.mark.parametrize("has_text", [True, False])
 def test_an_error_of_onnx_runtime_after_another_refusal(which, where, has_text, monkeypatch):
-    """It stays ONNX Runtime's, even if a node's name in it is the message of that refusal, or it has no text."""
+    """It stays ONNX Runtime's, even if a node's name in it is the message of that refusal, or it
+    has no text.
+    """
     name = str(failure(REFUSED[which])).rpartition("Status Message: ")[2]
     proto = onnx.ModelProto.FromString(reshape(name))
     if where == "in a body":
         proto.graph.node[0].input[0] = "z"
-        proto.graph.node.insert(0, helper.make_node("Catching", ["x"], ["z"], domain="my", which=which))
+        proto.graph.node.insert(
+            0, helper.make_node("Catching", ["x"], ["z"], domain="my", which=which)
+        )
         proto.opset_import.append(helper.make_opsetid("my", 1))
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), operators=[catching])
     if not has_text:
@@ -341,7 +370,9 @@ def _(x):
 
 @pytest.mark.parametrize("name", ["", "my.Ruled: length of x = 5: must not be 5"])
 def test_an_error_of_onnx_runtime_after_a_refusal_in_inference(name):
-    """Shapes are inferred before ONNX Runtime looks at the next node, and errors in it are dropped."""
+    """Shapes are inferred before ONNX Runtime looks at the next node, and errors in it are
+    dropped.
+    """
     value = helper.make_tensor_value_info
     ruled_node = helper.make_node("Ruled", ["x"], ["z"], domain="my")
     other_node = helper.make_node("Not", ["z"], ["y"], name)
@@ -350,12 +381,16 @@ def test_an_error_of_onnx_runtime_after_a_refusal_in_inference(name):
         outputs = [helper.make_empty_tensor_value_info(output)]
         graph = helper.make_graph(nodes, "g", [value("x", 1, [5])], outputs)
         content = helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString()
-        error = failure(lambda model=content: onnx_ops.InferenceSession(model, quiet(), operators=[ruled]))
+        error = failure(
+            lambda model=content: onnx_ops.InferenceSession(model, quiet(), operators=[ruled])
+        )
         assert isinstance(error, onnx_ops.OpError) == (len(nodes) == 1)
 
 
 def without_text(run: Callable) -> Callable:
-    """Return a method that raises exceptions without a text, as in Python 3.11.2 if a name is not UTF-8."""
+    """Return a method that raises exceptions without a text, as in Python 3.11.2 if a name is not
+    UTF-8.
+    """
 
     def run_then(*args: object) -> object:
         try:
@@ -382,7 +417,11 @@ def test_a_client_cannot_repeat_a_refusal(mode):
     session = onnx_ops.InferenceSession(col2im_content(), quiet(**MODES[mode]))
     feeds, expected = wrong_feeds(0)
     assert failure(session.run, None, feeds).args == expected.args
-    for name in (str(expected), f"Status Message: {expected}", f"Non-zero status code : Status Message: {expected}"):
+    for name in (
+        str(expected),
+        f"Status Message: {expected}",
+        f"Non-zero status code : Status Message: {expected}",
+    ):
         error = failure(session.run, None, {**feeds, name: WRONG_SIZE})
         assert not isinstance(error, onnx_ops.OpError)
         assert name in str(error)
@@ -390,15 +429,26 @@ def test_a_client_cannot_repeat_a_refusal(mode):
 
 def test_a_message_that_quotes_another_one_on_other_threads():
     """The longest one is the error's."""
-    inner, outer = (onnx_ops.OpError(None, None, rule, "my.Op") for rule in ("r", "again Status Message: my.Op: r"))
-    text = "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Non-zero status code returned while running Op node. Name:''"
+    inner, outer = (
+        onnx_ops.OpError(None, None, rule, "my.Op")
+        for rule in ("r", "again Status Message: my.Op: r")
+    )
+    text = (
+        "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Non-zero status code returned while "
+        "running Op node. Name:''"
+    )
     for order in ([inner, outer], [outer, inner]):
         for error in order:
             reports.add(str(error), error)
         for error in order:
-            found = reports.refusal_of(RuntimeError(f"{text} Status Message: {error}"), is_parallel=True)
+            found = reports.refusal_of(
+                RuntimeError(f"{text} Status Message: {error}"), is_parallel=True
+            )
             assert str(found) == str(error)
-    assert reports.refusal_of(RuntimeError(f"{text} Status Message: another"), is_parallel=True) is None
+    assert (
+        reports.refusal_of(RuntimeError(f"{text} Status Message: another"), is_parallel=True)
+        is None
+    )
 
 
 @onnx_ops.operator("my::Talking", inputs="x: float32", outputs="y: float32")
@@ -427,17 +477,23 @@ def test_a_long_message_of_a_body(mode, length):
 IMPORTS = '["" : 22, "com.microsoft" : 1, "mmdeploy" : 1]'
 TWO_TYPES = {  # {a node: (its inputs, the argument that is refused, its type, the rule)}
     "DeformConv (a, b, c)": (
-        "double[1,1,3,3] a, float[1,1,1,1] b, float[1,2,3,3] c", "W", "float32", "float64, that of X"),
-    "DeformConv (b, b, a)": ("double[1,2,3,3] a, float[1,1,1,1] b", "offset", "float64", "float32, that of X"),
-    "DeformConv (a, a, a)": ("int8[1,1,3,3] a", "X", "int8", "one of float16, bfloat16, float32, float64"),
-    "RoiAlign (a, b, c)": ("float[1,1,3,3] a, double[1,4] b, int64[1] c", "rois", "float64", "float32, that of X"),
+        "double[1,1,3,3] a, float[1,1,1,1] b, float[1,2,3,3] c", "W", "float32",
+        "float64, that of X"),
+    "DeformConv (b, b, a)": ("double[1,2,3,3] a, float[1,1,1,1] b", "offset", "float64",
+        "float32, that of X"),
+    "DeformConv (a, a, a)": ("int8[1,1,3,3] a", "X", "int8", "one of float16, bfloat16, float32, "
+                                                             "float64"),
+    "RoiAlign (a, b, c)": ("float[1,1,3,3] a, double[1,4] b, int64[1] c", "rois", "float64",
+        "float32, that of X"),
     "RoiAlign (a, a, a)": ("float[1,1,3,3] a", "batch_indices", "float32", "one of int64"),
     "mmdeploy.MMCVRoiAlign <output_height = 1, output_width = 1> (a, b)": (
         "double[1,1,3,3] a, float[1,5] b", "rois", "float32", "float64, that of input"),
     "mmdeploy.MMCVDeformConv2d (a, b, c)": (
-        "float[1,1,3,3] a, float[1,2,3,3] b, double[1,1,1,1] c", "weight", "float64", "float32, that of x"),
+        "float[1,1,3,3] a, float[1,2,3,3] b, double[1,1,1,1] c", "weight", "float64",
+        "float32, that of x"),
     "com.microsoft.GridSample (a, b)": (
-        "int8[1,1,3,3] a, float[1,1,1,2] b", "X", "int8", "one of float16, bfloat16, float32, float64"),
+        "int8[1,1,3,3] a, float[1,1,1,2] b", "X", "int8", "one of float16, bfloat16, float32, "
+                                                          "float64"),
 }  # fmt: skip
 
 
@@ -448,20 +504,30 @@ def with_types(node: str, inputs: str, more: str = "") -> onnx.ModelProto:
 
 @pytest.mark.parametrize("node", TWO_TYPES)
 def test_types_that_an_operator_refuses(node: str) -> None:
-    """ONNX Runtime refuses the model in words of its own; functions on arrays refuse them in the same words."""
+    """ONNX Runtime refuses the model in words of its own; functions on arrays refuse them in the
+    same words.
+    """
     inputs, *refused, rule = TWO_TYPES[node]
     proto = with_types(node, inputs)
     proto.graph.node[0].name = "the node"
     error = failure(onnx_ops.InferenceSession, proto.SerializeToString(), quiet())
     assert isinstance(error, onnx_ops.OpError)
-    assert [error.argument, error.value, error.rule] == [f"dtype of {refused[0]}", refused[1], f"must be {rule}"]
+    assert [error.argument, error.value, error.rule] == [
+        f"dtype of {refused[0]}",
+        refused[1],
+        f"must be {rule}",
+    ]
     declared = available()[proto.graph.node[0].domain, proto.graph.node[0].op_type]
     assert error.operator == f"{declared.title} (node 'the node')"
     assert not isinstance(error.__cause__, onnx_ops.OpError)
     names = {value.name: value.type.tensor_type.elem_type for value in proto.graph.input}
     kinds = [helper.tensor_dtype_to_np_dtype(names[name]) for name in proto.graph.node[0].input]
     of_call = failure(Way, declared, 0, kinds, [4] * len(kinds))
-    assert (of_call.argument, of_call.value, of_call.rule) == (error.argument, error.value, error.rule)
+    assert (of_call.argument, of_call.value, of_call.rule) == (
+        error.argument,
+        error.value,
+        error.rule,
+    )
 
 
 OF_ROIS = "dtype of rois = float64: must be float32, that of X"
@@ -470,26 +536,38 @@ ROI = "RoiAlign (a, b, c)"
 
 def test_types_of_values_in_between_are_known() -> None:
     proto = with_types(ROI, "float[1,1,3,3] a, float[1,4] f, int64[1] c", "b = Cast <to = 11> (f)")
-    assert str(failure(onnx_ops.InferenceSession, proto.SerializeToString(), quiet())).endswith(OF_ROIS)
+    assert str(failure(onnx_ops.InferenceSession, proto.SerializeToString(), quiet())).endswith(
+        OF_ROIS
+    )
     proto = with_types(ROI, TWO_TYPES[ROI][0])
     del proto.graph.input[1:]
     proto.graph.initializer.append(helper.make_tensor("b", 11, [1, 4], [0.0] * 4))
     proto.graph.initializer.append(helper.make_tensor("c", 7, [1], [0]))
-    assert str(failure(onnx_ops.InferenceSession, proto.SerializeToString(), quiet())).endswith(OF_ROIS)
+    assert str(failure(onnx_ops.InferenceSession, proto.SerializeToString(), quiet())).endswith(
+        OF_ROIS
+    )
 
 
 def test_types_in_a_subgraph_are_refused() -> None:
     branches = {"then_branch = t": f"u = {ROI}", "else_branch = e": "u = Identity (a)"}
-    inner = ", ".join(f"{name} () => (float[1,1,1,1] u) {{ {node} }}" for name, node in branches.items())
-    proto = with_types(f"If <{inner}> (condition)", f"{TWO_TYPES[ROI][0]}, bool condition".replace("3,3", "1,1"))
-    assert str(failure(onnx_ops.InferenceSession, proto.SerializeToString(), quiet())).endswith(OF_ROIS)
+    inner = ", ".join(
+        f"{name} () => (float[1,1,1,1] u) {{ {node} }}" for name, node in branches.items()
+    )
+    proto = with_types(
+        f"If <{inner}> (condition)", f"{TWO_TYPES[ROI][0]}, bool condition".replace("3,3", "1,1")
+    )
+    assert str(failure(onnx_ops.InferenceSession, proto.SerializeToString(), quiet())).endswith(
+        OF_ROIS
+    )
 
 
 @pytest.mark.skipif(ORT_VERSION < (1, 32), reason="ONNX Runtime's exceptions are others")
 @pytest.mark.parametrize(("dtype", "opset"), [("float16", 20), ("bfloat16", 20), ("bfloat16", 21)])
 @pytest.mark.parametrize("name", ["", "the node"])
 def test_affine_grids_in_16_bits(dtype: str, opset: int, name: str) -> None:
-    """ONNX Runtime's exceptions are about the nodes that it puts there, when the session is made or runs."""
+    """ONNX Runtime's exceptions are about the nodes that it puts there, when the session is made or
+    runs.
+    """
     imports = f'<ir_version: 10, opset_import: ["" : {opset}]>'
     sizes = "<int64[4] size = {1, 1, 2, 2}>"
     proto = onnx.parser.parse_model(
@@ -497,10 +575,16 @@ def test_affine_grids_in_16_bits(dtype: str, opset: int, name: str) -> None:
     )
     proto.graph.node[0].name = name
     theta = np.zeros((1, 2, 3), np.float16)
-    error = failure(lambda: onnx_ops.InferenceSession(proto.SerializeToString(), quiet()).run(None, {"theta": theta}))
+    error = failure(
+        lambda: onnx_ops.InferenceSession(proto.SerializeToString(), quiet()).run(
+            None, {"theta": theta}
+        )
+    )
     assert isinstance(error, onnx_ops.OpError)
     assert (error.argument, error.value) == ("dtype of theta", dtype)
-    floats = "float32, float64" + ", float16" * (dtype == "bfloat16")  # which some versions and ranks support
+    floats = "float32, float64" + ", float16" * (
+        dtype == "bfloat16"
+    )  # which some versions and ranks support
     assert error.rule == f"must be one of {floats}"
     assert error.operator == "AffineGrid" + " (node 'the node')" * bool(name)
 
@@ -510,15 +594,16 @@ def test_affine_grids_in_16_bits(dtype: str, opset: int, name: str) -> None:
 def test_no_affine_grid_explains_another_fault(node: str) -> None:
     """An Add in bfloat16 has no kernel, and an AffineGrid in float32 refuses another size."""
     inputs = (
-        f"{'bfloat16' if 'Add' in node else 'float'}[1,2,3] theta, int64[3] size, float16[1,2,3] other, int64[4] of"
+        f"{'bfloat16' if 'Add' in node else 'float'}[1,2,3] theta, int64[3] size, "
+        "float16[1,2,3] other, int64[4] of"
     )
-    text = (
-        f'<ir_version: 10, opset_import: ["" : 21]> g ({inputs}) => (y, z) {{ y = {node} z = AffineGrid (other, of) }}'
-    )
+    text = f'<ir_version: 10, opset_import: ["" : 21]> g ({inputs}) => (y, z) {{ y = {node} z = AffineGrid (other, of) }}'
     proto = onnx.parser.parse_model(text)
     feeds = {"theta": np.zeros((1, 2, 3), np.float32), "size": np.ones(3, np.int64)}
     feeds |= {"other": np.zeros((1, 2, 3), np.float16), "of": np.ones(4, np.int64)}
-    error = failure(lambda: onnx_ops.InferenceSession(proto.SerializeToString(), quiet()).run(None, feeds))
+    error = failure(
+        lambda: onnx_ops.InferenceSession(proto.SerializeToString(), quiet()).run(None, feeds)
+    )
     assert not isinstance(error, onnx_ops.OpError)
 
 
@@ -531,8 +616,12 @@ def test_onnxruntimes_exception_stands_where_nothing_is_found() -> None:
     caller = helper.make_node("F", ["a", "b", "c"], ["y"], domain="local")
     inputs = [value("a", 1, [1, 1, 3, 3]), value("b", 11, [1, 4]), value("c", 7, [1])]
     graph = helper.make_graph([caller], "g", inputs, [value("y", 1, None)])
-    in_function = helper.make_model(graph, opset_imports=imports, ir_version=10, functions=[function])
-    another = with_types("RoiAlign (a, b, c)", "float[1,1,3,3] a, float[1,4] b, int64[1] c", "z = NoSuchNode (a)")
+    in_function = helper.make_model(
+        graph, opset_imports=imports, ir_version=10, functions=[function]
+    )
+    another = with_types(
+        "RoiAlign (a, b, c)", "float[1,1,3,3] a, float[1,4] b, int64[1] c", "z = NoSuchNode (a)"
+    )
     for proto in (in_function, another):
         error = failure(onnx_ops.InferenceSession, proto.SerializeToString(), quiet())
         assert type(error).__module__.startswith("onnxruntime")

@@ -1,4 +1,6 @@
-"""Names and texts of a model that aren't UTF-8: ONNX Runtime accepts most, so it is run, or refused with that name."""
+"""Names and texts of a model that aren't UTF-8: ONNX Runtime accepts most, so it is run, or refused
+with that name.
+"""
 
 import numpy as np
 import onnx
@@ -34,7 +36,9 @@ def rename_constant(proto):
 
 def call_function(proto):
     body = [helper.make_node("Identity", ["a"], ["b"])]
-    proto.functions.append(helper.make_function(MARK, "F", ["a"], ["b"], body, [helper.make_opsetid("", 18)]))
+    proto.functions.append(
+        helper.make_function(MARK, "F", ["a"], ["b"], body, [helper.make_opsetid("", 18)])
+    )
     proto.opset_import.append(helper.make_opsetid(MARK, 1))
     proto.graph.node[1].domain, proto.graph.node[1].op_type = MARK, "F"
 
@@ -66,7 +70,14 @@ NOT_LOWERED = {"value": rename(MARK), "constant": rename_constant}
 
 def damaged(change):
     """The bytes of a model whose MARK isn't UTF-8."""
-    proto = model("", "Col2Im", INPUTS, CASE.attributes, dims="symbolic", constants=("image_shape", "block_shape"))
+    proto = model(
+        "",
+        "Col2Im",
+        INPUTS,
+        CASE.attributes,
+        dims="symbolic",
+        constants=("image_shape", "block_shape"),
+    )
     output = proto.graph.node[0].output[0]
     proto.graph.node.append(helper.make_node("Identity", ["between"], [output], "identity"))
     rename("between")(proto)
@@ -102,16 +113,23 @@ def test_lowered(change):
 @pytest.mark.parametrize("change", NOT_LOWERED.values(), ids=NOT_LOWERED)
 def test_not_lowered(change):
     content = damaged(change)
-    rule = rf"^onnx_ops: name = {DAMAGED!r}: must be UTF-8 in a model that is lowered$".replace("\\x", r"\\x")
+    rule = rf"^onnx_ops: name = {DAMAGED!r}: must be UTF-8 in a model that is lowered$".replace(
+        "\\x", r"\\x"
+    )
     with pytest.raises(onnx_ops.OpError, match=rule):
         onnx_ops.lower(onnx.ModelProto.FromString(content))
     with pytest.raises(onnx_ops.OpError, match=rule):
         onnx_ops.InferenceSession(content, quiet(), backend="extensions")
 
 
-@pytest.mark.parametrize("change", [RUN["name of the node"], put(lambda m: m.graph.node[0], name=f"a: {MARK}")])
+@pytest.mark.parametrize(
+    "change", [RUN["name of the node"], put(lambda m: m.graph.node[0], name=f"a: {MARK}")]
+)
 def test_the_name_in_a_refusal(change):
-    """Bytes that are no text are shown as U+FFFD. Python can't decode ONNX Runtime's message with the name."""
+    """Bytes that are no text are shown as U+FFFD.
+
+    Python can't decode ONNX Runtime's message with the name.
+    """
     content = damaged(change)
     at_run = onnx_ops.InferenceSession(content, quiet())
     name = at_run.get_inputs()[0].name

@@ -1,4 +1,6 @@
-"""Models in ONNX Runtime's own format run with the domains that are stated; nothing is read of them."""
+"""Models in ONNX Runtime's own format run with the domains that are stated; nothing is read of
+them.
+"""
 
 import os
 import struct
@@ -11,14 +13,25 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from support.backends import quiet, run_session
-from support.cases import ATTENTION, COL2IM, GRID_SAMPLE, OPENVINO, VOLUMES, assert_close, model, reference
+from support.cases import (
+    ATTENTION,
+    COL2IM,
+    GRID_SAMPLE,
+    OPENVINO,
+    VOLUMES,
+    assert_close,
+    model,
+    reference,
+)
 from test_sessions import conv_relu_col2im_sigmoid
 
 import onnx_ops
 from onnx_ops.model.files import imported_domains, is_ort_format
 
 CASES = [COL2IM[1], VOLUMES[0], GRID_SAMPLE[6], OPENVINO[0], ATTENTION[0]]
-unknown = pytest.warns(UserWarning, match=r"operators are not registered, .* state them, .*domains=\[.* or use the")
+unknown = pytest.warns(
+    UserWarning, match=r"operators are not registered, .* state them, .*domains=\[.* or use the"
+)
 
 
 def written(proto, path, with_onnx_ops=True):
@@ -61,11 +74,19 @@ def test_copies_of_options_that_state_domains(case: Any, tmp_path: Path, kernels
     path = written(proto, tmp_path / "model.ort")
     session = ort.InferenceSession(path, onnx_ops.register(quiet(), domains=[case.domain]))
     copied = session.get_session_options()
-    with pytest.raises(Exception, match=r"Could not find an implementation|Failed to find (op_id|args)"):
+    with pytest.raises(
+        Exception, match=r"Could not find an implementation|Failed to find (op_id|args)"
+    ):
         ort.InferenceSession(path, copied)
     kernels_made.clear()
-    assert_close(run_session(onnx_ops.InferenceSession(path, copied), inputs), reference(case, inputs), "float32")
-    assert_close(run_session(ort.InferenceSession(path, copied), inputs), reference(case, inputs), "float32")
+    assert_close(
+        run_session(onnx_ops.InferenceSession(path, copied), inputs),
+        reference(case, inputs),
+        "float32",
+    )
+    assert_close(
+        run_session(ort.InferenceSession(path, copied), inputs), reference(case, inputs), "float32"
+    )
     assert kernels_made == [case.operator.title] * 2
 
 
@@ -85,10 +106,19 @@ def test_a_model_whose_domains_are_not_stated(case, tmp_path, kernels_made):
         with unknown as caught:
             options = onnx_ops.register(quiet(), given)
         assert [os.path.basename(each.filename) for each in caught] == ["test_ort_format.py"]
-        assert_close(run_session(ort.InferenceSession(path, options), inputs), reference(case, inputs), "float32")
+        assert_close(
+            run_session(ort.InferenceSession(path, options), inputs),
+            reference(case, inputs),
+            "float32",
+        )
     ort.InferenceSession(path, onnx_ops.register(quiet(), path, domains=[]))  # none: no warning
     assert kernels_made == []
-    with unknown, pytest.raises(Exception, match=r"Could not find an implementation|Failed to find (op_id|args)"):
+    with (
+        unknown,
+        pytest.raises(
+            Exception, match=r"Could not find an implementation|Failed to find (op_id|args)"
+        ),
+    ):
         onnx_ops.InferenceSession(written(proto, tmp_path / "ours.ort"), quiet())
 
 
@@ -130,14 +160,18 @@ def test_a_network_with_fused_nodes_of_com_microsoft(sampled, tmp_path, kernels_
 
 def test_the_extensions_backend_refuses_it(tmp_path):
     path = written(one_node(CASES[0])[0], tmp_path / "model.ort")
-    rule = "can't rewrite a model in ONNX Runtime's own format; use the .onnx file that it was made from$"
+    rule = (
+        "can't rewrite a model in ONNX Runtime's own format; use the .onnx file that it was "
+        "made from$"
+    )
     for given in (path, path.read_bytes()):
         with pytest.raises(onnx_ops.OpError, match=rf"^onnx_ops: backend = 'extensions': {rule}"):
             onnx_ops.InferenceSession(given, quiet(), backend="extensions")
 
 
 def with_many_references(count, length):
-    """A flatbuffer with `count` references to one table, which has as many references to one text of a length.
+    """A flatbuffer with `count` references to one table, which has as many references to one text
+    of a length.
 
     The tables stand where the format keeps the names of the types of each operator's kernel.
     """
@@ -157,7 +191,9 @@ def with_many_references(count, length):
         return at
 
     def references(at):
-        """Put a vector of references, to which the one at a position leads; return where each of them is."""
+        """Put a vector of references, to which the one at a position leads; return where each of
+        them is.
+        """
         vector = put(f"{1 + count}I", count, *[0] * count)
         refer(at, vector)
         return [vector + 4 * k for k in range(1, count + 1)]
@@ -186,7 +222,10 @@ def test_a_file_of_many_references(tmp_path):
         onnx_ops.register(quiet(), content)
     with unknown, pytest.raises(Exception, match=r"(?i)invalid|verif|fail"):
         onnx_ops.InferenceSession(content, quiet())
-    with pytest.raises(onnx_ops.OpError, match=r"^onnx_ops: models = '.*model.ort': is in ONNX Runtime's own format"):
+    with pytest.raises(
+        onnx_ops.OpError,
+        match=r"^onnx_ops: models = '.*model.ort': is in ONNX Runtime's own format",
+    ):
         onnx_ops.warmup(models=tmp_path / "model.ort")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

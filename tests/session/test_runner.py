@@ -17,7 +17,9 @@ CASE = GRID_SAMPLE[0]
 
 
 def proto(dtype="float32"):
-    return model(CASE.domain, CASE.op_type, CASE.inputs(dtype), CASE.attributes, dims="symbolic").SerializeToString()
+    return model(
+        CASE.domain, CASE.op_type, CASE.inputs(dtype), CASE.attributes, dims="symbolic"
+    ).SerializeToString()
 
 
 def batch():
@@ -36,7 +38,9 @@ def test_columns_that_are_no_inputs_come_back():
     np.testing.assert_array_equal(columns["y"], expected())
 
 
-@pytest.mark.parametrize("settings", [{"backend": "extensions"}, {"optimize": True}, {"threads": None}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{"backend": "extensions"}, {"optimize": True}, {"threads": None}], ids=str
+)
 def test_settings(settings):
     np.testing.assert_array_equal(onnx_ops.Runner(proto(), **settings)(batch())["y"], expected())
 
@@ -44,12 +48,16 @@ def test_settings(settings):
 def test_threads(tmp_path):
     (tmp_path / "model.onnx").write_bytes(proto())
     for threads in (1, 3):
-        options = onnx_ops.Runner(tmp_path / "model.onnx", threads=threads).session.get_session_options()
+        options = onnx_ops.Runner(
+            tmp_path / "model.onnx", threads=threads
+        ).session.get_session_options()
         assert options.intra_op_num_threads == threads
 
 
 def test_what_is_missing_is_named():
-    with pytest.raises(onnx_ops.OpError, match=r"batch = \['X', 'name'\]: must have all inputs .*; it lacks Grid$"):
+    with pytest.raises(
+        onnx_ops.OpError, match=r"batch = \['X', 'name'\]: must have all inputs .*; it lacks Grid$"
+    ):
         onnx_ops.Runner(proto())({"X": batch()["X"], "name": ["a"]})
 
 
@@ -65,7 +73,10 @@ def test_byte_order():
 
 
 def test_a_number_beside_bfloat16_gets_no_axis():
-    text = "g (float x, bfloat16[1] z) => (float y, bfloat16[1] w) { y = Identity (x) w = Identity (z) }"
+    text = (
+        "g (float x, bfloat16[1] z) => (float y, bfloat16[1] w) { y = Identity (x) w = "
+        "Identity (z) }"
+    )
     proto = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {text}')
     outputs = onnx_ops.Runner(proto.SerializeToString())(
         {"x": np.array(2, np.float32), "z": np.ones(1, ml_dtypes.bfloat16)}
@@ -89,7 +100,9 @@ def test_a_session_is_made_when_it_is_needed(monkeypatch):
     assert len(opened) == 1
     assert len(pickle.dumps(original)) == len(pickled) < len(proto()) + 500
     for _ in range(3):
-        np.testing.assert_array_equal(pickle.loads(pickle.dumps(original))(batch())["y"], expected())
+        np.testing.assert_array_equal(
+            pickle.loads(pickle.dumps(original))(batch())["y"], expected()
+        )
     assert len(opened) == 2
     pickle.loads(pickle.dumps(onnx_ops.Runner(proto())))(batch())
     assert len(opened) == 3
@@ -106,7 +119,9 @@ class Scaled(onnx_ops.Runner):
         return {"y": super().__call__(batch)["y"] * self.factor}
 
 
-@pytest.mark.parametrize(("kind", "arguments", "factor"), [(onnx_ops.Runner, [], 1), (Scaled, [2], 2)])
+@pytest.mark.parametrize(
+    ("kind", "arguments", "factor"), [(onnx_ops.Runner, [], 1), (Scaled, [2], 2)]
+)
 def test_the_map_of_an_engine(kind, arguments, factor, tmp_path):
     (tmp_path / "model.onnx").write_bytes(proto())
     with ProcessPoolExecutor(1, get_context("spawn")) as workers:

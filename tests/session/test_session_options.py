@@ -15,7 +15,9 @@ from support.selection import needs_extensions
 import onnx_ops
 
 NODE = 'z = GridSample <mode = "nearest"> (x, grid)'
-MODEL = parsed(f"(float[a, 1, 4, 4] x, float[b, 2, 2, 2] grid) => (float[c, d, e, f] z) {{ {NODE} }}", 20)
+MODEL = parsed(
+    f"(float[a, 1, 4, 4] x, float[b, 2, 2, 2] grid) => (float[c, d, e, f] z) {{ {NODE} }}", 20
+)
 CONTENT = MODEL.SerializeToString()
 FEEDS = {"x": np.ones((1, 1, 4, 4), np.float32), "grid": np.zeros((1, 2, 2, 2), np.float32)}
 WRONG = {**FEEDS, "grid": np.zeros((3, 2, 2, 2), np.float32)}
@@ -26,7 +28,9 @@ def is_ours(session: ort.InferenceSession) -> bool:
     assert session.run(None, FEEDS)[0].ravel().tolist() == [1] * 4
     with pytest.raises(Exception, match=r"(?i)grid") as refusal:
         session.run(None, WRONG)
-    return "GridSample: shape of grid = [3, 2, 2, 2]: axis 0 must be the batch size" in str(refusal.value)
+    return "GridSample: shape of grid = [3, 2, 2, 2]: axis 0 must be the batch size" in str(
+        refusal.value
+    )
 
 
 def ours(options: ort.SessionOptions, **settings: Any) -> ort.InferenceSession:
@@ -67,7 +71,9 @@ def test_options_of_our_session(
 
 
 @by_each_user
-def test_options_of_a_session_of_such_options(use: Callable[[ort.SessionOptions], ort.InferenceSession]) -> None:
+def test_options_of_a_session_of_such_options(
+    use: Callable[[ort.SessionOptions], ort.InferenceSession],
+) -> None:
     """Each session is made with the options of the one before, and the others end."""
     options = quiet()
     for _ in range(4):
@@ -81,7 +87,9 @@ def test_copies_that_onnx_runtime_makes(
     first: Callable[[ort.SessionOptions], ort.InferenceSession],
     use: Callable[[ort.SessionOptions], ort.InferenceSession],
 ) -> None:
-    """`get_session_options` of a plain session returns a copy with the library's entries and without its operators."""
+    """`get_session_options` of a plain session returns a copy with the library's entries and
+    without its operators.
+    """
     options = quiet()
     first(options)
     copied = plain(options).get_session_options()
@@ -100,7 +108,9 @@ def one(x: np.ndarray, grid: np.ndarray) -> np.ndarray:
 
 def test_copies_get_all_operators_of_a_domain() -> None:
     """A custom operator that was registered on the original, too, in place of this package's."""
-    own = onnx_ops.operator("::GridSample", inputs="x: float32, grid: float32", outputs="z: float32", version=16)(one)
+    own = onnx_ops.operator(
+        "::GridSample", inputs="x: float32, grid: float32", outputs="z: float32", version=16
+    )(one)
     session = plain(onnx_ops.register(quiet(), MODEL, operators=[own]))
     for use in (ours, registered, by_path):
         copied = ort.InferenceSession(CONTENT, session.get_session_options()).get_session_options()
@@ -132,7 +142,9 @@ def test_options_are_neither_copied_nor_pickled(way: Callable[[Any], Any]) -> No
         way(onnx_ops.register(quiet(), MODEL))
 
 
-@pytest.mark.parametrize("source", [memoryview(CONTENT), bytearray(CONTENT), 5], ids=["memoryview", "bytearray", "5"])
+@pytest.mark.parametrize(
+    "source", [memoryview(CONTENT), bytearray(CONTENT), 5], ids=["memoryview", "bytearray", "5"]
+)
 def test_models_are_paths_or_bytes(source: Any) -> None:
     """Others are refused in the words of ONNX Runtime."""
     with pytest.raises(TypeError) as expected:

@@ -7,8 +7,24 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from support.backends import HAVE_EXTENSIONS, IN_SESSIONS, ORT_VERSION, quiet, run_session, with_extensions
-from support.cases import COL2IM, DEFORM_CONV, GRID_SAMPLE, VOLUMES, assert_close, model, parsed, reference
+from support.backends import (
+    HAVE_EXTENSIONS,
+    IN_SESSIONS,
+    ORT_VERSION,
+    quiet,
+    run_session,
+    with_extensions,
+)
+from support.cases import (
+    COL2IM,
+    DEFORM_CONV,
+    GRID_SAMPLE,
+    VOLUMES,
+    assert_close,
+    model,
+    parsed,
+    reference,
+)
 from support.processes import python
 from support.selection import needs_extensions, on_demand
 
@@ -32,12 +48,22 @@ def ours(proto, options):
     return onnx_ops.InferenceSession(proto.SerializeToString(), options)
 
 
-@pytest.mark.parametrize("constants", [["image_shape"], ["block_shape"], ["image_shape", "block_shape"]], ids="+".join)
+@pytest.mark.parametrize(
+    "constants", [["image_shape"], ["block_shape"], ["image_shape", "block_shape"]], ids="+".join
+)
 def test_shapes_as_initializers(constants, kernels_made):
     inputs = OVERLAPPING.inputs("float32")
-    proto = model("", "Col2Im", inputs, OVERLAPPING.attributes, constants=constants, dims="symbolic")
-    given = [v for i, v in zip(OVERLAPPING.operator.inputs, inputs, strict=True) if i.name not in constants]
-    assert_close(run_session(ours(proto, quiet()), given), reference(OVERLAPPING, inputs), "float32")
+    proto = model(
+        "", "Col2Im", inputs, OVERLAPPING.attributes, constants=constants, dims="symbolic"
+    )
+    given = [
+        v
+        for i, v in zip(OVERLAPPING.operator.inputs, inputs, strict=True)
+        if i.name not in constants
+    ]
+    assert_close(
+        run_session(ours(proto, quiet()), given), reference(OVERLAPPING, inputs), "float32"
+    )
     assert kernels_made == ["Col2Im"]
 
 
@@ -53,7 +79,10 @@ def conv_relu_col2im_sigmoid(sampled=False):
         folded = Col2Im (positive, image, block)
         y = Sigmoid (folded) LAST
     }"""
-    for name, more in (("GRID", ", float[2, H, W, 2] grid"), ("LAST", "z = com.microsoft.GridSample (y, grid)")):
+    for name, more in (
+        ("GRID", ", float[2, H, W, 2] grid"),
+        ("LAST", "z = com.microsoft.GridSample (y, grid)"),
+    ):
         text = text.replace(name, more if sampled else "")
     domains = ["com.microsoft"] if sampled else []
     weight = rng.standard_normal((12, 3, 1)).astype(np.float32)
@@ -66,14 +95,18 @@ def conv_relu_col2im_sigmoid(sampled=False):
 def test_graph_that_does_not_import_com_microsoft(session, kernels_made):
     proto, inputs = conv_relu_col2im_sigmoid()
     builtin = run_session(ort.InferenceSession(proto.SerializeToString(), quiet()), inputs)
-    np.testing.assert_allclose(run_session(session(proto, quiet()), inputs), builtin, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        run_session(session(proto, quiet()), inputs), builtin, rtol=1e-5, atol=1e-6
+    )
     assert kernels_made == ["Col2Im"]
 
 
 def test_graph_that_imports_com_microsoft(kernels_made):
     proto, inputs = conv_relu_col2im_sigmoid(sampled=True)
     builtin = run_session(ort.InferenceSession(proto.SerializeToString(), quiet()), inputs)
-    np.testing.assert_allclose(run_session(ours(proto, quiet()), inputs), builtin, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        run_session(ours(proto, quiet()), inputs), builtin, rtol=1e-5, atol=1e-6
+    )
     assert kernels_made == ["Col2Im", "com.microsoft.GridSample"]
 
 
@@ -88,12 +121,17 @@ def test_versions_that_have_no_such_operator(case, last, opset, backend):
     """Exporters of before 2022 write operators of newer versions for other runtimes."""
     opset, inputs = last if opset == "the last" else opset, case.inputs("float32")
     for constants in (), [i.name for i in case.operator.inputs[1:]]:
-        proto = model(case.domain, case.op_type, inputs, case.attributes, opset=opset, constants=constants)
+        proto = model(
+            case.domain, case.op_type, inputs, case.attributes, opset=opset, constants=constants
+        )
         session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=backend)
         expected = reference(case, inputs)
         assert_close(run_session(session, inputs[:1] if constants else inputs), expected, "float32")
-        # Col2Im's shape depends on values, which ONNX Runtime hides. Version 1.20 is told none with optional inputs.
-        hidden = case.op_type == "Col2Im" or (case.op_type == "DeformConv" and ORT_VERSION < (1, 21))
+        # Col2Im's shape depends on values, which ONNX Runtime hides. Version 1.20 is told none with
+        # optional inputs.
+        hidden = case.op_type == "Col2Im" or (
+            case.op_type == "DeformConv" and ORT_VERSION < (1, 21)
+        )
         if backend == "native" and not hidden:
             assert session.get_outputs()[0].shape == list(expected.shape)
 
@@ -130,9 +168,17 @@ def keep(x):
 @pytest.mark.parametrize("domain", ["", "com.microsoft"])
 @pytest.mark.parametrize("has_custom_operator", [False, True])
 def test_domains_that_only_a_function_imports(domain, session, has_custom_operator):
-    """ONNX Runtime runs its own operators there, as in models that onnxscript makes of such functions."""
+    """ONNX Runtime runs its own operators there, as in models that onnxscript makes of such
+    functions.
+    """
     if has_custom_operator:
-        use([onnx_ops.operator(f"{domain}::Keep", inputs="x: T", outputs="y: T", types={"T": ["float32"]})(keep)])
+        use(
+            [
+                onnx_ops.operator(
+                    f"{domain}::Keep", inputs="x: T", outputs="y: T", types={"T": ["float32"]}
+                )(keep)
+            ]
+        )
     proto = parsed(f"""(float[2, 3] x) => (float[2, 3] y) {{ y = local.F (x) }}
         <opset_import: ["{domain}" : {1 if domain else 20}], domain: "local"> F (x) => (y) {{
             y = {f"{domain}.Gelu".removeprefix(".")} (x)
@@ -160,7 +206,9 @@ def test_registering_again_changes_nothing(kernels_made):
 
 
 def test_options_that_have_the_operators_are_not_registered_again():
-    """ONNX Runtime keeps a record of each registration as long as the options, so a server would take more and more."""
+    """ONNX Runtime keeps a record of each registration as long as the options, so a server would
+    take more and more.
+    """
     registrations = []
 
     class Options(ort.SessionOptions):
@@ -168,12 +216,20 @@ def test_options_that_have_the_operators_are_not_registered_again():
             registrations.append(path)
             super().register_custom_ops_library(path)
 
-    triple = onnx_ops.operator("own::Triple", inputs="x: T", outputs="y: T", types={"T": ["float32"]})(lambda x: 3 * x)
-    own = parsed("(float[2] x) => (float[2] y) { y = own.Triple (x) }", 18, "own").SerializeToString()
+    triple = onnx_ops.operator(
+        "own::Triple", inputs="x: T", outputs="y: T", types={"T": ["float32"]}
+    )(lambda x: 3 * x)
+    own = parsed(
+        "(float[2] x) => (float[2] y) { y = own.Triple (x) }", 18, "own"
+    ).SerializeToString()
     cases = {"": OVERLAPPING, "com.microsoft": BILINEAR}
-    protos = [model(d, case.op_type, case.inputs("float32"), case.attributes) for d, case in cases.items()]
+    protos = [
+        model(d, case.op_type, case.inputs("float32"), case.attributes) for d, case in cases.items()
+    ]
     options = Options()
-    for proto, count in zip([protos[0], protos[0], protos[1], protos[1], protos[0]], [1, 1, 2, 2, 2], strict=True):
+    for proto, count in zip(
+        [protos[0], protos[0], protos[1], protos[1], protos[0]], [1, 1, 2, 2, 2], strict=True
+    ):
         ours(proto, options)
         assert len(registrations) == count
     for count in (3, 3):
@@ -222,17 +278,27 @@ def test_a_process_is_warned_once_that_com_microsoft_is_left_out(tmp_path):
 def test_options_shared_by_models_that_do_not_agree():
     """com.microsoft can't be removed from options; if that breaks a model, the error says so."""
     options = quiet()
-    ours(model("com.microsoft", "GridSample", BILINEAR.inputs("float32"), BILINEAR.attributes), options)
+    ours(
+        model("com.microsoft", "GridSample", BILINEAR.inputs("float32"), BILINEAR.attributes),
+        options,
+    )
     proto, _ = conv_relu_col2im_sigmoid()
-    with pytest.raises(onnx_ops.OpError, match=r"sess_options = used before: com.microsoft was registered on them"):
+    with pytest.raises(
+        onnx_ops.OpError, match=r"sess_options = used before: com.microsoft was registered on them"
+    ):
         ours(proto, options)
 
 
 @pytest.mark.parametrize("backend", IN_SESSIONS)
 def test_an_operator_that_com_microsoft_lacks(backend):
     """The model imports com.microsoft, so the options are not to blame."""
-    proto = parsed("(float[1, 1, 2, 6] x, float[1, 4, 2, 2] g) => (float[N] z) {"
-                   " y = GridSample(x, g) z = com.microsoft.NoSuchOperator(y) }", 20, "com.microsoft")  # fmt: skip
+    proto = parsed(
+        "(float[1, 1, 2, 6] x, float[1, 4, 2, 2] g) => (float[N] z) {"
+        # Fmt: skip.
+        " y = GridSample(x, g) z = com.microsoft.NoSuchOperator(y) }",
+        20,
+        "com.microsoft",
+    )
     with pytest.raises(Exception, match=r"com\.microsoft:NoSuchOperator\(-1\) is not a registered"):
         onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=backend)
 
@@ -252,12 +318,15 @@ for entry in sys.argv[1:]:
 
 
 def test_entries_of_the_options_from_outside():
-    """None is an address, or the number of a domain that the library hasn't made or that has another name."""
+    """None is an address, or the number of a domain that the library hasn't made or that has
+    another name.
+    """
     entries = ["0x4141414141", "4141", "0x0", "", "1", "-1", "9" * 31, "0 ", "z'"]
     lines = python("import sys\n" + FORGED_ENTRIES, *entries).stdout.splitlines()
     rule = "is an entry that only the library may write"
     assert lines == [
-        f"[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : onnx_ops.registered.ai.onnx = '{entry}': {rule}"
+        f"[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : onnx_ops.registered.ai.onnx = '{entry}': "
+        f"{rule}"
         for entry in (each.replace("'", r"\x27") for each in entries)
     ]
 
@@ -271,24 +340,37 @@ def test_wrong_arguments_of_register():
 
 @pytest.mark.parametrize("is_clone", [False, True])
 def test_without_the_library(is_clone, tmp_path, monkeypatch):
-    """In a clone's folder Python imports the clone, which has no library, instead of what was installed from it."""
+    """In a clone's folder Python imports the clone, which has no library, instead of what was
+    installed from it.
+    """
     monkeypatch.setattr(library, "PLACE", tmp_path / "onnx_ops" / "native" / "library.so")
     if is_clone:
         (tmp_path / "setup.py").touch()
-    rule = f"not in the clone {tmp_path}, .* in another folder" if is_clone else "not built when onnx_ops was installed"
+    rule = (
+        f"not in the clone {tmp_path}, .* in another folder"
+        if is_clone
+        else "not built when onnx_ops was installed"
+    )
     remains = ', or use backend="extensions"' if HAVE_EXTENSIONS else ""
-    with pytest.raises(onnx_ops.OpError, match=rf"C library (was|is) {rule}.*(again|-e \.){remains}$"):
+    with pytest.raises(
+        onnx_ops.OpError, match=rf"C library (was|is) {rule}.*(again|-e \.){remains}$"
+    ):
         onnx_ops.register(quiet())
 
 
 @on_demand
 @pytest.mark.parametrize("imported", ["", "import onnx_ops"])
 def test_the_library_in_a_process_that_has_not_asked_for_it(imported):
-    """Else no operator would be registered, as they come from Python, and ONNX Runtime's built-in kernels would run."""
+    """Else no operator would be registered, as they come from Python, and ONNX Runtime's built-in
+    kernels would run.
+    """
     script = f"import sys, onnxruntime\n{imported}\n"
     script += "onnxruntime.SessionOptions().register_custom_ops_library(sys.argv[1])"
     done = python(script, onnx_ops.get_library_path(), check=False)
-    rule = "must be imported in this process, and its get_library_path() called, before the library is registered"
+    rule = (
+        "must be imported in this process, and its get_library_path() called, before the "
+        "library is registered"
+    )
     assert (done.returncode, f"onnx_ops {rule}" in done.stderr) == (1, True)
 
 
@@ -301,7 +383,9 @@ def test_a_model_that_is_none_is_left_to_onnx_runtime():
 
 @pytest.mark.parametrize("at_once", [1, 4])
 def test_shapes_that_change(at_once):
-    """A node keeps the plan of its last call: each call gets one for its own shapes, and values, on several threads."""
+    """A node keeps the plan of its last call: each call gets one for its own shapes, and values, on
+    several threads.
+    """
     sizes = [(2, 4, 6), (2, 4, 8), (3, 4, 6), (2, 6, 4)] * 25
     proto = model("", "Col2Im", inputs_of_size(*sizes[0]), {"strides": [2, 2]}, dims="symbolic")
     session = ours(proto, quiet(intra_op_num_threads=1))
@@ -312,7 +396,9 @@ def test_shapes_that_change(at_once):
             inputs = inputs_of_size(*size)
             y = run_session(session, inputs)
             blocks = inputs[0].reshape(size[0], 2, 2, 2, size[1] // 2, size[2] // 2)
-            if not np.array_equal(y, blocks.transpose(0, 1, 4, 2, 5, 3).reshape(size[0], 2, *size[1:])):
+            if not np.array_equal(
+                y, blocks.transpose(0, 1, 4, 2, 5, 3).reshape(size[0], 2, *size[1:])
+            ):
                 wrong.append(size)
 
     threads = [threading.Thread(target=run, args=[first]) for first in range(at_once)]
@@ -339,7 +425,9 @@ def test_python_goes_on_while_a_kernel_computes():
     inputs = [x, np.array([512, 512]), np.array([3, 3])]
     session = ours(model("", "Col2Im", inputs, {"pads": [1] * 4}), quiet(intra_op_num_threads=1))
     run_session(session, inputs)
-    assert any(goes_on(session, inputs) for _ in range(100)), "in no run, so a busy machine is not the cause"
+    assert any(goes_on(session, inputs) for _ in range(100)), (
+        "in no run, so a busy machine is not the cause"
+    )
 
 
 def goes_on(session, inputs):

@@ -14,9 +14,17 @@ SHORT = {"minutes": 0.15, "patience": 1, "good": 8, "noise": 2**26}
 ANSWER = "        content = io.BytesIO()\n        np.save(content, output)\n"
 RUN = '            (output,) = session.run(None, {"image": image})\n'
 PLANTED = {  # {mistake: (what is replaced in the service, by what, a part of the report)}
-    "leak": (ANSWER, f"{ANSWER}        EXAMPLE[content] = bytearray(b'x') * 2**21\n", "memory grew by"),
+    "leak": (
+        ANSWER,
+        f"{ANSWER}        EXAMPLE[content] = bytearray(b'x') * 2**21\n",
+        "memory grew by",
+    ),
     "wrong result": (RUN, f"{RUN}            output = output + np.float32(1)\n", "a wrong result"),
-    "other bits": (RUN, f"{RUN}            output[0, 0, 0, 0] += np.float32(os.urandom(1)[0] * 1e-7)\n", "other bits"),
+    "other bits": (
+        RUN,
+        f"{RUN}            output[0, 0, 0, 0] += np.float32(os.urandom(1)[0] * 1e-7)\n",
+        "other bits",
+    ),
     "lost request": ("lambda *_: stopping.set()", "lambda *_: os._exit(0)", "good"),
     "exception": (ANSWER, ANSWER.replace("save", "store"), "Traceback"),
 }
@@ -56,7 +64,10 @@ def test_planted_mistakes(folder, mistake):
 @pytest.mark.soak
 @pytest.mark.parametrize(("patience", "is_served"), [(1, False), (8, True)])
 def test_requests_that_arrive_late(patience, is_served, folder, monkeypatch):
-    """A longer patience serves good requests of a busy machine. Clients that are slow on purpose are still cut off."""
+    """A longer patience serves good requests of a busy machine.
+
+    Clients that are slow on purpose are still cut off.
+    """
     monkeypatch.setattr(service, "exchange", partial(service.exchange, pause=2))
     _, faults = soak.run(folder, **SHORT | {"patience": patience})
     assert any("fewer bytes" in fault for fault in faults) != is_served
@@ -64,7 +75,8 @@ def test_requests_that_arrive_late(patience, is_served, folder, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("slope", "files", "is_wrong"), [(0, 0, False), (50, 0, False), (1000, 0, True), (0, 0.01, True)]
+    ("slope", "files", "is_wrong"),
+    [(0, 0, False), (50, 0, False), (1000, 0, True), (0, 0.01, True)],
 )
 def test_what_counts_as_growth(slope, files, is_wrong, tmp_path):
     """Memory or open files that grow with the requests, after a warm-up in which they may."""
@@ -72,5 +84,7 @@ def test_what_counts_as_growth(slope, files, is_wrong, tmp_path):
     process.log.write_text("")
     for k in range(1000):
         warm = 2**28 if k > 100 else 0
-        process.samples.append((k, 100 * k, 2**27 + warm + slope * 100 * k, 20 + int(files * 100 * k)))
+        process.samples.append(
+            (k, 100 * k, 2**27 + warm + slope * 100 * k, 20 + int(files * 100 * k))
+        )
     assert bool([*process.faults(2**24)]) == is_wrong

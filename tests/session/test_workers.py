@@ -1,4 +1,6 @@
-"""Processes that compile: they import what the program imports, and end with it, whatever ends it."""
+"""Processes that compile: they import what the program imports, and end with it, whatever ends
+it.
+"""
 
 import os
 import signal
@@ -39,7 +41,9 @@ print("done")
 @pytest.mark.parametrize("name", [long_unless(False, "SIGTERM"), "SIGKILL"])
 def test_a_program_that_is_killed_leaves_no_process(name: str, tmp_path: Path) -> None:
     """The program's main module is not imported again."""
-    (tmp_path / "program.py").write_text(PROGRAM.format(operator="GridSample", dtypes="variants.TYPES"))
+    (tmp_path / "program.py").write_text(
+        PROGRAM.format(operator="GridSample", dtypes="variants.TYPES")
+    )
     command = [sys.executable, tmp_path / "program.py"]
     settings = environment(NUMBA_CACHE_DIR=str(tmp_path))
     with subprocess.Popen(command, text=True, env=settings, stdout=PIPE, stderr=PIPE) as process:
@@ -58,11 +62,19 @@ def test_a_program_that_is_killed_leaves_no_process(name: str, tmp_path: Path) -
 @pytest.mark.long
 @pytest.mark.parametrize("option", ["size=4k", "ro"])
 def test_they_need_no_shared_memory(option: str, tmp_path: Path) -> None:
-    """Semaphores and queues of other pools are files in /dev/shm, which may be small, full or read-only."""
-    (tmp_path / "program.py").write_text(PROGRAM.format(operator="Im2Col", dtypes=["uint8", "uint16"]))
+    """Semaphores and queues of other pools are files in /dev/shm, which may be small, full or
+    read-only.
+    """
+    (tmp_path / "program.py").write_text(
+        PROGRAM.format(operator="Im2Col", dtypes=["uint8", "uint16"])
+    )
     command = [sys.executable, tmp_path / "program.py"]
     done = on_disk(option, "/dev/shm", *command, NUMBA_CACHE_DIR=str(tmp_path))
-    assert (done.stdout.split(), done.stderr, done.returncode) == (["main", "begins", "begins", "done"], "", 0)
+    assert (done.stdout.split(), done.stderr, done.returncode) == (
+        ["main", "begins", "begins", "done"],
+        "",
+        0,
+    )
 
 
 OPERATORS = """
@@ -92,9 +104,14 @@ def test_they_import_from_where_this_process_does(tmp_path: Path) -> None:
         (here / f"{name}.py").write_text("import os; os._exit(1)")
     (there / "größe.py").write_text(OPERATORS)
     program = there / "program.py"
-    program.write_text("import größe, onnx_ops; print(onnx_ops.warmup([größe.scale], ['float32', 'float64'], jobs=2))")
+    program.write_text(
+        "import größe, onnx_ops; print(onnx_ops.warmup([größe.scale], ['float32', 'float64'], "
+        "jobs=2))"
+    )
     settings = environment(NUMBA_CACHE_DIR=str(tmp_path))
-    done = subprocess.run([sys.executable, program], cwd=here, env=settings, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, program], cwd=here, env=settings, capture_output=True, text=True
+    )
     assert (done.stdout, done.stderr, done.returncode) == ("2\n", "", 0)
 
 
@@ -103,7 +120,10 @@ def variants_of_im2col() -> dict[str, variants.Variant]:
 
 
 def test_a_process_gets_variants_of_one_operator() -> None:
-    """It compiles functions once that these share. When none is left, it helps with another operator."""
+    """It compiles functions once that these share.
+
+    When none is left, it helps with another operator.
+    """
     needed = variants.distinct(variants.asked_for(["Im2Col", "Col2Im"], ["uint8", "uint16"], ()))
     first, second, remaining = threading.local(), threading.local(), workers.Remaining(needed)
     turns = [first, second] * 2 + [first] * (len(needed) - 4)
@@ -113,22 +133,31 @@ def test_a_process_gets_variants_of_one_operator() -> None:
 
 
 @pytest.mark.parametrize(
-    "program", ["import sys; sys.exit(0)", "import os; os.kill(os.getpid(), 9)", "print('no answer')"]
+    "program",
+    ["import sys; sys.exit(0)", "import os; os.kill(os.getpid(), 9)", "print('no answer')"],
 )
-def test_a_process_that_ends_before_it_begins(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ends_before_it_begins(
+    program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The other variants are not begun."""
     monkeypatch.setattr(workers, "PROGRAM", program)
     needed, begun = variants.distinct(variants.asked_for(["Im2Col"], None, variants.TYPES)), []
-    with pytest.raises(onnx_ops.OpError, match=r"^onnx_ops: a process that compiles onnx_ops\.Im2Col .* has ended$"):
+    with pytest.raises(
+        onnx_ops.OpError, match=r"^onnx_ops: a process that compiles onnx_ops\.Im2Col .* has ended$"
+    ):
         workers.compile_variants(needed, 2, lambda name, index, total: begun.append(name))
     assert len(begun) <= 3 < len(needed)
-    assert not [child for child in psutil.Process().children() if "workers" in " ".join(child.cmdline())]
+    assert not [
+        child for child in psutil.Process().children() if "workers" in " ".join(child.cmdline())
+    ]
 
 
 def test_progress_is_reported_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads begin at the same time, and what reports the first variant is slow."""
 
-    def begin_at_once(names: dict[str, Any], jobs: int, begin: Callable[[str], None], *_: object) -> dict[str, Any]:
+    def begin_at_once(
+        names: dict[str, Any], jobs: int, begin: Callable[[str], None], *_: object
+    ) -> dict[str, Any]:
         with ThreadPoolExecutor(jobs) as threads:
             return dict.fromkeys(threads.map(begin, names))
 
@@ -152,5 +181,7 @@ def test_a_process_that_is_killed_at_work(monkeypatch: pytest.MonkeyPatch) -> No
         "Variant.compile = lambda *_: os.kill(os.getpid(), 9); workers.serve()",
     )
     monkeypatch.setattr(workers, "PROGRAM", killed)
-    with pytest.raises(onnx_ops.OpError, match=r"^onnx_ops: a process that compiles onnx_ops\.Im2Col .* has ended$"):
+    with pytest.raises(
+        onnx_ops.OpError, match=r"^onnx_ops: a process that compiles onnx_ops\.Im2Col .* has ended$"
+    ):
         workers.compile_variants(variants_of_im2col(), 2)

@@ -1,4 +1,7 @@
-"""Modules that tests share: tables of cases, oracles, backends, generators of inputs. They contain no tests."""
+"""Modules that tests share: tables of cases, oracles, backends, generators of inputs.
+
+They contain no tests.
+"""
 
 from pathlib import Path
 

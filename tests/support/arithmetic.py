@@ -1,4 +1,6 @@
-"""Random models that compute with sizes, move elements and write them, and what open sizes stand for."""
+"""Random models that compute with sizes, move elements and write them, and what open sizes stand
+for.
+"""
 
 import math
 
@@ -21,7 +23,9 @@ def filled(size, sizes=None):
     if not isinstance(size, Size):
         return int(size)
     broadcast = lambda *each: 0 if 0 in each else max(each)  # sizes that fit together
-    return eval(repr(size), {"trunc": math.trunc, "max": max, "broadcast": broadcast}, dict(sizes or VALUES))
+    return eval(
+        repr(size), {"trunc": math.trunc, "max": max, "broadcast": broadcast}, dict(sizes or VALUES)
+    )
 
 
 def expected(proto, sizes):
@@ -29,7 +33,9 @@ def expected(proto, sizes):
 
 
 def filled_position(at, dimensions, sizes=None):
-    """The array of the numbers that a Position over the variables of these dimensions stands for."""
+    """The array of the numbers that a Position over the variables of these dimensions stands
+    for.
+    """
     shape = [filled(size, sizes) for size in dimensions]
     numbers = {str(k): numbers for k, numbers in enumerate(np.indices(shape))}
     total = np.full(shape, filled(at.start, sizes))
@@ -40,7 +46,9 @@ def filled_position(at, dimensions, sizes=None):
 
 
 def random_node(rng, w, values, array):
-    """Add a node that takes some of the values; return its output. array: for each, what it is for SIZES."""
+    """Add a node that takes some of the values; return its output. array: for each, what it is for
+    SIZES.
+    """
 
     def some():
         return values[-1 - int(min(rng.exponential(3), len(values) - 1))]
@@ -52,8 +60,10 @@ def random_node(rng, w, values, array):
     rank, size = array[x].ndim, array[x].size
     axis = int(rng.integers(-rank, rank)) if rank else 0
     kind = rng.choice([
-        "Add", "Sub", "Mul", "Div", "Mod", "Max", "Min", "Equal", "Where", "Cast", "Concat", "ConstantOfShape",
-        "Expand", "Gather", "Range", "ReduceProd", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose",
+        "Add", "Sub", "Mul", "Div", "Mod", "Max", "Min", "Equal", "Where", "Cast", "Concat",
+        "ConstantOfShape",
+        "Expand", "Gather", "Range", "ReduceProd", "Reshape", "Slice", "Split", "Squeeze", "Tile",
+        "Transpose",
         "Unsqueeze", "Shape",
     ])  # fmt: skip
     if kind in ("Add", "Sub", "Mul", "Div", "Mod", "Max", "Min"):
@@ -71,11 +81,16 @@ def random_node(rng, w, values, array):
     if kind == "Expand":
         return w.add(kind, x, w.add("Concat", w.constant([2]), w.add("Shape", some()), axis=0))
     if kind == "Gather":
-        index = w.constant(rng.integers(-2, 3, rng.choice([0, 1, 3]) or ())) if rng.random() < 0.7 else some()
+        index = (
+            w.constant(rng.integers(-2, 3, rng.choice([0, 1, 3]) or ()))
+            if rng.random() < 0.7
+            else some()
+        )
         return w.add(kind, x, index, axis=axis)
     if kind == "Range":
         limits = [w.add("Reshape", each, w.constant(np.zeros(0))) for each in (some(), some())]
-        return w.add(kind, *(number(0, 2) if rng.random() < 0.6 else each for each in limits[:1]), limits[1],
+        return w.add(kind, *(number(0, 2) if rng.random() < 0.6 else each for each in limits[:1]),
+            limits[1],
                      number(1, 2, -1))  # fmt: skip
     if kind == "Reshape":
         factors = [d for d in (1, 2, 3, 4, 6, size) if size and size % d == 0]
@@ -83,9 +98,18 @@ def random_node(rng, w, values, array):
         target = w.constant([[-1], [first, -1], [-1, first]][rng.integers(3)])
         return w.add(kind, x, target)
     if kind == "ReduceProd":
-        return w.add(kind, x, *[w.constant([axis])][: int(rank and rng.integers(2))], keepdims=int(rng.integers(2)))
+        return w.add(
+            kind,
+            x,
+            *[w.constant([axis])][: int(rank and rng.integers(2))],
+            keepdims=int(rng.integers(2)),
+        )
     if kind == "Slice":
-        start, end, step = rng.choice([0, 0, 1, -2]), rng.choice([1, 2, 5, -1, 2**31 - 1]), rng.choice([1, 1, 2, -1])
+        start, end, step = (
+            rng.choice([0, 0, 1, -2]),
+            rng.choice([1, 2, 5, -1, 2**31 - 1]),
+            rng.choice([1, 1, 2, -1]),
+        )
         return w.add(kind, x, *(w.constant([v]) for v in (start, end, axis, step)))
     if kind == "Split":
         names = f"part_{len(w.nodes)}", f"rest_{len(w.nodes)}"
@@ -112,7 +136,9 @@ def run(w, name, sizes, known, first):
     for node in w.nodes[first:]:
         operands = [known.get(value, ()) for value in node.input]
         # ONNX Runtime before 1.25 ends the process where newer versions refuse to divide.
-        if any(o is None for o in operands) or (node.op_type in ("Div", "Mod") and not np.all(operands[1])):
+        if any(o is None for o in operands) or (
+            node.op_type in ("Div", "Mod") and not np.all(operands[1])
+        ):
             return None
     proto = w.model({"x": ("float32", [*SIZES])}, (name, "int64", None))
     try:
@@ -126,16 +152,28 @@ def run(w, name, sizes, known, first):
 
 
 def add_move(rng, w, name, shape):
-    """Add a node that moves elements of a value of this shape, or leaves some out; return its output."""
+    """Add a node that moves elements of a value of this shape, or leaves some out; return its
+    output.
+    """
     rank = len(shape)
     axis = int(rng.integers(max(rank, 1)))
-    kind = rng.choice(["Transpose", "Reshape", "Reshape", "Unsqueeze", *["Slice", "Split", "Gather"][: 3 * (rank > 1)]])
+    kind = rng.choice(
+        [
+            "Transpose",
+            "Reshape",
+            "Reshape",
+            "Unsqueeze",
+            *["Slice", "Split", "Gather"][: 3 * (rank > 1)],
+        ]
+    )
     if kind == "Transpose":
         return w.add(kind, name, perm=rng.permutation(rank).tolist())
     if kind == "Unsqueeze":
         return w.add(kind, name, w.constant([rng.integers(-rank - 1, rank + 1)]))
     if kind == "Gather":
-        return w.add(kind, name, w.constant(rng.integers(-shape[axis], shape[axis])), axis=axis - rank)
+        return w.add(
+            kind, name, w.constant(rng.integers(-shape[axis], shape[axis])), axis=axis - rank
+        )
     if kind == "Slice":
         start, end = np.sort(rng.choice(shape[axis] + 1, 2, replace=False))
         return w.add(kind, name, *(w.constant([v]) for v in (start, end, axis)))
@@ -153,7 +191,9 @@ def add_move(rng, w, name, shape):
 
 
 def add_write(rng, w, shape):
-    """Add a scatter that writes updates into a value of this shape, or a GatherND; return its output."""
+    """Add a scatter that writes updates into a value of this shape, or a GatherND; return its
+    output.
+    """
     kind, rank = rng.choice(["ScatterElements", "ScatterND", "GatherND"]), len(shape)
     if kind == "ScatterElements":
         axis, sizes = int(rng.integers(rank)), [*shape]
@@ -165,12 +205,17 @@ def add_write(rng, w, shape):
             step = rng.choice([-1, 1, 2])
             places = np.arange(0, shape[axis] * step, step)[: sizes[axis]] % shape[axis]
         places = places - rng.choice([0, 0, shape[axis]])
-        indices = np.broadcast_to(places.reshape([-1 if k == axis else 1 for k in range(rank)]), sizes)
+        indices = np.broadcast_to(
+            places.reshape([-1 if k == axis else 1 for k in range(rank)]), sizes
+        )
         more, dims = {"axis": axis - int(rng.choice([0, rank]))}, sizes
     else:
         depth = int(rng.integers(1, rank + 1))
         starts = [int(rng.integers(size)) for size in shape[:depth]]
-        counts = [int(rng.integers(1, size - start + 1)) for size, start in zip(shape, starts, strict=False)]
+        counts = [
+            int(rng.integers(1, size - start + 1))
+            for size, start in zip(shape, starts, strict=False)
+        ]
         indices = np.stack(np.meshgrid(*map(np.arange, counts), indexing="ij"), -1) + starts
         if rng.random() < 0.3:
             indices = indices[tuple([slice(None)] * (depth - 1))][..., ::-1, :]
@@ -193,7 +238,9 @@ def shape_arithmetic(w):
     yield w.add("Shape", "x", start=1)
     yield w.add("Shape", "x", start=-2, end=-1)
     yield w.add("Slice", shape, w.constant([1]), w.constant([3]))
-    yield w.add("Slice", shape, w.constant([-1]), w.constant([-5]), w.constant([0]), w.constant([-1]))
+    yield w.add(
+        "Slice", shape, w.constant([-1]), w.constant([-5]), w.constant([0]), w.constant([-1])
+    )
     yield w.add("Gather", shape, w.constant([[2, 0]]))
     yield w.add("Gather", shape, w.constant(-1))
     yield w.add("Concat", w.add("Unsqueeze", h, w.constant([0])), w.constant([-1, 4]), axis=0)
@@ -203,7 +250,9 @@ def shape_arithmetic(w):
     yield w.add("Mod", w.add("Add", h, w.constant(3)), w.constant(2))
     yield w.add("Cast", w.add("Sub", h, wide), to=TensorProto.INT64)
     target = w.add("Concat", w.add("Unsqueeze", h, w.constant([0])), w.constant([-1, 4]), axis=0)
-    ones = w.add("ConstantOfShape", w.add("Shape", target), value=numpy_helper.from_array(np.array([1])))
+    ones = w.add(
+        "ConstantOfShape", w.add("Shape", target), value=numpy_helper.from_array(np.array([1]))
+    )
     yield w.add("Where", w.add("Equal", target, w.constant(-1)), ones, target)
     yield w.add("Expand", w.add("Unsqueeze", h, w.constant([0])), w.constant([2, 3]))
     w.nodes.append(helper.make_node("Split", [shape, w.constant([1, 2])], ["first", "others"]))
@@ -217,7 +266,11 @@ def shape_arithmetic(w):
     yield w.add("Range", w.constant(2), wide, w.constant(3))
     yield w.add("Range", w.constant(9), w.constant(1), w.constant(-3))
     yield w.add("Gather", w.add("Range", w.constant(0), w.constant(9), h), w.constant(1))
-    yield w.add("Gather", w.add("Range", w.add("Add", h, w.constant(1)), w.constant(0), w.constant(-1)), w.constant(1))
+    yield w.add(
+        "Gather",
+        w.add("Range", w.add("Add", h, w.constant(1)), w.constant(0), w.constant(-1)),
+        w.constant(1),
+    )
     column = w.add("Unsqueeze", w.add("Range", w.constant(0), wide, w.constant(1)), w.constant([1]))
     yield w.add("Add", along, column)
     yield w.add("Add", w.add("Mul", column, wide), along)
@@ -227,9 +280,20 @@ def shape_arithmetic(w):
     yield w.add("Squeeze", column, w.constant([1]))
     yield w.add("Reshape", along, w.constant([1, -1, 1]))
     whole = w.add("Range", w.constant(0), h, w.constant(1))
-    yield w.add("Slice", whole, w.constant([-1]), w.constant([-(2**63) + 1]), w.constant([0]), w.constant([-1]))
-    yield w.add("Slice", whole, w.constant([0]), w.constant([2**63 - 1]), w.constant([0]), w.constant([2]))
-    grid = w.add("Add", w.add("Mul", column, w.constant(10)), w.add("Range", w.constant(0), n, w.constant(1)))
+    yield w.add(
+        "Slice",
+        whole,
+        w.constant([-1]),
+        w.constant([-(2**63) + 1]),
+        w.constant([0]),
+        w.constant([-1]),
+    )
+    yield w.add(
+        "Slice", whole, w.constant([0]), w.constant([2**63 - 1]), w.constant([0]), w.constant([2])
+    )
+    grid = w.add(
+        "Add", w.add("Mul", column, w.constant(10)), w.add("Range", w.constant(0), n, w.constant(1))
+    )
     yield w.add("Reshape", grid, w.constant([-1]))
     count = w.add("Mul", wide, n)
     number = w.add("Range", w.constant(0), count, w.constant(1))
@@ -249,7 +313,9 @@ def unknowable(w):
     h = w.add("Gather", shape, w.constant(0))
     along = w.add("Range", w.constant(0), h, w.constant(1))
     yield w.add("Mul", along, along)
-    yield w.add("Div", w.add("Sub", along, w.constant(5)), w.constant(2))  # towards zero, and it may be negative
+    yield w.add(
+        "Div", w.add("Sub", along, w.constant(5)), w.constant(2)
+    )  # towards zero, and it may be negative
     yield w.add("Div", h, w.constant(-2))
     yield w.add("Mod", h, w.constant(-2))
     yield w.add("Equal", h, w.constant(7))
@@ -258,6 +324,10 @@ def unknowable(w):
     yield w.add("Gather", shape, h)
     yield w.add("Slice", shape, w.constant([0]), w.add("Unsqueeze", h, w.constant([0])))
     yield w.add("Concat", along, w.constant([1]), axis=0)
-    yield w.add("Add", along, w.add("Range", w.constant(0), w.add("Gather", shape, w.constant(1)), w.constant(1)))
+    yield w.add(
+        "Add",
+        along,
+        w.add("Range", w.constant(0), w.add("Gather", shape, w.constant(1)), w.constant(1)),
+    )
     yield w.add("NonZero", "x")
     yield w.add("Reshape", along, w.constant([2, -1]))

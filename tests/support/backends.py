@@ -18,11 +18,15 @@ from onnx_ops.declaration.operator import Record
 from onnx_ops.native.execute import way_of
 from support.cases import model
 
-with suppress(ImportError):  # functions can be tested on a Python for which ONNX Runtime has no wheels yet
+with suppress(
+    ImportError
+):  # functions can be tested on a Python for which ONNX Runtime has no wheels yet
     import onnxruntime as ort
 
     ORT_VERSION = tuple(map(int, ort.__version__.split(".")[:2]))
-    NEWEST_OPSET = {(1, 20): 21, (1, 21): 22}.get(ORT_VERSION, 23)  # of ai.onnx that the tests let it open
+    NEWEST_OPSET = {(1, 20): 21, (1, 21): 22}.get(
+        ORT_VERSION, 23
+    )  # of ai.onnx that the tests let it open
 
 
 def function(case, inputs):
@@ -44,7 +48,9 @@ def lowered(case, inputs):
     """Run a plain session on the lowered model."""
     proto = onnx_ops.lower(model(case.domain, case.op_type, inputs, case.attributes))
     return run_session(
-        ort.InferenceSession(proto.SerializeToString(), with_extensions(quiet())), inputs, output_shape(case, inputs)
+        ort.InferenceSession(proto.SerializeToString(), with_extensions(quiet())),
+        inputs,
+        output_shape(case, inputs),
     )
 
 
@@ -68,16 +74,30 @@ def uncompiled(case, inputs):
 
 
 def uncompiled_outputs(operator, inputs, attributes):
-    """Run the operator's kernel as plain Python, tile after tile, in the memory that its plan asks for."""
-    values, arrays = operator.values(attributes), [a if a is None else np.asarray(a) for a in operator.padded(inputs)]
+    """Run the operator's kernel as plain Python, tile after tile, in the memory that its plan asks
+    for.
+    """
+    values, arrays = (
+        operator.values(attributes),
+        [a if a is None else np.asarray(a) for a in operator.padded(inputs)],
+    )
     way, sizes = way_of(operator, values, arrays), tuple(plain.sizes_of(operator, arrays))
     if operator.has_ranks:
-        shapes, geometry = plain.shapes_of(operator, values, sizes), np.zeros(1, operator.geometry_dtype)
-        geometry["tiles"] = operator.plan.loop(*sizes, *values.compiled) if operator.plan.loop else 1
-        geometry["workspace"] = operator.plan.workspace(*sizes, *values.compiled) if operator.plan.workspace else 0
+        shapes, geometry = (
+            plain.shapes_of(operator, values, sizes),
+            np.zeros(1, operator.geometry_dtype),
+        )
+        geometry["tiles"] = (
+            operator.plan.loop(*sizes, *values.compiled) if operator.plan.loop else 1
+        )
+        geometry["workspace"] = (
+            operator.plan.workspace(*sizes, *values.compiled) if operator.plan.workspace else 0
+        )
         kernel, given = operator.kernel(way.position), [values.compiled, sizes, *arrays]
     else:
-        shapes, geometry = plain.plan(operator, values, [np.array(() if s is None else s, np.int64) for s in sizes])
+        shapes, geometry = plain.plan(
+            operator, values, [np.array(() if s is None else s, np.int64) for s in sizes]
+        )
         kernel, absent = operator.kernels[operator.choice(values)], np.empty(0, way.types[0])
         flat = [absent if a is None else a.ravel() for a in arrays]
         flat += [absent] * (len(operator.inputs) - len(flat))
@@ -94,7 +114,8 @@ def uncompiled_outputs(operator, inputs, attributes):
 
 
 HAVE_RUNTIME = find_spec("onnxruntime") is not None
-HAVE_EXTENSIONS = HAVE_RUNTIME and find_spec("onnxruntime_extensions") is not None  # it has no release for Python 3.14
+# It has no release for Python 3.14.
+HAVE_EXTENSIONS = HAVE_RUNTIME and find_spec("onnxruntime_extensions") is not None
 ALL_BACKENDS = {
     "function": function,
     "native": native,
@@ -109,7 +130,9 @@ IN_SESSIONS = tuple(name for name in BACKENDS if name in ("native", "extensions"
 
 
 def with_extensions(options):
-    """Register the library of onnxruntime-extensions with options, as its users do, and return them."""
+    """Register the library of onnxruntime-extensions with options, as its users do, and return
+    them.
+    """
     import onnxruntime_extensions
 
     options.register_custom_ops_library(onnxruntime_extensions.get_library_path())
@@ -133,8 +156,8 @@ def run_session(session, inputs, shape=None):
 def outputs_of_session(session, inputs, shape=None):
     """Run a session and return its outputs.
 
-    A bfloat16 output needs its `shape`, since ONNX Runtime's Python can't allocate it; None will do for a call that is
-    to be refused.
+    A bfloat16 output needs its `shape`, since ONNX Runtime's Python can't allocate it; None will do
+    for a call that is to be refused.
     """
     names = [i.name for i in session.get_inputs()]
     if all(v.dtype.name != "bfloat16" for v in inputs):
@@ -145,7 +168,9 @@ def outputs_of_session(session, inputs, shape=None):
         ort_values.append(ort_value(value))
         binding.bind_ortvalue_input(name, ort_values[-1])
     (output,) = session.get_outputs()
-    element_type = {"tensor(bfloat16)": "bfloat16", "tensor(float)": "float32"}.get(output.type, inputs[0].dtype.name)
+    element_type = {"tensor(bfloat16)": "bfloat16", "tensor(float)": "float32"}.get(
+        output.type, inputs[0].dtype.name
+    )
     if shape is None:  # ONNX Runtime refuses one that doesn't have the sizes that are known
         shape = [size if isinstance(size, int) else 0 for size in output.shape]
     y = np.empty(shape, dtypes.TABLE[element_type].numpy)
@@ -157,11 +182,17 @@ def outputs_of_session(session, inputs, shape=None):
 
 def ort_value(array):
     if array.dtype.name == "bfloat16":
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), TensorProto.BFLOAT16)
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
+            array.view(np.uint16), TensorProto.BFLOAT16
+        )
     return ort.OrtValue.ortvalue_from_numpy(array)
 
 
 def output_shape(case, inputs):
-    values = [v.tolist() if i.values else None for i, v in zip(case.operator.inputs, inputs, strict=False)]
+    values = [
+        v.tolist() if i.values else None for i, v in zip(case.operator.inputs, inputs, strict=False)
+    ]
     shapes = [list(v.shape) for v in inputs]
-    return (plain.infer(case.operator, case.operator.values(case.attributes), shapes, values) or [None])[0]
+    return (
+        plain.infer(case.operator, case.operator.values(case.attributes), shapes, values) or [None]
+    )[0]

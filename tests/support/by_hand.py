@@ -1,4 +1,5 @@
-"""Models that sample images without GridSample and DeformConv: four pixels are gathered, weighed and added up.
+"""Models that sample images without GridSample and DeformConv: four pixels are gathered, weighed
+and added up.
 
 Each option replaces one step, so that a test can build nearly the same model.
 """
@@ -12,9 +13,12 @@ import onnx
 from .written import Writer, counts
 
 SAMPLER = {
-    "size": (9, 12), "out": (5, 7), "batch": 2, "channels": 3, "dtype": "float32", "opset": 17, "places": "corners",
-    "outside": "pad", "gather": "GatherElements", "form": "weights", "is_open": False, "swapped": False,
-    "high": 0, "low": 0, "one": 1, "next": 1, "factor": 1, "inputs": {}, "first": False, "flat": True,
+    "size": (9, 12), "out": (5, 7), "batch": 2, "channels": 3, "dtype": "float32", "opset": 17,
+    "places": "corners",
+    "outside": "pad", "gather": "GatherElements", "form": "weights", "is_open": False,
+    "swapped": False,
+    "high": 0, "low": 0, "one": 1, "next": 1, "factor": 1, "inputs": {}, "first": False,
+    "flat": True,
     "last": False, "joined": False, "hidden": None, "end": 0, "scale": 1, "covers": 2,
 }  # fmt: skip
 FORMS = "weights", "lerp"
@@ -24,21 +28,28 @@ PLACES = "corners", "edges", "pixels", "flow"
 
 
 def sampler(after=None, **edits):
-    """Bilinear sampling of "image" [N, C, H, W] at the places "grid" [N, h, w, 2] to "y" [N, C, h, w].
+    """Bilinear sampling of "image" [N, C, H, W] at the places "grid" [N, h, w, 2] to "y" [N, C, h,
+    w].
 
-    places   "corners": in [-1, 1], as with align_corners; "edges": without; "pixels": numbers of pixels; "flow": these,
-             with each output pixel's own place added
-    outside  what is read there: "pad": zeros that a Pad adds; "mask": zeros, by a mask; "border": the border's pixels,
-             by limits of the coordinates; "inside": the same by limits of the indices, which the weights don't have
-    gather   which operator picks pixels: of an image [N, C, H * W], of one [N * H * W, C], or of one [N, H, W, C]
+    places   "corners": in [-1, 1], as with align_corners; "edges": without; "pixels": numbers of
+             pixels; "flow": these, with each output pixel's own place added
+    outside  what is read there: "pad": zeros that a Pad adds; "mask": zeros, by a mask; "border":
+             the border's pixels, by limits of the coordinates; "inside": the same by limits of the
+             indices, which the weights don't have
+    gather   which operator picks pixels: of an image [N, C, H * W], of one [N * H * W, C], or of
+             one [N, H, W, C]
     form     "weights": four products; "lerp": along rows, then between them
     is_open  whether the sizes of image and grid are open
-    last     whether channels come last: "y" is [N, h, w, C], with a gather of pixels with all channels
+    last     whether channels come last: "y" is [N, h, w, C], with a gather of pixels with all
+             channels
     joined   whether h and w are one axis of "y"
-    hidden   by what "y" is hidden, and indices are 0, outside of the image: "And" or "Mul" of comparisons, a "Where" of
-             numbers, a "Sub" of what isn't seen, a "Cast" of indices, an "Or" with a sliver that is not hidden, None
-    end, scale, covers   how many pixels earlier these end, what they are multiplied by, of how many axes they are
-    high, low, one, next, factor   what the limits of indices, the 1 of weights, the step to the next pixel and
+    hidden   by what "y" is hidden, and indices are 0, outside of the image: "And" or "Mul" of
+             comparisons, a "Where" of numbers, a "Sub" of what isn't seen, a "Cast" of indices, an
+             "Or" with a sliver that is not hidden, None
+    end, scale, covers   how many pixels earlier these end, what they are multiplied by, of how many
+                         axes they are
+    high, low, one, next, factor   what the limits of indices, the 1 of weights, the step to the
+                                   next pixel and
              the last weight differ by or are
     """
     s = SAMPLER | edits
@@ -71,7 +82,11 @@ def sampler(after=None, **edits):
         if s["places"] == "corners":
             v = w.add("Mul", w.add("Div", w.add("Add", v, number(1)), number(2)), last[k])
         elif s["places"] == "edges":
-            v = w.add("Div", w.add("Sub", w.add("Mul", w.add("Add", v, number(1)), floats[k]), number(1)), number(2))
+            v = w.add(
+                "Div",
+                w.add("Sub", w.add("Mul", w.add("Add", v, number(1)), floats[k]), number(1)),
+                number(2),
+            )
         elif s["places"] == "flow":
             own = np.arange(s["out"][1 - k])
             v = w.add("Add", number(own[None, None, :] if k == 0 else own[None, :, None]), v)
@@ -93,13 +108,16 @@ def sampler(after=None, **edits):
     if s["hidden"]:
         above = lambda v: w.add("Not", w.add("Less", v, number(0)))
         pairs = zip(coordinates, [minus(size, 1 + s["end"]) for size in floats], strict=True)
-        conditions = [each for v, end in pairs for each in (above(v), w.add("Less", v, end))][: 2 * s["covers"]]
+        conditions = [each for v, end in pairs for each in (above(v), w.add("Less", v, end))][
+            : 2 * s["covers"]
+        ]
         all_of = lambda op, terms: functools.reduce(lambda one, other: w.add(op, one, other), terms)
         is_shown = all_of("And", conditions)
         whole = w.add("Cast", is_shown, to=7)
         wholes, nexts = ([w.add("Mul", i, whole) for i in indices] for indices in (wholes, nexts))
         if s["hidden"] == "Or":  # a sliver outside of the image is shown, too
-            sliver = w.add("And", w.add("Less", coordinates[0], number(-0.07)), w.add("Not", above(w.add(
+            sliver = w.add("And", w.add("Less", coordinates[0], number(-0.07)),
+                w.add("Not", above(w.add(
                 "Sub", number(-0.12), coordinates[0]))))  # fmt: skip
             is_shown = w.add("Or", is_shown, sliver)
         if s["hidden"] == "Mul":
@@ -109,14 +127,18 @@ def sampler(after=None, **edits):
         elif s["hidden"] == "Sub":
             factor = w.add("Sub", number(1), as_number(w.add("Cast", w.add("Not", is_shown), to=7)))
         elif s["hidden"] == "Cast":  # of whole numbers to booleans: the first column is hidden, too
-            factor = as_number(w.add("And", w.add("Cast", w.add("Cast", floors[0], to=7), to=9), is_shown))
+            factor = as_number(
+                w.add("And", w.add("Cast", w.add("Cast", floors[0], to=7), to=9), is_shown)
+            )
         else:
             factor = as_number(is_shown)
     fractions = [w.add("Sub", v, f) for v, f in zip(coordinates, floors, strict=True)]
     rests = [w.add("Sub", number(s["one"]), f) for f in fractions]
     image, pad = "image", int(s["outside"] == "pad")
     if pad:
-        image = w.add("Pad", "image", w.constant([0, 0, 1, 1, 0, 0, 1, 1]), number(s.get("pad_value", 0)))
+        image = w.add(
+            "Pad", "image", w.constant([0, 0, 1, 1, 0, 0, 1, 1]), number(s.get("pad_value", 0))
+        )
     padded = [w.add("Add", size, w.constant(2)) for size in sizes] if pad else sizes
 
     def index(i, k):
@@ -138,7 +160,10 @@ def sampler(after=None, **edits):
     made = {}
     for name, values in (("0", wholes), ("1", nexts)):
         for k in (0, 1):
-            made[name, k] = index(values[k], k), inside(values[k], k) if s["outside"] == "mask" else None
+            made[name, k] = (
+                index(values[k], k),
+                inside(values[k], k) if s["outside"] == "mask" else None,
+            )
 
     def pixel(right, down):
         (x, in_x), (y, in_y) = made[right, 0], made[down, 1]
@@ -179,7 +204,9 @@ def sampler(after=None, **edits):
         rows = []
         for down in "01":
             difference = w.add("Sub", corners["1", down], corners["0", down])
-            rows.append(w.add("Add", corners["0", down], w.add("Mul", difference, spread(fractions[0]))))
+            rows.append(
+                w.add("Add", corners["0", down], w.add("Mul", difference, spread(fractions[0])))
+            )
         difference = w.add("Mul", w.add("Sub", rows[1], rows[0]), spread(fractions[1]))
         if s["factor"] != 1:
             difference = w.add("Mul", difference, number(s["factor"]))
@@ -187,7 +214,9 @@ def sampler(after=None, **edits):
     else:
         products = []
         for (right, down), v in corners.items():
-            weight = w.add("Mul", (rests, fractions)[int(right)][0], (rests, fractions)[int(down)][1])
+            weight = w.add(
+                "Mul", (rests, fractions)[int(right)][0], (rests, fractions)[int(down)][1]
+            )
             products.append(w.add("Mul", *(v, spread(weight))[:: 1 if right == "0" else -1]))
         if s["factor"] != 1:
             products[-1] = w.add("Mul", products[-1], number(s["factor"]))
@@ -195,12 +224,22 @@ def sampler(after=None, **edits):
         for product in products[1:]:
             y = w.add("Add", y, product)
     if s["hidden"]:
-        factor = w.add("Mul", spread(factor), number(s["scale"])) if s["scale"] != 1 else spread(factor)
+        factor = (
+            w.add("Mul", spread(factor), number(s["scale"])) if s["scale"] != 1 else spread(factor)
+        )
         y = w.add("Mul", *(y, factor)[:: -1 if s["first"] else 1])
     y = after(w, y) if after else y
     if axes == "flat" or s["gather"] == "GatherElements":
         if s["is_open"]:
-            parts = [w.add("Slice", w.add("Shape", "grid"), w.constant([1]), w.constant([3]), w.constant([0]))]
+            parts = [
+                w.add(
+                    "Slice",
+                    w.add("Shape", "grid"),
+                    w.constant([1]),
+                    w.constant([3]),
+                    w.constant([0]),
+                )
+            ]
             target = w.add("Concat", w.constant([n, c]), *parts, axis=0)
         else:
             target = w.constant([n, *s["out"], c] if s["last"] else [n, c, *s["out"]])
@@ -217,18 +256,24 @@ def sampler(after=None, **edits):
 
 
 DEFORM = {
-    "size": (7, 8), "batch": 2, "channels": 6, "outputs": 4, "kernel": (3, 2), "strides": (1, 1), "dilations": (1, 1),
-    "pads": (1, 1), "group": 1, "offset_group": 1, "mask": True, "bias": True, "gather": "GatherND", "dtype": "float32",
-    "opset": 17, "shift": 0, "one": 1, "high": 0, "step": 0, "sum": "Sum", "module": False, "conv": {},
+    "size": (7, 8), "batch": 2, "channels": 6, "outputs": 4, "kernel": (3, 2), "strides": (1, 1),
+    "dilations": (1, 1),
+    "pads": (1, 1), "group": 1, "offset_group": 1, "mask": True, "bias": True, "gather": "GatherND",
+    "dtype": "float32",
+    "opset": 17, "shift": 0, "one": 1, "high": 0, "step": 0, "sum": "Sum", "module": False,
+    "conv": {},
 }  # fmt: skip
 
 
 def deform_conv(after=None, **edits):
-    """Deformable convolution of "x" by "offset" and "mask" to "y", in the order of deform-conv2d-onnx-exporter.
+    """Deformable convolution of "x" by "offset" and "mask" to "y", in the order of
+    deform-conv2d-onnx-exporter.
 
-    module  whether the mask is repeated, and rows of blocks are put side by side, as modules in plain PyTorch do
+    module  whether the mask is repeated, and rows of blocks are put side by side, as modules in
+            plain PyTorch do
     conv    more attributes of the Conv
-    shift, one, high, step   what the first place, the 1 of weights, the last index and one regular place differ by
+    shift, one, high, step   what the first place, the 1 of weights, the last index and one regular
+                             place differ by
     """
     s = DEFORM | edits
     w, kind, opset = Writer(), s["dtype"], s["opset"]
@@ -244,7 +289,9 @@ def deform_conv(after=None, **edits):
     for a in (0, 1):
         own = np.arange(out[a]) * s["strides"][a] + margins[a] - s["pads"][a] + s["shift"]
         within = np.repeat(np.arange(kh), kw) if a == 0 else np.tile(np.arange(kw), kh)
-        base[:, :, :, a] = (within * s["dilations"][a])[:, None, None] + (own[:, None] if a == 0 else own[None, :])
+        base[:, :, :, a] = (within * s["dilations"][a])[:, None, None] + (
+            own[:, None] if a == 0 else own[None, :]
+        )
     base.flat[-1] += s["step"]
     offset = s.get("offset", [n, groups, k_count, 2, *out])
     offset = w.add("Reshape", "offset", w.constant(offset))
@@ -252,7 +299,9 @@ def deform_conv(after=None, **edits):
         offset = w.add("Transpose", offset, perm=s["turned"])
     places = w.add("Add", number(base), offset)
     floors = w.add("Floor", places)
-    part = lambda name, a: w.add("Slice", name, w.constant([a]), w.constant([a + 1]), w.constant([3]))
+    part = lambda name, a: w.add(
+        "Slice", name, w.constant([a]), w.constant([a + 1]), w.constant([3])
+    )
     whole = w.add("Cast", floors, to=7)
     indices = {}
     for a in (0, 1):
@@ -281,7 +330,9 @@ def deform_conv(after=None, **edits):
                         for a, k in enumerate((down, right)))  # fmt: skip
                 index = w.add("Add", w.add("Mul", y, w.constant(padded[1])), x)
                 index = w.add("Expand", index, w.constant([n, groups, per_group, count]))
-                source = w.add("Reshape", image, w.constant([n, groups, per_group, padded[0] * padded[1]]))
+                source = w.add(
+                    "Reshape", image, w.constant([n, groups, per_group, padded[0] * padded[1]])
+                )
                 v = w.add("GatherElements", source, index, axis=3)
             v = w.add("Reshape", v, w.constant([n, groups, per_group, k_count, *out]))
             products.append(w.add("Mul", weight, v))
@@ -289,14 +340,21 @@ def deform_conv(after=None, **edits):
         y = w.add("Sum", *products)
     else:
         y = w.add("Add", w.add("Add", *products[:2]), w.add("Add", *products[2:]))
-    inputs = {"x": (kind, [n, channels, height, width]), "offset": (kind, [n, 2 * groups * k_count, *out])}
+    inputs = {
+        "x": (kind, [n, channels, height, width]),
+        "offset": (kind, [n, 2 * groups * k_count, *out]),
+    }
     if s["mask"]:
         inputs["mask"] = (kind, [n, groups * k_count, *out])
         mask = w.add("Reshape", "mask", w.constant([n, groups, 1, k_count, *out]))
         y = w.add("Mul", y, w.add("Concat", *[mask] * per_group, axis=2) if s["module"] else mask)
     y = after(w, y) if after else y
     if s["module"]:
-        y = w.add("Transpose", w.add("Reshape", y, w.constant([n, channels, k_count, *out])), perm=[0, 1, 3, 4, 2])
+        y = w.add(
+            "Transpose",
+            w.add("Reshape", y, w.constant([n, channels, k_count, *out])),
+            perm=[0, 1, 3, 4, 2],
+        )
         row = lambda k: w.add("Slice", y, w.constant([k]), w.constant([k + kw]), w.constant([4]))
         y = w.add("Concat", *(w.add("Reshape", row(k), w.constant([n, channels, out[0], out[1] * kw]))
                               for k in range(0, k_count, kw)), axis=3)  # fmt: skip
@@ -306,7 +364,13 @@ def deform_conv(after=None, **edits):
     y = w.add("Reshape", y, w.constant([n, channels, out[0] * kh, out[1] * kw]))
     weight = number(rng.standard_normal((s["outputs"], channels // s["group"], kh, kw)))
     y = w.add(
-        "Conv", y, weight, group=s["group"], kernel_shape=[*kernel], strides=s.get("block", [*kernel]), **s["conv"]
+        "Conv",
+        y,
+        weight,
+        group=s["group"],
+        kernel_shape=[*kernel],
+        strides=s.get("block", [*kernel]),
+        **s["conv"],
     )
     if s["bias"]:
         y = w.add("Add", y, number(rng.standard_normal((1, s["outputs"], 1, 1))))

@@ -1,8 +1,9 @@
-"""What reads bytes from outside in Python: functions of bytes that raise BrokenPromiseError where a promise breaks.
+"""What reads bytes from outside in Python: functions of bytes that raise BrokenPromiseError where a
+promise breaks.
 
-No other errors leave a reader than those that it names. It makes at most as many calls as are linear in the bytes, and
-writes in the folder that it is given alone. scripts/fuzz_bytes.py draws the bytes; test_byte_readers.py has the seeds
-and some more.
+No other errors leave a reader than those that it names. It makes at most as many calls as are
+linear in the bytes, and writes in the folder that it is given alone. scripts/fuzz_bytes.py draws
+the bytes; test_byte_readers.py has the seeds and some more.
 """
 
 import io
@@ -75,7 +76,9 @@ def fields(content: bytes, folder: Path) -> None:
 
 
 def with_names(nodes: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Return the nodes that the reader must find all of: those with names of operators, and of extensions."""
+    """Return the nodes that the reader must find all of: those with names of operators, and of
+    extensions.
+    """
     return {node for node in nodes if node[1] in OP_TYPES or node[0] == model_files.EXTENSIONS}
 
 
@@ -91,7 +94,11 @@ def optimize(content, folder):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         optimized, _ = rewriting.rewritten(proto, folder)
-    failures = [str(each.message).partition(UNFINISHED)[2] for each in caught if UNFINISHED in str(each.message)]
+    failures = [
+        str(each.message).partition(UNFINISHED)[2]
+        for each in caught
+        if UNFINISHED in str(each.message)
+    ]
     if (failures or optimized is not proto) and len(content) <= LOADABLE and loads(proto):
         if failures:
             raise BrokenPromiseError(failures[0])
@@ -131,7 +138,9 @@ def counted(function: Callable[..., None] | None) -> Iterator[None]:
 
 @contextmanager
 def at_most(count: int) -> Iterator[None]:
-    """A context that raises BrokenPromiseError at the call after so many, and at its end where that was caught."""
+    """A context that raises BrokenPromiseError at the call after so many, and at its end where that
+    was caught.
+    """
     left, message = iter(range(count)), f"more than {count} calls"
 
     def called(frame: object, event: str, argument: object) -> None:
@@ -145,7 +154,9 @@ def at_most(count: int) -> Iterator[None]:
 
 
 def _session(proto):
-    options = quiet(graph_optimization_level=ort.GraphOptimizationLevel.ORT_DISABLE_ALL, intra_op_num_threads=1)
+    options = quiet(
+        graph_optimization_level=ort.GraphOptimizationLevel.ORT_DISABLE_ALL, intra_op_num_threads=1
+    )
     imported = {i.domain for i in proto.opset_import}
     registration.add_operators(options, [o for o in OPERATORS if o.domain in imported])
     with registration.survey():
@@ -158,13 +169,17 @@ def lower(content, folder):
 
 
 def infer(content, folder):
-    """Our schemas, in onnx's shape inference, which reports whatever they raise as its own error."""
+    """Our schemas, in onnx's shape inference, which reports whatever they raise as its own
+    error.
+    """
     if (proto := parsed(content)) is not None:
         schemas.register_schemas()
         try:
             onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True)
         except Exception as error:
-            if any(PACKAGE in frame.filename for frame in traceback.extract_tb(error.__traceback__)):
+            if any(
+                PACKAGE in frame.filename for frame in traceback.extract_tb(error.__traceback__)
+            ):
                 raise  # else onnx itself refuses the model
 
 
@@ -183,7 +198,9 @@ def inspect(content, folder):
 
 
 def code(content, folder):
-    """Files of the cache: content without its checksum isn't loaded, and with it only what is an object file."""
+    """Files of the cache: content without its checksum isn't loaded, and with it only what is an
+    object file.
+    """
     path = Path(folder, "a.code")
     path.write_bytes(content)
     if (kept := cache.object_in(path)) is not None:
@@ -191,7 +208,8 @@ def code(content, folder):
 
 
 INPUTS = {
-    f"x{k}": (name, (1, 3, 4, 4)) for k, name in enumerate(["float32", "uint8", "bfloat16", "string", "bool", None])
+    f"x{k}": (name, (1, 3, 4, 4))
+    for k, name in enumerate(["float32", "uint8", "bfloat16", "string", "bool", None])
 }
 SUFFIXES = ".npy", ".npz", ".pb", ".png"
 
@@ -244,7 +262,10 @@ def read(name, content, folder):
             raise
         except Exception as error:
             raise BrokenPromiseError(f"{type(error).__name__}: {error}") from error
-    allowed = [Path(folder), Path(os.path.realpath(cache.directory()))]  # sessions keep plans in the latter
+    allowed = [
+        Path(folder),
+        Path(os.path.realpath(cache.directory())),
+    ]  # sessions keep plans in the latter
     paths = [Path(os.path.realpath(path)) for path in _Written.paths]
     outside = [str(path) for path in paths if not any(map(path.is_relative_to, allowed))]
     if outside:
@@ -288,10 +309,23 @@ def seeds(name):
     if name in OF_MODELS:
         return [proto.SerializeToString() for proto in models()]
     if name == "code":
-        return [b"".join([cache.hashlib.sha256(each).digest(), each]) for each in (object_file(), b"", b"\x7fELF")]
+        return [
+            b"".join([cache.hashlib.sha256(each).digest(), each])
+            for each in (object_file(), b"", b"\x7fELF")
+        ]
     if name == "settings":
-        return [b'{"command": {"optimize": true}, "model": ["0"]}', b"[]", b'[["model", 1]]', b"null", b"5"]
-    return [bytes([8 * k + SUFFIXES.index(suffix)]) + content for k in range(3) for suffix, content in files()] + [
+        return [
+            b'{"command": {"optimize": true}, "model": ["0"]}',
+            b"[]",
+            b'[["model", 1]]',
+            b"null",
+            b"5",
+        ]
+    return [
+        bytes([8 * k + SUFFIXES.index(suffix)]) + content
+        for k in range(3)
+        for suffix, content in files()
+    ] + [
         bytes([8 * k + len(SUFFIXES)]) + text
         for k in range(6)
         for text in (b"[1, 2.5, [3]]", b'["a", true, null]', b"1e400")
@@ -299,7 +333,9 @@ def seeds(name):
 
 
 def models():
-    """Yield models: one of each operator, those that `optimize` rewrites, subgraphs, functions, external data."""
+    """Yield models: one of each operator, those that `optimize` rewrites, subgraphs, functions,
+    external data.
+    """
     for path in sorted((TESTS.parent / "models").rglob("*.onnx")):
         if path.is_file() and path.stat().st_size < LOADABLE:
             yield onnx.load(path)
@@ -316,7 +352,13 @@ def models():
         proto = written.unfold()
         move(proto)
         yield proto
-    proto = cases.model("", "Col2Im", cases.COL2IM[1].inputs("float32"), {}, constants=("image_shape", "block_shape"))
+    proto = cases.model(
+        "",
+        "Col2Im",
+        cases.COL2IM[1].inputs("float32"),
+        {},
+        constants=("image_shape", "block_shape"),
+    )
     for tensor in proto.graph.initializer:
         tensor.ClearField("raw_data")
         tensor.data_location = onnx.TensorProto.EXTERNAL
@@ -337,17 +379,22 @@ def files():
 
 
 def object_file():
-    return compiled._machine().emit_object(llvm.parse_assembly(f"define i64 @{SYMBOL}() {{ ret i64 0 }}"))
+    return compiled._machine().emit_object(
+        llvm.parse_assembly(f"define i64 @{SYMBOL}() {{ ret i64 0 }}")
+    )
 
 
 NUMBERS = [0, 1, -1, 2, 3, 7, 8, 16, 17, 64, 255, 2**15, 2**31 - 1, -(2**31)]
 LARGE_NUMBERS = [2**31, 2**32, 2**58, 2**63 - 1, -(2**63)]
-TEXTS = ["", "x", "y", "Col2Im", "GridSample", "Shape", "Reshape", "Identity", "Loop", "If", "../secret", "/etc/passwd",
+TEXTS = ["", "x", "y", "Col2Im", "GridSample", "Shape", "Reshape", "Identity", "Loop", "If",
+    "../secret", "/etc/passwd",
          "data", "ai.onnx", "com.microsoft", "onnx_ops", "a\0b", "\u00e9"]  # fmt: skip
 
 
 def changed(name, content, others, seed):
-    """Return bytes drawn from some of a reader's, and from others: fields of models and single bytes change."""
+    """Return bytes drawn from some of a reader's, and from others: fields of models and single
+    bytes change.
+    """
     rng = random.Random(seed)
     proto = parsed(content) if name in OF_MODELS and rng.random() < 0.8 else None
     if proto is None:
@@ -368,7 +415,8 @@ def with_other_bytes(content, others, rng):
         content[begin:end] = rng.choice([
             b"", bytes([rng.randrange(256)]), rng.randbytes(end - begin), content[begin:end] * 2,
             other[at : at + end - begin],
-            rng.choice([b"\x00", b"\xff" * 4, b"\xff" * 9 + b"\x01", b"9" * 20, b"[" * 50, b"null", b"-1", b"1e400"]),
+            rng.choice([b"\x00", b"\xff" * 4, b"\xff" * 9 + b"\x01", b"9" * 20, b"[" * 50, b"null",
+                    b"-1", b"1e400"]),
         ])  # fmt: skip
     return bytes(content)
 
@@ -384,7 +432,9 @@ def messages(message):
 
 
 def change_field(message, sources, rng):
-    """Clear a field, set it to a value that others have or that is often wrong, or repeat some of it."""
+    """Clear a field, set it to a value that others have or that is often wrong, or repeat some of
+    it.
+    """
     field = rng.choice(message.DESCRIPTOR.fields)
     kinds = [each for each in sources if each.DESCRIPTOR is message.DESCRIPTOR]
     value = getattr(message, field.name)

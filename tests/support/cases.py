@@ -12,9 +12,11 @@ from onnx_ops.registry import OPERATORS
 from onnx_ops.sampling.computed_grid_sample import program
 
 IR_VERSION = 9
-# The largest difference of a result from the float64 reference, in units of the largest |reference|.
+# The largest difference of a result from the float64 reference, in units of the largest
+# |reference|.
 TOLERANCE = {
-    "float16": 2**-10, "bfloat16": 2**-7, "float32": 2e-6, "float64": 1e-14, "complex64": 2e-6, "complex128": 1e-14,
+    "float16": 2**-10, "bfloat16": 2**-7, "float32": 2e-6, "float64": 1e-14, "complex64": 2e-6,
+    "complex128": 1e-14,
 }  # fmt: skip
 
 
@@ -27,7 +29,9 @@ class Case:
     op_type: str
     shapes: tuple  # one per input; for inputs such as image_shape their values
     attributes: dict = field(default_factory=dict)
-    extent: float = 1.0  # grids and offsets are drawn from [-extent, extent]; infinite: from `extremes`
+    extent: float = (
+        1.0  # grids and offsets are drawn from [-extent, extent]; infinite: from `extremes`
+    )
 
     @property
     def operator(self):
@@ -35,13 +39,24 @@ class Case:
 
     @property
     def options(self):
-        """What is passed on with it: operator, rank, inputs, and attributes, with their values if they are few."""
-        values = {name: value for name, value in self.attributes.items() if isinstance(value, int | str)}
+        """What is passed on with it: operator, rank, inputs, and attributes, with their values if
+        they are few.
+        """
+        values = {
+            name: value for name, value in self.attributes.items() if isinstance(value, int | str)
+        }
         kind = self.domain, self.op_type, len(self.shapes[0])
-        return {"kind": kind, "inputs": len(self.shapes), "attributes": [*self.attributes], **values}
+        return {
+            "kind": kind,
+            "inputs": len(self.shapes),
+            "attributes": [*self.attributes],
+            **values,
+        }
 
     def inputs(self, dtype, grid_dtype=None, values_dtype="int64", seed=0):
-        """Draw the inputs. dtype: a name in dtypes.py; grid_dtype: of grids and locations, by default dtype."""
+        """Draw the inputs. dtype: a name in dtypes.py; grid_dtype: of grids and locations, by
+        default dtype.
+        """
         rng, arrays = np.random.default_rng(seed), []
         for i, shape in zip(self.operator.inputs, self.shapes, strict=False):
             if i.values:
@@ -49,18 +64,34 @@ class Case:
             elif i.name in ("Grid", "grid", "sampling_locations"):
                 kind = dtypes.TABLE[grid_dtype or dtype].numpy
                 is_extreme = np.isinf(self.extent)
-                grid = rng.choice(extremes(kind), shape) if is_extreme else (rng.random(shape) * 2 - 1) * self.extent
-                arrays.append((grid if i.name != "sampling_locations" or is_extreme else (grid + 1) / 2).astype(kind))
+                grid = (
+                    rng.choice(extremes(kind), shape)
+                    if is_extreme
+                    else (rng.random(shape) * 2 - 1) * self.extent
+                )
+                arrays.append(
+                    (
+                        grid if i.name != "sampling_locations" or is_extreme else (grid + 1) / 2
+                    ).astype(kind)
+                )
             elif i.name == "offset":
                 kind = dtypes.TABLE[dtype].numpy
-                spread = (rng.random(shape) * 2 - 1) * self.extent if np.isfinite(self.extent) else None
-                arrays.append((rng.choice(extremes(kind), shape) if spread is None else spread).astype(kind))
+                spread = (
+                    (rng.random(shape) * 2 - 1) * self.extent if np.isfinite(self.extent) else None
+                )
+                arrays.append(
+                    (rng.choice(extremes(kind), shape) if spread is None else spread).astype(kind)
+                )
             elif i.name == "batch_indices":
                 arrays.append(rng.integers(0, max(self.shapes[0][0], 1), shape))
             elif i.name in ("rois", "boxes"):
                 arrays.append(regions(rng, self, shape).astype(dtypes.TABLE[dtype].numpy))
             elif i.name.startswith("source_"):
-                arrays.append(drawn(rng, shape, grid_dtype or ("float64" if dtype == "float64" else "float32")))
+                arrays.append(
+                    drawn(
+                        rng, shape, grid_dtype or ("float64" if dtype == "float64" else "float32")
+                    )
+                )
             else:
                 arrays.append(drawn(rng, shape, dtype))
         return arrays
@@ -74,32 +105,53 @@ class Case:
 
 
 def regions(rng, case, shape):
-    """Regions in and around an image, as far as the case's extent; some have no size, or a negative one.
+    """Regions in and around an image, as far as the case's extent; some have no size, or a negative
+    one.
 
-    The last axis has x and y, twice, or x, y, width, height, angle; before these the image's position, if it has room.
+    The last axis has x and y, twice, or x, y, width, height, angle; before these the image's
+    position, if it has room.
     """
     columns, around = shape[-1], case.extent if np.isfinite(case.extent) else 1.0
     image = case.shapes[0][:1:-1] if len(case.shapes[0]) == 4 else (20, 20)
     size = np.array(image) / case.attributes.get("spatial_scale", 1.0)
     corner = (rng.uniform(-0.1, 1, (*shape[:-1], 2)) - 0.5) * around + 0.5
-    sides = rng.choice([-0.1, 0, 0.1, 0.4, 0.4, 1], (*shape[:-1], 2)) * rng.uniform(0.5, 1, (*shape[:-1], 2)) * around
+    sides = (
+        rng.choice([-0.1, 0, 0.1, 0.4, 0.4, 1], (*shape[:-1], 2))
+        * rng.uniform(0.5, 1, (*shape[:-1], 2))
+        * around
+    )
     numbers = [corner * size, (corner + sides) * size]
     if case.op_type in ("MMCVRoIAlignRotated", "MMCVRotatedFeatureAlign", "NMSRotated"):
         numbers = [corner * size, abs(sides) * size, rng.normal(0, 2, (*shape[:-1], 1))]
     boxes = np.concatenate(numbers, -1)
     if np.isinf(case.extent):
         kind = np.dtype(np.float32)
-        boxes = np.where(rng.random(boxes.shape) < 0.4, rng.choice(extremes(kind), boxes.shape), boxes)
+        boxes = np.where(
+            rng.random(boxes.shape) < 0.4, rng.choice(extremes(kind), boxes.shape), boxes
+        )
     if columns == boxes.shape[-1] + 1:
-        boxes = np.concatenate([rng.integers(0, max(case.shapes[0][0], 1), (*shape[:-1], 1)), boxes], -1)
+        boxes = np.concatenate(
+            [rng.integers(0, max(case.shapes[0][0], 1), (*shape[:-1], 1)), boxes], -1
+        )
     return boxes
 
 
 def extremes(kind):
-    """Coordinates of a float type: the largest, some past all integers, infinities, NaN, tiny and ordinary ones."""
+    """Coordinates of a float type: the largest, some past all integers, infinities, NaN, tiny and
+    ordinary ones.
+    """
     info = ml_dtypes.finfo(kind)
     largest = float(info.max)
-    sizes = [largest, largest / 4, min(2.0**63, largest), 40_000.0, np.inf, float(info.smallest_subnormal), 0.9, 0.2]
+    sizes = [
+        largest,
+        largest / 4,
+        min(2.0**63, largest),
+        40_000.0,
+        np.inf,
+        float(info.smallest_subnormal),
+        0.9,
+        0.2,
+    ]
     return np.array([np.nan, *sizes, *(-v for v in sizes)])
 
 
@@ -109,7 +161,10 @@ def drawn(rng, shape, dtype):
     if dtype == "bool":
         return rng.random(shape) < 0.2
     if dtype == "string":
-        texts = np.array(["", "a", "B", "cd", "\u00e9\u4e2d", "a longer one than fits a short string's buffer"], object)
+        texts = np.array(
+            ["", "a", "B", "cd", "\u00e9\u4e2d", "a longer one than fits a short string's buffer"],
+            object,
+        )
         return texts[rng.integers(0, len(texts), shape)]
     if dtype.startswith("complex"):
         return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(kind)
@@ -133,7 +188,8 @@ def reference_of(operator, attributes, inputs):
 
 
 def assert_close(got, expected, dtype, of=""):
-    """Assert that `got` has this dtype and equals the float64 `expected`; floats may differ by TOLERANCE.
+    """Assert that `got` has this dtype and equals the float64 `expected`; floats may differ by
+    TOLERANCE.
 
     of: what `got` is, for the message
     """
@@ -143,7 +199,9 @@ def assert_close(got, expected, dtype, of=""):
         return
     wide = np.complex128 if dtype.startswith("complex") else np.float64
     scale = np.abs(expected[np.isfinite(expected)]).max(initial=1)
-    np.testing.assert_allclose(got.astype(wide), expected, TOLERANCE[dtype], TOLERANCE[dtype] * scale, err_msg=of)
+    np.testing.assert_allclose(
+        got.astype(wide), expected, TOLERANCE[dtype], TOLERANCE[dtype] * scale, err_msg=of
+    )
 
 
 def block_counts(image, block, dilations=None, pads=None, strides=None):
@@ -185,7 +243,9 @@ COL2IM = [
     col2im("1d_dilated", (20,), (3,), dilations=[3], pads=[1, 2]),
     col2im("1d_longer_than_a_band", (40_000,), (5,), N=1, C=2, pads=[1, 3], strides=[2]),
     col2im("2d_wider_than_a_band", (3, 20_001), (2, 3), N=1, C=1, strides=[1, 3]),
-    col2im("2d_higher_than_a_band", (301, 130), (5, 3), N=1, C=2, strides=[2, 1], pads=[2, 1, 2, 1]),
+    col2im(
+        "2d_higher_than_a_band", (301, 130), (5, 3), N=1, C=2, strides=[2, 1], pads=[2, 1, 2, 1]
+    ),
     col2im("3d", (4, 5, 6), (2, 3, 2), pads=[1, 0, 1, 0, 2, 1]),
     col2im("3d_dilated", (7, 6, 8), (2, 3, 2), dilations=[3, 2, 2], strides=[1, 2, 3]),
     col2im("3d_tiling", (4, 6, 8), (2, 3, 4), strides=[2, 3, 4]),
@@ -196,13 +256,22 @@ COL2IM = [
 
 
 def im2col(name, x, kernel, **attributes):
-    return Case(name, "onnx_ops", "Im2Col", (tuple(x),), {"kernel_shape": list(kernel), **attributes})
+    return Case(
+        name, "onnx_ops", "Im2Col", (tuple(x),), {"kernel_shape": list(kernel), **attributes}
+    )
 
 
 IM2COL = [
     im2col("unfold", (2, 3, 9, 11), (3, 3)),
     im2col("unfold_same_size", (2, 3, 9, 11), (3, 3), pads=[1, 1, 1, 1]),
-    im2col("unfold_everything", (2, 3, 31, 32), (4, 3), dilations=[2, 1], pads=[1, 0, 2, 3], strides=[2, 3]),
+    im2col(
+        "unfold_everything",
+        (2, 3, 31, 32),
+        (4, 3),
+        dilations=[2, 1],
+        pads=[1, 0, 2, 3],
+        strides=[2, 3],
+    ),
     im2col("unfold_asymmetric_pads", (2, 3, 6, 7), (2, 2), pads=[3, 0, 0, 4]),
     im2col("unfold_mostly_padding", (2, 3, 1, 2), (3, 3), pads=[5, 6, 7, 8]),
     im2col("unfold_dilated", (2, 3, 14, 15), (3, 2), dilations=[2, 5], pads=[2, 1, 2, 1]),
@@ -216,7 +285,14 @@ IM2COL = [
     im2col("unfold_pixels", (2, 3, 5, 6), (1, 1)),
     im2col("unfold_one_pixel", (1, 1, 1, 1), (1, 1)),
     im2col("unfold_one_block", (2, 3, 13, 17), (13, 17)),
-    im2col("unfold_one_padded_block", (2, 3, 5, 6), (4, 3), dilations=[2, 3], pads=[1, 0, 1, 2], strides=[3, 4]),
+    im2col(
+        "unfold_one_padded_block",
+        (2, 3, 5, 6),
+        (4, 3),
+        dilations=[2, 3],
+        pads=[1, 0, 1, 2],
+        strides=[3, 4],
+    ),
     im2col("unfold_many_small_planes", (8, 130, 4, 4), (3, 3), pads=[1, 1, 1, 1]),
     im2col("unfold_no_batch", (0, 3, 5, 5), (2, 2)),
     im2col("unfold_no_channels", (2, 0, 5, 5), (2, 2)),
@@ -234,7 +310,13 @@ IM2COL = [
     im2col("unfold_3d", (2, 3, 4, 5, 6), (2, 3, 2), pads=[1, 0, 1, 0, 2, 1]),
     im2col("unfold_3d_dilated", (2, 3, 7, 6, 8), (2, 3, 2), dilations=[3, 2, 2], strides=[1, 2, 3]),
     im2col("unfold_3d_patches", (2, 3, 4, 6, 8), (2, 3, 4), strides=[2, 3, 4]),
-    im2col("unfold_4d", (2, 3, 3, 4, 5, 4), (2, 1, 2, 3), strides=[1, 2, 1, 1], pads=[1, 0, 0, 1, 0, 1, 1, 0]),
+    im2col(
+        "unfold_4d",
+        (2, 3, 3, 4, 5, 4),
+        (2, 1, 2, 3),
+        strides=[1, 2, 1, 1],
+        pads=[1, 0, 0, 1, 0, 1, 1, 0],
+    ),
     im2col("unfold_5d", (1, 2, 3, 2, 4, 3, 5), (2, 2, 1, 2, 3), dilations=[1, 1, 2, 1, 2]),
 ]
 
@@ -243,10 +325,20 @@ def im2col_product(name, x, kernel, sum_over, group=1, **attributes):
     counts, positions = block_counts(x[2:], kernel, **attributes), int(np.prod(kernel))
     shapes = (
         tuple(x),
-        (x[0], x[1] if sum_over == "channels" else group * positions, int(np.prod(np.maximum(counts, 0)))),
+        (
+            x[0],
+            x[1] if sum_over == "channels" else group * positions,
+            int(np.prod(np.maximum(counts, 0))),
+        ),
     )
     attributes = {"kernel_shape": list(kernel), "sum_over": sum_over, **attributes}
-    return Case(name, "onnx_ops", "Im2ColProduct", shapes, attributes | ({"group": group} if group > 1 else {}))
+    return Case(
+        name,
+        "onnx_ops",
+        "Im2ColProduct",
+        shapes,
+        attributes | ({"group": group} if group > 1 else {}),
+    )
 
 
 IM2COL_PRODUCT = [
@@ -261,7 +353,8 @@ IM2COL_PRODUCT = [
         ("correlation", (1, 64, 24, 32), (9, 9), {"pads": [4, 4, 4, 4]}),
         ("more_channels_than_rows", (1, 37, 6, 7), (3, 3), {"pads": [1, 1, 1, 1]}),
         ("dilated", (2, 3, 14, 15), (3, 2), {"dilations": [2, 5], "pads": [2, 1, 2, 1]}),
-        ("dilated_past_a_span", (1, 2, 5, 150), (2, 5), {"dilations": [1, 20], "pads": [0, 40, 1, 40]}),
+        ("dilated_past_a_span", (1, 2, 5, 150), (2, 5),
+            {"dilations": [1, 20], "pads": [0, 40, 1, 40]}),
         ("every_second", (2, 3, 20, 41), (3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
         ("patches", (2, 3, 24, 30), (4, 5), {"strides": [4, 5]}),
         ("stride_past_the_image", (2, 3, 4, 4), (2, 2), {"strides": [100, 100]}),
@@ -291,13 +384,15 @@ def grid_sample(name, x, out, extent=1.3, domain="com.microsoft", **attributes):
 
 
 GRID_SAMPLE = [
-    grid_sample(f"{mode}_{padding_mode}_{corners}", (2, 3, 9, 11), (12, 13), mode=mode, padding_mode=padding_mode,
+    grid_sample(f"{mode}_{padding_mode}_{corners}", (2, 3, 9, 11), (12, 13), mode=mode,
+        padding_mode=padding_mode,
                 align_corners=align_corners)
     for mode in ("nearest", "bilinear", "bicubic")
     for padding_mode in ("zeros", "border", "reflection")
     for align_corners, corners in ((0, "edges"), (1, "corners"))
 ] + [
-    grid_sample(f"{name}_{mode}", x, out, extent, mode=mode, padding_mode=padding_mode, align_corners=align_corners)
+    grid_sample(f"{name}_{mode}", x, out, extent, mode=mode, padding_mode=padding_mode,
+        align_corners=align_corners)
     for mode in ("nearest", "bilinear", "bicubic")
     for name, x, out, extent, padding_mode, align_corners in (
         ("one_pixel", (1, 1, 1, 1), (4, 4), 3.0, "reflection", 0),
@@ -318,7 +413,8 @@ GRID_SAMPLE = [
     )
 ]  # fmt: skip
 VOLUMES = [
-    grid_sample(f"volume_{mode}_{padding_mode}_{corners}", (2, 3, 5, 6, 7), (4, 5, 6), domain="", mode=mode,
+    grid_sample(f"volume_{mode}_{padding_mode}_{corners}", (2, 3, 5, 6, 7), (4, 5, 6), domain="",
+        mode=mode,
                 padding_mode=padding_mode, align_corners=align_corners)
     for mode in ("nearest", "linear", "cubic")
     for padding_mode in ("zeros", "border", "reflection")
@@ -341,17 +437,23 @@ VOLUMES = [
 
 def openvino(name, image, block, N=2, C=3, batched=True, **attributes):  # noqa: N803
     begin, end = attributes.get("pads_begin", [0, 0]), attributes.get("pads_end", [0, 0])
-    counts = block_counts(image, block, attributes.get("dilations"), [*begin, *end], attributes.get("strides"))
+    counts = block_counts(
+        image, block, attributes.get("dilations"), [*begin, *end], attributes.get("strides")
+    )
     shape = (*([N] if batched else []), C * int(np.prod(block)), int(np.prod(counts)))
-    return Case(name, "org.openvinotoolkit", "Col2Im", (shape, tuple(image), tuple(block)), attributes)
+    return Case(
+        name, "org.openvinotoolkit", "Col2Im", (shape, tuple(image), tuple(block)), attributes
+    )
 
 
 OPENVINO = [
     openvino("openvino_defaults", (8, 9), (2, 3)),
     openvino("openvino_unbatched", (8, 9), (2, 3), batched=False),
-    openvino("openvino_everything", (15, 13), (3, 2), strides=[2, 1], dilations=[2, 3], pads_begin=[1, 0],
+    openvino("openvino_everything", (15, 13), (3, 2), strides=[2, 1], dilations=[2, 3],
+        pads_begin=[1, 0],
              pads_end=[0, 2]),
-    openvino("openvino_unbatched_everything", (15, 13), (3, 2), batched=False, strides=[2, 1], dilations=[2, 3],
+    openvino("openvino_unbatched_everything", (15, 13), (3, 2), batched=False, strides=[2, 1],
+        dilations=[2, 3],
              pads_begin=[1, 0], pads_end=[0, 2]),
     openvino("openvino_unbatched_tiling", (6, 9), (2, 3), batched=False, strides=[2, 3]),
 ]  # fmt: skip
@@ -359,13 +461,20 @@ OPENVINO = [
 
 def attention(name, *levels, N=2, Q=5, M=3, D=4, P=2, extent=1.3):  # noqa: N803
     pixels, count = sum(h * w for h, w in levels), len(levels)
-    shapes = ((N, pixels, M, D), tuple(np.ravel(levels).tolist()), (N, Q, M, count, P, 2), (N, Q, M, count, P))
+    shapes = (
+        (N, pixels, M, D),
+        tuple(np.ravel(levels).tolist()),
+        (N, Q, M, count, P, 2),
+        (N, Q, M, count, P),
+    )
     return Case(name, "onnx_ops", "MultiScaleDeformableAttention", shapes, extent=extent)
 
 
 ATTENTION = [
     attention("attention", (7, 9), (4, 5), (2, 3)),
-    attention("attention_of_a_network", (16, 20), (8, 10), (4, 5), N=1, Q=70, M=8, D=32, P=4, extent=1.1),
+    attention(
+        "attention_of_a_network", (16, 20), (8, 10), (4, 5), N=1, Q=70, M=8, D=32, P=4, extent=1.1
+    ),
     attention("attention_on_one_level", (6, 5), P=3),
     attention("attention_on_eight_levels", *((9 - k, 2 + k) for k in range(8)), D=8),
     attention("attention_on_pixels", (1, 1), (1, 1), extent=3.0),
@@ -399,10 +508,18 @@ def deform_conv(name, x, w, D=1, bias=False, mask=False, extent=1.5, domain="", 
 
 
 def mmcv(name, x, w, D=1, bias=False, modulated=True, domain="mmdeploy", extent=1.5, **attributes):  # noqa: N803
-    """A case of MMCVModulatedDeformConv2d or MMCVDeformConv2d, with what mmdeploy writes where nothing is given."""
+    """A case of MMCVModulatedDeformConv2d or MMCVDeformConv2d, with what mmdeploy writes where
+    nothing is given.
+    """
     usual = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1}
-    attributes = {**usual, **({} if "deformable_groups" in attributes else {"deform_groups": D}), **attributes}
-    stride, padding, dilation = ([v, v] if isinstance(v, int) else v for v in list(attributes.values())[:3])
+    attributes = {
+        **usual,
+        **({} if "deformable_groups" in attributes else {"deform_groups": D}),
+        **attributes,
+    }
+    stride, padding, dilation = (
+        [v, v] if isinstance(v, int) else v for v in list(attributes.values())[:3]
+    )
     padding = padding[:: len(padding) // 2]
     counts = block_counts(x[2:], w[2:], dilation, padding * 2, stride)
     places = D * w[2] * w[3]
@@ -415,21 +532,27 @@ def mmcv(name, x, w, D=1, bias=False, modulated=True, domain="mmdeploy", extent=
 
 def dcn(name, x, w, D, op_type, domain="", **attributes):  # noqa: N803
     """A case of an operator that is MMCVModulatedDeformConv2d by another name."""
-    shapes = mmcv(name, x, w, D, True, **{n: attributes[n] for n in ("stride", "padding", "dilation")}).shapes
+    shapes = mmcv(
+        name, x, w, D, True, **{n: attributes[n] for n in ("stride", "padding", "dilation")}
+    ).shapes
     return Case(name, domain, op_type, shapes, attributes, 1.5)
 
 
 DEFORM_CONV = [
     deform_conv("deform", (2, 4, 9, 11), (3, 4, 3, 3)),
-    deform_conv("deform_everything", (2, 6, 9, 11), (8, 3, 3, 2), D=3, mask=True, group=2, kernel_shape=[3, 2],
+    deform_conv("deform_everything", (2, 6, 9, 11), (8, 3, 3, 2), D=3, mask=True, group=2,
+        kernel_shape=[3, 2],
                 strides=[2, 1], dilations=[1, 3], pads=[1, 0, 2, 3]),
     deform_conv("deform_with_bias", (1, 3, 7, 8), (5, 3, 3, 3), bias=True, pads=[1, 1, 1, 1]),
-    deform_conv("deform_of_more_than_a_block", (1, 5, 20, 23), (9, 5, 3, 3), mask=True, pads=[1, 1, 1, 1]),
-    deform_conv("deform_of_many_channels", (1, 70, 6, 7), (17, 70, 3, 3), mask=True, pads=[1, 1, 1, 1]),
+    deform_conv("deform_of_more_than_a_block", (1, 5, 20, 23), (9, 5, 3, 3), mask=True,
+        pads=[1, 1, 1, 1]),
+    deform_conv("deform_of_many_channels", (1, 70, 6, 7), (17, 70, 3, 3), mask=True,
+        pads=[1, 1, 1, 1]),
     deform_conv("deform_to_many_channels", (1, 3, 5, 5), (1041, 3, 1, 2), bias=True),
     deform_conv("deform_by_a_large_kernel", (1, 3, 9, 10), (4, 3, 7, 8), pads=[3, 3, 3, 3]),
     deform_conv("deform_in_groups", (1, 8, 6, 7), (8, 1, 3, 3), D=4, group=8),
-    deform_conv("deform_in_fewer_groups_than_offsets", (1, 12, 6, 7), (4, 6, 2, 2), D=6, group=2, mask=True),
+    deform_conv("deform_in_fewer_groups_than_offsets", (1, 12, 6, 7), (4, 6, 2, 2), D=6, group=2,
+        mask=True),
     deform_conv("deform_far_out", (2, 2, 6, 7), (3, 2, 3, 3), mask=True, extent=1000.0),
     deform_conv("deform_nowhere", (1, 2, 3, 3), (3, 2, 1, 1), extent=0.0),
     deform_conv("deform_mostly_padding", (1, 2, 2, 3), (3, 2, 2, 2), pads=[5, 4, 3, 6]),
@@ -439,32 +562,44 @@ DEFORM_CONV = [
     deform_conv("deform_no_batch", (0, 2, 5, 5), (3, 2, 2, 2), mask=True),
     deform_conv("deform_no_channels", (2, 0, 5, 5), (3, 0, 2, 2), mask=True),
     deform_conv("deform_no_output", (2, 2, 5, 5), (0, 2, 2, 2)),
-    deform_conv("deform_1d", (2, 4, 40), (6, 2, 3), D=2, mask=True, group=2, strides=[2], pads=[1, 2]),
+    deform_conv("deform_1d", (2, 4, 40), (6, 2, 3), D=2, mask=True, group=2, strides=[2],
+        pads=[1, 2]),
     deform_conv("deform_1d_one_pixel", (2, 2, 1), (3, 2, 2), pads=[1, 1]),
-    deform_conv("deform_3d", (2, 4, 4, 5, 6), (3, 4, 2, 3, 2), D=2, mask=True, pads=[1, 0, 1, 0, 2, 1]),
-    deform_conv("deform_3d_everything", (1, 6, 6, 5, 7), (8, 3, 3, 1, 2), D=3, group=2, mask=True, strides=[1, 2, 1],
+    deform_conv("deform_3d", (2, 4, 4, 5, 6), (3, 4, 2, 3, 2), D=2, mask=True,
+        pads=[1, 0, 1, 0, 2, 1]),
+    deform_conv("deform_3d_everything", (1, 6, 6, 5, 7), (8, 3, 3, 1, 2), D=3, group=2, mask=True,
+        strides=[1, 2, 1],
                 dilations=[2, 1, 3], pads=[1, 0, 1, 0, 2, 1]),
     deform_conv("deform_3d_one_plane", (1, 2, 1, 5, 6), (3, 2, 1, 2, 2)),
     deform_conv("deform_3d_one_row", (1, 2, 4, 1, 6), (3, 2, 2, 1, 2)),
-    deform_conv("deform_in_older_models", (1, 4, 6, 7), (6, 2, 3, 3), D=2, bias=True, mask=True, group=2,
+    deform_conv("deform_in_older_models", (1, 4, 6, 7), (6, 2, 3, 3), D=2, bias=True, mask=True,
+        group=2,
                 pads=[1, 1, 1, 1], domain="onnx_ops"),
-    mmcv("modulated", (2, 6, 8, 9), (4, 3, 3, 2), D=3, bias=True, stride=[2, 1], padding=[1, 2], dilation=[1, 2],
+    mmcv("modulated", (2, 6, 8, 9), (4, 3, 3, 2), D=3, bias=True, stride=[2, 1], padding=[1, 2],
+        dilation=[1, 2],
          groups=2),
     mmcv("modulated_without_bias", (1, 4, 6, 7), (5, 4, 3, 3), padding=[1, 1], domain="mmcv"),
     mmcv("modulated_no_batch", (0, 4, 6, 7), (5, 4, 3, 3), padding=[1, 1], domain="mmcv"),
-    mmcv("plain", (2, 6, 8, 9), (4, 3, 3, 2), D=2, modulated=False, domain="mmcv", stride=[2, 1], padding=[1, 2],
+    mmcv("plain", (2, 6, 8, 9), (4, 3, 3, 2), D=2, modulated=False, domain="mmcv", stride=[2, 1],
+        padding=[1, 2],
          dilation=[1, 2], groups=2, bias=0, im2col_step=32),
-    mmcv("plain_with_numbers", (1, 4, 6, 7), (4, 1, 1, 1), D=4, modulated=False, stride=1, padding=0, dilation=1,
+    mmcv("plain_with_numbers", (1, 4, 6, 7), (4, 1, 1, 1), D=4, modulated=False, stride=1,
+        padding=0, dilation=1,
          groups=4),
-    dcn("dcn_of_centernet", (1, 4, 6, 7), (6, 4, 3, 3), 1, "_DCNv2", stride=[1, 1], padding=[1, 1], dilation=[1, 1],
+    dcn("dcn_of_centernet", (1, 4, 6, 7), (6, 4, 3, 3), 1, "_DCNv2", stride=[1, 1], padding=[1, 1],
+        dilation=[1, 1],
         deformable_groups=1),
-    dcn("dcn_of_tensorrt_centernet", (1, 8, 6, 7), (4, 4, 3, 2), 2, "DCNv2", stride=[2, 2], padding=[1, 1],
+    dcn("dcn_of_tensorrt_centernet", (1, 8, 6, 7), (4, 4, 3, 2), 2, "DCNv2", stride=[2, 2],
+        padding=[1, 1],
         dilation=[1, 1], groups=2, deform_groups=2),
-    dcn("dcn_of_a_plugin", (1, 4, 6, 7), (5, 4, 3, 3), 2, "DCNv2", "custom", stride=[1, 1], padding=[1, 1],
+    dcn("dcn_of_a_plugin", (1, 4, 6, 7), (5, 4, 3, 3), 2, "DCNv2", "custom", stride=[1, 1],
+        padding=[1, 1],
         dilation=[1, 1], deformable_groups=2, kernel_size=[3, 3], info="{}"),
-    dcn("dcn_of_torchvision", (1, 4, 6, 7), (5, 4, 3, 3), 4, "DeformConv2d", "custom", stride=[1, 2], padding=[0, 1],
+    dcn("dcn_of_torchvision", (1, 4, 6, 7), (5, 4, 3, 3), 4, "DeformConv2d", "custom",
+        stride=[1, 2], padding=[0, 1],
         dilation=[2, 1], deformable_groups=4, activation_type=-1, alpha=0.0, beta=0.0),
-    mmcv("plain_with_other_names", (1, 4, 6, 7), (4, 4, 3, 3), D=2, modulated=False, padding=[1, 1, 2, 2],
+    mmcv("plain_with_other_names", (1, 4, 6, 7), (4, 4, 3, 3), D=2, modulated=False,
+        padding=[1, 1, 2, 2],
          deformable_groups=2),
 ]  # fmt: skip
 
@@ -476,7 +611,9 @@ def computed(name, x, inputs, sources, steps, coordinates, **attributes):
 
 
 def affine(x, out):
-    """What makes the coordinates of an affine transformation: inputs, sources, steps, coordinates."""
+    """What makes the coordinates of an affine transformation: inputs, sources, steps,
+    coordinates.
+    """
     axes = len(out)
     names, rows = "whd"[:axes], range(axes)
     sources = {f"{i}{j}": (0, "n", i, j) for i in rows for j in range(axes + 1)}
@@ -493,23 +630,49 @@ def affine(x, out):
 
 
 def flow(x, out, order="nkhw", shape=None):
-    """What makes the coordinates of a flow in pixels; order: of its axes, k being that of the two coordinates."""
+    """What makes the coordinates of a flow in pixels; order: of its axes, k being that of the two
+    coordinates.
+    """
     size = dict(zip("nhw", (x[0], *out), strict=True)) | {"k": 2}
     sources = {"u": (0, *order.replace("k", "0")), "v": (0, *order.replace("k", "1"))}
-    sources = {name: (0, *(int(at) if at.isdigit() else at for at in index)) for name, (_, *index) in sources.items()}
+    sources = {
+        name: (0, *(int(at) if at.isdigit() else at for at in index))
+        for name, (_, *index) in sources.items()
+    }
     sources |= {"x": (1, "w"), "y": (2, "h"), "a": (3, 0), "b": (3, 1), "c": (3, 2)}
-    steps = {"|a|": ("Abs", "a"), "|c|": ("Abs", "c"), "d": ("Max", "|a|", "|c|"),  # a / d isn't large
-             "s": ("Add", "u", "x"), "t": ("Add", "v", "y"), "s2": ("Mul", "a", "s"), "t2": ("Mul", "t", "a"),
-             "s3": ("Div", "s2", "d"), "t3": ("Div", "t2", "d"), "s4": ("Sub", "s3", "b")}  # fmt: skip
-    return (shape or [size[axis] for axis in order], (out[1],), (out[0],), (3,)), sources, steps, ["s4", "t3"]
+    # A / d isn't large.
+    steps = {
+        "|a|": ("Abs", "a"),
+        "|c|": ("Abs", "c"),
+        "d": ("Max", "|a|", "|c|"),
+        "s": ("Add", "u", "x"),
+        "t": ("Add", "v", "y"),
+        "s2": ("Mul", "a", "s"),
+        "t2": ("Mul", "t", "a"),
+        # Fmt: skip.
+        "s3": ("Div", "s2", "d"),
+        "t3": ("Div", "t2", "d"),
+        "s4": ("Sub", "s3", "b"),
+    }
+    return (
+        (shape or [size[axis] for axis in order], (out[1],), (out[0],), (3,)),
+        sources,
+        steps,
+        ["s4", "t3"],
+    )
 
 
 ALL_STEPS = {  # each operation once, of vectors, rows and numbers
-    "add": ("Add", "p", "y"), "sub": ("Sub", "y", "p"), "mul": ("Mul", "p", "c"), "div": ("Div", "c", "q"),
-    "neg": ("Neg", "y"), "abs": ("Abs", "p"), "sqrt": ("Sqrt", "abs"), "floor": ("Floor", "mul"), "ceil": ("Ceil", "y"),
-    "round": ("Round", "sub"), "min": ("Min", "add", "x"), "max": ("Max", "y", "div"), "less": ("Less", "p", "y"),
-    "not more": ("LessOrEqual", "y", "c"), "equal": ("Equal", "round", "floor"), "clip": ("Clip", "div", "neg", "y"),
-    "where": ("Where", "less", "min", "max"), "fma": ("MulAdd", "sqrt", "y", "ceil"), "cast": ("CastFloat16", "fma"),
+    "add": ("Add", "p", "y"), "sub": ("Sub", "y", "p"), "mul": ("Mul", "p", "c"),
+    "div": ("Div", "c", "q"),
+    "neg": ("Neg", "y"), "abs": ("Abs", "p"), "sqrt": ("Sqrt", "abs"), "floor": ("Floor", "mul"),
+    "ceil": ("Ceil", "y"),
+    "round": ("Round", "sub"), "min": ("Min", "add", "x"), "max": ("Max", "y", "div"),
+    "less": ("Less", "p", "y"),
+    "not more": ("LessOrEqual", "y", "c"), "equal": ("Equal", "round", "floor"),
+    "clip": ("Clip", "div", "neg", "y"),
+    "where": ("Where", "less", "min", "max"), "fma": ("MulAdd", "sqrt", "y", "ceil"),
+    "cast": ("CastFloat16", "fma"),
     "cast too": ("CastBFloat16", "cast"),
     "mask": ("Mul", "equal", "not more"), "both": ("Where", "mask", "clip", "where"),
     "end": ("Add", "both", "cast too"),
@@ -529,7 +692,13 @@ SAMPLED = [
     ("no_points", (2, 2, 5, 5), (0, 3), {}),
 ]  # fmt: skip
 MODES = "nearest", "bilinear", "bicubic"
-PLANES = {"p": (0, "n", 0, "h", "w"), "q": (0, "n", 1, "h", "w"), "x": (1, "w"), "y": (1, "h"), "c": (2, 0)}
+PLANES = {
+    "p": (0, "n", 0, "h", "w"),
+    "q": (0, "n", 1, "h", "w"),
+    "x": (1, "w"),
+    "y": (1, "h"),
+    "c": (2, 0),
+}
 FUSED = [
     computed(f"{name}_{mode}", x, *made, mode=mode, **more)
     for mode in MODES
@@ -548,17 +717,23 @@ FUSED = [
         ("flow_for_all_rows", (3, 2, 9, 11), flow((3,), (50, 50), shape=(3, 2, 1, 50)), {}),
         ("flow_for_all_columns", (3, 2, 9, 11), flow((3,), (12, 50), shape=(3, 2, 12, 1)), {}),
         ("lookup", (20, 1, 9, 11), flow((20,), (5, 5), shape=(20, 2, 1, 1)), {}),
-        ("lookup_in_rows", (20, 1, 1, 11), flow((20,), (1, 5), shape=(20, 2, 1, 1)), {"align_corners": 1}),
-        ("affine_volumes_of_a_column", (2, 4, 6, 7, 1), affine((2,), (4, 5, 33)), {"padding_mode": "border"}),
-        ("one_value_for_all", (2, 3, 9, 11), (((5, 30), (2,)), {"p": (0, "h", "w"), "q": (1, 1)}, {}, "qp"), {}),
+        ("lookup_in_rows", (20, 1, 1, 11), flow((20,), (1, 5), shape=(20, 2, 1, 1)),
+            {"align_corners": 1}),
+        ("affine_volumes_of_a_column", (2, 4, 6, 7, 1), affine((2,), (4, 5, 33)),
+            {"padding_mode": "border"}),
+        ("one_value_for_all", (2, 3, 9, 11),
+            (((5, 30), (2,)), {"p": (0, "h", "w"), "q": (1, 1)}, {}, "qp"), {}),
         ("diagonal", (2, 3, 9, 11), (((30, 30, 2),), {"p": (0, "w", "w", 0), "q": (0, "h", 7, 1)}, {}, "pq"), {}),
         ("all_steps", (2, 3, 9, 11), (((2, 2, 40, 40), (40,), (1,)), PLANES, ALL_STEPS, ("end", "x")), {}),
-        ("all_steps_of_few_points", (2, 3, 4, 5), (((2, 2, 7, 7), (7,), (1,)), PLANES, ALL_STEPS, ("end", "x")), {}),
+        ("all_steps_of_few_points", (2, 3, 4, 5),
+            (((2, 2, 7, 7), (7,), (1,)), PLANES, ALL_STEPS, ("end", "x")), {}),
     )
 ]  # fmt: skip
 
 
-def roi_align(name, x, regions, out=(4, 5), extent=1.2, domain="", op_type="RoiAlign", **attributes):
+def roi_align(
+    name, x, regions, out=(4, 5), extent=1.2, domain="", op_type="RoiAlign", **attributes
+):
     """A case of RoiAlign or of its relatives. regions: how many."""
     attributes = {"output_height": out[0], "output_width": out[1], **attributes}
     shapes = (x, (regions, 4), (regions,))
@@ -594,41 +769,52 @@ ROI_ALIGN = [
                   coordinate_transformation_mode=t, sampling_ratio=ratio)
         for mode in ("avg", "max") for t in ROUNDS for ratio in (0, 1, 2, 3)
     ),
-    *(roi_align(f"regions_{name}_{m}", x, r, mode=m, **more) for m in ("avg", "max") for name, x, r, more in POOLED),
+    *(roi_align(f"regions_{name}_{m}", x, r, mode=m, **more) for m in ("avg", "max") for name, x, r,
+        more in POOLED),
 ]  # fmt: skip
 MMCV_ROI_ALIGN = [
     *(
-        roi_align(f"{domain}_{mode}_{aligned}_{ratio}", (2, 3, 19, 21), 12, domain=domain, op_type="MMCVRoiAlign",
+        roi_align(f"{domain}_{mode}_{aligned}_{ratio}", (2, 3, 19, 21), 12, domain=domain,
+            op_type="MMCVRoiAlign",
                   mode=mode, aligned=aligned, sampling_ratio=ratio)
-        for domain in ("mmcv", "mmdeploy") for mode in ("avg", "max") for aligned in (0, 1) for ratio in (-1, 2)
+        for domain in ("mmcv", "mmdeploy") for mode in ("avg", "max") for aligned in (0,
+            1) for ratio in (-1, 2)
     ),
     *(
-        roi_align(f"mmcv_{name}_{mode}", x, r, domain="mmcv", op_type="MMCVRoiAlign", mode=mode, **more)
+        roi_align(f"mmcv_{name}_{mode}", x, r, domain="mmcv", op_type="MMCVRoiAlign", mode=mode,
+            **more)
         for mode in ("avg", "max") for name, x, r, more in POOLED[1::2]
     ),
 ]  # fmt: skip
 ROTATED = [
     *(
-        roi_align(f"rotated_{domain}_{aligned}_{clockwise}_{ratio}", (2, 3, 19, 21), 12, domain=domain,
-                  op_type="MMCVRoIAlignRotated", aligned=aligned, clockwise=clockwise, sampling_ratio=ratio)
-        for domain in ("mmcv", "mmdeploy") for aligned in (0, 1) for clockwise in (0, 1) for ratio in (0, 2)
+        roi_align(f"rotated_{domain}_{aligned}_{clockwise}_{ratio}", (2, 3, 19, 21), 12,
+            domain=domain,
+                  op_type="MMCVRoIAlignRotated", aligned=aligned, clockwise=clockwise,
+                  sampling_ratio=ratio)
+        for domain in ("mmcv", "mmdeploy") for aligned in (0, 1) for clockwise in (0,
+            1) for ratio in (0, 2)
     ),
     *(
-        roi_align(f"rotated_{name}", x, r, domain="mmdeploy", op_type="MMCVRoIAlignRotated", clockwise=1, **more)
+        roi_align(f"rotated_{name}", x, r, domain="mmdeploy", op_type="MMCVRoIAlignRotated",
+            clockwise=1, **more)
         for name, x, r, more in POOLED
     ),
 ]  # fmt: skip
 GRID_SAMPLER = [
-    Case(f"{domain}_{mode}_{padding_mode}_{corners}", domain, "grid_sampler", ((2, 3, 9, 11), (2, 12, 13, 2)),
+    Case(f"{domain}_{mode}_{padding_mode}_{corners}", domain, "grid_sampler",
+        ((2, 3, 9, 11), (2, 12, 13, 2)),
          {"interpolation_mode": mode, "padding_mode": padding_mode, "align_corners": corners}, 1.3)
     for domain in ("mmcv", "mmdeploy") for mode in range(3) for padding_mode in range(3) for corners in range(2)
 ]  # fmt: skip
 FEATURE_ALIGN = [
-    Case(f"feature_align_{name}_{points}", "mmcv", "MMCVRotatedFeatureAlign", (x, (x[0], *x[2:], 5)),
+    Case(f"feature_align_{name}_{points}", "mmcv", "MMCVRotatedFeatureAlign",
+        (x, (x[0], *x[2:], 5)),
          {"points": points, "spatial_scale": scale}, 1.2)
     for points in (1, 5)
     for name, x, scale in (
-        ("whole", (2, 3, 9, 11), 1.0), ("scaled", (1, 2, 20, 23), 0.25), ("of_one_pixel", (2, 2, 1, 1), 1.0),
+        ("whole", (2, 3, 9, 11), 1.0), ("scaled", (1, 2, 20, 23), 0.25),
+        ("of_one_pixel", (2, 2, 1, 1), 1.0),
         ("without_channels", (1, 0, 4, 5), 1.0), ("without_images", (0, 2, 4, 5), 1.0),
     )
 ]  # fmt: skip
@@ -646,7 +832,8 @@ EXTREME = [
 ]  # fmt: skip
 CASES = COL2IM + GRID_SAMPLE + VOLUMES + OPENVINO + EXTREME + IM2COL + ATTENTION + FUSED
 CASES += DEFORM_CONV + REGIONS + IM2COL_PRODUCT
-# Operators with several outputs, or with outputs of which only a bound is known: test_mmdeploy.py checks them.
+# Operators with several outputs, or with outputs of which only a bound is known: test_mmdeploy.py
+# checks them.
 OTHERS = [o for o in OPERATORS if all(c.operator is not o for c in CASES)]
 
 
@@ -656,12 +843,15 @@ def type_of(dtype):
 
 
 def model(domain, op_type, inputs, attributes, *, opset=21, dims="fixed", constants=()):
-    """A model of one node. dims: "fixed", "symbolic" or "none"; constants: names of inputs that become initializers."""
+    """A model of one node. dims: "fixed", "symbolic" or "none"; constants: names of inputs that
+    become initializers.
+    """
     its_operator = operator(domain, op_type)
     declared = its_operator.inputs[: len(inputs)]
     alike = zip(its_operator.outputs, its_operator.likeness(), strict=True)
     kinds = [
-        dtypes.TABLE[its_operator.types[o.type][0]].onnx if k is None else type_of(inputs[k].dtype) for o, k in alike
+        dtypes.TABLE[its_operator.types[o.type][0]].onnx if k is None else type_of(inputs[k].dtype)
+        for o, k in alike
     ]
     # The graph's output is y, so an input of the operator that is called y has another name there.
     names = [i.name + "_in" * (i.name == "y") for i in declared]
@@ -675,7 +865,10 @@ def model(domain, op_type, inputs, attributes, *, opset=21, dims="fixed", consta
             symbols = [f"{name}_{a}" for a in range(value.ndim)]
             shape = {"fixed": value.shape, "symbolic": symbols, "none": None}[dims]
             described.append(helper.make_tensor_value_info(name, type_of(value.dtype), shape))
-    outputs = [helper.make_tensor_value_info(y, kind, None) for y, kind in zip(node.output, kinds, strict=True)]
+    outputs = [
+        helper.make_tensor_value_info(y, kind, None)
+        for y, kind in zip(node.output, kinds, strict=True)
+    ]
     graph = helper.make_graph([node], "one_node", described, outputs, initializers)
     return finished(graph, opset, domain)
 
@@ -686,12 +879,17 @@ def finished(graph, opset=21, *domains):
 
 
 def parsed(text, opset=21, *domains, ir_version=IR_VERSION, **constants):
-    """The model of a text in onnx's syntax, which begins with the inputs; constants: {name: value} of initializers.
+    """The model of a text in onnx's syntax, which begins with the inputs; constants: {name: value}
+    of initializers.
 
     domains: those that it imports in version 1
     """
     versions = {"": opset, **dict.fromkeys(domains, 1)}
     imports = ", ".join(f'"{domain}" : {version}' for domain, version in versions.items())
-    proto = onnx.parser.parse_model(f"<ir_version: {ir_version}, opset_import: [{imports}]> g {text}")
-    proto.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(v), n) for n, v in constants.items())
+    proto = onnx.parser.parse_model(
+        f"<ir_version: {ir_version}, opset_import: [{imports}]> g {text}"
+    )
+    proto.graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.asarray(v), n) for n, v in constants.items()
+    )
     return proto

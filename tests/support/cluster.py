@@ -1,4 +1,6 @@
-"""Start a Ray cluster of two nodes with a CPU each on this machine, print its address, and end it with the input."""
+"""Start a Ray cluster of two nodes with a CPU each on this machine, print its address, and end it
+with the input.
+"""
 
 import sys
 

@@ -6,7 +6,8 @@ from click.testing import CliRunner
 
 from onnx_ops.cli.app import app
 
-# click 8.1 leaves what is written to stderr out of `output` if it is to keep it apart; newer versions have both.
+# click 8.1 leaves what is written to stderr out of `output` if it is to keep it apart; newer
+# versions have both.
 APART = {name: False for name in ("mix_stderr",) if name in inspect.signature(CliRunner).parameters}
 
 

@@ -1,4 +1,6 @@
-"""Custom operators for test_library.py, which together have everything that such operators can have."""
+"""Custom operators for test_library.py, which together have everything that such operators can
+have.
+"""
 
 from typing import Literal
 
@@ -8,7 +10,10 @@ import onnx_ops
 
 
 @onnx_ops.operator(
-    "test.own::Blend", inputs="x: T, bias: T?", outputs="y: T, halves: int64", types={"T": ("float16", "float32")}
+    "test.own::Blend",
+    inputs="x: T, bias: T?",
+    outputs="y: T, halves: int64",
+    types={"T": ("float16", "float32")},
 )
 def blend(
     x,
@@ -21,7 +26,9 @@ def blend(
 ):
     """A tensor times a factor plus or minus a sum, and half its length."""
     total = sum(weights) + sum(shifts) + (0 if bias is None else bias[0])
-    return (x * factor + (total if mode == "add" else -total)).astype(x.dtype), np.array([len(x) // 2])
+    return (x * factor + (total if mode == "add" else -total)).astype(x.dtype), np.array(
+        [len(x) // 2]
+    )
 
 
 @blend.shape
@@ -89,7 +96,9 @@ def _(x, size):
 @onnx_ops.operator("test.own::Join", inputs="texts: string*", outputs="y: string")
 def join(*texts, between: str = " ", order: np.ndarray):
     """The texts at each place, joined in this order."""
-    return np.array([between.join(each[k] for k in order) for each in zip(*texts, strict=True)], object)
+    return np.array(
+        [between.join(each[k] for k in order) for each in zip(*texts, strict=True)], object
+    )
 
 
 FUNCTIONS = tuple(each.declaration for each in (blend, positive, fill, join))

@@ -15,9 +15,16 @@ import onnx_ops
     ranks={"x": (1, 2, 3)},
 )
 def topk(x, k, bias=None, *, axes: tuple[int, ...] = (-1,), scale: float = 1.0):
-    """The k largest numbers of the last axis. It has two outputs, an optional input, and a rule that needs values."""
-    y = x.astype(np.float32 if x.dtype.itemsize == 2 else x.dtype) * x.dtype.type(scale).astype(np.float64)
-    y = (y if bias is None else y + bias).astype(np.float32 if x.dtype != np.float64 else np.float64)
+    """The k largest numbers of the last axis.
+
+    It has two outputs, an optional input, and a rule that needs values.
+    """
+    y = x.astype(np.float32 if x.dtype.itemsize == 2 else x.dtype) * x.dtype.type(scale).astype(
+        np.float64
+    )
+    y = (y if bias is None else y + bias).astype(
+        np.float32 if x.dtype != np.float64 else np.float64
+    )
     chosen = np.argsort(-y, axis=axes[0], kind="stable")[..., : int(k[0])]
     return np.take_along_axis(y, chosen, axes[0]).astype(x.dtype), chosen
 
@@ -87,12 +94,26 @@ def combined(a, b, mode):
     return a * b if mode == 0 else a / b
 
 
-@onnx_ops.operator("my.domain::Combine", inputs="a: T, b: T", outputs="y: T", types={"T": onnx_ops.FLOATS})
-def combine(a, b, *, mode: Literal["product", "quotient"], flags: tuple[float, ...] = (1.0, 0.5), swap: bool = False):
-    """A product or quotient. It has a choice, a list and a truth value as attributes; its kernel refuses values."""
+@onnx_ops.operator(
+    "my.domain::Combine", inputs="a: T, b: T", outputs="y: T", types={"T": onnx_ops.FLOATS}
+)
+def combine(
+    a,
+    b,
+    *,
+    mode: Literal["product", "quotient"],
+    flags: tuple[float, ...] = (1.0, 0.5),
+    swap: bool = False,
+):
+    """A product or quotient.
+
+    It has a choice, a list and a truth value as attributes; its kernel refuses values.
+    """
     a, b = (b, a) if swap else (a, b)
     zeros = np.flatnonzero(b == 0)
-    onnx_ops.require(mode == "product" or not len(zeros), "b", 0.0, "must not be 0 where it divides")
+    onnx_ops.require(
+        mode == "product" or not len(zeros), "b", 0.0, "must not be 0 where it divides"
+    )
     wide = [v.astype(np.float64) for v in (a, b)]
     y = wide[0] * wide[1] if mode == "product" else wide[0] / wide[1]
     return (y * sum(flags)).astype(a.dtype)
@@ -115,7 +136,10 @@ def _(a, b, mode, flags, swap, index, count, workspace, y):
 
 @onnx_ops.operator("my.domain::Join", inputs="texts: string*", outputs="y: string, length: int64")
 def join(*texts, between: str = ", ", table: np.ndarray | None = None, least: int | None = None):
-    """Texts joined. It takes any number of inputs, has attributes with a tensor or None, and no kernel."""
+    """Texts joined.
+
+    It takes any number of inputs, has attributes with a tensor or None, and no kernel.
+    """
     joined = np.array([between.join(parts) for parts in zip(*texts, strict=True)], object)
     length = np.array([len(text) for text in joined], np.int64)
     if table is not None:
@@ -131,7 +155,10 @@ def join(*texts, between: str = ", ", table: np.ndarray | None = None, least: in
     ranks={"x": (1,), "start": (0, 1)},
 )
 def window(x, size=None, start=None):
-    """A part of x. It has an optional input whose values the rule needs, and one that may be a scalar."""
+    """A part of x.
+
+    It has an optional input whose values the rule needs, and one that may be a scalar.
+    """
     begin = 0 if start is None else int(start.reshape(-1)[0])
     return x[begin : begin + (len(x) if size is None else int(size[0]))]
 

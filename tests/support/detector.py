@@ -1,4 +1,6 @@
-"""A rotated detector as mmdeploy writes it, with the last layer of its backbone, and what it must return."""
+"""A rotated detector as mmdeploy writes it, with the last layer of its backbone, and what it must
+return.
+"""
 
 import numpy as np
 
@@ -8,10 +10,11 @@ from onnx_ops.openmmlab.suppression import rotated_overlap
 from support.cases import operator, parsed
 
 POOLED = {
-    "output_height": 7, "output_width": 7, "spatial_scale": 0.25, "sampling_ratio": 2, "aligned": 1, "clockwise": 1,
+    "output_height": 7, "output_width": 7, "spatial_scale": 0.25, "sampling_ratio": 2, "aligned": 1,
+    "clockwise": 1,
 }  # fmt: skip
-# A convolution computes offsets and masks. A row of zeros for each box that may lack follows what is found. mmdeploy's
-# default version of ai.onnx is 11.
+# A convolution computes offsets and masks. A row of zeros for each box that may lack follows what
+# is found. mmdeploy's default version of ai.onnx is 11.
 DETECTOR = """(float[1, 8, height, width] x, float[R, 6] rois) => (float[1, 4, 5] boxes, float[1, 4] scores) {
     o = Conv <pads = [1, 1, 1, 1]> (x, ow, ob)
     offset = Slice (o, zero, eighteen, one)
@@ -45,12 +48,18 @@ DETECTOR = """(float[1, 8, height, width] x, float[R, 6] rois) => (float[1, 4, 5
 def turned_boxes(count, size=60.0, seed=0):
     """Boxes [count, 5] in a square of this size: centre, sides, angle."""
     rng = np.random.default_rng(seed)
-    columns = rng.uniform(0, size, (count, 2)), rng.uniform(2, 30, (count, 2)), rng.uniform(-4, 4, (count, 1))
+    columns = (
+        rng.uniform(0, size, (count, 2)),
+        rng.uniform(2, 30, (count, 2)),
+        rng.uniform(-4, 4, (count, 1)),
+    )
     return np.concatenate(columns, 1).astype(np.float32)
 
 
 def plainly_kept(boxes, scores, overlap, suppresses):
-    """Greedy suppression as it is defined: the kept positions, and which box has suppressed each other one."""
+    """Greedy suppression as it is defined: the kept positions, and which box has suppressed each
+    other one.
+    """
     order = sorted(range(len(scores)), key=lambda k: (-scores[k], k))
     suppressor, kept = {}, []
     for position, k in enumerate(order):
@@ -66,13 +75,23 @@ def plainly_kept(boxes, scores, overlap, suppresses):
 def rotated_detector():
     """Return (model, its inputs by name, its outputs by name)."""
     rng = np.random.default_rng(0)
-    shapes = {"ow": (27, 8, 3, 3), "ob": (27,), "w": (3, 8, 3, 3), "b": (3,), "weight": (3 * 7 * 7, 2)}
-    weights = {name: rng.standard_normal(shape, np.float32) * np.float32(0.3) for name, shape in shapes.items()}
+    shapes = {
+        "ow": (27, 8, 3, 3),
+        "ob": (27,),
+        "w": (3, 8, 3, 3),
+        "b": (3,),
+        "weight": (3 * 7 * 7, 2),
+    }
+    weights = {
+        name: rng.standard_normal(shape, np.float32) * np.float32(0.3)
+        for name, shape in shapes.items()
+    }
     indices = {"zero": 0, "one": 1, "two": 2, "four": 4, "six": 6, "eighteen": 18, "all": 2**31}
     x = rng.standard_normal((1, 8, 16, 16), np.float32)
     rois = np.concatenate([np.zeros((30, 1), np.float32), turned_boxes(30)], 1)
     proto = parsed(
-        DETECTOR, 11, "mmdeploy", ir_version=6, **weights, **{name: np.array([k]) for name, k in indices.items()},
+        DETECTOR, 11, "mmdeploy", ir_version=6, **weights,
+        **{name: np.array([k]) for name, k in indices.items()},
         row_of_bins=np.array([-1, 3 * 7 * 7]),
         zero_boxes=np.zeros((1, 4, 5), np.float32), zero_scores=np.zeros((1, 4), np.float32),
     )  # fmt: skip
@@ -97,4 +116,6 @@ def detected(features, rois, weight):
         if found[r, k] > 0.05
     ]
     best = sorted(kept, reverse=True)[:4]
-    return rois[[r for _, r in best], 1:][None], np.array([[score for score, _ in best]], np.float32)
+    return rois[[r for _, r in best], 1:][None], np.array(
+        [[score for score, _ in best]], np.float32
+    )

@@ -1,15 +1,17 @@
 """What a model computes in float64, and what roundings change of it: an oracle for `optimize`.
 
-A model's float types become float64. onnx's evaluator runs it, with the operators' references in NumPy: neither
-`optimize` nor compiled code takes part. The inputs are the model's own.
+A model's float types become float64. onnx's evaluator runs it, with the operators' references in
+NumPy: neither `optimize` nor compiled code takes part. The inputs are the model's own.
 
     error[p]   = |result[p] - exact[p]|
-    nodes[p]   = the larger of the unfused model's error and of what changes if each operand of each node that computes
+    nodes[p]   = the larger of the unfused model's error and of what changes if each operand of each
+               node that computes
                  is off by one unit in the last place, with random signs, in several evaluations
     error[p]  <= FACTORS[operator] * nodes[p] + one unit in the last place of the largest result
 
-An element where nodes[p] is large is left out: it lies as close to a jump (Floor, Round, a comparison, an edge between
-pixels with mode nearest) or to a division by zero as roundings reach. They are counted, and must be few.
+An element where nodes[p] is large is left out: it lies as close to a jump (Floor, Round, a
+comparison, an edge between pixels with mode nearest) or to a division by zero as roundings reach.
+They are counted, and must be few.
 """
 
 import functools
@@ -26,7 +28,8 @@ from onnx.reference.ops import op_loop, op_slice
 import onnx_ops
 from onnx_ops.model.nodes import inlined
 
-# {operator: by what factor its error may exceed that of the nodes that it replaces}. 0: bits are the same.
+# {operator: by what factor its error may exceed that of the nodes that it replaces}. 0: bits are
+# the same.
 FACTORS = {
     "Im2Col": 0, "Constant": 1, "ComputedGridSample": 3, "Im2ColProduct": 1,
     "MultiScaleDeformableAttention": 1, "GridSample": 3, "DeformConv": 3,
@@ -38,18 +41,25 @@ UNITS = {  # {type of ONNX: one unit in the last place of 1}
     TensorProto.BFLOAT16: 2.0**-7,
 }
 TRIES = 8, 64  # evaluations with roundings; more of them only if these don't explain an error
-JUMP, LARGEST_JUMP = 2.0**12, 0.1  # what is left out, in units of the largest result, and at most as a part of it
+JUMP, LARGEST_JUMP = (
+    2.0**12,
+    0.1,
+)  # what is left out, in units of the largest result, and at most as a part of it
 # Nodes that round nothing, or that have floats only for sizes.
 EXACT = {
-    "Cast", "Concat", "Constant", "ConstantOfShape", "Expand", "Flatten", "Gather", "GatherElements", "GatherND",
-    "Identity", "If", "Loop", "Pad", "Range", "Reshape", "Resize", "Scan", "ScatterElements", "ScatterND", "SequenceAt",
+    "Cast", "Concat", "Constant", "ConstantOfShape", "Expand", "Flatten", "Gather",
+    "GatherElements", "GatherND",
+    "Identity", "If", "Loop", "Pad", "Range", "Reshape", "Resize", "Scan", "ScatterElements",
+    "ScatterND", "SequenceAt",
     "Shape", "Slice", "Split", "SplitToSequence", "Squeeze", "Tile", "Transpose", "Unsqueeze",
 }  # fmt: skip
 REDUCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 class AffineGrid(OpRun):
-    """AffineGrid as ONNX Runtime computes it: a single pixel lies at 1, if corners are aligned. onnx divides by 0."""
+    """AffineGrid as ONNX Runtime computes it: a single pixel lies at 1, if corners are aligned.
+    onnx divides by 0.
+    """
 
     op_domain = ""
 
@@ -59,7 +69,9 @@ class AffineGrid(OpRun):
             k = np.arange(count, dtype=np.float64)
             corners = np.linspace(-1, 1, count) if count > 1 else np.ones(count)
             places.append(corners if align_corners else (2 * k + 1) / max(count, 1) - 1)
-        points = np.stack([*np.meshgrid(*places, indexing="ij")[::-1], np.ones(size[2:].tolist())], -1)
+        points = np.stack(
+            [*np.meshgrid(*places, indexing="ij")[::-1], np.ones(size[2:].tolist())], -1
+        )
         return (np.einsum("...j,nij->n...i", points, theta).astype(theta.dtype),)
 
 
@@ -69,11 +81,18 @@ class GatherElements(OpRun):
     op_domain = ""
 
     def _run(self, data, indices, axis=0):
-        return (np.take_along_axis(data[tuple(map(slice, _but(indices.shape, data.shape, axis)))], indices, axis),)
+        return (
+            np.take_along_axis(
+                data[tuple(map(slice, _but(indices.shape, data.shape, axis)))], indices, axis
+            ),
+        )
 
 
 class ScatterElements(OpRun):
-    """ScatterElements as specified. Some versions of onnx have at most four axes, or don't know "mul"."""
+    """ScatterElements as specified.
+
+    Some versions of onnx have at most four axes, or don't know "mul".
+    """
 
     op_domain = ""
 
@@ -88,7 +107,9 @@ class ScatterElements(OpRun):
 
 
 class Slice(op_slice.SliceCommon):
-    """Slice as specified: a step back starts at the first element or after it. onnx's returns no elements there."""
+    """Slice as specified: a step back starts at the first element or after it. onnx's returns no
+    elements there.
+    """
 
     op_domain = ""
 
@@ -100,14 +121,22 @@ class Slice(op_slice.SliceCommon):
 
 
 class Loop(op_loop.Loop):
-    """Loop as specified. onnx's needs a condition, and adds no axis to what it collects of rank 2 and above."""
+    """Loop as specified. onnx's needs a condition, and adds no axis to what it collects of rank 2
+    and above.
+    """
 
     op_domain = ""
 
     def _run(self, count, condition, *carried, context, attributes=None, **more):
         collected, turn, goes_on = [[] for _ in range(self.K)], 0, condition is None or condition
         while goes_on and (count is None or turn < count):
-            inputs = dict(zip(self.body.input_names, (np.array(turn), np.array(goes_on), *carried), strict=True))
+            inputs = dict(
+                zip(
+                    self.body.input_names,
+                    (np.array(turn), np.array(goes_on), *carried),
+                    strict=True,
+                )
+            )
             goes_on, *outputs = self._run_body(context | inputs, attributes=attributes)
             carried, parts = outputs[: self.N], outputs[self.N :]
             for values, part in zip(collected, parts, strict=True):
@@ -122,7 +151,10 @@ def _but(sizes, others, axis):
 
 
 def widened(proto):
-    """Return a model without functions with float64 in place of its float types. What needs float32 keeps it."""
+    """Return a model without functions with float64 in place of its float types.
+
+    What needs float32 keeps it.
+    """
     wide = onnx.ModelProto.FromString(proto.SerializeToString())
     owners = [wide.graph]
     for owner in owners:
@@ -172,9 +204,13 @@ def _widened_node(node, proto):
     definition, before, after = onnx.defs.get_schema(node.op_type, version, ""), [], []
     allowed = {c.type_param_str: c.allowed_type_strs for c in definition.type_constraints}
     needs_narrow = lambda formal: (
-        "tensor(float)" in (kinds := allowed.get(formal.type_str, [formal.type_str])) and "tensor(double)" not in kinds
+        "tensor(float)" in (kinds := allowed.get(formal.type_str, [formal.type_str]))
+        and "tensor(double)" not in kinds
     )
-    for names, formals, casts in ((node.input, definition.inputs, before), (node.output, definition.outputs, after)):
+    for names, formals, casts in (
+        (node.input, definition.inputs, before),
+        (node.output, definition.outputs, after),
+    ):
         for k, (name, formal) in enumerate(zip(names, formals, strict=False)):
             if name and needs_narrow(formal):
                 names[k] = f"{name}_narrow_{node.output[0]}_{k}"
@@ -185,7 +221,9 @@ def _widened_node(node, proto):
 
 
 def unit_of(proto):
-    """Return one unit in the last place of 1, in the least precise float type of a model's values."""
+    """Return one unit in the last place of 1, in the least precise float type of a model's
+    values.
+    """
     kinds, owners = {TensorProto.DOUBLE}, [proto.graph]
     for owner in owners:
         kinds |= {t.data_type for t in owner.initializer}
@@ -208,7 +246,16 @@ class Evaluator(ReferenceEvaluator):
 
     def __init__(self, proto, new_ops=None, **more):
         super().__init__(
-            proto, new_ops=[AffineGrid, GatherElements, Loop, ScatterElements, Slice, *onnx_ops.reference_ops()], **more
+            proto,
+            new_ops=[
+                AffineGrid,
+                GatherElements,
+                Loop,
+                ScatterElements,
+                Slice,
+                *onnx_ops.reference_ops(),
+            ],
+            **more,
         )
         for node in self.rt_nodes_:
             if node.onnx_node.op_type not in EXACT and not isinstance(node, OpFunction):
@@ -216,12 +263,17 @@ class Evaluator(ReferenceEvaluator):
 
     def run_rounded(self, run, op_type, *operands, **more):
         if Evaluator.rng is not None:
-            operands = [_off(a, Evaluator.unit, Evaluator.rng, op_type, k) for k, a in enumerate(operands)]
+            operands = [
+                _off(a, Evaluator.unit, Evaluator.rng, op_type, k) for k, a in enumerate(operands)
+            ]
         return run(*operands, **more)
 
 
 class Oracle:
-    """What a model computes of its inputs exactly, and with roundings. Raises what onnx's evaluator raises."""
+    """What a model computes of its inputs exactly, and with roundings.
+
+    Raises what onnx's evaluator raises.
+    """
 
     def __init__(self, proto, feeds):
         # The evaluator has no default attributes of functions.
@@ -243,7 +295,9 @@ class Oracle:
         return self.drawn[:count]
 
     def judge(self, plain, fused, factor):
-        """Return the Verdict on each output. plain, fused: the results of a model and of the optimized one."""
+        """Return the Verdict on each output. plain, fused: the results of a model and of the
+        optimized one.
+        """
         verdicts = []
         for k, results in enumerate(zip(plain, fused, strict=True)):
             for tries in TRIES:
@@ -266,7 +320,9 @@ class Oracle:
 
 
 def _distance(array, other):
-    """Return the absolute differences: 0 where both are NaN or the same infinity, infinite where one alone is."""
+    """Return the absolute differences: 0 where both are NaN or the same infinity, infinite where
+    one alone is.
+    """
     one, other = np.asarray(array, np.float64), np.asarray(other, np.float64)
     with np.errstate(all="ignore"):
         difference = np.nan_to_num(np.abs(one - other), nan=np.inf)
@@ -275,7 +331,9 @@ def _distance(array, other):
 
 @dataclass(frozen=True)
 class Verdict:
-    """ratio: the largest error, in multiples of the nodes'; left_out: the share of elements that weren't compared."""
+    """ratio: the largest error, in multiples of the nodes'; left_out: the share of elements that
+    weren't compared.
+    """
 
     ratio: float
     left_out: float
@@ -297,7 +355,8 @@ def _off(array, unit, rng, op_type, position):
     array = np.asarray(array)
     # A grid's places become pixels: those near the middle are rounded as those at the edge.
     size = np.maximum(np.abs(array), 1) if (op_type, position) == ("GridSample", 1) else array
-    least = 1e-40 if op_type in ("Div", "Reciprocal") else 0  # a zero divisor may have the other sign
+    # A zero divisor may have the other sign.
+    least = 1e-40 if op_type in ("Div", "Reciprocal") else 0
     signs = rng.integers(0, 2, array.shape) * 2.0 - 1
     return array + signs * (unit * size + least)
 
@@ -306,7 +365,8 @@ LEFT_OUT = 0.02  # the share of elements that may be left out
 
 
 def assert_as_near(proto, feeds, plain, fused, operators, left_out=LEFT_OUT):
-    """Assert that a model with other operators gives results that are as near to the exact ones as FACTORS says.
+    """Assert that a model with other operators gives results that are as near to the exact ones as
+    FACTORS says.
 
     Return the largest share of elements that were left out of an output.
 

@@ -1,7 +1,8 @@
-"""Models that grow: each family adds nodes of one kind, so many of them, and families are put one behind the other.
+"""Models that grow: each family adds nodes of one kind, so many of them, and families are put one
+behind the other.
 
-A family takes a value of SHAPE and returns another one. Most contain a GridSample or a Gather, since a model without
-anything to find is left at once.
+A family takes a value of SHAPE and returns another one. Most contain a GridSample or a Gather,
+since a model without anything to find is left at once.
 """
 
 import itertools
@@ -94,7 +95,11 @@ def fan(w: Names, x: str, count: int) -> str:
 def moves(w: Names, x: str, count: int) -> str:
     """Transposes and Reshapes."""
     for k in range(count):
-        x = w.add("Transpose", x, perm=[0, 1, 3, 2]) if k % 2 else w.add("Reshape", x, w.constant([1, 1, 8, 8]))
+        x = (
+            w.add("Transpose", x, perm=[0, 1, 3, 2])
+            if k % 2
+            else w.add("Reshape", x, w.constant([1, 1, 8, 8]))
+        )
     return x
 
 
@@ -112,7 +117,11 @@ def products_of_sizes(w: Names, x: str, count: int) -> str:
         other = w.add("Shape", "open", start=k % 2, end=k % 2 + 1)
         size = w.add("Mul", size, size if k % 3 else other)
     zero = w.add("Mul", size, w.constant([0]))
-    return w.add("Reshape", x, w.add("Concat", w.add("Add", zero, w.constant([1])), w.constant([-1, 8, 8]), axis=0))
+    return w.add(
+        "Reshape",
+        x,
+        w.add("Concat", w.add("Add", zero, w.constant([1])), w.constant([-1, 8, 8]), axis=0),
+    )
 
 
 def sums_of_sizes(w: Names, x: str, count: int) -> str:
@@ -123,12 +132,20 @@ def sums_of_sizes(w: Names, x: str, count: int) -> str:
         if k % 4 == 3:
             size = w.add("Mul", w.add("Div", size, w.constant([2])), size)
     zero = w.add("Mul", size, w.constant([0]))
-    return w.add("Reshape", x, w.add("Concat", w.add("Add", zero, w.constant([1])), w.constant([-1, 8, 8]), axis=0))
+    return w.add(
+        "Reshape",
+        x,
+        w.add("Concat", w.add("Add", zero, w.constant([1])), w.constant([-1, 8, 8]), axis=0),
+    )
 
 
 def concats_of_sizes(w: Names, x: str, count: int) -> str:
     """A shape that is joined from many sizes, and looked up size by size."""
-    sizes = w.add("Concat", *(w.add("Shape", "open", start=k % 2, end=k % 2 + 1) for k in range(count)), axis=0)
+    sizes = w.add(
+        "Concat",
+        *(w.add("Shape", "open", start=k % 2, end=k % 2 + 1) for k in range(count)),
+        axis=0,
+    )
     rows = [w.add("Gather", sizes, w.constant([k])) for k in range(count)]
     total = w.add("Sum", *(w.add("Cast", row, to=TensorProto.FLOAT) for row in rows))
     return w.add("Add", x, total)
@@ -161,7 +178,11 @@ def matrices(w: Names, x: str, count: int) -> str:
 def shared_grids(w: Names, x: str, count: int) -> str:
     """Samplers that read one grid."""
     points = w.add("Mul", grid(w), w.constant(0.9, np.float32))
-    points = w.add("Add", points, w.add("Reshape", part(w, part(w, x, 0, 2), 0, 1, 2), w.constant([1, 1, 1, 2])))
+    points = w.add(
+        "Add",
+        points,
+        w.add("Reshape", part(w, part(w, x, 0, 2), 0, 1, 2), w.constant([1, 1, 1, 2])),
+    )
     return w.add("Sum", *(w.add("GridSample", x, points) for _ in range(count)))
 
 
@@ -220,7 +241,10 @@ def outputs_of_an_if(w: Names, x: str, count: int) -> str:
     graphs = {}
     for side in ("then_branch", "else_branch"):
         inner = Names(w.numbers)
-        infos = [helper.make_tensor_value_info(inner.add("Relu", x), TensorProto.FLOAT, None) for _ in range(count)]
+        infos = [
+            helper.make_tensor_value_info(inner.add("Relu", x), TensorProto.FLOAT, None)
+            for _ in range(count)
+        ]
         graphs[side] = helper.make_graph(inner.nodes, w.name(side), [], infos)
     outputs = [w.name("output") for _ in range(count)]
     w.nodes.append(helper.make_node("If", ["flag"], outputs, **graphs))
@@ -238,14 +262,18 @@ def splits(w: Names, x: str, count: int) -> str:
 def names(w: Names, x: str, count: int) -> str:
     """Names that a rewriting would choose itself."""
     for _ in range(count):
-        x = w.add("GridSample", x, w.add("Mul", grid(w), w.constant(0.5, np.float32), name=f"{x}_values"))
+        x = w.add(
+            "GridSample", x, w.add("Mul", grid(w), w.constant(0.5, np.float32), name=f"{x}_values")
+        )
     return x
 
 
 def loops(w: Names, x: str, count: int) -> str:
     """Loops behind each other."""
     for _ in range(count):
-        turn, condition, value, stays = (w.name(like) for like in ("turn", "condition", "value", "stays"))
+        turn, condition, value, stays = (
+            w.name(like) for like in ("turn", "condition", "value", "stays")
+        )
         body = w.branch(partial(relu, value))
         body.node.insert(0, helper.make_node("Identity", [condition], [stays]))
         body.input.extend([
@@ -266,8 +294,12 @@ def calls(w: Names, x: str, count: int) -> str:
     """A call of a function, which calls another one, which ..."""
     imports = [helper.make_opsetid("", 20), helper.make_opsetid("local", 1)]
     for k in range(count + 1):
-        node = helper.make_node(f"Function{k - 1}" if k else "Relu", ["x"], ["y"], domain="local" if k else "")
-        w.functions[f"Function{k}"] = helper.make_function("local", f"Function{k}", ["x"], ["y"], [node], imports)
+        node = helper.make_node(
+            f"Function{k - 1}" if k else "Relu", ["x"], ["y"], domain="local" if k else ""
+        )
+        w.functions[f"Function{k}"] = helper.make_function(
+            "local", f"Function{k}", ["x"], ["y"], [node], imports
+        )
     if "local" not in w.domains:
         w.domains.append("local")
     return w.add(f"Function{count}", x, domain="local")
@@ -278,7 +310,9 @@ def imports(w: Names, x: str, count: int) -> str:
     for k in range(count):
         w.domains.append(w.name("domain"))
         settings = {f"setting_{j}": j for j in range(8)}
-        x = w.add("GridSample", w.add("Stranger", x, domain=w.domains[-1], **settings, number=k), grid(w))
+        x = w.add(
+            "GridSample", w.add("Stranger", x, domain=w.domains[-1], **settings, number=k), grid(w)
+        )
     return x
 
 
@@ -342,7 +376,12 @@ def inspect(proto: onnx.ModelProto, folder: Path) -> Callable[[], object]:
     return lambda: examine(file)
 
 
-DOORS: dict[str, Door] = {"register": register, "optimize": optimize, "lower": lower, "inspect": inspect}
+DOORS: dict[str, Door] = {
+    "register": register,
+    "optimize": optimize,
+    "lower": lower,
+    "inspect": inspect,
+}
 
 
 def model(chosen: Iterable[tuple[str, int]], inside: int = 0) -> onnx.ModelProto:
@@ -362,7 +401,12 @@ def model(chosen: Iterable[tuple[str, int]], inside: int = 0) -> onnx.ModelProto
         if depth == 0:
             return body(w)
         other = w.branch(partial(relu, "x"))
-        return w.add("If", "flag", then_branch=w.branch(lambda inner: nested(inner, depth - 1)), else_branch=other)
+        return w.add(
+            "If",
+            "flag",
+            then_branch=w.branch(lambda inner: nested(inner, depth - 1)),
+            else_branch=other,
+        )
 
     w = Names(itertools.count())
     y = nested(w, inside)
@@ -374,5 +418,10 @@ def model(chosen: Iterable[tuple[str, int]], inside: int = 0) -> onnx.ModelProto
     ]
     output = helper.make_tensor_value_info(y, TensorProto.FLOAT, list("nchw"))
     graph = helper.make_graph(w.nodes, "families", infos, [output], w.initializers)
-    opsets = [helper.make_opsetid("", 20), *(helper.make_opsetid(domain, 1) for domain in w.domains)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9, functions=[*w.functions.values()])
+    opsets = [
+        helper.make_opsetid("", 20),
+        *(helper.make_opsetid(domain, 1) for domain in w.domains),
+    ]
+    return helper.make_model(
+        graph, opset_imports=opsets, ir_version=9, functions=[*w.functions.values()]
+    )

@@ -1,8 +1,8 @@
 """Draw calls of operators at random, decide whether they are allowed, and verify their results.
 
-Attributes and element types are drawn as the operators declare them. The rules that allow a call are written here in
-Python's integers, independently of the operators' plans; expected results come from the references. The text of a call
-shows all that is needed to make it again.
+Attributes and element types are drawn as the operators declare them. The rules that allow a call
+are written here in Python's integers, independently of the operators' plans; expected results come
+from the references. The text of a call shows all that is needed to make it again.
 """
 
 import math
@@ -35,13 +35,16 @@ FEW_TYPES = ["float32", "float64", "float16", "uint8", "bool", "string"]
 FEW_GRIDS = ["float32", "float64"]
 ODD_NUMBERS = [0, -1, 1, 2, 3, 5, 17, 2**31, 2**40, 2**40 + 1, 2**62, 2**63 - 1, -(2**63)]
 SPECIAL = [
-    np.nan, np.inf, -np.inf, 0.0, -0.0, 5e-324, 1e-45, 6e-8, 3.4e38, -3.4e38, 1e38, 65504.0, 1e19, 2.0**31, -1e10,
+    np.nan, np.inf, -np.inf, 0.0, -0.0, 5e-324, 1e-45, 6e-8, 3.4e38, -3.4e38, 1e38, 65504.0, 1e19,
+    2.0**31, -1e10,
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call. shapes: one per input, or its values; values: how elements are drawn, see `image`."""
+    """One call. shapes: one per input, or its values; values: how elements are drawn, see
+    `image`.
+    """
 
     domain: str
     op_type: str
@@ -68,7 +71,9 @@ class Call:
                     array = PLACES[i.name](rng, self, shape).astype(dtypes.TABLE[dtype].numpy)
             else:
                 array = image(rng, shape, dtype, self.values)
-            arrays.append(np.asarray(array))  # NumPy's arithmetic returns scalars in place of arrays of rank 0
+            arrays.append(
+                np.asarray(array)
+            )  # NumPy's arithmetic returns scalars in place of arrays of rank 0
         return arrays
 
 
@@ -84,7 +89,9 @@ def image(rng, shape, dtype, values):
 
 
 def finfo(dtype):
-    """np.finfo of an element type in dtypes.py, including bfloat16; for complex types that of their parts."""
+    """np.finfo of an element type in dtypes.py, including bfloat16; for complex types that of their
+    parts.
+    """
     return ml_dtypes.finfo(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.finfo(dtype)
 
 
@@ -104,13 +111,20 @@ def grid(rng, call, shape):
     sizes = np.resize(np.maximum(call.shapes[0][2:], 1), g.shape[-1:])[::-1]
     halves = rng.integers(-3, 2 * sizes + 3, shape) / 2
     corners = call.attributes.get("align_corners") == 1
-    return hostile(rng, call, g, halves * 2 / np.maximum(sizes - 1, 1) - 1 if corners else (2 * halves + 1) / sizes - 1)
+    return hostile(
+        rng,
+        call,
+        g,
+        halves * 2 / np.maximum(sizes - 1, 1) - 1 if corners else (2 * halves + 1) / sizes - 1,
+    )
 
 
 def locations(rng, call, shape):
     """Locations, for which the image is [0, 1]; ties are those of a level."""
     x = rng.uniform(-0.2, 1.2, shape)
-    levels = np.maximum(np.resize(np.array(call.shapes[1], np.float64), 2 * shape[3] if len(shape) > 3 else 2), 1)
+    levels = np.maximum(
+        np.resize(np.array(call.shapes[1], np.float64), 2 * shape[3] if len(shape) > 3 else 2), 1
+    )
     size = rng.choice(levels, shape) if x.size else np.ones(shape)
     return hostile(rng, call, x, np.floor(rng.uniform(-1.5, 2 * size + 2)) / 2 / size)
 
@@ -132,18 +146,30 @@ def images(rng, call, shape):
 
 
 def boxes(rng, call, shape):
-    """Regions in and around an image, or boxes that overlap, some of them without a size, or with a negative one."""
+    """Regions in and around an image, or boxes that overlap, some of them without a size, or with a
+    negative one.
+    """
     if shape[-1:] != (COLUMNS[call.op_type],) or not are_declared(call):
         return rng.uniform(-1, 9, shape)
     x, has_image = regions(rng, call, shape), call.op_type in ROI_ALIGNS[1:]
     x[..., has_image:] = on_halves(rng, call, x[..., has_image:])
     if has_image:
         x[..., 0] = images(rng, call, shape[:-1]) + rng.choice([-0.5, 0, 0, 0.25], shape[:-1])
-    most, has_pixels = np.inf, call.op_type in ROI_ALIGNS and call.attributes.get("sampling_ratio", 0) <= 0
+    most, has_pixels = (
+        np.inf,
+        call.op_type in ROI_ALIGNS and call.attributes.get("sampling_ratio", 0) <= 0,
+    )
     if call.op_type == "NMSRotated":
-        most, x = 2.0**20, np.rint(x * 2**10) / 2**10  # else corners are rounded by more than sides are long
-    elif has_pixels and math.prod(shape) * bins_of(call.attributes) * math.prod(call.shapes[0][1:2]) > 8:
-        # There are as many samples as a region has pixels: let there be few, but for a single region.
+        most, x = (
+            2.0**20,
+            np.rint(x * 2**10) / 2**10,
+        )  # else corners are rounded by more than sides are long
+    elif (
+        has_pixels
+        and math.prod(shape) * bins_of(call.attributes) * math.prod(call.shapes[0][1:2]) > 8
+    ):
+        # There are as many samples as a region has pixels: let there be few, but for a single
+        # region.
         most = 4 * max(call.shapes[0]) / abs(np.float64(call.attributes.get("spatial_scale", 1)))
     x[..., has_image:] = np.where(np.isfinite(x), np.clip(x, -most, most), x)[..., has_image:]
     return x
@@ -161,20 +187,26 @@ def scores(rng, call, shape):
 ROI_ALIGNS = "RoiAlign", "MMCVRoiAlign", "MMCVRoIAlignRotated"
 SUPPRESSIONS = "NMSRotated", "NMSMatch", "NonMaxSuppression", "SoftNonMaxSuppression"
 PLACES = {  # {input: what draws it}
-    "Grid": grid, "grid": grid, "offset": offsets, "sampling_locations": locations, "batch_indices": images,
+    "Grid": grid, "grid": grid, "offset": offsets, "sampling_locations": locations,
+    "batch_indices": images,
     "rois": boxes, "boxes": boxes, **dict.fromkeys(("scores", "iou_threshold", "score_threshold"), scores),
 }  # fmt: skip
 COLUMNS = {  # the numbers of a region or box
-    "RoiAlign": 4, "MMCVRoiAlign": 5, "MMCVRoIAlignRotated": 6, "MMCVRotatedFeatureAlign": 5, "NMSRotated": 5,
+    "RoiAlign": 4, "MMCVRoiAlign": 5, "MMCVRoIAlignRotated": 6, "MMCVRotatedFeatureAlign": 5,
+    "NMSRotated": 5,
     "NMSMatch": 4, "NonMaxSuppression": 4, "SoftNonMaxSuppression": 4,
 }  # fmt: skip
 
 
-# Draws of calls of an operator, by its declaration: each returns the shapes of the inputs, and attributes.
+# Draws of calls of an operator, by its declaration: each returns the shapes of the inputs, and
+# attributes.
 
 
 def sizes(least, most, seldom):
-    """Numbers from `least` to `most`, seldom up to `seldom`. 0 is seldom, too, since nothing is computed then."""
+    """Numbers from `least` to `most`, seldom up to `seldom`.
+
+    0 is seldom, too, since nothing is computed then.
+    """
     return st.one_of(*[st.integers(max(least, min(1, most)), most)] * 7, st.integers(least, seldom))
 
 
@@ -183,19 +215,27 @@ def lists(values, count):
 
 
 def declared_values(attribute):
-    """A strategy for the values that an attribute is declared to have; None for lists, whose lengths differ."""
+    """A strategy for the values that an attribute is declared to have; None for lists, whose
+    lengths differ.
+    """
     if attribute.choices:
         return st.sampled_from(attribute.choices)
     if attribute.kind == "float":
         return st.sampled_from([0.25, 0.5, 0.3, 1.0] * 3 + [2.0, 0.0, -0.5, 1e30, np.inf, np.nan])
     least, most = max(attribute.bounds[0], -1), attribute.bounds[1]
-    few = st.integers(least, most) if most < least + 4 else sizes(least, least + 4, min(least + 40, most))
+    few = (
+        st.integers(least, most)
+        if most < least + 4
+        else sizes(least, least + 4, min(least + 40, most))
+    )
     return few if attribute.kind == "int" else None
 
 
 @st.composite
 def attributes_of(draw, declared, **strategies):
-    """Draw attributes as they are declared, but by `strategies` where these are given; some may be left out."""
+    """Draw attributes as they are declared, but by `strategies` where these are given; some may be
+    left out.
+    """
     attributes = {}
     for a in declared.attributes:
         values = strategies.get(a.name, declared_values(a))
@@ -209,7 +249,8 @@ def spacing(axes):
     pads = st.integers(0, 4 if axes < 4 else 1 if axes < 6 else 0)
     return {
         "strides": lists(sizes(1, 5, 17), axes), "dilations": lists(st.integers(1, 3), axes),
-        "pads": lists(pads, 2 * axes), "pads_begin": lists(pads, axes), "pads_end": lists(pads, axes),
+        "pads": lists(pads, 2 * axes), "pads_begin": lists(pads, axes),
+        "pads_end": lists(pads, axes),
     }  # fmt: skip
 
 
@@ -238,7 +279,9 @@ def col2im(draw, declared):
 def blocks_of(attributes, image, block):
     """The number of blocks along each axis."""
     none = [0] * len(image)
-    pads = attributes.get("pads", attributes.get("pads_begin", none) + attributes.get("pads_end", none))
+    pads = attributes.get(
+        "pads", attributes.get("pads_begin", none) + attributes.get("pads_end", none)
+    )
     return block_counts(image, block, attributes.get("dilations"), pads, attributes.get("strides"))
 
 
@@ -283,14 +326,18 @@ def computed_grid_sample(draw, declared):
     shapes, sources = [(n, draw(CHANNELS), *draw(image_sizes(axes)))], {}
     for k in range(draw(st.integers(1, 4))):
         index = draw(st.lists(st.sampled_from([*names, *names, 0, 2]), min_size=1, max_size=5))
-        lengths = [[at + 1, at + 2] if isinstance(at, int) else [size[at], size[at], 1] for at in index]
+        lengths = [
+            [at + 1, at + 2] if isinstance(at, int) else [size[at], size[at], 1] for at in index
+        ]
         shapes.append(tuple(draw(st.sampled_from(each)) for each in lengths))
         for more in range(draw(st.integers(1, 3))):
             sources[k, more] = (k, *(min(at, more) if isinstance(at, int) else at for at in index))
     values, steps = [*sources], {}
     for k in range(draw(st.integers(0, 12))):
         operation = draw(st.sampled_from(OPERATIONS))
-        operands = [draw(st.sampled_from(values)) for _ in range(operand_count(OPERATIONS.index(operation)))]
+        operands = [
+            draw(st.sampled_from(values)) for _ in range(operand_count(OPERATIONS.index(operation)))
+        ]
         steps[k] = operation, *operands
         values.append(k)
     coordinates = [draw(st.sampled_from(values[-4:])) for _ in range(axes)]
@@ -299,11 +346,19 @@ def computed_grid_sample(draw, declared):
 
 @st.composite
 def attention(draw, declared):
-    levels = draw(st.lists(sizes(1, 5, 20), min_size=2, max_size=16).filter(lambda v: len(v) % 2 == 0))
+    levels = draw(
+        st.lists(sizes(1, 5, 20), min_size=2, max_size=16).filter(lambda v: len(v) % 2 == 0)
+    )
     batch, heads, queries = draw(BATCH), draw(sizes(0, 3, 9)), draw(sizes(0, 5, 60))
-    channels, points = draw(st.one_of(sizes(0, 9, 70), st.sampled_from([16, 32, 300]))), draw(sizes(0, 4, 300))
+    channels, points = (
+        draw(st.one_of(sizes(0, 9, 70), st.sampled_from([16, 32, 300]))),
+        draw(sizes(0, 4, 300)),
+    )
     pixels = sum(math.prod(levels[k : k + 2]) for k in range(0, len(levels), 2))
-    value, weights = (batch, pixels, heads, channels), (batch, queries, heads, len(levels) // 2, points)
+    value, weights = (
+        (batch, pixels, heads, channels),
+        (batch, queries, heads, len(levels) // 2, points),
+    )
     assume(max(math.prod(value), math.prod(weights) * 2 * min(max(channels, 1), 32)) <= TOO_LARGE)
     return (value, tuple(levels), (*weights, 2), weights), {}
 
@@ -313,18 +368,26 @@ def deform_conv(draw, declared):
     axes = 2 if declared.domain else draw(st.sampled_from([1, 2, 2, 2, 3]))
     image = draw(lists(sizes(1, 6, 30 if axes < 3 else 8), axes))
     kernel = draw(lists(sizes(1, 3, 9 if axes < 3 else 4), axes))
-    both = lambda values: st.one_of(lists(values, 2), values)  # mmcv's lists may be written as one integer
+    both = lambda values: st.one_of(
+        lists(values, 2), values
+    )  # mmcv's lists may be written as one integer
     twice = lists(st.integers(0, 3), 2).map(lambda v: [v[0]] * 2 + [v[1]] * 2)
     of_mmcv = {
         "stride": both(st.integers(1, 3)), "dilation": both(st.integers(1, 3)),
         "padding": st.one_of(twice, both(st.integers(0, 3))),
     }  # fmt: skip
     groups = dict.fromkeys(("group", "groups", "offset_group", "deform_groups"), sizes(1, 3, 4))
-    attributes = draw(attributes_of(declared, kernel_shape=st.just(kernel), **spacing(axes), **of_mmcv, **groups))
+    attributes = draw(
+        attributes_of(declared, kernel_shape=st.just(kernel), **spacing(axes), **of_mmcv, **groups)
+    )
     counts = convolution_counts(image, kernel, attributes)
     assume(min(counts) >= 1)
     group, offset_group = groups_of(attributes)
-    of_group = draw(sizes(1, 3, 9)) * math.lcm(group, offset_group) // group if draw(st.integers(0, 9)) else 0
+    of_group = (
+        draw(sizes(1, 3, 9)) * math.lcm(group, offset_group) // group
+        if draw(st.integers(0, 9))
+        else 0
+    )
     outputs, n = group * draw(sizes(0, 3, 9)), draw(BATCH)
     places = offset_group * math.prod(kernel)
     shapes = {
@@ -337,7 +400,11 @@ def deform_conv(draw, declared):
     return tuple(shapes[name] for name in order), attributes
 
 
-ORDERS = {"DeformConv": "xwobm", "MMCVModulatedDeformConv2d": "xomwb", "MMCVDeformConv2d": "xow"}  # of the inputs
+ORDERS = {
+    "DeformConv": "xwobm",
+    "MMCVModulatedDeformConv2d": "xomwb",
+    "MMCVDeformConv2d": "xow",
+}  # of the inputs
 
 
 def groups_of(attributes):
@@ -385,7 +452,9 @@ def suppression(draw, declared):
     boxes, scores = (count, COLUMNS[declared.name]), (count,)
     if declared.domain == "mmdeploy":
         boxes, scores = (n, *boxes), (n, k, *scores)
-    return (boxes, scores, (1,), (1,))[: len(declared.inputs)], draw(attributes_of(declared, method=sizes(0, 2, 3)))
+    return (boxes, scores, (1,), (1,))[: len(declared.inputs)], draw(
+        attributes_of(declared, method=sizes(0, 2, 3))
+    )
 
 
 @st.composite
@@ -404,12 +473,15 @@ def calls_of(draw, declared, types, grids):
     signature = {}
     for variable, names in {**declared.types, **kernel.types}.items():
         wanted = types if variable == declared.inputs[0].type else grids
-        signature[variable] = draw(st.sampled_from([name for name in names if name in wanted] or names))
+        signature[variable] = draw(
+            st.sampled_from([name for name in names if name in wanted] or names)
+        )
     kinds = tuple(signature[i.type] for i in declared.each_input(len(shapes)))
     assume(not {"string", "bfloat16"} <= {*kinds})  # ONNX Runtime's Python can't take both
     return Call(
         declared.domain, declared.name, shapes, kinds, attributes,
-        draw(st.sampled_from(["normal", "special", "special", "denormal"])), draw(st.integers(0, 2**32 - 1)),
+        draw(st.sampled_from(["normal", "special", "special", "denormal"])),
+        draw(st.integers(0, 2**32 - 1)),
         draw(st.sampled_from(OPSETS)),
     )  # fmt: skip
 
@@ -425,20 +497,31 @@ def broken(draw, call):
         wrong = {
             "ints": st.one_of(lists(st.sampled_from(ODD_NUMBERS), length), st.just(2)),
             "int": st.one_of(st.sampled_from(ODD_NUMBERS), st.just("no")),
-            "string": st.one_of(st.sampled_from(["", "wrap", "bilinear ", "CUBIC", "linear", "cubic"]), st.just(1)),
+            "string": st.one_of(
+                st.sampled_from(["", "wrap", "bilinear ", "CUBIC", "linear", "cubic"]), st.just(1)
+            ),
             "float": st.sampled_from([-1.0, 3e38, -np.inf, "no"]),
         }
-        return replace(call, attributes={**call.attributes, declared.name: draw(wrong[declared.kind])})
+        return replace(
+            call, attributes={**call.attributes, declared.name: draw(wrong[declared.kind])}
+        )
     k = draw(st.integers(0, len(call.shapes) - 1))
     shape, values = list(call.shapes[k]), call.operator.inputs[k].values
     if change == "rank" or not shape:
         position = draw(st.integers(0, len(shape)))
-        shorter, longer = shape[:position] + shape[position + 1 :], [*shape[:position], 1, *shape[position:]]
+        shorter, longer = (
+            shape[:position] + shape[position + 1 :],
+            [*shape[:position], 1, *shape[position:]],
+        )
         shape = shorter if draw(st.booleans()) else longer
     else:
         position = draw(st.integers(0, len(shape) - 1))
         narrow = call.dtypes[k] == "int32" or not values
-        value = draw(st.one_of(st.sampled_from([o for o in ODD_NUMBERS if abs(o) < (18 if narrow else 2**64)])))
+        value = draw(
+            st.one_of(
+                st.sampled_from([o for o in ODD_NUMBERS if abs(o) < (18 if narrow else 2**64)])
+            )
+        )
         shape[position] = value if values else max(value, 0)
     return replace(call, shapes=(*call.shapes[:k], tuple(shape), *call.shapes[k + 1 :]))
 
@@ -448,12 +531,15 @@ def calls(types=dtypes.ALL, grids=dtypes.FLOATS, operators=OPERATORS):
 
     types, grids  the element types of the first input, and of those that have another type variable
     """
-    drawn = [o for o in operators if o.name in FAMILIES]  # the others are MMCVModulatedDeformConv2d by other names
+    drawn = [
+        o for o in operators if o.name in FAMILIES
+    ]  # the others are MMCVModulatedDeformConv2d by other names
     good = st.sampled_from(drawn).flatmap(lambda declared: calls_of(declared, types, grids))
     return good.flatmap(lambda call: st.tuples(st.just(call), st.one_of(st.none(), broken(call))))
 
 
-# Rules: the shape of a call's first output, or the most that it may have; None if the call is not allowed.
+# Rules: the shape of a call's first output, or the most that it may have; None if the call is not
+# allowed.
 
 
 def output_shape(call):
@@ -476,7 +562,9 @@ def are_declared(call):
         if isinstance(value, list) != a.is_list or not least <= len(numbers) <= most:
             return False
         for each in numbers:
-            if not isinstance(each, kinds[a.kind.removesuffix("s")]) or (a.choices and each not in a.choices):
+            if not isinstance(each, kinds[a.kind.removesuffix("s")]) or (
+                a.choices and each not in a.choices
+            ):
                 return False
             if isinstance(each, int) and not a.bounds[0] <= each <= a.bounds[1]:
                 return False
@@ -485,13 +573,21 @@ def are_declared(call):
 
 def lists_fit(attributes, axes):
     """Whether lists have a number for each axis, or two if they are pads."""
-    return all(len(v) == axes * (2 if n == "pads" else 1) for n, v in attributes.items() if isinstance(v, list))
+    return all(
+        len(v) == axes * (2 if n == "pads" else 1)
+        for n, v in attributes.items()
+        if isinstance(v, list)
+    )
 
 
 def im2col_shape(call, attributes):
     (x,), kernel = call.shapes, attributes["kernel_shape"]
     axes, image = len(kernel), x[2:]
-    if len(x) != 2 + axes or not lists_fit(attributes, axes) or not all(0 <= v <= LIMIT for v in image):
+    if (
+        len(x) != 2 + axes
+        or not lists_fit(attributes, axes)
+        or not all(0 <= v <= LIMIT for v in image)
+    ):
         return None
     counts = [max(count, 0) for count in blocks_of(attributes, image, kernel)]
     if math.prod(max(v, 1) for v in image) > ELEMENTS or math.prod(kernel) > ELEMENTS:
@@ -502,7 +598,11 @@ def im2col_shape(call, attributes):
 
 
 def im2col_product_shape(call, attributes):
-    (x, factors), kernel, group = call.shapes, attributes["kernel_shape"], attributes.get("group", 1)
+    (x, factors), kernel, group = (
+        call.shapes,
+        attributes["kernel_shape"],
+        attributes.get("group", 1),
+    )
     columns = im2col_shape(replace(call, shapes=(x,)), attributes)
     if columns is None or x[1] % group:
         return None
@@ -517,12 +617,26 @@ def col2im_shape(call, attributes):
     x, image, block = call.shapes
     unbatched = call.domain and len(x) == 2
     x = (1, *x) if unbatched else x
-    if len(x) != 3 or not 1 <= len(image) <= 14 or len(block) != len(image) or (call.domain and len(image) != 2):
+    if (
+        len(x) != 3
+        or not 1 <= len(image) <= 14
+        or len(block) != len(image)
+        or (call.domain and len(image) != 2)
+    ):
         return None
     if not lists_fit(attributes, len(image)) or not all(1 <= v <= LIMIT for v in (*image, *block)):
         return None
-    counts, positions, pixels = blocks_of(attributes, image, block), math.prod(block), math.prod(image)
-    if min(counts) < 1 or max(positions, pixels) > ELEMENTS or x[1] % positions or x[2] != math.prod(counts):
+    counts, positions, pixels = (
+        blocks_of(attributes, image, block),
+        math.prod(block),
+        math.prod(image),
+    )
+    if (
+        min(counts) < 1
+        or max(positions, pixels) > ELEMENTS
+        or x[1] % positions
+        or x[2] != math.prod(counts)
+    ):
         return None
     if x[0] * max(x[1] // positions, 1) * pixels > ELEMENTS:
         return None
@@ -544,13 +658,19 @@ def grid_sample_shape(call, attributes):
 
 
 def is_nearest(call):
-    return call.attributes.get("mode") == "nearest" or call.attributes.get("interpolation_mode") == 1
+    return (
+        call.attributes.get("mode") == "nearest" or call.attributes.get("interpolation_mode") == 1
+    )
 
 
 def computed_shape(call, attributes):
     """The shape of ComputedGridSample's output, by broadcasting its sources."""
     x, *shapes = call.shapes
-    numbers, coordinates, steps = attributes["sources"], attributes["coordinates"], attributes.get("steps", [])
+    numbers, coordinates, steps = (
+        attributes["sources"],
+        attributes["coordinates"],
+        attributes.get("steps", []),
+    )
     axes, size, count = len(coordinates), {}, 0
     if len(x) != axes + 2 or min(x[2:]) < 1:
         return None
@@ -583,7 +703,13 @@ def computed_shape(call, attributes):
 
 def attention_shape(call, attributes):
     value, levels, places, weights = call.shapes
-    if len(value) != 4 or len(levels) % 2 or not 2 <= len(levels) <= 16 or places != (*weights, 2) or len(weights) != 5:
+    if (
+        len(value) != 4
+        or len(levels) % 2
+        or not 2 <= len(levels) <= 16
+        or places != (*weights, 2)
+        or len(weights) != 5
+    ):
         return None
     if weights[0] != value[0] or weights[2:4] != (value[2], len(levels) // 2):
         return None
@@ -608,7 +734,10 @@ def deform_conv_shape(call, attributes):
         return None
     group, offset_group = groups_of(attributes)
     image, kernel = x[2:], w[2:]
-    if not all(1 <= v <= LIMIT for v in (*image, *kernel)) or max(math.prod(image), math.prod(kernel)) > ELEMENTS:
+    if (
+        not all(1 <= v <= LIMIT for v in (*image, *kernel))
+        or max(math.prod(image), math.prod(kernel)) > ELEMENTS
+    ):
         return None
     if list(kernel) != list(attributes.get("kernel_shape", kernel)):
         return None
@@ -617,7 +746,9 @@ def deform_conv_shape(call, attributes):
     counts, places = convolution_counts(image, kernel, attributes), offset_group * math.prod(kernel)
     if min(counts) < 1 or max(x[0], 1) * max(w[0], 1) * math.prod(counts) > ELEMENTS:
         return None
-    if offset != (x[0], places * axes, *counts) or (mask is not None and mask != (x[0], places, *counts)):
+    if offset != (x[0], places * axes, *counts) or (
+        mask is not None and mask != (x[0], places, *counts)
+    ):
         return None
     return None if bias is not None and bias != (w[0],) else (x[0], w[0], *counts)
 
@@ -625,9 +756,16 @@ def deform_conv_shape(call, attributes):
 def roi_align_shape(call, attributes):
     """The images of regions must be there, too."""
     x, rois, *images = call.shapes
-    if len(x) != 4 or not all(1 <= v < 2**31 for v in x[2:]) or rois != (*rois[:1], COLUMNS[call.op_type]):
+    if (
+        len(x) != 4
+        or not all(1 <= v < 2**31 for v in x[2:])
+        or rois != (*rois[:1], COLUMNS[call.op_type])
+    ):
         return None
-    if images not in ([], [rois[:1]]) or max(rois[0], 1) * max(x[1], 1) * bins_of(call.attributes) > ELEMENTS:
+    if (
+        images not in ([], [rois[:1]])
+        or max(rois[0], 1) * max(x[1], 1) * bins_of(call.attributes) > ELEMENTS
+    ):
         return None
     numbers = images_of(call, call.inputs())
     if not all(0 <= n < x[0] for n in numbers.tolist()):
@@ -652,36 +790,57 @@ def suppression_shape(call, attributes):
     if boxes[-1:] != (COLUMNS[call.op_type],) or not all(shape == (1,) for shape in thresholds):
         return None
     if call.domain == "mmdeploy":
-        fits = len(boxes) == len(scores) == 3 and scores[::2] == boxes[:2] and attributes.get("iou_threshold", 0) >= 0
+        fits = (
+            len(boxes) == len(scores) == 3
+            and scores[::2] == boxes[:2]
+            and attributes.get("iou_threshold", 0) >= 0
+        )
         return (math.prod(scores), 3 if call.op_type == "NMSRotated" else 4) if fits else None
     method, fits = attributes.get("method"), len(scores) == 1 and scores == boxes[:-1]
     if method is None:
         return scores if fits else None
-    return (*scores, 5) if fits and (method in (0, 1) or (method == 2 and attributes["sigma"] > 0)) else None
+    return (
+        (*scores, 5)
+        if fits and (method in (0, 1) or (method == 2 and attributes["sigma"] > 0))
+        else None
+    )
 
 
 def extremes_shape(call, attributes):
     (x,) = call.shapes
-    return x if (len(x) == 4 if "mode" in attributes else -len(x) <= attributes["dim"] < len(x)) else None
+    return (
+        x
+        if (len(x) == 4 if "mode" in attributes else -len(x) <= attributes["dim"] < len(x))
+        else None
+    )
 
 
-# Tolerances: the scale of the errors of a call's first output, of its shape; None where it must be exact.
+# Tolerances: the scale of the errors of a call's first output, of its shape; None where it must be
+# exact.
 
 
 def sum_scale(call, inputs, y):
     """The error of a sum is that of its rounded terms."""
-    absolute = [a if i.values else abs(a) for i, a in zip(call.operator.inputs, inputs, strict=True)]
+    absolute = [
+        a if i.values else abs(a) for i, a in zip(call.operator.inputs, inputs, strict=True)
+    ]
     return reference_of(call.operator, call.attributes, absolute)
 
 
 def product_scale(call, inputs, y):
     """Each of a sum's products may be rounded to a multiple of a smallest number."""
-    return sum_scale(call, [*map(finite, inputs)], y) + 4 * math.prod(inputs[0].shape[1:]) * smallest_of(call)
+    return sum_scale(call, [*map(finite, inputs)], y) + 4 * math.prod(
+        inputs[0].shape[1:]
+    ) * smallest_of(call)
 
 
 def sample_scale(call, inputs, y):
     """The absolute values of cubic's weights add up to at most 1.375 on each axis."""
-    return None if is_nearest(call) else np.broadcast_to(largest_of(inputs[0]) * 1.375 ** (y.ndim - 2), y.shape)
+    return (
+        None
+        if is_nearest(call)
+        else np.broadcast_to(largest_of(inputs[0]) * 1.375 ** (y.ndim - 2), y.shape)
+    )
 
 
 def largest_of(images):
@@ -690,7 +849,9 @@ def largest_of(images):
 
 
 def smallest_of(call):
-    """What an error of the smallest number of the type in which sums are computed is a tolerance of."""
+    """What an error of the smallest number of the type in which sums are computed is a tolerance
+    of.
+    """
     kind = "float64" if call.dtypes[0] == "float64" else "float32"
     return float(np.finfo(kind).smallest_subnormal) / TOLERANCE[call.dtypes[0]]
 
@@ -698,13 +859,21 @@ def smallest_of(call):
 def deform_conv_scale(call, inputs, y):
     arrays = dict(zip(ORDERS[call.op_type], map(finite, inputs), strict=False))
     x, w, attributes = arrays["x"], arrays["w"], call.attributes
-    # The error of a tap's share is a rounding of 1, however small the share is: assume that all of a channel's pixels
-    # are as large as the largest one, and are read in full. What is read is rounded to multiples of a smallest number.
-    (group, offset_group), taps, pixels = groups_of(attributes), math.prod(w.shape[2:]), math.prod(y.shape[2:])
+    # The error of a tap's share is a rounding of 1, however small the share is: assume that all of
+    # a channel's pixels are as large as the largest one, and are read in full. What is read is
+    # rounded to multiples of a smallest number.
+    (group, offset_group), taps, pixels = (
+        groups_of(attributes),
+        math.prod(w.shape[2:]),
+        math.prod(y.shape[2:]),
+    )
     largest = largest_of(x).reshape(len(x), offset_group, x.shape[1] // offset_group, 1, 1)
     mask = arrays.get("m", np.ones((len(x), offset_group * taps * pixels)))
     columns = largest * mask.reshape(len(x), offset_group, 1, taps, pixels) + 4 * smallest_of(call)
-    if columns.max(initial=0) > float(finfo("float64" if call.dtypes[0] == "float64" else "float32").max) / 4:
+    if (
+        columns.max(initial=0)
+        > float(finfo("float64" if call.dtypes[0] == "float64" else "float32").max) / 4
+    ):
         return np.full(y.shape, float(finfo(call.dtypes[0]).max))  # they may overflow
     columns = columns.reshape(len(x), group, w.shape[1], taps, pixels)
     weights = w.reshape(group, len(w) // group, w.shape[1], taps)
@@ -714,8 +883,9 @@ def deform_conv_scale(call, inputs, y):
 
 def attention_scale(call, inputs, y):
     value, _, _, weights = inputs
-    # The error of a tap's share is a rounding of 1, however small the share is: assume that all taps are large.
-    # Products of the smallest weights are rounded to multiples of a smallest number.
+    # The error of a tap's share is a rounding of 1, however small the share is: assume that all
+    # taps are large. Products of the smallest weights are rounded to multiples of a smallest
+    # number.
     weights = finite(weights) + 4 * smallest_of(call)
     largest = finite(value).max(axis=1, initial=0)
     return (weights.sum(axis=(-2, -1))[..., None] * largest[:, None]).reshape(y.shape)
@@ -732,7 +902,9 @@ def feature_scale(call, inputs, y):
 
 
 def reference(call, inputs):
-    """Return a list of (expected result, scale of its tolerance) of the outputs; a scale of None means exact."""
+    """Return a list of (expected result, scale of its tolerance) of the outputs; a scale of None
+    means exact.
+    """
     with np.errstate(all="ignore"):
         results = as_tuple(reference_of(call.operator, call.attributes, inputs))
         scale = FAMILIES[call.op_type][2] if call.dtypes[0] in TOLERANCE else None
@@ -750,7 +922,8 @@ def finite(array):
     return np.where(np.isfinite(array), array, 0)
 
 
-FAMILIES = {  # {operator: (what draws a call of it, the shape of its first output, the scale of its errors)}
+# {operator: (what draws a call of it, the shape of its first output, the scale of its errors)}.
+FAMILIES = {
     "Col2Im": (col2im, col2im_shape, sum_scale),
     "ComputedGridSample": (computed_grid_sample, computed_shape, sample_scale),
     **dict.fromkeys(ORDERS, (deform_conv, deform_conv_shape, deform_conv_scale)),
@@ -761,7 +934,9 @@ FAMILIES = {  # {operator: (what draws a call of it, the shape of its first outp
     "MultiScaleDeformableAttention": (attention, attention_shape, attention_scale),
     **dict.fromkeys(ROI_ALIGNS, (roi_align, roi_align_shape, region_scale)),
     **dict.fromkeys(SUPPRESSIONS, (suppression, suppression_shape, None)),
-    **dict.fromkeys(("cummax", "cummin", "MMCVCornerPool"), (running_extremes, extremes_shape, None)),
+    **dict.fromkeys(
+        ("cummax", "cummin", "MMCVCornerPool"), (running_extremes, extremes_shape, None)
+    ),
 }
 
 
@@ -770,24 +945,32 @@ def assert_result(call, dtype, got, expected, scale):
     assert got.dtype == dtypes.TABLE[dtype].numpy, got.dtype
     assert got.shape == expected.shape
     if scale is None:
-        np.testing.assert_array_equal(dtypes.widest(got.astype(expected.dtype)), dtypes.widest(expected))
+        np.testing.assert_array_equal(
+            dtypes.widest(got.astype(expected.dtype)), dtypes.widest(expected)
+        )
         return
     wide = got.astype(expected.dtype)
     info = finfo(dtype)
     # Where an intermediate sum may overflow, any result is allowed.
     may_overflow = np.isfinite(scale) & (scale > float(info.max) / 4)
     same_kind = np.isfinite(wide) == np.isfinite(expected)
-    assert (same_kind | may_overflow).all(), f"finite or not: {wide[~same_kind]} for {expected[~same_kind]}"
+    assert (same_kind | may_overflow).all(), (
+        f"finite or not: {wide[~same_kind]} for {expected[~same_kind]}"
+    )
     checked = np.isfinite(expected) & ~may_overflow
     error = abs(wide[checked] - expected[checked])
     # A fraction of a coordinate is rounded to the coordinates' type, whatever the image's.
     is_coarse = "GridSample" in call.op_type and dtype == "float64" != call.dtypes[1]
-    allowed = TOLERANCE["float32" if is_coarse else dtype] * scale[checked] + 8 * float(info.smallest_subnormal)
+    allowed = TOLERANCE["float32" if is_coarse else dtype] * scale[checked] + 8 * float(
+        info.smallest_subnormal
+    )
     assert (error <= allowed).all(), f"off by {(error / allowed).max()} tolerances"
 
 
 def has_lists(call):
-    """Return whether all inputs whose values the plan reads are vectors: to PyTorch's operator, these are lists."""
+    """Return whether all inputs whose values the plan reads are vectors: to PyTorch's operator,
+    these are lists.
+    """
     pairs = zip(call.operator.inputs, call.inputs(), strict=False)
     return all(array.ndim == 1 for declared, array in pairs if declared.values)
 
@@ -803,12 +986,18 @@ def run_function(call, inputs, shape):
 
 
 def run_beside_pages(guarded, call, inputs, shape):
-    """Run the function with tensors and workspace that end, or begin, at pages that nothing may touch."""
+    """Run the function with tensors and workspace that end, or begin, at pages that nothing may
+    touch.
+    """
     at_end = call.seed % 2 == 0
     try:
         placed = [guarded.readonly(as_array(v), at_end=at_end) for v in inputs]
         outputs = compute(
-            call.operator, call.operator.values(call.attributes), placed, 2, partial(guarded.empty, at_end=at_end)
+            call.operator,
+            call.operator.values(call.attributes),
+            placed,
+            2,
+            partial(guarded.empty, at_end=at_end),
         )
         return [y.copy() for y in outputs]
     finally:
@@ -816,13 +1005,22 @@ def run_beside_pages(guarded, call, inputs, shape):
 
 
 def runners(call):
-    """Return {name: runner of all outputs}; a backend's session is made by its first run and used by all."""
+    """Return {name: runner of all outputs}; a backend's session is made by its first run and used
+    by all.
+    """
     sessions = {}
 
     def in_session(backend):
         def run(inputs, shape):
             if backend not in sessions:
-                proto = model(call.domain, call.op_type, call.inputs(), call.attributes, opset=call.opset, dims="none")
+                proto = model(
+                    call.domain,
+                    call.op_type,
+                    call.inputs(),
+                    call.attributes,
+                    opset=call.opset,
+                    dims="none",
+                )
                 sessions[backend] = onnx_ops.InferenceSession(
                     proto.SerializeToString(), quiet(intra_op_num_threads=2), backend=backend
                 )
@@ -848,21 +1046,32 @@ def verify(call, runners_by_name):
     if shape is not None and math.prod(shape) > TOO_LARGE:
         return 0
     inputs = call.inputs()
-    expected, signature = [], {variable: names[0] for variable, names in call.operator.types.items()}
-    signature |= {i.type: dtype for i, dtype in zip(call.operator.inputs, call.dtypes, strict=False)}
+    expected, signature = (
+        [],
+        {variable: names[0] for variable, names in call.operator.types.items()},
+    )
+    signature |= {
+        i.type: dtype for i, dtype in zip(call.operator.inputs, call.dtypes, strict=False)
+    }
     if shape is not None:
         expected = reference(call, inputs)
         stated = expected[0][0].shape
-        assert stated == shape or (call.operator.plan.is_bound and stated[0] <= shape[0]), f"{stated} for {shape}"
+        assert stated == shape or (call.operator.plan.is_bound and stated[0] <= shape[0]), (
+            f"{stated} for {shape}"
+        )
     before, results = [v.tobytes() for v in inputs if not v.dtype.hasobject], []
     for name, run in runners_by_name.items():
         has_outputs = name == "extensions" or (name == "native" and call.op_type in ROI_ALIGNS)
         if shape is None and has_outputs and "bfloat16" in call.dtypes:
-            continue  # it needs an output to bind, of a shape that a refused call hasn't: see docs/robustness.md
+            # It needs an output to bind, of a shape that a refused call hasn't: see
+            # docs/robustness.md.
+            continue
         try:
             got = run(inputs, shape)
         except onnx_ops.OpError as error:
-            if shape is not None or not error.argument:  # an error without an argument is an unforeseen failure
+            if (
+                shape is not None or not error.argument
+            ):  # an error without an argument is an unforeseen failure
                 raise AssertionError(f"{name} refuses what is allowed: {error}") from error
             results.append((error.argument, error.rule))
         else:
@@ -870,7 +1079,9 @@ def verify(call, runners_by_name):
             for o, y, (result, scale) in zip(call.operator.outputs, got, expected, strict=True):
                 assert_result(call, signature[o.type], y, result, scale)
             results.append([*map(bits, got)])
-    assert [v.tobytes() for v in inputs if not v.dtype.hasobject] == before, "an input was written to"
+    assert [v.tobytes() for v in inputs if not v.dtype.hasobject] == before, (
+        "an input was written to"
+    )
     assert all(r == results[0] for r in results), "backends differ"
     return len(results)
 
@@ -880,11 +1091,15 @@ def bits(array):
     if array.dtype.hasobject:
         return array.tolist()
     nan = array != array
-    return np.where(nan, array.dtype.type(np.nan), array).tobytes() if nan.any() else array.tobytes()
+    return (
+        np.where(nan, array.dtype.type(np.nan), array).tobytes() if nan.any() else array.tobytes()
+    )
 
 
 def verify_with_variant(call, variant=None):
-    """Verify the call, then a broken variant, if given, and that sessions still work; return the number of cases."""
+    """Verify the call, then a broken variant, if given, and that sessions still work; return the
+    number of cases.
+    """
     runners_of_call = runners(call)
     count = verify(call, runners_of_call)
     if variant is not None:

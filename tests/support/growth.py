@@ -1,6 +1,7 @@
 """Work that grows with its size: no test compares a time with a constant, which differs by machine.
 
-`assert_linear` compares times, also of compiled code. `assert_steps_linear` counts what Python runs, on any machine.
+`assert_linear` compares times, also of compiled code. `assert_steps_linear` counts what Python
+runs, on any machine.
 """
 
 import math
@@ -14,11 +15,16 @@ from typing import Any
 TRIALS = 5
 SHORTEST = 0.02  # seconds of processor time in a trial; shorter work is repeated
 MOST_STEPS = 2.5  # times the steps for twice the size
-MOST = 3  # times the processor time for twice the size: more than 2 for the sake of busy machines, less than 4
+# Times the processor time for twice the size: more than 2 for the sake of busy machines, less than
+# 4.
+MOST = 3
 
 
 def cpu_time(call: Callable[[], object], repetitions: int = 1) -> float:
-    """Return the processor time of this thread for calls. Threads of ONNX Runtime wait by spinning, and don't count."""
+    """Return the processor time of this thread for calls.
+
+    Threads of ONNX Runtime wait by spinning, and don't count.
+    """
     begin = time.thread_time()
     for _ in range(repetitions):
         call()
@@ -26,7 +32,8 @@ def cpu_time(call: Callable[[], object], repetitions: int = 1) -> float:
 
 
 def assert_linear(prepare: Callable[[int], Callable[[], object]], size: int) -> None:
-    """Assert that work of twice a size takes at most MOST times the processor time, in the median of several trials.
+    """Assert that work of twice a size takes at most MOST times the processor time, in the median
+    of several trials.
 
     prepare  makes the work of a size; only calls of its result are timed, which may be repeated
     """
@@ -59,7 +66,8 @@ def steps(call: Callable[[], object]) -> int:
 
 
 def assert_steps_linear(prepare: Callable[[int], Callable[[], object]], size: int) -> None:
-    """Assert that work of twice a size takes at most MOST_STEPS times the steps, and of four times that again.
+    """Assert that work of twice a size takes at most MOST_STEPS times the steps, and of four times
+    that again.
 
     prepare  makes the work of a size; only calls of its result are counted
     """

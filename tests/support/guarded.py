@@ -1,4 +1,6 @@
-"""Arrays beside pages that must not be touched: code that reads or writes past an end crashes at once."""
+"""Arrays beside pages that must not be touched: code that reads or writes past an end crashes at
+once.
+"""
 
 import ctypes
 import mmap
@@ -13,7 +15,9 @@ _kept = {}  # {address: pages}: ONNX Runtime may go on using an array's memory
 
 
 def empty(shape, dtype, *, at_end=True):
-    """Like np.empty, with an unreadable page right after the last element or right before the first."""
+    """Like np.empty, with an unreadable page right after the last element or right before the
+    first.
+    """
     dtype = np.dtype(dtype)
     count = int(np.prod(shape, dtype=np.int64))
     pages = -(-max(count * dtype.itemsize, 1) // _PAGE)
@@ -27,7 +31,9 @@ def empty(shape, dtype, *, at_end=True):
 
 
 def readonly(array, *, at_end=True):
-    """Copy an array to read-only memory beside an unreadable page; return arrays of strings as they are."""
+    """Copy an array to read-only memory beside an unreadable page; return arrays of strings as they
+    are.
+    """
     if array.dtype.hasobject:
         return array
     copy = empty(array.shape, array.dtype, at_end=at_end)

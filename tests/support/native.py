@@ -1,4 +1,6 @@
-"""The C library under a mock of ONNX Runtime (tests/native): building the program, and describing nodes for it."""
+"""The C library under a mock of ONNX Runtime (tests/native): building the program, and describing
+nodes for it.
+"""
 
 import os
 import platform
@@ -23,14 +25,31 @@ from .processes import TESTS
 
 HARNESS = TESTS / "native"
 SANITIZED = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-FLAGS = ["-std=gnu11", "-g", "-O1", "-fno-omit-frame-pointer", "-fno-pie", "-DONNX_OPS_AHEAD", "-DONNX_OPS_SOURCES=0"]
+FLAGS = [
+    "-std=gnu11",
+    "-g",
+    "-O1",
+    "-fno-omit-frame-pointer",
+    "-fno-pie",
+    "-DONNX_OPS_AHEAD",
+    "-DONNX_OPS_SOURCES=0",
+]
 WRAPPED = [f"--wrap={function}" for function in ("malloc", "calloc", "realloc", "free")]
 KINDS = "int ints string float floats text tensor".split()  # as enum kind of table.h
 IS_ABSENT, IS_CONSTANT = 1, 2
 
 
 def build(
-    folder, types, custom=(), *, compiler="gcc", sanitizers=SANITIZED, links=(), main="harness", cpu=None, level=None
+    folder,
+    types,
+    custom=(),
+    *,
+    compiler="gcc",
+    sanitizers=SANITIZED,
+    links=(),
+    main="harness",
+    cpu=None,
+    level=None,
 ):
     """Build the harness with kernels of operators; returns its path, FOLDER/MAIN.
 
@@ -39,22 +58,45 @@ def build(
     sanitizers  the compiler's options, left out if it lacks them
     links       more options of the linker
     main        the file with the main function, or with libFuzzer's
-    cpu         the one that the kernels are said to be for. Default: the oldest of this architecture
-    level       what the kernels are compiled for (`level` of compiler/target.py). Default: this machine
+    cpu         the one that the kernels are said to be for. Default: the oldest of this
+                architecture
+    level       what the kernels are compiled for (`level` of compiler/target.py). Default: this
+                machine
     """
-    wanted = distinct(each for operator, names in types.items() for each in combinations([operator], names))
+    wanted = distinct(
+        each for operator, names in types.items() for each in combinations([operator], names)
+    )
     by_name = compile_variants(wanted, 1, level=level)
     objects = {wanted[name].key: functions for name, functions in by_name.items()}
-    cpu = cpu or next(name for name, (machine, *_) in LEVELS.items() if machine == platform.machine())
+    cpu = cpu or next(
+        name for name, (machine, *_) in LEVELS.items() if machine == platform.machine()
+    )
     levels, *kernels = write_levels({cpu: objects}, types, folder)
     sanitizers = sanitizers if accepts(compiler, sanitizers) else []
-    sources = [*SOURCES.glob("*.c"), *(HARNESS / f"{name}.c" for name in ("mock", "nodes", "stand_in", main))]
+    sources = [
+        *SOURCES.glob("*.c"),
+        *(HARNESS / f"{name}.c" for name in ("mock", "nodes", "stand_in", main)),
+    ]
     sources += [levels, write_custom(custom, folder)]
     inform = partial(subprocess.run, check=True, cwd=folder)
     inform([compiler, *sanitizers, *FLAGS, f"-I{SOURCES}", f"-I{HARNESS}", "-c", *sources])
     made = [*kernels, *(Path(folder) / f"{source.stem}.o" for source in sources)]
-    inform(["ld", "-r", *WRAPPED, *made, "-o", f"{main}.whole.o"])  # else a sanitizer's own calls would be counted
-    inform([compiler, *sanitizers, "-no-pie", f"{main}.whole.o", *links, "-lm", "-lpthread", "-o", main])
+    inform(
+        ["ld", "-r", *WRAPPED, *made, "-o", f"{main}.whole.o"]
+    )  # else a sanitizer's own calls would be counted
+    inform(
+        [
+            compiler,
+            *sanitizers,
+            "-no-pie",
+            f"{main}.whole.o",
+            *links,
+            "-lm",
+            "-lpthread",
+            "-o",
+            main,
+        ]
+    )
     return Path(folder) / main
 
 
@@ -63,18 +105,28 @@ def accepts(compiler, options=()):
     if not shutil.which(compiler):
         return False
     probe = [compiler, *options, "-x", "c", "-", "-o", os.devnull]
-    return subprocess.run(probe, input=b"int main(void) { return 0; }", capture_output=True).returncode == 0
+    return (
+        subprocess.run(probe, input=b"int main(void) { return 0; }", capture_output=True).returncode
+        == 0
+    )
 
 
 def write_custom(operators, folder):
-    """Write a C file with the rows of operators, as Python makes them for custom operators; returns its path."""
+    """Write a C file with the rows of operators, as Python makes them for custom operators; returns
+    its path.
+    """
     writer = TableWriter()
-    rows = [table.operator(operator, list(operator.signatures()), MADE + k) for k, operator in enumerate(operators)]
+    rows = [
+        table.operator(operator, list(operator.signatures()), MADE + k)
+        for k, operator in enumerate(operators)
+    ]
     for row in rows:
         row.combination_count = 0  # all in Python, as where there is no Numba
     content = writer.initializer(table.table_of(rows), None, ["0"])
     path = Path(folder) / "own.c"
-    path.write_text("\n".join([*writer.lines, f"struct table custom_table = {content};\n"]), encoding="utf-8")
+    path.write_text(
+        "\n".join([*writer.lines, f"struct table custom_table = {content};\n"]), encoding="utf-8"
+    )
     return path
 
 
@@ -83,7 +135,8 @@ def run(harness, *words):
     settings = {"UBSAN_OPTIONS": "print_stacktrace=1"}
     done = subprocess.run(
         [harness, *words],
-        env={**os.environ, **settings}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        env={**os.environ, **settings}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        errors="replace",
     )  # fmt: skip
     return done.returncode, done.stdout.splitlines()
 
@@ -134,7 +187,10 @@ def attribute_content(value):
         return struct.pack("<BH", KINDS.index("string"), len(content)) + content
     kind = "float" if np.asarray(value).dtype.kind == "f" else "int"
     values = np.atleast_1d(np.asarray(value, "<f4" if kind == "float" else "<i8"))
-    return struct.pack("<BH", KINDS.index(kind) + (np.ndim(value) > 0) * 1, len(values)) + values.tobytes()
+    return (
+        struct.pack("<BH", KINDS.index(kind) + (np.ndim(value) > 0) * 1, len(values))
+        + values.tobytes()
+    )
 
 
 def write(folder, described_nodes):

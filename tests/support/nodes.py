@@ -1,4 +1,6 @@
-"""Descriptions of nodes of every operator, for the harness in C (native.py), made from the case tables."""
+"""Descriptions of nodes of every operator, for the harness in C (native.py), made from the case
+tables.
+"""
 
 from dataclasses import replace
 
@@ -11,20 +13,27 @@ from . import cases, custom_functions, custom_operators, native
 from .malformed import AT_CREATION, AT_RUN
 
 TOPK, ABOVE, COMBINE, WINDOW = (
-    declaration_of(getattr(custom_operators, name)) for name in ("topk", "above", "combine", "window")
+    declaration_of(getattr(custom_operators, name))
+    for name in ("topk", "above", "combine", "window")
 )
 JOIN = declaration_of(custom_operators.join)
 BLEND = declaration_of(custom_functions.blend)
 IN_PYTHON = [JOIN, *(replace(o, name=f"Plain{o.name}") for o in (TOPK, ABOVE, WINDOW))]
 WITH_KERNELS = [TOPK, ABOVE, COMBINE, WINDOW, BLEND]
-TYPES = {o: ["float32"] for o in OPERATORS} | {o: ["float16", "bfloat16", "float32", "int16"] for o in WITH_KERNELS}
+TYPES = {o: ["float32"] for o in OPERATORS} | {
+    o: ["float16", "bfloat16", "float32", "int16"] for o in WITH_KERNELS
+}
 SAFE = [ABOVE, COMBINE]  # the kernels of the others trust their inputs' sizes
 MOST_BYTES = 2**16  # of a description, unless an operator has no smaller one
-MOST_STRINGS = 64  # in a tensor: a life takes a call for each, and there is a life with a fault for each call
+MOST_STRINGS = (
+    64  # in a tensor: a life takes a call for each, and there is a life with a fault for each call
+)
 
 X = np.random.default_rng(0).standard_normal((2, 5)).astype(np.float32)
 HALVES = X.astype(np.float16)
-EXTREMES = np.array([[np.nan, np.inf, 2.0**-14, 6e4, -0.5], [1, -1, 2.0**-8, 6e4, 2.0**-24]], np.float32)
+EXTREMES = np.array(
+    [[np.nan, np.inf, 2.0**-14, 6e4, -0.5], [1, -1, 2.0**-8, 6e4, 2.0**-24]], np.float32
+)
 TEXTS = np.array(["", "a", "longer than fifteen bytes"], object)
 CUSTOM = {
     "topk": (TOPK, [X, np.array([2]), None], {}),
@@ -36,60 +45,100 @@ CUSTOM = {
     "combine": (COMBINE, [X[0], X[1]], {"mode": "quotient", "swap": 1, "flags": [2.0, 0.25]}),
     "combine_halves": (COMBINE, [HALVES[0], HALVES[1]], {"mode": "product"}),
     "combine_extreme_halves": (COMBINE, list(EXTREMES.astype(np.float16)), {"mode": "product"}),
-    "combine_extreme_bfloat16": (COMBINE, list(EXTREMES.astype(ml_dtypes.bfloat16)), {"mode": "product"}),
+    "combine_extreme_bfloat16": (COMBINE, list(EXTREMES.astype(ml_dtypes.bfloat16)),
+        {"mode": "product"}),
     "combine_refuses": (COMBINE, [X[0], np.float32([1, 0, 2, 0, 3])], {"mode": "quotient"}),
     "window": (WINDOW, [X[0], np.array([2]), np.array(1)], {}),
     "window_whole": (WINDOW, [X[0], None, np.array([1])], {}),
     "window_of_integers": (WINDOW, [np.int16([3, 1, 2])], {}),
     "window_refuses": (WINDOW, [X[0], None, np.array([9])], {}),
     "blend": (BLEND, [X[0], None], {"weights": [0.5], "mode": "subtract"}),
-    "blend_halves": (BLEND, [HALVES[0], HALVES[1]], {"weights": [0.5, 2.0], "shifts": [3], "factor": -1.0}),
+    "blend_halves": (BLEND, [HALVES[0], HALVES[1]],
+        {"weights": [0.5, 2.0], "shifts": [3], "factor": -1.0}),
     "blend_no_weights": (BLEND, [X[0]], {}),
     "blend_many_weights": (BLEND, [X[0]], {"weights": [0.5] * 200, "shifts": [1] * 200}),
-    "blend_defaults_in_new_room": (BLEND, [X[0]], {"weights": [0.5] * 72}),  # those before fill the first room
+    # Those before fill the first room.
+    "blend_defaults_in_new_room": (BLEND, [X[0]], {"weights": [0.5] * 72}),
     "blend_weights_of_integers": (BLEND, [X[0]], {"weights": [1, 2]}),
     "blend_factor_an_integer": (BLEND, [X[0]], {"weights": [0.5], "factor": 3}),
     "blend_refuses": (BLEND, [X[0, :1]], {"weights": [0.5]}),
-    "join": (JOIN, [TEXTS, TEXTS[::-1]], {"between": "\u2013", "table": native.as_tensor(np.arange(3))}),
+    "join": (JOIN, [TEXTS, TEXTS[::-1]],
+        {"between": "\u2013", "table": native.as_tensor(np.arange(3))}),
     "join_table": (JOIN, [TEXTS], {"table": native.as_tensor(np.arange(100.0).reshape(4, 25))}),
     "join_empty_table": (JOIN, [TEXTS], {"table": native.as_tensor(np.zeros((0, 3), np.float32))}),
     "join_table_of_texts": (JOIN, [TEXTS], {"table": native.as_tensor(TEXTS)}),
-    "join_table_of_high_rank": (JOIN, [TEXTS], {"table": native.as_tensor(np.zeros([1] * 17, np.float32))}),
+    "join_table_of_high_rank": (JOIN, [TEXTS],
+        {"table": native.as_tensor(np.zeros([1] * 17, np.float32))}),
     "join_table_of_another_kind": (JOIN, [TEXTS], {"table": 3}),
     "join_many": (JOIN, [TEXTS] * 5, {"least": 3}),
     "join_too_many": (JOIN, [TEXTS] * 17, {}),
     "join_nothing": (JOIN, [TEXTS[:0]], {"between": ""}),
     "join_of_high_rank": (JOIN, [TEXTS.reshape(1, 1, 3, 1, 1)], {}),
-    "cummax_of_another_rank": (cases.operator("mmcv", "cummax"), [X], {"dim": 0}, "the_node", (), [X[None]]),
+    "cummax_of_another_rank": (cases.operator("mmcv", "cummax"), [X], {"dim": 0}, "the_node", (),
+        [X[None]]),
     "plain_topk": (IN_PYTHON[1], [X, np.array([2]), None], {}),
     "plain_above": (IN_PYTHON[2], [X.reshape(-1)], {"limit": 0.5}),
     "plain_window": (IN_PYTHON[3], [X[0], None, np.array([1])], {}),
 }  # fmt: skip
 CHANGED = {  # name: (case, attributes, rule that refuses it; none if it is computed)
     "defaults": ("bilinear_zeros_edges", {}, ""),
-    "negative_pads": ("overlapping", {"pads": [-1, 0, 0, 0]}, "pads = [-1, 0, 0, 0]: must be 2 to 28 numbers"),
-    "a_float": ("overlapping", {"pads": [0.5] * 4}, "pads = (not of kind INTS): must be a list of integers"),
-    "a_text": ("overlapping", {"strides": b"\xff" * 500}, "strides = (not of kind INTS): must be a list of integers"),
+    "negative_pads": (
+        "overlapping",
+        {"pads": [-1, 0, 0, 0]},
+        "pads = [-1, 0, 0, 0]: must be 2 to 28 numbers",
+    ),
+    "a_float": (
+        "overlapping",
+        {"pads": [0.5] * 4},
+        "pads = (not of kind INTS): must be a list of integers",
+    ),
+    "a_text": (
+        "overlapping",
+        {"strides": b"\xff" * 500},
+        "strides = (not of kind INTS): must be a list of integers",
+    ),
     "many_numbers": ("overlapping", {"strides": [2] * 500}, "2, 2, ...]: must be"),
-    "other_blocks": ("overlapping", {"strides": [2, 3]}, "the last axis must be the number of blocks, 12"),
+    "other_blocks": (
+        "overlapping",
+        {"strides": [2, 3]},
+        "the last axis must be the number of blocks, 12",
+    ),
     "no_such_mode": ("bilinear_zeros_edges", {"mode": "\0" * 500}, "mode = '"),
-    "a_float_for_an_integer": ("bilinear_zeros_edges", {"align_corners": 1.0}, "align_corners = (not of kind INT)"),
+    "a_float_for_an_integer": (
+        "bilinear_zeros_edges",
+        {"align_corners": 1.0},
+        "align_corners = (not of kind INT)",
+    ),
     "no_text": ("bilinear_zeros_edges", {"mode": b"\xff"}, "mode = (not of kind STRING)"),
-    "strings_between_pixels": ("volume_nearest_zeros_edges", {"mode": "bilinear"}, "unless mode is nearest"),
+    "strings_between_pixels": (
+        "volume_nearest_zeros_edges",
+        {"mode": "bilinear"},
+        "unless mode is nearest",
+    ),
 }
-ELSEWHERE = (  # malformed calls that other tests refuse: too large for the mock, in other words, or by Python's rules
-    "ai.onnx.Col2Im-output_past_2**58", "org.openvinotoolkit.Col2Im-size_of_3_axes", "mmdeploy.NMSRotated-boxes_rank_2",
+# Malformed calls that other tests refuse: too large for the mock, in other words, or by Python's
+# rules.
+ELSEWHERE = (
+    "ai.onnx.Col2Im-output_past_2**58", "org.openvinotoolkit.Col2Im-size_of_3_axes",
+    "mmdeploy.NMSRotated-boxes_rank_2",
     "org.openvinotoolkit.Col2Im-kernel_length", "mmcv.SoftNonMaxSuppression-scores_rank_2",
     "com.microsoft.GridSample-mode_of_a_megabyte",
 )  # fmt: skip
 # {name: a call of the package's operators that breaks a rule}
-MALFORMED = {f"malformed-{k}": b for k, b in enumerate(AT_RUN + AT_CREATION) if str(b) not in ELSEWHERE}
+MALFORMED = {
+    f"malformed-{k}": b for k, b in enumerate(AT_RUN + AT_CREATION) if str(b) not in ELSEWHERE
+}
 RULES = {  # {name: what the refusal of a node says}, by regular expressions for MALFORMED
-    "topk_refuses": "k = [6]: must lie in", "combine_refuses": "b = 0: must not be 0", "blend_refuses": "length of x",
-    "window_refuses": "start = 9: must lie within x", "join_too_many": "inputs = 17: must be at most 16",
-    "join_of_high_rank": "rank of the first input = 5", "join_table_of_texts": "table = (not of kind TENSOR)",
-    "join_table_of_high_rank": "table = (not of kind TENSOR)", "blend_no_weights": "weights = None: must be given",
-    "join_table_of_another_kind": "table = (not of kind TENSOR)", "blend_weights_of_integers": "weights = [1, 2] (not",
+    "topk_refuses": "k = [6]: must lie in", "combine_refuses": "b = 0: must not be 0",
+    "blend_refuses": "length of x",
+    "window_refuses": "start = 9: must lie within x", "join_too_many": "inputs = 17: must be at "
+                                                                       "most 16",
+    "join_of_high_rank": "rank of the first input = 5", "join_table_of_texts": "table = (not of "
+                                                                               "kind TENSOR)",
+    "join_table_of_high_rank": "table = (not of kind TENSOR)",
+    "blend_no_weights": "weights = None: must be given",
+    "join_table_of_another_kind": "table = (not of kind TENSOR)",
+    "blend_weights_of_integers": "weights = [1, 2] (not",
     "blend_factor_an_integer": "factor = 3 (not of kind FLOAT): must be a number",
     **{name: rule for name, (*_, rule) in CHANGED.items()},
     **{name: bad.message for name, bad in MALFORMED.items()},
@@ -98,15 +147,21 @@ RULES = {  # {name: what the refusal of a node says}, by regular expressions for
 
 def tables():
     """The cases of each operator of the package, {operator: [(name, inputs, attributes), ...]}."""
-    from test_mmdeploy import CASES  # of operators with several outputs, or with outputs of which only a bound is known
+    from test_mmdeploy import (
+        CASES,
+    )  # of operators with several outputs, or with outputs of which only a bound is known
 
     found = {operator: [] for operator in OPERATORS}
     for case in cases.CASES:
         for dtype in ("float32", "string"):
             inputs = case.inputs(dtype if dtype in case.operator.types.get("T", ()) else "float32")
             strings = inputs[0].size if inputs[0].dtype == object else MOST_STRINGS
-            if dtype == "float32" or (strings < MOST_STRINGS and cases.reference(case, inputs).size < 3 * MOST_STRINGS):
-                found[case.operator].append((f"{case.op_type}-{case.name}-{dtype}", inputs, case.attributes))
+            if dtype == "float32" or (
+                strings < MOST_STRINGS and cases.reference(case, inputs).size < 3 * MOST_STRINGS
+            ):
+                found[case.operator].append(
+                    (f"{case.op_type}-{case.name}-{dtype}", inputs, case.attributes)
+                )
     for operator in cases.OTHERS:
         for k, parts in enumerate(CASES[operator.name]):
             *inputs, attributes = parts if isinstance(parts[-1], dict) else (*parts, {})
@@ -132,11 +187,17 @@ def descriptions(most=None):
     for operator, table in tables().items():
         drawn = []
         for k, (name, inputs, attributes) in enumerate(table):
-            values = [n for n, i in enumerate(operator.inputs[: len(inputs)]) if i.values] if k % 2 else []
+            values = (
+                [n for n, i in enumerate(operator.inputs[: len(inputs)]) if i.values]
+                if k % 2
+                else []
+            )
             more = others(operator, inputs) if k % 3 == 0 and inputs[0].dtype != object else None
             each = native.described(operator, inputs, attributes, constants=values, others=more)
             drawn.append((f"{operator.domain or 'ai.onnx'}-{name}", each))
-        small = [each for each in drawn if len(each[1]) < MOST_BYTES] or [min(drawn, key=lambda each: len(each[1]))]
+        small = [each for each in drawn if len(each[1]) < MOST_BYTES] or [
+            min(drawn, key=lambda each: len(each[1]))
+        ]
         content |= small[:: max(1, len(small) // most)][:most] if most else small
     by_name = {case.name: case for case in cases.COL2IM + cases.GRID_SAMPLE + cases.VOLUMES}
     case = cases.OPENVINO[0]
@@ -144,7 +205,9 @@ def descriptions(most=None):
         case.operator, case.inputs("float32", values_dtype="int32"), case.attributes
     )
     for name, (case, attributes, _) in CHANGED.items():
-        inputs = by_name[case].inputs("string" if name.startswith("strings") else "float32", "float32")
+        inputs = by_name[case].inputs(
+            "string" if name.startswith("strings") else "float32", "float32"
+        )
         content[name] = native.described(by_name[case].operator, inputs, attributes)
     for name, bad in MALFORMED.items() if not most else ():
         given = {each: value for each, value in bad.attributes.items() if value is not None}

@@ -51,7 +51,9 @@ def operand(w: Writer, given: Operand) -> str:
     return w.constant(array, np.float32 if array.dtype.kind == "f" else array.dtype)
 
 
-def node(op_type: str, *operands: Operand, domain: str = "", **attributes: Any) -> Callable[[Writer], str]:
+def node(
+    op_type: str, *operands: Operand, domain: str = "", **attributes: Any
+) -> Callable[[Writer], str]:
     """Return a function that adds a node."""
 
     def add(w: Writer) -> str:
@@ -73,7 +75,9 @@ def line(
     return Line(node(op_type, *operands, **attributes), opset, is_open)
 
 
-def part(op_type: str, *operands: Operand, count: int, which: int, **attributes: Any) -> Callable[[Writer], str]:
+def part(
+    op_type: str, *operands: Operand, count: int, which: int, **attributes: Any
+) -> Callable[[Writer], str]:
     """Return a function that adds a node with several outputs and returns one of them."""
 
     def add(w: Writer) -> str:
@@ -297,7 +301,9 @@ LINES: dict[str, list[Line]] = {
         line("Concat", "x", "z", axis=1),
         line("Concat", "x", "z", "x", axis=-2, is_open=False),
         line("Concat", node("Slice", "x", [0], [2], [1]), "z", "x", axis=1),
-        line("Concat", node("Slice", "x", [1], [3], [1]), node("Slice", "x", [2], [4], [1]), axis=1),
+        line(
+            "Concat", node("Slice", "x", [1], [3], [1]), node("Slice", "x", [2], [4], [1]), axis=1
+        ),
         line("Concat", *(node("Slice", "x", [k], [k + 1], [1]) for k in range(6)), axis=1),
     ],
     "ScatterElements": [
@@ -425,7 +431,9 @@ LINES: dict[str, list[Line]] = {
     ],
     "GridSample": [
         line("GridSample", "x", "q", opset=20),
-        line("GridSample", "x", "q", mode="nearest", padding_mode="border", align_corners=1, opset=20),
+        line(
+            "GridSample", "x", "q", mode="nearest", padding_mode="border", align_corners=1, opset=20
+        ),
         line("GridSample", "x", "q", mode="bilinear", padding_mode="zeros", opset=16),
     ],
     "com.microsoft.GridSample": [
@@ -442,7 +450,11 @@ LINES: dict[str, list[Line]] = {
     ],
     "DequantizeLinear": [
         Line(quantized(node("Transpose", quantized("x")))),
-        Line(quantized(node("Pad", node("Slice", quantized("x"), [1], [3], [1]), [0, 0, 1, 0, 0, 0, 0, 2]))),
+        Line(
+            quantized(
+                node("Pad", node("Slice", quantized("x"), [1], [3], [1]), [0, 0, 1, 0, 0, 0, 0, 2])
+            )
+        ),
     ],
     "Col2Im": [
         line("Col2Im", node("Reshape", "x", [2, 12, 10]), [3, 5], [2, 1], is_open=False),

@@ -31,7 +31,8 @@ TOLERANCES = {
     "float32": 1e-5,
     "float64": 1e-6,
 }  # ONNX Runtime rounds constants to float32
-STEPS = 0.1  # share of elements that may be another whole number, where what is rounded down has 16 bits
+# Share of elements that may be another whole number, where what is rounded down has 16 bits.
+STEPS = 0.1
 EVALUATED = {"linear", "bilinear", "nearest", "zeros", "border", "0", "1"}  # settings of samples
 FUNCTIONS = {"trunc": math.trunc, "max": max, "broadcast": max}  # in the names of open sizes
 
@@ -52,7 +53,9 @@ class Comparison:
 
 
 def values_of(proto: onnx.ModelProto, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the tensors that ONNX Runtime computes for all of a model's values, its inputs and constants."""
+    """Return the tensors that ONNX Runtime computes for all of a model's values, its inputs and
+    constants.
+    """
     names = [name for node in proto.graph.node for name in node.output if name]
     bare = onnx.ModelProto()
     bare.CopyFrom(proto)
@@ -84,7 +87,9 @@ def compared(
     seed: int = 0,
     reader: Reader | None = None,
 ) -> Comparison:
-    """Assert that the forms of a model's values are what ONNX Runtime computes, at random elements of each."""
+    """Assert that the forms of a model's values are what ONNX Runtime computes, at random elements
+    of each.
+    """
     reader = reader or reader_of(next(Model(proto).graphs()))
     values = values_of(proto, inputs)
     sizes = sizes_of(reader.graph, values)
@@ -119,7 +124,9 @@ def _is_evaluated(reader: Reader, form: Form, values: Mapping[str, Array]) -> bo
         match inner:
             case Sample(_, _, _, settings) if not EVALUATED.issuperset(settings):
                 return False
-            case Sum(over, _) if math.prod(v.size for v in over if isinstance(v.size, int)) > MOST_TERMS:
+            case Sum(over, _) if (
+                math.prod(v.size for v in over if isinstance(v.size, int)) > MOST_TERMS
+            ):
                 return False
             case Element(root, _) if root in values and values[root].dtype.kind not in "fiub":
                 return False
@@ -190,5 +197,8 @@ def inputs_of(proto: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
         "k": rng.integers(-4, 4, image),
         "q": rng.uniform(-1.2, 1.2, (2, 3, 4, 2)),
     }
-    kinds = {v.name: helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type) for v in proto.graph.input}
+    kinds = {
+        v.name: helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type)
+        for v in proto.graph.input
+    }
     return {name: arrays[name].astype(kind) for name, kind in kinds.items()}

@@ -1,4 +1,6 @@
-"""Select the parameters that every run of the tests has, and those of the long run only (the marker `long`)."""
+"""Select the parameters that every run of the tests has, and those of the long run only (the marker
+`long`).
+"""
 
 import itertools
 import zlib
@@ -8,43 +10,56 @@ import pytest
 from onnx_ops.native import library
 from support.backends import ABSENT, ALL_BACKENDS, HAVE_EXTENSIONS
 
-# Each type represents those whose kernels are written alike: one width of floats or integers represents all.
+# Each type represents those whose kernels are written alike: one width of floats or integers
+# represents all.
 REPRESENTATIVE = ("float32", "uint8", "bool", "string")
 
 
 def is_representative(op_type, dtype, grid_dtype="float32", mode=None):
-    """Whether an operator's kernels for these types represent others, which differ from them in widths only.
+    """Whether an operator's kernels for these types represent others, which differ from them in
+    widths only.
 
     float16 differs from float32, and bfloat16 from float16, by conversions alone, which
-    tests/compiler/test_elements.py compares for every value: a linear GridSample represents all operators that do.
-    mode: of sampling, if there is only one
+    tests/compiler/test_elements.py compares for every value: a linear GridSample represents all
+    operators that do. mode: of sampling, if there is only one
     """
     if library.is_complete():  # then nothing is compiled, and every run has all types
         return True
-    in_16_bits = dtype == "float16" and op_type == "GridSample" and mode in (None, "bilinear", "linear")
+    in_16_bits = (
+        dtype == "float16" and op_type == "GridSample" and mode in (None, "bilinear", "linear")
+    )
     is_known = dtype in REPRESENTATIVE or in_16_bits
     return is_known and grid_dtype in (None, "float32")
 
 
 def has_representative_types(op_type, signature, mode=None):
     """Return `is_representative` for an operator and {type variable: element type}."""
-    dtype = signature.get("T") or signature.get("T1") or "float32"  # an operator may have one type only
+    # An operator may have one type only.
+    dtype = signature.get("T") or signature.get("T1") or "float32"
     return is_representative(op_type, dtype, signature.get("T2"), mode)
 
 
 def long_unless(representative, *values):
-    """A parameter set for `pytest.mark.parametrize`, which only the long run has unless it is representative."""
+    """A parameter set for `pytest.mark.parametrize`, which only the long run has unless it is
+    representative.
+    """
     return pytest.param(*values, marks=() if representative else pytest.mark.long)
 
 
 def few(cases, together=2):
-    """Return names of {name: {axis: option}}, so that each pair of options that a case has is in one of theirs.
+    """Return names of {name: {axis: option}}, so that each pair of options that a case has is in
+    one of theirs.
 
     together  the number of options: 1 for each option, 2 for each pair
     """
-    sets = {name: {*itertools.combinations(sorted(map(repr, case.items())), together)} for name, case in cases.items()}
+    sets = {
+        name: {*itertools.combinations(sorted(map(repr, case.items())), together)}
+        for name, case in cases.items()
+    }
     left, chosen = set().union(*sets.values()), []
-    mixed = sorted(sets, key=lambda name: zlib.crc32(repr(name).encode()))  # else most would have the first options
+    mixed = sorted(
+        sets, key=lambda name: zlib.crc32(repr(name).encode())
+    )  # else most would have the first options
     for least in range(max(map(len, sets.values())), 0, -1):  # as many new ones as possible first
         for name in mixed:
             if len(sets[name] & left) >= least:
@@ -58,22 +73,30 @@ def some_of(*axes, together=1):
 
     together  as for `few`
     """
-    rows = {tuple(k for k, _ in row): [v for _, v in row] for row in itertools.product(*map(enumerate, axes))}
+    rows = {
+        tuple(k for k, _ in row): [v for _, v in row]
+        for row in itertools.product(*map(enumerate, axes))
+    }
     chosen = few({places: dict(enumerate(places)) for places in rows}, together)
     return [long_unless(places in chosen, *values) for places, values in rows.items()]
 
 
 def in_turn(first, second, every=None):
-    """Parameter sets of a product; the short run has each option of the longer axis with one of the other, in turn.
+    """Parameter sets of a product; the short run has each option of the longer axis with one of the
+    other, in turn.
 
     every: have one in so many instead
     """
-    every, rows = every or min(len(first), len(second)), itertools.product(enumerate(first), enumerate(second))
+    every, rows = (
+        every or min(len(first), len(second)),
+        itertools.product(enumerate(first), enumerate(second)),
+    )
     return [long_unless((k - j) % every == 0, a, b) for (k, a), (j, b) in rows]
 
 
 def on_backends(cases):
-    """Parameter sets of the fixture `backend` and of cases; the short run has the function and one other for each case.
+    """Parameter sets of the fixture `backend` and of cases; the short run has the function and one
+    other for each case.
 
     test_every_backend_equals_the_reference compares the backends, also in the short run.
     """
@@ -83,12 +106,19 @@ def on_backends(cases):
 
 def each_on_backends(cases):
     """A mark with `on_backends` for a test of `backend` and `case`."""
-    return pytest.mark.parametrize(("backend", "case"), on_backends(cases), indirect=["backend"], ids=str)
+    return pytest.mark.parametrize(
+        ("backend", "case"), on_backends(cases), indirect=["backend"], ids=str
+    )
 
 
 def names_absent_backend(parameters):
-    """Return whether one of a test's parameters, or what it contains, is a backend that can't run here."""
-    values = [v.values() if isinstance(v, dict) else v if isinstance(v, tuple | list) else [v] for v in parameters]
+    """Return whether one of a test's parameters, or what it contains, is a backend that can't run
+    here.
+    """
+    values = [
+        v.values() if isinstance(v, dict) else v if isinstance(v, tuple | list) else [v]
+        for v in parameters
+    ]
     return any(isinstance(v, str) and v in ABSENT for each in values for v in each)
 
 

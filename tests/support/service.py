@@ -1,4 +1,6 @@
-"""The service of docs/deployment.md in a process of its own, and its clients: requests good and bad."""
+"""The service of docs/deployment.md in a process of its own, and its clients: requests good and
+bad.
+"""
 
 import io
 import signal
@@ -21,7 +23,10 @@ from support.processes import environment as of_processes
 
 PAGE = TESTS.parent / "docs" / "deployment.md"
 SOURCE = "".join(examples(PAGE, "python"))
-START, STOP = 1800, 600  # seconds that a start and a stop may take on a machine that has much else to do
+START, STOP = (
+    1800,
+    600,
+)  # seconds that a start and a stop may take on a machine that has much else to do
 
 
 def environment(**more):
@@ -54,7 +59,8 @@ def replaced(text, old, new):
 
 @contextmanager
 def served(app, patience=None, **variables):
-    """A context in which the service runs; yields (port, its process, the file of its log). SIGTERM ends it.
+    """A context in which the service runs; yields (port, its process, the file of its log). SIGTERM
+    ends it.
 
     app       the folder with service.py and what it needs; its kernels lie in kernels/
     patience  replaces the page's, to save time
@@ -63,10 +69,15 @@ def served(app, patience=None, **variables):
     port = free_port()
     service, log = app / f"service-{port}.py", app / f"log-{port}"
     text = (app / "service.py").read_text()
-    service.write_text(replaced(text, "PATIENCE = 5 ", f"PATIENCE = {patience} ") if patience else text)
+    service.write_text(
+        replaced(text, "PATIENCE = 5 ", f"PATIENCE = {patience} ") if patience else text
+    )
     settings = environment(PORT=str(port), NUMBA_CACHE_DIR=str(app / "kernels"), **variables)
     command = [sys.executable, service.name]
-    with log.open("w") as file, subprocess.Popen(command, cwd=app, env=settings, stderr=file) as process:
+    with (
+        log.open("w") as file,
+        subprocess.Popen(command, cwd=app, env=settings, stderr=file) as process,
+    ):
         try:
             deadline = time.monotonic() + START
             while not (ready := get(f"http://127.0.0.1:{port}/")) and time.monotonic() < deadline:
@@ -127,9 +138,14 @@ def request(content, path="/"):
 
 
 def empty_elements(dtype, count=10**6):
-    """An array in NumPy's format whose elements have no bytes. ONNX Runtime would make a string of each."""
+    """An array in NumPy's format whose elements have no bytes.
+
+    ONNX Runtime would make a string of each.
+    """
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": dtype, "fortran_order": False, "shape": (count,)})
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": dtype, "fortran_order": False, "shape": (count,)}
+    )
     return header.getvalue()
 
 
@@ -139,7 +155,10 @@ LENGTH = f"Content-Length: {len(BODY)}"
 SHAPE = replaced(BODY, b"(2, 3, 144, 192), }      ", b"(99999999999, 144, 192), }")
 
 
-WAITING = "no body", "body too short"  # lies with fewer bytes than promised, for which the service waits
+WAITING = (
+    "no body",
+    "body too short",
+)  # lies with fewer bytes than promised, for which the service waits
 
 
 def lies(path="/"):
@@ -153,11 +172,17 @@ def lies(path="/"):
         "negative length": ([start("Content-Length: -1")], 411),
         "empty length": ([start("Content-Length:")], 411),
         "length in words": ([start("Content-Length: many"), BODY], 411),
-        "length in other digits": ([start("Content-Length: \u0665".encode().decode("latin-1")), BODY], 411),
+        "length in other digits": (
+            [start("Content-Length: \u0665".encode().decode("latin-1")), BODY],
+            411,
+        ),
         "length with a sign": ([start("Content-Length: +5"), b"12345"], 411),
         "fractional length": ([start("Content-Length: 1e3")], 411),
         "chunks": ([start("Transfer-Encoding: chunked"), b"5\r\n12345\r\n0\r\n\r\n"], 411),
-        "chunks and a length": ([start("Transfer-Encoding: chunked", "Content-Length: 5"), b"12345"], 411),
+        "chunks and a length": (
+            [start("Transfer-Encoding: chunked", "Content-Length: 5"), b"12345"],
+            411,
+        ),
         "huge length": ([start(f"Content-Length: {10**18 - 1}")], 413),
         "length of 5000 digits": ([start(f"Content-Length: {'9' * 5000}")], 413),
         "a byte more than allowed": ([start(f"Content-Length: {2**24 + 1}")], 413),
@@ -173,9 +198,14 @@ def lies(path="/"):
 
 
 def wrong_arrays(path="/"):
-    """Return {name: (parts of a request with an array that no model takes, the status that it gets)}."""
+    """Return {name: (parts of a request with an array that no model takes, the status that it
+    gets)}.
+    """
     arrays = {
-        **{name: saved(IMAGE[:1].astype(name)) for name in ("float16", "float64", "int32", "bool", ">f4", "complex64")},
+        **{
+            name: saved(IMAGE[:1].astype(name))
+            for name in ("float16", "float64", "int32", "bool", ">f4", "complex64")
+        },
         **{f"empty elements of {dtype}": empty_elements(dtype) for dtype in ("|V0", "|S0", "<U0")},
         "objects": saved(np.array([{}, None], object)),
         "records": saved(np.zeros(3, [("a", np.float32), ("b", np.int64)])),

@@ -1,4 +1,6 @@
-"""Code that a type checker must accept and, in the marked lines, refuse; `mypy` checks this file."""
+"""Code that a type checker must accept and, in the marked lines, refuse; `mypy` checks this
+file.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,15 @@ def use(x: NDArray[np.float32], model: onnx.ModelProto, options: ort.SessionOpti
     onnx_ops.deformable_attention(folded, [[4, 5], [2, 3]], x, x, threads=2)
     onnx_ops.deformable_attention(folded, (4, 5, 2, 3), folded, folded)
     onnx_ops.deform_conv(folded, x, x, mask=x, strides=(1, 1), group=2, threads=1)
-    onnx_ops.roi_align(folded, x, [0, 1], output_height=7, output_width=7, sampling_ratio=2, threads=1)
+    onnx_ops.roi_align(
+        folded, x, [0, 1], output_height=7, output_width=7, sampling_ratio=2, threads=1
+    )
     session = onnx_ops.InferenceSession("model.onnx", options, backend="extensions")
     session = onnx_ops.InferenceSession(b"", optimize=True)
     session.run(None, {"x": x})
-    outputs: dict[str, Any] = onnx_ops.Runner("model.onnx", threads=None, optimize=True)({"x": x, "name": ["a"]})
+    outputs: dict[str, Any] = onnx_ops.Runner("model.onnx", threads=None, optimize=True)(
+        {"x": x, "name": ["a"]}
+    )
     onnx_ops.Runner(b"", backend="extensions")(outputs)
     options = onnx_ops.register(options, model, backend="native")
     onnx_ops.register(options, domains=["com.microsoft"])

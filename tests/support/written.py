@@ -1,4 +1,5 @@
-"""Models as PyTorch 2.13 exports them: the nodes for `unfold`, `affine_grid`, deformable attention and warps.
+"""Models as PyTorch 2.13 exports them: the nodes for `unfold`, `affine_grid`, deformable attention
+and warps.
 
 Each entry of `edits` replaces one step, so that a test can build nearly the same model.
 """
@@ -16,7 +17,9 @@ class Writer:
 
     def add(self, op_type, *inputs, name=None, **attributes):
         name = name or f"{op_type.lower()}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op_type, list(inputs), [name], name=f"node_{name}", **attributes))
+        self.nodes.append(
+            helper.make_node(op_type, list(inputs), [name], name=f"node_{name}", **attributes)
+        )
         return name
 
     def constant(self, value, dtype=np.int64):
@@ -27,7 +30,10 @@ class Writer:
     def model(self, inputs, output, opset=18, **more):
         """Return the model. inputs: {name: (dtype, dims)}; output: (name, dtype, dims)."""
         kind = helper.np_dtype_to_tensor_dtype
-        input_infos = [helper.make_tensor_value_info(n, kind(np.dtype(d)), dims) for n, (d, dims) in inputs.items()]
+        input_infos = [
+            helper.make_tensor_value_info(n, kind(np.dtype(d)), dims)
+            for n, (d, dims) in inputs.items()
+        ]
         result = helper.make_tensor_value_info(output[0], kind(np.dtype(output[1])), output[2])
         graph = helper.make_graph(self.nodes, "written", input_infos, [result], self.initializers)
         domains = {"": opset, **{node.domain: 1 for node in self.nodes if node.domain}}
@@ -44,13 +50,16 @@ def counts(image, kernel, dilations, pads, strides):
 
 
 UNFOLD = {
-    "image": (11, 13), "kernel": (3, 2), "dilations": (1, 2), "pads": (1, 0, 2, 1), "strides": (2, 1), "batch": 2,
+    "image": (11, 13), "kernel": (3, 2), "dilations": (1, 2), "pads": (1, 0, 2, 1),
+    "strides": (2, 1), "batch": 2,
     "channels": 3, "dtype": "float32",
 }  # fmt: skip
 
 
 def unfold(open_sizes=False, opset=18, after=None, **edits):
-    """F.unfold of "x" to "y". after: a function that adds nodes to the Writer at the end and returns the output."""
+    """F.unfold of "x" to "y". after: a function that adds nodes to the Writer at the end and
+    returns the output.
+    """
     s = UNFOLD | edits
     axes = len(s["image"])
     w = Writer()
@@ -69,12 +78,17 @@ def unfold(open_sizes=False, opset=18, after=None, **edits):
             for k, d, c, t in zip(s["kernel"], s["dilations"], blocks, s["strides"], strict=True)
         ]
         indices = [w.constant(i) for i in edits.get("indices", lambda i: i)(indices)]
-        target = w.constant(edits.get("target", [s["batch"], s["channels"] * int(np.prod(s["kernel"])), -1]))
+        target = w.constant(
+            edits.get("target", [s["batch"], s["channels"] * int(np.prod(s["kernel"])), -1])
+        )
     pads = edits.get("all_pads", [0, 0, *s["pads"][:axes], 0, 0, *s["pads"][axes:]])
     pads = pads(w) if callable(pads) else w.constant(pads)
     padding = [w.constant(edits["pad_value"], s["dtype"])] if "pad_value" in edits else []
     if padded_axes := edits.get("pad_axes"):
-        padding = [*(padding or [""]), padded_axes(w) if callable(padded_axes) else w.constant(padded_axes)]
+        padding = [
+            *(padding or [""]),
+            padded_axes(w) if callable(padded_axes) else w.constant(padded_axes),
+        ]
     y = w.add("Pad", "x", pads, *padding, mode=edits.get("mode", "constant"), name="padded")
     for a, index in enumerate(indices):
         y = w.add("Gather", y, index, axis=2 + 2 * a, name=f"gathered_{a}")
@@ -84,18 +98,27 @@ def unfold(open_sizes=False, opset=18, after=None, **edits):
     rank = len(edits.get("target", "NKL"))
     if after:
         y, rank = after(w), edits.get("rank", 3)
-    return w.model({"x": (s["dtype"], dims), **edits.get("inputs", {})}, (y, s["dtype"], [None] * rank), opset)
+    return w.model(
+        {"x": (s["dtype"], dims), **edits.get("inputs", {})}, (y, s["dtype"], [None] * rank), opset
+    )
 
 
-def divided_fold(kernel=(2, 2), image=(5, 6), strides=(1, 1), pads=(0, 0, 0, 0), batch=2, channels=3, opset=18):
-    """F.fold of "columns", divided by that of ones, which says of how many blocks each pixel is the sum."""
+def divided_fold(
+    kernel=(2, 2), image=(5, 6), strides=(1, 1), pads=(0, 0, 0, 0), batch=2, channels=3, opset=18
+):
+    """F.fold of "columns", divided by that of ones, which says of how many blocks each pixel is the
+    sum.
+    """
     w, positions = Writer(), int(np.prod(kernel))
     blocks = int(np.prod(counts(image, kernel, [1, 1], pads, strides)))
     ones = w.add("Expand", w.constant(1, "float32"), w.constant([1, channels * positions, blocks]))
-    sums = [w.add("Col2Im", x, w.constant(image), w.constant(kernel), strides=[*strides], pads=[*pads])
+    sums = [w.add("Col2Im", x, w.constant(image), w.constant(kernel), strides=[*strides],
+            pads=[*pads])
             for x in ("columns", ones)]  # fmt: skip
     y = w.add("Div", *sums, name="y")
-    return w.model({"columns": ("float32", [batch, channels * positions, blocks])}, (y, "float32", None), opset)
+    return w.model(
+        {"columns": ("float32", [batch, channels * positions, blocks])}, (y, "float32", None), opset
+    )
 
 
 def _open_indices(w, s):
@@ -119,16 +142,19 @@ def _open_target(w, s):
 
 
 PRODUCT = {
-    "image": (6, 5), "kernel": (3, 2), "dilations": (1, 1), "pads": (1, 0, 1, 1), "strides": (1, 1), "channels": 6,
+    "image": (6, 5), "kernel": (3, 2), "dilations": (1, 1), "pads": (1, 0, 1, 1), "strides": (1, 1),
+    "channels": 6,
     "groups": 2,
 }  # fmt: skip
 
 
-def unfold_product(columns="ngdkl", factors="ngdl", summed="d", how="ReduceSum", order=None, after=None, **edits):
+def unfold_product(
+    columns="ngdkl", factors="ngdl", summed="d", how="ReduceSum", order=None, after=None, **edits
+):
     """An unfold that is multiplied by "factors" and added up over some axes.
 
-    Letters stand for axes: n (batch), g (group), d (channel of a group) or both as c; k (position in the kernel) or
-    i, j, or with c together as x; l (block) or h, w.
+    Letters stand for axes: n (batch), g (group), d (channel of a group) or both as c; k (position
+    in the kernel) or i, j, or with c together as x; l (block) or h, w.
 
     columns  the axes of the columns, which have these in this order
     factors  those of the factors
@@ -140,8 +166,10 @@ def unfold_product(columns="ngdkl", factors="ngdl", summed="d", how="ReduceSum",
     channels, (kernel_i, kernel_j) = s["channels"], s["kernel"]
     height, width = counts(s["image"], s["kernel"], s["dilations"], s["pads"], s["strides"])
     size = {
-        "n": s["batch"], "g": s["groups"], "d": channels // s["groups"], "c": channels, "i": kernel_i, "j": kernel_j,
-        "k": kernel_i * kernel_j, "x": channels * kernel_i * kernel_j, "h": height, "w": width, "l": height * width,
+        "n": s["batch"], "g": s["groups"], "d": channels // s["groups"], "c": channels,
+        "i": kernel_i, "j": kernel_j,
+        "k": kernel_i * kernel_j, "x": channels * kernel_i * kernel_j, "h": height, "w": width,
+        "l": height * width,
     }  # fmt: skip
     order, open_names = order or columns, {"n": 0, "h": 2, "w": 3} if s.get("open_sizes") else {}
     result = "".join(a for a in order if a not in summed)
@@ -164,11 +192,17 @@ def unfold_product(columns="ngdkl", factors="ngdl", summed="d", how="ReduceSum",
             equation = edits.pop("equation", f"{factors},{order}->{result}")
             return w.add("Einsum", "factors", y, equation=equation, name="summed")
         has = factors + "l" * ("h" in factors and "h" not in order)
-        f = w.add("Reshape", "factors", target(w, [a if a in has else "." for a in order]), **allowzero)
+        f = w.add(
+            "Reshape", "factors", target(w, [a if a in has else "." for a in order]), **allowzero
+        )
         if how == "MatMul":
             f = w.add("Transpose", f, perm=[*range(len(order) - 2), len(order) - 1, len(order) - 2])
             return w.add("MatMul", f, y, name="summed")
-        y = w.add(edits.get("product", "Mul"), *(y, f)[:: -1 if edits.get("swapped") else 1], name="product")
+        y = w.add(
+            edits.get("product", "Mul"),
+            *(y, f)[:: -1 if edits.get("swapped") else 1],
+            name="product",
+        )
         axes = [order.index(a) - len(order) * edits.get("from_the_end", False) for a in summed]
         keeps = {"keepdims": edits.get("keepdims", 0)}
         if how == "ReduceSum" or s.get("opset", 18) >= 18:
@@ -182,17 +216,29 @@ def unfold_product(columns="ngdkl", factors="ngdl", summed="d", how="ReduceSum",
     keeps_rank = edits.get("keepdims") or how == "MatMul"
     rank = edits.pop("rank", len(order) if keeps_rank else len(result))
     more = {"inputs": {"factors": (s["dtype"], dims), **edits.pop("inputs", {})}, "rank": rank}
-    return unfold(after=lambda w: after(w, add_up(w)) if after else add_up(w), **{**PRODUCT, **edits, **more})
+    return unfold(
+        after=lambda w: after(w, add_up(w)) if after else add_up(w), **{**PRODUCT, **edits, **more}
+    )
 
 
-def windows(order=None, steps=(1, 1), size=7, kernel=3, lead=(2, 3), is_open=False, after=None, opset=18, blocks=None):
+def windows(
+    order=None,
+    steps=(1, 1),
+    size=7,
+    kernel=3,
+    lead=(2, 3),
+    is_open=False,
+    after=None,
+    opset=18,
+    blocks=None,
+):
     """Tensor.unfold of "x" along its last two axes, as PyTorch's default exporter writes it.
 
     order   of the result's last axes, by their numbers; None for the result itself
     kernel  the size of windows, or the sizes along the two axes
     after   a function of the Writer and the result that adds nodes and returns another result
-    blocks  a function of the blocks' starts along an axis, which may change them, if the result is made of Slices,
-            as the exporter for TorchScript writes them
+    blocks  a function of the blocks' starts along an axis, which may change them, if the result is
+            made of Slices, as the exporter for TorchScript writes them
     """
     w, y, rank = Writer(), "x", len(lead) + 2
     kernels = [kernel] * 2 if isinstance(kernel, int) else kernel
@@ -200,16 +246,26 @@ def windows(order=None, steps=(1, 1), size=7, kernel=3, lead=(2, 3), is_open=Fal
         if blocks:
             parts = []
             for start in blocks(range(0, size - kernel + 1, step)):
-                block = w.add("Slice", y, w.constant([start]), w.constant([start + kernel]), w.constant([axis]))
+                block = w.add(
+                    "Slice",
+                    y,
+                    w.constant([start]),
+                    w.constant([start + kernel]),
+                    w.constant([axis]),
+                )
                 block = w.add("Transpose", block, perm=[*range(axis), *range(axis + 1, rank), axis])
                 parts.append(w.add("Unsqueeze", block, w.constant([axis])))
             y, rank = w.add("Concat", *parts, axis=axis), rank + 1
             continue
         table = np.arange(0, size - kernel + 1, step)[:, None] + np.arange(kernel)
         if is_open:
-            count = w.add("Sub", w.add("Gather", w.add("Shape", y), w.constant(axis)), w.constant(kernel - 1))
+            count = w.add(
+                "Sub", w.add("Gather", w.add("Shape", y), w.constant(axis)), w.constant(kernel - 1)
+            )
             starts = w.add("Range", w.constant(0), count, w.constant(step))
-            table = w.add("Add", w.add("Unsqueeze", starts, w.constant([1])), w.constant(np.arange(kernel)))
+            table = w.add(
+                "Add", w.add("Unsqueeze", starts, w.constant([1])), w.constant(np.arange(kernel))
+            )
         else:
             table = w.constant(table)
         y = w.add("Gather", y, table, axis=axis)
@@ -223,20 +279,32 @@ def windows(order=None, steps=(1, 1), size=7, kernel=3, lead=(2, 3), is_open=Fal
 
 
 def frames(
-    length=40, step=4, lead=(2,), kernel=8, is_open=False, after=None, blocks=None, indices=None, trail=(), along=0
+    length=40,
+    step=4,
+    lead=(2,),
+    kernel=8,
+    is_open=False,
+    after=None,
+    blocks=None,
+    indices=None,
+    trail=(),
+    along=0,
 ):
-    """Tensor.unfold of "x" along its last axis, as PyTorch's exporters write it; arguments as those of `windows`.
+    """Tensor.unfold of "x" along its last axis, as PyTorch's exporters write it; arguments as those
+    of `windows`.
 
     is_open  whether the length and the first of the lead are open
     indices  a function of the matrix of indices that returns another one
     trail    sizes of axes behind the one that is unfolded
-    along    1 if blocks are put side by side along the last axis, as the exporter for TorchScript does by mistake if
-             the axis is -1
+    along    1 if blocks are put side by side along the last axis, as the exporter for TorchScript
+             does by mistake if the axis is -1
     """
     w, axis = Writer(), len(lead)
     starts = np.arange(0, length - kernel + 1, step)
     if blocks:
-        cut = lambda start: w.add("Slice", "x", *(w.constant([k]) for k in (start, start + kernel, axis)))
+        cut = lambda start: w.add(
+            "Slice", "x", *(w.constant([k]) for k in (start, start + kernel, axis))
+        )
         y = w.add(
             "Concat",
             *(w.add("Unsqueeze", cut(k), w.constant([axis + along])) for k in blocks(starts)),
@@ -247,8 +315,14 @@ def frames(
         table = w.constant(indices(table) if indices else table)
         if is_open:
             size = w.add("Gather", w.add("Shape", "x"), w.constant(axis))
-            each = w.add("Range", w.constant(0), w.add("Sub", size, w.constant(kernel - 1)), w.constant(step))
-            table = w.add("Add", w.add("Unsqueeze", each, w.constant([1])), w.constant(np.arange(kernel)[None]))
+            each = w.add(
+                "Range", w.constant(0), w.add("Sub", size, w.constant(kernel - 1)), w.constant(step)
+            )
+            table = w.add(
+                "Add",
+                w.add("Unsqueeze", each, w.constant([1])),
+                w.constant(np.arange(kernel)[None]),
+            )
         y = w.add("Gather", "x", table, axis=axis)
     y = after(w, y) if after else y
     dims = [*["n"][: len(lead)], *lead[1:], "length"] if is_open else [*lead, length, *trail]
@@ -268,7 +342,9 @@ AFFINE_GRID = {"size": (5, 7), "batch": 2, "align_corners": False, "dtype": "flo
 def base_grid(size, align_corners, dtype):
     """The base grid [*size, axes + 1] of x, y (and z), 1."""
     vectors = [coordinates(s, align_corners, dtype) for s in size]
-    return np.stack([*np.meshgrid(*vectors, indexing="ij")[::-1], np.ones(size, dtype)], -1).astype(dtype)
+    return np.stack([*np.meshgrid(*vectors, indexing="ij")[::-1], np.ones(size, dtype)], -1).astype(
+        dtype
+    )
 
 
 def affine_grid(open_batch=False, opset=18, after=None, sample=None, **edits):
@@ -279,12 +355,19 @@ def affine_grid(open_batch=False, opset=18, after=None, sample=None, **edits):
     """
     s = AFFINE_GRID | edits
     axes, w = len(s["size"]), Writer()
-    base = edits.get("base", lambda base: base)(base_grid(s["size"], s["align_corners"], s["dtype"]))
+    base = edits.get("base", lambda base: base)(
+        base_grid(s["size"], s["align_corners"], s["dtype"])
+    )
     rows = edits.get("by_rows")
     base = w.constant(base.reshape((-1, 1, axes + 1) if rows else (-1, axes + 1, 1)), s["dtype"])
     if "factor" in edits:
         base = w.add("Mul", base, w.add(edits["factor"], base, low=1.0, high=1.0))
-    theta = w.add("Transpose", "theta", perm=edits.get("perm", [0, 1, 2] if rows else [0, 2, 1]), name="transposed")
+    theta = w.add(
+        "Transpose",
+        "theta",
+        perm=edits.get("perm", [0, 1, 2] if rows else [0, 2, 1]),
+        name="transposed",
+    )
     for axis, indices in edits.get("picked", {}).items():
         theta = w.add("Gather", theta, w.constant(indices), axis=axis)
     theta = w.add("Unsqueeze", theta, w.constant([1]), name="unsqueezed")
@@ -305,7 +388,8 @@ def affine_grid(open_batch=False, opset=18, after=None, sample=None, **edits):
 
 
 ATTENTION = {
-    "levels": ((4, 5), (2, 3)), "batch": 2, "queries": 7, "heads": 3, "channels": 4, "points": 2, "dtype": "float32",
+    "levels": ((4, 5), (2, 3)), "batch": 2, "queries": 7, "heads": 3, "channels": 4, "points": 2,
+    "dtype": "float32",
     "sampling": {"mode": "linear", "padding_mode": "zeros", "align_corners": 0},
 }  # fmt: skip
 
@@ -314,43 +398,64 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
     """Deformable attention of "value", "sampling_locations" and "attention_weights" to "y".
 
     open_sizes  whether the sizes of batch and queries are open
-    cut         the operator that separates levels: "Split", "Slice" as the TorchScript exporter writes, or
-                "SplitToSequence" as the other one of PyTorch 2.5 writes, which casts constants, too
+    cut         the operator that separates levels: "Split", "Slice" as the TorchScript exporter
+                writes, or "SplitToSequence" as the other one of PyTorch 2.5 writes, which casts
+                constants, too
     merged      whether levels and points share an axis, as in RT-DETRv2
     weights     a function of the Writer that returns what stands for "attention_weights"
-    wide        what is computed in float32, between Casts: "sum", as the default exporter writes of 16-bit floats, and
-                "samples", which "kept" doesn't cast back
+    wide        what is computed in float32, between Casts: "sum", as the default exporter writes of
+                16-bit floats, and "samples", which "kept" doesn't cast back
     total       the operator that adds up
     weighed     a function of the Writer, the samples and their weights that returns others
     bare        whether the model states no shapes of values in between
     """
     s = ATTENTION | edits
     pixels, count = [h * w for h, w in s["levels"]], len(s["levels"])
-    batch, queries, heads, channels, points = (s[k] for k in ("batch", "queries", "heads", "channels", "points"))
-    w, merged, images, cut = Writer(), s.get("merged"), -1 if open_sizes else batch * heads, s.get("cut", "Split")
-    q = w.add("Gather", w.add("Shape", "sampling_locations"), w.constant([1]), axis=0) if open_sizes else queries
+    batch, queries, heads, channels, points = (
+        s[k] for k in ("batch", "queries", "heads", "channels", "points")
+    )
+    w, merged, images, cut = (
+        Writer(),
+        s.get("merged"),
+        -1 if open_sizes else batch * heads,
+        s.get("cut", "Split"),
+    )
+    q = (
+        w.add("Gather", w.add("Shape", "sampling_locations"), w.constant([1]), axis=0)
+        if open_sizes
+        else queries
+    )
 
     def reshaped(source, *target, **options):
         if open_sizes:
-            target = w.add("Concat", *(t if isinstance(t, str) else w.constant([t]) for t in target), axis=0)
+            target = w.add(
+                "Concat", *(t if isinstance(t, str) else w.constant([t]) for t in target), axis=0
+            )
         return w.add("Reshape", source, target if open_sizes else w.constant(target), **options)
 
     def parts(name, sizes, axis):
         if cut == "SplitToSequence":
-            sequence = w.add(cut, name, w.constant(sizes if len(set(sizes)) > 1 else sizes[0]), axis=axis)
+            sequence = w.add(
+                cut, name, w.constant(sizes if len(set(sizes)) > 1 else sizes[0]), axis=axis
+            )
             return [w.add("SequenceAt", sequence, w.constant(level)) for level in range(len(sizes))]
         if cut == "Split":
             names = [f"{name}_{level}" for level in range(len(sizes))]
             w.nodes.append(helper.make_node(cut, [name, w.constant(sizes)], names, axis=axis))
             return names
         ends = np.cumsum(sizes)
-        bounds = ((w.constant([end - size]), w.constant([end])) for end, size in zip(ends, sizes, strict=True))
+        bounds = (
+            (w.constant([end - size]), w.constant([end]))
+            for end, size in zip(ends, sizes, strict=True)
+        )
         return [w.add(cut, name, *ends, w.constant([axis]), w.constant([1])) for ends in bounds]
 
     def constant(value):
         if cut != "SplitToSequence":
             return w.constant(value, locations_dtype)
-        return w.add("Cast", w.constant(value), to=helper.np_dtype_to_tensor_dtype(np.dtype(locations_dtype)))
+        return w.add(
+            "Cast", w.constant(value), to=helper.np_dtype_to_tensor_dtype(np.dtype(locations_dtype))
+        )
 
     wide, narrow = s.get("wide", ()), helper.np_dtype_to_tensor_dtype(np.dtype(s["dtype"]))
     locations_dtype = s.get("places", s["dtype"])
@@ -364,12 +469,17 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
         values, grids = parts(value, pixels, -1), parts(flat, [points] * count, -2)
     else:
         values = parts("value", s.get("pixels", pixels), 1)
-        grids = [w.add("Gather", grid if level == 0 else s.get("second_grid", grid), w.constant(level), axis=3)
+        grids = [w.add("Gather", grid if level == 0 else s.get("second_grid", grid),
+                w.constant(level), axis=3)
                  for level in s.get("order", range(count))]  # fmt: skip
     samples = []
-    for level, ((height, width), image, places) in enumerate(zip(s["levels"], values, grids, strict=False)):
+    for level, ((height, width), image, places) in enumerate(
+        zip(s["levels"], values, grids, strict=False)
+    ):
         if not merged:
-            image = w.add("Transpose", reshaped(image, 0, 0, -1), perm=[0, 2, 1], name=f"image_{level}")
+            image = w.add(
+                "Transpose", reshaped(image, 0, 0, -1), perm=[0, 2, 1], name=f"image_{level}"
+            )
             places = w.add("Transpose", places, perm=[0, 2, 1, 3, 4])
             places = reshaped(places, images, q, points, 2)
         image = reshaped(image, images, channels, height, width)
@@ -379,7 +489,9 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
         if "samples" in wide:
             image, places = (w.add("Cast", each, to=1) for each in (image, places))
         sample = w.add("GridSample", image, places, name=f"sample_{level}", **s["sampling"])
-        sample = w.add("Cast", sample, to=narrow) if "samples" in wide and "kept" not in wide else sample
+        sample = (
+            w.add("Cast", sample, to=narrow) if "samples" in wide and "kept" not in wide else sample
+        )
         axis = s.get("axis", -1 if merged else -2)
         samples.append(sample if merged else w.add("Unsqueeze", sample, w.constant([axis])))
     y = w.add("Concat", *samples, axis=s.get("axis", -1 if merged else -2), name="samples")
@@ -393,10 +505,18 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
     y, weights = s["weighed"](w, y, weights) if "weighed" in s else (y, weights)
     y = w.add("Mul", *[y, weights][:: -1 if s.get("swapped") else 1], name="product")
     keeps, y = s.get("keepdims", 0), w.add("Cast", y, to=1) if "sum" in wide else y
-    y = w.add(s.get("total", "ReduceSum"), y, w.constant(s.get("over", [-1])), keepdims=keeps, name="summed")
+    y = w.add(
+        s.get("total", "ReduceSum"),
+        y,
+        w.constant(s.get("over", [-1])),
+        keepdims=keeps,
+        name="summed",
+    )
     y = w.add("Cast", y, to=narrow) if "sum" in wide else y
     target = s.get("target", (-1 if open_sizes else batch, heads * channels, q))
-    y = w.add("Transpose", reshaped(y, *target, name="result"), perm=s.get("perm", [0, 2, 1]), name="y")
+    y = w.add(
+        "Transpose", reshaped(y, *target, name="result"), perm=s.get("perm", [0, 2, 1]), name="y"
+    )
     n, q = ("n", "q") if open_sizes else (batch, queries)
     ends = (count * points,) if merged else (count, points)
     inputs = {
@@ -405,14 +525,20 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
         "attention_weights": (s["dtype"], [n, q, heads, *ends]),
         **s.get("inputs", {}),
     }
-    proto = w.model(inputs, (after(w) if after else y, "float32" if "kept" in wide else s["dtype"], None), opset)
-    if cut == "SplitToSequence" or s.get("bare"):  # onnx infers that all of a sequence are as large as the first one
+    proto = w.model(
+        inputs, (after(w) if after else y, "float32" if "kept" in wide else s["dtype"], None), opset
+    )
+    if cut == "SplitToSequence" or s.get(
+        "bare"
+    ):  # onnx infers that all of a sequence are as large as the first one
         del proto.graph.value_info[:]
     return proto
 
 
 def in_a_branch(proto, first=0):
-    """Move nodes from a position on into a branch of an If; the other branch returns the input `otherwise`."""
+    """Move nodes from a position on into a branch of an If; the other branch returns the input
+    `otherwise`.
+    """
     graph, (y,) = proto.graph, [*proto.graph.output]
     kind, dims = y.type.tensor_type.elem_type, y.type.tensor_type.shape.dim
     branches = onnx.GraphProto(name="then", node=graph.node[first:], output=[y]), helper.make_graph(
@@ -420,20 +546,28 @@ def in_a_branch(proto, first=0):
         [helper.make_tensor_value_info("other", kind, None)],
     )  # fmt: skip
     del graph.node[first:], graph.output[:], graph.value_info[:]
-    graph.node.append(helper.make_node("If", ["c"], ["chosen"], then_branch=branches[0], else_branch=branches[1]))
+    graph.node.append(
+        helper.make_node("If", ["c"], ["chosen"], then_branch=branches[0], else_branch=branches[1])
+    )
     graph.output.append(helper.make_tensor_value_info("chosen", kind, None))
-    graph.input.append(helper.make_tensor_value_info("otherwise", kind, [d.dim_param or d.dim_value for d in dims]))
+    graph.input.append(
+        helper.make_tensor_value_info("otherwise", kind, [d.dim_param or d.dim_value for d in dims])
+    )
     graph.input.append(helper.make_tensor_value_info("c", onnx.TensorProto.BOOL, []))
 
 
 def in_a_function(proto, *constants):
-    """Move all nodes into a local function, whose parameters are the inputs and initializers, but for its constants."""
+    """Move all nodes into a local function, whose parameters are the inputs and initializers, but
+    for its constants.
+    """
     graph = proto.graph
     inside = [t for t in graph.initializer if t.name in constants]
     names = [v.name for v in (*graph.input, *graph.initializer) if v.name not in constants]
     nodes = [*(helper.make_node("Constant", [], [t.name], value=t) for t in inside), *graph.node]
     outputs = [value.name for value in graph.output]
-    proto.functions.append(helper.make_function("local", "Inner", names, outputs, nodes, proto.opset_import))
+    proto.functions.append(
+        helper.make_function("local", "Inner", names, outputs, nodes, proto.opset_import)
+    )
     proto.opset_import.append(helper.make_opsetid("local", 1))
     for tensor in inside:
         graph.initializer.remove(tensor)
@@ -449,7 +583,10 @@ def feeds(proto, sizes=(), seed=0):
     rng, sizes = np.random.default_rng(seed), dict(sizes)
     arrays, defaults = {}, {tensor.name for tensor in proto.graph.initializer}
     for value in (value for value in proto.graph.input if value.name not in defaults):
-        dims = [sizes[d.dim_param] if d.dim_param else d.dim_value for d in value.type.tensor_type.shape.dim]
+        dims = [
+            sizes[d.dim_param] if d.dim_param else d.dim_value
+            for d in value.type.tensor_type.shape.dim
+        ]
         kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         drawn = rng.standard_normal(dims) * 3
         arrays[value.name] = np.asarray(drawn > 0 if kind.kind == "b" else drawn, kind)
@@ -459,12 +596,15 @@ def feeds(proto, sizes=(), seed=0):
 
 
 def mesh(size, dtype="float32"):
-    """The coordinates of all pixels of an image of this size: an array for each coordinate, x first."""
+    """The coordinates of all pixels of an image of this size: an array for each coordinate, x
+    first.
+    """
     return [v.astype(dtype) for v in np.meshgrid(*map(np.arange, size), indexing="ij")[::-1]]
 
 
 WARP = {
-    "size": (9, 12), "batch": 2, "dtype": "float32", "mode": "linear", "opset": 20, "channels": None, "layout": "first",
+    "size": (9, 12), "batch": 2, "dtype": "float32", "mode": "linear", "opset": 20,
+    "channels": None, "layout": "first",
     "sampling": {},
 }  # fmt: skip
 
@@ -477,14 +617,18 @@ def in_pixels(size):
 def warp(steps=None, whole=False, after=None, **edits):
     """A GridSample of "image" on the grid that `steps` compute from "flow".
 
-    steps   [(operator, its constant for each coordinate or for all)]; "rSub" subtracts from the constant
+    steps   [(operator, its constant for each coordinate or for all)]; "rSub" subtracts from the
+            constant
     whole   whether the steps apply to all coordinates together, which are then transposed
-    layout  "first": flow is [N, 2, H, W]; "last": [N, H, W, 2]; "maps": [N, H, W] for each coordinate, "flow_x" ...
+    layout  "first": flow is [N, 2, H, W]; "last": [N, H, W, 2]; "maps": [N, H, W] for each
+            coordinate, "flow_x" ...
     """
     s = WARP | edits
     size, axes, w = s["size"], len(s["size"]), Writer()
     steps = in_pixels(size) if steps is None else steps
-    flow = s.get("flow") or ([s["batch"], axes, *size] if s["layout"] == "first" else [s["batch"], *size, axes])
+    flow = s.get("flow") or (
+        [s["batch"], axes, *size] if s["layout"] == "first" else [s["batch"], *size, axes]
+    )
     image = s.get("image", s["dtype"])
     inputs = {"image": (image, [s["batch"], 3, *[n + 2 for n in size]]), "flow": (s["dtype"], flow)}
     if s["layout"] == "maps":
@@ -492,16 +636,33 @@ def warp(steps=None, whole=False, after=None, **edits):
         del inputs["flow"]
     inputs |= s.get("inputs", {})
     if whole:
-        constants = [(op, np.stack(c)[None] if op == "Add" and isinstance(c, list) else
-                      None if c is None else np.reshape(c, (1, -1, *[1] * axes))) for op, c in steps]  # fmt: skip
+        constants = [
+            (
+                op,
+                np.stack(c)[None]
+                if op == "Add" and isinstance(c, list)
+                # Fmt: skip.
+                else None
+                if c is None
+                else np.reshape(c, (1, -1, *[1] * axes)),
+            )
+            for op, c in steps
+        ]
         grid = with_steps(w, "flow", constants, s["dtype"])
         grid = w.add("Transpose", grid, perm=[0, *range(2, axes + 2), 1], name="grid")
     else:
         unsqueezed = []
         for i, channel in enumerate(s["channels"] or range(axes)):
             axis = 1 if s["layout"] == "first" else axes + 1
-            v = f"flow_{'xyz'[i]}" if s["layout"] == "maps" else w.add("Gather", "flow", w.constant(channel), axis=axis)
-            own_steps = [(op, c[i] if isinstance(c, list) else c) for op, c in s.get("by_coordinate", {}).get(i, steps)]
+            v = (
+                f"flow_{'xyz'[i]}"
+                if s["layout"] == "maps"
+                else w.add("Gather", "flow", w.constant(channel), axis=axis)
+            )
+            own_steps = [
+                (op, c[i] if isinstance(c, list) else c)
+                for op, c in s.get("by_coordinate", {}).get(i, steps)
+            ]
             coordinate = with_steps(w, v, own_steps, s["dtype"])
             is_old_opset = s["opset"] < 13
             unsqueezed.append(
@@ -529,10 +690,12 @@ def with_steps(w, v, steps, dtype):
 
 
 def flow_network(layers, pixels="image", resized=False, opset=20, scales=(0.2, 0.3), **sampling):
-    """A GridSample of "image" [n, 3, h, w] at pixels that a flow moves, which a network computes from it.
+    """A GridSample of "image" [n, 3, h, w] at pixels that a flow moves, which a network computes
+    from it.
 
-    layers   [(operator, argument, attributes)]: the argument is the number of channels that a convolution makes, the
-             scales of a Resize, or the position of an earlier value, 0 for the image, that an Add or Concat takes
+    layers   [(operator, argument, attributes)]: the argument is the number of channels that a
+             convolution makes, the scales of a Resize, or the position of an earlier value, 0 for
+             the image, that an Add or Concat takes
     pixels   the value of whose size these are: "image" or "flow"
     resized  whether the flow gets the size of the image by a Resize
     scales   by which the pixels' places become coordinates
@@ -551,15 +714,27 @@ def flow_network(layers, pixels="image", resized=False, opset=20, scales=(0.2, 0
             values.append(convolved(op_type, argument, **attributes))
         elif op_type in ("Add", "Concat"):
             other, more = values[argument]
-            values.append((w.add(op_type, value, other, **attributes), channels + more * (op_type == "Concat")))
+            values.append(
+                (
+                    w.add(op_type, value, other, **attributes),
+                    channels + more * (op_type == "Concat"),
+                )
+            )
         elif op_type == "Resize":
-            resize = w.add(op_type, value, "", w.constant([1, 1, *argument], "float32"), **attributes)
+            resize = w.add(
+                op_type, value, "", w.constant([1, 1, *argument], "float32"), **attributes
+            )
             values.append((resize, channels))
         else:
             values.append((w.add(op_type, value, **attributes), channels))
-    flow, size = values[-1][0], lambda value, axis: w.add("Gather", w.add("Shape", value), w.constant(axis))
+    flow, size = (
+        values[-1][0],
+        lambda value, axis: w.add("Gather", w.add("Shape", value), w.constant(axis)),
+    )
     if resized:
-        sizes = w.add("Concat", w.add("Shape", flow, end=2), w.add("Shape", "image", start=2), axis=0)
+        sizes = w.add(
+            "Concat", w.add("Shape", flow, end=2), w.add("Shape", "image", start=2), axis=0
+        )
         flow = w.add("Resize", flow, "", "", sizes, mode="linear")
     parts = []
     for i, (axis, scale) in enumerate(zip((3, 2), scales, strict=True)):
@@ -567,9 +742,13 @@ def flow_network(layers, pixels="image", resized=False, opset=20, scales=(0.2, 0
         along = w.add("Cast", w.add("Range", w.constant(0), limit, w.constant(1)), to=1)
         along = along if axis == 3 else w.add("Unsqueeze", along, w.constant([1]))
         moved = w.add("Add", along, w.add("Gather", flow, w.constant(i), axis=1))
-        coordinate = w.add("Sub", w.add("Mul", moved, w.constant(scale, "float32")), w.constant(1, "float32"))
+        coordinate = w.add(
+            "Sub", w.add("Mul", moved, w.constant(scale, "float32")), w.constant(1, "float32")
+        )
         parts.append(w.add("Unsqueeze", coordinate, w.constant([-1])))
-    w.add("GridSample", "image", w.add("Concat", *parts, axis=-1, name="grid"), name="y", **sampling)
+    w.add(
+        "GridSample", "image", w.add("Concat", *parts, axis=-1, name="grid"), name="y", **sampling
+    )
     return w.model({"image": ("float32", ["n", 3, "h", "w"])}, ("y", "float32", None), opset)
 
 
@@ -580,7 +759,9 @@ PERSPECTIVE = {
 
 
 def perspective(divided=True, **edits):
-    """kornia's warp_perspective: a GridSample of "image" on a grid that "theta" transforms and its last row divides."""
+    """kornia's warp_perspective: a GridSample of "image" on a grid that "theta" transforms and its
+    last row divides.
+    """
     s = PERSPECTIVE | edits
     w, base = Writer(), s["base"](base_grid(s["size"], False, s["dtype"]))
     x, y = w.constant(base[..., 0], s["dtype"]), w.constant(base[..., 1], s["dtype"])
@@ -592,7 +773,9 @@ def perspective(divided=True, **edits):
 
     def summed(i):
         last = element(i, 2)
-        last = w.add("Mul", last, w.constant(s["last"], s["dtype"])) if s["last"] is not None else last
+        last = (
+            w.add("Mul", last, w.constant(s["last"], s["dtype"])) if s["last"] is not None else last
+        )
         a, b, c = s["order"](w.add("Mul", element(i, 0), x), w.add("Mul", y, element(i, 1)), last)
         return w.add("Add", w.add("Add", a, b), c)
 
@@ -612,19 +795,31 @@ def perspective(divided=True, **edits):
 
 
 def written_in_place(
-    steps=None, how="ScatterElements", layout="last", whole=(), size=(9, 12), opset=20, mode="linear", **edits
+    steps=None,
+    how="ScatterElements",
+    layout="last",
+    whole=(),
+    size=(9, 12),
+    opset=20,
+    mode="linear",
+    **edits,
 ):
     """A GridSample of "image" on a grid of "flow", of which each coordinate is written in place.
 
     steps   [(operator, its constant for each coordinate)] of what is written
-    how     "ScatterElements", as PyTorch's default exporter writes it; "ScatterND", as the other one does; or "rows"
+    how     "ScatterElements", as PyTorch's default exporter writes it; "ScatterND", as the other
+            one does; or "rows"
     layout  "last": flow is [N, H, W, 2]; "first": [N, 2, H, W]
     whole   steps that then apply to all coordinates
-    edits   "order" of the coordinates, which are then put into this one; "reduction" of the scatters; "written":
-            which coordinates are; "batch"
+    edits   "order" of the coordinates, which are then put into this one; "reduction" of the
+            scatters; "written": which coordinates are; "batch"
     """
     w, batch, axes = Writer(), edits.get("batch", 2), len(size)
-    steps = [("Mul", [2 / (s - 1) for s in size[::-1]]), ("Sub", [1] * axes)] if steps is None else steps
+    steps = (
+        [("Mul", [2 / (s - 1) for s in size[::-1]]), ("Sub", [1] * axes)]
+        if steps is None
+        else steps
+    )
     axis = axes + 1 if layout == "last" else 1
     dims = [batch, *size, axes] if layout == "last" else [batch, axes, *size]
     grid, more = "flow", {"reduction": edits["reduction"]} if "reduction" in edits else {}

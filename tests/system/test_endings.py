@@ -26,7 +26,9 @@ def ended(arguments, unbuffered, **streams):
     arguments = [*arguments, str(MODEL)] if arguments[0] == "inspect" else arguments
     command = [sys.executable, "-m", "onnx_ops", *arguments]
     streams = {"stderr": subprocess.PIPE, **streams}
-    done = subprocess.run(command, env=environment(PYTHONUNBUFFERED=unbuffered), text=True, check=False, **streams)
+    done = subprocess.run(
+        command, env=environment(PYTHONUNBUFFERED=unbuffered), text=True, check=False, **streams
+    )
     return done.returncode, done.stderr
 
 
@@ -37,7 +39,9 @@ def closed_pipe():
 
 
 @pytest.mark.parametrize("unbuffered", ["", long_unless(False, "1")])
-@pytest.mark.parametrize("arguments", [long_unless(k == 0, each) for k, each in enumerate(COMMANDS)], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [long_unless(k == 0, each) for k, each in enumerate(COMMANDS)], ids=" ".join
+)
 def test_a_closed_pipe_ends_quietly(arguments, unbuffered):
     with closed_pipe() as pipe:
         assert ended(arguments, unbuffered, stdout=pipe) == (141, "")
@@ -45,7 +49,9 @@ def test_a_closed_pipe_ends_quietly(arguments, unbuffered):
 
 @pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("unbuffered", ["", long_unless(False, "1")])
-@pytest.mark.parametrize("arguments", [long_unless(k == 1, each) for k, each in enumerate(COMMANDS)], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [long_unless(k == 1, each) for k, each in enumerate(COMMANDS)], ids=" ".join
+)
 def test_output_without_room_is_a_sentence(arguments, unbuffered):
     with open(FULL, "w") as full:
         expected = 3, "Error: the output can't be written: No space left on device\n"
@@ -88,7 +94,9 @@ command.backends = backends
 main()
 """
     command = [sys.executable, "-c", code, "versions", "--json"]
-    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         assert process.stdout.readline() == b"working\n"
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=600)
@@ -121,7 +129,11 @@ def test_compilation_on_a_terminal(in_a_bar, monkeypatch, capsys):
         assert ("items" in stream.getvalue()) == in_a_bar
         assert console.CompilationColumn.title is console.CompilationColumn.line is None
     assert console.CompilationColumn.bars == 0
-    warnings = [line for line in (stream.getvalue() + capsys.readouterr().err).splitlines() if "Warning" in line]
+    warnings = [
+        line
+        for line in (stream.getvalue() + capsys.readouterr().err).splitlines()
+        if "Warning" in line
+    ]
     assert len(warnings) == 1
     assert "something else" in warnings[0]
 
@@ -130,7 +142,9 @@ def test_a_bar_without_a_terminal(monkeypatch):
     """It is never started: rich 13.0 ends also a disabled bar by an empty line."""
     monkeypatch.setattr(console.Progress, "start", lambda bar: pytest.fail("started"))
     monkeypatch.setattr(console.Progress, "stop", lambda bar: pytest.fail("stopped"))
-    monkeypatch.setattr(console, "console", lambda stderr: console.Screen(file=io.StringIO(), force_terminal=False))
+    monkeypatch.setattr(
+        console, "console", lambda stderr: console.Screen(file=io.StringIO(), force_terminal=False)
+    )
     with console.progress() as bar:
         bar.update(bar.add_task("items"), advance=1)
 

@@ -1,4 +1,6 @@
-"""Ctrl-C while ONNX Runtime calls Python arrives as KeyboardInterrupt, whatever the program catches."""
+"""Ctrl-C while ONNX Runtime calls Python arrives as KeyboardInterrupt, whatever the program
+catches.
+"""
 
 import os
 import signal
@@ -10,7 +12,9 @@ import pytest
 from support.selection import long_unless, on_demand
 from test_processes import HERE, PATIENCE, SETUP
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no single process can be sent a SIGINT there")
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32", reason="no single process can be sent a SIGINT there"
+)
 
 COMPILE_SLOWLY = """
 import logging, signal, time
@@ -49,9 +53,12 @@ def serve(work):
 
 
 def signalled(script, ready, delay, signal_number=signal.SIGINT, **environment):
-    """Send a signal to a process `delay` seconds after its line `ready`; return its (output, errors, status)."""
+    """Send a signal to a process `delay` seconds after its line `ready`; return its (output,
+    errors, status).
+    """
     process = subprocess.Popen(
-        [sys.executable, "-c", SETUP + script], cwd=HERE, env={**os.environ, "TESTS": str(HERE), **environment},
+        [sys.executable, "-c", SETUP + script], cwd=HERE,
+        env={**os.environ, "TESTS": str(HERE), **environment},
         text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout.readline() == f"{ready}\n", process.communicate()
@@ -65,7 +72,9 @@ WAITS = "onnx_ops: interrupted; the process can end in some seconds, when Col2Im
 
 def interrupted(work, cache, signal_number=signal.SIGINT):
     """Send a signal to a process while a kernel compiles; return its (output, errors, status)."""
-    return signalled(COMPILE_SLOWLY + work, "compiling", 0.2, signal_number, NUMBA_CACHE_DIR=str(cache))
+    return signalled(
+        COMPILE_SLOWLY + work, "compiling", 0.2, signal_number, NUMBA_CACHE_DIR=str(cache)
+    )
 
 
 WORKS = {
@@ -84,7 +93,8 @@ def test_ctrl_c_while_a_kernel_compiles(work, tmp_path):
     """Ctrl-C ends a program that catches every Exception."""
     out, err, code = interrupted(f"serve(lambda: {WORKS[work]})", tmp_path)
     assert "goes on" not in out
-    # Python exits with 1 if another thread, such as the one that compiles, executes code after the interrupt.
+    # Python exits with 1 if another thread, such as the one that compiles, executes code after the
+    # interrupt.
     assert code in (-signal.SIGINT, 1), err
     assert err.rstrip().endswith("KeyboardInterrupt"), err
     assert err.startswith(WAITS), err
@@ -147,7 +157,9 @@ def test_an_exit_while_a_kernel_compiles(work, tmp_path):
 
 @pytest.mark.long
 def test_ctrl_c_while_onnx_runtime_works(tmp_path):
-    """Python raises it when it is called next, before the first line of our function and outside of any `try`."""
+    """Python raises it when it is called next, before the first line of our function and outside of
+    any `try`.
+    """
     script = """
 from support.cases import parsed
 import onnxruntime as ort

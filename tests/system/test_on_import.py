@@ -1,4 +1,6 @@
-"""An action that waits for the import of a module happens then, once, even if the module is looked up before."""
+"""An action that waits for the import of a module happens then, once, even if the module is looked
+up before.
+"""
 
 import importlib.util
 import sys
@@ -67,7 +69,9 @@ def test_a_module_that_is_not_there(hook, file):
 
 
 def test_modules_that_are_there_or_forbidden(file, monkeypatch):
-    """The action happens at once for a module that is there, and never for one that is None in sys.modules."""
+    """The action happens at once for a module that is there, and never for one that is None in
+    sys.modules.
+    """
     acts = []
     monkeypatch.setitem(sys.modules, NAME, None)
     OnImport(NAME, lambda: acts.append(True))
@@ -115,10 +119,13 @@ print([o.name for o in onnxruntime.InferenceSession(sys.argv[1], options).get_ou
 
 @needs_extensions
 @pytest.mark.parametrize(
-    "importers", ["theirs ours theirs ours", *(long_unless(False, each) for each in ("theirs", "ours"))]
+    "importers",
+    ["theirs ours theirs ours", *(long_unless(False, each) for each in ("theirs", "ours"))],
 )
 def test_plain_sessions_know_the_operators(importers, tmp_path):
-    """They do although a library has looked onnxruntime_extensions up, as many do, and whoever imports it."""
+    """They do although a library has looked onnxruntime_extensions up, as many do, and whoever
+    imports it.
+    """
     proto = model("", "Col2Im", COL2IM[0].inputs("float32"), COL2IM[0].attributes)
     onnx.save(onnx_ops.lower(proto), tmp_path / "lowered.onnx")
     assert python(PLAIN_SESSION, tmp_path / "lowered.onnx", *importers.split()).stdout == "['y']\n"

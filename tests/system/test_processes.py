@@ -1,4 +1,7 @@
-"""Threads, workers, exits and caches: no deadlock, no crash, the same results. Each script runs in its own process."""
+"""Threads, workers, exits and caches: no deadlock, no crash, the same results.
+
+Each script runs in its own process.
+"""
 
 import os
 import re
@@ -71,7 +74,8 @@ def together(works):
 def started(script, **environment):
     environment = {**os.environ, "TESTS": str(HERE), **environment}
     return subprocess.Popen(
-        [sys.executable, "-X", "faulthandler", "-c", SETUP + script], cwd=HERE, env=environment, text=True,
+        [sys.executable, "-X", "faulthandler", "-c", SETUP + script], cwd=HERE, env=environment,
+        text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
@@ -86,7 +90,9 @@ def finished(process):
 
 @on_demand
 def test_threads_that_connect_the_library_at_once():
-    """They share one table: with two, one lacked what was compiled for the other, and sessions crashed."""
+    """They share one table: with two, one lacked what was compiled for the other, and sessions
+    crashed.
+    """
     script = """
 import time
 from onnx_ops.native import table
@@ -118,7 +124,9 @@ def test_threads_that_use_the_same_attributes_first(monkeypatch):
 
 @pytest.mark.long
 def test_threads_that_make_sessions_at_once(tmp_path):
-    """Threads make and run sessions of both backends; the cache is empty, so that all of them compile."""
+    """Threads make and run sessions of both backends; the cache is empty, so that all of them
+    compile.
+    """
     script = """
 together([lambda b=b, c=c: [np.testing.assert_array_equal(make(c, b)(), make(c, b)()) for _ in range(3)]
           for b in IN_SESSIONS for c in CASES])
@@ -129,7 +137,9 @@ print("done")
 
 
 def test_threads_on_sessions_of_both_backends():
-    """8 threads run six sessions 250 times, while others call functions; each session gives one result."""
+    """8 threads run six sessions 250 times, while others call functions; each session gives one
+    result.
+    """
     script = """
 sessions = [(make(c, b), reference(c, c.inputs("float32"))) for c in CASES for b in IN_SESSIONS]
 expected = [call() for call, _ in sessions]
@@ -148,9 +158,11 @@ print("done")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.parametrize("before", ["assert_cases(); functions()", long_unless(False, "pass")])
 def test_fork(before):
-    """A child makes and runs sessions and starts threads for the functions, while the parent does so, too.
+    """A child makes and runs sessions and starts threads for the functions, while the parent does
+    so, too.
 
-    It exits by os._exit, since a normal exit may wait for threads of ONNX Runtime that only the parent has.
+    It exits by os._exit, since a normal exit may wait for threads of ONNX Runtime that only the
+    parent has.
     """
     script = f"""
 import warnings
@@ -175,13 +187,20 @@ print([os.waitpid(child, 0)[1] for child in children])
     assert finished(started(script)) == "[0, 0, 0]\n"
 
 
-ENDINGS = "", "sys.exit(0)", "import atexit; atexit.register(kept[0])", "del onnx_ops, sys.modules['onnx_ops']"
+ENDINGS = (
+    "",
+    "sys.exit(0)",
+    "import atexit; atexit.register(kept[0])",
+    "del onnx_ops, sys.modules['onnx_ops']",
+)
 
 
 @pytest.mark.parametrize("backend", ["native", "extensions"])
 @pytest.mark.parametrize("ending", [long_unless(not ending, ending) for ending in ENDINGS])
 def test_exit_with_live_sessions(backend, ending):
-    """The interpreter's exit destroys sessions that modules, cycles and threads' stacks refer to."""
+    """The interpreter's exit destroys sessions that modules, cycles and threads' stacks refer
+    to.
+    """
     script = f"""
 kept = [make(case, {backend!r}) for case in CASES]
 [call() for call in kept]
@@ -254,10 +273,17 @@ print(*lines, sep="\\n")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc and capset are Linux's")
 @pytest.mark.parametrize(
     "place",
-    ["read-only", *(long_unless(False, each) for each in ("a file", "not to be entered")), "relative", "no home"],
+    [
+        "read-only",
+        *(long_unless(False, each) for each in ("a file", "not to be entered")),
+        "relative",
+        "no home",
+    ],
 )
 def test_a_cache_that_cannot_be_written(place, tmp_path, monkeypatch):
-    """Compiled code then lasts as long as its process, one message says so, and nothing is written elsewhere."""
+    """Compiled code then lasts as long as its process, one message says so, and nothing is written
+    elsewhere.
+    """
     (tmp_path / "file").touch()
     (tmp_path / "closed").mkdir(0)
     places = {
@@ -270,7 +296,9 @@ def test_a_cache_that_cannot_be_written(place, tmp_path, monkeypatch):
             monkeypatch.delenv(name, raising=False)
         script, cache = "import pwd; pwd.getpwuid = {}.__getitem__\n" + script, ""
     message, compiling = sorted(finished(started(script, NUMBA_CACHE_DIR=cache)).splitlines())
-    assert message.startswith(f"onnx_ops: compiled code is not kept in {places[place]}/onnx_ops for the next process: ")
+    assert message.startswith(
+        f"onnx_ops: compiled code is not kept in {places[place]}/onnx_ops for the next process: "
+    )
     assert re.fullmatch(r"onnx_ops: compiling [\w-]+ \(a few seconds\)", compiling)
     assert contents(PACKAGE) == before
     assert contents(tmp_path).keys() == {tmp_path / "file"}
@@ -279,7 +307,10 @@ def test_a_cache_that_cannot_be_written(place, tmp_path, monkeypatch):
 @on_demand
 def test_a_message_names_the_cache(tmp_path):
     message = finished(started(NOT_KEPT, NUMBA_CACHE_DIR=str(tmp_path)))
-    assert message == f"onnx_ops: compiling shares-pieces (once, a few seconds; cached in {tmp_path / 'onnx_ops'})\n"
+    assert (
+        message == "onnx_ops: compiling shares-pieces (once, a few seconds; cached in "
+        f"{tmp_path / 'onnx_ops'})\n"
+    )
 
 
 @on_demand
@@ -311,7 +342,9 @@ GARBLED = {
 
 
 @on_demand
-@pytest.mark.parametrize("damage", [long_unless(k == 0, damage) for k, damage in enumerate(GARBLED)])
+@pytest.mark.parametrize(
+    "damage", [long_unless(k == 0, damage) for k, damage in enumerate(GARBLED)]
+)
 def test_a_damaged_cache(damage, one_kernels_cache, tmp_path):
     """Files that a full disk, a crash or a bad disk has damaged are written again, once."""
     cache = shutil.copytree(one_kernels_cache, tmp_path / "cache")
@@ -320,7 +353,9 @@ def test_a_damaged_cache(damage, one_kernels_cache, tmp_path):
     damaged.write_bytes(GARBLED[damage](whole[damaged]))
     finished(started("one_kernel()", NUMBA_CACHE_DIR=str(cache)))
     assert contents(cache).keys() == whole.keys()
-    assert damaged.stat().st_size == pytest.approx(len(whole[damaged]), rel=0.01), "not written again"
+    assert damaged.stat().st_size == pytest.approx(len(whole[damaged]), rel=0.01), (
+        "not written again"
+    )
     files = contents(cache)
     finished(started("one_kernel()", NUMBA_CACHE_DIR=str(cache)))
     assert contents(cache) == files, "compiled again"
@@ -385,10 +420,15 @@ def test_fork_while_another_thread_compiles(work, tmp_path):
 
 @pytest.mark.long
 def test_code_that_several_processes_have_compiled(tmp_path):
-    """Numba may give the code for two types one name, in processes that have compiled the same before."""
+    """Numba may give the code for two types one name, in processes that have compiled the same
+    before.
+    """
     for dtype in ("float16", "bfloat16"):
         environment = {"NUMBA_CACHE_DIR": str(tmp_path / dtype)}
-        assert finished(started(f"onnx_ops.warmup(['Im2ColProduct'], ['{dtype}'])", **environment)) == ""
+        assert (
+            finished(started(f"onnx_ops.warmup(['Im2ColProduct'], ['{dtype}'])", **environment))
+            == ""
+        )
     shutil.copytree(tmp_path / "float16", tmp_path / "bfloat16", dirs_exist_ok=True)
     script = """
 import ml_dtypes

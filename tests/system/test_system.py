@@ -49,7 +49,9 @@ def test_without_forks(module_on, monkeypatch):
     monkeypatch.delattr(os, "register_at_fork", raising=False)
     module_on("win32").at_fork(before=lambda: None)
     hooks = []
-    monkeypatch.setattr(os, "register_at_fork", lambda **functions: hooks.append(functions), raising=False)
+    monkeypatch.setattr(
+        os, "register_at_fork", lambda **functions: hooks.append(functions), raising=False
+    )
     module_on("darwin").at_fork(before=print)
     assert hooks == [{"before": print}]
 
@@ -74,7 +76,8 @@ def test_a_file_that_is_open_is_replaced_a_little_later(module_on, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("platform", "error"), [("win32", OSError(errno.ENOSPC, "full")), ("linux", PermissionError(errno.EACCES, "no"))]
+    ("platform", "error"),
+    [("win32", OSError(errno.ENOSPC, "full")), ("linux", PermissionError(errno.EACCES, "no"))],
 )
 def test_other_errors_are_raised_at_once(platform, error, module_on, monkeypatch):
     replace, calls = failing(9, error)
@@ -95,7 +98,9 @@ def test_a_file_that_stays_open(module_on, monkeypatch):
 
 
 def windows_locks(monkeypatch):
-    """Simulate msvcrt by a lock of this process, which it fails to get twice; the fcntl of others is missing."""
+    """Simulate msvcrt by a lock of this process, which it fails to get twice; the fcntl of others
+    is missing.
+    """
     lock, calls = threading.Lock(), []
 
     def locking(descriptor, mode, count):
@@ -147,7 +152,10 @@ def test_a_lock_that_another_process_keeps(tmp_path: Path, monkeypatch: pytest.M
     """A stopped process has it for ever. The next process then finds another lock."""
     monkeypatch.setattr(onnx_ops.system, "LONGEST_WAIT", 0.05)
     with onnx_ops.system.locked(tmp_path / "lock"):
-        with pytest.raises((BlockingIOError, PermissionError)), onnx_ops.system.locked(tmp_path / "lock"):
+        with (
+            pytest.raises((BlockingIOError, PermissionError)),
+            onnx_ops.system.locked(tmp_path / "lock"),
+        ):
             pytest.fail("two processes are in it")
         with onnx_ops.system.locked(tmp_path / "lock"):
             pass
@@ -161,8 +169,10 @@ def test_locks_end_within_half_a_minute() -> None:
 @pytest.mark.parametrize(
     ("owner", "mode", "is_private"),
     [
-        ("this user", 0o700, True), ("this user", 0o755, True), ("this user", 0o1755, True), ("root", 0o555, True),
-        ("this user", 0o720, False), ("this user", 0o702, False), ("this user", 0o1777, False), ("root", 0o775, False),
+        ("this user", 0o700, True), ("this user", 0o755, True), ("this user", 0o1755, True),
+        ("root", 0o555, True),
+        ("this user", 0o720, False), ("this user", 0o702, False), ("this user", 0o1777, False),
+        ("root", 0o775, False),
         ("another user", 0o700, False), ("another user", 0o444, False),
     ],
 )  # fmt: skip

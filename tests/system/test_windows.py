@@ -1,6 +1,8 @@
-"""The library for Windows, built here, runs in ONNX Runtime's build for Windows, under Wine, with the bits of Linux.
+"""The library for Windows, built here, runs in ONNX Runtime's build for Windows, under Wine, with
+the bits of Linux.
 
-The variable ONNX_OPS_WINDOWS names a folder with that build, a folder for each version; scripts/windows.sh makes it.
+The variable ONNX_OPS_WINDOWS names a folder with that build, a folder for each version;
+scripts/windows.sh makes it.
 """
 
 import os
@@ -24,7 +26,11 @@ HERE = TESTS
 MODELS = sorted((HERE.parent / "models").rglob("model.onnx"))
 SMALL = next(path for path in MODELS if path.parent.name == "col2im_openvino_3")
 CPU, DTYPES = "x86-64-v3", ["float32", "int32"]  # of the models
-DLLS = sorted(Path(os.environ.get("ONNX_OPS_WINDOWS") or "/nowhere").glob("*/onnxruntime/capi/onnxruntime.dll"))
+DLLS = sorted(
+    Path(os.environ.get("ONNX_OPS_WINDOWS") or "/nowhere").glob(
+        "*/onnxruntime/capi/onnxruntime.dll"
+    )
+)
 COMPILER = "x86_64-w64-mingw32-gcc"
 HOSTS = {"linux": ["cc"], "windows": [COMPILER]}
 QUIET = {**os.environ, "WINEDEBUG": "-all"}
@@ -47,7 +53,9 @@ def runtimes(request):
 @pytest.fixture(scope="module")
 def hosts(runtimes, tmp_path_factory):
     """{system: a function that runs the host for it}; `hosts["windows"]` is run by Wine."""
-    folder = tmp_path_factory.mktemp("hosts of Windows, ä")  # paths with spaces, and letters outside of ASCII
+    folder = tmp_path_factory.mktemp(
+        "hosts of Windows, ä"
+    )  # paths with spaces, and letters outside of ASCII
     return {system: host(system, folder, runtime) for system, runtime in runtimes.items()}
 
 
@@ -59,7 +67,9 @@ def host(system, folder, runtime):
     subprocess.run([*HOSTS[system], *flags, HERE / "support/host.c", *more], check=True)
 
     def run(proto, inputs, **variables):
-        """Run a model; returns (the output's bytes, None), or (None, what the host wrote about an error)."""
+        """Run a model; returns (the output's bytes, None), or (None, what the host wrote about an
+        error).
+        """
         path, output, words = folder / "model ö.onnx", folder / "y.bin", []
         path.write_bytes(proto.SerializeToString())
         output.unlink(missing_ok=True)
@@ -72,7 +82,9 @@ def host(system, folder, runtime):
             files = [f"Z:{each}" for each in files]
             words = [f"{word.rpartition(':')[0]}:Z:{word.rpartition(':')[2]}" for word in words]
         command = [*(["wine"] if system == "windows" else []), str(program), *files, *words]
-        process = subprocess.run(command, capture_output=True, env={**QUIET, **variables}, timeout=600)
+        process = subprocess.run(
+            command, capture_output=True, env={**QUIET, **variables}, timeout=600
+        )
         if process.returncode:
             return None, process.stderr.decode(errors="replace").replace("\r", "")
         return output.read_bytes(), None
@@ -95,12 +107,20 @@ def saved(path):
 def test_the_bits_of_linux(path, hosts):
     proto, inputs, domain = saved(path)
     variables = {"HOST_DOMAIN": domain} if domain else {}
-    if path.parent.parent.name == "exported":  # what else is in the network is ONNX Runtime's, which promises no bits
-        (y, error), (expected, _) = (hosts[system](proto, inputs, **variables) for system in ("windows", "linux"))
+    if (
+        path.parent.parent.name == "exported"
+    ):  # what else is in the network is ONNX Runtime's, which promises no bits
+        (y, error), (expected, _) = (
+            hosts[system](proto, inputs, **variables) for system in ("windows", "linux")
+        )
         assert error is None
-        np.testing.assert_allclose(*(np.frombuffer(b, np.float32) for b in (y, expected)), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(
+            *(np.frombuffer(b, np.float32) for b in (y, expected)), rtol=1e-5, atol=1e-5
+        )
     else:
-        assert hosts["windows"](proto, inputs, **variables) == hosts["linux"](proto, inputs, **variables)
+        assert hosts["windows"](proto, inputs, **variables) == hosts["linux"](
+            proto, inputs, **variables
+        )
 
 
 @needs_wine
@@ -139,4 +159,6 @@ def test_what_a_thread_announces_is_its_own(linker, runtimes, hosts, tmp_path, m
         monkeypatch.setenv("CC", shlex.join(building.ziglang("windows", "x86_64")))
     proto, inputs, _ = saved(SMALL)
     run = host("windows", tmp_path, runtimes["windows"])
-    assert run(proto, inputs, HOST_OTHER_THREAD="1") == hosts["linux"](proto, inputs, HOST_OTHER_THREAD="1")
+    assert run(proto, inputs, HOST_OTHER_THREAD="1") == hosts["linux"](
+        proto, inputs, HOST_OTHER_THREAD="1"
+    )

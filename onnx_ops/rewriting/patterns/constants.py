@@ -1,7 +1,8 @@
-"""Nodes of our operators that compute a constant, such as the divisor in `fold(unfold(x)) / fold(unfold(ones))`.
+"""Nodes of our operators that compute a constant, such as the divisor in
+`fold(unfold(x)) / fold(unfold(ones))`.
 
-When ONNX Runtime makes a session it computes constants by its own kernels only, and would run these nodes, and all
-that follows from them, again and again.
+When ONNX Runtime makes a session it computes constants by its own kernels only, and would run these
+nodes, and all that follows from them, again and again.
 """
 
 import onnx

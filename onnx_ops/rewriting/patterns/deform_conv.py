@@ -170,14 +170,23 @@ def _conv(graph: "GraphView", name: str) -> tuple[onnx.NodeProto | None, Array |
     return conv, conv.input[2] or None if conv is not None and has_bias else None
 
 
-def _of_conv(reader: Reader, name: str, conv: onnx.NodeProto, bias: Array | str | None) -> Product | None:
+def _of_conv(
+    reader: Reader, name: str, conv: onnx.NodeProto, bias: Array | str | None
+) -> Product | None:
     """Return the product that a Conv computes of the samples in blocks that don't overlap."""
     attributes = attributes_of(conv)
     image, weights, *_ = conv.input
     outputs, per_group, *kernel = reader.shape(weights)
-    is_plain = not any(attributes.get("pads", ())) and attributes.get("auto_pad", b"NOTSET") == b"NOTSET"
+    is_plain = (
+        not any(attributes.get("pads", ())) and attributes.get("auto_pad", b"NOTSET") == b"NOTSET"
+    )
     is_dilated = {*attributes.get("dilations", [1])} != {1}
-    if len(kernel) != 2 or attributes.get("strides", [1, 1]) != kernel or not is_plain or is_dilated:
+    if (
+        len(kernel) != 2
+        or attributes.get("strides", [1, 1]) != kernel
+        or not is_plain
+        or is_dilated
+    ):
         return None
     channels = reader.shape(image)[1]
     if not are_numbers((outputs, channels)):
@@ -265,7 +274,9 @@ def _windows(product: Product) -> tuple[list[Window], list[Form]]:
     sample = product.sample
     windows = []
     offsets = []
-    for coordinate, shift, pixel in zip(sample.coordinates, sample.shifts, sample.pixel, strict=True):
+    for coordinate, shift, pixel in zip(
+        sample.coordinates, sample.shifts, sample.pixel, strict=True
+    ):
         regular, offset = _taken_apart(coordinate)
         at = regular + number(shift)
         summed = {term.digit for term in at.terms if term.variable in product.over}
@@ -277,7 +288,9 @@ def _windows(product: Product) -> tuple[list[Window], list[Form]]:
         if each.begin < 0:
             raise NearMiss(f"its first place is pixel {-each.begin}, inside of the image")
         if each.end < 0:
-            raise NearMiss(f"its output has {each.block_count} pixels along an axis, fewer than fit")
+            raise NearMiss(
+                f"its output has {each.block_count} pixels along an axis, fewer than fit"
+            )
     return windows, offsets
 
 
@@ -308,7 +321,9 @@ def _taken_apart(coordinate: Form) -> tuple[Position, Form]:
                 others.append(other)
     others.extend(pending)
     if len(others) != 1:
-        raise NearMiss(f"its places are not those of a regular grid and one offset, but {len(others)} values")
+        raise NearMiss(
+            f"its places are not those of a regular grid and one offset, but {len(others)} values"
+        )
     return regular, others[0]
 
 
@@ -323,7 +338,9 @@ def _rolled(reader: Reader, offsets: Sequence[Form]) -> Form:
 def _places(reader: Reader, product: Product, form: Form, what: str, parts: str) -> Places:
     places = places_of(reader, form, product.name, (OFFSET, *product.over))
     if not places:
-        raise NearMiss(f"its {what} are not known to be a value [N, groups * kernel{parts}, height, width]")
+        raise NearMiss(
+            f"its {what} are not known to be a value [N, groups * kernel{parts}, height, width]"
+        )
     return places
 
 

@@ -1,10 +1,13 @@
-"""Deformable attention: weighted sums of samples of one or several levels, as one MultiScaleDeformableAttention.
+"""Deformable attention: weighted sums of samples of one or several levels, as one
+MultiScaleDeformableAttention.
 
-    y[n, q, m, d] = scale * sum over l, p of  weights[n, q, m, l, p] * sample of level l of value[n, :, m, d]
+    y[n, q, m, d] = scale * sum over l, p of  weights[n, q, m, l, p] * sample of level l of value[n,
+    :, m, d]
                                               at 2 * locations[n, q, m, l, p] - 1
 
-n (batch), q (queries), m (heads), d (channels), l (levels) and p (points) are digits of the axes of what is summed, in
-any order and whichever nodes move the elements. The levels are parts of one axis of a value, or one is a whole image.
+n (batch), q (queries), m (heads), d (channels), l (levels) and p (points) are digits of the axes of
+what is summed, in any order and whichever nodes move the elements. The levels are parts of one axis
+of a value, or one is a whole image.
 """
 
 import math
@@ -78,7 +81,9 @@ class Stored:
     index: Index
     array: Array | None = None
 
-    def value(self, graph: Graph, node: onnx.NodeProto, target: Index, sources: Collection[str]) -> str:
+    def value(
+        self, graph: Graph, node: onnx.NodeProto, target: Index, sources: Collection[str]
+    ) -> str:
         """Return the name of a value with these elements at an index."""
         if self.array is not None:
             return graph.add_constant(self.name, self.array)
@@ -199,7 +204,9 @@ class _Recognition:
             raise NearMiss("its levels have different numbers of points")
         self._check_sum()
         image, levels, pixels = self._image()
-        places = [[self._undoubled(form) for form in term.sample.place[::-1]] for term in self.terms]
+        places = [
+            [self._undoubled(form) for form in term.sample.place[::-1]] for term in self.terms
+        ]
         weights = [[self._product(term.weights)] for term in self.terms]
         axes = self._axes(image.index, pixels, weights, places)
         locations = self._stored("sampling_locations", places, (*axes.over, along(COORDINATE)))
@@ -237,7 +244,9 @@ class _Recognition:
         """Return what a place is, in [0, 1] instead of [-1, 1]."""
         if self._is_constant(place):
             op = self.reader.forms.op
-            return op("Div", op("Add", place, self.reader.forms.number(1)), self.reader.forms.number(2))
+            return op(
+                "Div", op("Add", place, self.reader.forms.number(1)), self.reader.forms.number(2)
+            )
         match place:
             case Op("Sub", (Op("Mul", (one, other)), subtrahend)) if is_number(subtrahend, 1):
                 for factor, location in ((one, other), (other, one)):
@@ -277,7 +286,9 @@ class _Recognition:
         return image, levels, pixels
 
     def _pixels(self, name: str, indices: Sequence[Index]) -> tuple[Index, Position] | None:
-        """Return an index into a value with all levels, and the position along their pixels; or None."""
+        """Return an index into a value with all levels, and the position along their pixels; or
+        None.
+        """
         sizes = self.reader.shape(name)
         for axis in range(len(sizes)):
             start: Dimension = 0
@@ -321,7 +332,9 @@ class _Recognition:
         return next(iter(self._places(form)), "what it reads")
 
     def _indices(self, forms: Sequence[Sequence[Form]]) -> dict[str, Index]:
-        """Return {value: index} of values that have forms of all levels and coordinates, which are variables then."""
+        """Return {value: index} of values that have forms of all levels and coordinates, which are
+        variables then.
+        """
         result: dict[str, Index] = {}
         rolled = partial(rolled_index, self.reader.forms)
         for name in self._common([form for row in forms for form in row]):
@@ -345,7 +358,9 @@ class _Recognition:
         of_places = {*digits_of(used), *(digit for index in stored for digit in digits_of(index))}
         queries = [digit for digit in digits_in(result) if digit not in of_image]
         shared = [digit for digit in digits_in(result) if digit in {*of_image} & of_places]
-        channels = [digit for digit in digits_in(result) if digit in of_image and digit not in of_places]
+        channels = [
+            digit for digit in digits_in(result) if digit in of_image and digit not in of_places
+        ]
         first = of_image
         middle = {*digits_in((pixels,))}
         for index in stored[:1]:
@@ -360,7 +375,10 @@ class _Recognition:
         return Axes(n, q, m, d, along(self.level), points)
 
     def _stored(self, name: str, rows: Rows, target: Index) -> Stored:
-        """Return a value, or a constant, with elements of these forms at a target. Raises NearMiss."""
+        """Return a value, or a constant, with elements of these forms at a target.
+
+        Raises NearMiss.
+        """
         if all(self._is_constant(form) for row in rows for form in row):
             return Stored(name, target, self._constant(rows, target))
         found = []
@@ -386,7 +404,9 @@ class _Recognition:
         count = math.prod(lengths)
         if len(lengths) < len(digits) or count * len(self.terms) > MOST_NUMBERS:
             name = self._name_of(rows[0][0])
-            raise NearMiss(f"{name} is not known to be made of weights [N, Q, M, L, P], of open sizes")
+            raise NearMiss(
+                f"{name} is not known to be made of weights [N, Q, M, L, P], of open sizes"
+            )
         numbers = {variable.name: np.asarray(0) for variable in self.known}
         for digit, along_it in zip(digits, np.indices(lengths), strict=True):
             name = digit.variable.name
@@ -407,7 +427,8 @@ class _Recognition:
             raise NearMiss(f"{', '.join(names)} are not of one type")
 
     def _check_uses(self, sources: Collection[str]) -> None:
-        """Raise NearMiss if a value between the sources and the result is used elsewhere, except for its shape.
+        """Raise NearMiss if a value between the sources and the result is used elsewhere, except
+        for its shape.
 
         Images may be: layers that share a value move its elements only once.
         """
@@ -424,13 +445,19 @@ class _Recognition:
             rule = self.reader.rule_of(node)
             if node.op_type == "GridSample":
                 pending.append(node.input[1])
-            elif rule is not None and (rule.moves or node.op_type in SUMS) and node.op_type != "Concat":
+            elif (
+                rule is not None
+                and (rule.moves or node.op_type in SUMS)
+                and node.op_type != "Concat"
+            ):
                 pending.append(node.input[0])
             else:
                 pending += [operand for operand in node.input if operand]
         for name in between - {self.name} - grids:
             users = [user for user, _ in graph.consumers[name]]
-            is_internal = all(user.op_type == "Shape" or not between.isdisjoint(user.output) for user in users)
+            is_internal = all(
+                user.op_type == "Shape" or not between.isdisjoint(user.output) for user in users
+            )
             if graph.users[name] > len(users) or not is_internal:
                 raise NearMiss(f"{name} is used elsewhere, too")
 

@@ -131,7 +131,9 @@ def match(reader: Reader, name: str, form: Form) -> Fold | None:
     return Fold(value, index, [*sources], windows, scale * more, dimensions)
 
 
-def _sources(conditions: frozenset[Condition], over: tuple[Variable, ...], rank: int) -> Iterator[tuple[int, Position]]:
+def _sources(
+    conditions: frozenset[Condition], over: tuple[Variable, ...], rank: int
+) -> Iterator[tuple[int, Position]]:
     """Yield (axis of the result, the position along it to which an element is added)."""
     for condition in conditions:
         free = [term for term in condition.at.terms if term.variable not in over]
@@ -143,7 +145,9 @@ def _sources(conditions: frozenset[Condition], over: tuple[Variable, ...], rank:
 
 
 def _window(at: Position, size: Dimension, index: Index) -> Window:
-    """Return the window of a position along an axis of the result, for whichever digit may be the kernel's."""
+    """Return the window of a position along an axis of the result, for whichever digit may be the
+    kernel's.
+    """
     digits = [digit for digit in digits_of(index) if digit in digits_of([at])]
     reason = NearMiss("where it adds up depends on nothing that it adds up")
     for count in range(1, len(digits)) if len(digits) > 1 else (1, 0):

@@ -1,7 +1,9 @@
-"""`torch.nn.functional.grid_sample` and the nodes that only make its grid, as one ComputedGridSample.
+"""`torch.nn.functional.grid_sample` and the nodes that only make its grid, as one
+ComputedGridSample.
 
-The operator runs the forms of the coordinates as a program, whichever nodes compute them. Each operation is rounded in
-the type of the coordinates, or in float32 if that has 16 bits: then the coordinates are rounded once.
+The operator runs the forms of the coordinates as a program, whichever nodes compute them. Each
+operation is rounded in the type of the coordinates, or in float32 if that has 16 bits: then the
+coordinates are rounded once.
 """
 
 from collections import Counter
@@ -59,7 +61,8 @@ class ComputedGrid:
         return {"op_type": OPERATOR, "inputs": inputs, "domain": DOMAIN, **self.attributes, **more}
 
     def _check_gain(self, graph: Graph, grid: str) -> None:
-        """Raise NearMiss unless it takes less time to compute the grid than to read one that is computed once.
+        """Raise NearMiss unless it takes less time to compute the grid than to read one that is
+        computed once.
 
         A single sampler always computes its grid.
         """
@@ -70,7 +73,9 @@ class ComputedGrid:
         steps = len(self.program.steps)
         own = _values_for(graph, grid, leaves)
         if users.samplers > 1 and not pays_again(graph, own, grid, users.samplers, steps):
-            raise NearMiss(f"{users.samplers} samplers read its grid: it is faster to compute it once")
+            raise NearMiss(
+                f"{users.samplers} samplers read its grid: it is faster to compute it once"
+            )
 
 
 def _values_for(graph: Graph, grid: str, leaves: Collection[str]) -> list[str]:
@@ -110,7 +115,8 @@ def match(reader: Reader, name: str, form: Form) -> ComputedGrid | None:
     assert isinstance(graph, Graph)  # to which a program adds nodes
     program = Program(reader, graph, node, kinds[1])
     pixel = tuple(
-        along(Variable(axis, size)) for axis, size in zip("n" + AXES[2 - len(dimensions) :], dimensions, strict=False)
+        along(Variable(axis, size))
+        for axis, size in zip("n" + AXES[2 - len(dimensions) :], dimensions, strict=False)
     )
     try:
         indices = [(*pixel, number(k)) for k in range(len(dimensions) - 2)]
@@ -125,7 +131,10 @@ def match(reader: Reader, name: str, form: Form) -> ComputedGrid | None:
 
 
 def _grid_dimensions(reader: Reader, node: onnx.NodeProto) -> tuple[Dimension, ...] | None:
-    """Return the dimensions of a grid; None if they don't fit. Raises NearMiss if they should be known."""
+    """Return the dimensions of a grid; None if they don't fit.
+
+    Raises NearMiss if they should be known.
+    """
     image, grid = node.input
     dimensions: tuple[Dimension, ...] | None = reader.graph.type(grid).shape
     maker = reader.graph.producers.get(grid)
@@ -142,7 +151,9 @@ def _grid_dimensions(reader: Reader, node: onnx.NodeProto) -> tuple[Dimension, .
 
 
 def _explain(reader: Reader, grid: str) -> None:
-    """Raise NearMiss if the node that makes a grid looks like a part of what a program could compute."""
+    """Raise NearMiss if the node that makes a grid looks like a part of what a program could
+    compute.
+    """
     graph = reader.graph
     maker = graph.producers.get(grid)
     if maker is None or maker.domain not in AI_ONNX:

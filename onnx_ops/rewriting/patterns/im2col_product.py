@@ -22,7 +22,16 @@ import onnx
 from ..arranging import Chain
 from ..finding import NearMiss
 from ..graph import FLOATS, Graph
-from ..reading.affine import Digit, Dimension, Index, Variable, as_int, digits_of, number, variables_of
+from ..reading.affine import (
+    Digit,
+    Dimension,
+    Index,
+    Variable,
+    as_int,
+    digits_of,
+    number,
+    variables_of,
+)
 from ..reading.digits import digits_along, is_all, joined_digits, refined, size_along
 from ..reading.forms import Form, Guard, Sum
 from ..reading.reader import Reader, axes_of
@@ -120,7 +129,9 @@ class Product:
         image.crop(2, crops(self.windows))
         self._repeat(image)
         factors = Chain(graph, node, self.factors, self.sources)
-        factors.arrange(self.factors_index, (n, joined_digits(self.roles.factors), l), self._flips("kernel"))
+        factors.arrange(
+            self.factors_index, (n, joined_digits(self.roles.factors), l), self._flips("kernel")
+        )
         self._scale(factors)
         chain = Chain(graph, node, image.value(), self.sources)
         made = (n, joined_digits(self.roles.result), l)
@@ -171,7 +182,9 @@ def match(reader: Reader, name: str, form: Form) -> Product | None:
         case _:
             return None
     places = [places_of(reader, factor, name, over) for factor in inner]
-    is_convolution = len(inner) == 1 or any(each and all(map(reader.graph.is_constant, each)) for each in places)
+    is_convolution = len(inner) == 1 or any(
+        each and all(map(reader.graph.is_constant, each)) for each in places
+    )
     if is_convolution or not any(map(partial(_is_copied, reader.graph, name), places)):
         return None
     if len(inner) != 2:
@@ -190,7 +203,9 @@ def match(reader: Reader, name: str, form: Form) -> Product | None:
 
 
 def _is_copied(graph: "GraphView", name: str, places: Mapping[str, Index]) -> bool:
-    """Return whether elements of a factor are read several times, or blocks that tile an axis are written out."""
+    """Return whether elements of a factor are read several times, or blocks that tile an axis are
+    written out.
+    """
     for value, index in places.items():
         values = between(graph, name, {value}) & places.keys()
         is_written = are_written_out(graph, values) or "Im2Col" in types_of(graph, values)
@@ -228,7 +243,9 @@ def _product(
     for lead in _leads(index, over):
         try:
             if not all(is_all(index[axis], reader.shape(value)[axis]) for axis in lead):
-                raise NearMiss("it has other axes than batch, channels and the image's, or a part of these")
+                raise NearMiss(
+                    "it has other axes than batch, channels and the image's, or a part of these"
+                )
             roles = _roles(index, lead, factors_index, over)
             axes = [axis for axis in range(len(index)) if axis not in lead]
             sizes = reader.shape(value)
@@ -245,7 +262,9 @@ def _product(
 
 
 def _leads(index: Index, over: Sequence[Variable]) -> list[list[int]]:
-    """Return which axes may be those of images and channels: further ones are of blocks of one position."""
+    """Return which axes may be those of images and channels: further ones are of blocks of one
+    position.
+    """
     lead = [axis for axis in range(len(index)) if axis not in _moving_axes(index)]
     if len(lead) < 3:
         return [lead]
@@ -255,7 +274,9 @@ def _leads(index: Index, over: Sequence[Variable]) -> list[list[int]]:
 
 def _roles(index: Index, lead: Sequence[int], factors: Index, over: tuple[Variable, ...]) -> Roles:
     """Return the roles of digits, for the axes of images and channels. Raises NearMiss."""
-    image = [digit for axis, at in enumerate(index) if axis not in lead for digit in digits_of([at])]
+    image = [
+        digit for axis, at in enumerate(index) if axis not in lead for digit in digits_of([at])
+    ]
     positions = [number(0)] * (2 - len(lead)) + [index[axis] for axis in lead]
     n, c = map(digits_along, positions)
     others = digits_of(factors)
@@ -271,7 +292,9 @@ def _roles(index: Index, lead: Sequence[int], factors: Index, over: tuple[Variab
         return roles
     groups = [digit for digit in c if digit not in summed]
     if not summed <= {*c} or groups != c[: len(groups)]:
-        raise NearMiss("it adds up over other axes than the channels of a group, or the positions of a block")
+        raise NearMiss(
+            "it adds up over other axes than the channels of a group, or the positions of a block"
+        )
     if not {*l, *summed} <= {*others}:
         raise NearMiss("the factors have other axes than batch, channels and blocks")
     return Roles("channels", n, e, c, groups, k)

@@ -112,7 +112,9 @@ class Sampler:
 
     @property
     def sources(self) -> list[str]:
-        inner = [e.root for form in (*self.places, *self.masks) for e in elements_in(self.reader, form)]
+        inner = [
+            e.root for form in (*self.places, *self.masks) for e in elements_in(self.reader, form)
+        ]
         return [*dict.fromkeys((self.sampled.image, *inner))]
 
     def replacement(self, graph: Graph, node: onnx.NodeProto) -> dict[str, Any]:
@@ -139,7 +141,9 @@ class Sampler:
         taps = 1 if self.sampled.mode == "nearest" else 2 ** len(moving)
         return TAP * taps > SAMPLE + TRANSPOSED * image_share
 
-    def _sampling(self, graph: Graph, node: onnx.NodeProto) -> tuple[str, list[str], dict[str, Any]]:
+    def _sampling(
+        self, graph: Graph, node: onnx.NodeProto
+    ) -> tuple[str, list[str], dict[str, Any]]:
         """Return the operator, the inputs after the image, and the attributes."""
         mode = self.sampled.mode
         settings: dict[str, Any] = {"padding_mode": self.sampled.padding_mode, **self.settings}
@@ -184,11 +188,15 @@ def match(reader: Reader, name: str, form: Form) -> Sampler | None:
         return None
     found = _with_rows(reader, found)
     settings, places = _normalized(reader, found)
-    index, *_ = refined(axes_of(dimensions), found.index, _positions(reader, [*places, *found.masks]))
+    index, *_ = refined(
+        axes_of(dimensions), found.index, _positions(reader, [*places, *found.masks])
+    )
     layout = _layout(reader, index, found, [*places, *found.masks])
     by = layout.of(index)
     image = tuple(substituted(at, by) for at in found.index)
-    places, masks = ([reader.forms.substituted(f, by) for f in forms] for forms in (places, found.masks))
+    places, masks = (
+        [reader.forms.substituted(f, by) for f in forms] for forms in (places, found.masks)
+    )
     grid = None if "pixels" in settings else _grid(reader, name, layout, places)
     return Sampler(reader, dimensions, found, layout, image, settings, places, masks, grid)
 
@@ -273,11 +281,15 @@ def _normalized(reader: Reader, found: Sampled) -> tuple[dict[str, int], list[Fo
     for align_corners in () if found.masks else (1, 0):
         places = [_in_chain(reader, *pixel, align_corners == 1) for pixel in pixels]
         if None not in places:
-            return {"align_corners": align_corners}, [place for place in places if place is not None]
+            return {"align_corners": align_corners}, [
+                place for place in places if place is not None
+            ]
     return {"pixels": 1}, [*found.coordinates]
 
 
-def _in_chain(reader: Reader, form: Form, pixel: Variable, shift: int, align_corners: bool) -> Form | None:
+def _in_chain(
+    reader: Reader, form: Form, pixel: Variable, shift: int, align_corners: bool
+) -> Form | None:
     """Return the place in [-1, 1] of which a pixel is a linear function; None if there is none."""
     for inner in reversed(linear_chain(reader.forms, form)):
         are_normal = []

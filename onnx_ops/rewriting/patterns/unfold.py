@@ -1,4 +1,5 @@
-"""`torch.nn.functional.unfold` and `torch.Tensor.unfold`, for which ONNX has no operator, as one Im2Col.
+"""`torch.nn.functional.unfold` and `torch.Tensor.unfold`, for which ONNX has no operator, as one
+Im2Col.
 
     y[.., c, k, l] = x[n, c, stride * l + dilation * k - begin]
 
@@ -111,7 +112,9 @@ def match(reader: Reader, name: str, form: Form) -> Unfold | None:
 
 
 def _unfold(reader: Reader, name: str, value: str, places: Mapping[str, Index]) -> Unfold | None:
-    """Return the Im2Col of an image that a value is. places: {value: index} on the way between them, and others."""
+    """Return the Im2Col of an image that a value is. places: {value: index} on the way between
+    them, and others.
+    """
     graph, index, dimensions = reader.graph, places[value], reader.shape(name)
     axes = moving_axes(index)
     values = between(graph, name, {value})
@@ -173,7 +176,9 @@ def _window(at: Position, size: Dimension, moves: bool, kernel_first: bool) -> W
 
 
 def _in_order(digits: Iterable[Digit]) -> list[Digit]:
-    """Return digits in the order of the axes of the result, the most significant one of an axis first."""
+    """Return digits in the order of the axes of the result, the most significant one of an axis
+    first.
+    """
     return sorted(digits, key=lambda d: (int(d.variable.name), -_as_number(d.inner)))
 
 

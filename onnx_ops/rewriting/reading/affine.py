@@ -1,7 +1,9 @@
-"""Positions: whole numbers that are sums of digits of variables, with sizes that may be open (sizes.py).
+"""Positions: whole numbers that are sums of digits of variables, with sizes that may be open
+(sizes.py).
 
-A position is in normal form: each digit of a variable occurs once, in order, and digits that follow each other are one
-digit. So positions that are equal for all numbers of their variables are equal, unless digits of a variable overlap.
+A position is in normal form: each digit of a variable occurs once, in order, and digits that follow
+each other are one digit. So positions that are equal for all numbers of their variables are equal,
+unless digits of a variable overlap.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -110,7 +112,11 @@ def position(start: Dimension, terms: Iterable[Term]) -> Position:
 
 def _follows(high: Term, low: Term) -> bool:
     """Return whether two digits are one digit of their variable, with the same step."""
-    return high.variable == low.variable and high.inner == low.inner * low.size and high.step == low.step * low.size
+    return (
+        high.variable == low.variable
+        and high.inner == low.inner * low.size
+        and high.step == low.step * low.size
+    )
 
 
 def _order(term: Term) -> tuple[str, bool, int, str]:
@@ -157,7 +163,10 @@ def is_within(at: Position, size: Dimension) -> bool:
 
 
 def divided(at: Position, by: Dimension) -> tuple[Position, Position]:
-    """Return (at // by, at % by), rounded down. Raises Unknown unless the digits of a position can be shared out."""
+    """Return (at // by, at % by), rounded down.
+
+    Raises Unknown unless the digits of a position can be shared out.
+    """
     if not at.terms and isinstance(by, int) and by > 0 and never_negative(at.start):
         whole = at.start // by
         return number(whole), number(at.start - whole * by)
@@ -166,10 +175,14 @@ def divided(at: Position, by: Dimension) -> tuple[Position, Position]:
     for term in at.terms:
         step = quotient(term.step, by)
         count = quotient(by, term.step)
-        outer_size = quotient(term.size, count) if count is not None and never_negative(count) else None
+        outer_size = (
+            quotient(term.size, count) if count is not None and never_negative(count) else None
+        )
         if step is not None:
             high.append(term._replace(step=step))
-        elif count is not None and outer_size is not None and outer_size != 1:  # a digit that runs past `by`
+        elif (
+            count is not None and outer_size is not None and outer_size != 1
+        ):  # a digit that runs past `by`
             high.append(term._replace(inner=term.inner * count, size=outer_size, step=1))
             low.append(term._replace(size=count))
         else:
@@ -275,7 +288,9 @@ def _digit_of(at: Position, term: Term) -> Position:
 
 
 def fitted(values: Array, variables: Sequence[Variable]) -> Position | None:
-    """Return the position that integers are over variables, one for each axis; None if there is none."""
+    """Return the position that integers are over variables, one for each axis; None if there is
+    none.
+    """
     values = values.astype(np.int64)
     first = int(values.flat[0])
     terms: list[Term] = []

@@ -1,4 +1,6 @@
-"""Arithmetic of whole numbers that are positions: what an operation makes of them, where that is certain."""
+"""Arithmetic of whole numbers that are positions: what an operation makes of them, where that is
+certain.
+"""
 
 from collections.abc import Sequence
 
@@ -27,7 +29,10 @@ NARROW = INTEGERS - {TensorProto.BOOL, TensorProto.INT32, TensorProto.INT64}
 
 
 def fits(at: Position, elements: int) -> bool:
-    """Return whether a computed position is certain not to overflow in a data type. Open sizes need 64 bits."""
+    """Return whether a computed position is certain not to overflow in a data type.
+
+    Open sizes need 64 bits.
+    """
     if elements not in RANGES:
         return True
     numbers = [at.start, *(term.step for term in at.terms)]

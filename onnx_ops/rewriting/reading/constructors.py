@@ -1,4 +1,6 @@
-"""Makes forms in normal form: what is equal becomes one object, and nothing is rewritten afterwards."""
+"""Makes forms in normal form: what is equal becomes one object, and nothing is rewritten
+afterwards.
+"""
 
 import itertools
 from collections import defaultdict
@@ -118,7 +120,10 @@ class Forms:
         return along(self.known[key])
 
     def walk(self, form: Form, known: Container[Form] = ()) -> Iterator[Form]:
-        """Yield a form and those in it, also behind picks, but not what is in known ones. Raises Exhausted."""
+        """Yield a form and those in it, also behind picks, but not what is in known ones.
+
+        Raises Exhausted.
+        """
         seen: set[Form] = set()
         pending = [form]
         while pending:
@@ -131,20 +136,28 @@ class Forms:
             if inner not in known:
                 pending += children(inner)
                 picked = variables_of(positions_in(inner)) & self.picks.keys()
-                pending += [self.picks[variable] for variable in sorted(picked, key=lambda v: v.name)]
+                pending += [
+                    self.picks[variable] for variable in sorted(picked, key=lambda v: v.name)
+                ]
 
     def has(self, form: Form, names: Iterable[str]) -> bool:
-        """Return whether there are operations with one of these names, or a "Sample", in a form or behind picks."""
+        """Return whether there are operations with one of these names, or a "Sample", in a form or
+        behind picks.
+        """
 
         def names_in(form: Form, inner: Sequence[frozenset[str]]) -> frozenset[str]:
-            return frozenset([form.op if isinstance(form, Op) else type(form).__name__]).union(*inner)
+            return frozenset([form.op if isinstance(form, Op) else type(form).__name__]).union(
+                *inner
+            )
 
         return not self._bottom_up("names", form, names_in).isdisjoint(names)
 
     def _bottom_up(self, what: str, form: Form, of: Callable[[Form, list[T]], T]) -> T:
-        """Return what `of` makes of a form and of the results for those in it, then of those behind its picks.
+        """Return what `of` makes of a form and of the results for those in it, then of those behind
+        its picks.
 
-        The forms are as deep as a chain of nodes, or as the inputs of one, so there is no recursion.
+        The forms are as deep as a chain of nodes, or as the inputs of one, so there is no
+        recursion.
         """
         pending = [form]
         while pending:
@@ -174,10 +187,14 @@ class Forms:
         return self._bottom_up("free", form, free)
 
     def is_fixed(self, form: Form) -> bool:
-        """Return whether a form is made of numbers and sizes alone, so that it is the same for all elements."""
+        """Return whether a form is made of numbers and sizes alone, so that it is the same for all
+        elements.
+        """
 
         def is_fixed(form: Form, inner: list[bool]) -> bool:
-            is_leaf = isinstance(form, Element | Sample) or any(at.terms for at in positions_in(form))
+            is_leaf = isinstance(form, Element | Sample) or any(
+                at.terms for at in positions_in(form)
+            )
             return not is_leaf and all(inner)
 
         return self._bottom_up("fixed", form, is_fixed)
@@ -228,13 +245,17 @@ class Forms:
         return None if at is None else self.whole(at)
 
     def _distributed(self, op: str, operands: tuple[Form, ...]) -> Form:
-        """Return a Mul, Neg or Div with the guards of its factors outside of it, and sums of these part by part."""
+        """Return a Mul, Neg or Div with the guards of its factors outside of it, and sums of these
+        part by part.
+        """
         movable = 1 if op == "Div" else len(operands)  # operands whose zeros make the result 0
         for k, operand in enumerate(operands[:movable] if op != "Neg" else ()):
             if parts := self._parts(operand):
                 total = self.number(0)
                 for part in parts:
-                    total = self.op("Add", total, self.op(op, *operands[:k], part, *operands[k + 1 :]))
+                    total = self.op(
+                        "Add", total, self.op(op, *operands[:k], part, *operands[k + 1 :])
+                    )
                 return total
         conditions: frozenset[Condition] = frozenset()
         bodies: list[Form] = []
@@ -265,7 +286,10 @@ class Forms:
     # Guards.
 
     def guard(self, conditions: Iterable[Condition], body: Form) -> Form:
-        """Return a body where conditions hold. Those that the body's elements imply are left out."""
+        """Return a body where conditions hold.
+
+        Those that the body's elements imply are left out.
+        """
         conditions = frozenset(conditions)
         if isinstance(body, Guard):
             return self.guard(conditions | body.conditions, body.body)
@@ -307,7 +331,10 @@ class Forms:
     # Sums.
 
     def total(self, over: Sequence[Variable], body: Form) -> Form:
-        """Return a sum. A condition v == e for a summed variable v puts e in its place, if e is one digit."""
+        """Return a sum.
+
+        A condition v == e for a summed variable v puts e in its place, if e is one digit.
+        """
         over = tuple(variable for variable in over if variable.size != 1)
         if is_number(body, 0) or not over:
             return body
@@ -343,14 +370,18 @@ class Forms:
                 return self.total(others, self.guard(limits, rest))
         outer = frozenset(c for c in body.conditions if not self._depends(c, over))
         if outer:
-            return self.guard(outer, self.total(over, self.guard(body.conditions - outer, body.body)))
+            return self.guard(
+                outer, self.total(over, self.guard(body.conditions - outer, body.body))
+            )
         return self._once(Sum, over, body)
 
     def _depends(self, condition: Condition, over: Sequence[Variable]) -> bool:
         return not self.variables([condition.at]).isdisjoint(over)
 
     def _shortened(self, over: Sequence[Variable], body: Guard, variable: Variable) -> Form | None:
-        """Return a sum in which a variable runs over the part of its numbers at which conditions hold; or None."""
+        """Return a sum in which a variable runs over the part of its numbers at which conditions
+        hold; or None.
+        """
         low = _limit(body.conditions, variable, 1)
         high = _limit(body.conditions, variable, -1)
         if not (low or high) or not isinstance(variable.size, int):
@@ -423,7 +454,9 @@ class _Substitution:
         return form
 
     def renamed(self, over: tuple[Variable, ...], body: Form) -> tuple[tuple[Variable, ...], Form]:
-        """Return bound variables and a body with other names for those that are put in place, or replaced."""
+        """Return bound variables and a body with other names for those that are put in place, or
+        replaced.
+        """
         names = (n for n in self.forms.unused(map(along, over), body) if n not in self.taken)
         by = {v: Variable(next(names), v.size) for v in over if v.name in self.taken}
         if not by:
@@ -451,8 +484,12 @@ def _always_holds(condition: Condition) -> bool:
     return is_at_least(condition.at) and is_zero_at_most
 
 
-def _digit_apart(condition: Condition, over: Sequence[Variable]) -> tuple[Variable, list[Variable], Position] | None:
-    """Return a summed variable of which a condition limits a digit, variables for its digits, and itself over these."""
+def _digit_apart(
+    condition: Condition, over: Sequence[Variable]
+) -> tuple[Variable, list[Variable], Position] | None:
+    """Return a summed variable of which a condition limits a digit, variables for its digits, and
+    itself over these.
+    """
     for variable, inner, size, _ in condition.at.terms if len(condition.at.terms) == 1 else ():
         length = variable.size
         if variable not in over or size == length:
@@ -466,8 +503,12 @@ def _digit_apart(condition: Condition, over: Sequence[Variable]) -> tuple[Variab
     return None
 
 
-def _limit(conditions: frozenset[Condition], variable: Variable, sign: int) -> tuple[int, Condition] | None:
-    """Return the number from which (sign 1) or up to which (-1) a condition on a variable alone holds, and that."""
+def _limit(
+    conditions: frozenset[Condition], variable: Variable, sign: int
+) -> tuple[int, Condition] | None:
+    """Return the number from which (sign 1) or up to which (-1) a condition on a variable alone
+    holds, and that.
+    """
     for condition in sorted(conditions, key=repr):
         at = condition.at
         if condition.relation == ">=" and len(at.terms) == 1 and isinstance(at.start, int):
@@ -478,7 +519,9 @@ def _limit(conditions: frozenset[Condition], variable: Variable, sign: int) -> t
 
 
 def _solved(at: Position, variable: Variable) -> Position | None:
-    """Return the position that a variable must have where `at` is 0, if it is a number or one whole digit."""
+    """Return the position that a variable must have where `at` is 0, if it is a number or one whole
+    digit.
+    """
     own = [term for term in at.terms if term.variable == variable]
     if len(own) != 1 or not own[0].is_whole or own[0].step not in (1, -1):
         return None

@@ -1,7 +1,8 @@
 """Reads coordinates: as the nodes compute them, with each rounding, in one type of floats.
 
-They are followed as long as they vary along the axes of an image. What is the same for all of its pixels, such as an
-element of a matrix, is a root, however it was computed. An index runs along variables with the names of AXES.
+They are followed as long as they vary along the axes of an image. What is the same for all of its
+pixels, such as an element of a matrix, is a root, however it was computed. An index runs along
+variables with the names of AXES.
 """
 
 from collections.abc import Iterable
@@ -17,7 +18,8 @@ from .reader import Place, Reader, Rule
 
 AXES = "ndhw"  # images, and the axes of each
 OPERATIONS = {  # that are followed, beside moves
-    "Abs", "Add", "AffineGrid", "And", "Ceil", "Clip", "Div", "Floor", "Max", "Min", "Mul", "Neg", "Not", "Or", "Pow",
+    "Abs", "Add", "AffineGrid", "And", "Ceil", "Clip", "Div", "Floor", "Max", "Min", "Mul", "Neg",
+    "Not", "Or", "Pow",
     "ReduceSum", "Reciprocal", "Round", "Sqrt", "Sub", "Sum", "Where", *COMPARISONS,
 }  # fmt: skip
 PRODUCTS = "MatMul", "FusedMatMul"
@@ -35,7 +37,9 @@ class CoordinateReader(Reader):
         self.elements = elements
 
     def node(self, name: str) -> onnx.NodeProto | None:
-        """Return the node of this graph that makes a value: what graphs around it compute stays there."""
+        """Return the node of this graph that makes a value: what graphs around it compute stays
+        there.
+        """
         return super().node(name) if name in self.graph.producers else None
 
     def array(self, name: str) -> Array | None:
@@ -56,13 +60,19 @@ class CoordinateReader(Reader):
         return node.op_type in OPERATIONS and self._is_of_type(node)
 
     def _is_of_type(self, node: onnx.NodeProto) -> bool:
-        """Return whether a node compares, if it does, numbers as a program for these coordinates does."""
+        """Return whether a node compares, if it does, numbers as a program for these coordinates
+        does.
+        """
         compared = self.graph.type(node.input[0]).elements
         return node.op_type not in COMPARISONS or compared in INTEGERS or self.reads(compared)
 
     def reads(self, elements: int) -> bool:
-        """Return whether a program for these coordinates can read numbers of a type, by its number, as they are."""
-        return elements == self.elements or (elements in CASTS and self.elements == TensorProto.FLOAT)
+        """Return whether a program for these coordinates can read numbers of a type, by its number,
+        as they are.
+        """
+        return elements == self.elements or (
+            elements in CASTS and self.elements == TensorProto.FLOAT
+        )
 
 
 def coordinates(reader: Reader, elements: int) -> CoordinateReader:
@@ -84,7 +94,8 @@ def is_part(reader: Reader, node: onnx.NodeProto) -> bool:
 class Users(NamedTuple):
     """What uses a value, as the graph was when it was first asked.
 
-    grids      those that nodes compute from it: if several, it is better computed once for all of them
+    grids      those that nodes compute from it: if several, it is better computed once for all of
+               them
     samplers   how many sample at it
     is_read    whether anything else reads more than its shape
     """
@@ -129,4 +140,6 @@ def _users(reader: Reader, name: str) -> Users:
 
 def varies(index: Iterable[Position]) -> bool:
     """Return whether an index differs from one pixel of an image to the next one."""
-    return any(term.inner == 1 and term.variable.name in AXES[1:] for at in index for term in at.terms)
+    return any(
+        term.inner == 1 and term.variable.name in AXES[1:] for at in index for term in at.terms
+    )

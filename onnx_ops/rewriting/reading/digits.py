@@ -14,7 +14,9 @@ def single(digit: Digit) -> Position:
 
 
 def joined(parts: Iterable[tuple[Position, Dimension]]) -> Position:
-    """Return the position of an axis that consists of parts with sizes, the most significant one first."""
+    """Return the position of an axis that consists of parts with sizes, the most significant one
+    first.
+    """
     total = number(0)
     for at, size in parts:
         total = total.times(size) + at
@@ -45,17 +47,25 @@ def digits_along(at: Position) -> list[Digit]:
 
 
 def digits_in(index: Index) -> list[Digit]:
-    """Return the digits along axes, the most significant ones of each axis first. Raises Unknown."""
+    """Return the digits along axes, the most significant ones of each axis first.
+
+    Raises Unknown.
+    """
     return [digit for at in index for digit in digits_along(at)]
 
 
 def size_along(at: Position) -> Dimension:
-    """Return the number of elements along the digits that a position consists of. Raises Unknown."""
+    """Return the number of elements along the digits that a position consists of.
+
+    Raises Unknown.
+    """
     return math.prod(digit.size for digit in digits_along(at))
 
 
 def is_plain(at: Position) -> bool:
-    """Return whether a position runs along digits that follow each other, from 0 on: all of an axis."""
+    """Return whether a position runs along digits that follow each other, from 0 on: all of an
+    axis.
+    """
     try:
         digits_along(at)
     except Unknown:
@@ -69,7 +79,9 @@ def is_all(at: Position, size: Dimension) -> bool:
 
 
 def refined(*indices: Index) -> list[Index]:
-    """Return indices in which digits of one variable that overlap are taken apart into the same digits."""
+    """Return indices in which digits of one variable that overlap are taken apart into the same
+    digits.
+    """
     known = {term.digit for index in indices for at in index for term in at.terms}
     for _ in range(4 * len(known)):  # each turn makes digits shorter
         parts = {}
@@ -86,7 +98,9 @@ def refined(*indices: Index) -> list[Index]:
 
 
 def _cut(whole: Digit, part: Digit) -> Dimension | None:
-    """Return the size of the lower part of a digit where another one begins or ends in it; None if it doesn't."""
+    """Return the size of the lower part of a digit where another one begins or ends in it; None if
+    it doesn't.
+    """
     if whole.variable != part.variable:
         return None
     below = quotient(part.inner, whole.inner)
@@ -108,7 +122,8 @@ def _parts(term: Term, known: set[Digit]) -> Iterator[Term]:
         sizes = [
             digit.size
             for digit in known
-            if (digit.variable, digit.inner) == (term.variable, inner) and quotient(remaining, digit.size) is not None
+            if (digit.variable, digit.inner) == (term.variable, inner)
+            and quotient(remaining, digit.size) is not None
         ]
         numbers = [size for size in sizes if isinstance(size, int)]
         size = min(numbers) if numbers else (sizes or [remaining])[0]

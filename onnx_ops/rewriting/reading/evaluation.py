@@ -131,7 +131,10 @@ class Evaluation:
         return total
 
     def variable(self, variable: Variable) -> Array:
-        """Return the numbers of a variable. Raises Unknown if a picked one may lie outside of its axis."""
+        """Return the numbers of a variable.
+
+        Raises Unknown if a picked one may lie outside of its axis.
+        """
         if variable not in self.reader.forms.picks:
             return self.values[variable.name]
         numbers = self.value(self.reader.forms.picks[variable])
@@ -149,7 +152,9 @@ def constant_of(reader: Reader, root: str) -> Array | None:
 
 def looked_up(array: Array, index: Sequence[Array]) -> Array:
     """Return elements of an array, 0 outside."""
-    limited = [np.clip(at, 0, max(size - 1, 0)) for at, size in zip(index, array.shape, strict=True)]
+    limited = [
+        np.clip(at, 0, max(size - 1, 0)) for at, size in zip(index, array.shape, strict=True)
+    ]
     return np.where(are_inside(index, array.shape), array[tuple(limited)], 0)
 
 

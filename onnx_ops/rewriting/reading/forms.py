@@ -1,8 +1,9 @@
 """Forms: what an element of a tensor is, as one small typed expression.
 
-A position counts along variables. These are free (the axes of what is asked), summed (bound by a Sum), image axes
-(bound by a Sample) or picked (bound to a form: an index that data state). An Element is 0 outside of its root, so
-padding needs no form of its own. Forms are made by `Forms` (constructors.py), each once: equal forms are one object.
+A position counts along variables. These are free (the axes of what is asked), summed (bound by a
+Sum), image axes (bound by a Sample) or picked (bound to a form: an index that data state). An
+Element is 0 outside of its root, so padding needs no form of its own. Forms are made by `Forms`
+(constructors.py), each once: equal forms are one object.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -65,7 +66,10 @@ class Whole:
 
 @dataclass(frozen=True, eq=False)
 class Element:
-    """The element of a root at an index; 0 outside of it. A root is a value of the graph, or a table made here."""
+    """The element of a root at an index; 0 outside of it.
+
+    A root is a value of the graph, or a table made here.
+    """
 
     root: str
     index: Index

@@ -1,4 +1,6 @@
-"""The integers that values hold, as far as they are known: sizes and indices that exporters compute by nodes."""
+"""The integers that values hold, as far as they are known: sizes and indices that exporters compute
+by nodes.
+"""
 
 import math
 from collections.abc import Sequence
@@ -31,7 +33,9 @@ def integers(graph: "GraphView", name: str) -> list[Dimension | None] | None:
     dimensions = graph.type(name).shape
     if dimensions is None or not are_numbers(dimensions):
         return None
-    if math.prod(max(size, 1) for size in dimensions) > MANY:  # np.ndindex lists long axes, even of no elements
+    if (
+        math.prod(max(size, 1) for size in dimensions) > MANY
+    ):  # np.ndindex lists long axes, even of no elements
         return None
     array = graph.array(name)
     if array is not None and array.dtype.kind in "iub":
@@ -42,7 +46,11 @@ def integers(graph: "GraphView", name: str) -> list[Dimension | None] | None:
 def _integer(graph: "GraphView", name: str, index: Sequence[int]) -> Dimension | None:
     home = graph.home(name)
     with suppress(Unknown, Exhausted):
-        return None if home is None else reading.whole_number(home.reader.read(name, tuple(map(number, index))))
+        return (
+            None
+            if home is None
+            else reading.whole_number(home.reader.read(name, tuple(map(number, index))))
+        )
     return None
 
 
@@ -54,7 +62,9 @@ def integer_list(graph: "GraphView", name: str) -> list[int] | None:
 
 
 def whole_number(graph: "GraphView", name: str) -> Dimension | None:
-    """Return a whole number, an int or a Size, that a value of any type is; None if it isn't known to be one."""
+    """Return a whole number, an int or a Size, that a value of any type is; None if it isn't known
+    to be one.
+    """
     array = graph.folded(name)
     if array is not None:
         value = array.item() if array.size == 1 and array.dtype.kind in "iuf" else math.nan
@@ -66,7 +76,9 @@ def whole_number(graph: "GraphView", name: str) -> Dimension | None:
 
 
 def axes_of(graph: "GraphView", node: onnx.NodeProto) -> list[int] | None:
-    """Return the axes that a node states, by an attribute or by its second input; None if none, or not for certain."""
+    """Return the axes that a node states, by an attribute or by its second input; None if none, or
+    not for certain.
+    """
     axes = attributes_of(node).get("axes")
     return integer_list(graph, node.input[1]) if axes is None and len(node.input) > 1 else axes
 
@@ -75,7 +87,9 @@ Cut = tuple[int, Dimension | None, Dimension | None, Dimension | None]
 
 
 def cuts(graph: "GraphView", node: onnx.NodeProto) -> list[Cut] | None:
-    """Return [(axis, start, end, step)] of a Slice, with None for what isn't known; None if the axes aren't known."""
+    """Return [(axis, start, end, step)] of a Slice, with None for what isn't known; None if the
+    axes aren't known.
+    """
     stated = attributes_of(node)
     lists: list[Sequence[Dimension | None] | None]
     if "starts" in stated:
@@ -96,7 +110,10 @@ def cuts(graph: "GraphView", node: onnx.NodeProto) -> list[Cut] | None:
 def sliced(
     size: Dimension, start: Dimension | None, end: Dimension | None, step: Dimension | None
 ) -> tuple[Dimension, Dimension]:
-    """Return (first position, number of positions) that a Slice takes along an axis. Raises Unknown."""
+    """Return (first position, number of positions) that a Slice takes along an axis.
+
+    Raises Unknown.
+    """
     if start is None or end is None or not isinstance(step, int) or step == 0:
         raise Unknown("where a slice begins or ends")
     if step < 0 and isinstance(end, int) and end >= INT32_MAX:
@@ -122,7 +139,10 @@ def _clamped(at: Dimension, size: Dimension, low: Dimension, high: Dimension) ->
 
 
 def part_of_sequence(graph: "GraphView", node: onnx.NodeProto) -> tuple[int, Dimension, Dimension]:
-    """Return (axis, start, size) of the part of a SplitToSequence that a SequenceAt returns. Fails if it is unknown."""
+    """Return (axis, start, size) of the part of a SplitToSequence that a SequenceAt returns.
+
+    Fails if it is unknown.
+    """
     home = graph.home(node.input[0])
     split = home.producers[node.input[0]] if home is not None else node
     stated = attributes_of(split)

@@ -1,4 +1,6 @@
-"""Reads what the element of a value is by the table of operators: lazily, each place once, within a budget."""
+"""Reads what the element of a value is by the table of operators: lazily, each place once, within a
+budget.
+"""
 
 import itertools
 from collections import Counter
@@ -43,7 +45,8 @@ MOST_ROLLED = 256  # numbers at which a variable is read one by one
 LARGEST = 2**22  # elements of a constant that is fitted
 # What rules fail with for a node whose inputs aren't known, or aren't valid.
 FAILURES = (
-    Unknown, ValueError, IndexError, KeyError, TypeError, AttributeError, ZeroDivisionError, RecursionError
+    Unknown, ValueError, IndexError, KeyError, TypeError, AttributeError, ZeroDivisionError,
+    RecursionError
 )  # fmt: skip
 
 
@@ -84,7 +87,8 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
 class Place:
     """An element of a value.
 
-    bare  whether only moves are followed from it on: what is computed there would be computed once for each window
+    bare  whether only moves are followed from it on: what is computed there would be computed once
+          for each window
     """
 
     name: str
@@ -92,7 +96,8 @@ class Place:
     bare: bool
 
 
-Made = Form | Place | None  # what a rule returns: a form, the place that an element was moved from, or None
+# What a rule returns: a form, the place that an element was moved from, or None.
+Made = Form | Place | None
 
 
 @dataclass(frozen=True)
@@ -116,14 +121,17 @@ class Reader:
 
     budget  what reading may still take, in all graphs of the model
     order   {value: the number of its node}
-    starts  {output of a Concat, or first one of a Split: where its parts begin, and where the last one ends}
+    starts  {output of a Concat, or first one of a Split: where its parts begin, and where the last
+            one ends}
     failed  {value: why the rule of its node failed}
     """
 
     def __init__(self, graph: "GraphView", table: Mapping[str, Rule], is_exact: bool = False):
         self.graph = graph
         self.table = table
-        self.budget: Budget = _budget(graph.owner) if graph.outer is None else graph.outer.reader.budget
+        self.budget: Budget = (
+            _budget(graph.owner) if graph.outer is None else graph.outer.reader.budget
+        )
         self.forms = Forms(self.shape, self.budget, is_exact)
         self.failed: dict[str, str] = {}
         self.order = {name: k for k, node in enumerate(graph.owner.node) for name in node.output}
@@ -223,12 +231,17 @@ class Reader:
             self._depth -= 1
 
     def _is_exact(self, made: Form | Place, name: str) -> bool:
-        """Return whether what is computed is certain not to overflow. Indices that data state are small."""
+        """Return whether what is computed is certain not to overflow.
+
+        Indices that data state are small.
+        """
         elements = self.graph.type(name).elements
         return fits(made.at, elements) if isinstance(made, Whole) else elements not in NARROW
 
     def constant(self, name: str, array: Array, index: Index) -> Form:
-        """Return the form of a constant's element: a number, a sum of digits, one value at some places, or itself."""
+        """Return the form of a constant's element: a number, a sum of digits, one value at some
+        places, or itself.
+        """
         numbers = tuple(None if at.terms else as_int(at.start) for at in index)
         key = name, numbers
         if key not in self._fits:
@@ -251,12 +264,17 @@ class Reader:
 
 
 def _length(at: Position) -> int:
-    """Return of how many parts a position consists. A term of an open size takes as long as some."""
+    """Return of how many parts a position consists.
+
+    A term of an open size takes as long as some.
+    """
     return 1 + len(at.terms) + (4 * len(at.start.terms) if isinstance(at.start, Size) else 0)
 
 
 def _budget(graph: onnx.GraphProto) -> Budget:
-    """Return what reading may take in a graph and in its subgraphs, which also read values around them."""
+    """Return what reading may take in a graph and in its subgraphs, which also read values around
+    them.
+    """
     steps = PER_NODE * sum(len(inner.node) for inner in graphs_in(graph)) + AT_LEAST
     return Budget(steps, WORK * steps)
 
@@ -273,7 +291,9 @@ def axes_of(dimensions: Sequence[Dimension]) -> Index:
 
 
 def _fit(array: Array, axes: Sequence[int]) -> float | Position | OneEach | None:
-    """Return what the elements of a constant are, over the variables of these axes; None if they are nothing simple."""
+    """Return what the elements of a constant are, over the variables of these axes; None if they
+    are nothing simple.
+    """
     if not 0 < array.size <= LARGEST or array.dtype.kind not in "biuf":
         return None
     variables = [Variable(f"axis {k}", size) for k, size in zip(axes, array.shape, strict=True)]
@@ -288,7 +308,9 @@ def _fit(array: Array, axes: Sequence[int]) -> float | Position | OneEach | None
 
 def _are_whole(array: Array) -> bool:
     """Return whether all elements are whole numbers, and none is large."""
-    if array.dtype.kind == "f" and not (np.isfinite(array).all() and (array == np.rint(array)).all()):
+    if array.dtype.kind == "f" and not (
+        np.isfinite(array).all() and (array == np.rint(array)).all()
+    ):
         return False
     return max(-int(array.min()), int(array.max())) < 2**31
 
@@ -360,7 +382,10 @@ class Site:
         return self.reader.read(self.node.input[k], tuple(index), is_bare)
 
     def integers(self, k: int) -> list[Dimension]:
-        """Return the numbers that a vector or a single number holds, as an input. Raises Unknown."""
+        """Return the numbers that a vector or a single number holds, as an input.
+
+        Raises Unknown.
+        """
         array = self.reader.graph.array(self.node.input[k])
         if array is not None and array.dtype.kind in "iu":
             return [*map(int, array.ravel())]
@@ -377,12 +402,18 @@ class Site:
         return Variable(next(itertools.islice(names, count, None)), size)
 
     def rolled(self, parts: Sequence[Form], at: Position) -> Form:
-        """Return the form that is each of the parts where a position is 0, 1, 2, ... Raises Unknown."""
+        """Return the form that is each of the parts where a position is 0, 1, 2, ...
+
+        Raises Unknown.
+        """
         variable = Variable("roll", len(parts))
         return self.forms.substituted(rolled(self.forms, parts, variable), {variable: at})
 
     def one_by_one(self, axis: int) -> Form:
-        """Return the form of this very element, read at each number of a variable of an axis. Raises Unknown."""
+        """Return the form of this very element, read at each number of a variable of an axis.
+
+        Raises Unknown.
+        """
         counted = [
             (term.size, term)
             for term in self.index[axis].terms

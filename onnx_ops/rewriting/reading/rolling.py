@@ -1,7 +1,8 @@
 """Rolling: one form over a variable, of forms that are built alike, one for each of its numbers.
 
-Slices that are stacked, writes in place, and channels that are computed one by one become what a loop over them says.
-Nothing is guessed: every form is compared with what the rolled one is at its number.
+Slices that are stacked, writes in place, and channels that are computed one by one become what a
+loop over them says. Nothing is guessed: every form is compared with what the rolled one is at its
+number.
 """
 
 from collections.abc import Sequence
@@ -32,7 +33,10 @@ NEUTRAL = {
 
 
 def rolled(forms: Forms, parts: Sequence[Form], variable: Variable) -> Form:
-    """Return one form over a variable that is each of the parts at its numbers. Raises Unknown if there is none."""
+    """Return one form over a variable that is each of the parts at its numbers.
+
+    Raises Unknown if there is none.
+    """
     first = parts[0]
     if all(part is first for part in parts):
         return first
@@ -85,24 +89,34 @@ def _rolled(forms: Forms, parts: Sequence[Form], variable: Variable) -> Form:
     raise Unknown("they are of different values or forms")
 
 
-def _rolled_columns(forms: Forms, rows: Sequence[tuple[Form, ...]], variable: Variable) -> tuple[Form, ...]:
+def _rolled_columns(
+    forms: Forms, rows: Sequence[tuple[Form, ...]], variable: Variable
+) -> tuple[Form, ...]:
     return tuple(rolled(forms, column, variable) for column in zip(*rows, strict=True))
 
 
 def rolled_index(forms: Forms, indices: Sequence[Index], variable: Variable) -> Index:
-    """Return the index over a variable that is each of these at its numbers. Raises Unknown if there is none."""
+    """Return the index over a variable that is each of these at its numbers.
+
+    Raises Unknown if there is none.
+    """
     columns = zip(*indices, strict=True)
     return tuple(_rolled_position(forms, column, variable) for column in columns)
 
 
 def _rolled_with_neutral(forms: Forms, parts: Sequence[Form], variable: Variable) -> Form:
-    """Roll parts of which some are an operation that others lack, since x + 0 and x * 1 have been simplified."""
+    """Roll parts of which some are an operation that others lack, since x + 0 and x * 1 have been
+    simplified.
+    """
     operations = [part for part in parts if isinstance(part, Op)]
     model = next((o for o in operations if o.op in NEUTRAL and len(o.operands) == 2), None)
     if model is None:
         raise Unknown("they are of different forms")
     neutral = forms.number(NEUTRAL[model.op])
-    rows = [part.operands if isinstance(part, Op) and part.op == model.op else (part, neutral) for part in parts]
+    rows = [
+        part.operands if isinstance(part, Op) and part.op == model.op else (part, neutral)
+        for part in parts
+    ]
     return forms.op(model.op, *_rolled_columns(forms, rows, variable))
 
 
@@ -121,7 +135,10 @@ def _rolled_guard(forms: Forms, guards: Sequence[Guard], variable: Variable) -> 
 
 
 def _rolled_position(forms: Forms, ats: Sequence[Position], variable: Variable) -> Position:
-    """Return the position over a variable that is each of these at its numbers. Picked variables are rolled, too."""
+    """Return the position over a variable that is each of these at its numbers.
+
+    Picked variables are rolled, too.
+    """
     first = ats[0]
     by: dict[Variable, Position] = {}
     picks = [[t.variable for t in at.terms if t.variable in forms.picks] for at in ats]
@@ -140,7 +157,10 @@ def _rolled_position(forms: Forms, ats: Sequence[Position], variable: Variable) 
 
 def _outline(forms: Forms, at: Position) -> list[tuple[object, ...]]:
     """Return the terms of a position without the names of picked variables."""
-    return [(None if t.variable in forms.picks else t.variable, t.inner, t.size, t.step) for t in at.terms]
+    return [
+        (None if t.variable in forms.picks else t.variable, t.inner, t.size, t.step)
+        for t in at.terms
+    ]
 
 
 def _fitted_wholes(parts: Sequence[Form], variable: Variable) -> Position | None:

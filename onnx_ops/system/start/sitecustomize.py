@@ -1,6 +1,8 @@
-"""Python imports this module when it starts, from a folder that `onnx_ops.install` has added to PYTHONPATH.
+"""Python imports this module when it starts, from a folder that `onnx_ops.install` has added to
+PYTHONPATH.
 
-It runs in any Python that inherits the variable, so it imports nothing of onnx_ops before onnxruntime is imported.
+It runs in any Python that inherits the variable, so it imports nothing of onnx_ops before
+onnxruntime is imported.
 """
 
 import functools
@@ -28,9 +30,13 @@ def import_hidden_module() -> None:
 
 
 def wait_for_session() -> None:
-    """Install what the environment states when the first session is made, if this Python has onnx_ops."""
+    """Install what the environment states when the first session is made, if this Python has
+    onnx_ops.
+    """
     if importlib.util.find_spec("onnx_ops") is None:
-        print(f"onnx_ops is not used by {sys.executable}: it is not installed there", file=sys.stderr)
+        print(
+            f"onnx_ops is not used by {sys.executable}: it is not installed there", file=sys.stderr
+        )
         return
     from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
 

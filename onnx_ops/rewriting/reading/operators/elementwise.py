@@ -19,7 +19,9 @@ def operands(site: Site) -> list[Form]:
     return [site.read(k, operand_index(site, k)) for k in inputs]
 
 
-@operator(*sorted(FORMULAS.keys() - {"Bool", *CASTS.values(), "Clip", "Div", "Max", "Min", "Trunc"}))
+@operator(
+    *sorted(FORMULAS.keys() - {"Bool", *CASTS.values(), "Clip", "Div", "Max", "Min", "Trunc"})
+)
 def elementwise(site: Site) -> Made:
     return site.forms.op(site.node.op_type, *operands(site))
 

@@ -53,9 +53,11 @@ def _base_coordinate(site: Site, axis: int, at: Position) -> Form:
 
 
 def base_coordinates(size: int, align_corners: int) -> Array:
-    """Return the coordinates of the pixels along an axis, as ONNX Runtime's AffineGrid computes them.
+    """Return the coordinates of the pixels along an axis, as ONNX Runtime's AffineGrid computes
+    them.
 
-    -1 and 1 are the outer pixels' centres with `align_corners`, else their outer edges. A single centre is 1.
+    -1 and 1 are the outer pixels' centres with `align_corners`, else their outer edges. A single
+    centre is 1.
     """
     if not 0 < size <= LARGEST:
         raise ValueError("no pixels, or too many")

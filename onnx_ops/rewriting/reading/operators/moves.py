@@ -84,8 +84,9 @@ def broadcast(
 def operand_index(site: Site, k: int) -> list[Position]:
     """Return the index into an input that is broadcast to the output. Raises Unknown.
 
-    Where each rounding counts, open sizes may be other ones than the output's: who reads the elements repeats those
-    along an axis that turns out to have one element, and the index runs along the axis as if there were no others.
+    Where each rounding counts, open sizes may be other ones than the output's: who reads the
+    elements repeats those along an axis that turns out to have one element, and the index runs
+    along the axis as if there were no others.
     """
     sizes = site.shape_of(k)
     shape = site.shape
@@ -96,8 +97,12 @@ def operand_index(site: Site, k: int) -> list[Position]:
     return [number(0) if size == 1 else at for at, size in zip(index, sizes, strict=True)]
 
 
-def renamed(index: Sequence[Position], sizes: Sequence[Dimension], targets: Sequence[Dimension]) -> list[Position]:
-    """Return an index with variables of an input's sizes where the output's are other names of them. Raises Unknown."""
+def renamed(
+    index: Sequence[Position], sizes: Sequence[Dimension], targets: Sequence[Dimension]
+) -> list[Position]:
+    """Return an index with variables of an input's sizes where the output's are other names of
+    them. Raises Unknown.
+    """
     result = []
     for at, size, target in zip(index, sizes, targets, strict=True):
         if size == target or isinstance(size, int):
@@ -113,7 +118,9 @@ def renamed(index: Sequence[Position], sizes: Sequence[Dimension], targets: Sequ
 @operator("Tile", moves=True)
 def tile(site: Site) -> Made:
     sizes = zip(site.index, site.shape_of(0), site.shape, strict=True)
-    return site.move(0, [at if before == after else divided(at, before)[1] for at, before, after in sizes])
+    return site.move(
+        0, [at if before == after else divided(at, before)[1] for at, before, after in sizes]
+    )
 
 
 @operator("Slice", moves=True)
@@ -157,7 +164,9 @@ def resize(site: Site) -> Made:
         return None
     sizes = zip(site.shape, site.shape_of(0), strict=True)
     times = [quotient(after, before) for after, before in sizes]
-    if not site.has(3) and site.integers(2) != times:  # of sizes, ONNX Runtime makes the scales itself
+    if (
+        not site.has(3) and site.integers(2) != times
+    ):  # of sizes, ONNX Runtime makes the scales itself
         return None
     pairs = zip(site.index, times, strict=True)
     return site.move(0, [at if n == 1 else divided(at, as_int(n))[0] for at, n in pairs])
@@ -180,7 +189,9 @@ def space_to_depth(site: Site) -> Made:
 
 
 def _blocks(site: Site, image: Sequence[Dimension]) -> tuple[list[Dimension], list[int]]:
-    """Return the sizes of an image's axes with its blocks apart, and the order in which they become channels."""
+    """Return the sizes of an image's axes with its blocks apart, and the order in which they become
+    channels.
+    """
     block = site.attributes["blocksize"]
     is_column_first = site.attributes.get("mode", b"DCR") == b"DCR"
     n, c, h, w = image
@@ -227,7 +238,9 @@ def _by_index(site: Site, index: Index) -> Place:
 
 
 def pads_with_zeros(graph: "GraphView", node: onnx.NodeProto) -> bool:
-    """Return whether a Pad with one value pads with zeros, all bits of which are 0, or doesn't pad."""
+    """Return whether a Pad with one value pads with zeros, all bits of which are 0, or doesn't
+    pad.
+    """
     if attributes_of(node).get("value"):  # before version 11
         return False
     if len(node.input) < 3 or not node.input[2]:
@@ -257,12 +270,18 @@ def padded(site: Site, index: Sequence[Position], bare: bool) -> Form:
     form = site.forms.guard(conditions, site.read(0, index, bare=bare or site.place.bare))
     if not isinstance(form, Guard):
         return form
-    # Elements that aren't 0 by themselves outside, such as those of a flattened image: the input is the root.
+    # Elements that aren't 0 by themselves outside, such as those of a flattened image: the input is
+    # the root.
     return site.forms.guard(conditions, site.forms.element(site.node.input[0], tuple(index)))
 
 
-def window_positions(site: Site, blocks: Sequence[Position], offsets: Sequence[Position]) -> list[Position]:
-    """Return the position of an offset in a block along each axis of a node's image. Raises Unknown."""
+def window_positions(
+    site: Site, blocks: Sequence[Position], offsets: Sequence[Position]
+) -> list[Position]:
+    """Return the position of an offset in a block along each axis of a node's image.
+
+    Raises Unknown.
+    """
     given, axes = site.attributes, len(blocks)
     if given.get("auto_pad", b"NOTSET") != b"NOTSET":
         raise Unknown("pads that the operator chooses")
@@ -271,7 +290,9 @@ def window_positions(site: Site, blocks: Sequence[Position], offsets: Sequence[P
     pads = given.get("pads", [0] * 2 * axes)
     return [
         block.times(stride) + offset.times(dilation) - number(begin)
-        for block, offset, stride, dilation, begin in zip(blocks, offsets, strides, dilations, pads[:axes], strict=True)
+        for block, offset, stride, dilation, begin in zip(
+            blocks, offsets, strides, dilations, pads[:axes], strict=True
+        )
     ]
 
 
@@ -317,7 +338,10 @@ def concat(site: Site) -> Made:
 
 
 def _starts(site: Site, name: str, lengths: Iterable[Dimension]) -> list[Dimension]:
-    """Return where parts begin, and where the last one ends. They are worked out once, for a value of this name."""
+    """Return where parts begin, and where the last one ends.
+
+    They are worked out once, for a value of this name.
+    """
     starts = site.reader.starts
     if name not in starts:
         starts[name] = [0, *itertools.accumulate(lengths)]
@@ -347,15 +371,20 @@ def replaced(index: tuple[Any, ...], axis: int, at: Any) -> tuple[Any, ...]:
 
 @operator("Cast", moves=True)
 def cast(site: Site) -> Made:
-    """A cast to 16 bits makes steps that can be seen. Rounding between wide floats is left out, as that of results.
+    """A cast to 16 bits makes steps that can be seen. Rounding between wide floats is left out, as
+    that of results.
 
-    Where each rounding counts, what was computed in 16 bits is rounded when it becomes wider, and casts that change
-    more than that stay.
+    Where each rounding counts, what was computed in 16 bits is rounded when it becomes wider, and
+    casts that change more than that stay.
     """
     before = site.reader.graph.type(site.node.input[0]).elements
     after = site.attributes["to"]
     if site.forms.is_exact and after in FLOATS and before not in (after, TensorProto.BOOL):
-        return _widened(site, CASTS[before]) if before in CASTS and after == TensorProto.FLOAT else None
+        return (
+            _widened(site, CASTS[before])
+            if before in CASTS and after == TensorProto.FLOAT
+            else None
+        )
     is_wider = after in FLOATS or (before in INTEGERS and after == TensorProto.INT64)
     if before == after or before == TensorProto.BOOL or (before in NUMBERS and is_wider):
         return site.move(0, site.index)
@@ -383,7 +412,9 @@ def _widened(site: Site, rounding: str) -> Form:
 
 @operator("DequantizeLinear", moves=True)
 def dequantize(site: Site) -> Made:
-    """Of what was dequantized by an equal step, or is 0, and moved, quantizing and dequantizing changes nothing."""
+    """Of what was dequantized by an equal step, or is 0, and moved, quantizing and dequantizing
+    changes nothing.
+    """
     quantizer = site.reader.site(site.node.input[0])
     step = _step(site)
     if quantizer.node.op_type != "QuantizeLinear" or step is None or step != _step(quantizer):
@@ -397,7 +428,8 @@ def dequantize(site: Site) -> Made:
 
 
 def _step(site: Site) -> tuple[float, ...] | None:
-    """Return all that decides what a QuantizeLinear or DequantizeLinear makes of an element, by one step for all.
+    """Return all that decides what a QuantizeLinear or DequantizeLinear makes of an element, by one
+    step for all.
 
     None unless dequantized integers certainly become the same ones when they are quantized.
     """

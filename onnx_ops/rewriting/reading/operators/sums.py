@@ -39,7 +39,9 @@ def reduce(site: Site) -> Made:
 
 
 def _before_reduction(site: Site, positions: Mapping[int, Position]) -> list[Position]:
-    """Return the index into the input of a reduction. positions: {reduced axis: the position along it}, in order."""
+    """Return the index into the input of a reduction. positions: {reduced axis: the position along
+    it}, in order.
+    """
     index = [*site.index]
     keeps = bool(site.attributes.get("keepdims", 1))
     for axis, at in positions.items():
@@ -103,7 +105,9 @@ def einsum(site: Site) -> Made:
     places = dict(zip(result, site.index, strict=True))
     places |= dict(zip(summed, map(along, own), strict=True))
     product, *factors = [
-        site.read(k, broadcast([places[x] for x in term], [lengths[x] for x in term], site.shape_of(k)))
+        site.read(
+            k, broadcast([places[x] for x in term], [lengths[x] for x in term], site.shape_of(k))
+        )
         for k, term in enumerate(terms)
     ]
     for factor in factors:
@@ -112,7 +116,10 @@ def einsum(site: Site) -> Made:
 
 
 def _equation(site: Site) -> tuple[list[str], str]:
-    """Return the letters of the axes of the inputs, and those of the output. Dots become digits as letters."""
+    """Return the letters of the axes of the inputs, and those of the output.
+
+    Dots become digits as letters.
+    """
     text = site.attributes["equation"].decode().replace(" ", "")
     left, arrow, result = text.partition("->")
     terms = left.split(",")

@@ -1,7 +1,9 @@
-"""Rules of operators that write updates into data: ScatterElements and ScatterND, where indices are known.
+"""Rules of operators that write updates into data: ScatterElements and ScatterND, where indices are
+known.
 
-Exporters write a slice after the other into one value. Such a chain of writes, each at one number of an axis, is walked
-once: from each of them an element leads to the last write before it at its number.
+Exporters write a slice after the other into one value. Such a chain of writes, each at one number
+of an axis, is walked once: from each of them an element leads to the last write before it at its
+number.
 """
 
 from bisect import bisect_left
@@ -109,7 +111,8 @@ def _scattered(
 def _solved(
     site: Site, written: Mapping[int, Position], own: Sequence[Variable]
 ) -> tuple[dict[Variable, Position], dict[int, Position]] | Place:
-    """Return which update is written to an element: ({variable: its position}, {axis: what must be 0}).
+    """Return which update is written to an element: ({variable: its position}, {axis: what must be
+    0}).
 
     Or the element of the data, if it is certain that none is. Raises Unknown.
     """
@@ -133,7 +136,10 @@ def _solved(
 
 
 def _solution(wanted: Position, term: Term) -> Position | None:
-    """Return where a term's variable makes it a wanted position; None if nowhere. Raises Unknown."""
+    """Return where a term's variable makes it a wanted position; None if nowhere.
+
+    Raises Unknown.
+    """
     if not term.is_whole:
         raise Unknown("a part of a variable")
     if term.step in (1, -1):
@@ -158,7 +164,9 @@ def _added(
     return site.forms.op("Add", site.read(0, site.index), site.forms.total(own, update))
 
 
-def _overwritten(site: Site, places: Index, needs: Iterable[Condition], equal: Iterable[Position]) -> Form:
+def _overwritten(
+    site: Site, places: Index, needs: Iterable[Condition], equal: Iterable[Position]
+) -> Form:
     """Return the update at `places` where all needs hold and others are 0, else the data."""
     forms = site.forms
     needs = [need for need in needs if not is_at_least(need.at)]
@@ -202,7 +210,9 @@ def _before(site: Site, axis: int) -> Place:
 
 
 def _chain(reader: Reader, name: str, axis: int) -> tuple[Chain, int]:
-    """Return the chain of writes along an axis that a value is in, and which of them made it; -1 if it is in none."""
+    """Return the chain of writes along an axis that a value is in, and which of them made it; -1 if
+    it is in none.
+    """
     known = reader.forms.known
     pending: list[tuple[str, Dimension]] = []
     while ("chain", name, axis) not in known and (at := _number_written(reader, name, axis)):
@@ -220,7 +230,9 @@ def _chain(reader: Reader, name: str, axis: int) -> tuple[Chain, int]:
 
 
 def _number_written(reader: Reader, name: str, axis: int) -> Position | None:
-    """Return the one number of an axis at which a node overwrites data; None if it isn't one, or no such node."""
+    """Return the one number of an axis at which a node overwrites data; None if it isn't one, or no
+    such node.
+    """
     node = reader.node(name)
     if node is None or node.op_type not in SCATTERS:
         return None
