@@ -75,9 +75,8 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         module = import_module(f".{_HOME[name]}", __name__)
         value = module if name == _HOME[name] else getattr(module, name)
-        return globals().setdefault(
-            name, value
-        )  # so that Python doesn't call __getattr__ for it again
+        # So that Python doesn't call __getattr__ for it again.
+        return globals().setdefault(name, value)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -99,9 +99,8 @@ class Available(Mapping[Key, Operator]):
 def built_in(key: Key) -> Operator:
     """Return the declaration of this package's operator (domain, name). Raises KeyError."""
     file = KEYS[key]
-    with (
-        REGISTRATION
-    ):  # else a child forked during this import might wait for the module's lock for ever
+    # Else a child forked during this import might wait for the module's lock for ever.
+    with REGISTRATION:
         module = import_module(f".{file}", __package__)
     return next(operator for operator in module.OPERATORS if operator.key == key)
 

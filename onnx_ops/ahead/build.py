@@ -36,12 +36,10 @@ if TYPE_CHECKING:
     from ..declaration.operator import Operator
     from ..native.table import Row
 
-    Function: TypeAlias = tuple[
-        str, str
-    ]  # a compiled function's symbol, and the path of its object file
-    Functions: TypeAlias = Mapping[
-        tuple[Entry, ...], Sequence[Function]
-    ]  # of each variant that was compiled for a CPU
+    # A compiled function's symbol, and the path of its object file.
+    Function: TypeAlias = tuple[str, str]
+    # Of each variant that was compiled for a CPU.
+    Functions: TypeAlias = Mapping[tuple[Entry, ...], Sequence[Function]]
 
 SystemName: TypeAlias = Literal["linux", "windows", "macos"]
 FLAGS = [

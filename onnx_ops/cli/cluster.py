@@ -95,21 +95,18 @@ def connection(address: str) -> Iterator[ModuleType]:
         raise OpError("cluster", repr(address), rule, "onnx_ops") from error
     with redirect_stdout(sys.stderr):  # Ray's messages about processes that end
         try:
-            if place := re.search(
-                r"([^/]+):(\d+)$", address
-            ):  # Ray by itself would try for two minutes
+            # Ray by itself would try for two minutes.
+            if place := re.search(r"([^/]+):(\d+)$", address):
                 socket.create_connection((place[1], int(place[2])), PATIENCE).close()
             before = os.getcwd()
-            os.chdir(
-                sysconfig.get_path("stdlib")
-            )  # Ray's processes import from the current folder of this one
+            # Ray's processes import from the current folder of this one.
+            os.chdir(sysconfig.get_path("stdlib"))
             try:
                 ray.init(address=address, logging_level="error", log_to_driver=False)
             finally:
                 os.chdir(before)
-            logging.getLogger("ray.data").setLevel(
-                logging.CRITICAL
-            )  # blocks that failed are reported as items
+            # Blocks that failed are reported as items.
+            logging.getLogger("ray.data").setLevel(logging.CRITICAL)
             yield ray
         except OpError:
             raise

@@ -112,9 +112,8 @@ def progress(*more: ProgressColumn) -> Iterator[Progress]:
     CompilationColumn.bars += 1
     try:
         bar = Progress(*columns, *more, CompilationColumn(), console=screen, transient=True)
-        with (
-            bar if screen.is_terminal else nullcontext()
-        ):  # rich 13.0 ends a disabled bar by an empty line
+        # Rich 13.0 ends a disabled bar by an empty line.
+        with bar if screen.is_terminal else nullcontext():
             yield bar
     finally:
         CompilationColumn.bars -= 1
@@ -156,9 +155,8 @@ def say(text: str, style: str | None = None) -> None:
 
 def print_json(data: object) -> None:
     text = json.dumps(finite(data), indent=2, default=str, allow_nan=False)
-    click.echo(
-        text.replace("\x7f", r"\u007f")
-    )  # the only control character that json leaves as it is
+    # The only control character that json leaves as it is.
+    click.echo(text.replace("\x7f", r"\u007f"))
 
 
 def finite(data: Any) -> Any:

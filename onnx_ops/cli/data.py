@@ -120,9 +120,8 @@ def assignment(text: str, inputs: Described) -> tuple[str | None, str]:
     The name is None for a .npz, which has its own.
     """
     name, separator, value = text.partition("=")
-    if not separator or (
-        name not in inputs and any(glob.iglob(text, recursive=True))
-    ):  # a path may have a "="
+    # A path may have a "=".
+    if not separator or (name not in inputs and any(glob.iglob(text, recursive=True))):
         name, separator, value = next(iter(inputs), ""), "", text
     if value.endswith(".npz"):
         if separator:

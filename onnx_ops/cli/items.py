@@ -79,9 +79,8 @@ def matches(pattern: str, output: Path) -> dict[str, Path]:
     is_inside = folder in results.parents
     paths: dict[str, Path] = {}
     for path in map(Path, sorted(glob.iglob(pattern, recursive=True))):
-        if (
-            path.exists() and not path.is_file()
-        ):  # a folder; a link to nothing is an item, which fails
+        # A folder; a link to nothing is an item, which fails.
+        if path.exists() and not path.is_file():
             continue
         if is_inside and results in path.resolve().parents:
             if not (results / SETTINGS).exists():

@@ -275,15 +275,13 @@ def ways(
         a is None or a.ndim == 1 or not i.values
         for i, a in zip(function.inputs, padded, strict=False)
     )
-    if are_lists and has_torch(
-        function
-    ):  # PyTorch passes lists where the shape function gets values
+    # PyTorch passes lists where the shape function gets values.
+    if are_lists and has_torch(function):
         from ..export.torch_operators import compute_by_torch
 
         yield "PyTorch", lambda: compute_by_torch(function, arrays, attributes)
-    if any(
-        t == "bfloat16" for t in signature.values()
-    ):  # ONNX Runtime returns no arrays of that type in Python
+    # ONNX Runtime returns no arrays of that type in Python.
+    if any(t == "bfloat16" for t in signature.values()):
         return
     fixed_model, open_model = (
         node_model(function, arrays, attributes, signature, is_open) for is_open in (False, True)

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     Vector: TypeAlias = np.ndarray | None
 
 MAX_VALUES = 32  # values of an attribute that is a list, unless it is declared otherwise
-VECTOR = np.dtype(
-    [("count", np.int64), ("offset", np.int64)]
-)  # of an attribute in a block, see `AttributeValues`
+# Of an attribute in a block, see `AttributeValues`.
+VECTOR = np.dtype([("count", np.int64), ("offset", np.int64)])
 
 
 @dataclass(frozen=True)
@@ -282,9 +281,8 @@ class AttributeValues:
                 contents.append(attribute.content(vector))
                 end += contents[-1].nbytes
         block = np.concatenate([[end], table.view(np.int64), *contents])
-        return vars(self).setdefault(
-            "_block", block
-        )  # threads that compute it at once all get the first one
+        # Threads that compute it at once all get the first one.
+        return vars(self).setdefault("_block", block)
 
     @functools.cached_property
     def address(self) -> int:

@@ -82,9 +82,8 @@ def signature_of(
     if operator.kernels and choice is not None and signature.keys() == operator.types.keys():
         with errors_of(operator):
             operator.check_types(operator.kernels[choice], signature)
-    return {
-        v: each[0] for v, each in operator.types.items()
-    } | signature  # an absent one may have any of its types
+    # An absent one may have any of its types.
+    return {v: each[0] for v, each in operator.types.items()} | signature
 
 
 def check_strings(

@@ -70,9 +70,8 @@ class OpError(ValueError):
     def __str__(self) -> str:
         where = f"{self.operator}: " if self.operator else ""
         what = f"{self.argument} = {self.value}: " if self.argument else ""
-        return escaped(where + what) + escaped(
-            self.rule, kept="\n"
-        )  # a compiler's message has several lines
+        # A compiler's message has several lines.
+        return escaped(where + what) + escaped(self.rule, kept="\n")
 
 
 def reason(error: BaseException) -> str:

@@ -46,12 +46,10 @@ if TYPE_CHECKING:
 
     from .attributes import AttributeValues
 
-    Types: TypeAlias = Mapping[
-        str, str
-    ]  # {type variable: data type}: those of one call, or of one kernel
-    Ranks: TypeAlias = tuple[
-        int | None, ...
-    ]  # of each input: ABSENT for an absent one, None for any
+    # {type variable: data type}: those of one call, or of one kernel
+    Types: TypeAlias = Mapping[str, str]
+    # Of each input: ABSENT for an absent one, None for any.
+    Ranks: TypeAlias = tuple[int | None, ...]
 
 
 @dataclass(frozen=True)

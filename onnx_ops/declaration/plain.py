@@ -158,12 +158,10 @@ def shapes_for_ranks(
     """Return the outputs' shapes by a plan for the ranks of its inputs; sizes may be PyTorch's
     symbols.
     """
-    outputs = tuple(
-        [UNKNOWN] * (MAX_RANK + 1) for _ in operator.outputs
-    )  # larger than any tensor, and so refused
-    pairs = zip(
-        values.attributes, values.by_name.values(), strict=True
-    )  # a Literal is its position
+    # Larger than any tensor, and so refused.
+    outputs = tuple([UNKNOWN] * (MAX_RANK + 1) for _ in operator.outputs)
+    # A Literal is its position.
+    pairs = zip(values.attributes, values.by_name.values(), strict=True)
     attributes = tuple(a.choices.index(v) if a.choices and v is not None else v for a, v in pairs)
     return [sizes[:rank] for rank, sizes in _written(operator, attributes, tuple(inputs), outputs)]
 

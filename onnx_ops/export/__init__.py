@@ -141,9 +141,8 @@ def node_of(
 
     from ..model.schemas import schema
 
-    if (
-        operator.inputs[-1].presence == "variadic"
-    ):  # PyTorch would pass it the inputs before it, too
+    # PyTorch would pass it the inputs before it, too.
+    if operator.inputs[-1].presence == "variadic":
         declared = [
             replace(
                 i,

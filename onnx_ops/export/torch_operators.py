@@ -58,9 +58,8 @@ VALUES = {"required": "SymInt[] {}", "optional": "SymInt[]? {}=None"}
 BFLOAT16 = dtypes.TABLE["bfloat16"].numpy  # PyTorch doesn't support its NumPy dtype
 UNREACHED = 2**32  # no size is that large
 _names: dict[Operator, str] = {}  # {declaration: its qualified name}
-_libraries: dict[
-    str, tuple[Operator, torch.library.Library]
-] = {}  # {qualified name: (declaration, its library)}
+# {qualified name: (declaration, its library)}
+_libraries: dict[str, tuple[Operator, torch.library.Library]] = {}
 
 
 def torch_operator(operator: Declared) -> OpOverloadPacket:

@@ -79,9 +79,8 @@ def has_kernel(
         if first == since or first < since <= last < OPEN:
             fitting.append(kernel)
     types = _types(schema.inputs, inputs) | _types(schema.outputs, outputs)
-    widened = {
-        name: text.replace("(float16)", "(float)") for name, text in types.items()
-    }  # by Casts around the node
+    # By Casts around the node.
+    widened = {name: text.replace("(float16)", "(float)") for name, text in types.items()}
     return any(_accepts(kernel, types) or _accepts(kernel, widened) for kernel in fitting)
 
 
@@ -118,9 +117,8 @@ def _types(parameters: Sequence[Any], kinds: Sequence[int | None]) -> dict[str, 
     found = {}
     for position, kind in enumerate(kinds):
         if kind in _texts() and parameters:
-            parameter = parameters[
-                min(position, len(parameters) - 1)
-            ]  # the last one may be variadic
+            # The last one may be variadic.
+            parameter = parameters[min(position, len(parameters) - 1)]
             found[parameter.typeStr] = _texts()[kind]
     return found
 

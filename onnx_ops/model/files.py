@@ -140,9 +140,8 @@ def is_ort_format(model: Any) -> bool:
             model = file.read(8)
     elif not (model is None or isinstance(model, bytes) or hasattr(model, "opset_import")):
         raise TypeError(f"Unable to load from type '{type(model)}'")
-    return (
-        isinstance(model, bytes) and model[4:8] == b"ORTM"
-    )  # the place of the format's identifier in a flatbuffer
+    # The place of the format's identifier in a flatbuffer.
+    return isinstance(model, bytes) and model[4:8] == b"ORTM"
 
 
 def is_lowered(model: File) -> bool:
@@ -182,9 +181,8 @@ def _parts(model: File) -> Iterator[Part]:
     Raises ValueError and IndexError.
     """
     with _content(model) as (content, fill):
-        left = [
-            ("model", 0, len(content), 0)
-        ]  # messages to be read, each with its begin, end and depth
+        # Messages to be read, each with its begin, end and depth.
+        left = [("model", 0, len(content), 0)]
         while left:
             message, first, last, depth = left.pop()
             if depth > DEEPEST:

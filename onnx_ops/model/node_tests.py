@@ -69,9 +69,8 @@ def tests_below(path: Path) -> Iterator[tuple[str, Path, Callable[[], DataSets]]
     seen = set()
     for folder, folders, files in os.walk(path, onerror=_refuse, followlinks=True):
         folders.sort()
-        if (
-            os.path.realpath(folder) in seen
-        ):  # a link to a folder above it, or to one that was searched
+        # A link to a folder above it, or to one that was searched.
+        if os.path.realpath(folder) in seen:
             folders.clear()
         elif "model.onnx" in files and any(name.startswith("test_data_set_") for name in folders):
             directories.append(Path(folder))
@@ -103,9 +102,8 @@ def _tensors(folder: Path, kind: str) -> list[Array]:
 def read_pb(path: Path) -> Array:
     """Return the array in a file that holds a TensorProto. Raises ValueError."""
     tensor = onnx.TensorProto.FromString(content_of(path, "file"))
-    if tensor.HasField(
-        "segment"
-    ):  # the bytes of other protobuf messages may parse to such a tensor
+    # The bytes of other protobuf messages may parse to such a tensor.
+    if tensor.HasField("segment"):
         raise ValueError("it holds no tensor")
     if onnx.external_data_helper.uses_external_data(tensor):
         raise ValueError("its data are in another file")

@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 
 
 DIGEST = "__onnx_ops_digest__"
-_with_python_ops: dict[
-    str, ModuleType
-] = {}  # {name: module} of the modules in use that declare Python operators
+# {name: module} of the modules in use that declare Python operators
+_with_python_ops: dict[str, ModuleType] = {}
 
 
 def use_file(path: PathLike) -> list[Declared]:
@@ -146,9 +145,8 @@ def digest(module: ModuleType) -> int | None:
     """Return the digest of a module's file at the first call: later edits have no effect before a
     reload.
     """
-    known = vars(
-        getattr(module, "__spec__", None) or module
-    )  # a module that is loaded again has a new spec
+    # A module that is loaded again has a new spec.
+    known = vars(getattr(module, "__spec__", None) or module)
     if DIGEST not in known:
         known[DIGEST] = None
         with suppress(OSError):  # as in a zip file

@@ -35,12 +35,10 @@ if TYPE_CHECKING:
     from ..declaration.operator import Operator, Ranks
 
     Arrays: TypeAlias = Sequence[np.ndarray | None]  # of inputs; None stands for an absent one
-    Plan: TypeAlias = Callable[
-        [int], int
-    ]  # called with the address of a Call; returns 0 for success
-    Kernel: TypeAlias = Callable[
-        [int, int, int], int
-    ]  # with the same, the number of a tile, the address of workspace
+    # Called with the address of a Call; returns 0 for success.
+    Plan: TypeAlias = Callable[[int], int]
+    # Called with the address of a Call, the number of a tile, the address of the workspace.
+    Kernel: TypeAlias = Callable[[int, int, int], int]
 
 PLAN = C.CFUNCTYPE(C.c_int64, C.c_int64)
 EXCEPTION = "an exception; a call on arrays with ONNX_OPS_BOUNDSCHECK=1 names it"  # as in refusal.c
@@ -225,9 +223,8 @@ class Call:
         for k, array in (*enumerate(inputs), *zip(outputs, results, strict=True)):
             if array is not None:
                 record.put_array(k, array)
-        if (
-            operator.has_ranks
-        ):  # one tile for each TILE_ELEMENTS elements, of the steps that the plan states
+        # One tile for each TILE_ELEMENTS elements, of the steps that the plan states.
+        if operator.has_ranks:
             elements = sum([a.size for a in (*inputs, *results) if a is not None])
             most = min(most_tiles or elements // TILE_ELEMENTS + 1, MAX_TILES)
             record[TILES] = tiles = max(min(tiles, most), 1)

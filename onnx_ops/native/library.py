@@ -28,9 +28,8 @@ OTHER_VERSION = "has another version than onnx_ops in Python; install onnx_ops a
 PLACE = Path(__file__).with_name(system.LIBRARIES[system.NAME])
 SOURCES = PLACE.parent
 MADE = 2**20  # the number of the first row that `row_of` makes
-_made: list[
-    tuple[Operator, Row]
-] = []  # (operator, its row) for these rows; their numbers are MADE + position
+# (operator, its row) for these rows; their numbers are MADE + position
+_made: list[tuple[Operator, Row]] = []
 
 
 def obstacle() -> str | None:

@@ -42,9 +42,8 @@ def plan(number: int, node: int | None, address: int) -> None:
     with errors_of(operator, table.name_at(node)):
         stated = plain.shapes_of(operator, _values(operator, call[Call.ATTRIBUTES]), shapes)
     for k, shape in enumerate(stated or ()):
-        call.put_shape(
-            OUTPUT + k, [max(-1, min(size, 1 << 62)) for size in shape]
-        )  # C refuses -1 and 2**62
+        # C refuses -1 and 2**62.
+        call.put_shape(OUTPUT + k, [max(-1, min(size, 1 << 62)) for size in shape])
 
 
 def run_body(number: int, overload: int, address: int) -> None:
@@ -55,9 +54,8 @@ def run_body(number: int, overload: int, address: int) -> None:
     run = table.Run.from_address(address)
     call = Call.from_address(run.call)
     views: Views = {}
-    input_types += input_types[-1:] * (
-        call[Call.COUNT] - len(input_types)
-    )  # those of a variadic input
+    # Those beyond the declared ones are of the last, variadic input.
+    input_types += input_types[-1:] * (call[Call.COUNT] - len(input_types))
     arrays = [
         _input(call, k, is_values, dtype, views) for k, (is_values, dtype) in enumerate(input_types)
     ]

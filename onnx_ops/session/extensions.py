@@ -45,9 +45,8 @@ PROBE = "onnx_ops_probe"  # an op of the library
 MISSING = "onnx_ops_of_nobody"  # an op that it never has
 log = logging.getLogger("onnx_ops")
 _numbers = itertools.count(1)
-_errors: dict[
-    int, BaseException | None
-] = {}  # {number of an active run: the first error in one of its ops, or None}
+# {number of an active run: the first error in one of its ops, or None}
+_errors: dict[int, BaseException | None] = {}
 
 
 class Output:
@@ -107,9 +106,8 @@ def _registered(options: ort.SessionOptions) -> bool:
     try:
         BuiltinSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     except Exception as error:
-        if MISSING in str(error) or "Conflicting" in str(
-            error
-        ):  # the latter if it is registered twice
+        # ONNX Runtime finds a conflict if the library is registered twice.
+        if MISSING in str(error) or "Conflicting" in str(error):
             return True
         if PROBE in str(error):
             return False
@@ -229,9 +227,8 @@ def _ranks(operator: Operator, inputs: Sequence[Array]) -> list[int]:
     with suppress(Exception):
         pairs = list(zip(operator.inputs, inputs, strict=False))
         known = [a.tolist() if i.values and a.ndim == 1 else None for i, a in pairs]
-        nothing = AttributeValues(
-            operator.attributes, [None] * len(operator.attributes)
-        )  # ranks need no values
+        # Ranks need no values.
+        nothing = AttributeValues(operator.attributes, [None] * len(operator.attributes))
         if shapes := plain.infer(operator, nothing, [list(a.shape) for _, a in pairs], known):
             return [1 if shape is None or len(shape) > MAX_RANK else len(shape) for shape in shapes]
     return [1] * len(operator.outputs)

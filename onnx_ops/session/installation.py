@@ -42,12 +42,10 @@ if TYPE_CHECKING:
 VARIABLE = "ONNX_OPS_INSTALL"  # the settings for child processes, as JSON
 START = Path(system.__file__).with_name("start")  # the folder with sitecustomize.py
 log = logging.getLogger("onnx_ops")
-_make_ort_session = getattr(
-    OrtSession.__init__, "make_ort_session", OrtSession.__init__
-)  # see sitecustomize.py
-_installations: dict[
-    ExitStack, tuple[Settings, list[Operator]]
-] = {}  # settings, operators; the last one applies
+# See sitecustomize.py.
+_make_ort_session = getattr(OrtSession.__init__, "make_ort_session", OrtSession.__init__)
+# Settings, operators; the last one applies.
+_installations: dict[ExitStack, tuple[Settings, list[Operator]]] = {}
 
 
 def install(*, optimize: bool = False, operators: Iterable[Declared] = ()) -> ExitStack:
@@ -127,9 +125,8 @@ def environment(variables: Mapping[str, str], settings: Settings | None) -> dict
     nothing.
     """
     result = dict(variables)
-    before = result.pop(
-        "PYTHONPATH", ""
-    )  # an empty one names no folder, an empty part the current folder
+    # An empty one names no folder, an empty part the current folder.
+    before = result.pop("PYTHONPATH", "")
     paths = [path for path in before.split(os.pathsep) if path != str(START)] if before else []
     result.pop(VARIABLE, None)
     if settings:
@@ -164,9 +161,8 @@ def make_session(
     from it.
     """
     given: tuple[Any, ...] = (path_or_bytes, sess_options, providers, provider_options)
-    installed = next(
-        reversed(_installations.values()), None
-    )  # None: another thread has undone the last one
+    # None: another thread has undone the last one.
+    installed = next(reversed(_installations.values()), None)
     if installed is None or isinstance(self, InferenceSession | BuiltinSession):
         _make_ort_session(self, *given, **kwargs)
         return

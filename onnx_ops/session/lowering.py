@@ -169,9 +169,8 @@ class _Lowering:
             operator = declared(node, self.operators)
             if not operator:
                 if node.op_type in RESHAPES:
-                    node.name = node.name or next(
-                        self.names
-                    )  # ONNX Runtime names shapes after nodes that it fuses
+                    # ONNX Runtime names shapes after nodes that it fuses.
+                    node.name = node.name or next(self.names)
                 nodes.append(node)
                 continue
             for name in node.output:
@@ -184,9 +183,8 @@ class _Lowering:
                     and graph.outer
                     and not stated[name].tensor_type.HasField("shape")
                 ):
-                    stated[name].CopyFrom(
-                        info.type
-                    )  # a Scan asks for the ranks of its body's outputs
+                    # A Scan asks for the ranks of its body's outputs.
+                    stated[name].CopyFrom(info.type)
             nodes += self.node(operator, node, graph)
         del owner.node[:]
         owner.node.extend(nodes)
@@ -204,9 +202,8 @@ class _Lowering:
             operator.each_input(len(node.input))  # refuses too few or too many
             values = operator.values({name: _value(a) for name, a in attributes.items()})
             nothing = [None] * len(operator.inputs)
-            plain.infer(
-                operator, values, nothing, nothing
-            )  # refuses attributes that don't agree with each other
+            # Attributes that don't agree with each other are refused.
+            plain.infer(operator, values, nothing, nothing)
             if reason := unable(operator):
                 raise OpError("backend", "'extensions'", reason)
         before: list[onnx.NodeProto] = []

@@ -200,9 +200,8 @@ def add_operators(ready: Prepared, custom: list[Operator], domains: Set[str] | N
     used = ours if ready.nodes is None else ours & ready.nodes
     if domains is None:
         if ready.is_ort:
-            domains = registration.registered_domains(
-                ready.options
-            )  # in case that these are a copy without operators
+            # The options may be a copy, without operators.
+            domains = registration.registered_domains(ready.options)
             if not domains:
                 warnings.warn(DOMAINS_UNKNOWN, stacklevel=4)
         elif ready.imports is None:

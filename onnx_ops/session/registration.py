@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 UNFINISHED, DONE, LEFT_OUT, FAILED, REFUSED = range(5)  # outcomes of an answer
-_REGISTERED = weakref.WeakKeyDictionary[
-    object, set[object]
-]()  # {a session's options: operators that they have}
+# {a session's options: operators that they have}
+_REGISTERED = weakref.WeakKeyDictionary[object, set[object]]()
 # During `survey`: kernels that sessions made on this thread would compile.
 _SURVEY = threading.local()
 
@@ -162,9 +161,8 @@ def add_operators(options: ort.SessionOptions, declared: Sequence[Operator]) -> 
     more and more.
     """
     is_any_custom = not all(map(registry.is_built_in, declared))
-    path = _usable(
-        library.lack() if is_any_custom else library.obstacle()
-    )  # bodies in NumPy need no compiler
+    # Bodies in NumPy need no compiler.
+    path = _usable(library.lack() if is_any_custom else library.obstacle())
     with REGISTRATION:
         before = _REGISTERED.setdefault(options, set())
         if before.issuperset(declared):
@@ -253,9 +251,8 @@ def compile_function(number: int, function: int, overload: int, position: int) -
                 return LEFT_OUT
         if obstacle := numba_obstacle():
             raise OpError("kernel", "any", f"can't be compiled: {obstacle}")
-        with (
-            COMPILATION
-        ):  # else a child forked during this import might wait for the module's lock for ever
+        # Else a child forked during this import might wait for the module's lock for ever.
+        with COMPILATION:
             from ..compiler.code import code
         address = lambda entry: immortal(code(entry, operator.title)).address
         if function == table.INFER:

@@ -25,9 +25,8 @@ FAILED, STATUS = (
     "Status Message: ",
 )  # ONNX Runtime's texts about a failed node
 BOUND = "Error in execution: "  # before them, with I/O binding
-Report = tuple[
-    str, tuple[str | None, str | None, str, str | None]
-]  # (message, arguments of the OpError)
+# (message, arguments of the OpError)
+Report = tuple[str, tuple[str | None, str | None, str, str | None]]
 
 
 class Here(threading.local):
@@ -37,9 +36,8 @@ class Here(threading.local):
 
 
 _here = Here()
-recent: deque[Report] = deque(
-    maxlen=64
-)  # of all threads, more than fail at once; empty until something fails
+# Of all threads, more than fail at once; empty until something fails.
+recent: deque[Report] = deque(maxlen=64)
 
 
 def forget() -> None:
@@ -71,8 +69,7 @@ def refusal_of(error: BaseException, is_parallel: bool = False) -> OpError | Non
         is_of_node = text.split(" : ", 3)[-1].removeprefix(BOUND).startswith(FAILED)
         reports = [each for each in list(recent) if is_of_node and text.endswith(STATUS + each[0])]
         report = max(reversed(reports), key=lambda each: len(each[0]), default=None)
-    elif (
-        report and text and not text.endswith(report[0])
-    ):  # it was dropped, as in the inference of shapes
+    # ONNX Runtime has dropped the report, as in the inference of shapes.
+    elif report and text and not text.endswith(report[0]):
         report = None
     return report and OpError(*report[1])

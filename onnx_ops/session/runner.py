@@ -117,9 +117,8 @@ class Runner:
         titles = tuple(each.title for each in declarations)
         sources = tuple(sources_of(declarations))
         settings = self.model, self.threads, self.backend, self.optimize, titles, sources
-        own = {
-            name: value for name, value in vars(self).items() if name not in _OF_RUNNER
-        }  # a subclass has them
+        # The attributes of a subclass.
+        own = {name: value for name, value in vars(self).items() if name not in _OF_RUNNER}
         return _copy, (type(self), self._key, *settings), own
 
     @functools.cached_property

@@ -250,9 +250,8 @@ class _Run:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if (
-            error is None and self.ready.run_input is None
-        ):  # the usual case, in which each call would count
+        # In the usual case, the cost of each call would count.
+        if error is None and self.ready.run_input is None:
             return
         refusal = self.end() or (
             error

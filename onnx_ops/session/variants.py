@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from .types import Compiled, Reached
 
 
-TYPES = [
-    name for name, t in element_types.TABLE.items() if t.in_sessions and t.storage
-]  # of compiled code
+# Data types of compiled code.
+TYPES = [name for name, t in element_types.TABLE.items() if t.in_sessions and t.storage]
 
 
 class Variant(NamedTuple):

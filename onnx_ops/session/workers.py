@@ -198,9 +198,8 @@ def send(message: Any, pipe: IO[bytes]) -> None:
     except OSError as error:
         if not system.is_closed_pipe(error):
             raise
-        with suppress(
-            OSError
-        ):  # else Python would write the rest when it closes the pipe, and raise the error again
+        # Else Python would write the rest when it frees the pipe, and raise the error again.
+        with suppress(OSError):
             pipe.close()
         raise EOFError from error
 
@@ -215,9 +214,8 @@ def serve() -> None:
     global _is_worker
     _is_worker = True
     signal.signal(signal.SIGTERM, _exit)
-    logging.getLogger("onnx_ops").setLevel(
-        logging.ERROR
-    )  # no warnings: an answer reports code that isn't kept
+    # No warnings: an answer reports code that isn't kept.
+    logging.getLogger("onnx_ops").setLevel(logging.ERROR)
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # so that nothing that a library prints gets between the answers
     with suppress(EOFError):

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 # {system: its file of the C library}
 LIBRARIES = {"linux": "libonnx_ops.so", "windows": "onnx_ops.dll", "macos": "libonnx_ops.dylib"}
-NAME = {"win32": "windows", "darwin": "macos"}.get(
-    sys.platform, "linux"
-)  # BSD's files and calls are those of Linux
+# BSD's files and calls are those of Linux.
+NAME = {"win32": "windows", "darwin": "macos"}.get(sys.platform, "linux")
 PATIENCE = 1.0  # seconds to wait for a file that another process has open on Windows
 LONGEST_WAIT = 15.0  # seconds to wait for a lock
 OTHERS_WRITE = 0o022  # permissions of a file's group and of everybody
@@ -148,9 +147,8 @@ def become(command: list[str], environment: dict[str, str]) -> NoReturn:
     sys.stdout.flush()
     if sys.platform != "win32":
         os.execve(command[0], command, environment)
-    raise SystemExit(
-        subprocess.run(command, env=environment).returncode
-    )  # Windows would not wait for the command
+    # Windows would not wait for the command.
+    raise SystemExit(subprocess.run(command, env=environment).returncode)
 
 
 def apart() -> dict[str, Any]:

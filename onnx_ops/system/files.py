@@ -43,9 +43,8 @@ def staged(directory: PathLike, name: str = "") -> Iterator[Path]:
         moves = []
         for file in sorted(folder.iterdir(), key=lambda file: file.suffix == ".onnx"):
             place = replaceable(directory / file.name)
-            if (
-                place.parent != directory.resolve()
-            ):  # a link leads to another folder, maybe on another disk
+            # A link leads to another folder, maybe on another disk.
+            if place.parent != directory.resolve():
                 with named(place):
                     file = shutil.copyfile(
                         file, stack.enter_context(_temporary_folder(place.parent)) / place.name

@@ -29,13 +29,11 @@ class OnImport:
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
         finders = list(sys.meta_path)
-        if (
-            name != self.name or self not in finders
-        ):  # another thread may have imported the module meanwhile
+        # Another thread may have imported the module meanwhile.
+        if name != self.name or self not in finders:
             return None
-        others = finders[
-            finders.index(self) + 1 :
-        ]  # the import system has already tried those before
+        # The import system has already tried those before.
+        others = finders[finders.index(self) + 1 :]
         spec: Any = next(
             filter(None, (finder.find_spec(name, path, target) for finder in others)), None
         )
@@ -45,9 +43,8 @@ class OnImport:
             def execute_and_act(module: "ModuleType") -> None:
                 spec.loader.exec_module = execute
                 execute(module)
-                if (
-                    self in sys.meta_path
-                ):  # else the action has run, for a spec that another search has returned
+                # Else the action has run, for a spec that another search has returned.
+                if self in sys.meta_path:
                     sys.meta_path.remove(self)
                     self.action()
 
