@@ -47,7 +47,8 @@ def tell(waits: bool) -> None:
 
 
 def interrupt_at_end() -> object:
-    """Return an object that simulates SIGINT when it is freed: after the callback, if that returns
-    it to C.
+    """Return an object that simulates SIGINT when it is freed.
+
+    That is after the callback, if the callback returns it to C.
     """
     return _new_capsule(1, None, INTERRUPT)

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 
 
 class OnImport:
-    """A finder of `sys.meta_path` that calls `action` once the module `name` has been executed, at
-    once if it has been.
+    """A finder of `sys.meta_path` that calls `action` once a module has been executed.
+
+    It calls it at once if the module is imported already.
 
     Only looking the module up changes nothing: the finder stays until the module is executed
     without an error.
@@ -33,9 +34,9 @@ class OnImport:
         if name != self.name or self not in finders:
             return None
         # The import system has already tried those before.
-        others = finders[finders.index(self) + 1 :]
+        later_finders = finders[finders.index(self) + 1 :]
         spec: Any = next(
-            filter(None, (finder.find_spec(name, path, target) for finder in others)), None
+            filter(None, (finder.find_spec(name, path, target) for finder in later_finders)), None
         )
         if spec is not None and hasattr(spec.loader, "exec_module"):
             execute = spec.loader.exec_module
