@@ -1,5 +1,6 @@
-"""Fast CPU kernels for image sampling in ONNX Runtime: GridSample, Col2Im, RoiAlign, deformable
-convolution.
+"""Fast CPU kernels for image sampling in ONNX Runtime.
+
+GridSample, Col2Im, RoiAlign, deformable convolution.
 """
 
 from importlib import import_module
@@ -23,7 +24,7 @@ _HOME = {
     "deform_conv": "arrays.functions",
     "deformable_attention": "arrays.functions",
     "export": "export",
-    "get_library_path": "session.registration",
+    "get_library_path": "session.native_backend",
     "grid_sample": "arrays.functions",
     "im2col": "arrays.functions",
     "install": "session.installation",
@@ -63,10 +64,10 @@ if TYPE_CHECKING:
     from .rewriting import optimize as optimize
     from .session.installation import install as install
     from .session.lowering import lower as lower
+    from .session.native_backend import get_library_path as get_library_path
     from .session.overview import node_counts as node_counts
     from .session.overview import operators as operators
     from .session.register import register as register
-    from .session.registration import get_library_path as get_library_path
     from .session.runner import Runner as Runner
     from .session.session import InferenceSession as InferenceSession
 

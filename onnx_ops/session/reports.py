@@ -1,5 +1,4 @@
-"""OpErrors on their way from a callback of the C library, through ONNX Runtime, to the session that
-raises them.
+"""OpErrors on their way from a callback of the C library to the session that raises them.
 
 ONNX Runtime passes on only the text of an error, with names of nodes and clients before it, and no
 text at all where Python can't decode such a name. So the text is never parsed. It only has to end
@@ -20,10 +19,8 @@ from ..declaration.errors import OpError
 from ..native import table
 
 LONGEST = table.Answer.message.size - 1  # bytes of a message
-FAILED, STATUS = (
-    "Non-zero status code",
-    "Status Message: ",
-)  # ONNX Runtime's texts about a failed node
+# ONNX Runtime's texts about a failed node.
+FAILED, STATUS = "Non-zero status code", "Status Message: "
 BOUND = "Error in execution: "  # before them, with I/O binding
 # (message, arguments of the OpError)
 Report = tuple[str, tuple[str | None, str | None, str, str | None]]
@@ -67,8 +64,8 @@ def refusal_of(error: BaseException, is_parallel: bool = False) -> OpError | Non
     if is_parallel:
         # Not of a client's name.
         is_of_node = text.split(" : ", 3)[-1].removeprefix(BOUND).startswith(FAILED)
-        reports = [each for each in list(recent) if is_of_node and text.endswith(STATUS + each[0])]
-        report = max(reversed(reports), key=lambda each: len(each[0]), default=None)
+        reports = [r for r in list(recent) if is_of_node and text.endswith(STATUS + r[0])]
+        report = max(reversed(reports), key=lambda r: len(r[0]), default=None)
     # ONNX Runtime has dropped the report, as in the inference of shapes.
     elif report and text and not text.endswith(report[0]):
         report = None
