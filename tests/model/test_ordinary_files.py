@@ -53,7 +53,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "a lowered session": lambda path: onnx_ops.InferenceSession(path, backend="extensions"),
     "load": external_data.load_model,
     "read_pb": node_tests.read_pb,
-    "digest": items.digest,
+    "digest": items.file_digest,
 }
 
 
@@ -190,7 +190,7 @@ def test_a_file_that_is_cut_while_it_is_read(left: int, tmp_path: Path) -> None:
     """Pages that are gone would end the process by SIGBUS, if they were mapped."""
     path = tmp_path / "m.onnx"
     path.write_bytes(sized(4 * SMALL, 2 * SMALL, 1))
-    parts = files._parts(path)
+    parts = files._entries(path)
     assert next(parts)
     os.truncate(path, left)
     with pytest.raises((ValueError, IndexError)):
@@ -330,7 +330,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counts[proto.name] += 1
         original(proto, origin)
 
-    monkeypatch.setattr(graph.external_data, "read", counted)
+    monkeypatch.setattr(graph.external_data, "read_data", counted)
     return counts
 
 
