@@ -109,10 +109,7 @@ def endings() -> Iterator[None]:
 
 
 def is_of_output(error: OSError) -> bool:
-    """Return whether an OSError comes from writing to stdout or stderr.
-
-    It may come from a file or another process.
-    """
+    """Return whether an OSError comes from writing to stdout or stderr."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_globals["__name__"].partition(".")[0] in WRITERS
 
