@@ -44,6 +44,7 @@ MOST_TERMS = 4  # of a sum
 RENAMED = {"And": "Mul", "Or": "Max"}  # of values that are 0 or 1
 SWAPPED = {"Greater": "Less", "GreaterOrEqual": "LessOrEqual"}
 COMPUTED = {*OPERATIONS, *RENAMED, *SWAPPED, "Not", "Pow", "Reciprocal"}
+READING = 5  # steps of the reader that it costs to find how elements are read
 MANY = 10 * STEPS  # that are not counted further
 
 
@@ -93,6 +94,9 @@ class Program:
         """Return the value of the graph, and the index, that a form is read from; None if it is
         computed.
         """
+        return self._once(("place", form), lambda: self._place(form))
+
+    def _place(self, form: Form) -> tuple[str, Index] | None:
         if isinstance(form, Element) and self._is_readable(form.root, form.index):
             return form.root, form.index
         if self.is_computed(form):
@@ -181,6 +185,7 @@ class Program:
         if array is not None:
             with suppress(ValueError, IndexError):
                 return elements(array, index)
+        self.reader.budget.step(READING)
         kind = self.graph.type(name).elements
         if kind != TensorProto.BOOL and not self.reader.reads(kind):
             raise ValueError("another type")

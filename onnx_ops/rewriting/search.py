@@ -12,7 +12,7 @@ import onnx
 from ..declaration.errors import escaped
 from . import trial
 from .finding import NOT_RUN, Finding, NearMiss
-from .graph import AI_ONNX, FLOATS, Graph
+from .graph import FLOATS, Graph
 from .patterns import (
     deform_conv,
     deformable_attention,
@@ -27,6 +27,7 @@ from .reading.affine import Unknown
 from .reading.forms import Element, Exhausted, Form
 from .reading.reader import Reader
 from .reshapes import states_its_shape
+from .versions import AI_ONNX
 from .windows import between
 
 

@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 LONGEST = 1000  # characters of a name
-MOST_TERMS = 64  # of a polynomial that is multiplied out
+MOST_TERMS = 32  # of a polynomial; a longer one becomes an unknown size
 MOST_FACTORS = 16  # of a product in it
 
 
@@ -35,10 +35,11 @@ class Unknown(str):
 class Size:
     """A polynomial that is no constant."""
 
-    __slots__ = ("terms",)
+    __slots__ = ("hash", "terms")
 
     def __init__(self, terms: "Terms"):
         self.terms = terms
+        self.hash = hash(frozenset(terms.items()))  # sizes are keys of many dictionaries
 
     def __add__(self, other: "Dimension") -> "Dimension":
         terms = dict(self.terms)
@@ -100,7 +101,7 @@ class Size:
         return isinstance(other, Size) and self.terms == other.terms
 
     def __hash__(self) -> int:
-        return hash(frozenset(self.terms.items()))
+        return self.hash
 
     def __repr__(self) -> str:
         """Return a text, which is the same for equal sizes."""
@@ -148,7 +149,10 @@ def factors(size: Dimension) -> ValuesView[int]:
 
 def _simplify(terms: "Terms") -> Dimension:
     terms = {names: factor for names, factor in terms.items() if factor}
-    return terms.get((), 0) if not terms.keys() - {()} else Size(terms)
+    if not terms.keys() - {()}:
+        return terms.get((), 0)
+    size = Size(terms)
+    return size if len(terms) <= MOST_TERMS else unknown(f"({size})", least(size), (size,))
 
 
 def unknown(

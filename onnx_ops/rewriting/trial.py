@@ -22,13 +22,15 @@ from ..model.nodes import subgraphs
 from ..model.small_models import model_of
 from ..sampling.computed_points import CAST_BFLOAT16, CAST_FLOAT16
 from .finding import NearMiss
+from .folding import run_onnx_runtime, run_reference
 from .gain import PRODUCTS, seconds_of
-from .graph import AI_ONNX, FLOATS, Graph, run_onnx_runtime, run_reference
+from .graph import FLOATS, Graph
 from .probing import Sizes
 from .reading import TABLE
 from .reading.affine import Array
 from .reading.forms import CASTS, FORMULAS
 from .reading.reader import attributes_of
+from .versions import AI_ONNX
 
 MOVES = {name for name, rule in TABLE.items() if rule.moves}
 RUN = *AI_ONNX, "com.microsoft"  # domains of ONNX Runtime's nodes

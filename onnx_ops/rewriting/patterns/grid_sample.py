@@ -17,13 +17,14 @@ from ...declaration.errors import OpError
 from ...sampling import grid_sample
 from ..finding import NearMiss
 from ..gain import pays_again
-from ..graph import AI_ONNX, FLOATS, Graph
+from ..graph import FLOATS, Graph
 from ..programs import Program
 from ..reading.affine import Dimension, Variable, along, number
 from ..reading.coordinates import AXES, is_part, users_of
 from ..reading.forms import CASTS, Exhausted, Form
 from ..reading.reader import Reader, attributes_of
 from ..reshapes import unknown_size
+from ..versions import AI_ONNX
 
 DOMAIN, OPERATOR = "onnx_ops", "ComputedGridSample"
 NAME = "grid_sample"

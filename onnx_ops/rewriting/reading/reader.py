@@ -38,6 +38,8 @@ from .forms import Budget, Condition, Form, Whole
 from .rolling import rolled
 
 PER_NODE, AT_LEAST = 15, 8_000  # steps of reading that a model may take in all, some 50 us each
+FEW = 8  # terms of sizes
+LONG_SIZES = 20
 USUAL = 16  # parts of an index, beyond which reading takes longer
 WORK = 3  # forms that are made or looked at for a step
 DEEPEST = 80  # values that are read within each other; Python's stack has room for 1,000 calls
@@ -264,11 +266,10 @@ class Reader:
 
 
 def _length(at: Position) -> int:
-    """Return of how many parts a position consists.
-
-    A term of an open size takes as long as some.
-    """
-    return 1 + len(at.terms) + (4 * len(at.start.terms) if isinstance(at.start, Size) else 0)
+    """Return the number of parts of a position. Terms of long sizes count several times."""
+    sizes = (at.start, *(size for term in at.terms for size in (term.size, term.step)))
+    size_terms = sum(len(size.terms) for size in sizes if isinstance(size, Size))
+    return 1 + len(at.terms) + (LONG_SIZES * size_terms if size_terms > FEW else 4 * size_terms)
 
 
 def _budget(graph: onnx.GraphProto) -> Budget:

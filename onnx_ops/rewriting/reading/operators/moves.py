@@ -306,6 +306,10 @@ def im2col(site: Site) -> Made:
     return padded(site, (n, channel, *window_positions(site, blocks, offsets)), bare=True)
 
 
+# Steps of the reader that a part of a Concat costs whose first position is open.
+OPEN_PART = 6
+
+
 @operator("Concat", moves=True)
 def concat(site: Site) -> Made:
     axis = site.axis()
@@ -332,6 +336,8 @@ def concat(site: Site) -> Made:
         within = at - number(start)
         if is_at_least(within, length) or is_at_least(within.times(-1), 1):
             continue
+        if not isinstance(start, int):
+            site.reader.budget.step(OPEN_PART)
         part = site.read(k, replaced(site.index, axis, within))
         total = site.forms.op("Add", total, site.forms.guard(inside([within], [length]), part))
     return total
