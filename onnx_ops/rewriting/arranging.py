@@ -97,27 +97,29 @@ class Chain:
             self.transpose(order)
         if missing:
             self._expand([digit.size for digit in wanted], [*map(missing.__contains__, wanted)])
-        self.reshape([tuple(digit.size for digit in digits_along(at)) for at in target])
+        self.reshape([tuple(digit.size for digit in digits_along(position)) for position in target])
 
     def _cut(self, source: Index) -> Index:
         """Take the elements of the source out of the value along axes that have more of them."""
         kept: list[Position] = []
         for axis in reversed(range(len(source))):
-            at = source[axis]
-            size = size_along(at)
-            if not at.terms and self.dimensions[axis] != 1:
-                self._gather(axis, at.start)
+            position = source[axis]
+            size = size_along(position)
+            if not position.terms and self.dimensions[axis] != 1:
+                self._gather(axis, position.start)
                 continue
-            if at.terms and (at.start != 0 or self.dimensions[axis] != size):
-                self._slice(axis, at.start, size)
-            kept.insert(0, Position(0, at.terms))
+            if position.terms and (position.start != 0 or self.dimensions[axis] != size):
+                self._slice(axis, position.start, size)
+            kept.insert(0, Position(0, position.terms))
         return tuple(kept)
 
-    def _gather(self, axis: int, at: Dimension) -> None:
-        if not isinstance(at, int):
+    def _gather(self, axis: int, position: Dimension) -> None:
+        if not isinstance(position, int):
             raise NearMiss("where an element is read depends on an open size")
         rest = (*self.dimensions[:axis], *self.dimensions[axis + 1 :])
-        self.then("Gather", [self.graph.add_constant("position", np.array(at))], rest, axis=axis)
+        self.then(
+            "Gather", [self.graph.add_constant("position", np.array(position))], rest, axis=axis
+        )
 
     def crop(self, first: int, cuts: Sequence[tuple[int, int]]) -> None:
         """Cut off so many elements at the begins and ends of axes, from the first one on."""

@@ -428,9 +428,11 @@ class Graph:
         node = helper.make_node(
             op_type, inputs, [output], before.name and output, domain=domain, **attributes
         )
-        at = next(k for k, other in enumerate(self.owner.node) if other.output == before.output)
-        self.owner.node.insert(at, node)
-        self.producers[output] = self.owner.node[at]
+        position = next(
+            k for k, other in enumerate(self.owner.node) if other.output == before.output
+        )
+        self.owner.node.insert(position, node)
+        self.producers[output] = self.owner.node[position]
         self.added.append(output)
         self._connect(inputs, domain, version)
         return output

@@ -148,10 +148,12 @@ class Program:
         match form:
             case Number():
                 return True
-            case Whole(at):
-                names = {variable.name for variable in variables_of([at])}
-                is_open = not are_numbers([variable.size for variable in variables_of([at])])
-                return names <= {*AXES} and (not is_open or all(term.is_whole for term in at.terms))
+            case Whole(position):
+                names = {variable.name for variable in variables_of([position])}
+                is_open = not are_numbers([variable.size for variable in variables_of([position])])
+                return names <= {*AXES} and (
+                    not is_open or all(term.is_whole for term in position.terms)
+                )
             case Element(root, index):
                 return self._is_readable(root, index)
             case Op("Pow", (base, exponent)):
@@ -222,8 +224,8 @@ class Program:
         match form:
             case Number(value):
                 return self.number(value)
-            case Whole(at):
-                return self.whole(at)
+            case Whole(position):
+                return self.whole(position)
             case Sum():
                 return self.total(self.terms(form))
             case Op("Pow", (base, exponent)):
@@ -280,12 +282,12 @@ class Program:
             return () if self.reader.forms.places[form] else form.operands
         return ()
 
-    def whole(self, at: Position) -> int:
+    def whole(self, position: Position) -> int:
         """Return the value of a position."""
         with suppress(ValueError):
-            return self.array(numbers(at))
-        total = None if at.terms and at.start == 0 else self.size(at.start)
-        for term in at.terms:
+            return self.array(numbers(position))
+        total = None if position.terms and position.start == 0 else self.size(position.start)
+        for term in position.terms:
             pixels = self.range(term.variable)
             if term.step != 1:
                 pixels = self.step("Mul", self.size(term.step), pixels)

@@ -208,9 +208,11 @@ def _image_index(
     fixed = _fixed(reader, pixels, coordinates)
     axes = [axis for axis in range(len(sizes)) if axis not in fixed]
     first = pixels[0].index
-    picked = [not variables_of([at]).isdisjoint(reader.forms.picks) for at in first]
+    picked = [not variables_of([position]).isdisjoint(reader.forms.picks) for position in first]
     candidates = [
-        axis for axis, at in fixed.items() if at == number(0) and (sizes[axis] == 1 or picked[axis])
+        axis
+        for axis, position in fixed.items()
+        if position == number(0) and (sizes[axis] == 1 or picked[axis])
     ]
     candidates.sort(key=lambda axis: (picked[axis], axis))
     missing = len(coordinates) - len(axes)
@@ -227,18 +229,25 @@ def _fixed(
     """Return {axis: position} of axes along which all taps are at one place for all coordinates."""
     draw = Draw(reader, pixels, coordinates, 0, FEW)
     evaluation = draw.evaluation({form: draw.coordinates([40])[0] for form in coordinates})
-    digits = {term.digit for form in draw.inside for at in positions_in(form) for term in at.terms}
+    digits = {
+        term.digit
+        for form in draw.inside
+        for position in positions_in(form)
+        for term in position.terms
+    }
     places = [number(0), *map(along, draw.free)]
     places += [single(digit) for digit in sorted(digits, key=repr) if digit.variable in draw.free]
     fixed: dict[int, Position] = {}
     for axis, ats in enumerate(zip(*(tap.index for tap in pixels), strict=True)):
         if variables_of(ats).isdisjoint(reader.forms.picks):
             fixed[axis] = ats[0]
-            if any(at != ats[0] for at in ats):
+            if any(position != ats[0] for position in ats):
                 raise NearMiss("its pixels are of several images or channels")
             continue
         with suppress(Unknown):
-            indices = {np.broadcast_to(evaluation.position(at), FEW).tobytes() for at in ats}
+            indices = {
+                np.broadcast_to(evaluation.position(position), FEW).tobytes() for position in ats
+            }
             for place in places:
                 expected = np.broadcast_to(evaluation.position(place), FEW)
                 if indices == {expected.tobytes()}:
@@ -386,8 +395,8 @@ class Probe(Draw):
         evaluation = self.evaluation({})
         own = dict(zip(self.taps.axes, pixel, strict=True))
         index = [
-            own[axis] if axis in own else evaluation.position(at)
-            for axis, at in enumerate(self.taps.index)
+            own[axis] if axis in own else evaluation.position(position)
+            for axis, position in enumerate(self.taps.index)
         ]
         return self.picture(self.taps.root, index)
 

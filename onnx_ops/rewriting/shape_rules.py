@@ -437,7 +437,7 @@ def _sequence_empty(op: Operation) -> Inferred:
     return Inferred(op.get("dtype", TensorProto.FLOAT))
 
 
-def _sequence_at(op: Operation, sequence: Type, at: Type) -> Inferred:
+def _sequence_at(op: Operation, sequence: Type, position: Type) -> Inferred:
     part = tried(part_of_sequence, op.graph, op.node)
     if part is None:
         return Misread(sequence.elements)

@@ -346,6 +346,6 @@ def _leading(size: Dimension) -> tuple[tuple[Unknown, ...], int]:
     return max(_terms(size).items(), key=lambda term: (len(term[0]), term[0]))
 
 
-def at(size: Dimension, number_of: Callable[[Unknown], int]) -> int:
+def evaluated(size: Dimension, number_of: Callable[[Unknown], int]) -> int:
     """Return a size as a number. number_of: a function that returns the number for an unknown."""
     return sum(factor * math.prod(map(number_of, names)) for names, factor in _terms(size).items())

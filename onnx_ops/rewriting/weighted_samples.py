@@ -107,9 +107,9 @@ def _level_digit(term: Term) -> Digit | None:
     if not isinstance(term.sample.body, Element):
         return None
     image = {*term.sample.over}
-    for at in term.sample.body.index:
-        own = [t for t in at.terms if t.variable in term.points]
-        if own and image & variables_of([at]):
+    for position in term.sample.body.index:
+        own = [t for t in position.terms if t.variable in term.points]
+        if own and image & variables_of([position]):
             return own[0].digit
     return None
 

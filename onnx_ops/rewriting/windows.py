@@ -70,10 +70,14 @@ class Window:
         return math.prod(digit.size for digit in self.block)
 
 
-def window(at: Position, size: Dimension, kernel_digits: Collection[Digit]) -> Window:
+def window(position: Position, size: Dimension, kernel_digits: Collection[Digit]) -> Window:
     """Return the Window that a position along an axis of this size is. Raises NearMiss."""
-    step, kernel = _run([term for term in at.terms if term.digit in kernel_digits], "the kernel")
-    stride, block = _run([term for term in at.terms if term.digit not in kernel_digits], "blocks")
+    step, kernel = _run(
+        [term for term in position.terms if term.digit in kernel_digits], "the kernel"
+    )
+    stride, block = _run(
+        [term for term in position.terms if term.digit not in kernel_digits], "blocks"
+    )
     if stride < 0 or (step < 0 and len(kernel) > 1):
         raise NearMiss("blocks are in another order")
     kernel_size = math.prod(digit.size for digit in kernel)
@@ -81,7 +85,7 @@ def window(at: Position, size: Dimension, kernel_digits: Collection[Digit]) -> W
         raise NearMiss("the size of the kernel is open")
     dilation = abs(step)
     reach = dilation * (kernel_size - 1) + 1
-    start = at.start + (step * (kernel_size - 1) if step < 0 else 0)
+    start = position.start + (step * (kernel_size - 1) if step < 0 else 0)
     if not isinstance(start, int):
         raise NearMiss("where the first block begins is open")
     count = math.prod(digit.size for digit in block)
@@ -134,7 +138,11 @@ def _run(terms: Sequence[Term], what: str) -> tuple[int, tuple[Digit, ...]]:
 
 def windowed_axes(index: Index) -> list[int]:
     """Return the axes of an index along which it runs by digits that aren't those of the axis."""
-    return [axis for axis, at in enumerate(index) if len(at.terms) > 1 and not is_plain(at)]
+    return [
+        axis
+        for axis, position in enumerate(index)
+        if len(position.terms) > 1 and not is_plain(position)
+    ]
 
 
 def moving_axes(index: Index) -> list[int]:
@@ -142,7 +150,7 @@ def moving_axes(index: Index) -> list[int]:
 
     Those of blocks that tile an axis look like two axes that are joined.
     """
-    tiled = {axis for axis, at in enumerate(index) if len(at.terms) == 2}
+    tiled = {axis for axis, position in enumerate(index) if len(position.terms) == 2}
     windowed = {*windowed_axes(index)}
     return sorted(windowed | (tiled - {0, 1} if windowed else tiled))
 

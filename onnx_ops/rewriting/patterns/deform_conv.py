@@ -194,7 +194,9 @@ def _of_conv(
     over = tuple(map(Variable, ("sum c", "sum i", "sum j"), (channels, *kernel)))
     n, o, *pixel = axes_of(reader.shape(name))
     c, *within = map(along, over)
-    pixel = [at.times(size) + k for at, size, k in zip(pixel, kernel, within, strict=True)]
+    pixel = [
+        position.times(size) + k for position, size, k in zip(pixel, kernel, within, strict=True)
+    ]
     sample = _sample(reader, reader.read(image, (n, c, *pixel)))
     if sample is None:
         return None
@@ -211,7 +213,11 @@ def _of_sum(reader: Reader, name: str, form: Sum) -> Product | None:
     result = axes_of(reader.shape(name))
     free = map(reader.forms.free, sample.coordinates)
     sampled_at = reader.forms.variables(sample.index).union(*free)
-    outer = [at for at in result if at.terms and variables_of([at]).isdisjoint(sampled_at)]
+    outer = [
+        position
+        for position in result
+        if position.terms and variables_of([position]).isdisjoint(sampled_at)
+    ]
     if len(outer) != 1:
         return None
     for factor in sample.factors:
@@ -258,7 +264,10 @@ def _deform_conv(reader: Reader, product: Product) -> DeformConv:
         [
             Input(sample.image, sample.index, (n, c, *map(along, sample.pixel))),
             _input(product.weight, weight_target),
-            *(_input(places, (n, at, *points)) for places, at in zip(parts, targets, strict=False)),
+            *(
+                _input(places, (n, position, *points))
+                for places, position in zip(parts, targets, strict=False)
+            ),
         ],
         product.bias,
         (n, product.outer, *points),
@@ -278,9 +287,9 @@ def _windows(product: Product) -> tuple[list[Window], list[Form]]:
         sample.coordinates, sample.shifts, sample.pixel, strict=True
     ):
         regular, offset = _taken_apart(coordinate)
-        at = regular + number(shift)
-        summed = {term.digit for term in at.terms if term.variable in product.over}
-        windows.append(window(at, pixel.size, summed))
+        position = regular + number(shift)
+        summed = {term.digit for term in position.terms if term.variable in product.over}
+        windows.append(window(position, pixel.size, summed))
         offsets.append(offset)
     if any(each.is_flipped for each in windows):
         raise NearMiss("its kernel runs backwards")
@@ -296,7 +305,9 @@ def _windows(product: Product) -> tuple[list[Window], list[Form]]:
 
 def _groups(channels: Sequence[Digit], parts: Sequence[Index]) -> list[Digit]:
     """Return the digits of channels that offsets or a mask differ for: the most significant."""
-    in_parts = {term.digit for index in parts for at in index for term in at.terms} & {*channels}
+    in_parts = {term.digit for index in parts for position in index for term in position.terms} & {
+        *channels
+    }
     groups = [*channels[: len(in_parts)]]
     if {*groups} != in_parts:
         raise NearMiss("its offsets or its mask differ within groups of channels")
@@ -312,11 +323,11 @@ def _taken_apart(coordinate: Form) -> tuple[Position, Form]:
         match pending.pop():
             case Op("Add", operands):
                 pending += operands
-            case Op("Sub", (first, Whole(at))):
-                regular = regular - at
+            case Op("Sub", (first, Whole(position))):
+                regular = regular - position
                 pending.append(first)
-            case Whole(at):
-                regular = regular + at
+            case Whole(position):
+                regular = regular + position
             case other:
                 others.append(other)
     others.extend(pending)

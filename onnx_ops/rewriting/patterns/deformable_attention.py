@@ -148,7 +148,11 @@ class Attention:
             by = self.divisor if is_mean else 1 / self.divisor
             factor = graph.add_constant("factor", np.array(by, dtype))
             weights = graph.add_node(node, "Div" if is_mean else "Mul", [weights, factor])
-        made = (axes.n, axes.q, joined((at, size_along(at)) for at in (axes.m, axes.d)))
+        made = (
+            axes.n,
+            axes.q,
+            joined((position, size_along(position)) for position in (axes.m, axes.d)),
+        )
         chain = Chain(graph, node, image.value(), self.sources)
         shapes = graph.add_integers(f"{node.output[0]}_spatial_shapes", *self.levels)
         sizes = [*map(size_along, made)]
@@ -295,21 +299,23 @@ class _Recognition:
             others: set[Index | None] = set()
             for index, term in zip(indices, self.terms, strict=True):
                 height, width = term.sample.over
-                at = number(start) + along(height).times(width.size) + along(width)
-                others.add((*index[:axis], *index[axis + 1 :]) if index[axis] == at else None)
+                position = number(start) + along(height).times(width.size) + along(width)
+                others.add((*index[:axis], *index[axis + 1 :]) if index[axis] == position else None)
                 start = start + height.size * width.size
             if len(others) == 1 and None not in others and start == sizes[axis]:
                 pixels = along(Variable("pixel", start))
                 return (*indices[0][:axis], pixels, *indices[0][axis + 1 :]), pixels
         height_at, width_at = map(along, self.terms[0].sample.over)
         if len(self.terms) == 1 and height_at in indices[0] and width_at in indices[0]:
-            return indices[0], joined((at, size_along(at)) for at in (height_at, width_at))
+            return indices[0], joined(
+                (position, size_along(position)) for position in (height_at, width_at)
+            )
         return None
 
     def _is_all(self, name: str, index: Index) -> bool:
         """Return whether an index runs along all of a value."""
         pairs = zip(index, self.reader.shape(name), strict=True)
-        return all(is_plain(at) and size_along(at) == size for at, size in pairs)
+        return all(is_plain(position) and size_along(position) == size for position, size in pairs)
 
     # Places of forms.
 
@@ -351,7 +357,7 @@ class _Recognition:
         """Return the axes of the tensors."""
         forms = [form for rows in (weights, places) for row in rows for form in row]
         parts = [part for form in forms for part in self.reader.forms.walk(form)]
-        used = tuple(at for part in parts for at in positions_in(part))
+        used = tuple(position for part in parts for position in positions_in(part))
         stored = [*self._indices(weights).values(), *self._indices(places).values()]
         image, result, used, *stored = refined(image, self.result, used, *stored)
         of_image = digits_in(image)

@@ -121,7 +121,7 @@ def match(reader: Reader, name: str, form: Form) -> Fold | None:
     if ADDERS.isdisjoint(types_of(reader.graph, between(reader.graph, name, {value}))):
         return None
     sources = dict(sorted(_sources(conditions, over, len(dimensions))))
-    windows = [_window(at, dimensions[axis], index) for axis, at in sources.items()]
+    windows = [_window(position, dimensions[axis], index) for axis, position in sources.items()]
     summed = [digit for digit in digits_of(index) if digit.variable in over]
     if any(pad < 0 for each in windows for pad in (each.begin, each.end)):
         raise NearMiss("it leaves out elements, or adds to a part of its result only")
@@ -136,23 +136,23 @@ def _sources(
 ) -> Iterator[tuple[int, Position]]:
     """Yield (axis of the result, the position along it to which an element is added)."""
     for condition in conditions:
-        free = [term for term in condition.at.terms if term.variable not in over]
+        free = [term for term in condition.position.terms if term.variable not in over]
         if len(free) > 1 or any(not t.is_whole or t.step not in (1, -1) for t in free):
             raise NearMiss("where it adds up isn't an axis of the output")
         axis = int(free[0].variable.name) if free else rank - 1
-        at = condition.at - Position(0, tuple(free))
-        yield axis, at.times(-1) if free and free[0].step == 1 else at
+        position = condition.position - Position(0, tuple(free))
+        yield axis, position.times(-1) if free and free[0].step == 1 else position
 
 
-def _window(at: Position, size: Dimension, index: Index) -> Window:
+def _window(position: Position, size: Dimension, index: Index) -> Window:
     """Return the window of a position along an axis of the result, for whichever digit may be the
     kernel's.
     """
-    digits = [digit for digit in digits_of(index) if digit in digits_of([at])]
+    digits = [digit for digit in digits_of(index) if digit in digits_of([position])]
     reason = NearMiss("where it adds up depends on nothing that it adds up")
     for count in range(1, len(digits)) if len(digits) > 1 else (1, 0):
         try:
-            return window(at, size, digits[:count])
+            return window(position, size, digits[:count])
         except NearMiss as miss:
             reason = miss
     raise reason

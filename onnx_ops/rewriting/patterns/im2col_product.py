@@ -275,7 +275,10 @@ def _leads(index: Index, over: Sequence[Variable]) -> list[list[int]]:
 def _roles(index: Index, lead: Sequence[int], factors: Index, over: tuple[Variable, ...]) -> Roles:
     """Return the roles of digits, for the axes of images and channels. Raises NearMiss."""
     image = [
-        digit for axis, at in enumerate(index) if axis not in lead for digit in digits_of([at])
+        digit
+        for axis, position in enumerate(index)
+        if axis not in lead
+        for digit in digits_of([position])
     ]
     positions = [number(0)] * (2 - len(lead)) + [index[axis] for axis in lead]
     n, c = map(digits_along, positions)

@@ -28,8 +28,8 @@ from ..reading.affine import (
     Variable,
     along,
     digits_of,
+    normal_position,
     number,
-    position,
     substituted,
     variables_of,
 )
@@ -72,11 +72,11 @@ class Layout:
         for digits, variable in zip(self.digits, self.variables, strict=True):
             inner: Dimension = 1
             for digit in reversed(digits):
-                ats[digit] = position(0, [Term(variable, inner, digit.size, 1)])
+                ats[digit] = normal_position(0, [Term(variable, inner, digit.size, 1)])
                 inner = inner * digit.size
         by: dict[Variable, Position] = {}
-        for at in index:
-            for term in at.terms:
+        for position in index:
+            for term in position.terms:
                 part = ats.get(term.digit, number(0)).times(term.step)
                 by[term.variable] = by.get(term.variable, number(0)) + part
         return by
@@ -193,7 +193,7 @@ def match(reader: Reader, name: str, form: Form) -> Sampler | None:
     )
     layout = _layout(reader, index, found, [*places, *found.masks])
     by = layout.of(index)
-    image = tuple(substituted(at, by) for at in found.index)
+    image = tuple(substituted(position, by) for position in found.index)
     places, masks = (
         [reader.forms.substituted(f, by) for f in forms] for forms in (places, found.masks)
     )
@@ -209,9 +209,9 @@ def _with_rows(reader: Reader, found: Sampled) -> Sampled:
     moving = frozenset[Variable]().union(*map(reader.forms.free, found.coordinates))
     rows = [
         axis
-        for axis, at in enumerate(found.index)
-        if axis > 0 and len(at.terms) == 1 and at == along(at.terms[0].variable)
-        if at.terms[0].variable in moving
+        for axis, position in enumerate(found.index)
+        if axis > 0 and len(position.terms) == 1 and position == along(position.terms[0].variable)
+        if position.terms[0].variable in moving
     ]
     if len(found.pixel) != 1 or not rows:
         return found
@@ -220,7 +220,11 @@ def _with_rows(reader: Reader, found: Sampled) -> Sampled:
     index = (*found.index[:axis], along(row), *found.index[axis + 1 :])
     places = {row: reader.forms.whole(found.index[axis]), found.pixel[0]: found.coordinates[0]}
     shifts = {row: 0, found.pixel[0]: found.shifts[0]}
-    pixel = [at.terms[0].variable for at in index if at.terms and at.terms[0].variable in places]
+    pixel = [
+        position.terms[0].variable
+        for position in index
+        if position.terms and position.terms[0].variable in places
+    ]
     return replace(
         found,
         index=index,
@@ -233,7 +237,7 @@ def _with_rows(reader: Reader, found: Sampled) -> Sampled:
 def _positions(reader: Reader, forms: Sequence[Form]) -> Index:
     """Return all positions in forms."""
     inside = (inner for form in forms for inner in reader.forms.walk(form))
-    return tuple(dict.fromkeys(at for inner in inside for at in positions_in(inner)))
+    return tuple(dict.fromkeys(position for inner in inside for position in positions_in(inner)))
 
 
 def _layout(reader: Reader, index: Index, found: Sampled, places: Sequence[Form]) -> Layout:
@@ -323,7 +327,7 @@ def _program_of(
     values = []
     for form, place in zip(forms, places, strict=True):
         if isinstance(form, Whole):
-            values.append(program.whole(form.at))
+            values.append(program.whole(form.position))
             continue
         if place is None:
             value = value_of(form)
@@ -350,7 +354,7 @@ def _places(reader: Reader, form: Form, name: str) -> dict[str, Index]:
     firsts: dict[str, Index] = {}
     for value, index in places_before(reader, form, name).items():
         repeated = {variable: number(0) for variable in variables_of(index) - free}
-        at = tuple(substituted(position, repeated) for position in index)
-        if all(variable.name in "ndhw" for variable in variables_of(at)):
-            firsts[value] = at
+        position = tuple(substituted(position, repeated) for position in index)
+        if all(variable.name in "ndhw" for variable in variables_of(position)):
+            firsts[value] = position
     return firsts

@@ -139,7 +139,9 @@ def _windows(sizes: Sequence[Dimension], index: Index, moving: list[int]) -> lis
     """Return the windows along the axes of an image. Raises NearMiss."""
     axes = _image_axes(index, moving)
     digits = digits_of(index)
-    if any(not is_all(at, sizes[axis]) for axis, at in enumerate(index) if axis not in axes):
+    if any(
+        not is_all(position, sizes[axis]) for axis, position in enumerate(index) if axis not in axes
+    ):
         raise NearMiss("it has other axes than batch, channels and the image's, or a part of these")
     if len({*digits}) < len(digits):
         raise NearMiss("an index occurs twice, as on a diagonal")
@@ -148,7 +150,9 @@ def _windows(sizes: Sequence[Dimension], index: Index, moving: list[int]) -> lis
     for kernel_first in (True, False):
         try:
             pairs = ((axis, index[axis]) for axis in axes)
-            choices.append([_window(at, sizes[k], k in moving, kernel_first) for k, at in pairs])
+            choices.append(
+                [_window(position, sizes[k], k in moving, kernel_first) for k, position in pairs]
+            )
         except NearMiss as miss:
             reasons.append(miss)
     if not choices:
@@ -156,18 +160,20 @@ def _windows(sizes: Sequence[Dimension], index: Index, moving: list[int]) -> lis
     return min(choices, key=lambda windows: [*map(sum, crops(windows))])
 
 
-def _window(at: Position, size: Dimension, moves: bool, kernel_first: bool) -> Window:
+def _window(position: Position, size: Dimension, moves: bool, kernel_first: bool) -> Window:
     """Return the window along an axis, whichever digits are the kernel's. Raises NearMiss.
 
     moves         whether there are a kernel and blocks
     kernel_first  whether the kernel's digits are the earlier ones
     """
-    digits = _in_order(digits_of([at]))
+    digits = _in_order(digits_of([position]))
     reasons: list[NearMiss] = []
     choices = []
     for count in range(1, len(digits)) if moves else (0, len(digits)):
         try:
-            choices.append(window(at, size, digits[:count] if kernel_first else digits[count:]))
+            choices.append(
+                window(position, size, digits[:count] if kernel_first else digits[count:])
+            )
         except NearMiss as miss:
             reasons.append(miss)
     if not choices:

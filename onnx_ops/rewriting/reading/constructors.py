@@ -19,8 +19,8 @@ from .affine import (
     Variable,
     along,
     is_at_least,
+    normal_position,
     number,
-    position,
     substituted,
     variables_of,
 )
@@ -86,8 +86,8 @@ class Forms:
         is_whole = np.isfinite(value) and value == int(value) and abs(value) < 2**31
         return self.whole(number(int(value))) if is_whole else self._once(Number, float(value))
 
-    def whole(self, at: Position) -> Form:
-        return self._once(Whole, at)
+    def whole(self, position: Position) -> Form:
+        return self._once(Whole, position)
 
     def element(self, root: str, index: Index) -> Form:
         return self._once(Element, root, index)
@@ -112,7 +112,7 @@ class Forms:
         """Return the position along an axis of this size that a form of whole numbers states."""
         if isinstance(form, Whole):
             with suppress(Unknown):
-                return from_the_start(form.at, size)
+                return from_the_start(form.position, size)
         key = "pick", form, size
         if key not in self.known:
             self.known[key] = Variable(f"pick {len(self.picks)}", size)
@@ -193,7 +193,7 @@ class Forms:
 
         def is_fixed(form: Form, inner: list[bool]) -> bool:
             is_leaf = isinstance(form, Element | Sample) or any(
-                at.terms for at in positions_in(form)
+                position.terms for position in positions_in(form)
             )
             return not is_leaf and all(inner)
 
@@ -231,8 +231,8 @@ class Forms:
                 return kept[0] if kept else first
             if op == "Mul" and 0 in values and not self.is_exact:
                 return self.number(0)
-        if op == "Where" and isinstance(first, Whole) and not first.at.terms:
-            return others[0] if first.at.start != 0 else others[1]
+        if op == "Where" and isinstance(first, Whole) and not first.position.terms:
+            return others[0] if first.position.start != 0 else others[1]
         if op in CASTS.values() and isinstance(first, Op) and first.op == op:
             return first
         if op in ("Mul", "Neg", "Div"):
@@ -240,9 +240,9 @@ class Forms:
         return self._once(Op, op, operands)
 
     def _of_wholes(self, op: str, operands: Sequence[Form]) -> Form | None:
-        ats = [operand.at for operand in operands if isinstance(operand, Whole)]
-        at = of_wholes(op, ats) if len(ats) == len(operands) else None
-        return None if at is None else self.whole(at)
+        ats = [operand.position for operand in operands if isinstance(operand, Whole)]
+        position = of_wholes(op, ats) if len(ats) == len(operands) else None
+        return None if position is None else self.whole(position)
 
     def _distributed(self, op: str, operands: tuple[Form, ...]) -> Form:
         """Return a Mul, Neg or Div with the guards of its factors outside of it, and sums of these
@@ -352,15 +352,15 @@ class Forms:
         for condition in conditions:
             digits = _digit_apart(condition, over)
             if digits:
-                variable, parts, at = digits
+                variable, parts, position = digits
                 kept = [other for other in over if other != variable]
-                return self.total([*kept, *parts], self.substituted(body, {variable: at}))
+                return self.total([*kept, *parts], self.substituted(body, {variable: position}))
         for variable in over:
             if (shorter := self._shortened(over, body, variable)) is not None:
                 return shorter
         for condition in conditions:
             for variable in over if condition.relation == "==" else ():
-                solution = _solved(condition.at, variable)
+                solution = _solved(condition.position, variable)
                 if solution is None or variable in self.variables([solution]):
                     continue
                 rest = self.guard(body.conditions - {condition}, body.body)
@@ -376,7 +376,7 @@ class Forms:
         return self._once(Sum, over, body)
 
     def _depends(self, condition: Condition, over: Sequence[Variable]) -> bool:
-        return not self.variables([condition.at]).isdisjoint(over)
+        return not self.variables([condition.position]).isdisjoint(over)
 
     def _shortened(self, over: Sequence[Variable], body: Guard, variable: Variable) -> Form | None:
         """Return a sum in which a variable runs over the part of its numbers at which conditions
@@ -425,19 +425,19 @@ class _Substitution:
                     places.setdefault(value, tuple(map(self.position, index)))
         return self.memo[form]
 
-    def position(self, at: Position) -> Position:
+    def position(self, position: Position) -> Position:
         by = dict(self.by)
-        for variable in variables_of([at]):
+        for variable in variables_of([position]):
             if variable in self.forms.picks:
                 picked = self.form(self.forms.picks[variable])
                 by[variable] = self.forms.picked(picked, variable.size)
-        return substituted(at, by)
+        return substituted(position, by)
 
     def _form(self, form: Form) -> Form:
         forms = self.forms
         match form:
-            case Whole(at):
-                return forms.whole(self.position(at))
+            case Whole(position):
+                return forms.whole(self.position(position))
             case Element(root, index):
                 return forms.element(root, tuple(map(self.position, index)))
             case Op(op, operands):
@@ -446,7 +446,9 @@ class _Substitution:
                 over, body = self.renamed(over, body)
                 return forms.total(over, self.form(body))
             case Guard(conditions, body):
-                moved = frozenset(Condition(c.relation, self.position(c.at)) for c in conditions)
+                moved = frozenset(
+                    Condition(c.relation, self.position(c.position)) for c in conditions
+                )
                 return forms.guard(moved, self.form(body))
             case Sample(over, body, place, settings):
                 over, body = self.renamed(over, body)
@@ -465,23 +467,23 @@ class _Substitution:
         return tuple(by.get(variable, variable) for variable in over), body
 
 
-def from_the_start(at: Position, size: Dimension) -> Position:
+def from_the_start(position: Position, size: Dimension) -> Position:
     """Return a position along an axis that may be counted from its end. Raises Unknown."""
-    if is_at_least(number(-1) - at):
-        return at + number(size)
-    if not is_at_least(at):
+    if is_at_least(number(-1) - position):
+        return position + number(size)
+    if not is_at_least(position):
         raise Unknown("the sign of an index")
-    return at
+    return position
 
 
 def _never_holds(condition: Condition) -> bool:
-    is_negative = is_at_least(number(-1) - condition.at)
-    return is_negative or (condition.relation == "==" and is_at_least(condition.at, 1))
+    is_negative = is_at_least(number(-1) - condition.position)
+    return is_negative or (condition.relation == "==" and is_at_least(condition.position, 1))
 
 
 def _always_holds(condition: Condition) -> bool:
-    is_zero_at_most = condition.relation == ">=" or is_at_least(number(0) - condition.at)
-    return is_at_least(condition.at) and is_zero_at_most
+    is_zero_at_most = condition.relation == ">=" or is_at_least(number(0) - condition.position)
+    return is_at_least(condition.position) and is_zero_at_most
 
 
 def _digit_apart(
@@ -490,7 +492,9 @@ def _digit_apart(
     """Return a summed variable of which a condition limits a digit, variables for its digits, and
     itself over these.
     """
-    for variable, inner, size, _ in condition.at.terms if len(condition.at.terms) == 1 else ():
+    for variable, inner, size, _ in (
+        condition.position.terms if len(condition.position.terms) == 1 else ()
+    ):
         length = variable.size
         if variable not in over or size == length:
             continue
@@ -510,22 +514,26 @@ def _limit(
     holds, and that.
     """
     for condition in sorted(conditions, key=repr):
-        at = condition.at
-        if condition.relation == ">=" and len(at.terms) == 1 and isinstance(at.start, int):
-            (term,) = at.terms
+        position = condition.position
+        if (
+            condition.relation == ">="
+            and len(position.terms) == 1
+            and isinstance(position.start, int)
+        ):
+            (term,) = position.terms
             if term.variable == variable and term.is_whole and term.step == sign:
-                return -at.start * sign, condition
+                return -position.start * sign, condition
     return None
 
 
-def _solved(at: Position, variable: Variable) -> Position | None:
-    """Return the position that a variable must have where `at` is 0, if it is a number or one whole
-    digit.
-    """
-    own = [term for term in at.terms if term.variable == variable]
+def _solved(position: Position, variable: Variable) -> Position | None:
+    """Return the position of a variable where `position` is 0: a number or one whole digit."""
+    own = [term for term in position.terms if term.variable == variable]
     if len(own) != 1 or not own[0].is_whole or own[0].step not in (1, -1):
         return None
-    others = position(at.start, [term for term in at.terms if term.variable != variable])
+    others = normal_position(
+        position.start, [term for term in position.terms if term.variable != variable]
+    )
     solution = others.times(-own[0].step)
     has_steps = any(term.step != 1 for term in solution.terms)
     return None if has_steps or len(solution.terms) > 1 else solution

@@ -141,5 +141,7 @@ def _users(reader: Reader, name: str) -> Users:
 def varies(index: Iterable[Position]) -> bool:
     """Return whether an index differs from one pixel of an image to the next one."""
     return any(
-        term.inner == 1 and term.variable.name in AXES[1:] for at in index for term in at.terms
+        term.inner == 1 and term.variable.name in AXES[1:]
+        for position in index
+        for term in position.terms
     )

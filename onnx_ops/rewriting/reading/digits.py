@@ -5,12 +5,12 @@ import math
 from collections.abc import Iterable, Iterator
 
 from ..sizes import exact, quotient
-from .affine import Digit, Dimension, Index, Position, Term, Unknown, number, position
+from .affine import Digit, Dimension, Index, Position, Term, Unknown, normal_position, number
 
 
 def single(digit: Digit) -> Position:
     """Return the position that is a digit."""
-    return position(0, [Term(*digit, 1)])
+    return normal_position(0, [Term(*digit, 1)])
 
 
 def joined(parts: Iterable[tuple[Position, Dimension]]) -> Position:
@@ -18,8 +18,8 @@ def joined(parts: Iterable[tuple[Position, Dimension]]) -> Position:
     first.
     """
     total = number(0)
-    for at, size in parts:
-        total = total.times(size) + at
+    for position, size in parts:
+        total = total.times(size) + position
     return total
 
 
@@ -28,13 +28,13 @@ def joined_digits(digits: Iterable[Digit]) -> Position:
     return joined((single(digit), digit.size) for digit in digits)
 
 
-def digits_along(at: Position) -> list[Digit]:
+def digits_along(position: Position) -> list[Digit]:
     """Return the digits that a position consists of, the most significant one first.
 
     Raises Unknown unless they follow each other, as along an axis.
     """
     digits: list[Digit] = []
-    remaining = [*at.terms]
+    remaining = [*position.terms]
     step: Dimension = 1
     while remaining:
         term = next((term for term in remaining if term.step == step), None)
@@ -51,38 +51,38 @@ def digits_in(index: Index) -> list[Digit]:
 
     Raises Unknown.
     """
-    return [digit for at in index for digit in digits_along(at)]
+    return [digit for position in index for digit in digits_along(position)]
 
 
-def size_along(at: Position) -> Dimension:
+def size_along(position: Position) -> Dimension:
     """Return the number of elements along the digits that a position consists of.
 
     Raises Unknown.
     """
-    return math.prod(digit.size for digit in digits_along(at))
+    return math.prod(digit.size for digit in digits_along(position))
 
 
-def is_plain(at: Position) -> bool:
+def is_plain(position: Position) -> bool:
     """Return whether a position runs along digits that follow each other, from 0 on: all of an
     axis.
     """
     try:
-        digits_along(at)
+        digits_along(position)
     except Unknown:
         return False
-    return at.start == 0
+    return position.start == 0
 
 
-def is_all(at: Position, size: Dimension) -> bool:
+def is_all(position: Position, size: Dimension) -> bool:
     """Return whether a position runs along all of an axis of this size."""
-    return is_plain(at) and math.prod(term.size for term in at.terms) == size
+    return is_plain(position) and math.prod(term.size for term in position.terms) == size
 
 
 def refined(*indices: Index) -> list[Index]:
     """Return indices in which digits of one variable that overlap are taken apart into the same
     digits.
     """
-    known = {term.digit for index in indices for at in index for term in at.terms}
+    known = {term.digit for index in indices for position in index for term in position.terms}
     for _ in range(4 * len(known)):  # each turn makes digits shorter
         parts = {}
         for whole, part in itertools.permutations(known, 2):
@@ -94,7 +94,7 @@ def refined(*indices: Index) -> list[Index]:
         if not parts:
             break
         known = {digit for whole in known for digit in parts.get(whole, (whole,))}
-    return [tuple(_apart(at, known) for at in index) for index in indices]
+    return [tuple(_apart(position, known) for position in index) for index in indices]
 
 
 def _cut(whole: Digit, part: Digit) -> Dimension | None:
@@ -109,10 +109,10 @@ def _cut(whole: Digit, part: Digit) -> Dimension | None:
     return None if above in (None, 1) else count
 
 
-def _apart(at: Position, known: set[Digit]) -> Position:
+def _apart(position: Position, known: set[Digit]) -> Position:
     """Return a position of these digits, which aren't joined."""
-    terms = (part for term in at.terms for part in _parts(term, known))
-    return Position(at.start, tuple(terms))
+    terms = (part for term in position.terms for part in _parts(term, known))
+    return Position(position.start, tuple(terms))
 
 
 def _parts(term: Term, known: set[Digit]) -> Iterator[Term]:

@@ -49,7 +49,7 @@ class Condition(NamedTuple):
     """at >= 0, or at == 0."""
 
     relation: Literal[">=", "=="]
-    at: Position
+    position: Position
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class Number:
 class Whole:
     """A whole number, of any data type."""
 
-    at: Position
+    position: Position
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,8 +171,8 @@ def value_of(form: Form) -> float | None:
     match form:
         case Number(value):
             return value
-        case Whole(at) if not at.terms and isinstance(at.start, int):
-            return float(at.start)
+        case Whole(position) if not position.terms and isinstance(position.start, int):
+            return float(position.start)
     return None
 
 
@@ -183,9 +183,9 @@ def is_number(form: Form, value: float) -> bool:
 
 def inside(index: Sequence[Position], dimensions: Sequence[Dimension]) -> Iterator[Condition]:
     """Yield the conditions that an index lies inside of a shape."""
-    for at, size in zip(index, dimensions, strict=True):
-        yield Condition(">=", at)
-        yield Condition(">=", number(size - 1) - at)
+    for position, size in zip(index, dimensions, strict=True):
+        yield Condition(">=", position)
+        yield Condition(">=", number(size - 1) - position)
 
 
 def children(form: Form) -> tuple[Form, ...]:
@@ -203,9 +203,9 @@ def children(form: Form) -> tuple[Form, ...]:
 def positions_in(form: Form) -> Iterator[Position]:
     """Yield the positions of a form itself."""
     match form:
-        case Whole(at):
-            yield at
+        case Whole(position):
+            yield position
         case Element(_, index):
             yield from index
         case Guard(conditions, _):
-            yield from (condition.at for condition in conditions)
+            yield from (condition.position for condition in conditions)

@@ -125,17 +125,21 @@ def sliced(
     return first, at_least_zero((span + abs(step) - 1) // abs(step))
 
 
-def _clamped(at: Dimension, size: Dimension, low: Dimension, high: Dimension) -> Dimension:
+def _clamped(position: Dimension, size: Dimension, low: Dimension, high: Dimension) -> Dimension:
     """Return where a start or end that a Slice states lies on an axis. Raises Unknown."""
-    if isinstance(at, int) and abs(at) >= INT32_MAX and not isinstance(size, int):  # far outside
-        at = high if at > 0 else low
-    elif never_negative(-1 - at):
-        at = at + size
-    if isinstance(at, int) and isinstance(high, int) and isinstance(low, int):
-        return min(max(at, low), high)
-    if at != high and not (never_negative(at - low) and never_negative(high - at)):
+    if (
+        isinstance(position, int) and abs(position) >= INT32_MAX and not isinstance(size, int)
+    ):  # far outside
+        position = high if position > 0 else low
+    elif never_negative(-1 - position):
+        position = position + size
+    if isinstance(position, int) and isinstance(high, int) and isinstance(low, int):
+        return min(max(position, low), high)
+    if position != high and not (
+        never_negative(position - low) and never_negative(high - position)
+    ):
         raise Unknown("whether a slice begins or ends outside")
-    return at
+    return position
 
 
 def part_of_sequence(graph: "GraphView", node: onnx.NodeProto) -> tuple[int, Dimension, Dimension]:
@@ -153,14 +157,14 @@ def part_of_sequence(graph: "GraphView", node: onnx.NodeProto) -> tuple[int, Dim
     stated_at = integer_list(graph, node.input[1])
     if not stated_at:
         raise Unknown("which part of a sequence it is")
-    (at,) = stated_at
+    (position,) = stated_at
     dimensions = graph.type(split.input[0]).sizes
     axis = range(len(dimensions))[stated.get("axis", 0)]
     if graph.type(split.input[1]).shape == ():
         size = as_int(dimensions[axis])
         length = as_int(sizes[0] or 0)
-        start = range(0, size, length)[at]
+        start = range(0, size, length)[position]
         return axis, start, min(length, size - start)
-    at = range(len(sizes))[at]
-    before = [size for size in sizes[: at + 1] if size is not None]
-    return axis, sum(before[:at]), before[at]
+    position = range(len(sizes))[position]
+    before = [size for size in sizes[: position + 1] if size is not None]
+    return axis, sum(before[:position]), before[position]

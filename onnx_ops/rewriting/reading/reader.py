@@ -238,38 +238,46 @@ class Reader:
         Indices that data state are small.
         """
         elements = self.graph.type(name).elements
-        return fits(made.at, elements) if isinstance(made, Whole) else elements not in NARROW
+        return fits(made.position, elements) if isinstance(made, Whole) else elements not in NARROW
 
     def constant(self, name: str, array: Array, index: Index) -> Form:
         """Return the form of a constant's element: a number, a sum of digits, one value at some
         places, or itself.
         """
-        numbers = tuple(None if at.terms else as_int(at.start) for at in index)
+        numbers = tuple(None if position.terms else as_int(position.start) for position in index)
         key = name, numbers
         if key not in self._fits:
-            part = array[tuple(slice(None) if at is None else at for at in numbers)]
+            part = array[
+                tuple(slice(None) if position is None else position for position in numbers)
+            ]
             if part.dtype.name in HALVES:
                 part = part.astype(np.float32)  # NumPy's own arithmetic lacks some of these types
-            self._fits[key] = _fit(part, [axis for axis, at in enumerate(numbers) if at is None])
+            self._fits[key] = _fit(
+                part, [axis for axis, position in enumerate(numbers) if position is None]
+            )
         sized = zip(array.shape, index, strict=True)
-        by = {Variable(f"axis {axis}", size): at for axis, (size, at) in enumerate(sized)}
+        by = {
+            Variable(f"axis {axis}", size): position for axis, (size, position) in enumerate(sized)
+        }
         with suppress(Unknown):
             match self._fits[key]:
                 case float() as value:
                     return self.forms.number(value)
-                case Position() as at:
-                    return self.forms.whole(substituted(at, by))
+                case Position() as position:
+                    return self.forms.whole(substituted(position, by))
                 case OneEach(value, zeros):
-                    conditions = [Condition("==", substituted(at, by)) for at in zeros]
+                    conditions = [Condition("==", substituted(position, by)) for position in zeros]
                     return self.forms.guard(conditions, self.forms.number(value))
         return self.forms.element(name, index)
 
 
-def _length(at: Position) -> int:
+def _length(position: Position) -> int:
     """Return the number of parts of a position. Terms of long sizes count several times."""
-    sizes = (at.start, *(size for term in at.terms for size in (term.size, term.step)))
+    sizes = (position.start, *(size for term in position.terms for size in (term.size, term.step)))
     size_terms = sum(len(size.terms) for size in sizes if isinstance(size, Size))
-    return 1 + len(at.terms) + (LONG_SIZES * size_terms if size_terms > FEW else 4 * size_terms)
+    return (
+        1 + len(position.terms) + (LONG_SIZES * size_terms if size_terms > FEW else 4 * size_terms)
+    )
 
 
 def _budget(graph: onnx.GraphProto) -> Budget:
@@ -301,9 +309,9 @@ def _fit(array: Array, axes: Sequence[int]) -> float | Position | OneEach | None
     if (array == array.flat[0]).all():
         return float(array.flat[0])
     if _are_whole(array):
-        at = fitted(array, variables)
-        if at is not None:
-            return at
+        position = fitted(array, variables)
+        if position is not None:
+            return position
     return _one_each(array, variables)
 
 
@@ -326,7 +334,11 @@ def _one_each(array: Array, variables: Sequence[Variable]) -> OneEach | None:
             continue
         others = [k for k in range(array.ndim) if k != axis]
         ats = [fitted(places[:, k], [variables[axis]]) for k in others]
-        zeros = [at - along(variables[k]) for k, at in zip(others, ats, strict=True) if at]
+        zeros = [
+            position - along(variables[k])
+            for k, position in zip(others, ats, strict=True)
+            if position
+        ]
         if len(zeros) == len(others):
             return OneEach(float(values[0]), tuple(zeros))
     return None
@@ -402,13 +414,13 @@ class Site:
         names = self.forms.unused(self.index)
         return Variable(next(itertools.islice(names, count, None)), size)
 
-    def rolled(self, parts: Sequence[Form], at: Position) -> Form:
+    def rolled(self, parts: Sequence[Form], position: Position) -> Form:
         """Return the form that is each of the parts where a position is 0, 1, 2, ...
 
         Raises Unknown.
         """
         variable = Variable("roll", len(parts))
-        return self.forms.substituted(rolled(self.forms, parts, variable), {variable: at})
+        return self.forms.substituted(rolled(self.forms, parts, variable), {variable: position})
 
     def one_by_one(self, axis: int) -> Form:
         """Return the form of this very element, read at each number of a variable of an axis.
@@ -423,33 +435,38 @@ class Site:
         if not counted:
             raise Unknown("an open number of cases")
         count, term = min(counted, key=lambda pair: pair[0])
-        digits = {t.digit for at in self.index for t in at.terms if t.variable == term.variable}
+        digits = {
+            t.digit
+            for position in self.index
+            for t in position.terms
+            if t.variable == term.variable
+        }
         if len(digits) > 1:
             raise Unknown("other digits of the same variable")
         parts = []
         for k in range(count):
-            index = tuple(_at_number(at, term.digit, k) for at in self.index)
+            index = tuple(_at_number(position, term.digit, k) for position in self.index)
             parts.append(self.reader.read(self.place.name, index, self.place.bare))
         return self.rolled(parts, Position(0, (Term(*term.digit, 1),)))
 
 
-def _at_number(at: Position, digit: Digit, value: int) -> Position:
+def _at_number(position: Position, digit: Digit, value: int) -> Position:
     """Return a position with a number in place of a digit."""
-    kept = tuple(term for term in at.terms if term.digit != digit)
-    steps = [term.step for term in at.terms if term.digit == digit]
-    return Position(at.start + sum(steps) * value, kept)
+    kept = tuple(term for term in position.terms if term.digit != digit)
+    steps = [term.step for term in position.terms if term.digit == digit]
+    return Position(position.start + sum(steps) * value, kept)
 
 
 def whole_position(form: Form) -> Position:
     """Return the position that a form of whole numbers is. Raises Unknown."""
     if not isinstance(form, Whole):
         raise Unknown("an integer")
-    return form.at
+    return form.position
 
 
 def whole_number(form: Form) -> Dimension:
     """Return the one number that a form is. Raises Unknown."""
-    at = whole_position(form)
-    if at.terms:
+    position = whole_position(form)
+    if position.terms:
         raise Unknown("an integer")
-    return at.start
+    return position.start

@@ -18,8 +18,8 @@ from .affine import (
     Variable,
     along,
     fitted,
+    normal_position,
     number,
-    position,
     substituted,
 )
 from .constructors import Forms
@@ -62,7 +62,7 @@ def _rolled(forms: Forms, parts: Sequence[Form], variable: Variable) -> Form:
         return _rolled_with_neutral(forms, parts, variable)
     match first:
         case Whole():
-            ats = [part.at for part in parts if isinstance(part, Whole)]
+            ats = [part.position for part in parts if isinstance(part, Whole)]
             return forms.whole(_rolled_position(forms, ats, variable))
         case Element(root, _):
             elements = [part for part in parts if isinstance(part, Element)]
@@ -129,8 +129,8 @@ def _rolled_guard(forms: Forms, guards: Sequence[Guard], variable: Variable) -> 
         relation = column[0].relation
         if any(condition.relation != relation for condition in column):
             raise Unknown("they are of different conditions")
-        at = _rolled_position(forms, [condition.at for condition in column], variable)
-        conditions.append(Condition(relation, at))
+        position = _rolled_position(forms, [condition.position for condition in column], variable)
+        conditions.append(Condition(relation, position))
     return forms.guard(conditions, rolled(forms, [guard.body for guard in guards], variable))
 
 
@@ -141,31 +141,33 @@ def _rolled_position(forms: Forms, ats: Sequence[Position], variable: Variable) 
     """
     first = ats[0]
     by: dict[Variable, Position] = {}
-    picks = [[t.variable for t in at.terms if t.variable in forms.picks] for at in ats]
+    picks = [[t.variable for t in position.terms if t.variable in forms.picks] for position in ats]
     for column in zip(*picks, strict=False):
         if len({*column}) > 1:
             form = rolled(forms, [forms.picks[picked] for picked in column], variable)
             by[column[0]] = forms.picked(form, column[0].size)
-    if len({tuple(_outline(forms, at)) for at in ats}) > 1:
+    if len({tuple(_outline(forms, position)) for position in ats}) > 1:
         raise Unknown("their indices are no sums of digits")
-    start = _fitted([at.start for at in ats], variable)
+    start = _fitted([position.start for position in ats], variable)
     if start is None:
         raise Unknown("their indices are no sums of digits")
-    moved = position(0, first.terms)
+    moved = normal_position(0, first.terms)
     return start + (substituted(moved, by) if by else moved)
 
 
-def _outline(forms: Forms, at: Position) -> list[tuple[object, ...]]:
+def _outline(forms: Forms, position: Position) -> list[tuple[object, ...]]:
     """Return the terms of a position without the names of picked variables."""
     return [
         (None if t.variable in forms.picks else t.variable, t.inner, t.size, t.step)
-        for t in at.terms
+        for t in position.terms
     ]
 
 
 def _fitted_wholes(parts: Sequence[Form], variable: Variable) -> Position | None:
-    ats = [part.at for part in parts if isinstance(part, Whole)]
-    return _fitted([at.start for at in ats], variable) if len(ats) == len(parts) else None
+    ats = [part.position for part in parts if isinstance(part, Whole)]
+    return (
+        _fitted([position.start for position in ats], variable) if len(ats) == len(parts) else None
+    )
 
 
 def _fitted(starts: Sequence[Dimension], variable: Variable) -> Position | None:

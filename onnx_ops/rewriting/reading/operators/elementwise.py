@@ -65,11 +65,11 @@ def modulo(site: Site) -> Made:
 
 @operator("Shape")
 def shape(site: Site) -> Made:
-    (at,) = site.index
-    if at.terms:
+    (position,) = site.index
+    if position.terms:
         return None
     dimensions = site.shape_of(0)[site.attributes.get("start", 0) : site.attributes.get("end")]
-    return site.forms.whole(number(dimensions[as_int(at.start)]))
+    return site.forms.whole(number(dimensions[as_int(position.start)]))
 
 
 @operator("Size")

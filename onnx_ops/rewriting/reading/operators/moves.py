@@ -74,10 +74,10 @@ def broadcast(
     """Return the index into a value that is broadcast to a shape with the index. Raises Unknown."""
     more = len(target) - len(dimensions)
     result = []
-    for at, wanted, size in zip(index[more:], target[more:], dimensions, strict=True):
+    for position, wanted, size in zip(index[more:], target[more:], dimensions, strict=True):
         if size != wanted and not isinstance(size, int):
             raise Unknown(f"whether {size} is 1")
-        result.append(number(0) if size == 1 else at)
+        result.append(number(0) if size == 1 else position)
     return result
 
 
@@ -94,7 +94,9 @@ def operand_index(site: Site, k: int) -> list[Position]:
         return broadcast(site.index, shape, sizes)
     more = len(shape) - len(sizes)
     index = renamed(site.index[more:], sizes, shape[more:])
-    return [number(0) if size == 1 else at for at, size in zip(index, sizes, strict=True)]
+    return [
+        number(0) if size == 1 else position for position, size in zip(index, sizes, strict=True)
+    ]
 
 
 def renamed(
@@ -104,12 +106,12 @@ def renamed(
     them. Raises Unknown.
     """
     result = []
-    for at, size, target in zip(index, sizes, targets, strict=True):
+    for position, size, target in zip(index, sizes, targets, strict=True):
         if size == target or isinstance(size, int):
-            result.append(at)
+            result.append(position)
             continue
-        variable = at.terms[0].variable if at.terms else Variable("", 1)
-        if at != along(variable._replace(size=target)):
+        variable = position.terms[0].variable if position.terms else Variable("", 1)
+        if position != along(variable._replace(size=target)):
             raise Unknown("whether two sizes are equal")
         result.append(along(variable._replace(size=size)))
     return result
@@ -119,7 +121,11 @@ def renamed(
 def tile(site: Site) -> Made:
     sizes = zip(site.index, site.shape_of(0), site.shape, strict=True)
     return site.move(
-        0, [at if before == after else divided(at, before)[1] for at, before, after in sizes]
+        0,
+        [
+            position if before == after else divided(position, before)[1]
+            for position, before, after in sizes
+        ],
     )
 
 
@@ -169,7 +175,9 @@ def resize(site: Site) -> Made:
     ):  # of sizes, ONNX Runtime makes the scales itself
         return None
     pairs = zip(site.index, times, strict=True)
-    return site.move(0, [at if n == 1 else divided(at, as_int(n))[0] for at, n in pairs])
+    return site.move(
+        0, [position if n == 1 else divided(position, as_int(n))[0] for position, n in pairs]
+    )
 
 
 @operator("DepthToSpace", moves=True)
@@ -204,15 +212,15 @@ def gather(site: Site) -> Made:
     dimensions = site.shape_of(0)
     axis = site.axis(len(dimensions))
     end = axis + len(site.shape_of(1))
-    at = _picked(site, site.index[axis:end], dimensions[axis])
-    return _by_index(site, (*site.index[:axis], at, *site.index[end:]))
+    position = _picked(site, site.index[axis:end], dimensions[axis])
+    return _by_index(site, (*site.index[:axis], position, *site.index[end:]))
 
 
 @operator("GatherElements", moves=True)
 def gather_elements(site: Site) -> Made:
     axis = site.axis()
-    at = _picked(site, site.index, site.shape_of(0)[axis])
-    return _by_index(site, replaced(site.index, axis, at))
+    position = _picked(site, site.index, site.shape_of(0)[axis])
+    return _by_index(site, replaced(site.index, axis, position))
 
 
 @operator("GatherND", moves=True)
@@ -233,7 +241,7 @@ def _picked(site: Site, index: Index, size: Dimension) -> Position:
 def _by_index(site: Site, index: Index) -> Place:
     """Return the place that an index leads to: bare if it is a window, or data state it."""
     is_by_data = any(variable in site.forms.picks for variable in variables_of(index))
-    is_window = any(len(variables_of([at])) > 1 for at in index)
+    is_window = any(len(variables_of([position])) > 1 for position in index)
     return site.move(0, index, bare=is_by_data or is_window)
 
 
@@ -313,12 +321,12 @@ OPEN_PART = 6
 @operator("Concat", moves=True)
 def concat(site: Site) -> Made:
     axis = site.axis()
-    at = site.index[axis]
+    position = site.index[axis]
     lengths_of_parts = (site.shape_of(k)[axis] for k in range(len(site.node.input)))
     starts = _starts(site, site.place.name, lengths_of_parts)
-    for k in _candidates(at, starts):
-        if is_within(at - number(starts[k]), starts[k + 1] - starts[k]):
-            index = replaced(site.index, axis, at - number(starts[k]))
+    for k in _candidates(position, starts):
+        if is_within(position - number(starts[k]), starts[k + 1] - starts[k]):
+            index = replaced(site.index, axis, position - number(starts[k]))
             if site.forms.is_exact:
                 sizes = site.shape_of(k)
                 index = tuple(renamed(index, sizes, replaced(site.shape, axis, sizes[axis])))
@@ -333,7 +341,7 @@ def concat(site: Site) -> Made:
         raise Unknown("its parts differ")
     total = site.forms.number(0)
     for k, (start, length) in enumerate(zip(starts, lengths, strict=False)):
-        within = at - number(start)
+        within = position - number(start)
         if is_at_least(within, length) or is_at_least(within.times(-1), 1):
             continue
         if not isinstance(start, int):
@@ -354,12 +362,12 @@ def _starts(site: Site, name: str, lengths: Iterable[Dimension]) -> list[Dimensi
     return starts[name]
 
 
-def _candidates(at: Position, starts: Sequence[Dimension]) -> Sequence[int]:
+def _candidates(position: Position, starts: Sequence[Dimension]) -> Sequence[int]:
     """Return the numbers of the parts in which a position may lie."""
     numbers = [start for start in starts if isinstance(start, int)]
-    if at.terms or not isinstance(at.start, int) or len(numbers) < len(starts):
+    if position.terms or not isinstance(position.start, int) or len(numbers) < len(starts):
         return range(len(starts) - 1)
-    k = bisect.bisect_right(numbers, at.start) - 1
+    k = bisect.bisect_right(numbers, position.start) - 1
     return [k] if 0 <= k < len(starts) - 1 else []
 
 
@@ -370,9 +378,9 @@ def _stacked(site: Site, axis: int, length: Dimension) -> Form:
     return site.rolled([site.read(k, index) for k in range(len(site.node.input))], which)
 
 
-def replaced(index: tuple[Any, ...], axis: int, at: Any) -> tuple[Any, ...]:
+def replaced(index: tuple[Any, ...], axis: int, position: Any) -> tuple[Any, ...]:
     """Return an index, or sizes, with another one along an axis."""
-    return *index[:axis], at, *index[axis + 1 :]
+    return *index[:axis], position, *index[axis + 1 :]
 
 
 @operator("Cast", moves=True)
@@ -406,7 +414,7 @@ def cast(site: Site) -> Made:
         return None
     form = form if before in INTEGERS else site.forms.op("Trunc", form)
     if isinstance(form, Whole):
-        return form if fits(form.at, after) else None
+        return form if fits(form.position, after) else None
     return form if after in INDICES else None  # indices that data state are small
 
 

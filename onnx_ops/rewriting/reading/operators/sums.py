@@ -44,8 +44,8 @@ def _before_reduction(site: Site, positions: Mapping[int, Position]) -> list[Pos
     """
     index = [*site.index]
     keeps = bool(site.attributes.get("keepdims", 1))
-    for axis, at in positions.items():
-        index[axis : axis + keeps] = [at]
+    for axis, position in positions.items():
+        index[axis : axis + keeps] = [position]
     return index
 
 
@@ -158,8 +158,8 @@ def _reaching(
     site: Site, blocks: Sequence[Position], offsets: Sequence[Position], pixel: Sequence[Position]
 ) -> list[Condition]:
     """Return the conditions that positions in windows are those of a pixel."""
-    positions = zip(window_positions(site, blocks, offsets), pixel, strict=True)
-    return [Condition("==", position - at) for position, at in positions]
+    positions = window_positions(site, blocks, offsets)
+    return [Condition("==", a - b) for a, b in zip(positions, pixel, strict=True)]
 
 
 @operator("Col2Im")

@@ -70,8 +70,8 @@ def _written(site: Site, index: Index, size: Dimension) -> Position:
     return from_the_start(whole_position(site.read(1, index, bare=False)), size)
 
 
-def _are_other_numbers(at: Position, wanted: Position) -> bool:
-    return not at.terms and not wanted.terms and at != wanted
+def _are_other_numbers(position: Position, wanted: Position) -> bool:
+    return not position.terms and not wanted.terms and position != wanted
 
 
 def _scattered(
@@ -103,7 +103,7 @@ def _scattered(
             return site.one_by_one(axis)
     if any(len(_chain(site.reader, site.place.name, axis)[0].names) > MOST_PARTS for axis in equal):
         raise Unknown("the writes differ")
-    places = tuple(substituted(at, solutions) for at in places)
+    places = tuple(substituted(position, solutions) for position in places)
     needs = inside([places[axis] for axis in limited], [*limited.values()])
     return _overwritten(site, places, [*needs], [*equal.values()])
 
@@ -118,10 +118,10 @@ def _solved(
     """
     solutions: dict[Variable, Position] = {}
     equal: dict[int, Position] = {}
-    for axis, at in written.items():
-        at = substituted(at, solutions)
-        rest = site.index[axis] - at
-        terms = [term for term in at.terms if term.variable in own]
+    for axis, position in written.items():
+        position = substituted(position, solutions)
+        rest = site.index[axis] - position
+        terms = [term for term in position.terms if term.variable in own]
         if terms:
             (term,) = terms
             solution = _solution(rest + Position(0, (term,)), term)
@@ -159,7 +159,7 @@ def _added(
 ) -> Form:
     """Return an element to which all updates are added that are written there."""
     limits = inside([places[axis] for axis in limited], [*limited.values()])
-    equal = [Condition("==", at - site.index[axis]) for axis, at in written.items()]
+    equal = [Condition("==", position - site.index[axis]) for axis, position in written.items()]
     update = site.forms.guard([*equal, *limits], site.read(2, places, bare=True))
     return site.forms.op("Add", site.read(0, site.index), site.forms.total(own, update))
 
@@ -169,14 +169,16 @@ def _overwritten(
 ) -> Form:
     """Return the update at `places` where all needs hold and others are 0, else the data."""
     forms = site.forms
-    needs = [need for need in needs if not is_at_least(need.at)]
-    needs += [Condition("==", at) for at in equal]
+    needs = [need for need in needs if not is_at_least(need.position)]
+    needs += [Condition("==", position) for position in equal]
     if not needs:
         return site.read(2, places)
     data = site.read(0, site.index)
     total = forms.number(0)
     for k, need in enumerate(needs):  # where this is the first one that doesn't hold
-        misses = [number(-1) - need.at] + [need.at - number(1)] * (need.relation == "==")
+        misses = [number(-1) - need.position] + [need.position - number(1)] * (
+            need.relation == "=="
+        )
         for miss in misses:
             part = forms.guard([*needs[:k], Condition(">=", miss)], data)
             total = forms.op("Add", total, part)
@@ -199,11 +201,11 @@ class Chain:
 
 def _before(site: Site, axis: int) -> Place:
     """Return where an element is from that a write at another place leaves as it is."""
-    at = site.index[axis]
+    position = site.index[axis]
     chain, k = _chain(site.reader, site.place.name, axis)
-    if at.terms or k < 0:
+    if position.terms or k < 0:
         return site.move(0, site.index)
-    before = chain.writes[at.start]
+    before = chain.writes[position.start]
     last = bisect_left(before, k) - 1
     name = chain.base if last < 0 else chain.names[before[last]]
     return Place(name, site.index, site.place.bare)
@@ -215,8 +217,8 @@ def _chain(reader: Reader, name: str, axis: int) -> tuple[Chain, int]:
     """
     known = reader.forms.known
     pending: list[tuple[str, Dimension]] = []
-    while ("chain", name, axis) not in known and (at := _number_written(reader, name, axis)):
-        pending.append((name, at.start))
+    while ("chain", name, axis) not in known and (position := _number_written(reader, name, axis)):
+        pending.append((name, position.start))
         name = reader.site(name).node.input[0]
     chain, k = known.get(("chain", name, axis), (Chain(name), -1))
     if pending and k + 1 < len(chain.names):  # another one goes on from there
@@ -244,6 +246,6 @@ def _number_written(reader: Reader, name: str, axis: int) -> Position | None:
             index = (*index[:-1], number(range(as_int(depth))[axis]))
         elif site.axis(len(site.shape)) != axis:
             return None
-        at = _written(site, index, site.shape[axis])
-        return None if at.terms or _reduction(site) != b"none" else at
+        position = _written(site, index, site.shape[axis])
+        return None if position.terms or _reduction(site) != b"none" else position
     return None
