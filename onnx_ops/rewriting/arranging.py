@@ -147,18 +147,18 @@ class Chain:
 
         is_batch  whether a single other axis is that of images
         """
-        others = [axis for axis in range(len(self.dimensions)) if axis not in axes]
-        self.transpose([*others, *axes])
-        if len(others) < 2:
-            added = [1] if is_batch and others else [*range(2 - len(others))]
+        rest = [axis for axis in range(len(self.dimensions)) if axis not in axes]
+        self.transpose([*rest, *axes])
+        if len(rest) < 2:
+            added = [1] if is_batch and rest else [*range(2 - len(rest))]
             self.name = self.graph.add_axes(self.node, self.value(), *added)
             dimensions = [*self.dimensions]
             for axis in added:
                 dimensions.insert(axis, 1)
             self.dimensions = tuple(dimensions)
         else:
-            images, channels = self.dimensions[: len(others) - 1], self.dimensions[len(others) - 1]
-            self.reshape([images, channels, *self.dimensions[len(others) :]])
+            images, channels = self.dimensions[: len(rest) - 1], self.dimensions[len(rest) - 1]
+            self.reshape([images, channels, *self.dimensions[len(rest) :]])
 
     def transpose(self, order: Sequence[int]) -> None:
         """Bring axes into another order."""
@@ -168,7 +168,10 @@ class Chain:
 
     def _expand(self, dimensions: Sequence[Dimension], repeated: Sequence[bool]) -> None:
         """Repeat the elements along axes of one element."""
-        sizes = [size if more else 1 for size, more in zip(dimensions, repeated, strict=True)]
+        sizes = [
+            size if is_repeated else 1
+            for size, is_repeated in zip(dimensions, repeated, strict=True)
+        ]
         target = vector(self.graph, self.node, "sizes", sizes, self._open_in())
         self.then("Expand", [target], dimensions)
 

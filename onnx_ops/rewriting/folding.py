@@ -47,9 +47,11 @@ def is_small(node: onnx.NodeProto, inputs: Sequence[Type], outputs: Sequence[Typ
 
     What it makes must be known. Some nodes make no more than they read.
     """
-    sizes = [kind.dtype.itemsize * kind.count for kind in (*inputs, *outputs) if kind.elements]
+    sizes = [
+        tensor.dtype.itemsize * tensor.count for tensor in (*inputs, *outputs) if tensor.elements
+    ]
     largest = LARGEST // REFERENCE if node.op_type in OURS else LARGEST
-    is_bounded = node.op_type in SELECTIONS or all(kind.count < math.inf for kind in outputs)
+    is_bounded = node.op_type in SELECTIONS or all(tensor.count < math.inf for tensor in outputs)
     return is_bounded and all(size <= largest or size == math.inf for size in sizes)
 
 
@@ -89,10 +91,10 @@ def _cost(
 ) -> tuple[float, float]:
     """Return about how many bytes and seconds a node takes for these constants."""
     read = [array.size for array in feeds.values()]
-    made = [kind.count for kind in outputs if kind.count < math.inf]
+    counts = [tensor.count for tensor in outputs if tensor.count < math.inf]
     # Elements have 8 bytes at most, but for complex ones and strings.
-    size = sum(array.nbytes for array in feeds.values()) + 8 * sum(made)
-    count = max(made or read)
+    size = sum(array.nbytes for array in feeds.values()) + 8 * sum(counts)
+    count = max(counts or read)
     products = 0.0
     if node.op_type in PRODUCTS:
         products = PRODUCTS[node.op_type](feeds[node.input[:2][-1]].shape)

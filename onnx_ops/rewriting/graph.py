@@ -184,7 +184,9 @@ class Graph:
         self.producers = {name: maker for maker in owner.node for name in maker.output if name}
         self.users = model.uses(owner)
         self.measured = Counter(
-            each.input[0] for each in owner.node if each.op_type == "Shape" and each.input
+            candidate.input[0]
+            for candidate in owner.node
+            if candidate.op_type == "Shape" and candidate.input
         )
         self.inputs = {value.name for value in owner.input}
         self.stated = {
@@ -303,10 +305,10 @@ class Graph:
             if isinstance(value, TensorProto):
                 graph.constants[name] = self._read(value)
             else:
-                kind = {"value_int": "int64", "value_float": "float32"}.get(
+                dtype = {"value_int": "int64", "value_float": "float32"}.get(
                     stated[0].name.removesuffix("s")
                 )
-                graph.constants[name] = np.asarray(value, kind) if kind else None
+                graph.constants[name] = np.asarray(value, dtype) if dtype else None
         return graph.constants[name]
 
     def _read(self, tensor: TensorProto) -> Array | None:
@@ -429,7 +431,7 @@ class Graph:
             op_type, inputs, [output], before.name and output, domain=domain, **attributes
         )
         position = next(
-            k for k, other in enumerate(self.owner.node) if other.output == before.output
+            k for k, candidate in enumerate(self.owner.node) if candidate.output == before.output
         )
         self.owner.node.insert(position, node)
         self.producers[output] = self.owner.node[position]

@@ -68,9 +68,9 @@ class Draw(Sizes):
             for variable in self.free
         }
 
-    def evaluation(self, known: Mapping[Form, Array]) -> Evaluation:
+    def evaluation(self, values: Mapping[Form, Array]) -> Evaluation:
         """Return the evaluation at the points, given the numbers that some forms are."""
-        return Evaluation(self.reader, self.values, self.picture, self.unknown, self.count, known)
+        return Evaluation(self.reader, self.values, self.picture, self.unknown, self.count, values)
 
     def picture(self, root: str, index: list[Array]) -> Array:
         """Return elements of an image that has another number at each pixel, and 0 outside."""

@@ -76,14 +76,14 @@ def reading_of(index: Index, dimensions: Sequence[Dimension]) -> Reading:
         len(position.terms) for position, _ in digits
     ):
         raise ValueError("several digits of one axis")
-    whole = [
+    whole_axes = [
         (
-            along(position.terms[0].variable) if part.is_repeated else position,
-            part.around * part.size * part.each,
+            along(position.terms[0].variable) if axis_part.is_repeated else position,
+            axis_part.around * axis_part.size * axis_part.each,
         )
-        for (position, _), part in zip(digits, parts, strict=True)
+        for (position, _), axis_part in zip(digits, parts, strict=True)
     ]
-    return Reading(parts, *_axes_apart(whole))
+    return Reading(parts, *_axes_apart(whole_axes))
 
 
 def _digits_of(position: Position, size: Dimension) -> list[tuple[Position, Dimension]]:
@@ -109,21 +109,23 @@ def _axes_apart(
     """
     sizes: list[Dimension] = []
     index: list[int | str] = []
-    parts: list[tuple[Position, Dimension]] = []  # what may be one axis together with what follows
+    axis_digits: list[
+        tuple[Position, Dimension]
+    ] = []  # what may be one axis together with what follows
     for digit in digits:
-        parts.append(digit)
-        whole = joined(parts)
-        length = math.prod(size for _, size in parts)
-        names = [term.variable.name for term in whole.terms]
-        if not names and isinstance(whole.start, int) and is_within(whole, length):
-            index.append(whole.start)
-        elif names and whole == along(Variable(names[0], length)):
+        axis_digits.append(digit)
+        axis = joined(axis_digits)
+        length = math.prod(size for _, size in axis_digits)
+        names = [term.variable.name for term in axis.terms]
+        if not names and isinstance(axis.start, int) and is_within(axis, length):
+            index.append(axis.start)
+        elif names and axis == along(Variable(names[0], length)):
             index.append(names[0])
         else:
             continue
         sizes.append(length)
-        parts = []
-    if parts:
+        axis_digits = []
+    if axis_digits:
         raise ValueError("a part of an axis")
     return tuple(sizes), tuple(index)
 

@@ -116,7 +116,7 @@ def _ends(start: int, fitting: Dimension, length: int) -> Iterator[int]:
         yield from range(max(-start - MOST_ENDS, 0), max(MOST_ENDS - start, 0))
 
 
-def _run(terms: Sequence[Term], what: str) -> tuple[int, tuple[Digit, ...]]:
+def _run(terms: Sequence[Term], title: str) -> tuple[int, tuple[Digit, ...]]:
     """Return (step, digits) of terms that are one number times a step. Raises NearMiss."""
     if not terms:
         return 1, ()
@@ -124,7 +124,7 @@ def _run(terms: Sequence[Term], what: str) -> tuple[int, tuple[Digit, ...]]:
     numbers = [step for step in steps if isinstance(step, int)]
     step = min(numbers, key=abs, default=0)
     if step == 0:
-        raise NearMiss(f"how {what} follow each other depends on an open size")
+        raise NearMiss(f"how {title} follow each other depends on an open size")
     scaled = [
         term._replace(step=quotient(term.step, step) or -1) for term in terms
     ]  # -1 is no step along an axis
@@ -203,17 +203,19 @@ def factors_of(form: Form) -> tuple[float, list[Form]]:
     return scale, factors
 
 
-def places_before(reader: Reader, form: Form, name: str) -> dict[str, Index]:
+def occurrences_before(reader: Reader, form: Form, name: str) -> dict[str, Index]:
     """Return {value: index} of elements that a form is, of values that are computed before another
     one, `name`.
     """
-    places: dict[str, Index] = {form.root: form.index} if isinstance(form, Element) else {}
-    places |= reader.forms.places[form]
+    occurrences: dict[str, Index] = {form.root: form.index} if isinstance(form, Element) else {}
+    occurrences |= reader.forms.occurrences[form]
     order = reader.order
-    return {value: index for value, index in places.items() if order.get(value, -1) < order[name]}
+    return {
+        value: index for value, index in occurrences.items() if order.get(value, -1) < order[name]
+    }
 
 
-def places_of(
+def occurrences_of(
     reader: Reader, form: Form, name: str, over: Sequence[Variable] = ()
 ) -> dict[str, Index]:
     """Return {value: index} of elements that a form is, of values that are computed before another
@@ -223,8 +225,10 @@ def places_of(
     over  summed variables that may occur in an index, too
     """
     variables = {*over, *variables_of(axes_of(reader.shape(name)))}
-    places = places_before(reader, form, name)
-    return {value: index for value, index in places.items() if variables_of(index) <= variables}
+    occurrences = occurrences_before(reader, form, name)
+    return {
+        value: index for value, index in occurrences.items() if variables_of(index) <= variables
+    }
 
 
 def between(graph: "GraphView", name: str, sources: Collection[str]) -> set[str]:
@@ -261,8 +265,8 @@ def check_uses(graph: "GraphView", name: str, sources: Collection[str]) -> None:
     uses = Counter(operand for value in values if value in graph.producers
                    for operand in graph.producers[value].input)  # fmt: skip
     for value in sorted((values & uses.keys()) - {name}):
-        others = graph.users[value] - graph.measured[value] - uses[value]
-        if others > 0 and graph.type(value).count > least and graph.folded(value) is None:
+        other_uses = graph.users[value] - graph.measured[value] - uses[value]
+        if other_uses > 0 and graph.type(value).count > least and graph.folded(value) is None:
             raise NearMiss(f"{value} is used elsewhere, too")
 
 

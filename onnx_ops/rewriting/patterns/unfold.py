@@ -32,7 +32,7 @@ from ..windows import (
     flipped,
     kernel_size,
     moving_axes,
-    places_of,
+    occurrences_of,
     reaches,
     spacings,
     window,
@@ -74,9 +74,9 @@ class Unfold:
         lead = [axis for axis in range(len(self.index)) if axis not in self.axes]
         n = joined((self.index[axis], sizes[axis]) for axis in lead[: max(len(lead) - 1, 1)])
         c = joined((self.index[axis], sizes[axis]) for axis in lead[1:][-1:])
-        blocks = math.prod(each.block_count for each in self.windows)
+        blocks = math.prod(axis_window.block_count for axis_window in self.windows)
         columns = [chain.dimensions[0], chain.dimensions[1] * kernel_size(self.windows), blocks]
-        kernel_shape = [each.kernel_size for each in self.windows]
+        kernel_shape = [axis_window.kernel_size for axis_window in self.windows]
         chain.then(
             self.operator,
             [],
@@ -97,10 +97,10 @@ def match(reader: Reader, name: str, form: Form) -> Unfold | None:
     if not isinstance(form, Element):
         return None
     reasons = []
-    places = places_of(reader, form, name)
-    for value in sorted(places, key=lambda value: reader.order.get(value, -1)):
+    occurrences = occurrences_of(reader, form, name)
+    for value in sorted(occurrences, key=lambda value: reader.order.get(value, -1)):
         try:
-            result = _unfold(reader, name, value, places)
+            result = _unfold(reader, name, value, occurrences)
         except NearMiss as miss:
             reasons.append(miss)
         else:
@@ -111,21 +111,25 @@ def match(reader: Reader, name: str, form: Form) -> Unfold | None:
     return None
 
 
-def _unfold(reader: Reader, name: str, value: str, places: Mapping[str, Index]) -> Unfold | None:
-    """Return the Im2Col of an image that a value is. places: {value: index} on the way between
+def _unfold(
+    reader: Reader, name: str, value: str, occurrences: Mapping[str, Index]
+) -> Unfold | None:
+    """Return the Im2Col of an image that a value is. occurrences: {value: index} on the way between
     them, and others.
     """
-    graph, index, dimensions = reader.graph, places[value], reader.shape(name)
+    graph, index, dimensions = reader.graph, occurrences[value], reader.shape(name)
     axes = moving_axes(index)
     values = between(graph, name, {value})
-    copied = {name, *(values & places.keys())}
+    copied = {name, *(values & occurrences.keys())}
     if not axes or not are_written_out(graph, copied) or not reaches(graph, values, value):
         return None
     if graph.is_constant(value):
         raise NearMiss(f"{value} is constant: ONNX Runtime computes it once")
     check_uses(graph, name, [value])
-    kind = graph.type(name).elements
-    cost = cost_of(graph, [each for each in values if graph.type(each).elements == kind], name)
+    element_type = graph.type(name).elements
+    cost = cost_of(
+        graph, [operand for operand in values if graph.type(operand).elements == element_type], name
+    )
     windows = _windows(reader.shape(value), index, axes)
     return Unfold(value, index, _image_axes(index, axes), windows, dimensions, cost)
 

@@ -105,8 +105,8 @@ def normal_position(start: Dimension, terms: Iterable[Term]) -> Position:
     for k, low in enumerate(kept):
         for high in kept[k + 1 :]:
             if _follows(high, low):
-                others = [term for term in kept if term is not low and term is not high]
-                return normal_position(start, [*others, low._replace(size=low.size * high.size)])
+                rest = [term for term in kept if term is not low and term is not high]
+                return normal_position(start, [*rest, low._replace(size=low.size * high.size)])
     return Position(start, tuple(kept))
 
 
@@ -168,8 +168,8 @@ def divided(position: Position, by: Dimension) -> tuple[Position, Position]:
     Raises Unknown unless the digits of a position can be shared out.
     """
     if not position.terms and isinstance(by, int) and by > 0 and never_negative(position.start):
-        whole = position.start // by
-        return number(whole), number(position.start - whole * by)
+        result = position.start // by
+        return number(result), number(position.start - result * by)
     high: list[Term] = []
     low: list[Term] = []
     for term in position.terms:
@@ -196,9 +196,9 @@ def divided(position: Position, by: Dimension) -> tuple[Position, Position]:
 
 def _shared_out(start: Dimension, by: Dimension) -> tuple[Dimension, Dimension]:
     """Return the parts of a number that belong to a quotient and to a remainder."""
-    whole = quotient(start, by)
-    if whole is not None:
-        return whole, 0
+    result = quotient(start, by)
+    if result is not None:
+        return result, 0
     if isinstance(start, int) and isinstance(by, int):
         return start // by, start % by
     return 0, start

@@ -47,10 +47,10 @@ def quotient_of(dividend: Position, divisor: Position) -> Position:
     by = _divisor(divisor)
     if not dividend.terms and isinstance(by, int) and by > 0:
         return number(truncated(dividend.start, by))
-    whole, rest = divided(dividend, by)
+    result, rest = divided(dividend, by)
     if rest != number(0) and not is_at_least(dividend):
         raise Unknown("the sign of a dividend")
-    return whole
+    return result
 
 
 def remainder_of(dividend: Position, divisor: Position, has_sign_of_dividend: bool) -> Position:
@@ -99,8 +99,8 @@ def _product(first: Position, second: Position) -> Position | None:
 
 def _extreme(op: str, first: Position, second: Position) -> Position | None:
     """Return the operand that is certain to be the result of Max or Min."""
-    for position, other in ((first, second), (second, first)):
-        if is_at_least(position - other if op == "Max" else other - position):
+    for position, smaller in ((first, second), (second, first)):
+        if is_at_least(position - smaller if op == "Max" else smaller - position):
             return position
     return None
 

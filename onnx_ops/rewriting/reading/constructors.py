@@ -57,7 +57,7 @@ class Forms:
     shape_of  the shape of a root
     picks     {variable: the form that it is bound to}
     tables    {root: constant array} of those made here
-    places    {form: {value: index}}: elements of values that a form is, inside of these
+    occurrences  {form: {value: index}}: elements of values that a form is, inside of these
     is_exact  whether operations of floats stay as they are, with each rounding
     """
 
@@ -73,7 +73,7 @@ class Forms:
         self.known: dict[Hashable, Any] = {}  # what was made or worked out, by what it is
         self.picks: dict[Variable, Form] = {}
         self.tables: dict[str, Array] = {}
-        self.places: dict[Form, dict[str, Index]] = defaultdict(dict)
+        self.occurrences: dict[Form, dict[str, Index]] = defaultdict(dict)
 
     def _once(self, form_class: Callable[..., Form], *fields: Hashable) -> Form:
         self.budget.form()
@@ -96,10 +96,10 @@ class Forms:
         self,
         over: tuple[Variable, ...],
         body: Form,
-        place: tuple[Form, ...],
+        coordinates: tuple[Form, ...],
         settings: tuple[str, ...],
     ) -> Form:
-        return self._once(Sample, over, body, place, settings)
+        return self._once(Sample, over, body, coordinates, settings)
 
     def table(self, values: Array, index: Index) -> Form:
         """Return the element of a constant array, which becomes a root."""
@@ -152,7 +152,7 @@ class Forms:
 
         return not self._bottom_up("names", form, names_in).isdisjoint(names)
 
-    def _bottom_up(self, what: str, form: Form, of: Callable[[Form, list[T]], T]) -> T:
+    def _bottom_up(self, key: str, form: Form, of: Callable[[Form, list[T]], T]) -> T:
         """Return what `of` makes of a form and of the results for those in it, then of those behind
         its picks.
 
@@ -162,16 +162,16 @@ class Forms:
         pending = [form]
         while pending:
             outer = pending[-1]
-            if (what, outer) in self.known:
+            if (key, outer) in self.known:
                 pending.pop()
                 continue
             picked = variables_of(positions_in(outer)) & self.picks.keys()
             inner = (*children(outer), *(self.picks[variable] for variable in picked))
-            missing = [part for part in inner if (what, part) not in self.known]
+            missing = [operand for operand in inner if (key, operand) not in self.known]
             pending += missing
             if not missing:
-                self.known[what, outer] = of(outer, [self.known[what, part] for part in inner])
-        result: T = self.known[what, form]
+                self.known[key, outer] = of(outer, [self.known[key, operand] for operand in inner])
+        result: T = self.known[key, form]
         return result
 
     # Variables.
@@ -215,9 +215,9 @@ class Forms:
 
     def op(self, op: str, *operands: Form) -> Form:
         """Return an operation, simplified where its operands are known."""
-        whole = self._of_wholes(op, operands)
-        if whole is not None:
-            return whole
+        number = self._of_wholes(op, operands)
+        if number is not None:
+            return number
         values = [value_of(operand) for operand in operands]
         if None not in values and not self.is_exact:
             with np.errstate(all="ignore"):
@@ -250,11 +250,11 @@ class Forms:
         """
         movable = 1 if op == "Div" else len(operands)  # operands whose zeros make the result 0
         for k, operand in enumerate(operands[:movable] if op != "Neg" else ()):
-            if parts := self._parts(operand):
+            if addends := self._parts(operand):
                 total = self.number(0)
-                for part in parts:
+                for addend in addends:
                     total = self.op(
-                        "Add", total, self.op(op, *operands[:k], part, *operands[k + 1 :])
+                        "Add", total, self.op(op, *operands[:k], addend, *operands[k + 1 :])
                     )
                 return total
         conditions: frozenset[Condition] = frozenset()
@@ -271,17 +271,17 @@ class Forms:
 
     def _parts(self, form: Form) -> list[Form]:
         """Return the Guards that a form is the sum of, if it is one of several, but not of many."""
-        parts: list[Form] = []
+        addends: list[Form] = []
         pending: list[Form] = [form] if isinstance(form, Op) and form.op == "Add" else []
-        while pending and len(parts) + len(pending) <= MOST_PARTS:
+        while pending and len(addends) + len(pending) <= MOST_PARTS:
             addend = pending.pop(0)
             if isinstance(addend, Op) and addend.op == "Add":
                 pending = [*addend.operands, *pending]
             elif isinstance(addend, Guard):
-                parts.append(addend)
+                addends.append(addend)
             else:
                 return []
-        return [] if pending else parts
+        return [] if pending else addends
 
     # Guards.
 
@@ -338,10 +338,10 @@ class Forms:
         over = tuple(variable for variable in over if variable.size != 1)
         if is_number(body, 0) or not over:
             return body
-        if parts := self._parts(body):
+        if addends := self._parts(body):
             total = self.number(0)
-            for part in parts:
-                total = self.op("Add", total, self.total(over, part))
+            for addend in addends:
+                total = self.op("Add", total, self.total(over, addend))
             return total
         if isinstance(body, Guard):
             return self._guarded_total(over, body)
@@ -352,9 +352,11 @@ class Forms:
         for condition in conditions:
             digits = _digit_apart(condition, over)
             if digits:
-                variable, parts, position = digits
-                kept = [other for other in over if other != variable]
-                return self.total([*kept, *parts], self.substituted(body, {variable: position}))
+                variable, digits_of_variable, position = digits
+                kept = [summed for summed in over if summed != variable]
+                return self.total(
+                    [*kept, *digits_of_variable], self.substituted(body, {variable: position})
+                )
         for variable in over:
             if (shorter := self._shortened(over, body, variable)) is not None:
                 return shorter
@@ -363,11 +365,11 @@ class Forms:
                 solution = _solved(condition.position, variable)
                 if solution is None or variable in self.variables([solution]):
                     continue
-                rest = self.guard(body.conditions - {condition}, body.body)
-                rest = self.substituted(rest, {variable: solution})
+                solved = self.guard(body.conditions - {condition}, body.body)
+                solved = self.substituted(solved, {variable: solution})
                 limits = inside((solution,), (variable.size,))
-                others = [other for other in over if other != variable]
-                return self.total(others, self.guard(limits, rest))
+                kept = [summed for summed in over if summed != variable]
+                return self.total(kept, self.guard(limits, solved))
         outer = frozenset(c for c in body.conditions if not self._depends(c, over))
         if outer:
             return self.guard(
@@ -390,11 +392,11 @@ class Forms:
         last = high[0] if high else variable.size - 1
         if last < first:
             return self.number(0)
-        part = Variable(f"{variable.name} {first}", last - first + 1)
+        shorter = Variable(f"{variable.name} {first}", last - first + 1)
         limits = {limit[1] for limit in (low, high) if limit}
         rest = self.guard(body.conditions - limits, body.body)
-        rest = self.substituted(rest, {variable: number(first) + along(part)})
-        return self.total([part if other == variable else other for other in over], rest)
+        rest = self.substituted(rest, {variable: number(first) + along(shorter)})
+        return self.total([shorter if summed == variable else summed for summed in over], rest)
 
     # Substitution.
 
@@ -419,10 +421,10 @@ class _Substitution:
                 self.memo[form] = form
                 return form
             self.memo[form] = self._form(form)
-            for value, index in [*self.forms.places[form].items()]:
+            for value, index in [*self.forms.occurrences[form].items()]:
                 with suppress(Unknown):
-                    places = self.forms.places[self.memo[form]]
-                    places.setdefault(value, tuple(map(self.position, index)))
+                    occurrences = self.forms.occurrences[self.memo[form]]
+                    occurrences.setdefault(value, tuple(map(self.position, index)))
         return self.memo[form]
 
     def position(self, position: Position) -> Position:
@@ -450,9 +452,11 @@ class _Substitution:
                     Condition(c.relation, self.position(c.position)) for c in conditions
                 )
                 return forms.guard(moved, self.form(body))
-            case Sample(over, body, place, settings):
+            case Sample(over, body, coordinates, settings):
                 over, body = self.renamed(over, body)
-                return forms.sample(over, self.form(body), tuple(map(self.form, place)), settings)
+                return forms.sample(
+                    over, self.form(body), tuple(map(self.form, coordinates)), settings
+                )
         return form
 
     def renamed(self, over: tuple[Variable, ...], body: Form) -> tuple[tuple[Variable, ...], Form]:
@@ -501,9 +505,9 @@ def _digit_apart(
         if not (isinstance(inner, int) and isinstance(size, int) and isinstance(length, int)):
             continue
         lengths = {"high": length // (inner * size), "digit": size, "low": inner}
-        parts = [Variable(f"{variable.name} {name}", length) for name, length in lengths.items()]
-        high, digit, low = map(along, parts)
-        return variable, parts, (high.times(size) + digit).times(inner) + low
+        digits = [Variable(f"{variable.name} {name}", length) for name, length in lengths.items()]
+        high, digit, low = map(along, digits)
+        return variable, digits, (high.times(size) + digit).times(inner) + low
     return None
 
 
@@ -531,9 +535,9 @@ def _solved(position: Position, variable: Variable) -> Position | None:
     own = [term for term in position.terms if term.variable == variable]
     if len(own) != 1 or not own[0].is_whole or own[0].step not in (1, -1):
         return None
-    others = normal_position(
+    rest = normal_position(
         position.start, [term for term in position.terms if term.variable != variable]
     )
-    solution = others.times(-own[0].step)
+    solution = rest.times(-own[0].step)
     has_steps = any(term.step != 1 for term in solution.terms)
     return None if has_steps or len(solution.terms) > 1 else solution

@@ -82,46 +82,46 @@ def refined(*indices: Index) -> list[Index]:
     """Return indices in which digits of one variable that overlap are taken apart into the same
     digits.
     """
-    known = {term.digit for index in indices for position in index for term in position.terms}
-    for _ in range(4 * len(known)):  # each turn makes digits shorter
-        parts = {}
-        for whole, part in itertools.permutations(known, 2):
-            count = _cut(whole, part)
+    digits = {term.digit for index in indices for position in index for term in position.terms}
+    for _ in range(4 * len(digits)):  # each turn makes digits shorter
+        cuts = {}
+        for digit, other_digit in itertools.permutations(digits, 2):
+            count = _cut(digit, other_digit)
             if count is not None:
-                inner = whole.inner * count
-                low = whole._replace(size=count)
-                parts[whole] = low, Digit(whole.variable, inner, exact(whole.size, count))
-        if not parts:
+                inner = digit.inner * count
+                low = digit._replace(size=count)
+                cuts[digit] = low, Digit(digit.variable, inner, exact(digit.size, count))
+        if not cuts:
             break
-        known = {digit for whole in known for digit in parts.get(whole, (whole,))}
-    return [tuple(_apart(position, known) for position in index) for index in indices]
+        digits = {piece for digit in digits for piece in cuts.get(digit, (digit,))}
+    return [tuple(_apart(position, digits) for position in index) for index in indices]
 
 
-def _cut(whole: Digit, part: Digit) -> Dimension | None:
+def _cut(digit: Digit, other_digit: Digit) -> Dimension | None:
     """Return the size of the lower part of a digit where another one begins or ends in it; None if
     it doesn't.
     """
-    if whole.variable != part.variable:
+    if digit.variable != other_digit.variable:
         return None
-    below = quotient(part.inner, whole.inner)
-    count = part.size if below == 1 else below
-    above = None if count in (None, 1) else quotient(whole.size, count)
+    below = quotient(other_digit.inner, digit.inner)
+    count = other_digit.size if below == 1 else below
+    above = None if count in (None, 1) else quotient(digit.size, count)
     return None if above in (None, 1) else count
 
 
-def _apart(position: Position, known: set[Digit]) -> Position:
+def _apart(position: Position, digits: set[Digit]) -> Position:
     """Return a position of these digits, which aren't joined."""
-    terms = (part for term in position.terms for part in _parts(term, known))
+    terms = (piece for term in position.terms for piece in _parts(term, digits))
     return Position(position.start, tuple(terms))
 
 
-def _parts(term: Term, known: set[Digit]) -> Iterator[Term]:
+def _parts(term: Term, digits: set[Digit]) -> Iterator[Term]:
     inner = term.inner
     remaining = term.size
     while remaining != 1:
         sizes = [
             digit.size
-            for digit in known
+            for digit in digits
             if (digit.variable, digit.inner) == (term.variable, inner)
             and quotient(remaining, digit.size) is not None
         ]

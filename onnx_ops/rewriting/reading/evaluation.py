@@ -93,8 +93,8 @@ class Evaluation:
 
     def _within(self, values: Mapping[str, Array | int]) -> "Evaluation":
         """Return the evaluation with numbers for more variables."""
-        more = self.values | {name: np.asarray(numbers) for name, numbers in values.items()}
-        inner = Evaluation(self.reader, more, self.source, self.unknown, self.count)
+        inner_values = self.values | {name: np.asarray(numbers) for name, numbers in values.items()}
+        inner = Evaluation(self.reader, inner_values, self.source, self.unknown, self.count)
         inner.steps = self.steps
         return inner
 
@@ -104,8 +104,10 @@ class Evaluation:
             raise Unknown("a mode")
         sizes = [self.size(variable.size) for variable in form.over]
         points = [
-            pixel_of(np.broadcast_to(self.value(place), self.count), size, align_corners == "1")
-            for place, size in zip(form.place, sizes, strict=True)
+            pixel_of(
+                np.broadcast_to(self.value(coordinate), self.count), size, align_corners == "1"
+            )
+            for coordinate, size in zip(form.coordinates, sizes, strict=True)
         ]
         names = [variable.name for variable in form.over]
 
@@ -166,9 +168,9 @@ def are_inside(index: Sequence[Array], sizes: Iterable[int]) -> Array | int:
     )
 
 
-def pixel_of(place: Array, size: int, align_corners: bool) -> Array:
+def pixel_of(coordinate: Array, size: int, align_corners: bool) -> Array:
     """Return the pixel coordinate of a coordinate in [-1, 1]."""
-    return (place + 1) / 2 * (size - 1) if align_corners else ((place + 1) * size - 1) / 2
+    return (coordinate + 1) / 2 * (size - 1) if align_corners else ((coordinate + 1) * size - 1) / 2
 
 
 def interpolated(

@@ -25,7 +25,7 @@ class Exhausted(Exception):  # noqa: N818  it is no error
 class Budget:
     """What reading may still take.
 
-    steps  places that are read
+    steps  elements that are read
     forms  forms that are made or looked at: a step may look at many
     """
 
@@ -105,13 +105,13 @@ class Sample:
 
     over      the variables of the image's axes, rows first
     body      the image's element at these
-    place     the coordinates in [-1, 1], rows first
+    coordinates  in [-1, 1], rows first
     settings  mode, padding_mode, align_corners
     """
 
     over: tuple[Variable, ...]
     body: "Form"
-    place: "tuple[Form, ...]"
+    coordinates: "tuple[Form, ...]"
     settings: tuple[str, ...]
 
 
@@ -195,8 +195,8 @@ def children(form: Form) -> tuple[Form, ...]:
             return operands
         case Sum(_, body) | Guard(_, body):
             return (body,)
-        case Sample(_, body, place, _):
-            return body, *place
+        case Sample(_, body, coordinates, _):
+            return body, *coordinates
     return ()
 
 

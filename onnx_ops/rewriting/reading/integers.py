@@ -56,9 +56,9 @@ def _integer(graph: "GraphView", name: str, index: Sequence[int]) -> Dimension |
 
 def integer_list(graph: "GraphView", name: str) -> list[int] | None:
     """Return a value as a flat list of ints; None if any isn't known, or depends on open sizes."""
-    known = integers(graph, name)
-    numbers = [size for size in known or () if isinstance(size, int)]
-    return numbers if known is not None and len(numbers) == len(known) else None
+    values = integers(graph, name)
+    numbers = [size for size in values or () if isinstance(size, int)]
+    return numbers if values is not None and len(numbers) == len(values) else None
 
 
 def whole_number(graph: "GraphView", name: str) -> Dimension | None:
@@ -71,8 +71,8 @@ def whole_number(graph: "GraphView", name: str) -> Dimension | None:
         return int(value) if math.isfinite(value) and value == int(value) else None
     # Another type has fewer numbers, and might hold another one.
     is_wide = graph.type(name).elements in (TensorProto.INT64, TensorProto.INT32, *WIDE_FLOATS)
-    known = integers(graph, name) if is_wide else None
-    return known[0] if known is not None and len(known) == 1 else None
+    values = integers(graph, name) if is_wide else None
+    return values[0] if values is not None and len(values) == 1 else None
 
 
 def axes_of(graph: "GraphView", node: onnx.NodeProto) -> list[int] | None:
@@ -98,11 +98,11 @@ def cuts(graph: "GraphView", node: onnx.NodeProto) -> list[Cut] | None:
         names = [*node.input[1:], "", ""][:4]
         lists = [integers(graph, name) if name else () for name in names]
     starts, ends, axes, steps = lists
-    count = next((len(known) for known in (axes, starts, ends, steps) if known), None)
+    count = next((len(values) for values in (axes, starts, ends, steps) if values), None)
     if axes is None or count is None:
         return None
     steps = [1] * count if steps == () else steps
-    columns = [[None] * count if known is None else known for known in (starts, ends, steps)]
+    columns = [[None] * count if stated is None else stated for stated in (starts, ends, steps)]
     numbers = [axis for axis in axes or range(count) if isinstance(axis, int)]
     return [*zip(numbers, *columns, strict=True)]
 
