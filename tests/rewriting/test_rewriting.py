@@ -815,7 +815,8 @@ def test_large_constants_are_not_computed(monkeypatch):
     """
     computed = []
     run = folding.run_reference
-    monkeypatch.setattr(folding, "LARGEST", 4 * 100**2)
+    monkeypatch.setattr(folding, "LARGEST", 4 * 100**2 * folding.REFERENCE)
+    monkeypatch.setattr(graph, "LARGEST", 4 * 100**2)
     monkeypatch.setattr(
         folding, "run_reference", lambda *arguments: computed.append(1) or run(*arguments)
     )
