@@ -318,7 +318,7 @@ def samples_along(
     if not half_pixel and not size >= 1:
         size = dtype(1)
     step = size / dtype(bins)
-    count = ratio if ratio > 0 else int(min(np.ceil(step), kernels.MOST)) if step > 0 else 0
+    count = ratio if ratio > 0 else int(min(np.ceil(step), kernels.MOST_SAMPLES)) if step > 0 else 0
     if not (np.isfinite(start) and np.isfinite(step)):
         count = 0
     p = np.arange(bins, dtype=dtype)[:, None]
@@ -385,19 +385,19 @@ def largest_tap(weighted: np.ndarray, inside: np.ndarray) -> np.ndarray:
 
 def largest_sample(weighted: np.ndarray, inside: np.ndarray) -> np.ndarray:
     """Return the largest of each bin's samples, from the result of `read`."""
-    return weighted.sum(axis=0).max(axis=(-2, -1), initial=kernels.LEAST)
+    return weighted.sum(axis=0).max(axis=(-2, -1), initial=kernels.LEAST_SAMPLE)
 
 
 MODE = Attribute("mode", "string", "avg", choices=MODES)
 COMMON = (
     Attribute("output_height", "int", 1, bounds=(1, BINS)),
     Attribute("output_width", "int", 1, bounds=(1, BINS)),
-    Attribute("sampling_ratio", "int", 0, bounds=(0, kernels.MOST)),
+    Attribute("sampling_ratio", "int", 0, bounds=(0, kernels.MOST_SAMPLES)),
     Attribute("spatial_scale", "float", 1.0),
 )
 MMCV_COMMON = (  # all are required, and a sampling_ratio below 0 means 0
     *(replace(a, required=True, default=None) for a in COMMON[:2]),
-    Attribute("sampling_ratio", "int", required=True, bounds=(-(2**31), kernels.MOST)),
+    Attribute("sampling_ratio", "int", required=True, bounds=(-(2**31), kernels.MOST_SAMPLES)),
     Attribute("aligned", "int", required=True, bounds=(0, 1)),
     Attribute("spatial_scale", "float", required=True),
 )
