@@ -399,7 +399,7 @@ ONNX = Operator(
         per_axis("strides"),
     ),
     plan=Plan(shape, plan, DeformConvGeometry),
-    kernels=(Kernel(kernels.deform_conv),),
+    kernels=(Kernel(kernels.deform_conv, tupled=1),),
     reference=reference,
     terms={"image_shape": "image axes of X", "block_shape": "kernel axes of W"},
 )  # fmt: skip
