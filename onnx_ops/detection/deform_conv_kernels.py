@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..declaration.jit import APART, jitable
+from ..declaration.jit import APART, IN_PLACE, jitable
 from ..fold.geometry import SlidingBlocks
 from ..kernels.elements import indices_in, integers_in, is_wide, load, store, sums, sums_in
 from ..kernels.shares import pieces, share
@@ -177,7 +177,8 @@ def workspace_size(g: DeformConvGeometry) -> int:
     return 8 * (of_taps + STRIPE * of_pixel + PANEL * DEPTH)
 
 
-@jitable
+# In place: LLVM takes arrays that a function returns for arrays that may overlap.
+@jitable(**IN_PLACE)
 def arrays_in(workspace: Workspace, g: DeformConvGeometry, out: Elements) -> tuple[Points, Factors]:
     """Return the arrays in a tile's workspace."""
     points = g.most_taps * STRIPE

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
         Workspace,
     )
 
-# How a bin's samples are pooled. Functions compare the lengths of these tuples, which are known
-# when they are compiled, and so are compiled anew for each mode.
+# How a bin's samples are pooled. A mode is known when a function is compiled, as the length of a
+# tuple.
 AVERAGE = known(1)
 LARGEST_TAP = known(2)
 LARGEST_SAMPLE = known(3)
