@@ -394,40 +394,38 @@ def check_mmcv(attributes: AttributeTuple) -> None:
 
 
 @jitable
-def shape_modulated(
+def mmcv_operands(inputs: tuple[Sizes, ...]) -> tuple[Sizes, ...]:
+    """Return the shapes of x, w, offset, mask and bias; empty ones for inputs that are missing."""
+    if len(inputs) == 3:
+        x, offset, w = inputs
+        return x, w, offset, offset[:0], offset[:0]
+    x, offset, mask, w, bias = inputs
+    return x, w, offset, mask, bias
+
+
+@jitable
+def shape_mmcv(
     attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]
 ) -> int:
     check_mmcv(attributes)
-    x, offset, mask, w, _ = inputs
+    x, w, offset, mask, _ = mmcv_operands(inputs)
     return shape_of_convolution(mmcv_spacing(attributes), x, w, offset, mask, outputs[0])
 
 
 @jitable
-def plan_mmcv_convolution(
-    attributes: AttributeTuple,
-    x: Sizes,
-    w: Sizes,
-    offset: Sizes,
-    bias: Sizes,
-    g: DeformConvGeometry,
-) -> None:
-    """Plan as `plan_convolution`, with the attributes of mmcv's operators."""
-    g.groups = attributes.groups
-    g.offset_groups = attributes.deform_groups
-    plan_convolution(mmcv_spacing(attributes), x, w, offset, bias, g)
-
-
-@jitable
-def plan_modulated(
+def plan_mmcv(
     attributes: AttributeTuple,
     inputs: tuple[Sizes, ...],
     outputs: tuple[OutputSizes, ...],
     g: DeformConvGeometry,
 ) -> None:
-    x, offset, mask, w, bias = inputs
-    plan_mmcv_convolution(attributes, x, w, offset, bias, g)
-    check_mask(x, mask, g)
+    x, w, offset, mask, bias = mmcv_operands(inputs)
+    g.groups = attributes.groups
+    g.offset_groups = attributes.deform_groups
     g.mmcv_order = 1
+    plan_convolution(mmcv_spacing(attributes), x, w, offset, bias, g)
+    if len(inputs) == 5:
+        check_mask(x, mask, g)
 
 
 def reference_modulated(
@@ -471,7 +469,7 @@ MODULATED = replace(
         number_of_groups("groups"),
         number_of_groups("deform_groups", other_names=("deformable_groups",)),
     ),
-    plan=Plan(shape_modulated, plan_modulated, DeformConvGeometry),
+    plan=Plan(shape_mmcv, plan_mmcv, DeformConvGeometry),
     reference=reference_modulated,
     terms={
         "X": "x", "W": "weight", "B": "bias", "strides": "stride", "dilations": "dilation",
@@ -480,26 +478,6 @@ MODULATED = replace(
         "block_shape": "kernel axes of weight",
     },
 )  # fmt: skip
-
-
-@jitable
-def shape_plain(
-    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]
-) -> int:
-    check_mmcv(attributes)
-    x, offset, w = inputs
-    return shape_of_convolution(mmcv_spacing(attributes), x, w, offset, offset[:0], outputs[0])
-
-
-@jitable
-def plan_plain(
-    attributes: AttributeTuple,
-    inputs: tuple[Sizes, ...],
-    outputs: tuple[OutputSizes, ...],
-    g: DeformConvGeometry,
-) -> None:
-    x, offset, w = inputs
-    plan_mmcv_convolution(attributes, x, w, offset, offset[:0], g)
 
 
 def reference_plain(
@@ -517,8 +495,6 @@ PLAIN = replace(
         Attribute("bias", "int", 0, bounds=(0, 0)),
         Attribute("im2col_step", "int", 32),  # images that the original handles at a time
     ),
-    plan=Plan(shape_plain, plan_plain, DeformConvGeometry),
-    kernels=(Kernel(kernels.plain_deform_conv),),
     reference=reference_plain,
 )
 

@@ -139,31 +139,21 @@ class Factors(NamedTuple):
 @jitable
 def deform_conv(
     x: Elements,
-    operands: tuple[Elements, Elements, Elements, Elements],
+    operands: tuple[Elements, ...],
     g: DeformConvGeometry,
     tile: Tile,
     workspace: Workspace,
     out: Elements,
 ) -> None:
     """Compute a tile, with operands in ONNX's order or, if g.mmcv_order is set, in mmcv's."""
-    w, offset, bias, mask = operands
-    if g.mmcv_order:
+    if len(operands) == 2:  # mmcv's operator without mask and bias
+        offset, w = operands
+        mask = bias = x[:0]
+    elif g.mmcv_order:
         offset, mask, w, bias = operands
+    else:
+        w, offset, bias, mask = operands
     convolve(Inputs(x, w, offset, bias, mask), g, tile, workspace, out)
-
-
-@jitable
-def plain_deform_conv(
-    x: Elements,
-    offset: Elements,
-    w: Elements,
-    g: DeformConvGeometry,
-    tile: Tile,
-    workspace: Workspace,
-    out: Elements,
-) -> None:
-    """Compute a tile of mmcv's operator without bias and mask."""
-    convolve(Inputs(x, w, offset, x[:0], x[:0]), g, tile, workspace, out)
 
 
 @jitable

@@ -1,9 +1,9 @@
-"""Deformable attention, row by row. A row has the points of one head of one query; its outputs are
-contiguous.
+"""Deformable attention, row by row.
 
-A block has the points of several rows, or a part of a long row's. First the pixels and weights of
-all its points are computed, vectorized; then the pixels' values are added up, row by row. Taps
-outside of an image are left out.
+A row has the points of one head of one query; its outputs are contiguous. A block has the points of
+several rows, or a part of a long row's. First the pixels and weights of all its points are
+computed, vectorized; then the pixels' values are added up, row by row. Taps outside of an image are
+left out.
 """
 
 from __future__ import annotations

@@ -156,8 +156,7 @@ class RowTaps(NamedTuple):
 
     taps: AxisTaps
     weight: Weights  # [tap of a point, row]: taps.weight is the first of four
-    exist: Pixels  # bits of the taps that exist: 1
-    widths: Pixels  # the distance to taps that don't exist
+    ones: Pixels  # bits of the taps that exist; also the distance to taps that don't
 
 
 class ColumnTaps(NamedTuple):
@@ -200,7 +199,7 @@ class NextSample(NamedTuple):
 def workspace_size() -> int:
     """Return the bytes of `row_arrays` or `round_in`; a copy of channels comes behind them."""
     by_rows = 8 * (TOGETHER * (SPAN + LANES) + 4 * ROWS + COLUMNS) + 4 * (
-        COLUMNS + 3 * ROWS + 2 * BINS + 1
+        COLUMNS + 2 * ROWS + 2 * BINS + 1
     )
     by_taps = 8 * (2 * TAPS + CHANNELS) + 4 * (2 * BINS + 1)
     return (max(by_rows, by_taps) + 127) // 64 * 64
@@ -210,54 +209,42 @@ def workspace_size() -> int:
 def roi_align(
     x: Elements,
     rois: Elements,
-    batch_indices: Indices,
+    batches: tuple[Indices, ...],
     g: RoiAlignGeometry,
     tile: Tile,
     workspace: Workspace,
     out: Elements,
 ) -> None:
-    """Compute a tile of ONNX's operator with mode avg."""
-    pool(Inputs(x, rois, (batch_indices,)), AVERAGE, g, tile, workspace, out)
+    """Compute a tile with mode avg."""
+    pool(Inputs(x, rois, batches), AVERAGE, g, tile, workspace, out)
 
 
 @jitable
 def roi_align_max(
     x: Elements,
     rois: Elements,
-    batch_indices: Indices,
+    batches: tuple[Indices, ...],
     g: RoiAlignGeometry,
     tile: Tile,
     workspace: Workspace,
     out: Elements,
 ) -> None:
     """Compute a tile of ONNX's operator with mode max."""
-    pool(Inputs(x, rois, (batch_indices,)), LARGEST_TAP, g, tile, workspace, out)
-
-
-@jitable
-def mmcv_roi_align(
-    x: Elements,
-    rois: Elements,
-    g: RoiAlignGeometry,
-    tile: Tile,
-    workspace: Workspace,
-    out: Elements,
-) -> None:
-    """Compute a tile of mmcv's operator with mode avg."""
-    pool(Inputs(x, rois, ()), AVERAGE, g, tile, workspace, out)
+    pool(Inputs(x, rois, batches), LARGEST_TAP, g, tile, workspace, out)
 
 
 @jitable
 def mmcv_roi_align_max(
     x: Elements,
     rois: Elements,
+    batches: tuple[Indices, ...],
     g: RoiAlignGeometry,
     tile: Tile,
     workspace: Workspace,
     out: Elements,
 ) -> None:
     """Compute a tile of mmcv's operator with mode max."""
-    pool(Inputs(x, rois, ()), LARGEST_SAMPLE, g, tile, workspace, out)
+    pool(Inputs(x, rois, batches), LARGEST_SAMPLE, g, tile, workspace, out)
 
 
 @jitable
@@ -492,7 +479,7 @@ def pool_by_rows(region: Region, mode: Known, g: RoiAlignGeometry, workspace: Wo
     if span < 0:
         return False
     for b in range(ROWS):
-        rows.exist[b] = rows.widths[b] = 1
+        rows.ones[b] = 1
     for p in range(g.out_height):
         count, is_zero = add_taps(region.box.y, p, g.height, mode, rows.taps, 0)
         if count < 0:
@@ -515,12 +502,12 @@ def row_arrays(workspace: Workspace, out: Elements) -> tuple[Sums, RowTaps, Colu
     row_weight = sums_in(workspace, begin, (4, ROWS), out)
     column_weight = sums_in(workspace, begin + 8 * 4 * ROWS, COLUMNS, out)
     begin += 8 * (4 * ROWS + COLUMNS)
-    row, exist, widths = indices_in(workspace, begin, (3, ROWS))
-    begin += 4 * 3 * ROWS
+    row, ones = indices_in(workspace, begin, (2, ROWS))
+    begin += 4 * 2 * ROWS
     column = indices_in(workspace, begin, COLUMNS)
     ends = indices_in(workspace, begin + 4 * COLUMNS, BINS + 1)
     zeros = indices_in(workspace, begin + 4 * (COLUMNS + BINS + 1), BINS)
-    rows = RowTaps(AxisTaps(row, row_weight[0]), row_weight, exist, widths)
+    rows = RowTaps(AxisTaps(row, row_weight[0]), row_weight, ones)
     return pooled, rows, ColumnTaps(AxisTaps(column, column_weight), ends, zeros)
 
 
@@ -614,7 +601,7 @@ def pool_rows(
     """Pool `count` rows of a channel, column by column. width: of a row in `source`."""
     if len(mode) == len(AVERAGE):
         pixel = rows.taps.pixel[:count]
-        add_points(source, width, pixel, rows.widths, rows.exist, rows.weight, False, target)
+        add_points(source, width, pixel, rows.ones, rows.ones, rows.weight, False, target)
     else:
         compare_rows(source, rows.taps, count, width, target)
 
