@@ -1,10 +1,9 @@
-"""Deformable convolution, for a stripe of one image's output pixels at a time: read its columns,
-multiply by weights.
+"""Deformable convolution: a product of weights and columns, for a stripe of pixels at a time.
 
 A column has the values that one output pixel reads, for each channel and tap. GridSample's `blend`
 writes the columns of a stripe as rows in the workspace, DEPTH rows at a time. Its points are all
-taps of a stripe's pixels. Their places and weights are computed once for all channels with the same
-offsets. The product adds to the totals, the stripe's part of the output, which stay in the
+taps of a stripe's pixels, with neighbours and weights that are computed once for all channels with
+the same offsets. The product adds to the totals, the stripe's part of the output, which stay in the
 workspace until they are complete.
 
 As in grid_sample.py, columns with an infinity or NaN are read again tap by tap, and so are images
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     Tap: TypeAlias = int  # a position within the kernel
 
 STRIPE = 3 * WIDTH  # output pixels of a stripe, at most
-TAPS = 32  # maximum number of kernel taps whose places are computed at a time
+TAPS = 32  # of the kernel, at most, that are sampled at a time
 DEPTH = 288  # rows of columns at a time: these and their weights fit into the caches
 OUTPUTS = 512  # output channels of a unit of work, at most
 PANEL = 8  # rows of 16-bit weights that are widened at a time
@@ -167,7 +166,7 @@ def workspace_size(g: DeformConvGeometry) -> int:
     return 8 * (of_taps + STRIPE * of_pixel + PANEL * DEPTH)
 
 
-# In place: LLVM takes arrays that a function returns for arrays that may overlap.
+# In place: LLVM generates 4 % more instructions for arrays that a function returns.
 @jitable(**IN_PLACE)
 def arrays_in(workspace: Workspace, g: DeformConvGeometry, out: Elements) -> tuple[Points, Factors]:
     """Return the arrays in a tile's workspace."""
@@ -203,7 +202,7 @@ def convolve(
         pixels = min(g.stripe, g.blocks - first)
         stripe = Stripe(number // g.stripes, first, pixels, pieces(pixels, WIDTH) * WIDTH)
         find_starts(g, stripe, points.starts)
-        row = -1  # what `points` has is of another stripe
+        points_row = -1  # what `points` has is of another stripe
         output = unit % g.output_parts * g.most_outputs
         outputs_end = min(output + g.most_outputs, g.outputs)
         while output < outputs_end:  # a group, or a part of one, at a time
@@ -211,7 +210,7 @@ def convolve(
             size = min(outputs_end, (group + 1) * group_outputs) - output
             outputs = Outputs(group, output, size)
             begin_totals(inputs.bias, outputs, stripe.width, factors.totals)
-            row = add_group(inputs, g, stripe, outputs, row, points, factors)
+            points_row = add_group(inputs, g, stripe, outputs, points_row, points, factors)
             store_totals(factors.totals, outputs, stripe, g, out)
             output += size
 
@@ -257,13 +256,13 @@ def add_group(
     g: DeformConvGeometry,
     stripe: Stripe,
     outputs: Outputs,
-    row: int,
+    points_row: int,
     points: Points,
     factors: Factors,
 ) -> int:
     """Add the contribution of a group's channels to the totals of its output channels.
 
-    row  that of the Taps with points in `points`, or -1; the new one is returned
+    points_row  `row` of the Taps with points in `points`, or -1; the new one is returned
     """
     group_channels = g.channels // g.groups
     offset_channels = g.channels // g.offset_groups
@@ -279,16 +278,16 @@ def add_group(
             d = c // offset_channels
             channels = Channels(c, min(most_channels, end - c, (d + 1) * offset_channels - c))
             taps = Taps((stripe.n * g.offset_groups + d) * g.positions + tap, tap, size)
-            if fits and row != taps.row:
+            if fits and points_row != taps.row:
                 find_points(inputs, g, taps, stripe, points)
-                row = taps.row
+                points_row = taps.row
             sample(inputs, g, channels, taps, stripe, points, factors.columns)
             first = (outputs.first * group_channels + c - begin) * g.positions + tap
             pitch = group_channels * g.positions
             depth = channels.size * size
             multiply(inputs.w, first, pitch, outputs.size, depth, stripe.width, factors)
             c += channels.size
-    return row
+    return points_row
 
 
 @jitable

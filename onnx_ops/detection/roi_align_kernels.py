@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         Indices,
         Known,
         Number,
-        Offset,
         Pitch,
         Pixels,
         Sums,
@@ -134,11 +133,9 @@ class Region(NamedTuple):
     """A region in some channels: what is read, and where the results are stored."""
 
     box: Box
-    x: Elements
-    x_begin: Offset  # of the plane of the first of these channels
+    planes: Elements  # its image, from the first of these channels on
     channels: int
-    out: Elements
-    out_begin: Offset  # of its first bin in the first of these channels
+    bins: Elements  # its output, from the first bin in the first of these channels on
 
 
 class AxisTaps(NamedTuple):
@@ -198,11 +195,11 @@ class NextSample(NamedTuple):
 @jitable
 def workspace_size() -> int:
     """Return the bytes of `row_arrays` or `round_in`; a copy of channels comes behind them."""
-    by_rows = 8 * (TOGETHER * (SPAN + LANES) + 4 * ROWS + COLUMNS) + 4 * (
-        COLUMNS + 2 * ROWS + 2 * BINS + 1
-    )
-    by_taps = 8 * (2 * TAPS + CHANNELS) + 4 * (2 * BINS + 1)
-    return (max(by_rows, by_taps) + 127) // 64 * 64
+    # Integers and sums are counted as 8 bytes each. The numbers are multiples of 8, so that a copy
+    # begins with a cache line; 8 more have room for the last one of `ends`.
+    by_rows = TOGETHER * (SPAN + LANES) + 6 * ROWS + 2 * COLUMNS + 2 * BINS
+    by_taps = 2 * TAPS + CHANNELS + 2 * BINS
+    return 8 * (max(by_rows, by_taps) + 8)
 
 
 @jitable
@@ -313,7 +310,7 @@ def region_of(
     """Return region r, which has this box, in the channels of a unit of work."""
     plane = image_of(inputs.rois, inputs.batches, r, g) * g.channels + work.channel
     first_bin = (r * g.channels + work.channel) * g.bins
-    return Region(box, inputs.x, plane * g.pixels, work.channels, out, first_bin)
+    return Region(box, inputs.x[plane * g.pixels :], work.channels, out[first_bin:])
 
 
 @jitable
@@ -474,7 +471,7 @@ def pool_by_rows(region: Region, mode: Known, g: RoiAlignGeometry, workspace: Wo
     """
     if len(mode) == len(LARGEST_SAMPLE) or g.out_width > BINS:
         return False
-    pooled, rows, columns = row_arrays(workspace, region.out)
+    pooled, rows, columns = row_arrays(workspace, region.bins)
     left, span = find_columns(region.box.x, mode, g, columns)
     if span < 0:
         return False
@@ -487,9 +484,9 @@ def pool_by_rows(region: Region, mode: Known, g: RoiAlignGeometry, workspace: Wo
         for c in range(0, region.channels, TOGETHER):
             together = min(TOGETHER, region.channels - c)
             for k in range(together):
-                source = region.x[region.x_begin + (c + k) * g.pixels + left :]
+                source = region.planes[(c + k) * g.pixels + left :]
                 pool_rows(source, rows, count, mode, g.width, pooled[k, :span])
-            bins = region.out[region.out_begin + c * g.bins + p * g.out_width :]
+            bins = region.bins[c * g.bins + p * g.out_width :]
             pool_columns(pooled, together, mode, columns, is_zero, g, bins)
     return True
 
@@ -702,7 +699,7 @@ def pool_by_taps(region: Region, mode: Known, g: RoiAlignGeometry, workspace: Wo
     A round has the taps of some bins, or of a part of one. They are found once, and then read from
     each channel.
     """
-    taps = round_in(workspace, region.out)
+    taps = round_in(workspace, region.bins)
     sample = first_sample(region.box, 0, mode)
     while sample.bin < g.bins:
         first = sample
@@ -817,7 +814,7 @@ def add_taps_of_bin(
     c1 = min(1, together - 1)
     c2 = min(2, together - 1)
     c3 = min(3, together - 1)
-    first = region.x[region.x_begin + c * g.pixels :]
+    first = region.planes[c * g.pixels :]
     second = first[c1 * g.pixels :]
     third = first[c2 * g.pixels :]
     fourth = first[c3 * g.pixels :]
@@ -843,7 +840,7 @@ def add_taps_of_bin(
         if c3 == 3:
             totals[3] += v3
     if b < bins.complete:
-        target = region.out[region.out_begin + c * g.bins + bins.first + b :]
+        target = region.bins[c * g.bins + bins.first + b :]
         for k in range(together):
             store(target, k * g.bins, totals[k])
             totals[k] = none
@@ -858,8 +855,8 @@ def compare_bins(
     number = totals.dtype.type
     of_samples = len(mode) == len(LARGEST_SAMPLE)
     for c in range(region.channels):
-        source = region.x[region.x_begin + c * g.pixels :][: g.pixels]
-        target = region.out[region.out_begin + c * g.bins + bins.first :]
+        source = region.planes[c * g.pixels :][: g.pixels]
+        target = region.bins[c * g.bins + bins.first :]
         for b in range(bins.size):
             total = number(LEAST_SAMPLE if of_samples else -np.inf)
             if b == 0 and bins.goes_on:
@@ -917,7 +914,7 @@ def pool_copies(
                 box = turned_box(inputs.rois, r, g, zero(out))
                 region = region_of(inputs, r, box, work, g, out)
                 if not is_copied:
-                    copy_side_by_side(region.x[region.x_begin :], region.channels, g.pixels, copy)
+                    copy_side_by_side(region.planes, region.channels, g.pixels, copy)
                     is_copied = True
                 pool_copy(copy, region, g, workspace)
 
@@ -936,13 +933,11 @@ def copy_side_by_side(planes: Elements, channels: int, pixels: int, copy: Sums) 
 @jitable
 def pool_copy(copy: Sums, region: Region, g: RoiAlignGeometry, workspace: Workspace) -> None:
     """Pool a region with a turned box from a copy of its channels by `copy_side_by_side`."""
-    box = region.box
-    channels = region.channels
-    out = region.out[region.out_begin :]
+    box, _, channels, bins = region
     pixels, exist, widths = indices_in(workspace, 0, (3, SAMPLES))
-    weight = sums_in(workspace, 12 * SAMPLES, (4, SAMPLES), out)
+    weight = sums_in(workspace, 12 * SAMPLES, (4, SAMPLES), bins)
     begin = 12 * SAMPLES + 8 * 4 * SAMPLES
-    totals, chunk = sums_in(workspace, begin, (2, channels), out)
+    totals, chunk = sums_in(workspace, begin, (2, channels), bins)
     number = totals.dtype.type
     sample_weight = share_of_sample(box)
     for k in range(SAMPLES):
@@ -973,7 +968,7 @@ def pool_copy(copy: Sums, region: Region, g: RoiAlignGeometry, workspace: Worksp
         add_points(copy, channels, pixels[:count], widths, exist, weight, False, chunk)
         add_chunk(totals, chunk, is_first)
         for c in range(channels):
-            store(out, c * g.bins + b, totals[c])
+            store(bins, c * g.bins + b, totals[c])
 
 
 @jitable

@@ -90,9 +90,9 @@ def reference(
         across = dtype(t) * (height * dtype(0.5))
         if s == t == 0:  # also for an infinite width
             along = across = np.zeros_like(width)
-        points = y + along * sine + across * cosine, x + along * cosine - across * sine
+        sampled = y + along * sine + across * cosine, x + along * cosine - across * sine
         for n in range(len(features)):
-            weighted, _ = read_taps(features[n], [v[n] for v in points])
+            weighted, _ = read_taps(features[n], [v[n] for v in sampled])
             total[n] += weighted.sum(axis=0)
     return total
 
