@@ -189,7 +189,7 @@ class NextSample(NamedTuple):
     bin: int
     i: int  # its row among the bin's samples
     j: int  # its column
-    is_zero: bool  # whether an earlier sample of the bin, or one of its taps, counts as 0
+    is_zero: bool  # whether one of the bin's samples so far, or of their taps, counts as 0
 
 
 @jitable
@@ -512,7 +512,7 @@ def row_arrays(workspace: Workspace, out: Elements) -> tuple[Sums, RowTaps, Colu
 def find_columns(
     axis: RegionAxis, mode: Known, g: RoiAlignGeometry, columns: ColumnTaps
 ) -> tuple[Number, Number]:
-    """Store the columns that bins read; return the first column and the pixels of a row to be read.
+    """Store the columns that bins read; return the first one, and how many pixels of a row to read.
 
     The stored columns are counted from the first one. If there is no room for them, or if it would
     not pay to read all pixels between them, the number of pixels is -1.
@@ -661,6 +661,7 @@ def pool_columns(
     for q < g.out_width, and for the channels c < together. If there are fewer than four, the last
     one is written again. Where is_zero or zeros[q] says so, the largest is at least 0.
     """
+    # The channels after channel 0; missing ones are the last one again.
     c1 = min(1, together - 1)
     c2 = min(2, together - 1)
     c3 = min(3, together - 1)
@@ -736,7 +737,7 @@ def first_sample(box: Box, bin_: int, mode: Known) -> NextSample:
 def fill_round(
     box: Box, sample: NextSample, mode: Known, g: RoiAlignGeometry, taps: Round
 ) -> tuple[NextSample, int]:
-    """Store taps from a sample on, as far as they fit; return the next sample and the bins."""
+    """Store taps from a sample on, as far as they fit; return the next one and the number of bins."""
     bins = 0
     count = 0
     taps.ends[0] = 0
@@ -811,6 +812,7 @@ def add_taps_of_bin(
     are stored, and become 0.
     """
     together = min(TOGETHER, region.channels - c)
+    # The channels after channel 0; missing ones are the last one again.
     c1 = min(1, together - 1)
     c2 = min(2, together - 1)
     c3 = min(3, together - 1)
@@ -833,7 +835,7 @@ def add_taps_of_bin(
             v2 += w * load(third, offset)
             v3 += w * load(fourth, offset)
         totals[0] += v0
-        if c1 == 1:  # else it is channel 0 again, which would be added twice
+        if c1 == 1:  # else it is channel 0 again, with a sum that would be added twice
             totals[1] += v1
         if c2 == 2:
             totals[2] += v2
