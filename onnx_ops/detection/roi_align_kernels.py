@@ -737,7 +737,7 @@ def first_sample(box: Box, bin_: int, mode: Known) -> NextSample:
 def fill_round(
     box: Box, sample: NextSample, mode: Known, g: RoiAlignGeometry, taps: Round
 ) -> tuple[NextSample, int]:
-    """Store taps from a sample on, as far as they fit; return the next one and the number of bins."""
+    """Store taps from a sample on, as far as they fit; return the next one and the bins' number."""
     bins = 0
     count = 0
     taps.ends[0] = 0
