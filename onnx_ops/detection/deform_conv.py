@@ -413,7 +413,7 @@ def shape_mmcv(
 
 
 @jitable
-def plan_mmcv(
+def plan_mmcv_convolution(
     attributes: AttributeTuple,
     inputs: tuple[Sizes, ...],
     outputs: tuple[OutputSizes, ...],
@@ -469,7 +469,7 @@ MODULATED = replace(
         number_of_groups("groups"),
         number_of_groups("deform_groups", other_names=("deformable_groups",)),
     ),
-    plan=Plan(shape_mmcv, plan_mmcv, DeformConvGeometry),
+    plan=Plan(shape_mmcv, plan_mmcv_convolution, DeformConvGeometry),
     reference=reference_modulated,
     terms={
         "X": "x", "W": "weight", "B": "bias", "strides": "stride", "dilations": "dilation",

@@ -50,7 +50,7 @@ class DeformableAttentionGeometry(Geometry):
 
 
 class Block(NamedTuple):
-    """Points of some rows: from each row as many, which begin with the same one."""
+    """The same points of each of some rows."""
 
     row: int  # the first row
     rows: int
@@ -66,7 +66,7 @@ class Levels(NamedTuple):
     start: Pixels  # its first pixel among those of all levels
 
 
-class Taps(NamedTuple):
+class PointTaps(NamedTuple):
     """The four taps of each point of a block, in the workspace."""
 
     pixel: Pixels  # of the first tap
@@ -96,7 +96,7 @@ def deformable_attention(
     weight = sums_in(workspace, indices.nbytes, (TAPS, POINTS), out)
     totals = sums_in(workspace, indices.nbytes + weight.nbytes, CHANNELS, out)
     levels = Levels(indices[0], indices[1], indices[2])
-    taps = Taps(indices[3], levels.width, indices[4], weight)
+    taps = PointTaps(indices[3], levels.width, indices[4], weight)
     blocks = max(1, pieces(g.points, POINTS))  # of a row
     rows_at_once = max(1, POINTS // max(g.points, 1))
     if blocks == 1:  # all blocks have the points of the same levels
@@ -148,7 +148,7 @@ def find_taps(
     exist: Pixels,
     weights: tuple[Weights, Weights, Weights, Weights],
 ) -> None:
-    """Store the taps of each point of a block, see `Taps`.
+    """Store the taps of each point of a block, see `PointTaps`.
 
     locations  x and y of each point
     attention  weight of each point
@@ -209,7 +209,7 @@ def add_rows(
     g: DeformableAttentionGeometry,
     block: Block,
     channel: int,
-    taps: Taps,
+    taps: PointTaps,
     totals: Sums,
     out: Elements,
 ) -> None:
