@@ -43,7 +43,8 @@ import numpy as np
 import onnx_ops
 for path in sys.argv[1:]:
     session = onnx_ops.InferenceSession(path)
-    inputs = {i.name: np.zeros(i.shape, np.int64 if "int64" in i.type else np.float32) for i in session.get_inputs()}
+    inputs = {i.name: np.zeros(i.shape, np.int64 if "int64" in i.type else np.float32)
+        for i in session.get_inputs()}
     try:
         session.run(None, inputs)
     except onnx_ops.OpError:

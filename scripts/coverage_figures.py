@@ -49,7 +49,8 @@ source = {clone}/onnx_ops
 data_file = {folder}/data/python
 parallel = true
 patch = subprocess, _exit, fork
-disable_warnings = no-data-collected, module-not-imported, module-not-measured, couldnt-parse, already-imported
+disable_warnings = no-data-collected, module-not-imported, module-not-measured, couldnt-parse,
+    already-imported
 [report]
 exclude_also =
     if TYPE_CHECKING:

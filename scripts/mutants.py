@@ -212,7 +212,8 @@ def _affine_grid_of_onnx(rng):
     is_open, sampling = chance(rng), _sampling(rng, opset)
     if axes == 3:
         sampling["mode"] = one_of(rng, ["linear", "nearest"])
-    w.add("AffineGrid", "theta", w.add("Shape", "image") if is_open else w.constant([batch, 2, *size]), name="grid",
+    w.add("AffineGrid", "theta", w.add("Shape", "image") if is_open
+        else w.constant([batch, 2, *size]), name="grid",
           **corners)  # fmt: skip
     w.add("GridSample", "image", "grid", name="y", **sampling)
     image = ["n", 2, *"dhw"[-axes:]] if is_open else [batch, 2, *(4, 3, 2)[:axes]]

@@ -60,7 +60,8 @@ def builtin(case, inputs, threads=0):
 def pytorch(case, inputs, threads=0):
     import torch
 
-    first, *others = (torch.from_numpy(v.view(np.uint16)).view(torch.bfloat16) if v.dtype.name == "bfloat16"
+    first, *others = (torch.from_numpy(v.view(np.uint16)).view(torch.bfloat16)
+        if v.dtype.name == "bfloat16"
                       else torch.from_numpy(v) for v in inputs)  # fmt: skip
     settings, functions = dict(case.attributes), torch.nn.functional
     threads = threads or torch.get_num_threads()

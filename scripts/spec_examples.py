@@ -57,7 +57,8 @@ def stored(domain, name):
         n: value.decode() if isinstance(value, bytes) else value for n, value in attributes.items()
     }
     arrays = [
-        {name: numpy_helper.to_array(onnx.load_tensor(folder / "test_data_set_0" / f"{kind}_{k}.pb"))
+        {name:
+            numpy_helper.to_array(onnx.load_tensor(folder / "test_data_set_0" / f"{kind}_{k}.pb"))
          for k, name in enumerate(names)}
         for kind, names in (("input", node.input), ("output", node.output))
     ]  # fmt: skip
@@ -195,7 +196,8 @@ SUMS = {f"{i}{j}": (0, "n", i, j) for i in range(3) for j in range(3)} | {"x": (
 PRODUCTS = {
     f"{name}{i}": step
     for i in range(3)
-    for name, step in (("u", ("Mul", f"{i}0", "x")), ("v", ("Mul", f"{i}1", "y")), ("w", ("Add", f"u{i}", f"v{i}")),
+    for name, step in (("u", ("Mul", f"{i}0", "x")), ("v", ("Mul", f"{i}1", "y")),
+        ("w", ("Add", f"u{i}", f"v{i}")),
                        ("z", ("Add", f"w{i}", f"{i}2")))
 }  # fmt: skip
 COMPUTED = (  # worked out by hand
@@ -327,7 +329,8 @@ SLOPE = f32(np.arange(16).reshape(1, 1, 4, 4))
 ROIS = f32([[0, 0, 4, 4], [1, 1, 3, 3]])
 ROI_ALIGN = tuple(
     Example(
-        name, "", "RoiAlign", 16, {"mode": mode, "output_height": 2, "output_width": 2, "sampling_ratio": 1},
+        name, "", "RoiAlign", 16,
+            {"mode": mode, "output_height": 2, "output_width": 2, "sampling_ratio": 1},
         {"X": SLOPE, "rois": ROIS, "batch_indices": np.zeros(2, np.int64)}, {"output": f32(output)},
     )
     for name, mode, output in (

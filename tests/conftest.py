@@ -18,10 +18,14 @@ if (
     library.is_complete()
 ):  # then nothing is compiled, there may be no Numba, and only kernels are other ones
     of_the_compiler = "cache cache_permissions deployment elements library vectors warmup"
-    of_no_kernel = """attributes budget byte_readers docs docstrings endings exact files hostile_models imported_domains
-        imports inference layout lowering many_files messages model_files names on_import optimized_sessions
-        ordinary_files ort_format reading reading_forms reading_integers reading_positions reading_work rewriting
-        rewriting_affine_grids rewriting_facts rewriting_fuzz rewriting_grids rewriting_samplers schemas sizes
+    of_no_kernel = """attributes budget byte_readers docs docstrings endings exact files
+        hostile_models imported_domains
+        imports inference layout lowering many_files messages model_files names on_import
+            optimized_sessions
+        ordinary_files ort_format reading reading_forms reading_integers reading_positions
+            reading_work rewriting
+        rewriting_affine_grids rewriting_facts rewriting_fuzz rewriting_grids rewriting_samplers
+            schemas sizes
         third_operator uncompiled"""
     collect_ignore_glob = [
         f"**/test_{name}.py" for name in f"{of_the_compiler} {of_no_kernel}".split()

@@ -103,8 +103,10 @@ def blocks(rng: Generator, *sizes: int) -> Blocks:
 def col2im(rng: Generator) -> Drawn:
     b = blocks(rng, 2, 2, 3, 3, 4, 4, 5, 7, 8, 16)
     model = parsed(
-        f"""fold (float[N, CK, L] x, int64[2] image_shape, int64[2] block_shape) => (float[N, C, H, W] y) {{
-            y = Col2Im <strides = [{b.stride}, {b.stride}], pads = [{b.pad}, {b.pad}, {b.pad}, {b.pad}]>
+        f"""fold (float[N, CK, L] x, int64[2] image_shape, int64[2] block_shape)
+            => (float[N, C, H, W] y) {{
+            y = Col2Im <strides = [{b.stride}, {b.stride}],
+                pads = [{b.pad}, {b.pad}, {b.pad}, {b.pad}]>
                 (x, image_shape, block_shape)
         }}"""
     )
@@ -157,7 +159,8 @@ def im2col_product(rng: Generator) -> Drawn:
     """Draw a weighted sum of each block, as the upsampling of flows computes it."""
     b = blocks(rng, 3, 3, 5)
     count = math.prod(b.counts)
-    text = f"""blend (float[{b.n}, {b.c}, {b.h}, {b.w}] x, float[{b.n}, 1, {b.k * b.k}, {count}] weights)
+    text = f"""blend (float[{b.n}, {b.c}, {b.h}, {b.w}] x,
+        float[{b.n}, 1, {b.k * b.k}, {count}] weights)
         => (float[N, C, L] y) {{{PATCHES}
         blocks = Reshape (ordered, by_channel)
         weighed = Mul (blocks, weights)
@@ -247,7 +250,8 @@ def computed_grid_sample(rng: Generator) -> Drawn:
     attributes, settings = sampling(rng, mode)
     aligned = settings["align_corners"]
     model = parsed(
-        f"""transform (float[{n}, {c}, {h}, {w}] x, float[{n}, 2, 3] theta) => (float[{n}, {c}, {h}, {w}] y) {{
+        f"""transform (float[{n}, {c}, {h}, {w}] x, float[{n}, 2, 3] theta)
+            => (float[{n}, {c}, {h}, {w}] y) {{
             grid = AffineGrid <align_corners = {int(aligned)}> (theta, size)
             y = GridSample {attributes} (x, grid)
         }}""",
@@ -281,8 +285,10 @@ def roi_align(rng: Generator) -> Drawn:
         one_of(rng, "avg", "avg", "max"),
     )
     model = parsed(
-        f"""pool (float[N, C, H, W] x, float[R, 4] rois, int64[R] batch_indices) => (float[R, C, S, S] y) {{
-            y = RoiAlign <mode = "{mode}", output_height = {size}, output_width = {size}, sampling_ratio = {ratio},
+        f"""pool (float[N, C, H, W] x, float[R, 4] rois, int64[R] batch_indices)
+            => (float[R, C, S, S] y) {{
+            y = RoiAlign <mode = "{mode}", output_height = {size}, output_width = {size},
+                sampling_ratio = {ratio},
                 spatial_scale = {scale}> (x, rois, batch_indices)
         }}"""
     )
@@ -316,7 +322,8 @@ def deform_conv(rng: Generator) -> Drawn:
     model = parsed(
         f"""convolve (float[N, C, H, W] x, float[M, C, {k}, {k}] weights, float[N, D, H, W] offset)
             => (float[N, M, H, W] y) {{
-            y = DeformConv <pads = [{pads}], offset_group = {groups}, kernel_shape = [{k}, {k}]> (x, weights, offset)
+            y = DeformConv <pads = [{pads}], offset_group = {groups},
+                kernel_shape = [{k}, {k}]> (x, weights, offset)
         }}"""
     )
     inputs = {

@@ -15,7 +15,8 @@ from .measure import ALONE, CUSTOM, LIMIT, READS
 TINY = 2**12  # bytes: smaller cases take the time of a call, not of a kernel
 COLUMNS = {
     CUSTOM: CUSTOM, f"{CUSTOM} run": "run", "extensions": "extensions", "extensions run": "run",
-    **{c: h for p in peers.PEERS for c, h in ((p, p), *([(f"{p} run", "run")] if p == "ONNX Runtime" else []))},
+    **{c: h for p in peers.PEERS
+        for c, h in ((p, p), *([(f"{p} run", "run")] if p == "ONNX Runtime" else []))},
     LIMIT: LIMIT, READS: READS,
 }  # fmt: skip
 

@@ -125,7 +125,8 @@ def test_without_the_extra_one_line_says_what_to_do():
                 main()
             except SystemExit as end:
                 print(end)
-            for name in [name for name in sys.modules if name == package or name.startswith("onnx_ops.cli.")]:
+            for name in [name for name in sys.modules
+                if name == package or name.startswith("onnx_ops.cli.")]:
                 del sys.modules[name]
     """
     install = 'pip install "click>=8.1" "pillow>=10.1" "rich>=13"'
@@ -360,7 +361,8 @@ def test_inspect_makes_no_session_and_compiles_nothing(tmp_path):
 def test_inspect_shows_all_of_a_node(tmp_path):
     """Names are as PyTorch writes them, and contain the tree of modules."""
     names = [f"/backbone/stages.{k}/blocks.0/attention/sampler/GridSample" for k in range(3)]
-    proto = parsed("""(float[X_batch_dimension, 3, 8, 8] X, float[Grid_batch_dimension, 8, 8, 2] Grid) =>
+    proto = parsed("""(float[X_batch_dimension, 3, 8, 8] X,
+        float[Grid_batch_dimension, 8, 8, 2] Grid) =>
         (float[N, C, H, W] y) {
         a = GridSample <mode = "linear"> (X, Grid)
         b = GridSample <mode = "linear"> (a, Grid)
@@ -718,8 +720,10 @@ NOT_WHAT_IT_SEEMS = {
         { low = Cast <to = 2> (wide) size = Cast <to = 7> (low) y = Col2Im (x, size, block) }""",
     "a stale shape": """(float[1, 36] flat) => (float[a, b, c, d] y)
         <float[1, 4, 5] x, int64[2] size = {4, 4}, int64[2] block = {2, 2}>
-        { columns = Constant <value_ints = [1, 4, 9]> () x = Reshape (flat, columns) y = Col2Im (x, size, block) }""",
-    "a default that a caller may replace": """(float[1, 4, 9] x, int64[2] size = {9, 9}) => (float[a, b, c, d] y)
+        { columns = Constant <value_ints = [1, 4, 9]> () x = Reshape (flat, columns)
+            y = Col2Im (x, size, block) }""",
+    "a default that a caller may replace": """(float[1, 4, 9] x, int64[2] size = {9, 9})
+        => (float[a, b, c, d] y)
         <int64[2] block = {2, 2}> { y = Col2Im (x, size, block) }""",
 }
 
@@ -736,7 +740,8 @@ def test_inspect_believes_no_more_than_holds(name, tmp_path):
 
 def test_inspect_a_node_without_an_optional_input(tmp_path):
     """DeformConv has a mask, and no bias before it."""
-    path = saved(parsed("""(float[1, 2, 6, 7] x, float[3, 2, 3, 3] w, float[1, 18, 4, 5] o, float[1, 9, 4, 5] m)
+    path = saved(parsed("""(float[1, 2, 6, 7] x, float[3, 2, 3, 3] w, float[1, 18, 4, 5] o,
+        float[1, 9, 4, 5] m)
         => (float[N, C, H, W] y) { y = DeformConv (x, w, o, , m) }""", 19), tmp_path)  # fmt: skip
     has_one = ORT_VERSION >= (1, 25)
     assert call_json("inspect", path)["nodes"][0][
@@ -746,7 +751,8 @@ def test_inspect_a_node_without_an_optional_input(tmp_path):
 
 
 def test_inspect_looks_into_subgraphs_and_functions(tmp_path):
-    proto = parsed("""(bool c, float[1, 9, 9] x) => (float[N, C, H, W] y) <int64[2] i = {5, 5}, int64[2] b = {3, 3}> {
+    proto = parsed("""(bool c, float[1, 9, 9] x)
+        => (float[N, C, H, W] y) <int64[2] i = {5, 5}, int64[2] b = {3, 3}> {
     y = If (c) <then_branch = then_branch () => (float[N, C, H, W] z) { z = Col2Im (x, i, b) },
                 else_branch = else_branch () => (float[N, C, H, W] z) { z = own.Other (x) }>
 }
@@ -829,11 +835,13 @@ def test_inspect_reports_how_operators_are_registered(domain, left_out, tmp_path
 
 
 BFLOAT16 = """(bfloat16[1, 3, 8, 8] x, bfloat16[1, 8, 8, 2] flow) => (bfloat16[1, 3, 8, 8] y%s)
-    <bfloat16[1] two = {2}> { moved = Mul (flow, two) y = GridSample <align_corners = 1> (x, moved) }"""
+    <bfloat16[1] two = {2}> { moved = Mul (flow, two)
+        y = GridSample <align_corners = 1> (x, moved) }"""
 
 
 # Only the comparison is of bfloat16, so the kernel is that of float32, which other tests need, too.
-LESS = """(float[1, 3, 8, 8] x, float[1, 8, 8, 2] flow, bfloat16[1, 8, 8, 1] other) => (float[1, 3, 8, 8] y)
+LESS = """(float[1, 3, 8, 8] x, float[1, 8, 8, 2] flow, bfloat16[1, 8, 8, 1] other)
+    => (float[1, 3, 8, 8] y)
     <bfloat16 quarter = {16000}> {
         is_less = Less (other, quarter)
         opposite = Neg (flow)
@@ -1372,7 +1380,8 @@ def test_run_compare_tells_differences(tmp_path):
     arguments = ["run", path, "-i", tmp_path / "all.npz", "--compare", "builtin"]
     text = call(*arguments, exit_code=1)
     assert re.search(
-        r"y against builtin: \[.*\] is .*, expected .*, tolerance .*, exceeded by [1-9]\d* of \d+ elements\n",
+        r"y against builtin: \[.*\] is .*, expected .*, tolerance .*, "
+        r"exceeded by [1-9]\d* of \d+ elements\n",
         text,
     )
     assert "evaluator" not in text
@@ -1941,11 +1950,13 @@ def test_a_rewrite_changes_no_weights(target, dtype, command, backend, tmp_path,
 IN_A_FUNCTION = """<ir_version: 9, opset_import: ["" : 18, "f" : 1]>
 g (float[100] x, bool c) => (float[100] y) { y = f.Add (x, c) }
 <domain: "f", opset_import: ["" : 18]> Add (x, c) => (y) {
-    w = If (c) <then_branch = one () => (float[100] a) { a = Identity (w) }, else_branch = two () => (float[100] b)
+    w = If (c) <then_branch = one () => (float[100] a) { a = Identity (w) }, else_branch = two ()
+        => (float[100] b)
         { b = Identity (x) }>
     y = Add (x, w)
 }"""
-SPARSE = """<ir_version: 9, opset_import: ["" : 18]> g (float[100] x, bool c) => (float[100] y) { y = Add (x, w) }"""
+SPARSE = """<ir_version: 9, opset_import: ["" : 18]> g (float[100] x, bool c)
+    => (float[100] y) { y = Add (x, w) }"""
 
 
 @pytest.mark.parametrize("text", [SPARSE, IN_A_FUNCTION], ids=["sparse", "in a function"])

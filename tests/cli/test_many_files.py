@@ -79,10 +79,12 @@ def where(request: pytest.FixtureRequest) -> list[str]:
     )
 
 
-FOLD = """(float[SIZE, 4, 9] x, int64[2] image_shape, int64[2] block_shape) => (float[SIZE, 1, 4, 4] y) {
+FOLD = """(float[SIZE, 4, 9] x, int64[2] image_shape, int64[2] block_shape)
+    => (float[SIZE, 1, 4, 4] y) {
     y = Col2Im (x, image_shape, block_shape)
 }"""
-SAMPLE = """(float[N, 1, H, W] X, float[N, 3, 3, 2] Grid) => (float[N, 1, 3, 3] Y, float[N, 1, 3, 3] minus) {
+SAMPLE = """(float[N, 1, H, W] X, float[N, 3, 3, 2] Grid)
+    => (float[N, 1, 3, 3] Y, float[N, 1, 3, 3] minus) {
     Y = GridSample <mode = "linear"> (X, Grid)
     minus = Neg (Y)
 }"""
@@ -98,7 +100,8 @@ def slow_fold(directory: Path) -> Path:
     products of matrices.
     """
     weights = np.random.default_rng(0).random((600, 600), np.float32) / 300
-    return saved(parsed("""(float[N, 4, 9] x, int64[2] image_shape, int64[2] block_shape) => (float[N, 1, 4, 4] y) {
+    return saved(parsed("""(float[N, 4, 9] x, int64[2] image_shape, int64[2] block_shape)
+        => (float[N, 1, 4, 4] y) {
         mean = ReduceMean <keepdims = 0> (x)
         first = Mul (weights, mean)
         second = MatMul (first, weights)

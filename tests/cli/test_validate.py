@@ -216,7 +216,8 @@ def test_inputs_from_files_and_attributes_in_every_form(tmp_path):
 OWN = """
 import onnx_ops
 
-@onnx_ops.operator("my.domain::Scale", inputs="x: T", outputs="y: T", version=3, types={"T": onnx_ops.FLOATS})
+@onnx_ops.operator("my.domain::Scale", inputs="x: T", outputs="y: T", version=3,
+    types={"T": onnx_ops.FLOATS})
 def scale(x, *, factor: float = 2.0):
     return x * x.dtype.type(factor)
 """
@@ -260,7 +261,8 @@ REFUSED = {
     "--op GridSample --opset 999": "--opset 999: the newest one of onnx is "
                                    f"{onnx.defs.onnx_opset_version()}.",
     "--op GridSample --dtype float8": "'float8' is not one of 'float32'",
-    "--op GridSample --shape X=1,1,4,4 --shape Grid=1,2,2,2 --dtype uint8": "unless mode is nearest",
+    "--op GridSample --shape X=1,1,4,4 --shape Grid=1,2,2,2 --dtype uint8":
+        "unless mode is nearest",
     "--op RoiAlign --shape X=1,1,4,4 --shape rois=1,4 --shape batch_indices=1 --dtype int8":
         "dtype of X = int8: must be one of float16,",
     "--op Col2Im --shape input=1,4,4 --shape image_shape=2": "no --input image_shape=[...] for "

@@ -38,7 +38,8 @@ import numpy as np
 import onnx_ops
 assert onnx_ops.__file__.startswith(sys.argv[1]), onnx_ops.__file__
 session = onnx_ops.InferenceSession(sys.argv[2])
-feeds = {"input": np.zeros((1, 9, 9), np.float32), "image_shape": np.array([5, 5]), "block_shape": np.array([3, 3])}
+feeds = {"input": np.zeros((1, 9, 9), np.float32), "image_shape": np.array([5, 5]),
+    "block_shape": np.array([3, 3])}
 session.run(None, feeds)
 """
 
@@ -355,7 +356,8 @@ from onnx_ops.compiler import key
 from onnx_ops.registry import OPERATORS
 from onnx_ops.session import variants
 entries = {e: None for v in variants.combinations(OPERATORS, ["float32"]) for e in v.entries()}
-print(hashlib.sha256(repr([key.digest(e.functions, e.name, e) for e in entries]).encode()).hexdigest())
+print(hashlib.sha256(repr([key.digest(e.functions, e.name, e)
+    for e in entries]).encode()).hexdigest())
 """
 
 
@@ -446,7 +448,8 @@ import values
 def gain():
     return values.GAIN
 def compiled(types):
-    declared = onnx_ops.operator("my::Gain", inputs="x: T", outputs="y: T", types={"T": types})(lambda x: x)
+    declared = onnx_ops.operator("my::Gain", inputs="x: T", outputs="y: T",
+        types={"T": types})(lambda x: x)
     @declared.shape(lambda x: x).kernel
     def _(x, index, count, workspace, y):
         for i in range(x.size):
@@ -491,9 +494,11 @@ def compile_again(entry, symbol):
     compiled_again.append(symbol)
     return content
 compilation.object_code = compile_again
-machine = bytes([content[18] ^ 0x80])  # of a header of ELF; elsewhere this makes no format that there is
+# Of a header of ELF; elsewhere this makes no format that there is.
+machine = bytes([content[18] ^ 0x80])
 for name, other in {
-    "whole": content, "nothing": b"", "a text": b"no code at all" * 1000, "the header": content[:64],
+    "whole": content, "nothing": b"", "a text": b"no code at all" * 1000,
+        "the header": content[:64],
     "half": content[:len(content) // 2], "cut short": content[:-1],
     "for another machine": content[:18] + machine + content[19:],
     "another function": content.replace(compiled.symbol.encode(), compiled.symbol[::-1].encode()),

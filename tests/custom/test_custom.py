@@ -155,7 +155,10 @@ def test_check_finds_what_is_wrong(wrong_way, monkeypatch):
             )
 
     monkeypatch.setattr(check, "ways", ways)
-    message = rf"my\.domain\.Combine, {wrong_way}.*: y at \[\d\] is .*, but of the function in NumPy .*; 5 of 5 differ"
+    message = (
+        rf"my\.domain\.Combine, {wrong_way}.*: y at \[\d\] is .*, "
+        r"but of the function in NumPy .*; 5 of 5 differ"
+    )
     with pytest.raises(AssertionError, match=message):
         onnx_ops.check(custom.combine, [CASES[custom.combine][0]], extremes=False)
 
@@ -169,7 +172,8 @@ def test_extensions_sessions_against_the_body():
         names = []
         real = test_custom.check.ways
         test_custom.check.has_torch = lambda operator: False  # its import takes long
-        test_custom.check.ways = lambda *args: ((names.append(name), (name, way))[1] for name, way in real(*args))
+        test_custom.check.ways = lambda *args: ((names.append(name), (name, way))[1]
+            for name, way in real(*args))
         for operator in (custom.topk, custom.combine):
             test_custom.check.has_extensions(operator.declaration)
         for operator in (custom.topk, custom.combine):
@@ -737,7 +741,8 @@ def test_kernels_that_are_refused():
         y[0] = calling_itself(x[0])
 
     messages = {
-        spreading: r"kernel = test_custom\.py, line \d+ for float32, float32: can't be compiled: it allocates memory",
+        spreading: r"kernel = test_custom\.py, line \d+ for float32, float32: can't be compiled: "
+        r"it allocates memory",
         without_workspace: "can't be compiled: .*none",
         speaking: "can't be compiled: it allocates memory",
         kernel: "can't be compiled: it calls Python, as `print` does",
@@ -833,7 +838,8 @@ def test_a_mistake_in_what_states_the_work(work):
     function.shape(lambda x: x).kernel(writes_nothing, **{work: lambda x: x.nothing})
     with pytest.raises(
         OpError,
-        match=rf"my\.domain\.Name: {work} = test_custom\.py, line \d+: can't be compiled: .*nothing",
+        match=rf"my\.domain\.Name: {work} = test_custom\.py, line \d+: "
+        r"can't be compiled: .*nothing",
     ):
         function(BIAS)
 
@@ -933,7 +939,10 @@ def test_a_length_beyond_the_bound(length):
     function.shape(lambda x: x, bound=True)
     function.kernel(returns_the_first)
     x = np.array([length, 5, 6])
-    message = rf"length of an output = {length}: is the kernel's result; the bound of the shape function is 3$"
+    message = (
+        rf"length of an output = {length}: is the kernel's result; "
+        r"the bound of the shape function is 3$"
+    )
     for run in (lambda: run_operator(function, [x]), lambda: function(x)):
         with pytest.raises(Exception, match=message):
             run()
@@ -1290,7 +1299,8 @@ def test_extensions_know_operators_from_the_first_session_on():
         from test_custom import *
         run_operator(custom.combine, [BIAS, BIAS], backend="extensions", mode="product")
         combine = declare(name="my_domain::Combine")
-        for operator, inputs in ((shifted(1), [BIAS]), (custom.join, [np.array(["a"], object)]), (combine, [BIAS])):
+        for operator, inputs in ((shifted(1), [BIAS]), (custom.join, [np.array(["a"], object)]),
+            (combine, [BIAS])):
             try:
                 run_operator(operator, inputs, backend="extensions")
             except OpError as error:
@@ -1310,7 +1320,8 @@ def test_an_interrupt_in_a_body():
         import signal, threading, time, numpy as np, onnx_ops, test_custom
 
         def body(x):
-            threading.Timer(0.2, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT]).start()
+            threading.Timer(0.2, signal.pthread_kill,
+                [threading.main_thread().ident, signal.SIGINT]).start()
             time.sleep(100)
             print("goes on")
             return x
@@ -1400,7 +1411,8 @@ def test_an_index_that_leaves_its_array(tmp_path):
     line = 1 + text.splitlines().index("        y[k + 1] = scaled(x[k])")
     code = """
         import numpy as np, operators_of_mine, test_custom
-        for call in (operators_of_mine.scale, lambda x: test_custom.run_operator(operators_of_mine.scale, [x])):
+        run = lambda x: test_custom.run_operator(operators_of_mine.scale, [x])
+        for call in (operators_of_mine.scale, run):
             try:
                 call(np.ones(5, np.float32))
             except Exception as error:
@@ -1445,7 +1457,9 @@ def test_other_processes_work_with_the_same_operator(tmp_path):
         build = lambda operator: onnx_ops.build("lib.so", operators=[operator], cpus=["x86-64-v2"])
         copied = lambda operator: pickle.dumps(onnx_ops.Runner("model.onnx", operators=[operator]))
         operators_of_mine.FACTOR = 3
-        for work, operator in (build, declared_before), (copied, declared_before), (build, operators_of_mine.scale):
+        for work, operator in (
+            (build, declared_before), (copied, declared_before), (build, operators_of_mine.scale),
+        ):
             try:
                 work(operator)
             except onnx_ops.OpError as error:
@@ -1482,7 +1496,8 @@ def test_copies_of_a_runner_have_its_operators(tmp_path):
     (package / "__init__.py").write_text(f"from .factors import FACTOR\n{text}\n{another}")
     code = """
         import pickle, operators_of_mine, onnx_ops
-        pickle.dump(onnx_ops.Runner("model.onnx", operators=[operators_of_mine.scale]), open("runner", "wb"))
+        pickle.dump(onnx_ops.Runner("model.onnx", operators=[operators_of_mine.scale]),
+            open("runner", "wb"))
     """
     run_script(code, tmp_path)
     code = """
@@ -1509,7 +1524,8 @@ def test_a_process_that_has_the_module_of_before_an_edit(tmp_path):
         imports = "import operators_of_mine, pickle, sys; from onnx_ops import Runner"
         made = "Runner('model.onnx', operators=[operators_of_mine.scale])"
         code = f"{imports}; pickle.dump({made}, sys.stdout.buffer)"
-        elsewhere = lambda: subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE).stdout
+        elsewhere = lambda: subprocess.run([sys.executable, "-c", code], check=True,
+            stdout=subprocess.PIPE).stdout
         pickle.loads(elsewhere())
         with open("operators_of_mine.py", "a") as file:
             file.write("FACTOR = 3")
@@ -1555,10 +1571,12 @@ def test_bodies_need_no_numba(tmp_path):
         sys.modules["numba"] = None
         import importlib.util
         real = importlib.util.find_spec
-        importlib.util.find_spec = lambda name, *args: None if name == "numba" else real(name, *args)
+        importlib.util.find_spec = lambda name, *args: (
+            None if name == "numba" else real(name, *args))
         import numpy as np, test_custom, operators_of_mine
         assert test_custom.numba_obstacle()
-        print(test_custom.run_operator(operators_of_mine.scale, [np.ones(2, np.float32)])[0].tolist())
+        print(test_custom.run_operator(operators_of_mine.scale,
+            [np.ones(2, np.float32)])[0].tolist())
     """
     assert run_script(code, tmp_path).stdout.split() == ["[3.0,", "3.0]"]
 

@@ -28,7 +28,8 @@ from onnxruntime_extensions import PyCustomOpDef as Types, onnx_op
 def largest(boxes, scores, topk, factor, order):
     """The boxes with the largest scores, multiplied, and their number."""
     places = np.argsort(-scores[0], kind="stable")[:topk]
-    return boxes[0, places[::-1] if order == "up" else places] * np.float32(factor), np.array([topk], np.int32)
+    chosen = boxes[0, places[::-1] if order == "up" else places]
+    return chosen * np.float32(factor), np.array([topk], np.int32)
 
 
 @onnx_op(op_type="GridSample", inputs=[Types.dt_float], outputs=[Types.dt_float])
@@ -327,7 +328,8 @@ from support.cases import parsed
 
 DOMAINS = "com.microsoft", "mmdeploy", "mmcv", "org.openvinotoolkit", "onnx_ops", "custom"
 for domain in DOMAINS:
-    @onnx_op(op_type=f"{domain}::Halve", inputs=[PyCustomOpDef.dt_float], outputs=[PyCustomOpDef.dt_float])
+    @onnx_op(op_type=f"{domain}::Halve", inputs=[PyCustomOpDef.dt_float],
+        outputs=[PyCustomOpDef.dt_float])
     def halve(x):
         return x / 2
 
@@ -339,15 +341,18 @@ def before_ours(content):
 
 WAYS = {
     "session": lambda content: onnx_ops.InferenceSession(content, with_extensions(quiet())),
-    "optimized": lambda content: onnx_ops.InferenceSession(content, with_extensions(quiet()), optimize=True),
-    "extensions": lambda content: onnx_ops.InferenceSession(content, with_extensions(quiet()), backend="extensions"),
+    "optimized": lambda content: onnx_ops.InferenceSession(content, with_extensions(quiet()),
+        optimize=True),
+    "extensions": lambda content: onnx_ops.InferenceSession(content, with_extensions(quiet()),
+        backend="extensions"),
     "after ours": after_ours,
     "before ours": before_ours,
 }
 FEEDS = {"x": np.full((1, 1, 4, 4), 3, np.float32), "grid": np.zeros((1, 2, 2, 2), np.float32)}
 
 def outcome(make, text, domain):
-    content = parsed("(float[1, 1, 4, 4] x, float[1, 2, 2, 2] grid) => (float[a, b, c, d] y) " + text, 20, domain)
+    header = "(float[1, 1, 4, 4] x, float[1, 2, 2, 2] grid) => (float[a, b, c, d] y) "
+    content = parsed(header + text, 20, domain)
     try:
         return make(content.SerializeToString()).run(None, FEEDS)[0].ravel().tolist()
     except Exception as error:
@@ -424,7 +429,8 @@ def test_the_library_of_python_operators_twice():
 
 
 DECLARED = """
-operator = onnx_ops.operator("com.microsoft::Halve", inputs="x: float32", outputs="y: float32")(lambda x: x / 2)
+operator = onnx_ops.operator("com.microsoft::Halve", inputs="x: float32",
+    outputs="y: float32")(lambda x: x / 2)
 text = "{ z = com.microsoft.GridSample (x, grid) y = com.microsoft.Halve (z) }"
 make = lambda content: onnx_ops.InferenceSession(content, quiet(), operators=[operator])
 print(json.dumps([outcome(make, text, "com.microsoft"), onnx_ops.node_counts()]))

@@ -346,7 +346,8 @@ def test_every_way_to_register_serves_an_exported_grid_sample(kernels_made):
 
 
 def test_export_leaves_grid_sample_to_pytorch():
-    ours, alone = (exported(function, Sample(SETTINGS[0]), Sample.inputs(), dynamo=True, opset_version=20)
+    ours, alone = (exported(function, Sample(SETTINGS[0]), Sample.inputs(), dynamo=True,
+        opset_version=20)
                    for function in (export, torch.onnx.export))  # fmt: skip
     assert ours.graph.node == alone.graph.node
 
@@ -379,7 +380,10 @@ class Weighted(Sample):
 
 
 def test_export_has_one_exporter():
-    rule = r"must be True; onnx_ops\.optimize rewrites what torch\.onnx\.export\(\.\.\., dynamo=False\) has written"
+    rule = (
+        r"must be True; onnx_ops\.optimize rewrites what "
+        r"torch\.onnx\.export\(\.\.\., dynamo=False\) has written"
+    )
     with pytest.raises(onnx_ops.OpError, match=f"^onnx_ops: dynamo = False: {rule}$"):
         export(Unfold(), Unfold.inputs(2, 3, 5, 7), io.BytesIO(), dynamo=False)
 

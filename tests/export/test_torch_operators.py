@@ -248,22 +248,26 @@ def named_like(name):
 SCALE = "my.domain.Scale: dtype of x ="
 META, FLOAT8 = torch.empty(1, 2, 2, 2, device="meta"), X.to(torch.float8_e5m2)
 REFUSED = {  # the words, and the call
-    "my.domain.Scale: shape of x = [3, 2, 5]: must be [N, C, L] with C factors": lambda: scale.torch(X, factors=[1.0]),
+    "my.domain.Scale: shape of x = [3, 2, 5]: must be [N, C, L] with C factors": (
+        lambda: scale.torch(X, factors=[1.0])),
     f"{SCALE} int32: must be one of float16": lambda: scale.torch(X.int(), factors=[1.0, 2.0]),
     f"{SCALE} torch.float8_e5m2: is no element type": lambda: scale.torch(FLOAT8, factors=[1.0]),
     f"{SCALE} torch.quint8: is no element type": lambda: scale.torch(
         torch.quantize_per_tensor(X, 0.1, 0, torch.quint8), factors=[1.0, 2.0]),
     "x = torch.sparse_coo: must be a dense tensor on the CPU": lambda: scale.torch(X.to_sparse(),
         factors=[1.0]),
-    "GridSample: device of Grid = meta: must be cpu as before": lambda: onnx_ops.grid_sample.torch(X[None], META),
-    "aten.relu: can't be aten::relu in PyTorch: Tried to register": lambda: named_like("aten::relu").torch,
+    "GridSample: device of Grid = meta: must be cpu as before": (
+        lambda: onnx_ops.grid_sample.torch(X[None], META)),
+    "aten.relu: can't be aten::relu in PyTorch: Tried to register": (
+        lambda: named_like("aten::relu").torch),
     "prim.Same: can't be prim::Same in PyTorch: ": lambda: named_like("prim::Same").torch,
     "mode = 'sum': must be one of product, quotient": lambda: combine.torch(X[0, 0], X[0, 0],
         mode="sum"),
     "my.domain.Scale: shape of x = [3, 2, 5]: must be [N": lambda: scale.torch(X.to("meta"),
         factors=[1.0]),
     "my.domain.Join: type of texts = string: is no element type of PyTorch": lambda: join.torch,
-    "my.domain.Same: rule = None: states the outputs' shapes, which PyTorch": lambda: same.torch(X.to("meta")),
+    "my.domain.Same: rule = None: states the outputs' shapes, which PyTorch": (
+        lambda: same.torch(X.to("meta"))),
     "my.domain.Same: rule = None: states": lambda: torch.export.export(Call(same.torch), (X,)),
 }  # fmt: skip
 

@@ -433,7 +433,8 @@ def test_a_model_of_mmdeploy_that_finds_nothing(backend):
         assert (best == 0).all()
 
 
-UNKNOWN_ELSEWHERE = """(float[1, 3, 20, 20] x, float[R, 4] rois, int64[R] images, float[1, R, 5] boxes,
+UNKNOWN_ELSEWHERE = """(float[1, 3, 20, 20] x, float[R, 4] rois, int64[R] images,
+    float[1, R, 5] boxes,
                         float[1, 2, R] scores) => (float[R, 3, 7, 7] y, int64[S, 3] kept%s) {
     y = RoiAlign <output_height = 7, output_width = 7, sampling_ratio = 2> (x, rois, images)
     kept = mmdeploy.NMSRotated <iou_threshold = 0.5, score_threshold = 0.05> (boxes, scores)%s

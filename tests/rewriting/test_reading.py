@@ -223,7 +223,8 @@ WRITTEN: dict[str, Case] = {
     **cases("deform_conv", deform_conv, {"by GatherND": {}, "in a module": {"module": True},
                                          "by GatherElements": {"gather": "GatherElements",
                                              "mask": False}}),
-    **cases("grid", affine_grid, {"alone": {}, "by rows, sampled": {"by_rows": True, "sample": "linear"}}),
+    **cases("grid", affine_grid,
+        {"alone": {}, "by rows, sampled": {"by_rows": True, "sample": "linear"}}),
     **cases("perspective", perspective, {"": {}}),
     **cases("warp", warp, {"": {}}),
 }  # fmt: skip

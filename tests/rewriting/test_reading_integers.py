@@ -380,7 +380,8 @@ def test_values_of_graphs_around() -> None:
 
 def test_a_value_of_a_loop_is_another_one_in_each_turn() -> None:
     """What a body is given isn't what the loop is given at first."""
-    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[4] x, int64 turns, bool go) => (float[4] y) {
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[4] x, int64 turns, bool go)
+        => (float[4] y) {
         y = Loop <body = turn (int64 k, bool i, float[4] v) => (bool o, float[4] w) {
             o = Identity (i)
             twice = Add (v, v)

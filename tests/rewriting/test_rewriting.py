@@ -1012,7 +1012,8 @@ def test_what_lacks_a_pattern_costs_little(monkeypatch):
     assert rewritten(relu)[0] is relu
     halves = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]>
     main (float[n, 6] x) => (float[2, n, 6] y)
-    <int64[1] zero = {0}, int64[1] one = {1}, int64[1] three = {3}, int64[1] six = {6}, int64[3] sizes = {2, -1, 6}> {
+    <int64[1] zero = {0}, int64[1] one = {1}, int64[1] three = {3}, int64[1] six = {6},
+        int64[3] sizes = {2, -1, 6}> {
         left = Slice (x, zero, three, one)
         right = Slice (x, three, six, one)
         turned = Concat <axis: int = 1> (right, left)

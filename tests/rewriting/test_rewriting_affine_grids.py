@@ -229,7 +229,8 @@ def one_of_onnx(kind, image, size, align_corners, mode="linear"):
     axes = image.count(",") - 1
     proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]>
     main ({kind}[{image}] x, {kind}[n, {axes}, {axes + 1}] theta, int64[4] given) => ({kind}[] y)
-    <int64[4] twice = {{1, 1, 2, 2}}, int64[4] fixed = {{2, 3, 9, 12}}, int64[5] fixed_3d = {{2, 3, 4, 5, 6}},
+    <int64[4] twice = {{1, 1, 2, 2}}, int64[4] fixed = {{2, 3, 9, 12}},
+        int64[5] fixed_3d = {{2, 3, 4, 5, 6}},
      int64[1] channels = {{3}}, int64[1] columns = {{7}},
      bool always = {{1}}, {kind}[{image}] either> {{
         of_x = Shape (x)

@@ -36,7 +36,8 @@ SAMPLERS = {
     **{f"image of {size}, {places}, {outside}, {gather}": {
            "size": size, "places": places, "outside": outside, "gather": gather}
        for size in ((1, 12), (9, 1), (1, 1))
-       for places, outside, gather in itertools.product(PLACES[1:], OUTSIDE, (GATHERS[0], GATHERS[2]))},
+       for places, outside, gather in itertools.product(PLACES[1:], OUTSIDE,
+           (GATHERS[0], GATHERS[2]))},
     **{f"open sizes in float16, {places}, {outside}": {
            "is_open": True, "places": places, "outside": outside, "dtype": "float16"}
        for places, outside in itertools.product(PLACES[:3], OUTSIDE[1:3])},

@@ -105,7 +105,8 @@ NO_GRIDS = {
     "nine axes": (of_many_axes(9), "an index of that length"),
     "too many steps": (warp([("Add", 1), ("Mul", 0.5)] * 17), "ComputedGridSample takes 64"),
     "an unknown rank": (parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]>
-        main (float[2, 3, 9, 12] image, float[2, 9, 12, 2] a, float[1, 2, 9, 12, 2] b, bool yes) => (float[] y)
+        main (float[2, 3, 9, 12] image, float[2, 9, 12, 2] a, float[1, 2, 9, 12, 2] b, bool yes)
+            => (float[] y)
         <float half = {0.5}> {
             either = If (yes) <then_branch: graph = t () => (float[] c) { c = Identity (a) },
                                else_branch: graph = e () => (float[] d) { d = Identity (b) }>
@@ -225,7 +226,8 @@ def test_powers_of_a_distance(power):
 
 
 SHARED = """<ir_version: 9, opset_import: ["" : 20]>
-main (float[2, 3, 9, 12] image, float[2, 2, 3] camera, float[2, 1, 108] depth, float[3, 108] pixels) =>
+main (float[2, 3, 9, 12] image, float[2, 2, 3] camera, float[2, 1, 108] depth,
+    float[3, 108] pixels) =>
      (float[2, 3, 9, 12] y, float[2, 3, 9, 12] z)
 <int64[4] size = {2, 9, 12, 2}> {
     rays = MatMul (camera, pixels)
@@ -387,15 +389,19 @@ FUSED = {
     "a product after a normalization": (f"""a = {CONV} (x, w, b)
         c = BatchNormalization (a, each_1, b, b, each_1)  flow = Mul (c, scale)""",
         ["Conv", "BatchNormalization"]),
-    "a product before a Transpose": (f"""a = {CONV} (x, w, b)  c = Transpose <{LAST}> (a)  d = Mul (c, scale)
+    "a product before a Transpose": (f"""a = {CONV} (x, w, b)  c = Transpose <{LAST}> (a)
+        d = Mul (c, scale)
         flow = Transpose <{FIRST}> (d)""", ["Conv"]),
     "a sum in a MatMul": ("""a = Reshape (rows, flat)  c = MatMul (a, matrix)  d = Add (c, more)
         moved = Reshape (d, shape)""", ["Reshape", "MatMul", "Reshape"]),
     "a product in a MatMul": ("a = Mul (more_rows, scale)  c = MatMul (a, turn)  moved = Div (c, "
                               "scale)", []),
-    "a MatMul of one column": ("""a = MatMul (more_rows, column)  c = MatMul (a, row)  moved = Add (c, each_1)""", []),
-    "a LayerNormalization": ("""m = ReduceMean (more_rows, axis)  a = Sub (more_rows, m)  c = Pow (a, two)
-        d = ReduceMean (c, axis)  e = Add (d, tiny)  f = Sqrt (e)  g = Div (a, f)  h = Mul (g, each_1)
+    "a MatMul of one column": ("""a = MatMul (more_rows, column)  c = MatMul (a, row)
+        moved = Add (c, each_1)""", []),
+    "a LayerNormalization": ("""m = ReduceMean (more_rows, axis)  a = Sub (more_rows, m)
+        c = Pow (a, two)
+        d = ReduceMean (c, axis)  e = Add (d, tiny)  f = Sqrt (e)  g = Div (a, f)
+            h = Mul (g, each_1)
         moved = Add (h, each_1)""", ["ReduceMean", "Sub", "Pow", "ReduceMean"]),
     "a Gelu": ("""a = Div (more_rows, root)  c = Erf (a)  d = Add (c, one)  e = Mul (more_rows, d)
         moved = Mul (e, half)""", ["Div", "Erf"]),
@@ -409,10 +415,13 @@ def test_what_onnx_runtime_fuses(name):
     text, left = FUSED[name]
     text += "" if "moved =" in text else f"  moved = Transpose <{LAST}> (flow)"
     proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]>
-        main (float[1, 3, 32, 48] image, float[1, 16, 32, 48] x, float[1, 32, 48, 64] rows, float[2] more,
+        main (float[1, 3, 32, 48] image, float[1, 16, 32, 48] x, float[1, 32, 48, 64] rows,
+            float[2] more,
               float[1, 32, 48, 2] more_rows, float[1, 2, 32, 48] pixels) => (float[1, 3, 32, 48] y)
-        <float scale = {{0.3}}, float[1, 2, 1, 1] each = {{0.3, 0.7}}, float[2] each_1 = {{0.3, 0.7}},
-         int64[2] flat = {{1536, 64}}, int64[4] shape = {{1, 32, 48, 2}}, int64[1] axis = {{-1}}, float half = {{0.5}},
+        <float scale = {{0.3}}, float[1, 2, 1, 1] each = {{0.3, 0.7}},
+            float[2] each_1 = {{0.3, 0.7}},
+         int64[2] flat = {{1536, 64}}, int64[4] shape = {{1, 32, 48, 2}}, int64[1] axis = {{-1}},
+             float half = {{0.5}},
          float one = {{1}}, float two = {{2}}, float root = {{{2**0.5}}}, float tiny = {{0.00001}},
          float[2, 1] column = {{0.3, 0.7}}, float[1, 2] row = {{0.7, 0.3}}> {{
             {text}
@@ -682,7 +691,8 @@ def test_sizes_of_inputs(name, is_in_a_branch, dtype, pixels):
     """Sizes that no value of the program has are those of an input of the model, when it runs."""
     kind = KINDS[dtype]
     proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]>
-    main ({KINDS[pixels]}[n, 2, 30, 20] image, {kind}[n, 2, h, w] flow) => ({KINDS[pixels]}[n, 2, h, w] y)
+    main ({KINDS[pixels]}[n, 2, 30, 20] image, {kind}[n, 2, h, w] flow)
+        => ({KINDS[pixels]}[n, 2, h, w] y)
     <int64[1] zero = {{0}}, {kind} half = {{0.5}}> {{
         size = Shape (flow)
         {OPEN[name]}
@@ -726,7 +736,8 @@ def left_out_of_arithmetic(seed, place, dtype, pixels):
     """Compare a random model; return the share of elements that are left out."""
     rng = np.random.default_rng([seed, [*PLACES].index(place)])
     proto = random_grid(rng, dtype, pixels)
-    inputs = {v.name: rng.standard_normal([d.dim_value for d in v.type.tensor_type.shape.dim]).astype(dtype)
+    inputs = {v.name:
+        rng.standard_normal([d.dim_value for d in v.type.tensor_type.shape.dim]).astype(dtype)
               for v in proto.graph.input if v.name != "image"}  # fmt: skip
     PLACES[place](proto, rng)
     optimized, findings = rewritten(proto)

@@ -128,8 +128,8 @@ MISSES = {
     "factors of channels, over positions": ({"factors": "ngdl", "summed": "k"}, "other axes than "
                                                                                 "batch, groups"),
     "factors for all channels": ({"factors": "ngl"}, "other axes than batch, channels and blocks"),
-    "factors for rows of blocks": ({"columns": "ngdkhw", "factors": "ngdh"}, "axis it moves by "
-                                                                             "more than a position"),
+    "factors for rows of blocks": (
+        {"columns": "ngdkhw", "factors": "ngdh"}, "axis it moves by more than a position"),
     "factors for all blocks": ({"factors": "ngd"}, "axis it moves by more than a position"),
     "mean of float16": (
         {"how": "ReduceMean", "dtype": "float16"}, "16-bit factors would be rounded by the number"),

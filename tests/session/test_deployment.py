@@ -321,7 +321,8 @@ OTHER_CPU = """
 import llvmlite.binding as llvm
 llvm.get_host_cpu_name = lambda: {name!r}
 features = llvm.get_host_cpu_features
-llvm.get_host_cpu_features = lambda: llvm.FeatureMap({{**features(), "avx2": {avx2}, "sse4.2": {avx2}}})
+llvm.get_host_cpu_features = lambda: llvm.FeatureMap({{**features(), "avx2": {avx2},
+    "sse4.2": {avx2}}})
 """
 
 

@@ -90,9 +90,11 @@ def all_sessions(proto):
 PLACES = {  # where a model may have a node, as texts
     "a branch": """({inputs}, bool condition) => (float[] y) {{
         y = If (condition) <then_branch = then () => (float[] then_y) {{ then_y = {node} }},
-                            else_branch = else () => (float[] else_y) {{ else_y = ReduceSum ({first}) }}>
+                            else_branch = else ()
+                                => (float[] else_y) {{ else_y = ReduceSum ({first}) }}>
     }}""",
-    "a loop": """({inputs}) => (float[] y) <int64 once = {{1}}, bool yes = {{1}}, int64[1] axis = {{0}}> {{
+    "a loop": """({inputs})
+        => (float[] y) <int64 once = {{1}}, bool yes = {{1}}, int64[1] axis = {{0}}> {{
         all = Loop (once, yes) <body = body (int64 k, bool go) => (bool going, float[] z) {{
             going = Identity (go)
             z = {node}
@@ -100,8 +102,10 @@ PLACES = {  # where a model may have a node, as texts
         y = Squeeze (all, axis)
     }}""",
     "a function in a function": """({inputs}) => (float[] y) {{ y = local.Outer ({names}) }}
-    <opset_import: ["" : 18, "local" : 1], domain: "local"> Outer ({names}) => (y) {{ y = local.Inner ({names}) }}
-    <opset_import: ["" : 18, "com.microsoft" : 1], domain: "local"> Inner <{attributes}> ({names}) => (y) {{
+    <opset_import: ["" : 18, "local" : 1], domain: "local"> Outer ({names})
+        => (y) {{ y = local.Inner ({names}) }}
+    <opset_import: ["" : 18, "com.microsoft" : 1], domain: "local"> Inner <{attributes}> ({names})
+        => (y) {{
         y = {node}
     }}""",
 }
@@ -186,13 +190,15 @@ def test_a_scan_whose_result_has_no_stated_shape(types):
 
 
 REUSED = """(float[1,3,l] columns, bool condition) => (float[a,b,c,d] z)
-    <int64[2] image = {2, 6}, int64[2] block = {1, 3}, int64[3] sizes = {1, 3, 2}, int64[4] shape = {1, 1, 2, 6},
+    <int64[2] image = {2, 6}, int64[2] block = {1, 3}, int64[3] sizes = {1, 3, 2},
+        int64[4] shape = {1, 1, 2, 6},
      float one = {1.0}> {
         y = Col2Im <strides = [2, 2]> (columns, image, block)
         ones = Expand (one, sizes)
         divisor = Col2Im <strides = [2, 2]> (ones, image, block)
         dividend = If (condition) <then_branch = then () => (then_y) { then_y = Identity (y) },
-                                   else_branch = else () => (else_y) { else_y = Expand (one, shape) }>
+                                   else_branch = else ()
+                                       => (else_y) { else_y = Expand (one, shape) }>
         quotient = Div (dividend, divisor)
         z = Transpose <perm = [2, 0, 3, 1]> (quotient)
     }"""
@@ -247,7 +253,8 @@ def in_branches(case, then_type, else_type):
     branches = [
         f"{name} = g () => (float[] {name}_y) {{ "
         f"{' '.join(f'narrow_{n} = Cast <to = {kind}> ({n})' for n in tensors)} "
-        f"narrow_y = {f'{case.domain}.{case.op_type}'.lstrip('.')} ({taken}) {name}_y = Cast <to = 1> (narrow_y) }}"
+        f"narrow_y = {f'{case.domain}.{case.op_type}'.lstrip('.')} ({taken}) "
+        f"{name}_y = Cast <to = 1> (narrow_y) }}"
         for name, kind in (("then_branch", then_type), ("else_branch", else_type))
     ]
     text = (
@@ -331,8 +338,10 @@ PARTLY_KNOWN = {
     "parts together": "q = SplitToSequence (a)  x = ConcatFromSequence <axis = 0> (q)",
     "changed": "q = SequenceConstruct (a, a)  r = SequenceErase (q)  x = SequenceAt (r, zero)",
     "an optional value": "q = Optional (a)  x = OptionalGetElement (q)",
-    "from a loop": f"""yes = Cast <to = {TensorProto.BOOL}> (two)  q = SequenceEmpty <dtype = {HALF}> ()
-        r = Loop (two, yes, q) <body = g (int64 k, bool i, seq(float16) some) => (bool o, seq(float16) more) {{
+    "from a loop": f"""yes = Cast <to = {TensorProto.BOOL}> (two)
+        q = SequenceEmpty <dtype = {HALF}> ()
+        r = Loop (two, yes, q) <body = g (int64 k, bool i, seq(float16) some)
+            => (bool o, seq(float16) more) {{
             o = Identity (i)  more = SequenceInsert (some, a) }}>
         x = SequenceAt (r, zero)""",
     "in a body that states no type": f"""yes = Cast <to = {TensorProto.BOOL}> (two)
@@ -389,7 +398,8 @@ def test_a_model_that_onnxruntime_has_optimized():
     """
     proto = parsed("""(float[1, 1, 2, 6] x, float[1, 4, 2, 2] grid) => (float[4, 2] y)
         <int64[4] _new_shape = {1, 1, 3, 4}, int64[3] wide = {1, 8, 1}, int64[2] tall = {4, 2}>
-        { image = Reshape(x, _new_shape) sampled = GridSample(image, grid) z = Reshape(sampled, wide)
+        { image = Reshape(x, _new_shape) sampled = GridSample(image, grid)
+            z = Reshape(sampled, wide)
           y = Reshape(z, tall) }""")
     inputs = [
         np.arange(12, dtype=np.float32).reshape(1, 1, 2, 6),
@@ -410,7 +420,8 @@ def test_nodes_that_state_shapes_anew(follows):
     op_type, numbers = follows.split("(sampled, ")
     proto = parsed(f"""(float[1, 1, 3, 4] x, float[1, 4, 2, 2] grid) => (float[N] y)
         {{ sampled = GridSample(x, grid) axes = Constant<value_ints: ints = {numbers[:-1]}>()
-          z = {op_type}(sampled, axes) all = Constant<value_ints: ints = [-1]>() y = Reshape(z, all) }}""")
+          z = {op_type}(sampled, axes) all = Constant<value_ints: ints = [-1]>()
+              y = Reshape(z, all) }}""")
     inputs = [
         np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4),
         np.zeros((1, 4, 2, 2), np.float32),

@@ -73,7 +73,8 @@ def conv_relu_col2im_sigmoid(sampled=False):
     sampled: whether a GridSample of com.microsoft follows
     """
     rng = np.random.default_rng(0)
-    text = """(float[N, 3, L] x GRID) => (float[A, B, C, D] OUTPUT) <int64[2] image = {8, 9}, int64[2] block = {3, 2}> {
+    text = """(float[N, 3, L] x GRID)
+        => (float[A, B, C, D] OUTPUT) <int64[2] image = {8, 9}, int64[2] block = {3, 2}> {
         convolved = Conv (x, weight)
         positive = Relu (convolved)
         folded = Col2Im (positive, image, block)
@@ -154,7 +155,8 @@ def test_a_function_that_has_the_name_of_an_operator(opset, backend):
             y = GridSample (x, places)
             z = Neg (y)
         }}
-        <opset_import: ["" : {opset}], domain: ""> GridSample (x, places) => (y) {{ y = Add (x, x) }}""")
+        <opset_import: ["" : {opset}], domain: ""> GridSample (x, places)
+            => (y) {{ y = Add (x, x) }}""")
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=backend)
     inputs = [np.ones((1, 1, 4, 4), np.float32), np.zeros((1, 2, 2, 2), np.float32)]
     assert run_session(session, inputs).tolist() == [[[[-1, -1], [-1, -1]]]]

@@ -356,7 +356,8 @@ def deform_conv(after=None, **edits):
             perm=[0, 1, 3, 4, 2],
         )
         row = lambda k: w.add("Slice", y, w.constant([k]), w.constant([k + kw]), w.constant([4]))
-        y = w.add("Concat", *(w.add("Reshape", row(k), w.constant([n, channels, out[0], out[1] * kw]))
+        y = w.add("Concat",
+            *(w.add("Reshape", row(k), w.constant([n, channels, out[0], out[1] * kw]))
                               for k in range(0, k_count, kw)), axis=3)  # fmt: skip
     else:
         y = w.add("Reshape", y, w.constant([n, channels, kh, kw, *out]))

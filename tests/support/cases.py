@@ -723,8 +723,10 @@ FUSED = [
             {"padding_mode": "border"}),
         ("one_value_for_all", (2, 3, 9, 11),
             (((5, 30), (2,)), {"p": (0, "h", "w"), "q": (1, 1)}, {}, "qp"), {}),
-        ("diagonal", (2, 3, 9, 11), (((30, 30, 2),), {"p": (0, "w", "w", 0), "q": (0, "h", 7, 1)}, {}, "pq"), {}),
-        ("all_steps", (2, 3, 9, 11), (((2, 2, 40, 40), (40,), (1,)), PLANES, ALL_STEPS, ("end", "x")), {}),
+        ("diagonal", (2, 3, 9, 11), (((30, 30, 2),), {"p": (0, "w", "w", 0), "q": (0, "h", 7, 1)},
+            {}, "pq"), {}),
+        ("all_steps", (2, 3, 9, 11),
+            (((2, 2, 40, 40), (40,), (1,)), PLANES, ALL_STEPS, ("end", "x")), {}),
         ("all_steps_of_few_points", (2, 3, 4, 5),
             (((2, 2, 7, 7), (7,), (1,)), PLANES, ALL_STEPS, ("end", "x")), {}),
     )
@@ -805,7 +807,8 @@ GRID_SAMPLER = [
     Case(f"{domain}_{mode}_{padding_mode}_{corners}", domain, "grid_sampler",
         ((2, 3, 9, 11), (2, 12, 13, 2)),
          {"interpolation_mode": mode, "padding_mode": padding_mode, "align_corners": corners}, 1.3)
-    for domain in ("mmcv", "mmdeploy") for mode in range(3) for padding_mode in range(3) for corners in range(2)
+    for domain in ("mmcv", "mmdeploy") for mode in range(3) for padding_mode in range(3)
+        for corners in range(2)
 ]  # fmt: skip
 FEATURE_ALIGN = [
     Case(f"feature_align_{name}_{points}", "mmcv", "MMCVRotatedFeatureAlign",

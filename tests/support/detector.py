@@ -15,12 +15,14 @@ POOLED = {
 }  # fmt: skip
 # A convolution computes offsets and masks. A row of zeros for each box that may lack follows what
 # is found. mmdeploy's default version of ai.onnx is 11.
-DETECTOR = """(float[1, 8, height, width] x, float[R, 6] rois) => (float[1, 4, 5] boxes, float[1, 4] scores) {
+DETECTOR = """(float[1, 8, height, width] x, float[R, 6] rois)
+    => (float[1, 4, 5] boxes, float[1, 4] scores) {
     o = Conv <pads = [1, 1, 1, 1]> (x, ow, ob)
     offset = Slice (o, zero, eighteen, one)
     m = Slice (o, eighteen, all, one)
     mask = Sigmoid (m)
-    a = mmdeploy.MMCVModulatedDeformConv2d <stride = [1, 1], padding = [1, 1], dilation = [1, 1], groups = 1,
+    a = mmdeploy.MMCVModulatedDeformConv2d <stride = [1, 1], padding = [1, 1], dilation = [1, 1],
+        groups = 1,
                                             deform_groups = 1> (x, offset, mask, w, b)
     features = Relu (a)
     bins = mmdeploy.MMCVRoIAlignRotated <ATTRIBUTES> (features, rois)
@@ -31,7 +33,8 @@ DETECTOR = """(float[1, 8, height, width] x, float[R, 6] rois) => (float[1, 4, 5
     class_scores = Unsqueeze <axes = [0]> (classes)
     five_columns = Slice (rois, one, six, one)
     all_boxes = Unsqueeze <axes = [0]> (five_columns)
-    kept = mmdeploy.NMSRotated <iou_threshold = 0.1, score_threshold = 0.05> (all_boxes, class_scores)
+    kept = mmdeploy.NMSRotated <iou_threshold = 0.1,
+        score_threshold = 0.05> (all_boxes, class_scores)
     third_column = Gather <axis = 1> (kept, two)
     positions = Squeeze <axes = [1]> (third_column)
     kept_boxes = Gather <axis = 1> (all_boxes, positions)

@@ -189,7 +189,8 @@ SUPPRESSIONS = "NMSRotated", "NMSMatch", "NonMaxSuppression", "SoftNonMaxSuppres
 PLACES = {  # {input: what draws it}
     "Grid": grid, "grid": grid, "offset": offsets, "sampling_locations": locations,
     "batch_indices": images,
-    "rois": boxes, "boxes": boxes, **dict.fromkeys(("scores", "iou_threshold", "score_threshold"), scores),
+    "rois": boxes, "boxes": boxes, **dict.fromkeys(("scores", "iou_threshold", "score_threshold"),
+        scores),
 }  # fmt: skip
 COLUMNS = {  # the numbers of a region or box
     "RoiAlign": 4, "MMCVRoiAlign": 5, "MMCVRoIAlignRotated": 6, "MMCVRotatedFeatureAlign": 5,

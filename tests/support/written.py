@@ -767,7 +767,8 @@ def perspective(divided=True, **edits):
     x, y = w.constant(base[..., 0], s["dtype"]), w.constant(base[..., 1], s["dtype"])
 
     def element(i, j):
-        row = w.add("Gather", w.add("Slice", "theta", *map(w.constant, ([0], [1]))) if s.get("first") else "theta",
+        row = w.add("Gather", w.add("Slice", "theta", *map(w.constant, ([0], [1])))
+            if s.get("first") else "theta",
                     w.constant(i), axis=1)  # fmt: skip
         return w.add("Unsqueeze", w.add("Gather", row, w.constant(j), axis=1), w.constant([1, 2]))
 

@@ -166,8 +166,9 @@ import onnxruntime as ort
 
 # ONNX Runtime computes the products when the session is made, which takes longer than the signal.
 products = " ".join(f"product_{k + 1} = MatMul (product_{k}, ones)" for k in range(9))
-proto = parsed("(float[N, C, L] x) => (float[D, E, F, G] y, float[H, I, J, K] z) { product_0 = Identity (ones) "
-    + products + "scale = ReduceMin <keepdims = 0> (product_9) scaled = Mul (x, scale)"
+proto = parsed("(float[N, C, L] x) => (float[D, E, F, G] y, float[H, I, J, K] z) { "
+    "product_0 = Identity (ones) " + products
+    + "scale = ReduceMin <keepdims = 0> (product_9) scaled = Mul (x, scale)"
     + "y = Col2Im (scaled, image, block) z = Col2Im (scaled, image, block) }",
     ones=np.ones((2000, 2000), np.float32), image=[5, 5], block=[3, 3]).SerializeToString()
 options = onnx_ops.register(quiet(), domains=[""])

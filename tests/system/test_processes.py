@@ -26,7 +26,8 @@ PATIENCE = 900  # seconds: longer than a busy machine needs, so that it is a dea
 SETUP = '''
 import logging, os, sys, threading, multiprocessing
 sys.path.insert(0, os.environ["TESTS"])
-logging.getLogger("onnx_ops").setLevel(logging.ERROR)  # other tests are about messages on compilation
+# Other tests are about messages on compilation.
+logging.getLogger("onnx_ops").setLevel(logging.ERROR)
 import numpy as np, onnx_ops
 from support import processes
 from support.backends import IN_SESSIONS, quiet, run_session
@@ -50,7 +51,8 @@ def functions(threads=2):
 def assert_cases(backends=IN_SESSIONS, **settings):
     for case in CASES:
         for backend in backends:
-            assert_close(make(case, backend, **settings)(), reference(case, case.inputs("float32")), "float32")
+            assert_close(make(case, backend, **settings)(), reference(case, case.inputs("float32")),
+                "float32")
 
 def one_kernel():
     # The smallest possible kernel, which compiles in a tenth of the time of others.
@@ -64,7 +66,8 @@ def as_anybody():
     """Give up root's right, on Linux, to ignore the permissions of files."""
     import ctypes
     if os.geteuid() == 0:
-        assert ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()) == 0
+        assert ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0),
+            (ctypes.c_uint32 * 6)()) == 0
 
 def together(works):
     processes.together(lambda k: works[k](), len(works))
@@ -128,7 +131,8 @@ def test_threads_that_make_sessions_at_once(tmp_path):
     compile.
     """
     script = """
-together([lambda b=b, c=c: [np.testing.assert_array_equal(make(c, b)(), make(c, b)()) for _ in range(3)]
+together([lambda b=b, c=c: [np.testing.assert_array_equal(make(c, b)(), make(c, b)())
+    for _ in range(3)]
           for b in IN_SESSIONS for c in CASES])
 together([assert_cases] * 4)
 print("done")
@@ -382,7 +386,8 @@ import signal, time, warnings
 from onnx_ops.compiler import compilation
 from onnx_ops.session import registration
 warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads around
-with registration.survey():  # a fork during ONNX Runtime's own first session could leave its locks held for ever
+# A fork during ONNX Runtime's own first session could leave its locks held for ever.
+with registration.survey():
     make(CASES[0])
 compile_now, compiling = compilation.object_code, threading.Event()
 def compile_slowly(*args):
@@ -434,9 +439,11 @@ def test_code_that_several_processes_have_compiled(tmp_path):
 import ml_dtypes
 from onnx_ops.arrays import functions
 from onnx_ops.registry import available
-product, settings = available()["onnx_ops", "Im2ColProduct"], {"kernel_shape": [3], "sum_over": "channels"}
+product = available()["onnx_ops", "Im2ColProduct"]
+settings = {"kernel_shape": [3], "sum_over": "channels"}
 for kind in (np.float16, ml_dtypes.bfloat16):
-    x, factors = (np.array([numbers]).astype(kind) for numbers in ([[1, 2, 3], [10, 20, 30]], [[1], [0.25]]))
+    x, factors = (np.array([numbers]).astype(kind)
+        for numbers in ([[1, 2, 3], [10, 20, 30]], [[1], [0.25]]))
     print(*functions.call(product, x, factors, **settings).ravel().tolist())
 """
     assert finished(started(script, **environment)) == "3.5 7.0 10.5\n" * 2
