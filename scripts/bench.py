@@ -19,8 +19,6 @@ from typing import Any
 
 import add_tests_to_path  # noqa: F401
 import numpy as np
-import pages
-import peers
 from benchmark import report, scan, scan_map
 from benchmark.cases import GROUPS
 from benchmark.drawn import DRAWS
@@ -28,6 +26,7 @@ from benchmark.measure import LIMIT, READS, Row, measure, series
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.progress import Progress
+from support import pages, peers
 
 from onnx_ops.system import available_cpus
 from onnx_ops.system.files import staged_file

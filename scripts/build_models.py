@@ -8,27 +8,12 @@ for models that other scripts have put there <domain>/<name>/test_data_set_0/inp
 import argparse
 from pathlib import Path
 
+import add_tests_to_path  # noqa: F401
 import onnx
-from onnx import helper
-from spec_examples import EXAMPLES
+from support.spec_examples import EXAMPLES, write_model
 
 import onnx_ops
-from onnx_ops.model import node_tests
 from onnx_ops.system.files import staged_file
-
-
-def build(example):
-    """A model of one node, all of whose inputs are inputs of the graph, with fixed shapes."""
-    names = list(example.inputs), list(example.outputs)
-    node = helper.make_node(example.op_type, *names, domain=example.domain, **example.attributes)
-    return node_tests.build(example.name, node, example.opset, example.inputs, example.outputs)
-
-
-def write(example, root):
-    """Write the example's folder under `root` and return it."""
-    folder = Path(root, example.domain or "ai.onnx", example.name)
-    node_tests.save(folder, build(example), example.inputs, example.outputs)
-    return folder
 
 
 def write_lowered(path):
@@ -50,7 +35,7 @@ def main():
     )
     root = parser.parse_args().output
     for example in EXAMPLES:
-        print(write(example, root))
+        print(write_model(example, root))
     for path in sorted(root.glob("*/*/model.onnx")):
         print(write_lowered(path))
 

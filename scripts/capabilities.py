@@ -17,8 +17,7 @@ from importlib.util import find_spec
 
 import add_tests_to_path  # noqa: F401
 import numpy as np
-import pages
-import peers
+from support import pages, peers
 from support.backends import function, native
 from support.cases import (
     ATTENTION,

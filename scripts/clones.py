@@ -4,7 +4,8 @@ import os
 import shutil
 import subprocess
 
-from pages import ROOT
+import add_tests_to_path  # noqa: F401
+from support.pages import ROOT
 
 BUILT = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info", ".*_cache", "build", "out")
 

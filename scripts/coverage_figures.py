@@ -33,9 +33,9 @@ from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import add_tests_to_path  # noqa: F401
 import clones
-import coverage
-import pages
+from support import pages
 
 PAGE = "docs/robustness.md"
 GCC = """#!/bin/sh
@@ -161,6 +161,8 @@ def of_python(folder, rooms, others):
     """Add what coverage has measured to {folder of the package: Room}, with other machines' reports
     on the commit.
     """
+    import coverage
+
     measured = coverage.Coverage(
         data_file=str(folder / "data" / "python"), config_file=str(folder / "coverage.ini")
     )

@@ -9,7 +9,6 @@ python scripts/fuzz.py [--minutes N] [--seed S] [--few-types] [--operator NAME]
 """
 
 import argparse
-import logging
 import multiprocessing
 import os
 import resource
@@ -19,7 +18,6 @@ import warnings
 from tempfile import NamedTemporaryFile
 
 import add_tests_to_path  # noqa: F401
-import hypothesis
 from support import fuzzing
 
 from onnx_ops.declaration.jit import BOUNDSCHECK
@@ -28,39 +26,6 @@ from onnx_ops.registry import OPERATORS
 EXAMPLES = 500  # calls drawn from one seed
 PERIOD = 20  # seconds between lines on the progress
 MEMORY = 12 * 2**30  # bytes that a process may address, so that no call exhausts the machine
-
-
-def examples(seed, count, strategy, before=lambda pair: None):
-    """Verify `count` pairs (see fuzzing.calls) and return the number of cases: each is one call on
-    one backend.
-    """
-    case_count, unraisable = 0, []
-
-    @hypothesis.seed(seed)
-    @hypothesis.settings(
-        max_examples=count, deadline=None, database=None, print_blob=False,
-        report_multiple_bugs=False,
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )  # fmt: skip
-    @hypothesis.given(strategy)
-    def verify(pair):
-        nonlocal case_count
-        before(pair)
-        case_count += fuzzing.verify_with_variant(*pair)
-        # Python reports here what compiled code raises.
-        assert not unraisable, f"{unraisable.pop()!r}"
-
-    previous, sys.unraisablehook = (
-        sys.unraisablehook,
-        lambda raised: unraisable.append(raised.exc_value),
-    )
-    logging.disable()  # the extensions backend logs what it refuses
-    try:
-        verify()
-    finally:
-        logging.disable(logging.NOTSET)
-        sys.unraisablehook = previous
-    return case_count
 
 
 def child(seed, few_types, name, last, results):
@@ -94,7 +59,9 @@ def child(seed, few_types, name, last, results):
     descriptor = os.open(last, os.O_RDWR)
     types = {"types": fuzzing.FEW_TYPES, "grids": fuzzing.FEW_GRIDS} if few_types else {}
     drawn = [o for o in OPERATORS if name in (None, o.name)]
-    case_count = examples(seed, EXAMPLES, fuzzing.calls(**types, operators=drawn), before)
+    case_count = fuzzing.verify_calls(
+        seed, EXAMPLES, fuzzing.calls(**types, operators=drawn), before
+    )
     index_count = 0
     if BOUNDSCHECK:
         from onnx_ops.compiler.bounds import checks

@@ -3,29 +3,21 @@
 python scripts/list_operators.py
 """
 
+import argparse
 import re
-from importlib import import_module
-from pathlib import Path
 
-import onnx_ops
+import add_tests_to_path  # noqa: F401
+from support.declared_operators import PACKAGE, declared_files
+
 from onnx_ops.system.files import staged_file
 
-PACKAGE = Path(onnx_ops.__file__).parent
-FAMILIES = "fold", "sampling", "detection", "openmmlab"
 LIST = re.compile(r"(?<=^FILES = \{\n).*?(?=^\}$)", re.MULTILINE | re.DOTALL)
 
 
-def declared_files():
-    """Return {title of an operator: the file that declares it}, of all files of the families."""
-    found = {}
-    for path in (path for family in FAMILIES for path in sorted((PACKAGE / family).glob("*.py"))):
-        file = f"{path.parent.name}.{path.stem}"
-        for operator in getattr(import_module(f"onnx_ops.{file}"), "OPERATORS", ()):
-            found[operator.title] = file
-    return found
-
-
 def main():
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     path = PACKAGE / "registry.py"
     lines = "".join(f'    "{title}": "{file}",\n' for title, file in declared_files().items())
     with staged_file(path) as new:

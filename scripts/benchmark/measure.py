@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-import peers
+from support import peers
 from support.backends import ort_value, output_shape, quiet
 from support.cases import model
 

@@ -7,8 +7,8 @@ from importlib.metadata import version
 from pathlib import Path
 from statistics import geometric_mean
 
-import peers
 from rich.table import Table
+from support import peers
 
 from .measure import ALONE, CUSTOM, LIMIT, READS
 

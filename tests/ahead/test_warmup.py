@@ -8,8 +8,8 @@ import onnx
 import pytest
 from support.backends import quiet
 from support.cases import COL2IM, OPENVINO, model, parsed
+from support.commands import call
 from support.processes import python
-from test_cli import call
 
 import onnx_ops
 from onnx_ops.ahead import warmup

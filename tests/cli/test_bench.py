@@ -16,7 +16,7 @@ NEEDS_A_PEER = pytest.mark.skipif(
 )
 DIFFERING = """
 import numpy as np
-import peers
+from support import peers
 from benchmark import measure
 from benchmark.cases import grid_sample
 

@@ -29,13 +29,12 @@ from onnx import helper
 from onnx.external_data_helper import set_external_data
 from PIL import Image
 from support import written
-from support.backends import ORT_VERSION, quiet
+from support.backends import ORT_VERSION, quiet, written_in_ort_format
 from support.cases import COL2IM, GRID_SAMPLE, VOLUMES, drawn, model, parsed
-from support.commands import invoke
+from support.commands import call, call_json, invoke, saved, sentences
+from support.files import contents
 from support.processes import TESTS, environment, on_disk, python
 from support.selection import long_unless, needs_extensions, on_demand
-from test_files import contents
-from test_ort_format import written as written_in_ort_format
 
 import onnx_ops
 from onnx_ops.arrays.comparison import Difference, difference
@@ -51,31 +50,6 @@ from onnx_ops.session import registration, runner
 
 MODELS = TESTS.parent / "models"
 PATCH_FOLD = MODELS / "exported" / "patch_fold"
-
-
-def call(*arguments, exit_code=0):
-    """Run a command, assert its exit code and return what it prints."""
-    done = invoke(*arguments)
-    assert done.exit_code == exit_code, done.output
-    return done.output
-
-
-def call_json(*arguments, exit_code=0):
-    done = invoke(*arguments, "--json")
-    assert done.exit_code == exit_code, done.output
-    return json.loads(done.stdout)
-
-
-def sentences(*arguments, exit_code=2):
-    """Run a command that is refused, assert its exit code and return what it prints, in one
-    line.
-    """
-    return " ".join(call(*arguments, exit_code=exit_code).split())
-
-
-def saved(proto, directory):
-    onnx.save(proto, directory / "model.onnx")
-    return directory / "model.onnx"
 
 
 def external(tensor, directory, file="weights"):

@@ -27,10 +27,10 @@ import onnx
 import psutil
 import pytest
 from support.cases import parsed
+from support.commands import call, call_json, saved, sentences
+from support.files import contents
 from support.growth import assert_steps_linear
 from support.processes import TESTS, environment
-from test_cli import call, call_json, saved, sentences
-from test_files import contents
 
 import onnx_ops
 from onnx_ops.cli import data, items

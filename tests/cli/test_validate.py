@@ -16,8 +16,8 @@ import pytest
 from support.backends import quiet
 from support.cases import CASES, OTHERS
 from support.cases import model as model_of_one_node
+from support.commands import call, call_json, saved, sentences
 from support.selection import long_unless
-from test_cli import call, call_json, saved, sentences
 
 from onnx_ops.arrays.comparison import TOLERANCES, Difference, difference
 from onnx_ops.cli.comparison import described, verdict

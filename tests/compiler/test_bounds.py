@@ -6,9 +6,9 @@ import signal
 import sys
 
 import pytest
+from support.pages import operator_file
 from support.processes import TESTS, copy_package, python
 from support.selection import long_unless, on_demand
-from test_docs import operator_file
 
 from onnx_ops.native.execute import EXCEPTION
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.pages import operator_file
 from support.processes import copy_package, python
 from support.selection import on_demand
-from test_docs import operator_file
 
 import onnx_ops
 from onnx_ops.declaration.operator import Geometry, Input, vector

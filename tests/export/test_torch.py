@@ -21,7 +21,7 @@ import onnx_ops
 from onnx_ops.export import export
 
 torch = pytest.importorskip("torch")
-import attention_by_torch as by_torch  # noqa: E402
+from support import attention_by_torch as by_torch  # noqa: E402
 from support.torch_modules import Call  # noqa: E402
 
 pytest.importorskip("onnxscript")

@@ -18,7 +18,7 @@ import onnxruntime as ort
 import pytest
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
-from test_cli import call
+from support.commands import call
 
 import onnx_ops
 from onnx_ops.cli import data, items

@@ -11,11 +11,10 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
-from support.backends import IN_SESSIONS, ORT_VERSION, quiet
+from support.backends import IN_SESSIONS, ORT_VERSION, quiet, written_in_ort_format
 from support.by_hand import sampler
+from support.commands import call
 from support.written import Writer, affine_grid, feeds, unfold, windows
-from test_cli import call
-from test_ort_format import written as written_in_ort_format
 
 import onnx_ops
 from onnx_ops import OpError

@@ -23,9 +23,9 @@ from support.arithmetic import (
 )
 from support.backends import ORT_VERSION, quiet
 from support.reading import compared
+from support.rewriting_cases import INTEGERS
 from support.selection import long_unless
 from support.written import Writer, feeds
-from test_rewriting_facts import INTEGERS
 
 from onnx_ops.rewriting.graph import Model
 from onnx_ops.rewriting.reading import reader_of

@@ -2,49 +2,20 @@
 leaves what differs.
 """
 
-import itertools
-
 import numpy as np
 import onnx
 import pytest
-from support.backends import NEWEST_OPSET, ORT_VERSION
-from support.by_hand import FORMS, GATHERS, OUTSIDE, PLACES, deform_conv, sampler
+from support.backends import ORT_VERSION
+from support.by_hand import GATHERS, OUTSIDE, PLACES, SAMPLERS, SIZES, deform_conv, sampler
+from support.rewriting import compare, near_miss, ours
 from support.selection import few, in_turn, long_unless, some_of
 from support.written import feeds
-from test_rewriting import compare, near_miss, ours
 
 import onnx_ops
 from onnx_ops.rewriting import rewritten, trial
 from onnx_ops.rewriting.finding import NearMiss
 from onnx_ops.rewriting.graph import Model
 from onnx_ops.rewriting.search import search
-
-SIZES = {"H": 9, "W": 12, "h": 5, "w": 7}
-SAMPLERS = {
-    **{" ".join(each): dict(zip(("places", "outside", "gather", "form"), each, strict=True))
-       for each in itertools.product(PLACES[:3], OUTSIDE, GATHERS, FORMS)},
-    **{f"{name} not flat": {"outside": name, "flat": False, "places": "flow"} for name in OUTSIDE},
-    **{f"{gather} of open sizes, {places}": {"is_open": True, "gather": gather, "places": places}
-       for gather in GATHERS for places in PLACES[:3]},
-    **{f"opset {opset}": {"opset": opset} for opset in (11, 13, 16, 20, min(22, NEWEST_OPSET))},
-    "Where in place of Clip": {"first": True}, "Min and Max": {"first": True, "outside": "border"},
-    "float64": {"dtype": "float64"}, "float64 in pixels": {"dtype": "float64", "places": "pixels"},
-    **{f"float16, {outside}, {places}": {"dtype": "float16", "outside": outside, "places": places}
-       for outside in OUTSIDE for places in PLACES[:3]},
-    "one image": {"batch": 1}, "one channel": {"channels": 1},
-    "one of both": {"batch": 1, "channels": 1},
-    **{f"image of {size}, {places}, {outside}, {gather}": {
-           "size": size, "places": places, "outside": outside, "gather": gather}
-       for size in ((1, 12), (9, 1), (1, 1))
-       for places, outside, gather in itertools.product(PLACES[1:], OUTSIDE,
-           (GATHERS[0], GATHERS[2]))},
-    **{f"open sizes in float16, {places}, {outside}": {
-           "is_open": True, "places": places, "outside": outside, "dtype": "float16"}
-       for places, outside in itertools.product(PLACES[:3], OUTSIDE[1:3])},
-    "one row of points": {"out": (1, 7)}, "one point": {"out": (1, 1)},
-    "x and y swapped": {"swapped": True},
-}  # fmt: skip
-
 
 # Cases with a dtype don't stand for others, since only the long run has them.
 FEW = few({name: edits for name, edits in SAMPLERS.items() if "dtype" not in edits}, together=1)

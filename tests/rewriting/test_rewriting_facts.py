@@ -9,10 +9,11 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
+from support.arithmetic import filled
 from support.backends import NEWEST_OPSET, ORT_VERSION, quiet
 from support.processes import python
+from support.rewriting_cases import INTEGERS
 from support.written import Writer, feeds, warp, windows
-from test_sizes import filled
 
 import onnx_ops
 from onnx_ops import OpError
@@ -261,35 +262,6 @@ main (float[1, 2, 8, 9] x, float[5] a) => (int64[K] s, float[K] y) {
     flat = inlined(proto)
     assert not [v for v in flat.graph.value_info if v.type.tensor_type.HasField("shape")]
     assert proto.functions[0].value_info[0].type.tensor_type.shape.dim[0].dim_param == "N"
-
-
-INTEGERS = {
-    "a slice backwards": lambda w: w.add("Slice", w.constant([[1, 2], [3, 4], [5, 6]]), *map(
-        w.constant, ([-1], [-(2**63)], [0], [-1]))),
-    "a slice backwards along the second axis": lambda w: w.add("Slice",
-        w.constant([[1, 2, 3, 4, 5]]), *map(
-        w.constant, ([4], [-5], [1], [-1]))),
-    "a slice backwards from before the first": lambda w: w.add("Slice", w.constant([1, 2, 3]), *map(
-        w.constant, ([-9], [-9], [0], [-1]))),
-    "a slice to the end": lambda w: w.add("Slice", w.constant([1, 2, 3]),
-        *map(w.constant, ([1], [2**63 - 1]))),
-    "a difference of uint8": lambda w: w.add("Sub", *(w.constant(v, np.uint8) for v in (1, 2))),
-    "a range of int16": lambda w: w.add("Mul",
-        w.add("Cast", w.add("Range", *(w.constant(v, np.int16) for v in (
-        0, 300, 100))), to=TensorProto.UINT8), w.constant(1, np.uint8)),
-    "a size in uint8": lambda w: w.add("Cast",
-        w.add("Sub", w.add("Cast", w.add("Shape", "x", end=1), to=2),
-                                                     w.constant(9, np.uint8)), to=7),
-    "a size past int32": lambda w: w.add("Cast",
-        w.add("Add", w.add("Cast", w.add("Shape", "x", end=1), to=6),
-                                                       w.constant(2**31 - 1, np.int32)), to=7),
-    "a size past int64": lambda w: w.add("Div",
-        w.add("Mul", w.add("Shape", "x", end=1), w.constant(2**63 - 1)),
-                                         w.constant(2**63 - 1)),
-    "half of an empty axis": lambda w: w.add("Div",
-        w.add("Sub", w.add("Shape", "x", end=1), w.constant([1])),
-                                             w.constant([2])),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("size", [0, 1, 7])

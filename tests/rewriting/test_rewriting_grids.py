@@ -8,6 +8,7 @@ import pytest
 from onnx import numpy_helper, parser
 from support.backends import IN_SESSIONS, ORT_VERSION, quiet
 from support.exact import assert_as_near
+from support.rewriting import compare, near_miss, ours
 from support.selection import long_unless
 from support.written import (
     Writer,
@@ -21,7 +22,6 @@ from support.written import (
     warp,
     written_in_place,
 )
-from test_rewriting import compare, near_miss, ours
 
 import onnx_ops
 from onnx_ops.rewriting import rewritten

@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from list_operators import FAMILIES, declared_files
 from support.backends import quiet, run_session
 from support.cases import (
     CASES,
@@ -21,6 +20,7 @@ from support.cases import (
     parsed,
     reference,
 )
+from support.declared_operators import FAMILIES, declared_files
 from support.processes import python
 
 import onnx_ops

@@ -3,8 +3,8 @@
 import logging
 import mmap
 
-import leaks
 import pytest
+from support import leaks
 
 # A leak of one C string, array or list per call is some 100 bytes; over 2,000 calls the allocator's
 # own growth is less.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from support.backends import quiet, run_session
+from support.backends import quiet, run_session, written_in_ort_format
 from support.cases import (
     ATTENTION,
     COL2IM,
@@ -23,7 +23,7 @@ from support.cases import (
     model,
     reference,
 )
-from test_sessions import conv_relu_col2im_sigmoid
+from support.written import conv_relu_col2im_sigmoid
 
 import onnx_ops
 from onnx_ops.model.files import imported_domains, is_ort_format
@@ -32,15 +32,6 @@ CASES = [COL2IM[1], VOLUMES[0], GRID_SAMPLE[6], OPENVINO[0], ATTENTION[0]]
 unknown = pytest.warns(
     UserWarning, match=r"operators are not registered, .* state them, .*domains=\[.* or use the"
 )
-
-
-def written(proto, path, with_onnx_ops=True):
-    """Write a model in ONNX Runtime's own format and return its path."""
-    options = onnx_ops.register(quiet(), proto) if with_onnx_ops else quiet()
-    options.optimized_model_filepath = str(path)
-    options.add_session_config_entry("session.save_model_format", "ORT")
-    ort.InferenceSession(proto.SerializeToString(), options)
-    return path
 
 
 def one_node(case, dtype="float32"):
@@ -52,7 +43,7 @@ def one_node(case, dtype="float32"):
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_model_whose_domains_are_stated(case, dtype, tmp_path, kernels_made):
     proto, inputs = one_node(case, dtype)
-    path = written(proto, tmp_path / "model.ort")
+    path = written_in_ort_format(proto, tmp_path / "model.ort")
     kernels_made.clear()
     domains = [case.domain]
     sessions = [
@@ -71,7 +62,7 @@ def test_a_model_whose_domains_are_stated(case, dtype, tmp_path, kernels_made):
 def test_copies_of_options_that_state_domains(case: Any, tmp_path: Path, kernels_made: Any) -> None:
     """ONNX Runtime's copy of the options has no operators, until it is used here."""
     proto, inputs = one_node(case)
-    path = written(proto, tmp_path / "model.ort")
+    path = written_in_ort_format(proto, tmp_path / "model.ort")
     session = ort.InferenceSession(path, onnx_ops.register(quiet(), domains=[case.domain]))
     copied = session.get_session_options()
     with pytest.raises(
@@ -94,7 +85,7 @@ def test_copies_of_options_that_state_domains(case: Any, tmp_path: Path, kernels
 def test_a_model_whose_domains_are_not_stated(case, tmp_path, kernels_made):
     """It runs with built-in kernels, if it was written for these; there is one warning."""
     proto, inputs = one_node(case)
-    path = written(proto, tmp_path / "model.ort", with_onnx_ops=False)
+    path = written_in_ort_format(proto, tmp_path / "model.ort", with_onnx_ops=False)
     content = path.read_bytes()
     (tmp_path / "other.onnx").write_bytes(content)  # the name does not matter
     for given in (path, str(path), content):
@@ -119,13 +110,13 @@ def test_a_model_whose_domains_are_not_stated(case, tmp_path, kernels_made):
             Exception, match=r"Could not find an implementation|Failed to find (op_id|args)"
         ),
     ):
-        onnx_ops.InferenceSession(written(proto, tmp_path / "ours.ort"), quiet())
+        onnx_ops.InferenceSession(written_in_ort_format(proto, tmp_path / "ours.ort"), quiet())
 
 
 def test_options_that_were_registered_by_the_path_of_the_library(tmp_path, kernels_made):
     """As programs do that know nothing else of onnx_ops. There is no warning."""
     proto, inputs = one_node(COL2IM[1])
-    path = written(proto, tmp_path / "model.ort")
+    path = written_in_ort_format(proto, tmp_path / "model.ort")
     kernels_made.clear()
     for domain in (None, "ai.onnx"):
         options = quiet()
@@ -138,7 +129,7 @@ def test_options_that_were_registered_by_the_path_of_the_library(tmp_path, kerne
 
 
 def test_a_warning_is_shown_once(tmp_path):
-    path = written(one_node(CASES[0])[0], tmp_path / "model.ort", with_onnx_ops=False)
+    path = written_in_ort_format(one_node(CASES[0])[0], tmp_path / "model.ort", with_onnx_ops=False)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         for _ in range(3):
@@ -150,7 +141,7 @@ def test_a_warning_is_shown_once(tmp_path):
 def test_a_network_with_fused_nodes_of_com_microsoft(sampled, tmp_path, kernels_made):
     proto, inputs = conv_relu_col2im_sigmoid(sampled)
     expected = run_session(ort.InferenceSession(proto.SerializeToString(), quiet()), inputs)
-    path = written(proto, tmp_path / "model.ort")
+    path = written_in_ort_format(proto, tmp_path / "model.ort")
     kernels_made.clear()
     options = onnx_ops.register(quiet(), domains=["", *["com.microsoft"] * sampled])
     got = run_session(onnx_ops.InferenceSession(path, options), inputs)
@@ -159,7 +150,7 @@ def test_a_network_with_fused_nodes_of_com_microsoft(sampled, tmp_path, kernels_
 
 
 def test_the_extensions_backend_refuses_it(tmp_path):
-    path = written(one_node(CASES[0])[0], tmp_path / "model.ort")
+    path = written_in_ort_format(one_node(CASES[0])[0], tmp_path / "model.ort")
     rule = (
         "can't rewrite a model in ONNX Runtime's own format; use the .onnx file that it was "
         "made from$"
@@ -238,7 +229,7 @@ def test_what_tells_the_formats_apart(tmp_path):
     for given in (proto, proto.SerializeToString(), tmp_path / "model.ort"):
         assert not is_ort_format(given)
         assert imported_domains(given) == {""}
-    path = written(proto, tmp_path / "model.onnx")
+    path = written_in_ort_format(proto, tmp_path / "model.onnx")
     assert is_ort_format(path)
     assert is_ort_format(str(path))
     for content in (b"", b"\0" * 4, b"\0\0\0\0ORT"):

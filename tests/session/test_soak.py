@@ -4,9 +4,7 @@ import sys
 from functools import partial
 
 import pytest
-import soak
-import soak_models
-from support import service
+from support import service, soak, soak_models
 from support.service import replaced
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM there")

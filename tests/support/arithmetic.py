@@ -10,7 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from onnx_ops.rewriting.sizes import Size
-from support.backends import quiet
+
+from .backends import quiet
 
 SIZES = {"h": 6, "w": 4, "n": 3}
 OTHERS = {"h": 12, "w": 1, "n": 2}

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from unittest import mock
 
 import numpy as np
+import onnxruntime as ort
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
@@ -16,7 +17,8 @@ from onnx_ops.arrays import functions
 from onnx_ops.declaration import dtypes, plain
 from onnx_ops.declaration.operator import Record
 from onnx_ops.native.execute import way_of
-from support.cases import model
+
+from .cases import model
 
 with suppress(
     ImportError
@@ -196,3 +198,12 @@ def output_shape(case, inputs):
     return (
         plain.infer(case.operator, case.operator.values(case.attributes), shapes, values) or [None]
     )[0]
+
+
+def written_in_ort_format(proto, path, with_onnx_ops=True):
+    """Write a model in ONNX Runtime's own format and return its path."""
+    options = onnx_ops.register(quiet(), proto) if with_onnx_ops else quiet()
+    options.optimized_model_filepath = str(path)
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    ort.InferenceSession(proto.SerializeToString(), options)
+    return path

@@ -34,9 +34,10 @@ from onnx_ops.model import files as model_files
 from onnx_ops.model.nodes import domain_of
 from onnx_ops.registry import OPERATORS
 from onnx_ops.session import lowering, registration
-from support import cases, written
-from support.backends import quiet
-from support.processes import TESTS
+
+from . import cases, written
+from .backends import quiet
+from .processes import TESTS
 
 CALLS, PER_BYTE = 1_000_000, 100  # of functions, in Python and in C, that a reader may need
 CALLED = "call", "c_call"  # events of `sys.setprofile`

@@ -1,7 +1,9 @@
 """The command line, called in this process."""
 
 import inspect
+import json
 
+import onnx
 from click.testing import CliRunner
 
 from onnx_ops.cli.app import app
@@ -17,3 +19,28 @@ def invoke(*arguments, apart=False):
     apart  whether the Result has `stderr`, and `stdout` without it
     """
     return CliRunner(**APART if apart else {}).invoke(app, list(map(str, arguments)))
+
+
+def call(*arguments, exit_code=0):
+    """Run a command, assert its exit code and return what it prints."""
+    done = invoke(*arguments)
+    assert done.exit_code == exit_code, done.output
+    return done.output
+
+
+def call_json(*arguments, exit_code=0):
+    done = invoke(*arguments, "--json")
+    assert done.exit_code == exit_code, done.output
+    return json.loads(done.stdout)
+
+
+def sentences(*arguments, exit_code=2):
+    """Run a command that is refused, assert its exit code and return what it prints, in one
+    line.
+    """
+    return " ".join(call(*arguments, exit_code=exit_code).split())
+
+
+def saved(proto, directory):
+    onnx.save(proto, directory / "model.onnx")
+    return directory / "model.onnx"

@@ -7,7 +7,8 @@ import numpy as np
 import onnx_ops
 from onnx_ops.arrays import functions
 from onnx_ops.openmmlab.suppression import rotated_overlap
-from support.cases import operator, parsed
+
+from .cases import operator, parsed
 
 POOLED = {
     "output_height": 7, "output_width": 7, "spatial_scale": 0.25, "sampling_ratio": 2, "aligned": 1,

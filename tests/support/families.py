@@ -19,7 +19,8 @@ from onnx import TensorProto, helper, numpy_helper
 import onnx_ops
 from onnx_ops.cli.reading import examine
 from onnx_ops.rewriting import rewritten
-from support.written import Writer
+
+from .written import Writer
 
 SHAPE = [1, 1, 8, 8]
 Family = Callable[["Names", str, int], str]

@@ -5,12 +5,14 @@ are written here in Python's integers, independently of the operators' plans; ex
 from the references. The text of a call shows all that is needed to make it again.
 """
 
+import logging
 import math
 import sys
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 
+import hypothesis
 import ml_dtypes
 import numpy as np
 from hypothesis import assume
@@ -22,10 +24,9 @@ from onnx_ops.declaration import dtypes
 from onnx_ops.native.execute import as_array, compute
 from onnx_ops.registry import OPERATORS
 from onnx_ops.sampling.computed_grid_sample import OPERATIONS, operand_count, program
-from support.backends import IN_SESSIONS, ORT_VERSION, outputs_of_session, quiet
-from support.cases import TOLERANCE, block_counts, drawn, model, operator, regions
 
-from .cases import reference_of
+from .backends import IN_SESSIONS, ORT_VERSION, outputs_of_session, quiet
+from .cases import TOLERANCE, block_counts, drawn, model, operator, reference_of, regions
 
 LIMIT, ELEMENTS = 2**40, 2**58
 TOO_LARGE = 2**16  # elements: larger tensors take too long
@@ -1108,3 +1109,36 @@ def verify_with_variant(call, variant=None):
         count += verify(variant, runners_of_call if has_same_sessions else runners(variant))
         count += verify(call, runners_of_call) if has_same_sessions else 0
     return count
+
+
+def verify_calls(seed, count, strategy, before=lambda pair: None):
+    """Verify `count` pairs (see calls) and return the number of cases: each is one call on
+    one backend.
+    """
+    case_count, unraisable = 0, []
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=count, deadline=None, database=None, print_blob=False,
+        report_multiple_bugs=False,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )  # fmt: skip
+    @hypothesis.given(strategy)
+    def verify(pair):
+        nonlocal case_count
+        before(pair)
+        case_count += verify_with_variant(*pair)
+        # Python reports here what compiled code raises.
+        assert not unraisable, f"{unraisable.pop()!r}"
+
+    previous, sys.unraisablehook = (
+        sys.unraisablehook,
+        lambda raised: unraisable.append(raised.exc_value),
+    )
+    logging.disable()  # the extensions backend logs what it refuses
+    try:
+        verify()
+    finally:
+        logging.disable(logging.NOTSET)
+        sys.unraisablehook = previous
+    return case_count

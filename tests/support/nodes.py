@@ -9,7 +9,7 @@ import numpy as np
 
 from onnx_ops.registry import OPERATORS, declaration_of
 
-from . import cases, custom_functions, custom_operators, native
+from . import cases, custom_functions, custom_operators, native, several_outputs
 from .malformed import AT_CREATION, AT_RUN
 
 TOPK, ABOVE, COMBINE, WINDOW = (
@@ -147,10 +147,6 @@ RULES = {  # {name: what the refusal of a node says}, by regular expressions for
 
 def tables():
     """The cases of each operator of the package, {operator: [(name, inputs, attributes), ...]}."""
-    from test_mmdeploy import (
-        CASES,
-    )  # of operators with several outputs, or with outputs of which only a bound is known
-
     found = {operator: [] for operator in OPERATORS}
     for case in cases.CASES:
         for dtype in ("float32", "string"):
@@ -163,7 +159,7 @@ def tables():
                     (f"{case.op_type}-{case.name}-{dtype}", inputs, case.attributes)
                 )
     for operator in cases.OTHERS:
-        for k, parts in enumerate(CASES[operator.name]):
+        for k, parts in enumerate(several_outputs.CASES[operator.name]):
             *inputs, attributes = parts if isinstance(parts[-1], dict) else (*parts, {})
             found[operator].append((f"{operator.name}-{k}", inputs, attributes))
     return found

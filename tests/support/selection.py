@@ -8,7 +8,8 @@ import zlib
 import pytest
 
 from onnx_ops.native import library
-from support.backends import ABSENT, ALL_BACKENDS, HAVE_EXTENSIONS
+
+from .backends import ABSENT, ALL_BACKENDS, HAVE_EXTENSIONS
 
 # Each type represents those whose kernels are written alike: one width of floats or integers
 # represents all.

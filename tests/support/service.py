@@ -15,11 +15,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
-from pages import examples
 
 import onnx_ops
-from support.processes import TESTS
-from support.processes import environment as of_processes
+
+from .pages import examples
+from .processes import TESTS
+from .processes import environment as of_processes
 
 PAGE = TESTS.parent / "docs" / "deployment.md"
 SOURCE = "".join(examples(PAGE, "python"))

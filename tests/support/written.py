@@ -8,6 +8,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from .cases import parsed
+
 
 class Writer:
     """Builds a graph. `add` and `constant` return the name of a value."""
@@ -852,3 +854,49 @@ def written_in_place(
     w.add("GridSample", "image", grid, mode=mode, name="y", padding_mode="border")
     inputs = {"image": ("float32", [batch, 3, *[s + 2 for s in size]]), "flow": ("float32", dims)}
     return w.model(inputs, ("y", "float32", None), opset)
+
+
+def node_in_a_function(proto, how):
+    """Move a model's node into a function, which gets its attributes from the caller or as
+    defaults.
+    """
+    (node,) = proto.graph.node
+    attributes, defaults = list(node.attribute), how == "by default"
+    inner = helper.make_node(node.op_type, node.input, node.output, domain=node.domain)
+    for a in attributes:
+        inner.attribute.add(name=a.name, type=a.type, ref_attr_name=a.name)
+    function = helper.make_function(
+        "local", "Called", node.input, node.output, [inner], proto.opset_import,
+        [] if defaults else [a.name for a in attributes], attributes if defaults else [],
+    )  # fmt: skip
+    node.op_type, node.domain = "Called", "local"
+    if defaults:
+        del node.attribute[:]
+    proto.functions.append(function)
+    proto.opset_import.append(helper.make_opsetid("local", 1))
+    return proto
+
+
+def conv_relu_col2im_sigmoid(sampled=False):
+    """Return a model of which ONNX Runtime fuses two nodes to one of com.microsoft, and its inputs.
+
+    sampled: whether a GridSample of com.microsoft follows
+    """
+    rng = np.random.default_rng(0)
+    text = """(float[N, 3, L] x GRID)
+        => (float[A, B, C, D] OUTPUT) <int64[2] image = {8, 9}, int64[2] block = {3, 2}> {
+        convolved = Conv (x, weight)
+        positive = Relu (convolved)
+        folded = Col2Im (positive, image, block)
+        y = Sigmoid (folded) LAST
+    }"""
+    for name, more in (
+        ("GRID", ", float[2, H, W, 2] grid"),
+        ("LAST", "z = com.microsoft.GridSample (y, grid)"),
+    ):
+        text = text.replace(name, more if sampled else "")
+    domains = ["com.microsoft"] if sampled else []
+    weight = rng.standard_normal((12, 3, 1)).astype(np.float32)
+    proto = parsed(text.replace("OUTPUT", "z" if sampled else "y"), 21, *domains, weight=weight)
+    grid = rng.uniform(-1, 1, (2, 5, 6, 2)).astype(np.float32)
+    return proto, [rng.standard_normal((2, 3, 48)).astype(np.float32), *[grid] * sampled]

@@ -9,8 +9,8 @@ import sys
 import time
 
 import pytest
+from support.processes import PATIENCE, SETUP, TESTS
 from support.selection import long_unless, on_demand
-from test_processes import HERE, PATIENCE, SETUP
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32", reason="no single process can be sent a SIGINT there"
@@ -57,8 +57,8 @@ def signalled(script, ready, delay, signal_number=signal.SIGINT, **environment):
     errors, status).
     """
     process = subprocess.Popen(
-        [sys.executable, "-c", SETUP + script], cwd=HERE,
-        env={**os.environ, "TESTS": str(HERE), **environment},
+        [sys.executable, "-c", SETUP + script], cwd=TESTS,
+        env={**os.environ, "TESTS": str(TESTS), **environment},
         text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout.readline() == f"{ready}\n", process.communicate()

@@ -1,5 +1,5 @@
 """Samplers and deformable convolutions in plain PyTorch, as its exporters write them: seeds of
-mutants.py.
+edited_models.py.
 """
 
 import functools
@@ -7,8 +7,9 @@ import io
 import warnings
 
 import torch
-from support.torch_modules import Call
 from torch.nn import functional as F
+
+from .torch_modules import Call
 
 EXPORTERS = (
     (False, 11),

@@ -1,8 +1,8 @@
-"""Mutations of models: most change what is computed, or only how it is written. The table at the
+"""Edits of models: most change what is computed, or only how it is written. The table at the
 end lists them.
 
-A mutation is a function of a `mutants.Draft` and a random number generator. Those that compute a
-value anew, between the node that makes it and one that uses it, return the new value's name.
+An edit is a function of an `edited_models.Draft` and a random number generator. Those that compute
+a value anew, between the node that makes it and one that uses it, return the new value's name.
 """
 
 import functools
@@ -14,12 +14,13 @@ import onnx
 import onnx.inliner
 import onnxruntime as ort
 from onnx import AttributeProto, NodeProto, ValueInfoProto, helper, numpy_helper
-from support.backends import NEWEST_OPSET, quiet
 
 from onnx_ops.model.nodes import all_nodes, graphs_in, model_nodes, own_names, subgraphs
 
+from .backends import NEWEST_OPSET, quiet
+
 INTEGERS = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"]
-FLOATS = ["float32", "float16", "float64"]  # that seeds and mutations draw
+FLOATS = ["float32", "float16", "float64"]  # that seeds and edits draw
 MODES = ["bilinear", "nearest", "bicubic"]
 NEWER = {"bilinear": "linear", "bicubic": "cubic"}  # names of modes from version 20 on
 PADDING = ["zeros", "border", "reflection"]
@@ -39,7 +40,7 @@ FIRST, LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 class Inapplicable(Exception):  # noqa: N818  it is no error
-    """A mutation finds nothing to change."""
+    """An edit finds nothing to change."""
 
 
 def one_of(rng, values):
@@ -57,21 +58,21 @@ def described(name, array, dims):
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), dims)
 
 
-# Mutations that compute a value anew.
+# Edits that compute a value anew.
 
 
 def anew(wanted):
-    """Make a mutation of function(draft, rng, name, array), for a value that is wanted; it returns
+    """Make an edit of function(draft, rng, name, array), for a value that is wanted; it returns
     the new name.
     """
 
     def decorate(function):
         @functools.wraps(function)
-        def mutation(draft, rng):
+        def edit(draft, rng):
             name = draft.pick(rng, wanted)
             draft.connect(function(draft, rng, name, draft.values[name]))
 
-        return mutation
+        return edit
 
     return decorate
 
@@ -305,7 +306,7 @@ def other_value(draft, rng, name, array):
     return one_of(rng, [n for n in same if draft.values[n].dtype == array.dtype])
 
 
-# Mutations of inputs, constants and nodes.
+# Edits of inputs, constants and nodes.
 
 
 def more_input(draft, rng):
@@ -489,7 +490,7 @@ def damage(draft, rng):
         attribute.ints[:] = rng.integers(-3, 6, len(attribute.ints))
 
 
-# Mutations of models that pick pixels and weigh them: nearly the same model.
+# Edits of models that pick pixels and weigh them: nearly the same model.
 
 COMPARISONS = "Less", "LessOrEqual", "Greater", "GreaterOrEqual"
 ALIKE = (
@@ -592,7 +593,7 @@ def exchange(draft, rng):
     draft.graph.node[k].input[p] = one
 
 
-# Mutations that use values once more.
+# Edits that use values once more.
 
 
 def shape_output(draft, rng):
@@ -628,7 +629,7 @@ def more_output(draft, rng):
     )
 
 
-# Mutations that put nodes into a function or a subgraph.
+# Edits that put nodes into a function or a subgraph.
 
 
 def take(draft, start, end):
@@ -836,7 +837,7 @@ def move_constants(draft, rng, graph):
             draft.graph.initializer.remove(tensor)
 
 
-# Mutations of the whole model.
+# Edits of the whole model.
 
 
 def versions(draft, rng):
@@ -859,14 +860,14 @@ def versions(draft, rng):
 
 
 def whole(function):
-    """Make a mutation of function(model, rng), which returns another model.
+    """Make an edit of function(model, rng), which returns another model.
 
     None for models with sequences: onnx takes all members for as large as the first one, and tools
     write that down.
     """
 
     @functools.wraps(function)
-    def mutation(draft, rng):
+    def edit(draft, rng):
         if any(node.op_type == "SequenceAt" for node in model_nodes(draft.proto)):
             raise Inapplicable
         try:
@@ -874,7 +875,7 @@ def whole(function):
         except Exception as error:
             raise Inapplicable from error
 
-    return mutation
+    return edit
 
 
 @whole
@@ -919,7 +920,7 @@ def inliner(proto, rng):
 
 
 # One that stands twice is drawn twice as often.
-EDITS = (
+COMMON = (
     gather, gather, cut_slice, turn, transpose, unsqueeze, squeeze, reshape, expand, split, double,
     tile, identity,
     cast_and_back, wrap_around, compute, times_size, from_size, fold, other_value,
@@ -942,7 +943,6 @@ NEAR = (
 USES = shape_output, share_output, more_output
 WRAPS = function, function, two_functions, branch, loop
 TOOLS = onnx_runtime, onnxsim, onnxslim, inliner
-MUTATIONS = {
-    mutation.__name__: mutation
-    for mutation in (*EDITS, *NEAR, *USES, *WRAPS, *TOOLS, versions, inference)
+EDITS = {
+    edit.__name__: edit for edit in (*COMMON, *NEAR, *USES, *WRAPS, *TOOLS, versions, inference)
 }

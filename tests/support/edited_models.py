@@ -1,7 +1,7 @@
-"""Mutants: small models that `optimize` rewrites, changed at random.
+"""Edited models: small models that `optimize` rewrites, changed at random.
 
-A mutant is the name of a seed and a list of mutations, each with a number from which it draws: so a
-mutation can be left out, and the others stay as they are.
+An edited model is the name of a seed and a list of edits, each with a number from which it draws:
+so an edit can be left out, and the others stay as they are.
 """
 
 import contextlib
@@ -10,15 +10,18 @@ import warnings
 from functools import partial
 from importlib.util import find_spec
 
-import mutations
 import numpy as np
 import onnx
 import onnxruntime as ort
-from mutations import MODES, MUTATIONS, NEWER, PADDING, Inapplicable, chance, described, one_of
 from onnx import helper, numpy_helper
-from support.backends import NEWEST_OPSET, quiet
-from support.by_hand import FORMS, GATHERS, OUTSIDE, PLACES, deform_conv, sampler
-from support.written import (
+
+import onnx_ops
+
+from . import model_edits
+from .backends import NEWEST_OPSET, quiet
+from .by_hand import FORMS, GATHERS, OUTSIDE, PLACES, deform_conv, sampler
+from .model_edits import EDITS, MODES, NEWER, PADDING, Inapplicable, chance, described, one_of
+from .written import (
     Writer,
     affine_grid,
     attention,
@@ -35,8 +38,6 @@ from support.written import (
     written_in_place,
 )
 
-import onnx_ops
-
 # Seeds: each returns (model, {name of an open dimension: its size}).
 
 
@@ -52,7 +53,7 @@ def _sampling(rng, opset, modes=MODES):
 
 
 def _kind(rng, count=3):
-    return one_of(rng, ["float32", *mutations.FLOATS[:count]])
+    return one_of(rng, ["float32", *model_edits.FLOATS[:count]])
 
 
 def _ints(rng, least, most, count):
@@ -73,7 +74,7 @@ def _unfold(rng, open_sizes=False):
     batch, channels, target = int(rng.integers(1, 4)), int(rng.integers(1, 3)), {}
     if chance(rng, 0.3):
         target = {"target": one_of(rng, [[0, channels * int(np.prod(kernel)), -1], [-1]])}
-    edits = {
+    settings = {
         "kernel": kernel,
         "dilations": dilations,
         "strides": strides,
@@ -82,7 +83,7 @@ def _unfold(rng, open_sizes=False):
     }
     kind = one_of(rng, ["float32", "float32", "uint8"])
     proto = unfold(
-        open_sizes, _opset(rng), batch=batch, channels=channels, dtype=kind, **edits, **target
+        open_sizes, _opset(rng), batch=batch, channels=channels, dtype=kind, **settings, **target
     )
     return proto, {"n": batch, **{f"size_{k}": size for k, size in enumerate(image)}}
 
@@ -148,7 +149,7 @@ def _unfold_product(rng):
     order = "".join(rng.permutation([*columns])) if chance(rng) else None
     kernel, strides, batch, groups = _ints(rng, 1, 3, 2), _ints(rng, 1, 2, 2), *_ints(rng, 1, 2, 2)
     image, pads = tuple(k + int(rng.integers(3)) for k in kernel), _ints(rng, 0, chance(rng), 4)
-    edits = {
+    settings = {
         "kernel": kernel,
         "image": image,
         "pads": pads,
@@ -159,7 +160,7 @@ def _unfold_product(rng):
     sizes = {"channels": groups * int(rng.integers(1, 3)), "keepdims": int(chance(rng, 0.3))}
     # Of an empty batch, ONNX Runtime's Einsum ends the process.
     if chance(rng, 0.3) and "n" in factors and how != "Einsum":
-        edits |= {
+        settings |= {
             "open_sizes": True,
             "kernel": (3, 3),
             "pads": (1,) * 4,
@@ -167,7 +168,7 @@ def _unfold_product(rng):
             "image": image,
         }
     proto = unfold_product(
-        columns, factors, summed, how, order, opset=_opset(rng), **edits, **sizes
+        columns, factors, summed, how, order, opset=_opset(rng), **settings, **sizes
     )
     return proto, {"n": batch, "size_0": image[0], "size_1": image[1]}
 
@@ -180,28 +181,28 @@ def _divided_fold(rng):
 
 def _written_in_place(rng):
     size, opset = _ints(rng, 1, 4, one_of(rng, [2, 2, 3])), _opset(rng)
-    edits = {"layout": one_of(rng, ["last", "first"]), "batch": int(rng.integers(1, 3))}
-    edits["how"] = one_of(
-        rng, ["ScatterElements", "ScatterND", *["rows"] * (edits["layout"] == "first")]
+    settings = {"layout": one_of(rng, ["last", "first"]), "batch": int(rng.integers(1, 3))}
+    settings["how"] = one_of(
+        rng, ["ScatterElements", "ScatterND", *["rows"] * (settings["layout"] == "first")]
     )
-    edits["steps"] = [("Mul", [0.5, 0.25, 2]), ("Sub", [1, 0, 1])]
+    settings["steps"] = [("Mul", [0.5, 0.25, 2]), ("Sub", [1, 0, 1])]
     if chance(rng):
-        edits["order"] = tuple(rng.permutation(len(size)) - one_of(rng, [0, len(size)]))
+        settings["order"] = tuple(rng.permutation(len(size)) - one_of(rng, [0, len(size)]))
     if chance(rng):
-        edits["written"] = rng.permutation(len(size))[: int(rng.integers(1, 4))].tolist()
+        settings["written"] = rng.permutation(len(size))[: int(rng.integers(1, 4))].tolist()
     mode = "linear" if len(size) == 3 else _sampling(rng, 20)["mode"]
     opset = max(opset, 20) if len(size) == 3 else opset
     mode = mode if opset >= 20 else {new: old for old, new in NEWER.items()}.get(mode, mode)
-    return written_in_place(size=size, opset=opset, mode=mode, **edits), {}
+    return written_in_place(size=size, opset=opset, mode=mode, **settings), {}
 
 
-def _affine_grid(rng, **edits):
+def _affine_grid(rng, **settings):
     size, batch = _ints(rng, 1, 4, one_of(rng, [2, 2, 3])), int(rng.integers(1, 4))
     opset = _opset(rng, 16 if len(size) == 2 else 20)
     sample = {"sample": _sampling(rng, opset)["mode"]} if chance(rng, 0.8) else {}
     is_open, corners = chance(rng, 0.4), chance(rng)
     return affine_grid(
-        is_open, opset, size=size, batch=batch, align_corners=corners, **sample, **edits
+        is_open, opset, size=size, batch=batch, align_corners=corners, **sample, **settings
     ), {"n": batch}
 
 
@@ -230,8 +231,8 @@ def _affine_grid_of_onnx(rng):
 def _perspective(rng):
     opset, batch, divided = _opset(rng), int(rng.integers(1, 3)), chance(rng, 0.6)
     mode = _sampling(rng, opset)["mode"]
-    edits = {"opset": opset, "mode": mode, "dtype": _kind(rng, 2)}
-    return perspective(divided, size=_ints(rng, 1, 3, 2), batch=batch, **edits), {}
+    settings = {"opset": opset, "mode": mode, "dtype": _kind(rng, 2)}
+    return perspective(divided, size=_ints(rng, 1, 3, 2), batch=batch, **settings), {}
 
 
 def _flow(rng):
@@ -241,16 +242,16 @@ def _flow(rng):
         [None, [("Mul", 2), ("Sub", 1)], [("Mul", [2, 3]), ("Sub", [0.5, 1])], [("Neg", None)], []],
     )
     sampling = _sampling(rng, opset)
-    edits = {
+    settings = {
         "size": size,
         "opset": opset,
         "layout": layout,
         "mode": sampling.pop("mode"),
         "sampling": sampling,
     }
-    edits["dtype"] = _kind(rng, 2)
+    settings["dtype"] = _kind(rng, 2)
     return warp(
-        steps, layout == "first" and chance(rng), batch=int(rng.integers(1, 3)), **edits
+        steps, layout == "first" and chance(rng), batch=int(rng.integers(1, 3)), **settings
     ), {}
 
 
@@ -277,19 +278,19 @@ LAYERS = {
 def _windows_over(rng, most=2):
     """Draw attributes of a convolution or pool, such that most images are larger than a window."""
     kernel = _ints(rng, 1, 4, 2)
-    edits = {
+    settings = {
         "kernel_shape": kernel,
         "strides": _ints(rng, 1, 2, 2),
         "dilations": _ints(rng, 1, most, 2),
     }
     if chance(rng, 0.2):
         return {
-            **edits,
+            **settings,
             "dilations": (1, 1),
             "auto_pad": one_of(rng, ["SAME_UPPER", "SAME_LOWER", "VALID"]),
         }
     return {
-        **edits,
+        **settings,
         "pads": [int(rng.integers(k)) for k in kernel] + [int(rng.integers(k)) for k in kernel],
     }
 
@@ -308,13 +309,13 @@ def _flow_network(rng):
             _opset(rng, 19),
             dict(zip("nhw", (*_ints(rng, 1, 2, 1), *_ints(rng, 1, 7, 2)), strict=True)),
         )
-        edits = {
+        settings = {
             "pixels": one_of(rng, ["flow", "image"]),
             "resized": chance(rng, 0.3),
             "opset": opset,
         }
         with contextlib.suppress(Exception):  # onnx has one for each kind of refusal, too
-            proto = flow_network(layers, **edits, **_sampling(rng, opset))
+            proto = flow_network(layers, **settings, **_sampling(rng, opset))
             if _runs(proto, sizes):
                 return proto, sizes
 
@@ -357,9 +358,9 @@ def _sampler(rng):
         "form": FORMS,
         "flat": (True, False),
     }
-    edits = {name: one_of(rng, some) for name, some in choices.items()} | {"first": chance(rng)}
-    edits |= {
-        "is_open": chance(rng, 0.3) and edits["places"] != "flow",
+    settings = {name: one_of(rng, some) for name, some in choices.items()} | {"first": chance(rng)}
+    settings |= {
+        "is_open": chance(rng, 0.3) and settings["places"] != "flow",
         "swapped": chance(rng, 0.2),
     }
     other = {
@@ -370,17 +371,17 @@ def _sampler(rng):
         "next": [0, 2],
         "pad_value": [1],
     }
-    edits["hidden"] = one_of(rng, [None, None, "And", "Mul"])
-    other |= {"end": [1, -1], "scale": [2], "covers": [1]} if edits["hidden"] else {}
-    _change_one(rng, edits, other)
+    settings["hidden"] = one_of(rng, [None, None, "And", "Mul"])
+    other |= {"end": [1, -1], "scale": [2], "covers": [1]} if settings["hidden"] else {}
+    _change_one(rng, settings, other)
     size, out, (batch, channels) = (
         _ints(rng, 1 + chance(rng, 0.8), 5, 2),
         _ints(rng, 1, 4, 2),
         _ints(rng, 1, 2, 2),
     )
-    edits |= {"dtype": _kind(rng), "batch": batch, "channels": channels}
+    settings |= {"dtype": _kind(rng), "batch": batch, "channels": channels}
     sizes = dict(zip("HWhw", (*size, *out), strict=True))
-    proto = sampler(size=size, out=out, opset=_opset(rng, one_of(rng, [11, 16])), **edits)
+    proto = sampler(size=size, out=out, opset=_opset(rng, one_of(rng, [11, 16])), **settings)
     # ONNX Runtime refuses indices outside of the image, which some steps make.
     return (proto, sizes) if _runs(proto, sizes) else _sampler(rng)
 
@@ -389,37 +390,37 @@ def _deform_conv(rng, module=False):
     """Deformable convolution by hand; in some one step is another one."""
     kernel, pads, strides = _ints(rng, 1, 3, 2), _ints(rng, 0, 2, 2), _ints(rng, 1, 2, 2)
     group, groups, (batch,) = one_of(rng, [1, 2]), one_of(rng, [1, 2, 4]), _ints(rng, 1, 2, 1)
-    edits = {
+    settings = {
         "kernel": kernel,
         "pads": pads,
         "strides": strides,
         "dilations": _ints(rng, 1, 2, 2),
         "group": group,
     }
-    edits |= {
+    settings |= {
         "mask": chance(rng),
         "bias": chance(rng),
         "gather": one_of(rng, GATHERS[::2]),
         "batch": batch,
     }
-    edits |= {"sum": one_of(rng, ["Sum", "Add"]), "offset_group": groups, "module": module}
-    edits["dtype"] = _kind(rng)
+    settings |= {"sum": one_of(rng, ["Sum", "Add"]), "offset_group": groups, "module": module}
+    settings["dtype"] = _kind(rng)
     size = tuple(5 + int(rng.integers(3)) for _ in range(2))
     if module and chance(rng):  # all rows before all columns
-        out = counts(size, kernel, edits["dilations"], pads * 2, strides)
-        edits |= {
+        out = counts(size, kernel, settings["dilations"], pads * 2, strides)
+        settings |= {
             "offset": [batch, groups, 2, kernel[0] * kernel[1], *out],
             "turned": [0, 1, 3, 2, 4, 5],
         }
-    _change_one(rng, edits, {"high": [-1, 1], "one": [0.5], "step": [1, -1], "shift": [1, -1]})
+    _change_one(rng, settings, {"high": [-1, 1], "one": [0.5], "step": [1, -1], "shift": [1, -1]})
     proto = deform_conv(
-        size=size, channels=4, outputs=2, opset=_opset(rng, one_of(rng, [12, 16])), **edits
+        size=size, channels=4, outputs=2, opset=_opset(rng, one_of(rng, [12, 16])), **settings
     )
     return (proto, {}) if _runs(proto, {}) else _deform_conv(rng, module)
 
 
 def _exported_sampler(rng):
-    import exported_by_hand as by_torch
+    from . import exported_by_hand as by_torch
 
     (height, width), out, (batch, channels) = _ints(rng, 2, 4, 2), (2, 3), _ints(rng, 1, 2, 2)
     settings = (
@@ -436,7 +437,7 @@ def _exported_sampler(rng):
 
 
 def _exported_deform_conv(rng):
-    import exported_by_hand as by_torch
+    from . import exported_by_hand as by_torch
 
     kernel, stride, pad, (batch,) = *_ints(rng, 1, 2, 2), one_of(rng, [1, 2]), _ints(rng, 1, 2, 1)
     out = counts((5, 4), [kernel] * 2, [1, 1], [pad] * 4, [stride] * 2)
@@ -450,7 +451,7 @@ def _exported_deform_conv(rng):
 
 
 def _exported(rng, function, settings, inputs, *more):
-    import exported_by_hand as by_torch
+    from . import exported_by_hand as by_torch
 
     kind, exporter = _kind(rng, 2), one_of(rng, by_torch.EXPORTERS)
     return onnx.ModelProto.FromString(
@@ -458,11 +459,11 @@ def _exported(rng, function, settings, inputs, *more):
     )
 
 
-def _change_one(rng, edits, other, probability=0.2):
+def _change_one(rng, settings, other, probability=0.2):
     """Replace one step, most often none. other: {name of an option: its values}"""
     if chance(rng, probability):
         name = one_of(rng, other)
-        edits[name] = one_of(rng, other[name])
+        settings[name] = one_of(rng, other[name])
 
 
 def _runs(proto, sizes):
@@ -551,7 +552,7 @@ class Draft:
     sizes         {name of an open dimension: its size}
     values        {name: array} of the values in the main graph, for random inputs of these sizes
     runs          whether ONNX Runtime runs it
-    at, position  the node, and the input of it, that a mutation has picked: new nodes are inserted
+    at, position  the node, and the input of it, that an edit has picked: new nodes are inserted
                   before it
     """
 
@@ -626,8 +627,8 @@ class Draft:
         }
         return feeds(self.proto, named | sizes, seed)
 
-    def apply(self, mutation, number, may_break=False):
-        """Apply a mutation; returns whether the model has changed. It doesn't if the mutation finds
+    def apply(self, edit, number, may_break=False):
+        """Apply an edit; returns whether the model has changed. It doesn't if the edit finds
         nothing to change.
 
         may_break  whether it also changes if ONNX Runtime then refuses it
@@ -636,7 +637,7 @@ class Draft:
             return False
         before, sizes = self.proto.SerializeToString(), dict(self.sizes)
         with contextlib.suppress(Inapplicable):
-            MUTATIONS[mutation](self, np.random.default_rng(number))
+            EDITS[edit](self, np.random.default_rng(number))
             try:
                 self.evaluate()
                 return True
@@ -648,7 +649,7 @@ class Draft:
         self.sizes = sizes
         return False
 
-    # What mutations use.
+    # What edits use.
 
     def name(self, like):
         self.count += 1
@@ -703,11 +704,11 @@ class Draft:
 
 
 def plan(seed, case, without=()):
-    """Draw a mutant: (name of a seed, its number), [(name of a mutation, its number)], and a number
-    for its checks.
+    """Draw an edited model: (name of a seed, its number), [(name of an edit, its number)], and a
+    number for its checks.
 
     Successive cases have all seeds in turn. Models written by hand have many nodes, and most
-    mutations of them leave no pattern: they get fewer, and near misses.
+    edits of them leave no pattern: they get fewer, and near misses.
     """
     rng, starts = (
         np.random.default_rng([seed, case]),
@@ -718,12 +719,12 @@ def plan(seed, case, without=()):
         starts[case % len(starts)],
     )
     by_hand = start in BY_HAND
-    names = drawn(mutations.NEAR, rng.integers(3) if by_hand else 0)
-    names += drawn(mutations.EDITS, rng.geometric(0.6) - 1 if by_hand else rng.geometric(0.4))
-    names += drawn(mutations.USES, rng.integers(2))
-    names += drawn(mutations.WRAPS, max(0, rng.integers(-2, 3)))
+    names = drawn(model_edits.NEAR, rng.integers(3) if by_hand else 0)
+    names += drawn(model_edits.COMMON, rng.geometric(0.6) - 1 if by_hand else rng.geometric(0.4))
+    names += drawn(model_edits.USES, rng.integers(2))
+    names += drawn(model_edits.WRAPS, max(0, rng.integers(-2, 3)))
     names += ["versions"] * chance(rng, 0.4) + ["inference"] * chance(rng, 0.4)
-    names += drawn(mutations.TOOLS, chance(rng, 0.05))
+    names += drawn(model_edits.TOOLS, chance(rng, 0.05))
     first, *numbers, last = rng.integers(2**32, size=len(names) + 2).tolist()
     return (
         (start, first),

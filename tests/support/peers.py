@@ -11,9 +11,10 @@ import importlib.util
 import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper
-from support.backends import output_shape, quiet, run_session
-from support.cases import model
-from support.written import attention
+
+from .backends import output_shape, quiet, run_session
+from .cases import model
+from .written import attention
 
 OLDER_NAMES = {"linear": "bilinear", "cubic": "bicubic"}
 NEWER_NAMES = {older: newer for newer, older in OLDER_NAMES.items()}
@@ -78,7 +79,7 @@ def pytorch(case, inputs, threads=0):
         function = functions.fold if case.op_type == "Col2Im" else functions.unfold
         compute = lambda: function(first, *sizes, dilations, pads, strides)
     elif case.op_type == "MultiScaleDeformableAttention":
-        from attention_by_torch import Attention
+        from .attention_by_torch import Attention
 
         sizes, *others = others
         module = Attention(*sizes.reshape(-1, 2).tolist())

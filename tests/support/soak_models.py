@@ -8,7 +8,6 @@ import os
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -17,7 +16,9 @@ import onnxruntime as ort
 import onnx_ops
 from onnx_ops.system.files import write
 
-ROOT = Path(__file__).parent.parent
+from . import TESTS
+
+ROOT = TESTS.parent
 EXPORTED = ROOT / "models" / "exported"
 IMAGES = 8  # different requests for each model
 TOLERANCE = 1e-4  # of values of about 1, against ONNX Runtime's built-in kernels

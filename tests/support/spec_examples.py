@@ -16,10 +16,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from onnx_ops.fold import col2im as onnx_col2im
+from onnx_ops.model import node_tests
 from onnx_ops.sampling.computed_grid_sample import program
+
+from . import TESTS
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +52,7 @@ def f32(values):
 
 def stored(domain, name):
     """An example that is in models/."""
-    folder = Path(__file__).parent.parent / "models" / (domain or "ai.onnx") / name
+    folder = TESTS.parent / "models" / (domain or "ai.onnx") / name
     proto = onnx.load(folder / "model.onnx")
     (node,) = proto.graph.node
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
@@ -425,3 +428,17 @@ OPENVINO_MISPRINTED = {
     )
     for example, x_shape in zip(OPENVINO[1:], ([1, 27, 25], [12, 12, 324]), strict=True)
 }
+
+
+def build_model(example):
+    """A model of one node, all of whose inputs are inputs of the graph, with fixed shapes."""
+    names = list(example.inputs), list(example.outputs)
+    node = helper.make_node(example.op_type, *names, domain=example.domain, **example.attributes)
+    return node_tests.build(example.name, node, example.opset, example.inputs, example.outputs)
+
+
+def write_model(example, root):
+    """Write the example's folder under `root` and return it."""
+    folder = Path(root, example.domain or "ai.onnx", example.name)
+    node_tests.save(folder, build_model(example), example.inputs, example.outputs)
+    return folder
