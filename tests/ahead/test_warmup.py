@@ -18,6 +18,8 @@ from onnx_ops.compiler import cache
 from onnx_ops.fold.col2im import COL2IM as DECLARATION
 from onnx_ops.session import registration, variants
 
+pytestmark = pytest.mark.compiler
+
 
 def network():
     """A model with nodes in the main graph, a branch and a local function, which states only the

@@ -16,6 +16,8 @@ from support.written import affine_grid, attention, feeds, perspective, unfold_p
 import onnx_ops
 from onnx_ops.rewriting import rewritten
 
+pytestmark = pytest.mark.any_library
+
 DOCS = TESTS.parent / "docs"
 
 

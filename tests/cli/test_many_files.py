@@ -35,6 +35,8 @@ from support.processes import TESTS, environment
 import onnx_ops
 from onnx_ops.cli import data, items
 
+pytestmark = pytest.mark.any_library
+
 PAGE = TESTS.parent / "docs" / "many-files.md"
 SIZES = ["-i", "image_shape=[4,4]", "-i", "block_shape=[2,2]"]
 PATIENCE = 600  # seconds

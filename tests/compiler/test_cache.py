@@ -31,6 +31,8 @@ from onnx_ops.registry import OPERATORS
 from onnx_ops.sampling.grid_sample import plan as plan_of_grid_sample
 from onnx_ops.session import variants
 
+pytestmark = pytest.mark.compiler
+
 PACKAGE = Path(onnx_ops.__file__).parent
 SCRIPT = """
 import sys

@@ -14,6 +14,8 @@ import onnx_ops
 from onnx_ops.declaration.operator import Geometry, Input, vector
 from onnx_ops.registry import OPERATORS
 
+pytestmark = pytest.mark.any_library
+
 MODEL = """
 import onnx
 from onnx import helper

@@ -8,6 +8,8 @@ import onnx
 import pytest
 from support import byte_readers, cases
 
+pytestmark = pytest.mark.any_library
+
 CHANGES = 150
 
 

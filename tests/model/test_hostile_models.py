@@ -16,6 +16,8 @@ from support.processes import python
 
 import onnx_ops
 
+pytestmark = pytest.mark.any_library
+
 OVERLAPPING, BILINEAR = COL2IM[1], GRID_SAMPLE[6]
 ONNX_RUNTIMES = r"^\[ONNXRuntimeError\] "  # the rest of its messages differs between versions
 

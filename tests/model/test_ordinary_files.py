@@ -26,7 +26,10 @@ from onnx_ops.model import external_data, files, node_tests
 from onnx_ops.model.files import AHEAD, SMALL, imports_and_nodes
 from onnx_ops.rewriting import graph
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pipes and links are others there")
+pytestmark = [
+    pytest.mark.any_library,
+    pytest.mark.skipif(sys.platform == "win32", reason="pipes and links are others there"),
+]
 
 
 def socket_at(path: Path) -> None:

@@ -22,6 +22,8 @@ from onnx_ops.declaration.attributes import VECTOR
 from onnx_ops.declaration.operator import HEAD, REFUSAL_FIELDS, REFUSAL_SIZE
 from onnx_ops.native import table
 
+pytestmark = pytest.mark.any_library
+
 NATIVE = Path(onnx_ops.__file__).parent / "native"
 SOURCES = {path.name: path.read_text() for path in sorted(NATIVE.glob("*.[ch]"))}
 # Files without suffix, from the top layer to the lowest one.

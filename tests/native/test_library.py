@@ -59,6 +59,7 @@ FLAGS = "ONNX_OPS_TEST_FLAGS"
 SOURCES = Path(onnx_ops.__file__).parent / "native"
 COPIES = itertools.count()
 pytestmark = [
+    pytest.mark.compiler,
     pytest.mark.skipif(sys.platform == "win32", reason="its compilers take other flags"),
     pytest.mark.skipif(COMPILER is None, reason="there is no C compiler"),
     pytest.mark.skipif(

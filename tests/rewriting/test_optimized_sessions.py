@@ -21,6 +21,8 @@ from onnx_ops import OpError
 from onnx_ops.model import external_data
 from onnx_ops.rewriting import rewritten
 
+pytestmark = pytest.mark.any_library
+
 MODELS = {
     "Im2Col": unfold(),
     "ComputedGridSample": affine_grid(size=(20, 30), opset=20, sample="linear"),

@@ -35,6 +35,8 @@ from onnx_ops.rewriting.graph import Model
 from onnx_ops.rewriting.reading import TABLE
 from onnx_ops.rewriting.reading.reader import Made, Reader, Rule, Site
 
+pytestmark = pytest.mark.any_library
+
 MODELS = Path(__file__).parents[2] / "models"
 OF_ANY_TYPE = [
     name

@@ -28,6 +28,8 @@ from onnx_ops.rewriting.reading.forms import FORMULAS, Condition, Element, Form,
 from onnx_ops.rewriting.reading.reader import Reader
 from onnx_ops.rewriting.reading.rolling import rolled
 
+pytestmark = pytest.mark.any_library
+
 A, B, C = Variable("a", 6), Variable("b", 4), Variable("sum 0", 5)
 VARIABLES = A, B, C
 GRID = dict(zip(VARIABLES, np.indices([6, 4, 5]), strict=True))

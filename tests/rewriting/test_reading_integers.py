@@ -35,6 +35,8 @@ from onnx_ops.rewriting.reading.forms import Element, Form, Whole
 from onnx_ops.rewriting.reading.reader import Reader, axes_of, whole_number
 from onnx_ops.rewriting.sizes import Size, are_numbers, named
 
+pytestmark = pytest.mark.any_library
+
 SIZES = 2, 6, 4, 3
 FEW = [long_unless(seed < 1, seed) for seed in range(4)]
 

@@ -27,6 +27,8 @@ from onnx_ops.rewriting.reading.affine import (
 )
 from onnx_ops.rewriting.sizes import Size, at, named
 
+pytestmark = pytest.mark.any_library
+
 VARIABLES = Variable("a", 6), Variable("b", 4), Variable("c", 12)
 GRID = dict(zip(VARIABLES, np.indices([6, 4, 12]), strict=True))
 SEEDS = pytest.mark.parametrize("seed", range(5))

@@ -43,6 +43,8 @@ from onnx_ops.declaration import dtypes
 from onnx_ops.native import library
 from onnx_ops.rewriting import graph, rewritten
 
+pytestmark = pytest.mark.any_library
+
 NOTHING_TO_GAIN = {  # of one block, or one position, which moves each element once
     "one block": unfold(image=(3, 2), pads=(0,) * 4, dilations=(1, 1)),
     "one block that leaves pixels over": unfold(

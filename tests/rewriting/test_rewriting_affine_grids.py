@@ -17,6 +17,8 @@ import onnx_ops
 from onnx_ops.rewriting import rewritten
 from onnx_ops.sampling import grid_sample
 
+pytestmark = pytest.mark.any_library
+
 EPSILON = {"float16": 2**-10, "bfloat16": 2**-7}
 SIZES = {"n": 2, "rows": 2}  # of open axes
 FORMS = {

@@ -24,6 +24,8 @@ from onnx_ops.rewriting.patterns import grid_sample
 from onnx_ops.rewriting.reading.integers import integer_list
 from onnx_ops.rewriting.sizes import named, origins
 
+pytestmark = pytest.mark.any_library
+
 SIZES = {"n": 2, "h": 4, "w": 5}
 
 

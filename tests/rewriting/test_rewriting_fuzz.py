@@ -8,6 +8,8 @@ from onnx import numpy_helper
 from support import edited_models, model_edits, rewriting_fuzzer
 from support.backends import ORT_VERSION
 
+pytestmark = pytest.mark.any_library
+
 
 def examined(seed, count, without=()):
     """Return the Report on some edited models.

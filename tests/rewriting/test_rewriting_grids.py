@@ -26,6 +26,8 @@ from support.written import (
 import onnx_ops
 from onnx_ops.rewriting import rewritten
 
+pytestmark = pytest.mark.any_library
+
 SIZE = (9, 12)
 ANY, EVEN, LARGE = ((7, 8), (1, 5), (3, 1)), ((8, 4), (12, 16)), ((7, 8), (5, 3))  # sizes of images
 BASE = [

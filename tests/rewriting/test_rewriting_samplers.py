@@ -12,6 +12,8 @@ from support.rewriting import compare, near_miss
 from support.selection import in_turn
 from support.written import Writer
 
+pytestmark = pytest.mark.any_library
+
 SAMPLER = {
     "size": (7, 9), "out": (5, 3), "batch": 2, "channels": 3, "mode": "linear", "outside": "zeros",
     "rows": False,

@@ -44,6 +44,8 @@ from support.service import (
 import onnx_ops
 from onnx_ops.compiler import cache
 
+pytestmark = pytest.mark.compiler
+
 unix = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM there")
 MODEL = TESTS.parent / "models" / "exported" / "spatial_transformer" / "model.onnx"
 SETTINGS = dict(re.findall(r"^ENV (NUMBA_\w+)=(.*)$", PAGE.read_text(), re.MULTILINE))

@@ -27,6 +27,8 @@ import onnx_ops
 from onnx_ops.arrays import functions
 from onnx_ops.registry import OPERATORS
 
+pytestmark = pytest.mark.any_library
+
 
 def output_shape(proto, options=None):
     options = onnx_ops.register(options or quiet(), proto)

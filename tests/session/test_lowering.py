@@ -16,6 +16,8 @@ from onnx_ops.model.nodes import all_nodes, model_nodes
 from onnx_ops.registry import available
 from onnx_ops.session.lowering import lower_for_session
 
+pytestmark = pytest.mark.any_library
+
 EVERYTHING, BILINEAR = next(c for c in COL2IM if c.name == "everything"), GRID_SAMPLE[8]
 
 

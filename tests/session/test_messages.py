@@ -22,6 +22,8 @@ from onnx_ops.native.execute import Way
 from onnx_ops.registry import available
 from onnx_ops.session import reports
 
+pytestmark = pytest.mark.any_library
+
 CASE = COL2IM[0]
 FORGED = "Col2Im: a = 1: b"
 WRONG_SIZE = np.array([4, 77])  # an image_shape that the case's input doesn't fit

@@ -28,6 +28,8 @@ from support.written import conv_relu_col2im_sigmoid
 import onnx_ops
 from onnx_ops.model.files import imported_domains, is_ort_format
 
+pytestmark = pytest.mark.any_library
+
 CASES = [COL2IM[1], VOLUMES[0], GRID_SAMPLE[6], OPENVINO[0], ATTENTION[0]]
 unknown = pytest.warns(
     UserWarning, match=r"operators are not registered, .* state them, .*domains=\[.* or use the"

@@ -10,6 +10,8 @@ from support.files import contents
 
 from onnx_ops.system.files import staged, staged_file, write
 
+pytestmark = pytest.mark.any_library
+
 
 def test_files_replace_those_of_their_name(tmp_path):
     directory = tmp_path / "new" / "folder"
