@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
-# {title of an operator: the file that declares it}; scripts/list_operators.py writes it.
+# {title of an operator: the file that declares it}; scripts/generate/list_operators.py writes it.
 FILES = {
     "Col2Im": "fold.col2im",
     "org.openvinotoolkit.Col2Im": "fold.col2im",

@@ -127,7 +127,7 @@ def test_python_examples(page, directory, capsys, idle_sessions):
         assert made.size == kept.size
         difference = np.abs(np.subtract(made, kept, dtype=float)).mean()
         assert difference < DIFFERENCE, (
-            f"python scripts/pictures.py {page.relative_to(ROOT)} makes another picture"
+            f"python scripts/generate/pictures.py {page.relative_to(ROOT)} makes another picture"
         )
 
 

@@ -190,7 +190,7 @@ def test_without_extensions(how, tmp_path):
 
 SCRIPTS = [
     path
-    for path in (ROOT / "scripts").glob("*.py")
+    for path in (ROOT / "scripts").rglob("*.py")
     if "import add_tests_to_path" in path.read_text()
 ]
 

@@ -1,4 +1,4 @@
-"""A fixed number of the calls that `python scripts/fuzz.py` draws without end."""
+"""A fixed number of the calls that `python scripts/fuzzing/fuzz.py` draws without end."""
 
 import numpy as np
 import pytest

@@ -10,7 +10,7 @@ from support.backends import HAVE_EXTENSIONS, ORT_VERSION
 from support.processes import TESTS, python
 from support.selection import on_demand
 
-BENCH = TESTS.parent / "scripts" / "bench.py"
+BENCH = TESTS.parent / "scripts" / "measure" / "bench.py"
 NEEDS_A_PEER = pytest.mark.skipif(
     ORT_VERSION < (1, 21), reason="it has no GridSample of version 22"
 )
@@ -70,11 +70,8 @@ for seed, (name, draw) in enumerate(DRAWS.items()):
 
 
 def bench(*arguments):
-    code = (
-        f"import runpy, sys; sys.argv[0] = {str(BENCH)!r}; runpy.run_path(sys.argv[0], "
-        "run_name='__main__')"
-    )
-    return python(code, *arguments).stdout
+    code = f"import runpy; runpy.run_path({str(BENCH)!r}, run_name='__main__')"
+    return python(code, *arguments, folders=[BENCH.parent]).stdout
 
 
 @pytest.mark.long
@@ -110,7 +107,7 @@ def test_times_and_ratios(tmp_path):
 @on_demand
 @NEEDS_A_PEER
 def test_a_result_that_differs_is_not_timed():
-    python(DIFFERING)
+    python(DIFFERING, folders=[BENCH.parent])
 
 
 @pytest.mark.long
@@ -148,7 +145,7 @@ def test_figures_of_the_scan():
     """A case is slower beyond noise only, where a copy is much faster; shares are of the cases that
     have a peer.
     """
-    python(SCANNED)
+    python(SCANNED, folders=[BENCH.parent])
 
 
 @pytest.mark.long
@@ -158,4 +155,4 @@ def test_cases_of_the_scan():
     """They depend on the seed only, and the models run with built-in kernels and with the operator
     in their place.
     """
-    python(DRAWN)
+    python(DRAWN, folders=[BENCH.parent])

@@ -1,7 +1,7 @@
 """What reads bytes in Python, on seeds and on changes of them that are the same in every run
 (support/byte_readers.py).
 
-scripts/fuzz_bytes.py draws others, guided by coverage.
+scripts/fuzzing/fuzz_bytes.py draws others, guided by coverage.
 """
 
 import onnx

@@ -1,4 +1,4 @@
-"""A fixed number of the edited models that `python scripts/fuzz_rewriting.py` makes without end."""
+"""A fixed number of the edited models that scripts/fuzzing/fuzz_rewriting.py makes."""
 
 from types import SimpleNamespace
 

@@ -39,7 +39,7 @@ print(json.dumps([name for name in sys.modules if name.startswith("onnx_ops.")])
 
 
 def test_the_list_is_what_the_files_declare():
-    """If not, `python scripts/list_operators.py` writes it."""
+    """If not, `python scripts/generate/list_operators.py` writes it."""
     assert declared_files() == registry.FILES
     assert [o.title for o in registry.OPERATORS] == list(registry.FILES)
 

@@ -1,4 +1,4 @@
-"""Memory of sessions and runs is given back. The long version is `python scripts/leaks.py`."""
+"""Memory of sessions and runs is given back. scripts/measure/leaks.py is the long version."""
 
 import logging
 import mmap

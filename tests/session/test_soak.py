@@ -1,4 +1,4 @@
-"""A short run of scripts/soak.py, and mistakes that it must see."""
+"""A short run of scripts/measure/soak.py, and mistakes that it must see."""
 
 import sys
 from functools import partial

@@ -2,8 +2,8 @@
 promise breaks.
 
 No other errors leave a reader than those that it names. It makes at most as many calls as are
-linear in the bytes, and writes in the folder that it is given alone. scripts/fuzz_bytes.py draws
-the bytes; test_byte_readers.py has the seeds and some more.
+linear in the bytes, and writes in the folder that it is given alone. scripts/fuzzing/fuzz_bytes.py
+draws the bytes; test_byte_readers.py has the seeds and some more.
 """
 
 import io

@@ -14,17 +14,16 @@ import onnx_ops
 
 from . import TESTS
 
-SCRIPTS = TESTS.parent / "scripts"
 FOLDERS = sorted({TESTS, *(path.parent for path in TESTS.glob("*/test_*.py"))})  # with tests
-LIST_OPERATORS = SCRIPTS / "list_operators.py"
+LIST_OPERATORS = TESTS.parent / "scripts" / "generate" / "list_operators.py"
 
 
 def environment(*folders, **more):
-    """The environment of a process that finds modules in these folders, in FOLDERS, scripts/, and
-    where this does.
+    """The environment of a process that finds modules in these folders, in FOLDERS, and where
+    this one does.
     """
     paths = [
-        *map(str, (*folders, *FOLDERS, SCRIPTS)),
+        *map(str, (*folders, *FOLDERS)),
         *filter(None, [os.environ.get("PYTHONPATH")]),
     ]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **more}

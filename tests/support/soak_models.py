@@ -1,5 +1,6 @@
-"""The models of scripts/soak.py, and what its services have beside the page's: many models, and
-passing sessions.
+"""The models of scripts/measure/soak.py, and what its services have beside the page's.
+
+These are many models, and sessions that come and go.
 """
 
 import ctypes
