@@ -52,9 +52,9 @@ def build(name, folder):
         if platform.machine() == "x86_64"
         else {}
     )
-    with TemporaryDirectory() as made:
+    with TemporaryDirectory() as folder_of_objects:
         made_at = native.build(
-            Path(made),
+            Path(folder_of_objects),
             types,
             nodes.IN_PYTHON,
             compiler=compiler,

@@ -46,22 +46,22 @@ def fuzz(name, folder, seconds):
         folder / "findings",
         byte_readers.seeds(name),
     )
-    for each in corpus, findings:
-        each.mkdir(parents=True, exist_ok=True)
+    for folder_of_inputs in corpus, findings:
+        folder_of_inputs.mkdir(parents=True, exist_ok=True)
     for content in seeds:
         (corpus / hashlib.sha1(content).hexdigest()).write_bytes(content)
         byte_readers.read(name, content, work)
-    kinds = {path.name for path in findings.iterdir()}
+    names_of_findings = {path.name for path in findings.iterdir()}
 
     def one_input(content):
         try:
             byte_readers.read(name, content, work)
         except byte_readers.BrokenPromiseError as finding:
-            kind = f"{name}-{hashlib.sha1(origin(finding).encode()).hexdigest()[:10]}"
-            if kind not in kinds:
-                kinds.add(kind)
-                (findings / kind).write_bytes(content)
-                print(f"{findings / kind}: {finding}\n  {origin(finding)}", flush=True)
+            name_of_finding = f"{name}-{hashlib.sha1(origin(finding).encode()).hexdigest()[:10]}"
+            if name_of_finding not in names_of_findings:
+                names_of_findings.add(name_of_finding)
+                (findings / name_of_finding).write_bytes(content)
+                print(f"{findings / name_of_finding}: {finding}\n  {origin(finding)}", flush=True)
 
     def change(content, size, seed):
         if random.Random(seed).random() < 0.5:
@@ -139,12 +139,12 @@ def main():
                 command, env={**os.environ, "FUZZ_ONE": f"{name} {seconds}"}
             ).returncode
             print(f"{name}: ended with status {status}", flush=True)
-        for each in options.folder.glob("tmp*"):
-            shutil.rmtree(each)
+        for directory in options.folder.glob("tmp*"):
+            shutil.rmtree(directory)
 
 
 if __name__ == "__main__":
-    if one := os.environ.get("FUZZ_ONE"):  # before anything of the package is imported
-        fuzz(one.split()[0], Path(sys.argv[1]), int(one.split()[1]))
+    if fuzzed_reader := os.environ.get("FUZZ_ONE"):  # before anything of the package is imported
+        fuzz(fuzzed_reader.split()[0], Path(sys.argv[1]), int(fuzzed_reader.split()[1]))
     else:
         main()

@@ -90,7 +90,7 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     end = time.monotonic() + options.seconds
-    found = count = 0
+    growing_count = count = 0
     with tempfile.TemporaryDirectory() as folder:
         for case in itertools.count() if options.case is None else [options.case]:
             if time.monotonic() > end:
@@ -103,13 +103,13 @@ def main() -> None:
                 except Exception as error:
                     faulty = True
                     note = f"{type(error).__name__}: {error}"
-                found += faulty
+                growing_count += faulty
                 if faulty or options.case is not None:
                     print(
                         f"--seed {options.seed} --case {case}: {door}, {drawn}: {note}", flush=True
                     )
-    print(f"{count} models with seed {options.seed}: {found} grow, or fail")
-    sys.exit(found > 0)
+    print(f"{count} models with seed {options.seed}: {growing_count} grow, or fail")
+    sys.exit(growing_count > 0)
 
 
 if __name__ == "__main__":

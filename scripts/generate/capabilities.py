@@ -177,9 +177,9 @@ def table():
     }
     yield f"| operator | case | {' | '.join(runners)} |"
     yield f"|---|---|{'---|' * len(runners)}"
-    for operator, what, case, inputs in ROWS:
+    for operator, feature, case, inputs in ROWS:
         cells = [cell(r, case, inputs or case.inputs("float32")) for r in runners.values()]
-        yield f"| {operator} | {what} | {' | '.join(cells)} |"
+        yield f"| {operator} | {feature} | {' | '.join(cells)} |"
     names = ("onnxruntime", "torch", "torchvision", "openvino")
     versions = [f"{name} {version(name)}" for name in names if find_spec(name)]
     yield f"\nVersions: {', '.join(versions)}."

@@ -96,8 +96,8 @@ def prepare(folder):
     environment = clones.environment(clone, **variables)
     if clone.exists():
         return environment
-    for each in ("bin", "data", "temporary"):
-        (folder / each).mkdir(parents=True, exist_ok=True)
+    for subfolder in ("bin", "data", "temporary"):
+        (folder / subfolder).mkdir(parents=True, exist_ok=True)
     clones.clone(clone)
     for name in ("gcc", "cc"):
         compiler = folder / "bin" / name
@@ -129,17 +129,17 @@ def compiled_alone(path):
     kernels/vectors.py.
     """
     tree = ast.parse(path.read_text("utf-8"))
-    functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     loops = [
-        each
-        for each in functions
-        if any(ast.unparse(name) == "inner" for name in each.decorator_list)
+        node
+        for node in functions
+        if any(ast.unparse(name) == "inner" for name in node.decorator_list)
     ]
     for outer in tree.body if path.match("compiler/simd_*.py") else ():
         if outer in functions and not any(
             ast.unparse(name).startswith("operation(") for name in outer.decorator_list
         ):
-            loops += [each for each in ast.walk(outer) if each in functions and each is not outer]
+            loops += [node for node in ast.walk(outer) if node in functions and node is not outer]
     lines = (
         (min([loop.lineno, *(name.lineno for name in loop.decorator_list)]), loop.end_lineno)
         for loop in loops
@@ -147,16 +147,16 @@ def compiled_alone(path):
     return {n for first, last in lines for n in range(first, last + 1)}
 
 
-def parts(found, state):
+def parts(coverage_of_file, state):
     """Return the lines (n,) and the branches (a, b) of a file that were "executed", or are
     "missing".
     """
-    return {(n,) for n in found[f"{state}_lines"]} | {
-        tuple(each) for each in found[f"{state}_branches"]
+    return {(n,) for n in coverage_of_file[f"{state}_lines"]} | {
+        tuple(branch) for branch in coverage_of_file[f"{state}_branches"]
     }
 
 
-def of_python(folder, rooms, others):
+def of_python(folder, rooms, reports_of_others):
     """Add what coverage has measured to {folder of the package: Room}, with other machines' reports
     on the commit.
     """
@@ -170,27 +170,42 @@ def of_python(folder, rooms, others):
     report = folder / "python.json"
     measured.json_report(outfile=str(report), pretty_print=False)
     elsewhere = defaultdict(set)
-    for path in others:
-        for name, found in json.loads(path.read_text())["files"].items():
-            elsewhere[name.rpartition("/clone/")[2]] |= parts(found, "executed")
-    for path, found in json.loads(report.read_text())["files"].items():
+    for path in reports_of_others:
+        for name, coverage_of_file in json.loads(path.read_text())["files"].items():
+            elsewhere[name.rpartition("/clone/")[2]] |= parts(coverage_of_file, "executed")
+    for path, coverage_of_file in json.loads(report.read_text())["files"].items():
         file = Path(
             os.path.relpath(
                 folder / "clone" / path if not os.path.isabs(path) else path, folder / "clone"
             )
         )
-        left_out, missing = compiled_alone(folder / "clone" / file), parts(found, "missing")
-        every = {each for each in parts(found, "executed") | missing if each[0] not in left_out}
+        left_out, missing = (
+            compiled_alone(folder / "clone" / file),
+            parts(coverage_of_file, "missing"),
+        )
+        every = {
+            line_or_branch
+            for line_or_branch in parts(coverage_of_file, "executed") | missing
+            if line_or_branch[0] not in left_out
+        }
         missing = (missing & every) - elsewhere[file.as_posix()]
         run = every - missing
         rooms[file.parent.as_posix()].add(
             file.as_posix(),
             [
-                "->".join(map(str, each))
-                for each in sorted(missing, key=lambda each: (len(each), each))
+                "->".join(map(str, line_or_branch))
+                for line_or_branch in sorted(
+                    missing, key=lambda line_or_branch: (len(line_or_branch), line_or_branch)
+                )
             ],
-            lines=(sum(len(each) == 1 for each in run), sum(len(each) == 1 for each in every)),
-            branches=(sum(len(each) == 2 for each in run), sum(len(each) == 2 for each in every)),
+            lines=(
+                sum(len(line_or_branch) == 1 for line_or_branch in run),
+                sum(len(line_or_branch) == 1 for line_or_branch in every),
+            ),
+            branches=(
+                sum(len(line_or_branch) == 2 for line_or_branch in run),
+                sum(len(line_or_branch) == 2 for line_or_branch in every),
+            ),
         )
 
 
@@ -208,9 +223,13 @@ def of_c(folder, rooms):
     with ThreadPoolExecutor() as threads:
         printed = list(threads.map(gcov, folder.rglob("*.gcda")))
     for text in printed:
-        for each in (each for line in text.splitlines() for each in json.loads(line)["files"]):
-            file = re.search(r"onnx_ops/native/\w+\.[ch]$", each["file"])
-            for line in each["lines"] if file else ():
+        for coverage_of_file in (
+            coverage_of_file
+            for line in text.splitlines()
+            for coverage_of_file in json.loads(line)["files"]
+        ):
+            file = re.search(r"onnx_ops/native/\w+\.[ch]$", coverage_of_file["file"])
+            for line in coverage_of_file["lines"] if file else ():
                 number, jumps = line["line_number"], line["branches"]
                 lines[file[0]][number] += line["count"]
                 # A line of a macro has others where it is compiled with other definitions.
@@ -236,16 +255,24 @@ def of_c(folder, rooms):
 def table(rooms):
     """Return the rooms as a table."""
     total = Room()
-    for name, room in rooms.items():
+    for name, coverage_of_folder in rooms.items():
         if name != IN_C:
-            total.run += room.run
-            total.all += room.all
+            total.run += coverage_of_folder.run
+            total.all += coverage_of_folder.all
     named = {name: f"`{name}`" for name in sorted(rooms)} | {
         "onnx_ops": "`onnx_ops`, modules beside the folders"
     }
     rows = [*((text, rooms[name]) for name, text in named.items()), ("all of Python", total)]
     header = "| folder | lines | run | branches | run |\n|---|---:|---:|---:|---:|"
-    return "\n".join([header, *(f"| {name} | {' | '.join(room.cells())} |" for name, room in rows)])
+    return "\n".join(
+        [
+            header,
+            *(
+                f"| {name} | {' | '.join(coverage_of_folder.cells())} |"
+                for name, coverage_of_folder in rows
+            ),
+        ]
+    )
 
 
 def main():
@@ -269,8 +296,8 @@ def main():
     of_python(options.folder, rooms, options.others)
     of_c(options.folder, rooms)
     if options.missing:
-        for room in rooms.values():
-            for file, missing in room.missing.items():
+        for coverage_of_folder in rooms.values():
+            for file, missing in coverage_of_folder.missing.items():
                 print(f"{file}: {', '.join(missing)}")
     print(table(rooms))
     if options.write:

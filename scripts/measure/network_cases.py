@@ -95,9 +95,9 @@ def pixels(height, width):
 def flow_warp(image, flow):
     n, _, height, width = image.shape
     y, x = pixels(height, width)
-    place = torch.stack((x, y)).float()[None].repeat(n, 1, 1, 1) + flow
-    x = 2 * place[:, 0] / max(width - 1, 1) - 1
-    y = 2 * place[:, 1] / max(height - 1, 1) - 1
+    points = torch.stack((x, y)).float()[None].repeat(n, 1, 1, 1) + flow
+    x = 2 * points[:, 0] / max(width - 1, 1) - 1
+    y = 2 * points[:, 1] / max(height - 1, 1) - 1
     return F.grid_sample(image, torch.stack((x, y), 1).permute(0, 2, 3, 1), align_corners=True)
 
 
@@ -112,8 +112,8 @@ def flow_warp_stack(image, flow):
 def flow_warp_half(image, flow):
     height, width = image.shape[2:]
     y, x = pixels(height, width)
-    place = torch.stack((x, y), -1) + flow.permute(0, 2, 3, 1)
-    grid = (2 * place + 1) / torch.tensor([width, height]) - 1
+    points = torch.stack((x, y), -1) + flow.permute(0, 2, 3, 1)
+    grid = (2 * points + 1) / torch.tensor([width, height]) - 1
     return F.grid_sample(image, grid, padding_mode="border", align_corners=False)
 
 
@@ -136,11 +136,11 @@ def voxelmorph(*size):
     grid = torch.stack(torch.meshgrid(*map(torch.arange, size), indexing="ij"))[None].float()
 
     def transformed(image, flow):
-        places = grid + flow
+        points = grid + flow
         for axis, length in enumerate(size):
-            places[:, axis, ...] = 2 * (places[:, axis, ...] / (length - 1) - 0.5)
-        places = places.movedim(1, -1)[..., list(range(len(size)))[::-1]]
-        return F.grid_sample(image, places, align_corners=True, mode="bilinear")
+            points[:, axis, ...] = 2 * (points[:, axis, ...] / (length - 1) - 0.5)
+        points = points.movedim(1, -1)[..., list(range(len(size)))[::-1]]
+        return F.grid_sample(image, points, align_corners=True, mode="bilinear")
 
     def registered(image, velocity, steps=7):
         flow = velocity / 2**steps
@@ -160,7 +160,7 @@ MODES = {2: "bilinear", 3: "trilinear"}  # of F.interpolate, by the number of ax
 @network("monodepth2_views")
 def monodepth2_views(height=192, width=640):
     """Two views of an image, synthesized from its depth and the cameras' motion."""
-    y, x = (places.reshape(1, -1).float() for places in pixels(height, width))
+    y, x = (coordinates.reshape(1, -1).float() for coordinates in pixels(height, width))
     points = torch.stack([x[0], y[0], torch.ones_like(x[0])])[None]
 
     def view(image, depth, inverse_k, k, motion):
@@ -236,9 +236,15 @@ def rife(height=128, width=192, features=16):
                     / scale
                 )
                 x = torch.cat([x, coarse], 1)
-            made = F.interpolate(block(x), scale_factor=scale, mode="bilinear", align_corners=False)
-            flow = made[:, :4] * scale if flow is None else flow + made[:, :4] * scale
-            mask = made[:, 4:5] if mask is None else mask + made[:, 4:5]
+            flow_and_mask = F.interpolate(
+                block(x), scale_factor=scale, mode="bilinear", align_corners=False
+            )
+            flow = (
+                flow_and_mask[:, :4] * scale
+                if flow is None
+                else flow + flow_and_mask[:, :4] * scale
+            )
+            mask = flow_and_mask[:, 4:5] if mask is None else mask + flow_and_mask[:, 4:5]
             warped = rife_warp(first, flow[:, :2]), rife_warp(second, flow[:, 2:4])
         mask = torch.sigmoid(mask)
         return warped[0] * mask + warped[1] * (1 - mask)
@@ -260,9 +266,9 @@ def basicvsr(frames=4, height=64, width=96, features=16):
     def warp(x, flow, padding_mode="zeros"):
         h, w = x.shape[2:]
         y, x_places = torch.meshgrid(torch.arange(0, h), torch.arange(0, w), indexing="ij")
-        place = torch.stack((x_places, y), 2).float() + flow.permute(0, 2, 3, 1)
+        points = torch.stack((x_places, y), 2).float() + flow.permute(0, 2, 3, 1)
         grid = torch.stack(
-            (2 * place[..., 0] / max(w - 1, 1) - 1, 2 * place[..., 1] / max(h - 1, 1) - 1), 3
+            (2 * points[..., 0] / max(w - 1, 1) - 1, 2 * points[..., 1] / max(h - 1, 1) - 1), 3
         )
         return F.grid_sample(x, grid, padding_mode=padding_mode, align_corners=True)
 
@@ -273,9 +279,9 @@ def basicvsr(frames=4, height=64, width=96, features=16):
                 0, tuple(F.avg_pool2d(image, 2, 2, count_include_pad=False) for image in images[0])
             )
         flow = first.new_zeros(1, 2, height // 8, width // 8)
-        for network, (one, other) in zip(basic, images, strict=True):
+        for network, (picture, next_picture) in zip(basic, images, strict=True):
             up = F.interpolate(flow, scale_factor=2, mode="bilinear", align_corners=True) * 2.0
-            flow = up + network(torch.cat([one, warp(other, up, "border"), up], 1))
+            flow = up + network(torch.cat([picture, warp(next_picture, up, "border"), up], 1))
         return flow
 
     def propagated(*arguments):
@@ -348,7 +354,9 @@ def kornia_remap():
     def remap(image, x, y):
         return transform.remap(image, x, y, align_corners=True)
 
-    x, y = (place + 4 * torch.randn(2, 120, 160) for place in reversed(pixels(120, 160)))
+    x, y = (
+        coordinates + 4 * torch.randn(2, 120, 160) for coordinates in reversed(pixels(120, 160))
+    )
     return remap, [], (torch.rand(2, 3, 120, 160), x, y)
 
 
@@ -459,9 +467,9 @@ def bevformer_temporal(side=40, heads=4, dim=16, points=4):
             shares.permute(0, 3, 1, 2, 4, 5),
         )
         shares = shares.reshape(2, queries, heads, 1, points).contiguous()
-        y, x = ((places.flatten() + 0.5) / side for places in pixels(side, side))
-        places = torch.stack((x, y), -1)[None, :, None, None, None] + moves / side
-        grids = 2 * places - 1
+        y, x = ((coordinates.flatten() + 0.5) / side for coordinates in pixels(side, side))
+        locations = torch.stack((x, y), -1)[None, :, None, None, None] + moves / side
+        grids = 2 * locations - 1
         image = value.flatten(2).transpose(1, 2).reshape(2 * heads, dim, side, side)
         grid = grids[:, :, :, 0].transpose(1, 2).flatten(0, 1)
         sampled = F.grid_sample(
@@ -586,16 +594,16 @@ def raft_lookup(levels=4, radius=4, channels=64, height=46, width=62):
     place and level.
     """
 
-    def lookup(first, second, place):
+    def lookup(first, second, points):
         correlation = first.flatten(2).transpose(1, 2) @ second.flatten(2) / channels**0.5
         correlation = correlation.reshape(-1, 1, height, width)
         steps = torch.linspace(-radius, radius, 2 * radius + 1)
         window = torch.stack(torch.meshgrid(steps, steps, indexing="ij"), -1)
-        place = place.permute(0, 2, 3, 1).reshape(-1, 1, 1, 2)
+        points = points.permute(0, 2, 3, 1).reshape(-1, 1, 1, 2)
         values = []
         for level in range(levels):
             h, w = correlation.shape[2:]
-            x, y = (place / 2**level + window).split([1, 1], dim=-1)
+            x, y = (points / 2**level + window).split([1, 1], dim=-1)
             grid = torch.cat((2 * x / (w - 1) - 1, 2 * y / (h - 1) - 1), -1)
             values.append(
                 F.grid_sample(correlation, grid, align_corners=True).view(
@@ -606,8 +614,8 @@ def raft_lookup(levels=4, radius=4, channels=64, height=46, width=62):
         return torch.cat(values, -1).permute(0, 3, 1, 2)
 
     features = torch.randn(2, 1, channels, height, width)
-    place = torch.stack(pixels(height, width)[::-1])[None] + 3 * torch.randn(1, 2, height, width)
-    return lookup, [], (*features, place)
+    points = torch.stack(pixels(height, width)[::-1])[None] + 3 * torch.randn(1, 2, height, width)
+    return lookup, [], (*features, points)
 
 
 # Windows of images that are multiplied and added up.
@@ -625,11 +633,11 @@ def kornia_dilation():
 @network("aliked_head")
 def aliked_head(keypoints=1000, height=120, width=160):
     """The descriptors of ALIKED at keypoints, from windows of features around each."""
-    places = 2 * torch.rand(keypoints, 2) - 1
+    points = 2 * torch.rand(keypoints, 2) - 1
     return (
         lambda head, x, at: head(x, [at])[0][0],
         [SDDH(64, n_pos=16)],
-        (torch.randn(1, 64, height, width), places),
+        (torch.randn(1, 64, height, width), points),
     )
 
 
@@ -708,8 +716,8 @@ def pixel_adaptive_convolution(channels=32, window=5, height=64, width=96):
 
     def convolved(convolution, x, guide):
         x, windows = (
-            F.unfold(each, window, padding=window // 2).view(1, -1, window**2, height, width)
-            for each in (x, guide)
+            F.unfold(tensor, window, padding=window // 2).view(1, -1, window**2, height, width)
+            for tensor in (x, guide)
         )
         alike = torch.exp(-0.5 * ((windows - guide[:, :, None]) ** 2).sum(1, keepdim=True))
         return torch.einsum("nckhw,ock->nohw", x * alike, convolution.weight.flatten(2))
@@ -803,10 +811,10 @@ class Parallel(nn.Module):
 
     def __init__(self, channels, width=256):
         super().__init__()
-        made = [DeformableConv2d(channels, width, size) for size in (1, 1, 3, 7)]
+        convolutions = [DeformableConv2d(channels, width, size) for size in (1, 1, 3, 7)]
         mean = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(channels, width, 1, bias=False))
         self.branches = nn.ModuleList(
-            nn.Sequential(m, nn.BatchNorm2d(width), nn.ReLU()) for m in made
+            nn.Sequential(m, nn.BatchNorm2d(width), nn.ReLU()) for m in convolutions
         )
         self.mean = nn.Sequential(*mean, nn.ReLU())
         self.last = nn.Sequential(
@@ -861,11 +869,13 @@ class BiRefNet(nn.Module):
         self.last = nn.Conv2d(outputs[0] + patches[0], 1, 1)
 
     def forward(self, image):
-        whole = self.backbone(image).feature_maps
+        feature_maps = self.backbone(image).feature_maps
         half = self.backbone(
             F.interpolate(image, scale_factor=0.5, mode="bilinear", align_corners=True)
         ).feature_maps
-        features = [torch.cat([a, resized(b, a)], 1) for a, b in zip(whole, half, strict=True)]
+        features = [
+            torch.cat([a, resized(b, a)], 1) for a, b in zip(feature_maps, half, strict=True)
+        ]
         x = self.squeeze(
             torch.cat([*(resized(f, features[-1]) for f in features[:-1]), features[-1]], 1)
         )

@@ -62,9 +62,9 @@ def export(folder, networks, translations=None):
     warnings.simplefilter("ignore")
     logging.disable()
     torch.set_grad_enabled(False)
-    for (name, made), (suffix, dynamo) in itertools.product(networks.items(), EXPORTERS.items()):
+    for (name, network), (suffix, dynamo) in itertools.product(networks.items(), EXPORTERS.items()):
         try:
-            write(folder / (name + suffix), *made(), dynamo, translations)
+            write(folder / (name + suffix), *network(), dynamo, translations)
             progress(f"{name}{suffix}: exported")
         except Exception as error:
             progress(f"{name}{suffix}: no export: {cause(error)}")
@@ -226,11 +226,11 @@ def plot(cells, file):
             (float(match[0]), cell) for cell in row if (match := re.match(r"[\d.]+", cell))
         ]
         for way, (time, cell) in enumerate(cells_with_times):
-            share, place = 100 * time / cells_with_times[0][0], k + (way - 1) / 4
+            share, height = 100 * time / cells_with_times[0][0], k + (way - 1) / 4
             label = {"label": list(WAYS.values())[way][0]} if k == 0 else {}
-            axis.barh(place, share, height=0.23, color=COLORS[way], **label)
+            axis.barh(height, share, height=0.23, color=COLORS[way], **label)
             text = cell.replace(":", " ms, ").replace("x", "times as fast") if way else f"{cell} ms"
-            axis.text(share + 0.7, place, text.replace("  ", " "), va="center", fontsize=7.5)
+            axis.text(share + 0.7, height, text.replace("  ", " "), va="center", fontsize=7.5)
     axis.set_yticks(range(len(cells)), list(cells), fontsize=9)
     axis.invert_yaxis()
     axis.set_xlim(0, 125)

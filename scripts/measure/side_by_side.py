@@ -34,12 +34,12 @@ SHOWN = 4  # types of operators
 RUNS = 3  # under the profiler
 
 
-def serve(connection, way, model, threads, clock, given, arrays):
+def serve(connection, way, model, threads, clock, feeds_of_caller, arrays):
     """Run a model at each "run" that arrives, and send the seconds; at the end its peak memory and
     its operators.
     """
     runner = open_way(model, way, threads)
-    arrays = arrays or feeds(runner.inputs, given, random=True)[0].values()
+    arrays = arrays or feeds(runner.inputs, feeds_of_caller, random=True)[0].values()
     inputs = dict(zip(runner.inputs, arrays, strict=True))
     connection.send(([*arrays], [*runner(inputs).values()]))
     while connection.recv() == "run":
@@ -70,12 +70,16 @@ def main():
     options = parser.parse_args()
     settings = (1, time.process_time) if options.cpu else (options.threads, time.perf_counter)
     connections, inputs, first = [], None, None
-    for each in options.models:
-        connection, inputs, outputs = started(*each.split("=", 1), *settings, options.input, inputs)
+    for way_and_model in options.models:
+        connection, inputs, outputs = started(
+            *way_and_model.split("=", 1), *settings, options.input, inputs
+        )
         first = first or outputs
         pairs = zip(outputs, first, strict=True)
         off = max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
-        print(f"{each}: off from the first by {off:.0e} of the largest magnitude", flush=True)
+        print(
+            f"{way_and_model}: off from the first by {off:.0e} of the largest magnitude", flush=True
+        )
         connections.append(connection)
     turns = []
     for _ in range(options.turns):
@@ -84,7 +88,7 @@ def main():
             connection.send("run")
             turns[-1].append(connection.recv())
         print(*(f"{seconds * 1e3:.1f}" for seconds in turns[-1]), "ms", flush=True)
-    for k, (each, connection) in enumerate(zip(options.models, connections, strict=True)):
+    for k, (way_and_model, connection) in enumerate(zip(options.models, connections, strict=True)):
         connection.send("end")
         peak, operators = connection.recv()
         factor = median(turn[0] / turn[k] for turn in turns)
@@ -93,7 +97,8 @@ def main():
         )
         seconds = median(turn[k] for turn in turns)
         print(
-            f"{each}: {seconds * 1e3:.1f} ms, {factor:.2f} x, {peak:.0f} MiB; {longest}", flush=True
+            f"{way_and_model}: {seconds * 1e3:.1f} ms, {factor:.2f} x, {peak:.0f} MiB; {longest}",
+            flush=True,
         )
 
 

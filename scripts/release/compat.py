@@ -74,10 +74,10 @@ def test_requirements():
         "optional-dependencies"
     ]
     return [
-        each
+        requirement
         for extra in ("cli", "jit", "test")
-        for each in extras[extra]
-        if not each.startswith("onnx-ops")
+        for requirement in extras[extra]
+        if not requirement.startswith("onnx-ops")
     ]
 
 
@@ -112,8 +112,8 @@ class Environment:
 
     def versions(self):
         installed = {
-            each["name"].replace("_", "-"): each["version"]
-            for each in json.loads(self.pip("list", "--format=json"))
+            package["name"].replace("_", "-"): package["version"]
+            for package in json.loads(self.pip("list", "--format=json"))
         }
         return [installed.get(package, NONE) for package in PACKAGES]
 

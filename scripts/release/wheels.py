@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[2]
 def build(platform, system, architecture, folder, cpus):
     levels = [
         name
-        for name, (kind, *_) in LEVELS.items()
-        if kind == architecture and (not cpus or name in cpus)
+        for name, (architecture_of_level, *_) in LEVELS.items()
+        if architecture_of_level == architecture and (not cpus or name in cpus)
     ]
     if not levels:
         raise SystemExit(f"{platform}: none of {', '.join(cpus)} is of {architecture}")

@@ -46,11 +46,13 @@ class Timed(Case):
             if i.values:
                 arrays.append(np.array(shape))
             elif i.name == "Grid":
-                kind = grid_dtype or (dtype if dtype in dtypes.FLOATS else "float32")
-                arrays.append(grid(rng, shape, self.points).astype(dtypes.TABLE[kind].numpy))
+                dtype_of_grid = grid_dtype or (dtype if dtype in dtypes.FLOATS else "float32")
+                arrays.append(
+                    grid(rng, shape, self.points).astype(dtypes.TABLE[dtype_of_grid].numpy)
+                )
             elif i.name == "sampling_locations":
-                places = locations(rng, shape, self.shapes[1], self.points)
-                arrays.append(places.astype(dtypes.TABLE[grid_dtype or dtype].numpy))
+                locations_of_points = locations(rng, shape, self.shapes[1], self.points)
+                arrays.append(locations_of_points.astype(dtypes.TABLE[grid_dtype or dtype].numpy))
             else:
                 arrays.append(np.resize(drawn(rng, min(DRAWN, int(np.prod(shape))), dtype), shape))
         return arrays
@@ -179,13 +181,13 @@ def deform_conv(n, c, image, outputs=None, kernel=(3, 3), mask=True, dtype="floa
     """A case of DeformConv whose output has the image's size; outputs: its channels, None for as
     many as the image.
     """
-    outputs, places = outputs or c, int(np.prod(kernel))
+    outputs, positions = outputs or c, int(np.prod(kernel))
     shapes = [
         (n, c, *image),
         (outputs, c, *kernel),
-        (n, places * len(image), *image),
+        (n, positions * len(image), *image),
         (outputs,),
-        (n, places, *image),
+        (n, positions, *image),
     ]
     name = f"N{n} C{c} {times(image)} to {outputs}, kernel {times(kernel)}" + ", no mask" * (
         not mask
@@ -220,7 +222,7 @@ def baseline(**timed):
 
 def element_types():
     small_floats = ("float32", "float16", "bfloat16")
-    for name, kinds, make in (
+    for name, dtypes_of_series, make in (
         (
             "Col2Im",
             (*small_floats, "float64", "int8"),
@@ -244,7 +246,7 @@ def element_types():
             lambda **t: grid_sample(1, 3, (1080, 1920), mode="nearest", **t),
         ),
     ):
-        yield from (make(dtype=kind, series=name) for kind in kinds)
+        yield from (make(dtype=dtype, series=name) for dtype in dtypes_of_series)
 
 
 def axes():
@@ -257,13 +259,13 @@ def axes():
 
 
 def unfold():
-    for kind in ("float32", "float64", "float16", "uint8"):
-        yield im2col(2, 64, (56, 56), (3, 3), pad=1, dtype=kind)
-        yield im2col(1, 3, (240, 320), (8, 8), stride=4, dtype=kind)
-        yield im2col(8, 128, (32, 32), (2, 2), stride=2, dtype=kind)
-        yield im2col(1, 64, (128, 128), (3, 3), pad=1, dilation=2, dtype=kind)
-        yield im2col(4, 64, (4096,), (16,), stride=4, dtype=kind)
-        yield im2col(1, 8, (32, 32, 32), (3, 3, 3), pad=1, dtype=kind)
+    for dtype in ("float32", "float64", "float16", "uint8"):
+        yield im2col(2, 64, (56, 56), (3, 3), pad=1, dtype=dtype)
+        yield im2col(1, 3, (240, 320), (8, 8), stride=4, dtype=dtype)
+        yield im2col(8, 128, (32, 32), (2, 2), stride=2, dtype=dtype)
+        yield im2col(1, 64, (128, 128), (3, 3), pad=1, dilation=2, dtype=dtype)
+        yield im2col(4, 64, (4096,), (16,), stride=4, dtype=dtype)
+        yield im2col(1, 8, (32, 32, 32), (3, 3, 3), pad=1, dtype=dtype)
     yield im2col(8, 3, (224, 224), (16, 16), stride=16)
     yield im2col(4, 512, (7, 7), (3, 3), pad=1)
 

@@ -195,16 +195,16 @@ def image(rng: Generator) -> tuple[int, ...]:
             return n, c, size, size + int(rng.integers(0, size // 2))
 
 
-def points(rng: Generator, kind: str, h: int, w: int) -> Array:
+def points(rng: Generator, arrangement: str, h: int, w: int) -> Array:
     """Return a grid [h, w, 2]: points anywhere, near the pixels, of a rotated image, or of a smooth
     flow.
     """
     x, y = np.meshgrid(np.linspace(-1, 1, w), np.linspace(-1, 1, h))
-    if kind == "anywhere":
+    if arrangement == "anywhere":
         return rng.uniform(-1.05, 1.05, (h, w, 2))
-    if kind == "near the pixels":
+    if arrangement == "near the pixels":
         return np.stack([x, y], -1) * 1.02 + rng.standard_normal((h, w, 2)) * 0.02
-    if kind == "rotated":
+    if arrangement == "rotated":
         angle, zoom = rng.uniform(0.1, 0.7), rng.uniform(0.7, 1.1)
         cos, sin = math.cos(angle), math.sin(angle)
         return zoom * np.stack([cos * x - sin * y, sin * x + cos * y], -1)
@@ -223,7 +223,7 @@ def sampling(rng: Generator, mode: str) -> tuple[str, dict[str, Any]]:
 
 def grid_sample(rng: Generator) -> Drawn:
     mode = one_of(rng, *MODES)
-    kind = one_of(rng, "anywhere", "near the pixels", "rotated", "flow")
+    arrangement = one_of(rng, "anywhere", "near the pixels", "rotated", "flow")
     n, c, h, w = image(rng)
     attributes, settings = sampling(rng, mode)
     model = parsed(
@@ -231,16 +231,16 @@ def grid_sample(rng: Generator) -> Drawn:
             y = GridSample {attributes} (x, grid)
         }}"""
     )
-    grid = np.repeat(points(rng, kind, h, w)[None], n, 0).astype(np.float32)
+    grid = np.repeat(points(rng, arrangement, h, w)[None], n, 0).astype(np.float32)
 
     def sample(x: Any, grid: Any) -> Any:
         from torch.nn import functional
 
         return functional.grid_sample(x, grid, **settings)
 
-    name = f"n{n} c{c} {h}x{w}, {kind}, {settings['padding_mode']}"
+    name = f"n{n} c{c} {h}x{w}, {arrangement}, {settings['padding_mode']}"
     inputs = {"x": normal(rng, n, c, h, w), "grid": grid}
-    return Drawn(f"GridSample, {mode}", kind, name, model, inputs, sample)
+    return Drawn(f"GridSample, {mode}", arrangement, name, model, inputs, sample)
 
 
 def computed_grid_sample(rng: Generator) -> Drawn:

@@ -68,8 +68,8 @@ def limit(tensors, out, options):
     """Return (session, its inputs, its output) that read all bytes of `tensors` and write as many
     as `out` has.
     """
-    a, *others = map(as_words, tensors)
-    b = np.concatenate(others or [a[:0]])
+    a, *tensors_after_the_first = map(as_words, tensors)
+    b = np.concatenate(tensors_after_the_first or [a[:0]])
     y = np.empty(out.nbytes // 8, np.uint64)
     node = helper.make_node("Pass", ["a", "b"], ["y"], domain=DOMAIN, size=y.size)
     described = [helper.make_tensor_value_info(n, TensorProto.UINT64, [None]) for n in "aby"]

@@ -83,10 +83,10 @@ class Row:
 
     def over(self, column):
         """The median of our time minus that of `column`, in seconds; None if that is missing."""
-        other = self.seconds.get(column)
+        seconds_of_peer = self.seconds.get(column)
         return (
-            median(a - b for a, b in zip(self.seconds[CUSTOM], other, strict=True))
-            if other
+            median(a - b for a, b in zip(self.seconds[CUSTOM], seconds_of_peer, strict=True))
+            if seconds_of_peer
             else None
         )
 

@@ -87,14 +87,14 @@ def read(x, numbers, g, taps, tile, workspace, out):
             for c in range(channel, last_channel):
                 source = x[(n * g.channels + c) * pixels :]
                 for b in range(0, count, BLOCK):
-                    at, target = (
+                    pixel, target = (
                         base[:count][b:][:BLOCK],
                         out[(n * g.channels + c) * g.points + first + b :],
                     )
                     if taps == 1:
-                        take(source, at, 0, target[: at.size])
+                        take(source, pixel, 0, target[: pixel.size])
                     else:
-                        add_square(source, at, width, taps, target)
+                        add_square(source, pixel, width, taps, target)
             first += count
 
 
@@ -148,21 +148,24 @@ def reads(case, inputs, y, options):
         np.zeros(grid.shape[:-1], np.int64),
     )
     for size, g in zip(x.shape[2:], np.moveaxis(grid, -1, 0)[::-1], strict=True):
-        places = pad(
+        pixels = pad(
             unnormalize(g, np.float32(size), align), size, case.attributes["padding_mode"], align
         )
-        first_pixel = np.rint(places) if count == 1 else np.floor(places) - (count == 4)
+        first_pixel = np.rint(pixels) if count == 1 else np.floor(pixels) - (count == 4)
         indices = indices * size + np.clip(first_pixel, 0, size - count).astype(np.int64)
     index_words = np.stack([indices, np.zeros_like(indices)], -1).astype(np.int32)
     node = helper.make_node(
         "Reads", ["x", "numbers"], ["y"], domain=DOMAIN, mode=case.attributes["mode"]
     )
-    kinds = zip(
+    names_and_types = zip(
         ("x", "numbers", "y"),
         (TensorProto.FLOAT, TensorProto.INT32, TensorProto.FLOAT),
         strict=True,
     )
-    described = [helper.make_tensor_value_info(name, kind, [None] * 4) for name, kind in kinds]
+    described = [
+        helper.make_tensor_value_info(name, element_type, [None] * 4)
+        for name, element_type in names_and_types
+    ]
     proto = finished(helper.make_graph([node], "reads", described[:2], described[2:]), 21, DOMAIN)
     return (
         onnx_ops.InferenceSession(proto.SerializeToString(), options, operators=[READS]),

@@ -128,9 +128,9 @@ def sentences(group, rows):
 
 def by_dtype(rows):
     for name in dict.fromkeys(row.case.series for row in rows):
-        base, *others = (row for row in rows if row.case.series == name)
+        base, *rows_of_series = (row for row in rows if row.case.series == name)
         factors = ", ".join(
-            f"{row.case.dtype} {factor(base.ratio(CUSTOM, of=row))}" for row in others
+            f"{row.case.dtype} {factor(base.ratio(CUSTOM, of=row))}" for row in rows_of_series
         )
         yield f"{base.case.op_type} {base.case.name}: time relative to {base.case.dtype}: {factors}"
 

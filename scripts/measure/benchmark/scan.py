@@ -157,7 +157,7 @@ def on_one_thread(case: Drawn, budget: float) -> Outcome:
     if ours < CALL:
         least.pop(PYTORCH, None)
     return Outcome(
-        case, 1, size, ours, {name: other / ours for name, other in least.items()}, differ
+        case, 1, size, ours, {name: seconds / ours for name, seconds in least.items()}, differ
     )
 
 
@@ -173,8 +173,8 @@ def on_threads(case: Drawn, threads: int) -> Outcome:
     if median(ours) < CALL:
         times.pop(PYTORCH, None)
     ratios = {
-        name: median(a / b for a, b in zip(others, ours, strict=True))
-        for name, others in times.items()
+        name: median(a / b for a, b in zip(times_of_peer, ours, strict=True))
+        for name, times_of_peer in times.items()
     }
     return Outcome(case, threads, size, median(ours), ratios, differ)
 
@@ -218,7 +218,8 @@ def summary(outcomes: Iterable[Outcome]) -> list[str]:
     for (operator, threads), group in by_operator(outcomes).items():
         fast = sum(not outcome.is_slower for outcome in group) / len(group)
         shares = " | ".join(
-            f"{100 * part:.0f} %" for part in (fast, *(share(group, r) for r in (1.5, 2, 4)))
+            f"{100 * fraction:.0f} %"
+            for fraction in (fast, *(share(group, r) for r in (1.5, 2, 4)))
         )
         ratios = [outcome.to_fastest for outcome in group]
         figures = f"{geometric_mean(ratios):.2f} x | {min(ratios):.2f} x"
