@@ -24,8 +24,8 @@ FLOORS = {name: float(floor) for floor, names in ROWS for name in re.findall(r"\
 
 def module_name(path, package):
     """Return the dotted name of a file in a package, such as "onnx_ops.session.session"."""
-    parts = path.relative_to(package.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    names = path.relative_to(package.parent).with_suffix("").parts
+    return ".".join(names[:-1] if names[-1] == "__init__" else names)
 
 
 def imports_of(package):
@@ -33,20 +33,20 @@ def imports_of(package):
     type checkers}.
     """
     files = {module_name(path, package): path for path in package.rglob("*.py")}
-    found = {}
+    imports = {}
     for name, path in files.items():
-        found[name] = set()
+        imports[name] = set()
         inside = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
-                found[name] |= {alias.name for alias in node.names}
+                imports[name] |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 around = inside[: len(inside) + 1 - node.level] if node.level else []
                 base = ".".join([*around, *filter(None, [node.module])])
-                each = {f"{base}.{alias.name}" for alias in node.names}
-                found[name] |= {module if module in files else base for module in each}
-        found[name] &= files.keys() - {name}
-    return found
+                imported = {f"{base}.{alias.name}" for alias in node.names}
+                imports[name] |= {module if module in files else base for module in imported}
+        imports[name] &= files.keys() - {name}
+    return imports
 
 
 def rooms(module):
@@ -62,14 +62,14 @@ def upward(imports):
     some and beyond.
     """
     for module, imported in imports.items():
-        room, part = rooms(module)
-        for other in imported:
-            other_room, other_part = rooms(other)
-            if room == other_room == "rewriting" and part and part != other_part:
-                if FLOORS[part] < FLOORS[other_part]:
-                    yield module, other
-            elif room != other_room and FLOORS[room] <= FLOORS[other_room]:
-                yield module, other
+        folder, module_part = rooms(module)
+        for imported_module in imported:
+            other_room, other_part = rooms(imported_module)
+            if folder == other_room == "rewriting" and module_part and module_part != other_part:
+                if FLOORS[module_part] < FLOORS[other_part]:
+                    yield module, imported_module
+            elif folder != other_room and FLOORS[folder] <= FLOORS[other_room]:
+                yield module, imported_module
 
 
 def test_imports_lead_to_lower_floors():
@@ -95,8 +95,8 @@ def test_an_import_that_leads_up_is_found(module, imported, is_upward):
 
 def test_each_module_is_on_a_floor():
     names = {rooms(module) for module in imports_of(PACKAGE)}
-    assert {room for room, _ in names} | {
-        part for room, part in names if room == "rewriting" and part
+    assert {folder for folder, _ in names} | {
+        module_part for room, module_part in names if room == "rewriting" and module_part
     } == {*FLOORS}
 
 

@@ -238,15 +238,15 @@ def node(path, exit_code=0):
 )
 def test_inspect_reports_built_in_kernels(case, types, dims, builtin, tmp_path):
     """It reads ONNX Runtime's list of kernels, and sessions agree with it."""
-    first, *others = types.split()
-    inputs = case.inputs("float32") if others else case.inputs(first)
+    first, *other_types = types.split()
+    inputs = case.inputs("float32") if other_types else case.inputs(first)
     inputs = (
-        [value.astype(kind) for value, kind in zip(inputs, types.split(), strict=True)]
-        if others
+        [value.astype(dtype) for value, dtype in zip(inputs, types.split(), strict=True)]
+        if other_types
         else inputs
     )
     constants = [i.name for i in case.operator.inputs if i.values]
-    attributes = {"mode": "nearest"} if others else case.attributes
+    attributes = {"mode": "nearest"} if other_types else case.attributes
     path = saved(
         model("", case.op_type, inputs, attributes, dims=dims, constants=constants), tmp_path
     )
@@ -342,8 +342,8 @@ def test_inspect_shows_all_of_a_node(tmp_path):
         b = GridSample <mode = "linear"> (a, Grid)
         y = GridSample <mode = "linear"> (b, Grid)
     }""")
-    for each, name in zip(proto.graph.node, names, strict=True):
-        each.name = name
+    for node, name in zip(proto.graph.node, names, strict=True):
+        node.name = name
     path = saved(proto, tmp_path)
     text = call("inspect", path)
     assert max(len(line) for line in text.splitlines() if not line.startswith("next: ")) <= 120
@@ -351,8 +351,8 @@ def test_inspect_shows_all_of_a_node(tmp_path):
     assert text.count("float32 [X_batch_dimension, 3, 8, 8]") == 3
     assert "mode = linear" not in text
     nodes = call_json("inspect", path)["nodes"]
-    assert [each["node"] for each in nodes] == names
-    assert all(each["attributes"]["mode"] == "linear" for each in nodes)
+    assert [node["node"] for node in nodes] == names
+    assert all(node["attributes"]["mode"] == "linear" for node in nodes)
     assert nodes[1]["inputs"][0] == {
         "name": "a",
         "type": "float32",
@@ -434,7 +434,7 @@ def test_inspect_finds_an_attribute_that_is_broken(tmp_path):
     """In models of models/ that are drawn, with functions and subgraphs left out."""
     rng = np.random.default_rng(5)
     models = sorted(path for path in MODELS.rglob("model.onnx") if not onnx.load(path).functions)
-    found = 0
+    broken_count = 0
     for path in rng.permutation(models)[:25]:
         if drawn_model := broken(path, rng):
             proto, name, attribute = drawn_model
@@ -442,8 +442,8 @@ def test_inspect_finds_an_attribute_that_is_broken(tmp_path):
             problems = {n["node"]: " ".join(n["problems"]) for n in report["nodes"]}
             assert f"attribute {attribute}x is unknown" in problems.pop(name), path
             assert not any(problems.values())
-            found += 1
-    assert found >= 10
+            broken_count += 1
+    assert broken_count >= 10
 
 
 def test_inspect_a_version_that_has_no_such_operator(tmp_path):
@@ -1003,34 +1003,34 @@ def test_outputs_of_similar_names_have_files_of_their_own(tmp_path):
     assert all(re.fullmatch(r"(?a)(?!con|nul)\w[-.\w]*", path.name) for path in paths)
 
 
-def identity(kind, directory):
+def identity(dtype, directory):
     """Save a model that returns its input x, of one axis, as y."""
     return saved(
-        parsed(f"({kind}[N] x) => ({kind}[N] y) {{ y = Identity (x) }}", ir_version=10), directory
+        parsed(f"({dtype}[N] x) => ({dtype}[N] y) {{ y = Identity (x) }}", ir_version=10), directory
     )
 
 
 @pytest.mark.parametrize(
-    ("kind", "array"),
+    ("dtype", "array"),
     [
         ("string", np.array(["", "a\nb", "größer 🐈"], object)),
         ("bfloat16", np.array([1, -0.5], ml_dtypes.bfloat16)),
     ],
 )
-def test_outputs_without_a_type_in_npy_can_be_read_again(kind, array, tmp_path):
+def test_outputs_without_a_type_in_npy_can_be_read_again(dtype, array, tmp_path):
     """NumPy reads them without pickles; a run reads them as what they were."""
-    path = identity(kind, tmp_path)
+    path = identity(dtype, tmp_path)
     onnx.save_tensor(onnx.numpy_helper.from_array(array, "x"), tmp_path / "x.pb")
     call("run", path, "-i", tmp_path / "x.pb", "--output", tmp_path / "one")
     call("run", path, "-i", tmp_path / "*.pb", "--output", tmp_path / "many")
     written = [tmp_path / "one" / "y.npy", tmp_path / "many" / "x.npy"]
     np.savez(tmp_path / "all.npz", x=np.load(written[0]))
     for k, file in enumerate([*written, tmp_path / "all.npz"]):
-        (read,) = data.read_input(str(file), {"x": (kind, ["N"])}).values()
+        (read,) = data.read_input(str(file), {"x": (dtype, ["N"])}).values()
         np.testing.assert_array_equal(read, array, strict=True)
         call("run", path, "-i", file, "--output", tmp_path / f"again_{k}")
         assert contents(tmp_path / f"again_{k}") == contents(tmp_path / "one")
-    if kind == "string":
+    if dtype == "string":
         assert np.load(written[0]).tolist() == array.tolist()
 
 
@@ -1056,7 +1056,7 @@ def test_outputs_that_cannot_be_written(text, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "values"),
+    ("dtype", "text", "values"),
     [
         ("int64", "[1e2,true,-3]", [100, 1, -3]),
         ("uint8", "[0,255]", [0, 255]),
@@ -1069,14 +1069,14 @@ def test_outputs_that_cannot_be_written(text, tmp_path):
         ("int64", f"[{','.join(map(str, range(200)))}]", range(200)),
     ],
 )
-def test_numbers_as_inputs(kind, text, values):
-    (array,) = data.read_input(f"x={text}", {"x": (kind, ["N"])}).values()
-    expected = np.array(values, object if kind == "string" else kind)
+def test_numbers_as_inputs(dtype, text, values):
+    (array,) = data.read_input(f"x={text}", {"x": (dtype, ["N"])}).values()
+    expected = np.array(values, object if dtype == "string" else dtype)
     np.testing.assert_array_equal(array, expected, strict=True)
 
 
 @pytest.mark.parametrize(
-    ("kind", "text"),
+    ("dtype", "text"),
     [("int64", t) for t in ("[1.5]", '["3"]', "[NaN]", "[1e30]")]
     + [
         ("uint8", "[256]"),
@@ -1093,12 +1093,12 @@ def test_numbers_as_inputs(kind, text, values):
     ],
 )
 @pytest.mark.filterwarnings("ignore:NumPy will stop allowing conversion")  # NumPy 1
-def test_numbers_that_the_type_cannot_hold(kind, text):
+def test_numbers_that_the_type_cannot_hold(dtype, text):
     with pytest.raises(
         click.UsageError,
-        match=re.escape(f"--input x={text}: the model requires {kind}, which can't"),
+        match=re.escape(f"--input x={text}: the model requires {dtype}, which can't"),
     ):
-        data.read_input(f"x={text}", {"x": (kind, ["N"])})
+        data.read_input(f"x={text}", {"x": (dtype, ["N"])})
 
 
 @pytest.mark.parametrize("name", ["y.npy", "y.png"])
@@ -1120,8 +1120,8 @@ def test_run_files_of_every_type(dtype, backend, tmp_path):
     files = {
         name: data_of(name, value, tmp_path) for name, value in zip(INPUTS, inputs, strict=True)
     }
-    given = [argument for name, file in files.items() for argument in ("-i", f"{name}={file}")]
-    (output,) = call_json("run", path, *given, "--backend", backend)["outputs"]
+    options = [argument for name, file in files.items() for argument in ("-i", f"{name}={file}")]
+    (output,) = call_json("run", path, *options, "--backend", backend)["outputs"]
     assert output["type"] == dtype
     assert output["shape"] == [2, 3, 9, 11]
 
@@ -1132,7 +1132,7 @@ def data_of(name, value, directory):
 
 
 @pytest.mark.parametrize(
-    ("kind", "dims", "mode", "shape"),
+    ("dtype", "dims", "mode", "shape"),
     [
         ("float32", [1, 3, "h", "w"], "RGB", [1, 3, 4, 5]),
         ("float16", [1, 1, "h", "w"], "RGB", [1, 1, 4, 5]),
@@ -1140,17 +1140,17 @@ def data_of(name, value, directory):
         ("uint8", [1, "h", "w", 4], "RGBA", [1, 4, 5, 4]),
     ],
 )
-def test_images_become_what_the_model_wants(kind, dims, mode, shape, tmp_path):
+def test_images_become_what_the_model_wants(dtype, dims, mode, shape, tmp_path):
     path = tmp_path / "white.png"
     Image.new(mode, (5, 4), "white").save(path)
-    array = data.read("x", path, {"x": (kind, dims)})["x"]
+    array = data.read("x", path, {"x": (dtype, dims)})["x"]
     assert list(array.shape) == shape
-    assert array.dtype == kind
-    assert (array == (255 if kind == "uint8" else 1)).all()
+    assert array.dtype == dtype
+    assert (array == (255 if dtype == "uint8" else 1)).all()
 
 
-def read_image(path: Path, kind: str = "float32", mode: str = "RGB") -> np.ndarray:
-    return data.read("x", path, {"x": (kind, [1, len(mode), "h", "w"])})["x"]
+def read_image(path: Path, dtype: str = "float32", mode: str = "RGB") -> np.ndarray:
+    return data.read("x", path, {"x": (dtype, [1, len(mode), "h", "w"])})["x"]
 
 
 def png_of_16_bits(path: Path, colour: int, channels: int) -> None:
@@ -1159,10 +1159,11 @@ def png_of_16_bits(path: Path, colour: int, channels: int) -> None:
     pixel = zlib.compress(b"\0" + b"\xff\xff" * channels)
     chunks = [(b"IHDR", header), (b"IDAT", pixel), (b"IEND", b"")]
     lengths = [struct.pack(">I", len(content)) for _, content in chunks]
-    sums = [struct.pack(">I", zlib.crc32(kind + content)) for kind, content in chunks]
-    parts = zip(lengths, chunks, sums, strict=True)
+    sums = [struct.pack(">I", zlib.crc32(chunk_type + content)) for chunk_type, content in chunks]
+    chunks_with_sums = zip(lengths, chunks, sums, strict=True)
     path.write_bytes(
-        b"\x89PNG\r\n\x1a\n" + b"".join(n + kind + content + s for n, (kind, content), s in parts)
+        b"\x89PNG\r\n\x1a\n"
+        + b"".join(n + chunk_type + content + s for n, (chunk_type, content), s in chunks_with_sums)
     )
 
 
@@ -1188,17 +1189,17 @@ OF_8_BITS = (
 )
 
 
-def check_refusal(path: Path, reason: str, kind: str = "float32") -> None:
+def check_refusal(path: Path, reason: str, dtype: str = "float32") -> None:
     with pytest.raises(click.UsageError, match=rf"{path.name} can't be read: {reason}"):
-        read_image(path, kind, "RGBA")
+        read_image(path, dtype, "RGBA")
 
 
-@pytest.mark.parametrize("kind", ["float32", "uint8"])
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
 @pytest.mark.parametrize("name", DEEP)
-def test_grey_images_of_more_than_8_bits_are_refused(name: str, kind: str, tmp_path: Path) -> None:
+def test_grey_images_of_more_than_8_bits_are_refused(name: str, dtype: str, tmp_path: Path) -> None:
     image, begin = DEEP[name]
     image.save(tmp_path / name)
-    check_refusal(tmp_path / name, begin + OF_8_BITS, kind)
+    check_refusal(tmp_path / name, begin + OF_8_BITS, dtype)
 
 
 @pytest.mark.parametrize(
@@ -1401,9 +1402,9 @@ def test_run_compare_names_the_first_node_that_differs(nodes, optimize, tmp_path
     text = call(*arguments, exit_code=1)
     beginning = re.escape(f"the first node that differs is {FIRST_THAT_DIFFERS[nodes]}: [")
     assert re.search(rf"{beginning}\d+, \d+, \d+\] is \S+, expected \S+, tolerance ", text)
-    found = call_json(*arguments, exit_code=1)["compare"]["node"]
-    assert found["largest"] > found["allowed"]
-    assert not found["ok"]
+    first_node = call_json(*arguments, exit_code=1)["compare"]["node"]
+    assert first_node["largest"] > first_node["allowed"]
+    assert not first_node["ok"]
 
 
 def test_run_compare_where_built_in_kernels_refuse_a_node(tmp_path):
@@ -1536,8 +1537,8 @@ def test_a_failure_on_made_up_inputs_says_so(command, tmp_path):
 )
 def test_what_is_no_model(arguments, content, tmp_path):
     (tmp_path / "it.onnx").write_text(content)
-    command, *more = arguments.split()
-    assert "it.onnx is no ONNX model" in sentences(command, tmp_path / "it.onnx", *more)
+    command, *options = arguments.split()
+    assert "it.onnx is no ONNX model" in sentences(command, tmp_path / "it.onnx", *options)
 
 
 def test_names_are_shown_as_they_are(tmp_path, monkeypatch):
@@ -1725,11 +1726,13 @@ def weighed_down(directory, refused=False, dtype="float32"):
     input.
     """
     directory.mkdir(exist_ok=True)
-    from_array, kind = (
+    from_array, type_name = (
         onnx.numpy_helper.from_array,
         {"float32": "float", "float16": "float16"}[dtype],
     )
-    proto = parsed(WEIGHED_DOWN.format(kind=kind, strides="<strides = [0, 1]>" if refused else ""))
+    proto = parsed(
+        WEIGHED_DOWN.format(kind=type_name, strides="<strides = [0, 1]>" if refused else "")
+    )
     weights = [(np.arange(1, 1729) % 7).reshape(1, 432, 4).astype(dtype) * k for k in (1, 2, 3)]
     first, inner, constant = (
         external(from_array(w, f"w{k}"), directory) for k, w in enumerate(weights)
@@ -1908,11 +1911,11 @@ def test_a_full_disk_of_a_folder_and_of_a_link(tmp_path):
 def test_a_rewrite_changes_no_weights(target, dtype, command, backend, tmp_path, monkeypatch):
     source = weighed_down(tmp_path / "in", dtype=dtype)
     before, expected, target = contents(tmp_path), result(source, dtype), tmp_path / target
-    whole = getattr(onnx_ops, command)(onnx.load(source))
+    rewritten_whole = getattr(onnx_ops, command)(onnx.load(source))
     for _ in range(2):  # the second time from within the folder, where the data's name is taken
         call(command, source, target)
         monkeypatch.chdir(target.parent)
-        assert onnx.load(target) == whole
+        assert onnx.load(target) == rewritten_whole
         np.testing.assert_array_equal(result(target, dtype, backend=backend), expected)
     after = contents(tmp_path)
     new = {"out/new.onnx", "out/new.onnx.data"} if "out" in target.parts else {f"in/{target.name}"}
@@ -1987,17 +1990,17 @@ def test_no_data_of_the_model_are_replaced(target, command, tmp_path):
 @rewrites
 def test_no_data_of_other_models_are_replaced(command, backend, tmp_path):
     """What was made of a model beside it has its weights in that model's data."""
-    source, other = weighed_down(tmp_path / "in"), tmp_path / "out" / "other.onnx"
+    source, model_of_others = weighed_down(tmp_path / "in"), tmp_path / "out" / "other.onnx"
     model = tmp_path / "out" / "model.onnx"
     call(command, source, model)
     call("lower", model, model)  # no other one has weights there yet
-    call("lower", model, other)
+    call("lower", model, model_of_others)
     (tmp_path / "out" / "damaged.onnx").write_text("nonsense")
     before = contents(tmp_path)
     text = "".join(call(command, source, model, exit_code=2).split())
-    assert f"{model}.datawouldbereplaced,inwhich{other}hasweights" in text
+    assert f"{model}.datawouldbereplaced,inwhich{model_of_others}hasweights" in text
     assert contents(tmp_path) == before
-    other.unlink()
+    model_of_others.unlink()
     call(command, source, model)
     np.testing.assert_array_equal(
         result(model, "float32", backend=backend), result(source, "float32")

@@ -131,8 +131,8 @@ def test_details_of_a_key():
     functions = plan_of_col2im, plan_of_grid_sample
     plain = key.digest(functions, "name", 1)
     assert key.digest(functions, "name", 1) == plain
-    others = (functions, "name", 2), (functions[:1], "name", 1), (functions[::-1], "name", 1)
-    assert len({plain, *(key.digest(*other) for other in others)}) == 4
+    other_keys = (functions, "name", 2), (functions[:1], "name", 1), (functions[::-1], "name", 1)
+    assert len({plain, *(key.digest(*other_key) for other_key in other_keys)}) == 4
 
 
 def test_a_function_that_is_several_steps():
@@ -250,8 +250,8 @@ def test_what_a_function_can_reach(what):
         f"def g(V):\n    return lambda x: {expression}\nf = g(V)",
     ):
         functions = [made(f"{definitions}\n{body}", choice) for choice in (0, 1, 0)]
-        one, other, same = [key.digest([function]) for function in functions]
-        assert (one == same, one == other) == (True, False), body
+        first, second, first_again = [key.digest([function]) for function in functions]
+        assert (first == first_again, first == second) == (True, False), body
 
 
 def test_what_a_function_does_not_read():
@@ -265,7 +265,7 @@ def test_what_a_function_does_not_read():
         ("other = print", ""),
         ("", "    # a comment\n"),
     ]
-    assert len({key.digest([made(text.format(*each), 0)]) for each in variants_of_text}) == 1
+    assert len({key.digest([made(text.format(*names), 0)]) for names in variants_of_text}) == 1
 
 
 UNKNOWN = {
@@ -518,10 +518,10 @@ for name, other in {
 def test_files_with_a_right_checksum_that_cannot_be_loaded(tmp_path):
     """LLVM would end the process, or find no function. They are compiled again."""
     done = python(UNLOADABLE, NUMBA_CACHE_DIR=str(tmp_path))
-    whole, *others = done.stdout.splitlines()
-    assert whole == "whole: 0"
-    assert len(others) == 7
-    assert all(line.endswith(": 1") for line in others), others
+    whole_file, *lines = done.stdout.splitlines()
+    assert whole_file == "whole: 0"
+    assert len(lines) == 7
+    assert all(line.endswith(": 1") for line in lines), lines
 
 
 def test_an_object_file_that_lacks_its_function():

@@ -146,12 +146,12 @@ def test_check_finds_what_is_wrong(wrong_way, monkeypatch):
     real = check.ways
 
     def ways(*args):
-        for name, way in real(*args):
+        for name, function in real(*args):
             yield (
                 name,
-                (lambda way=way: [v + v.dtype.type(0.1) for v in way()])
+                (lambda function=function: [v + v.dtype.type(0.1) for v in function()])
                 if name.startswith(wrong_way)
-                else way,
+                else function,
             )
 
     monkeypatch.setattr(check, "ways", ways)
@@ -279,7 +279,7 @@ def test_mistakes_of_a_body(name):
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "is_taken"),
+    ("python_type", "value", "is_taken"),
     [
         ("int64", 3, True), ("int64", 2.5, False), ("int64", float("nan"), False),
         ("uint8", -1, False),
@@ -287,11 +287,11 @@ def test_mistakes_of_a_body(name):
         ("int8", True, True),
     ],
 )  # fmt: skip
-def test_numbers_of_python_as_outputs(kind, value, is_taken):
+def test_numbers_of_python_as_outputs(python_type, value, is_taken):
     """Numbers are accepted if they are exact, or if the output is of floats."""
-    function = onnx_ops.operator("my.domain::Number", inputs="x: float32", outputs=f"y: {kind}")(
-        lambda x: value
-    )
+    function = onnx_ops.operator(
+        "my.domain::Number", inputs="x: float32", outputs=f"y: {python_type}"
+    )(lambda x: value)
     if is_taken:
         assert run_operator(function, [BIAS])[0] == value
     else:
@@ -304,16 +304,16 @@ def test_numbers_of_python_as_outputs(kind, value, is_taken):
 )
 def test_strings(text):
     """Strings may have any characters; other objects are refused."""
-    same = onnx_ops.operator("my.domain::Same", inputs="x: string", outputs="y: string")
+    identity = onnx_ops.operator("my.domain::Same", inputs="x: string", outputs="y: string")
     x = np.array([text, "a"], object)
-    given = np.array([text.encode(errors="surrogateescape").decode(errors="replace"), "a"], object)
+    texts = np.array([text.encode(errors="surrogateescape").decode(errors="replace"), "a"], object)
     if text.isprintable() or "\0" in text:
-        assert run_operator(same(lambda x: x), [given])[0].tolist() == x.tolist()
+        assert run_operator(identity(lambda x: x), [texts])[0].tolist() == x.tolist()
     for wrong in (None, 5, b"a", "\ud800"):
         with pytest.raises(
             OpError, match=r"my\.domain\.Same: y = .*must be a string that has a UTF-8"
         ):
-            run_operator(same(constant(np.array([wrong], object))), [given])
+            run_operator(identity(constant(np.array([wrong], object))), [texts])
 
 
 def constant(value):
@@ -409,8 +409,8 @@ def test_a_tensor_among_the_attributes():
         return x + a
 
     function.shape(lambda x, *, a: x)
-    one = onnx.numpy_helper.from_array(BIAS)
-    assert np.array_equal(run_operator(function, [BIAS], a=one)[0], BIAS + BIAS)
+    tensor = onnx.numpy_helper.from_array(BIAS)
+    assert np.array_equal(run_operator(function, [BIAS], a=tensor)[0], BIAS + BIAS)
     of_8_bits = helper.make_tensor(
         "a", onnx.TensorProto.FLOAT8E4M3FN, BIAS.shape, bytes(BIAS.size), raw=True
     )
@@ -532,9 +532,9 @@ NOW = pytest.mark.skipif(
 
 
 def functions_annotated(annotation, future=""):
-    made = {"__name__": "annotated"}
-    exec(ANNOTATED.format(annotation=annotation, future=future), made)
-    return types.SimpleNamespace(**made)
+    namespace = {"__name__": "annotated"}
+    exec(ANNOTATED.format(annotation=annotation, future=future), namespace)
+    return types.SimpleNamespace(**namespace)
 
 
 @pytest.mark.parametrize(
@@ -785,12 +785,12 @@ def test_a_mistake_in_a_rule_is_told_as_such():
 
 
 @need_numba
-@pytest.mark.parametrize(("work", "what"), [("loop", "steps"), ("workspace", "bytes")])
-def test_work_that_is_no_number(work, what):
+@pytest.mark.parametrize(("work", "message"), [("loop", "steps"), ("workspace", "bytes")])
+def test_work_that_is_no_number(work, message):
     function = declare()
     function.shape(lambda x: x).kernel(writes_nothing, **{work: lambda x: (x[0], 1)})
     with pytest.raises(
-        OpError, match=rf"{work} = a function that returns .*: must return the number of {what}"
+        OpError, match=rf"{work} = a function that returns .*: must return the number of {message}"
     ):
         function(BIAS)
 
@@ -959,23 +959,23 @@ def test_floats_that_are_refused():
     )
 
     @declared
-    def show(x, *, scale: tuple[float, ...], part: int):
-        onnx_ops.require(part != 2, "x", x[0], "in the body", x[0] * 2)
+    def show(x, *, scale: tuple[float, ...], refusal: int):
+        onnx_ops.require(refusal != 2, "x", x[0], "in the body", x[0] * 2)
         return x
 
     @show.shape
-    def _(x, *, scale, part):
+    def _(x, *, scale, refusal):
         a = scale[0] * 1.1
-        onnx_ops.require(part != 0, "scale", a, "in the rule", a * a)
-        onnx_ops.require(part != 1, "scale", scale, "in the rule", len(scale))
-        onnx_ops.require(part != 3, "scale", (1, a), "in the rule")
+        onnx_ops.require(refusal != 0, "scale", a, "in the rule", a * a)
+        onnx_ops.require(refusal != 1, "scale", scale, "in the rule", len(scale))
+        onnx_ops.require(refusal != 3, "scale", (1, a), "in the rule")
         return x
 
     compiled = mistaken(lambda x: x)
     compiled.shape(lambda x: x)
     compiled.kernel(refuse_first)
     rng = np.random.default_rng(0)
-    some = [
+    floats = [
         0.0,
         -0.0,
         -1.5,
@@ -990,13 +990,13 @@ def test_floats_that_are_refused():
         np.nan,
         5e-324,
     ]
-    for value in [*some, *(rng.standard_normal(2) * 10.0 ** rng.integers(-30, 30, 2))]:
-        for part, kind in itertools.product(range(4), ("float32", "float64")):
+    for value in [*floats, *(rng.standard_normal(2) * 10.0 ** rng.integers(-30, 30, 2))]:
+        for refusal, dtype in itertools.product(range(4), ("float32", "float64")):
             with np.errstate(all="ignore"):
-                x, given = np.array([value], kind), {"scale": [value, 0.1], "part": part}
+                x, settings = np.array([value], dtype), {"scale": [value, 0.1], "refusal": refusal}
                 called, of_session = (
-                    refused(show, x, **given),
-                    refused(run_operator, show, [x], **given),
+                    refused(show, x, **settings),
+                    refused(run_operator, show, [x], **settings),
                 )
             assert called == of_session.replace(" (node 'the_node')", "")
         x = np.array([value, value], np.float32)
@@ -1649,8 +1649,8 @@ def test_the_command_line(tmp_path):
     assert without.returncode == 3
     assert "custom operators: onnx-ops --operators FILE" in without.stderr
     declaration = FILE.partition("\n@scale")[0].format(factor="factor", summand=1)
-    made = textwrap.indent(f"{declaration}\nreturn scale\n", "    ")
-    (tmp_path / "theirs.py").write_text(f"def made(factor):\n{made}")
+    body = textwrap.indent(f"{declaration}\nreturn scale\n", "    ")
+    (tmp_path / "theirs.py").write_text(f"def made(factor):\n{body}")
     texts = [FILE.format(factor=factor, summand=1) for factor in (2, 2, 3)]
     texts += [f"from theirs import made\n\nscale = made({factor})" for factor in (2, 3)]
     outputs = ("*.npy", "--output", "out", "--json")

@@ -37,8 +37,8 @@ NAN, INF = np.nan, np.inf
 
 def call(name, *inputs, **attributes):
     """Call one of the OTHERS by its name."""
-    (found,) = (o for o in OTHERS if o.name == name)
-    return functions.call(found, *inputs, **attributes)
+    (operator,) = (o for o in OTHERS if o.name == name)
+    return functions.call(operator, *inputs, **attributes)
 
 
 @pytest.mark.parametrize("function", OTHERS, ids=lambda o: o.title)
@@ -54,11 +54,11 @@ def test_kernels_as_plain_python(function):
         if sum(array.size for array in inputs) < 2500:
             values = function.values(attributes)
             with np.errstate(all="ignore"):
-                found = uncompiled_outputs(function, inputs, attributes)
+                outputs = uncompiled_outputs(function, inputs, attributes)
                 expected = plain.compute(
                     function, values, inputs, way_of(function, values, inputs).types
                 )
-            assert [(a.dtype, a.tolist()) for a in found] == [
+            assert [(a.dtype, a.tolist()) for a in outputs] == [
                 (a.dtype, a.tolist()) for a in expected
             ]
 
@@ -80,7 +80,7 @@ def test_what_pytorch_checks(function):
 def overlap_of(a, b):
     """The overlap of two turned boxes."""
     shapely = pytest.importorskip("shapely")
-    one, other = (
+    area, other_area = (
         shapely.affinity.translate(
             shapely.affinity.rotate(
                 shapely.box(-w / 2, -h / 2, w / 2, h / 2), angle, (0, 0), use_radians=True
@@ -90,8 +90,8 @@ def overlap_of(a, b):
         )
         for x, y, w, h, angle in np.float64([a, b])
     )
-    common = one.intersection(other).area
-    return common / (one.area + other.area - common)
+    common = area.intersection(other_area).area
+    return common / (area.area + other_area.area - common)
 
 
 def are_both_kept(boxes, threshold):
@@ -155,8 +155,8 @@ def test_nearly_the_same_boxes_suppress_each_other():
     """mmcv's and mmdeploy's float32 arithmetic lost corners of such boxes, and kept duplicates."""
     for seed, factors in itertools.product(range(100), itertools.product(NEARLY, repeat=2)):
         (box,) = turned_boxes(1, seed=seed)
-        other = box * f32([factors[0], 1, factors[1], 1, 1])
-        assert not are_both_kept(np.stack([box, other]), 0.99), (box, other)
+        smaller = box * f32([factors[0], 1, factors[1], 1, 1])
+        assert not are_both_kept(np.stack([box, smaller]), 0.99), (box, smaller)
 
 
 NO_AREA = [
@@ -271,12 +271,12 @@ def test_running_extremes(name, extreme, dim):
     values, indices = call(name, NUMBERS, dim=dim)
     np.testing.assert_array_equal(values, extreme.accumulate(NUMBERS, dim))
     np.testing.assert_array_equal(np.take_along_axis(NUMBERS, indices, dim), values)
-    x, at = np.moveaxis(NUMBERS, dim, 0), np.moveaxis(indices, dim, 0)
+    x, positions = np.moveaxis(NUMBERS, dim, 0), np.moveaxis(indices, dim, 0)
     for k in range(len(x)):  # of equal ones the last
         at_end = np.where(
             x[: k + 1] == np.moveaxis(values, dim, 0)[k], np.arange(k + 1)[:, None, None], -1
         )
-        np.testing.assert_array_equal(at[k], at_end.max(axis=0))
+        np.testing.assert_array_equal(positions[k], at_end.max(axis=0))
 
 
 @pytest.mark.parametrize("name", ["cummax", "cummin"])
@@ -312,8 +312,8 @@ def test_grid_sampler_is_grid_sample(case):
 
 def boxes_at_pixels(height, width, box):
     """A box at each pixel: y, x, and the other three numbers."""
-    places = np.stack(np.mgrid[:height, :width], -1)
-    return np.concatenate([places, np.broadcast_to(box, (height, width, 3))], -1)[None].astype(
+    centres = np.stack(np.mgrid[:height, :width], -1)
+    return np.concatenate([centres, np.broadcast_to(box, (height, width, 3))], -1)[None].astype(
         np.float32
     )
 
@@ -321,9 +321,11 @@ def boxes_at_pixels(height, width, box):
 def test_features_at_the_centre_are_doubled(backend):
     case = FEATURE_ALIGN[0]
     x = case.inputs("float32")[0][:1]
-    one = Case("one", case.domain, case.op_type, (x.shape, ()), {"points": 1, "spatial_scale": 1.0})
+    one_point = Case(
+        "one", case.domain, case.op_type, (x.shape, ()), {"points": 1, "spatial_scale": 1.0}
+    )
     np.testing.assert_array_equal(
-        backend(one, [x, boxes_at_pixels(*x.shape[2:], (3, 5, 0.7))]), 2 * x
+        backend(one_point, [x, boxes_at_pixels(*x.shape[2:], (3, 5, 0.7))]), 2 * x
     )
 
 

@@ -52,14 +52,14 @@ ARRANGED = {
 @pytest.mark.parametrize(("name", "outside"), in_turn(ARRANGED, OUTSIDE))
 def test_samples_in_another_order(name, outside):
     """Points in one axis are those of the grid's two."""
-    edits, others = ARRANGED[name]
+    edits, other_nodes = ARRANGED[name]
     nodes, (finding,) = compare(sampler(gather="GatherND", outside=outside, **edits), SIZES)
-    assert (nodes, finding.untried) == (["GridSample", *others], None)
+    assert (nodes, finding.untried) == (["GridSample", *other_nodes], None)
 
 
 HIDDEN = {
-    **{" ".join(each): dict(zip(("hidden", "gather", "places"), each, strict=True))
-       for each in [*zip(("And", "Mul", "And"), GATHERS, PLACES[:3], strict=True),
+    **{" ".join(setting): dict(zip(("hidden", "gather", "places"), setting, strict=True))
+       for setting in [*zip(("And", "Mul", "And"), GATHERS, PLACES[:3], strict=True),
            ("Mul", "GatherND", "flow")]},
     "factor first": {"first": True}, "lerp": {"form": "lerp"}, "open sizes": {"is_open": True},
     "float16": {"dtype": "float16"}, "float64": {"dtype": "float64"},
@@ -67,7 +67,7 @@ HIDDEN = {
     "channels last": {"last": True, "gather": "GatherND"}, "one channel": {"channels": 1},
     "opset 12": {"opset": 12},
     "not flat": {"flat": False, "gather": "Gather"}, "one row": {"size": (1, 12)},
-    **{f"by {each}": {"hidden": each, "places": "flow"} for each in ("Where", "Sub", "Cast")},
+    **{f"by {how}": {"hidden": how, "places": "flow"} for how in ("Where", "Sub", "Cast")},
 }  # fmt: skip
 
 
@@ -151,8 +151,8 @@ def test_a_sampler_of_open_sizes_that_turn_out_to_be_one(places, outside, size):
 
 def test_a_sampler_is_what_torch_gives():
     torch = pytest.importorskip("torch")
-    for k, places in enumerate(("edges", "corners")):
-        proto = sampler(places=places)
+    for k, corners in enumerate(("edges", "corners")):
+        proto = sampler(places=corners)
         inputs = feeds(proto)
         expected = torch.nn.functional.grid_sample(
             *map(torch.from_numpy, inputs.values()), align_corners=bool(k)
@@ -233,8 +233,8 @@ def test_a_sampler_of_what_is_padded_by_ones(places):
 def test_weights_that_divide_by_zero(make):
     """It isn't reported as a warning."""
     proto = make()
-    made = {node.output[0]: node for node in proto.graph.node}
-    is_weight = lambda name: name in made and made[name].op_type in ("Sub", "Slice")
+    producers = {node.output[0]: node for node in proto.graph.node}
+    is_weight = lambda name: name in producers and producers[name].op_type in ("Sub", "Slice")
     for node in proto.graph.node:
         if node.op_type == "Mul" and all(map(is_weight, node.input)):
             node.op_type = "Div"
@@ -298,11 +298,11 @@ TRANSPOSED = {
 
 @pytest.mark.parametrize(("gather", "name"), in_turn(GATHERS[::2], TRANSPOSED))
 def test_deform_conv_of_what_is_transposed(gather, name):
-    edits, what = TRANSPOSED[name]
+    edits, transposed = TRANSPOSED[name]
     nodes, (finding,) = compare(deform_conv(gather=gather, **edits), alone=ORT_VERSION >= (1, 25))
     assert (finding.operator, finding.untried) == ("DeformConv", None)
     before = ["Reshape", "Transpose", "Reshape", "DeformConv"]
-    assert nodes == (["DeformConv", "Transpose"] if what == "weights" else before)
+    assert nodes == (["DeformConv", "Transpose"] if transposed == "weights" else before)
 
 
 def test_deform_conv_before_another_convolution():

@@ -163,11 +163,11 @@ NO_WRITES = {
 }
 
 
-def compared(proto, **more):
+def compared(proto, **options):
     """Assert that the optimized model is as near as the model with our GridSample; return its
     operators.
     """
-    return compare(proto, {"n": 2, "h": 9, "w": 12}, alone=False, **more)[0]
+    return compare(proto, {"n": 2, "h": 9, "w": 12}, alone=False, **options)[0]
 
 
 GRIDS = {f"{kind}: {name}": proto for kind,
@@ -199,10 +199,12 @@ def test_comparisons_of_another_type(grid, other, casts, how):
     w = Writer()
     condition = w.add("Not", w.add("Less", "other", w.constant(0.25, other)))
     if how == "Cast":
-        made = w.add("Mul", "flow", w.add("Cast", condition, to=11 if grid == "float64" else 1))
+        compared_flow = w.add(
+            "Mul", "flow", w.add("Cast", condition, to=11 if grid == "float64" else 1)
+        )
     else:
-        made = w.add("Where", condition, "flow", w.add("Neg", "flow"))
-    w.add("GridSample", "image", made, align_corners=1, name="y")
+        compared_flow = w.add("Where", condition, "flow", w.add("Neg", "flow"))
+    w.add("GridSample", "image", compared_flow, align_corners=1, name="y")
     inputs = {
         "image": (grid, [2, 3, 9, 12]),
         "flow": (grid, [2, 7, 5, 2]),
@@ -354,9 +356,9 @@ def test_images_that_a_network_refuses():
     proto = flow_network(**edits)
     optimized, _ = rewritten(proto)
     image = np.zeros((1, 3, 6, 9), np.float32)
-    for each in (proto, optimized):
+    for model in (proto, optimized):
         with pytest.raises(Exception, match=r"broadcast|shape of a source"):
-            SESSIONS[0](each).run(None, {"image": image})
+            SESSIONS[0](model).run(None, {"image": image})
 
 
 def test_reasons_that_name_the_size():
@@ -534,24 +536,24 @@ def random_grid(rng, dtype, pixels):
     moved = w.add("Reshape", moved, w.constant([n, h, v, 3]))
     values += [w.add("Gather", moved, w.constant(k), axis=3) for k in (0, 2)]
     for _ in range(rng.integers(1, 16)):
-        kind = rng.choice(
+        step = rng.choice(
             ["unary", "unary", "binary", "binary", "clip", "where", "power", "quotient"]
         )
         a, b, c = (values[k] for k in rng.integers(0, len(values), 3))
         a, b = (values[-rng.integers(1, 4)], a)[
             :: rng.choice([1, -1])
         ]  # most steps matter in the end
-        if kind == "unary":
+        if step == "unary":
             new = w.add(rng.choice(UNARY), a)
-        elif kind == "binary":
+        elif step == "binary":
             new = w.add(rng.choice(BINARY), a, b)
-        elif kind == "clip":
+        elif step == "clip":
             new = w.add(
                 "Clip", a, *[w.constant(rng.standard_normal(), dtype), ""][:: rng.choice([1, -1])]
             )
-        elif kind == "quotient":  # which ONNX Runtime divides
+        elif step == "quotient":  # which ONNX Runtime divides
             new = w.add("Mul", w.add("Div", w.constant(1, dtype), a), b)
-        elif kind == "power":
+        elif step == "power":
             new = w.add("Pow", a, w.constant(rng.choice([2, 3]), dtype))
         else:
             flag = w.add(rng.choice(COMPARISONS), a, b)
@@ -562,12 +564,12 @@ def random_grid(rng, dtype, pixels):
             new = w.add("Where", flag, b, c)
         values.append(new)
     full = w.constant(np.zeros((n, h, v)), dtype)
-    parts = [
+    coordinates = [
         w.add("Unsqueeze", w.add("Add", values[-k], full), w.constant([-1]))
         for k in (1, rng.integers(1, 5))
     ]
     grid = w.add(
-        "Mul", w.add("Concat", *parts, axis=-1), w.constant(1 / 8, dtype)
+        "Mul", w.add("Concat", *coordinates, axis=-1), w.constant(1 / 8, dtype)
     )  # most are then in the image
     w.add(
         "GridSample", "image", grid, mode="linear", padding_mode="border", align_corners=1, name="y"
@@ -583,8 +585,8 @@ RAMPS = {
 
 def with_more_outputs(graph, rng):
     """Have values in between be outputs, too."""
-    kind = next(v.type.tensor_type.elem_type for v in graph.input if v.name == "theta")
-    values = [v for v in graph.value_info if v.type.tensor_type.elem_type == kind]
+    element_type = next(v.type.tensor_type.elem_type for v in graph.input if v.name == "theta")
+    values = [v for v in graph.value_info if v.type.tensor_type.elem_type == element_type]
     graph.output.extend(
         values[k] for k in rng.choice(len(values), min(3, len(values)), replace=False)
     )
@@ -657,8 +659,12 @@ def test_special_numbers(operation, dtype, pixels):
         value = w.add(
             "Where", value, w.constant(1, dtype), w.constant(-1, dtype)
         )  # not zeros, see the operator
-    parts = w.add("Mul", value, w.constant(1 / 8, dtype)), w.add("Reciprocal", value)
-    grid = w.add("Concat", *(w.add("Unsqueeze", part, w.constant([-1])) for part in parts), axis=-1)
+    coordinates = w.add("Mul", value, w.constant(1 / 8, dtype)), w.add("Reciprocal", value)
+    grid = w.add(
+        "Concat",
+        *(w.add("Unsqueeze", coordinate, w.constant([-1])) for coordinate in coordinates),
+        axis=-1,
+    )
     w.add(
         "GridSample", "image", grid, mode="linear", padding_mode="border", align_corners=1, name="y"
     )
@@ -672,7 +678,7 @@ def test_special_numbers(operation, dtype, pixels):
         "image": RAMPS[pixels][:1],
         "planes": np.stack(np.meshgrid(SPECIAL, SPECIAL))[None].astype(dtype),
     }
-    expected, got = (SESSIONS[0](each).run(None, feeds)[0] for each in (proto, optimized))
+    expected, got = (SESSIONS[0](model).run(None, feeds)[0] for model in (proto, optimized))
     np.testing.assert_array_equal(got, expected)
 
 
@@ -691,11 +697,11 @@ OPEN = {
 @pytest.mark.parametrize("name", OPEN)
 def test_sizes_of_inputs(name, is_in_a_branch, dtype, pixels):
     """Sizes that no value of the program has are those of an input of the model, when it runs."""
-    kind = KINDS[dtype]
+    type_name = KINDS[dtype]
     proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]>
-    main ({KINDS[pixels]}[n, 2, 30, 20] image, {kind}[n, 2, h, w] flow)
+    main ({KINDS[pixels]}[n, 2, 30, 20] image, {type_name}[n, 2, h, w] flow)
         => ({KINDS[pixels]}[n, 2, h, w] y)
-    <int64[1] zero = {{0}}, {kind} half = {{0.5}}> {{
+    <int64[1] zero = {{0}}, {type_name} half = {{0.5}}> {{
         size = Shape (flow)
         {OPEN[name]}
         scaled = Mul (planes, half)
@@ -706,7 +712,7 @@ def test_sizes_of_inputs(name, is_in_a_branch, dtype, pixels):
         in_a_branch(proto)
     optimized, (finding,) = rewritten(proto)
     assert finding.operator == "ComputedGridSample"
-    before, after = (SESSIONS[0](each) for each in (proto, optimized))
+    before, after = (SESSIONS[0](model) for model in (proto, optimized))
     for count, height, width in ((2, 5, 6), (1, 1, 1), (2, 1, 7), (2, 4, 0), (0, 2, 3)):
         flow = (
             np.random.default_rng(height).standard_normal((count, 2, height, width)).astype(dtype)

@@ -113,7 +113,7 @@ PLACES = {  # where a model may have a node, as texts
 }
 
 
-def placed(case, place):
+def placed(case, location):
     """Return a model with the case's node at one of PLACES, whose attributes a function gets from
     its caller; inputs.
 
@@ -125,26 +125,27 @@ def placed(case, place):
         for n, v in zip(names, inputs, strict=True)
     )
     node = f"{f'{case.domain}.{case.op_type}'.lstrip('.')} ({', '.join(names)})"
-    text = PLACES[place].format(inputs=described, names=", ".join(names), first=names[0], node=node,
-                                attributes=", ".join(case.attributes))  # fmt: skip
+    text = PLACES[location].format(inputs=described, names=", ".join(names), first=names[0],
+                                   node=node, attributes=", ".join(case.attributes))  # fmt: skip
     proto = parsed(text, 18, *{case.domain, "local"} - {""})
     (outer, inner) = (
-        [n for n in model_nodes(proto) if n.op_type == kind] for kind in ("Inner", case.op_type)
+        [n for n in model_nodes(proto) if n.op_type == op_type]
+        for op_type in ("Inner", case.op_type)
     )
     for name, value in case.attributes.items():
         attribute = helper.make_attribute(name, value)
         (*outer, *inner)[0].attribute.append(attribute)
         if outer:
             inner[0].attribute.add(name=name, type=attribute.type, ref_attr_name=name)
-    condition = [np.array(True)] if place == "a branch" else []
+    condition = [np.array(True)] if location == "a branch" else []
     return proto, [*inputs, *condition]
 
 
 @needs_extensions
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("location", PLACES)
 @pytest.mark.parametrize("case", [EVERYTHING, BILINEAR], ids=str)
-def test_nodes_are_lowered_wherever_they_are(case, place):
-    proto, inputs = placed(case, place)
+def test_nodes_are_lowered_wherever_they_are(case, location):
+    proto, inputs = placed(case, location)
     sessions = all_sessions(proto)
     for session in sessions:
         assert_close(
@@ -254,10 +255,10 @@ def in_branches(case, then_type, else_type):
     taken = ", ".join(f"narrow_{n}" if n in tensors else n for n in names)
     branches = [
         f"{name} = g () => (float[] {name}_y) {{ "
-        f"{' '.join(f'narrow_{n} = Cast <to = {kind}> ({n})' for n in tensors)} "
+        f"{' '.join(f'narrow_{n} = Cast <to = {dtype}> ({n})' for n in tensors)} "
         f"narrow_y = {f'{case.domain}.{case.op_type}'.lstrip('.')} ({taken}) "
         f"{name}_y = Cast <to = 1> (narrow_y) }}"
-        for name, kind in (("then_branch", then_type), ("else_branch", else_type))
+        for name, dtype in (("then_branch", then_type), ("else_branch", else_type))
     ]
     text = (
         f"({described}, bool condition) => (float[] y) {{ y = If (condition) "
@@ -270,9 +271,9 @@ def in_branches(case, then_type, else_type):
     return proto, inputs
 
 
-def rounded(array, kind):
+def rounded(array, dtype):
     """Round float32 to an element type of 16 bits, as ONNX Runtime does."""
-    text = f"(float[] a) => (float[] c) {{ b = Cast <to = {kind}> (a) c = Cast <to = 1> (b) }}"
+    text = f"(float[] a) => (float[] c) {{ b = Cast <to = {dtype}> (a) c = Cast <to = 1> (b) }}"
     return run_session(ort.InferenceSession(parsed(text).SerializeToString()), [array])
 
 
@@ -292,10 +293,10 @@ def test_16_bit_floats_are_cast_around(case, types):
     Names may have another type in another branch.
     """
     proto, inputs = in_branches(case, *types)
-    for branch, kind in zip((True, False), types, strict=True):
-        narrow = [rounded(v, kind) if v.dtype == np.float32 else v for v in inputs]
+    for branch, dtype in zip((True, False), types, strict=True):
+        narrow = [rounded(v, dtype) if v.dtype == np.float32 else v for v in inputs]
         float32 = model(case.domain, case.op_type, narrow, case.attributes).SerializeToString()
-        expected = rounded(run_session(onnx_ops.InferenceSession(float32, quiet()), narrow), kind)
+        expected = rounded(run_session(onnx_ops.InferenceSession(float32, quiet()), narrow), dtype)
         for session in all_sessions(proto):
             np.testing.assert_array_equal(
                 run_session(session, [*inputs, np.array(branch)]), expected
@@ -363,8 +364,8 @@ def test_16_bit_floats_of_which_little_else_is_known_are_cast_around(name):
     row=[[0]],
        around=[1, 9, 4], **ones)  # fmt: skip
     x = np.random.default_rng(0).integers(-8, 8, (1, 9, 4)).astype(np.float32)
-    first, *others = (run_session(session, [x]) for session in all_sessions(proto))
-    assert all(np.array_equal(first, other) for other in others)
+    first, *other_results = (run_session(session, [x]) for session in all_sessions(proto))
+    assert all(np.array_equal(first, result) for result in other_results)
 
 
 @needs_extensions
@@ -377,8 +378,8 @@ def test_names_that_lowering_makes_are_new():
         (proto.graph.node[0].attribute[0].g, "onnx_ops_3"),
     ):
         graph.initializer.append(onnx.numpy_helper.from_array(np.ones(1, np.float32), name))
-    made = {name for node in all_nodes(onnx_ops.lower(proto).graph) for name in node.output}
-    assert not made & {"onnx_ops_run", "onnx_ops_0", "onnx_ops_3"}
+    names = {name for node in all_nodes(onnx_ops.lower(proto).graph) for name in node.output}
+    assert not names & {"onnx_ops_run", "onnx_ops_0", "onnx_ops_3"}
     assert lower_for_session(proto, available())[1] != "onnx_ops_run"
     for session in all_sessions(proto):
         y = run_session(session, [*inputs, np.ones(1, np.float32)])

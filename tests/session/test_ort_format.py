@@ -90,15 +90,15 @@ def test_a_model_whose_domains_are_not_stated(case, tmp_path, kernels_made):
     path = written_in_ort_format(proto, tmp_path / "model.ort", with_onnx_ops=False)
     content = path.read_bytes()
     (tmp_path / "other.onnx").write_bytes(content)  # the name does not matter
-    for given in (path, str(path), content):
+    for source in (path, str(path), content):
         with unknown as caught:
-            session = onnx_ops.InferenceSession(given, quiet())
-        assert [os.path.basename(each.filename) for each in caught] == ["test_ort_format.py"]
+            session = onnx_ops.InferenceSession(source, quiet())
+        assert [os.path.basename(warning.filename) for warning in caught] == ["test_ort_format.py"]
         assert_close(run_session(session, inputs), reference(case, inputs), "float32")
-    for given in (path, str(path), content, tmp_path / "other.onnx"):
+    for source in (path, str(path), content, tmp_path / "other.onnx"):
         with unknown as caught:
-            options = onnx_ops.register(quiet(), given)
-        assert [os.path.basename(each.filename) for each in caught] == ["test_ort_format.py"]
+            options = onnx_ops.register(quiet(), source)
+        assert [os.path.basename(warning.filename) for warning in caught] == ["test_ort_format.py"]
         assert_close(
             run_session(ort.InferenceSession(path, options), inputs),
             reference(case, inputs),
@@ -157,9 +157,9 @@ def test_the_extensions_backend_refuses_it(tmp_path):
         "can't rewrite a model in ONNX Runtime's own format; use the .onnx file that it was "
         "made from$"
     )
-    for given in (path, path.read_bytes()):
+    for source in (path, path.read_bytes()):
         with pytest.raises(onnx_ops.OpError, match=rf"^onnx_ops: backend = 'extensions': {rule}"):
-            onnx_ops.InferenceSession(given, quiet(), backend="extensions")
+            onnx_ops.InferenceSession(source, quiet(), backend="extensions")
 
 
 def with_many_references(count, length):
@@ -174,21 +174,21 @@ def with_many_references(count, length):
         content.extend(b"\0" * (-len(content) % 4) + struct.pack(f"<{form}", *values))
         return len(content) - struct.calcsize(f"<{form}")
 
-    def refer(at, to):
-        struct.pack_into("<I", content, at, to - at)
+    def refer(position, to):
+        struct.pack_into("<I", content, position, to - position)
 
     def table(count):
         offsets = put(f"{2 + count}H", 4 + 2 * count, 4 + 4 * count, *range(4, 4 + 4 * count, 4))
-        at = put(f"i{count}I", 0, *[0] * count)
-        struct.pack_into("<i", content, at, at - offsets)
-        return at
+        position = put(f"i{count}I", 0, *[0] * count)
+        struct.pack_into("<i", content, position, position - offsets)
+        return position
 
-    def references(at):
+    def references(position):
         """Put a vector of references, to which the one at a position leads; return where each of
         them is.
         """
         vector = put(f"{1 + count}I", count, *[0] * count)
-        refer(at, vector)
+        refer(position, vector)
         return [vector + 4 * k for k in range(1, count + 1)]
 
     root = table(4)
@@ -197,11 +197,11 @@ def with_many_references(count, length):
     refer(root + 16, resolver)
     entries, entry = references(resolver + 4), table(2)
     refer(entry + 4, put("I8s", 5, b"::x:1"))
-    types, kind = references(entry + 8), table(1)
-    refer(kind + 4, put(f"I{length}s", length, b"T" * length))
+    types, operand = references(entry + 8), table(1)
+    refer(operand + 4, put(f"I{length}s", length, b"T" * length))
     for k in range(count):
         refer(entries[k], entry)
-        refer(types[k], kind)
+        refer(types[k], operand)
     return bytes(content)
 
 
@@ -228,9 +228,9 @@ def test_a_file_of_many_references(tmp_path):
 def test_what_tells_the_formats_apart(tmp_path):
     proto, _ = one_node(CASES[0])
     (tmp_path / "model.ort").write_bytes(proto.SerializeToString())  # the name does not matter
-    for given in (proto, proto.SerializeToString(), tmp_path / "model.ort"):
-        assert not is_ort_format(given)
-        assert imported_domains(given) == {""}
+    for source in (proto, proto.SerializeToString(), tmp_path / "model.ort"):
+        assert not is_ort_format(source)
+        assert imported_domains(source) == {""}
     path = written_in_ort_format(proto, tmp_path / "model.onnx")
     assert is_ort_format(path)
     assert is_ort_format(str(path))

@@ -45,9 +45,9 @@ class Case:
         values = {
             name: value for name, value in self.attributes.items() if isinstance(value, int | str)
         }
-        kind = self.domain, self.op_type, len(self.shapes[0])
+        operator_and_rank = self.domain, self.op_type, len(self.shapes[0])
         return {
-            "kind": kind,
+            "kind": operator_and_rank,
             "inputs": len(self.shapes),
             "attributes": [*self.attributes],
             **values,
@@ -62,25 +62,27 @@ class Case:
             if i.values:
                 arrays.append(np.array(shape, values_dtype))
             elif i.name in ("Grid", "grid", "sampling_locations"):
-                kind = dtypes.TABLE[grid_dtype or dtype].numpy
+                numpy_dtype = dtypes.TABLE[grid_dtype or dtype].numpy
                 is_extreme = np.isinf(self.extent)
                 grid = (
-                    rng.choice(extremes(kind), shape)
+                    rng.choice(extremes(numpy_dtype), shape)
                     if is_extreme
                     else (rng.random(shape) * 2 - 1) * self.extent
                 )
                 arrays.append(
                     (
                         grid if i.name != "sampling_locations" or is_extreme else (grid + 1) / 2
-                    ).astype(kind)
+                    ).astype(numpy_dtype)
                 )
             elif i.name == "offset":
-                kind = dtypes.TABLE[dtype].numpy
+                numpy_dtype = dtypes.TABLE[dtype].numpy
                 spread = (
                     (rng.random(shape) * 2 - 1) * self.extent if np.isfinite(self.extent) else None
                 )
                 arrays.append(
-                    (rng.choice(extremes(kind), shape) if spread is None else spread).astype(kind)
+                    (rng.choice(extremes(numpy_dtype), shape) if spread is None else spread).astype(
+                        numpy_dtype
+                    )
                 )
             elif i.name == "batch_indices":
                 arrays.append(rng.integers(0, max(self.shapes[0][0], 1), shape))
@@ -125,9 +127,9 @@ def regions(rng, case, shape):
         numbers = [corner * size, abs(sides) * size, rng.normal(0, 2, (*shape[:-1], 1))]
     boxes = np.concatenate(numbers, -1)
     if np.isinf(case.extent):
-        kind = np.dtype(np.float32)
+        numpy_dtype = np.dtype(np.float32)
         boxes = np.where(
-            rng.random(boxes.shape) < 0.4, rng.choice(extremes(kind), boxes.shape), boxes
+            rng.random(boxes.shape) < 0.4, rng.choice(extremes(numpy_dtype), boxes.shape), boxes
         )
     if columns == boxes.shape[-1] + 1:
         boxes = np.concatenate(
@@ -136,11 +138,11 @@ def regions(rng, case, shape):
     return boxes
 
 
-def extremes(kind):
+def extremes(numpy_dtype):
     """Coordinates of a float type: the largest, some past all integers, infinities, NaN, tiny and
     ordinary ones.
     """
-    info = ml_dtypes.finfo(kind)
+    info = ml_dtypes.finfo(numpy_dtype)
     largest = float(info.max)
     sizes = [
         largest,
@@ -157,7 +159,7 @@ def extremes(kind):
 
 def drawn(rng, shape, dtype):
     """Random elements of any type; integers are drawn from the whole range of the type."""
-    kind = dtypes.TABLE[dtype].numpy
+    numpy_dtype = dtypes.TABLE[dtype].numpy
     if dtype == "bool":
         return rng.random(shape) < 0.2
     if dtype == "string":
@@ -167,11 +169,11 @@ def drawn(rng, shape, dtype):
         )
         return texts[rng.integers(0, len(texts), shape)]
     if dtype.startswith("complex"):
-        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(kind)
+        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(numpy_dtype)
     if dtype in dtypes.FLOATS:
-        return rng.standard_normal(shape).astype(kind)
-    info = np.iinfo(kind)
-    return rng.integers(info.min, info.max, shape, kind, endpoint=True)
+        return rng.standard_normal(shape).astype(numpy_dtype)
+    info = np.iinfo(numpy_dtype)
+    return rng.integers(info.min, info.max, shape, numpy_dtype, endpoint=True)
 
 
 def operator(domain, name):
@@ -500,9 +502,9 @@ def deform_conv(name, x, w, D=1, bias=False, mask=False, extent=1.5, domain="", 
     """A case of DeformConv; D: the number of offset groups."""
     names = "dilations", "pads", "strides"
     counts = block_counts(x[2:], w[2:], **{n: attributes[n] for n in names if n in attributes})
-    places = D * int(np.prod(w[2:]))
-    shapes = x, w, (x[0], places * len(counts), *counts), *([(w[0],)] * (bias or mask))
-    shapes = *shapes, *([(x[0], places, *counts)] * mask)
+    offset_count = D * int(np.prod(w[2:]))
+    shapes = x, w, (x[0], offset_count * len(counts), *counts), *([(w[0],)] * (bias or mask))
+    shapes = *shapes, *([(x[0], offset_count, *counts)] * mask)
     attributes = {**attributes, "offset_group": D} if D > 1 else attributes
     return Case(name, domain, "DeformConv", shapes, attributes, extent)
 
@@ -522,8 +524,8 @@ def mmcv(name, x, w, D=1, bias=False, modulated=True, domain="mmdeploy", extent=
     )
     padding = padding[:: len(padding) // 2]
     counts = block_counts(x[2:], w[2:], dilation, padding * 2, stride)
-    places = D * w[2] * w[3]
-    offset, mask = (x[0], 2 * places, *counts), (x[0], places, *counts)
+    offset_count = D * w[2] * w[3]
+    offset, mask = (x[0], 2 * offset_count, *counts), (x[0], offset_count, *counts)
     if not modulated:
         return Case(name, domain, "MMCVDeformConv2d", (x, offset, w), attributes, extent)
     shapes = x, offset, mask, w, *([(w[0],)] * bias)
@@ -636,7 +638,7 @@ def flow(x, out, order="nkhw", shape=None):
     size = dict(zip("nhw", (x[0], *out), strict=True)) | {"k": 2}
     sources = {"u": (0, *order.replace("k", "0")), "v": (0, *order.replace("k", "1"))}
     sources = {
-        name: (0, *(int(at) if at.isdigit() else at for at in index))
+        name: (0, *(int(axis) if axis.isdigit() else axis for axis in index))
         for name, (_, *index) in sources.items()
     }
     sources |= {"x": (1, "w"), "y": (2, "h"), "a": (3, 0), "b": (3, 1), "c": (3, 2)}
@@ -700,11 +702,11 @@ PLANES = {
     "c": (2, 0),
 }
 FUSED = [
-    computed(f"{name}_{mode}", x, *made, mode=mode, **more)
+    computed(f"{name}_{mode}", x, *parameters, mode=mode, **attributes)
     for mode in MODES
-    for name, x, made, more in (
-        *((f"affine_{name}", x, affine(x, out), more) for name, x, out, more in SAMPLED),
-        *((f"flow_{name}", x, flow(x, out), more) for name, x, out, more in SAMPLED),
+    for name, x, parameters, attributes in (
+        *((f"affine_{name}", x, affine(x, out), options) for name, x, out, options in SAMPLED),
+        *((f"flow_{name}", x, flow(x, out), options) for name, x, out, options in SAMPLED),
         ("affine_volumes", (2, 3, 5, 6, 7), affine((2,), (4, 5, 33)), {"padding_mode": "border"}),
         ("affine_small_volumes", (5, 2, 4, 5, 4), affine((5,), (3, 2, 5)), {"align_corners": 1}),
         ("affine_no_volumes", (2, 3, 5, 6, 7), affine((2,), (0, 5, 33)), {}),
@@ -771,8 +773,8 @@ ROI_ALIGN = [
                   coordinate_transformation_mode=t, sampling_ratio=ratio)
         for mode in ("avg", "max") for t in ROUNDS for ratio in (0, 1, 2, 3)
     ),
-    *(roi_align(f"regions_{name}_{m}", x, r, mode=m, **more) for m in ("avg", "max") for name, x, r,
-        more in POOLED),
+    *(roi_align(f"regions_{name}_{m}", x, r, mode=m, **attributes)
+      for m in ("avg", "max") for name, x, r, attributes in POOLED),
 ]  # fmt: skip
 MMCV_ROI_ALIGN = [
     *(
@@ -784,8 +786,8 @@ MMCV_ROI_ALIGN = [
     ),
     *(
         roi_align(f"mmcv_{name}_{mode}", x, r, domain="mmcv", op_type="MMCVRoiAlign", mode=mode,
-            **more)
-        for mode in ("avg", "max") for name, x, r, more in POOLED[1::2]
+            **attributes)
+        for mode in ("avg", "max") for name, x, r, attributes in POOLED[1::2]
     ),
 ]  # fmt: skip
 ROTATED = [
@@ -799,8 +801,8 @@ ROTATED = [
     ),
     *(
         roi_align(f"rotated_{name}", x, r, domain="mmdeploy", op_type="MMCVRoIAlignRotated",
-            clockwise=1, **more)
-        for name, x, r, more in POOLED
+            clockwise=1, **attributes)
+        for name, x, r, attributes in POOLED
     ),
 ]  # fmt: skip
 GRID_SAMPLER = [
@@ -852,7 +854,7 @@ def model(domain, op_type, inputs, attributes, *, opset=21, dims="fixed", consta
     its_operator = operator(domain, op_type)
     declared = its_operator.inputs[: len(inputs)]
     alike = zip(its_operator.outputs, its_operator.likeness(), strict=True)
-    kinds = [
+    element_types = [
         dtypes.TABLE[its_operator.types[o.type][0]].onnx if k is None else type_of(inputs[k].dtype)
         for o, k in alike
     ]
@@ -869,8 +871,8 @@ def model(domain, op_type, inputs, attributes, *, opset=21, dims="fixed", consta
             shape = {"fixed": value.shape, "symbolic": symbols, "none": None}[dims]
             described.append(helper.make_tensor_value_info(name, type_of(value.dtype), shape))
     outputs = [
-        helper.make_tensor_value_info(y, kind, None)
-        for y, kind in zip(node.output, kinds, strict=True)
+        helper.make_tensor_value_info(y, element_type, None)
+        for y, element_type in zip(node.output, element_types, strict=True)
     ]
     graph = helper.make_graph([node], "one_node", described, outputs, initializers)
     return finished(graph, opset, domain)

@@ -81,9 +81,9 @@ def _unfold(rng, open_sizes=False):
         "pads": pads,
         "image": image,
     }
-    kind = one_of(rng, ["float32", "float32", "uint8"])
+    dtype = one_of(rng, ["float32", "float32", "uint8"])
     proto = unfold(
-        open_sizes, _opset(rng), batch=batch, channels=channels, dtype=kind, **settings, **target
+        open_sizes, _opset(rng), batch=batch, channels=channels, dtype=dtype, **settings, **target
     )
     return proto, {"n": batch, **{f"size_{k}": size for k, size in enumerate(image)}}
 
@@ -358,12 +358,14 @@ def _sampler(rng):
         "form": FORMS,
         "flat": (True, False),
     }
-    settings = {name: one_of(rng, some) for name, some in choices.items()} | {"first": chance(rng)}
+    settings = {name: one_of(rng, choices_of_name) for name, choices_of_name in choices.items()} | {
+        "first": chance(rng)
+    }
     settings |= {
         "is_open": chance(rng, 0.3) and settings["places"] != "flow",
         "swapped": chance(rng, 0.2),
     }
-    other = {
+    other_settings = {
         "high": [-1, 1],
         "low": [-1, 1],
         "factor": [1.5],
@@ -372,8 +374,8 @@ def _sampler(rng):
         "pad_value": [1],
     }
     settings["hidden"] = one_of(rng, [None, None, "And", "Mul"])
-    other |= {"end": [1, -1], "scale": [2], "covers": [1]} if settings["hidden"] else {}
-    _change_one(rng, settings, other)
+    other_settings |= {"end": [1, -1], "scale": [2], "covers": [1]} if settings["hidden"] else {}
+    _change_one(rng, settings, other_settings)
     size, out, (batch, channels) = (
         _ints(rng, 1 + chance(rng, 0.8), 5, 2),
         _ints(rng, 1, 4, 2),
@@ -450,20 +452,20 @@ def _exported_deform_conv(rng):
     return _exported(rng, by_torch.module, settings, tuple(inputs[: 2 + settings[-1]])), {}
 
 
-def _exported(rng, function, settings, inputs, *more):
+def _exported(rng, function, settings, inputs, *options):
     from . import exported_by_hand as by_torch
 
-    kind, exporter = _kind(rng, 2), one_of(rng, by_torch.EXPORTERS)
+    dtype, exporter = _kind(rng, 2), one_of(rng, by_torch.EXPORTERS)
     return onnx.ModelProto.FromString(
-        by_torch.exported(function, settings, inputs, kind, exporter, *more)
+        by_torch.exported(function, settings, inputs, dtype, exporter, *options)
     )
 
 
-def _change_one(rng, settings, other, probability=0.2):
-    """Replace one step, most often none. other: {name of an option: its values}"""
+def _change_one(rng, settings, other_settings, probability=0.2):
+    """Replace one step, most often none. other_settings: {name of an option: its values}"""
     if chance(rng, probability):
-        name = one_of(rng, other)
-        settings[name] = one_of(rng, other[name])
+        name = one_of(rng, other_settings)
+        settings[name] = one_of(rng, other_settings[name])
 
 
 def _runs(proto, sizes):
@@ -530,9 +532,12 @@ def with_all_outputs(proto, count=None):
     copy = onnx.ModelProto.FromString(proto.SerializeToString())
     if count is not None:
         del copy.graph.node[count:], copy.graph.output[:]
-    known = {output.name for output in copy.graph.output}
+    names_of_outputs = {output.name for output in copy.graph.output}
     names = dict.fromkeys(
-        name for node in copy.graph.node for name in node.output if name and name not in known
+        name
+        for node in copy.graph.node
+        for name in node.output
+        if name and name not in names_of_outputs
     )
     copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     return copy
@@ -715,7 +720,7 @@ def plan(seed, case, without=()):
         [name for name in SEEDS if name not in without],
     )
     drawn, start = (
-        lambda some, count: [one_of(rng, some).__name__ for _ in range(count)],
+        lambda edits, count: [one_of(rng, edits).__name__ for _ in range(count)],
         starts[case % len(starts)],
     )
     by_hand = start in BY_HAND

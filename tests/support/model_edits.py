@@ -109,8 +109,14 @@ def picked(rng, size, count):
     permutation.
     """
     regular = np.arange(count) * rng.integers((size - 1) // max(count - 1, 1) + 1)
-    some = rng.integers(-size, size, count), np.sort(rng.integers(0, size, count)), regular
-    return one_of(rng, [*some, rng.permutation(size)] if count == size else some)
+    random_indices = (
+        rng.integers(-size, size, count),
+        np.sort(rng.integers(0, size, count)),
+        regular,
+    )
+    return one_of(
+        rng, [*random_indices, rng.permutation(size)] if count == size else random_indices
+    )
 
 
 @anew(has_axes)
@@ -119,19 +125,19 @@ def gather(draft, rng, name, array):
     if chance(rng, 0.6):
         count = size if chance(rng, 0.7) else int(rng.integers(1, size + 2))
         return draft.add("Gather", name, draft.constant(picked(rng, size, count)), axis=axis)
-    one = draft.add("Gather", name, draft.constant(rng.integers(-size, size)), axis=axis)
-    return draft.add("Unsqueeze", one, draft.constant([axis])) if chance(rng, 0.8) else one
+    element = draft.add("Gather", name, draft.constant(rng.integers(-size, size)), axis=axis)
+    return draft.add("Unsqueeze", element, draft.constant([axis])) if chance(rng, 0.8) else element
 
 
 @anew(has_axes)
 def cut_slice(draft, rng, name, array):
     axis, size = an_axis(rng, array)
-    whole = one_of(
+    slices = one_of(
         rng,
         [(0, size, 1), (0, LAST, 1), (-size, LAST, 1), (-1, FIRST, -1), (size - 1, -size - 1, -1)],
     )
-    part = *map(int, rng.integers(-size - 1, size + 2, 2)), one_of(rng, [1, 2, -1, -2])
-    start, end, step, axes = ([v] for v in (*(whole if chance(rng) else part), axis))
+    bounds_of_part = *map(int, rng.integers(-size - 1, size + 2, 2)), one_of(rng, [1, 2, -1, -2])
+    start, end, step, axes = ([v] for v in (*(slices if chance(rng) else bounds_of_part), axis))
     if array.ndim > 1 and chance(rng, 0.2):  # along two axes
         start, end, step, axes = (
             [*start, 0],
@@ -139,8 +145,10 @@ def cut_slice(draft, rng, name, array):
             [*step, 1],
             [*axes, (axis + 1) % array.ndim],
         )
-    more = [axes, step] if step[0] != 1 or chance(rng) else [axes] if axis or chance(rng) else []
-    return draft.add("Slice", name, *map(draft.constant, (start, end, *more)))
+    axes_and_steps = (
+        [axes, step] if step[0] != 1 or chance(rng) else [axes] if axis or chance(rng) else []
+    )
+    return draft.add("Slice", name, *map(draft.constant, (start, end, *axes_and_steps)))
 
 
 @anew(has_axes)
@@ -197,8 +205,8 @@ def expand(draft, rng, name, array):
 def split(draft, rng, name, array):
     axis, size = an_axis(rng, array)
     first = int(rng.integers(1, max(size, 2)))
-    parts = draft.add("Split", name, draft.constant([first, size - first]), outputs=2, axis=axis)
-    return draft.add("Concat", *one_of(rng, [parts, parts[::-1], parts[:1] * 2]), axis=axis)
+    pieces = draft.add("Split", name, draft.constant([first, size - first]), outputs=2, axis=axis)
+    return draft.add("Concat", *one_of(rng, [pieces, pieces[::-1], pieces[:1] * 2]), axis=axis)
 
 
 @anew(has_axes)
@@ -213,14 +221,14 @@ def tile(draft, rng, name, array):
     return draft.add("Tile", name, draft.constant([1 + chance(rng, 0.1) for _ in array.shape]))
 
 
-def cast(draft, name, kind):
-    return draft.add("Cast", name, to=helper.np_dtype_to_tensor_dtype(np.dtype(kind)))
+def cast(draft, name, dtype):
+    return draft.add("Cast", name, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 
 @anew(lambda array: is_integers(array) or is_float(array))
 def cast_and_back(draft, rng, name, array):
-    kind = one_of(rng, FLOATS if array.dtype.kind == "f" else INTEGERS)
-    return cast(draft, cast(draft, name, kind), array.dtype)
+    dtype = one_of(rng, FLOATS if array.dtype.kind == "f" else INTEGERS)
+    return cast(draft, cast(draft, name, dtype), array.dtype)
 
 
 @anew(is_integers)
@@ -276,8 +284,8 @@ def a_size(draft, rng, name, is_scalar=True):
 
 @anew(is_float)
 def times_size(draft, rng, name, array):
-    other = one_of(rng, [n for n in draft.known_before() if draft.values[n].ndim])
-    size = draft.add("Size", other) if chance(rng, 0.3) else a_size(draft, rng, other)[0]
+    factor = one_of(rng, [n for n in draft.known_before() if draft.values[n].ndim])
+    size = draft.add("Size", factor) if chance(rng, 0.3) else a_size(draft, rng, factor)[0]
     return draft.add("Mul", name, cast(draft, size, array.dtype))
 
 
@@ -302,8 +310,10 @@ def fold(draft, rng, name, array):
 
 @anew(np.any)
 def other_value(draft, rng, name, array):
-    same = [n for n in draft.known_before() if draft.values[n].shape == array.shape and n != name]
-    return one_of(rng, [n for n in same if draft.values[n].dtype == array.dtype])
+    values_of_its_shape = [
+        n for n in draft.known_before() if draft.values[n].shape == array.shape and n != name
+    ]
+    return one_of(rng, [n for n in values_of_its_shape if draft.values[n].dtype == array.dtype])
 
 
 # Edits of inputs, constants and nodes.
@@ -381,7 +391,7 @@ def name_by_formula(draft, rng):
         (value.name, axis, d.dim_param) for value, axis, d in draft.dimensions() if d.dim_param
     ]
     source, axis, name = one_of(rng, named)
-    other = one_of(rng, sorted({each[2] for each in named} - {name}))
+    other = one_of(rng, sorted({dimension[2] for dimension in named} - {name}))
     size, difference = draft.sizes[other], draft.sizes[other] - draft.sizes[name]
     draft.sizes[f"{name}{difference:+}"] = size
     rename_dimension(draft, other, f"{name}{difference:+}")
@@ -392,8 +402,10 @@ def name_by_formula(draft, rng):
 
 def a_constant(draft, rng):
     """Return an initializer that is no input."""
-    known = {value.name for value in draft.graph.input}
-    return one_of(rng, [tensor for tensor in draft.graph.initializer if tensor.name not in known])
+    names_of_inputs = {value.name for value in draft.graph.input}
+    return one_of(
+        rng, [tensor for tensor in draft.graph.initializer if tensor.name not in names_of_inputs]
+    )
 
 
 def change_constant(draft, rng):
@@ -416,8 +428,8 @@ def constant_by_node(draft, rng):
     tensor = a_constant(draft, rng)
     array, name, attributes = numpy_helper.to_array(tensor), tensor.name, {"value": tensor}
     if array.size and array.ndim < 2 and array.dtype in (np.int64, np.float32) and chance(rng):
-        kind = {"i": "value_int", "f": "value_float"}[array.dtype.kind]
-        attributes = {kind + "s" * array.ndim: array.tolist()}
+        attribute_name = {"i": "value_int", "f": "value_float"}[array.dtype.kind]
+        attributes = {attribute_name + "s" * array.ndim: array.tolist()}
     draft.graph.node.insert(0, helper.make_node("Constant", [], [name], **attributes))
     draft.graph.initializer.remove(tensor)
 
@@ -520,12 +532,16 @@ def other_weight(draft, rng):
     """Weigh by 1 - w in place of w, by a constant, or by another value of this shape."""
     name = draft.pick(rng, is_float, ["Mul"])
     array = draft.values[name]
-    others = [n for n in draft.known_before() if draft.values[n].shape == array.shape and n != name]
-    others = [n for n in others if draft.values[n].dtype == array.dtype]
+    values_of_its_shape = [
+        n for n in draft.known_before() if draft.values[n].shape == array.shape and n != name
+    ]
+    values_of_its_shape = [n for n in values_of_its_shape if draft.values[n].dtype == array.dtype]
     number = draft.constant(one_of(rng, [0, 0.5, 1]), array.dtype)
     rest = draft.add("Sub", draft.constant(1, array.dtype), name)
     draft.connect(
-        one_of(rng, [rest, draft.add("Expand", number, draft.add("Shape", name)), *others])
+        one_of(
+            rng, [rest, draft.add("Expand", number, draft.add("Shape", name)), *values_of_its_shape]
+        )
     )
 
 
@@ -570,7 +586,9 @@ def leave_out(draft, rng):
         for n in draft.graph.node
         if n.op_type in ("Add", "And", "Mul", "Or", "Sub", "Where", *LIMITS)
     ]
-    fits = lambda one, other: (one.shape, one.dtype) == (other.shape, other.dtype)
+    fits = lambda first_value, second_value: (
+        (first_value.shape, first_value.dtype) == (second_value.shape, second_value.dtype)
+    )
     pairs = [(node, name) for node in results for name in node.input if {name,
             node.output[0]} <= draft.values.keys()
              and fits(draft.values[name], draft.values[node.output[0]])]  # fmt: skip
@@ -582,15 +600,17 @@ def exchange(draft, rng):
     """Exchange two values of one shape and type where they are used, such as two pixels or two
     weights.
     """
-    one = draft.pick(rng, has_axes)
-    at, array = draft.at, draft.values[one]
-    known = {n for n in draft.known_before() if n != one and draft.values[n].dtype == array.dtype}
-    edges = [(k, p, n) for k, node in enumerate(draft.graph.node[at:], at) for p,
-        n in enumerate(node.input)
-             if n in known and draft.values[n].shape == array.shape]  # fmt: skip
-    k, p, other = one_of(rng, edges)
-    draft.connect(other)
-    draft.graph.node[k].input[p] = one
+    first_value = draft.pick(rng, has_axes)
+    position_of_node, array = draft.at, draft.values[first_value]
+    candidates = {
+        n for n in draft.known_before() if n != first_value and draft.values[n].dtype == array.dtype
+    }
+    later_nodes = enumerate(draft.graph.node[position_of_node:], position_of_node)
+    edges = [(k, p, n) for k, node in later_nodes for p, n in enumerate(node.input)
+             if n in candidates and draft.values[n].shape == array.shape]  # fmt: skip
+    k, p, second_value = one_of(rng, edges)
+    draft.connect(second_value)
+    draft.graph.node[k].input[p] = first_value
 
 
 # Edits that use values once more.
@@ -621,10 +641,16 @@ def share_output(draft, rng):
 
 
 def more_output(draft, rng):
-    known = {output.name for output in draft.graph.output}
+    names_of_outputs = {output.name for output in draft.graph.output}
     draft.output(
         one_of(
-            rng, [name for node in draft.graph.node for name in node.output if name not in known]
+            rng,
+            [
+                name
+                for node in draft.graph.node
+                for name in node.output
+                if name not in names_of_outputs
+            ],
         )
     )
 
@@ -638,22 +664,22 @@ def take(draft, start, end):
     """
     nodes = draft.graph.node
     inside, after = [*nodes[start:end]], nodes[end:]
-    made = {name for node in inside for name in node.output}
+    outputs_inside = {name for node in inside for name in node.output}
     users = names_used(after) | {output.name for output in draft.graph.output}
     inner = {
         name
         for node in inside
         for g in subgraphs(node)
-        for each in graphs_in(g)
-        for name in own_names(each)
+        for graph in graphs_in(g)
+        for name in own_names(graph)
     }
-    used = names_used(inside) - made - inner
+    used = names_used(inside) - outputs_inside - inner
     copies = [NodeProto.FromString(node.SerializeToString()) for node in inside]
     del nodes[start:end]
     draft.at = start
-    if not users & made:
+    if not users & outputs_inside:
         raise Inapplicable
-    return copies, sorted(used), sorted(users & made)
+    return copies, sorted(used), sorted(users & outputs_inside)
 
 
 def take_some(draft, rng):
@@ -681,7 +707,7 @@ def two_functions(draft, rng):
     call_function(draft, rng, *take(draft, 0, middle), named_alike)
 
 
-def call_function(draft, rng, nodes, used, made, describe):
+def call_function(draft, rng, nodes, used, outputs_inside, describe):
     """Insert a call of a local function, with constants and attributes of its own, and what
     `describe` adds.
     """
@@ -698,11 +724,19 @@ def call_function(draft, rng, nodes, used, made, describe):
     ]
     nodes, infos = describe(draft, nodes, [n for n in inputs if n in draft.values])
     body = helper.make_function(
-        "local", name, inputs, made, nodes, imports, attributes, defaults, value_info=infos
+        "local",
+        name,
+        inputs,
+        outputs_inside,
+        nodes,
+        imports,
+        attributes,
+        defaults,
+        value_info=infos,
     )
     draft.proto.functions.append(body)
     draft.graph.node.insert(
-        draft.at, helper.make_node(name, inputs, made, domain="local", **passed)
+        draft.at, helper.make_node(name, inputs, outputs_inside, domain="local", **passed)
     )
     if all(i.domain != "local" for i in imports):
         imports.append(helper.make_opsetid("local", 1))
@@ -766,12 +800,12 @@ def references(rng, nodes):
 
 def branch(draft, rng):
     """Put nodes into a branch of an If; the other branch has the constants that they compute."""
-    nodes, _, made = take_some(draft, rng)
-    if not draft.values.keys() >= set(made):  # sequences
+    nodes, _, outputs_inside = take_some(draft, rng)
+    if not draft.values.keys() >= set(outputs_inside):  # sequences
         raise Inapplicable
-    one, two = ({name: draft.name(name) for name in made} for _ in range(2))
+    one, two = ({name: draft.name(name) for name in outputs_inside} for _ in range(2))
     rename(nodes, one)
-    tensors = {two[name]: numpy_helper.from_array(draft.values[name]) for name in made}
+    tensors = {two[name]: numpy_helper.from_array(draft.values[name]) for name in outputs_inside}
     constants = [
         helper.make_node("Constant", [], [name], value=tensor) for name, tensor in tensors.items()
     ]
@@ -784,7 +818,7 @@ def branch(draft, rng):
     condition = draft.name("condition")
     draft.graph.input.append(described(condition, np.array(True), []))
     node = helper.make_node(
-        "If", [condition], made, then_branch=then_branch, else_branch=else_branch
+        "If", [condition], outputs_inside, then_branch=then_branch, else_branch=else_branch
     )
     draft.graph.node.insert(draft.at, node)
     move_constants(draft, rng, draft.graph.node[draft.at].attribute[0].g)
@@ -794,8 +828,8 @@ def loop(draft, rng):
     """Put nodes into the body of a Loop that runs once; one of their inputs may be the value that
     is carried.
     """
-    nodes, used, made = take_some(draft, rng)
-    inner = {name: draft.name(name) for name in made}
+    nodes, used, outputs_inside = take_some(draft, rng)
+    inner = {name: draft.name(name) for name in outputs_inside}
     steps = {node.input[4] for node in nodes if node.op_type == "Slice" and node.input[4:]}
     free = [
         name for name in used if name not in steps
@@ -812,13 +846,13 @@ def loop(draft, rng):
     body = helper.make_graph(
         nodes, "body", inputs, [ValueInfoProto(name=name) for name in (*ends, *inner.values())]
     )
-    stacked = [draft.name(name) for name in made]
+    stacked = [draft.name(name) for name in outputs_inside]
     results = [last] * len(carried) + stacked
     turns = [draft.constant(1), draft.constant(True, bool) if chance(rng) else ""]
     draft.graph.node.insert(
         draft.at, helper.make_node("Loop", [*turns, *carried], results, body=body)
     )
-    for name, several in zip(made, stacked, strict=True):
+    for name, several in zip(outputs_inside, stacked, strict=True):
         draft.graph.node.insert(
             draft.at + 1, helper.make_node("Squeeze", [several, draft.constant([0])], [name])
         )
@@ -852,8 +886,8 @@ def versions(draft, rng):
         next(i for i in owner.opset_import if not i.domain).version = opset
     draft.proto.ir_version = one_of(rng, [3, 3, *range(3, 12)])
     if draft.proto.ir_version == 3:  # all initializers are inputs, too
-        known = {value.name for value in draft.graph.input}
-        for tensor in (t for t in draft.graph.initializer if t.name not in known):
+        names_of_inputs = {value.name for value in draft.graph.input}
+        for tensor in (t for t in draft.graph.initializer if t.name not in names_of_inputs):
             draft.graph.input.append(
                 described(tensor.name, numpy_helper.to_array(tensor), tensor.dims)
             )

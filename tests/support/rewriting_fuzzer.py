@@ -73,10 +73,10 @@ def place_of(error):
     return type(error).__name__ + (f" in {Path(frame.filename).stem}.{frame.name}" if frame else "")
 
 
-def attempt(function, *arguments, **more):
+def attempt(function, *arguments, **options):
     """Return what a function returns, or the exception that it raises."""
     try:
-        return function(*arguments, **more)
+        return function(*arguments, **options)
     except Exception as error:
         return error
 
@@ -138,11 +138,11 @@ class Checker:
             session = attempt(edited_models.opened, self.optimized, self.level)
             failures = [*self.model(), *self.compared(plain, session, "optimized")]
         if not failures and chance(self.rng, 0.1) and HAVE_EXTENSIONS:
-            more = {"backend": "extensions", "optimize": chance(self.rng)}
+            settings = {"backend": "extensions", "optimize": chance(self.rng)}
             options, content = edited_models.options(self.level), self.proto.SerializeToString()
-            session = attempt(onnx_ops.InferenceSession, content, options, **more)
+            session = attempt(onnx_ops.InferenceSession, content, options, **settings)
             failures += self.compared(
-                plain, session, "extensions" + ", optimized" * more["optimize"]
+                plain, session, "extensions" + ", optimized" * settings["optimize"]
             )
         return failures
 
@@ -166,27 +166,32 @@ class Checker:
         """Return what `misstated` does, for all values but those in subgraphs, with and without
         optimizations.
         """
-        found, flat = {}, without_functions(proto)
+        differences, flat = {}, without_functions(proto)
         for level in dict.fromkeys(LEVELS):
             session = attempt(edited_models.opened, edited_models.with_all_outputs(flat), level)
             results = attempt(
                 lambda session=session: session.run(None, self.draft.feeds(self.draft.sizes))
             )
-            found |= {} if isinstance(results, Exception) else misstated(session, results)
-        return found
+            differences |= {} if isinstance(results, Exception) else misstated(session, results)
+        return differences
 
     def compared(self, plain, session, how):
         """Compare two sessions, for several sizes and values."""
         if isinstance(session, Exception):  # an operator refuses what ONNX Runtime misstates, too
             is_ours = self.draft.runs and not self.misstated_in_between(self.proto)
             return [self.fail(f"{how}: doesn't open", session)] * is_ours
-        for what in ("inputs", "overridable_initializers"):
-            one, other = (
-                {v.name: (v.type, v.shape) for v in getattr(s, f"get_{what}")()}
+        for inputs_of_graph in ("inputs", "overridable_initializers"):
+            inputs_before, inputs_after = (
+                {v.name: (v.type, v.shape) for v in getattr(s, f"get_{inputs_of_graph}")()}
                 for s in (plain, session)
             )
-            if one != other:
-                return [self.fail(f"{how}: other {what}", note=f"{other} instead of {one}")]
+            if inputs_before != inputs_after:
+                return [
+                    self.fail(
+                        f"{how}: other {inputs_of_graph}",
+                        note=f"{inputs_after} instead of {inputs_before}",
+                    )
+                ]
         failures = {}  # one of each kind
         for inputs in self.inputs(plain):
             expected = attempt(plain.run, None, inputs)
@@ -217,9 +222,10 @@ class Checker:
         sizes = self.draft.sizes
         # ONNX Runtime's Einsum of an empty value ends the process; its Conv by an empty kernel
         # never ends.
-        given = {value.name for value in self.proto.graph.input}
+        names_of_inputs = {value.name for value in self.proto.graph.input}
         is_deadly = lambda node: (
-            node.op_type == "Einsum" or (node.op_type == "Conv" and node.input[1] in given)
+            node.op_type == "Einsum"
+            or (node.op_type == "Conv" and node.input[1] in names_of_inputs)
         )
         deadly = 0 if any(map(is_deadly, model_nodes(self.proto))) else None
         yield from (self.draft.feeds(sizes, seed) for seed in range(3))
@@ -247,9 +253,12 @@ class Checker:
             return None
         if isinstance(got, Exception):
             return None if NO_PIXELS in str(got) else self.fail(f"{how}: refuses", got)
-        for one, other in zip(expected, got, strict=True):
-            if isinstance(one, np.ndarray) and (one.shape, one.dtype) != (other.shape, other.dtype):
-                note = f"{other.dtype}{list(other.shape)} instead of {one.dtype}{list(one.shape)}"
+        for expected_output, output in zip(expected, got, strict=True):
+            if not isinstance(expected_output, np.ndarray):
+                continue
+            if (expected_output.shape, expected_output.dtype) != (output.shape, output.dtype):
+                note = f"{output.dtype}{list(output.shape)} instead of "
+                note += f"{expected_output.dtype}{list(expected_output.shape)}"
                 return self.fail(f"{how}: shape", note=note)
         arrays = [
             pair for pair in zip(expected, got, strict=True) if isinstance(pair[0], np.ndarray)
@@ -333,25 +342,26 @@ class Checker:
         """
         flat, values = self.in_between(inputs)
         for node in flat.graph.node:
-            known = [values[name] for name in node.input if name in values]
+            known_inputs = [values[name] for name in node.input if name in values]
             if (
                 node.op_type == "Reshape"
-                and len(known) == 2
-                and known[0].size == 0
-                and 0 in known[1]
+                and len(known_inputs) == 2
+                and known_inputs[0].size == 0
+                and 0 in known_inputs[1]
             ):
                 return True
             if (
                 node.op_type == "Concat"
-                and len({np.delete(a.shape, node.attribute[0].i).tobytes() for a in known}) > 1
+                and len({np.delete(a.shape, node.attribute[0].i).tobytes() for a in known_inputs})
+                > 1
             ):
                 return True
         return False
 
 
-def same(results, others):
+def same(results, other_results):
     """Return whether results agree but for rounding."""
-    pairs = list(zip(results, others, strict=True))
+    pairs = list(zip(results, other_results, strict=True))
     return all(np.shape(a) == np.shape(b) for a, b in pairs) and all(
         np.allclose(a, b, 1e-3, 1e-3, equal_nan=True)
         for a, b in pairs
@@ -374,7 +384,8 @@ def agrees(stated, shape):
     ONNX Runtime states none as that of a scalar.
     """
     fits = (
-        not isinstance(one, int) or one == size for one, size in zip(stated, shape, strict=False)
+        not isinstance(dimension, int) or dimension == size
+        for dimension, size in zip(stated, shape, strict=False)
     )
     return stated == [] or (len(stated) == len(shape) and all(fits))
 
@@ -387,12 +398,12 @@ def unused_constants(proto):
     return {tensor.name for tensor in proto.graph.initializer} - used
 
 
-def minimal(start, steps, number, kind):
+def minimal(start, steps, number, kind_of_failure):
     """Leave out all steps without which a failure of this kind still occurs."""
     for step in list(steps):
         fewer = [s for s in steps if s != step]
         if any(
-            failure.kind == kind
+            failure.kind == kind_of_failure
             for failure in Checker(edited_models.made(start, fewer)[0], number).failures()
         ):
             steps = fewer
@@ -419,18 +430,18 @@ class Report:
         checker = Checker(draft, number)
         for failure in checker.failures():
             self.add(case, start, steps, number, failure)
-        for what, count in checker.totals.items():
-            self.totals[what] = self.totals.get(what, 0) + count
+        for counted, count in checker.totals.items():
+            self.totals[counted] = self.totals.get(counted, 0) + count
         models_before, replaced_before = self.replaced.get(start[0], (0, 0))
         self.replaced[start[0]] = models_before + 1, replaced_before + bool(checker.operators)
 
     def add(self, case, start, steps, number, failure):
-        kind, origin = failure.kind, (*failure.kind, start[0])
-        self.counts[kind] = self.counts.get(kind, 0) + 1
+        kind_of_failure, origin = failure.kind, (*failure.kind, start[0])
+        self.counts[kind_of_failure] = self.counts.get(kind_of_failure, 0) + 1
         printed = self.printed.get(origin, [])
         if len(set(printed)) >= VARIANTS or len(printed) > TRIES:
             return
-        steps = minimal(start, steps, number, kind)
+        steps = minimal(start, steps, number, kind_of_failure)
         text = " ".join(sorted({name for name, _ in steps})) or "no edit"
         self.printed[origin] = [*printed, text]
         if text not in printed:
