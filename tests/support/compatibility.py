@@ -36,7 +36,7 @@ class Row:
     interpreter: str = ""
 
     @property
-    def pins(self):
+    def pins(self) -> list[str]:
         versions = zip(PACKAGES, self.versions.split(), strict=True)
         return [
             p if v == NEWEST else f"{p}=={v}" for p, v in versions if v != NONE

@@ -11,7 +11,7 @@ PACKAGE = Path(onnx_ops.__file__).parent
 FAMILIES = "fold", "sampling", "detection", "openmmlab"
 
 
-def declared_files():
+def declared_files() -> dict[str, str]:
     """Return {title of an operator: the file that declares it}, of all files of the families."""
     found = {}
     for path in (path for family in FAMILIES for path in sorted((PACKAGE / family).glob("*.py"))):

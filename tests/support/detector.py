@@ -2,15 +2,19 @@
 return.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
+import onnx
 
 import onnx_ops
-from onnx_ops.arrays import functions
+from onnx_ops.native.execute import call
 from onnx_ops.openmmlab.suppression import rotated_overlap
 
 from .cases import operator, parsed
 
-POOLED = {
+POOLED: dict[str, Any] = {
     "output_height": 7, "output_width": 7, "spatial_scale": 0.25, "sampling_ratio": 2, "aligned": 1,
     "clockwise": 1,
 }  # fmt: skip
@@ -49,7 +53,7 @@ DETECTOR = """(float[1, 8, height, width] x, float[R, 6] rois)
 }""".replace("ATTRIBUTES", ", ".join(f"{name} = {value}" for name, value in POOLED.items()))
 
 
-def turned_boxes(count, size=60.0, seed=0):
+def turned_boxes(count: int, size: float = 60.0, seed: int = 0) -> np.ndarray:
     """Boxes [count, 5] in a square of this size: centre, sides, angle."""
     rng = np.random.default_rng(seed)
     columns = (
@@ -60,7 +64,12 @@ def turned_boxes(count, size=60.0, seed=0):
     return np.concatenate(columns, 1).astype(np.float32)
 
 
-def plainly_kept(boxes, scores, overlap, suppresses):
+def plainly_kept(
+    boxes: np.ndarray,
+    scores: np.ndarray,
+    overlap: Callable[..., Any],
+    suppresses: Callable[..., Any],
+) -> Any:
     """Greedy suppression as it is defined: the kept positions, and which box has suppressed each
     other one.
     """
@@ -76,7 +85,7 @@ def plainly_kept(boxes, scores, overlap, suppresses):
     return kept, suppressor
 
 
-def rotated_detector():
+def rotated_detector() -> tuple[onnx.ModelProto, dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return (model, its inputs by name, its outputs by name)."""
     rng = np.random.default_rng(0)
     shapes = {
@@ -103,14 +112,16 @@ def rotated_detector():
     return proto, {"x": x, "rois": rois}, {"boxes": boxes, "scores": scores}
 
 
-def features_of(x, ow, ob, w, b, **_):
+def features_of(
+    x: np.ndarray, ow: np.ndarray, ob: np.ndarray, w: np.ndarray, b: np.ndarray, **_: np.ndarray
+) -> np.ndarray:
     o = onnx_ops.deform_conv(x, ow, np.zeros((1, 18, 16, 16), np.float32), ob, pads=[1] * 4)
     mask = 1 / (1 + np.exp(-o[:, 18:]))
     return np.maximum(onnx_ops.deform_conv(x, w, o[:, :18], b, mask, pads=[1] * 4), 0)
 
 
-def detected(features, rois, weight):
-    bins = functions.call(operator("mmdeploy", "MMCVRoIAlignRotated"), features, rois, **POOLED)
+def detected(features: np.ndarray, rois: np.ndarray, weight: np.ndarray) -> Any:
+    bins = call(operator("mmdeploy", "MMCVRoIAlignRotated"), features, rois, **POOLED)
     found = 1 / (1 + np.exp(-(bins.reshape(len(rois), -1) @ weight)))
     boxes = rois[:, 1:].astype(np.float64)
     kept = [

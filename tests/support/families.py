@@ -310,7 +310,7 @@ def imports(w: Names, x: str, count: int) -> str:
     """Nodes of as many domains, with attributes, behind each other."""
     for k in range(count):
         w.domains.append(w.name("domain"))
-        settings = {f"setting_{j}": j for j in range(8)}
+        settings: dict[str, Any] = {f"setting_{j}": j for j in range(8)}
         x = w.add(
             "GridSample", w.add("Stranger", x, domain=w.domains[-1], **settings, number=k), grid(w)
         )

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 
-def contents(directory):
+def contents(directory: Path | str) -> dict[str, bytes]:
     """Return {path below a directory: bytes}, without what Python compiles when it imports a file
     there.
     """

@@ -1,6 +1,8 @@
 """How much memory sessions, runs and failing runs leave behind, in bytes per call."""
 
 import gc
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import onnxruntime as ort
@@ -14,11 +16,11 @@ from .cases import model
 MOMENTS = 10
 
 
-def options():
+def options() -> ort.SessionOptions:
     return quiet(intra_op_num_threads=1)
 
 
-def feeds(image):
+def feeds(image: list[int]) -> dict[str, np.ndarray]:
     return {
         "input": np.ones((1, 36, 9), np.float32),
         "image_shape": np.array(image),
@@ -29,7 +31,7 @@ def feeds(image):
 GOOD, BAD = feeds([5, 5]), feeds([5, 6])
 
 
-def expect_error(run):
+def expect_error(run: Callable[[], object]) -> None:
     """Call a function, which must raise."""
     try:
         run()
@@ -38,7 +40,7 @@ def expect_error(run):
     raise AssertionError("not refused")
 
 
-def workloads():
+def workloads() -> Iterator[tuple[str, str, Callable[[], object]]]:
     """Yield (kind of call, backend, function to call repeatedly)."""
     plain = model("", "Col2Im", list(GOOD.values()), {"strides": [1, 1]}, opset=18, dims="none")
     proto, lowered = plain.SerializeToString(), onnx_ops.lower(plain).SerializeToString()
@@ -55,11 +57,11 @@ def workloads():
         if name == "onnxruntime-extensions":  # a plain session there has no way to fail
             continue
         session = make_session()
-        yield "runs", name, lambda session=session: session.run(None, GOOD)
+        yield "runs", name, partial(session.run, None, GOOD)
         yield (
             "failing runs",
             name,
-            lambda session=session: expect_error(lambda: session.run(None, BAD)),
+            partial(expect_error, partial(session.run, None, BAD)),
         )
     registered = onnx_ops.register(options(), proto)
     once = "native, on options that were registered once"
@@ -69,7 +71,7 @@ def workloads():
     yield "failing runs", "function", lambda: expect_error(lambda: call(*BAD.values()))
 
 
-def slope(work, count):
+def slope(work: Callable[[], object], count: int) -> float:
     """Bytes per call: a least-squares fit of the resident size at MOMENTS points, after calls that
     warm up.
     """

@@ -23,7 +23,7 @@ SHOWN = {  # in the README: {table of the page: {network: its title there}}
 }
 
 
-def recorded(text):
+def recorded(text: str) -> dict[str, list[str]]:
     """Return {network: cells of the ways to run it} from the text of the table."""
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]

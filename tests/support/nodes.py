@@ -2,11 +2,14 @@
 tables.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from onnx_ops.declaration.operator import Operator
 from onnx_ops.registry import OPERATORS, declaration_of
 
 from . import cases, custom_functions, custom_operators, native, several_outputs
@@ -145,7 +148,7 @@ RULES = {  # {name: what the refusal of a node says}, by regular expressions for
 }  # fmt: skip
 
 
-def tables():
+def tables() -> dict[Operator, list[tuple[str, list[np.ndarray], dict[str, Any]]]]:
     """The cases of each operator of the package, {operator: [(name, inputs, attributes), ...]}."""
     cases_of_operator = {operator: [] for operator in OPERATORS}
     for case in cases.CASES:
@@ -169,7 +172,7 @@ def tables():
     return cases_of_operator
 
 
-def others(operator, arrays):
+def others(operator: Operator, arrays: Sequence[np.ndarray]) -> list[np.ndarray] | None:
     """Inputs of another size: twice the first axis of all inputs that share it."""
     size, twice = arrays[0].shape[:1], []
     for i, array in zip(operator.inputs, arrays, strict=False):
@@ -178,7 +181,7 @@ def others(operator, arrays):
     return twice
 
 
-def descriptions(most=None):
+def descriptions(most: int | None = None) -> dict[str, bytes]:
     """{name: description} of cases, of user-defined operators and of refused nodes.
 
     most  how many cases of each operator; then MALFORMED is left out, too

@@ -5,8 +5,10 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,7 @@ FOLDERS = sorted({TESTS, *(path.parent for path in TESTS.glob("*/test_*.py"))}) 
 LIST_OPERATORS = TESTS.parent / "scripts" / "generate" / "list_operators.py"
 
 
-def environment(*folders, **more):
+def environment(*folders: Path | str, **variables: str) -> dict[str, str]:
     """The environment of a process that finds modules in these folders, in FOLDERS, and where
     this one does.
     """
@@ -26,15 +28,22 @@ def environment(*folders, **more):
         *map(str, (*folders, *FOLDERS)),
         *filter(None, [os.environ.get("PYTHONPATH")]),
     ]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **more}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables}
 
 
-def python(script, *arguments, folders=(), cwd=None, check=True, **more):
+def python(
+    script: str,
+    *arguments: object,
+    folders: Iterable[Path | str] = (),
+    cwd: Path | str | None = None,
+    check: bool = True,
+    **variables: str,
+) -> subprocess.CompletedProcess[str]:
     """Run a script in a new process; return the process, which has ended well unless `check` is
     False.
 
-    folders   where it finds modules first
-    more      variables of its environment
+    folders    where it finds modules first
+    variables  of its environment
     """
     command = [
         sys.executable,
@@ -45,7 +54,7 @@ def python(script, *arguments, folders=(), cwd=None, check=True, **more):
         *map(str, arguments),
     ]
     done = subprocess.run(
-        command, cwd=cwd, env=environment(*folders, **more), capture_output=True, text=True
+        command, cwd=cwd, env=environment(*folders, **variables), capture_output=True, text=True
     )
     assert not check or done.returncode == 0, (
         f"exit status {done.returncode}: {done.stderr[-3000:]}"
@@ -53,7 +62,7 @@ def python(script, *arguments, folders=(), cwd=None, check=True, **more):
     return done
 
 
-def copy_package(folder, file, source):
+def copy_package(folder: Path, file: str, source: str) -> None:
     """Copy the package into a folder, with one more file of operators in it, such as
     fold/shift.py.
     """
@@ -63,12 +72,14 @@ def copy_package(folder, file, source):
     python(LIST_OPERATORS.read_text(), folders=[folder, LIST_OPERATORS.parent], cwd=folder)
 
 
-def on_disk(options, folder, *command, **more):
+def on_disk(
+    options: str, folder: Path, *command: object, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run a command that finds another disk in a folder; return the process. Skip the test where
     this is impossible.
 
-    options   for mounting a tmpfs, such as "size=4k"
-    more      variables of its environment
+    options    for mounting a tmpfs, such as "size=4k"
+    variables  of its environment
     """
     enter, mount = (
         ["unshare", "--map-root-user", "--mount", "sh", "-c"],
@@ -79,11 +90,11 @@ def on_disk(options, folder, *command, **more):
         or subprocess.run([*enter, mount, folder], capture_output=True).returncode
     ):
         pytest.skip("there are no mount namespaces here")
-    command = [*enter, f'{mount} && cd "$0" && exec "$@"', *map(str, (folder, *command))]
-    return subprocess.run(command, env=environment(**more), capture_output=True, text=True)
+    words = [*enter, f'{mount} && cd "$0" && exec "$@"', *map(str, (folder, *command))]
+    return subprocess.run(words, env=environment(**variables), capture_output=True, text=True)
 
 
-def together(work, count):
+def together(work: Callable[[int], Any], count: int) -> list[Any]:
     """Return [work(0), work(1), ...], each called in a thread of its own."""
     with ThreadPoolExecutor(count) as threads:
         return list(threads.map(work, range(count)))

@@ -1,17 +1,24 @@
 """What tests of `optimize` assert of a model and of what it becomes."""
 
+from typing import Any
+
+import numpy as np
+import onnx
 import onnx.inliner
 import onnxruntime as ort
 
 import onnx_ops
 from onnx_ops.rewriting import rewritten
+from onnx_ops.rewriting.finding import Finding
 
 from .backends import quiet
 from .exact import LEFT_OUT, assert_as_near
 from .written import feeds
 
 
-def results(proto, inputs, optimized=False):
+def results(
+    proto: onnx.ModelProto, inputs: dict[str, np.ndarray], optimized: bool = False
+) -> list[Any]:
     """Run a model with ONNX Runtime's built-in kernels, except for the domain onnx_ops; return its
     outputs.
     """
@@ -22,7 +29,13 @@ def results(proto, inputs, optimized=False):
     )
 
 
-def compare(proto, sizes=(), alone=True, left_out=LEFT_OUT, **options):
+def compare(
+    proto: onnx.ModelProto,
+    sizes: Any = (),
+    alone: bool = True,
+    left_out: float = LEFT_OUT,
+    **options: Any,
+) -> tuple[list[str], list[Finding]]:
     """Assert that the optimized model's results are as near to the exact ones; return its operators
     and the findings.
 
@@ -45,11 +58,13 @@ def compare(proto, sizes=(), alone=True, left_out=LEFT_OUT, **options):
     return [n.op_type for n in optimized.graph.node], findings
 
 
-def ours(proto, **how):
+def ours(proto: onnx.ModelProto, **how: Any) -> onnx_ops.InferenceSession:
     return onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), **how)
 
 
-def near_miss(proto, sizes=(), runs=True, also=(), **options):
+def near_miss(
+    proto: onnx.ModelProto, sizes: Any = (), runs: bool = True, also: Any = (), **options: Any
+) -> list[str | None]:
     """Assert that a model is left alone; return the reasons. also: operators that other patterns
     may put into it.
     """

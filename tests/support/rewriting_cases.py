@@ -1,6 +1,9 @@
 """Tables of models that `optimize` rewrites, and of such that it leaves alone."""
 
+from collections.abc import Callable
+
 import numpy as np
+import onnx
 from onnx import TensorProto
 
 from .backends import NEWEST_OPSET
@@ -43,7 +46,7 @@ UNFOLDS = {
 }  # fmt: skip
 
 
-def used_twice(name, result):
+def used_twice(name: str, result: str) -> Callable[..., str]:
     """A function that adds another use of an intermediate value to a Writer."""
     return lambda w: w.add("Add", result, w.add("ReduceMax", name, keepdims=0), name="z")
 
@@ -95,7 +98,7 @@ ATTENTIONS = {
 ONE_SAMPLE = {"levels": [(3, 4)], "points": 1, "bare": True, "reason": "over other axes"}
 
 
-def expanded(w, weights, count):
+def expanded(w: Writer, weights: str, count: str) -> str:
     return w.add("Expand", weights, w.add("Concat", *[w.constant([1])] * 3, count, axis=0))
 
 
@@ -225,7 +228,7 @@ OPEN = {
 }
 
 
-def folds_of_ones(*sizes):
+def folds_of_ones(*sizes: int) -> onnx.ModelProto:
     """Divisors of folds, as large as images of these sizes, which are Relu of 1."""
     w = Writer()
     one = w.add("Relu", w.constant(1, "float32"))

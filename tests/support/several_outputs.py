@@ -1,22 +1,24 @@
 """Inputs of operators with several outputs, or with outputs of which only a bound is known."""
 
+from typing import Any
+
 import numpy as np
 
 from .cases import drawn
 from .detector import turned_boxes
 
 
-def f32(values):
+def f32(values: Any) -> np.ndarray:
     return np.array(values, np.float32)
 
 
-def upright_boxes(count, size=60.0, seed=0):
+def upright_boxes(count: int, size: float = 60.0, seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
     corner = rng.uniform(0, size, (count, 2))
     return np.concatenate([corner, corner + rng.uniform(2, 30, (count, 2))], 1).astype(np.float32)
 
 
-def scores(*shape, seed=1):
+def scores(*shape: int, seed: int = 1) -> np.ndarray:
     """Scores, of which some are equal."""
     return np.random.default_rng(seed).choice(np.linspace(0, 1, 41, dtype=np.float32), shape)
 
