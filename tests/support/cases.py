@@ -9,7 +9,7 @@ from onnx import helper
 
 from onnx_ops.declaration import dtypes
 from onnx_ops.registry import OPERATORS
-from onnx_ops.sampling.computed_grid_sample import program
+from onnx_ops.sampling.computed_grid_sample import INPUTS, program
 
 IR_VERSION = 9
 # The largest difference of a result from the float64 reference, in units of the largest
@@ -29,9 +29,10 @@ class Case:
     op_type: str
     shapes: tuple  # one per input; for inputs such as image_shape their values
     attributes: dict = field(default_factory=dict)
-    extent: float = (
-        1.0  # grids and offsets are drawn from [-extent, extent]; infinite: from `extremes`
-    )
+    # Grids and offsets are drawn from [-extent, extent]; infinite: from `extremes`.
+    extent: float = 1.0
+    # {name of an input: the function that draws it, in place of the one in DRAWS}
+    draws: dict = field(default_factory=dict)
 
     @property
     def operator(self):
@@ -61,41 +62,9 @@ class Case:
         for i, shape in zip(self.operator.inputs, self.shapes, strict=False):
             if i.values:
                 arrays.append(np.array(shape, values_dtype))
-            elif i.name in ("Grid", "grid", "sampling_locations"):
-                numpy_dtype = dtypes.TABLE[grid_dtype or dtype].numpy
-                is_extreme = np.isinf(self.extent)
-                grid = (
-                    rng.choice(extremes(numpy_dtype), shape)
-                    if is_extreme
-                    else (rng.random(shape) * 2 - 1) * self.extent
-                )
-                arrays.append(
-                    (
-                        grid if i.name != "sampling_locations" or is_extreme else (grid + 1) / 2
-                    ).astype(numpy_dtype)
-                )
-            elif i.name == "offset":
-                numpy_dtype = dtypes.TABLE[dtype].numpy
-                spread = (
-                    (rng.random(shape) * 2 - 1) * self.extent if np.isfinite(self.extent) else None
-                )
-                arrays.append(
-                    (rng.choice(extremes(numpy_dtype), shape) if spread is None else spread).astype(
-                        numpy_dtype
-                    )
-                )
-            elif i.name == "batch_indices":
-                arrays.append(rng.integers(0, max(self.shapes[0][0], 1), shape))
-            elif i.name in ("rois", "boxes"):
-                arrays.append(regions(rng, self, shape).astype(dtypes.TABLE[dtype].numpy))
-            elif i.name.startswith("source_"):
-                arrays.append(
-                    drawn(
-                        rng, shape, grid_dtype or ("float64" if dtype == "float64" else "float32")
-                    )
-                )
-            else:
-                arrays.append(drawn(rng, shape, dtype))
+                continue
+            draw = self.draws.get(i.name) or DRAWS.get(i.name, draw_elements)
+            arrays.append(draw(self, rng, shape, dtype, grid_dtype))
         return arrays
 
     def taking(self, *shapes):
@@ -104,6 +73,63 @@ class Case:
 
     def __str__(self):
         return self.name
+
+
+def draw_elements(case, rng, shape, dtype, grid_dtype):
+    return drawn(rng, shape, dtype)
+
+
+def draw_grid(case, rng, shape, dtype, grid_dtype):
+    """Coordinates in [-extent, extent]: those of an image are in [-1, 1]."""
+    return coordinates(case, rng, shape, grid_dtype or dtype)
+
+
+def draw_locations(case, rng, shape, dtype, grid_dtype):
+    """Coordinates as of `draw_grid`, moved: those of an image are in [0, 1]."""
+    return coordinates(case, rng, shape, grid_dtype or dtype, to_unit_range=True)
+
+
+def draw_offsets(case, rng, shape, dtype, grid_dtype):
+    """Distances in [-extent, extent] pixels."""
+    return coordinates(case, rng, shape, dtype)
+
+
+def draw_images_of_regions(case, rng, shape, dtype, grid_dtype):
+    """Positions in the batch, the first axis of the first input."""
+    return rng.integers(0, max(case.shapes[0][0], 1), shape)
+
+
+def draw_regions(case, rng, shape, dtype, grid_dtype):
+    return regions(rng, case, shape).astype(dtypes.TABLE[dtype].numpy)
+
+
+def draw_grid_source(case, rng, shape, dtype, grid_dtype):
+    """Elements from which ComputedGridSample computes a grid."""
+    return drawn(rng, shape, grid_dtype or ("float64" if dtype == "float64" else "float32"))
+
+
+DRAWS = {  # {name of an input: the function that draws it}, but for `draw_elements`
+    "Grid": draw_grid,
+    "grid": draw_grid,
+    "sampling_locations": draw_locations,
+    "offset": draw_offsets,
+    "batch_indices": draw_images_of_regions,
+    "rois": draw_regions,
+    "boxes": draw_regions,
+    **{f"source_{k}": draw_grid_source for k in range(INPUTS)},
+}
+
+
+def coordinates(case, rng, shape, dtype, to_unit_range=False):
+    """Draw from [-extent, extent], or from `extremes` if the extent is infinite.
+
+    to_unit_range  whether numbers in [-1, 1] are moved to [0, 1]
+    """
+    numpy_dtype = dtypes.TABLE[dtype].numpy
+    if np.isinf(case.extent):
+        return rng.choice(extremes(numpy_dtype), shape).astype(numpy_dtype)
+    values = (rng.random(shape) * 2 - 1) * case.extent
+    return ((values + 1) / 2 if to_unit_range else values).astype(numpy_dtype)
 
 
 def regions(rng, case, shape):
