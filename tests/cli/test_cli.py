@@ -1011,26 +1011,26 @@ def identity(dtype, directory):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "array"),
+    ("input_type", "array"),
     [
         ("string", np.array(["", "a\nb", "größer 🐈"], object)),
         ("bfloat16", np.array([1, -0.5], ml_dtypes.bfloat16)),
     ],
 )
-def test_outputs_without_a_type_in_npy_can_be_read_again(dtype, array, tmp_path):
+def test_outputs_without_a_type_in_npy_can_be_read_again(input_type, array, tmp_path):
     """NumPy reads them without pickles; a run reads them as what they were."""
-    path = identity(dtype, tmp_path)
+    path = identity(input_type, tmp_path)
     onnx.save_tensor(onnx.numpy_helper.from_array(array, "x"), tmp_path / "x.pb")
     call("run", path, "-i", tmp_path / "x.pb", "--output", tmp_path / "one")
     call("run", path, "-i", tmp_path / "*.pb", "--output", tmp_path / "many")
     written = [tmp_path / "one" / "y.npy", tmp_path / "many" / "x.npy"]
     np.savez(tmp_path / "all.npz", x=np.load(written[0]))
     for k, file in enumerate([*written, tmp_path / "all.npz"]):
-        (read,) = data.read_input(str(file), {"x": (dtype, ["N"])}).values()
+        (read,) = data.read_input(str(file), {"x": (input_type, ["N"])}).values()
         np.testing.assert_array_equal(read, array, strict=True)
         call("run", path, "-i", file, "--output", tmp_path / f"again_{k}")
         assert contents(tmp_path / f"again_{k}") == contents(tmp_path / "one")
-    if dtype == "string":
+    if input_type == "string":
         assert np.load(written[0]).tolist() == array.tolist()
 
 
@@ -1056,7 +1056,7 @@ def test_outputs_that_cannot_be_written(text, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "text", "values"),
+    ("input_type", "text", "values"),
     [
         ("int64", "[1e2,true,-3]", [100, 1, -3]),
         ("uint8", "[0,255]", [0, 255]),
@@ -1069,14 +1069,14 @@ def test_outputs_that_cannot_be_written(text, tmp_path):
         ("int64", f"[{','.join(map(str, range(200)))}]", range(200)),
     ],
 )
-def test_numbers_as_inputs(dtype, text, values):
-    (array,) = data.read_input(f"x={text}", {"x": (dtype, ["N"])}).values()
-    expected = np.array(values, object if dtype == "string" else dtype)
+def test_numbers_as_inputs(input_type, text, values):
+    (array,) = data.read_input(f"x={text}", {"x": (input_type, ["N"])}).values()
+    expected = np.array(values, object if input_type == "string" else input_type)
     np.testing.assert_array_equal(array, expected, strict=True)
 
 
 @pytest.mark.parametrize(
-    ("dtype", "text"),
+    ("input_type", "text"),
     [("int64", t) for t in ("[1.5]", '["3"]', "[NaN]", "[1e30]")]
     + [
         ("uint8", "[256]"),
@@ -1093,12 +1093,12 @@ def test_numbers_as_inputs(dtype, text, values):
     ],
 )
 @pytest.mark.filterwarnings("ignore:NumPy will stop allowing conversion")  # NumPy 1
-def test_numbers_that_the_type_cannot_hold(dtype, text):
+def test_numbers_that_the_type_cannot_hold(input_type, text):
     with pytest.raises(
         click.UsageError,
-        match=re.escape(f"--input x={text}: the model requires {dtype}, which can't"),
+        match=re.escape(f"--input x={text}: the model requires {input_type}, which can't"),
     ):
-        data.read_input(f"x={text}", {"x": (dtype, ["N"])})
+        data.read_input(f"x={text}", {"x": (input_type, ["N"])})
 
 
 @pytest.mark.parametrize("name", ["y.npy", "y.png"])
@@ -1132,7 +1132,7 @@ def data_of(name, value, directory):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "dims", "mode", "shape"),
+    ("input_type", "dims", "mode", "shape"),
     [
         ("float32", [1, 3, "h", "w"], "RGB", [1, 3, 4, 5]),
         ("float16", [1, 1, "h", "w"], "RGB", [1, 1, 4, 5]),
@@ -1140,13 +1140,13 @@ def data_of(name, value, directory):
         ("uint8", [1, "h", "w", 4], "RGBA", [1, 4, 5, 4]),
     ],
 )
-def test_images_become_what_the_model_wants(dtype, dims, mode, shape, tmp_path):
+def test_images_become_what_the_model_wants(input_type, dims, mode, shape, tmp_path):
     path = tmp_path / "white.png"
     Image.new(mode, (5, 4), "white").save(path)
-    array = data.read("x", path, {"x": (dtype, dims)})["x"]
+    array = data.read("x", path, {"x": (input_type, dims)})["x"]
     assert list(array.shape) == shape
-    assert array.dtype == dtype
-    assert (array == (255 if dtype == "uint8" else 1)).all()
+    assert array.dtype == input_type
+    assert (array == (255 if input_type == "uint8" else 1)).all()
 
 
 def read_image(path: Path, dtype: str = "float32", mode: str = "RGB") -> np.ndarray:
@@ -1194,12 +1194,14 @@ def check_refusal(path: Path, reason: str, dtype: str = "float32") -> None:
         read_image(path, dtype, "RGBA")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+@pytest.mark.parametrize("input_type", ["float32", "uint8"])
 @pytest.mark.parametrize("name", DEEP)
-def test_grey_images_of_more_than_8_bits_are_refused(name: str, dtype: str, tmp_path: Path) -> None:
+def test_grey_images_of_more_than_8_bits_are_refused(
+    name: str, input_type: str, tmp_path: Path
+) -> None:
     image, begin = DEEP[name]
     image.save(tmp_path / name)
-    check_refusal(tmp_path / name, begin + OF_8_BITS, dtype)
+    check_refusal(tmp_path / name, begin + OF_8_BITS, input_type)
 
 
 @pytest.mark.parametrize(
