@@ -109,9 +109,9 @@ sys.path.insert(0, os.environ["TESTS"])
 # Other tests are about messages on compilation.
 logging.getLogger("onnx_ops").setLevel(logging.ERROR)
 import numpy as np, onnx_ops
-from . import processes
-from .backends import IN_SESSIONS, quiet, run_session
-from .cases import COL2IM, GRID_SAMPLE, assert_close, model, reference
+from support import processes
+from support.backends import IN_SESSIONS, quiet, run_session
+from support.cases import COL2IM, GRID_SAMPLE, assert_close, model, reference
 
 CASES = COL2IM[7], GRID_SAMPLE[6], GRID_SAMPLE[0]
 
