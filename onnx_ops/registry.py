@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
-# {file: titles of the operators that it declares}; scripts/list_operators.py writes it.
+# {file: titles of the operators that it declares}; scripts/generate/list_operators.py writes it.
 FILES = {
     "fold.col2im": "Col2Im org.openvinotoolkit.Col2Im",
     "fold.im2col": "onnx_ops.Im2Col",

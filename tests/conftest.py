@@ -1,7 +1,8 @@
+import re
 import shutil
 import signal
+from pathlib import Path
 
-import add_tests_to_path  # noqa: F401  tests import each other's modules
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -14,25 +15,16 @@ from onnx_ops.native import library
 from onnx_ops.registry import OPERATORS
 from onnx_ops.session import native_backend, variants, workers
 
-if (
-    library.is_complete()
-):  # then nothing is compiled, there may be no Numba, and only kernels are other ones
-    of_the_compiler = "cache cache_permissions deployment elements library vectors warmup"
-    of_no_kernel = """attributes budget byte_readers docs docstrings endings exact files hostile_models imported_domains
-        imports inference layout lowering many_files messages model_files names on_import optimized_sessions
-        ordinary_files ort_format reading reading_forms reading_integers reading_positions reading_work rewriting
-        rewriting_affine_grids rewriting_facts rewriting_fuzz rewriting_grids rewriting_samplers schemas sizes
-        third_operator uncompiled"""
-    collect_ignore_glob = [
-        f"**/test_{name}.py" for name in f"{of_the_compiler} {of_no_kernel}".split()
-    ]
-
 NAMING = "name", "tool", "types"  # parameters whose texts may name a type
 NAMED = {
     "float16": "float16",
     "16 bits": "float16",
     "float64": "float64",
 }  # {words of such a text: the type}
+
+# Marks of files that say nothing of a library with all kernels. They aren't even imported beside
+# such a library, as Numba may be absent.
+LEFT_OUT = re.compile(r"pytest\.mark\.(compiler|any_library)\b")
 
 FEW = 10  # examples of a test of Hypothesis in the short run; the long one has 100
 
@@ -60,6 +52,13 @@ def pytest_sessionstart(session):
         combinations = variants.combinations(OPERATORS, element_types.TABLE)
         needed = variants.distinct(c for c in combinations if everything or is_needed(c))
         workers.compile_variants(needed, processes)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out files by their marks if the library has all kernels; else pytest decides."""
+    if not library.is_complete() or collection_path.suffix != ".py":
+        return None
+    return bool(LEFT_OUT.search(collection_path.read_text())) or None
 
 
 SKIPPED = "onnx_ops/skipped"  # in pytest's cache

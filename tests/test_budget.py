@@ -4,8 +4,8 @@ A bound is raised only in a commit that names what was added and what it replace
 (docs/contributing.md).
 """
 
-import budget
 import pytest
+from support import budget
 from support.processes import TESTS
 from support.selection import on_demand
 

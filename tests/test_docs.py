@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
-import pictures
 import pytest
-from networks import PAGE, SHOWN, recorded
-from pages import addresses, examples, get, program, repository
 from PIL import Image
+from support import pictures
 from support.commands import invoke
+from support.network_tables import PAGE, SHOWN, recorded
+from support.pages import ROOT, addresses, examples, get, program, repository
 
 import onnx_ops
 from onnx_ops.cli import demo
@@ -26,20 +26,10 @@ from onnx_ops.model.sessions import BuiltinSession, OrtSession
 from onnx_ops.native import library
 from onnx_ops.registry import OPERATORS
 
-ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RECIPES = ROOT / "docs/many-files.md"  # tests/cli/test_many_files.py runs them
-PLANNED = ROOT / "docs/operator-declarations.md"
 FILE = re.compile(r"# (\w+\.py)")  # begins examples that are parts of a file
 DIFFERENCE = 6  # of pictures, on average, from 0 to 255: fonts and rounding differ
-
-
-def operator_file():
-    """The example that declares an operator by a plan, which is also a file for the folder of a
-    family.
-    """
-    (code,) = (each for each in examples(PLANNED, "python") if "OPERATORS = (SHIFT,)" in each)
-    return code
 
 
 def files(page):
@@ -137,7 +127,7 @@ def test_python_examples(page, directory, capsys, idle_sessions):
         assert made.size == kept.size
         difference = np.abs(np.subtract(made, kept, dtype=float)).mean()
         assert difference < DIFFERENCE, (
-            f"python scripts/pictures.py {page.relative_to(ROOT)} makes another picture"
+            f"python scripts/generate/pictures.py {page.relative_to(ROOT)} makes another picture"
         )
 
 

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from pages import ROOT
+from support.pages import ROOT
 
 import onnx_ops
 from onnx_ops.custom.operator import CustomOperator

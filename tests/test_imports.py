@@ -1,5 +1,7 @@
 """Imports lead down, also those inside functions and for type checkers: docs/how-it-works.md lists
 the floors.
+
+Test files import neither each other nor scripts: what they share is in tests/support/.
 """
 
 import ast
@@ -22,8 +24,8 @@ FLOORS = {name: float(floor) for floor, names in ROWS for name in re.findall(r"\
 
 def module_name(path, package):
     """Return the dotted name of a file in a package, such as "onnx_ops.session.session"."""
-    parts = path.relative_to(package.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    names = path.relative_to(package.parent).with_suffix("").parts
+    return ".".join(names[:-1] if names[-1] == "__init__" else names)
 
 
 def imports_of(package):
@@ -31,20 +33,20 @@ def imports_of(package):
     type checkers}.
     """
     files = {module_name(path, package): path for path in package.rglob("*.py")}
-    found = {}
+    imports = {}
     for name, path in files.items():
-        found[name] = set()
+        imports[name] = set()
         inside = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
-                found[name] |= {alias.name for alias in node.names}
+                imports[name] |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 around = inside[: len(inside) + 1 - node.level] if node.level else []
                 base = ".".join([*around, *filter(None, [node.module])])
-                each = {f"{base}.{alias.name}" for alias in node.names}
-                found[name] |= {module if module in files else base for module in each}
-        found[name] &= files.keys() - {name}
-    return found
+                imported = {f"{base}.{alias.name}" for alias in node.names}
+                imports[name] |= {module if module in files else base for module in imported}
+        imports[name] &= files.keys() - {name}
+    return imports
 
 
 def rooms(module):
@@ -60,14 +62,14 @@ def upward(imports):
     some and beyond.
     """
     for module, imported in imports.items():
-        room, part = rooms(module)
-        for other in imported:
-            other_room, other_part = rooms(other)
-            if room == other_room == "rewriting" and part and part != other_part:
-                if FLOORS[part] < FLOORS[other_part]:
-                    yield module, other
-            elif room != other_room and FLOORS[room] <= FLOORS[other_room]:
-                yield module, other
+        folder, module_part = rooms(module)
+        for imported_module in imported:
+            other_room, other_part = rooms(imported_module)
+            if folder == other_room == "rewriting" and module_part and module_part != other_part:
+                if FLOORS[module_part] < FLOORS[other_part]:
+                    yield module, imported_module
+            elif folder != other_room and FLOORS[folder] <= FLOORS[other_room]:
+                yield module, imported_module
 
 
 def test_imports_lead_to_lower_floors():
@@ -93,8 +95,8 @@ def test_an_import_that_leads_up_is_found(module, imported, is_upward):
 
 def test_each_module_is_on_a_floor():
     names = {rooms(module) for module in imports_of(PACKAGE)}
-    assert {room for room, _ in names} | {
-        part for room, part in names if room == "rewriting" and part
+    assert {folder for folder, _ in names} | {
+        module_part for room, module_part in names if room == "rewriting" and module_part
     } == {*FLOORS}
 
 
@@ -119,3 +121,51 @@ def test_a_cycle_is_found(tmp_path, text):
     with pytest.raises(CycleError) as raised:
         TopologicalSorter(imports_of(package)).prepare()
     assert set(raised.value.args[1]) == {"package.upper", "package.inner.lower"}
+
+
+def imported_names(text):
+    """Return the modules that a file imports, anywhere, with the names that it takes from them."""
+    names = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            names |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def modules_in(folder, pattern="*.py"):
+    """Return the names by which files of a folder, and packages in it, can be imported."""
+    paths = list((TESTS.parent / folder).rglob(pattern))
+    packages = {path.parent for path in paths if path.name == "__init__.py"}
+    return {path.stem for path in (*paths, *packages) if path.parent not in packages}
+
+
+TESTS_AND_SCRIPTS = modules_in("tests", "test_*.py") | modules_in("scripts")
+
+
+def imports_of_tests_and_scripts(text):
+    return {name for name in imported_names(text) if name.split(".")[0] in TESTS_AND_SCRIPTS}
+
+
+def test_tests_import_neither_each_other_nor_scripts():
+    imports = {
+        str(path.relative_to(TESTS)): imports_of_tests_and_scripts(path.read_text())
+        for path in TESTS.rglob("*.py")
+    }
+    assert {path: names for path, names in imports.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "imported"),
+    [
+        ("import test_cli", {"test_cli"}),
+        ("def f():\n    from test_cli import call", {"test_cli", "test_cli.call"}),
+        ("import bench", {"bench"}),
+        ("from benchmark import drawn", {"benchmark", "benchmark.drawn"}),
+        ("from support import peers\nfrom .cases import Case\nimport onnx.numpy_helper", set()),
+    ],
+)
+def test_an_import_of_a_test_or_script_is_found(text, imported):
+    assert imports_of_tests_and_scripts(text) == imported

@@ -237,7 +237,8 @@ def test_the_same_sources_give_the_same_library(tmp_path):
     libraries = [tmp_path / "one.so", tmp_path / "another.so"]
     script = """
     import sys, onnx_ops
-    onnx_ops.build(sys.argv[1], operators=["Im2Col"], dtypes=["float32", "int16"], cpus=["x86-64-v3"], jobs=2)
+    onnx_ops.build(sys.argv[1], operators=["Im2Col"], dtypes=["float32", "int16"],
+        cpus=["x86-64-v3"], jobs=2)
     """
     for seed, file in enumerate(libraries):
         python(script, file, PYTHONHASHSEED=str(seed), NUMBA_CACHE_DIR=str(tmp_path / file.stem))
@@ -283,7 +284,10 @@ def test_the_command(path, tmp_path):
     assert alone(output, tmp_path)[0].returncode == 0
 
 
-FOREIGN = r"for windows on x86_64: cc -fPIC can't build the library: \S+ error: #error .* is for another system"
+FOREIGN = (
+    r"for windows on x86_64: cc -fPIC can't build the library: "
+    r"\S+ error: #error .* is for another system"
+)
 FAILURES = {
     "no compiler": (
         {"CC": "/none/cc -O3"},
@@ -427,7 +431,8 @@ if sys.argv[2] == "other":
     col2im.OPERATORS = tuple(map(changed, col2im.OPERATORS))
 if sys.argv[2] == "other call":
     size = records.CALL.itemsize // 8
-    records.call_dtype = lambda g: np.dtype([("head", np.int64, size + 1), ("geometry", np.int64, g.itemsize // 8)])
+    records.call_dtype = lambda g: np.dtype([("head", np.int64, size + 1),
+        ("geometry", np.int64, g.itemsize // 8)])
 if sys.argv[2] == "other C":
     system.digest_of_sources = lambda folder: 1
 library.PLACE = Path(sys.argv[1])
@@ -495,7 +500,10 @@ def test_no_compiler_for_another_system(monkeypatch):
         match=r"for macos on aarch64: install one, or the package ziglang, or name",
     ):
         building.c_compiler("macos", "aarch64")
-    rule = r"for windows on x86_64: there is no C compiler called x86_64-w64-mingw32-gcc; install one, or the package"
+    rule = (
+        r"for windows on x86_64: there is no C compiler called x86_64-w64-mingw32-gcc; "
+        r"install one, or the package"
+    )
     with pytest.raises(onnx_ops.OpError, match=rule):
         building.c_compiler("windows", "x86_64")
     with pytest.raises(

@@ -8,8 +8,8 @@ import onnx
 import pytest
 from support.backends import quiet
 from support.cases import COL2IM, OPENVINO, model, parsed
+from support.commands import call
 from support.processes import python
-from test_cli import call
 
 import onnx_ops
 from onnx_ops.ahead import warmup
@@ -18,17 +18,22 @@ from onnx_ops.compiler import cache
 from onnx_ops.fold.col2im import COL2IM as DECLARATION
 from onnx_ops.session import native_backend, variants
 
+pytestmark = pytest.mark.compiler
+
 
 def network():
     """A model with nodes in the main graph, a branch and a local function, which states only the
     types of inputs.
     """
-    return parsed("""(float[1, 9, 4, 4] x, float[1, 3, 3, 2] grid, bool condition, float[1, 9, 9] blocks,
+    return parsed("""(float[1, 9, 4, 4] x, float[1, 3, 3, 2] grid, bool condition,
+        float[1, 9, 9] blocks,
         int64[2] image_shape, int64[2] block_shape, int32[2] sizes) =>
-        (float16[A, B, C, D] sampled, double[E, F, G, H] folded, float[I, J, K, L] y, uint8[M, N, O, P] nearest) {
+        (float16[A, B, C, D] sampled, double[E, F, G, H] folded, float[I, J, K, L] y,
+            uint8[M, N, O, P] nearest) {
         half = Cast <to = 10> (x)
         sampled = If (condition) <
-            then_branch = cubic () => (float16[A, B, C, D] a) { a = GridSample <mode = "cubic"> (half, grid) },
+            then_branch = cubic ()
+                => (float16[A, B, C, D] a) { a = GridSample <mode = "cubic"> (half, grid) },
             else_branch = none () => (float16[A, B, C, D] b) { b = Identity (half) }>
         folded = local.fold (blocks, image_shape, block_shape)
         bytes = Cast <to = 2> (x)
@@ -98,7 +103,8 @@ def test_what_a_model_needs_without_numba(monkeypatch):
 
 CUSTOM = """
 import onnx_ops
-twice = onnx_ops.operator("my::Twice", inputs="x: float32", outputs="y: float32")(lambda x: x * 2).shape(lambda x: x)
+twice = onnx_ops.operator("my::Twice", inputs="x: float32",
+    outputs="y: float32")(lambda x: x * 2).shape(lambda x: x)
 @twice.kernel
 def _(x, index, count, workspace, y):
     for k in range(len(x)):

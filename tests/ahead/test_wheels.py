@@ -1,4 +1,4 @@
-"""A wheel without kernels; those that scripts/wheels.py has built, in the folder that
+"""A wheel without kernels; those that scripts/release/wheels.py has built, in the folder that
 ONNX_OPS_WHEELS names.
 """
 
@@ -58,9 +58,9 @@ def check_materials(files):
             schema.SchemaVersion.from_version(listed["specVersion"])
         )
         assert validator.validate_str(content.decode()) is None
-    whole, tools = listed["metadata"]["component"], listed["metadata"]["tools"]["components"]
-    assert (whole["name"], whole["version"]) == ("onnx-ops", onnx_ops.__version__)
-    parts = {each["name"]: each for each in listed["components"]}
+    component, tools = listed["metadata"]["component"], listed["metadata"]["tools"]["components"]
+    assert (component["name"], component["version"]) == ("onnx-ops", onnx_ops.__version__)
+    materials = {material["name"]: material for material in listed["components"]}
     sums = lambda content: [{"alg": "SHA-256", "content": hashlib.sha256(content).hexdigest()}]
     sources = sorted(
         name
@@ -68,11 +68,11 @@ def check_materials(files):
         if name.startswith("onnx_ops/") and name.endswith((".py", ".c", ".h"))
     )
     lines = [f"{hashlib.sha256(files[name]).hexdigest()}  {name}\n" for name in sources]
-    assert parts["sources"]["hashes"] == sums("".join(lines).encode())
+    assert materials["sources"]["hashes"] == sums("".join(lines).encode())
     (library,) = [name for name in files if name.endswith((".so", ".dll", ".dylib"))]
-    assert parts[Path(library).name]["hashes"] == sums(files[library])
-    assert all(each["version"] for each in tools)
-    return {each["name"]: each for each in tools}, parts
+    assert materials[Path(library).name]["hashes"] == sums(files[library])
+    assert all(tool["version"] for tool in tools)
+    return {tool["name"]: tool for tool in tools}, materials
 
 
 @pytest.mark.long
@@ -112,7 +112,7 @@ def test_the_same_sources_give_the_same_wheel(tmp_path):
 
 
 @pytest.mark.skipif(
-    not WHEELS, reason="there are no wheels in ONNX_OPS_WHEELS: run scripts/wheels.py"
+    not WHEELS, reason="there are no wheels in ONNX_OPS_WHEELS: run scripts/release/wheels.py"
 )
 @pytest.mark.parametrize("wheel", WHEELS or [None], ids=lambda wheel: wheel and wheel.stem)
 def test_wheel(wheel, tmp_path):
@@ -128,10 +128,12 @@ def test_wheel(wheel, tmp_path):
     check_library(files[libraries[0]], name, architecture, system.LIBRARIES[name])
     sources = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("onnx_ops/**/*.py")}
     assert sources <= set(files)
-    tools, parts = check_materials(files)
+    tools, materials = check_materials(files)
     assert {"C compiler", "LLVM", "llvmlite", "numpy"} <= {*tools}
-    assert {"numba", "zig"} <= {*parts}
-    cpus = [each["value"] for each in parts[Path(libraries[0]).name]["properties"]]
+    assert {"numba", "zig"} <= {*materials}
+    cpus = [
+        cpu_property["value"] for cpu_property in materials[Path(libraries[0]).name]["properties"]
+    ]
     assert {LEVELS[cpu][0] for cpu in cpus} == {architecture}
     licences = {Path(file).name for file in files if "/licenses/" in file}
     assert licences == {"LICENSE", "NOTICE"}  # of the machine code of others, too
@@ -155,5 +157,5 @@ def test_wheel(wheel, tmp_path):
         f"--python-version {PYTHON}"
     )
     install = [sys.executable, "-m", "pip", "install", "--target", tmp_path, *options.split()]
-    for what in (["--no-deps", wheel], words):
-        subprocess.run(list(map(str, [*install, *what])), check=True)
+    for requirement in (["--no-deps", wheel], words):
+        subprocess.run(list(map(str, [*install, *requirement])), check=True)

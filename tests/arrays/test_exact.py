@@ -16,6 +16,8 @@ from support.written import affine_grid, attention, feeds, perspective, unfold_p
 import onnx_ops
 from onnx_ops.rewriting import rewritten
 
+pytestmark = pytest.mark.any_library
+
 DOCS = TESTS.parent / "docs"
 
 
@@ -159,16 +161,21 @@ SPECIFIED = {  # what computes y of x, which onnx's evaluator gets wrong
     "a Loop without a condition": """z = Loop (twice, "") <body: graph = body (int64 k, bool c)
         => (bool d, float[2, 3] b) {
         d = Identity (c)  a = Cast <to: int = 1> (k)  b = Add (x, a) }>  y = ReduceSum (z, axis)""",
-    "a Loop with a condition": """z, y = Loop (, yes, x) <body: graph = body (int64 k, bool c, float[2, 3] a)
-        => (bool d, float[2, 3] b, int64 e) { d = Less (k, twice)  b = Add (a, x)  e = Add (k, k) }>""",
+    "a Loop with a condition": """z, y = Loop (, yes, x) <body:
+        graph = body (int64 k, bool c, float[2, 3] a)
+        => (bool d, float[2, 3] b, int64 e) { d = Less (k, twice)  b = Add (a, x)
+            e = Add (k, k) }>""",
 }
 
 
 @pytest.mark.parametrize("name", SPECIFIED)
 def test_the_oracle_follows_the_specification(name):
-    proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]> main (float[2, 3] x) => (y)
-        <int64[1] before = {{-4}}, int64[1] axis = {{0}}, int64[1] back = {{-2}}, int64[2] both = {{-3, 0}},
-         int64[2] axes = {{0, 1}}, int64[2] steps = {{-1, 2}}, int64 twice = {{2}}, bool yes = {{1}}> {{
+    proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]> main (float[2, 3] x)
+        => (y)
+        <int64[1] before = {{-4}}, int64[1] axis = {{0}}, int64[1] back = {{-2}},
+            int64[2] both = {{-3, 0}},
+         int64[2] axes = {{0, 1}}, int64[2] steps = {{-1, 2}}, int64 twice = {{2}},
+             bool yes = {{1}}> {{
             {SPECIFIED[name]} }}""")
     proto.graph.output[0].ClearField("type")
     inputs = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}

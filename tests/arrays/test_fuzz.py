@@ -1,8 +1,5 @@
-"""A fixed number of the calls that `python scripts/fuzz.py` draws without end."""
+"""A fixed number of the calls that `python scripts/fuzzing/fuzz.py` draws without end."""
 
-from pathlib import Path
-
-import fuzz
 import numpy as np
 import pytest
 from support import fuzzing
@@ -11,8 +8,6 @@ from support.selection import REPRESENTATIVE, long_unless
 
 from onnx_ops.declaration import dtypes
 from onnx_ops.registry import OPERATORS
-
-SCRIPT = Path(fuzz.__file__)
 
 
 @pytest.mark.parametrize(
@@ -24,7 +19,7 @@ SCRIPT = Path(fuzz.__file__)
     ids=["30", "700"],
 )
 def test_a_fixed_slice(count, types, grids):
-    done = fuzz.examples(0, count, fuzzing.calls([*types], grids))
+    done = fuzzing.verify_calls(0, count, fuzzing.calls([*types], grids))
     assert done >= 2.8 * count, "cases: each is one call on one backend"
 
 
@@ -43,7 +38,7 @@ def test_nan_is_the_same_in_every_type(dtype):
 def test_with_checked_indices():
     """The fuzzer with checked indices; it draws few calls, since it compiles everything again."""
     script = (
-        "import fuzz; from support import fuzzing; fuzz.examples(1, 40, "
+        "from support import fuzzing; fuzzing.verify_calls(1, 40, "
         "fuzzing.calls(['float32'], ['float32']));"
     )
     script += "from onnx_ops.compiler.bounds import checks; print('checks', checks())"
@@ -80,4 +75,4 @@ def test_a_wrong_result_is_found(name, mistake, monkeypatch):
 
     monkeypatch.setattr(fuzzing.functions, "call", call_with_mistake)
     with pytest.raises(AssertionError):
-        fuzz.examples(0, 300, fuzzing.calls(["float32"], ["float32"], [declared]))
+        fuzzing.verify_calls(0, 300, fuzzing.calls(["float32"], ["float32"], [declared]))

@@ -1,8 +1,8 @@
 """PyTorch and OpenVINO agree with the functions, wherever they run the same operator."""
 
 import numpy as np
-import peers
 import pytest
+from support import peers
 from support.cases import CASES, TOLERANCE, assert_close
 
 from onnx_ops.arrays import functions

@@ -5,6 +5,8 @@ import pytest
 from support.backends import uncompiled
 from support.cases import CASES, assert_close, reference
 
+pytestmark = pytest.mark.any_library
+
 SMALL = 2500  # elements of the inputs and the output; an element takes some microseconds
 
 

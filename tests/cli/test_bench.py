@@ -10,13 +10,13 @@ from support.backends import HAVE_EXTENSIONS, ORT_VERSION
 from support.processes import TESTS, python
 from support.selection import on_demand
 
-BENCH = TESTS.parent / "scripts" / "bench.py"
+BENCH = TESTS.parent / "scripts" / "measure" / "bench.py"
 NEEDS_A_PEER = pytest.mark.skipif(
     ORT_VERSION < (1, 21), reason="it has no GridSample of version 22"
 )
 DIFFERING = """
 import numpy as np
-import peers
+from support import peers
 from benchmark import measure
 from benchmark.cases import grid_sample
 
@@ -37,8 +37,10 @@ def outcome(seconds, of_copy, **ratios):
     return scan.Outcome(case, 1, 4096, seconds, {**ratios, scan.COPY: of_copy})
 
 slower, short = outcome(1e-4, 0.2, a=0.5, b=3.0), outcome(1e-6, 0.2, a=0.6)
-copying, faster, alone = outcome(1e-4, 0.9, a=0.5), outcome(1e-3, 0.1, a=8.0, b=4.5), outcome(1.0, 0.5)
-assert [o.is_slower for o in (slower, short, copying, faster, alone)] == [True, False, False, False, False]
+copying, faster = outcome(1e-4, 0.9, a=0.5), outcome(1e-3, 0.1, a=8.0, b=4.5)
+alone = outcome(1.0, 0.5)
+assert slower.is_slower
+assert not any(o.is_slower for o in (short, copying, faster, alone))
 *_, line = scan.summary([slower, short, copying, faster, alone])
 assert line == "| Col2Im | 1 | 4 | 75 % | 25 % | 25 % | 25 % | 0.91 x | 0.50 x |", line
 *_, line = scan.slowest([slower, short, copying, faster, alone])
@@ -54,7 +56,8 @@ import onnx_ops
 
 for seed, (name, draw) in enumerate(DRAWS.items()):
     case, again = (draw(np.random.default_rng(seed)) for _ in range(2))
-    assert case.name == again.name and all(np.array_equal(v, again.inputs[k]) for k, v in case.inputs.items())
+    assert case.name == again.name
+    assert all(np.array_equal(v, again.inputs[k]) for k, v in case.inputs.items())
     onnx.checker.check_model(case.model)
     (expected,) = ort.InferenceSession(case.model.SerializeToString()).run(None, case.inputs)
     before = dict(onnx_ops.node_counts())
@@ -67,11 +70,8 @@ for seed, (name, draw) in enumerate(DRAWS.items()):
 
 
 def bench(*arguments):
-    code = (
-        f"import runpy, sys; sys.argv[0] = {str(BENCH)!r}; runpy.run_path(sys.argv[0], "
-        "run_name='__main__')"
-    )
-    return python(code, *arguments).stdout
+    code = f"import runpy; runpy.run_path({str(BENCH)!r}, run_name='__main__')"
+    return python(code, *arguments, folders=[BENCH.parent]).stdout
 
 
 @pytest.mark.long
@@ -107,7 +107,7 @@ def test_times_and_ratios(tmp_path):
 @on_demand
 @NEEDS_A_PEER
 def test_a_result_that_differs_is_not_timed():
-    python(DIFFERING)
+    python(DIFFERING, folders=[BENCH.parent])
 
 
 @pytest.mark.long
@@ -145,7 +145,7 @@ def test_figures_of_the_scan():
     """A case is slower beyond noise only, where a copy is much faster; shares are of the cases that
     have a peer.
     """
-    python(SCANNED)
+    python(SCANNED, folders=[BENCH.parent])
 
 
 @pytest.mark.long
@@ -155,4 +155,4 @@ def test_cases_of_the_scan():
     """They depend on the seed only, and the models run with built-in kernels and with the operator
     in their place.
     """
-    python(DRAWN)
+    python(DRAWN, folders=[BENCH.parent])

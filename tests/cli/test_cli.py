@@ -29,13 +29,12 @@ from onnx import helper
 from onnx.external_data_helper import set_external_data
 from PIL import Image
 from support import written
-from support.backends import ORT_VERSION, quiet
+from support.backends import ORT_VERSION, quiet, written_in_ort_format
 from support.cases import COL2IM, GRID_SAMPLE, VOLUMES, drawn, model, parsed
-from support.commands import invoke
+from support.commands import call, call_json, invoke, saved, sentences
+from support.files import contents
 from support.processes import TESTS, environment, on_disk, python
 from support.selection import long_unless, needs_extensions, on_demand
-from test_files import contents
-from test_ort_format import written as written_in_ort_format
 
 import onnx_ops
 from onnx_ops.arrays.comparison import Difference, difference
@@ -51,31 +50,6 @@ from onnx_ops.session import native_backend, runner
 
 MODELS = TESTS.parent / "models"
 PATCH_FOLD = MODELS / "exported" / "patch_fold"
-
-
-def call(*arguments, exit_code=0):
-    """Run a command, assert its exit code and return what it prints."""
-    done = invoke(*arguments)
-    assert done.exit_code == exit_code, done.output
-    return done.output
-
-
-def call_json(*arguments, exit_code=0):
-    done = invoke(*arguments, "--json")
-    assert done.exit_code == exit_code, done.output
-    return json.loads(done.stdout)
-
-
-def sentences(*arguments, exit_code=2):
-    """Run a command that is refused, assert its exit code and return what it prints, in one
-    line.
-    """
-    return " ".join(call(*arguments, exit_code=exit_code).split())
-
-
-def saved(proto, directory):
-    onnx.save(proto, directory / "model.onnx")
-    return directory / "model.onnx"
 
 
 def external(tensor, directory, file="weights"):
@@ -125,7 +99,8 @@ def test_without_the_extra_one_line_says_what_to_do():
                 main()
             except SystemExit as end:
                 print(end)
-            for name in [name for name in sys.modules if name == package or name.startswith("onnx_ops.cli.")]:
+            for name in [name for name in sys.modules
+                if name == package or name.startswith("onnx_ops.cli.")]:
                 del sys.modules[name]
     """
     install = 'pip install "click>=8.1" "pillow>=10.1" "rich>=13"'
@@ -263,15 +238,15 @@ def node(path, exit_code=0):
 )
 def test_inspect_reports_built_in_kernels(case, types, dims, builtin, tmp_path):
     """It reads ONNX Runtime's list of kernels, and sessions agree with it."""
-    first, *others = types.split()
-    inputs = case.inputs("float32") if others else case.inputs(first)
+    first, *other_types = types.split()
+    inputs = case.inputs("float32") if other_types else case.inputs(first)
     inputs = (
-        [value.astype(kind) for value, kind in zip(inputs, types.split(), strict=True)]
-        if others
+        [value.astype(dtype) for value, dtype in zip(inputs, types.split(), strict=True)]
+        if other_types
         else inputs
     )
     constants = [i.name for i in case.operator.inputs if i.values]
-    attributes = {"mode": "nearest"} if others else case.attributes
+    attributes = {"mode": "nearest"} if other_types else case.attributes
     path = saved(
         model("", case.op_type, inputs, attributes, dims=dims, constants=constants), tmp_path
     )
@@ -360,14 +335,15 @@ def test_inspect_makes_no_session_and_compiles_nothing(tmp_path):
 def test_inspect_shows_all_of_a_node(tmp_path):
     """Names are as PyTorch writes them, and contain the tree of modules."""
     names = [f"/backbone/stages.{k}/blocks.0/attention/sampler/GridSample" for k in range(3)]
-    proto = parsed("""(float[X_batch_dimension, 3, 8, 8] X, float[Grid_batch_dimension, 8, 8, 2] Grid) =>
+    proto = parsed("""(float[X_batch_dimension, 3, 8, 8] X,
+        float[Grid_batch_dimension, 8, 8, 2] Grid) =>
         (float[N, C, H, W] y) {
         a = GridSample <mode = "linear"> (X, Grid)
         b = GridSample <mode = "linear"> (a, Grid)
         y = GridSample <mode = "linear"> (b, Grid)
     }""")
-    for each, name in zip(proto.graph.node, names, strict=True):
-        each.name = name
+    for node, name in zip(proto.graph.node, names, strict=True):
+        node.name = name
     path = saved(proto, tmp_path)
     text = call("inspect", path)
     assert max(len(line) for line in text.splitlines() if not line.startswith("next: ")) <= 120
@@ -375,8 +351,8 @@ def test_inspect_shows_all_of_a_node(tmp_path):
     assert text.count("float32 [X_batch_dimension, 3, 8, 8]") == 3
     assert "mode = linear" not in text
     nodes = call_json("inspect", path)["nodes"]
-    assert [each["node"] for each in nodes] == names
-    assert all(each["attributes"]["mode"] == "linear" for each in nodes)
+    assert [node["node"] for node in nodes] == names
+    assert all(node["attributes"]["mode"] == "linear" for node in nodes)
     assert nodes[1]["inputs"][0] == {
         "name": "a",
         "type": "float32",
@@ -458,7 +434,7 @@ def test_inspect_finds_an_attribute_that_is_broken(tmp_path):
     """In models of models/ that are drawn, with functions and subgraphs left out."""
     rng = np.random.default_rng(5)
     models = sorted(path for path in MODELS.rglob("model.onnx") if not onnx.load(path).functions)
-    found = 0
+    broken_count = 0
     for path in rng.permutation(models)[:25]:
         if drawn_model := broken(path, rng):
             proto, name, attribute = drawn_model
@@ -466,8 +442,8 @@ def test_inspect_finds_an_attribute_that_is_broken(tmp_path):
             problems = {n["node"]: " ".join(n["problems"]) for n in report["nodes"]}
             assert f"attribute {attribute}x is unknown" in problems.pop(name), path
             assert not any(problems.values())
-            found += 1
-    assert found >= 10
+            broken_count += 1
+    assert broken_count >= 10
 
 
 def test_inspect_a_version_that_has_no_such_operator(tmp_path):
@@ -718,8 +694,10 @@ NOT_WHAT_IT_SEEMS = {
         { low = Cast <to = 2> (wide) size = Cast <to = 7> (low) y = Col2Im (x, size, block) }""",
     "a stale shape": """(float[1, 36] flat) => (float[a, b, c, d] y)
         <float[1, 4, 5] x, int64[2] size = {4, 4}, int64[2] block = {2, 2}>
-        { columns = Constant <value_ints = [1, 4, 9]> () x = Reshape (flat, columns) y = Col2Im (x, size, block) }""",
-    "a default that a caller may replace": """(float[1, 4, 9] x, int64[2] size = {9, 9}) => (float[a, b, c, d] y)
+        { columns = Constant <value_ints = [1, 4, 9]> () x = Reshape (flat, columns)
+            y = Col2Im (x, size, block) }""",
+    "a default that a caller may replace": """(float[1, 4, 9] x, int64[2] size = {9, 9})
+        => (float[a, b, c, d] y)
         <int64[2] block = {2, 2}> { y = Col2Im (x, size, block) }""",
 }
 
@@ -736,7 +714,8 @@ def test_inspect_believes_no_more_than_holds(name, tmp_path):
 
 def test_inspect_a_node_without_an_optional_input(tmp_path):
     """DeformConv has a mask, and no bias before it."""
-    path = saved(parsed("""(float[1, 2, 6, 7] x, float[3, 2, 3, 3] w, float[1, 18, 4, 5] o, float[1, 9, 4, 5] m)
+    path = saved(parsed("""(float[1, 2, 6, 7] x, float[3, 2, 3, 3] w, float[1, 18, 4, 5] o,
+        float[1, 9, 4, 5] m)
         => (float[N, C, H, W] y) { y = DeformConv (x, w, o, , m) }""", 19), tmp_path)  # fmt: skip
     has_one = ORT_VERSION >= (1, 25)
     assert call_json("inspect", path)["nodes"][0][
@@ -746,7 +725,8 @@ def test_inspect_a_node_without_an_optional_input(tmp_path):
 
 
 def test_inspect_looks_into_subgraphs_and_functions(tmp_path):
-    proto = parsed("""(bool c, float[1, 9, 9] x) => (float[N, C, H, W] y) <int64[2] i = {5, 5}, int64[2] b = {3, 3}> {
+    proto = parsed("""(bool c, float[1, 9, 9] x)
+        => (float[N, C, H, W] y) <int64[2] i = {5, 5}, int64[2] b = {3, 3}> {
     y = If (c) <then_branch = then_branch () => (float[N, C, H, W] z) { z = Col2Im (x, i, b) },
                 else_branch = else_branch () => (float[N, C, H, W] z) { z = own.Other (x) }>
 }
@@ -829,11 +809,13 @@ def test_inspect_reports_how_operators_are_registered(domain, left_out, tmp_path
 
 
 BFLOAT16 = """(bfloat16[1, 3, 8, 8] x, bfloat16[1, 8, 8, 2] flow) => (bfloat16[1, 3, 8, 8] y%s)
-    <bfloat16[1] two = {2}> { moved = Mul (flow, two) y = GridSample <align_corners = 1> (x, moved) }"""
+    <bfloat16[1] two = {2}> { moved = Mul (flow, two)
+        y = GridSample <align_corners = 1> (x, moved) }"""
 
 
 # Only the comparison is of bfloat16, so the kernel is that of float32, which other tests need, too.
-LESS = """(float[1, 3, 8, 8] x, float[1, 8, 8, 2] flow, bfloat16[1, 8, 8, 1] other) => (float[1, 3, 8, 8] y)
+LESS = """(float[1, 3, 8, 8] x, float[1, 8, 8, 2] flow, bfloat16[1, 8, 8, 1] other)
+    => (float[1, 3, 8, 8] y)
     <bfloat16 quarter = {16000}> {
         is_less = Less (other, quarter)
         opposite = Neg (flow)
@@ -1021,34 +1003,34 @@ def test_outputs_of_similar_names_have_files_of_their_own(tmp_path):
     assert all(re.fullmatch(r"(?a)(?!con|nul)\w[-.\w]*", path.name) for path in paths)
 
 
-def identity(kind, directory):
+def identity(dtype, directory):
     """Save a model that returns its input x, of one axis, as y."""
     return saved(
-        parsed(f"({kind}[N] x) => ({kind}[N] y) {{ y = Identity (x) }}", ir_version=10), directory
+        parsed(f"({dtype}[N] x) => ({dtype}[N] y) {{ y = Identity (x) }}", ir_version=10), directory
     )
 
 
 @pytest.mark.parametrize(
-    ("kind", "array"),
+    ("input_type", "array"),
     [
         ("string", np.array(["", "a\nb", "größer 🐈"], object)),
         ("bfloat16", np.array([1, -0.5], ml_dtypes.bfloat16)),
     ],
 )
-def test_outputs_without_a_type_in_npy_can_be_read_again(kind, array, tmp_path):
+def test_outputs_without_a_type_in_npy_can_be_read_again(input_type, array, tmp_path):
     """NumPy reads them without pickles; a run reads them as what they were."""
-    path = identity(kind, tmp_path)
+    path = identity(input_type, tmp_path)
     onnx.save_tensor(onnx.numpy_helper.from_array(array, "x"), tmp_path / "x.pb")
     call("run", path, "-i", tmp_path / "x.pb", "--output", tmp_path / "one")
     call("run", path, "-i", tmp_path / "*.pb", "--output", tmp_path / "many")
     written = [tmp_path / "one" / "y.npy", tmp_path / "many" / "x.npy"]
     np.savez(tmp_path / "all.npz", x=np.load(written[0]))
     for k, file in enumerate([*written, tmp_path / "all.npz"]):
-        (read,) = data.read_input(str(file), {"x": (kind, ["N"])}).values()
+        (read,) = data.read_input(str(file), {"x": (input_type, ["N"])}).values()
         np.testing.assert_array_equal(read, array, strict=True)
         call("run", path, "-i", file, "--output", tmp_path / f"again_{k}")
         assert contents(tmp_path / f"again_{k}") == contents(tmp_path / "one")
-    if kind == "string":
+    if input_type == "string":
         assert np.load(written[0]).tolist() == array.tolist()
 
 
@@ -1074,7 +1056,7 @@ def test_outputs_that_cannot_be_written(text, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "values"),
+    ("input_type", "text", "values"),
     [
         ("int64", "[1e2,true,-3]", [100, 1, -3]),
         ("uint8", "[0,255]", [0, 255]),
@@ -1087,14 +1069,14 @@ def test_outputs_that_cannot_be_written(text, tmp_path):
         ("int64", f"[{','.join(map(str, range(200)))}]", range(200)),
     ],
 )
-def test_numbers_as_inputs(kind, text, values):
-    (array,) = data.read_input(f"x={text}", {"x": (kind, ["N"])}).values()
-    expected = np.array(values, object if kind == "string" else kind)
+def test_numbers_as_inputs(input_type, text, values):
+    (array,) = data.read_input(f"x={text}", {"x": (input_type, ["N"])}).values()
+    expected = np.array(values, object if input_type == "string" else input_type)
     np.testing.assert_array_equal(array, expected, strict=True)
 
 
 @pytest.mark.parametrize(
-    ("kind", "text"),
+    ("input_type", "text"),
     [("int64", t) for t in ("[1.5]", '["3"]', "[NaN]", "[1e30]")]
     + [
         ("uint8", "[256]"),
@@ -1111,12 +1093,12 @@ def test_numbers_as_inputs(kind, text, values):
     ],
 )
 @pytest.mark.filterwarnings("ignore:NumPy will stop allowing conversion")  # NumPy 1
-def test_numbers_that_the_type_cannot_hold(kind, text):
+def test_numbers_that_the_type_cannot_hold(input_type, text):
     with pytest.raises(
         click.UsageError,
-        match=re.escape(f"--input x={text}: the model requires {kind}, which can't"),
+        match=re.escape(f"--input x={text}: the model requires {input_type}, which can't"),
     ):
-        data.read_input(f"x={text}", {"x": (kind, ["N"])})
+        data.read_input(f"x={text}", {"x": (input_type, ["N"])})
 
 
 @pytest.mark.parametrize("name", ["y.npy", "y.png"])
@@ -1138,8 +1120,8 @@ def test_run_files_of_every_type(dtype, backend, tmp_path):
     files = {
         name: data_of(name, value, tmp_path) for name, value in zip(INPUTS, inputs, strict=True)
     }
-    given = [argument for name, file in files.items() for argument in ("-i", f"{name}={file}")]
-    (output,) = call_json("run", path, *given, "--backend", backend)["outputs"]
+    options = [argument for name, file in files.items() for argument in ("-i", f"{name}={file}")]
+    (output,) = call_json("run", path, *options, "--backend", backend)["outputs"]
     assert output["type"] == dtype
     assert output["shape"] == [2, 3, 9, 11]
 
@@ -1150,7 +1132,7 @@ def data_of(name, value, directory):
 
 
 @pytest.mark.parametrize(
-    ("kind", "dims", "mode", "shape"),
+    ("input_type", "dims", "mode", "shape"),
     [
         ("float32", [1, 3, "h", "w"], "RGB", [1, 3, 4, 5]),
         ("float16", [1, 1, "h", "w"], "RGB", [1, 1, 4, 5]),
@@ -1158,17 +1140,17 @@ def data_of(name, value, directory):
         ("uint8", [1, "h", "w", 4], "RGBA", [1, 4, 5, 4]),
     ],
 )
-def test_images_become_what_the_model_wants(kind, dims, mode, shape, tmp_path):
+def test_images_become_what_the_model_wants(input_type, dims, mode, shape, tmp_path):
     path = tmp_path / "white.png"
     Image.new(mode, (5, 4), "white").save(path)
-    array = data.read_file("x", path, {"x": (kind, dims)})["x"]
+    array = data.read_file("x", path, {"x": (input_type, dims)})["x"]
     assert list(array.shape) == shape
-    assert array.dtype == kind
-    assert (array == (255 if kind == "uint8" else 1)).all()
+    assert array.dtype == input_type
+    assert (array == (255 if input_type == "uint8" else 1)).all()
 
 
-def read_image(path: Path, kind: str = "float32", mode: str = "RGB") -> np.ndarray:
-    return data.read_file("x", path, {"x": (kind, [1, len(mode), "h", "w"])})["x"]
+def read_image(path: Path, dtype: str = "float32", mode: str = "RGB") -> np.ndarray:
+    return data.read_file("x", path, {"x": (dtype, [1, len(mode), "h", "w"])})["x"]
 
 
 def png_of_16_bits(path: Path, colour: int, channels: int) -> None:
@@ -1177,10 +1159,11 @@ def png_of_16_bits(path: Path, colour: int, channels: int) -> None:
     pixel = zlib.compress(b"\0" + b"\xff\xff" * channels)
     chunks = [(b"IHDR", header), (b"IDAT", pixel), (b"IEND", b"")]
     lengths = [struct.pack(">I", len(content)) for _, content in chunks]
-    sums = [struct.pack(">I", zlib.crc32(kind + content)) for kind, content in chunks]
-    parts = zip(lengths, chunks, sums, strict=True)
+    sums = [struct.pack(">I", zlib.crc32(chunk_type + content)) for chunk_type, content in chunks]
+    chunks_with_sums = zip(lengths, chunks, sums, strict=True)
     path.write_bytes(
-        b"\x89PNG\r\n\x1a\n" + b"".join(n + kind + content + s for n, (kind, content), s in parts)
+        b"\x89PNG\r\n\x1a\n"
+        + b"".join(n + chunk_type + content + s for n, (chunk_type, content), s in chunks_with_sums)
     )
 
 
@@ -1206,17 +1189,19 @@ OF_8_BITS = (
 )
 
 
-def check_refusal(path: Path, reason: str, kind: str = "float32") -> None:
+def check_refusal(path: Path, reason: str, dtype: str = "float32") -> None:
     with pytest.raises(click.UsageError, match=rf"{path.name} can't be read: {reason}"):
-        read_image(path, kind, "RGBA")
+        read_image(path, dtype, "RGBA")
 
 
-@pytest.mark.parametrize("kind", ["float32", "uint8"])
+@pytest.mark.parametrize("input_type", ["float32", "uint8"])
 @pytest.mark.parametrize("name", DEEP)
-def test_grey_images_of_more_than_8_bits_are_refused(name: str, kind: str, tmp_path: Path) -> None:
+def test_grey_images_of_more_than_8_bits_are_refused(
+    name: str, input_type: str, tmp_path: Path
+) -> None:
     image, begin = DEEP[name]
     image.save(tmp_path / name)
-    check_refusal(tmp_path / name, begin + OF_8_BITS, kind)
+    check_refusal(tmp_path / name, begin + OF_8_BITS, input_type)
 
 
 @pytest.mark.parametrize(
@@ -1375,7 +1360,8 @@ def test_run_compare_tells_differences(tmp_path):
     arguments = ["run", path, "-i", tmp_path / "all.npz", "--compare", "builtin"]
     text = call(*arguments, exit_code=1)
     assert re.search(
-        r"y against builtin: \[.*\] is .*, expected .*, tolerance .*, exceeded by [1-9]\d* of \d+ elements\n",
+        r"y against builtin: \[.*\] is .*, expected .*, tolerance .*, "
+        r"exceeded by [1-9]\d* of \d+ elements\n",
         text,
     )
     assert "evaluator" not in text
@@ -1421,9 +1407,9 @@ def test_run_compare_names_the_first_node_that_differs(nodes, optimize, tmp_path
     text = call(*arguments, exit_code=1)
     beginning = re.escape(f"the first node that differs is {FIRST_THAT_DIFFERS[nodes]}: [")
     assert re.search(rf"{beginning}\d+, \d+, \d+\] is \S+, expected \S+, tolerance ", text)
-    found = call_json(*arguments, exit_code=1)["compare"]["node"]
-    assert found["largest"] > found["allowed"]
-    assert not found["ok"]
+    first_node = call_json(*arguments, exit_code=1)["compare"]["node"]
+    assert first_node["largest"] > first_node["allowed"]
+    assert not first_node["ok"]
 
 
 def test_run_compare_where_built_in_kernels_refuse_a_node(tmp_path):
@@ -1556,8 +1542,8 @@ def test_a_failure_on_made_up_inputs_says_so(command, tmp_path):
 )
 def test_what_is_no_model(arguments, content, tmp_path):
     (tmp_path / "it.onnx").write_text(content)
-    command, *more = arguments.split()
-    assert "it.onnx is no ONNX model" in sentences(command, tmp_path / "it.onnx", *more)
+    command, *options = arguments.split()
+    assert "it.onnx is no ONNX model" in sentences(command, tmp_path / "it.onnx", *options)
 
 
 def test_names_are_shown_as_they_are(tmp_path, monkeypatch):
@@ -1745,11 +1731,13 @@ def weighed_down(directory, refused=False, dtype="float32"):
     input.
     """
     directory.mkdir(exist_ok=True)
-    from_array, kind = (
+    from_array, type_name = (
         onnx.numpy_helper.from_array,
         {"float32": "float", "float16": "float16"}[dtype],
     )
-    proto = parsed(WEIGHED_DOWN.format(kind=kind, strides="<strides = [0, 1]>" if refused else ""))
+    proto = parsed(
+        WEIGHED_DOWN.format(kind=type_name, strides="<strides = [0, 1]>" if refused else "")
+    )
     weights = [(np.arange(1, 1729) % 7).reshape(1, 432, 4).astype(dtype) * k for k in (1, 2, 3)]
     first, inner, constant = (
         external(from_array(w, f"w{k}"), directory) for k, w in enumerate(weights)
@@ -1928,11 +1916,11 @@ def test_a_full_disk_of_a_folder_and_of_a_link(tmp_path):
 def test_a_rewrite_changes_no_weights(target, dtype, command, backend, tmp_path, monkeypatch):
     source = weighed_down(tmp_path / "in", dtype=dtype)
     before, expected, target = contents(tmp_path), result(source, dtype), tmp_path / target
-    whole = getattr(onnx_ops, command)(onnx.load(source))
+    rewritten_whole = getattr(onnx_ops, command)(onnx.load(source))
     for _ in range(2):  # the second time from within the folder, where the data's name is taken
         call(command, source, target)
         monkeypatch.chdir(target.parent)
-        assert onnx.load(target) == whole
+        assert onnx.load(target) == rewritten_whole
         np.testing.assert_array_equal(result(target, dtype, backend=backend), expected)
     after = contents(tmp_path)
     new = {"out/new.onnx", "out/new.onnx.data"} if "out" in target.parts else {f"in/{target.name}"}
@@ -1944,11 +1932,13 @@ def test_a_rewrite_changes_no_weights(target, dtype, command, backend, tmp_path,
 IN_A_FUNCTION = """<ir_version: 9, opset_import: ["" : 18, "f" : 1]>
 g (float[100] x, bool c) => (float[100] y) { y = f.Add (x, c) }
 <domain: "f", opset_import: ["" : 18]> Add (x, c) => (y) {
-    w = If (c) <then_branch = one () => (float[100] a) { a = Identity (w) }, else_branch = two () => (float[100] b)
+    w = If (c) <then_branch = one () => (float[100] a) { a = Identity (w) }, else_branch = two ()
+        => (float[100] b)
         { b = Identity (x) }>
     y = Add (x, w)
 }"""
-SPARSE = """<ir_version: 9, opset_import: ["" : 18]> g (float[100] x, bool c) => (float[100] y) { y = Add (x, w) }"""
+SPARSE = """<ir_version: 9, opset_import: ["" : 18]> g (float[100] x, bool c)
+    => (float[100] y) { y = Add (x, w) }"""
 
 
 @pytest.mark.parametrize("text", [SPARSE, IN_A_FUNCTION], ids=["sparse", "in a function"])
@@ -2005,17 +1995,17 @@ def test_no_data_of_the_model_are_replaced(target, command, tmp_path):
 @rewrites
 def test_no_data_of_other_models_are_replaced(command, backend, tmp_path):
     """What was made of a model beside it has its weights in that model's data."""
-    source, other = weighed_down(tmp_path / "in"), tmp_path / "out" / "other.onnx"
+    source, model_of_others = weighed_down(tmp_path / "in"), tmp_path / "out" / "other.onnx"
     model = tmp_path / "out" / "model.onnx"
     call(command, source, model)
     call("lower", model, model)  # no other one has weights there yet
-    call("lower", model, other)
+    call("lower", model, model_of_others)
     (tmp_path / "out" / "damaged.onnx").write_text("nonsense")
     before = contents(tmp_path)
     text = "".join(call(command, source, model, exit_code=2).split())
-    assert f"{model}.datawouldbereplaced,inwhich{other}hasweights" in text
+    assert f"{model}.datawouldbereplaced,inwhich{model_of_others}hasweights" in text
     assert contents(tmp_path) == before
-    other.unlink()
+    model_of_others.unlink()
     call(command, source, model)
     np.testing.assert_array_equal(
         result(model, "float32", backend=backend), result(source, "float32")

@@ -27,13 +27,15 @@ import onnx
 import psutil
 import pytest
 from support.cases import parsed
+from support.commands import call, call_json, saved, sentences
+from support.files import contents
 from support.growth import assert_steps_linear
 from support.processes import TESTS, environment
-from test_cli import call, call_json, saved, sentences
-from test_files import contents
 
 import onnx_ops
 from onnx_ops.cli import data, items
+
+pytestmark = pytest.mark.any_library
 
 PAGE = TESTS.parent / "docs" / "many-files.md"
 SIZES = ["-i", "image_shape=[4,4]", "-i", "block_shape=[2,2]"]
@@ -79,10 +81,12 @@ def where(request: pytest.FixtureRequest) -> list[str]:
     )
 
 
-FOLD = """(float[SIZE, 4, 9] x, int64[2] image_shape, int64[2] block_shape) => (float[SIZE, 1, 4, 4] y) {
+FOLD = """(float[SIZE, 4, 9] x, int64[2] image_shape, int64[2] block_shape)
+    => (float[SIZE, 1, 4, 4] y) {
     y = Col2Im (x, image_shape, block_shape)
 }"""
-SAMPLE = """(float[N, 1, H, W] X, float[N, 3, 3, 2] Grid) => (float[N, 1, 3, 3] Y, float[N, 1, 3, 3] minus) {
+SAMPLE = """(float[N, 1, H, W] X, float[N, 3, 3, 2] Grid)
+    => (float[N, 1, 3, 3] Y, float[N, 1, 3, 3] minus) {
     Y = GridSample <mode = "linear"> (X, Grid)
     minus = Neg (Y)
 }"""
@@ -98,7 +102,8 @@ def slow_fold(directory: Path) -> Path:
     products of matrices.
     """
     weights = np.random.default_rng(0).random((600, 600), np.float32) / 300
-    return saved(parsed("""(float[N, 4, 9] x, int64[2] image_shape, int64[2] block_shape) => (float[N, 1, 4, 4] y) {
+    return saved(parsed("""(float[N, 4, 9] x, int64[2] image_shape, int64[2] block_shape)
+        => (float[N, 1, 4, 4] y) {
         mean = ReduceMean <keepdims = 0> (x)
         first = Mul (weights, mean)
         second = MatMul (first, weights)
@@ -123,7 +128,9 @@ def inputs(count: int, directory: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def run_arguments(model: Path, directory: Path, output: str = "out", *more: object) -> list[object]:
+def run_arguments(
+    model: Path, directory: Path, output: str = "out", *options: object
+) -> list[object]:
     return [
         "run",
         model,
@@ -132,7 +139,7 @@ def run_arguments(model: Path, directory: Path, output: str = "out", *more: obje
         *SIZES,
         "--output",
         directory / output,
-        *more,
+        *options,
     ]
 
 
@@ -183,8 +190,8 @@ def test_a_file_for_each_item(where: list[str], tmp_path: Path) -> None:
 def sampled(directory):
     """Save SAMPLE; return its path, and the inputs of two items."""
     rng, model = np.random.default_rng(0), saved(parsed(SAMPLE), directory)
-    places = rng.random((2, 1, 3, 3, 2), np.float32) * 2 - 1
-    return model, [{"X": rng.random((1, 1, 4, 4), np.float32), "Grid": grid} for grid in places]
+    points = rng.random((2, 1, 3, 3, 2), np.float32) * 2 - 1
+    return model, [{"X": rng.random((1, 1, 4, 4), np.float32), "Grid": grid} for grid in points]
 
 
 def assert_sampled(feeds, directory):
@@ -256,11 +263,12 @@ def test_members_of_archives_stay_in_a_folder(tmp_path):
     assert members[: len(HARMLESS)] == [f"{name}.npy" for name in HARMLESS]
     assert len({member.lower() for member in members}) == len(outputs)  # also on Windows
     for member in members:
-        parts = member.removesuffix(".npy").split("/")
-        assert not {"", ".", ".."} & {*parts}
+        names = member.removesuffix(".npy").split("/")
+        assert not {"", ".", ".."} & {*names}
         assert not re.search(r"[\\'\"$~ ]|^\w:|/\w:", member)
         assert not any(
-            re.fullmatch(r"(?i)(con|nul|lpt1)([.:].*)?", part) or part[0] in "-." for part in parts
+            re.fullmatch(r"(?i)(con|nul|lpt1)([.:].*)?", name_of_part) or name_of_part[0] in "-."
+            for name_of_part in names
         )
         assert member.isprintable()
         assert len(member) < 255
@@ -315,14 +323,14 @@ def damaged(directory):
 
 
 def test_a_bad_file_costs_its_own_result(where: list[str], tmp_path: Path) -> None:
-    messages, others = damaged(tmp_path)
+    messages, results = damaged(tmp_path)
     command = run_arguments(fold(tmp_path), tmp_path, "out", *where)
     report = call_json(*command, exit_code=1)
-    problems = {each["item"]: each["problem"] for each in report["failed"]}
+    problems = {failure["item"]: failure["problem"] for failure in report["failed"]}
     assert problems.keys() == messages.keys()
     for name, text in messages.items():
         assert text in problems[name]
-    assert_complete(others, tmp_path)
+    assert_complete(results, tmp_path)
     text = call(*command, exit_code=1)
     assert "8 items in" in text
     assert "0 run, 4 finished before, 4 failed" in text
@@ -333,13 +341,13 @@ def test_a_link_to_a_file_that_is_not_there_is_an_item(tmp_path):
     """It fails: tools that fetch data as they are needed leave such links, which must not look like
     a finished run.
     """
-    others = inputs(2, tmp_path)
+    other_inputs = inputs(2, tmp_path)
     (tmp_path / "frames" / "gone.npy").symlink_to("nowhere.npy")
     (tmp_path / "frames" / "folder.npy").mkdir()
     (failed,) = call_json(*run_arguments(fold(tmp_path), tmp_path, "out"), exit_code=1)["failed"]
     assert failed["item"] == "gone"
     assert "gone.npy can't be read: [Errno 2] No such file" in failed["problem"]
-    assert_complete(others, tmp_path)
+    assert_complete(other_inputs, tmp_path)
 
 
 def test_an_item_that_lacks_an_input(tmp_path):
@@ -349,13 +357,13 @@ def test_an_item_that_lacks_an_input(tmp_path):
     np.savez(tmp_path / "2.npz", **feeds[1], other=np.zeros(3))
     command = ["run", model, "-i", tmp_path / "*.npz", "--output", tmp_path / "out"]
     report = call_json(*command, exit_code=1)
-    first, second = (each["problem"] for each in report["failed"])
+    first, second = (failure["problem"] for failure in report["failed"])
     assert "no --input for Grid (float32 [N, 3, 3, 2])" in first
     assert "the model has no input other, but X, Grid" in second
     assert_sampled(feeds[:1], tmp_path / "out")
     np.save(tmp_path / "grid.npy", feeds[0]["Grid"])
     report = call_json(*command, "-i", f"Grid={tmp_path}/grid.npy", "--overwrite", exit_code=1)
-    assert [each["item"] for each in report["failed"]] == ["0", "2"]
+    assert [failure["item"] for failure in report["failed"]] == ["0", "2"]
     assert "0.npz: Grid is given already" in report["failed"][0]["problem"]
 
 
@@ -455,12 +463,12 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], list[object], int]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_only_what_is_not_finished_is_run_again(name: str, tmp_path: Path) -> None:
-    change, more, again = CHANGES[name]
+    change, options, again = CHANGES[name]
     inputs(4, tmp_path)
     command = run_arguments(fold(tmp_path), tmp_path)
     call(*command)
     change(tmp_path)
-    report = call_json(*command, *more)
+    report = call_json(*command, *options)
     assert (report["run"], report["finished_before"]) == (again, 4 - again)
     assert_complete({p.relative_to(tmp_path / "frames").with_suffix("").as_posix(): np.load(p)
                      for p in (tmp_path / "frames").rglob("*.npy")}, tmp_path)  # fmt: skip
@@ -487,7 +495,7 @@ OTHERS: dict[str, tuple[Callable[[Path], Any], list[object], str]] = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_outputs_of_other_settings_are_kept(name: str, tmp_path: Path) -> None:
     """Until the user states --overwrite."""
-    change, more, differing = OTHERS[name]
+    change, options, differing = OTHERS[name]
     inputs(2, tmp_path)
     command = run_arguments(fold(tmp_path), tmp_path)
     call(*command)
@@ -499,26 +507,26 @@ def test_outputs_of_other_settings_are_kept(name: str, tmp_path: Path) -> None:
         f"has outputs of a run with other settings ({differing}); choose another folder, or "
         "--overwrite."
     )
-    assert rule in sentences(*command, *more)
+    assert rule in sentences(*command, *options)
     assert contents(tmp_path / "out") == before
-    assert call_json(*command, *more, "--overwrite")["run"] == 2
-    assert call_json(*command, *more)["finished_before"] == 2
+    assert call_json(*command, *options, "--overwrite")["run"] == 2
+    assert call_json(*command, *options)["finished_before"] == 2
 
 
 @needs_signals
 def test_another_file_at_an_inputs_path_is_run(tmp_path: Path) -> None:
     """It may be older than the output: by a link that leads elsewhere now, or moved there."""
     arrays = inputs(2, tmp_path)
-    others = {name: tmp_path / f"other{k}.npy" for k, name in enumerate(arrays)}
-    for k, path in enumerate(others.values()):
+    other_paths = {name: tmp_path / f"other{k}.npy" for k, name in enumerate(arrays)}
+    for k, path in enumerate(other_paths.values()):
         np.save(path, np.full((1, 4, 9), k, np.float32))
         os.utime(path, (0, 0))
     command = run_arguments(fold(tmp_path), tmp_path)
     call(*command)
     first, second = (tmp_path / "frames" / f"{name}.npy" for name in arrays)
     first.unlink()
-    first.symlink_to(others["0000"])
-    os.replace(others["more/0001"], second)
+    first.symlink_to(other_paths["0000"])
+    os.replace(other_paths["more/0001"], second)
     assert call_json(*command)["run"] == 2
     assert_complete(
         {name: np.full((1, 4, 9), k, np.float32) for k, name in enumerate(arrays)}, tmp_path
@@ -643,12 +651,12 @@ def test_an_output_that_is_a_link_to_an_input(name, source, tmp_path):
 # Processes that end
 
 
-def started(model: Path, directory: Path, *more: object) -> subprocess.Popen[str]:
+def started(model: Path, directory: Path, *options: object) -> subprocess.Popen[str]:
     command = [
         sys.executable,
         "-m",
         "onnx_ops",
-        *run_arguments(model, directory, "out", "--threads", 1, *more),
+        *run_arguments(model, directory, "out", "--threads", 1, *options),
     ]
     return subprocess.Popen(
         [*map(str, command)], text=True, start_new_session=True, stdout=PIPE, stderr=PIPE
@@ -802,10 +810,10 @@ CLUSTERS = {  # an address, options, and the error
 def test_clusters_that_are_refused(
     name: str, cluster: tuple[subprocess.Popen[str], str], tmp_path: Path
 ) -> None:
-    address, more, error = CLUSTERS[name]
+    address, options, error = CLUSTERS[name]
     inputs(1, tmp_path)
     command = run_arguments(
-        fold(tmp_path), tmp_path, "out", "--cluster", address or cluster[1], *more
+        fold(tmp_path), tmp_path, "out", "--cluster", address or cluster[1], *options
     )
     done = subprocess.run(
         [sys.executable, "-m", "onnx_ops", *map(str, command)], capture_output=True, text=True

@@ -16,9 +16,10 @@ import pytest
 from support.backends import quiet
 from support.cases import CASES, OTHERS
 from support.cases import model as model_of_one_node
+from support.commands import call, call_json, saved, sentences
 from support.selection import long_unless
-from test_cli import call, call_json, saved, sentences
 
+import onnx_ops
 from onnx_ops.arrays.comparison import TOLERANCES, Difference, difference
 from onnx_ops.cli.comparison import report_of, verdict
 from onnx_ops.model.node_tests import data_sets
@@ -98,6 +99,7 @@ def test_every_operator(operator, backend, tmp_path):
     folder = make_test(tmp_path / "tests" / "one", *arguments_of(operator))
     (report,) = call_json("validate", tmp_path, "--backend", backend)["tests"]
     assert (report["test"], report["operators"]) == ("tests/one", [operator.title])
+    onnx_ops.register_schemas()
     onnx.checker.check_model(
         onnx.load(folder / "model.onnx"),
         full_check=not operator.domain and operator.versions > (1,),
@@ -106,11 +108,13 @@ def test_every_operator(operator, backend, tmp_path):
 
 
 def test_the_same_seed_gives_the_same_test(tmp_path):
-    first, second, other = (
+    first, second, with_other_seed = (
         make_test(tmp_path / name, *CUBIC, "--seed", seed)
         for name, seed in (("a", 1), ("b", 1), ("c", 2))
     )
-    for a, b, c in zip(*(all_arrays(folder) for folder in (first, second, other)), strict=True):
+    for a, b, c in zip(
+        *(all_arrays(folder) for folder in (first, second, with_other_seed)), strict=True
+    ):
         np.testing.assert_array_equal(a, b)
         assert (a != c).any()
 
@@ -171,7 +175,7 @@ def test_an_input_that_is_left_out_between_others(tmp_path):
     (node,) = onnx.load(folder / "model.onnx").graph.node
     assert node.input == ["X", "W", "offset", "", "mask"]
     call("validate", tmp_path)
-    assert [len(each) for each in arrays(folder)] == [4, 1]
+    assert [len(arrays_of_set) for arrays_of_set in arrays(folder)] == [4, 1]
 
 
 def test_random_inputs_are_in_range(tmp_path):
@@ -216,7 +220,8 @@ def test_inputs_from_files_and_attributes_in_every_form(tmp_path):
 OWN = """
 import onnx_ops
 
-@onnx_ops.operator("my.domain::Scale", inputs="x: T", outputs="y: T", version=3, types={"T": onnx_ops.FLOATS})
+@onnx_ops.operator("my.domain::Scale", inputs="x: T", outputs="y: T", version=3,
+    types={"T": onnx_ops.FLOATS})
 def scale(x, *, factor: float = 2.0):
     return x * x.dtype.type(factor)
 """
@@ -260,7 +265,8 @@ REFUSED = {
     "--op GridSample --opset 999": "--opset 999: the newest one of onnx is "
                                    f"{onnx.defs.onnx_opset_version()}.",
     "--op GridSample --dtype float8": "'float8' is not one of 'float32'",
-    "--op GridSample --shape X=1,1,4,4 --shape Grid=1,2,2,2 --dtype uint8": "unless mode is nearest",
+    "--op GridSample --shape X=1,1,4,4 --shape Grid=1,2,2,2 --dtype uint8":
+        "unless mode is nearest",
     "--op RoiAlign --shape X=1,1,4,4 --shape rois=1,4 --shape batch_indices=1 --dtype int8":
         "dtype of X = int8: must be one of float16,",
     "--op Col2Im --shape input=1,4,4 --shape image_shape=2": "no --input image_shape=[...] for "
@@ -413,18 +419,19 @@ def test_several_outputs(tmp_path):
         tmp_path / "tests" / "extremes", "--op", "mmcv.cummax", *OF_OTHERS["mmcv.cummax"]
     )
     values, indices = arrays(folder)[1]
-    other = tmp_path / "other"
-    other.mkdir()
-    np.savez(other / "extremes.npz", values=values, indices=indices)
-    validate(other)
-    np.savez(other / "extremes.npz", values=values, indices=indices + 1)
-    assert validate(other, exit_code=1)["problem"].startswith(
+    second_folder = tmp_path / "other"
+    second_folder.mkdir()
+    np.savez(second_folder / "extremes.npz", values=values, indices=indices)
+    validate(second_folder)
+    np.savez(second_folder / "extremes.npz", values=values, indices=indices + 1)
+    assert validate(second_folder, exit_code=1)["problem"].startswith(
         f"indices: [0, 0, 0] is {indices[0, 0, 0] + 1}, expected {indices[0, 0, 0]}, tolerance 0, "
         "exceeded by 24 of 24"
     )
-    np.savez(other / "extremes.npz", values=values)
+    np.savez(second_folder / "extremes.npz", values=values)
     assert (
-        "extremes.npz has no array indices, but values." in validate(other, exit_code=1)["problem"]
+        "extremes.npz has no array indices, but values."
+        in validate(second_folder, exit_code=1)["problem"]
     )
 
 
@@ -505,8 +512,8 @@ def test_compare_with_a_file(run, tmp_path):
     text = call(*arguments, tmp_path / "y.npy", exit_code=1)
     rule = "[0, 0, 0, 0] is 2.5, expected 3.5, tolerance 3.5e-04, exceeded by 1 of 1 elements"
     assert f"y against {tmp_path / 'y.npy'}: {rule}" in text
-    (found,) = call_json(*arguments, tmp_path / "y.npy", exit_code=1)["compare"]["outputs"]
-    assert (found["index"], found["value"], found["expected"]) == ([0, 0, 0, 0], 2.5, 3.5)
+    (compared,) = call_json(*arguments, tmp_path / "y.npy", exit_code=1)["compare"]["outputs"]
+    assert (compared["index"], compared["value"], compared["expected"]) == ([0, 0, 0, 0], 2.5, 3.5)
 
 
 def test_compare_with_files_that_are_refused(run, tmp_path):
@@ -573,26 +580,26 @@ def test_compare_reference_states_what_computes(run):
     ([1 + 1j], [1 + 2j], (0,), "[0] is (1+1j), expected (1+2j)"),
 ])  # fmt: skip
 def test_the_largest_difference_has_an_index(actual, expected, index, text):
-    found = difference(np.asarray(actual), np.asarray(expected))
-    assert found.index == index
-    assert verdict(report_of("y", found)).startswith(f"{text}, tolerance ")
+    largest = difference(np.asarray(actual), np.asarray(expected))
+    assert largest.index == index
+    assert verdict(report_of("y", largest)).startswith(f"{text}, tolerance ")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_no_tolerance_allows_numbers_that_are_not_finite(value: float) -> None:
-    one, infinite = np.ones(2), dict.fromkeys(TOLERANCES, np.inf)
-    assert difference(one + 1e300, one, infinite).ok
-    found = difference(np.array([1, value]), one, infinite)
-    assert not found.ok
-    assert found.index == (1,)
-    same = np.array([1, value])
-    assert difference(same, same, infinite).ok
+    ones, infinite = np.ones(2), dict.fromkeys(TOLERANCES, np.inf)
+    assert difference(ones + 1e300, ones, infinite).ok
+    largest = difference(np.array([1, value]), ones, infinite)
+    assert not largest.ok
+    assert largest.index == (1,)
+    values = np.array([1, value])
+    assert difference(values, values, infinite).ok
 
 
 def test_differences_without_an_index():
-    one = np.ones(2)
-    assert difference(one, one).index is None
-    assert difference(one + 1e-9, one).index is None
-    assert difference(one[:1], one) == Difference(np.inf, 0, "shape [1] instead of [2]")
-    assert difference(one[:0], one[:0]).index is None
-    assert verdict(report_of("y", difference(one[:1], one))) == "shape [1] instead of [2]"
+    ones = np.ones(2)
+    assert difference(ones, ones).index is None
+    assert difference(ones + 1e-9, ones).index is None
+    assert difference(ones[:1], ones) == Difference(np.inf, 0, "shape [1] instead of [2]")
+    assert difference(ones[:0], ones[:0]).index is None
+    assert verdict(report_of("y", difference(ones[:1], ones))) == "shape [1] instead of [2]"

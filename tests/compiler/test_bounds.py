@@ -6,9 +6,9 @@ import signal
 import sys
 
 import pytest
+from support.pages import operator_file
 from support.processes import TESTS, copy_package, python
 from support.selection import long_unless, on_demand
-from test_docs import operator_file
 
 from onnx_ops.native.execute import EXCEPTION
 
@@ -27,7 +27,7 @@ import numpy as np, onnx, onnx_ops
 from onnx import helper
 from onnx_ops.native import execute
 from support import guarded
-assert onnx_ops.__file__.startswith(sys.path[0]) or onnx_ops.__file__.startswith(__import__('os').getcwd())
+assert onnx_ops.__file__.startswith((sys.path[0], __import__('os').getcwd()))
 def outcome(work):
     try:
         work()
@@ -37,7 +37,8 @@ def outcome(work):
 operator = next(o for o in onnx_ops.registry.OPERATORS if o.name == "Shift")
 values = operator.values({})
 x = guarded.readonly(np.arange(1024, dtype=np.int64))
-print("function", outcome(lambda: execute.compute(operator, values, [x], 2, guarded.empty)), flush=True)
+print("function", outcome(lambda: execute.compute(operator, values, [x], 2, guarded.empty)),
+    flush=True)
 node = helper.make_node("Shift", ["x"], ["y"], domain="test")
 infos = (helper.make_tensor_value_info(n, onnx.TensorProto.INT64, ["N"]) for n in "xy")
 opsets = [helper.make_opsetid("", 18), helper.make_opsetid("test", 1)]
@@ -131,7 +132,8 @@ for case in CASES:
         expected = reference(case, inputs)
         placed = [guarded.readonly(v, at_end=at_end) for v in inputs]
         empty = lambda shape, kind: guarded.empty(shape, kind, at_end=at_end)
-        (got,) = execute.compute(case.operator, case.operator.values(case.attributes), placed, 2, empty)
+        (got,) = execute.compute(case.operator, case.operator.values(case.attributes), placed, 2,
+            empty)
         assert_close(got, expected, dtype)
         if expected.size and all(v.size for v in inputs):
             proto = model(case.domain, case.op_type, inputs, case.attributes).SerializeToString()

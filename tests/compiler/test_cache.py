@@ -31,6 +31,8 @@ from onnx_ops.registry import OPERATORS
 from onnx_ops.sampling.grid_sample import plan as plan_of_grid_sample
 from onnx_ops.session import variants
 
+pytestmark = pytest.mark.compiler
+
 PACKAGE = Path(onnx_ops.__file__).parent
 SCRIPT = """
 import sys
@@ -38,7 +40,8 @@ import numpy as np
 import onnx_ops
 assert onnx_ops.__file__.startswith(sys.argv[1]), onnx_ops.__file__
 session = onnx_ops.InferenceSession(sys.argv[2])
-feeds = {"input": np.zeros((1, 9, 9), np.float32), "image_shape": np.array([5, 5]), "block_shape": np.array([3, 3])}
+feeds = {"input": np.zeros((1, 9, 9), np.float32), "image_shape": np.array([5, 5]),
+    "block_shape": np.array([3, 3])}
 session.run(None, feeds)
 """
 
@@ -128,8 +131,8 @@ def test_details_of_a_key():
     functions = plan_of_col2im, plan_of_grid_sample
     plain = key.digest(functions, "name", 1)
     assert key.digest(functions, "name", 1) == plain
-    others = (functions, "name", 2), (functions[:1], "name", 1), (functions[::-1], "name", 1)
-    assert len({plain, *(key.digest(*other) for other in others)}) == 4
+    other_keys = (functions, "name", 2), (functions[:1], "name", 1), (functions[::-1], "name", 1)
+    assert len({plain, *(key.digest(*other_key) for other_key in other_keys)}) == 4
 
 
 def test_a_function_that_is_several_steps():
@@ -247,8 +250,8 @@ def test_what_a_function_can_reach(what):
         f"def g(V):\n    return lambda x: {expression}\nf = g(V)",
     ):
         functions = [made(f"{definitions}\n{body}", choice) for choice in (0, 1, 0)]
-        one, other, same = [key.digest([function]) for function in functions]
-        assert (one == same, one == other) == (True, False), body
+        first, second, first_again = [key.digest([function]) for function in functions]
+        assert (first == first_again, first == second) == (True, False), body
 
 
 def test_what_a_function_does_not_read():
@@ -262,7 +265,7 @@ def test_what_a_function_does_not_read():
         ("other = print", ""),
         ("", "    # a comment\n"),
     ]
-    assert len({key.digest([made(text.format(*each), 0)]) for each in variants_of_text}) == 1
+    assert len({key.digest([made(text.format(*names), 0)]) for names in variants_of_text}) == 1
 
 
 UNKNOWN = {
@@ -355,7 +358,8 @@ from onnx_ops.compiler import key
 from onnx_ops.registry import OPERATORS
 from onnx_ops.session import variants
 entries = {e: None for v in variants.combinations(OPERATORS, ["float32"]) for e in v.entries()}
-print(hashlib.sha256(repr([key.digest(e.functions, e.name, e) for e in entries]).encode()).hexdigest())
+print(hashlib.sha256(repr([key.digest(e.functions, e.name, e)
+    for e in entries]).encode()).hexdigest())
 """
 
 
@@ -446,7 +450,8 @@ import values
 def gain():
     return values.GAIN
 def compiled(types):
-    declared = onnx_ops.operator("my::Gain", inputs="x: T", outputs="y: T", types={"T": types})(lambda x: x)
+    declared = onnx_ops.operator("my::Gain", inputs="x: T", outputs="y: T",
+        types={"T": types})(lambda x: x)
     @declared.shape(lambda x: x).kernel
     def _(x, index, count, workspace, y):
         for i in range(x.size):
@@ -491,9 +496,11 @@ def compile_again(entry, symbol):
     compiled_again.append(symbol)
     return content
 compilation.object_code = compile_again
-machine = bytes([content[18] ^ 0x80])  # of a header of ELF; elsewhere this makes no format that there is
+# Of a header of ELF; elsewhere this makes no format that there is.
+machine = bytes([content[18] ^ 0x80])
 for name, other in {
-    "whole": content, "nothing": b"", "a text": b"no code at all" * 1000, "the header": content[:64],
+    "whole": content, "nothing": b"", "a text": b"no code at all" * 1000,
+        "the header": content[:64],
     "half": content[:len(content) // 2], "cut short": content[:-1],
     "for another machine": content[:18] + machine + content[19:],
     "another function": content.replace(compiled.symbol.encode(), compiled.symbol[::-1].encode()),
@@ -511,10 +518,10 @@ for name, other in {
 def test_files_with_a_right_checksum_that_cannot_be_loaded(tmp_path):
     """LLVM would end the process, or find no function. They are compiled again."""
     done = python(UNLOADABLE, NUMBA_CACHE_DIR=str(tmp_path))
-    whole, *others = done.stdout.splitlines()
-    assert whole == "whole: 0"
-    assert len(others) == 7
-    assert all(line.endswith(": 1") for line in others), others
+    whole_file, *lines = done.stdout.splitlines()
+    assert whole_file == "whole: 0"
+    assert len(lines) == 7
+    assert all(line.endswith(": 1") for line in lines), lines
 
 
 def test_an_object_file_that_lacks_its_function():

@@ -25,6 +25,8 @@ from onnx_ops.compiler.records import Entry, Step
 from onnx_ops.declaration import jit
 from onnx_ops.kernels.shares import pieces
 
+pytestmark = pytest.mark.compiler
+
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows has access lists")
 root = pytest.mark.skipif(
     sys.platform == "win32" or os.geteuid() != 0, reason="only root may give files away"

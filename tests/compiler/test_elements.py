@@ -14,6 +14,8 @@ from support.selection import long_unless
 
 from onnx_ops.compiler import halves
 
+pytestmark = pytest.mark.compiler
+
 ALL_BITS = np.arange(65536, dtype=np.uint16)
 
 

@@ -15,7 +15,9 @@ from onnx_ops.declaration import dtypes
 from onnx_ops.declaration.jit import FLAGS
 from onnx_ops.kernels import vectors
 
-pytestmark = pytest.mark.long  # it compiles these loops alone; other tests run them within kernels
+# It compiles these loops alone; other tests run them within kernels.
+pytestmark = [pytest.mark.compiler, pytest.mark.long]
+
 compilation.tell_numba()
 TAPS = {"two taps": (0, 1), "four taps": (-1, 0, 1, 2)}
 PITCH, ROWS = 37, 9

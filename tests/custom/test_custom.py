@@ -146,16 +146,19 @@ def test_check_finds_what_is_wrong(wrong_way, monkeypatch):
     real = check.implementations
 
     def ways(*args):
-        for name, way in real(*args):
+        for name, function in real(*args):
             yield (
                 name,
-                (lambda way=way: [v + v.dtype.type(0.1) for v in way()])
+                (lambda function=function: [v + v.dtype.type(0.1) for v in function()])
                 if name.startswith(wrong_way)
-                else way,
+                else function,
             )
 
     monkeypatch.setattr(check, "implementations", ways)
-    message = rf"my\.domain\.Combine, {wrong_way}.*: y at \[\d\] is .*, but of the function in NumPy .*; 5 of 5 differ"
+    message = (
+        rf"my\.domain\.Combine, {wrong_way}.*: y at \[\d\] is .*, "
+        r"but of the function in NumPy .*; 5 of 5 differ"
+    )
     with pytest.raises(AssertionError, match=message):
         onnx_ops.check(custom.combine, [CASES[custom.combine][0]], extremes=False)
 
@@ -169,7 +172,8 @@ def test_extensions_sessions_against_the_body():
         names = []
         real = test_custom.check.implementations
         test_custom.check.has_torch = lambda operator: False  # its import takes long
-        test_custom.check.implementations = lambda *args: ((names.append(name), (name, way))[1] for name, way in real(*args))
+        test_custom.check.implementations = lambda *args: ((names.append(name), (name, way))[1]
+            for name, way in real(*args))
         for operator in (custom.topk, custom.combine):
             test_custom.check.has_extensions(operator.declaration)
         for operator in (custom.topk, custom.combine):
@@ -275,7 +279,7 @@ def test_mistakes_of_a_body(name):
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "is_taken"),
+    ("python_type", "value", "is_taken"),
     [
         ("int64", 3, True), ("int64", 2.5, False), ("int64", float("nan"), False),
         ("uint8", -1, False),
@@ -283,11 +287,11 @@ def test_mistakes_of_a_body(name):
         ("int8", True, True),
     ],
 )  # fmt: skip
-def test_numbers_of_python_as_outputs(kind, value, is_taken):
+def test_numbers_of_python_as_outputs(python_type, value, is_taken):
     """Numbers are accepted if they are exact, or if the output is of floats."""
-    function = onnx_ops.operator("my.domain::Number", inputs="x: float32", outputs=f"y: {kind}")(
-        lambda x: value
-    )
+    function = onnx_ops.operator(
+        "my.domain::Number", inputs="x: float32", outputs=f"y: {python_type}"
+    )(lambda x: value)
     if is_taken:
         assert run_operator(function, [BIAS])[0] == value
     else:
@@ -300,16 +304,16 @@ def test_numbers_of_python_as_outputs(kind, value, is_taken):
 )
 def test_strings(text):
     """Strings may have any characters; other objects are refused."""
-    same = onnx_ops.operator("my.domain::Same", inputs="x: string", outputs="y: string")
+    identity = onnx_ops.operator("my.domain::Same", inputs="x: string", outputs="y: string")
     x = np.array([text, "a"], object)
-    given = np.array([text.encode(errors="surrogateescape").decode(errors="replace"), "a"], object)
+    texts = np.array([text.encode(errors="surrogateescape").decode(errors="replace"), "a"], object)
     if text.isprintable() or "\0" in text:
-        assert run_operator(same(lambda x: x), [given])[0].tolist() == x.tolist()
+        assert run_operator(identity(lambda x: x), [texts])[0].tolist() == x.tolist()
     for wrong in (None, 5, b"a", "\ud800"):
         with pytest.raises(
             OpError, match=r"my\.domain\.Same: y = .*must be a string that has a UTF-8"
         ):
-            run_operator(same(constant(np.array([wrong], object))), [given])
+            run_operator(identity(constant(np.array([wrong], object))), [texts])
 
 
 def constant(value):
@@ -405,8 +409,8 @@ def test_a_tensor_among_the_attributes():
         return x + a
 
     function.shape(lambda x, *, a: x)
-    one = onnx.numpy_helper.from_array(BIAS)
-    assert np.array_equal(run_operator(function, [BIAS], a=one)[0], BIAS + BIAS)
+    tensor = onnx.numpy_helper.from_array(BIAS)
+    assert np.array_equal(run_operator(function, [BIAS], a=tensor)[0], BIAS + BIAS)
     of_8_bits = helper.make_tensor(
         "a", onnx.TensorProto.FLOAT8E4M3FN, BIAS.shape, bytes(BIAS.size), raw=True
     )
@@ -528,9 +532,9 @@ NOW = pytest.mark.skipif(
 
 
 def functions_annotated(annotation, future=""):
-    made = {"__name__": "annotated"}
-    exec(ANNOTATED.format(annotation=annotation, future=future), made)
-    return types.SimpleNamespace(**made)
+    namespace = {"__name__": "annotated"}
+    exec(ANNOTATED.format(annotation=annotation, future=future), namespace)
+    return types.SimpleNamespace(**namespace)
 
 
 @pytest.mark.parametrize(
@@ -737,7 +741,8 @@ def test_kernels_that_are_refused():
         y[0] = calling_itself(x[0])
 
     messages = {
-        spreading: r"kernel = test_custom\.py, line \d+ for float32, float32: can't be compiled: it allocates memory",
+        spreading: r"kernel = test_custom\.py, line \d+ for float32, float32: can't be compiled: "
+        r"it allocates memory",
         without_workspace: "can't be compiled: .*none",
         speaking: "can't be compiled: it allocates memory",
         kernel: "can't be compiled: it calls Python, as `print` does",
@@ -780,12 +785,12 @@ def test_a_mistake_in_a_rule_is_told_as_such():
 
 
 @need_numba
-@pytest.mark.parametrize(("work", "what"), [("loop", "steps"), ("workspace", "bytes")])
-def test_work_that_is_no_number(work, what):
+@pytest.mark.parametrize(("work", "message"), [("loop", "steps"), ("workspace", "bytes")])
+def test_work_that_is_no_number(work, message):
     function = declare()
     function.shape(lambda x: x).kernel(writes_nothing, **{work: lambda x: (x[0], 1)})
     with pytest.raises(
-        OpError, match=rf"{work} = a function that returns .*: must return the number of {what}"
+        OpError, match=rf"{work} = a function that returns .*: must return the number of {message}"
     ):
         function(BIAS)
 
@@ -833,7 +838,8 @@ def test_a_mistake_in_what_states_the_work(work):
     function.shape(lambda x: x).kernel(writes_nothing, **{work: lambda x: x.nothing})
     with pytest.raises(
         OpError,
-        match=rf"my\.domain\.Name: {work} = test_custom\.py, line \d+: can't be compiled: .*nothing",
+        match=rf"my\.domain\.Name: {work} = test_custom\.py, line \d+: "
+        r"can't be compiled: .*nothing",
     ):
         function(BIAS)
 
@@ -933,7 +939,10 @@ def test_a_length_beyond_the_bound(length):
     function.shape(lambda x: x, bound=True)
     function.kernel(returns_the_first)
     x = np.array([length, 5, 6])
-    message = rf"length of an output = {length}: is the kernel's result; the bound of the shape function is 3$"
+    message = (
+        rf"length of an output = {length}: is the kernel's result; "
+        r"the bound of the shape function is 3$"
+    )
     for run in (lambda: run_operator(function, [x]), lambda: function(x)):
         with pytest.raises(Exception, match=message):
             run()
@@ -950,23 +959,23 @@ def test_floats_that_are_refused():
     )
 
     @declared
-    def show(x, *, scale: tuple[float, ...], part: int):
-        onnx_ops.require(part != 2, "x", x[0], "in the body", x[0] * 2)
+    def show(x, *, scale: tuple[float, ...], refusal: int):
+        onnx_ops.require(refusal != 2, "x", x[0], "in the body", x[0] * 2)
         return x
 
     @show.shape
-    def _(x, *, scale, part):
+    def _(x, *, scale, refusal):
         a = scale[0] * 1.1
-        onnx_ops.require(part != 0, "scale", a, "in the rule", a * a)
-        onnx_ops.require(part != 1, "scale", scale, "in the rule", len(scale))
-        onnx_ops.require(part != 3, "scale", (1, a), "in the rule")
+        onnx_ops.require(refusal != 0, "scale", a, "in the rule", a * a)
+        onnx_ops.require(refusal != 1, "scale", scale, "in the rule", len(scale))
+        onnx_ops.require(refusal != 3, "scale", (1, a), "in the rule")
         return x
 
     compiled = mistaken(lambda x: x)
     compiled.shape(lambda x: x)
     compiled.kernel(refuse_first)
     rng = np.random.default_rng(0)
-    some = [
+    floats = [
         0.0,
         -0.0,
         -1.5,
@@ -981,13 +990,13 @@ def test_floats_that_are_refused():
         np.nan,
         5e-324,
     ]
-    for value in [*some, *(rng.standard_normal(2) * 10.0 ** rng.integers(-30, 30, 2))]:
-        for part, kind in itertools.product(range(4), ("float32", "float64")):
+    for value in [*floats, *(rng.standard_normal(2) * 10.0 ** rng.integers(-30, 30, 2))]:
+        for refusal, dtype in itertools.product(range(4), ("float32", "float64")):
             with np.errstate(all="ignore"):
-                x, given = np.array([value], kind), {"scale": [value, 0.1], "part": part}
+                x, settings = np.array([value], dtype), {"scale": [value, 0.1], "refusal": refusal}
                 called, of_session = (
-                    refused(show, x, **given),
-                    refused(run_operator, show, [x], **given),
+                    refused(show, x, **settings),
+                    refused(run_operator, show, [x], **settings),
                 )
             assert called == of_session.replace(" (node 'the_node')", "")
         x = np.array([value, value], np.float32)
@@ -1290,7 +1299,8 @@ def test_extensions_know_operators_from_the_first_session_on():
         from test_custom import *
         run_operator(custom.combine, [BIAS, BIAS], backend="extensions", mode="product")
         combine = declare(name="my_domain::Combine")
-        for operator, inputs in ((shifted(1), [BIAS]), (custom.join, [np.array(["a"], object)]), (combine, [BIAS])):
+        for operator, inputs in ((shifted(1), [BIAS]), (custom.join, [np.array(["a"], object)]),
+            (combine, [BIAS])):
             try:
                 run_operator(operator, inputs, backend="extensions")
             except OpError as error:
@@ -1310,7 +1320,8 @@ def test_an_interrupt_in_a_body():
         import signal, threading, time, numpy as np, onnx_ops, test_custom
 
         def body(x):
-            threading.Timer(0.2, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT]).start()
+            threading.Timer(0.2, signal.pthread_kill,
+                [threading.main_thread().ident, signal.SIGINT]).start()
             time.sleep(100)
             print("goes on")
             return x
@@ -1400,7 +1411,8 @@ def test_an_index_that_leaves_its_array(tmp_path):
     line = 1 + text.splitlines().index("        y[k + 1] = scaled(x[k])")
     code = """
         import numpy as np, operators_of_mine, test_custom
-        for call in (operators_of_mine.scale, lambda x: test_custom.run_operator(operators_of_mine.scale, [x])):
+        run = lambda x: test_custom.run_operator(operators_of_mine.scale, [x])
+        for call in (operators_of_mine.scale, run):
             try:
                 call(np.ones(5, np.float32))
             except Exception as error:
@@ -1445,7 +1457,9 @@ def test_other_processes_work_with_the_same_operator(tmp_path):
         build = lambda operator: onnx_ops.build("lib.so", operators=[operator], cpus=["x86-64-v2"])
         copied = lambda operator: pickle.dumps(onnx_ops.Runner("model.onnx", operators=[operator]))
         operators_of_mine.FACTOR = 3
-        for work, operator in (build, declared_before), (copied, declared_before), (build, operators_of_mine.scale):
+        for work, operator in (
+            (build, declared_before), (copied, declared_before), (build, operators_of_mine.scale),
+        ):
             try:
                 work(operator)
             except onnx_ops.OpError as error:
@@ -1482,7 +1496,8 @@ def test_copies_of_a_runner_have_its_operators(tmp_path):
     (package / "__init__.py").write_text(f"from .factors import FACTOR\n{text}\n{another}")
     code = """
         import pickle, operators_of_mine, onnx_ops
-        pickle.dump(onnx_ops.Runner("model.onnx", operators=[operators_of_mine.scale]), open("runner", "wb"))
+        pickle.dump(onnx_ops.Runner("model.onnx", operators=[operators_of_mine.scale]),
+            open("runner", "wb"))
     """
     run_script(code, tmp_path)
     code = """
@@ -1509,7 +1524,8 @@ def test_a_process_that_has_the_module_of_before_an_edit(tmp_path):
         imports = "import operators_of_mine, pickle, sys; from onnx_ops import Runner"
         made = "Runner('model.onnx', operators=[operators_of_mine.scale])"
         code = f"{imports}; pickle.dump({made}, sys.stdout.buffer)"
-        elsewhere = lambda: subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE).stdout
+        elsewhere = lambda: subprocess.run([sys.executable, "-c", code], check=True,
+            stdout=subprocess.PIPE).stdout
         pickle.loads(elsewhere())
         with open("operators_of_mine.py", "a") as file:
             file.write("FACTOR = 3")
@@ -1555,10 +1571,12 @@ def test_bodies_need_no_numba(tmp_path):
         sys.modules["numba"] = None
         import importlib.util
         real = importlib.util.find_spec
-        importlib.util.find_spec = lambda name, *args: None if name == "numba" else real(name, *args)
+        importlib.util.find_spec = lambda name, *args: (
+            None if name == "numba" else real(name, *args))
         import numpy as np, test_custom, operators_of_mine
         assert test_custom.numba_obstacle()
-        print(test_custom.run_operator(operators_of_mine.scale, [np.ones(2, np.float32)])[0].tolist())
+        print(test_custom.run_operator(operators_of_mine.scale,
+            [np.ones(2, np.float32)])[0].tolist())
     """
     assert run_script(code, tmp_path).stdout.split() == ["[3.0,", "3.0]"]
 
@@ -1631,8 +1649,8 @@ def test_the_command_line(tmp_path):
     assert without.returncode == 3
     assert "custom operators: onnx-ops --operators FILE" in without.stderr
     declaration = FILE.partition("\n@scale")[0].format(factor="factor", summand=1)
-    made = textwrap.indent(f"{declaration}\nreturn scale\n", "    ")
-    (tmp_path / "theirs.py").write_text(f"def made(factor):\n{made}")
+    body = textwrap.indent(f"{declaration}\nreturn scale\n", "    ")
+    (tmp_path / "theirs.py").write_text(f"def made(factor):\n{body}")
     texts = [FILE.format(factor=factor, summand=1) for factor in (2, 2, 3)]
     texts += [f"from theirs import made\n\nscale = made({factor})" for factor in (2, 3)]
     outputs = ("*.npy", "--output", "out", "--json")

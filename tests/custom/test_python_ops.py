@@ -28,7 +28,8 @@ from onnxruntime_extensions import PyCustomOpDef as Types, onnx_op
 def largest(boxes, scores, topk, factor, order):
     """The boxes with the largest scores, multiplied, and their number."""
     places = np.argsort(-scores[0], kind="stable")[:topk]
-    return boxes[0, places[::-1] if order == "up" else places] * np.float32(factor), np.array([topk], np.int32)
+    chosen = boxes[0, places[::-1] if order == "up" else places]
+    return chosen * np.float32(factor), np.array([topk], np.int32)
 
 
 @onnx_op(op_type="GridSample", inputs=[Types.dt_float], outputs=[Types.dt_float])
@@ -100,16 +101,18 @@ def test_commands_that_open_a_model(domain, more, tmp_path):
     folder = tmp_path / "test" / "test_data_set_0"
     folder.mkdir(parents=True)
     (folder.parent / "model.onnx").write_bytes(model.read_bytes())
-    for kind, arrays in ("input", feeds), ("output", right):
+    for role, arrays in ("input", feeds), ("output", right):
         for k, (name, array) in enumerate(arrays.items()):
-            onnx.save_tensor(onnx.numpy_helper.from_array(array, name), folder / f"{kind}_{k}.pb")
-    ways = [
+            onnx.save_tensor(onnx.numpy_helper.from_array(array, name), folder / f"{role}_{k}.pb")
+    settings = [
         ["--backend", "extensions"],
         [],
         ["--optimize"],
     ]  # the first session ends the library's list of operators
     run = ["run", model, "--input", tmp_path / "feeds.npz"]
-    runs = [[*run, *way, "--output", tmp_path / f"out{k}"] for k, way in enumerate(ways)]
+    runs = [
+        [*run, *options, "--output", tmp_path / f"out{k}"] for k, options in enumerate(settings)
+    ]
     commands = [
         *runs,
         ["inspect", model, "--try", "--json"],
@@ -129,7 +132,7 @@ def test_commands_that_open_a_model(domain, more, tmp_path):
     assert (report["unknown"], report["extensions"]) == ({}, {})
     assert [s["error"] for s in report["sessions"]][1:] == [None] * 2
     assert [n["operator"] for n in report["nodes"]] == (["my.domain.Halve"] if more else [])
-    for k in range(len(ways)):
+    for k in range(len(settings)):
         for name, array in right.items():
             np.testing.assert_array_equal(np.load(tmp_path / f"out{k}" / f"{name}.npy"), array)
 
@@ -257,11 +260,11 @@ def test_where_onnxruntime_extensions_is_absent(tmp_path):
         ["run", model, "--random"],
         ["inspect", model, "--json"],
     )
-    given, run, inspected = outcomes(*commands, folders=[tmp_path])
-    assert given[0] == run[0] == 3
-    assert "can't be imported: ModuleNotFoundError: not here" in given[2]
+    by_option, run, inspected = outcomes(*commands, folders=[tmp_path])
+    assert by_option[0] == run[0] == 3
+    assert "can't be imported: ModuleNotFoundError: not here" in by_option[2]
     assert "onnxruntime-extensions, which can't be imported: not here" in run[2]
-    assert "install" not in given[2] + run[2]
+    assert "install" not in by_option[2] + run[2]
     report = json.loads(inspected[1])
     assert report["extensions"] == {"ai.onnx.contrib.Largest": 1}
     assert "@onnx_op" not in report["next"]
@@ -327,7 +330,8 @@ from support.cases import parsed
 
 DOMAINS = "com.microsoft", "mmdeploy", "mmcv", "org.openvinotoolkit", "onnx_ops", "custom"
 for domain in DOMAINS:
-    @onnx_op(op_type=f"{domain}::Halve", inputs=[PyCustomOpDef.dt_float], outputs=[PyCustomOpDef.dt_float])
+    @onnx_op(op_type=f"{domain}::Halve", inputs=[PyCustomOpDef.dt_float],
+        outputs=[PyCustomOpDef.dt_float])
     def halve(x):
         return x / 2
 
@@ -339,15 +343,18 @@ def before_ours(content):
 
 WAYS = {
     "session": lambda content: onnx_ops.InferenceSession(content, with_extensions(quiet())),
-    "optimized": lambda content: onnx_ops.InferenceSession(content, with_extensions(quiet()), optimize=True),
-    "extensions": lambda content: onnx_ops.InferenceSession(content, with_extensions(quiet()), backend="extensions"),
+    "optimized": lambda content: onnx_ops.InferenceSession(content, with_extensions(quiet()),
+        optimize=True),
+    "extensions": lambda content: onnx_ops.InferenceSession(content, with_extensions(quiet()),
+        backend="extensions"),
     "after ours": after_ours,
     "before ours": before_ours,
 }
 FEEDS = {"x": np.full((1, 1, 4, 4), 3, np.float32), "grid": np.zeros((1, 2, 2, 2), np.float32)}
 
 def outcome(make, text, domain):
-    content = parsed("(float[1, 1, 4, 4] x, float[1, 2, 2, 2] grid) => (float[a, b, c, d] y) " + text, 20, domain)
+    header = "(float[1, 1, 4, 4] x, float[1, 2, 2, 2] grid) => (float[a, b, c, d] y) "
+    content = parsed(header + text, 20, domain)
     try:
         return make(content.SerializeToString()).run(None, FEEDS)[0].ravel().tolist()
     except Exception as error:
@@ -367,7 +374,10 @@ print(json.dumps([results, before]))
 def test_python_operators_in_domains_of_ours():
     """A domain is registered only if a node needs an operator of this package in it."""
     results, count = json.loads(python(BESIDE + EACH_WAY).stdout)
-    assert results == {domain: {way: [1.5] * 4 for way in ways} for domain, ways in results.items()}
+    assert results == {
+        domain: {session_type: [1.5] * 4 for session_type in outcomes_by_type}
+        for domain, outcomes_by_type in results.items()
+    }
     assert count == len(results) * 4  # in all ways but one
 
 
@@ -393,7 +403,9 @@ def test_python_operators_in_a_domain_that_a_node_of_ours_needs():
     """
     results = json.loads(python(BESIDE + NEEDED).stdout)
     assert results.pop("extensions") == [1.5] * 4
-    assert [results.pop(way) for way in ("session", "optimized")] == [BOTH_IN_ONE] * 2
+    assert [results.pop(session_type) for session_type in ("session", "optimized")] == [
+        BOTH_IN_ONE
+    ] * 2
     assert all("Domain already set" in text for text in results.values())
 
 
@@ -424,7 +436,8 @@ def test_the_library_of_python_operators_twice():
 
 
 DECLARED = """
-operator = onnx_ops.operator("com.microsoft::Halve", inputs="x: float32", outputs="y: float32")(lambda x: x / 2)
+operator = onnx_ops.operator("com.microsoft::Halve", inputs="x: float32",
+    outputs="y: float32")(lambda x: x / 2)
 text = "{ z = com.microsoft.GridSample (x, grid) y = com.microsoft.Halve (z) }"
 make = lambda content: onnx_ops.InferenceSession(content, quiet(), operators=[operator])
 print(json.dumps([outcome(make, text, "com.microsoft"), onnx_ops.node_counts()]))

@@ -48,9 +48,11 @@ def model_of(name: str, opset: int = 20, where: str = "the graph") -> bytes:
         "the graph": f"{{ y = {node} }}",
         "a branch": f"""<bool yes = {{1}}> {{
             y = If (yes) <then_branch: graph = a () => (float[a, b, c, d] p) {{ p = {node} }},
-                          else_branch: graph = b () => (float[a, b, c, d] q) {{ q = {node} }}> }}""",
+                          else_branch: graph = b ()
+                              => (float[a, b, c, d] q) {{ q = {node} }}> }}""",
         "a function": f"""{{ y = local.F (x) }}
-            <opset_import: ["" : {opset}, "{domain or "local"}" : {opset if not domain else 1}], domain: "local">
+            <opset_import: ["" : {opset}, "{domain or "local"}" : {opset if not domain else 1}],
+                domain: "local">
             F (x) => (y) {{ y = {node} }}""",
     }
     text = f"(float[1, 1, 4, 4] x) => (float[e, f, g, h] y) {texts[where]}"
@@ -141,7 +143,8 @@ def test_nodes_of_older_versions() -> None:
     np.testing.assert_array_equal(session.run(None, feeds)[0], onnx_ops.grid_sample(X, GRID))
 
 
-SAMPLING = """(float[1, 1, 4, 4] x, float[1, 2, 3] theta, float[1, 2, 2, 2] grid) => (float[a, b, c, d] y) {
+SAMPLING = """(float[1, 1, 4, 4] x, float[1, 2, 3] theta, float[1, 2, 2, 2] grid)
+    => (float[a, b, c, d] y) {
     z = GridSample (x, grid)
     y = Identity (z)
 }"""
@@ -171,7 +174,8 @@ def test_other_sessions_of_the_process_keep_ours(kernels_made: Any) -> None:
         kernels_made.clear()
 
 
-AFFINE = """(float[1, 1, 4, 4] x, float[1, 2, 3] theta) => (float[a, b, c, d] y) <int64[4] size = {1, 1, 2, 2}> {
+AFFINE = """(float[1, 1, 4, 4] x, float[1, 2, 3] theta)
+    => (float[a, b, c, d] y) <int64[4] size = {1, 1, 2, 2}> {
     grid = AffineGrid (theta, size)
     y = GridSample (x, grid)
 }"""
@@ -243,12 +247,14 @@ for name, operator in zip(NAMES, operators):
     content = model_of(name)
     lowered = onnx_ops.lower(content, operators=[operator]).SerializeToString()
     results += [
-        result(onnx_ops.InferenceSession(content, quiet(), operators=[operator], backend="extensions")),
+        result(onnx_ops.InferenceSession(content, quiet(), operators=[operator],
+            backend="extensions")),
         result(ort.InferenceSession(lowered, with_extensions(quiet()))),
     ]
 grid = np.zeros((1, 2, 2, 2), np.float32)
 from test_replacing import SAMPLING, parsed
-session = onnx_ops.InferenceSession(parsed(SAMPLING, 20).SerializeToString(), quiet(), backend="extensions")
+session = onnx_ops.InferenceSession(parsed(SAMPLING, 20).SerializeToString(), quiet(),
+    backend="extensions")
 ours = session.run(None, {"x": X, "grid": grid, "theta": np.zeros((1, 2, 3), np.float32)})[0]
 assert (ours == onnx_ops.grid_sample(X, grid)).all()
 print(json.dumps(results))

@@ -24,6 +24,8 @@ from onnx_ops.model.attributes import unknown_attributes, warn_of_unknown_attrib
 from onnx_ops.model.files import SMALL, imports_and_nodes
 from onnx_ops.registry import KEYS, available
 
+pytestmark = pytest.mark.any_library
+
 MESSAGE = (
     "onnx_ops: GridSample (node 'the_node'): attribute paddingmode is unknown and will be "
     "ignored; did you mean "

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from support.backends import quiet
 from support.cases import COL2IM, GRID_SAMPLE, model, operator
+from support.malformed import argument_value_rule
 
 import onnx_ops
 from onnx_ops.arrays import functions
@@ -20,17 +21,6 @@ from onnx_ops.declaration.errors import escaped, quoted, require
 from onnx_ops.declaration.limits import MAX_RANK
 from onnx_ops.declaration.operator import Plan, Record
 from onnx_ops.registry import OPERATORS
-
-
-def parts(error):
-    return error.argument, error.value, error.rule
-
-
-def unshaped(bad):
-    """A model whose inputs may have any shape."""
-    return model(
-        bad.domain, bad.op_type, bad.inputs, bad.attributes, dims="none"
-    ).SerializeToString()
 
 
 def test_attributes_of_wrong_length_are_refused_by_the_declared_shape():
@@ -109,7 +99,7 @@ def test_errors_survive_pickling_and_copies():
     ):
         assert type(again) is onnx_ops.OpError
         assert str(again) == str(caught.value)
-        assert parts(again) == parts(caught.value)
+        assert argument_value_rule(again) == argument_value_rule(caught.value)
     assert caught.value.value.startswith("<function")
 
 
@@ -182,11 +172,11 @@ def test_only_names_in_braces_get_the_operators_terms():
     with pytest.raises(onnx_ops.OpError) as caught:
         plain.plan(of_its_own, of_its_own.values({}), [np.array(x.shape), size, size])
     rule = "of an ordinary input, and as long as output_size, whose length is 2"
-    assert parts(caught.value) == ("shape of data", "[1, 9, 9]", rule)
+    assert argument_value_rule(caught.value) == ("shape of data", "[1, 9, 9]", rule)
     for name in ("input_shape", "{input}"):
         with pytest.raises(onnx_ops.OpError) as caught:
             functions.call(OPENVINO_COL2IM, x, size, size, **{name: "{image_shape}"})
-        assert parts(caught.value)[:2] == (name, "'{image_shape}'")
+        assert argument_value_rule(caught.value)[:2] == (name, "'{image_shape}'")
 
 
 MMCV = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "deform_groups": 1}

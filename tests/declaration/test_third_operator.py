@@ -6,13 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.pages import operator_file
 from support.processes import copy_package, python
 from support.selection import on_demand
-from test_docs import operator_file
 
 import onnx_ops
 from onnx_ops.declaration.operator import Geometry, Input, vector
 from onnx_ops.registry import OPERATORS
+
+pytestmark = pytest.mark.any_library
 
 MODEL = """
 import onnx
@@ -20,7 +22,8 @@ from onnx import helper
 node = helper.make_node("Shift", ["x"], ["y"], domain="test", amount=5)
 infos = [helper.make_tensor_value_info(n, onnx.TensorProto.INT64, ["N"]) for n in "xy"]
 opsets = [helper.make_opsetid("", 18), helper.make_opsetid("test", 1)]
-proto = helper.make_model(helper.make_graph([node], "g", infos[:1], infos[1:]), opset_imports=opsets, ir_version=9)
+proto = helper.make_model(helper.make_graph([node], "g", infos[:1], infos[1:]),
+    opset_imports=opsets, ir_version=9)
 """
 SCRIPT = """
 import os
@@ -35,7 +38,8 @@ for backend in IN_SESSIONS:
     session = onnx_ops.InferenceSession(proto.SerializeToString(), backend=backend)
     assert session.get_outputs()[0].shape == ["N"]
     assert (session.run(None, {"x": x})[0] == x + 5).all()
-assert (ReferenceEvaluator(proto, new_ops=onnx_ops.reference_ops()).run(None, {"x": x})[0] == x + 5).all()
+evaluator = ReferenceEvaluator(proto, new_ops=onnx_ops.reference_ops())
+assert (evaluator.run(None, {"x": x})[0] == x + 5).all()
 onnx_ops.register_schemas()
 onnx.checker.check_model(proto, full_check=True)
 try:

@@ -22,7 +22,7 @@ from support.cases import (
     reference,
 )
 from support.selection import each_on_backends
-from test_inference import called
+from support.written import node_in_a_function
 
 import onnx_ops
 from onnx_ops.arrays import functions
@@ -214,7 +214,7 @@ def test_forms_of_attributes(route, form):
     }
     written = replace(case, attributes=others | FORMS[form])
     if route == "in a function":
-        proto = called(
+        proto = node_in_a_function(
             model(case.domain, case.op_type, inputs, written.attributes), "by the caller"
         )
         got = run_session(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), inputs)

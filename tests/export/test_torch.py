@@ -21,7 +21,7 @@ import onnx_ops
 from onnx_ops.export import export
 
 torch = pytest.importorskip("torch")
-import attention_by_torch as by_torch  # noqa: E402
+from support import attention_by_torch as by_torch  # noqa: E402
 from support.torch_modules import Call  # noqa: E402
 
 pytest.importorskip("onnxscript")
@@ -81,7 +81,7 @@ def assert_runs_alike(proto, model, *many, tolerance=1e-6):
         expected = model(*inputs)
         expected = expected if isinstance(expected, tuple) else (expected,)
         for output, wanted in zip(
-            session.run(None, feeds), (each.detach().numpy() for each in expected), strict=True
+            session.run(None, feeds), (tensor.detach().numpy() for tensor in expected), strict=True
         ):
             assert (output.shape, output.dtype) == (wanted.shape, wanted.dtype)
             np.testing.assert_allclose(output, wanted, rtol=0, atol=tolerance)
@@ -346,7 +346,8 @@ def test_every_way_to_register_serves_an_exported_grid_sample(kernels_made):
 
 
 def test_export_leaves_grid_sample_to_pytorch():
-    ours, alone = (exported(function, Sample(SETTINGS[0]), Sample.inputs(), dynamo=True, opset_version=20)
+    ours, alone = (exported(function, Sample(SETTINGS[0]), Sample.inputs(), dynamo=True,
+        opset_version=20)
                    for function in (export, torch.onnx.export))  # fmt: skip
     assert ours.graph.node == alone.graph.node
 
@@ -379,17 +380,20 @@ class Weighted(Sample):
 
 
 def test_export_has_one_exporter():
-    rule = r"must be True; onnx_ops\.optimize rewrites what torch\.onnx\.export\(\.\.\., dynamo=False\) has written"
+    rule = (
+        r"must be True; onnx_ops\.optimize rewrites what "
+        r"torch\.onnx\.export\(\.\.\., dynamo=False\) has written"
+    )
     with pytest.raises(onnx_ops.OpError, match=f"^onnx_ops: dynamo = False: {rule}$"):
         export(Unfold(), Unfold.inputs(2, 3, 5, 7), io.BytesIO(), dynamo=False)
 
 
-@pytest.mark.parametrize("kind", [str, Path])
-def test_export_to_a_file(kind, tmp_path, kernels_made):
+@pytest.mark.parametrize("path_type", [str, Path])
+def test_export_to_a_file(path_type, tmp_path, kernels_made):
     path = tmp_path / "model.onnx"
     path.write_text("old")
     model = Weighted().eval()
-    written = export(model, model.inputs(), kind(path), opset_version=18, verbose=False)
+    written = export(model, model.inputs(), path_type(path), opset_version=18, verbose=False)
     assert type(written).__name__ == "ONNXProgram"
     assert sorted(os.listdir(tmp_path)) == ["model.onnx", "model.onnx.data"]
     assert (tmp_path / "model.onnx.data").stat().st_size >= 3 * 5 * 6 * 4
@@ -423,10 +427,10 @@ def test_export_that_fails_leaves_the_files(tmp_path, monkeypatch):
     ("dynamo", "opset"), [long_unless(e in FEW, *e) for e in EXPORTS if e[1] > 11], ids=str
 )
 @pytest.mark.parametrize(
-    "kind", [by_torch.Attention, by_torch.MergedAttention, by_torch.PlainAttention]
+    "attention_type", [by_torch.Attention, by_torch.MergedAttention, by_torch.PlainAttention]
 )
-def test_exported_attention_becomes_one_node(kind, dynamo, opset, opened, kernels_made):
-    model, how = kind((8, 10), (4, 5), (2, 3)), {}
+def test_exported_attention_becomes_one_node(attention_type, dynamo, opset, opened, kernels_made):
+    model, how = attention_type((8, 10), (4, 5), (2, 3)), {}
     names = ["value", "locations", "weights"]
     if opened and dynamo:
         n, q = torch.export.Dim("n", min=1, max=64), torch.export.Dim("q", min=2, max=5000)
@@ -466,28 +470,28 @@ def test_parameters_are_documented(function):
 
 def written_to_x_and_y(image, flow):
     """VoxelMorph's grid: each coordinate is written in place, then their order is turned."""
-    places = flow.clone()
+    points = flow.clone()
     for axis in range(2):
-        places[:, axis] = 2 * (places[:, axis] / (flow.shape[2 + axis] - 1) - 0.5)
+        points[:, axis] = 2 * (points[:, axis] / (flow.shape[2 + axis] - 1) - 0.5)
     return torch.nn.functional.grid_sample(
-        image, places.permute(0, 2, 3, 1)[..., [1, 0]], align_corners=True
+        image, points.permute(0, 2, 3, 1)[..., [1, 0]], align_corners=True
     )
 
 
 def divided_in_place(image, flow):
     """monodepth2's grid: each coordinate is divided in place, then both are moved."""
-    places = flow.permute(0, 2, 3, 1).clone()
-    places[..., 0] /= flow.shape[3] - 1
-    places[..., 1] /= flow.shape[2] - 1
+    points = flow.permute(0, 2, 3, 1).clone()
+    points[..., 0] /= flow.shape[3] - 1
+    points[..., 1] /= flow.shape[2] - 1
     return torch.nn.functional.grid_sample(
-        image, (places - 0.5) * 2, padding_mode="border", align_corners=True
+        image, (points - 0.5) * 2, padding_mode="border", align_corners=True
     )
 
 
 def by_keypoints(image, flow):
     """Patches of several keypoints, one below the other in one grid."""
-    places = flow.reshape(2, 2, 3, 4, 7).permute(0, 2, 3, 4, 1) / 8 - 1
-    return torch.nn.functional.grid_sample(image, places.reshape(2, 12, 7, 2), align_corners=False)
+    points = flow.reshape(2, 2, 3, 4, 7).permute(0, 2, 3, 4, 1) / 8 - 1
+    return torch.nn.functional.grid_sample(image, points.reshape(2, 12, 7, 2), align_corners=False)
 
 
 def affine_by_keypoints(image, flow):
@@ -599,7 +603,7 @@ def test_exports_that_are_optimized(name, dynamo, is_open):
     elif is_open:
         settings["dynamic_axes"] = {"image": {0: "n"}, "flow": {0: "n"}}
     proto = exported(torch.onnx.export, Call(function), inputs, dynamo=dynamo, **settings)
-    optimized, kinds = onnx_ops.optimize(proto), {node.op_type for node in proto.graph.node}
+    optimized, op_types = onnx_ops.optimize(proto), {node.op_type for node in proto.graph.node}
     assert operator in [node.op_type for node in optimized.graph.node]
     absent = {
         "ScatterElements",
@@ -609,14 +613,15 @@ def test_exports_that_are_optimized(name, dynamo, is_open):
     }
     assert not absent & {node.op_type for node in optimized.graph.node}
     sessions = [
-        onnx_ops.InferenceSession(each.SerializeToString(), quiet()) for each in (proto, optimized)
+        onnx_ops.InferenceSession(model.SerializeToString(), quiet())
+        for model in (proto, optimized)
     ]
     for n in (2, 5) if is_open else (2,):
         image, flow = (torch.cat([value] * 3)[:n] for value in inputs)
         feeds = {"image": image.numpy(), "flow": flow.numpy()}
         feeds = {value.name: feeds[value.name] for value in sessions[0].get_inputs()}
         expected, got = (session.run(None, feeds)[0] for session in sessions)
-        tolerance = 1e-5 if operator == "Im2ColProduct" or "AffineGrid" in kinds else 0
+        tolerance = 1e-5 if operator == "Im2ColProduct" or "AffineGrid" in op_types else 0
         np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
         np.testing.assert_allclose(got, function(image, flow).numpy(), rtol=1e-4, atol=1e-4)
 
@@ -661,12 +666,12 @@ def test_exports_of_open_sizes_that_are_optimized(name, dtype, tolerance):
         np.testing.assert_allclose(got, expected.numpy(), rtol=0, atol=tolerance)
 
 
-def by_four_pixels(image, places, align_corners):
+def by_four_pixels(image, points, align_corners):
     """Sample an image at places in [-1, 1], or at pixels if align_corners is None; zeros are
     outside.
     """
     n, c, h, w = image.shape
-    x, y = places[..., 0], places[..., 1]
+    x, y = points[..., 0], points[..., 1]
     if align_corners is not None:
         x, y = (
             (v + 1) / 2 * (size - 1) if align_corners else ((v + 1) * size - 1) / 2
@@ -686,7 +691,7 @@ def by_four_pixels(image, places, align_corners):
 @pytest.mark.parametrize("how", ["dynamo", "dynamo open", "torchscript"])
 def test_exports_of_samplers_by_hand(how, align_corners):
     torch.manual_seed(0)
-    image, places = torch.rand(2, 3, 9, 8), 4 * torch.rand(2, 12, 7, 2) - 2
+    image, points = torch.rand(2, 3, 9, 8), 4 * torch.rand(2, 12, 7, 2) - 2
     function = functools.partial(by_four_pixels, align_corners=align_corners)
     settings = {"input_names": ["image", "places"], "opset_version": 20}
     if "open" in how:
@@ -695,7 +700,7 @@ def test_exports_of_samplers_by_hand(how, align_corners):
             "inputs": ({2: dynamic, 3: dynamic}, {1: dynamic, 2: dynamic})
         }
     proto = exported(
-        torch.onnx.export, Call(function), (image, places), dynamo="dynamo" in how, **settings
+        torch.onnx.export, Call(function), (image, points), dynamo="dynamo" in how, **settings
     )
     optimized = onnx_ops.optimize(proto)
     operator = "ComputedGridSample" if align_corners is None else "GridSample"
@@ -703,7 +708,7 @@ def test_exports_of_samplers_by_hand(how, align_corners):
     assert not {"Floor", "GatherElements"} & {node.op_type for node in optimized.graph.node}
     session = onnx_ops.InferenceSession(optimized.SerializeToString(), quiet())
     for size in ((9, 8), (1, 5)) if "open" in how else ((9, 8),):
-        values = {"image": torch.rand(2, 3, *size).numpy(), "places": places.numpy()}
+        values = {"image": torch.rand(2, 3, *size).numpy(), "places": points.numpy()}
         (got,) = session.run(None, values)
         np.testing.assert_allclose(
             got, function(*map(torch.from_numpy, values.values())).numpy(), 1e-4, 1e-5
@@ -716,13 +721,15 @@ def warped(image, flow):
     pixels = torch.meshgrid(
         torch.arange(width).to(flow), torch.arange(height).to(flow), indexing="xy"
     )
-    places = torch.stack(pixels) + 8 * flow
-    grid = torch.stack([2 * places[:, 0] / width - 1, 2 * places[:, 1] / height - 1], -1)
+    points = torch.stack(pixels) + 8 * flow
+    grid = torch.stack([2 * points[:, 0] / width - 1, 2 * points[:, 1] / height - 1], -1)
     return torch.nn.functional.grid_sample(image, grid, align_corners=False)
 
 
-def half(channels, made, size=3):
-    return torch.nn.Sequential(torch.nn.Conv2d(channels, made, size, 2, size // 2), torch.nn.ReLU())
+def half(channels, out_channels, size=3):
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(channels, out_channels, size, 2, size // 2), torch.nn.ReLU()
+    )
 
 
 class OpticalFlow(torch.nn.Module):

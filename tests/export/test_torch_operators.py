@@ -219,8 +219,8 @@ own = pytest.mark.parametrize(("operator", "inputs", "attributes"), CUSTOM.value
 def test_own_operators(operator, inputs, attributes):
     flat = [
         v
-        for each in inputs
-        for v in (each if isinstance(each, list) and torch.is_tensor(each[0]) else [each])
+        for tensor in inputs
+        for v in (tensor if isinstance(tensor, list) and torch.is_tensor(tensor[0]) else [tensor])
     ]
     arrays = [
         v.detach().numpy() if torch.is_tensor(v) else v if v is None else np.array(v) for v in flat
@@ -248,22 +248,26 @@ def named_like(name):
 SCALE = "my.domain.Scale: dtype of x ="
 META, FLOAT8 = torch.empty(1, 2, 2, 2, device="meta"), X.to(torch.float8_e5m2)
 REFUSED = {  # the words, and the call
-    "my.domain.Scale: shape of x = [3, 2, 5]: must be [N, C, L] with C factors": lambda: scale.torch(X, factors=[1.0]),
+    "my.domain.Scale: shape of x = [3, 2, 5]: must be [N, C, L] with C factors": (
+        lambda: scale.torch(X, factors=[1.0])),
     f"{SCALE} int32: must be one of float16": lambda: scale.torch(X.int(), factors=[1.0, 2.0]),
     f"{SCALE} torch.float8_e5m2: is no element type": lambda: scale.torch(FLOAT8, factors=[1.0]),
     f"{SCALE} torch.quint8: is no element type": lambda: scale.torch(
         torch.quantize_per_tensor(X, 0.1, 0, torch.quint8), factors=[1.0, 2.0]),
     "x = torch.sparse_coo: must be a dense tensor on the CPU": lambda: scale.torch(X.to_sparse(),
         factors=[1.0]),
-    "GridSample: device of Grid = meta: must be cpu as before": lambda: onnx_ops.grid_sample.torch(X[None], META),
-    "aten.relu: can't be aten::relu in PyTorch: Tried to register": lambda: named_like("aten::relu").torch,
+    "GridSample: device of Grid = meta: must be cpu as before": (
+        lambda: onnx_ops.grid_sample.torch(X[None], META)),
+    "aten.relu: can't be aten::relu in PyTorch: Tried to register": (
+        lambda: named_like("aten::relu").torch),
     "prim.Same: can't be prim::Same in PyTorch: ": lambda: named_like("prim::Same").torch,
     "mode = 'sum': must be one of product, quotient": lambda: combine.torch(X[0, 0], X[0, 0],
         mode="sum"),
     "my.domain.Scale: shape of x = [3, 2, 5]: must be [N": lambda: scale.torch(X.to("meta"),
         factors=[1.0]),
     "my.domain.Join: type of texts = string: is no element type of PyTorch": lambda: join.torch,
-    "my.domain.Same: rule = None: states the outputs' shapes, which PyTorch": lambda: same.torch(X.to("meta")),
+    "my.domain.Same: rule = None: states the outputs' shapes, which PyTorch": (
+        lambda: same.torch(X.to("meta"))),
     "my.domain.Same: rule = None: states": lambda: torch.export.export(Call(same.torch), (X,)),
 }  # fmt: skip
 
@@ -409,7 +413,7 @@ GRADIENTS = {
 
 @pytest.mark.parametrize(
     ("function", "x"),
-    [long_unless(name == "scale", *given) for name, given in GRADIENTS.items()],
+    [long_unless(name == "scale", *arguments) for name, arguments in GRADIENTS.items()],
     ids=GRADIENTS,
 )
 def test_gradients(function, x):
@@ -445,9 +449,9 @@ def test_gradients_of_grid_sample(axes, mode, padding_mode, align_corners):
 
 
 def test_gradients_of_variadic_inputs():
-    x, less, *more = (doubles(3, 2).float().detach().requires_grad_() for _ in range(4))
-    y, _ = total.torch(x, less, more, by=3.0)
-    gradients = torch.autograd.grad(y.sum(), [x, *more])
+    x, less, *addends = (doubles(3, 2).float().detach().requires_grad_() for _ in range(4))
+    y, _ = total.torch(x, less, addends, by=3.0)
+    gradients = torch.autograd.grad(y.sum(), [x, *addends])
     assert [float(g[0, 0]) for g in gradients] == [3, 1, 1]
 
 
@@ -517,21 +521,21 @@ def test_export_of_own_operators(operator, inputs, attributes):
     """Each call becomes one node, with its attributes, in the declared version of its domain."""
     tensors = [
         v
-        for each in inputs
-        for v in (each if isinstance(each, list) else [each])
+        for tensor in inputs
+        for v in (tensor if isinstance(tensor, list) else [tensor])
         if torch.is_tensor(v)
     ]
     tensors = [v.detach() for v in tensors]
 
-    def forward(*given):
-        given, arguments = list(given), []
-        for each in inputs:
-            if torch.is_tensor(each):
-                arguments.append(given.pop(0))
-            elif isinstance(each, list) and torch.is_tensor(each[0]):
-                arguments.append([given.pop(0) for _ in each])
+    def forward(*stated):
+        stated, arguments = list(stated), []
+        for tensor in inputs:
+            if torch.is_tensor(tensor):
+                arguments.append(stated.pop(0))
+            elif isinstance(tensor, list) and torch.is_tensor(tensor[0]):
+                arguments.append([stated.pop(0) for _ in tensor])
             else:
-                arguments.append(each)
+                arguments.append(tensor)
         return operator.torch(*arguments, **attributes)
 
     proto = exported(Call(forward), tensors, operators=[operator])
@@ -539,10 +543,10 @@ def test_export_of_own_operators(operator, inputs, attributes):
     (node,) = (n for n in proto.graph.node if n.op_type != "Constant")
     assert (node.domain, node.op_type) == (declaration.domain, declaration.name)
     written = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    given = declaration.values(attributes).by_name
+    stated = declaration.values(attributes).by_name
     for name in attributes:
         value = written[name].decode() if isinstance(written[name], bytes) else written[name]
-        assert value == (list(given[name]) if isinstance(given[name], tuple) else given[name])
+        assert value == (list(stated[name]) if isinstance(stated[name], tuple) else stated[name])
     if declaration.domain:
         assert dict.fromkeys([declaration.domain], declaration.versions[0]).items() <= {
             (i.domain, i.version) for i in proto.opset_import
@@ -578,8 +582,8 @@ def test_export_keeps_open_sizes():
     own_nodes = ["GridSample", "Im2Col", "Col2Im"]
     assert [n.op_type for n in proto.graph.node if n.op_type in own_nodes] == own_nodes
     for size in ((2, 6, 7), (1, 20, 5), (3, 4, 5, 11, 3)):
-        given = inputs(*size)
-        assert_same(run(proto, given), function(*given))
+        inputs_of_size = inputs(*size)
+        assert_same(run(proto, inputs_of_size), function(*inputs_of_size))
     dims = [d.dim_param or d.dim_value for d in proto.graph.output[1].type.tensor_type.shape.dim]
     assert dims[1] == 3
     assert all(isinstance(dims[k], str) for k in (0, 2, 3))  # which PyTorch 2.6 names itself
@@ -591,11 +595,11 @@ def test_export_of_lists_that_values_decide_on():
     """
     model = Call(lambda x, image: onnx_ops.col2im.torch(x, image.tolist(), [2, 2]))
     proto = exported(model, [torch.rand(2, 12, 20), torch.tensor([5, 6])], [{2: "l"}, {}])
-    for given in (
+    for lengths in (
         [torch.rand(2, 12, 20), torch.tensor([5, 6])],
         [torch.rand(2, 12, 6), torch.tensor([3, 4])],
     ):
-        assert_same(run(proto, given), model(*given))
+        assert_same(run(proto, lengths), model(*lengths))
 
 
 def test_export_of_bounds():

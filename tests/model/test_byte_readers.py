@@ -1,12 +1,14 @@
 """What reads bytes in Python, on seeds and on changes of them that are the same in every run
 (support/byte_readers.py).
 
-scripts/fuzz_bytes.py draws others, guided by coverage.
+scripts/fuzzing/fuzz_bytes.py draws others, guided by coverage.
 """
 
 import onnx
 import pytest
 from support import byte_readers, cases
+
+pytestmark = pytest.mark.any_library
 
 CHANGES = 150
 
@@ -87,17 +89,20 @@ NO_ELEMENTS = f"""(float[1, 3, 8] x, int64[0, {2**40}] sizes) => (float[N, C, H]
 }}"""
 # What the fuzzer found: {name: (reader, what it reads)}
 FOUND = {
-    "a node without outputs": ("infer", im2col(lambda proto: proto.graph.node[0].ClearField("output"))),
+    "a node without outputs": ("infer",
+        im2col(lambda proto: proto.graph.node[0].ClearField("output"))),
     "a node with too many inputs": ("infer",
         im2col(lambda proto: proto.graph.node[0].input.extend("abc"))),
     "a negative size": (
         "infer", im2col(lambda proto: setattr(dimension(proto), "dim_value", -5)),
     ),
     "a size's name that isn't UTF-8": (
-        "infer", im2col(lambda proto: setattr(dimension(proto), "dim_param", "nine")).replace(b"nine", b"n\xffne"),
+        "infer", im2col(lambda proto: setattr(dimension(proto), "dim_param", "nine"))
+            .replace(b"nine", b"n\xffne"),
     ),
     "as many sizes as fill the memory": (
-        "infer", im2col(lambda proto: setattr(dimension(proto, 1), "dim_value", 2**40), cases.OPENVINO[0]),
+        "infer", im2col(lambda proto: setattr(dimension(proto, 1), "dim_value", 2**40),
+            cases.OPENVINO[0]),
     ),
     "a size past all models": (
         "lower", im2col(lambda proto: setattr(dimension(proto, axis=-1), "dim_value", 2**63 - 1)),
@@ -125,7 +130,8 @@ FOUND = {
     "two operators' names, of which one isn't UTF-8": ("inspect",
         with_bytes("Colm", others=["Unknown"])),
     "an attribute that refers to a function's": (
-        "inspect", col2im(lambda proto: proto.graph.node[0].attribute.add(name="pads", type=7, ref_attr_name="p")),
+        "inspect", col2im(lambda proto: proto.graph.node[0].attribute.add(name="pads", type=7,
+            ref_attr_name="p")),
     ),
     "sizes without elements, along an axis past all memory": (
         "inspect", cases.parsed(NO_ELEMENTS, 18).SerializeToString(),

@@ -1,6 +1,6 @@
 """What a model costs before it runs grows with the model, whatever it is made of.
 
-Instructions of Python are counted. `python scripts/fuzz_growth.py` draws other models.
+Instructions of Python are counted. `python scripts/fuzzing/fuzz_growth.py` draws other models.
 """
 
 from pathlib import Path

@@ -16,6 +16,8 @@ from support.processes import python
 
 import onnx_ops
 
+pytestmark = pytest.mark.any_library
+
 OVERLAPPING, BILINEAR = COL2IM[1], GRID_SAMPLE[6]
 ONNX_RUNTIMES = r"^\[ONNXRuntimeError\] "  # the rest of its messages differs between versions
 
@@ -246,12 +248,14 @@ def test_cut_and_garbled_files():
             cut = [whole[:k] for k in range(0, len(whole), 3)]
             for _ in range(60):
                 at = rng.integers(0, len(whole), 2)
-                cut.append(bytes(rng.integers(256) if k in at else byte for k, byte in enumerate(whole)))
+                cut.append(bytes(rng.integers(256) if k in at else byte
+                    for k, byte in enumerate(whole)))
             for content in [*cut, whole]:
                 for backend in IN_SESSIONS:
                     done += 1
                     try:
-                        y = run_session(onnx_ops.InferenceSession(content, quiet(), backend=backend), inputs)
+                        y = run_session(onnx_ops.InferenceSession(content, quiet(),
+                            backend=backend), inputs)
                     except Exception:
                         assert content != whole
             assert_close(y, reference(case, inputs), "float32")

@@ -22,6 +22,8 @@ from onnx_ops.model.attributes import MOST, warn_of_unknown_attributes
 from onnx_ops.model.files import imports_and_nodes
 from onnx_ops.registry import available
 
+pytestmark = pytest.mark.any_library
+
 CASE = COL2IM[1]
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 MODEL_GRAPH, MODEL_IMPORT, MODEL_FUNCTIONS, GRAPH_NODE, NODE_ATTRIBUTE, ATTRIBUTE_GRAPH, UNKNOWN = (

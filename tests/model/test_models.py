@@ -1,15 +1,20 @@
 """Every model under models/ runs unchanged in sessions, and equals what its script makes."""
 
-import build_models
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from spec_examples import DEFORM_CONV, EXAMPLES, OPENVINO_MISPRINTED
 from support.backends import BACKENDS, quiet, run_session, with_extensions
 from support.cases import Case
 from support.processes import TESTS
 from support.selection import long_unless, needs_extensions
+from support.spec_examples import (
+    DEFORM_CONV,
+    EXAMPLES,
+    OPENVINO_MISPRINTED,
+    build_model,
+    write_model,
+)
 
 import onnx_ops
 from onnx_ops.registry import OPERATORS
@@ -118,7 +123,7 @@ def test_lowered_twin(directory, caplog):
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
 def test_committed_model_is_what_the_script_builds(example, tmp_path):
-    built = build_models.write(example, tmp_path)
+    built = write_model(example, tmp_path)
     committed = ROOT / built.relative_to(tmp_path)
     assert onnx.load(committed / "model.onnx") == onnx.load(built / "model.onnx")
     onnx.checker.check_model(str(built / "model.onnx"))
@@ -138,7 +143,7 @@ def test_every_model_is_tested():
 @pytest.mark.parametrize("name", OPENVINO_MISPRINTED)
 def test_block_counts_that_a_specification_misprints_are_refused(name):
     example = OPENVINO_MISPRINTED[name]
-    session = onnx_ops.InferenceSession(build_models.build(example).SerializeToString(), quiet())
+    session = onnx_ops.InferenceSession(build_model(example).SerializeToString(), quiet())
     with pytest.raises(
         Exception, match=r"Col2Im: shape of input = .*: the last axis must be the number of blocks"
     ):

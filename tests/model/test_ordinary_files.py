@@ -18,7 +18,7 @@ import onnxruntime as ort
 import pytest
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
-from test_cli import call
+from support.commands import call
 
 import onnx_ops
 from onnx_ops.cli import data, items
@@ -26,7 +26,10 @@ from onnx_ops.model import external_data, files, node_tests
 from onnx_ops.model.files import AHEAD, SMALL, imports_and_nodes
 from onnx_ops.rewriting import graph
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pipes and links are others there")
+pytestmark = [
+    pytest.mark.any_library,
+    pytest.mark.skipif(sys.platform == "win32", reason="pipes and links are others there"),
+]
 
 
 def socket_at(path: Path) -> None:
@@ -57,10 +60,10 @@ READERS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", NO_FILES)
+@pytest.mark.parametrize("name", NO_FILES)
 @pytest.mark.parametrize("reader", READERS)
-def test_what_is_no_file_is_refused_by_name(reader: str, what: str, tmp_path: Path) -> None:
-    NO_FILES[what](tmp_path / "model.onnx")
+def test_what_is_no_file_is_refused_by_name(reader: str, name: str, tmp_path: Path) -> None:
+    NO_FILES[name](tmp_path / "model.onnx")
     with pytest.raises(onnx_ops.OpError, match=r"= .*model\.onnx: must be an ordinary file"):
         READERS[reader](tmp_path / "model.onnx")
 
@@ -73,10 +76,10 @@ def test_inputs_that_are_no_files(what: str, tmp_path: Path) -> None:
             data.read_outputs(tmp_path / name, {"y": ("float32", [1])})
 
 
-@pytest.mark.parametrize("what", NO_FILES)
-def test_settings_that_are_no_file(what: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", NO_FILES)
+def test_settings_that_are_no_file(name: str, tmp_path: Path) -> None:
     """As those of another program's folder: there are none."""
-    NO_FILES[what](tmp_path / "run.json")
+    NO_FILES[name](tmp_path / "run.json")
     assert items.read_settings(tmp_path / "run.json") == {}
 
 
@@ -190,11 +193,11 @@ def test_a_file_that_is_cut_while_it_is_read(left: int, tmp_path: Path) -> None:
     """Pages that are gone would end the process by SIGBUS, if they were mapped."""
     path = tmp_path / "m.onnx"
     path.write_bytes(sized(4 * SMALL, 2 * SMALL, 1))
-    parts = files._entries(path)
-    assert next(parts)
+    files_of_model = files._entries(path)
+    assert next(files_of_model)
     os.truncate(path, left)
     with pytest.raises((ValueError, IndexError)):
-        list(parts)
+        list(files_of_model)
     assert imports_and_nodes(path) in [(None, None), (set(), set()), (set(), {("", "GridSample")})]
 
 
@@ -214,8 +217,10 @@ def test_a_protobuf_beyond_all_limits(tmp_path: Path) -> None:
 # External data
 
 
-def tensor(dims: list[int], kind: int = TensorProto.INT64, **entries: Any) -> TensorProto:
-    proto = TensorProto(name="s", data_type=kind, dims=dims, data_location=TensorProto.EXTERNAL)
+def tensor(dims: list[int], element_type: int = TensorProto.INT64, **entries: Any) -> TensorProto:
+    proto = TensorProto(
+        name="s", data_type=element_type, dims=dims, data_location=TensorProto.EXTERNAL
+    )
     for key, value in {"location": "data", **entries}.items():
         proto.external_data.add(key=key, value=str(value))
     return proto
@@ -242,9 +247,11 @@ REFUSED = {  # {statement: (tensor, message)}
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_statements_on_external_data_are_compared_with_the_file(what: str, tmp_path: Path) -> None:
-    proto, message = REFUSED[what]
+@pytest.mark.parametrize("statement", REFUSED)
+def test_statements_on_external_data_are_compared_with_the_file(
+    statement: str, tmp_path: Path
+) -> None:
+    proto, message = REFUSED[statement]
     (tmp_path / "data").write_bytes(bytes(64))
     with pytest.raises(onnx_ops.OpError, match=message):
         external_data.read_data(proto, tmp_path / "m.onnx")
@@ -262,10 +269,10 @@ def test_statements_that_are_right(entries: dict[str, int], tmp_path: Path) -> N
     np.testing.assert_array_equal(numpy_helper.to_array(proto), content[first : first + 4])
 
 
-@pytest.mark.parametrize("what", NO_FILES)
+@pytest.mark.parametrize("name", NO_FILES)
 @pytest.mark.parametrize("dims", [[0], [4], [2**20]])
-def test_external_data_that_are_no_file(dims: list[int], what: str, tmp_path: Path) -> None:
-    NO_FILES[what](tmp_path / "data")
+def test_external_data_that_are_no_file(dims: list[int], name: str, tmp_path: Path) -> None:
+    NO_FILES[name](tmp_path / "data")
     with pytest.raises(
         onnx_ops.OpError, match=r"external data = .*: must (be an ordinary file|lie in the folder)"
     ):

@@ -13,6 +13,8 @@ import onnx_ops
 from onnx_ops.declaration import plain
 from onnx_ops.model import schemas as schemas_of_onnx
 
+pytestmark = pytest.mark.any_library
+
 BILINEAR = GRID_SAMPLE[6]
 
 

@@ -415,7 +415,7 @@ static void check_file(const char *path, int with_faults) {
     release_node(&node);
 }
 
-/* A process that aborts writes its counters, too, where scripts/coverage_figures.py has it count its branches. */
+/* A process that aborts writes its counters, too, where scripts/measure/coverage_figures.py has it count its branches. */
 #ifdef ONNX_OPS_COUNTED
 void __gcov_dump(void);
 #else

@@ -22,6 +22,8 @@ from onnx_ops.declaration.attributes import VECTOR
 from onnx_ops.declaration.operator import HEAD, REFUSAL_FIELDS, REFUSAL_SIZE
 from onnx_ops.native import table
 
+pytestmark = pytest.mark.any_library
+
 NATIVE = Path(onnx_ops.__file__).parent / "native"
 SOURCES = {path.name: path.read_text() for path in sorted(NATIVE.glob("*.[ch]"))}
 # Files without suffix, from the top layer to the lowest one.
@@ -34,15 +36,15 @@ CC = shutil.which("cc") or shutil.which("gcc")
 CALL = records.call_dtype(HEAD)
 # {structure of ctypes: name of the struct}
 STRUCTURES = {
-    kind: text.split()[1]
-    for kind, text in build.DECLARED.items()
-    if isinstance(kind, type(C.Structure))
+    group: text.split()[1]
+    for group, text in build.DECLARED.items()
+    if isinstance(group, type(C.Structure))
 }
 # {struct: {field: its offset}}, as Python has it.
 EXPECTED = {
     **{
-        name: {f: getattr(kind, f).offset for f, _ in kind._fields_}
-        for kind, name in STRUCTURES.items()
+        name: {f: getattr(structure, f).offset for f, _ in structure._fields_}
+        for structure, name in STRUCTURES.items()
     },
     "tensor": {name: offset for name, (_, offset) in records.TENSOR.fields.items()},
     "vector": {name: offset for name, (_, offset) in VECTOR.fields.items()},
@@ -52,7 +54,7 @@ EXPECTED = {
     "refusal": {name: 8 * k for k, name in enumerate((*REFUSAL_FIELDS, "shown"))},
 }
 SIZES = {"tensor": records.TENSOR.itemsize, "vector": VECTOR.itemsize, "refusal": 8 * REFUSAL_SIZE}
-SIZES |= {name: C.sizeof(kind) for kind, name in STRUCTURES.items()} | {
+SIZES |= {name: C.sizeof(structure) for structure, name in STRUCTURES.items()} | {
     "call": C.sizeof(table.Call)
 }
 CONSTANTS = set(vars(limits)) & set(
@@ -65,14 +67,14 @@ PROGRAM = '#include "table.h"\n#include <stddef.h>\n#include <stdio.h>\nint main
 def test_the_c_compiler_agrees(tmp_path):
     """Each offset, size and limit is what the C compiler says."""
     expected = {
-        f"offsetof(struct {s}, {f})": at
+        f"offsetof(struct {s}, {f})": offset
         for s, fields in EXPECTED.items()
-        for f, at in fields.items()
+        for f, offset in fields.items()
     }
     expected |= {f"sizeof(struct {name})": size for name, size in SIZES.items()}
     expected |= {name: getattr(limits, name) for name in CONSTANTS}
     assert len(CONSTANTS) >= 12
-    lines = [f'    printf("%lld\\n", (long long)({each}));\n' for each in expected]
+    lines = [f'    printf("%lld\\n", (long long)({expression}));\n' for expression in expected]
     (tmp_path / "layout.c").write_text(PROGRAM % "".join(lines))
     program = tmp_path / "layout"
     subprocess.run(
@@ -95,7 +97,9 @@ def test_geometry_fits():
 def listed(struct):
     """The functions of a struct of ONNX Runtime, in the order of its public header."""
     text = (TESTS / "support" / "onnxruntime_c_api.txt").read_text()
-    return next(part.split()[1:] for part in text.split("\n\n") if part.startswith(f"{struct}\n"))
+    return next(
+        section.split()[1:] for section in text.split("\n\n") if section.startswith(f"{struct}\n")
+    )
 
 
 def test_onnx_runtimes_functions_are_where_its_header_has_them():
@@ -159,12 +163,12 @@ def upward_uses(sources):
 def jumping_macros(sources):
     """Macros that leave the function or the loop in which they stand."""
     macros = [
-        each
+        macro
         for text in sources.values()
-        for each in re.findall(r"#define (\w+.*(?:(?<=\\)\n.*)*)", text)
+        for macro in re.findall(r"#define (\w+.*(?:(?<=\\)\n.*)*)", text)
     ]
     assert len(macros) > 50
-    return [each for each in macros if re.search(r"\b(return|goto|break|continue)\b", each)]
+    return [macro for macro in macros if re.search(r"\b(return|goto|break|continue)\b", macro)]
 
 
 def test_each_layer_uses_only_those_below_it():

@@ -59,6 +59,7 @@ FLAGS = "ONNX_OPS_TEST_FLAGS"
 SOURCES = Path(onnx_ops.__file__).parent / "native"
 COPIES = itertools.count()
 pytestmark = [
+    pytest.mark.compiler,
     pytest.mark.skipif(sys.platform == "win32", reason="its compilers take other flags"),
     pytest.mark.skipif(COMPILER is None, reason="there is no C compiler"),
     pytest.mark.skipif(
@@ -68,7 +69,8 @@ pytestmark = [
 # This build counts the library's allocations and fills them with garbage.
 COUNTED_H = """
 #include <stdlib.h>
-void *counted_malloc(size_t), *counted_calloc(size_t, size_t), *counted_realloc(void *, size_t), counted_free(void *);
+void *counted_malloc(size_t), *counted_calloc(size_t, size_t);
+void *counted_realloc(void *, size_t), counted_free(void *);
 #define malloc counted_malloc
 #define calloc counted_calloc
 #define realloc counted_realloc
@@ -80,15 +82,20 @@ COUNTED_C = """
 #undef realloc
 #undef free
 #include <string.h>
-__attribute__((visibility("default"))) long counted[4]; /* in use, asked for so far, the first and the last that fail */
-static int fails(void) { return counted[1]++, counted[2] <= counted[1] && counted[1] <= counted[3]; }
+/* in use, asked for so far, the first and the last that fail */
+__attribute__((visibility("default"))) long counted[4];
+static int fails(void) {
+    return counted[1]++, counted[2] <= counted[1] && counted[1] <= counted[3];
+}
 static void *count(void *made, size_t size, int byte) {
     if (fails() || !made) return free(made), NULL;
     counted[0]++;
     return memset(made, byte, size);
 }
 void *counted_malloc(size_t size) { return count(malloc(size), size, 0xA5); }
-void *counted_calloc(size_t number, size_t size) { return count(malloc(number * size), number * size, 0); }
+void *counted_calloc(size_t number, size_t size) {
+    return count(malloc(number * size), number * size, 0);
+}
 void *counted_realloc(void *made, size_t size) {
     return !made ? counted_malloc(size) : fails() ? NULL : realloc(made, size);
 }
@@ -97,8 +104,8 @@ void counted_free(void *made) { counted[0] -= made != NULL, free(made); }
 HANDLE = C.c_void_p
 ORT_H = (SOURCES / "ort.h").read_text()
 OFFSETS = {
-    name: int(at)
-    for name, at in re.findall(r"#define (\w+)\s+(?:\\\s+)?API(?:_OF\(\w+, |\()(\d+),", ORT_H)
+    name: int(offset)
+    for name, offset in re.findall(r"#define (\w+)\s+(?:\\\s+)?API(?:_OF\(\w+, |\()(\d+),", ORT_H)
 }
 SPARES = int(
     re.search(r"SPARES = (\d+)", (SOURCES / "ort.c").read_text())[1]
@@ -130,14 +137,15 @@ VISIBLE char release[32];     /* that of another ONNX Runtime, perhaps */
 status registered(void *options, const struct api_base *base);
 static const struct api_base *base;
 static void *const *real, *proxy[600];
-#define PROXY(k, can_fail, owned)                                                                               \\
-    static void *proxy_##k(void *a, void *b, void *c, void *d, void *e, void *f) {                              \\
-        int n = can_fail ? __atomic_add_fetch(&call_count, 1, __ATOMIC_SEQ_CST) : 0;                            \\
-        if (n) calls[n & 0xffff] = k, in_use[n & 0xffff] = counted[0];                                          \\
-        if (n && n == failing_call) return CreateStatus(1, FAILURE);                                            \\
-        void *done = ((void *(*)(void *, void *, void *, void *, void *, void *))real[k])(a, b, c, d, e, f);    \\
-        __atomic_add_fetch(&handles, can_fail && done ? 1 : owned, __ATOMIC_SEQ_CST);                           \\
-        return done;                                                                                            \\
+#define PROXY(k, can_fail, owned)                                                     \\
+    static void *proxy_##k(void *a, void *b, void *c, void *d, void *e, void *f) {    \\
+        int n = can_fail ? __atomic_add_fetch(&call_count, 1, __ATOMIC_SEQ_CST) : 0;  \\
+        if (n) calls[n & 0xffff] = k, in_use[n & 0xffff] = counted[0];                \\
+        if (n && n == failing_call) return CreateStatus(1, FAILURE);                  \\
+        void *(*call)(void *, void *, void *, void *, void *, void *) = real[k];      \\
+        void *done = call(a, b, c, d, e, f);                                          \\
+        __atomic_add_fetch(&handles, can_fail && done ? 1 : owned, __ATOMIC_SEQ_CST); \\
+        return done;                                                                  \\
     }
 PROXIES
 static void *const *get_api(uint32_t version) {
@@ -161,7 +169,7 @@ def shim():
         name: (name in OWNED) - (name.startswith("Release") or name == "AddCustomOpDomain")
         for name in OFFSETS
     }
-    positions = {name: at // 8 for name, at in OFFSETS.items()}
+    positions = {name: offset // 8 for name, offset in OFFSETS.items()}
     proxies = "\n".join(
         f"PROXY({k}, {int(n not in CANNOT_FAIL)}, {sign[n]})" for n, k in positions.items()
     )
@@ -323,7 +331,7 @@ class Library:
         return self.table.operators[self.declared.index(operator)].contents
 
 
-NAMES = {at // 8: name for name, at in OFFSETS.items()}
+NAMES = {offset // 8: name for name, offset in OFFSETS.items()}
 
 
 def registering(domain):
@@ -443,16 +451,16 @@ def make(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=RELEASES)
 def runtime(request, make):
-    made = make(RELEASES[request.param])
-    made.shared = made.register(made.options())
-    return made
+    runtime_of_release = make(RELEASES[request.param])
+    runtime_of_release.shared = runtime_of_release.register(runtime_of_release.options())
+    return runtime_of_release
 
 
 @pytest.fixture(scope="module")
 def new(make):
-    made = make()
-    made.shared = made.register(made.options())
-    return made
+    runtime_of_version = make()
+    runtime_of_version.shared = runtime_of_version.register(runtime_of_version.options())
+    return runtime_of_version
 
 
 def session(runtime, node):
@@ -469,21 +477,26 @@ def prepared(runtime, node, step, inferred=0):
     All that must be left are statuses that ONNX Runtime gets: of an error, and of so many
     inferences.
     """
-    in_use, made = runtime.counted[0], None
+    in_use, session_of_node = runtime.counted[0], None
     if step == "run":
-        made, error = runtime.attempt(session, runtime, node)
+        session_of_node, error = runtime.attempt(session, runtime, node)
         assert error is None
 
     def attempt(**limits):
         result, error = runtime.attempt(
-            *((made[0].run, None, made[1]) if made else (session, runtime, node)), **limits
+            *(
+                (session_of_node[0].run, None, session_of_node[1])
+                if session_of_node
+                else (session, runtime, node)
+            ),
+            **limits,
         )
         left = inferred + runtime.infers(limits.get("fails")) + (error is not None)
         assert runtime.number("handles").value in (left, left - runtime.infers(limits.get("fails")))
         return result, error
 
     yield attempt
-    made = None  # which ends the session
+    session_of_node = None  # which ends the session
     if runtime.counted[0] != in_use:
         gc.collect()
     assert runtime.counted[0] == in_use
@@ -515,15 +528,15 @@ def test_runs(runtime, name):
 
 def stated(node, runtime):
     """What a session states of the outputs of a node's model."""
-    (made, _), error = runtime.attempt(session, runtime, node)
+    (session_of_node, _), error = runtime.attempt(session, runtime, node)
     assert error is None
-    return [(each.type, each.shape) for each in made.get_outputs()]
+    return [(output.type, output.shape) for output in session_of_node.get_outputs()]
 
 
 def test_inference(new):
     """An unknown dimension gets a name that is used nowhere else."""
-    (kind, first), (_, again) = (stated(INFERENCE, new)[0] for _ in range(2))
-    assert kind == HALF  # the type of X, not of the grid
+    (type_of_output, first), (_, again) = (stated(INFERENCE, new)[0] for _ in range(2))
+    assert type_of_output == HALF  # the type of X, not of the grid
     assert re.fullmatch(r"N 3 onnx_ops_[0-9a-f]+_\d+ W", " ".join(map(str, first)))
     assert again[2] != first[2]
 
@@ -569,8 +582,11 @@ def test_every_function_is_called(make, key):
             called.update(runtime.calls)
         runtime.attempt(session, runtime, node)
         called.update(runtime.calls)
-    others = {"new": "GetTensorTypeAndShape", "old": "GetTensorElementTypeAndShapeDataReference"}
-    assert called == OFFSETS.keys() - CANNOT_FAIL - {others[key]}
+    functions_by_age = {
+        "new": "GetTensorTypeAndShape",
+        "old": "GetTensorElementTypeAndShapeDataReference",
+    }
+    assert called == OFFSETS.keys() - CANNOT_FAIL - {functions_by_age[key]}
 
 
 UNREADABLE = re.compile(
@@ -623,12 +639,12 @@ def test_a_registration_that_fails(make, limit):
     What is left are records and lists, which later registrations use.
     """
     make = partial(make, operators=FEW, custom=FUNCTIONS[:2])
-    whole, declared = make(), [*FEW, *FUNCTIONS[:2]]
+    all_operators, declared = make(), [*FEW, *FUNCTIONS[:2]]
     register = lambda runtime: runtime.register(runtime.options())
-    assert whole.attempt(register, whole)[1] is None
-    calls, in_use, left = whole.calls, whole.in_use(), []
+    assert all_operators.attempt(register, all_operators)[1] is None
+    calls, in_use, left = all_operators.calls, all_operators.in_use(), []
     assert calls.count("CustomOpDomain_Add") == sum(len(list(o.signatures())) for o in declared)
-    for n in range(1, 1 + (len(calls) if limit == "fails" else whole.counted[1])):
+    for n in range(1, 1 + (len(calls) if limit == "fails" else all_operators.counted[1])):
         runtime = make()
         _, error = runtime.attempt(register, runtime, **{limit: n})
         left.append(runtime.counted[0])
@@ -682,10 +698,10 @@ def test_a_registration_on_copied_options_that_fails(make: Callable[..., Any], l
         options.register_custom_ops_library(str(runtime.path))
 
     make = partial(make, operators=FEW, custom=[POSITIVE, BLEND])
-    whole = make()
-    assert whole.attempt(add_one, whole, copied(whole))[1] is None
-    last = len(whole.calls) if limit == "fails" else whole.counted[1]
-    assert whole.calls.count("CustomOpDomain_Add") == sum(
+    all_operators = make()
+    assert all_operators.attempt(add_one, all_operators, copied(all_operators))[1] is None
+    last = len(all_operators.calls) if limit == "fails" else all_operators.counted[1]
+    assert all_operators.calls.count("CustomOpDomain_Add") == sum(
         len(list(o.signatures())) for o in (POSITIVE, BLEND)
     )
     for n in range(1, 1 + last):
@@ -705,12 +721,12 @@ def test_domains_of_options(make):
         sorted(native_backend.default_domains()),
         sorted({o.domain for o in OPERATORS}),
     )
-    none, some = runtime.options([]), runtime.options([""])
-    for options, more, new in (
-        (none, [], default), (none, [], []), (runtime.options(every), [], every), (some, [], [""]),
-        (some, ["com.microsoft"], ["com.microsoft"]),
+    none, for_onnx = runtime.options([]), runtime.options([""])
+    for options, added, new in (
+        (none, [], default), (none, [], []), (runtime.options(every), [], every),
+        (for_onnx, [], [""]), (for_onnx, ["com.microsoft"], ["com.microsoft"]),
     ):  # fmt: skip
-        for domain in more:
+        for domain in added:
             options.add_session_config_entry(registering(domain), "1")
         assert runtime.attempt(runtime.register, options)[1] is None
         count = sum(len(list(o.signatures())) for o in OPERATORS if o.domain in new)
@@ -785,11 +801,11 @@ def test_tiles_side_by_side_have_workspaces_of_their_own(make, threads):
     runtime.shared = runtime.register(runtime.options(intra_op_num_threads=threads))
     with prepared(runtime, MANY_TILES, "run") as attempt:
         assert attempt()[1] is None
-    tiles, places, (size, *_) = zip(*calls, strict=True)
+    tiles, workspaces, (size, *_) = zip(*calls, strict=True)
     assert sorted(tiles) == list(range(MAX_TILES))
-    assert {*places} == set(range(min(places), max(places) + 1, size + -size % LINE))
-    assert len({*places}) == threads
-    assert not any(place % LINE for place in places)
+    assert {*workspaces} == set(range(min(workspaces), max(workspaces) + 1, size + -size % LINE))
+    assert len({*workspaces}) == threads
+    assert not any(place % LINE for place in workspaces)
 
 
 def test_a_tile_that_fails(make):
@@ -844,14 +860,14 @@ def test_a_constant_result_that_cannot_be_kept(new, lacking):
         assert attempt()[1] is None
         last, kept = new.counted[1], row.results_made
         assert kept == before + 1
-        made, error = attempt(lacks=last - (lacking != "workspace"), more=lacking == "both")
+        result, error = attempt(lacks=last - (lacking != "workspace"), more=lacking == "both")
         assert NO_STATE in error if lacking == "both" else error is None
         for _ in range(0 if lacking == "both" else 2):
-            outputs, error = new.attempt(made[0].run, None, made[1])
+            outputs, error = new.attempt(result[0].run, None, result[1])
             assert error is None
             assert_outputs(outputs, CONSTANT)
         assert row.results_made == kept
-        made = None
+        result = None
 
 
 def malformed(bad, **settings):
@@ -871,15 +887,18 @@ def test_malformed_inputs(new, bad):
         assert re.search(f"{bad.title}: {bad.message}", attempt()[1])
     with prepared(new, malformed(bad, constants=range(len(bad.inputs))), "create") as attempt:
         refused = attempt()[1]
-        if any(bad is each for each in BY_ELEMENTS):
+        if any(bad is bad_case for bad_case in BY_ELEMENTS):
             assert refused is None
         else:
-            message = rf"{bad.title} \(node 'the_node'\): ({bad.message}|.* attributes are for image axes)"
-            assert re.search(message, refused)
+            rules = rf"({bad.message}|.* attributes are for image axes)"
+            assert re.search(rf"{bad.title} \(node 'the_node'\): {rules}", refused)
 
 
 # Long texts are cut after 200 characters and before the last 100.
-SPECIAL = "'\"\\\n\r\t\x01\x1f\x7f\xa0\xada\xe9\u4e2d\u061c\u200b\u200f\u2028\u202e\u2060\u206f\ud7ff\ue000\uf8ff"
+SPECIAL = (
+    "'\"\\\n\r\t\x01\x1f\x7f\xa0\xada\xe9\u4e2d\u061c\u200b\u200f"
+    "\u2028\u202e\u2060\u206f\ud7ff\ue000\uf8ff"
+)
 SPECIAL += "\ufeff\ufff0\ufffb\ufffd\U0001f600\U000dffff\U000e0000\U0010ffff"
 EACH_ESCAPE = (
     "'\"\\\n\x01\xa0a\xe9\u4e2d\u202e\U0001f600\U000e0000"  # a character for each way to show one
@@ -1014,12 +1033,12 @@ def test_what_python_answers(make, outcome):
     runtime.shared = runtime.register(runtime.options())
     questions = answering(runtime, outcome)
     with prepared(runtime, GRID, "create", inferred=bool(created)) as attempt:
-        made, error = attempt()
+        answer, error = attempt()
         assert error.endswith(created) if created else error is None
         assert questions == ["compile", *["interrupt"] * interrupts] * 2  # for an inference, too
-        if made:
-            assert runtime.attempt(made[0].run, None, made[1])[1].endswith(ran)
-        made = None
+        if answer:
+            assert runtime.attempt(answer[0].run, None, answer[1])[1].endswith(ran)
+        answer = None
 
 
 def test_python_is_not_called_while_an_interrupt_waits(make):

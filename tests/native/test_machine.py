@@ -50,7 +50,8 @@ PROGRAM = """
 #define _CPUID_H_INCLUDED
 static unsigned words_of[3][4], xcr0;
 static int has_leaves;
-static int __get_cpuid_count(unsigned leaf, unsigned sub, unsigned *a, unsigned *b, unsigned *c, unsigned *d) {
+static int __get_cpuid_count(unsigned leaf, unsigned sub, unsigned *a, unsigned *b, unsigned *c,
+                             unsigned *d) {
     unsigned *words = words_of[leaf == 1 ? 0 : leaf == 7 ? 1 : 2];
     *a = words[0], *b = words[1], *c = words[2], *d = words[3];
     return has_leaves && !sub;

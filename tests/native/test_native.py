@@ -134,7 +134,7 @@ def test_faults(harness, tmp_path):
     """An error states its cause, nothing is leaked, no result is wrong, and the next node is made
     and run as before.
 
-    A node of each operator; `scripts/sanitize.sh` has all of them.
+    A node of each operator; `scripts/fuzzing/sanitize.sh` has all of them.
     """
     described = nodes.descriptions(1)
     status, lines = native.run(harness, "faults", *native.write(tmp_path, described))

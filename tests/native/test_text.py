@@ -18,7 +18,8 @@ pytestmark = pytest.mark.skipif(
     sys.platform == "win32" or not native.accepts("gcc", ["-shared", "-fPIC"]), reason="needs gcc"
 )
 CHARACTERS = [
-    *"a ~'\"\\\n\r\t\0\x1f\x7f\xa0\xa1\xad\xe9\u07ff\u0800\u200b\u2028\u20ac\ud7ff\ue000\uf900\ufeff\ufffd",
+    *"a ~'\"\\\n\r\t\0\x1f\x7f\xa0\xa1\xad\xe9\u07ff",
+    *"\u0800\u200b\u2028\u20ac\ud7ff\ue000\uf900\ufeff\ufffd",
     *"\U00010000\U0001f600\U000e0001\U0010ffff",
 ]
 NO_UTF_8 = [

@@ -12,9 +12,20 @@ import onnx
 import onnxruntime as ort
 import pytest
 from support.backends import BACKENDS, quiet, run_session, uncompiled_outputs
-from support.cases import CORNER_POOL, FEATURE_ALIGN, GRID_SAMPLER, OTHERS, Case, drawn, parsed
+from support.cases import CORNER_POOL, FEATURE_ALIGN, GRID_SAMPLER, OTHERS, Case, parsed
+from support.commands import call_json, saved, sentences
 from support.detector import plainly_kept, rotated_detector, turned_boxes
-from test_cli import call_json, saved, sentences
+from support.several_outputs import (
+    BATCH,
+    CASES,
+    NUMBERS,
+    ROTATED,
+    SOFT,
+    UPRIGHT_BATCH,
+    f32,
+    scores,
+    upright_boxes,
+)
 
 import onnx_ops
 from onnx_ops.arrays import functions
@@ -24,69 +35,10 @@ from onnx_ops.native.execute import specialization_of
 NAN, INF = np.nan, np.inf
 
 
-def f32(values):
-    return np.array(values, np.float32)
-
-
 def call(name, *inputs, **attributes):
     """Call one of the OTHERS by its name."""
-    (found,) = (o for o in OTHERS if o.name == name)
-    return functions.call(found, *inputs, **attributes)
-
-
-def upright_boxes(count, size=60.0, seed=0):
-    rng = np.random.default_rng(seed)
-    corner = rng.uniform(0, size, (count, 2))
-    return np.concatenate([corner, corner + rng.uniform(2, 30, (count, 2))], 1).astype(np.float32)
-
-
-def scores(*shape, seed=1):
-    """Scores, of which some are equal."""
-    return np.random.default_rng(seed).choice(np.linspace(0, 1, 41, dtype=np.float32), shape)
-
-
-ROTATED = {"iou_threshold": 0.3, "score_threshold": 0.1}
-UPRIGHT = {"iou_threshold": 0.3, "offset": 0}
-SOFT = {"iou_threshold": 0.3, "sigma": 0.5, "min_score": 0.05, "method": 0, "offset": 0}
-BATCH = np.stack([turned_boxes(40), turned_boxes(40, seed=3)])
-UPRIGHT_BATCH = np.stack([upright_boxes(40), upright_boxes(40, seed=3)])
-NUMBERS = drawn(np.random.default_rng(0), (3, 4, 5), "float32").round()  # of which some are equal
-CASES = {
-    "NMSRotated": [
-        (BATCH, scores(2, 3, 40), ROTATED),
-        (BATCH[:, :1], scores(2, 1, 1), ROTATED),
-        (BATCH[:, :0], scores(2, 3, 0), ROTATED),
-        (BATCH, scores(2, 0, 40), ROTATED),
-        (BATCH * f32([1, 1, 0, 1, 1]), scores(2, 2, 40), {**ROTATED, "iou_threshold": 0.0}),
-        (BATCH, scores(2, 3, 40), {"iou_threshold": 0.5, "score_threshold": 1.0}),
-    ],
-    "NMSMatch": [
-        (UPRIGHT_BATCH, scores(2, 3, 40), f32([0.3]), f32([0.2])),
-        (UPRIGHT_BATCH, scores(2, 3, 40), f32([0]), f32([-1])),
-        (UPRIGHT_BATCH[:, :0], scores(2, 3, 0), f32([0.3]), f32([0.2])),
-    ],
-    "NonMaxSuppression": [
-        (upright_boxes(60), scores(60), UPRIGHT),
-        (upright_boxes(60).round(), scores(60), {**UPRIGHT, "offset": 1}),
-        (upright_boxes(0), scores(0), UPRIGHT),
-    ],
-    "SoftNonMaxSuppression": [
-        *((upright_boxes(60), scores(60), {**SOFT, "method": method}) for method in range(3)),
-        (upright_boxes(60).round(), scores(60), {**SOFT, "method": 1, "offset": 1}),
-        (upright_boxes(1), scores(1), SOFT),
-        (upright_boxes(0), scores(0), SOFT),
-    ],
-    **{
-        name: [
-            *((NUMBERS, {"dim": dim}) for dim in (-3, -1, 1)),
-            (NUMBERS[:, :0], {"dim": 1}),
-            (NUMBERS[:0], {"dim": 1}),
-            (drawn(np.random.default_rng(0), (70_000,), "float32"), {"dim": 0}),
-            (drawn(np.random.default_rng(0), (300, 2, 200), "float32"), {"dim": -1}),
-        ]
-        for name in ("cummax", "cummin")
-    },
-}
+    (operator,) = (o for o in OTHERS if o.name == name)
+    return functions.call(operator, *inputs, **attributes)
 
 
 @pytest.mark.parametrize("function", OTHERS, ids=lambda o: o.title)
@@ -102,11 +54,11 @@ def test_kernels_as_plain_python(function):
         if sum(array.size for array in inputs) < 2500:
             values = function.values(attributes)
             with np.errstate(all="ignore"):
-                found = uncompiled_outputs(function, inputs, attributes)
+                outputs = uncompiled_outputs(function, inputs, attributes)
                 expected = plain.compute(
                     function, values, inputs, specialization_of(function, values, inputs).types
                 )
-            assert [(a.dtype, a.tolist()) for a in found] == [
+            assert [(a.dtype, a.tolist()) for a in outputs] == [
                 (a.dtype, a.tolist()) for a in expected
             ]
 
@@ -128,7 +80,7 @@ def test_what_pytorch_checks(function):
 def overlap_of(a, b):
     """The overlap of two turned boxes."""
     shapely = pytest.importorskip("shapely")
-    one, other = (
+    area, other_area = (
         shapely.affinity.translate(
             shapely.affinity.rotate(
                 shapely.box(-w / 2, -h / 2, w / 2, h / 2), angle, (0, 0), use_radians=True
@@ -138,8 +90,8 @@ def overlap_of(a, b):
         )
         for x, y, w, h, angle in np.float64([a, b])
     )
-    common = one.intersection(other).area
-    return common / (one.area + other.area - common)
+    common = area.intersection(other_area).area
+    return common / (area.area + other_area.area - common)
 
 
 def are_both_kept(boxes, threshold):
@@ -203,8 +155,8 @@ def test_nearly_the_same_boxes_suppress_each_other():
     """mmcv's and mmdeploy's float32 arithmetic lost corners of such boxes, and kept duplicates."""
     for seed, factors in itertools.product(range(100), itertools.product(NEARLY, repeat=2)):
         (box,) = turned_boxes(1, seed=seed)
-        other = box * f32([factors[0], 1, factors[1], 1, 1])
-        assert not are_both_kept(np.stack([box, other]), 0.99), (box, other)
+        smaller = box * f32([factors[0], 1, factors[1], 1, 1])
+        assert not are_both_kept(np.stack([box, smaller]), 0.99), (box, smaller)
 
 
 NO_AREA = [
@@ -319,12 +271,12 @@ def test_running_extremes(name, extreme, dim):
     values, indices = call(name, NUMBERS, dim=dim)
     np.testing.assert_array_equal(values, extreme.accumulate(NUMBERS, dim))
     np.testing.assert_array_equal(np.take_along_axis(NUMBERS, indices, dim), values)
-    x, at = np.moveaxis(NUMBERS, dim, 0), np.moveaxis(indices, dim, 0)
+    x, positions = np.moveaxis(NUMBERS, dim, 0), np.moveaxis(indices, dim, 0)
     for k in range(len(x)):  # of equal ones the last
         at_end = np.where(
             x[: k + 1] == np.moveaxis(values, dim, 0)[k], np.arange(k + 1)[:, None, None], -1
         )
-        np.testing.assert_array_equal(at[k], at_end.max(axis=0))
+        np.testing.assert_array_equal(positions[k], at_end.max(axis=0))
 
 
 @pytest.mark.parametrize("name", ["cummax", "cummin"])
@@ -360,8 +312,8 @@ def test_grid_sampler_is_grid_sample(case):
 
 def boxes_at_pixels(height, width, box):
     """A box at each pixel: y, x, and the other three numbers."""
-    places = np.stack(np.mgrid[:height, :width], -1)
-    return np.concatenate([places, np.broadcast_to(box, (height, width, 3))], -1)[None].astype(
+    centres = np.stack(np.mgrid[:height, :width], -1)
+    return np.concatenate([centres, np.broadcast_to(box, (height, width, 3))], -1)[None].astype(
         np.float32
     )
 
@@ -369,9 +321,11 @@ def boxes_at_pixels(height, width, box):
 def test_features_at_the_centre_are_doubled(backend):
     case = FEATURE_ALIGN[0]
     x = case.inputs("float32")[0][:1]
-    one = Case("one", case.domain, case.op_type, (x.shape, ()), {"points": 1, "spatial_scale": 1.0})
+    one_point = Case(
+        "one", case.domain, case.op_type, (x.shape, ()), {"points": 1, "spatial_scale": 1.0}
+    )
     np.testing.assert_array_equal(
-        backend(one, [x, boxes_at_pixels(*x.shape[2:], (3, 5, 0.7))]), 2 * x
+        backend(one_point, [x, boxes_at_pixels(*x.shape[2:], (3, 5, 0.7))]), 2 * x
     )
 
 
@@ -433,7 +387,8 @@ def test_a_model_of_mmdeploy_that_finds_nothing(backend):
         assert (best == 0).all()
 
 
-UNKNOWN_ELSEWHERE = """(float[1, 3, 20, 20] x, float[R, 4] rois, int64[R] images, float[1, R, 5] boxes,
+UNKNOWN_ELSEWHERE = """(float[1, 3, 20, 20] x, float[R, 4] rois, int64[R] images,
+    float[1, R, 5] boxes,
                         float[1, 2, R] scores) => (float[R, 3, 7, 7] y, int64[S, 3] kept%s) {
     y = RoiAlign <output_height = 7, output_width = 7, sampling_ratio = 2> (x, rois, images)
     kept = mmdeploy.NMSRotated <iou_threshold = 0.5, score_threshold = 0.05> (boxes, scores)%s

@@ -11,16 +11,17 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
-from support.backends import IN_SESSIONS, ORT_VERSION, quiet
+from support.backends import IN_SESSIONS, ORT_VERSION, quiet, written_in_ort_format
 from support.by_hand import sampler
+from support.commands import call
 from support.written import Writer, affine_grid, feeds, unfold, windows
-from test_cli import call
-from test_ort_format import written as written_in_ort_format
 
 import onnx_ops
 from onnx_ops import OpError
 from onnx_ops.model import external_data
 from onnx_ops.rewriting import rewritten
+
+pytestmark = pytest.mark.any_library
 
 MODELS = {
     "Im2Col": unfold(),

@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import test_rewriting
-import test_rewriting_by_hand
-import test_rewriting_products
 from onnx import numpy_helper
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented
+from support import by_hand, rewriting_cases
 from support.by_hand import deform_conv, sampler
 from support.operator_lines import LINES, line, node
 from support.reading import compared, inputs_of, model_of, values_of
@@ -36,6 +34,8 @@ from support.written import (
 from onnx_ops.rewriting.graph import Model
 from onnx_ops.rewriting.reading import TABLE
 from onnx_ops.rewriting.reading.reader import Reader, Result, Rule, Site
+
+pytestmark = pytest.mark.any_library
 
 MODELS = Path(__file__).parents[2] / "models"
 OF_ANY_TYPE = [
@@ -206,24 +206,25 @@ IN_PLACE = {
 }
 PROTOS = {
     name: {"proto": proto}
-    for name, proto in {**test_rewriting.WINDOWS, **test_rewriting.BLOCKS}.items()
+    for name, proto in {**rewriting_cases.WINDOWS, **rewriting_cases.BLOCKS}.items()
 }
-UNFOLDS: dict[str, Any] = test_rewriting.UNFOLDS
+UNFOLDS: dict[str, Any] = rewriting_cases.UNFOLDS
 OPEN_UNFOLDS = {name: edits for name, edits in UNFOLDS.items() if "target" not in edits}
 WRITTEN: dict[str, Case] = {
     **cases("unfold", unfold, UNFOLDS),
-    **cases("no unfold", unfold, test_rewriting.NO_UNFOLDS),
+    **cases("no unfold", unfold, rewriting_cases.NO_UNFOLDS),
     **cases("open unfold", partial(unfold, open_sizes=True), OPEN_UNFOLDS),
-    **cases("windows", as_it_is, PROTOS, test_rewriting.OPEN),
-    **cases("frames", frames, test_rewriting.FRAMES),
-    **cases("product", unfold_product, test_rewriting_products.PRODUCTS),
-    **cases("sampler", sampler, test_rewriting_by_hand.SAMPLERS, test_rewriting_by_hand.SIZES),
+    **cases("windows", as_it_is, PROTOS, rewriting_cases.OPEN),
+    **cases("frames", frames, rewriting_cases.FRAMES),
+    **cases("product", unfold_product, rewriting_cases.PRODUCTS),
+    **cases("sampler", sampler, by_hand.SAMPLERS, by_hand.SIZES),
     **cases("attention", attention, ATTENTIONS),
     **cases("in place", written_in_place, IN_PLACE),
     **cases("deform_conv", deform_conv, {"by GatherND": {}, "in a module": {"module": True},
                                          "by GatherElements": {"gather": "GatherElements",
                                              "mask": False}}),
-    **cases("grid", affine_grid, {"alone": {}, "by rows, sampled": {"by_rows": True, "sample": "linear"}}),
+    **cases("grid", affine_grid,
+        {"alone": {}, "by rows, sampled": {"by_rows": True, "sample": "linear"}}),
     **cases("perspective", perspective, {"": {}}),
     **cases("warp", warp, {"": {}}),
 }  # fmt: skip

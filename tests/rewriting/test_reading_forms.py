@@ -28,6 +28,8 @@ from onnx_ops.rewriting.reading.forms import FORMULAS, Condition, Element, Form,
 from onnx_ops.rewriting.reading.reader import Reader
 from onnx_ops.rewriting.reading.rolling import rolled
 
+pytestmark = pytest.mark.any_library
+
 A, B, C = Variable("a", 6), Variable("b", 4), Variable("sum 0", 5)
 VARIABLES = A, B, C
 GRID = dict(zip(VARIABLES, np.indices([6, 4, 5]), strict=True))
@@ -62,10 +64,10 @@ def evaluated(reader: Reader, form: Form) -> Array:
     return np.broadcast_to(evaluation.value(form), count).reshape(GRID[A].shape)
 
 
-def numbers(place: Position) -> Array:
-    assert isinstance(place.start, int)
-    total = np.full(GRID[A].shape, place.start)
-    for variable, inner, size, step in place.terms:
+def numbers(position: Position) -> Array:
+    assert isinstance(position.start, int)
+    total = np.full(GRID[A].shape, position.start)
+    for variable, inner, size, step in position.terms:
         total += GRID[variable] // inner % size * step
     return total
 
@@ -88,8 +90,8 @@ class Builder:
 
     def leaf(self) -> Known:
         if self.rng.random() < 0.3:
-            place = random_position(self.rng)
-            return Known(self.forms.whole(place), numbers(place).astype(float))
+            position = random_position(self.rng)
+            return Known(self.forms.whole(position), numbers(position).astype(float))
         if self.rng.random() < 0.3:
             return self.picked()
         index = random_position(self.rng), random_position(self.rng)
@@ -132,8 +134,8 @@ class Builder:
             for _ in range(int(self.rng.integers(1, 3)))
         ]
         holds = np.ones(GRID[A].shape, bool)
-        for relation, place in conditions:
-            holds &= numbers(place) >= 0 if relation == ">=" else numbers(place) == 0
+        for relation, condition in conditions:
+            holds &= numbers(condition) >= 0 if relation == ">=" else numbers(condition) == 0
         return Known(self.forms.guard(conditions, body.form), np.where(holds, body.array, 0))
 
     def total(self) -> Known:
@@ -157,8 +159,8 @@ class Builder:
                 is_backwards = self.rng.random() < 0.5
                 last = number(other.size - 1)
                 by[variable] = last - along(other) if is_backwards else along(other)
-        places = [numbers(by.get(variable, along(variable))) for variable in VARIABLES]
-        return Known(self.forms.substituted(body.form, by), body.array[tuple(places)])
+        positions = [numbers(by.get(variable, along(variable))) for variable in VARIABLES]
+        return Known(self.forms.substituted(body.form, by), body.array[tuple(positions)])
 
 
 @SEEDS
@@ -167,12 +169,12 @@ def test_forms_are_what_they_are_made_of(seed: int) -> None:
     for _ in range(60):
         with np.errstate(all="ignore"):
             builder.step()
-        known = builder.known[-1]
-        if np.abs(known.array).max() > 1e9:
+        known_form = builder.known[-1]
+        if np.abs(known_form.array).max() > 1e9:
             builder.known.pop()
         else:
             np.testing.assert_allclose(
-                evaluated(builder.reader, known.form), known.array, atol=1e-6
+                evaluated(builder.reader, known_form.form), known_form.array, atol=1e-6
             )
 
 
@@ -183,18 +185,18 @@ def test_forms_are_rolled(seed: int) -> None:
     rolled_count = 0
     for _ in range(60):
         builder.step()
-        known = builder.known[-1]
-        if np.abs(known.array).max() > 1e9:
+        known_form = builder.known[-1]
+        if np.abs(known_form.array).max() > 1e9:
             builder.known.pop()
             continue
         forms = builder.forms
-        parts = [forms.substituted(known.form, {B: number(k)}) for k in range(4)]
+        elements = [forms.substituted(known_form.form, {B: number(k)}) for k in range(4)]
         try:
-            form = rolled(forms, parts, B)
+            form = rolled(forms, elements, B)
         except Unknown:
             continue
         rolled_count += 1
-        np.testing.assert_allclose(evaluated(builder.reader, form), known.array, atol=1e-6)
+        np.testing.assert_allclose(evaluated(builder.reader, form), known_form.array, atol=1e-6)
     assert rolled_count > 20
 
 

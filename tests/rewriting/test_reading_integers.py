@@ -23,9 +23,9 @@ from support.arithmetic import (
 )
 from support.backends import ORT_VERSION, quiet
 from support.reading import compared
+from support.rewriting_cases import INTEGERS
 from support.selection import long_unless
 from support.written import Writer, feeds
-from test_rewriting_facts import INTEGERS
 
 from onnx_ops.rewriting.graph import Model
 from onnx_ops.rewriting.reading import reader_of
@@ -34,6 +34,8 @@ from onnx_ops.rewriting.reading.evaluation import Evaluation, looked_up
 from onnx_ops.rewriting.reading.forms import Element, Form, Whole
 from onnx_ops.rewriting.reading.reader import Reader, axes_of, whole_number
 from onnx_ops.rewriting.sizes import Size, are_numbers, named
+
+pytestmark = pytest.mark.any_library
 
 SIZES = 2, 6, 4, 3
 FEW = [long_unless(seed < 1, seed) for seed in range(4)]
@@ -83,26 +85,26 @@ def test_integers_of_random_graphs(seed: int) -> None:
             *(w.add("Gather", sizes, w.constant(k)) for k in range(3)),
         ]
         values.append(w.add("Range", w.constant(0), values[2], w.constant(1)))
-        known: dict[str, Any] = {values[1]: np.array([2, 3])}
-        others = dict(known)
+        known_values: dict[str, Any] = {values[1]: np.array([2, 3])}
+        other_values = dict(known_values)
         for name in values:
-            if name not in known:
-                known[name] = arithmetic.run(w, name, arithmetic.SIZES, {}, 0)
-                others[name] = arithmetic.run(w, name, arithmetic.OTHERS, {}, 0)
+            if name not in known_values:
+                known_values[name] = arithmetic.run(w, name, arithmetic.SIZES, {}, 0)
+                other_values[name] = arithmetic.run(w, name, arithmetic.OTHERS, {}, 0)
         for _ in range(14):
             nodes = len(w.nodes)
-            name = arithmetic.random_node(rng, w, values, known)
-            result = arithmetic.run(w, name, arithmetic.SIZES, known, nodes)
+            name = arithmetic.random_node(rng, w, values, known_values)
+            result = arithmetic.run(w, name, arithmetic.SIZES, known_values, nodes)
             if result is None:
                 del w.nodes[nodes:]
                 continue
             values.append(name)
-            known[name] = result
-            others[name] = arithmetic.run(w, name, arithmetic.OTHERS, others, nodes)
+            known_values[name] = result
+            other_values[name] = arithmetic.run(w, name, arithmetic.OTHERS, other_values, nodes)
             proto = w.model({"x": ("float32", [*arithmetic.SIZES])}, (name, "int64", None))
             check(
                 proto,
-                [(arithmetic.SIZES, result), (arithmetic.OTHERS, others[name])],
+                [(arithmetic.SIZES, result), (arithmetic.OTHERS, other_values[name])],
                 counts,
             )
     assert counts["whole"] > counts["values"] / 4
@@ -117,38 +119,40 @@ def check(
     """Compare what is known of a model's output with its results for sizes."""
     name = proto.graph.output[0].name
     reader = main_reader(proto)
-    at = whole(reader, name)
+    index = whole(reader, name)
     integers = one_by_one(reader, name)
     counts["values"] += 1
-    counts["whole"] += at is not None
+    counts["whole"] += index is not None
     counts["lists"] += None not in (integers or [None])
     for sizes, result in results:
         if result is None:
             continue
         with suppress(NameError):  # of a size that has nothing but a name
-            if at is not None:
-                np.testing.assert_array_equal(filled_position(at, result.shape, sizes), result)
-        for known, value in zip(
+            if index is not None:
+                np.testing.assert_array_equal(filled_position(index, result.shape, sizes), result)
+        for integer, value in zip(
             integers or (), result.ravel().tolist(), strict=integers is not None
         ):
             with suppress(NameError):
-                assert known is None or filled(known, sizes) == value
+                assert integer is None or filled(integer, sizes) == value
 
 
 @pytest.mark.parametrize("size", [0, 1, 7])
 @pytest.mark.parametrize("name", INTEGERS)
 def test_integers(name: str, size: int) -> None:
     """What is known of an integer is what ONNX Runtime computes, or nothing."""
-    if ORT_VERSION < (1, 21) and any(kind in name for kind in ("int8", "int16")):
+    if ORT_VERSION < (1, 21) and any(type_name in name for type_name in ("int8", "int16")):
         pytest.skip("ONNX Runtime has no such arithmetic")
     w = Writer()
     value = w.add("Cast", INTEGERS[name](w), to=TensorProto.INT64, name="value")
     proto = w.model({"x": ("float32", ["h"])}, (value, "int64", None))
     session = ort.InferenceSession(proto.SerializeToString(), quiet())
     (expected,) = session.run(None, {"x": np.zeros(size, np.float32)})
-    known = one_by_one(main_reader(proto), "value")
-    if known is not None and None not in known and (are_numbers(known) or size):
-        assert [filled(k, {"h": size}) for k in known if k is not None] == expected.ravel().tolist()
+    integers = one_by_one(main_reader(proto), "value")
+    if integers is not None and None not in integers and (are_numbers(integers) or size):
+        assert [
+            filled(k, {"h": size}) for k in integers if k is not None
+        ] == expected.ravel().tolist()
     else:
         assert name in (
             "a size in uint8",
@@ -164,15 +168,15 @@ def test_shape_arithmetic(k: int) -> None:
     name = [*shape_arithmetic(w)][k]
     proto = w.model({"x": ("float32", ["h", "w", "n"])}, (name, "int64", None))
     reader = main_reader(proto)
-    at = whole(reader, name)
+    index = whole(reader, name)
     integers = one_by_one(reader, name)
-    assert at is not None or None not in (integers or [None])
+    assert index is not None or None not in (integers or [None])
     for sizes in ({"h": 7, "w": 12, "n": 3}, {"h": 8, "w": 5, "n": 1}, {"h": 1, "w": 3, "n": 2}):
         result = arithmetic.expected(proto, sizes)
-        if at is not None:
-            np.testing.assert_array_equal(filled_position(at, reader.shape(name), sizes), result)
-        for known, value in zip(integers or (), result.ravel().tolist(), strict=bool(integers)):
-            assert filled(known, sizes) == value
+        if index is not None:
+            np.testing.assert_array_equal(filled_position(index, reader.shape(name), sizes), result)
+        for integer, value in zip(integers or (), result.ravel().tolist(), strict=bool(integers)):
+            assert filled(integer, sizes) == value
 
 
 @pytest.mark.parametrize("k", range(len([*unknowable(Writer())])))
@@ -202,11 +206,11 @@ def test_constants(array: list[int]) -> None:
     w = Writer()
     constant = w.constant(np.array(array), np.array(array).dtype)
     reader = main_reader(w.model({}, (w.add("Identity", constant), "int64", None)))
-    at = whole(reader, constant)
+    index = whole(reader, constant)
     is_small = max(map(abs, array)) < 2**31
-    assert (at is not None) == is_small
-    if at is not None:
-        np.testing.assert_array_equal(filled_position(at, [len(array)]), array)
+    assert (index is not None) == is_small
+    if index is not None:
+        np.testing.assert_array_equal(filled_position(index, [len(array)]), array)
 
 
 # Moves.
@@ -217,10 +221,10 @@ def elements(
 ) -> Array:
     """Return the elements of a source that a form is, over all axes of a value."""
     sizes = [filled(size, opened) for size in dimensions]
-    places = {str(k): numbers.ravel() for k, numbers in enumerate(np.indices(sizes))}
+    indices = {str(k): numbers.ravel() for k, numbers in enumerate(np.indices(sizes))}
     evaluation = Evaluation(
         reader,
-        places,
+        indices,
         lambda root, index: looked_up(source, index),
         lambda name: opened[name],
         int(np.prod(sizes)),
@@ -274,21 +278,21 @@ def test_elements_that_are_written(seed: int) -> None:
         for free in rng.random((6, value.ndim)) < rng.choice([0, 0.3, 0.7, 1], (6, 1)):
             fixed = [int(rng.integers(size)) for size in value.shape]
             index = tuple(
-                at if is_free else number(k)
-                for at, k, is_free in zip(axes_of(value.shape), fixed, free, strict=True)
+                axis_index if is_free else number(k)
+                for axis_index, k, is_free in zip(axes_of(value.shape), fixed, free, strict=True)
             )
             form = reader.read("y", index)
             count += 1
             if isinstance(form, Element) and form.root == "y":
                 continue
             known_count += 1
-            places: list[Any] = [
+            indices: list[Any] = [
                 numbers if f else k
                 for numbers, k, f in zip(np.indices(value.shape), fixed, free, strict=True)
             ]
-            places = [np.broadcast_to(p, value.shape) for p in places]
+            indices = [np.broadcast_to(p, value.shape) for p in indices]
             got = elements(reader, form, numbered, value.shape)
-            np.testing.assert_array_equal(got, value[tuple(places)])
+            np.testing.assert_array_equal(got, value[tuple(indices)])
     assert known_count > count / 3
 
 
@@ -311,8 +315,8 @@ def test_open_sizes(target: list[Any]) -> None:
     y = w.add("Transpose", "x", perm=[0, 2, 1, 3])
     if 0 not in target:
         y = w.add("Reshape", y, w.constant([-1, 18]))
-    parts = [sizes[t] if t in sizes else w.constant([t]) for t in target]
-    y = w.add("Reshape", y, w.add("Concat", *parts, axis=0))
+    sizes_of_target = [sizes[t] if t in sizes else w.constant([t]) for t in target]
+    y = w.add("Reshape", y, w.add("Concat", *sizes_of_target, axis=0))
     proto = w.model({"x": ("int64", ["n", 6, 4, 3])}, (y, "int64", [None] * len(target)))
     reader = main_reader(proto)
     form = reader.whole(y)
@@ -354,9 +358,11 @@ def in_branch(body: Callable[[Writer], str]) -> onnx.ModelProto:
     result = body(inner)
     info = helper.make_empty_tensor_value_info(result)
     branch = helper.make_graph(inner.nodes, "branch", [], [info], inner.initializers)
-    other = helper.make_graph([helper.make_node("Identity", ["x"], ["same"])], "other", [],
+    unchanged = helper.make_graph([helper.make_node("Identity", ["x"], ["same"])], "other", [],
                               [helper.make_empty_tensor_value_info("same")])  # fmt: skip
-    w.nodes.append(helper.make_node("If", ["flag"], ["y"], then_branch=branch, else_branch=other))
+    w.nodes.append(
+        helper.make_node("If", ["flag"], ["y"], then_branch=branch, else_branch=unchanged)
+    )
     return w.model({"x": ("float32", [3, 4]), "flag": ("bool", [])}, ("y", "float32", None))
 
 
@@ -380,7 +386,8 @@ def test_values_of_graphs_around() -> None:
 
 def test_a_value_of_a_loop_is_another_one_in_each_turn() -> None:
     """What a body is given isn't what the loop is given at first."""
-    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[4] x, int64 turns, bool go) => (float[4] y) {
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[4] x, int64 turns, bool go)
+        => (float[4] y) {
         y = Loop <body = turn (int64 k, bool i, float[4] v) => (bool o, float[4] w) {
             o = Identity (i)
             twice = Add (v, v)

@@ -27,20 +27,22 @@ from onnx_ops.rewriting.reading.affine import (
 )
 from onnx_ops.rewriting.sizes import Size, evaluated, named
 
+pytestmark = pytest.mark.any_library
+
 VARIABLES = Variable("a", 6), Variable("b", 4), Variable("c", 12)
 GRID = dict(zip(VARIABLES, np.indices([6, 4, 12]), strict=True))
 SEEDS = pytest.mark.parametrize("seed", range(5))
 COUNT = 300
 
 
-def numbers(place: Position, grid: Mapping[Variable, Array] = GRID, n: int = 1) -> Array:
+def numbers(position: Position, grid: Mapping[Variable, Array] = GRID, n: int = 1) -> Array:
     """Return the numbers that a position stands for. n: the value of open sizes."""
 
     def of(size: int | Size) -> int:
         return evaluated(size, lambda name: n)
 
-    total = np.full(next(iter(grid.values())).shape, of(place.start))
-    for variable, inner, size, step in place.terms:
+    total = np.full(next(iter(grid.values())).shape, of(position.start))
+    for variable, inner, size, step in position.terms:
         total += grid[variable] // of(inner) % of(size) * of(step)
     return total
 
@@ -67,30 +69,30 @@ def random_position(rng: np.random.Generator) -> Position:
 
 def known_share(rng: np.random.Generator, attempt: Callable[[np.random.Generator], None]) -> float:
     """Return the share of attempts that don't raise Unknown."""
-    known = 0
+    known_count = 0
     for _ in range(COUNT):
         try:
             attempt(rng)
-            known += 1
+            known_count += 1
         except Unknown:
             pass
-    return known / COUNT
+    return known_count / COUNT
 
 
 def apart(rng: np.random.Generator, terms: Iterable[Term]) -> list[Term]:
     """Return terms with the same sum: digits taken apart, steps as sums, in another order."""
-    parts: list[Term] = []
+    terms_apart: list[Term] = []
     for term in terms:
         assert isinstance(term.size, int)
         low = divisor(rng, term.size)
-        parts.append(term._replace(size=low))
-        parts.append(
+        terms_apart.append(term._replace(size=low))
+        terms_apart.append(
             term._replace(inner=term.inner * low, size=term.size // low, step=term.step * low)
         )
-    part = parts[int(rng.integers(len(parts)))] if parts else None
+    part = terms_apart[int(rng.integers(len(terms_apart)))] if terms_apart else None
     if part is not None:
-        parts += [part._replace(step=5), part._replace(step=-5)]
-    return [parts[k] for k in rng.permutation(len(parts))]
+        terms_apart += [part._replace(step=5), part._replace(step=-5)]
+    return [terms_apart[k] for k in rng.permutation(len(terms_apart))]
 
 
 @SEEDS
@@ -98,40 +100,40 @@ def test_equal_sums_are_equal_positions(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(COUNT):
         terms = random_terms(rng)
-        whole = normal_position(3, terms)
-        assert normal_position(3, apart(rng, terms)) == whole
-        assert whole - whole == number(0)
-        assert hash(whole + number(2)) == hash(normal_position(5, apart(rng, terms)))
+        total = normal_position(3, terms)
+        assert normal_position(3, apart(rng, terms)) == total
+        assert total - total == number(0)
+        assert hash(total + number(2)) == hash(normal_position(5, apart(rng, terms)))
 
 
 @SEEDS
 def test_sums_and_products(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(COUNT):
-        one, other = random_position(rng), random_position(rng)
-        np.testing.assert_array_equal(numbers(one + other), numbers(one) + numbers(other))
-        np.testing.assert_array_equal(numbers(one - other), numbers(one) - numbers(other))
-        np.testing.assert_array_equal(numbers(one.times(-3)), -3 * numbers(one))
+        first, second = random_position(rng), random_position(rng)
+        np.testing.assert_array_equal(numbers(first + second), numbers(first) + numbers(second))
+        np.testing.assert_array_equal(numbers(first - second), numbers(first) - numbers(second))
+        np.testing.assert_array_equal(numbers(first.times(-3)), -3 * numbers(first))
 
 
 @SEEDS
 def test_limits(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(COUNT):
-        place = random_position(rng)
+        random = random_position(rng)
         least = int(rng.integers(-20, 20))
-        assert is_at_least(place, least) == (numbers(place).min() >= least)
-        assert is_within(place, 30) == (numbers(place).min() >= 0 and numbers(place).max() < 30)
+        assert is_at_least(random, least) == (numbers(random).min() >= least)
+        assert is_within(random, 30) == (numbers(random).min() >= 0 and numbers(random).max() < 30)
 
 
 @SEEDS
 def test_divisions(seed: int) -> None:
     def attempt(rng: np.random.Generator) -> None:
-        place = random_position(rng)
+        dividend = random_position(rng)
         by = int(rng.integers(1, 13))
-        whole, rest = divided(place, by)
-        np.testing.assert_array_equal(numbers(whole), numbers(place) // by)
-        np.testing.assert_array_equal(numbers(rest), numbers(place) % by)
+        quotient, rest = divided(dividend, by)
+        np.testing.assert_array_equal(numbers(quotient), numbers(dividend) // by)
+        np.testing.assert_array_equal(numbers(rest), numbers(dividend) % by)
 
     assert known_share(np.random.default_rng(seed), attempt) > 0.3
 
@@ -142,20 +144,20 @@ def test_divisions_of_axes(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(COUNT):
         order = [VARIABLES[k] for k in rng.permutation(3)]
-        place, step = number(0), 1
+        dividend, step = number(0), 1
         for variable in order:
-            place = place + along(variable).times(step)
+            dividend = dividend + along(variable).times(step)
             step *= variable.size
         sizes = [6, 4, 12]
         by = int(np.prod([sizes[VARIABLES.index(v)] for v in order[: int(rng.integers(4))]]))
         by *= divisor(rng, 288 // by) if by < 288 else 1
         try:
-            whole, rest = divided(place, by)
+            quotient, rest = divided(dividend, by)
         except Unknown:
             assert by not in (order[0].size, order[0].size * order[1].size)
             continue
-        np.testing.assert_array_equal(numbers(whole), numbers(place) // by)
-        np.testing.assert_array_equal(numbers(rest), numbers(place) % by)
+        np.testing.assert_array_equal(numbers(quotient), numbers(dividend) // by)
+        np.testing.assert_array_equal(numbers(rest), numbers(dividend) % by)
 
 
 def random_shape(rng: np.random.Generator, count: int) -> list[int]:
@@ -173,8 +175,8 @@ def flat(
     index: Index, sizes: list[int], grid: Mapping[Variable, Array] = GRID, n: int = 1
 ) -> Array:
     total = np.zeros_like(next(iter(grid.values())))
-    for place, size in zip(index, sizes, strict=True):
-        total = total * size + numbers(place, grid, n)
+    for axis_position, size in zip(index, sizes, strict=True):
+        total = total * size + numbers(axis_position, grid, n)
     return total
 
 
@@ -241,20 +243,20 @@ def test_constants(seed: int) -> None:
     """Integers that are a sum of digits are found to be one, and others are not."""
     rng = np.random.default_rng(seed)
     for _ in range(COUNT):
-        place = random_position(rng)
-        array = numbers(place)
-        known = fitted(array, VARIABLES)
-        assert known is not None
-        np.testing.assert_array_equal(numbers(known), array)
-        other = array.copy()
-        other[tuple(rng.integers(1, 3, 3))] += 1
-        assert fitted(other, VARIABLES) is None
+        original = random_position(rng)
+        array = numbers(original)
+        fitted_position = fitted(array, VARIABLES)
+        assert fitted_position is not None
+        np.testing.assert_array_equal(numbers(fitted_position), array)
+        changed_array = array.copy()
+        changed_array[tuple(rng.integers(1, 3, 3))] += 1
+        assert fitted(changed_array, VARIABLES) is None
 
 
 @SEEDS
 def test_substitutions(seed: int) -> None:
     def attempt(rng: np.random.Generator) -> None:
-        place = random_position(rng)
+        original = random_position(rng)
         by: dict[Variable, Position] = {}
         for variable in VARIABLES:
             assert isinstance(variable.size, int)
@@ -265,7 +267,7 @@ def test_substitutions(seed: int) -> None:
             reach = step * (digit.size - 1)
             if 0 <= start + reach < variable.size and rng.random() < 0.7:
                 by[variable] = normal_position(start, [Term(*digit, step)])
-        grid = GRID | {variable: numbers(other) for variable, other in by.items()}
-        np.testing.assert_array_equal(numbers(substituted(place, by)), numbers(place, grid))
+        grid = GRID | {variable: numbers(new_position) for variable, new_position in by.items()}
+        np.testing.assert_array_equal(numbers(substituted(original, by)), numbers(original, grid))
 
     assert known_share(np.random.default_rng(seed), attempt) > 0.3

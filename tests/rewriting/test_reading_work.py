@@ -19,6 +19,8 @@ from onnx_ops.rewriting.reading import reader_of
 from onnx_ops.rewriting.reading.forms import Element, Exhausted
 from onnx_ops.rewriting.reading.reader import AT_LEAST, PER_NODE
 
+pytestmark = pytest.mark.any_library
+
 WIDTH = 16
 Adder = Callable[[Writer, int], str]
 

@@ -17,6 +17,8 @@ import onnx_ops
 from onnx_ops.rewriting import rewritten
 from onnx_ops.sampling import grid_sample
 
+pytestmark = pytest.mark.any_library
+
 EPSILON = {"float16": 2**-10, "bfloat16": 2**-7}
 SIZES = {"n": 2, "rows": 2}  # of open axes
 FORMS = {
@@ -229,7 +231,8 @@ def one_of_onnx(kind, image, size, align_corners, mode="linear"):
     axes = image.count(",") - 1
     proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]>
     main ({kind}[{image}] x, {kind}[n, {axes}, {axes + 1}] theta, int64[4] given) => ({kind}[] y)
-    <int64[4] twice = {{1, 1, 2, 2}}, int64[4] fixed = {{2, 3, 9, 12}}, int64[5] fixed_3d = {{2, 3, 4, 5, 6}},
+    <int64[4] twice = {{1, 1, 2, 2}}, int64[4] fixed = {{2, 3, 9, 12}},
+        int64[5] fixed_3d = {{2, 3, 4, 5, 6}},
      int64[1] channels = {{3}}, int64[1] columns = {{7}},
      bool always = {{1}}, {kind}[{image}] either> {{
         of_x = Shape (x)

@@ -2,48 +2,20 @@
 leaves what differs.
 """
 
-import itertools
-
 import numpy as np
 import onnx
 import pytest
-from support.backends import NEWEST_OPSET, ORT_VERSION
-from support.by_hand import FORMS, GATHERS, OUTSIDE, PLACES, deform_conv, sampler
+from support.backends import ORT_VERSION
+from support.by_hand import GATHERS, OUTSIDE, PLACES, SAMPLERS, SIZES, deform_conv, sampler
+from support.rewriting import compare, near_miss, ours
 from support.selection import few, in_turn, long_unless, some_of
 from support.written import feeds
-from test_rewriting import compare, near_miss, ours
 
 import onnx_ops
 from onnx_ops.rewriting import rewritten, trial
 from onnx_ops.rewriting.finding import NearMiss
 from onnx_ops.rewriting.graph import Model
 from onnx_ops.rewriting.search import search
-
-SIZES = {"H": 9, "W": 12, "h": 5, "w": 7}
-SAMPLERS = {
-    **{" ".join(each): dict(zip(("places", "outside", "gather", "form"), each, strict=True))
-       for each in itertools.product(PLACES[:3], OUTSIDE, GATHERS, FORMS)},
-    **{f"{name} not flat": {"outside": name, "flat": False, "places": "flow"} for name in OUTSIDE},
-    **{f"{gather} of open sizes, {places}": {"is_open": True, "gather": gather, "places": places}
-       for gather in GATHERS for places in PLACES[:3]},
-    **{f"opset {opset}": {"opset": opset} for opset in (11, 13, 16, 20, min(22, NEWEST_OPSET))},
-    "Where in place of Clip": {"first": True}, "Min and Max": {"first": True, "outside": "border"},
-    "float64": {"dtype": "float64"}, "float64 in pixels": {"dtype": "float64", "places": "pixels"},
-    **{f"float16, {outside}, {places}": {"dtype": "float16", "outside": outside, "places": places}
-       for outside in OUTSIDE for places in PLACES[:3]},
-    "one image": {"batch": 1}, "one channel": {"channels": 1},
-    "one of both": {"batch": 1, "channels": 1},
-    **{f"image of {size}, {places}, {outside}, {gather}": {
-           "size": size, "places": places, "outside": outside, "gather": gather}
-       for size in ((1, 12), (9, 1), (1, 1))
-       for places, outside, gather in itertools.product(PLACES[1:], OUTSIDE, (GATHERS[0], GATHERS[2]))},
-    **{f"open sizes in float16, {places}, {outside}": {
-           "is_open": True, "places": places, "outside": outside, "dtype": "float16"}
-       for places, outside in itertools.product(PLACES[:3], OUTSIDE[1:3])},
-    "one row of points": {"out": (1, 7)}, "one point": {"out": (1, 1)},
-    "x and y swapped": {"swapped": True},
-}  # fmt: skip
-
 
 # Cases with a dtype don't stand for others, since only the long run has them.
 FEW = few({name: edits for name, edits in SAMPLERS.items() if "dtype" not in edits}, together=1)
@@ -80,14 +52,14 @@ ARRANGED = {
 @pytest.mark.parametrize(("name", "outside"), in_turn(ARRANGED, OUTSIDE))
 def test_samples_in_another_order(name, outside):
     """Points in one axis are those of the grid's two."""
-    edits, others = ARRANGED[name]
+    edits, other_nodes = ARRANGED[name]
     nodes, (finding,) = compare(sampler(gather="GatherND", outside=outside, **edits), SIZES)
-    assert (nodes, finding.untried) == (["GridSample", *others], None)
+    assert (nodes, finding.untried) == (["GridSample", *other_nodes], None)
 
 
 HIDDEN = {
-    **{" ".join(each): dict(zip(("hidden", "gather", "places"), each, strict=True))
-       for each in [*zip(("And", "Mul", "And"), GATHERS, PLACES[:3], strict=True),
+    **{" ".join(setting): dict(zip(("hidden", "gather", "places"), setting, strict=True))
+       for setting in [*zip(("And", "Mul", "And"), GATHERS, PLACES[:3], strict=True),
            ("Mul", "GatherND", "flow")]},
     "factor first": {"first": True}, "lerp": {"form": "lerp"}, "open sizes": {"is_open": True},
     "float16": {"dtype": "float16"}, "float64": {"dtype": "float64"},
@@ -95,7 +67,7 @@ HIDDEN = {
     "channels last": {"last": True, "gather": "GatherND"}, "one channel": {"channels": 1},
     "opset 12": {"opset": 12},
     "not flat": {"flat": False, "gather": "Gather"}, "one row": {"size": (1, 12)},
-    **{f"by {each}": {"hidden": each, "places": "flow"} for each in ("Where", "Sub", "Cast")},
+    **{f"by {how}": {"hidden": how, "places": "flow"} for how in ("Where", "Sub", "Cast")},
 }  # fmt: skip
 
 
@@ -179,8 +151,8 @@ def test_a_sampler_of_open_sizes_that_turn_out_to_be_one(places, outside, size):
 
 def test_a_sampler_is_what_torch_gives():
     torch = pytest.importorskip("torch")
-    for k, places in enumerate(("edges", "corners")):
-        proto = sampler(places=places)
+    for k, corners in enumerate(("edges", "corners")):
+        proto = sampler(places=corners)
         inputs = feeds(proto)
         expected = torch.nn.functional.grid_sample(
             *map(torch.from_numpy, inputs.values()), align_corners=bool(k)
@@ -261,8 +233,8 @@ def test_a_sampler_of_what_is_padded_by_ones(places):
 def test_weights_that_divide_by_zero(make):
     """It isn't reported as a warning."""
     proto = make()
-    made = {node.output[0]: node for node in proto.graph.node}
-    is_weight = lambda name: name in made and made[name].op_type in ("Sub", "Slice")
+    producers = {node.output[0]: node for node in proto.graph.node}
+    is_weight = lambda name: name in producers and producers[name].op_type in ("Sub", "Slice")
     for node in proto.graph.node:
         if node.op_type == "Mul" and all(map(is_weight, node.input)):
             node.op_type = "Div"
@@ -326,11 +298,11 @@ TRANSPOSED = {
 
 @pytest.mark.parametrize(("gather", "name"), in_turn(GATHERS[::2], TRANSPOSED))
 def test_deform_conv_of_what_is_transposed(gather, name):
-    edits, what = TRANSPOSED[name]
+    edits, transposed = TRANSPOSED[name]
     nodes, (finding,) = compare(deform_conv(gather=gather, **edits), alone=ORT_VERSION >= (1, 25))
     assert (finding.operator, finding.untried) == ("DeformConv", None)
     before = ["Reshape", "Transpose", "Reshape", "DeformConv"]
-    assert nodes == (["DeformConv", "Transpose"] if what == "weights" else before)
+    assert nodes == (["DeformConv", "Transpose"] if transposed == "weights" else before)
 
 
 def test_deform_conv_before_another_convolution():

@@ -9,10 +9,11 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
+from support.arithmetic import filled
 from support.backends import NEWEST_OPSET, ORT_VERSION, quiet
 from support.processes import python
+from support.rewriting_cases import INTEGERS
 from support.written import Writer, feeds, warp, windows
-from test_sizes import filled
 
 import onnx_ops
 from onnx_ops import OpError
@@ -22,6 +23,8 @@ from onnx_ops.rewriting.graph import Model
 from onnx_ops.rewriting.patterns import grid_sample
 from onnx_ops.rewriting.reading.integers import integer_list
 from onnx_ops.rewriting.sizes import named, origins
+
+pytestmark = pytest.mark.any_library
 
 SIZES = {"n": 2, "h": 4, "w": 5}
 
@@ -110,13 +113,15 @@ def inlined_beside(domain, call, declared, body, double=""):
 # A model, and what its first function states of its values, which holds for one of its calls.
 IN_FUNCTIONS = {
     **{f"attributes that a caller passes: {called} for {declared}": (f"""
-        main (float[2, 3, 6, 7] x, float[2, 2, 3] theta) => (float[N, C, H, W] y) {{ y = local.F {called} (x, theta) }}
+        main (float[2, 3, 6, 7] x, float[2, 2, 3] theta)
+            => (float[N, C, H, W] y) {{ y = local.F {called} (x, theta) }}
         <opset_import: ["" : 20], domain: "local"> F <{declared}> (x, theta) => (y) {{
             size = Constant <value_ints = [2, 3, 4, 5]> ()
             grid = AffineGrid <align_corners: int = @align_corners> (theta, size)
             y = GridSample (x, grid)
         }}""", {"x": [2, 3, 6, 7], "theta": [2, 2, 3], "grid": [2, 4, 5, 2]})
-        for called, declared in (("<align_corners = 1>", "align_corners"), ("", "align_corners: int = 1"),
+        for called, declared in (("<align_corners = 1>", "align_corners"),
+            ("", "align_corners: int = 1"),
                                  ("<align_corners = 0>", "align_corners: int = 1"))},
     # onnx's inliner forgets defaults. A second function makes `optimize` inline: its grid is made
     # in the first one.
@@ -133,7 +138,8 @@ IN_FUNCTIONS = {
         {SAMPLE}""", {}) for called in ("", '<mode = "linear">', '<mode = "cubic">')},
     "an attribute that is passed on": (PASSED_ON.replace("CALLED", '<mode = "cubic">'), {}),
     "sizes of one call": ("""
-        main (float[1, 3, 6, 7] x, float[1, 4, 5, 2] p, float[3, 3, 6, 7] x3, float[3, 4, 5, 2] p3) => (
+        main (float[1, 3, 6, 7] x, float[1, 4, 5, 2] p, float[3, 3, 6, 7] x3,
+            float[3, 4, 5, 2] p3) => (
             float[A, B, C, D] y, float[E, F, G, H] y3) {
             y = local.Sample (x, p)
             y3 = local.Sample (x3, p3)
@@ -170,7 +176,8 @@ IN_FUNCTIONS = {
             o = Identity (i)
             w = Neg (v)
         }}>"""), {})
-       for kind, value, size in (("scalars", "value_int = 2", ""), ("vectors", "value_ints = [2]", "[1]"))},
+       for kind, value, size in (("scalars", "value_int = 2", ""),
+           ("vectors", "value_ints = [2]", "[1]"))},
 }  # fmt: skip
 
 
@@ -259,35 +266,6 @@ main (float[1, 2, 8, 9] x, float[5] a) => (int64[K] s, float[K] y) {
     assert proto.functions[0].value_info[0].type.tensor_type.shape.dim[0].dim_param == "N"
 
 
-INTEGERS = {
-    "a slice backwards": lambda w: w.add("Slice", w.constant([[1, 2], [3, 4], [5, 6]]), *map(
-        w.constant, ([-1], [-(2**63)], [0], [-1]))),
-    "a slice backwards along the second axis": lambda w: w.add("Slice",
-        w.constant([[1, 2, 3, 4, 5]]), *map(
-        w.constant, ([4], [-5], [1], [-1]))),
-    "a slice backwards from before the first": lambda w: w.add("Slice", w.constant([1, 2, 3]), *map(
-        w.constant, ([-9], [-9], [0], [-1]))),
-    "a slice to the end": lambda w: w.add("Slice", w.constant([1, 2, 3]),
-        *map(w.constant, ([1], [2**63 - 1]))),
-    "a difference of uint8": lambda w: w.add("Sub", *(w.constant(v, np.uint8) for v in (1, 2))),
-    "a range of int16": lambda w: w.add("Mul",
-        w.add("Cast", w.add("Range", *(w.constant(v, np.int16) for v in (
-        0, 300, 100))), to=TensorProto.UINT8), w.constant(1, np.uint8)),
-    "a size in uint8": lambda w: w.add("Cast",
-        w.add("Sub", w.add("Cast", w.add("Shape", "x", end=1), to=2),
-                                                     w.constant(9, np.uint8)), to=7),
-    "a size past int32": lambda w: w.add("Cast",
-        w.add("Add", w.add("Cast", w.add("Shape", "x", end=1), to=6),
-                                                       w.constant(2**31 - 1, np.int32)), to=7),
-    "a size past int64": lambda w: w.add("Div",
-        w.add("Mul", w.add("Shape", "x", end=1), w.constant(2**63 - 1)),
-                                         w.constant(2**63 - 1)),
-    "half of an empty axis": lambda w: w.add("Div",
-        w.add("Sub", w.add("Shape", "x", end=1), w.constant([1])),
-                                             w.constant([2])),
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("size", [0, 1, 7])
 @pytest.mark.parametrize("name", INTEGERS)
 def test_integers(name, size):
@@ -369,7 +347,8 @@ SHAPES = {
     "a product that is not": (18, lambda w: w.add(
         "Einsum", "x", w.constant(np.ones((1, 5, 1)), np.float32), equation="ncij, cij -> nci"),
         ("n", 1, 5)),
-    "a slope that is larger": (18, lambda w: w.add("PRelu", "x", w.constant(np.ones((4, 1, 3)), np.float32)),
+    "a slope that is larger": (18, lambda w: w.add("PRelu", "x",
+        w.constant(np.ones((4, 1, 3)), np.float32)),
                                ("n", 4, 5, 3)),
     "a size that float32 rounds up": (18, lambda w: w.add(
         "Resize", "x", "", w.constant([1, 1, 1.4, 2], np.float32)), ("n", 1, None, 2)),
@@ -378,10 +357,12 @@ SHAPES = {
     "a size that float32 doesn't round": (18, lambda w: w.add(
         "Resize", "x", "", w.constant([1, 1, 1.5, 2], np.float32)), ("n", 1, 7, 2)),
     "an empty operand": (18, lambda w: w.add(
-        "Concat", w.add("Reshape", w.constant([], np.float32), w.constant([0, 1, 5, 1]), allowzero=1), "x", axis=1),
+        "Concat", w.add("Reshape", w.constant([], np.float32), w.constant([0, 1, 5, 1]),
+            allowzero=1), "x", axis=1),
         (None, 2, 5, 1)),
     "where a scalar isn't 0": (18, lambda w: w.add("NonZero", w.constant(3)), (1, None)),
-    "parts without an axis": (18, lambda w: at(w, "SplitToSequence", "x", w.constant(1), axis=1, keepdims=0), None),
+    "parts without an axis": (18, lambda w: at(w, "SplitToSequence", "x", w.constant(1), axis=1,
+        keepdims=0), None),
     "parts": (18, lambda w: at(w, "SplitToSequence", "x", w.constant(2), axis=2, keepdims=1),
         ("n", 1, 2, 1)),
     "an Expand to a size that isn't known": (18, lambda w: w.add("Expand", "x", w.add(
@@ -392,12 +373,14 @@ SHAPES = {
         (3,)),
     "a range to a boolean": (18, lambda w: w.add("Range", w.constant(0), w.add("Cast", w.add(
         "Cast", w.constant(3), to=TensorProto.BOOL), to=TensorProto.INT64), w.constant(1)), (1,)),
-    "a range to an open size": (18, lambda w: w.add("Range", *(w.add("Cast", v, to=TensorProto.FLOAT) for v in (
+    "a range to an open size": (18, lambda w: w.add("Range",
+        *(w.add("Cast", v, to=TensorProto.FLOAT) for v in (
         w.constant(0), w.add("Squeeze", w.add("Shape", "x", end=1)), w.constant(1)))), ("n",)),
     "a range to an open size in few bits": (18, lambda w: w.add("Range", *(w.add("Cast", w.add(
         "Cast", v, to=TensorProto.INT8), to=TensorProto.INT64) for v in (
             w.constant(0), w.add("Squeeze", w.add("Shape", "x", end=1)), w.constant(1)))), (None,)),
-    "frequencies": (17, lambda w: w.add("STFT", w.add("Squeeze", "x", w.constant([1])), w.constant(2), "",
+    "frequencies": (17, lambda w: w.add("STFT", w.add("Squeeze", "x", w.constant([1])),
+        w.constant(2), "",
                                         w.constant(4), onesided=1), (None, 1, 3, 2)),
     "frequencies of which half may be left out": (17, lambda w: w.add(
         "STFT", w.add("Squeeze", "x", w.constant([1])), w.constant(2), "", w.constant(4)),
@@ -601,7 +584,8 @@ OF_RUNTIME = [
 ]  # fmt: skip
 SCALES = (1, 1, 0.5, 2), (1, 1, 1.5, 0.75), (1, 2, 0.25, 3)
 OF_SIZES = [
-    *(lambda w, scales=scales: w.add("Resize", "x", "", w.constant(scales, np.float32)) for scales in SCALES),
+    *(lambda w, scales=scales: w.add("Resize", "x", "", w.constant(scales, np.float32))
+        for scales in SCALES),
     lambda w: w.add("Resize", "x", "", w.constant([2, 0.5], np.float32), axes=[3, -2]),
     lambda w: w.add("Resize", "x", "", "", sizes_of(w, "n", "c", "w", 5), mode="linear"),
     lambda w: w.add("Resize", "x", "", "", sizes_of(w, 5, "h"), axes=[2, 3]),
@@ -611,21 +595,27 @@ OF_SIZES = [
     lambda w: w.add("SpaceToDepth", "x", blocksize=2),
     lambda w: w.add("Pad", "x", w.constant([0, 0, 1, 2, 0, 0, -1, 0])),
     lambda w: w.add("Pad", "x", w.constant([1, -1, 2, 0]), "", w.constant([3, -2])),
-    lambda w: w.add("Pad", "x", w.add("Mul", w.add("Concat", w.constant([0] * 4), sizes_of(w, 0, 0, "h", "w"), axis=0),
+    lambda w: w.add("Pad", "x",
+        w.add("Mul", w.add("Concat", w.constant([0] * 4), sizes_of(w, 0, 0, "h", "w"), axis=0),
                                       w.constant(2)), mode="constant"),
-    lambda w: w.add("Col2Im", w.add("Reshape", w.add("Concat", *["x"] * 9, axis=1), w.constant([0, 36, -1])),
+    lambda w: w.add("Col2Im",
+        w.add("Reshape", w.add("Concat", *["x"] * 9, axis=1), w.constant([0, 36, -1])),
                     sizes_of(w, "h", "w"), w.constant([3, 3]), pads=[1] * 4),
-    lambda w: w.add("GridSample", "x", w.add("Expand", w.constant(np.zeros((1, 1, 1, 2)), np.float32),
+    lambda w: w.add("GridSample", "x",
+        w.add("Expand", w.constant(np.zeros((1, 1, 1, 2)), np.float32),
                                              sizes_of(w, "n", "w", "h", 2))),
-    lambda w: w.add("RoiAlign", "x", w.add("Expand", w.constant(np.zeros((1, 4)), np.float32), sizes_of(w, "h", 4)),
+    lambda w: w.add("RoiAlign", "x",
+        w.add("Expand", w.constant(np.zeros((1, 4)), np.float32), sizes_of(w, "h", 4)),
                     w.add("Expand", w.constant([0]), sizes_of(w, "h")), output_height=3,
                     output_width=2),
     lambda w: w.add("DeformConv", "x", w.constant(np.ones((2, 4, 3, 3)), np.float32), w.add(
         "Conv", "x", w.constant(np.zeros((18, 4, 3, 3)), np.float32), pads=[1] * 4, strides=[2, 1]),
         pads=[1] * 4, strides=[2, 1]),
-    lambda w: w.add("Concat", "x", w.add("Resize", w.add("MaxPool", "x", kernel_shape=[2, 2], strides=[2, 2]), "",
+    lambda w: w.add("Concat", "x",
+        w.add("Resize", w.add("MaxPool", "x", kernel_shape=[2, 2], strides=[2, 2]), "",
                                          w.constant([1, 1, 2, 2], np.float32)), axis=1),
-    lambda w: w.add("Add", "x", w.add("Resize", w.add("MaxPool", "x", kernel_shape=[3, 3], strides=[2, 2]), "",
+    lambda w: w.add("Add", "x",
+        w.add("Resize", w.add("MaxPool", "x", kernel_shape=[3, 3], strides=[2, 2]), "",
                                       w.constant([1, 1, 2, 2], np.float32))),
     lambda w: w.add("Sum", "x", w.add("MaxPool", "x", kernel_shape=[1, 1], strides=[3, 3]),
                     w.add("MaxPool", "x", kernel_shape=[2, 2], strides=[2, 2])),
@@ -707,7 +697,8 @@ def test_a_division_that_ends_the_process(tmp_path):
 
     A session that optimizes nothing may never run it.
     """
-    proto = in_functions("""main (float[1, 1, 6, 7] x, float[1, 4, 5, 2] p) => (float[N, C, H, W] y) {
+    proto = in_functions("""main (float[1, 1, 6, 7] x, float[1, 4, 5, 2] p)
+        => (float[N, C, H, W] y) {
         least = Constant <value_ints = [-9223372036854775808]> ()
         negative = Constant <value_ints = [-1]> ()
         quotient = Div (least, negative)
@@ -727,7 +718,8 @@ def test_constants_that_are_compared_in_another_type():
     """In float32, the type of the grid, they are equal: the constant that the program reads is
     compared in float64.
     """
-    proto = in_functions("""main (float[1, 1, 6, 7] x, float[1, 4, 5, 2] p) => (float[N, C, H, W] y) {
+    proto = in_functions("""main (float[1, 1, 6, 7] x, float[1, 4, 5, 2] p)
+        => (float[N, C, H, W] y) {
         is_small = Less (ramp, middle)
         doubled = Mul (p, two)
         grid = Where (is_small, p, doubled)
@@ -781,7 +773,8 @@ NOT_AS_STATED = {
         {"v": (8, 8)}),
     # v is stated as onnx.shape_inference leaves it of a model without the other Slice.
     "a name that onnx has given to another size": (
-        """(float[1, 1, h, w] x, int64[2] end, int64[2] other_end) => (float[] y) <float[1, 1, unk__0, unk__0] v> {
+        """(float[1, 1, h, w] x, int64[2] end, int64[2] other_end)
+            => (float[] y) <float[1, 1, unk__0, unk__0] v> {
             other = Slice (x, starts, other_end, axes)
             v = Slice (x, starts, end, axes)
             height = Shape <start = 2, end = 3> (other)
@@ -807,7 +800,8 @@ NOT_AS_STATED = {
     ),
     "the inputs of a body, of which TorchScript states those of the first turn": (
         """(float[1, 1, h, w] x, int64 turns, bool go) => (float[n, 1, 9, l] all) {
-            last, all = Loop <body = turn (int64 k, bool i, float[1, 1, 6, 6] v) => (bool o, float[] again, float[] y) {
+            last, all = Loop <body = turn (int64 k, bool i, float[1, 1, 6, 6] v)
+                => (bool o, float[] again, float[] y) {
                 o = Identity (i)
                 again = Identity (v)
                 GATHERED
@@ -821,7 +815,8 @@ NOT_AS_STATED = {
         }}""", {}, IS_FIRST, {"x": (8, 8)})
        for where, output, stated in (("of an output", ", float[1, 1, 6, 6] v", ""),
                                      ("in between", "", "<float[1, 1, 6, 6] v>"))
-       for made, node in (("a list of open length", "v = Reshape (x, sizes)"), ("a branch", """v = If (is_first) <
+       for made, node in (("a list of open length", "v = Reshape (x, sizes)"),
+           ("a branch", """v = If (is_first) <
             then_branch = same () => (float[a, b, c, d] one) { one = Identity (x) },
             else_branch = other () => (float[a, b, c, d] two) { two = Neg (x) }>"""))},
 }  # fmt: skip

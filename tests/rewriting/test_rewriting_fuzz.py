@@ -1,22 +1,23 @@
-"""A fixed number of the mutants that `python scripts/fuzz_rewriting.py` makes without end."""
+"""A fixed number of the edited models that scripts/fuzzing/fuzz_rewriting.py makes."""
 
 from types import SimpleNamespace
 
-import fuzz_rewriting
-import mutants
-import mutations
 import numpy as np
 import pytest
 from onnx import numpy_helper
+from support import edited_models, model_edits, rewriting_fuzzer
 from support.backends import ORT_VERSION
+
+pytestmark = pytest.mark.any_library
 
 
 def examined(seed, count, without=()):
-    """Return the Report on some mutants. without: names of seeds that are left out, besides those
-    of PyTorch
+    """Return the Report on some edited models.
+
+    without  names of seeds that are left out, besides those of PyTorch
     """
-    report = fuzz_rewriting.Report(
-        SimpleNamespace(seed=seed, without=[*without, *mutants.BY_TORCH])
+    report = rewriting_fuzzer.Report(
+        SimpleNamespace(seed=seed, without=[*without, *edited_models.BY_TORCH])
     )
     for case in range(count):
         report.examine(case)
@@ -29,13 +30,13 @@ def examined(seed, count, without=()):
 @pytest.mark.parametrize("count", [60, pytest.param(1500, marks=pytest.mark.long)])
 def test_a_fixed_slice(count, monkeypatch):
     if count < 1000:  # only kernels that other tests compile, too
-        monkeypatch.setattr(mutations, "FLOATS", ["float32"])
+        monkeypatch.setattr(model_edits, "FLOATS", ["float32"])
     # ONNX Runtime's AffineGrid before 1.25 reads outside of a theta that hasn't the batch or axes
     # of its size.
     without = ["affine_grid of ai.onnx"] if ORT_VERSION < (1, 25) else []
     report = examined(0, count, without)
     assert not report.counts
-    assert set(report.replaced) == set(mutants.SEEDS) - {*without, *mutants.BY_TORCH}
+    assert set(report.replaced) == set(edited_models.SEEDS) - {*without, *edited_models.BY_TORCH}
     assert sum(replaced for _, replaced in report.replaced.values()) > count // 4
 
 
@@ -78,7 +79,7 @@ def test_a_mistake_is_found(mistake, monkeypatch):
             mistake(optimized)
         return optimized, findings
 
-    original = fuzz_rewriting.rewritten
-    monkeypatch.setattr(fuzz_rewriting, "rewritten", rewritten)
-    report = examined(0, 12, without=[name for name in mutants.SEEDS if name != "unfold"])
+    original = rewriting_fuzzer.rewritten
+    monkeypatch.setattr(rewriting_fuzzer, "rewritten", rewritten)
+    report = examined(0, 12, without=[name for name in edited_models.SEEDS if name != "unfold"])
     assert MISTAKES[mistake] & {check for check, *_ in report.counts}

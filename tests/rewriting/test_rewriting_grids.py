@@ -8,6 +8,7 @@ import pytest
 from onnx import numpy_helper, parser
 from support.backends import IN_SESSIONS, ORT_VERSION, quiet
 from support.exact import assert_as_near
+from support.rewriting import compare, near_miss, ours
 from support.selection import long_unless
 from support.written import (
     Writer,
@@ -21,10 +22,11 @@ from support.written import (
     warp,
     written_in_place,
 )
-from test_rewriting import compare, near_miss, ours
 
 import onnx_ops
 from onnx_ops.rewriting import rewritten
+
+pytestmark = pytest.mark.any_library
 
 SIZE = (9, 12)
 ANY, EVEN, LARGE = ((7, 8), (1, 5), (3, 1)), ((8, 4), (12, 16)), ((7, 8), (5, 3))  # sizes of images
@@ -105,7 +107,8 @@ NO_GRIDS = {
     "nine axes": (of_many_axes(9), "an index of that length"),
     "too many steps": (warp([("Add", 1), ("Mul", 0.5)] * 17), "ComputedGridSample takes 64"),
     "an unknown rank": (parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]>
-        main (float[2, 3, 9, 12] image, float[2, 9, 12, 2] a, float[1, 2, 9, 12, 2] b, bool yes) => (float[] y)
+        main (float[2, 3, 9, 12] image, float[2, 9, 12, 2] a, float[1, 2, 9, 12, 2] b, bool yes)
+            => (float[] y)
         <float half = {0.5}> {
             either = If (yes) <then_branch: graph = t () => (float[] c) { c = Identity (a) },
                                else_branch: graph = e () => (float[] d) { d = Identity (b) }>
@@ -160,11 +163,11 @@ NO_WRITES = {
 }
 
 
-def compared(proto, **more):
+def compared(proto, **options):
     """Assert that the optimized model is as near as the model with our GridSample; return its
     operators.
     """
-    return compare(proto, {"n": 2, "h": 9, "w": 12}, alone=False, **more)[0]
+    return compare(proto, {"n": 2, "h": 9, "w": 12}, alone=False, **options)[0]
 
 
 GRIDS = {f"{kind}: {name}": proto for kind,
@@ -196,10 +199,12 @@ def test_comparisons_of_another_type(grid, other, casts, how):
     w = Writer()
     condition = w.add("Not", w.add("Less", "other", w.constant(0.25, other)))
     if how == "Cast":
-        made = w.add("Mul", "flow", w.add("Cast", condition, to=11 if grid == "float64" else 1))
+        compared_flow = w.add(
+            "Mul", "flow", w.add("Cast", condition, to=11 if grid == "float64" else 1)
+        )
     else:
-        made = w.add("Where", condition, "flow", w.add("Neg", "flow"))
-    w.add("GridSample", "image", made, align_corners=1, name="y")
+        compared_flow = w.add("Where", condition, "flow", w.add("Neg", "flow"))
+    w.add("GridSample", "image", compared_flow, align_corners=1, name="y")
     inputs = {
         "image": (grid, [2, 3, 9, 12]),
         "flow": (grid, [2, 7, 5, 2]),
@@ -225,7 +230,8 @@ def test_powers_of_a_distance(power):
 
 
 SHARED = """<ir_version: 9, opset_import: ["" : 20]>
-main (float[2, 3, 9, 12] image, float[2, 2, 3] camera, float[2, 1, 108] depth, float[3, 108] pixels) =>
+main (float[2, 3, 9, 12] image, float[2, 2, 3] camera, float[2, 1, 108] depth,
+    float[3, 108] pixels) =>
      (float[2, 3, 9, 12] y, float[2, 3, 9, 12] z)
 <int64[4] size = {2, 9, 12, 2}> {
     rays = MatMul (camera, pixels)
@@ -350,9 +356,9 @@ def test_images_that_a_network_refuses():
     proto = flow_network(**edits)
     optimized, _ = rewritten(proto)
     image = np.zeros((1, 3, 6, 9), np.float32)
-    for each in (proto, optimized):
+    for model in (proto, optimized):
         with pytest.raises(Exception, match=r"broadcast|shape of a source"):
-            SESSIONS[0](each).run(None, {"image": image})
+            SESSIONS[0](model).run(None, {"image": image})
 
 
 def test_reasons_that_name_the_size():
@@ -387,15 +393,19 @@ FUSED = {
     "a product after a normalization": (f"""a = {CONV} (x, w, b)
         c = BatchNormalization (a, each_1, b, b, each_1)  flow = Mul (c, scale)""",
         ["Conv", "BatchNormalization"]),
-    "a product before a Transpose": (f"""a = {CONV} (x, w, b)  c = Transpose <{LAST}> (a)  d = Mul (c, scale)
+    "a product before a Transpose": (f"""a = {CONV} (x, w, b)  c = Transpose <{LAST}> (a)
+        d = Mul (c, scale)
         flow = Transpose <{FIRST}> (d)""", ["Conv"]),
     "a sum in a MatMul": ("""a = Reshape (rows, flat)  c = MatMul (a, matrix)  d = Add (c, more)
         moved = Reshape (d, shape)""", ["Reshape", "MatMul", "Reshape"]),
     "a product in a MatMul": ("a = Mul (more_rows, scale)  c = MatMul (a, turn)  moved = Div (c, "
                               "scale)", []),
-    "a MatMul of one column": ("""a = MatMul (more_rows, column)  c = MatMul (a, row)  moved = Add (c, each_1)""", []),
-    "a LayerNormalization": ("""m = ReduceMean (more_rows, axis)  a = Sub (more_rows, m)  c = Pow (a, two)
-        d = ReduceMean (c, axis)  e = Add (d, tiny)  f = Sqrt (e)  g = Div (a, f)  h = Mul (g, each_1)
+    "a MatMul of one column": ("""a = MatMul (more_rows, column)  c = MatMul (a, row)
+        moved = Add (c, each_1)""", []),
+    "a LayerNormalization": ("""m = ReduceMean (more_rows, axis)  a = Sub (more_rows, m)
+        c = Pow (a, two)
+        d = ReduceMean (c, axis)  e = Add (d, tiny)  f = Sqrt (e)  g = Div (a, f)
+            h = Mul (g, each_1)
         moved = Add (h, each_1)""", ["ReduceMean", "Sub", "Pow", "ReduceMean"]),
     "a Gelu": ("""a = Div (more_rows, root)  c = Erf (a)  d = Add (c, one)  e = Mul (more_rows, d)
         moved = Mul (e, half)""", ["Div", "Erf"]),
@@ -409,10 +419,13 @@ def test_what_onnx_runtime_fuses(name):
     text, left = FUSED[name]
     text += "" if "moved =" in text else f"  moved = Transpose <{LAST}> (flow)"
     proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]>
-        main (float[1, 3, 32, 48] image, float[1, 16, 32, 48] x, float[1, 32, 48, 64] rows, float[2] more,
+        main (float[1, 3, 32, 48] image, float[1, 16, 32, 48] x, float[1, 32, 48, 64] rows,
+            float[2] more,
               float[1, 32, 48, 2] more_rows, float[1, 2, 32, 48] pixels) => (float[1, 3, 32, 48] y)
-        <float scale = {{0.3}}, float[1, 2, 1, 1] each = {{0.3, 0.7}}, float[2] each_1 = {{0.3, 0.7}},
-         int64[2] flat = {{1536, 64}}, int64[4] shape = {{1, 32, 48, 2}}, int64[1] axis = {{-1}}, float half = {{0.5}},
+        <float scale = {{0.3}}, float[1, 2, 1, 1] each = {{0.3, 0.7}},
+            float[2] each_1 = {{0.3, 0.7}},
+         int64[2] flat = {{1536, 64}}, int64[4] shape = {{1, 32, 48, 2}}, int64[1] axis = {{-1}},
+             float half = {{0.5}},
          float one = {{1}}, float two = {{2}}, float root = {{{2**0.5}}}, float tiny = {{0.00001}},
          float[2, 1] column = {{0.3, 0.7}}, float[1, 2] row = {{0.7, 0.3}}> {{
             {text}
@@ -523,24 +536,24 @@ def random_grid(rng, dtype, pixels):
     moved = w.add("Reshape", moved, w.constant([n, h, v, 3]))
     values += [w.add("Gather", moved, w.constant(k), axis=3) for k in (0, 2)]
     for _ in range(rng.integers(1, 16)):
-        kind = rng.choice(
+        step = rng.choice(
             ["unary", "unary", "binary", "binary", "clip", "where", "power", "quotient"]
         )
         a, b, c = (values[k] for k in rng.integers(0, len(values), 3))
         a, b = (values[-rng.integers(1, 4)], a)[
             :: rng.choice([1, -1])
         ]  # most steps matter in the end
-        if kind == "unary":
+        if step == "unary":
             new = w.add(rng.choice(UNARY), a)
-        elif kind == "binary":
+        elif step == "binary":
             new = w.add(rng.choice(BINARY), a, b)
-        elif kind == "clip":
+        elif step == "clip":
             new = w.add(
                 "Clip", a, *[w.constant(rng.standard_normal(), dtype), ""][:: rng.choice([1, -1])]
             )
-        elif kind == "quotient":  # which ONNX Runtime divides
+        elif step == "quotient":  # which ONNX Runtime divides
             new = w.add("Mul", w.add("Div", w.constant(1, dtype), a), b)
-        elif kind == "power":
+        elif step == "power":
             new = w.add("Pow", a, w.constant(rng.choice([2, 3]), dtype))
         else:
             flag = w.add(rng.choice(COMPARISONS), a, b)
@@ -551,12 +564,12 @@ def random_grid(rng, dtype, pixels):
             new = w.add("Where", flag, b, c)
         values.append(new)
     full = w.constant(np.zeros((n, h, v)), dtype)
-    parts = [
+    coordinates = [
         w.add("Unsqueeze", w.add("Add", values[-k], full), w.constant([-1]))
         for k in (1, rng.integers(1, 5))
     ]
     grid = w.add(
-        "Mul", w.add("Concat", *parts, axis=-1), w.constant(1 / 8, dtype)
+        "Mul", w.add("Concat", *coordinates, axis=-1), w.constant(1 / 8, dtype)
     )  # most are then in the image
     w.add(
         "GridSample", "image", grid, mode="linear", padding_mode="border", align_corners=1, name="y"
@@ -572,8 +585,8 @@ RAMPS = {
 
 def with_more_outputs(graph, rng):
     """Have values in between be outputs, too."""
-    kind = next(v.type.tensor_type.elem_type for v in graph.input if v.name == "theta")
-    values = [v for v in graph.value_info if v.type.tensor_type.elem_type == kind]
+    element_type = next(v.type.tensor_type.elem_type for v in graph.input if v.name == "theta")
+    values = [v for v in graph.value_info if v.type.tensor_type.elem_type == element_type]
     graph.output.extend(
         values[k] for k in rng.choice(len(values), min(3, len(values)), replace=False)
     )
@@ -646,8 +659,12 @@ def test_special_numbers(operation, dtype, pixels):
         value = w.add(
             "Where", value, w.constant(1, dtype), w.constant(-1, dtype)
         )  # not zeros, see the operator
-    parts = w.add("Mul", value, w.constant(1 / 8, dtype)), w.add("Reciprocal", value)
-    grid = w.add("Concat", *(w.add("Unsqueeze", part, w.constant([-1])) for part in parts), axis=-1)
+    coordinates = w.add("Mul", value, w.constant(1 / 8, dtype)), w.add("Reciprocal", value)
+    grid = w.add(
+        "Concat",
+        *(w.add("Unsqueeze", coordinate, w.constant([-1])) for coordinate in coordinates),
+        axis=-1,
+    )
     w.add(
         "GridSample", "image", grid, mode="linear", padding_mode="border", align_corners=1, name="y"
     )
@@ -661,7 +678,7 @@ def test_special_numbers(operation, dtype, pixels):
         "image": RAMPS[pixels][:1],
         "planes": np.stack(np.meshgrid(SPECIAL, SPECIAL))[None].astype(dtype),
     }
-    expected, got = (SESSIONS[0](each).run(None, feeds)[0] for each in (proto, optimized))
+    expected, got = (SESSIONS[0](model).run(None, feeds)[0] for model in (proto, optimized))
     np.testing.assert_array_equal(got, expected)
 
 
@@ -680,10 +697,11 @@ OPEN = {
 @pytest.mark.parametrize("name", OPEN)
 def test_sizes_of_inputs(name, is_in_a_branch, dtype, pixels):
     """Sizes that no value of the program has are those of an input of the model, when it runs."""
-    kind = KINDS[dtype]
+    type_name = KINDS[dtype]
     proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]>
-    main ({KINDS[pixels]}[n, 2, 30, 20] image, {kind}[n, 2, h, w] flow) => ({KINDS[pixels]}[n, 2, h, w] y)
-    <int64[1] zero = {{0}}, {kind} half = {{0.5}}> {{
+    main ({KINDS[pixels]}[n, 2, 30, 20] image, {type_name}[n, 2, h, w] flow)
+        => ({KINDS[pixels]}[n, 2, h, w] y)
+    <int64[1] zero = {{0}}, {type_name} half = {{0.5}}> {{
         size = Shape (flow)
         {OPEN[name]}
         scaled = Mul (planes, half)
@@ -694,7 +712,7 @@ def test_sizes_of_inputs(name, is_in_a_branch, dtype, pixels):
         in_a_branch(proto)
     optimized, (finding,) = rewritten(proto)
     assert finding.operator == "ComputedGridSample"
-    before, after = (SESSIONS[0](each) for each in (proto, optimized))
+    before, after = (SESSIONS[0](model) for model in (proto, optimized))
     for count, height, width in ((2, 5, 6), (1, 1, 1), (2, 1, 7), (2, 4, 0), (0, 2, 3)):
         flow = (
             np.random.default_rng(height).standard_normal((count, 2, height, width)).astype(dtype)
@@ -726,7 +744,8 @@ def left_out_of_arithmetic(seed, place, dtype, pixels):
     """Compare a random model; return the share of elements that are left out."""
     rng = np.random.default_rng([seed, [*PLACES].index(place)])
     proto = random_grid(rng, dtype, pixels)
-    inputs = {v.name: rng.standard_normal([d.dim_value for d in v.type.tensor_type.shape.dim]).astype(dtype)
+    inputs = {v.name:
+        rng.standard_normal([d.dim_value for d in v.type.tensor_type.shape.dim]).astype(dtype)
               for v in proto.graph.input if v.name != "image"}  # fmt: skip
     PLACES[place](proto, rng)
     optimized, findings = rewritten(proto)

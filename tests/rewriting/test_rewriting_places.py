@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support.backends import quiet
 from support.exact import assert_as_near
+from support.rewriting_cases import NO_ATTENTIONS, OTHER_ENDS
 from support.selection import in_turn
 from support.written import (
     Writer,
@@ -20,7 +21,6 @@ from support.written import (
     windows,
     written_in_place,
 )
-from test_rewriting import NO_ATTENTIONS, OTHER_ENDS
 
 import onnx_ops
 from onnx_ops.model.nodes import all_nodes, used_names

@@ -5,67 +5,14 @@ that.
 import numpy as np
 import onnx
 import pytest
+from support.rewriting import compare, near_miss
+from support.rewriting_cases import KERNEL, PRODUCTS
 from support.written import PRODUCT, unfold, unfold_product, windows
-from test_rewriting import compare, near_miss
 
 from onnx_ops.rewriting import rewritten
 
 OPERATOR = "Im2ColProduct"
 
-KERNEL = {"factors": "ngkl", "summed": "k"}
-PRODUCTS = {
-    "over channels": {},
-    "over channels, one group": {"columns": "ncijhw", "factors": "nchw", "summed": "c"},
-    "over channels, mean": {"how": "ReduceMean"},
-    "over channels, image axes, batch of one": {
-        "columns": "ngdijhw",
-        "factors": "ngdhw",
-        "batch": 1,
-    },
-    "over channels, Einsum": {"how": "Einsum"},
-    "over channels, Einsum of other orders": {"how": "Einsum", "order": "nlgkd", "factors": "lngd"},
-    "over channels, MatMul": {"how": "MatMul", "order": "ngldk", "factors": "ngld"},
-    "over channels, blocks first": {"order": "nlgkd", "factors": "nlgd"},
-    "over channels, factors of axes that are joined": {
-        "columns": "ngdkhw",
-        "factors": "ngdhw",
-        "how": "Einsum",
-    },
-    "over channels, axis kept": {"keepdims": 1},
-    "over channels, axis from the end": {"from_the_end": True},
-    "over channels, factors first": {"swapped": True},
-    "over channels, strides": {"strides": (2, 3), "dilations": (1, 2)},
-    "over channels, one block along an axis": {
-        "image": (4, 5),
-        "pads": (0,) * 4,
-        "strides": (3, 2),
-    },
-    "over channels, one block along an axis, blocks first": {
-        "image": (4, 5),
-        "pads": (0,) * 4,
-        "strides": (3, 2),
-        "order": "nlgkd",
-        "factors": "nlgd",
-    },
-    "over channels, factors of positions in the place of blocks": {"factors": "ngdk"},
-    "over channels, float64": {"dtype": "float64"},
-    "over channels, float16": {"dtype": "float16"},
-    "over positions": KERNEL,
-    "over positions, one group": {"columns": "nckhw", "factors": "nkhw", "summed": "k"},
-    "over positions, each channel its own": {"columns": "nckl", "factors": "nckl", "summed": "k"},
-    "over positions, two axes": {"columns": "ngdijhw", "factors": "ngijhw", "summed": "ij"},
-    "over positions, one block along an axis": {
-        **KERNEL,
-        "image": (2, 9),
-        "pads": (1, 0, 1, 0),
-        "strides": (4, 2),
-    },
-    "over positions, Einsum": {**KERNEL, "how": "Einsum"},
-    "over positions, MatMul": {**KERNEL, "how": "MatMul", "order": "nglkd", "factors": "nglk"},
-    "over positions, blocks first": {**KERNEL, "order": "nlgdk", "factors": "nlgk"},
-    "over positions, one channel": {**KERNEL, "groups": 6},
-    "over positions, float16": {**KERNEL, "dtype": "float16"},
-}
 OPEN = {
     "over channels": {"columns": "ngdkhw", "factors": "ngdhw"},
     "over channels, mean": {
@@ -128,8 +75,8 @@ MISSES = {
     "factors of channels, over positions": ({"factors": "ngdl", "summed": "k"}, "other axes than "
                                                                                 "batch, groups"),
     "factors for all channels": ({"factors": "ngl"}, "other axes than batch, channels and blocks"),
-    "factors for rows of blocks": ({"columns": "ngdkhw", "factors": "ngdh"}, "axis it moves by "
-                                                                             "more than a position"),
+    "factors for rows of blocks": (
+        {"columns": "ngdkhw", "factors": "ngdh"}, "axis it moves by more than a position"),
     "factors for all blocks": ({"factors": "ngd"}, "axis it moves by more than a position"),
     "mean of float16": (
         {"how": "ReduceMean", "dtype": "float16"}, "16-bit factors would be rounded by the number"),

@@ -8,9 +8,11 @@ import itertools
 import numpy as np
 import pytest
 from support.backends import ORT_VERSION
+from support.rewriting import compare, near_miss
 from support.selection import in_turn
 from support.written import Writer
-from test_rewriting import compare, near_miss
+
+pytestmark = pytest.mark.any_library
 
 SAMPLER = {
     "size": (7, 9), "out": (5, 3), "batch": 2, "channels": 3, "mode": "linear", "outside": "zeros",

@@ -8,6 +8,8 @@ from support.arithmetic import VALUES, filled
 from onnx_ops.rewriting.reading.integers import sliced
 from onnx_ops.rewriting.sizes import named, never_negative, quotient
 
+pytestmark = pytest.mark.any_library
+
 
 def parse(text):
     """The size that a formula states."""

@@ -6,10 +6,10 @@ from dataclasses import replace
 import onnx
 import pytest
 from onnx import helper
+from support.by_hand import deform_conv, sampler
 from support.cases import COL2IM, model
+from support.rewriting_cases import ATTENTIONS, UNFOLDS, folds_of_ones
 from support.written import affine_grid, attention, frames, unfold, windows
-from test_rewriting import ATTENTIONS, UNFOLDS, folds_of_ones
-from test_rewriting_by_hand import deform_conv, sampler
 
 from onnx_ops.rewriting import NOT_RUN, folding, rewritten, trial
 from onnx_ops.rewriting.finding import Finding

@@ -25,10 +25,16 @@ from support.cases import (
     parsed,
     reference,
 )
-from support.malformed import AT_RUN, BY_TYPE, EVERYTHING, grid_sample
+from support.malformed import (
+    AT_RUN,
+    BY_TYPE,
+    EVERYTHING,
+    argument_value_rule,
+    grid_sample,
+    unshaped,
+)
 from support.processes import python, together
 from support.selection import long_unless, needs_extensions, on_demand
-from test_errors import parts, unshaped
 
 import onnx_ops
 from onnx_ops.arrays import functions
@@ -86,13 +92,13 @@ def test_same_parts_of_an_error(backend, bad):
     else:
         error, node = refusal(lambda: in_session(backend, bad)), r" \(node 'the_node'\)"
     assert re.match(f"{bad.title}{node}: {bad.message}", str(error))
-    argument, value, rule = parts(by_function)
+    argument, value, rule = argument_value_rule(by_function)
     assert isinstance(value, str)
-    shown = parts(error)[1]
+    shown = argument_value_rule(error)[1]
     # A kernel can read only integers where an attribute is of another kind than the kernel asks
     # for.
     is_of_other_kind = rule.startswith("must be a") and re.search(r"\(not of kind \w+\)$", shown)
-    assert parts(error) == (
+    assert argument_value_rule(error) == (
         argument,
         shown if is_of_other_kind and backend == "native" else value,
         rule,
@@ -137,7 +143,7 @@ def test_values_and_names_that_look_like_messages(text, name):
                 proto.SerializeToString(), quiet(), backend=b
             )
         )
-        assert parts(error) == parts(function)
+        assert argument_value_rule(error) == argument_value_rule(function)
         assert error.operator == f"com.microsoft.GridSample (node {name!r})"
 
 

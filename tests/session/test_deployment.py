@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from support.processes import python
+from support.processes import TESTS, python
 from support.selection import long_unless
 from support.service import (
     BODY,
@@ -40,14 +40,14 @@ from support.service import (
     vanish,
     wrong_arrays,
 )  # fmt: skip
-from test_cache import PACKAGE
-from test_docs import ROOT
 
 import onnx_ops
 from onnx_ops.compiler import cache
 
+pytestmark = pytest.mark.compiler
+
 unix = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM there")
-MODEL = ROOT / "models" / "exported" / "spatial_transformer" / "model.onnx"
+MODEL = TESTS.parent / "models" / "exported" / "spatial_transformer" / "model.onnx"
 SETTINGS = dict(re.findall(r"^ENV (NUMBA_\w+)=(.*)$", PAGE.read_text(), re.MULTILINE))
 
 
@@ -321,7 +321,8 @@ OTHER_CPU = """
 import llvmlite.binding as llvm
 llvm.get_host_cpu_name = lambda: {name!r}
 features = llvm.get_host_cpu_features
-llvm.get_host_cpu_features = lambda: llvm.FeatureMap({{**features(), "avx2": {avx2}, "sse4.2": {avx2}}})
+llvm.get_host_cpu_features = lambda: llvm.FeatureMap({{**features(), "avx2": {avx2},
+    "sse4.2": {avx2}}})
 """
 
 
@@ -334,7 +335,7 @@ def digests(**settings):
     return [
         python(
             unset + OTHER_CPU.format(name=name, avx2=avx2) + KEY,
-            folders=[PACKAGE.parent, *sys.path],
+            folders=[Path(onnx_ops.__file__).parent.parent, *sys.path],
         ).stdout
         for name, avx2 in (("znver4", True), ("nehalem", False))
     ]

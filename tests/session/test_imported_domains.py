@@ -11,6 +11,8 @@ from onnx_ops.model import files as model_files
 from onnx_ops.model.files import imported_domains
 from onnx_ops.session.runner import open_session
 
+pytestmark = pytest.mark.any_library
+
 CASE = GRID_SAMPLE[0]
 WAYS = {
     "a session": lambda model: onnx_ops.InferenceSession(model, quiet()),

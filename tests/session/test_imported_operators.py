@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from list_operators import FAMILIES, titles_by_file
 from support.backends import quiet, run_session
 from support.cases import (
     CASES,
@@ -21,6 +20,7 @@ from support.cases import (
     parsed,
     reference,
 )
+from support.declared_operators import FAMILIES, titles_by_file
 from support.processes import python
 
 import onnx_ops
@@ -39,7 +39,7 @@ print(json.dumps([name for name in sys.modules if name.startswith("onnx_ops.")])
 
 
 def test_the_list_is_what_the_files_declare():
-    """If not, `python scripts/list_operators.py` writes it."""
+    """If not, `python scripts/generate/list_operators.py` writes it."""
     listed = {file: " ".join(titles.split()) for file, titles in registry.FILES.items()}
     assert titles_by_file() == listed
     assert [o.title for o in registry.OPERATORS] == " ".join(listed.values()).split()

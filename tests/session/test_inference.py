@@ -21,10 +21,13 @@ from support.cases import (
 )
 from support.processes import python
 from support.selection import some_of
+from support.written import node_in_a_function
 
 import onnx_ops
 from onnx_ops.arrays import functions
 from onnx_ops.registry import OPERATORS
+
+pytestmark = pytest.mark.any_library
 
 
 def output_shape(proto, options=None):
@@ -40,27 +43,6 @@ def stated_shapes(proto):
         d.dim_value if d.HasField("dim_value") else d.dim_param for d in by_onnx.shape.dim
     ]
     return [output_shape(proto), dimensions]
-
-
-def called(proto, how):
-    """Move a model's node into a function, which gets its attributes from the caller or as
-    defaults.
-    """
-    (node,) = proto.graph.node
-    attributes, defaults = list(node.attribute), how == "by default"
-    inner = helper.make_node(node.op_type, node.input, node.output, domain=node.domain)
-    for a in attributes:
-        inner.attribute.add(name=a.name, type=a.type, ref_attr_name=a.name)
-    function = helper.make_function(
-        "local", "Called", node.input, node.output, [inner], proto.opset_import,
-        [] if defaults else [a.name for a in attributes], attributes if defaults else [],
-    )  # fmt: skip
-    node.op_type, node.domain = "Called", "local"
-    if defaults:
-        del node.attribute[:]
-    proto.functions.append(function)
-    proto.opset_import.append(helper.make_opsetid("local", 1))
-    return proto
 
 
 @pytest.mark.parametrize(
@@ -91,7 +73,7 @@ def test_stated_shapes_are_real(operator, dims, how):
             proto = model(
                 case.domain, case.op_type, inputs, case.attributes, dims=dims, constants=constants
             )
-            for shape in stated_shapes(called(proto, how) if how else proto):
+            for shape in stated_shapes(node_in_a_function(proto, how) if how else proto):
                 assert len(shape) in (0, len(real)), case
                 known = [(d, e) for d, e in zip(shape, real, strict=False) if d is not None]
                 assert all(

@@ -19,7 +19,8 @@ import onnx_ops
 from onnx_ops.session import installation
 
 GRID_SAMPLE = """<ir_version: 9, opset_import: ["" : 20]>
-    g (float[1,1,3,4] x, float[1,2,2,2] f) => (float[1,1,2,2] y) { y = GridSample ATTRIBUTES (x, f) }"""
+    g (float[1,1,3,4] x, float[1,2,2,2] f)
+        => (float[1,1,2,2] y) { y = GridSample ATTRIBUTES (x, f) }"""
 FEEDS = {
     "x": np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4),
     "f": np.zeros((1, 2, 2, 2), np.float32),

@@ -1,10 +1,10 @@
-"""Memory of sessions and runs is given back. The long version is `python scripts/leaks.py`."""
+"""Memory of sessions and runs is given back. scripts/measure/leaks.py is the long version."""
 
 import logging
 import mmap
 
-import leaks
 import pytest
+from support import leaks
 
 # A leak of one C string, array or list per call is some 100 bytes; over 2,000 calls the allocator's
 # own growth is less.

@@ -16,6 +16,8 @@ from onnx_ops.model.nodes import all_nodes, model_nodes
 from onnx_ops.registry import available
 from onnx_ops.session.lowering import lower_for_session
 
+pytestmark = pytest.mark.any_library
+
 EVERYTHING, BILINEAR = next(c for c in COL2IM if c.name == "everything"), GRID_SAMPLE[8]
 
 
@@ -90,9 +92,11 @@ def all_sessions(proto):
 PLACES = {  # where a model may have a node, as texts
     "a branch": """({inputs}, bool condition) => (float[] y) {{
         y = If (condition) <then_branch = then () => (float[] then_y) {{ then_y = {node} }},
-                            else_branch = else () => (float[] else_y) {{ else_y = ReduceSum ({first}) }}>
+                            else_branch = else ()
+                                => (float[] else_y) {{ else_y = ReduceSum ({first}) }}>
     }}""",
-    "a loop": """({inputs}) => (float[] y) <int64 once = {{1}}, bool yes = {{1}}, int64[1] axis = {{0}}> {{
+    "a loop": """({inputs})
+        => (float[] y) <int64 once = {{1}}, bool yes = {{1}}, int64[1] axis = {{0}}> {{
         all = Loop (once, yes) <body = body (int64 k, bool go) => (bool going, float[] z) {{
             going = Identity (go)
             z = {node}
@@ -100,14 +104,16 @@ PLACES = {  # where a model may have a node, as texts
         y = Squeeze (all, axis)
     }}""",
     "a function in a function": """({inputs}) => (float[] y) {{ y = local.Outer ({names}) }}
-    <opset_import: ["" : 18, "local" : 1], domain: "local"> Outer ({names}) => (y) {{ y = local.Inner ({names}) }}
-    <opset_import: ["" : 18, "com.microsoft" : 1], domain: "local"> Inner <{attributes}> ({names}) => (y) {{
+    <opset_import: ["" : 18, "local" : 1], domain: "local"> Outer ({names})
+        => (y) {{ y = local.Inner ({names}) }}
+    <opset_import: ["" : 18, "com.microsoft" : 1], domain: "local"> Inner <{attributes}> ({names})
+        => (y) {{
         y = {node}
     }}""",
 }
 
 
-def placed(case, place):
+def placed(case, location):
     """Return a model with the case's node at one of PLACES, whose attributes a function gets from
     its caller; inputs.
 
@@ -119,26 +125,27 @@ def placed(case, place):
         for n, v in zip(names, inputs, strict=True)
     )
     node = f"{f'{case.domain}.{case.op_type}'.lstrip('.')} ({', '.join(names)})"
-    text = PLACES[place].format(inputs=described, names=", ".join(names), first=names[0], node=node,
-                                attributes=", ".join(case.attributes))  # fmt: skip
+    text = PLACES[location].format(inputs=described, names=", ".join(names), first=names[0],
+                                   node=node, attributes=", ".join(case.attributes))  # fmt: skip
     proto = parsed(text, 18, *{case.domain, "local"} - {""})
     (outer, inner) = (
-        [n for n in model_nodes(proto) if n.op_type == kind] for kind in ("Inner", case.op_type)
+        [n for n in model_nodes(proto) if n.op_type == op_type]
+        for op_type in ("Inner", case.op_type)
     )
     for name, value in case.attributes.items():
         attribute = helper.make_attribute(name, value)
         (*outer, *inner)[0].attribute.append(attribute)
         if outer:
             inner[0].attribute.add(name=name, type=attribute.type, ref_attr_name=name)
-    condition = [np.array(True)] if place == "a branch" else []
+    condition = [np.array(True)] if location == "a branch" else []
     return proto, [*inputs, *condition]
 
 
 @needs_extensions
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("location", PLACES)
 @pytest.mark.parametrize("case", [EVERYTHING, BILINEAR], ids=str)
-def test_nodes_are_lowered_wherever_they_are(case, place):
-    proto, inputs = placed(case, place)
+def test_nodes_are_lowered_wherever_they_are(case, location):
+    proto, inputs = placed(case, location)
     sessions = all_sessions(proto)
     for session in sessions:
         assert_close(
@@ -186,13 +193,15 @@ def test_a_scan_whose_result_has_no_stated_shape(types):
 
 
 REUSED = """(float[1,3,l] columns, bool condition) => (float[a,b,c,d] z)
-    <int64[2] image = {2, 6}, int64[2] block = {1, 3}, int64[3] sizes = {1, 3, 2}, int64[4] shape = {1, 1, 2, 6},
+    <int64[2] image = {2, 6}, int64[2] block = {1, 3}, int64[3] sizes = {1, 3, 2},
+        int64[4] shape = {1, 1, 2, 6},
      float one = {1.0}> {
         y = Col2Im <strides = [2, 2]> (columns, image, block)
         ones = Expand (one, sizes)
         divisor = Col2Im <strides = [2, 2]> (ones, image, block)
         dividend = If (condition) <then_branch = then () => (then_y) { then_y = Identity (y) },
-                                   else_branch = else () => (else_y) { else_y = Expand (one, shape) }>
+                                   else_branch = else ()
+                                       => (else_y) { else_y = Expand (one, shape) }>
         quotient = Div (dividend, divisor)
         z = Transpose <perm = [2, 0, 3, 1]> (quotient)
     }"""
@@ -246,9 +255,10 @@ def in_branches(case, then_type, else_type):
     taken = ", ".join(f"narrow_{n}" if n in tensors else n for n in names)
     branches = [
         f"{name} = g () => (float[] {name}_y) {{ "
-        f"{' '.join(f'narrow_{n} = Cast <to = {kind}> ({n})' for n in tensors)} "
-        f"narrow_y = {f'{case.domain}.{case.op_type}'.lstrip('.')} ({taken}) {name}_y = Cast <to = 1> (narrow_y) }}"
-        for name, kind in (("then_branch", then_type), ("else_branch", else_type))
+        f"{' '.join(f'narrow_{n} = Cast <to = {dtype}> ({n})' for n in tensors)} "
+        f"narrow_y = {f'{case.domain}.{case.op_type}'.lstrip('.')} ({taken}) "
+        f"{name}_y = Cast <to = 1> (narrow_y) }}"
+        for name, dtype in (("then_branch", then_type), ("else_branch", else_type))
     ]
     text = (
         f"({described}, bool condition) => (float[] y) {{ y = If (condition) "
@@ -261,9 +271,9 @@ def in_branches(case, then_type, else_type):
     return proto, inputs
 
 
-def rounded(array, kind):
+def rounded(array, dtype):
     """Round float32 to an element type of 16 bits, as ONNX Runtime does."""
-    text = f"(float[] a) => (float[] c) {{ b = Cast <to = {kind}> (a) c = Cast <to = 1> (b) }}"
+    text = f"(float[] a) => (float[] c) {{ b = Cast <to = {dtype}> (a) c = Cast <to = 1> (b) }}"
     return run_session(ort.InferenceSession(parsed(text).SerializeToString()), [array])
 
 
@@ -283,10 +293,10 @@ def test_16_bit_floats_are_cast_around(case, types):
     Names may have another type in another branch.
     """
     proto, inputs = in_branches(case, *types)
-    for branch, kind in zip((True, False), types, strict=True):
-        narrow = [rounded(v, kind) if v.dtype == np.float32 else v for v in inputs]
+    for branch, dtype in zip((True, False), types, strict=True):
+        narrow = [rounded(v, dtype) if v.dtype == np.float32 else v for v in inputs]
         float32 = model(case.domain, case.op_type, narrow, case.attributes).SerializeToString()
-        expected = rounded(run_session(onnx_ops.InferenceSession(float32, quiet()), narrow), kind)
+        expected = rounded(run_session(onnx_ops.InferenceSession(float32, quiet()), narrow), dtype)
         for session in all_sessions(proto):
             np.testing.assert_array_equal(
                 run_session(session, [*inputs, np.array(branch)]), expected
@@ -331,8 +341,10 @@ PARTLY_KNOWN = {
     "parts together": "q = SplitToSequence (a)  x = ConcatFromSequence <axis = 0> (q)",
     "changed": "q = SequenceConstruct (a, a)  r = SequenceErase (q)  x = SequenceAt (r, zero)",
     "an optional value": "q = Optional (a)  x = OptionalGetElement (q)",
-    "from a loop": f"""yes = Cast <to = {TensorProto.BOOL}> (two)  q = SequenceEmpty <dtype = {HALF}> ()
-        r = Loop (two, yes, q) <body = g (int64 k, bool i, seq(float16) some) => (bool o, seq(float16) more) {{
+    "from a loop": f"""yes = Cast <to = {TensorProto.BOOL}> (two)
+        q = SequenceEmpty <dtype = {HALF}> ()
+        r = Loop (two, yes, q) <body = g (int64 k, bool i, seq(float16) some)
+            => (bool o, seq(float16) more) {{
             o = Identity (i)  more = SequenceInsert (some, a) }}>
         x = SequenceAt (r, zero)""",
     "in a body that states no type": f"""yes = Cast <to = {TensorProto.BOOL}> (two)
@@ -352,8 +364,8 @@ def test_16_bit_floats_of_which_little_else_is_known_are_cast_around(name):
     row=[[0]],
        around=[1, 9, 4], **ones)  # fmt: skip
     x = np.random.default_rng(0).integers(-8, 8, (1, 9, 4)).astype(np.float32)
-    first, *others = (run_session(session, [x]) for session in all_sessions(proto))
-    assert all(np.array_equal(first, other) for other in others)
+    first, *other_results = (run_session(session, [x]) for session in all_sessions(proto))
+    assert all(np.array_equal(first, result) for result in other_results)
 
 
 @needs_extensions
@@ -366,8 +378,8 @@ def test_names_that_lowering_makes_are_new():
         (proto.graph.node[0].attribute[0].g, "onnx_ops_3"),
     ):
         graph.initializer.append(onnx.numpy_helper.from_array(np.ones(1, np.float32), name))
-    made = {name for node in all_nodes(onnx_ops.lower(proto).graph) for name in node.output}
-    assert not made & {"onnx_ops_run", "onnx_ops_0", "onnx_ops_3"}
+    names = {name for node in all_nodes(onnx_ops.lower(proto).graph) for name in node.output}
+    assert not names & {"onnx_ops_run", "onnx_ops_0", "onnx_ops_3"}
     assert lower_for_session(proto, available())[1] != "onnx_ops_run"
     for session in all_sessions(proto):
         y = run_session(session, [*inputs, np.ones(1, np.float32)])
@@ -389,7 +401,8 @@ def test_a_model_that_onnxruntime_has_optimized():
     """
     proto = parsed("""(float[1, 1, 2, 6] x, float[1, 4, 2, 2] grid) => (float[4, 2] y)
         <int64[4] _new_shape = {1, 1, 3, 4}, int64[3] wide = {1, 8, 1}, int64[2] tall = {4, 2}>
-        { image = Reshape(x, _new_shape) sampled = GridSample(image, grid) z = Reshape(sampled, wide)
+        { image = Reshape(x, _new_shape) sampled = GridSample(image, grid)
+            z = Reshape(sampled, wide)
           y = Reshape(z, tall) }""")
     inputs = [
         np.arange(12, dtype=np.float32).reshape(1, 1, 2, 6),
@@ -410,7 +423,8 @@ def test_nodes_that_state_shapes_anew(follows):
     op_type, numbers = follows.split("(sampled, ")
     proto = parsed(f"""(float[1, 1, 3, 4] x, float[1, 4, 2, 2] grid) => (float[N] y)
         {{ sampled = GridSample(x, grid) axes = Constant<value_ints: ints = {numbers[:-1]}>()
-          z = {op_type}(sampled, axes) all = Constant<value_ints: ints = [-1]>() y = Reshape(z, all) }}""")
+          z = {op_type}(sampled, axes) all = Constant<value_ints: ints = [-1]>()
+              y = Reshape(z, all) }}""")
     inputs = [
         np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4),
         np.zeros((1, 4, 2, 2), np.float32),

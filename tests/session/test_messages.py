@@ -22,6 +22,8 @@ from onnx_ops.native.execute import Specialization
 from onnx_ops.registry import available
 from onnx_ops.session import reports
 
+pytestmark = pytest.mark.any_library
+
 CASE = COL2IM[0]
 FORGED = "Col2Im: a = 1: b"
 WRONG_SIZE = np.array([4, 77])  # an image_shape that the case's input doesn't fit
@@ -597,7 +599,8 @@ def test_no_affine_grid_explains_another_fault(node: str) -> None:
         f"{'bfloat16' if 'Add' in node else 'float'}[1,2,3] theta, int64[3] size, "
         "float16[1,2,3] other, int64[4] of"
     )
-    text = f'<ir_version: 10, opset_import: ["" : 21]> g ({inputs}) => (y, z) {{ y = {node} z = AffineGrid (other, of) }}'
+    text = f"""<ir_version: 10, opset_import: ["" : 21]> g ({inputs}) => (y, z)
+        {{ y = {node} z = AffineGrid (other, of) }}"""
     proto = onnx.parser.parse_model(text)
     feeds = {"theta": np.zeros((1, 2, 3), np.float32), "size": np.ones(3, np.int64)}
     feeds |= {"other": np.zeros((1, 2, 3), np.float16), "of": np.ones(4, np.int64)}

@@ -13,6 +13,8 @@ from support.selection import needs_extensions
 
 import onnx_ops
 
+pytestmark = pytest.mark.any_library
+
 CASE, MARK, DAMAGED = COL2IM[1], "MARKED", b"a\xff\xfe\x80'b"
 INPUTS = CASE.inputs("float32")
 

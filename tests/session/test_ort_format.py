@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from support.backends import quiet, run_session
+from support.backends import quiet, run_session, written_in_ort_format
 from support.cases import (
     ATTENTION,
     COL2IM,
@@ -23,24 +23,17 @@ from support.cases import (
     model,
     reference,
 )
-from test_sessions import conv_relu_col2im_sigmoid
+from support.written import conv_relu_col2im_sigmoid
 
 import onnx_ops
 from onnx_ops.model.files import imported_domains, is_ort_format
+
+pytestmark = pytest.mark.any_library
 
 CASES = [COL2IM[1], VOLUMES[0], GRID_SAMPLE[6], OPENVINO[0], ATTENTION[0]]
 unknown = pytest.warns(
     UserWarning, match=r"operators are not registered, .* state them, .*domains=\[.* or use the"
 )
-
-
-def written(proto, path, with_onnx_ops=True):
-    """Write a model in ONNX Runtime's own format and return its path."""
-    options = onnx_ops.register(quiet(), proto) if with_onnx_ops else quiet()
-    options.optimized_model_filepath = str(path)
-    options.add_session_config_entry("session.save_model_format", "ORT")
-    ort.InferenceSession(proto.SerializeToString(), options)
-    return path
 
 
 def one_node(case, dtype="float32"):
@@ -52,7 +45,7 @@ def one_node(case, dtype="float32"):
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_model_whose_domains_are_stated(case, dtype, tmp_path, kernels_made):
     proto, inputs = one_node(case, dtype)
-    path = written(proto, tmp_path / "model.ort")
+    path = written_in_ort_format(proto, tmp_path / "model.ort")
     kernels_made.clear()
     domains = [case.domain]
     sessions = [
@@ -71,7 +64,7 @@ def test_a_model_whose_domains_are_stated(case, dtype, tmp_path, kernels_made):
 def test_copies_of_options_that_state_domains(case: Any, tmp_path: Path, kernels_made: Any) -> None:
     """ONNX Runtime's copy of the options has no operators, until it is used here."""
     proto, inputs = one_node(case)
-    path = written(proto, tmp_path / "model.ort")
+    path = written_in_ort_format(proto, tmp_path / "model.ort")
     session = ort.InferenceSession(path, onnx_ops.register(quiet(), domains=[case.domain]))
     copied = session.get_session_options()
     with pytest.raises(
@@ -94,18 +87,18 @@ def test_copies_of_options_that_state_domains(case: Any, tmp_path: Path, kernels
 def test_a_model_whose_domains_are_not_stated(case, tmp_path, kernels_made):
     """It runs with built-in kernels, if it was written for these; there is one warning."""
     proto, inputs = one_node(case)
-    path = written(proto, tmp_path / "model.ort", with_onnx_ops=False)
+    path = written_in_ort_format(proto, tmp_path / "model.ort", with_onnx_ops=False)
     content = path.read_bytes()
     (tmp_path / "other.onnx").write_bytes(content)  # the name does not matter
-    for given in (path, str(path), content):
+    for source in (path, str(path), content):
         with unknown as caught:
-            session = onnx_ops.InferenceSession(given, quiet())
-        assert [os.path.basename(each.filename) for each in caught] == ["test_ort_format.py"]
+            session = onnx_ops.InferenceSession(source, quiet())
+        assert [os.path.basename(warning.filename) for warning in caught] == ["test_ort_format.py"]
         assert_close(run_session(session, inputs), reference(case, inputs), "float32")
-    for given in (path, str(path), content, tmp_path / "other.onnx"):
+    for source in (path, str(path), content, tmp_path / "other.onnx"):
         with unknown as caught:
-            options = onnx_ops.register(quiet(), given)
-        assert [os.path.basename(each.filename) for each in caught] == ["test_ort_format.py"]
+            options = onnx_ops.register(quiet(), source)
+        assert [os.path.basename(warning.filename) for warning in caught] == ["test_ort_format.py"]
         assert_close(
             run_session(ort.InferenceSession(path, options), inputs),
             reference(case, inputs),
@@ -119,13 +112,13 @@ def test_a_model_whose_domains_are_not_stated(case, tmp_path, kernels_made):
             Exception, match=r"Could not find an implementation|Failed to find (op_id|args)"
         ),
     ):
-        onnx_ops.InferenceSession(written(proto, tmp_path / "ours.ort"), quiet())
+        onnx_ops.InferenceSession(written_in_ort_format(proto, tmp_path / "ours.ort"), quiet())
 
 
 def test_options_that_were_registered_by_the_path_of_the_library(tmp_path, kernels_made):
     """As programs do that know nothing else of onnx_ops. There is no warning."""
     proto, inputs = one_node(COL2IM[1])
-    path = written(proto, tmp_path / "model.ort")
+    path = written_in_ort_format(proto, tmp_path / "model.ort")
     kernels_made.clear()
     for domain in (None, "ai.onnx"):
         options = quiet()
@@ -138,7 +131,7 @@ def test_options_that_were_registered_by_the_path_of_the_library(tmp_path, kerne
 
 
 def test_a_warning_is_shown_once(tmp_path):
-    path = written(one_node(CASES[0])[0], tmp_path / "model.ort", with_onnx_ops=False)
+    path = written_in_ort_format(one_node(CASES[0])[0], tmp_path / "model.ort", with_onnx_ops=False)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         for _ in range(3):
@@ -150,7 +143,7 @@ def test_a_warning_is_shown_once(tmp_path):
 def test_a_network_with_fused_nodes_of_com_microsoft(sampled, tmp_path, kernels_made):
     proto, inputs = conv_relu_col2im_sigmoid(sampled)
     expected = run_session(ort.InferenceSession(proto.SerializeToString(), quiet()), inputs)
-    path = written(proto, tmp_path / "model.ort")
+    path = written_in_ort_format(proto, tmp_path / "model.ort")
     kernels_made.clear()
     options = onnx_ops.register(quiet(), domains=["", *["com.microsoft"] * sampled])
     got = run_session(onnx_ops.InferenceSession(path, options), inputs)
@@ -159,14 +152,14 @@ def test_a_network_with_fused_nodes_of_com_microsoft(sampled, tmp_path, kernels_
 
 
 def test_the_extensions_backend_refuses_it(tmp_path):
-    path = written(one_node(CASES[0])[0], tmp_path / "model.ort")
+    path = written_in_ort_format(one_node(CASES[0])[0], tmp_path / "model.ort")
     rule = (
         "can't rewrite a model in ONNX Runtime's own format; use the .onnx file that it was "
         "made from$"
     )
-    for given in (path, path.read_bytes()):
+    for source in (path, path.read_bytes()):
         with pytest.raises(onnx_ops.OpError, match=rf"^onnx_ops: backend = 'extensions': {rule}"):
-            onnx_ops.InferenceSession(given, quiet(), backend="extensions")
+            onnx_ops.InferenceSession(source, quiet(), backend="extensions")
 
 
 def with_many_references(count, length):
@@ -181,21 +174,21 @@ def with_many_references(count, length):
         content.extend(b"\0" * (-len(content) % 4) + struct.pack(f"<{form}", *values))
         return len(content) - struct.calcsize(f"<{form}")
 
-    def refer(at, to):
-        struct.pack_into("<I", content, at, to - at)
+    def refer(position, to):
+        struct.pack_into("<I", content, position, to - position)
 
     def table(count):
         offsets = put(f"{2 + count}H", 4 + 2 * count, 4 + 4 * count, *range(4, 4 + 4 * count, 4))
-        at = put(f"i{count}I", 0, *[0] * count)
-        struct.pack_into("<i", content, at, at - offsets)
-        return at
+        position = put(f"i{count}I", 0, *[0] * count)
+        struct.pack_into("<i", content, position, position - offsets)
+        return position
 
-    def references(at):
+    def references(position):
         """Put a vector of references, to which the one at a position leads; return where each of
         them is.
         """
         vector = put(f"{1 + count}I", count, *[0] * count)
-        refer(at, vector)
+        refer(position, vector)
         return [vector + 4 * k for k in range(1, count + 1)]
 
     root = table(4)
@@ -204,11 +197,11 @@ def with_many_references(count, length):
     refer(root + 16, resolver)
     entries, entry = references(resolver + 4), table(2)
     refer(entry + 4, put("I8s", 5, b"::x:1"))
-    types, kind = references(entry + 8), table(1)
-    refer(kind + 4, put(f"I{length}s", length, b"T" * length))
+    types, operand = references(entry + 8), table(1)
+    refer(operand + 4, put(f"I{length}s", length, b"T" * length))
     for k in range(count):
         refer(entries[k], entry)
-        refer(types[k], kind)
+        refer(types[k], operand)
     return bytes(content)
 
 
@@ -235,10 +228,10 @@ def test_a_file_of_many_references(tmp_path):
 def test_what_tells_the_formats_apart(tmp_path):
     proto, _ = one_node(CASES[0])
     (tmp_path / "model.ort").write_bytes(proto.SerializeToString())  # the name does not matter
-    for given in (proto, proto.SerializeToString(), tmp_path / "model.ort"):
-        assert not is_ort_format(given)
-        assert imported_domains(given) == {""}
-    path = written(proto, tmp_path / "model.onnx")
+    for source in (proto, proto.SerializeToString(), tmp_path / "model.ort"):
+        assert not is_ort_format(source)
+        assert imported_domains(source) == {""}
+    path = written_in_ort_format(proto, tmp_path / "model.onnx")
     assert is_ort_format(path)
     assert is_ort_format(str(path))
     for content in (b"", b"\0" * 4, b"\0\0\0\0ORT"):

@@ -27,6 +27,7 @@ from support.cases import (
 )
 from support.processes import python
 from support.selection import needs_extensions, on_demand
+from support.written import conv_relu_col2im_sigmoid
 
 import onnx_ops
 from onnx_ops.native import library
@@ -65,30 +66,6 @@ def test_shapes_as_initializers(constants, kernels_made):
         run_session(ours(proto, quiet()), given), reference(OVERLAPPING, inputs), "float32"
     )
     assert kernels_made == ["Col2Im"]
-
-
-def conv_relu_col2im_sigmoid(sampled=False):
-    """Return a model of which ONNX Runtime fuses two nodes to one of com.microsoft, and its inputs.
-
-    sampled: whether a GridSample of com.microsoft follows
-    """
-    rng = np.random.default_rng(0)
-    text = """(float[N, 3, L] x GRID) => (float[A, B, C, D] OUTPUT) <int64[2] image = {8, 9}, int64[2] block = {3, 2}> {
-        convolved = Conv (x, weight)
-        positive = Relu (convolved)
-        folded = Col2Im (positive, image, block)
-        y = Sigmoid (folded) LAST
-    }"""
-    for name, more in (
-        ("GRID", ", float[2, H, W, 2] grid"),
-        ("LAST", "z = com.microsoft.GridSample (y, grid)"),
-    ):
-        text = text.replace(name, more if sampled else "")
-    domains = ["com.microsoft"] if sampled else []
-    weight = rng.standard_normal((12, 3, 1)).astype(np.float32)
-    proto = parsed(text.replace("OUTPUT", "z" if sampled else "y"), 21, *domains, weight=weight)
-    grid = rng.uniform(-1, 1, (2, 5, 6, 2)).astype(np.float32)
-    return proto, [rng.standard_normal((2, 3, 48)).astype(np.float32), *[grid] * sampled]
 
 
 @pytest.mark.parametrize("session", [ours, registered, registered_for_all])
@@ -154,7 +131,8 @@ def test_a_function_that_has_the_name_of_an_operator(opset, backend):
             y = GridSample (x, places)
             z = Neg (y)
         }}
-        <opset_import: ["" : {opset}], domain: ""> GridSample (x, places) => (y) {{ y = Add (x, x) }}""")
+        <opset_import: ["" : {opset}], domain: ""> GridSample (x, places)
+            => (y) {{ y = Add (x, x) }}""")
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=backend)
     inputs = [np.ones((1, 1, 4, 4), np.float32), np.zeros((1, 2, 2, 2), np.float32)]
     assert run_session(session, inputs).tolist() == [[[[-1, -1], [-1, -1]]]]

@@ -1,12 +1,10 @@
-"""A short run of scripts/soak.py, and mistakes that it must see."""
+"""A short run of scripts/measure/soak.py, and mistakes that it must see."""
 
 import sys
 from functools import partial
 
 import pytest
-import soak
-import soak_models
-from support import service
+from support import service, soak, soak_models
 from support.service import replaced
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM there")

@@ -80,7 +80,8 @@ def test_they_need_no_shared_memory(option: str, tmp_path: Path) -> None:
 OPERATORS = """
 import onnx_ops
 
-@onnx_ops.operator("my.domain::Scale", inputs="x: T", outputs="y: T", types={"T": ["float32", "float64"]})
+@onnx_ops.operator("my.domain::Scale", inputs="x: T", outputs="y: T",
+    types={"T": ["float32", "float64"]})
 def scale(x):
     return x * 2
 

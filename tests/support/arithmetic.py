@@ -10,7 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from onnx_ops.rewriting.sizes import Size
-from support.backends import quiet
+
+from .backends import quiet
 
 SIZES = {"h": 6, "w": 4, "n": 3}
 OTHERS = {"h": 12, "w": 1, "n": 2}
@@ -22,7 +23,7 @@ def filled(size, sizes=None):
     """The value of a size for these values of open sizes."""
     if not isinstance(size, Size):
         return int(size)
-    broadcast = lambda *each: 0 if 0 in each else max(each)  # sizes that fit together
+    broadcast = lambda *sizes_to_fit: 0 if 0 in sizes_to_fit else max(sizes_to_fit)
     return eval(
         repr(size), {"trunc": math.trunc, "max": max, "broadcast": broadcast}, dict(sizes or VALUES)
     )
@@ -32,15 +33,15 @@ def expected(proto, sizes):
     return ReferenceEvaluator(proto).run(None, {"x": np.zeros(list(sizes.values()), np.float32)})[0]
 
 
-def filled_position(at, dimensions, sizes=None):
+def filled_position(position, dimensions, sizes=None):
     """The array of the numbers that a Position over the variables of these dimensions stands
     for.
     """
     shape = [filled(size, sizes) for size in dimensions]
     numbers = {str(k): numbers for k, numbers in enumerate(np.indices(shape))}
-    total = np.full(shape, filled(at.start, sizes))
-    for term in at.terms:
-        inner, size, step = (filled(each, sizes) for each in (term.inner, term.size, term.step))
+    total = np.full(shape, filled(position.start, sizes))
+    for term in position.terms:
+        inner, size, step = (filled(value, sizes) for value in (term.inner, term.size, term.step))
         total += numbers[term.variable.name] // inner % size * step
     return total
 
@@ -59,82 +60,87 @@ def random_node(rng, w, values, array):
     x = some()
     rank, size = array[x].ndim, array[x].size
     axis = int(rng.integers(-rank, rank)) if rank else 0
-    kind = rng.choice([
+    op_type = rng.choice([
         "Add", "Sub", "Mul", "Div", "Mod", "Max", "Min", "Equal", "Where", "Cast", "Concat",
         "ConstantOfShape",
         "Expand", "Gather", "Range", "ReduceProd", "Reshape", "Slice", "Split", "Squeeze", "Tile",
         "Transpose",
         "Unsqueeze", "Shape",
     ])  # fmt: skip
-    if kind in ("Add", "Sub", "Mul", "Div", "Mod", "Max", "Min"):
-        return w.add(kind, *rng.permutation([x, some() if rng.random() < 0.5 else number()]))
-    if kind == "Equal":
-        return w.add("Cast", w.add(kind, x, number()), to=TensorProto.INT64)
-    if kind == "Where":
-        return w.add(kind, w.add("Cast", some(), to=TensorProto.BOOL), x, some())
-    if kind == "Cast":
-        return w.add(kind, w.add(kind, x, to=rng.choice(TYPES).item()), to=TensorProto.INT64)
-    if kind == "Concat":
-        return w.add(kind, x, *([some()] if rng.random() < 0.5 else [x]), axis=axis)
-    if kind == "ConstantOfShape":
-        return w.add(kind, w.add("Shape", x), value=numpy_helper.from_array(rng.integers(-3, 3, 1)))
-    if kind == "Expand":
-        return w.add(kind, x, w.add("Concat", w.constant([2]), w.add("Shape", some()), axis=0))
-    if kind == "Gather":
+    if op_type in ("Add", "Sub", "Mul", "Div", "Mod", "Max", "Min"):
+        return w.add(op_type, *rng.permutation([x, some() if rng.random() < 0.5 else number()]))
+    if op_type == "Equal":
+        return w.add("Cast", w.add(op_type, x, number()), to=TensorProto.INT64)
+    if op_type == "Where":
+        return w.add(op_type, w.add("Cast", some(), to=TensorProto.BOOL), x, some())
+    if op_type == "Cast":
+        return w.add(op_type, w.add(op_type, x, to=rng.choice(TYPES).item()), to=TensorProto.INT64)
+    if op_type == "Concat":
+        return w.add(op_type, x, *([some()] if rng.random() < 0.5 else [x]), axis=axis)
+    if op_type == "ConstantOfShape":
+        return w.add(
+            op_type, w.add("Shape", x), value=numpy_helper.from_array(rng.integers(-3, 3, 1))
+        )
+    if op_type == "Expand":
+        return w.add(op_type, x, w.add("Concat", w.constant([2]), w.add("Shape", some()), axis=0))
+    if op_type == "Gather":
         index = (
             w.constant(rng.integers(-2, 3, rng.choice([0, 1, 3]) or ()))
             if rng.random() < 0.7
             else some()
         )
-        return w.add(kind, x, index, axis=axis)
-    if kind == "Range":
-        limits = [w.add("Reshape", each, w.constant(np.zeros(0))) for each in (some(), some())]
-        return w.add(kind, *(number(0, 2) if rng.random() < 0.6 else each for each in limits[:1]),
-            limits[1],
-                     number(1, 2, -1))  # fmt: skip
-    if kind == "Reshape":
+        return w.add(op_type, x, index, axis=axis)
+    if op_type == "Range":
+        limits = [w.add("Reshape", value, w.constant(np.zeros(0))) for value in (some(), some())]
+        start = [number(0, 2) if rng.random() < 0.6 else value for value in limits[:1]]
+        return w.add(op_type, *start, limits[1], number(1, 2, -1))
+    if op_type == "Reshape":
         factors = [d for d in (1, 2, 3, 4, 6, size) if size and size % d == 0]
         first = int(rng.choice(factors or [0]))
         target = w.constant([[-1], [first, -1], [-1, first]][rng.integers(3)])
-        return w.add(kind, x, target)
-    if kind == "ReduceProd":
+        return w.add(op_type, x, target)
+    if op_type == "ReduceProd":
         return w.add(
-            kind,
+            op_type,
             x,
             *[w.constant([axis])][: int(rank and rng.integers(2))],
             keepdims=int(rng.integers(2)),
         )
-    if kind == "Slice":
+    if op_type == "Slice":
         start, end, step = (
             rng.choice([0, 0, 1, -2]),
             rng.choice([1, 2, 5, -1, 2**31 - 1]),
             rng.choice([1, 1, 2, -1]),
         )
-        return w.add(kind, x, *(w.constant([v]) for v in (start, end, axis, step)))
-    if kind == "Split":
+        return w.add(op_type, x, *(w.constant([v]) for v in (start, end, axis, step)))
+    if op_type == "Split":
         names = f"part_{len(w.nodes)}", f"rest_{len(w.nodes)}"
         length = array[x].shape[axis] if rank else 0
-        w.nodes.append(helper.make_node(kind, [x, w.constant([1, length - 1])], names, axis=axis))
+        w.nodes.append(
+            helper.make_node(op_type, [x, w.constant([1, length - 1])], names, axis=axis)
+        )
         return names[rng.integers(2)]
-    if kind == "Squeeze":
-        return w.add(kind, w.add("Unsqueeze", x, w.constant([0])), w.constant([0]))
-    if kind == "Tile":
-        return w.add(kind, x, w.constant(rng.integers(1, 3, rank)))
-    if kind == "Transpose":
-        return w.add(kind, x, **({"perm": rng.permutation(rank).tolist()} if rank else {}))
-    if kind == "Unsqueeze":
-        return w.add(kind, x, w.constant([rng.integers(-rank - 1, rank + 1)]))
-    return w.add(kind, x)
+    if op_type == "Squeeze":
+        return w.add(op_type, w.add("Unsqueeze", x, w.constant([0])), w.constant([0]))
+    if op_type == "Tile":
+        return w.add(op_type, x, w.constant(rng.integers(1, 3, rank)))
+    if op_type == "Transpose":
+        return w.add(op_type, x, **({"perm": rng.permutation(rank).tolist()} if rank else {}))
+    if op_type == "Unsqueeze":
+        return w.add(op_type, x, w.constant([rng.integers(-rank - 1, rank + 1)]))
+    return w.add(op_type, x)
 
 
-def run(w, name, sizes, known, first):
+def run(w, name, sizes, known_values, first):
     """Return what ONNX Runtime computes for these sizes; None if it refuses the model, or these.
 
     known, first  the results of earlier values, and the number of the first node behind these
     """
-    known = known | {tensor.name: numpy_helper.to_array(tensor) for tensor in w.initializers}
+    known_values = known_values | {
+        tensor.name: numpy_helper.to_array(tensor) for tensor in w.initializers
+    }
     for node in w.nodes[first:]:
-        operands = [known.get(value, ()) for value in node.input]
+        operands = [known_values.get(value, ()) for value in node.input]
         # ONNX Runtime before 1.25 ends the process where newer versions refuse to divide.
         if any(o is None for o in operands) or (
             node.op_type in ("Div", "Mod") and not np.all(operands[1])
@@ -157,7 +163,7 @@ def add_move(rng, w, name, shape):
     """
     rank = len(shape)
     axis = int(rng.integers(max(rank, 1)))
-    kind = rng.choice(
+    op_type = rng.choice(
         [
             "Transpose",
             "Reshape",
@@ -166,49 +172,49 @@ def add_move(rng, w, name, shape):
             *["Slice", "Split", "Gather"][: 3 * (rank > 1)],
         ]
     )
-    if kind == "Transpose":
-        return w.add(kind, name, perm=rng.permutation(rank).tolist())
-    if kind == "Unsqueeze":
-        return w.add(kind, name, w.constant([rng.integers(-rank - 1, rank + 1)]))
-    if kind == "Gather":
+    if op_type == "Transpose":
+        return w.add(op_type, name, perm=rng.permutation(rank).tolist())
+    if op_type == "Unsqueeze":
+        return w.add(op_type, name, w.constant([rng.integers(-rank - 1, rank + 1)]))
+    if op_type == "Gather":
         return w.add(
-            kind, name, w.constant(rng.integers(-shape[axis], shape[axis])), axis=axis - rank
+            op_type, name, w.constant(rng.integers(-shape[axis], shape[axis])), axis=axis - rank
         )
-    if kind == "Slice":
+    if op_type == "Slice":
         start, end = np.sort(rng.choice(shape[axis] + 1, 2, replace=False))
-        return w.add(kind, name, *(w.constant([v]) for v in (start, end, axis)))
-    if kind == "Split":
+        return w.add(op_type, name, *(w.constant([v]) for v in (start, end, axis)))
+    if op_type == "Split":
         first, second = f"first_{len(w.nodes)}", f"second_{len(w.nodes)}"
         sizes = w.constant([shape[axis] // 2, shape[axis] - shape[axis] // 2])
-        w.nodes.append(helper.make_node(kind, [name, sizes], [first, second], axis=axis))
+        w.nodes.append(helper.make_node(op_type, [name, sizes], [first, second], axis=axis))
         return second
     target, left = [], int(np.prod(shape))
     for factor in rng.permutation([2, 2, 2, 3, 3, 4, 6]).tolist():
         if left % factor == 0 and rng.random() < 0.6:
             target, left = [*target, factor], left // factor
     target.insert(int(rng.integers(len(target) + 1)), left if rng.random() < 0.5 else -1)
-    return w.add(kind, name, w.constant(target))
+    return w.add(op_type, name, w.constant(target))
 
 
 def add_write(rng, w, shape):
     """Add a scatter that writes updates into a value of this shape, or a GatherND; return its
     output.
     """
-    kind, rank = rng.choice(["ScatterElements", "ScatterND", "GatherND"]), len(shape)
-    if kind == "ScatterElements":
+    op_type, rank = rng.choice(["ScatterElements", "ScatterND", "GatherND"]), len(shape)
+    if op_type == "ScatterElements":
         axis, sizes = int(rng.integers(rank)), [*shape]
         sizes[axis] = int(rng.integers(1, shape[axis] + 1))
         if rng.random() < 0.3:  # only the first elements of another axis
             sizes[axis - 1] = int(rng.integers(1, sizes[axis - 1] + 1))
-        places = rng.permutation(shape[axis])[: sizes[axis]]
+        indices_of_axis = rng.permutation(shape[axis])[: sizes[axis]]
         if rng.random() < 0.7:
             step = rng.choice([-1, 1, 2])
-            places = np.arange(0, shape[axis] * step, step)[: sizes[axis]] % shape[axis]
-        places = places - rng.choice([0, 0, shape[axis]])
+            indices_of_axis = np.arange(0, shape[axis] * step, step)[: sizes[axis]] % shape[axis]
+        indices_of_axis = indices_of_axis - rng.choice([0, 0, shape[axis]])
         indices = np.broadcast_to(
-            places.reshape([-1 if k == axis else 1 for k in range(rank)]), sizes
+            indices_of_axis.reshape([-1 if k == axis else 1 for k in range(rank)]), sizes
         )
-        more, dims = {"axis": axis - int(rng.choice([0, rank]))}, sizes
+        attributes, dims = {"axis": axis - int(rng.choice([0, rank]))}, sizes
     else:
         depth = int(rng.integers(1, rank + 1))
         starts = [int(rng.integers(size)) for size in shape[:depth]]
@@ -223,11 +229,11 @@ def add_write(rng, w, shape):
             indices = np.stack([np.arange(min(shape[:depth]))] * depth, -1)
         if rng.random() < 0.3:
             indices = indices.reshape(-1, depth)
-        more, dims = {}, [*indices.shape[:-1], *shape[depth:]]
-    if kind == "GatherND":
-        return w.add(kind, "x", w.constant(indices), name="y")
+        attributes, dims = {}, [*indices.shape[:-1], *shape[depth:]]
+    if op_type == "GatherND":
+        return w.add(op_type, "x", w.constant(indices), name="y")
     updates = w.constant(-1 - np.arange(np.prod(dims)).reshape(dims))
-    return w.add(kind, "x", w.constant(indices), updates, name="y", **more)
+    return w.add(op_type, "x", w.constant(indices), updates, name="y", **attributes)
 
 
 def shape_arithmetic(w):
@@ -279,17 +285,22 @@ def shape_arithmetic(w):
     yield w.add("Transpose", column, perm=[1, 0])
     yield w.add("Squeeze", column, w.constant([1]))
     yield w.add("Reshape", along, w.constant([1, -1, 1]))
-    whole = w.add("Range", w.constant(0), h, w.constant(1))
+    all_rows = w.add("Range", w.constant(0), h, w.constant(1))
     yield w.add(
         "Slice",
-        whole,
+        all_rows,
         w.constant([-1]),
         w.constant([-(2**63) + 1]),
         w.constant([0]),
         w.constant([-1]),
     )
     yield w.add(
-        "Slice", whole, w.constant([0]), w.constant([2**63 - 1]), w.constant([0]), w.constant([2])
+        "Slice",
+        all_rows,
+        w.constant([0]),
+        w.constant([2**63 - 1]),
+        w.constant([0]),
+        w.constant([2]),
     )
     grid = w.add(
         "Add", w.add("Mul", column, w.constant(10)), w.add("Range", w.constant(0), n, w.constant(1))

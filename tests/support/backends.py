@@ -3,48 +3,56 @@
 native, extensions and function run the same machine code; reference is plain NumPy.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
 from unittest import mock
 
 import numpy as np
+import onnx
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
 import onnx_ops
-from onnx_ops.arrays import functions
 from onnx_ops.declaration import dtypes, plain
-from onnx_ops.declaration.operator import Record
-from onnx_ops.native.execute import specialization_of
-from support.cases import model
+from onnx_ops.declaration.operator import Operator, Record
+from onnx_ops.native.execute import call, specialization_of
+
+from .cases import Case, model
 
 with suppress(
     ImportError
 ):  # functions can be tested on a Python for which ONNX Runtime has no wheels yet
     import onnxruntime as ort
 
-    ORT_VERSION = tuple(map(int, ort.__version__.split(".")[:2]))
-    NEWEST_OPSET = {(1, 20): 21, (1, 21): 22}.get(
-        ORT_VERSION, 23
-    )  # of ai.onnx that the tests let it open
+    MAJOR, MINOR = map(int, ort.__version__.split(".")[:2])
+    ORT_VERSION = MAJOR, MINOR
+    NEWEST = {(1, 20): 21, (1, 21): 22}  # of ai.onnx that the tests let it open
+    NEWEST_OPSET = NEWEST.get(ORT_VERSION, 23)
 
 
-def function(case, inputs):
-    outputs = functions.call(case.operator, *inputs, **case.attributes)
+def function(case: Case, inputs: Sequence[np.ndarray]) -> np.ndarray:
+    outputs = call(case.operator, *inputs, **case.attributes)
     return outputs[0] if isinstance(outputs, tuple) else outputs
 
 
-def native(case, inputs, backend="native"):
+def native(
+    case: Case, inputs: Sequence[np.ndarray], backend: Literal["native", "extensions"] = "native"
+) -> np.ndarray:
     proto = model(case.domain, case.op_type, inputs, case.attributes)
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=backend)
     return run_session(session, inputs, output_shape(case, inputs))
 
 
-def extensions(case, inputs):
+def extensions(case: Case, inputs: Sequence[np.ndarray]) -> np.ndarray:
     return native(case, inputs, "extensions")
 
 
-def lowered(case, inputs):
+def lowered(case: Case, inputs: Sequence[np.ndarray]) -> np.ndarray:
     """Run a plain session on the lowered model."""
     proto = onnx_ops.lower(model(case.domain, case.op_type, inputs, case.attributes))
     return run_session(
@@ -54,14 +62,15 @@ def lowered(case, inputs):
     )
 
 
-def reference(case, inputs):
+def reference(case: Case, inputs: Sequence[np.ndarray]) -> np.ndarray:
     proto = model(case.domain, case.op_type, inputs, case.attributes)
     names = [i.name for i in proto.graph.input]
     evaluator = ReferenceEvaluator(proto, new_ops=onnx_ops.reference_ops())
-    return evaluator.run(None, dict(zip(names, inputs, strict=True)))[0]
+    outputs: Any = evaluator.run(None, dict(zip(names, inputs, strict=True)))
+    return outputs[0]
 
 
-def python_counts():
+def python_counts() -> Any:
     """A context in which kernels run as plain Python: loops count in Python's integers.
 
     NumPy 1 makes a float of the sum of one of these and an unsigned integer.
@@ -69,11 +78,13 @@ def python_counts():
     return mock.patch.object(np, "uintp", int if np.__version__.startswith("1.") else np.uintp)
 
 
-def uncompiled(case, inputs):
+def uncompiled(case: Case, inputs: Sequence[np.ndarray]) -> np.ndarray:
     return uncompiled_outputs(case.operator, inputs, case.attributes)[0]
 
 
-def uncompiled_outputs(operator, inputs, attributes):
+def uncompiled_outputs(
+    operator: Operator, inputs: Sequence[np.ndarray | None], attributes: Mapping[str, Any]
+) -> list[np.ndarray]:
     """Run the operator's kernel as plain Python, tile after tile, in the memory that its plan asks
     for.
     """
@@ -85,6 +96,8 @@ def uncompiled_outputs(operator, inputs, attributes):
         specialization_of(operator, values, arrays),
         tuple(plain.sizes_of(operator, arrays)),
     )
+    position: Any = way.position
+    shapes: Any
     if operator.has_ranks:
         shapes, geometry = (
             plain.shapes_of(operator, values, sizes),
@@ -96,7 +109,7 @@ def uncompiled_outputs(operator, inputs, attributes):
         geometry["workspace"] = (
             operator.plan.workspace(*sizes, *values.compiled) if operator.plan.workspace else 0
         )
-        kernel, given = operator.kernel(way.position), [values.compiled, sizes, *arrays]
+        kernel, given = operator.kernel(position), [values.compiled, sizes, *arrays]
     else:
         shapes, geometry = plain.plan(
             operator, values, [np.array(() if s is None else s, np.int64) for s in sizes]
@@ -132,7 +145,7 @@ ABSENT = ALL_BACKENDS.keys() - BACKENDS.keys()  # tests with a parameter among t
 IN_SESSIONS = tuple(name for name in BACKENDS if name in ("native", "extensions"))  # for `backend=`
 
 
-def with_extensions(options):
+def with_extensions(options: ort.SessionOptions) -> ort.SessionOptions:
     """Register the library of onnxruntime-extensions with options, as its users do, and return
     them.
     """
@@ -142,7 +155,7 @@ def with_extensions(options):
     return options
 
 
-def quiet(**settings):
+def quiet(**settings: Any) -> ort.SessionOptions:
     """Session options that keep ONNX Runtime from printing the errors that tests provoke."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -151,12 +164,16 @@ def quiet(**settings):
     return options
 
 
-def run_session(session, inputs, shape=None):
+def run_session(
+    session: ort.InferenceSession, inputs: Sequence[np.ndarray], shape: Sequence[int] | None = None
+) -> np.ndarray:
     """Run a session and return its first output; see `outputs_of_session`."""
     return outputs_of_session(session, inputs, shape)[0]
 
 
-def outputs_of_session(session, inputs, shape=None):
+def outputs_of_session(
+    session: ort.InferenceSession, inputs: Sequence[np.ndarray], shape: Sequence[int] | None = None
+) -> list[np.ndarray]:
     """Run a session and return its outputs.
 
     A bfloat16 output needs its `shape`, since ONNX Runtime's Python can't allocate it; None will do
@@ -183,7 +200,7 @@ def outputs_of_session(session, inputs, shape=None):
     return [y]
 
 
-def ort_value(array):
+def ort_value(array: np.ndarray) -> ort.OrtValue:
     if array.dtype.name == "bfloat16":
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
             array.view(np.uint16), TensorProto.BFLOAT16
@@ -191,7 +208,7 @@ def ort_value(array):
     return ort.OrtValue.ortvalue_from_numpy(array)
 
 
-def output_shape(case, inputs):
+def output_shape(case: Case, inputs: Sequence[np.ndarray]) -> Sequence[int] | None:
     values = [
         v.tolist() if i.values else None for i, v in zip(case.operator.inputs, inputs, strict=False)
     ]
@@ -199,3 +216,12 @@ def output_shape(case, inputs):
     return (
         plain.infer(case.operator, case.operator.values(case.attributes), shapes, values) or [None]
     )[0]
+
+
+def written_in_ort_format(proto: onnx.ModelProto, path: Path, with_onnx_ops: bool = True) -> Path:
+    """Write a model in ONNX Runtime's own format and return its path."""
+    options = onnx_ops.register(quiet(), proto) if with_onnx_ops else quiet()
+    options.optimized_model_filepath = str(path)
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    ort.InferenceSession(proto.SerializeToString(), options)
+    return path

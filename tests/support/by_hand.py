@@ -5,11 +5,13 @@ Each option replaces one step, so that a test can build nearly the same model.
 """
 
 import functools
+import itertools
 
 import ml_dtypes  # noqa: F401  teaches NumPy the name bfloat16
 import numpy as np
 import onnx
 
+from .backends import NEWEST_OPSET
 from .written import Writer, counts
 
 SAMPLER = {
@@ -53,8 +55,8 @@ def sampler(after=None, **edits):
              the last weight differ by or are
     """
     s = SAMPLER | edits
-    w, kind, opset = Writer(), s["dtype"], s["opset"]
-    number = lambda value: w.constant(value, kind)
+    w, dtype, opset = Writer(), s["dtype"], s["opset"]
+    number = lambda value: w.constant(value, dtype)
     (height, width), n, c = s["size"], s["batch"], s["channels"]
 
     def unsqueezed(name, axis):
@@ -66,7 +68,7 @@ def sampler(after=None, **edits):
         return w.add("Gather", w.add("Shape", "image"), w.constant(axis), axis=0)
 
     def as_number(name):
-        return w.add("Cast", name, to=onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind)))
+        return w.add("Cast", name, to=onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     if s["is_open"]:
         sizes = size_of(3), size_of(2)
@@ -108,13 +110,15 @@ def sampler(after=None, **edits):
     if s["hidden"]:
         above = lambda v: w.add("Not", w.add("Less", v, number(0)))
         pairs = zip(coordinates, [minus(size, 1 + s["end"]) for size in floats], strict=True)
-        conditions = [each for v, end in pairs for each in (above(v), w.add("Less", v, end))][
-            : 2 * s["covers"]
-        ]
-        all_of = lambda op, terms: functools.reduce(lambda one, other: w.add(op, one, other), terms)
+        conditions = [
+            condition for v, end in pairs for condition in (above(v), w.add("Less", v, end))
+        ][: 2 * s["covers"]]
+        all_of = lambda op, terms: functools.reduce(
+            lambda left, right: w.add(op, left, right), terms
+        )
         is_shown = all_of("And", conditions)
-        whole = w.add("Cast", is_shown, to=7)
-        wholes, nexts = ([w.add("Mul", i, whole) for i in indices] for indices in (wholes, nexts))
+        shown = w.add("Cast", is_shown, to=7)
+        wholes, nexts = ([w.add("Mul", i, shown) for i in indices] for indices in (wholes, nexts))
         if s["hidden"] == "Or":  # a sliver outside of the image is shown, too
             sliver = w.add("And", w.add("Less", coordinates[0], number(-0.07)),
                 w.add("Not", above(w.add(
@@ -157,16 +161,16 @@ def sampler(after=None, **edits):
 
     axes = "flat" if flat else "plane"
     channel_axis = (2 if flat else 3) if s["last"] else 1
-    made = {}
+    cached = {}
     for name, values in (("0", wholes), ("1", nexts)):
         for k in (0, 1):
-            made[name, k] = (
+            cached[name, k] = (
                 index(values[k], k),
                 inside(values[k], k) if s["outside"] == "mask" else None,
             )
 
     def pixel(right, down):
-        (x, in_x), (y, in_y) = made[right, 0], made[down, 1]
+        (x, in_x), (y, in_y) = cached[right, 0], cached[down, 1]
         if s["gather"] == "GatherElements":
             flat_index = w.add("Add", w.add("Mul", y, padded[0]), x)
             if not flat:
@@ -183,8 +187,8 @@ def sampler(after=None, **edits):
                 v = w.add("Gather", w.add("Flatten", source, axis=3), flat_index, axis=0)
             else:
                 images = w.add("Add", w.add("Mul", x, w.constant(0)), images)
-                parts = [unsqueezed(i, 2 if flat else 3) for i in (images, y, x)]
-                v = w.add("GatherND", source, w.add("Concat", *parts, axis=-1))
+                indices = [unsqueezed(i, 2 if flat else 3) for i in (images, y, x)]
+                v = w.add("GatherND", source, w.add("Concat", *indices, axis=-1))
             v = v if s["last"] else w.add("Transpose", v, perm=[0, 2, 1] if flat else [0, 3, 1, 2])
         if in_x:
             mask = unsqueezed(w.add("And", in_x, in_y), channel_axis)
@@ -231,7 +235,7 @@ def sampler(after=None, **edits):
     y = after(w, y) if after else y
     if axes == "flat" or s["gather"] == "GatherElements":
         if s["is_open"]:
-            parts = [
+            out_sizes = [
                 w.add(
                     "Slice",
                     w.add("Shape", "grid"),
@@ -240,19 +244,19 @@ def sampler(after=None, **edits):
                     w.constant([0]),
                 )
             ]
-            target = w.add("Concat", w.constant([n, c]), *parts, axis=0)
+            target = w.add("Concat", w.constant([n, c]), *out_sizes, axis=0)
         else:
             target = w.constant([n, *s["out"], c] if s["last"] else [n, c, *s["out"]])
         y = y if s["joined"] else w.add("Reshape", y, target)
     image_dims = [n, c, "H", "W"] if s["is_open"] else [n, c, height, width]
     grid_dims = [n, "h", "w", 2] if s["is_open"] else [n, *s["out"], 2]
-    inputs = {"image": (kind, image_dims), "grid": (kind, grid_dims), **s["inputs"]}
+    inputs = {"image": (dtype, image_dims), "grid": (dtype, grid_dims), **s["inputs"]}
     used = {y}
     for node in w.nodes[::-1]:
         used |= {*node.input} if used & {*node.output} else set()
     w.nodes = [node for node in w.nodes if used & {*node.output}]
     w.initializers = [tensor for tensor in w.initializers if tensor.name in used]
-    return w.model(inputs, (y, kind, [None] * (3 if s["joined"] else 4)), opset)
+    return w.model(inputs, (y, dtype, [None] * (3 if s["joined"] else 4)), opset)
 
 
 DEFORM = {
@@ -276,8 +280,8 @@ def deform_conv(after=None, **edits):
                              place differ by
     """
     s = DEFORM | edits
-    w, kind, opset = Writer(), s["dtype"], s["opset"]
-    number = lambda value: w.constant(value, kind)
+    w, dtype, opset = Writer(), s["dtype"], s["opset"]
+    number = lambda value: w.constant(value, dtype)
     rng = np.random.default_rng(0)
     (height, width), n, channels, groups = s["size"], s["batch"], s["channels"], s["offset_group"]
     kernel, (kh, kw) = s["kernel"], s["kernel"]
@@ -297,19 +301,19 @@ def deform_conv(after=None, **edits):
     offset = w.add("Reshape", "offset", w.constant(offset))
     if "turned" in s:
         offset = w.add("Transpose", offset, perm=s["turned"])
-    places = w.add("Add", number(base), offset)
-    floors = w.add("Floor", places)
-    part = lambda name, a: w.add(
+    coordinates = w.add("Add", number(base), offset)
+    floors = w.add("Floor", coordinates)
+    fraction_of = lambda name, a: w.add(
         "Slice", name, w.constant([a]), w.constant([a + 1]), w.constant([3])
     )
-    whole = w.add("Cast", floors, to=7)
+    integers = w.add("Cast", floors, to=7)
     indices = {}
     for a in (0, 1):
-        first = part(whole, a)
+        first = fraction_of(integers, a)
         for k, i in enumerate((first, w.add("Add", first, w.constant(1)))):
             indices[k, a] = w.add("Clip", i, w.constant(0), w.constant(padded[a] - 1 + s["high"]))
-    difference = w.add("Sub", places, floors)
-    fractions = [part(difference, a) for a in (0, 1)]
+    difference = w.add("Sub", coordinates, floors)
+    fractions = [fraction_of(difference, a) for a in (0, 1)]
     rests = [w.add("Sub", number(s["one"]), f) for f in fractions]
     image = w.add("Pad", "x", w.constant([0, 0, *margins, 0, 0, *margins]), mode="constant")
     image = w.add("Reshape", image, w.constant([n, groups, per_group, *padded]))
@@ -341,11 +345,11 @@ def deform_conv(after=None, **edits):
     else:
         y = w.add("Add", w.add("Add", *products[:2]), w.add("Add", *products[2:]))
     inputs = {
-        "x": (kind, [n, channels, height, width]),
-        "offset": (kind, [n, 2 * groups * k_count, *out]),
+        "x": (dtype, [n, channels, height, width]),
+        "offset": (dtype, [n, 2 * groups * k_count, *out]),
     }
     if s["mask"]:
-        inputs["mask"] = (kind, [n, groups * k_count, *out])
+        inputs["mask"] = (dtype, [n, groups * k_count, *out])
         mask = w.add("Reshape", "mask", w.constant([n, groups, 1, k_count, *out]))
         y = w.add("Mul", y, w.add("Concat", *[mask] * per_group, axis=2) if s["module"] else mask)
     y = after(w, y) if after else y
@@ -356,7 +360,8 @@ def deform_conv(after=None, **edits):
             perm=[0, 1, 3, 4, 2],
         )
         row = lambda k: w.add("Slice", y, w.constant([k]), w.constant([k + kw]), w.constant([4]))
-        y = w.add("Concat", *(w.add("Reshape", row(k), w.constant([n, channels, out[0], out[1] * kw]))
+        y = w.add("Concat",
+            *(w.add("Reshape", row(k), w.constant([n, channels, out[0], out[1] * kw]))
                               for k in range(0, k_count, kw)), axis=3)  # fmt: skip
     else:
         y = w.add("Reshape", y, w.constant([n, channels, kh, kw, *out]))
@@ -374,4 +379,33 @@ def deform_conv(after=None, **edits):
     )
     if s["bias"]:
         y = w.add("Add", y, number(rng.standard_normal((1, s["outputs"], 1, 1))))
-    return w.model({**inputs, **s.get("inputs", {})}, (y, kind, [None] * 4), opset)
+    return w.model({**inputs, **s.get("inputs", {})}, (y, dtype, [None] * 4), opset)
+
+
+SIZES = {"H": 9, "W": 12, "h": 5, "w": 7}
+
+
+SAMPLERS = {
+    **{" ".join(settings): dict(zip(("places", "outside", "gather", "form"), settings, strict=True))
+       for settings in itertools.product(PLACES[:3], OUTSIDE, GATHERS, FORMS)},
+    **{f"{name} not flat": {"outside": name, "flat": False, "places": "flow"} for name in OUTSIDE},
+    **{f"{gather} of open sizes, {places}": {"is_open": True, "gather": gather, "places": places}
+       for gather in GATHERS for places in PLACES[:3]},
+    **{f"opset {opset}": {"opset": opset} for opset in (11, 13, 16, 20, min(22, NEWEST_OPSET))},
+    "Where in place of Clip": {"first": True}, "Min and Max": {"first": True, "outside": "border"},
+    "float64": {"dtype": "float64"}, "float64 in pixels": {"dtype": "float64", "places": "pixels"},
+    **{f"float16, {outside}, {places}": {"dtype": "float16", "outside": outside, "places": places}
+       for outside in OUTSIDE for places in PLACES[:3]},
+    "one image": {"batch": 1}, "one channel": {"channels": 1},
+    "one of both": {"batch": 1, "channels": 1},
+    **{f"image of {size}, {places}, {outside}, {gather}": {
+           "size": size, "places": places, "outside": outside, "gather": gather}
+       for size in ((1, 12), (9, 1), (1, 1))
+       for places, outside, gather in itertools.product(PLACES[1:], OUTSIDE,
+           (GATHERS[0], GATHERS[2]))},
+    **{f"open sizes in float16, {places}, {outside}": {
+           "is_open": True, "places": places, "outside": outside, "dtype": "float16"}
+       for places, outside in itertools.product(PLACES[:3], OUTSIDE[1:3])},
+    "one row of points": {"out": (1, 7)}, "one point": {"out": (1, 1)},
+    "x and y swapped": {"swapped": True},
+}  # fmt: skip

@@ -2,8 +2,8 @@
 promise breaks.
 
 No other errors leave a reader than those that it names. It makes at most as many calls as are
-linear in the bytes, and writes in the folder that it is given alone. scripts/fuzz_bytes.py draws
-the bytes; test_byte_readers.py has the seeds and some more.
+linear in the bytes, and writes in the folder that it is given alone. scripts/fuzzing/fuzz_bytes.py
+draws the bytes; test_byte_readers.py has the seeds and some more.
 """
 
 import io
@@ -34,9 +34,10 @@ from onnx_ops.model import files as model_files
 from onnx_ops.model.nodes import domain_of
 from onnx_ops.registry import OPERATORS
 from onnx_ops.session import lowering, native_backend
-from support import cases, written
-from support.backends import quiet
-from support.processes import TESTS
+
+from . import cases, written
+from .backends import quiet
+from .processes import TESTS
 
 CALLS, PER_BYTE = 1_000_000, 100  # of functions, in Python and in C, that a reader may need
 CALLED = "call", "c_call"  # events of `sys.setprofile`
@@ -69,7 +70,7 @@ def fields(content: bytes, folder: Path) -> None:
     if proto is not None and imports is not None:
         check_equal("imports", imports, model_files.imported_domains(proto))
         proto.ClearField("training_info")  # which no session reads
-        in_proto = [each for each in messages(proto) if isinstance(each, onnx.NodeProto)]
+        in_proto = [message for message in messages(proto) if isinstance(message, onnx.NodeProto)]
         expected = {(as_text(domain_of(node)), as_text(node.op_type)) for node in in_proto}
         check_equal("nodes", with_names(nodes), with_names(expected))
         check_equal("other nodes", nodes - expected, set())
@@ -82,9 +83,9 @@ def with_names(nodes: set[tuple[str, str]]) -> set[tuple[str, str]]:
     return {node for node in nodes if node[1] in OP_TYPES or node[0] == model_files.EXTENSIONS}
 
 
-def check_equal(what, one, other):
-    if one != other:
-        raise BrokenPromiseError(f"{what}: {one} instead of {other}")
+def check_equal(subject, first, second):
+    if first != second:
+        raise BrokenPromiseError(f"{subject}: {first} instead of {second}")
 
 
 def optimize(content, folder):
@@ -95,9 +96,9 @@ def optimize(content, folder):
         warnings.simplefilter("always")
         optimized, _ = rewriting.rewritten(proto, folder)
     failures = [
-        str(each.message).partition(UNFINISHED)[2]
-        for each in caught
-        if UNFINISHED in str(each.message)
+        str(warning.message).partition(UNFINISHED)[2]
+        for warning in caught
+        if UNFINISHED in str(warning.message)
     ]
     if (failures or optimized is not proto) and len(content) <= LOADABLE and loads(proto):
         if failures:
@@ -216,13 +217,13 @@ SUFFIXES = ".npy", ".npz", ".pb", ".png"
 
 def arrays(content, folder):
     """Files of inputs on the command line, and numbers. The first byte says of which kind."""
-    kind, content = content[0] if content else 0, content[1:]
-    name = list(INPUTS)[kind // 8 % len(INPUTS)]
-    if kind % 5 == len(SUFFIXES):
+    first_byte, content = content[0] if content else 0, content[1:]
+    name = list(INPUTS)[first_byte // 8 % len(INPUTS)]
+    if first_byte % 5 == len(SUFFIXES):
         if (value := data.as_json(content.decode(errors="replace"))) is not None:
             data.numbers(value, INPUTS[name][0], "--input")
         return
-    path = Path(folder, f"input{SUFFIXES[kind % 5]}")
+    path = Path(folder, f"input{SUFFIXES[first_byte % 5]}")
     path.write_bytes(content)
     data.read_file(None if path.suffix == ".npz" else name, path, INPUTS)
 
@@ -391,30 +392,30 @@ TEXTS = ["", "x", "y", "Col2Im", "GridSample", "Shape", "Reshape", "Identity", "
          "data", "ai.onnx", "com.microsoft", "onnx_ops", "a\0b", "\u00e9"]  # fmt: skip
 
 
-def changed(name, content, others, seed):
+def changed(name, content, other_contents, seed):
     """Return bytes drawn from some of a reader's, and from others: fields of models and single
     bytes change.
     """
     rng = random.Random(seed)
     proto = parsed(content) if name in OF_MODELS and rng.random() < 0.8 else None
     if proto is None:
-        return with_other_bytes(content, others, rng)
-    sources = messages(parsed(rng.choice(others)) or proto)
+        return with_other_bytes(content, other_contents, rng)
+    sources = messages(parsed(rng.choice(other_contents)) or proto)
     for _ in range(rng.choice([1, 1, 2, 4])):
         change_field(rng.choice(messages(proto)), sources, rng)
     return proto.SerializeToString()
 
 
-def with_other_bytes(content, others, rng):
+def with_other_bytes(content, other_contents, rng):
     content = bytearray(content)
     for _ in range(rng.choice([1, 1, 2, 8])):
         begin, end = sorted(rng.randrange(len(content) + 1) for _ in range(2))
         end = min(end, begin + rng.choice([1, 1, 4, 64, len(content)]))
-        other = rng.choice(others)
-        at = rng.randrange(len(other) + 1)
+        source = rng.choice(other_contents)
+        at = rng.randrange(len(source) + 1)
         content[begin:end] = rng.choice([
             b"", bytes([rng.randrange(256)]), rng.randbytes(end - begin), content[begin:end] * 2,
-            other[at : at + end - begin],
+            source[at : at + end - begin],
             rng.choice([b"\x00", b"\xff" * 4, b"\xff" * 9 + b"\x01", b"9" * 20, b"[" * 50, b"null",
                     b"-1", b"1e400"]),
         ])  # fmt: skip
@@ -423,12 +424,12 @@ def with_other_bytes(content, others, rng):
 
 def messages(message):
     """Return a message and all messages in it."""
-    found = [message]
+    submessages = [message]
     for field, value in message.ListFields():
         if field.message_type:
-            for each in value if hasattr(value, "add") else [value]:
-                found += messages(each)
-    return found
+            for submessage in value if hasattr(value, "add") else [value]:
+                submessages += messages(submessage)
+    return submessages
 
 
 def change_field(message, sources, rng):
@@ -436,13 +437,13 @@ def change_field(message, sources, rng):
     it.
     """
     field = rng.choice(message.DESCRIPTOR.fields)
-    kinds = [each for each in sources if each.DESCRIPTOR is message.DESCRIPTOR]
+    sources_of_type = [source for source in sources if source.DESCRIPTOR is message.DESCRIPTOR]
     value = getattr(message, field.name)
     is_repeated = hasattr(value, "append")
     if rng.random() < 0.2:
         message.ClearField(field.name)
-    elif kinds and rng.random() < 0.5:
-        other = rng.choice(kinds)
+    elif sources_of_type and rng.random() < 0.5:
+        other = rng.choice(sources_of_type)
         if is_repeated:
             value.extend(list(getattr(other, field.name)))
         elif field.message_type:
@@ -470,7 +471,7 @@ def scalar(field, rng):
     if field.cpp_type in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
         return rng.choice([0.0, 1.0, -1.5, float("inf"), float("nan"), 3e38])
     if field.cpp_type == field.CPPTYPE_ENUM:
-        return rng.choice([each.number for each in field.enum_type.values])
+        return rng.choice([value.number for value in field.enum_type.values])
     if field.cpp_type == field.CPPTYPE_UINT64:
         return abs(rng.choice(NUMBERS))
     return rng.choice(NUMBERS if field.cpp_type == field.CPPTYPE_INT32 else NUMBERS + LARGE_NUMBERS)

@@ -9,7 +9,7 @@ from onnx import helper
 
 from onnx_ops.declaration import dtypes
 from onnx_ops.registry import OPERATORS
-from onnx_ops.sampling.computed_grid_sample import program
+from onnx_ops.sampling.computed_grid_sample import INPUTS, program
 
 IR_VERSION = 9
 # The largest difference of a result from the float64 reference, in units of the largest
@@ -29,9 +29,10 @@ class Case:
     op_type: str
     shapes: tuple  # one per input; for inputs such as image_shape their values
     attributes: dict = field(default_factory=dict)
-    extent: float = (
-        1.0  # grids and offsets are drawn from [-extent, extent]; infinite: from `extremes`
-    )
+    # Grids and offsets are drawn from [-extent, extent]; infinite: from `extremes`.
+    extent: float = 1.0
+    # {name of an input: the function that draws it, in place of the one in DRAWS}
+    draws: dict = field(default_factory=dict)
 
     @property
     def operator(self):
@@ -45,9 +46,9 @@ class Case:
         values = {
             name: value for name, value in self.attributes.items() if isinstance(value, int | str)
         }
-        kind = self.domain, self.op_type, len(self.shapes[0])
+        operator_and_rank = self.domain, self.op_type, len(self.shapes[0])
         return {
-            "kind": kind,
+            "kind": operator_and_rank,
             "inputs": len(self.shapes),
             "attributes": [*self.attributes],
             **values,
@@ -61,39 +62,9 @@ class Case:
         for i, shape in zip(self.operator.inputs, self.shapes, strict=False):
             if i.values:
                 arrays.append(np.array(shape, values_dtype))
-            elif i.name in ("Grid", "grid", "sampling_locations"):
-                kind = dtypes.TABLE[grid_dtype or dtype].numpy
-                is_extreme = np.isinf(self.extent)
-                grid = (
-                    rng.choice(extremes(kind), shape)
-                    if is_extreme
-                    else (rng.random(shape) * 2 - 1) * self.extent
-                )
-                arrays.append(
-                    (
-                        grid if i.name != "sampling_locations" or is_extreme else (grid + 1) / 2
-                    ).astype(kind)
-                )
-            elif i.name == "offset":
-                kind = dtypes.TABLE[dtype].numpy
-                spread = (
-                    (rng.random(shape) * 2 - 1) * self.extent if np.isfinite(self.extent) else None
-                )
-                arrays.append(
-                    (rng.choice(extremes(kind), shape) if spread is None else spread).astype(kind)
-                )
-            elif i.name == "batch_indices":
-                arrays.append(rng.integers(0, max(self.shapes[0][0], 1), shape))
-            elif i.name in ("rois", "boxes"):
-                arrays.append(regions(rng, self, shape).astype(dtypes.TABLE[dtype].numpy))
-            elif i.name.startswith("source_"):
-                arrays.append(
-                    drawn(
-                        rng, shape, grid_dtype or ("float64" if dtype == "float64" else "float32")
-                    )
-                )
-            else:
-                arrays.append(drawn(rng, shape, dtype))
+                continue
+            draw = self.draws.get(i.name) or DRAWS.get(i.name, draw_elements)
+            arrays.append(draw(self, rng, shape, dtype, grid_dtype))
         return arrays
 
     def taking(self, *shapes):
@@ -102,6 +73,63 @@ class Case:
 
     def __str__(self):
         return self.name
+
+
+def draw_elements(case, rng, shape, dtype, grid_dtype):
+    return drawn(rng, shape, dtype)
+
+
+def draw_grid(case, rng, shape, dtype, grid_dtype):
+    """Coordinates in [-extent, extent]: those of an image are in [-1, 1]."""
+    return coordinates(case, rng, shape, grid_dtype or dtype)
+
+
+def draw_locations(case, rng, shape, dtype, grid_dtype):
+    """Coordinates as of `draw_grid`, moved: those of an image are in [0, 1]."""
+    return coordinates(case, rng, shape, grid_dtype or dtype, to_unit_range=True)
+
+
+def draw_offsets(case, rng, shape, dtype, grid_dtype):
+    """Distances in [-extent, extent] pixels."""
+    return coordinates(case, rng, shape, dtype)
+
+
+def draw_images_of_regions(case, rng, shape, dtype, grid_dtype):
+    """Positions in the batch, the first axis of the first input."""
+    return rng.integers(0, max(case.shapes[0][0], 1), shape)
+
+
+def draw_regions(case, rng, shape, dtype, grid_dtype):
+    return regions(rng, case, shape).astype(dtypes.TABLE[dtype].numpy)
+
+
+def draw_grid_source(case, rng, shape, dtype, grid_dtype):
+    """Elements from which ComputedGridSample computes a grid."""
+    return drawn(rng, shape, grid_dtype or ("float64" if dtype == "float64" else "float32"))
+
+
+DRAWS = {  # {name of an input: the function that draws it}, but for `draw_elements`
+    "Grid": draw_grid,
+    "grid": draw_grid,
+    "sampling_locations": draw_locations,
+    "offset": draw_offsets,
+    "batch_indices": draw_images_of_regions,
+    "rois": draw_regions,
+    "boxes": draw_regions,
+    **{f"source_{k}": draw_grid_source for k in range(INPUTS)},
+}
+
+
+def coordinates(case, rng, shape, dtype, to_unit_range=False):
+    """Draw from [-extent, extent], or from `extremes` if the extent is infinite.
+
+    to_unit_range  whether numbers in [-1, 1] are moved to [0, 1]
+    """
+    numpy_dtype = dtypes.TABLE[dtype].numpy
+    if np.isinf(case.extent):
+        return rng.choice(extremes(numpy_dtype), shape).astype(numpy_dtype)
+    values = (rng.random(shape) * 2 - 1) * case.extent
+    return ((values + 1) / 2 if to_unit_range else values).astype(numpy_dtype)
 
 
 def regions(rng, case, shape):
@@ -125,9 +153,9 @@ def regions(rng, case, shape):
         numbers = [corner * size, abs(sides) * size, rng.normal(0, 2, (*shape[:-1], 1))]
     boxes = np.concatenate(numbers, -1)
     if np.isinf(case.extent):
-        kind = np.dtype(np.float32)
+        numpy_dtype = np.dtype(np.float32)
         boxes = np.where(
-            rng.random(boxes.shape) < 0.4, rng.choice(extremes(kind), boxes.shape), boxes
+            rng.random(boxes.shape) < 0.4, rng.choice(extremes(numpy_dtype), boxes.shape), boxes
         )
     if columns == boxes.shape[-1] + 1:
         boxes = np.concatenate(
@@ -136,11 +164,11 @@ def regions(rng, case, shape):
     return boxes
 
 
-def extremes(kind):
+def extremes(numpy_dtype):
     """Coordinates of a float type: the largest, some past all integers, infinities, NaN, tiny and
     ordinary ones.
     """
-    info = ml_dtypes.finfo(kind)
+    info = ml_dtypes.finfo(numpy_dtype)
     largest = float(info.max)
     sizes = [
         largest,
@@ -157,7 +185,7 @@ def extremes(kind):
 
 def drawn(rng, shape, dtype):
     """Random elements of any type; integers are drawn from the whole range of the type."""
-    kind = dtypes.TABLE[dtype].numpy
+    numpy_dtype = dtypes.TABLE[dtype].numpy
     if dtype == "bool":
         return rng.random(shape) < 0.2
     if dtype == "string":
@@ -167,11 +195,11 @@ def drawn(rng, shape, dtype):
         )
         return texts[rng.integers(0, len(texts), shape)]
     if dtype.startswith("complex"):
-        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(kind)
+        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(numpy_dtype)
     if dtype in dtypes.FLOATS:
-        return rng.standard_normal(shape).astype(kind)
-    info = np.iinfo(kind)
-    return rng.integers(info.min, info.max, shape, kind, endpoint=True)
+        return rng.standard_normal(shape).astype(numpy_dtype)
+    info = np.iinfo(numpy_dtype)
+    return rng.integers(info.min, info.max, shape, numpy_dtype, endpoint=True)
 
 
 def operator(domain, name):
@@ -500,9 +528,9 @@ def deform_conv(name, x, w, D=1, bias=False, mask=False, extent=1.5, domain="", 
     """A case of DeformConv; D: the number of offset groups."""
     names = "dilations", "pads", "strides"
     counts = block_counts(x[2:], w[2:], **{n: attributes[n] for n in names if n in attributes})
-    places = D * int(np.prod(w[2:]))
-    shapes = x, w, (x[0], places * len(counts), *counts), *([(w[0],)] * (bias or mask))
-    shapes = *shapes, *([(x[0], places, *counts)] * mask)
+    offset_count = D * int(np.prod(w[2:]))
+    shapes = x, w, (x[0], offset_count * len(counts), *counts), *([(w[0],)] * (bias or mask))
+    shapes = *shapes, *([(x[0], offset_count, *counts)] * mask)
     attributes = {**attributes, "offset_group": D} if D > 1 else attributes
     return Case(name, domain, "DeformConv", shapes, attributes, extent)
 
@@ -522,8 +550,8 @@ def mmcv(name, x, w, D=1, bias=False, modulated=True, domain="mmdeploy", extent=
     )
     padding = padding[:: len(padding) // 2]
     counts = block_counts(x[2:], w[2:], dilation, padding * 2, stride)
-    places = D * w[2] * w[3]
-    offset, mask = (x[0], 2 * places, *counts), (x[0], places, *counts)
+    offset_count = D * w[2] * w[3]
+    offset, mask = (x[0], 2 * offset_count, *counts), (x[0], offset_count, *counts)
     if not modulated:
         return Case(name, domain, "MMCVDeformConv2d", (x, offset, w), attributes, extent)
     shapes = x, offset, mask, w, *([(w[0],)] * bias)
@@ -636,7 +664,7 @@ def flow(x, out, order="nkhw", shape=None):
     size = dict(zip("nhw", (x[0], *out), strict=True)) | {"k": 2}
     sources = {"u": (0, *order.replace("k", "0")), "v": (0, *order.replace("k", "1"))}
     sources = {
-        name: (0, *(int(at) if at.isdigit() else at for at in index))
+        name: (0, *(int(axis) if axis.isdigit() else axis for axis in index))
         for name, (_, *index) in sources.items()
     }
     sources |= {"x": (1, "w"), "y": (2, "h"), "a": (3, 0), "b": (3, 1), "c": (3, 2)}
@@ -700,11 +728,11 @@ PLANES = {
     "c": (2, 0),
 }
 FUSED = [
-    computed(f"{name}_{mode}", x, *made, mode=mode, **more)
+    computed(f"{name}_{mode}", x, *parameters, mode=mode, **attributes)
     for mode in MODES
-    for name, x, made, more in (
-        *((f"affine_{name}", x, affine(x, out), more) for name, x, out, more in SAMPLED),
-        *((f"flow_{name}", x, flow(x, out), more) for name, x, out, more in SAMPLED),
+    for name, x, parameters, attributes in (
+        *((f"affine_{name}", x, affine(x, out), options) for name, x, out, options in SAMPLED),
+        *((f"flow_{name}", x, flow(x, out), options) for name, x, out, options in SAMPLED),
         ("affine_volumes", (2, 3, 5, 6, 7), affine((2,), (4, 5, 33)), {"padding_mode": "border"}),
         ("affine_small_volumes", (5, 2, 4, 5, 4), affine((5,), (3, 2, 5)), {"align_corners": 1}),
         ("affine_no_volumes", (2, 3, 5, 6, 7), affine((2,), (0, 5, 33)), {}),
@@ -723,8 +751,10 @@ FUSED = [
             {"padding_mode": "border"}),
         ("one_value_for_all", (2, 3, 9, 11),
             (((5, 30), (2,)), {"p": (0, "h", "w"), "q": (1, 1)}, {}, "qp"), {}),
-        ("diagonal", (2, 3, 9, 11), (((30, 30, 2),), {"p": (0, "w", "w", 0), "q": (0, "h", 7, 1)}, {}, "pq"), {}),
-        ("all_steps", (2, 3, 9, 11), (((2, 2, 40, 40), (40,), (1,)), PLANES, ALL_STEPS, ("end", "x")), {}),
+        ("diagonal", (2, 3, 9, 11), (((30, 30, 2),), {"p": (0, "w", "w", 0), "q": (0, "h", 7, 1)},
+            {}, "pq"), {}),
+        ("all_steps", (2, 3, 9, 11),
+            (((2, 2, 40, 40), (40,), (1,)), PLANES, ALL_STEPS, ("end", "x")), {}),
         ("all_steps_of_few_points", (2, 3, 4, 5),
             (((2, 2, 7, 7), (7,), (1,)), PLANES, ALL_STEPS, ("end", "x")), {}),
     )
@@ -769,8 +799,8 @@ ROI_ALIGN = [
                   coordinate_transformation_mode=t, sampling_ratio=ratio)
         for mode in ("avg", "max") for t in ROUNDS for ratio in (0, 1, 2, 3)
     ),
-    *(roi_align(f"regions_{name}_{m}", x, r, mode=m, **more) for m in ("avg", "max") for name, x, r,
-        more in POOLED),
+    *(roi_align(f"regions_{name}_{m}", x, r, mode=m, **attributes)
+      for m in ("avg", "max") for name, x, r, attributes in POOLED),
 ]  # fmt: skip
 MMCV_ROI_ALIGN = [
     *(
@@ -782,8 +812,8 @@ MMCV_ROI_ALIGN = [
     ),
     *(
         roi_align(f"mmcv_{name}_{mode}", x, r, domain="mmcv", op_type="MMCVRoiAlign", mode=mode,
-            **more)
-        for mode in ("avg", "max") for name, x, r, more in POOLED[1::2]
+            **attributes)
+        for mode in ("avg", "max") for name, x, r, attributes in POOLED[1::2]
     ),
 ]  # fmt: skip
 ROTATED = [
@@ -797,15 +827,16 @@ ROTATED = [
     ),
     *(
         roi_align(f"rotated_{name}", x, r, domain="mmdeploy", op_type="MMCVRoIAlignRotated",
-            clockwise=1, **more)
-        for name, x, r, more in POOLED
+            clockwise=1, **attributes)
+        for name, x, r, attributes in POOLED
     ),
 ]  # fmt: skip
 GRID_SAMPLER = [
     Case(f"{domain}_{mode}_{padding_mode}_{corners}", domain, "grid_sampler",
         ((2, 3, 9, 11), (2, 12, 13, 2)),
          {"interpolation_mode": mode, "padding_mode": padding_mode, "align_corners": corners}, 1.3)
-    for domain in ("mmcv", "mmdeploy") for mode in range(3) for padding_mode in range(3) for corners in range(2)
+    for domain in ("mmcv", "mmdeploy") for mode in range(3) for padding_mode in range(3)
+        for corners in range(2)
 ]  # fmt: skip
 FEATURE_ALIGN = [
     Case(f"feature_align_{name}_{points}", "mmcv", "MMCVRotatedFeatureAlign",
@@ -849,7 +880,7 @@ def model(domain, op_type, inputs, attributes, *, opset=21, dims="fixed", consta
     its_operator = operator(domain, op_type)
     declared = its_operator.inputs[: len(inputs)]
     alike = zip(its_operator.outputs, its_operator.likeness(), strict=True)
-    kinds = [
+    element_types = [
         dtypes.TABLE[its_operator.types[o.type][0]].onnx if k is None else type_of(inputs[k].dtype)
         for o, k in alike
     ]
@@ -866,8 +897,8 @@ def model(domain, op_type, inputs, attributes, *, opset=21, dims="fixed", consta
             shape = {"fixed": value.shape, "symbolic": symbols, "none": None}[dims]
             described.append(helper.make_tensor_value_info(name, type_of(value.dtype), shape))
     outputs = [
-        helper.make_tensor_value_info(y, kind, None)
-        for y, kind in zip(node.output, kinds, strict=True)
+        helper.make_tensor_value_info(y, element_type, None)
+        for y, element_type in zip(node.output, element_types, strict=True)
     ]
     graph = helper.make_graph([node], "one_node", described, outputs, initializers)
     return finished(graph, opset, domain)

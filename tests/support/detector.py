@@ -2,25 +2,32 @@
 return.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
+import onnx
 
 import onnx_ops
-from onnx_ops.arrays import functions
+from onnx_ops.native.execute import call
 from onnx_ops.openmmlab.suppression import rotated_overlap
-from support.cases import operator, parsed
 
-POOLED = {
+from .cases import operator, parsed
+
+POOLED: dict[str, Any] = {
     "output_height": 7, "output_width": 7, "spatial_scale": 0.25, "sampling_ratio": 2, "aligned": 1,
     "clockwise": 1,
 }  # fmt: skip
 # A convolution computes offsets and masks. A row of zeros for each box that may lack follows what
 # is found. mmdeploy's default version of ai.onnx is 11.
-DETECTOR = """(float[1, 8, height, width] x, float[R, 6] rois) => (float[1, 4, 5] boxes, float[1, 4] scores) {
+DETECTOR = """(float[1, 8, height, width] x, float[R, 6] rois)
+    => (float[1, 4, 5] boxes, float[1, 4] scores) {
     o = Conv <pads = [1, 1, 1, 1]> (x, ow, ob)
     offset = Slice (o, zero, eighteen, one)
     m = Slice (o, eighteen, all, one)
     mask = Sigmoid (m)
-    a = mmdeploy.MMCVModulatedDeformConv2d <stride = [1, 1], padding = [1, 1], dilation = [1, 1], groups = 1,
+    a = mmdeploy.MMCVModulatedDeformConv2d <stride = [1, 1], padding = [1, 1], dilation = [1, 1],
+        groups = 1,
                                             deform_groups = 1> (x, offset, mask, w, b)
     features = Relu (a)
     bins = mmdeploy.MMCVRoIAlignRotated <ATTRIBUTES> (features, rois)
@@ -31,7 +38,8 @@ DETECTOR = """(float[1, 8, height, width] x, float[R, 6] rois) => (float[1, 4, 5
     class_scores = Unsqueeze <axes = [0]> (classes)
     five_columns = Slice (rois, one, six, one)
     all_boxes = Unsqueeze <axes = [0]> (five_columns)
-    kept = mmdeploy.NMSRotated <iou_threshold = 0.1, score_threshold = 0.05> (all_boxes, class_scores)
+    kept = mmdeploy.NMSRotated <iou_threshold = 0.1,
+        score_threshold = 0.05> (all_boxes, class_scores)
     third_column = Gather <axis = 1> (kept, two)
     positions = Squeeze <axes = [1]> (third_column)
     kept_boxes = Gather <axis = 1> (all_boxes, positions)
@@ -45,7 +53,7 @@ DETECTOR = """(float[1, 8, height, width] x, float[R, 6] rois) => (float[1, 4, 5
 }""".replace("ATTRIBUTES", ", ".join(f"{name} = {value}" for name, value in POOLED.items()))
 
 
-def turned_boxes(count, size=60.0, seed=0):
+def turned_boxes(count: int, size: float = 60.0, seed: int = 0) -> np.ndarray:
     """Boxes [count, 5] in a square of this size: centre, sides, angle."""
     rng = np.random.default_rng(seed)
     columns = (
@@ -56,7 +64,12 @@ def turned_boxes(count, size=60.0, seed=0):
     return np.concatenate(columns, 1).astype(np.float32)
 
 
-def plainly_kept(boxes, scores, overlap, suppresses):
+def plainly_kept(
+    boxes: np.ndarray,
+    scores: np.ndarray,
+    overlap: Callable[..., Any],
+    suppresses: Callable[..., Any],
+) -> Any:
     """Greedy suppression as it is defined: the kept positions, and which box has suppressed each
     other one.
     """
@@ -72,7 +85,7 @@ def plainly_kept(boxes, scores, overlap, suppresses):
     return kept, suppressor
 
 
-def rotated_detector():
+def rotated_detector() -> tuple[onnx.ModelProto, dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return (model, its inputs by name, its outputs by name)."""
     rng = np.random.default_rng(0)
     shapes = {
@@ -99,14 +112,16 @@ def rotated_detector():
     return proto, {"x": x, "rois": rois}, {"boxes": boxes, "scores": scores}
 
 
-def features_of(x, ow, ob, w, b, **_):
+def features_of(
+    x: np.ndarray, ow: np.ndarray, ob: np.ndarray, w: np.ndarray, b: np.ndarray, **_: np.ndarray
+) -> np.ndarray:
     o = onnx_ops.deform_conv(x, ow, np.zeros((1, 18, 16, 16), np.float32), ob, pads=[1] * 4)
     mask = 1 / (1 + np.exp(-o[:, 18:]))
     return np.maximum(onnx_ops.deform_conv(x, w, o[:, :18], b, mask, pads=[1] * 4), 0)
 
 
-def detected(features, rois, weight):
-    bins = functions.call(operator("mmdeploy", "MMCVRoIAlignRotated"), features, rois, **POOLED)
+def detected(features: np.ndarray, rois: np.ndarray, weight: np.ndarray) -> Any:
+    bins = call(operator("mmdeploy", "MMCVRoIAlignRotated"), features, rois, **POOLED)
     found = 1 / (1 + np.exp(-(bins.reshape(len(rois), -1) @ weight)))
     boxes = rois[:, 1:].astype(np.float64)
     kept = [

@@ -64,13 +64,13 @@ class AffineGrid(OpRun):
     op_domain = ""
 
     def _run(self, theta, size, align_corners=0):
-        places = []
+        crops = []
         for count in size[2:].tolist():
             k = np.arange(count, dtype=np.float64)
             corners = np.linspace(-1, 1, count) if count > 1 else np.ones(count)
-            places.append(corners if align_corners else (2 * k + 1) / max(count, 1) - 1)
+            crops.append(corners if align_corners else (2 * k + 1) / max(count, 1) - 1)
         points = np.stack(
-            [*np.meshgrid(*places, indexing="ij")[::-1], np.ones(size[2:].tolist())], -1
+            [*np.meshgrid(*crops, indexing="ij")[::-1], np.ones(size[2:].tolist())], -1
         )
         return (np.einsum("...j,nij->n...i", points, theta).astype(theta.dtype),)
 
@@ -97,12 +97,12 @@ class ScatterElements(OpRun):
     op_domain = ""
 
     def _run(self, data, indices, updates, axis=0, reduction="none"):
-        result, places = data.copy(), [*np.indices(indices.shape)]
-        places[axis] = indices
+        result, indices_of_writes = data.copy(), [*np.indices(indices.shape)]
+        indices_of_writes[axis] = indices
         if reduction == "none":
-            result[tuple(places)] = updates
+            result[tuple(indices_of_writes)] = updates
         else:
-            REDUCTIONS[reduction].at(result, tuple(places), updates)
+            REDUCTIONS[reduction].at(result, tuple(indices_of_writes), updates)
         return (result,)
 
 
@@ -138,16 +138,16 @@ class Loop(op_loop.Loop):
                 )
             )
             goes_on, *outputs = self._run_body(context | inputs, attributes=attributes)
-            carried, parts = outputs[: self.N], outputs[self.N :]
-            for values, part in zip(collected, parts, strict=True):
-                values.append(part)
+            carried, scan_outputs = outputs[: self.N], outputs[self.N :]
+            for values, scan_output in zip(collected, scan_outputs, strict=True):
+                values.append(scan_output)
             turn += 1
         return (*carried, *map(np.stack, collected))
 
 
-def _but(sizes, others, axis):
+def _but(sizes, other_sizes, axis):
     """Return sizes with that of another shape along an axis."""
-    return [others[k] if k == axis % len(sizes) else size for k, size in enumerate(sizes)]
+    return [other_sizes[k] if k == axis % len(sizes) else size for k, size in enumerate(sizes)]
 
 
 def widened(proto):
@@ -179,11 +179,11 @@ def _widen(value):
             array = numpy_helper.to_array(value).astype(np.float64)
             value.CopyFrom(numpy_helper.from_array(array, value.name))
         return
-    kind = value.type
-    while (what := kind.WhichOneof("value")) in ("sequence_type", "optional_type"):
-        kind = getattr(kind, what).elem_type
-    if kind.tensor_type.elem_type in UNITS:
-        kind.tensor_type.elem_type = TensorProto.DOUBLE
+    element_type = value.type
+    while (name_of_type := element_type.WhichOneof("value")) in ("sequence_type", "optional_type"):
+        element_type = getattr(element_type, name_of_type).elem_type
+    if element_type.tensor_type.elem_type in UNITS:
+        element_type.tensor_type.elem_type = TensorProto.DOUBLE
 
 
 def _widened_node(node, proto):
@@ -204,8 +204,8 @@ def _widened_node(node, proto):
     definition, before, after = onnx.defs.get_schema(node.op_type, version, ""), [], []
     allowed = {c.type_param_str: c.allowed_type_strs for c in definition.type_constraints}
     needs_narrow = lambda formal: (
-        "tensor(float)" in (kinds := allowed.get(formal.type_str, [formal.type_str]))
-        and "tensor(double)" not in kinds
+        "tensor(float)" in (type_strings := allowed.get(formal.type_str, [formal.type_str]))
+        and "tensor(double)" not in type_strings
     )
     for names, formals, casts in (
         (node.input, definition.inputs, before),
@@ -224,16 +224,20 @@ def unit_of(proto):
     """Return one unit in the last place of 1, in the least precise float type of a model's
     values.
     """
-    kinds, owners = {TensorProto.DOUBLE}, [proto.graph]
+    element_types, owners = {TensorProto.DOUBLE}, [proto.graph]
     for owner in owners:
-        kinds |= {t.data_type for t in owner.initializer}
-        kinds |= {value.type.tensor_type.elem_type for value in (*owner.input, *owner.output)}
+        element_types |= {t.data_type for t in owner.initializer}
+        element_types |= {
+            value.type.tensor_type.elem_type for value in (*owner.input, *owner.output)
+        }
         for node in owner.node:
-            kinds |= {a.i for a in node.attribute if a.name == "to"}
-            kinds |= {a.t.data_type for a in node.attribute if a.HasField("t")}
-            kinds |= {TensorProto.FLOAT for a in node.attribute if a.name.startswith("value_float")}
+            element_types |= {a.i for a in node.attribute if a.name == "to"}
+            element_types |= {a.t.data_type for a in node.attribute if a.HasField("t")}
+            element_types |= {
+                TensorProto.FLOAT for a in node.attribute if a.name.startswith("value_float")
+            }
             owners += [g for a in node.attribute for g in ([a.g] if a.HasField("g") else a.graphs)]
-    return max(UNITS[kind] for kind in kinds if kind in UNITS)
+    return max(UNITS[element_type] for element_type in element_types if element_type in UNITS)
 
 
 class Evaluator(ReferenceEvaluator):
@@ -312,21 +316,23 @@ class Oracle:
         if not _is_float(fused) or exact.size == 0:
             return Verdict(0.0 if np.array_equal(plain, fused) else np.inf, 0.0, factor)
         scale = np.abs(exact[np.isfinite(exact)]).max(initial=0)
-        nodes = np.max([_distance(other, exact) for other in (plain, *drawn)], 0)
+        nodes = np.max([_distance(result, exact) for result in (plain, *drawn)], 0)
         kept = nodes <= min(JUMP * self.unit, LARGEST_JUMP) * scale
         excess = _distance(fused, exact)[kept] - self.unit * scale
         ratio = np.max(excess / np.maximum(nodes[kept], 1e-300), initial=0)
         return Verdict(float(ratio), float(1 - kept.mean()), factor)
 
 
-def _distance(array, other):
+def _distance(array, expected):
     """Return the absolute differences: 0 where both are NaN or the same infinity, infinite where
     one alone is.
     """
-    one, other = np.asarray(array, np.float64), np.asarray(other, np.float64)
+    computed, expected = np.asarray(array, np.float64), np.asarray(expected, np.float64)
     with np.errstate(all="ignore"):
-        difference = np.nan_to_num(np.abs(one - other), nan=np.inf)
-    return np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0, difference)
+        difference = np.nan_to_num(np.abs(computed - expected), nan=np.inf)
+    return np.where(
+        (computed == expected) | (np.isnan(computed) & np.isnan(expected)), 0, difference
+    )
 
 
 @dataclass(frozen=True)
@@ -372,12 +378,12 @@ def assert_as_near(proto, feeds, plain, fused, operators, left_out=LEFT_OUT):
 
     plain, fused  the results of the model and of the one with these operators
     """
-    for one, other in zip(plain, fused, strict=True):
-        assert (other.shape, other.dtype) == (one.shape, one.dtype)
+    for plain_output, fused_output in zip(plain, fused, strict=True):
+        assert (fused_output.shape, fused_output.dtype) == (plain_output.shape, plain_output.dtype)
     factor = max((FACTORS[operator] for operator in operators), default=0)
     if factor == 0:
-        for one, other in zip(plain, fused, strict=True):
-            np.testing.assert_array_equal(other, one)
+        for plain_output, fused_output in zip(plain, fused, strict=True):
+            np.testing.assert_array_equal(fused_output, plain_output)
         return 0.0
     verdicts = Oracle(proto, feeds).judge(plain, fused, factor)
     for verdict in verdicts:

@@ -19,7 +19,8 @@ from onnx import TensorProto, helper, numpy_helper
 import onnx_ops
 from onnx_ops.cli.reading import examine
 from onnx_ops.rewriting import rewritten
-from support.written import Writer
+
+from .written import Writer
 
 SHAPE = [1, 1, 8, 8]
 Family = Callable[["Names", str, int], str]
@@ -309,7 +310,7 @@ def imports(w: Names, x: str, count: int) -> str:
     """Nodes of as many domains, with attributes, behind each other."""
     for k in range(count):
         w.domains.append(w.name("domain"))
-        settings = {f"setting_{j}": j for j in range(8)}
+        settings: dict[str, Any] = {f"setting_{j}": j for j in range(8)}
         x = w.add(
             "GridSample", w.add("Stranger", x, domain=w.domains[-1], **settings, number=k), grid(w)
         )

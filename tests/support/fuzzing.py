@@ -5,12 +5,14 @@ are written here in Python's integers, independently of the operators' plans; ex
 from the references. The text of a call shows all that is needed to make it again.
 """
 
+import logging
 import math
 import sys
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 
+import hypothesis
 import ml_dtypes
 import numpy as np
 from hypothesis import assume
@@ -22,10 +24,9 @@ from onnx_ops.declaration import dtypes
 from onnx_ops.native.execute import as_array, compute
 from onnx_ops.registry import OPERATORS
 from onnx_ops.sampling.computed_grid_sample import OPERATIONS, operand_count, program
-from support.backends import IN_SESSIONS, ORT_VERSION, outputs_of_session, quiet
-from support.cases import TOLERANCE, block_counts, drawn, model, operator, regions
 
-from .cases import reference_of
+from .backends import IN_SESSIONS, ORT_VERSION, outputs_of_session, quiet
+from .cases import TOLERANCE, block_counts, drawn, model, operator, reference_of, regions
 
 LIMIT, ELEMENTS = 2**40, 2**58
 TOO_LARGE = 2**16  # elements: larger tensors take too long
@@ -189,7 +190,8 @@ SUPPRESSIONS = "NMSRotated", "NMSMatch", "NonMaxSuppression", "SoftNonMaxSuppres
 PLACES = {  # {input: what draws it}
     "Grid": grid, "grid": grid, "offset": offsets, "sampling_locations": locations,
     "batch_indices": images,
-    "rois": boxes, "boxes": boxes, **dict.fromkeys(("scores", "iou_threshold", "score_threshold"), scores),
+    "rois": boxes, "boxes": boxes, **dict.fromkeys(("scores", "iou_threshold", "score_threshold"),
+        scores),
 }  # fmt: skip
 COLUMNS = {  # the numbers of a region or box
     "RoiAlign": 4, "MMCVRoiAlign": 5, "MMCVRoIAlignRotated": 6, "MMCVRotatedFeatureAlign": 5,
@@ -327,11 +329,15 @@ def computed_grid_sample(draw, declared):
     for k in range(draw(st.integers(1, 4))):
         index = draw(st.lists(st.sampled_from([*names, *names, 0, 2]), min_size=1, max_size=5))
         lengths = [
-            [at + 1, at + 2] if isinstance(at, int) else [size[at], size[at], 1] for at in index
+            [axis + 1, axis + 2] if isinstance(axis, int) else [size[axis], size[axis], 1]
+            for axis in index
         ]
-        shapes.append(tuple(draw(st.sampled_from(each)) for each in lengths))
-        for more in range(draw(st.integers(1, 3))):
-            sources[k, more] = (k, *(min(at, more) if isinstance(at, int) else at for at in index))
+        shapes.append(tuple(draw(st.sampled_from(choices)) for choices in lengths))
+        for number in range(draw(st.integers(1, 3))):
+            sources[k, number] = (
+                k,
+                *(min(axis, number) if isinstance(axis, int) else axis for axis in index),
+            )
     values, steps = [*sources], {}
     for k in range(draw(st.integers(0, 12))):
         operation = draw(st.sampled_from(OPERATIONS))
@@ -389,10 +395,10 @@ def deform_conv(draw, declared):
         else 0
     )
     outputs, n = group * draw(sizes(0, 3, 9)), draw(BATCH)
-    places = offset_group * math.prod(kernel)
+    offset_count = offset_group * math.prod(kernel)
     shapes = {
         "x": (n, group * of_group, *image), "w": (outputs, of_group, *kernel), "b": (outputs,),
-        "o": (n, places * axes, *counts), "m": (n, places, *counts),
+        "o": (n, offset_count * axes, *counts), "m": (n, offset_count, *counts),
     }  # fmt: skip
     assume(max(math.prod(shapes[name]) for name in "xwo") * max(1, outputs) <= TOO_LARGE)
     required = [i for i in declared.inputs if i.presence == "required"]
@@ -419,8 +425,8 @@ def convolution_counts(image, kernel, attributes):
     axes = len(image)
 
     def numbers(name, default):
-        given = attributes.get(name, attributes.get(name.removesuffix("s"), default))
-        return [given] * axes if isinstance(given, int) else given
+        stated = attributes.get(name, attributes.get(name.removesuffix("s"), default))
+        return [stated] * axes if isinstance(stated, int) else stated
 
     pads = attributes.get("pads", [0] * 2 * axes)
     if "padding" in attributes:
@@ -476,10 +482,10 @@ def calls_of(draw, declared, types, grids):
         signature[variable] = draw(
             st.sampled_from([name for name in names if name in wanted] or names)
         )
-    kinds = tuple(signature[i.type] for i in declared.each_input(len(shapes)))
-    assume(not {"string", "bfloat16"} <= {*kinds})  # ONNX Runtime's Python can't take both
+    input_types = tuple(signature[i.type] for i in declared.each_input(len(shapes)))
+    assume(not {"string", "bfloat16"} <= {*input_types})  # ONNX Runtime's Python can't take both
     return Call(
-        declared.domain, declared.name, shapes, kinds, attributes,
+        declared.domain, declared.name, shapes, input_types, attributes,
         draw(st.sampled_from(["normal", "special", "special", "denormal"])),
         draw(st.integers(0, 2**32 - 1)),
         draw(st.sampled_from(OPSETS)),
@@ -550,7 +556,7 @@ def output_shape(call):
 
 def are_declared(call):
     """Whether the attributes have the kinds and the limits that are declared."""
-    kinds = {"int": int, "string": str, "float": float}
+    python_types = {"int": int, "string": str, "float": float}
     for a in call.operator.attributes:
         value = next((call.attributes[name] for name in a.names if name in call.attributes), None)
         if value is None and not a.required:
@@ -561,12 +567,12 @@ def are_declared(call):
         least, most = a.length_bounds if a.is_list else (1, 1)
         if isinstance(value, list) != a.is_list or not least <= len(numbers) <= most:
             return False
-        for each in numbers:
-            if not isinstance(each, kinds[a.kind.removesuffix("s")]) or (
-                a.choices and each not in a.choices
+        for number in numbers:
+            if not isinstance(number, python_types[a.kind.removesuffix("s")]) or (
+                a.choices and number not in a.choices
             ):
                 return False
-            if isinstance(each, int) and not a.bounds[0] <= each <= a.bounds[1]:
+            if isinstance(number, int) and not a.bounds[0] <= number <= a.bounds[1]:
                 return False
     return True
 
@@ -680,10 +686,10 @@ def computed_shape(call, attributes):
         shape, index = shapes[numbers[0]], numbers[2 : 2 + numbers[1]]
         if len(shape) != numbers[1] or len(index) != len(shape):
             return None
-        for length, at in zip(shape, index, strict=True):
-            if at < -4 or (at == -3 and axes == 2) or at >= length:
+        for length, axis in zip(shape, index, strict=True):
+            if axis < -4 or (axis == -3 and axes == 2) or axis >= length:
                 return None
-            if at < 0 and length != 1 and size.setdefault(at, length) != length:
+            if axis < 0 and length != 1 and size.setdefault(axis, length) != length:
                 return None
         numbers, count = numbers[2 + len(index) :], count + 1
     if size.get(-4, x[0]) != x[0] or count > 48:
@@ -702,12 +708,12 @@ def computed_shape(call, attributes):
 
 
 def attention_shape(call, attributes):
-    value, levels, places, weights = call.shapes
+    value, levels, locations, weights = call.shapes
     if (
         len(value) != 4
         or len(levels) % 2
         or not 2 <= len(levels) <= 16
-        or places != (*weights, 2)
+        or locations != (*weights, 2)
         or len(weights) != 5
     ):
         return None
@@ -743,11 +749,14 @@ def deform_conv_shape(call, attributes):
         return None
     if x[1] % group or w[0] % group or w[1] != x[1] // group or x[1] % offset_group:
         return None
-    counts, places = convolution_counts(image, kernel, attributes), offset_group * math.prod(kernel)
+    counts, offset_count = (
+        convolution_counts(image, kernel, attributes),
+        offset_group * math.prod(kernel),
+    )
     if min(counts) < 1 or max(x[0], 1) * max(w[0], 1) * math.prod(counts) > ELEMENTS:
         return None
-    if offset != (x[0], places * axes, *counts) or (
-        mask is not None and mask != (x[0], places, *counts)
+    if offset != (x[0], offset_count * axes, *counts) or (
+        mask is not None and mask != (x[0], offset_count, *counts)
     ):
         return None
     return None if bias is not None and bias != (w[0],) else (x[0], w[0], *counts)
@@ -852,8 +861,8 @@ def smallest_of(call):
     """What an error of the smallest number of the type in which sums are computed is a tolerance
     of.
     """
-    kind = "float64" if call.dtypes[0] == "float64" else "float32"
-    return float(np.finfo(kind).smallest_subnormal) / TOLERANCE[call.dtypes[0]]
+    dtype = "float64" if call.dtypes[0] == "float64" else "float32"
+    return float(np.finfo(dtype).smallest_subnormal) / TOLERANCE[call.dtypes[0]]
 
 
 def deform_conv_scale(call, inputs, y):
@@ -1107,3 +1116,36 @@ def verify_with_variant(call, variant=None):
         count += verify(variant, runners_of_call if has_same_sessions else runners(variant))
         count += verify(call, runners_of_call) if has_same_sessions else 0
     return count
+
+
+def verify_calls(seed, count, strategy, before=lambda pair: None):
+    """Verify `count` pairs (see calls) and return the number of cases: each is one call on
+    one backend.
+    """
+    case_count, unraisable = 0, []
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=count, deadline=None, database=None, print_blob=False,
+        report_multiple_bugs=False,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )  # fmt: skip
+    @hypothesis.given(strategy)
+    def verify(pair):
+        nonlocal case_count
+        before(pair)
+        case_count += verify_with_variant(*pair)
+        # Python reports here what compiled code raises.
+        assert not unraisable, f"{unraisable.pop()!r}"
+
+    previous, sys.unraisablehook = (
+        sys.unraisablehook,
+        lambda raised: unraisable.append(raised.exc_value),
+    )
+    logging.disable()  # the extensions backend logs what it refuses
+    try:
+        verify()
+    finally:
+        logging.disable(logging.NOTSET)
+        sys.unraisablehook = previous
+    return case_count

@@ -4,6 +4,8 @@ once.
 
 import ctypes
 import mmap
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,10 +13,10 @@ _PAGE = mmap.PAGESIZE
 _NONE, _READ, _BOTH = 0, 1, 3  # PROT_*
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_kept = {}  # {address: pages}: ONNX Runtime may go on using an array's memory
+_kept: dict[int, mmap.mmap] = {}  # {address: pages}: ONNX Runtime may go on using an array's memory
 
 
-def empty(shape, dtype, *, at_end=True):
+def empty(shape: int | Sequence[int], dtype: Any, *, at_end: bool = True) -> np.ndarray:
     """Like np.empty, with an unreadable page right after the last element or right before the
     first.
     """
@@ -30,7 +32,7 @@ def empty(shape, dtype, *, at_end=True):
     return np.frombuffer(memory, dtype, count, offset).reshape(shape)
 
 
-def readonly(array, *, at_end=True):
+def readonly(array: np.ndarray, *, at_end: bool = True) -> np.ndarray:
     """Copy an array to read-only memory beside an unreadable page; return arrays of strings as they
     are.
     """
@@ -44,7 +46,7 @@ def readonly(array, *, at_end=True):
     return copy
 
 
-def free():
+def free() -> None:
     """Release all arrays made so far; they must not be used any more."""
     for memory in _kept.values():
         start = np.frombuffer(memory, np.uint8).ctypes.data
@@ -52,6 +54,6 @@ def free():
     _kept.clear()
 
 
-def _protect(start, pages, protection):
+def _protect(start: int, pages: int, protection: int) -> None:
     if _libc.mprotect(start, pages * _PAGE, protection):
         raise OSError(ctypes.get_errno(), "mprotect")

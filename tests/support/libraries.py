@@ -11,7 +11,7 @@ NEEDED = {  # what every installation of a system has
 }
 
 
-def check_library(content, system, architecture, name):
+def check_library(content: bytes, system: str, architecture: str, name: str) -> None:
     """Assert that the bytes of a library are for this system and architecture, and need nothing but
     the system.
     """

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from .cases import model
+
 
 @dataclass(frozen=True)
 class Malformed:
@@ -968,3 +970,14 @@ BY_TYPE = [
     ),
 ]
 EVERYTHING = AT_RUN + AT_CREATION + BY_TYPE
+
+
+def argument_value_rule(error):
+    return error.argument, error.value, error.rule
+
+
+def unshaped(bad):
+    """A model whose inputs may have any shape."""
+    return model(
+        bad.domain, bad.op_type, bad.inputs, bad.attributes, dims="none"
+    ).SerializeToString()

@@ -7,8 +7,10 @@ import platform
 import shutil
 import struct
 import subprocess
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto, numpy_helper
@@ -16,6 +18,7 @@ from onnx import TensorProto, numpy_helper
 from onnx_ops.ahead.build import TableWriter, write_levels
 from onnx_ops.compiler.cpu_levels import LEVELS
 from onnx_ops.declaration import dtypes
+from onnx_ops.declaration.operator import Operator
 from onnx_ops.native import table
 from onnx_ops.native.library import MADE, SOURCES
 from onnx_ops.session.variants import combinations, distinct
@@ -40,17 +43,17 @@ IS_ABSENT, IS_CONSTANT = 1, 2
 
 
 def build(
-    folder,
-    types,
-    custom=(),
+    folder: Path,
+    types: Mapping[Operator, Sequence[str]],
+    custom: Iterable[Operator] = (),
     *,
-    compiler="gcc",
-    sanitizers=SANITIZED,
-    links=(),
-    main="harness",
-    cpu=None,
-    level=None,
-):
+    compiler: str = "gcc",
+    sanitizers: list[str] = SANITIZED,
+    links: Iterable[str] = (),
+    main: str = "harness",
+    cpu: str | None = None,
+    level: Any = None,
+) -> Path:
     """Build the harness with kernels of operators; returns its path, FOLDER/MAIN.
 
     types       {operator: the names of the element types of its kernels}
@@ -100,7 +103,7 @@ def build(
     return Path(folder) / main
 
 
-def accepts(compiler, options=()):
+def accepts(compiler: str, options: Iterable[str] = ()) -> bool:
     """Whether there is a compiler, and it can make a program with these options."""
     if not shutil.which(compiler):
         return False
@@ -111,7 +114,7 @@ def accepts(compiler, options=()):
     )
 
 
-def write_custom(operators, folder):
+def write_custom(operators: Iterable[Operator], folder: Path) -> Path:
     """Write a C file with the rows of operators, as Python makes them for custom operators; returns
     its path.
     """
@@ -130,7 +133,7 @@ def write_custom(operators, folder):
     return path
 
 
-def run(harness, *words):
+def run(harness: Path, *words: Path | str) -> tuple[int, list[str]]:
     """Run a command of the harness; returns (its exit status, the lines of its output)."""
     settings = {"UBSAN_OPTIONS": "print_stacktrace=1"}
     done = subprocess.run(
@@ -141,7 +144,14 @@ def run(harness, *words):
     return done.returncode, done.stdout.splitlines()
 
 
-def described(operator, inputs, attributes, name="the_node", constants=(), others=None):
+def described(
+    operator: Operator,
+    inputs: Sequence[np.ndarray | None],
+    attributes: Mapping[str, Any],
+    name: str = "the_node",
+    constants: Sequence[int] = (),
+    others: Sequence[np.ndarray | None] | None = None,
+) -> bytes:
     """The description of a node (harness.c).
 
     inputs      arrays, or None for absent ones
@@ -162,24 +172,24 @@ def described(operator, inputs, attributes, name="the_node", constants=(), other
     return content
 
 
-def as_tensor(array):
+def as_tensor(array: np.ndarray) -> TensorProto:
     """A tensor as the value of an attribute."""
     return numpy_helper.from_array(array)
 
 
-def text(value):
+def text(value: bytes | str) -> bytes:
     content = value if isinstance(value, bytes) else value.encode()
     return bytes([len(content)]) + content
 
 
-def tensor(array):
+def tensor(array: np.ndarray) -> bytes:
     number = dtypes.TABLE[dtypes.type_name(array.dtype)].onnx
     content = b"".join(map(text, array.flat)) if array.dtype.hasobject else array.tobytes()
     header = struct.pack(f"<BB{array.ndim}qI", number, array.ndim, *array.shape, len(content))
     return header + content
 
 
-def attribute_content(value):
+def attribute_content(value: Any) -> bytes:
     if isinstance(value, TensorProto):
         return bytes([KINDS.index("tensor")]) + tensor(numpy_helper.to_array(value))
     if isinstance(value, str | bytes):
@@ -193,7 +203,7 @@ def attribute_content(value):
     )
 
 
-def write(folder, described_nodes):
+def write(folder: Path, described_nodes: Mapping[str, bytes]) -> list[Path]:
     """Write descriptions, {name: content}, as files; returns their paths."""
     paths = [Path(folder) / f"{name}.node" for name in described_nodes]
     for path, content in zip(paths, described_nodes.values(), strict=True):

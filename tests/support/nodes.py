@@ -2,14 +2,17 @@
 tables.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from onnx_ops.declaration.operator import Operator
 from onnx_ops.registry import OPERATORS, declaration_of
 
-from . import cases, custom_functions, custom_operators, native
+from . import cases, custom_functions, custom_operators, native, several_outputs
 from .malformed import AT_CREATION, AT_RUN
 
 TOPK, ABOVE, COMBINE, WINDOW = (
@@ -145,13 +148,9 @@ RULES = {  # {name: what the refusal of a node says}, by regular expressions for
 }  # fmt: skip
 
 
-def tables():
+def tables() -> dict[Operator, list[tuple[str, list[np.ndarray], dict[str, Any]]]]:
     """The cases of each operator of the package, {operator: [(name, inputs, attributes), ...]}."""
-    from test_mmdeploy import (
-        CASES,
-    )  # of operators with several outputs, or with outputs of which only a bound is known
-
-    found = {operator: [] for operator in OPERATORS}
+    cases_of_operator = {operator: [] for operator in OPERATORS}
     for case in cases.CASES:
         for dtype in ("float32", "string"):
             inputs = case.inputs(dtype if dtype in case.operator.types.get("T", ()) else "float32")
@@ -159,17 +158,21 @@ def tables():
             if dtype == "float32" or (
                 strings < MOST_STRINGS and cases.reference(case, inputs).size < 3 * MOST_STRINGS
             ):
-                found[case.operator].append(
+                cases_of_operator[case.operator].append(
                     (f"{case.op_type}-{case.name}-{dtype}", inputs, case.attributes)
                 )
     for operator in cases.OTHERS:
-        for k, parts in enumerate(CASES[operator.name]):
-            *inputs, attributes = parts if isinstance(parts[-1], dict) else (*parts, {})
-            found[operator].append((f"{operator.name}-{k}", inputs, attributes))
-    return found
+        for k, inputs_and_attributes in enumerate(several_outputs.CASES[operator.name]):
+            *inputs, attributes = (
+                inputs_and_attributes
+                if isinstance(inputs_and_attributes[-1], dict)
+                else (*inputs_and_attributes, {})
+            )
+            cases_of_operator[operator].append((f"{operator.name}-{k}", inputs, attributes))
+    return cases_of_operator
 
 
-def others(operator, arrays):
+def others(operator: Operator, arrays: Sequence[np.ndarray]) -> list[np.ndarray] | None:
     """Inputs of another size: twice the first axis of all inputs that share it."""
     size, twice = arrays[0].shape[:1], []
     for i, array in zip(operator.inputs, arrays, strict=False):
@@ -178,12 +181,12 @@ def others(operator, arrays):
     return twice
 
 
-def descriptions(most=None):
+def descriptions(most: int | None = None) -> dict[str, bytes]:
     """{name: description} of cases, of user-defined operators and of refused nodes.
 
     most  how many cases of each operator; then MALFORMED is left out, too
     """
-    content = {name: native.described(*parts) for name, parts in CUSTOM.items()}
+    content = {name: native.described(*custom_case) for name, custom_case in CUSTOM.items()}
     for operator, table in tables().items():
         drawn = []
         for k, (name, inputs, attributes) in enumerate(table):
@@ -192,11 +195,15 @@ def descriptions(most=None):
                 if k % 2
                 else []
             )
-            more = others(operator, inputs) if k % 3 == 0 and inputs[0].dtype != object else None
-            each = native.described(operator, inputs, attributes, constants=values, others=more)
-            drawn.append((f"{operator.domain or 'ai.onnx'}-{name}", each))
-        small = [each for each in drawn if len(each[1]) < MOST_BYTES] or [
-            min(drawn, key=lambda each: len(each[1]))
+            other_inputs = (
+                others(operator, inputs) if k % 3 == 0 and inputs[0].dtype != object else None
+            )
+            description = native.described(
+                operator, inputs, attributes, constants=values, others=other_inputs
+            )
+            drawn.append((f"{operator.domain or 'ai.onnx'}-{name}", description))
+        small = [description for description in drawn if len(description[1]) < MOST_BYTES] or [
+            min(drawn, key=lambda description: len(description[1]))
         ]
         content |= small[:: max(1, len(small) // most)][:most] if most else small
     by_name = {case.name: case for case in cases.COL2IM + cases.GRID_SAMPLE + cases.VOLUMES}
@@ -210,6 +217,8 @@ def descriptions(most=None):
         )
         content[name] = native.described(by_name[case].operator, inputs, attributes)
     for name, bad in MALFORMED.items() if not most else ():
-        given = {each: value for each, value in bad.attributes.items() if value is not None}
-        content[name] = native.described(cases.operator(bad.domain, bad.op_type), bad.inputs, given)
+        stated = {name: value for name, value in bad.attributes.items() if value is not None}
+        content[name] = native.described(
+            cases.operator(bad.domain, bad.op_type), bad.inputs, stated
+        )
     return content

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from support.written import Writer
+from .written import Writer
 
 SIZES = {"n": 2, "h": 4, "w": 5}
 Operand = str | int | float | list[Any] | np.ndarray | np.generic | Callable[[Writer], str]

@@ -17,9 +17,10 @@ from onnx_ops.rewriting.reading.affine import Array, Unknown
 from onnx_ops.rewriting.reading.evaluation import MOST_TERMS, Evaluation, looked_up
 from onnx_ops.rewriting.reading.forms import Element, Form, Sample, Sum
 from onnx_ops.rewriting.reading.reader import Reader
-from support.backends import quiet
-from support.operator_lines import SIZES, Line
-from support.written import Writer
+
+from .backends import quiet
+from .operator_lines import SIZES, Line
+from .written import Writer
 
 if TYPE_CHECKING:
     from onnx_ops.rewriting.reading.reader import GraphView

@@ -4,18 +4,23 @@
 
 import itertools
 import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from onnx_ops.native import library
-from support.backends import ABSENT, ALL_BACKENDS, HAVE_EXTENSIONS
+
+from .backends import ABSENT, ALL_BACKENDS, HAVE_EXTENSIONS
 
 # Each type represents those whose kernels are written alike: one width of floats or integers
 # represents all.
 REPRESENTATIVE = ("float32", "uint8", "bool", "string")
 
 
-def is_representative(op_type, dtype, grid_dtype="float32", mode=None):
+def is_representative(
+    op_type: str | None, dtype: str, grid_dtype: str | None = "float32", mode: str | None = None
+) -> bool:
     """Whether an operator's kernels for these types represent others, which differ from them in
     widths only.
 
@@ -32,21 +37,23 @@ def is_representative(op_type, dtype, grid_dtype="float32", mode=None):
     return is_known and grid_dtype in (None, "float32")
 
 
-def has_representative_types(op_type, signature, mode=None):
+def has_representative_types(
+    op_type: str, signature: Mapping[str, str], mode: str | None = None
+) -> bool:
     """Return `is_representative` for an operator and {type variable: element type}."""
     # An operator may have one type only.
     dtype = signature.get("T") or signature.get("T1") or "float32"
     return is_representative(op_type, dtype, signature.get("T2"), mode)
 
 
-def long_unless(representative, *values):
+def long_unless(representative: bool, *values: Any) -> Any:
     """A parameter set for `pytest.mark.parametrize`, which only the long run has unless it is
     representative.
     """
     return pytest.param(*values, marks=() if representative else pytest.mark.long)
 
 
-def few(cases, together=2):
+def few(cases: Mapping[Any, Mapping[Any, Any]], together: int = 2) -> list[Any]:
     """Return names of {name: {axis: option}}, so that each pair of options that a case has is in
     one of theirs.
 
@@ -68,7 +75,7 @@ def few(cases, together=2):
     return chosen
 
 
-def some_of(*axes, together=1):
+def some_of(*axes: Iterable[Any], together: int = 1) -> list[Any]:
     """Parameter sets of a product; the short run has few of them, with each option of each axis.
 
     together  as for `few`
@@ -81,7 +88,7 @@ def some_of(*axes, together=1):
     return [long_unless(places in chosen, *values) for places, values in rows.items()]
 
 
-def in_turn(first, second, every=None):
+def in_turn(first: Any, second: Any, every: int | None = None) -> list[Any]:
     """Parameter sets of a product; the short run has each option of the longer axis with one of the
     other, in turn.
 
@@ -94,7 +101,7 @@ def in_turn(first, second, every=None):
     return [long_unless((k - j) % every == 0, a, b) for (k, a), (j, b) in rows]
 
 
-def on_backends(cases):
+def on_backends(cases: Sequence[Any]) -> list[Any]:
     """Parameter sets of the fixture `backend` and of cases; the short run has the function and one
     other for each case.
 
@@ -104,14 +111,14 @@ def on_backends(cases):
     return [*(long_unless(True, first, case) for case in cases), *in_turn(others, cases)]
 
 
-def each_on_backends(cases):
+def each_on_backends(cases: Sequence[Any]) -> pytest.MarkDecorator:
     """A mark with `on_backends` for a test of `backend` and `case`."""
     return pytest.mark.parametrize(
         ("backend", "case"), on_backends(cases), indirect=["backend"], ids=str
     )
 
 
-def names_absent_backend(parameters):
+def names_absent_backend(parameters: Iterable[Any]) -> bool:
     """Return whether one of a test's parameters, or what it contains, is a backend that can't run
     here.
     """

@@ -11,15 +11,18 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from pages import examples
 
 import onnx_ops
-from support.processes import TESTS
-from support.processes import environment as of_processes
+
+from .pages import examples
+from .processes import TESTS
+from .processes import environment as of_processes
 
 PAGE = TESTS.parent / "docs" / "deployment.md"
 SOURCE = "".join(examples(PAGE, "python"))
@@ -29,11 +32,11 @@ START, STOP = (
 )  # seconds that a start and a stop may take on a machine that has much else to do
 
 
-def environment(**more):
-    return of_processes(Path(onnx_ops.__file__).parent.parent, *sys.path, **more)
+def environment(**variables: str) -> dict[str, str]:
+    return of_processes(Path(onnx_ops.__file__).parent.parent, *sys.path, **variables)
 
 
-def get(url, data=None):
+def get(url: str, data: bytes | None = None) -> tuple[int, bytes] | None:
     """Return (status, content), or None if nobody answers."""
     try:
         with urllib.request.urlopen(url, data, timeout=STOP) as answer:
@@ -45,20 +48,22 @@ def get(url, data=None):
         return None
 
 
-def free_port():
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
 
 
-def replaced(text, old, new):
+def replaced(text: Any, old: Any, new: Any) -> Any:
     """Return a text with its only occurrence of `old` replaced."""
     assert text.count(old) == 1, f"{text.count(old)} x {old!r}"
     return text.replace(old, new)
 
 
 @contextmanager
-def served(app, patience=None, **variables):
+def served(
+    app: Path, patience: float | None = None, **variables: str
+) -> Iterator[tuple[int, subprocess.Popen[bytes], Path]]:
     """A context in which the service runs; yields (port, its process, the file of its log). SIGTERM
     ends it.
 
@@ -94,17 +99,17 @@ def served(app, patience=None, **variables):
                 raise
 
 
-def saved(array):
+def saved(array: Any) -> bytes:
     content = io.BytesIO()
     np.save(content, array)
     return content.getvalue()
 
 
-def connect(port, timeout=STOP):
+def connect(port: int, timeout: float = STOP) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), timeout)
 
 
-def exchange(connection, *parts, pause=0.0):
+def exchange(connection: socket.socket, *parts: bytes, pause: float = 0.0) -> tuple[bytes, float]:
     """Send parts of a request; return (all that comes back, the seconds that it took)."""
     start = time.monotonic()
     with connection:
@@ -119,7 +124,7 @@ def exchange(connection, *parts, pause=0.0):
     return answer, time.monotonic() - start
 
 
-def vanish(connection, *parts, pause=0.0):
+def vanish(connection: socket.socket, *parts: bytes, pause: float = 0.0) -> None:
     """Send parts of a request, and reset the connection after a pause without reading an answer."""
     with connection:
         for part in parts:
@@ -128,16 +133,16 @@ def vanish(connection, *parts, pause=0.0):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def post(*headers, path="/"):
+def post(*headers: str, path: str = "/") -> bytes:
     return "\r\n".join([f"POST {path} HTTP/1.1", "Host: service", *headers, "", ""]).encode()
 
 
-def request(content, path="/"):
+def request(content: bytes, path: str = "/") -> list[bytes]:
     """Return the parts of a right request with this body."""
     return [post(f"Content-Length: {len(content)}", path=path), content]
 
 
-def empty_elements(dtype, count=10**6):
+def empty_elements(dtype: str, count: int = 10**6) -> bytes:
     """An array in NumPy's format whose elements have no bytes.
 
     ONNX Runtime would make a string of each.
@@ -161,10 +166,10 @@ WAITING = (
 )  # lies with fewer bytes than promised, for which the service waits
 
 
-def lies(path="/"):
+def lies(path: str = "/") -> dict[str, tuple[list[bytes], int]]:
     """Return {name: (parts of a request, the status that it gets)}."""
 
-    def start(*headers):
+    def start(*headers: str) -> bytes:
         return post(*headers, path=path)
 
     return {
@@ -197,7 +202,7 @@ def lies(path="/"):
     }
 
 
-def wrong_arrays(path="/"):
+def wrong_arrays(path: str = "/") -> dict[str, tuple[list[bytes], int]]:
     """Return {name: (parts of a request with an array that no model takes, the status that it
     gets)}.
     """

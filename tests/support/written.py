@@ -8,6 +8,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from .cases import parsed
+
 
 class Writer:
     """Builds a graph. `add` and `constant` return the name of a value."""
@@ -29,12 +31,14 @@ class Writer:
 
     def model(self, inputs, output, opset=18, **more):
         """Return the model. inputs: {name: (dtype, dims)}; output: (name, dtype, dims)."""
-        kind = helper.np_dtype_to_tensor_dtype
+        element_type = helper.np_dtype_to_tensor_dtype
         input_infos = [
-            helper.make_tensor_value_info(n, kind(np.dtype(d)), dims)
+            helper.make_tensor_value_info(n, element_type(np.dtype(d)), dims)
             for n, (d, dims) in inputs.items()
         ]
-        result = helper.make_tensor_value_info(output[0], kind(np.dtype(output[1])), output[2])
+        result = helper.make_tensor_value_info(
+            output[0], element_type(np.dtype(output[1])), output[2]
+        )
         graph = helper.make_graph(self.nodes, "written", input_infos, [result], self.initializers)
         domains = {"": opset, **{node.domain: 1 for node in self.nodes if node.domain}}
         imports = [helper.make_opsetid(*domain) for domain in domains.items()]
@@ -137,8 +141,8 @@ def _open_target(w, s):
     shape = w.add("Shape", "x")
     batch, channels = (w.add("Gather", shape, w.constant(k), axis=0) for k in (0, 1))
     rows = w.add("Mul", channels, w.constant(int(np.prod(s["kernel"]))))
-    parts = (w.add("Unsqueeze", part, w.constant([0])) for part in (batch, rows))
-    return w.add("Concat", *parts, w.constant([-1]), axis=0)
+    sizes = (w.add("Unsqueeze", size_of_part, w.constant([0])) for size_of_part in (batch, rows))
+    return w.add("Concat", *sizes, w.constant([-1]), axis=0)
 
 
 PRODUCT = {
@@ -177,11 +181,11 @@ def unfold_product(
     def target(w, axes):
         """The sizes of axes, 1 for a point; of open ones those that x has."""
         shape = w.add("Shape", "x") if open_names else None
-        parts = [
+        sizes = [
             w.add("Gather", shape, w.constant([open_names[a]])) if a in open_names
             else w.constant([-1 if a == "l" else size.get(a, 1)]) for a in axes
         ]  # fmt: skip
-        return w.add("Concat", *parts, axis=0)
+        return w.add("Concat", *sizes, axis=0)
 
     def add_up(w):
         allowzero = {"allowzero": 1} if open_names else {}
@@ -215,9 +219,13 @@ def unfold_product(
     dims = [names.get(a, size[a]) for a in factors]
     keeps_rank = edits.get("keepdims") or how == "MatMul"
     rank = edits.pop("rank", len(order) if keeps_rank else len(result))
-    more = {"inputs": {"factors": (s["dtype"], dims), **edits.pop("inputs", {})}, "rank": rank}
+    factors_and_rank = {
+        "inputs": {"factors": (s["dtype"], dims), **edits.pop("inputs", {})},
+        "rank": rank,
+    }
     return unfold(
-        after=lambda w: after(w, add_up(w)) if after else add_up(w), **{**PRODUCT, **edits, **more}
+        after=lambda w: after(w, add_up(w)) if after else add_up(w),
+        **{**PRODUCT, **edits, **factors_and_rank},
     )
 
 
@@ -244,7 +252,7 @@ def windows(
     kernels = [kernel] * 2 if isinstance(kernel, int) else kernel
     for axis, (step, kernel) in enumerate(zip(steps, kernels, strict=False), len(lead)):
         if blocks:
-            parts = []
+            slices = []
             for start in blocks(range(0, size - kernel + 1, step)):
                 block = w.add(
                     "Slice",
@@ -254,8 +262,8 @@ def windows(
                     w.constant([axis]),
                 )
                 block = w.add("Transpose", block, perm=[*range(axis), *range(axis + 1, rank), axis])
-                parts.append(w.add("Unsqueeze", block, w.constant([axis])))
-            y, rank = w.add("Concat", *parts, axis=axis), rank + 1
+                slices.append(w.add("Unsqueeze", block, w.constant([axis])))
+            y, rank = w.add("Concat", *slices, axis=axis), rank + 1
             continue
         table = np.arange(0, size - kernel + 1, step)[:, None] + np.arange(kernel)
         if is_open:
@@ -473,22 +481,22 @@ def attention(open_sizes=False, opset=20, after=None, **edits):
                 w.constant(level), axis=3)
                  for level in s.get("order", range(count))]  # fmt: skip
     samples = []
-    for level, ((height, width), image, places) in enumerate(
+    for level, ((height, width), image, locations) in enumerate(
         zip(s["levels"], values, grids, strict=False)
     ):
         if not merged:
             image = w.add(
                 "Transpose", reshaped(image, 0, 0, -1), perm=[0, 2, 1], name=f"image_{level}"
             )
-            places = w.add("Transpose", places, perm=[0, 2, 1, 3, 4])
-            places = reshaped(places, images, q, points, 2)
+            locations = w.add("Transpose", locations, perm=[0, 2, 1, 3, 4])
+            locations = reshaped(locations, images, q, points, 2)
         image = reshaped(image, images, channels, height, width)
         if s.get("turned"):
             image = reshaped(image, images, channels, width, height)
             image = w.add("Transpose", image, perm=[0, 1, 3, 2])
         if "samples" in wide:
-            image, places = (w.add("Cast", each, to=1) for each in (image, places))
-        sample = w.add("GridSample", image, places, name=f"sample_{level}", **s["sampling"])
+            image, locations = (w.add("Cast", value, to=1) for value in (image, locations))
+        sample = w.add("GridSample", image, locations, name=f"sample_{level}", **s["sampling"])
         sample = (
             w.add("Cast", sample, to=narrow) if "samples" in wide and "kept" not in wide else sample
         )
@@ -540,18 +548,20 @@ def in_a_branch(proto, first=0):
     `otherwise`.
     """
     graph, (y,) = proto.graph, [*proto.graph.output]
-    kind, dims = y.type.tensor_type.elem_type, y.type.tensor_type.shape.dim
+    element_type, dims = y.type.tensor_type.elem_type, y.type.tensor_type.shape.dim
     branches = onnx.GraphProto(name="then", node=graph.node[first:], output=[y]), helper.make_graph(
         [helper.make_node("Identity", ["otherwise"], ["other"])], "else", [],
-        [helper.make_tensor_value_info("other", kind, None)],
+        [helper.make_tensor_value_info("other", element_type, None)],
     )  # fmt: skip
     del graph.node[first:], graph.output[:], graph.value_info[:]
     graph.node.append(
         helper.make_node("If", ["c"], ["chosen"], then_branch=branches[0], else_branch=branches[1])
     )
-    graph.output.append(helper.make_tensor_value_info("chosen", kind, None))
+    graph.output.append(helper.make_tensor_value_info("chosen", element_type, None))
     graph.input.append(
-        helper.make_tensor_value_info("otherwise", kind, [d.dim_param or d.dim_value for d in dims])
+        helper.make_tensor_value_info(
+            "otherwise", element_type, [d.dim_param or d.dim_value for d in dims]
+        )
     )
     graph.input.append(helper.make_tensor_value_info("c", onnx.TensorProto.BOOL, []))
 
@@ -587,11 +597,11 @@ def feeds(proto, sizes=(), seed=0):
             sizes[d.dim_param] if d.dim_param else d.dim_value
             for d in value.type.tensor_type.shape.dim
         ]
-        kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         drawn = rng.standard_normal(dims) * 3
-        arrays[value.name] = np.asarray(drawn > 0 if kind.kind == "b" else drawn, kind)
+        arrays[value.name] = np.asarray(drawn > 0 if dtype.kind == "b" else drawn, dtype)
         if value.name == "sampling_locations":
-            arrays[value.name] = rng.uniform(-0.2, 1.2, dims).astype(kind)
+            arrays[value.name] = rng.uniform(-0.2, 1.2, dims).astype(dtype)
     return arrays
 
 
@@ -713,11 +723,11 @@ def flow_network(layers, pixels="image", resized=False, opset=20, scales=(0.2, 0
         if op_type in ("Conv", "ConvTranspose"):
             values.append(convolved(op_type, argument, **attributes))
         elif op_type in ("Add", "Concat"):
-            other, more = values[argument]
+            other, second_input = values[argument]
             values.append(
                 (
                     w.add(op_type, value, other, **attributes),
-                    channels + more * (op_type == "Concat"),
+                    channels + second_input * (op_type == "Concat"),
                 )
             )
         elif op_type == "Resize":
@@ -736,7 +746,7 @@ def flow_network(layers, pixels="image", resized=False, opset=20, scales=(0.2, 0
             "Concat", w.add("Shape", flow, end=2), w.add("Shape", "image", start=2), axis=0
         )
         flow = w.add("Resize", flow, "", "", sizes, mode="linear")
-    parts = []
+    rows = []
     for i, (axis, scale) in enumerate(zip((3, 2), scales, strict=True)):
         limit = size("image" if pixels == "image" else flow, axis)
         along = w.add("Cast", w.add("Range", w.constant(0), limit, w.constant(1)), to=1)
@@ -745,10 +755,8 @@ def flow_network(layers, pixels="image", resized=False, opset=20, scales=(0.2, 0
         coordinate = w.add(
             "Sub", w.add("Mul", moved, w.constant(scale, "float32")), w.constant(1, "float32")
         )
-        parts.append(w.add("Unsqueeze", coordinate, w.constant([-1])))
-    w.add(
-        "GridSample", "image", w.add("Concat", *parts, axis=-1, name="grid"), name="y", **sampling
-    )
+        rows.append(w.add("Unsqueeze", coordinate, w.constant([-1])))
+    w.add("GridSample", "image", w.add("Concat", *rows, axis=-1, name="grid"), name="y", **sampling)
     return w.model({"image": ("float32", ["n", 3, "h", "w"])}, ("y", "float32", None), opset)
 
 
@@ -767,7 +775,8 @@ def perspective(divided=True, **edits):
     x, y = w.constant(base[..., 0], s["dtype"]), w.constant(base[..., 1], s["dtype"])
 
     def element(i, j):
-        row = w.add("Gather", w.add("Slice", "theta", *map(w.constant, ([0], [1]))) if s.get("first") else "theta",
+        row = w.add("Gather", w.add("Slice", "theta", *map(w.constant, ([0], [1])))
+            if s.get("first") else "theta",
                     w.constant(i), axis=1)  # fmt: skip
         return w.add("Unsqueeze", w.add("Gather", row, w.constant(j), axis=1), w.constant([1, 2]))
 
@@ -782,8 +791,8 @@ def perspective(divided=True, **edits):
     rows = [summed(i) for i in s["rows"]]
     if divided:
         rows = [w.add("Div", row, rows[2]) for row in rows[:2]]
-    parts = [w.add("Unsqueeze", row, w.constant([-1])) for row in rows[:2]]
-    grid = w.add("Concat", *parts, axis=-1, name="grid")
+    coordinates = [w.add("Unsqueeze", row, w.constant([-1])) for row in rows[:2]]
+    grid = w.add("Concat", *coordinates, axis=-1, name="grid")
     if "thetas" in s or "first" in s:
         grid = w.add("Expand", grid, w.constant([s["batch"], 1, 1, 1]))
     w.add("GridSample", "image", grid, mode=s["mode"], name="y")
@@ -822,24 +831,34 @@ def written_in_place(
     )
     axis = axes + 1 if layout == "last" else 1
     dims = [batch, *size, axes] if layout == "last" else [batch, axes, *size]
-    grid, more = "flow", {"reduction": edits["reduction"]} if "reduction" in edits else {}
+    grid, attributes = "flow", {"reduction": edits["reduction"]} if "reduction" in edits else {}
     for k in edits.get("written", range(axes)):
-        part = w.add("Gather", grid, w.constant(k), axis=axis)
-        part = with_steps(w, part, [(op, c if c is None else c[k]) for op, c in steps], "float32")
-        places = [1 if a == axis else d for a, d in enumerate(dims)]
+        component = w.add("Gather", grid, w.constant(k), axis=axis)
+        component = with_steps(
+            w, component, [(op, c if c is None else c[k]) for op, c in steps], "float32"
+        )
+        dims_of_component = [1 if a == axis else d for a, d in enumerate(dims)]
         if how == "ScatterElements":
-            part = w.add("Unsqueeze", part, w.constant([axis]))
-            grid = w.add(how, grid, w.constant(np.full(places, k)), part, axis=axis, **more)
+            component = w.add("Unsqueeze", component, w.constant([axis]))
+            grid = w.add(
+                how,
+                grid,
+                w.constant(np.full(dims_of_component, k)),
+                component,
+                axis=axis,
+                **attributes,
+            )
         elif how == "ScatterND":
-            part = w.add("Reshape", part, w.constant(places))
+            component = w.add("Reshape", component, w.constant(dims_of_component))
             indices = [w.add("Unsqueeze", w.add("Expand", w.constant(
                 [[k]] if a == axis else np.arange(d).reshape([-1, *[1] * (len(dims) - 1 - a)])),
-                w.constant(places)), w.constant([-1])) for a, d in enumerate(dims)]  # fmt: skip
-            grid = w.add(how, grid, w.add("Concat", *indices, axis=-1), part, **more)
+                w.constant(dims_of_component)), w.constant([-1]))
+                       for a, d in enumerate(dims)]  # fmt: skip
+            grid = w.add(how, grid, w.add("Concat", *indices, axis=-1), component, **attributes)
         else:  # whole rows of the first axes
-            part = w.add("Reshape", part, w.constant([batch, 1, *size]))
+            component = w.add("Reshape", component, w.constant([batch, 1, *size]))
             indices = np.stack(np.meshgrid(np.arange(batch), [k], indexing="ij"), -1)
-            grid = w.add("ScatterND", grid, w.constant(indices), part, **more)
+            grid = w.add("ScatterND", grid, w.constant(indices), component, **attributes)
     if layout == "first":
         grid = w.add("Transpose", grid, perm=[0, *range(2, axes + 2), 1])
     if "order" in edits:
@@ -851,3 +870,49 @@ def written_in_place(
     w.add("GridSample", "image", grid, mode=mode, name="y", padding_mode="border")
     inputs = {"image": ("float32", [batch, 3, *[s + 2 for s in size]]), "flow": ("float32", dims)}
     return w.model(inputs, ("y", "float32", None), opset)
+
+
+def node_in_a_function(proto, how):
+    """Move a model's node into a function, which gets its attributes from the caller or as
+    defaults.
+    """
+    (node,) = proto.graph.node
+    attributes, defaults = list(node.attribute), how == "by default"
+    inner = helper.make_node(node.op_type, node.input, node.output, domain=node.domain)
+    for a in attributes:
+        inner.attribute.add(name=a.name, type=a.type, ref_attr_name=a.name)
+    function = helper.make_function(
+        "local", "Called", node.input, node.output, [inner], proto.opset_import,
+        [] if defaults else [a.name for a in attributes], attributes if defaults else [],
+    )  # fmt: skip
+    node.op_type, node.domain = "Called", "local"
+    if defaults:
+        del node.attribute[:]
+    proto.functions.append(function)
+    proto.opset_import.append(helper.make_opsetid("local", 1))
+    return proto
+
+
+def conv_relu_col2im_sigmoid(sampled=False):
+    """Return a model of which ONNX Runtime fuses two nodes to one of com.microsoft, and its inputs.
+
+    sampled: whether a GridSample of com.microsoft follows
+    """
+    rng = np.random.default_rng(0)
+    text = """(float[N, 3, L] x GRID)
+        => (float[A, B, C, D] OUTPUT) <int64[2] image = {8, 9}, int64[2] block = {3, 2}> {
+        convolved = Conv (x, weight)
+        positive = Relu (convolved)
+        folded = Col2Im (positive, image, block)
+        y = Sigmoid (folded) LAST
+    }"""
+    for name, attributes in (
+        ("GRID", ", float[2, H, W, 2] grid"),
+        ("LAST", "z = com.microsoft.GridSample (y, grid)"),
+    ):
+        text = text.replace(name, attributes if sampled else "")
+    domains = ["com.microsoft"] if sampled else []
+    weight = rng.standard_normal((12, 3, 1)).astype(np.float32)
+    proto = parsed(text.replace("OUTPUT", "z" if sampled else "y"), 21, *domains, weight=weight)
+    grid = rng.uniform(-1, 1, (2, 5, 6, 2)).astype(np.float32)
+    return proto, [rng.standard_normal((2, 3, 48)).astype(np.float32), *[grid] * sampled]

@@ -16,6 +16,8 @@ from support.selection import long_unless
 
 from onnx_ops.cli import app, console
 
+pytestmark = pytest.mark.any_library
+
 COMMANDS = [["--help"], ["inspect", "--help"], ["inspect"], ["inspect", "--json"]]
 MODEL = TESTS.parent / "models" / "exported" / "patch_fold" / "model.onnx"
 FULL = Path("/dev/full")

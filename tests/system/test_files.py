@@ -6,18 +6,11 @@ import stat
 from pathlib import Path
 
 import pytest
+from support.files import contents
 
 from onnx_ops.system.files import staged, staged_file, write
 
-
-def contents(directory):
-    """Return {path below a directory: bytes}, without what Python compiles when it imports a file
-    there.
-    """
-    files = [
-        p for p in Path(directory).rglob("*") if p.is_file() and p.parent.name != "__pycache__"
-    ]
-    return {str(p.relative_to(directory)): p.read_bytes() for p in files}
+pytestmark = pytest.mark.any_library
 
 
 def test_files_replace_those_of_their_name(tmp_path):

@@ -9,8 +9,8 @@ import sys
 import time
 
 import pytest
+from support.processes import PATIENCE, SETUP, TESTS
 from support.selection import long_unless, on_demand
-from test_processes import HERE, PATIENCE, SETUP
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32", reason="no single process can be sent a SIGINT there"
@@ -57,8 +57,8 @@ def signalled(script, ready, delay, signal_number=signal.SIGINT, **environment):
     errors, status).
     """
     process = subprocess.Popen(
-        [sys.executable, "-c", SETUP + script], cwd=HERE,
-        env={**os.environ, "TESTS": str(HERE), **environment},
+        [sys.executable, "-c", SETUP + script], cwd=TESTS,
+        env={**os.environ, "TESTS": str(TESTS), **environment},
         text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout.readline() == f"{ready}\n", process.communicate()
@@ -166,8 +166,9 @@ import onnxruntime as ort
 
 # ONNX Runtime computes the products when the session is made, which takes longer than the signal.
 products = " ".join(f"product_{k + 1} = MatMul (product_{k}, ones)" for k in range(9))
-proto = parsed("(float[N, C, L] x) => (float[D, E, F, G] y, float[H, I, J, K] z) { product_0 = Identity (ones) "
-    + products + "scale = ReduceMin <keepdims = 0> (product_9) scaled = Mul (x, scale)"
+proto = parsed("(float[N, C, L] x) => (float[D, E, F, G] y, float[H, I, J, K] z) { "
+    "product_0 = Identity (ones) " + products
+    + "scale = ReduceMin <keepdims = 0> (product_9) scaled = Mul (x, scale)"
     + "y = Col2Im (scaled, image, block) z = Col2Im (scaled, image, block) }",
     ones=np.ones((2000, 2000), np.float32), image=[5, 5], block=[3, 3]).SerializeToString()
 options = onnx_ops.register(quiet(), domains=[""])

@@ -15,6 +15,8 @@ from support.selection import long_unless, needs_extensions
 import onnx_ops
 from onnx_ops.system.on_import import OnImport
 
+pytestmark = pytest.mark.any_library
+
 NAME = "a_module_to_wait_for"
 
 

@@ -13,68 +13,20 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.processes import TESTS, together
+from support.processes import PATIENCE, SETUP, TESTS, together
 from support.selection import long_unless, needs_extensions, on_demand
 
 import onnx_ops
 from onnx_ops.arrays import functions
 from onnx_ops.declaration.attributes import Attribute
 
-HERE = TESTS
 PACKAGE = Path(onnx_ops.__file__).parent
-PATIENCE = 900  # seconds: longer than a busy machine needs, so that it is a deadlock
-SETUP = '''
-import logging, os, sys, threading, multiprocessing
-sys.path.insert(0, os.environ["TESTS"])
-logging.getLogger("onnx_ops").setLevel(logging.ERROR)  # other tests are about messages on compilation
-import numpy as np, onnx_ops
-from support import processes
-from support.backends import IN_SESSIONS, quiet, run_session
-from support.cases import COL2IM, GRID_SAMPLE, assert_close, model, reference
-
-CASES = COL2IM[7], GRID_SAMPLE[6], GRID_SAMPLE[0]
-
-def make(case, backend="native", dtype="float32", **settings):
-    inputs = case.inputs(dtype)
-    proto = model(case.domain, case.op_type, inputs, case.attributes).SerializeToString()
-    session = onnx_ops.InferenceSession(proto, quiet(**settings), backend=backend)
-    return lambda: run_session(session, inputs)
-
-def functions(threads=2):
-    for case in CASES:
-        call = {"Col2Im": onnx_ops.col2im, "GridSample": onnx_ops.grid_sample}[case.op_type]
-        large = [np.concatenate([v] * 400) if v.ndim > 1 else v for v in case.inputs("float32")]
-        y = call(*large, **case.attributes, threads=threads)
-        assert_close(y[:2], reference(case, case.inputs("float32")), "float32")
-
-def assert_cases(backends=IN_SESSIONS, **settings):
-    for case in CASES:
-        for backend in backends:
-            assert_close(make(case, backend, **settings)(), reference(case, case.inputs("float32")), "float32")
-
-def one_kernel():
-    # The smallest possible kernel, which compiles in a tenth of the time of others.
-    from onnx_ops.compiler.code import code
-    from onnx_ops.compiler.records import Entry, Number, Step
-    from onnx_ops.kernels.shares import pieces
-    call = np.array([5, 6])
-    assert code(Entry((Step(pieces, (Number(0), Number(8))),))).call(call.ctypes.data) == 0
-
-def as_anybody():
-    """Give up root's right, on Linux, to ignore the permissions of files."""
-    import ctypes
-    if os.geteuid() == 0:
-        assert ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()) == 0
-
-def together(works):
-    processes.together(lambda k: works[k](), len(works))
-'''
 
 
 def started(script, **environment):
-    environment = {**os.environ, "TESTS": str(HERE), **environment}
+    environment = {**os.environ, "TESTS": str(TESTS), **environment}
     return subprocess.Popen(
-        [sys.executable, "-X", "faulthandler", "-c", SETUP + script], cwd=HERE, env=environment,
+        [sys.executable, "-X", "faulthandler", "-c", SETUP + script], cwd=TESTS, env=environment,
         text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
@@ -128,7 +80,8 @@ def test_threads_that_make_sessions_at_once(tmp_path):
     compile.
     """
     script = """
-together([lambda b=b, c=c: [np.testing.assert_array_equal(make(c, b)(), make(c, b)()) for _ in range(3)]
+together([lambda b=b, c=c: [np.testing.assert_array_equal(make(c, b)(), make(c, b)())
+    for _ in range(3)]
           for b in IN_SESSIONS for c in CASES])
 together([assert_cases] * 4)
 print("done")
@@ -382,7 +335,8 @@ import signal, time, warnings
 from onnx_ops.compiler import compilation
 from onnx_ops.session import native_backend
 warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads around
-with native_backend.survey():  # a fork during ONNX Runtime's own first session could leave its locks held for ever
+# A fork during ONNX Runtime's own first session could leave its locks held for ever.
+with native_backend.survey():
     make(CASES[0])
 compile_now, compiling = compilation.object_code, threading.Event()
 def compile_slowly(*args):
@@ -434,9 +388,11 @@ def test_code_that_several_processes_have_compiled(tmp_path):
 import ml_dtypes
 from onnx_ops.arrays import functions
 from onnx_ops.registry import available
-product, settings = available()["onnx_ops", "Im2ColProduct"], {"kernel_shape": [3], "sum_over": "channels"}
+product = available()["onnx_ops", "Im2ColProduct"]
+settings = {"kernel_shape": [3], "sum_over": "channels"}
 for kind in (np.float16, ml_dtypes.bfloat16):
-    x, factors = (np.array([numbers]).astype(kind) for numbers in ([[1, 2, 3], [10, 20, 30]], [[1], [0.25]]))
+    x, factors = (np.array([numbers]).astype(kind)
+        for numbers in ([[1, 2, 3], [10, 20, 30]], [[1], [0.25]]))
     print(*functions.call(product, x, factors, **settings).ravel().tolist())
 """
     assert finished(started(script, **environment)) == "3.5 7.0 10.5\n" * 2

@@ -213,7 +213,8 @@ def test_closed_pipes(platform, error, expected, module_on):
 
 WITHOUT = """
 import os, signal, sys, types
-import numpy as np, onnx, onnxruntime, subprocess, tempfile, multiprocessing, numba, platformdirs, click
+import numpy as np, onnx, onnxruntime, numba, platformdirs, click
+import subprocess, tempfile, multiprocessing
 for name in ("fork", "register_at_fork", "sched_getaffinity", "geteuid", "getuid", "forkpty"):
     if hasattr(os, name):
         delattr(os, name)
@@ -221,7 +222,8 @@ del signal.SIGKILL
 for name in ("fcntl", "resource", "pwd", "grp", "termios"):
     sys.modules[name] = None
 locks = []
-sys.modules["msvcrt"] = types.SimpleNamespace(locking=lambda *words: locks.append(words), LK_NBLCK=1)
+sys.modules["msvcrt"] = types.SimpleNamespace(locking=lambda *words: locks.append(words),
+    LK_NBLCK=1)
 sys.platform = "win32"
 import onnx_ops
 from onnx_ops.native import library

@@ -2,7 +2,7 @@
 the bits of Linux.
 
 The variable ONNX_OPS_WINDOWS names a folder with that build, a folder for each version;
-scripts/windows.sh makes it.
+scripts/release/windows.sh makes it.
 """
 
 import os
@@ -37,7 +37,8 @@ QUIET = {**os.environ, "WINEDEBUG": "-all"}
 pytestmark = pytest.mark.wine
 needs_wine = pytest.mark.skipif(
     not (DLLS and shutil.which("wine") and shutil.which(COMPILER)),
-    reason="there is no Wine, no mingw-w64, or no ONNX Runtime for Windows: run scripts/windows.sh",
+    reason="there is no Wine, no mingw-w64, or no ONNX Runtime for Windows: "
+    "run scripts/release/windows.sh",
 )
 
 

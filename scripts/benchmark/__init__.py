@@ -1,1 +1,0 @@
-"""The parts of scripts/bench.py: cases, lower limits of the time, measurement and reports."""
