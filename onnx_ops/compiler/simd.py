@@ -15,19 +15,26 @@ from numba import njit, types
 from numba.extending import intrinsic, models, register_jitable, register_model
 
 from ..declaration.jit import BOUNDSCHECK, FLAGS, INNER, flags_of, marked
+from ..kernels.vectors import View
 from .halves import I16, I32, I64, half_of, narrowed, overload, sum_type, widened
 from .numba_internals import cgutils
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Any, TypeVar
+    from typing import Any, NamedTuple, TypeVar
 
     from numba.core.base import BaseContext
     from numba.core.typing import Context, Signature
 
-    from ..kernels.types import Elements
-
     Make = TypeVar("Make", bound=Callable[..., Any])
+
+    class ViewValue(NamedTuple):
+        """A View, as an operation gets it."""
+
+        array: ArrayValue
+        first: ir.Value
+        steps: tuple[ir.Value, ...]
+
 
 BYTES = 32  # of a vector of sums, but in `blend` where the target has wider ones
 FUSED = ["contract"]
@@ -50,11 +57,11 @@ def vectorized(loop: Callable[..., Any]) -> Callable[[Make], Make]:
     marked.remove(loop)  # so that Numba gets it from here alone
 
     def use(make: Make) -> Make:
-        def choose(*kinds: types.Type) -> Callable[..., Any]:
-            given = dict(zip(inspect.signature(loop).parameters, kinds, strict=True))
-            return loop if BOUNDSCHECK else applied(make, given) or loop
+        def substitute(*argument_types: types.Type) -> Callable[..., Any]:
+            named = dict(zip(inspect.signature(loop).parameters, argument_types, strict=True))
+            return loop if BOUNDSCHECK else applied(make, named) or loop
 
-        overload(loop, jit_options=flags_of[loop])(choose)
+        overload(loop, jit_options=flags_of[loop])(substitute)
         return make
 
     return use
@@ -71,9 +78,8 @@ def operation(
     """Decorator: make an instruction for compiled code from a function that emits LLVM's
     instructions.
 
-    The function gets LLVM's builder, and for each argument the ArrayValue of an array, the number
-    itself if the argument is among the literals, else LLVM's value. It returns LLVM's value, or a
-    list of values for a tuple.
+    The function gets LLVM's builder, and for each argument an `operand`, or the number itself if
+    the argument is among the literals. It returns LLVM's value, or a list of values for a tuple.
 
     returns   a function from the types of the arguments that it names to the result's type
     literals  names of arguments that are compile-time constants
@@ -83,10 +89,10 @@ def operation(
         names = list(inspect.signature(function).parameters)[1:]
 
         def typed(
-            typing: Context, *kinds: types.Type
+            typing: Context, *argument_types: types.Type
         ) -> tuple[Signature, Callable[..., ir.Value]] | None:
-            given = dict(zip(names, kinds, strict=True))
-            if not all(isinstance(given[name], types.IntegerLiteral) for name in literals.split()):
+            named = dict(zip(names, argument_types, strict=True))
+            if not all(isinstance(named[name], types.IntegerLiteral) for name in literals.split()):
                 return None  # Numba asks again, with the numbers
 
             def codegen(
@@ -95,25 +101,42 @@ def operation(
                 signature: Signature,
                 values: Sequence[ir.Value],
             ) -> ir.Value:
-                def argument(name: str, value: ir.Value) -> ArrayValue | ir.Value | int:
-                    if isinstance(given[name], types.Array):
-                        array = context.make_array(given[name])(context, builder, value)
-                        return ArrayValue(builder, given[name], array.data, array.nitems)
-                    return given[name].literal_value if name in literals.split() else value
-
-                result = function(builder, *map(argument, names, values))
+                operands = [
+                    named[name].literal_value
+                    if name in literals.split()
+                    else operand(context, builder, named[name], value)
+                    for name, value in zip(names, values, strict=True)
+                ]
+                result = function(builder, *operands)
                 if isinstance(result, list):
                     return context.make_tuple(builder, signature.return_type, result)
                 return context.get_dummy_value() if signature.return_type == types.void else result
 
-            return applied(returns, given)(*kinds), codegen
+            return applied(returns, named)(*argument_types), codegen
 
-        named: Any = typed
-        named.__name__ = function.__name__
-        named.__signature__ = inspect.signature(function)
-        return intrinsic(named)
+        instruction: Any = typed
+        instruction.__name__ = function.__name__
+        instruction.__signature__ = inspect.signature(function)
+        return intrinsic(instruction)
 
     return define
+
+
+def operand(
+    context: BaseContext, builder: ir.IRBuilder, numba_type: types.Type, value: ir.Value
+) -> Any:
+    """Return an ArrayValue for an array, a tuple of operands for a tuple, else LLVM's value."""
+    if isinstance(numba_type, types.Array):
+        array = context.make_array(numba_type)(context, builder, value)
+        return ArrayValue(builder, numba_type, array.data, array.nitems)
+    if isinstance(numba_type, types.BaseTuple):
+        values = cgutils.unpack_tuple(builder, value)
+        members = [
+            operand(context, builder, *pair) for pair in zip(numba_type, values, strict=True)
+        ]
+        is_named = isinstance(numba_type, types.BaseNamedTuple)
+        return numba_type.instance_class(*members) if is_named else members
+    return value
 
 
 class Vector(types.Type):
@@ -126,10 +149,9 @@ class Vector(types.Type):
 
 @register_model(Vector)
 class VectorModel(models.PrimitiveModel):
-    def __init__(self, manager: models.DataModelManager, kind: Vector) -> None:
-        super().__init__(
-            manager, kind, ir.VectorType(manager.lookup(kind.number).get_value_type(), kind.lanes)
-        )
+    def __init__(self, manager: models.DataModelManager, vector: Vector) -> None:
+        number = manager.lookup(vector.number).get_value_type()
+        super().__init__(manager, vector, ir.VectorType(number, vector.lanes))
 
 
 def lanes_of(number: types.Number) -> int:
@@ -144,9 +166,10 @@ def element_type(array: types.Array) -> ir.Type:
     return ir.IntType(8 if isinstance(array.dtype, types.Boolean) else array.dtype.bitwidth)
 
 
-def alignment(kind: ir.Type) -> int:
+def alignment(element: ir.Type) -> int:
     """Return the bytes of one element of LLVM's type."""
-    return kind.width // 8 if isinstance(kind, ir.IntType) else {"float": 4, "double": 8}[str(kind)]
+    is_integer = isinstance(element, ir.IntType)
+    return element.width // 8 if is_integer else {"float": 4, "double": 8}[str(element)]
 
 
 def size_of(array: types.Array) -> int:
@@ -157,20 +180,20 @@ def size_of(array: types.Array) -> int:
 class ArrayValue:
     """The elements of an array, as LLVM sees them.
 
-    kind   Numba's type of the array
-    data   LLVM's pointer to the first element
-    count  LLVM's number of elements, if it is known
+    numba_type  of the array
+    data        LLVM's pointer to the first element
+    count       LLVM's number of elements, if it is known
     """
 
     def __init__(
         self,
         builder: ir.IRBuilder,
-        kind: types.Array,
+        numba_type: types.Array,
         data: ir.Value,
         count: ir.Value | None = None,
     ) -> None:
-        self.builder, self.kind, self.count = builder, kind, count
-        self.data = builder.bitcast(data, element_type(kind).as_pointer())
+        self.builder, self.numba_type, self.count = builder, numba_type, count
+        self.data = builder.bitcast(data, element_type(numba_type).as_pointer())
 
     def begin(self, index: ir.Value) -> ir.Value:
         """Return the pointer to an element."""
@@ -178,23 +201,22 @@ class ArrayValue:
 
     def after(self, index: ir.Value) -> ArrayValue:
         """Return the elements from an index on."""
-        return ArrayValue(self.builder, self.kind, self.begin(index))
+        return ArrayValue(self.builder, self.numba_type, self.begin(index))
 
     def one(self, index: ir.Value) -> ir.Value:
         return self.builder.load(self.begin(index))
 
     def load(self, index: ir.Value, lanes: int) -> ir.Value:
         """Return a vector of so many elements from an index on."""
-        kind = self.data.type.pointee
-        loaded = self.builder.load(
-            self.builder.bitcast(self.begin(index), ir.VectorType(kind, lanes).as_pointer())
-        )
-        loaded.align = alignment(kind)
+        element = self.data.type.pointee
+        vector = ir.VectorType(element, lanes)
+        loaded = self.builder.load(self.builder.bitcast(self.begin(index), vector.as_pointer()))
+        loaded.align = alignment(element)
         return loaded
 
     def store(self, index: ir.Value, vector: ir.Value) -> None:
-        at = self.builder.bitcast(self.begin(index), vector.type.as_pointer())
-        self.builder.store(vector, at).align = alignment(self.data.type.pointee)
+        pointer = self.builder.bitcast(self.begin(index), vector.type.as_pointer())
+        self.builder.store(vector, pointer).align = alignment(self.data.type.pointee)
 
     def load_sums(self, index: ir.Value, lanes: int) -> ir.Value:
         """Load a vector as `load`, in the type in which elements are summed."""
@@ -202,13 +224,15 @@ class ArrayValue:
 
     def widened(self, vector: ir.Value) -> ir.Value:
         """Convert elements to the type in which they are summed."""
-        name = half_of(self.kind)
+        name = half_of(self.numba_type)
         return widened(self.builder, vector, name) if name else vector
 
     def store_sums(self, index: ir.Value, vector: ir.Value) -> None:
         """Store sums, as elements."""
-        name: Any = half_of(self.kind)  # not None if elements and their sums have different types
-        is_sum = vector.type.element != element_type(self.kind)
+        name: Any = half_of(
+            self.numba_type
+        )  # not None if elements and their sums have different types
+        is_sum = vector.type.element != element_type(self.numba_type)
         self.store(index, narrowed(self.builder, vector, name) if is_sum else vector)
 
 
@@ -216,9 +240,9 @@ def shuffle(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, order: Sequence[int
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(order)), list(order)))
 
 
-def collect(builder: ir.IRBuilder, kind: ir.Type, values: Sequence[ir.Value]) -> ir.Value:
-    """Return a vector of values of LLVM's type `kind`."""
-    vector = ir.Constant(ir.VectorType(kind, len(values)), ir.Undefined)
+def collect(builder: ir.IRBuilder, number: ir.Type, values: Sequence[ir.Value]) -> ir.Value:
+    """Return a vector of values of LLVM's type `number`."""
+    vector = ir.Constant(ir.VectorType(number, len(values)), ir.Undefined)
     for lane, value in enumerate(values):
         vector = builder.insert_element(vector, value, I32(lane))
     return vector
@@ -244,7 +268,7 @@ def transpose(builder: ir.IRBuilder, rows: Sequence[ir.Value]) -> Sequence[ir.Va
     """Return the columns of a square matrix whose size is a power of two and whose rows have at
     most 32 bytes.
 
-    Longer rows are those of several matrices, side by side. ArrayValue first move within 16 bytes,
+    Longer rows are those of several matrices, side by side. Elements first move within 16 bytes,
     where CPUs shuffle best. With 4 elements in them, each round shuffles two rows into each other,
     the first with the third, the second with the fourth:
 
@@ -282,7 +306,7 @@ def transpose(builder: ir.IRBuilder, rows: Sequence[ir.Value]) -> Sequence[ir.Va
     if len(bands) == 1:
         return bands[0]
     left_and_right = [
-        [k + other for other in (0, size) for k in range(begin, begin + side)] for begin in begins
+        [matrix + k for matrix in (0, size) for k in range(begin, begin + side)] for begin in begins
     ]
     return [
         shuffle_each(a, b, order) for order in left_and_right for a, b in zip(*bands, strict=True)
@@ -311,15 +335,15 @@ def gather(
     count = index.type.count
     numbers = ir.VectorType(ir.IntType(width), count)
     masks = ir.VectorType(BIT, count)
-    kind = ir.FunctionType(numbers, [numbers, BYTE.as_pointer(), index.type, masks, I32])
+    function_type = ir.FunctionType(numbers, [numbers, BYTE.as_pointer(), index.type, masks, I32])
     name = {32: "llvm.x86.avx512.mask.gather.dpi.512", 64: "llvm.x86.avx512.mask.gather.dpq.512"}[
         width
     ]
-    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    function = cgutils.get_or_insert_function(builder.module, function_type, name)
     scale = I32(alignment(data.type.pointee))
     exists = exists or ir.Constant(masks, [1] * count)
-    at = builder.bitcast(data, BYTE.as_pointer())
-    return builder.call(function, [ir.Constant(numbers, None), at, index, exists, scale])
+    pointer = builder.bitcast(data, BYTE.as_pointer())
+    return builder.call(function, [ir.Constant(numbers, None), pointer, index, exists, scale])
 
 
 @operation()
@@ -333,20 +357,13 @@ def stay_apart(builder: ir.IRBuilder) -> None:
 
 
 @operation(literals="size")
-def transpose_elements(
-    builder: ir.IRBuilder,
-    source: ArrayValue,
-    i: ir.Value,
-    pitch: ir.Value,
-    target: ArrayValue,
-    j: ir.Value,
-    stride: ir.Value,
-    size: int,
-) -> None:
-    """target[j + q * stride + r] = source[i + r * pitch + q] for q, r < size"""
-    rows = [source.load(builder.add(i, builder.mul(I64(r), pitch)), size) for r in range(size)]
+def transpose_elements(builder: ir.IRBuilder, matrix: ViewValue, out: ViewValue, size: int) -> None:
+    """out[q, r] = matrix[r, q] for q, r < size"""
+    source, first, (pitch,) = matrix
+    target, begin, (out_pitch,) = out
+    rows = [source.load(builder.add(first, builder.mul(I64(r), pitch)), size) for r in range(size)]
     for q, column in enumerate(transpose(builder, rows)):
-        target.store_sums(builder.add(j, builder.mul(I64(q), stride)), column)
+        target.store_sums(builder.add(begin, builder.mul(I64(q), out_pitch)), column)
 
 
 @operation(lambda like: like)
@@ -407,6 +424,11 @@ def are_zeros(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
     return builder.icmp_unsigned("==", builder.bitcast(bits, number), ir.Constant(number, -1))
 
 
+def array_of(view: types.NamedTuple) -> types.Array:
+    """Return the type of a View's array."""
+    return view.types[0]
+
+
 def whole_vector(array: types.Array) -> int:
     """Return the number of the array's elements in a vector."""
     return BYTES // size_of(array)
@@ -423,22 +445,15 @@ def transposer(size: int) -> Callable[..., None]:
     """
 
     @inner
-    def transpose_matrix(
-        x: Elements,
-        first: int,
-        pitch: int,
-        rows: int,
-        columns: int,
-        out: Elements,
-        to: int,
-        out_pitch: int,
-    ) -> None:
+    def transpose_matrix(matrix: View, rows: int, columns: int, out: View) -> None:
+        source, first, (pitch,) = matrix
+        target, begin, (out_pitch,) = out
         for column in range(0, columns, size):
             c = min(column, columns - size)
             for row in range(0, rows, size):
                 r = min(row, rows - size)
-                transpose_elements(
-                    x, first + r * pitch + c, pitch, out, to + c * out_pitch + r, out_pitch, size
-                )
+                square = View(source, first + r * pitch + c, matrix.steps)
+                transposed = View(target, begin + c * out_pitch + r, out.steps)
+                transpose_elements(square, transposed, size)
 
     return transpose_matrix

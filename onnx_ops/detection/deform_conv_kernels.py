@@ -21,7 +21,7 @@ from ..declaration.jit import APART, jitable
 from ..fold.geometry import SlidingBlocks
 from ..kernels.elements import indices_in, integers_in, is_wide, load, store, sums, sums_in
 from ..kernels.shares import pieces, share
-from ..kernels.vectors import WIDTH, add_product, blend
+from ..kernels.vectors import WIDTH, Neighbours, View, add_product, blend
 from ..sampling.grid_sample_kernels import LINEAR, combine, multiply_weights
 from ..sampling.taps import indexed_images, linear_weights, reading_of
 
@@ -392,16 +392,8 @@ def sample(
         is_finite = False
         for q in range(planes):  # the last call tests the sums of all planes
             of_rows = row_weight[q] if g.axes == 3 else weight[row]
-            is_finite = blend(
-                source[plane_offsets[q] :],
-                base[:points],
-                row_offsets,
-                of_rows,
-                weight[column],
-                LINEAR,
-                q > 0,
-                target,
-            )
+            neighbours = Neighbours(base[:points], row_offsets, of_rows, weight[column])
+            is_finite = blend(source[plane_offsets[q] :], neighbours, LINEAR, q > 0, target)
         if not is_finite:
             sample_tap_by_tap(source, tensors, g, taps, stripe, places, target)
 
@@ -479,12 +471,11 @@ def multiply(
         row_pitch = pitch
         if is_wide(w):
             for r in range(size):
-                weights = w[weight_at + r * pitch :][:depth]
+                stored = w[weight_at + r * pitch :][:depth]
                 wide = panel[r * depth :][:depth]
                 for k in range(depth):
-                    wide[k] = load(weights, k)
+                    wide[k] = load(stored, k)
             weight_at = 0  # in the panel
             row_pitch = depth
-        add_product(
-            sums(w, panel), weight_at, row_pitch, size, columns, depth, width, totals[row * width :]
-        )
+        weights = View(sums(w, panel), weight_at, (row_pitch,))
+        add_product(weights, size, columns, depth, width, totals[row * width :])

@@ -17,7 +17,7 @@ from ..declaration.limits import MAX_RANK
 from ..declaration.operator import Geometry, vector
 from ..kernels.elements import indices_in, is_wide, load, store, sums, sums_in
 from ..kernels.shares import pieces, share
-from ..kernels.vectors import add_points
+from ..kernels.vectors import Corners, add_points
 
 if TYPE_CHECKING:
     from ..kernels.types import Elements, Number, Pixels, Sums, Tile, Vector, Weights, Workspace
@@ -230,16 +230,8 @@ def add_rows(
         target = out[(row + r) * g.channels + channel :][:size]
         into = sums(target, totals)[:size]
         b = r * count
-        add_points(
-            source,
-            g.heads * g.channels,
-            pixels[b:][:count],
-            widths[b:],
-            exist[b:],
-            weights[:, b:],
-            more,
-            into,
-        )
+        points = Corners(pixels[b:][:count], widths[b:], exist[b:], weights[:, b:])
+        add_points(source, g.heads * g.channels, points, more, into)
         for d in range(size if is_wide(out) else 0):
             store(target, d, into[d])
         m += 1

@@ -24,7 +24,7 @@ from ..declaration.jit import APART, FUSE, jitable, known
 from ..declaration.operator import Geometry
 from ..kernels.elements import indices_in, integers_in, load, store, sums_in, zero
 from ..kernels.shares import pieces, share
-from ..kernels.vectors import add_points
+from ..kernels.vectors import Corners, add_points
 
 if TYPE_CHECKING:
     from ..kernels.types import (
@@ -474,9 +474,8 @@ def pool_by_rows(
                 source = x[first + (c + k) * g.pixels + left :]
                 target = sums[k, :span]
                 if len(way) == len(AVERAGE):
-                    add_points(
-                        source, g.width, row[:rows], widths, exist, row_weight, False, target
-                    )
+                    points = Corners(row[:rows], widths, exist, row_weight)
+                    add_points(source, g.width, points, False, target)
                 else:
                     compare_rows(source, g.width, row, row_weight[0], rows, target)
             pool_columns(
@@ -925,7 +924,8 @@ def pool_copy(
         for i in range(box.y.samples):
             for j in range(box.x.samples):
                 if count == SAMPLES:
-                    add_points(copy, channels, pixels, widths, exist, weight, False, part)
+                    points = Corners(pixels, widths, exist, weight)
+                    add_points(copy, channels, points, False, part)
                     add_part(totals, part, is_first)
                     count = 0
                     is_first = False
@@ -940,7 +940,8 @@ def pool_copy(
                         weight[t, count] = w * each
                         exist[count] |= (w > number(0)) << t
                     count += 1
-        add_points(copy, channels, pixels[:count], widths, exist, weight, False, part)
+        points = Corners(pixels[:count], widths, exist, weight)
+        add_points(copy, channels, points, False, part)
         add_part(totals, part, is_first)
         for c in range(channels):
             store(out, to + c * g.bins + b, totals[c])

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..declaration.jit import IN_PLACE, jitable
 from ..kernels.elements import integers_in, load, plus, store, sums_in, zero
 from ..kernels.shares import pieces, share
-from ..kernels.vectors import interleave, sum_runs
+from ..kernels.vectors import Runs, View, interleave, sum_runs
 from .col2im_planes import PLANES, are_small, padded, planes_workspace, sum_planes
 from .sliding_blocks import quotient
 
@@ -299,9 +299,8 @@ def copy_lanes(
     if row_hits.leads.size * row_hits.size > 0:  # else no block has these rows
         whole = min(columns // stride, row_blocks - l)
         first = row_hits.leads[0] + row_hits.first + l
-        interleave(
-            x, first, g.blocks, row_blocks, stride, whole, rows, out, pixel, out_pitch, stride
-        )
+        lanes = View(x, first, (row_blocks, g.blocks))
+        interleave(lanes, rows, stride, whole, View(out, pixel, (out_pitch, stride)))
     for row in range(rows):
         for p in range(whole * stride, columns):
             store(out, pixel + row * out_pitch + p, zero(out))
@@ -348,25 +347,16 @@ def sum_lanes(
                     element += x_step
                     block -= g.l_steps[last]
                     n += 1
+        lane_runs = Runs(runs[0, :n], runs[1, :n], row_blocks)
         if stride == 1:
-            sum_runs(x, runs[0, :n], runs[1, :n], row_blocks, rows, out, pixel, out_pitch, columns)
+            sum_runs(x, lane_runs, rows, columns, View(out, pixel, (out_pitch,)))
         else:
-            sum_runs(
-                x,
-                runs[0, :n],
-                runs[1, :n],
-                row_blocks,
-                rows,
-                sums,
-                r * g.pitch,
-                stride * g.pitch,
-                g.pitch,
-            )
+            lane = View(sums, r * g.pitch, (stride * g.pitch,))
+            sum_runs(x, lane_runs, rows, g.pitch, lane)
     if stride > 1:
         whole = columns // stride
-        interleave(
-            sums, 0, g.pitch, stride * g.pitch, stride, whole, rows, out, pixel, out_pitch, stride
-        )
+        all_lanes = View(sums, 0, (stride * g.pitch, g.pitch))
+        interleave(all_lanes, rows, stride, whole, View(out, pixel, (out_pitch, stride)))
         for row in range(rows):
             for r in range(columns - whole * stride):
                 store(

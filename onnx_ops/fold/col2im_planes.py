@@ -13,7 +13,7 @@ import numpy as np
 from ..declaration.jit import jitable
 from ..kernels.elements import indices_in, sums_in
 from ..kernels.shares import pieces, share
-from ..kernels.vectors import PLANES, add_planes, interleave
+from ..kernels.vectors import PLANES, View, add_planes, interleave
 
 if TYPE_CHECKING:
     from ..kernels.types import Axis, Elements, Pixel, Pixels, Tile, Workspace
@@ -95,19 +95,8 @@ def sum_planes(
         add_planes(x, plane * elements, elements, planes, places, sums)
         pixel = plane * g.pixels
         for row in range(g.pixels // width):
-            interleave(
-                sums,
-                PLANES * row_place(g, row),
-                PLANES,
-                0,
-                width,
-                planes,
-                1,
-                out,
-                pixel,
-                0,
-                g.pixels,
-            )
+            lanes = View(sums, PLANES * row_place(g, row), (0, PLANES))
+            interleave(lanes, 1, width, planes, View(out, pixel, (0, g.pixels)))
             pixel += width
 
 

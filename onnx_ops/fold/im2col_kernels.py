@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..declaration.jit import jitable
 from ..kernels.shares import pieces, share
-from ..kernels.vectors import clear_box, copy_box
+from ..kernels.vectors import View, clear_box, copy_box
 from .geometry import SlidingBlocks
 from .sliding_blocks import find_blocks
 
@@ -181,9 +181,8 @@ def copy_window(
         whole = x_steps[2] == pitch * stride
         length = after - before if whole else count
         times = 1 if whole else rows
-        copy_box(
-            x, source, x_steps, (planes, box, times), length, stride, out, target + before, steps
-        )
+        target_box = View(out, target + before, steps)
+        copy_box(View(x, source, x_steps), (planes, box, times), length, stride, target_box)
     for part in range(3):
         begin = 0
         times = 1
@@ -195,7 +194,7 @@ def copy_window(
             begin = before + count
             times = rows - 1 if has_pixels else 0
             length = pitch - count
-        clear_box(out, target + begin, steps, (planes, box, times), length)
+        clear_box(View(out, target + begin, steps), (planes, box, times), length)
 
 
 @jitable

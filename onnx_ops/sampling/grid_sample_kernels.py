@@ -31,7 +31,7 @@ from ..kernels.elements import (
     sums_in,
     zero,
 )
-from ..kernels.vectors import blend, points_at_once, take, whole
+from ..kernels.vectors import Neighbours, blend, points_at_once, take, whole
 from .computed_points import stripe_of
 from .coordinates import ZEROS, coordinate_of, pad_index
 from .grid_points import BLOCK, begin_points, provide_points
@@ -314,12 +314,12 @@ def read_channel(
     done = False
     for q in range(plane_count if is_readable else 0):
         of_rows = row_weight[q] if g.axes == 3 else weight[row]
-        operands = source[planes[q] :], base[:padded], rows, of_rows, weight[column], offsets
+        neighbours = Neighbours(base[:padded], rows, of_rows, weight[column])
         if is_wide(out) and in_place:
-            done = blend(*operands, False, target)
+            done = blend(source[planes[q] :], neighbours, offsets, False, target)
         else:
             into = sums(target, values) if in_place else values
-            done = blend(*operands, q > 0, into)
+            done = blend(source[planes[q] :], neighbours, offsets, q > 0, into)
     if not in_place:
         store_all(values, target)
     if not done:
