@@ -190,19 +190,18 @@ def make_add_planes(x: types.Array, sums: types.Array) -> Callable[..., None] | 
 
 @operation(literals="rows size")
 def zip_elements(
-    builder: ir.IRBuilder, matrix: ViewValue, rows: int, size: int, out: ViewValue
+    builder: ir.IRBuilder, matrix: ViewValue, rows: int, size: int, target: ArrayValue, j: ir.Value
 ) -> None:
-    """out[q * rows + r] = matrix[r, q] for q < size, r < rows"""
-    source, first, (pitch,) = matrix
-    target, begin, _ = out
-    zipped = source.load(first, size)
+    """target[j + q * rows + r] = matrix[r, q] for q < size, r < rows"""
+    source, i, (pitch,) = matrix
+    zipped = source.load(i, size)
     for r in range(1, rows):
-        row = source.load(builder.add(first, builder.mul(I64(r), pitch)), size)
+        row = source.load(builder.add(i, builder.mul(I64(r), pitch)), size)
         # Of one length, as both sides of a shuffle are: what comes after the row is not used.
         row = shuffle(builder, row, row, [*range(size), *[0] * (size * (r - 1))])
         order = [q * r + k if k < r else size * r + q for q in range(size) for k in range(r + 1)]
         zipped = shuffle(builder, zipped, row, order)
-    target.store_sums(begin, zipped)
+    target.store_sums(j, zipped)
 
 
 def zipper(rows: int, size: int) -> Callable[..., None]:
@@ -213,21 +212,18 @@ def zipper(rows: int, size: int) -> Callable[..., None]:
 
     @inner
     def zip_rows(lanes: View, matrices: int, columns: int, out: View) -> None:
+        source, first, (step, pitch) = lanes
+        target, to, (out_step, _) = out
         for l in range(matrices):
-            matrix = subview(lanes, l)
-            transposed = subview(out, l)
+            i = first + l * step
+            j = to + l * out_step
             for begin in range(0, columns - size, size):
-                zip_elements(after(matrix, begin), rows, size, after(transposed, begin * rows))
+                matrix = View(source, i + begin, (pitch,))
+                zip_elements(matrix, rows, size, target, j + begin * rows)
             last = columns - size
-            zip_elements(after(matrix, last), rows, size, after(transposed, last * rows))
+            zip_elements(View(source, i + last, (pitch,)), rows, size, target, j + last * rows)
 
     return zip_rows
-
-
-@inner
-def after(view: View, count: int) -> View:
-    """Return a view without its first elements."""
-    return View(view.array, view.first + count, view.steps)
 
 
 @vectorized(vectors.interleave)
@@ -383,20 +379,16 @@ def copier(literal_stride: int, full: int) -> Callable[..., None]:
                         copy_vector(row, literal_stride, full, target, j)
                         b = to_boundary(target, j) if count > LONG * full else full
                         while b < count - full:
-                            copy_vector(row_from(row, b), literal_stride, full, target, j + b)
+                            rest = StridedRow(source, i + b * stride, stride)
+                            copy_vector(rest, literal_stride, full, target, j + b)
                             b += full
                         last = count - full
-                        copy_vector(row_from(row, last), literal_stride, full, target, j + last)
+                        rest = StridedRow(source, i + last * stride, stride)
+                        copy_vector(rest, literal_stride, full, target, j + last)
                     i += steps[2]
                     j += out_steps[2]
 
     return copy
-
-
-@inner
-def row_from(row: StridedRow, b: int) -> StridedRow:
-    """Return a row from its element b on."""
-    return StridedRow(row.array, row.first + b * row.stride, row.stride)
 
 
 @vectorized(vectors.copy_box)

@@ -28,7 +28,7 @@ from ..declaration.errors import require
 from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
-from .col2im_kernels import choose, col2im, unit_count, workspace_size
+from .col2im_kernels import choose_way, col2im, unit_count, workspace_size
 from .geometry import Col2ImGeometry
 from .sliding_blocks import (
     ATTRIBUTES,
@@ -168,7 +168,7 @@ def plan_blocks(spacing: Spacing, inputs: tuple[Sizes, ...], batch: int, g: Col2
     g.planes = batch * channels * (g.pixels // (g.image[g.axes - 2] * g.image[g.axes - 1]))
     work = batch * (channels * g.pixels + rows * columns)
     g.tiles = min(64, work // (COPIED if g.tiled else WORK) + 1)
-    choose(g)
+    choose_way(g)
     if g.together:
         g.planes = batch * channels
     g.tiles = max(1, min(g.tiles, unit_count(g)))

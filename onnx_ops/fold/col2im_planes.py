@@ -34,7 +34,7 @@ def are_small(g: Col2ImGeometry) -> bool:
     """Return whether planes are summed side by side."""
     pixels = 1
     for a in range(g.axes):
-        pixels *= min(padded(g, a), MOST_PIXELS + 1)
+        pixels *= min(padded_size(g, a), MOST_PIXELS + 1)
         if pixels > MOST_PIXELS:
             return False
     y, x = g.axes - 2, g.axes - 1
@@ -46,7 +46,7 @@ def are_small(g: Col2ImGeometry) -> bool:
 
 
 @jitable
-def padded(g: Col2ImGeometry, a: Axis) -> int:
+def padded_size(g: Col2ImGeometry, a: Axis) -> int:
     """Return the pixels of axis a, with the pads that blocks or the image reach."""
     reach = (g.counts[a] - 1) * g.strides[a] + (g.block[a] - 1) * g.dilations[a] + 1
     return max(reach, g.pads[a] + g.image[a])
@@ -57,7 +57,7 @@ def padded_pixels(g: Col2ImGeometry) -> int:
     """Return the pixels of a plane with pads."""
     pixels = 1
     for a in range(g.axes):
-        pixels *= padded(g, a)
+        pixels *= padded_size(g, a)
     return pixels
 
 
@@ -113,16 +113,16 @@ def find_places(g: Col2ImGeometry, places: Pixels) -> None:
                 for t in range(count):
                     places[m * count + t] = places[t] + np.int32(m * step * pitch)
             count *= size
-            pitch *= padded(g, a)
+            pitch *= padded_size(g, a)
 
 
 @jitable
 def row_place(g: Col2ImGeometry, row: int) -> Pixel:
     """Return the pixel of the padded plane where a row of the image begins."""
     place = g.pads[g.axes - 1]
-    pitch = padded(g, g.axes - 1)
+    pitch = padded_size(g, g.axes - 1)
     for a in range(g.axes - 2, -1, -1):
         place += (row % g.image[a] + g.pads[a]) * pitch
         row //= g.image[a]
-        pitch *= padded(g, a)
+        pitch *= padded_size(g, a)
     return place
