@@ -232,7 +232,7 @@ def find_leads(g: Col2ImGeometry, plane: int, leads: Indices) -> int:
     return count
 
 
-@jitable
+@jitable(**IN_PLACE)
 def scratch_in(workspace: Workspace, g: Col2ImGeometry, out: Elements) -> Scratch:
     """Return the parts of a tile's workspace, one after the other."""
     leads = integers_in(workspace, 0, g.leads)

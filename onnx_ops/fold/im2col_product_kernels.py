@@ -122,7 +122,7 @@ def workspace_size(g: Im2ColProductGeometry) -> int:
     )
 
 
-@jitable
+@jitable(**IN_PLACE)
 def scratch_in(workspace: Workspace, g: Im2ColProductGeometry, out: Elements) -> Scratch:
     """Return the parts of a tile's workspace, one after the other."""
     most = max(CHANNELS, g.part)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..declaration.jit import jitable
 from .computed_points import coordinates_in
-from .grid_sample_kernels import CUBIC, LINEAR, copy_nearest, interpolate
+from .grid_sample_kernels import CUBIC, LINEAR, Grid, copy_nearest, interpolate
 
 if TYPE_CHECKING:
     from ..kernels.types import Elements, Tile, Workspace
@@ -24,7 +24,8 @@ def nearest(
     out: Elements,
 ) -> None:
     """Compute a tile with mode nearest."""
-    copy_nearest(image, sources, coordinates_in(workspace, sources, g), g, tile, workspace, out)
+    grid = Grid(coordinates_in(workspace, sources, g), sources)
+    copy_nearest(image, grid, g, tile, workspace, out)
 
 
 @jitable
@@ -37,9 +38,8 @@ def linear(
     out: Elements,
 ) -> None:
     """Compute a tile with mode linear."""
-    interpolate(
-        image, sources, coordinates_in(workspace, sources, g), g, LINEAR, tile, workspace, out
-    )
+    grid = Grid(coordinates_in(workspace, sources, g), sources)
+    interpolate(image, grid, g, LINEAR, tile, workspace, out)
 
 
 @jitable
@@ -52,6 +52,5 @@ def cubic(
     out: Elements,
 ) -> None:
     """Compute a tile with mode cubic."""
-    interpolate(
-        image, sources, coordinates_in(workspace, sources, g), g, CUBIC, tile, workspace, out
-    )
+    grid = Grid(coordinates_in(workspace, sources, g), sources)
+    interpolate(image, grid, g, CUBIC, tile, workspace, out)
