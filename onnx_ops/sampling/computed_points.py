@@ -313,21 +313,21 @@ def combine(
 def calculate(operation: int, a: Operand, b: Operand, c: Operand, result: Numbers) -> None:
     """Compute a row of one of the other operations."""
     if operation >= CAST_FLOAT16 and operation <= CAST_BFLOAT16:
-        cast(operation, a.numbers, a.step, result)
+        round_row(operation, a.numbers, a.step, result)
     elif operation == COPY:
         copy_row(a.numbers, a.step, result)
     elif operation < MIN:
-        change(operation, a.numbers, a.step, result)
+        change_row(operation, a.numbers, a.step, result)
     elif operation < CLIP:
-        compare(operation, a.numbers, a.step, b.numbers, b.step, result)
+        compare_row(operation, a.numbers, a.step, b.numbers, b.step, result)
     elif operation == MUL_ADD:
         multiply_and_add(a, b, c, result)
     else:
-        choose(operation, a, b, c, result)
+        choose_row(operation, a, b, c, result)
 
 
 @jitable(**APART)
-def change(operation: int, a: Numbers, step: Pitch, result: Numbers) -> None:
+def change_row(operation: int, a: Numbers, step: Pitch, result: Numbers) -> None:
     """Compute a row of an operation with one operand: `step` is from one of its numbers to the next
     one.
     """
@@ -346,7 +346,9 @@ def change(operation: int, a: Numbers, step: Pitch, result: Numbers) -> None:
 
 
 @jitable(**APART)
-def compare(operation: int, a: Numbers, i: Pitch, b: Numbers, j: Pitch, result: Numbers) -> None:
+def compare_row(
+    operation: int, a: Numbers, i: Pitch, b: Numbers, j: Pitch, result: Numbers
+) -> None:
     """Of equal numbers Min and Max take the second, which matters of 0 and -0; NaN they keep,
     whichever it is.
     """
@@ -365,7 +367,7 @@ def compare(operation: int, a: Numbers, i: Pitch, b: Numbers, j: Pitch, result: 
 
 
 @jitable(**APART)
-def choose(operation: int, a: Operand, b: Operand, c: Operand, result: Numbers) -> None:
+def choose_row(operation: int, a: Operand, b: Operand, c: Operand, result: Numbers) -> None:
     """Compute a row of Clip or Where."""
     (x, _, i), (y, _, j), (z, _, l) = a, b, c
     for k in range(result.size if operation == CLIP else 0):
@@ -383,7 +385,7 @@ def multiply_and_add(a: Operand, b: Operand, c: Operand, result: Numbers) -> Non
 
 
 @jitable(**APART)
-def cast(operation: int, a: Numbers, step: Pitch, result: Numbers) -> None:
+def round_row(operation: int, a: Numbers, step: Pitch, result: Numbers) -> None:
     """Round to 16 bits."""
     for k in range(result.size if operation == CAST_FLOAT16 else 0):
         result[k] = to_float16(np.float32(a[k * step]))

@@ -265,34 +265,12 @@ def reference(
     number = next(k for k, names in enumerate(NAMES) if mode in names)
     dtype = np.float64 if grid.dtype == np.float64 else np.float32
     image = x.shape[2:]
-    taps: list[
-        list[tuple[np.ndarray, np.ndarray, np.ndarray]]
-    ] = []  # for each image axis, [(index, whether the tap exists, weight), ...]
+    taps = []  # of each image axis
     with np.errstate(invalid="ignore", over="ignore"):
         for size, g in zip(image, np.moveaxis(grid, -1, 0)[::-1], strict=True):
             g = np.where(np.isnan(g), dtype(-1), g.astype(dtype))
             p = g + 1 - 1 if pixels else unnormalize(g, dtype(size), align_corners)
-            p = np.where(
-                np.isnan(p), dtype(-np.inf), p
-            )  # infinite g along an axis of a single pixel
-            if number != CUBIC:
-                p = pad(p, size, padding_mode, align_corners)
-            elif padding_mode == "reflection":
-                p = np.fmod(
-                    p, dtype(max(1, 2 * (size - align_corners)))
-                )  # exact; the mirror image repeats
-            p = np.where(np.isnan(p), p, np.clip(p, -2 * size - 4, 2 * size + 4))
-            first = np.rint(p) if number == NEAREST else np.floor(p)
-            f = (p - first).astype(np.float64)
-            exists = ~np.isnan(p)
-            first = np.where(exists, first, 0).astype(np.int64)
-            taps.append([])
-            for offset, weight in WEIGHTS[number](f):
-                index = first + offset
-                if number == CUBIC:
-                    index = pad_index(index, size, padding_mode, align_corners)
-                inside = exists & (index >= 0) & (index < size)
-                taps[-1].append((np.where(inside, index, 0), inside, weight))
+            taps.append(axis_taps(p, size, number, padding_mode, align_corners))
         x = dtypes.widest(x)
         total = np.full((*x.shape[:2], *grid.shape[1:-1]), dtypes.zero(x), x.dtype)
         batch = np.arange(len(x)).reshape(-1, *[1] * len(image))
@@ -308,12 +286,37 @@ def reference(
     return total
 
 
+def axis_taps(
+    p: np.ndarray, size: int, mode: int, padding_mode: str, align_corners: bool
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Return (index, whether the tap exists, weight) of each tap along an axis of this size."""
+    # Of infinite g along an axis of a single pixel.
+    p = np.where(np.isnan(p), p.dtype.type(-np.inf), p)
+    if mode != CUBIC:
+        p = pad_coordinate(p, size, padding_mode, align_corners)
+    elif padding_mode == "reflection":  # exact; the mirror image repeats
+        p = np.fmod(p, p.dtype.type(max(1, 2 * (size - align_corners))))
+    p = np.where(np.isnan(p), p, np.clip(p, -2 * size - 4, 2 * size + 4))
+    first = np.rint(p) if mode == NEAREST else np.floor(p)
+    f = (p - first).astype(np.float64)
+    exists = ~np.isnan(p)
+    first = np.where(exists, first, 0).astype(np.int64)
+    taps = []
+    for offset, weight in WEIGHTS[mode](f):
+        index = first + offset
+        if mode == CUBIC:
+            index = pad_index(index, size, padding_mode, align_corners)
+        inside = exists & (index >= 0) & (index < size)
+        taps.append((np.where(inside, index, 0), inside, weight))
+    return taps
+
+
 def unnormalize(g: np.ndarray, size: np.floating, align_corners: bool) -> np.ndarray:
     """Return the pixel coordinate for a grid's value in [-1, 1]."""
     return (g + 1) / 2 * (size - 1) if align_corners else (g + 1) * (size / 2) - 0.5
 
 
-def pad(p: np.ndarray, size: int, padding_mode: str, align_corners: bool) -> np.ndarray:
+def pad_coordinate(p: np.ndarray, size: int, padding_mode: str, align_corners: bool) -> np.ndarray:
     """Move a coordinate into the image by the padding mode."""
     if padding_mode == "zeros":
         return p

@@ -318,8 +318,8 @@ def read_channel(
     n, first, span, taps = block
     offsets, is_indexed, reading = method
     (plane, row, column), planes, rows, beyond = reading
-    count = span.size
     pixels = image_size(g)
+    count = span.size
     plane_count = min(len(offsets), g.image[plane]) if g.axes == 3 else 1
     padded = whole(count)
     # Sums are made where they belong if whole vectors of them have room there. Sums in 16 bits,
@@ -328,9 +328,7 @@ def read_channel(
     begin = (n * g.channels + channel) * pixels
     size = pixels + max(-beyond, 0)
     source = x[begin:][:size]
-    is_readable = is_indexed and begin + size <= x.size
-    if is_indexed and not is_readable:  # of the last channel, vectors would end beyond the tensor
-        is_readable = True
+    if is_indexed and begin + size > x.size:  # vectors would end beyond the tensor
         available = source
         source = scratch.copied[:size]
         for k in range(size):
@@ -338,7 +336,7 @@ def read_channel(
     target = out[(n * g.channels + channel) * g.points + first :][:count]
     # Unless all sums are finite: a tap outside has weight 0 at one inside, maybe an infinity.
     done = False
-    for q in range(plane_count if is_readable else 0):
+    for q in range(plane_count if is_indexed else 0):
         of_rows = taps.row_weight[q] if g.axes == 3 else taps.weight[row]
         neighbours = Neighbours(taps.base[:padded], rows, of_rows, taps.weight[column])
         if is_wide(out) and in_place:

@@ -23,7 +23,7 @@ from onnx_ops.declaration.jit import FLAGS, INNER, jitable
 from onnx_ops.declaration.operator import Kernel
 from onnx_ops.kernels.elements import indices_in
 from onnx_ops.kernels.vectors import take
-from onnx_ops.sampling.grid_sample import MICROSOFT, pad, unnormalize
+from onnx_ops.sampling.grid_sample import MICROSOFT, pad_coordinate, unnormalize
 from onnx_ops.sampling.grid_sample_kernels import BLOCK, is_scattered, work_of
 from onnx_ops.sampling.taps import image_size
 
@@ -144,7 +144,7 @@ def reads(case, inputs, y, options):
         np.zeros(grid.shape[:-1], np.int64),
     )
     for size, g in zip(x.shape[2:], np.moveaxis(grid, -1, 0)[::-1], strict=True):
-        places = pad(
+        places = pad_coordinate(
             unnormalize(g, np.float32(size), align), size, case.attributes["padding_mode"], align
         )
         first_pixel = np.rint(places) if count == 1 else np.floor(places) - (count == 4)
