@@ -16,7 +16,7 @@ from numba.extending import intrinsic, models, register_jitable, register_model
 
 from ..declaration.jit import BOUNDSCHECK, FLAGS, INNER, flags_of, marked
 from ..kernels.vectors import View
-from .halves import I16, I32, I64, half_of, narrowed, overload, sum_type, widened
+from .halves import I16, I32, I64, half_of, narrowed, overload, sum_type, widened_bits
 from .numba_internals import cgutils
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def alignment(element: ir.Type) -> int:
     return element.width // 8 if is_integer else {"float": 4, "double": 8}[str(element)]
 
 
-def size_of(array: types.Array) -> int:
+def element_bytes(array: types.Array) -> int:
     """Return the bytes of one element of an array."""
     return alignment(element_type(array))
 
@@ -225,7 +225,7 @@ class ArrayValue:
     def widened(self, vector: ir.Value) -> ir.Value:
         """Convert elements to the type in which they are summed."""
         name = half_of(self.numba_type)
-        return widened(self.builder, vector, name) if name else vector
+        return widened_bits(self.builder, vector, name) if name else vector
 
     def store_sums(self, index: ir.Value, vector: ir.Value) -> None:
         """Store sums, as elements."""
@@ -320,7 +320,7 @@ def gathered(size: int) -> int:
     return 64 // max(size, 4)
 
 
-def gather(
+def emit_gather(
     builder: ir.IRBuilder,
     data: ir.Value,
     index: ir.Value,
@@ -385,7 +385,7 @@ def put(builder: ir.IRBuilder, row: ArrayValue, b: ir.Value, vector: ir.Value) -
 
 
 @operation(lambda like: like)
-def broadcast(builder: ir.IRBuilder, value: ir.Value, like: ir.Value) -> ir.Value:
+def splat(builder: ir.IRBuilder, value: ir.Value, like: ir.Value) -> ir.Value:
     """`value` in every lane of a vector like `like`."""
     return repeat(builder, value, like.type.count)
 
@@ -431,7 +431,7 @@ def array_of(view: types.NamedTuple) -> types.Array:
 
 def whole_vector(array: types.Array) -> int:
     """Return the number of the array's elements in a vector."""
-    return BYTES // size_of(array)
+    return BYTES // element_bytes(array)
 
 
 def square(array: types.Array) -> int:

@@ -15,9 +15,9 @@ from .simd import (
     alignment,
     are_zeros,
     as_written,
-    broadcast,
     concatenate,
-    gather,
+    element_bytes,
+    emit_gather,
     gathered,
     inner,
     lanes_of,
@@ -26,7 +26,7 @@ from .simd import (
     put,
     repeat,
     shuffle,
-    size_of,
+    splat,
     sums_at,
     times,
     times_plus,
@@ -60,7 +60,7 @@ def take_vector(
     count = index.type.count
     exists = builder.icmp_signed(">=", index, ir.Constant(index.type, None))
     if size >= 4:
-        elements = gather(builder, source.data, index, 8 * size, exists)
+        elements = emit_gather(builder, source.data, index, 8 * size, exists)
     else:
         # 32 bits that lie in the source, and begin with the element unless it is one of the last.
         last = builder.sub(source.count, I64(4 // size))
@@ -68,14 +68,14 @@ def take_vector(
         last = repeat(builder, builder.trunc(last, I32), count)
         begin = builder.select(builder.icmp_signed("<", index, last), index, last)
         bits = builder.mul(builder.sub(index, begin), repeat(builder, I32(8 * size), count))
-        numbers = builder.lshr(gather(builder, source.data, begin, 32, exists), bits)
+        numbers = builder.lshr(emit_gather(builder, source.data, begin, 32, exists), bits)
         elements = builder.trunc(numbers, ir.VectorType(ir.IntType(8 * size), count))
     target.store(b, builder.bitcast(elements, ir.VectorType(target.data.type.pointee, count)))
 
 
 @vectorized(vectors.take)
 def make_take(source: types.Array) -> Callable[..., None] | None:
-    size = size_of(source)
+    size = element_bytes(source)
     if not current().gathers or size > 8:
         return None
     count = gathered(size)
@@ -117,16 +117,16 @@ def points_adder(lanes: int) -> Callable[..., None]:
                 below = above + np.int64(widths[b]) * pitch
                 if corners & 1:
                     left = sums_at(source, above, upper)
-                    upper = times_plus(broadcast(w0[b], upper), left, upper)
+                    upper = times_plus(splat(w0[b], upper), left, upper)
                 if corners & 2:
                     right = sums_at(source, above + pitch, upper)
-                    upper = times_plus(broadcast(w1[b], upper), right, upper)
+                    upper = times_plus(splat(w1[b], upper), right, upper)
                 if corners & 4:
                     left = sums_at(source, below, lower)
-                    lower = times_plus(broadcast(w2[b], lower), left, lower)
+                    lower = times_plus(splat(w2[b], lower), left, lower)
                 if corners & 8:
                     right = sums_at(source, below + pitch, lower)
-                    lower = times_plus(broadcast(w3[b], lower), right, lower)
+                    lower = times_plus(splat(w3[b], lower), right, lower)
             put(target, channel, plus(upper, lower))
             channel += lanes
         add_rest(source, pitch, points, add, target, channel)
@@ -156,16 +156,16 @@ def gathered_pairs(builder: ir.IRBuilder, source: ArrayValue, index: ir.Value) -
     element = data.type.pointee
     elements = ir.VectorType(element, count)
     if alignment(element) == 8:
-        words = [gather(builder, builder.gep(data, [I64(k)]), index, 64) for k in (0, 1)]
+        words = [emit_gather(builder, builder.gep(data, [I64(k)]), index, 64) for k in (0, 1)]
         return [builder.bitcast(word, elements) for word in words]
     if alignment(element) == 2:
-        words = gather(builder, data, index, 32)
+        words = emit_gather(builder, data, index, 32)
         return [
             builder.trunc(builder.lshr(words, ir.Constant(words.type, [k] * count)), elements)
             for k in (0, 16)
         ]
     halves = [shuffle(builder, index, index, range(k, k + count // 2)) for k in (0, count // 2)]
-    low, high = [builder.bitcast(gather(builder, data, half, 64), elements) for half in halves]
+    low, high = [builder.bitcast(emit_gather(builder, data, half, 64), elements) for half in halves]
     return [shuffle(builder, low, high, range(k, 2 * count, 2)) for k in (0, 1)]
 
 

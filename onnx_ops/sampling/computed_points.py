@@ -48,15 +48,12 @@ OPERATIONS = (
     CLIP,
 ) = range(16)
 WHERE, MUL_ADD, CAST_FLOAT16, CAST_BFLOAT16, COPY, LOAD = range(16, 22)
-VECTOR, ROWS = (
-    1,
-    2,
-)  # bits of a value's kind: whether it varies along rows, and whether it does from row to row
+VECTOR, ROWS = 1, 2  # bits of a value's kind: whether it varies along rows, and from row to row
 FULL = VECTOR | ROWS  # a value with a number for each point
 LINE = 64  # bytes of the workspace before the values, which state the computed ones
 
 
-class Part(NamedTuple):
+class Region(NamedTuple):
     """The points for which a value is computed: some columns of some rows of the output, from image
     n on.
 
@@ -103,9 +100,9 @@ def stripe_of(k: int, g: GridSampleGeometry) -> tuple[Point, Point]:
     """Return the first point of the output's stripe k, and the one after its last."""
     if g.stripe >= g.row:
         return k * g.stripe, min((k + 1) * g.stripe, g.points)
-    parts = (g.row + g.stripe - 1) // g.stripe
-    begin = k // parts * g.row
-    return begin + k % parts * g.stripe, begin + min((k % parts + 1) * g.stripe, g.row)
+    count = (g.row + g.stripe - 1) // g.stripe  # of a row
+    begin = k // count * g.row
+    return begin + k % count * g.stripe, begin + min((k % count + 1) * g.stripe, g.row)
 
 
 @jitable
@@ -139,7 +136,7 @@ def compute_values(
                 sources,
                 g.sources[g.order[k]],
                 value,
-                Part(n, row, height, column, columns),
+                Region(n, row, height, column, columns),
                 g,
                 values,
             )
@@ -153,7 +150,7 @@ def load_values(
     sources: Sources,
     source: StoredSource,
     value: StoredValue,
-    part: Part,
+    region: Region,
     g: ComputedGridSampleGeometry,
     values: Numbers,
 ) -> None:
@@ -162,34 +159,33 @@ def load_values(
     pitches = source.pitches
     result = values[value.place :]
     along_w = pitches[g.axes]
-    columns = part.columns if value.kind & VECTOR else 1
-    at = source.first + part.n * pitches[0] + part.column * along_w
+    n, row, rows, column, columns = region
+    if not value.kind & VECTOR:
+        columns = 1
+    first = source.first + n * pitches[0] + column * along_w
     if not value.kind & ROWS:
-        copy_row(numbers[at:], along_w, result[:columns])
+        copy_row(numbers[first:], along_w, result[:columns])
         return
     height = g.output[g.axes - 2]
-    depth = 1
-    along_d = 0
     along_h = pitches[g.axes - 1]
-    if g.axes == 3:
-        depth = g.output[0]
-        along_d = pitches[1]
-    h = part.row % height
-    d = part.row // height % depth
-    at += part.row // (height * depth) * pitches[0] + d * along_d + h * along_h
-    for r in range(part.rows):
+    depth = g.output[0] if g.axes == 3 else 1
+    along_d = pitches[1] if g.axes == 3 else 0
+    h = row % height
+    d = row // height % depth
+    first += row // (height * depth) * pitches[0] + d * along_d + h * along_h
+    for r in range(rows):
         if columns == 1:
-            result[r] = numbers[at]
+            result[r] = numbers[first]
         else:
-            copy_row(numbers[at:], along_w, result[r * columns :][:columns])
-        at += along_h
+            copy_row(numbers[first:], along_w, result[r * columns :][:columns])
+        first += along_h
         h += 1
         if h == height:
-            at += along_d - height * along_h
+            first += along_d - height * along_h
             h = 0
             d += 1
             if d == depth:
-                at += pitches[0] - depth * along_d
+                first += pitches[0] - depth * along_d
                 d = 0
 
 
@@ -249,10 +245,10 @@ def operand(
     value: StoredValue, k: int, columns: int, g: ComputedGridSampleGeometry, values: Numbers
 ) -> Operand:
     """Return operand k of a value with this many columns in a row."""
-    other = g.values[value.operands[k]]
-    numbers = values[other.place :]
-    varies = other.kind & ROWS
-    step = other.kind & VECTOR
+    stored = g.values[value.operands[k]]
+    numbers = values[stored.place :]
+    varies = stored.kind & ROWS
+    step = stored.kind & VECTOR
     if not value.kind & VECTOR:
         return Operand(numbers, 0, 1 if varies else 0)
     if not varies:

@@ -319,12 +319,11 @@ def read_channel(
     offsets, is_indexed, reading = method
     (plane, row, column), planes, rows, beyond = reading
     pixels = image_size(g)
-    count = span.size
     plane_count = min(len(offsets), g.image[plane]) if g.axes == 3 else 1
-    padded = whole(count)
+    padded = whole(span.size)
     # Sums are made where they belong if whole vectors of them have room there. Sums in 16 bits,
     # which are rounded, are not if those of a volume's next plane are to be added.
-    in_place = count == padded and (plane_count == 1 or not is_wide(out))
+    in_place = span.size == padded and (plane_count == 1 or not is_wide(out))
     begin = (n * g.channels + channel) * pixels
     size = pixels + max(-beyond, 0)
     source = x[begin:][:size]
@@ -333,7 +332,7 @@ def read_channel(
         source = scratch.copied[:size]
         for k in range(size):
             store(source, k, load(available, min(k, available.size - 1)))
-    target = out[(n * g.channels + channel) * g.points + first :][:count]
+    target = out[(n * g.channels + channel) * g.points + first :][: span.size]
     # Unless all sums are finite: a tap outside has weight 0 at one inside, maybe an infinity.
     done = False
     for q in range(plane_count if is_indexed else 0):
