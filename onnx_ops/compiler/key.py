@@ -135,7 +135,8 @@ class _Reach:
             fixed, variables = code_parts(function.__code__)
             settings = function.__defaults__, function.__kwdefaults__, flags_of.get(function)
             values = [
-                (".".join(names), value_of(function, how, *names)) for how, *names in variables
+                (".".join(names), variable_value(function, how, *names))
+                for how, *names in variables
             ]
             described = [
                 self.described(function, *named) for named in (*values, ("its defaults", settings))
@@ -229,7 +230,7 @@ def versioned_name(value: object) -> str | None:
     )
 
 
-def value_of(function: Callable[..., Any], how: str, name: str, *attributes: str) -> object:
+def variable_value(function: Callable[..., Any], how: str, name: str, *attributes: str) -> object:
     """Return the value of one of the variables in `code_parts`; None if it has none."""
     if how == "LOAD_GLOBAL":
         value = function.__globals__.get(name, getattr(builtins, name, None))

@@ -367,12 +367,6 @@ def transpose_elements(builder: ir.IRBuilder, matrix: ViewValue, out: ViewValue,
 
 
 @operation(lambda like: like)
-def vector_at(builder: ir.IRBuilder, row: ArrayValue, b: ir.Value, like: ir.Value) -> ir.Value:
-    """row[b:] as a vector like `like`."""
-    return row.load(b, like.type.count)
-
-
-@operation(lambda like: like)
 def sums_at(builder: ir.IRBuilder, source: ArrayValue, i: ir.Value, like: ir.Value) -> ir.Value:
     """source[i:] as a vector like `like`, in the type in which the elements are summed."""
     return source.load_sums(i, like.type.count)
@@ -440,20 +434,23 @@ def square(array: types.Array) -> int:
 
 
 def transposer(size: int) -> Callable[..., None]:
-    """Return a function that transposes a matrix in squares of this size; the last ones overlap
-    those before.
+    """Return a function that transposes matrices, out[l, q, r] = x[l, r, q], in squares of this
+    size; the last ones overlap those before.
     """
 
     @inner
-    def transpose_matrix(matrix: View, rows: int, columns: int, out: View) -> None:
-        source, first, (pitch,) = matrix
-        target, begin, (out_pitch,) = out
-        for column in range(0, columns, size):
-            c = min(column, columns - size)
-            for row in range(0, rows, size):
-                r = min(row, rows - size)
-                square = View(source, first + r * pitch + c, matrix.steps)
-                transposed = View(target, begin + c * out_pitch + r, out.steps)
-                transpose_elements(square, transposed, size)
+    def transpose_matrices(x: View, matrices: int, rows: int, columns: int, out: View) -> None:
+        source, first, (step, pitch) = x
+        target, begin, (out_step, out_pitch) = out
+        for l in range(matrices):
+            i = first + l * step
+            j = begin + l * out_step
+            for column in range(0, columns, size):
+                c = min(column, columns - size)
+                for row in range(0, rows, size):
+                    r = min(row, rows - size)
+                    square = View(source, i + r * pitch + c, (pitch,))
+                    transposed = View(target, j + c * out_pitch + r, (out_pitch,))
+                    transpose_elements(square, transposed, size)
 
-    return transpose_matrix
+    return transpose_matrices

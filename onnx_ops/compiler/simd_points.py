@@ -31,7 +31,6 @@ from .simd import (
     times,
     times_plus,
     transpose,
-    vector_at,
     vectorized,
     zeros,
 )
@@ -111,7 +110,7 @@ def points_adder(lanes: int) -> Callable[..., None]:
             # Two sums, so that an addition need not wait for the one before it.
             upper = lower = zeros(target, lanes)
             if add:
-                upper = vector_at(target, channel, upper)
+                upper = sums_at(target, channel, upper)
             for b in range(pixels.size):
                 above, corners = np.int64(pixels[b]) * pitch + channel, exist[b]
                 below = above + np.int64(widths[b]) * pitch
@@ -292,8 +291,8 @@ def pairwise(step: int) -> Callable[..., bool]:
         above, below, left, right = row_weight[0], row_weight[1], weight[0], weight[1]
         zero = faults = zeros(left, step)
         for b in range(0, base.size, step):
-            up, down = vector_at(above, b, zero), vector_at(below, b, zero)
-            w, next_w = vector_at(left, b, zero), vector_at(right, b, zero)
+            up, down = sums_at(above, b, zero), sums_at(below, b, zero)
+            w, next_w = sums_at(left, b, zero), sums_at(right, b, zero)
             index = indices(source, base, b)
             x, next_x = pairs(source, index, 0)
             y, next_y = pairs(source, index, rows[1])
@@ -325,8 +324,8 @@ def fourfold(step: int) -> Callable[..., bool]:
                 add_rows2(source, points, b),
                 add_rows3(source, points, b),
             )
-            low = times_plus(vector_at(w0, b, c0), c0, times(vector_at(w1, b, c1), c1))
-            high = times_plus(vector_at(w2, b, c2), c2, times(vector_at(w3, b, c3), c3))
+            low = times_plus(sums_at(w0, b, c0), c0, times(sums_at(w1, b, c1), c1))
+            high = times_plus(sums_at(w2, b, c2), c2, times(sums_at(w3, b, c3), c3))
             total = plus(low, high)
             if add:
                 total = plus(total, sums_at(target, b, total))

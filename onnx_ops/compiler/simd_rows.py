@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba import types
 
 from ..kernels import vectors
-from ..kernels.vectors import Runs, View, subview
+from ..kernels.vectors import Runs, View
 from .halves import I32, I64, sum_type
 from .numba_internals import cgutils
 from .simd import (
@@ -253,11 +253,9 @@ def make_interleave(lanes: types.NamedTuple, out: types.NamedTuple) -> Callable[
         elif rows == 3 and columns >= 8:
             zip_3_8(lanes, matrices, columns, out)
         elif rows >= large and columns >= large:
-            for l in range(matrices):
-                in_large_squares(subview(lanes, l), rows, columns, subview(out, l))
+            in_large_squares(lanes, matrices, rows, columns, out)
         elif rows >= 4 and columns >= 4:
-            for l in range(matrices):
-                in_small_squares(subview(lanes, l), rows, columns, subview(out, l))
+            in_small_squares(lanes, matrices, rows, columns, out)
         else:
             one_by_one(lanes, matrices, rows, columns, out)
 
@@ -410,15 +408,13 @@ def make_copy_box(out: types.NamedTuple) -> Callable[..., None] | None:
             copy_2(x, sizes, count, 2, out)
         elif side >= 4:
             for p in range(sizes[0]):
-                for r in range(sizes[2]):
-                    i = x.first + p * x.steps[0] + r * x.steps[2]
-                    j = out.first + p * out.steps[0] + r * out.steps[2]
-                    matrix = View(x.array, i, (stride,))
-                    transposed = View(out.array, j, (out.steps[1],))
-                    if side >= large:
-                        in_large_squares(matrix, count, sizes[1], transposed)
-                    else:
-                        in_small_squares(matrix, count, sizes[1], transposed)
+                matrices = View(x.array, x.first + p * x.steps[0], (x.steps[2], stride))
+                begin = out.first + p * out.steps[0]
+                transposed = View(out.array, begin, (out.steps[2], out.steps[1]))
+                if side >= large:
+                    in_large_squares(matrices, sizes[2], count, sizes[1], transposed)
+                else:
+                    in_small_squares(matrices, sizes[2], count, sizes[1], transposed)
         else:
             copy_any(x, sizes, count, stride, out)
 

@@ -78,14 +78,6 @@ class Products(NamedTuple):
     j: Position  # the first one along x
 
 
-class Scratch(NamedTuple):
-    """The parts of the workspace, each with rows of g.length elements for a band's blocks."""
-
-    totals: Sums  # a row for each output
-    factors: Sums  # a row for each channel or position
-    rows: Sums  # of the image, for each channel; g.span more elements follow
-
-
 @jitable
 def share_out(g: Im2ColProductGeometry) -> int:
     """Divide a geometry's blocks and outputs into units of work; returns the number of units."""
@@ -123,18 +115,6 @@ def workspace_size(g: Im2ColProductGeometry) -> int:
 
 
 @jitable(**IN_PLACE)
-def scratch_in(workspace: Workspace, g: Im2ColProductGeometry, out: Elements) -> Scratch:
-    """Return the parts of a tile's workspace, one after the other."""
-    most = max(CHANNELS, g.part)
-    totals = sums_in(workspace, 0, most * g.length, out)
-    factors = sums_in(workspace, totals.nbytes, most * g.length, out)
-    rows = sums_in(workspace, 2 * totals.nbytes, CHANNELS * g.length + g.span, out)
-    factors[:] = 0
-    rows[:] = 0  # also what no row fills: it might be numbers that take the CPU long
-    return Scratch(totals, factors, rows)
-
-
-@jitable(**IN_PLACE)
 def band_of(g: Im2ColProductGeometry, number: int) -> Band:
     """Return the band with a number."""
     x = number % g.bands_x * g.band_x
@@ -156,7 +136,12 @@ def im2col_product(
 ) -> None:
     """Compute a tile, unit by unit."""
     k_x = g.block[g.axes - 1]
-    scratch = scratch_in(workspace, g, out)
+    most = max(CHANNELS, g.part)
+    totals = sums_in(workspace, 0, most * g.length, out)  # a row for each output
+    scale = sums_in(workspace, totals.nbytes, most * g.length, out)  # rows of factors
+    rows = sums_in(workspace, 2 * totals.nbytes, CHANNELS * g.length + g.span, out)  # of the image
+    scale[:] = 0
+    rows[:] = 0  # also what no row fills: it might be numbers that take the CPU long
     positions = g.rows * g.parts
     choices = positions if g.over_channels else g.chunks
     bands = g.leads * g.bands_y * g.bands_x
@@ -166,25 +151,23 @@ def im2col_product(
         plane = rest // bands
         band = band_of(g, rest % bands)
         # All chunks of channels for one position, or all positions for one chunk.
-        first_position = choice if g.over_channels else 0
-        position_end = choice + 1 if g.over_channels else positions
-        first_chunk = 0 if g.over_channels else choice
-        chunk_end = g.chunks if g.over_channels else choice + 1
-        scratch.totals[:] = 0
-        for part in range(first_position, position_end):
-            j = part % g.parts * g.part
-            k = part // g.parts
+        chosen = choice, choice + 1
+        first_number, number_end = chosen if g.over_channels else (0, positions)
+        first_chunk, chunk_end = (0, g.chunks) if g.over_channels else chosen
+        totals[:] = 0
+        for number in range(first_number, number_end):
+            j = number % g.parts * g.part
+            k = number // g.parts
             position = plane * g.positions + k * k_x + j
             count = min(g.part, k_x - j)
             for chunk in range(first_chunk, chunk_end):
-                c = chunk * CHANNELS
-                channel = plane * g.channels + c
-                channels = min(CHANNELS, g.channels - c)
+                channel = plane * g.channels + chunk * CHANNELS
+                channels = min(CHANNELS, g.channels - chunk * CHANNELS)
                 products = Products(channel, channels, position, count, k, j)
-                read_image(x, g, band, products, scratch.rows)
-                multiply(factors, g, band, products, scratch)
+                read_image(x, g, band, products, rows)
+                multiply(factors, g, band, products, scale, rows, totals)
         first, outputs = (position, count) if g.over_channels else (channel, channels)
-        write_totals(scratch.totals, g, band, first, outputs, out)
+        write_totals(totals, g, band, first, outputs, out)
 
 
 @jitable(**IN_PLACE)
@@ -193,11 +176,15 @@ def multiply(
     g: Im2ColProductGeometry,
     band: Band,
     products: Products,
-    scratch: Scratch,
+    scale: Sums,
+    rows: Sums,
+    totals: Sums,
 ) -> None:
-    """Add the products of the rows of the image in the workspace and of factors to the totals."""
+    """Add products to the totals, of factors and of rows of the image.
+
+    scale  gets the rows of factors
+    """
     channel, channels, position, positions, _, _ = products
-    totals, scale, rows = scratch
     dilation = g.dilations[g.axes - 1]
     steps = g.blocks, g.counts[g.axes - 1]
     corner = first_block(g, band)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..declaration.jit import FUSE, IN_PLACE, jitable
+from ..declaration.jit import FUSE, jitable
 from .elements import load, plus, store, zero
 
 if TYPE_CHECKING:
@@ -58,12 +58,6 @@ class Runs(NamedTuple):
     first: Indices  # the element of each run's first block
     block: Indices  # the number of this block in its row
     blocks: int  # of a row: those with numbers from 0 on and below it exist
-
-
-@jitable(**IN_PLACE)
-def subview(view: View, index: int) -> View:
-    """Return the rows of a view at an index of its first axis."""
-    return View(view.array, view.first + index * view.steps[0], view.steps[1:])
 
 
 @jitable

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..declaration.jit import jitable
-from .computed_points import coordinates_in
-from .grid_sample_kernels import CUBIC, LINEAR, Grid, copy_nearest, interpolate
+from .computed_points import grid_in
+from .grid_sample_kernels import CUBIC, LINEAR, copy_nearest, interpolate
 
 if TYPE_CHECKING:
     from ..kernels.types import Elements, Tile, Workspace
@@ -24,8 +24,7 @@ def nearest(
     out: Elements,
 ) -> None:
     """Compute a tile with mode nearest."""
-    grid = Grid(coordinates_in(workspace, sources, g), sources)
-    copy_nearest(image, grid, g, tile, workspace, out)
+    copy_nearest(image, grid_in(workspace, sources, g), g, tile, workspace, out)
 
 
 @jitable
@@ -38,8 +37,7 @@ def linear(
     out: Elements,
 ) -> None:
     """Compute a tile with mode linear."""
-    grid = Grid(coordinates_in(workspace, sources, g), sources)
-    interpolate(image, grid, g, LINEAR, tile, workspace, out)
+    interpolate(image, grid_in(workspace, sources, g), g, LINEAR, tile, workspace, out)
 
 
 @jitable
@@ -52,5 +50,4 @@ def cubic(
     out: Elements,
 ) -> None:
     """Compute a tile with mode cubic."""
-    grid = Grid(coordinates_in(workspace, sources, g), sources)
-    interpolate(image, grid, g, CUBIC, tile, workspace, out)
+    interpolate(image, grid_in(workspace, sources, g), g, CUBIC, tile, workspace, out)

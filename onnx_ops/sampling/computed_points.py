@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..declaration.jit import APART, FUSE, jitable
+from ..declaration.jit import APART, FUSE, jitable, known
 from ..kernels.elements import elements_in, integers_in, to_bfloat16, to_float16
 from ..kernels.vectors import whole
 
 if TYPE_CHECKING:
-    from ..kernels.types import Coordinates, Pitch, Workspace
+    from ..kernels.types import Known, Pitch, Workspace
     from .computed_geometry import ComputedGridSampleGeometry, StoredSource, StoredValue
-    from .geometry import GridSampleGeometry, Numbers, Point, Sources
+    from .geometry import GridSampleGeometry, Numbers, Point, Points, Sources
 
 # The operations of a program, by their numbers. Those that follow are only the plan's.
 OPERATIONS = (
@@ -50,6 +50,7 @@ OPERATIONS = (
 WHERE, MUL_ADD, CAST_FLOAT16, CAST_BFLOAT16, COPY, LOAD = range(16, 22)
 VECTOR, ROWS = 1, 2  # bits of a value's kind: whether it varies along rows, and from row to row
 FULL = VECTOR | ROWS  # a value with a number for each point
+FIXED, ALONG = known(0), known(1)  # steps of an operand: of one number, and of a row
 LINE = 64  # bytes of the workspace before the values, which state the computed ones
 
 
@@ -76,17 +77,22 @@ class Operand(NamedTuple):
     step: Pitch  # from one number of a row to the next one; 0 if there is one for the whole row
 
 
+class Grid(NamedTuple):
+    """The points at which images are sampled, see grid_points.py."""
+
+    points: Points
+    sources: Sources  # from which the points are computed; () if they are given
+
+
 @jitable
-def coordinates_in(
-    workspace: Workspace, sources: Sources, g: ComputedGridSampleGeometry
-) -> tuple[Coordinates, Coordinates, Coordinates]:
-    """Return the coordinates x, y and z of a stripe's points, each an array.
+def grid_in(workspace: Workspace, sources: Sources, g: ComputedGridSampleGeometry) -> Grid:
+    """Return the Grid of a stripe's computed points: the coordinates x, y and z, each an array.
 
     For two image axes, z is unused.
     """
     values = elements_in(workspace, LINE, g.room, sources[0])
     begin = g.coordinates
-    return values[begin[0] :], values[begin[1] :], values[begin[2] :]
+    return Grid((values[begin[0] :], values[begin[1] :], values[begin[2] :]), sources)
 
 
 @jitable
@@ -262,7 +268,7 @@ def row_of(operand: Operand, r: int) -> Operand:
     return Operand(operand.numbers[r * operand.pitch :], operand.pitch, operand.step)
 
 
-@jitable(**APART)
+@jitable
 def combine(
     operation: int, a: Operand, b: Operand, rows: int, columns: int, count: int, result: Numbers
 ) -> None:
@@ -273,36 +279,31 @@ def combine(
     for r in range(rows):
         x = a.numbers[r * a.pitch :]
         y = b.numbers[r * b.pitch :]
-        z = result[r * columns :]
-        u = x[0]
-        v = y[0]
+        z = result[r * columns :][:count]
         if a.step == b.step:  # 0 for single numbers
-            for k in range(count if operation == ADD else 0):
-                z[k] = x[k] + y[k]
-            for k in range(count if operation == SUB else 0):
-                z[k] = x[k] - y[k]
-            for k in range(count if operation == MUL else 0):
-                z[k] = x[k] * y[k]
-            for k in range(count if operation == DIV else 0):
-                z[k] = x[k] / y[k]
+            combine_row(operation, x, ALONG, y, ALONG, z)
         elif b.step == 0:
-            for k in range(count if operation == ADD else 0):
-                z[k] = x[k] + v
-            for k in range(count if operation == SUB else 0):
-                z[k] = x[k] - v
-            for k in range(count if operation == MUL else 0):
-                z[k] = x[k] * v
-            for k in range(count if operation == DIV else 0):
-                z[k] = x[k] / v
+            combine_row(operation, x, ALONG, y, FIXED, z)
         else:
-            for k in range(count if operation == ADD else 0):
-                z[k] = u + y[k]
-            for k in range(count if operation == SUB else 0):
-                z[k] = u - y[k]
-            for k in range(count if operation == MUL else 0):
-                z[k] = u * y[k]
-            for k in range(count if operation == DIV else 0):
-                z[k] = u / y[k]
+            combine_row(operation, x, FIXED, y, ALONG, z)
+
+
+@jitable(**APART)
+def combine_row(
+    operation: int, a: Numbers, i: Known, b: Numbers, j: Known, result: Numbers
+) -> None:
+    """Combine a row, with steps i and j that are known when the kernel is compiled.
+
+    There is a loop for each operation, as LLVM doesn't vectorize one that chooses.
+    """
+    for k in range(result.size if operation == ADD else 0):
+        result[k] = a[k * len(i)] + b[k * len(j)]
+    for k in range(result.size if operation == SUB else 0):
+        result[k] = a[k * len(i)] - b[k * len(j)]
+    for k in range(result.size if operation == MUL else 0):
+        result[k] = a[k * len(i)] * b[k * len(j)]
+    for k in range(result.size if operation == DIV else 0):
+        result[k] = a[k * len(i)] / b[k * len(j)]
 
 
 @jitable

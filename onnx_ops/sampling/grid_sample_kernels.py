@@ -32,12 +32,12 @@ from ..kernels.elements import (
     zero,
 )
 from ..kernels.vectors import Neighbours, blend, points_at_once, take, whole
-from .computed_points import stripe_of
+from .computed_points import Grid, stripe_of
 from .coordinates import ZEROS, coordinate_of, pad_index
 from .grid_points import BLOCK, begin_points, provide_points
 from .taps import (
+    BlockTaps,
     PointSpan,
-    Taps,
     cubic_weights,
     image_axes,
     image_size,
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
         Workspace,
     )
     from .coordinates import ImageAxes
-    from .geometry import GridSampleGeometry, Point, Points, Sources, TapOffsets, WithImage
+    from .geometry import GridSampleGeometry, Point, TapOffsets, WithImage
     from .taps import Reading
 
 LINEAR, CUBIC = (0, 1), (-1, 0, 1, 2)  # their taps, from the floor of a coordinate
@@ -71,13 +71,6 @@ MOST = 2**15  # maximum number of points with kept places
 # Pixels that the rows of an image span, at most, whose last row ends before a vector of its pixels
 # does.
 COPIED = 64
-
-
-class Grid(NamedTuple):
-    """The points at which images are sampled, see grid_points.py."""
-
-    points: Points
-    sources: Sources  # from which the points are computed
 
 
 class Method(NamedTuple):
@@ -94,13 +87,13 @@ class PointBlock(NamedTuple):
     image: int
     first: Point  # the first one's number in the image
     span: PointSpan
-    taps: Taps
+    taps: BlockTaps
 
 
-class Scratch(NamedTuple):
+class Buffers(NamedTuple):
     """The parts of the workspace for `interpolate`."""
 
-    base: Pixels  # [block, b]: of Taps, as the next two
+    base: Pixels  # [block, b]: of BlockTaps, as the next two
     weight: Weights  # [block, axis, tap, b]
     row_weight: Weights  # [block, plane, row, b]
     coordinates: Coordinates  # [axis, b]
@@ -225,9 +218,9 @@ def is_scattered(base: Pixels, pixels: int) -> np.bool_:
 
 # In place, as LLVM then knows the sizes along axes and taps when it chooses how to unroll loops.
 @jitable(**IN_PLACE)
-def scratch_in(
+def buffers_in(
     workspace: Workspace, x: Elements, grid: Grid, g: GridSampleGeometry, taps: int, out: Elements
-) -> Scratch:
+) -> Buffers:
     """Return the parts of a tile's workspace, one after the other."""
     blocks = g.span // BLOCK
     begin = g.of_points
@@ -243,7 +236,7 @@ def scratch_in(
     begin += values.nbytes
     copied = elements_in(workspace, begin, COPIED, x)
     rest = workspace[begin + copied.nbytes :]
-    return Scratch(base, weight, row_weight, p, values, copied, rest)
+    return Buffers(base, weight, row_weight, p, values, copied, rest)
 
 
 @jitable
@@ -262,7 +255,7 @@ def interpolate(
     taps = len(offsets)
     method = Method(offsets, indexed_images(g) > 0, reading_of(g, taps))
     longest = min(g.span, points_at_once())
-    scratch = scratch_in(workspace, x, grid, g, taps, out)
+    buffers = buffers_in(workspace, x, grid, g, taps, out)
     zyx = image_axes(g, taps == 4, zero(points[0]))
     begin_points(sources, workspace)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
@@ -275,28 +268,28 @@ def interpolate(
             if method.is_indexed:
                 for k in range(blocks):
                     span = PointSpan(points, begin + k * BLOCK, min(BLOCK, count - k * BLOCK))
-                    place_block(span, g, zyx, method, taps_of(scratch, k))
-                if size < min(longest, end - first) and is_scattered(scratch.base[0], pixels):
+                    place_block(span, g, zyx, method, taps_of(buffers, k))
+                if size < min(longest, end - first) and is_scattered(buffers.base[0], pixels):
                     size = longest  # these points are placed again, with those that follow
                     continue
             for c in range(channel, last_channel):
                 for k in range(blocks):
                     b = k * BLOCK
                     span = PointSpan(points, begin + b, min(BLOCK, count - b))
-                    block = PointBlock(n, first + b, span, taps_of(scratch, k))
-                    read_channel(x, block, c, g, method, scratch, out)
+                    block = PointBlock(n, first + b, span, taps_of(buffers, k))
+                    read_channel(x, block, c, g, method, buffers, out)
             first += count
 
 
 @jitable(**IN_PLACE)
-def taps_of(scratch: Scratch, k: int) -> Taps:
+def taps_of(buffers: Buffers, k: int) -> BlockTaps:
     """Return the taps of a span's block k."""
-    return Taps(scratch.base[k], scratch.weight[k], scratch.row_weight[k], scratch.coordinates)
+    return BlockTaps(buffers.base[k], buffers.weight[k], buffers.row_weight[k], buffers.coordinates)
 
 
 @jitable(**IN_PLACE)
 def place_block(
-    span: PointSpan, g: GridSampleGeometry, zyx: ImageAxes, method: Method, taps: Taps
+    span: PointSpan, g: GridSampleGeometry, zyx: ImageAxes, method: Method, taps: BlockTaps
 ) -> None:
     """Store the taps of a block's points."""
     place_points(span, g, zyx, method.offsets, taps)
@@ -311,13 +304,12 @@ def read_channel(
     channel: int,
     g: GridSampleGeometry,
     method: Method,
-    scratch: Scratch,
+    buffers: Buffers,
     out: Elements,
 ) -> None:
     """Write a channel of a block's points."""
     n, first, span, taps = block
-    offsets, is_indexed, reading = method
-    (plane, row, column), planes, rows, beyond = reading
+    offsets, is_indexed, ((plane, row, column), planes, rows, beyond) = method
     pixels = image_size(g)
     plane_count = min(len(offsets), g.image[plane]) if g.axes == 3 else 1
     padded = whole(span.size)
@@ -329,7 +321,7 @@ def read_channel(
     source = x[begin:][:size]
     if is_indexed and begin + size > x.size:  # vectors would end beyond the tensor
         available = source
-        source = scratch.copied[:size]
+        source = buffers.copied[:size]
         for k in range(size):
             store(source, k, load(available, min(k, available.size - 1)))
     target = out[(n * g.channels + channel) * g.points + first :][: span.size]
@@ -341,12 +333,12 @@ def read_channel(
         if is_wide(out) and in_place:
             done = blend(source[planes[q] :], neighbours, offsets, False, target)
         else:
-            into = sums(target, scratch.values) if in_place else scratch.values
+            into = sums(target, buffers.values) if in_place else buffers.values
             done = blend(source[planes[q] :], neighbours, offsets, q > 0, into)
     if not in_place:
-        store_all(scratch.values, target)
+        store_all(buffers.values, target)
     if not done:
-        tap_by_tap(source, span, g, method, scratch.rest, target)
+        tap_by_tap(source, span, g, method, buffers.rest, target)
 
 
 @jitable(**APART)

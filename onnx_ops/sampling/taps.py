@@ -58,7 +58,7 @@ class PointSpan(NamedTuple):
     size: int
 
 
-class Taps(NamedTuple):
+class BlockTaps(NamedTuple):
     """The taps of linear or cubic for each point b of a block, all inside the image."""
 
     base: Pixels  # the first one's pixel
@@ -222,7 +222,7 @@ def nearest_pixel(points: Points, b: Point, g: GridSampleGeometry) -> Pixel:
 
 @jitable
 def place_points(
-    span: PointSpan, g: GridSampleGeometry, zyx: ImageAxes, offsets: TapOffsets, taps: Taps
+    span: PointSpan, g: GridSampleGeometry, zyx: ImageAxes, offsets: TapOffsets, taps: BlockTaps
 ) -> None:
     """Store the taps of a span of points, all inside: their weights, and the first one's pixel.
 
@@ -264,7 +264,7 @@ def place_all(
     g: GridSampleGeometry,
     zyx: ImageAxes,
     offsets: TapOffsets,
-    taps: Taps,
+    taps: BlockTaps,
 ) -> None:
     """Store linear's pixels and weights, or cubic's coordinates, of a span of points."""
     if len(offsets) == 2 and g.padding_mode == ZEROS:
@@ -284,7 +284,7 @@ def place_within(
     g: GridSampleGeometry,
     zyx: ImageAxes,
     offsets: TapOffsets,
-    taps: Taps,
+    taps: BlockTaps,
 ) -> Pixel32:
     """Place points as `place_all`; return the number of points beyond these periods."""
     y, x = len(axes) - 2, len(axes) - 1  # without a third axis, values of axis 0 are unused
