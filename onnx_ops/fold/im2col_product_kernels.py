@@ -136,9 +136,8 @@ def im2col_product(
 ) -> None:
     """Compute a tile, unit by unit."""
     k_x = g.block[g.axes - 1]
-    most = max(CHANNELS, g.part)
-    totals = sums_in(workspace, 0, most * g.length, out)  # a row for each output
-    scale = sums_in(workspace, totals.nbytes, most * g.length, out)  # rows of factors
+    # A row for each output, and the rows of factors.
+    totals, scale = sums_in(workspace, 0, (2, max(CHANNELS, g.part) * g.length), out)
     rows = sums_in(workspace, 2 * totals.nbytes, CHANNELS * g.length + g.span, out)  # of the image
     scale[:] = 0
     rows[:] = 0  # also what no row fills: it might be numbers that take the CPU long
