@@ -12,8 +12,8 @@ def main() -> None:
         if error.name not in ("click", "rich", "PIL"):
             raise
         sys.exit(
-            f'Error: the command line needs {error.name}: pip install "click>=8.1" "pillow>=10.1" '
-            '"rich>=13"'
+            f"Error: the command line needs {error.name}: "
+            'pip install "click>=8.1" "pillow>=10.1" "rich>=13"'
         )
     except (KeyboardInterrupt, ImportError) as error:
         if not isinstance(error.__cause__ or error, KeyboardInterrupt):

@@ -13,7 +13,8 @@ import onnx
 from ..model.external_data import opened
 from ..model.nodes import inlined, model_nodes
 from .finding import NOT_RUN, Finding
-from .graph import OURS, Model
+from .folding import OURS
+from .graph import Model
 from .patterns.constants import fold_constants
 from .search import may_find, search
 

@@ -97,27 +97,29 @@ class Chain:
             self.transpose(order)
         if missing:
             self._expand([digit.size for digit in wanted], [*map(missing.__contains__, wanted)])
-        self.reshape([tuple(digit.size for digit in digits_along(at)) for at in target])
+        self.reshape([tuple(digit.size for digit in digits_along(position)) for position in target])
 
     def _cut(self, source: Index) -> Index:
         """Take the elements of the source out of the value along axes that have more of them."""
         kept: list[Position] = []
         for axis in reversed(range(len(source))):
-            at = source[axis]
-            size = size_along(at)
-            if not at.terms and self.dimensions[axis] != 1:
-                self._gather(axis, at.start)
+            position = source[axis]
+            size = size_along(position)
+            if not position.terms and self.dimensions[axis] != 1:
+                self._gather(axis, position.start)
                 continue
-            if at.terms and (at.start != 0 or self.dimensions[axis] != size):
-                self._slice(axis, at.start, size)
-            kept.insert(0, Position(0, at.terms))
+            if position.terms and (position.start != 0 or self.dimensions[axis] != size):
+                self._slice(axis, position.start, size)
+            kept.insert(0, Position(0, position.terms))
         return tuple(kept)
 
-    def _gather(self, axis: int, at: Dimension) -> None:
-        if not isinstance(at, int):
+    def _gather(self, axis: int, position: Dimension) -> None:
+        if not isinstance(position, int):
             raise NearMiss("where an element is read depends on an open size")
         rest = (*self.dimensions[:axis], *self.dimensions[axis + 1 :])
-        self.then("Gather", [self.graph.add_constant("position", np.array(at))], rest, axis=axis)
+        self.then(
+            "Gather", [self.graph.add_constant("position", np.array(position))], rest, axis=axis
+        )
 
     def crop(self, first: int, cuts: Sequence[tuple[int, int]]) -> None:
         """Cut off so many elements at the begins and ends of axes, from the first one on."""
@@ -145,18 +147,18 @@ class Chain:
 
         is_batch  whether a single other axis is that of images
         """
-        others = [axis for axis in range(len(self.dimensions)) if axis not in axes]
-        self.transpose([*others, *axes])
-        if len(others) < 2:
-            added = [1] if is_batch and others else [*range(2 - len(others))]
+        rest = [axis for axis in range(len(self.dimensions)) if axis not in axes]
+        self.transpose([*rest, *axes])
+        if len(rest) < 2:
+            added = [1] if is_batch and rest else [*range(2 - len(rest))]
             self.name = self.graph.add_axes(self.node, self.value(), *added)
             dimensions = [*self.dimensions]
             for axis in added:
                 dimensions.insert(axis, 1)
             self.dimensions = tuple(dimensions)
         else:
-            images, channels = self.dimensions[: len(others) - 1], self.dimensions[len(others) - 1]
-            self.reshape([images, channels, *self.dimensions[len(others) :]])
+            images, channels = self.dimensions[: len(rest) - 1], self.dimensions[len(rest) - 1]
+            self.reshape([images, channels, *self.dimensions[len(rest) :]])
 
     def transpose(self, order: Sequence[int]) -> None:
         """Bring axes into another order."""
@@ -166,7 +168,10 @@ class Chain:
 
     def _expand(self, dimensions: Sequence[Dimension], repeated: Sequence[bool]) -> None:
         """Repeat the elements along axes of one element."""
-        sizes = [size if more else 1 for size, more in zip(dimensions, repeated, strict=True)]
+        sizes = [
+            size if is_repeated else 1
+            for size, is_repeated in zip(dimensions, repeated, strict=True)
+        ]
         target = vector(self.graph, self.node, "sizes", sizes, self._open_in())
         self.then("Expand", [target], dimensions)
 

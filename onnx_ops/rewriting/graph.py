@@ -4,7 +4,6 @@ Names are looked up through the graphs around a subgraph. A change overwrites on
 what is then no longer used; everything else stays where it is.
 """
 
-import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,36 +29,19 @@ from ..model.nodes import (
     subgraphs,
     used_names,
 )
-from ..model.schemas import reference_op
 from ..model.small_models import model_of
-from ..registry import KEYS, OPERATORS, available, is_built_in
-from .gain import PRODUCTS, seconds_of
+from ..registry import available, is_built_in
+from .folding import LARGEST, Account, compute, is_small
 from .reading import reader_of
 from .reading.affine import Array
-from .reading.reader import attributes_of
 from .shapes import type_of
 from .tensor_types import Type
+from .versions import AI_ONNX, OLDEST, is_same, is_valid
 
-AI_ONNX = ("", "ai.onnx")
 FLOATS = {dtypes.TABLE[name].onnx for name in dtypes.FLOATS}  # types of elements
-OURS = {name for domain, name in KEYS if domain in AI_ONNX}  # types of nodes that this package runs
-OLDEST = 12  # version of ai.onnx from which on a model may be changed to import a newer one
-# {type of node: version from which on it means something else, although it looks the same}.
-CHANGED = {
-    "Hardmax": 13, "LogSoftmax": 13, "Resize": 13, "RoiAlign": 16, "Softmax": 13,
-}  # fmt: skip
 DEEPEST = 60  # nodes on the longest way through what computes a constant
-# Bytes of an input or output of a node that is computed, which takes three times the memory.
-LARGEST = 2**25
-MOST_BYTES, MOST_SECONDS = 2**27, 0.5  # that all of these may take, by an estimate of the time
-SELECTIONS = {"Compress", "NonZero", "Unique"}  # types of nodes that make no more than they read
-RANDOM = {
-    "Bernoulli",
-    "Dropout",
-    "Multinomial",
-    "RandomNormalLike",
-    "RandomUniformLike",
-}  # results differ in each run
+# Types of nodes whose results differ in each run.
+RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}
 
 
 class Model:
@@ -69,7 +51,7 @@ class Model:
     operators   what `registry.available` returns, by default without custom operators
     runs_nodes  whether nodes run, to compute constants and to try replacements out
     imports     {domain: version}
-    bytes_left, seconds_left  what computing constants may still take
+    account     what computing constants may still take
     skipped     names of constants that no node computed, since nodes don't run
     tried       {a replacement: why it was not run beside the nodes that it replaces, or None}
     custom      (domain, name) of the custom ones among the operators
@@ -87,15 +69,12 @@ class Model:
         self.runs_nodes = runs_nodes
         self.skipped: list[str] = []
         self.imports = imports(proto)
-        self.bytes_left: float = MOST_BYTES
-        self.seconds_left = MOST_SECONDS
+        self.account = Account()
         self.tried: dict[str, str | None] = {}
-        self.read = Counter[
-            str
-        ]()  # {a file of external data: bytes of the tensors that were read from it}
+        # {a file of external data: bytes of the tensors that were read from it}
+        self.read = Counter[str]()
         self.numbers = Counter[str]()  # {a name: the next number to add to it}
-        # {number of a subgraph: (it, what it reads of the graphs around it)}; each is gone through
-        # once
+        # {number of a subgraph: (it, what it reads of the graphs around it)}: each is read once.
         self._inner: dict[int, tuple[onnx.GraphProto, Counter[str]]] = {}
         self.operators = available() if operators is None else operators
         self.custom = {key for key, operator in self.operators.items() if not is_built_in(operator)}
@@ -148,16 +127,6 @@ class Model:
                         for number, k in enumerate(TopologicalSorter(needs).static_order())
                     }
                     owner.node.sort(key=lambda node, numbers=numbers: numbers[id(node)])
-
-    def takes(self, size: float, seconds: float) -> bool:
-        """Return whether a node may be computed that needs so many bytes and seconds, and count
-        these.
-        """
-        fits = size <= self.bytes_left and seconds <= self.seconds_left
-        if fits:
-            self.bytes_left -= size
-            self.seconds_left -= seconds
-        return fits
 
     @cached_property
     def names(self) -> set[str]:
@@ -215,7 +184,9 @@ class Graph:
         self.producers = {name: maker for maker in owner.node for name in maker.output if name}
         self.users = model.uses(owner)
         self.measured = Counter(
-            each.input[0] for each in owner.node if each.op_type == "Shape" and each.input
+            candidate.input[0]
+            for candidate in owner.node
+            if candidate.op_type == "Shape" and candidate.input
         )
         self.inputs = {value.name for value in owner.input}
         self.stated = {
@@ -291,16 +262,13 @@ class Graph:
         return self.sound[name]
 
     def _check(self, node: onnx.NodeProto) -> bool:
-        if (
-            any(a.ref_attr_name for a in node.attribute)
-            or (domain_of(node), node.op_type) in self.model.custom
-        ):
-            return False
         domain = domain_of(node)
+        is_custom = (domain, node.op_type) in self.model.custom
+        if is_custom or any(a.ref_attr_name for a in node.attribute):
+            return False
         versions = {domain: self.model.imports[domain]} if domain in self.model.imports else {}
-        return _is_valid(
-            node, self.model.proto.ir_version, versions | dict.fromkeys(AI_ONNX, self.opset)
-        )
+        versions |= dict.fromkeys(AI_ONNX, self.opset)
+        return is_valid(node, self.model.proto.ir_version, versions)
 
     def can_import(self, version: int) -> bool:
         """Return whether the model imports this version of ai.onnx, or can, since its nodes mean
@@ -310,7 +278,7 @@ class Graph:
         if self.opset >= version or self.opset < OLDEST or proto.functions:
             return self.opset >= version
         return all(
-            _is_same(node, self.opset, version)
+            is_same(node, self.opset, version)
             for node in model_nodes(proto)
             if node.domain in AI_ONNX
         )
@@ -324,9 +292,8 @@ class Graph:
         is unknown.
         """
         graph = self.home(name)
-        if graph is None or (
-            name in graph.inputs and name in graph.initializers
-        ):  # a caller may replace it
+        # A caller may replace an initializer that is an input.
+        if graph is None or (name in graph.inputs and name in graph.initializers):
             return None
         tensor = graph.initializers.get(name)
         node = graph.producer(name, "Constant")
@@ -338,10 +305,10 @@ class Graph:
             if isinstance(value, TensorProto):
                 graph.constants[name] = self._read(value)
             else:
-                kind = {"value_int": "int64", "value_float": "float32"}.get(
+                dtype = {"value_int": "int64", "value_float": "float32"}.get(
                     stated[0].name.removesuffix("s")
                 )
-                graph.constants[name] = np.asarray(value, kind) if kind else None
+                graph.constants[name] = np.asarray(value, dtype) if dtype else None
         return graph.constants[name]
 
     def _read(self, tensor: TensorProto) -> Array | None:
@@ -353,9 +320,8 @@ class Graph:
                     external_data.info_of(tensor).location, self.model.origin
                 )
                 self.model.read[file] += external_data.size_of(tensor)
-                if self.model.read[file] > os.path.getsize(
-                    file
-                ):  # tensors overlap: in all, they may be many times it
+                # Tensors that overlap may be many times the file in all.
+                if self.model.read[file] > os.path.getsize(file):
                     return None
                 tensor = deepcopy(tensor)  # the data stay where they are
                 external_data.read(tensor, self.model.origin)
@@ -402,61 +368,23 @@ class Graph:
             self.model.skipped.append(name)
             return None
         node = self.producer(name)
-        if node is None or not self._is_small(node):
+        if node is None or not is_small(node, self._types(node.input), self._types(node.output)):
             return None
         arrays = {operand: self.folded(operand) for operand in filter(None, node.input)}
         feeds = {operand: array for operand, array in arrays.items() if array is not None}
         if not feeds or len(feeds) < len(arrays):
             return None
-        if "" in node.input and _is_variadic(
-            node, self.opset
-        ):  # reading what isn't there ends the process
-            return None
-        divisor = feeds[node.input[1]] if node.op_type == "Div" else np.empty(0)
-        if divisor.dtype.kind == "i" and np.any(
-            divisor == -1
-        ):  # dividing the least integer ends the process
-            return None
-        outputs = map(helper.make_empty_tensor_value_info, node.output)
-        try:
-            if not self._may_compute(node, feeds):
-                return None
-            proto = model_of([node], feeds, outputs, {"": self.opset}, self.model.proto.ir_version)
-            return (run_reference if node.op_type in OURS else run_onnx_runtime)(proto, feeds, name)
-        except Exception:  # ONNX Runtime refuses the inputs, or doesn't have the operator
-            return None
+        proto = model_of(
+            [node],
+            feeds,
+            map(helper.make_empty_tensor_value_info, node.output),
+            {"": self.opset},
+            self.model.proto.ir_version,
+        )
+        return compute(proto, feeds, name, self._types(node.output), self.model.account)
 
-    def _is_small(self, node: onnx.NodeProto) -> bool:
-        """Return whether all that a node reads and makes is small, as far as types tell. What it
-        makes must be known.
-
-        Some nodes make no more than they read.
-        """
-        read = [self.type(name) for name in node.input if name]
-        made = [self.type(name) for name in node.output if name]
-        sizes = [kind.dtype.itemsize * kind.count for kind in (*read, *made) if kind.elements]
-        is_bounded = node.op_type in SELECTIONS or all(kind.count < math.inf for kind in made)
-        return is_bounded and all(size <= LARGEST or size == math.inf for size in sizes)
-
-    def _may_compute(self, node: onnx.NodeProto, feeds: Mapping[str, Array]) -> bool:
-        """Return whether the model still takes what a node needs for these constants, which is then
-        taken.
-        """
-        read = [array.size for array in feeds.values()]
-        made = [
-            kind.count
-            for kind in map(self.type, filter(None, node.output))
-            if kind.count < math.inf
-        ]
-        # Elements have 8 bytes at most, but for complex ones and strings.
-        size = sum(array.nbytes for array in feeds.values()) + 8 * sum(made)
-        count = max(made or read)
-        products = 0.0
-        if node.op_type in PRODUCTS:
-            products = PRODUCTS[node.op_type](feeds[node.input[:2][-1]].shape)
-        if node.op_type == "RoiAlign":
-            count = max(count, _samples(node, *(feeds[name] for name in node.input[:2])))
-        return self.model.takes(size, seconds_of(node, count, products))
+    def _types(self, names: Iterable[str]) -> list[Type]:
+        return [self.type(name) for name in names if name]
 
     @cached_property
     def consumers(self) -> Mapping[str, list[tuple[onnx.NodeProto, int]]]:
@@ -502,9 +430,11 @@ class Graph:
         node = helper.make_node(
             op_type, inputs, [output], before.name and output, domain=domain, **attributes
         )
-        at = next(k for k, other in enumerate(self.owner.node) if other.output == before.output)
-        self.owner.node.insert(at, node)
-        self.producers[output] = self.owner.node[at]
+        position = next(
+            k for k, candidate in enumerate(self.owner.node) if candidate.output == before.output
+        )
+        self.owner.node.insert(position, node)
+        self.producers[output] = self.owner.node[position]
         self.added.append(output)
         self._connect(inputs, domain, version)
         return output
@@ -617,92 +547,3 @@ class Graph:
         info = next((value for value in self.owner.value_info if value.name == name), None)
         if info is not None:
             self.owner.value_info.remove(info)
-
-
-def _samples(node: onnx.NodeProto, x: Array, rois: Array) -> float:
-    """Return about how many samples a RoiAlign takes: a stated number for each bin, or one for each
-    of its pixels.
-    """
-    settings = attributes_of(node)
-    channels, regions = x.shape[1], rois.shape[0]
-    ratio = settings.get("sampling_ratio", 0)
-    if ratio > 0:
-        return (
-            channels
-            * regions
-            * settings.get("output_height", 1)
-            * settings.get("output_width", 1)
-            * ratio**2
-        )
-    sizes = np.abs(rois[:, 2:] - rois[:, :2]) * settings.get("spatial_scale", 1.0) + 1
-    return channels * float(sizes.prod(-1).sum())
-
-
-def _is_same(node: onnx.NodeProto, old: int, new: int) -> bool:
-    """Return whether a node means the same in two versions of ai.onnx: the newer one only adds to
-    what it can be.
-    """
-    if not onnx.defs.has(node.op_type, new, ""):
-        return False
-    before, after = (
-        onnx.defs.get_schema(node.op_type, version, "").since_version for version in (old, new)
-    )
-    if before == after:
-        return True
-    is_other = before < CHANGED.get(node.op_type, before) or (
-        node.op_type == "Split" and len(node.input) < 2
-    )
-    if is_other or any(a.name == "ceil_mode" for a in node.attribute):
-        return False
-    return _is_valid(node, onnx.IR_VERSION, dict.fromkeys(AI_ONNX, new))
-
-
-def _is_valid(node: onnx.NodeProto, ir_version: int, imports: dict[str, int]) -> bool:
-    """Return whether onnx's checker accepts a node in a model with these versions, {domain:
-    version}.
-    """
-    context = onnx.checker.C.CheckerContext()
-    try:
-        context.ir_version = ir_version
-        context.opset_imports = imports
-        onnx.checker.check_node(node, context)
-    except (
-        onnx.checker.ValidationError,
-        TypeError,
-        UnicodeDecodeError,
-    ):  # also versions and names that can't be read
-        return False
-    return True
-
-
-def _is_variadic(node: onnx.NodeProto, opset: int) -> bool:
-    inputs = onnx.defs.get_schema(node.op_type, opset).inputs
-    return inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
-
-
-def run_reference(proto: onnx.ModelProto, feeds: dict[str, Array], name: str) -> Array:
-    """Return a value of a model that onnx's evaluator computes, with this package's operators."""
-    from onnx.reference import ReferenceEvaluator  # which takes long to import
-
-    values: Any = ReferenceEvaluator(proto, new_ops=list(map(reference_op, OPERATORS))).run(
-        [name], feeds
-    )
-    return values[0]
-
-
-def run_onnx_runtime(proto: onnx.ModelProto, feeds: dict[str, Array], name: str) -> Array:
-    """Return a value of a model that ONNX Runtime computes.
-
-    Raises TypeError if it is a sequence.
-    """
-    import onnxruntime
-
-    from ..model.sessions import BuiltinSession
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = BuiltinSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
-    [value] = session.run([name], feeds)
-    if not isinstance(value, np.ndarray):
-        raise TypeError("a sequence")
-    return value

@@ -103,7 +103,7 @@ def by_declaration(
     """
     operator = graph.model.operators[domain_of(node), node.op_type]
     letters: Letters = {}
-    given = attributes_of(node)
+    attributes = attributes_of(node)
     values = [
         _texts(integers(graph, name), letters) if parameter.values and name else None
         for parameter, name in zip(operator.each_input(len(inputs)), node.input, strict=True)
@@ -113,27 +113,27 @@ def by_declaration(
             operator,
             operator.values(
                 {
-                    name: given[name]
+                    name: attributes[name]
                     for a in operator.attributes
                     for name in a.names
-                    if name in given
+                    if name in attributes
                 }
             ),
             [None if i is None else _texts(i.shape, letters) for i in inputs],
             values,
         )
     ) or [None] * len(operator.outputs)
-    made: dict[str, Inferred] = {}
+    inferred: dict[str, Inferred] = {}
     for name, like, output, shape in zip(
         node.output, operator.likeness(), operator.outputs, shapes, strict=False
     ):
         elements = (
             TABLE[operator.types[output.type][0]].onnx if like is None else inputs[like].elements
         )
-        made[name] = Inferred(
+        inferred[name] = Inferred(
             elements, None if shape is None else tuple(letters.get(d, d) for d in shape)
         )
-    return made
+    return inferred
 
 
 def _texts(
@@ -169,7 +169,7 @@ def by_onnx(graph: "TypedGraph", node: onnx.NodeProto, inputs: "Inputs") -> dict
         if constant is not None:
             data[name] = constant
     try:
-        made = onnx.shape_inference.infer_node_outputs(
+        inferred = onnx.shape_inference.infer_node_outputs(
             onnx.defs.get_schema(node.op_type, version, node.domain),
             node,
             types,
@@ -180,7 +180,7 @@ def by_onnx(graph: "TypedGraph", node: onnx.NodeProto, inputs: "Inputs") -> dict
         )
     except Exception:  # an operator that onnx doesn't know, or a node that the session will refuse
         return {}
-    return {name: _read(its_type.tensor_type, letters) for name, its_type in made.items()}
+    return {name: _read(its_type.tensor_type, letters) for name, its_type in inferred.items()}
 
 
 def by_onnx_runtime(
@@ -189,19 +189,21 @@ def by_onnx_runtime(
     """Return {output: type of this kind}, with the elements if a schema says that those of an input
     are the same.
     """
-    known = schemas().get((domain_of(node), node.op_type))
-    kinds = []
-    if known is not None:
-        first = known[-1]
+    schema = schemas().get((domain_of(node), node.op_type))
+    element_types = []
+    if schema is not None:
+        first = schema[-1]
         pairs = list(zip(first.inputs, inputs, strict=False))
         # Of inputs with one type the first one counts: once, Tile's repeats were floats.
-        same = {
+        same_types = {
             formal.typeStr: its_type.elements for formal, its_type in reversed(pairs) if its_type
         }
-        kinds = [same.get(formal.typeStr, 0) for formal in first.outputs]
-    kinds += [0] * len(node.output)
+        element_types = [same_types.get(formal.typeStr, 0) for formal in first.outputs]
+    element_types += [0] * len(node.output)
     return {
-        name: kind(elements) for name, elements in zip(node.output, kinds, strict=False) if name
+        name: kind(elements)
+        for name, elements in zip(node.output, element_types, strict=False)
+        if name
     }
 
 
@@ -227,6 +229,6 @@ def _constant(graph: "TypedGraph", name: str, its_type: Type) -> TensorProto | N
         return None
     array = graph.array(name)
     if array is None and its_type.elements in (TensorProto.INT64, TensorProto.INT32):
-        known = integer_list(graph, name)
-        array = None if known is None else np.array(known, its_type.dtype).reshape(dimensions)
+        values = integer_list(graph, name)
+        array = None if values is None else np.array(values, its_type.dtype).reshape(dimensions)
     return None if array is None else numpy_helper.from_array(np.asarray(array))

@@ -8,7 +8,7 @@ from .reading.affine import Array, Dimension, Variable, variables_of
 from .reading.evaluation import Evaluation, are_inside
 from .reading.forms import Form, positions_in, value_of
 from .reading.reader import Reader
-from .sizes import Unknown, at
+from .sizes import Unknown, evaluated
 
 FAR = 1000.0  # pixels
 NEAR_ENDS = np.arange(-4, 5)  # pixels beside the first one, and beside the end
@@ -38,7 +38,7 @@ class Sizes:
 
     def size(self, size: Dimension) -> int:
         """Return a size as a number."""
-        return at(size, self.unknown)
+        return evaluated(size, self.unknown)
 
 
 class Draw(Sizes):
@@ -59,7 +59,7 @@ class Draw(Sizes):
         self.reader = reader
         self.count = count
         self.inside = _inside(reader, forms, known)
-        positions = (at for form in self.inside for at in positions_in(form))
+        positions = (position for form in self.inside for position in positions_in(form))
         self.free: list[Variable] = sorted(
             variables_of(positions) - reader.forms.picks.keys(), key=lambda variable: variable.name
         )
@@ -68,9 +68,9 @@ class Draw(Sizes):
             for variable in self.free
         }
 
-    def evaluation(self, known: Mapping[Form, Array]) -> Evaluation:
+    def evaluation(self, values: Mapping[Form, Array]) -> Evaluation:
         """Return the evaluation at the points, given the numbers that some forms are."""
-        return Evaluation(self.reader, self.values, self.picture, self.unknown, self.count, known)
+        return Evaluation(self.reader, self.values, self.picture, self.unknown, self.count, values)
 
     def picture(self, root: str, index: list[Array]) -> Array:
         """Return elements of an image that has another number at each pixel, and 0 outside."""

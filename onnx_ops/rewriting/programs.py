@@ -44,6 +44,7 @@ MOST_TERMS = 4  # of a sum
 RENAMED = {"And": "Mul", "Or": "Max"}  # of values that are 0 or 1
 SWAPPED = {"Greater": "Less", "GreaterOrEqual": "LessOrEqual"}
 COMPUTED = {*OPERATIONS, *RENAMED, *SWAPPED, "Not", "Pow", "Reciprocal"}
+READING = 5  # steps of the reader that it costs to find how elements are read
 MANY = 10 * STEPS  # that are not counted further
 
 
@@ -81,11 +82,11 @@ class Program:
 
     def value(self, form: Form) -> int:
         """Return the value of a form, computed as far back as possible. Raises NearMiss."""
-        place = self.place(form)
-        if place is not None:
-            return self.source_of(*place)
+        occurrence = self.place(form)
+        if occurrence is not None:
+            return self.source_of(*occurrence)
         if not self.is_computed(form):
-            names = ", ".join(self.reader.forms.places[form]) or "a coordinate"
+            names = ", ".join(self.reader.forms.occurrences[form]) or "a coordinate"
             raise NearMiss(f"how {names} is read is not known")
         return self._once(form, lambda: self._value(form))
 
@@ -93,13 +94,16 @@ class Program:
         """Return the value of the graph, and the index, that a form is read from; None if it is
         computed.
         """
+        return self._once(("place", form), lambda: self._place(form))
+
+    def _place(self, form: Form) -> tuple[str, Index] | None:
         if isinstance(form, Element) and self._is_readable(form.root, form.index):
             return form.root, form.index
         if self.is_computed(form):
             return None
         order = self.reader.order
         end = order[self.node.output[0]]
-        for name, index in self.reader.forms.places[form].items():
+        for name, index in self.reader.forms.occurrences[form].items():
             if order.get(name, -1) < end and self._is_readable(name, index):
                 return name, index
         return None
@@ -114,11 +118,11 @@ class Program:
             if form in seen:
                 continue
             seen.add(form)
-            place = self.place(form)
-            if place is not None:
-                names.add(place[0])
+            occurrence = self.place(form)
+            if occurrence is not None:
+                names.add(occurrence[0])
             elif not self.is_computed(form):
-                names |= self.reader.forms.places[form].keys()
+                names |= self.reader.forms.occurrences[form].keys()
             elif isinstance(form, Sum):
                 pending += self.terms(form)
             else:
@@ -127,9 +131,9 @@ class Program:
 
     def is_rounded(self, form: Form, elements: int) -> bool:
         """Return whether a form is of a 16-bit type, by its number, without rounding."""
-        place = self.place(form)
-        if place is not None:
-            return self.graph.type(place[0]).elements == elements
+        occurrence = self.place(form)
+        if occurrence is not None:
+            return self.graph.type(occurrence[0]).elements == elements
         return isinstance(form, Op) and form.op == CASTS.get(elements)
 
     def is_computed(self, form: Form) -> bool:
@@ -144,10 +148,12 @@ class Program:
         match form:
             case Number():
                 return True
-            case Whole(at):
-                names = {variable.name for variable in variables_of([at])}
-                is_open = not are_numbers([variable.size for variable in variables_of([at])])
-                return names <= {*AXES} and (not is_open or all(term.is_whole for term in at.terms))
+            case Whole(position):
+                names = {variable.name for variable in variables_of([position])}
+                is_open = not are_numbers([variable.size for variable in variables_of([position])])
+                return names <= {*AXES} and (
+                    not is_open or all(term.is_whole for term in position.terms)
+                )
             case Element(root, index):
                 return self._is_readable(root, index)
             case Op("Pow", (base, exponent)):
@@ -181,8 +187,9 @@ class Program:
         if array is not None:
             with suppress(ValueError, IndexError):
                 return elements(array, index)
-        kind = self.graph.type(name).elements
-        if kind != TensorProto.BOOL and not self.reader.reads(kind):
+        self.reader.budget.step(READING)
+        element_type = self.graph.type(name).elements
+        if element_type != TensorProto.BOOL and not self.reader.reads(element_type):
             raise ValueError("another type")
         return reading_of(index, self.reader.shape(name))
 
@@ -217,8 +224,8 @@ class Program:
         match form:
             case Number(value):
                 return self.number(value)
-            case Whole(at):
-                return self.whole(at)
+            case Whole(position):
+                return self.whole(position)
             case Sum():
                 return self.total(self.terms(form))
             case Op("Pow", (base, exponent)):
@@ -272,15 +279,15 @@ class Program:
     def _unrounded(self, form: Form) -> tuple[Form, ...]:
         """Return the factors of a product that no node rounds."""
         if isinstance(form, Op) and form.op == "Mul" and self.is_computed(form):
-            return () if self.reader.forms.places[form] else form.operands
+            return () if self.reader.forms.occurrences[form] else form.operands
         return ()
 
-    def whole(self, at: Position) -> int:
+    def whole(self, position: Position) -> int:
         """Return the value of a position."""
         with suppress(ValueError):
-            return self.array(numbers(at))
-        total = None if at.terms and at.start == 0 else self.size(at.start)
-        for term in at.terms:
+            return self.array(numbers(position))
+        total = None if position.terms and position.start == 0 else self.size(position.start)
+        for term in position.terms:
             pixels = self.range(term.variable)
             if term.step != 1:
                 pixels = self.step("Mul", self.size(term.step), pixels)
@@ -292,16 +299,16 @@ class Program:
         """Return the value of a size, which may be open."""
         if isinstance(size, int):
             return self.number(size)
-        more = size.terms.get((), 0)
-        if more:
-            return self.step("Add", self.size(size - more), self.number(more))
+        addend = size.terms.get((), 0)
+        if addend:
+            return self.step("Add", self.size(size - addend), self.number(addend))
         name, index = self.size_element(size)
         return self.source(self.input(self.converted(name)), index)
 
     def size_element(self, size: Dimension) -> tuple[str, tuple[int, ...]]:
         """Return a vector of integers and a position at which it holds an open size."""
         forms = self.reader.forms
-        for name, index in forms.places[forms.whole(number(size))].items():
+        for name, index in forms.occurrences[forms.whole(number(size))].items():
             if len(index) == 1 and not index[0].terms and isinstance(index[0].start, int):
                 return name, (index[0].start,)
         make = lambda: open_size(self.graph, self.node, size)
@@ -365,15 +372,15 @@ class Program:
             return self.array(elements)
         name = self.converted(name)
         dimensions: tuple[Dimension, ...] | None = self.reader.shape(name)
-        if any(part.is_repeated for part in elements.parts):
+        if any(axis_part.is_repeated for axis_part in elements.parts):
             once = name
             make = lambda: self.repeated(once, elements.parts)
             name = self._once(("repeated", once, elements.parts), make)
             dimensions = None
         if elements.sizes != dimensions:
-            whole = name
-            apart = lambda: self.reshaped(whole, elements.sizes)
-            name = self._once(("apart", whole, elements.sizes), apart)
+            name_once = name
+            apart = lambda: self.reshaped(name_once, elements.sizes)
+            name = self._once(("apart", name_once, elements.sizes), apart)
         if not elements.index:  # a source has an axis at least
             single = name
             vector = lambda: self.graph.add_axes(self.node, single, 0)
@@ -382,8 +389,12 @@ class Program:
 
     def repeated(self, name: str, parts: Sequence[Part]) -> str:
         """Return a value of the graph with parts of its axes repeated."""
-        apart = [size for part in parts for size in (1, part.size, 1)]
-        longer = [size for part in parts for size in (part.around, part.size, part.each)]
+        apart = [size for axis_part in parts for size in (1, axis_part.size, 1)]
+        longer = [
+            size
+            for axis_part in parts
+            for size in (axis_part.around, axis_part.size, axis_part.each)
+        ]
         if not are_numbers(longer):
             raise NearMiss(f"the sizes of {name}, which is repeated, are open")
         return self.add_node("Expand", self.reshaped(name, apart), longer)
@@ -414,7 +425,9 @@ class Program:
         """Add a node with a value and integers, or lists of these, as inputs; returns its output's
         name.
         """
-        constants = [self.graph.add_constant(op_type, np.array(each, np.int64)) for each in lists]
+        constants = [
+            self.graph.add_constant(op_type, np.array(integers, np.int64)) for integers in lists
+        ]
         return self.graph.add_node(self.node, op_type, [name, *constants], **attributes)
 
     # The whole.
@@ -434,9 +447,9 @@ class Program:
             # A number may be that of a constant, to which pixels of an open size are broadcast.
             if size in stated or (axis in self.stated and not isinstance(size, int)):
                 continue
-            for part in parts_of_broadcast(size):
-                if part not in (1, *stated):
-                    self._state_size(axis, part)
+            for operand_size in parts_of_broadcast(size):
+                if operand_size not in (1, *stated):
+                    self._state_size(axis, operand_size)
 
     def _state_size(self, axis: str, size: Dimension) -> None:
         if isinstance(size, int) and size > LARGEST:
@@ -444,7 +457,7 @@ class Program:
                 f"the size of its grid along {axis}, {size}, is large, and not that of a value"
             )
         if isinstance(size, int):
-            self.array(np.zeros([size if axis == other else 1 for other in AXES]), axis)
+            self.array(np.zeros([size if axis == name else 1 for name in AXES]), axis)
             return
         zero = helper.make_tensor("", self.reader.elements, [1], [0])
         vector = open_size(self.graph, self.node, size)
@@ -460,14 +473,14 @@ class Program:
         """Return (inputs, attributes) of the node, given the values that are the coordinates x, y
         (and z).
         """
-        for what, most, count in (
+        for title, most, count in (
             ("inputs", INPUTS, len(self.inputs) + bool(self.numbers)),
             ("sources", SOURCES, len(self.sources)),
             ("steps", STEPS, len(self.steps)),
         ):
             if count > most:
                 raise NearMiss(
-                    f"its coordinates need {count} {what}, ComputedGridSample takes {most}"
+                    f"its coordinates need {count} {title}, ComputedGridSample takes {most}"
                 )
         inputs = [*self.inputs]
         if self.numbers:
@@ -480,8 +493,8 @@ class Program:
         attributes = program(sources, steps, values)
         unknown = [None] * (1 + len(inputs))
         try:
-            given = COMPUTED_GRID_SAMPLE.values(attributes)
-            plain.infer(COMPUTED_GRID_SAMPLE, given, unknown, unknown)
+            attribute_values = COMPUTED_GRID_SAMPLE.values(attributes)
+            plain.infer(COMPUTED_GRID_SAMPLE, attribute_values, unknown, unknown)
         except OpError as error:
             raise NearMiss(str(error)) from None
         return inputs, attributes

@@ -79,8 +79,8 @@ def vector(
     """
     if are_numbers(sizes):
         return graph.add_integers(like, *sizes)
-    parts = [open_size(graph, node, size, open_in) for size in sizes]
-    return graph.add_node(node, "Concat", parts, axis=0)
+    elements = [open_size(graph, node, size, open_in) for size in sizes]
+    return graph.add_node(node, "Concat", elements, axis=0)
 
 
 def open_size(
@@ -93,29 +93,33 @@ def open_size(
     while outermost.outer:
         outermost = outermost.outer
     inputs = [value.name for value in outermost.owner.input if graph.home(value.name) is outermost]
-    places: dict[Dimension, tuple[str, int]] = {}
+    axes_by_size: dict[Dimension, tuple[str, int]] = {}
     for name in (*inputs[::-1], *open_in):
-        places |= {size: (name, axis) for axis, size in enumerate(graph.type(name).shape or ())}
+        axes_by_size |= {
+            size: (name, axis) for axis, size in enumerate(graph.type(name).shape or ())
+        }
     sizes = dimension if isinstance(dimension, tuple) else (dimension,)
     factors = [
-        part for size in sizes for part in ([size] if size in places else parts_of_product(size))
+        factor_size
+        for size in sizes
+        for factor_size in ([size] if size in axes_by_size else parts_of_product(size))
     ]
-    parts = []
+    names = []
     for factor in factors:
         if isinstance(factor, int):
-            parts.append(graph.add_integers(f"{node.output[0]}_size", factor))
-        elif factor in places:
-            name, number = places[factor]
+            names.append(graph.add_integers(f"{node.output[0]}_size", factor))
+        elif factor in axes_by_size:
+            name, number = axes_by_size[factor]
             axis = graph.add_integers(f"{node.output[0]}_axis", number)
-            parts.append(
+            names.append(
                 graph.add_node(node, "Gather", [graph.add_node(node, "Shape", [name]), axis])
             )
         else:
-            what = unknown_size(graph, [factor]) or f"the size {factor}"
+            title = unknown_size(graph, [factor]) or f"the size {factor}"
             raise NearMiss(
-                f"{what}, which is open, is not known to be that of an input of the model"
+                f"{title}, which is open, is not known to be that of an input of the model"
             )
-    return reduce(lambda *pair: graph.add_node(node, "Mul", pair), parts)
+    return reduce(lambda *pair: graph.add_node(node, "Mul", pair), names)
 
 
 def unknown_size(graph: "GraphView", dimensions: Iterable[Dimension]) -> str | None:

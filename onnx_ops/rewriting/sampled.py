@@ -117,7 +117,7 @@ def sampled(reader: Reader, form: Form) -> Sampled | None:
     except NearMiss as miss:
         if not are_picked and str(miss) != NO_SAMPLER:
             return None  # it is nothing like pixels of an image of a single one
-        values = (value for form in coordinates for value in reader.forms.places[form])
+        values = (value for form in coordinates for value in reader.forms.occurrences[form])
         raise NearMiss(str(miss), {*values, *(e.root for e in elements)}) from None
 
 
@@ -125,11 +125,11 @@ def _split(form: Form, is_part: Callable[[Form], bool]) -> tuple[Form, list[Form
     """Return the innermost product's only factor that is a part, and the other factors."""
     factors: list[Form] = []
     while isinstance(form, Op) and form.op == "Mul":
-        parts = [operand for operand in form.operands if is_part(operand)]
-        if len(parts) != 1:
+        inner = [operand for operand in form.operands if is_part(operand)]
+        if len(inner) != 1:
             break
-        factors += [operand for operand in form.operands if operand is not parts[0]]
-        (form,) = parts
+        factors += [operand for operand in form.operands if operand is not inner[0]]
+        (form,) = inner
     return form, factors
 
 
@@ -163,9 +163,9 @@ def _check(reader: Reader, elements: Sequence[Element]) -> None:
     roots = picked or {element.root for element in elements}
     if len(roots) != 1:
         raise NearMiss(f"it reads pixels of {len(roots)} images")
-    others = [element.root for element in elements if element.root not in roots]
-    if others:
-        raise NearMiss(f"its weights or indices depend on {others[0]}, beside the coordinates")
+    other_roots = [element.root for element in elements if element.root not in roots]
+    if other_roots:
+        raise NearMiss(f"its weights or indices depend on {other_roots[0]}, beside the coordinates")
 
 
 def _coordinates(reader: Reader, form: Form) -> list[Form]:
@@ -208,9 +208,11 @@ def _image_index(
     fixed = _fixed(reader, pixels, coordinates)
     axes = [axis for axis in range(len(sizes)) if axis not in fixed]
     first = pixels[0].index
-    picked = [not variables_of([at]).isdisjoint(reader.forms.picks) for at in first]
+    picked = [not variables_of([position]).isdisjoint(reader.forms.picks) for position in first]
     candidates = [
-        axis for axis, at in fixed.items() if at == number(0) and (sizes[axis] == 1 or picked[axis])
+        axis
+        for axis, position in fixed.items()
+        if position == number(0) and (sizes[axis] == 1 or picked[axis])
     ]
     candidates.sort(key=lambda axis: (picked[axis], axis))
     missing = len(coordinates) - len(axes)
@@ -227,22 +229,31 @@ def _fixed(
     """Return {axis: position} of axes along which all taps are at one place for all coordinates."""
     draw = Draw(reader, pixels, coordinates, 0, FEW)
     evaluation = draw.evaluation({form: draw.coordinates([40])[0] for form in coordinates})
-    digits = {term.digit for form in draw.inside for at in positions_in(form) for term in at.terms}
-    places = [number(0), *map(along, draw.free)]
-    places += [single(digit) for digit in sorted(digits, key=repr) if digit.variable in draw.free]
+    digits = {
+        term.digit
+        for form in draw.inside
+        for position in positions_in(form)
+        for term in position.terms
+    }
+    positions = [number(0), *map(along, draw.free)]
+    positions += [
+        single(digit) for digit in sorted(digits, key=repr) if digit.variable in draw.free
+    ]
     fixed: dict[int, Position] = {}
     for axis, ats in enumerate(zip(*(tap.index for tap in pixels), strict=True)):
         if variables_of(ats).isdisjoint(reader.forms.picks):
             fixed[axis] = ats[0]
-            if any(at != ats[0] for at in ats):
+            if any(position != ats[0] for position in ats):
                 raise NearMiss("its pixels are of several images or channels")
             continue
         with suppress(Unknown):
-            indices = {np.broadcast_to(evaluation.position(at), FEW).tobytes() for at in ats}
-            for place in places:
-                expected = np.broadcast_to(evaluation.position(place), FEW)
+            indices = {
+                np.broadcast_to(evaluation.position(position), FEW).tobytes() for position in ats
+            }
+            for candidate in positions:
+                expected = np.broadcast_to(evaluation.position(candidate), FEW)
                 if indices == {expected.tobytes()}:
-                    fixed[axis] = place
+                    fixed[axis] = candidate
                     break
     return fixed
 
@@ -253,17 +264,25 @@ def sample_of(reader: Reader, form: Form) -> Sampled | None:
     if not isinstance(form, Sample) or not isinstance(form.body, Element):
         return None
     mode, padding_mode, align_corners = form.settings
-    coordinates = []
-    for place, pixel in zip(form.place, form.over, strict=True):
-        coordinate = _pixels(reader, place, pixel, align_corners == "1")
-        if coordinate is None:
+    pixels = []
+    for coordinate, pixel in zip(form.coordinates, form.over, strict=True):
+        shifted = _pixels(reader, coordinate, pixel, align_corners == "1")
+        if shifted is None:
             return None
-        coordinates.append(coordinate)
-    places, shifts = zip(*coordinates, strict=True)
+        pixels.append(shifted)
+    coordinates, shifts = zip(*pixels, strict=True)
     mode = mode.replace("bilinear", "linear")
     image = form.body
     return Sampled(
-        image.root, image.index, form.over, places, shifts, mode, padding_mode, (), tuple(factors)
+        image.root,
+        image.index,
+        form.over,
+        coordinates,
+        shifts,
+        mode,
+        padding_mode,
+        (),
+        tuple(factors),
     )
 
 
@@ -272,16 +291,16 @@ def _has_sample(reader: Reader, form: Form) -> bool:
 
 
 def _pixels(
-    reader: Reader, place: Form, pixel: Variable, align_corners: bool
+    reader: Reader, coordinate: Form, pixel: Variable, align_corners: bool
 ) -> tuple[Form, int] | None:
     """Return (form, shift) of a pixel, form + shift, that makes a place in [-1, 1]; or None."""
-    for inner in linear_chain(reader.forms, place):
+    for inner in linear_chain(reader.forms, coordinate):
         differences = []
         for seed in range(DRAWS):
             sizes = Sizes(seed)
-            values = linear_values(reader, place, inner, sizes)
-            made = pixel_of(values, sizes.size(pixel.size), align_corners)
-            differences.append(made - PLACES)
+            values = linear_values(reader, coordinate, inner, sizes)
+            computed = pixel_of(values, sizes.size(pixel.size), align_corners)
+            differences.append(computed - PLACES)
         shift = round(float(differences[0][0]))
         if np.allclose(differences, shift, atol=1e-5):
             return inner, shift
@@ -386,8 +405,8 @@ class Probe(Draw):
         evaluation = self.evaluation({})
         own = dict(zip(self.taps.axes, pixel, strict=True))
         index = [
-            own[axis] if axis in own else evaluation.position(at)
-            for axis, at in enumerate(self.taps.index)
+            own[axis] if axis in own else evaluation.position(position)
+            for axis, position in enumerate(self.taps.index)
         ]
         return self.picture(self.taps.root, index)
 

@@ -12,7 +12,7 @@ import onnx
 from ..declaration.errors import escaped
 from . import trial
 from .finding import NOT_RUN, Finding, NearMiss
-from .graph import AI_ONNX, FLOATS, Graph
+from .graph import FLOATS, Graph
 from .patterns import (
     deform_conv,
     deformable_attention,
@@ -27,6 +27,7 @@ from .reading.affine import Unknown
 from .reading.forms import Element, Exhausted, Form
 from .reading.reader import Reader
 from .reshapes import states_its_shape
+from .versions import AI_ONNX
 from .windows import between
 
 
@@ -120,9 +121,9 @@ class Search:
             is_asked = is_beginning(node) and node.op_type not in STAYING
             if not name or name in self._explained or not is_asked:
                 continue
-            kind = self.graph.type(name)
-            is_small = kind.shape and kind.count < LARGE
-            if is_small or kind.elements not in FLOATS or self.graph.is_constant(name):
+            tensor = self.graph.type(name)
+            is_small = tensor.shape and tensor.count < LARGE
+            if is_small or tensor.elements not in FLOATS or self.graph.is_constant(name):
                 continue
             why = self.reader.failed.get(name)
             unread = f"how it moves elements is not known: {why}" if why else ""
@@ -139,7 +140,7 @@ class Search:
         if is_unknown and not may_read_found:
             return
         near: tuple[str, str] | None = None
-        inside: Collection[str] = self.reader.forms.places[form].keys()
+        inside: Collection[str] = self.reader.forms.occurrences[form].keys()
         has_shape = node.op_type != "Reshape" or states_its_shape(self.graph, node)
         for pattern, matcher in self.matchers.items():
             if not has_shape and pattern not in SAMPLING:
@@ -185,11 +186,13 @@ class Search:
         key = "onnx_ops", match.operator
         if key in graph.model.custom:
             raise NearMiss(f"{match.operator} is another operator in this session")
-        added = [graph.producers[each] for each in graph.added if each in graph.producers]
-        names = {*replacement["inputs"], *(operand for other in added for operand in other.input)}
-        later = {
-            each for each in names if self.reader.order.get(each, -1) >= self.reader.order[name]
+        added = [graph.producers[name] for name in graph.added if name in graph.producers]
+        names = {
+            *replacement["inputs"],
+            *(operand for new_node in added for operand in new_node.input),
         }
+        order = self.reader.order
+        later = {operand for operand in names if order.get(operand, -1) >= order[name]}
         if later and not later <= between(graph, name, ()):
             raise NearMiss("it would read a value that is computed later")
         untried = self._tried(match, node, replacement)
@@ -209,7 +212,7 @@ class Search:
         if not graph.model.runs_nodes:
             return NOT_RUN
         added = [graph.producers[name] for name in graph.added if name in graph.producers]
-        nodes = [(other.op_type, sorted(map(str, other.attribute))) for other in added]
+        nodes = [(new_node.op_type, sorted(map(str, new_node.attribute))) for new_node in added]
         settings = {k: v for k, v in replacement.items() if k not in ("inputs", "finding")}
         shapes = [graph.type(name) for name in sorted(match.sources)]
         key = repr((nodes, sorted(settings.items()), shapes))

@@ -54,8 +54,8 @@ def by_rule(
 
     It may not look at inputs that are left out.
     """
-    made = rule(Operation(graph, node, attributes_of(node)), *inputs)
-    return Inferred(inputs[0].elements, made) if isinstance(made, tuple) else made
+    inferred = rule(Operation(graph, node, attributes_of(node)), *inputs)
+    return Inferred(inputs[0].elements, inferred) if isinstance(inferred, tuple) else inferred
 
 
 def broadcast(*shapes: Sizes) -> Sizes:
@@ -65,43 +65,49 @@ def broadcast(*shapes: Sizes) -> Sizes:
     return tuple(map(broadcast_size, columns))
 
 
-def _elementwise(op: Operation, *inputs: Type | None) -> Inferred:
-    kinds = [i.elements for i in inputs if i]
-    kind = TensorProto.BOOL if op.node.op_type in COMPARISONS else kinds[op.node.op_type == "Where"]
-    return Inferred(kind, tried(broadcast, *(i.shape for i in inputs if i)))
+def _infer_elementwise(op: Operation, *inputs: Type | None) -> Inferred:
+    element_types = [i.elements for i in inputs if i]
+    element_type = (
+        TensorProto.BOOL
+        if op.node.op_type in COMPARISONS
+        else element_types[op.node.op_type == "Where"]
+    )
+    return Inferred(element_type, tried(broadcast, *(i.shape for i in inputs if i)))
 
 
-def _reshape(op: Operation, x: Type, target: Type | None = None) -> Inferred | Sizes:
+def _infer_reshape(op: Operation, x: Type, shape: Type | None = None) -> Inferred | Sizes:
     """Of a value without elements, an open size that is 0 may be another one: Reshape then copies
     the input's.
     """
-    made = op.integers(1)
+    target = op.integers(1)
     dimensions = x.shape
-    if made is None:
+    if target is None:
         return Inferred(x.elements)
     if not op.get("allowzero"):
-        copied = (None,) * len(made) if dimensions is None else dimensions
-        made = [copied[k] if isinstance(d, int) and d == 0 else d for k, d in enumerate(made)]
-    if made.count(-1) == 1:
-        others = [d for d in made if d is not None and d != -1]
-        is_known = len(others) == len(made) - 1 and math.prod(others) != 0
+        copied = (None,) * len(target) if dimensions is None else dimensions
+        target = [copied[k] if isinstance(d, int) and d == 0 else d for k, d in enumerate(target)]
+    if target.count(-1) == 1:
+        stated = [d for d in target if d is not None and d != -1]
+        is_known = len(stated) == len(target) - 1 and math.prod(stated) != 0
         is_known = dimensions is not None and is_known
-        made[made.index(-1)] = quotient(math.prod(x.sizes), math.prod(others)) if is_known else None
-    return tuple(made)
+        target[target.index(-1)] = (
+            quotient(math.prod(x.sizes), math.prod(stated)) if is_known else None
+        )
+    return tuple(target)
 
 
-def _resize(op: Operation, x: Type, *parameters: Type | None) -> Sizes:
+def _infer_resize(op: Operation, x: Type, *parameters: Type | None) -> Sizes:
     """Return the shape that Resize or Upsample makes.
 
     Before version 11 the scales are the second input, and before version 9 an attribute.
     """
     names = op.node.input
     axes = op.get("axes") or range(len(x.sizes))
-    made = None
+    stated = None
     if op.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
         pass
     elif names[3:]:
-        made = op.integers(3)
+        stated = op.integers(3)
     else:
         factors = (
             op.attributes["scales"]
@@ -109,11 +115,11 @@ def _resize(op: Operation, x: Type, *parameters: Type | None) -> Sizes:
             else op.graph.folded(names[1:3][-1])
         )
         if factors is not None:
-            made = [
+            stated = [
                 _scaled(x.sizes[axis], factor) for axis, factor in zip(axes, factors, strict=True)
             ]
     dimensions: list[Dimension | None] = [*x.sizes]
-    for axis, size in zip(axes, [None] * len(axes) if made is None else made, strict=True):
+    for axis, size in zip(axes, [None] * len(axes) if stated is None else stated, strict=True):
         dimensions[axis] = size
     return tuple(dimensions)
 
@@ -129,25 +135,25 @@ def _scaled(size: Dimension, factor: float) -> Dimension | None:
     return size * times // by if times * by <= EXACT or by == 1 else None
 
 
-def _expand(op: Operation, x: Type, target: Type) -> Inferred:
+def _infer_expand(op: Operation, x: Type, target: Type) -> Inferred:
     return Inferred(x.elements, tried(broadcast, x.shape, op.integers(1)))
 
 
-def _tile(op: Operation, x: Type, repeats: Type) -> Sizes:
-    known = op.integers(1) or [None] * len(x.sizes)
-    return tuple(None if r is None else d * r for d, r in zip(x.sizes, known, strict=True))
+def _infer_tile(op: Operation, x: Type, _: Type) -> Sizes:
+    repeats = op.integers(1) or [None] * len(x.sizes)
+    return tuple(None if r is None else d * r for d, r in zip(x.sizes, repeats, strict=True))
 
 
-def _constant_of_shape(op: Operation, target: Type) -> Inferred:
+def _infer_constant_of_shape(op: Operation, target: Type) -> Inferred:
     value = op.get("value")
-    made = op.integers(0)
+    dimensions = op.integers(0)
     return Inferred(
         value.data_type if value is not None else TensorProto.FLOAT,
-        None if made is None else tuple(made),
+        None if dimensions is None else tuple(dimensions),
     )
 
 
-def _range(op: Operation, start: Type, limit: Type, delta: Type) -> Sizes:
+def _infer_range(op: Operation, start: Type, limit: Type, delta: Type) -> Sizes:
     """Of floats, too: exporters write those of a whole number of steps."""
     first, last, step = (whole_number(op.graph, name) for name in op.node.input)
     if isinstance(step, int) and step < 0:
@@ -157,47 +163,47 @@ def _range(op: Operation, start: Type, limit: Type, delta: Type) -> Sizes:
     return (at_least_zero((last - first + step - 1) // step),)
 
 
-def _shape(op: Operation, x: Type) -> Inferred:
+def _infer_shape(op: Operation, x: Type) -> Inferred:
     rank = None if x.shape is None else len(x.shape[op.get("start", 0) : op.get("end")])
     return Inferred(TensorProto.INT64, (rank,))
 
 
-def _concat(op: Operation, *inputs: Type) -> Sizes:
+def _infer_concat(op: Operation, *inputs: Type) -> Sizes:
     shapes = [i.shape for i in inputs]
     rank = max(len(shape) for shape in shapes if shape is not None)
     axis = op.attributes["axis"] % rank
     dimensions: list[Dimension | None] = []
     for k in range(rank):
-        known = [shape[k] for shape in shapes if shape is not None]
-        if len(known) < len(shapes):
+        lengths = [shape[k] for shape in shapes if shape is not None]
+        if len(lengths) < len(shapes):
             dimensions.append(None)
         elif k == axis:
-            dimensions.append(sum(known))
+            dimensions.append(sum(lengths))
         else:  # ONNX Runtime ignores the sizes of an input without elements
-            numbers = {d for d in known if isinstance(d, int)}
-            others = {*known} - numbers
-            is_certain = len(numbers) < 2 and not (others and 0 in numbers)
-            dimensions.append(simplest(numbers or others) if is_certain else None)
+            numbers = {d for d in lengths if isinstance(d, int)}
+            open_lengths = {*lengths} - numbers
+            is_certain = len(numbers) < 2 and not (open_lengths and 0 in numbers)
+            dimensions.append(simplest(numbers or open_lengths) if is_certain else None)
     return tuple(dimensions)
 
 
-def _slice(op: Operation, x: Type, *parameters: Type | None) -> Sizes:
-    known = cuts(op.graph, op.node)
-    if known is None:
+def _infer_slice(op: Operation, x: Type, *parameters: Type | None) -> Sizes:
+    stated = cuts(op.graph, op.node)
+    if stated is None:
         return (None,) * len(x.sizes)
     dimensions: list[Dimension | None] = [*x.sizes]
-    for axis, *cut in known:
+    for axis, *cut in stated:
         counted = tried(sliced, dimensions[axis], *cut)
         dimensions[axis] = counted and counted[1]
     return tuple(dimensions)
 
 
-def _gather(op: Operation, x: Type, index: Type) -> Sizes:
+def _infer_gather(op: Operation, x: Type, index: Type) -> Sizes:
     axis = range(len(x.sizes))[op.get("axis", 0)]
     return *x.sizes[:axis], *index.sizes, *x.sizes[axis + 1 :]
 
 
-def _pad(op: Operation, x: Type, *parameters: Type | None) -> Sizes:
+def _infer_pad(op: Operation, x: Type, *parameters: Type | None) -> Sizes:
     names = op.node.input
     axes = integer_list(op.graph, names[3]) if names[3:] and names[3] else range(len(x.sizes))
     pads = op.attributes["pads"] if "pads" in op.attributes else op.integers(1)
@@ -209,13 +215,13 @@ def _pad(op: Operation, x: Type, *parameters: Type | None) -> Sizes:
     return tuple(dimensions)
 
 
-def _flatten(op: Operation, x: Type) -> Sizes:
+def _infer_flatten(op: Operation, x: Type) -> Sizes:
     axis = op.get("axis", 1)
     axis += len(x.sizes) if axis < 0 else 0
     return math.prod(x.sizes[:axis]), math.prod(x.sizes[axis:])
 
 
-def _squeeze(op: Operation, x: Type, *parameters: Type | None) -> Sizes:
+def _infer_squeeze(op: Operation, x: Type, *parameters: Type | None) -> Sizes:
     """onnx takes the axes to be in order before version 13."""
     axes = axes_of(op.graph, op.node)
     if axes is None:
@@ -230,7 +236,7 @@ def _squeeze(op: Operation, x: Type, *parameters: Type | None) -> Sizes:
     return tuple(d for k, d in enumerate(x.sizes) if k not in left_out)
 
 
-def _unsqueeze(op: Operation, x: Type, *parameters: Type | None) -> Sizes:
+def _infer_unsqueeze(op: Operation, x: Type, *parameters: Type | None) -> Sizes:
     axes = known(axes_of(op.graph, op.node))
     dimensions = [*x.sizes]
     rank = len(dimensions) + len(axes)
@@ -267,32 +273,32 @@ def _channels_second(rule: "Callable[..., Inferred]") -> "Callable[..., Inferred
     one here.
     """
 
-    def turned(op: Operation, x: Type, *others: Type | None) -> Inferred:
+    def turned(op: Operation, x: Type, *rest: Type | None) -> Inferred:
         if not op.get("channels_last") and not op.node.op_type.startswith("Nhwc"):
-            return rule(op, x, *others)
+            return rule(op, x, *rest)
         n, *image, channels = x.sizes
-        made = rule(op, Type(x.elements, (n, channels, *image)), *others)
-        return Inferred(made.elements, (n, *made.sizes[2:], made.sizes[1]))
+        inferred = rule(op, Type(x.elements, (n, channels, *image)), *rest)
+        return Inferred(inferred.elements, (n, *inferred.sizes[2:], inferred.sizes[1]))
 
     return turned
 
 
-def _conv(op: Operation, x: Type, *others: Type) -> Inferred:
+def _infer_conv(op: Operation, x: Type, *rest: Type) -> Inferred:
     is_quantized = op.node.op_type == "QLinearConv"
     elements = x.elements
-    weights = others[2 if is_quantized else 0].sizes
+    weights = rest[2 if is_quantized else 0].sizes
     if is_quantized or op.node.op_type == "ConvInteger":
-        elements = others[6].elements if is_quantized else TensorProto.INT32
+        elements = rest[6].elements if is_quantized else TensorProto.INT32
     n, _, *image = x.shape or (None,) * len(weights)
     kernel = op.get("kernel_shape") or weights[2:]
-    made = [
+    blocks = [
         None if size is None else (size + begin + end - extent) // stride + 1
         for size, begin, end, extent, stride in _windows(op, image, kernel)
     ]
-    return Inferred(elements, (n, weights[0], *made))
+    return Inferred(elements, (n, weights[0], *blocks))
 
 
-def _pool(op: Operation, x: Type, *others: Type | None) -> Inferred:
+def _infer_pool(op: Operation, x: Type, *rest: Type | None) -> Inferred:
     """A pool rounds to zero, so that an image smaller than the kernel may give a window.
 
     Rounded up, onnx and ONNX Runtime 1.20 count windows that begin after the image, which newer
@@ -300,25 +306,25 @@ def _pool(op: Operation, x: Type, *others: Type | None) -> Inferred:
     dilations, and ONNX Runtime doesn't.
     """
     n, channels, *image = x.sizes
-    made: list[Dimension | None] = []
+    pooled: list[Dimension | None] = []
     for size, begin, end, extent, stride in _windows(op, image, op.attributes["kernel_shape"]):
         if op.get("ceil_mode") and not _is_same(op):
-            made.append(
+            pooled.append(
                 None if end + stride > extent else (size + begin + end - extent - 1) // stride + 2
             )
         elif begin + end + 1 >= extent:
-            made.append((size + begin + end - extent) // stride + 1)
+            pooled.append((size + begin + end - extent) // stride + 1)
         else:
-            made.append(truncated(size + begin + end - extent, stride) + 1)
+            pooled.append(truncated(size + begin + end - extent, stride) + 1)
     is_uncertain = _is_same(op) and any(d != 1 for d in op.get("dilations", ()))
-    return Inferred(x.elements, (n, channels, *([None] * len(image) if is_uncertain else made)))
+    return Inferred(x.elements, (n, channels, *([None] * len(image) if is_uncertain else pooled)))
 
 
-def _global_pool(op: Operation, x: Type, *others: Type | None) -> Inferred:
+def _infer_global_pool(op: Operation, x: Type, *rest: Type | None) -> Inferred:
     return Inferred(x.elements, x.shape and (*x.shape[:2], *[1] * (len(x.shape) - 2)))
 
 
-def _conv_transpose(op: Operation, x: Type, weights: Type, *others: Type | None) -> Sizes:
+def _infer_conv_transpose(op: Operation, x: Type, weights: Type, *rest: Type | None) -> Sizes:
     """With SAME_UPPER and SAME_LOWER onnx adds the output's padding, which ONNX Runtime makes up
     for.
 
@@ -326,43 +332,45 @@ def _conv_transpose(op: Operation, x: Type, weights: Type, *others: Type | None)
     """
     n, _, *image = x.sizes
     added = op.get("output_padding") or [0] * len(image)
-    made = op.get("output_shape")
-    if made is None:
-        made = []
+    stated = op.get("output_shape")
+    if stated is None:
+        stated = []
         windows = _windows(op, image, op.get("kernel_shape") or weights.sizes[2:])
-        for more, (size, begin, end, extent, stride) in zip(added, windows, strict=True):
-            pads = at_least_zero(more + extent - stride) if _is_same(op) else begin + end
-            made.append(stride * (size - 1) + more + extent - pads)
-    return n, weights.sizes[1] * op.get("group", 1), *made[-len(image) :]
+        for output_padding, (size, begin, end, extent, stride) in zip(added, windows, strict=True):
+            pads = at_least_zero(output_padding + extent - stride) if _is_same(op) else begin + end
+            stated.append(stride * (size - 1) + output_padding + extent - pads)
+    return n, weights.sizes[1] * op.get("group", 1), *stated[-len(image) :]
 
 
-def _depth_to_space(op: Operation, x: Type) -> Sizes:
+def _infer_depth_to_space(op: Operation, x: Type) -> Sizes:
     n, channels, *image = x.sizes
     by = op.attributes["blocksize"]
     return n, channels // (by * by), *(size * by for size in image)
 
 
-def _space_to_depth(op: Operation, x: Type) -> Sizes:
+def _infer_space_to_depth(op: Operation, x: Type) -> Sizes:
     n, channels, *image = x.sizes
     by = op.attributes["blocksize"]
     return n, channels * by * by, *(size // by for size in image)
 
 
-def _attention(op: Operation, q: Type, k: Type, v: Type, *others: Type | None) -> Inferred | Sizes:
+def _infer_attention(
+    op: Operation, q: Type, k: Type, v: Type, *rest: Type | None
+) -> Inferred | Sizes:
     """Of three axes, the last one is the heads' together; where its size is open, onnx makes it
     0.
     """
-    made = op.by_onnx(q, k, v, *others)
+    inferred = op.by_onnx(q, k, v, *rest)
     if q.shape is None or len(q.shape) != 3:
-        return made
+        return inferred
     return *q.shape[:2], None
 
 
-def _einsum(op: Operation, *inputs: Type) -> Inferred:
+def _infer_einsum(op: Operation, *inputs: Type) -> Inferred:
     """onnx takes each letter's size from one input, although it may be 1 there, and broadcast to
     that of others.
     """
-    made = op.by_onnx(*inputs)
+    inferred = op.by_onnx(*inputs)
     equation = op.attributes["equation"].decode().replace(" ", "")
     terms = [] if "." in equation else equation.split("->")[0].split(",")
     pairs = {
@@ -371,28 +379,30 @@ def _einsum(op: Operation, *inputs: Type) -> Inferred:
         for pair in zip(term, x.sizes, strict=True)
     }
     is_certain = terms and len(pairs) == len({letter for letter, _ in pairs})
-    return made if is_certain else Inferred(made.elements, (None,) * len(made.sizes))
+    return inferred if is_certain else Inferred(inferred.elements, (None,) * len(inferred.sizes))
 
 
-def _stft(op: Operation, signal: Type, *others: Type | None) -> Inferred:
+def _infer_stft(op: Operation, signal: Type, *rest: Type | None) -> Inferred:
     """Without the attribute onesided, onnx takes it for 0, and its default is 1."""
-    made = op.by_onnx(signal, *others)
+    inferred = op.by_onnx(signal, *rest)
     return (
-        made if "onesided" in op.attributes else Inferred(made.elements, (*made.sizes[:2], None, 2))
+        inferred
+        if "onesided" in op.attributes
+        else Inferred(inferred.elements, (*inferred.sizes[:2], None, 2))
     )
 
 
-def _non_zero(op: Operation, x: Type) -> Inferred:
+def _infer_non_zero(op: Operation, x: Type) -> Inferred:
     """ONNX Runtime takes a scalar for a vector."""
     return Inferred(TensorProto.INT64, (None if x.shape is None else max(len(x.shape), 1), None))
 
 
-def _affine_grid(op: Operation, theta: Type, size: Type) -> Sizes:
+def _infer_affine_grid(op: Operation, theta: Type, size: Type) -> Sizes:
     n, _, *image = known(op.integers(1))
     return n, *image, len(image)
 
 
-def _fused_matmul(op: Operation, a: Type, b: Type) -> Sizes:
+def _infer_fused_matmul(op: Operation, a: Type, b: Type) -> Sizes:
     first, second = (
         (*i.sizes[1:-1], i.sizes[0], i.sizes[-1]) if op.get(f"transBatch{name}") else i.sizes
         for name, i in (("A", a), ("B", b))
@@ -402,46 +412,46 @@ def _fused_matmul(op: Operation, a: Type, b: Type) -> Sizes:
     return *broadcast(first[:-2], second[:-2]), rows, columns
 
 
-def _into_blocks(op: Operation, x: Type) -> Sizes:
+def _infer_into_blocks(op: Operation, x: Type) -> Sizes:
     """Return the shape in blocks of channels. The size of a block depends on the CPU."""
-    n, *others = x.sizes
-    return n, None, *(others[:-1] if op.get("channels_last") else others[1:])
+    n, *rest = x.sizes
+    return n, None, *(rest[:-1] if op.get("channels_last") else rest[1:])
 
 
-def _out_of_blocks(op: Operation, x: Type) -> Sizes:
+def _infer_out_of_blocks(op: Operation, x: Type) -> Sizes:
     n, _, *image = x.sizes
     channels = op.attributes["channels"]
     return (n, *image, channels) if op.get("channels_last") else (n, channels, *image)
 
 
-def _upsample_blocks(op: Operation, x: Type) -> Sizes:
+def _infer_upsample_blocks(op: Operation, x: Type) -> Sizes:
     factors = op.get("scales", [1] * len(x.sizes))
     return tuple(size * factor for size, factor in zip(x.sizes, factors, strict=True))
 
 
-def _like_the_first(op: Operation, x: Type, *others: Type | None) -> Inferred:
+def _infer_like_the_first(op: Operation, x: Type, *rest: Type | None) -> Inferred:
     return x
 
 
-def _in_a_sequence(op: Operation, x: Type, *others: Type | None) -> Inferred:
+def _infer_in_a_sequence(op: Operation, x: Type, *rest: Type | None) -> Inferred:
     return Inferred(x.elements)
 
 
-def _gemm(op: Operation, a: Type, b: Type, *others: Type | None) -> Sizes:
+def _infer_gemm(op: Operation, a: Type, b: Type, *rest: Type | None) -> Sizes:
     rows = a.sizes[-1 if op.get("transA") else 0]
     columns = b.sizes[0 if op.get("transB") else -1]
     return rows, columns
 
 
-def _sequence_empty(op: Operation) -> Inferred:
+def _infer_sequence_empty(op: Operation) -> Inferred:
     return Inferred(op.get("dtype", TensorProto.FLOAT))
 
 
-def _sequence_at(op: Operation, sequence: Type, at: Type) -> Inferred:
-    part = tried(part_of_sequence, op.graph, op.node)
-    if part is None:
+def _infer_sequence_at(op: Operation, sequence: Type, position: Type) -> Inferred:
+    element = tried(part_of_sequence, op.graph, op.node)
+    if element is None:
         return Misread(sequence.elements)
-    axis, _, size = part
+    axis, _, size = element
     split = op.graph.producer(op.node.input[0])
     if split is None:
         raise ValueError("not known")
@@ -449,14 +459,14 @@ def _sequence_at(op: Operation, sequence: Type, at: Type) -> Inferred:
     return Inferred(x.elements, (*x.sizes[:axis], size, *x.sizes[axis + 1 :]))
 
 
-def _col2im(op: Operation, x: Type, image_shape: Type, block_shape: Type) -> Sizes:
+def _infer_col2im(op: Operation, x: Type, image_shape: Type, block_shape: Type) -> Sizes:
     """The declaration states only sizes of an image that are numbers."""
     n, channels, _ = x.sizes
     positions = math.prod(known(integer_list(op.graph, op.node.input[2])))
     return n, channels // positions, *known(op.integers(1))
 
 
-def _im2col(op: Operation, x: Type) -> Sizes:
+def _infer_im2col(op: Operation, x: Type) -> Sizes:
     blocks = im2col_blocks(op.attributes, x.sizes[2:])
     return x.sizes[0], x.sizes[1] * math.prod(op.attributes["kernel_shape"]), math.prod(blocks)
 
@@ -470,62 +480,62 @@ OF_SEQUENCES = ("ConcatFromSequence", "Optional", "OptionalGetElement", "Sequenc
     "SequenceErase",
                 "SequenceInsert", "SplitToSequence")  # fmt: skip
 ON_IMAGES: "dict[str, Callable[..., Inferred]]" = {
-    **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _pool),
-    **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), _global_pool),
-    **dict.fromkeys(("Conv", "ConvInteger", "QLinearConv"), _conv),
+    **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _infer_pool),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), _infer_global_pool),
+    **dict.fromkeys(("Conv", "ConvInteger", "QLinearConv"), _infer_conv),
 }
 # What ONNX Runtime's optimizer makes of others. Where channels are in blocks, there are as many of
 # them as the weights have, which are filled up to whole blocks.
 BLOCKS = "com.microsoft.nchwc"
 FUSED: "dict[str, Rule]" = {
-    **dict.fromkeys(("FusedConv", "NhwcFusedConv", "QLinearConv"), _channels_second(_conv)),
-    **dict.fromkeys(("NhwcMaxPool", "QLinearAveragePool"), _channels_second(_pool)),
+    **dict.fromkeys(("FusedConv", "NhwcFusedConv", "QLinearConv"), _channels_second(_infer_conv)),
+    **dict.fromkeys(("NhwcMaxPool", "QLinearAveragePool"), _channels_second(_infer_pool)),
     **dict.fromkeys(("BiasGelu", "BiasSoftmax", "FastGelu", "Gelu", "QuickGelu",
             "SkipLayerNormalization",
-                     "SkipSimplifiedLayerNormalization"), _like_the_first),
-    "FusedGemm": _gemm,
-    "FusedMatMul": _fused_matmul,
-    "QLinearGlobalAveragePool": _channels_second(_global_pool),
+                     "SkipSimplifiedLayerNormalization"), _infer_like_the_first),
+    "FusedGemm": _infer_gemm,
+    "FusedMatMul": _infer_fused_matmul,
+    "QLinearGlobalAveragePool": _channels_second(_infer_global_pool),
 }  # fmt: skip
 # {domain: {type of node: rule}}
 RULES: "dict[str, dict[str, Rule]]" = {
     "ai.onnx": {
-        **dict.fromkeys((*ELEMENTWISE, *COMPARISONS), _elementwise),
-        **dict.fromkeys(OF_SEQUENCES, _in_a_sequence),
+        **dict.fromkeys((*ELEMENTWISE, *COMPARISONS), _infer_elementwise),
+        **dict.fromkeys(OF_SEQUENCES, _infer_in_a_sequence),
         **ON_IMAGES,
-        "AffineGrid": _affine_grid,
-        "Attention": _attention,
-        "Col2Im": _col2im,
-        "Concat": _concat,
-        "ConstantOfShape": _constant_of_shape,
-        "ConvTranspose": _conv_transpose,
-        "DepthToSpace": _depth_to_space,
-        "Einsum": _einsum,
-        "Expand": _expand,
-        "Flatten": _flatten,
-        "Gather": _gather,
-        "NonZero": _non_zero,
-        "Pad": _pad,
-        "Range": _range,
-        "Reshape": _reshape,
-        "Resize": _resize,
-        "SequenceAt": _sequence_at,
-        "SequenceEmpty": _sequence_empty,
-        "Shape": _shape,
-        "Slice": _slice,
-        "SpaceToDepth": _space_to_depth,
-        "Squeeze": _squeeze,
-        "STFT": _stft,
-        "Tile": _tile,
-        "Unsqueeze": _unsqueeze,
-        "Upsample": _resize,
+        "AffineGrid": _infer_affine_grid,
+        "Attention": _infer_attention,
+        "Col2Im": _infer_col2im,
+        "Concat": _infer_concat,
+        "ConstantOfShape": _infer_constant_of_shape,
+        "ConvTranspose": _infer_conv_transpose,
+        "DepthToSpace": _infer_depth_to_space,
+        "Einsum": _infer_einsum,
+        "Expand": _infer_expand,
+        "Flatten": _infer_flatten,
+        "Gather": _infer_gather,
+        "NonZero": _infer_non_zero,
+        "Pad": _infer_pad,
+        "Range": _infer_range,
+        "Reshape": _infer_reshape,
+        "Resize": _infer_resize,
+        "SequenceAt": _infer_sequence_at,
+        "SequenceEmpty": _infer_sequence_empty,
+        "Shape": _infer_shape,
+        "Slice": _infer_slice,
+        "SpaceToDepth": _infer_space_to_depth,
+        "Squeeze": _infer_squeeze,
+        "STFT": _infer_stft,
+        "Tile": _infer_tile,
+        "Unsqueeze": _infer_unsqueeze,
+        "Upsample": _infer_resize,
     },
     "com.microsoft": FUSED,
     BLOCKS: {
         **ON_IMAGES,
-        "ReorderInput": _into_blocks,
-        "ReorderOutput": _out_of_blocks,
-        "Upsample": _upsample_blocks,
+        "ReorderInput": _infer_into_blocks,
+        "ReorderOutput": _infer_out_of_blocks,
+        "Upsample": _infer_upsample_blocks,
     },
-    "onnx_ops": {"Im2Col": _im2col},
+    "onnx_ops": {"Im2Col": _infer_im2col},
 }

@@ -58,9 +58,9 @@ def _outputs(graph: "TypedGraph", node: onnx.NodeProto | None, name: str) -> dic
         return {name: Type(tensor.data_type, tuple(tensor.dims))}
     if node is None or name in graph.inputs:
         return {name: _completed(graph, name, tried(_of_body, graph, name) or UNKNOWN)}
-    made = _inferred(graph, node)
+    inferred = _inferred(graph, node)
     return {
-        output: _completed(graph, output, made.get(output, UNKNOWN))
+        output: _completed(graph, output, inferred.get(output, UNKNOWN))
         for output in node.output
         if output
     }
@@ -113,8 +113,8 @@ def _stated(graph: "TypedGraph", name: str) -> Type:
     must_hold = name in graph.inputs and graph.outer is None
     dimensions = None
     holds_many = False
-    while (kind := stated.WhichOneof("value")) in ("sequence_type", "optional_type"):
-        stated = getattr(stated, kind).elem_type
+    while (variant := stated.WhichOneof("value")) in ("sequence_type", "optional_type"):
+        stated = getattr(stated, variant).elem_type
         holds_many = True
     if stated.tensor_type.HasField("shape") and not holds_many:
         dimensions = tuple(

@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 LONGEST = 1000  # characters of a name
-MOST_TERMS = 64  # of a polynomial that is multiplied out
+MOST_TERMS = 32  # of a polynomial; a longer one becomes an unknown size
 MOST_FACTORS = 16  # of a product in it
 
 
@@ -35,10 +35,11 @@ class Unknown(str):
 class Size:
     """A polynomial that is no constant."""
 
-    __slots__ = ("terms",)
+    __slots__ = ("hash", "terms")
 
     def __init__(self, terms: "Terms"):
         self.terms = terms
+        self.hash = hash(frozenset(terms.items()))  # sizes are keys of many dictionaries
 
     def __add__(self, other: "Dimension") -> "Dimension":
         terms = dict(self.terms)
@@ -60,18 +61,18 @@ class Size:
             )
         terms: Terms = {}
         for names, factor in self.terms.items():
-            for others, by in _terms(other).items():
-                product = tuple(sorted(names + others))
+            for other_names, by in _terms(other).items():
+                product = tuple(sorted(names + other_names))
                 terms[product] = terms.get(product, 0) + factor * by
         return _simplify(terms)
 
     def __floordiv__(self, other: "Dimension") -> "Dimension":
         if not isinstance(other, int) or other < 1:
             return unknown(f"(({self})//({other}))", None, (self,))
-        whole = _simplify({names: factor // other for names, factor in self.terms.items()})
+        result = _simplify({names: factor // other for names, factor in self.terms.items()})
         rest = _simplify({names: factor % other for names, factor in self.terms.items()})
         if isinstance(rest, int):
-            return whole + rest // other
+            return result + rest // other
         rounded = [
             names
             for names, factor in rest.terms.items()
@@ -79,10 +80,12 @@ class Size:
         ]
         if len(rounded) == 1:  # (a // b + c) // d = (a + b * c) // (b * d)
             ((name,),) = rounded
-            return whole + (name.of[0] + (rest - Size({(name,): 1})) * name.by) // (name.by * other)
+            return result + (name.of[0] + (rest - Size({(name,): 1})) * name.by) // (
+                name.by * other
+            )
         smallest = least(rest)
         smallest = None if smallest is None else smallest // other
-        return whole + unknown(f"(({rest})//{other})", smallest, (rest,), other)
+        return result + unknown(f"(({rest})//{other})", smallest, (rest,), other)
 
     def __sub__(self, other: "Dimension") -> "Dimension":
         return self + -other
@@ -100,7 +103,7 @@ class Size:
         return isinstance(other, Size) and self.terms == other.terms
 
     def __hash__(self) -> int:
-        return hash(frozenset(self.terms.items()))
+        return self.hash
 
     def __repr__(self) -> str:
         """Return a text, which is the same for equal sizes."""
@@ -148,7 +151,10 @@ def factors(size: Dimension) -> ValuesView[int]:
 
 def _simplify(terms: "Terms") -> Dimension:
     terms = {names: factor for names, factor in terms.items() if factor}
-    return terms.get((), 0) if not terms.keys() - {()} else Size(terms)
+    if not terms.keys() - {()}:
+        return terms.get((), 0)
+    size = Size(terms)
+    return size if len(terms) <= MOST_TERMS else unknown(f"({size})", least(size), (size,))
 
 
 def unknown(
@@ -177,8 +183,8 @@ def origins(size: Dimension) -> Iterator[tuple[str, int]]:
     for name in (name for names in sorted(_terms(size)) for name in names):
         if name.origin:
             yield name.origin
-        for part in name.of:
-            yield from origins(part)
+        for operand in name.of:
+            yield from origins(operand)
 
 
 def named(text: str) -> Size:
@@ -246,26 +252,30 @@ def broadcast_size(column: Sequence[Dimension | None]) -> Dimension | None:
 
     Of several open sizes it is one that can't be 1; else each of them is that size, or 1.
     """
-    others = {part for d in column if d is not None and d != 1 for part in parts_of_broadcast(d)}
-    numbers = {d for d in others if isinstance(d, int)}
+    candidates = {
+        candidate for d in column if d is not None and d != 1 for candidate in parts_of_broadcast(d)
+    }
+    numbers = {d for d in candidates if isinstance(d, int)}
     if len(numbers) == 1 and numbers != {0}:
         return numbers.pop()
-    if None in column or numbers or len(others) < 2:
-        return None if None in column or len(others) > 1 else others.pop() if others else 1
-    larger = [d for d in others if math.gcd(*factors(d)) > 1 or (least(d) or 0) > 1]
+    if None in column or numbers or len(candidates) < 2:
+        return (
+            None if None in column or len(candidates) > 1 else candidates.pop() if candidates else 1
+        )
+    larger = [d for d in candidates if math.gcd(*factors(d)) > 1 or (least(d) or 0) > 1]
     if larger:
         return simplest(larger)
-    parts = sorted(others, key=repr)
-    name = f"broadcast({','.join(map(repr, parts))})"
-    return unknown(name, 0, (*parts,)) if len(name) < LONGEST else None
+    operands = sorted(candidates, key=repr)
+    name = f"broadcast({','.join(map(repr, operands))})"
+    return unknown(name, 0, (*operands,)) if len(name) < LONGEST else None
 
 
 def parts_of_broadcast(size: Dimension) -> tuple[Dimension, ...]:
     """Return the sizes that are broadcast to an open size; itself if it is no result of
     `broadcast_size`.
     """
-    ((names, factor), *more) = _terms(size).items() or [((), 0)]
-    is_one = not more and factor == 1 and len(names) == 1 and names[0].startswith("broadcast(")
+    ((names, factor), *further) = _terms(size).items() or [((), 0)]
+    is_one = not further and factor == 1 and len(names) == 1 and names[0].startswith("broadcast(")
     return names[0].of if is_one else (size,)
 
 
@@ -316,9 +326,9 @@ def quotient(size: Dimension, by: Dimension) -> Dimension | None:
             remaining.remove(name)
         if coefficient % factor:
             return None
-        part = _simplify({tuple(remaining): coefficient // factor})
-        total = total + part
-        size = size - part * by
+        term = _simplify({tuple(remaining): coefficient // factor})
+        total = total + term
+        size = size - term * by
     return total
 
 
@@ -342,6 +352,6 @@ def _leading(size: Dimension) -> tuple[tuple[Unknown, ...], int]:
     return max(_terms(size).items(), key=lambda term: (len(term[0]), term[0]))
 
 
-def at(size: Dimension, number_of: Callable[[Unknown], int]) -> int:
+def evaluated(size: Dimension, number_of: Callable[[Unknown], int]) -> int:
     """Return a size as a number. number_of: a function that returns the number for an unknown."""
     return sum(factor * math.prod(map(number_of, names)) for names, factor in _terms(size).items())

@@ -63,38 +63,40 @@ def reading_of(index: Index, dimensions: Sequence[Dimension]) -> Reading:
     if not {variable.name for variable in variables_of(index)} <= {*AXES}:
         raise ValueError("an index along other axes")
     digits = [
-        digit for at, size in zip(index, dimensions, strict=True) for digit in _digits_of(at, size)
+        digit
+        for position, size in zip(index, dimensions, strict=True)
+        for digit in _digits_of(position, size)
     ]
     try:
         parts = tuple(Part(1, size, 1) for size in dimensions)
         return Reading(parts, *_axes_apart(digits))
     except ValueError:
-        parts = tuple(_repeats(at, size) for at, size in digits)
-    if len({variable for at, _ in digits for variable in variables_of([at])}) < sum(
-        len(at.terms) for at, _ in digits
+        parts = tuple(_repeats(position, size) for position, size in digits)
+    if len({variable for position, _ in digits for variable in variables_of([position])}) < sum(
+        len(position.terms) for position, _ in digits
     ):
         raise ValueError("several digits of one axis")
-    whole = [
+    whole_axes = [
         (
-            along(at.terms[0].variable) if part.is_repeated else at,
-            part.around * part.size * part.each,
+            along(position.terms[0].variable) if axis_part.is_repeated else position,
+            axis_part.around * axis_part.size * axis_part.each,
         )
-        for (at, _), part in zip(digits, parts, strict=True)
+        for (position, _), axis_part in zip(digits, parts, strict=True)
     ]
-    return Reading(parts, *_axes_apart(whole))
+    return Reading(parts, *_axes_apart(whole_axes))
 
 
-def _digits_of(at: Position, size: Dimension) -> list[tuple[Position, Dimension]]:
+def _digits_of(position: Position, size: Dimension) -> list[tuple[Position, Dimension]]:
     """Return the digits that an axis of this size consists of, with their sizes: at least
     itself.
     """
     try:
-        digits = digits_along(at) if at.terms and at.start == 0 else []
+        digits = digits_along(position) if position.terms and position.start == 0 else []
     except ValueError:
         digits = []
     if digits and math.prod(digit.size for digit in digits) == size:
         return [(single(digit), digit.size) for digit in digits]
-    return [(at, size)]
+    return [(position, size)]
 
 
 def _axes_apart(
@@ -107,30 +109,36 @@ def _axes_apart(
     """
     sizes: list[Dimension] = []
     index: list[int | str] = []
-    parts: list[tuple[Position, Dimension]] = []  # what may be one axis together with what follows
+    axis_digits: list[
+        tuple[Position, Dimension]
+    ] = []  # what may be one axis together with what follows
     for digit in digits:
-        parts.append(digit)
-        whole = joined(parts)
-        length = math.prod(size for _, size in parts)
-        names = [term.variable.name for term in whole.terms]
-        if not names and isinstance(whole.start, int) and is_within(whole, length):
-            index.append(whole.start)
-        elif names and whole == along(Variable(names[0], length)):
+        axis_digits.append(digit)
+        axis = joined(axis_digits)
+        length = math.prod(size for _, size in axis_digits)
+        names = [term.variable.name for term in axis.terms]
+        if not names and isinstance(axis.start, int) and is_within(axis, length):
+            index.append(axis.start)
+        elif names and axis == along(Variable(names[0], length)):
             index.append(names[0])
         else:
             continue
         sizes.append(length)
-        parts = []
-    if parts:
+        axis_digits = []
+    if axis_digits:
         raise ValueError("a part of an axis")
     return tuple(sizes), tuple(index)
 
 
-def _repeats(at: Position, size: Dimension) -> Part:
+def _repeats(position: Position, size: Dimension) -> Part:
     """Return the part of an axis that a digit is, so that it runs along all of its variable."""
-    if len(at.terms) != 1 or at.start != 0 or (at.terms[0].step, at.terms[0].size) != (1, size):
+    if (
+        len(position.terms) != 1
+        or position.start != 0
+        or (position.terms[0].step, position.terms[0].size) != (1, size)
+    ):
         return Part(1, size, 1)
-    (term,) = at.terms
+    (term,) = position.terms
     around = quotient(term.variable.size, term.inner * size)
     if not isinstance(term.inner, int) or not isinstance(around, int):
         raise ValueError("an open number of repeats")
@@ -144,8 +152,8 @@ def elements(array: Array, index: Index) -> Array:
     Raises ValueError if that is unknown, or some lie outside.
     """
     ats = [*map(numbers, index)]
-    for at, size in zip(ats, array.shape, strict=True):
-        if at.size == 0 or at.min() < 0 or at.max() >= size:
+    for position, size in zip(ats, array.shape, strict=True):
+        if position.size == 0 or position.min() < 0 or position.max() >= size:
             raise ValueError("no elements, or outside")
     picked = array[tuple(ats)]
     picked = picked.reshape((1,) * (len(AXES) - picked.ndim) + picked.shape)
@@ -156,10 +164,10 @@ def elements(array: Array, index: Index) -> Array:
     return picked
 
 
-def numbers(at: Position) -> Array:
+def numbers(position: Position) -> Array:
     """Return the numbers that a position is, with an axis for each of AXES. Raises ValueError."""
-    total = np.full([1] * len(AXES), _number(at.start))
-    for variable, inner, size, step in at.terms:
+    total = np.full([1] * len(AXES), _number(position.start))
+    for variable, inner, size, step in position.terms:
         line = np.arange(_number(variable.size)) // _number(inner) % _number(size) * _number(step)
         total = total + line.reshape([-1 if name == variable.name else 1 for name in AXES])
     return total

@@ -22,13 +22,15 @@ from ..model.nodes import subgraphs
 from ..model.small_models import model_of
 from ..sampling.computed_points import CAST_BFLOAT16, CAST_FLOAT16
 from .finding import NearMiss
+from .folding import run_onnx_runtime, run_reference
 from .gain import PRODUCTS, seconds_of
-from .graph import AI_ONNX, FLOATS, Graph, run_onnx_runtime, run_reference
+from .graph import FLOATS, Graph
 from .probing import Sizes
 from .reading import TABLE
 from .reading.affine import Array
 from .reading.forms import CASTS, FORMULAS
 from .reading.reader import attributes_of
+from .versions import AI_ONNX
 
 MOVES = {name for name, rule in TABLE.items() if rule.moves}
 RUN = *AI_ONNX, "com.microsoft"  # domains of ONNX Runtime's nodes
@@ -82,12 +84,12 @@ class Trial:
         self.computed = [name for name in inputs if _depends(graph, name, {*inputs} - {name})]
         drawn = [name for name in inputs if name not in self.computed]
         added, _ = _between(graph, replacement["inputs"], inputs)
-        self.nodes, more = _between(graph, [self.output], inputs)
+        self.nodes, unknown = _between(graph, [self.output], inputs)
         self.before, own = _between(graph, self.computed, drawn)
-        self.drawn = [*dict.fromkeys((*drawn, *more, *own))]
+        self.drawn = [*dict.fromkeys((*drawn, *unknown, *own))]
         settings = {k: v for k, v in replacement.items() if k not in ("version", "finding")}
         self.replacing = [*added, helper.make_node(outputs=node.output[:1], **settings)]
-        if any(_may_end_the_process(graph, each) for each in self.nodes):
+        if any(_may_end_the_process(graph, inner) for inner in self.nodes):
             raise Untried("ONNX Runtime may not survive a division of integers")
         if {*ROUNDINGS}.intersection(replacement.get("steps", ())[::4]):
             raise Untried("its coordinates are rounded to 16 bits")
@@ -97,8 +99,8 @@ class Trial:
         seconds = 0.0
         for seed in range(DRAWS):
             draw = Sizes(seed)
-            size, more = self._needs(draw)
-            seconds += more
+            size, more_seconds = self._needs(draw)
+            seconds += more_seconds
             if seed and seconds > SECONDS:
                 break
             if size > MEMORY or seconds > SECONDS:
@@ -170,20 +172,20 @@ class Trial:
 
 
 @contextmanager
-def _failing(what: str) -> Iterator[None]:
+def _failing(title: str) -> Iterator[None]:
     """Turn an exception into Untried."""
     try:
         yield
     except (NearMiss, Untried):
         raise
     except Exception as error:
-        raise Untried(f"on random inputs, {what}: {error}") from None
+        raise Untried(f"on random inputs, {title}: {error}") from None
 
 
-def _depends(graph: Graph, name: str, others: Collection[str]) -> bool:
+def _depends(graph: Graph, name: str, sources: Collection[str]) -> bool:
     """Return whether a value is computed from others."""
-    nodes, _ = _between(graph, [name], others)
-    return any(any(operand in others for operand in node.input) for node in nodes)
+    nodes, _ = _between(graph, [name], sources)
+    return any(any(operand in sources for operand in node.input) for node in nodes)
 
 
 def _may_end_the_process(graph: Graph, node: onnx.NodeProto) -> bool:
@@ -212,8 +214,8 @@ def _run_nodes(
 def _run(graph: Graph, feeds: Mapping[str, Array], output: str) -> Array:
     """Return a value that ONNX Runtime computes."""
     nodes, _ = _between(graph, [output], feeds)
-    made = {name for node in nodes for name in node.output}
-    feeds = {name: array for name, array in feeds.items() if name not in made}
+    computed = {name for node in nodes for name in node.output}
+    feeds = {name: array for name, array in feeds.items() if name not in computed}
     return run_onnx_runtime(_model(graph, nodes, feeds, output), feeds, output)
 
 
@@ -235,13 +237,13 @@ def _leaves(graph: Graph, names: Sequence[str]) -> list[str]:
             and "Reduce" not in node.op_type
         )
         if node is not None and (name in graph.added or may_be_size):
-            pending += [each for each in node.input if each not in pending]
+            pending += [operand for operand in node.input if operand not in pending]
         elif name == names[0] or graph.folded(name) is None:  # an image may be any
             leaves[name] = None
-    others = lambda name: _between(
+    reads_others = lambda name: _between(
         graph, [name], leaves.keys() - {name}, {*FORMULAS, "Sum", *MOVES}
     )[1]
-    return [name for name in leaves if graph.is_constant(name) or others(name)]
+    return [name for name in leaves if graph.is_constant(name) or reads_others(name)]
 
 
 def _between(
@@ -250,8 +252,8 @@ def _between(
     """Return (the nodes from these values to outputs, other values that they read). op_types: only
     these, if any.
     """
-    found: set[int] = set()
-    more: dict[str, None] = {}
+    numbers: set[int] = set()
+    unmade: dict[str, None] = {}
     pending = [*outputs]
     seen = {"", *inputs}
     while pending:
@@ -268,11 +270,11 @@ def _between(
             or (op_types and node.op_type not in op_types)
             or not (node.domain in RUN or name in graph.added)
         ):
-            more[name] = None
+            unmade[name] = None
         else:
-            found.add(id(node))
+            numbers.add(id(node))
             pending += node.input
-    return [node for node in graph.owner.node if id(node) in found], more
+    return [node for node in graph.owner.node if id(node) in numbers], unmade
 
 
 def _sizes(graph: Graph, name: str, draw: Sizes) -> list[int]:
@@ -296,11 +298,11 @@ def _feeds(graph: Graph, names: Sequence[str], draw: Sizes) -> dict[str, Array]:
         if elements in INTEGERS:
             array = np.rint(np.abs(array) * 100)
         elif k:  # inside, outside, on the edge, and far from it
-            kind, reach = rng.integers(0, 10, dimensions), max([2, *dimensions])
-            array = np.where(kind < 3, rng.uniform(-reach, reach, dimensions), array)
-            array = np.where(kind == 3, np.rint(array), array)
+            choice, reach = rng.integers(0, 10, dimensions), max([2, *dimensions])
+            array = np.where(choice < 3, rng.uniform(-reach, reach, dimensions), array)
+            array = np.where(choice == 3, np.rint(array), array)
             if array.size >= MANY:  # of a matrix, a large number takes nearly all points outside
-                array = np.where(kind == 4, array * 1000, array)
+                array = np.where(choice == 4, array * 1000, array)
         feeds[name] = _widened(array.astype(graph.type(name).dtype))
     return feeds
 
@@ -332,12 +334,12 @@ def _model(
 ) -> onnx.ModelProto:
     """Return a model of these nodes and the constants that they read."""
     nodes = [_without_rounding(graph, node) for node in nodes]
-    made = {name for node in nodes for name in node.output}
+    computed = {name for node in nodes for name in node.output}
     names = dict.fromkeys(
         name
         for node in nodes
         for name in node.input
-        if name and name not in feeds and name not in made
+        if name and name not in feeds and name not in computed
     )
     constants = []
     for name in names:

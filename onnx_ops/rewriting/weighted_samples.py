@@ -38,9 +38,9 @@ def _factors(form: Form) -> tuple[float, list[Form]]:
     for factor in factors:
         inner = _unrounded(factor)
         is_read = inner is factor or isinstance(inner, Element)
-        more, parts = (1.0, [factor]) if is_read else _factors(inner)
-        scale *= more
-        result += parts
+        multiplier, inner_factors = (1.0, [factor]) if is_read else _factors(inner)
+        scale *= multiplier
+        result += inner_factors
     return scale, result
 
 
@@ -71,8 +71,8 @@ def weighted_samples(reader: Reader, form: Form) -> list[Term]:
         over: tuple[Variable, ...] = ()
         if len(factors) == 1 and isinstance(factors[0], Sum):
             over = factors[0].over
-            more, factors = _factors(factors[0].body)
-            by *= more
+            multiplier, factors = _factors(factors[0].body)
+            by *= multiplier
         samples = [factor for factor in factors if isinstance(factor, Sample)]
         if len(samples) != 1 or len(samples[0].over) != 2:
             return []
@@ -107,9 +107,9 @@ def _level_digit(term: Term) -> Digit | None:
     if not isinstance(term.sample.body, Element):
         return None
     image = {*term.sample.over}
-    for at in term.sample.body.index:
-        own = [t for t in at.terms if t.variable in term.points]
-        if own and image & variables_of([at]):
+    for position in term.sample.body.index:
+        own = [t for t in position.terms if t.variable in term.points]
+        if own and image & variables_of([position]):
             return own[0].digit
     return None
 

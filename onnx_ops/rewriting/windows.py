@@ -70,10 +70,14 @@ class Window:
         return math.prod(digit.size for digit in self.block)
 
 
-def window(at: Position, size: Dimension, kernel_digits: Collection[Digit]) -> Window:
+def window(position: Position, size: Dimension, kernel_digits: Collection[Digit]) -> Window:
     """Return the Window that a position along an axis of this size is. Raises NearMiss."""
-    step, kernel = _run([term for term in at.terms if term.digit in kernel_digits], "the kernel")
-    stride, block = _run([term for term in at.terms if term.digit not in kernel_digits], "blocks")
+    step, kernel = _run(
+        [term for term in position.terms if term.digit in kernel_digits], "the kernel"
+    )
+    stride, block = _run(
+        [term for term in position.terms if term.digit not in kernel_digits], "blocks"
+    )
     if stride < 0 or (step < 0 and len(kernel) > 1):
         raise NearMiss("blocks are in another order")
     kernel_size = math.prod(digit.size for digit in kernel)
@@ -81,7 +85,7 @@ def window(at: Position, size: Dimension, kernel_digits: Collection[Digit]) -> W
         raise NearMiss("the size of the kernel is open")
     dilation = abs(step)
     reach = dilation * (kernel_size - 1) + 1
-    start = at.start + (step * (kernel_size - 1) if step < 0 else 0)
+    start = position.start + (step * (kernel_size - 1) if step < 0 else 0)
     if not isinstance(start, int):
         raise NearMiss("where the first block begins is open")
     count = math.prod(digit.size for digit in block)
@@ -112,7 +116,7 @@ def _ends(start: int, fitting: Dimension, length: int) -> Iterator[int]:
         yield from range(max(-start - MOST_ENDS, 0), max(MOST_ENDS - start, 0))
 
 
-def _run(terms: Sequence[Term], what: str) -> tuple[int, tuple[Digit, ...]]:
+def _run(terms: Sequence[Term], title: str) -> tuple[int, tuple[Digit, ...]]:
     """Return (step, digits) of terms that are one number times a step. Raises NearMiss."""
     if not terms:
         return 1, ()
@@ -120,7 +124,7 @@ def _run(terms: Sequence[Term], what: str) -> tuple[int, tuple[Digit, ...]]:
     numbers = [step for step in steps if isinstance(step, int)]
     step = min(numbers, key=abs, default=0)
     if step == 0:
-        raise NearMiss(f"how {what} follow each other depends on an open size")
+        raise NearMiss(f"how {title} follow each other depends on an open size")
     scaled = [
         term._replace(step=quotient(term.step, step) or -1) for term in terms
     ]  # -1 is no step along an axis
@@ -134,7 +138,11 @@ def _run(terms: Sequence[Term], what: str) -> tuple[int, tuple[Digit, ...]]:
 
 def windowed_axes(index: Index) -> list[int]:
     """Return the axes of an index along which it runs by digits that aren't those of the axis."""
-    return [axis for axis, at in enumerate(index) if len(at.terms) > 1 and not is_plain(at)]
+    return [
+        axis
+        for axis, position in enumerate(index)
+        if len(position.terms) > 1 and not is_plain(position)
+    ]
 
 
 def moving_axes(index: Index) -> list[int]:
@@ -142,7 +150,7 @@ def moving_axes(index: Index) -> list[int]:
 
     Those of blocks that tile an axis look like two axes that are joined.
     """
-    tiled = {axis for axis, at in enumerate(index) if len(at.terms) == 2}
+    tiled = {axis for axis, position in enumerate(index) if len(position.terms) == 2}
     windowed = {*windowed_axes(index)}
     return sorted(windowed | (tiled - {0, 1} if windowed else tiled))
 
@@ -195,17 +203,19 @@ def factors_of(form: Form) -> tuple[float, list[Form]]:
     return scale, factors
 
 
-def places_before(reader: Reader, form: Form, name: str) -> dict[str, Index]:
+def occurrences_before(reader: Reader, form: Form, name: str) -> dict[str, Index]:
     """Return {value: index} of elements that a form is, of values that are computed before another
     one, `name`.
     """
-    places: dict[str, Index] = {form.root: form.index} if isinstance(form, Element) else {}
-    places |= reader.forms.places[form]
+    occurrences: dict[str, Index] = {form.root: form.index} if isinstance(form, Element) else {}
+    occurrences |= reader.forms.occurrences[form]
     order = reader.order
-    return {value: index for value, index in places.items() if order.get(value, -1) < order[name]}
+    return {
+        value: index for value, index in occurrences.items() if order.get(value, -1) < order[name]
+    }
 
 
-def places_of(
+def occurrences_of(
     reader: Reader, form: Form, name: str, over: Sequence[Variable] = ()
 ) -> dict[str, Index]:
     """Return {value: index} of elements that a form is, of values that are computed before another
@@ -215,8 +225,10 @@ def places_of(
     over  summed variables that may occur in an index, too
     """
     variables = {*over, *variables_of(axes_of(reader.shape(name)))}
-    places = places_before(reader, form, name)
-    return {value: index for value, index in places.items() if variables_of(index) <= variables}
+    occurrences = occurrences_before(reader, form, name)
+    return {
+        value: index for value, index in occurrences.items() if variables_of(index) <= variables
+    }
 
 
 def between(graph: "GraphView", name: str, sources: Collection[str]) -> set[str]:
@@ -253,8 +265,8 @@ def check_uses(graph: "GraphView", name: str, sources: Collection[str]) -> None:
     uses = Counter(operand for value in values if value in graph.producers
                    for operand in graph.producers[value].input)  # fmt: skip
     for value in sorted((values & uses.keys()) - {name}):
-        others = graph.users[value] - graph.measured[value] - uses[value]
-        if others > 0 and graph.type(value).count > least and graph.folded(value) is None:
+        other_uses = graph.users[value] - graph.measured[value] - uses[value]
+        if other_uses > 0 and graph.type(value).count > least and graph.folded(value) is None:
             raise NearMiss(f"{value} is used elsewhere, too")
 
 

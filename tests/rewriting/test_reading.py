@@ -35,7 +35,7 @@ from support.written import (
 
 from onnx_ops.rewriting.graph import Model
 from onnx_ops.rewriting.reading import TABLE
-from onnx_ops.rewriting.reading.reader import Made, Reader, Rule, Site
+from onnx_ops.rewriting.reading.reader import Reader, Result, Rule, Site
 
 MODELS = Path(__file__).parents[2] / "models"
 OF_ANY_TYPE = [
@@ -75,18 +75,18 @@ def test_moves_of_other_types(name: str, dtype: str) -> None:
     assert proto.graph.output[0].name not in result.roots
 
 
-def turned_back(site: Site) -> Made:
+def turned_back(site: Site) -> Result:
     """Move elements by the inverse of a Transpose's permutation."""
     order = site.attributes.get("perm", [*range(len(site.index))][::-1])
     return site.move(0, [site.index[axis] for axis in order])
 
 
-def without_end(site: Site) -> Made:
+def without_end(site: Site) -> Result:
     """Move elements of a Concat as if all were of the first input."""
     return site.move(0, site.index)
 
 
-def rounded_down(site: Site) -> Made:
+def rounded_down(site: Site) -> Result:
     return site.forms.op("Floor", site.read(0, site.index))
 
 

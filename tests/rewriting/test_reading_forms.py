@@ -20,8 +20,8 @@ from onnx_ops.rewriting.reading.affine import (
     Unknown,
     Variable,
     along,
+    normal_position,
     number,
-    position,
 )
 from onnx_ops.rewriting.reading.evaluation import Evaluation, looked_up
 from onnx_ops.rewriting.reading.forms import FORMULAS, Condition, Element, Form, Guard, Sum, Whole
@@ -74,7 +74,7 @@ def random_position(rng: np.random.Generator, low: int = -2, high: int = 3) -> P
     terms = [
         Term(v, 1, v.size, int(rng.choice([-1, 1, 1, 2]))) for v in VARIABLES if rng.random() < 0.4
     ]
-    return position(int(rng.integers(low, high)), terms)
+    return normal_position(int(rng.integers(low, high)), terms)
 
 
 class Builder:

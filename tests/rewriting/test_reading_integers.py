@@ -47,7 +47,7 @@ def whole(reader: Reader, name: str) -> Position | None:
     """Return the position over the axes of a value that it is; None if it isn't known to be one."""
     with suppress(Unknown):
         form = reader.whole(name)
-        return form.at if isinstance(form, Whole) else None
+        return form.position if isinstance(form, Whole) else None
     return None
 
 
@@ -416,4 +416,4 @@ def test_sizes_are_no_elements() -> None:
     reader = main_reader(w.model({"x": ("float32", ["n"])}, (y, "int64", None)))
     form = reader.read(y, ())
     assert isinstance(form, Whole)
-    assert isinstance(form.at.start, Size)
+    assert isinstance(form.position.start, Size)

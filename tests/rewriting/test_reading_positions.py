@@ -20,12 +20,12 @@ from onnx_ops.rewriting.reading.affine import (
     fitted,
     is_at_least,
     is_within,
+    normal_position,
     number,
-    position,
     reshaped,
     substituted,
 )
-from onnx_ops.rewriting.sizes import Size, at, named
+from onnx_ops.rewriting.sizes import Size, evaluated, named
 
 VARIABLES = Variable("a", 6), Variable("b", 4), Variable("c", 12)
 GRID = dict(zip(VARIABLES, np.indices([6, 4, 12]), strict=True))
@@ -37,7 +37,7 @@ def numbers(place: Position, grid: Mapping[Variable, Array] = GRID, n: int = 1) 
     """Return the numbers that a position stands for. n: the value of open sizes."""
 
     def of(size: int | Size) -> int:
-        return at(size, lambda name: n)
+        return evaluated(size, lambda name: n)
 
     total = np.full(next(iter(grid.values())).shape, of(place.start))
     for variable, inner, size, step in place.terms:
@@ -62,7 +62,7 @@ def random_terms(rng: np.random.Generator) -> list[Term]:
 
 
 def random_position(rng: np.random.Generator) -> Position:
-    return position(int(rng.integers(-9, 20)), random_terms(rng))
+    return normal_position(int(rng.integers(-9, 20)), random_terms(rng))
 
 
 def known_share(rng: np.random.Generator, attempt: Callable[[np.random.Generator], None]) -> float:
@@ -98,10 +98,10 @@ def test_equal_sums_are_equal_positions(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(COUNT):
         terms = random_terms(rng)
-        whole = position(3, terms)
-        assert position(3, apart(rng, terms)) == whole
+        whole = normal_position(3, terms)
+        assert normal_position(3, apart(rng, terms)) == whole
         assert whole - whole == number(0)
-        assert hash(whole + number(2)) == hash(position(5, apart(rng, terms)))
+        assert hash(whole + number(2)) == hash(normal_position(5, apart(rng, terms)))
 
 
 @SEEDS
@@ -213,8 +213,8 @@ def test_reshapes_of_open_sizes(name: str) -> None:
     variables = [Variable(str(k), size) for k, size in enumerate(sizes)]
     index = reshaped(tuple(map(along, variables)), sizes, target)
     for n in (1, 2, 5):
-        counted = [at(size, lambda name: n) for size in sizes]  # noqa: B023  called at once
-        wanted = [at(size, lambda name: n) for size in target]  # noqa: B023
+        counted = [evaluated(size, lambda name: n) for size in sizes]  # noqa: B023  called at once
+        wanted = [evaluated(size, lambda name: n) for size in target]  # noqa: B023
         grid = dict(zip(variables, np.indices(counted), strict=True))
         expected = np.arange(np.prod(counted)).reshape(counted)
         np.testing.assert_array_equal(flat(index, wanted, grid, n), expected)
@@ -264,7 +264,7 @@ def test_substitutions(seed: int) -> None:
             step = int(rng.choice([-1, 1, 2]))
             reach = step * (digit.size - 1)
             if 0 <= start + reach < variable.size and rng.random() < 0.7:
-                by[variable] = position(start, [Term(*digit, step)])
+                by[variable] = normal_position(start, [Term(*digit, step)])
         grid = GRID | {variable: numbers(other) for variable, other in by.items()}
         np.testing.assert_array_equal(numbers(substituted(place, by)), numbers(place, grid))
 

@@ -28,7 +28,7 @@ from support.written import (
 import onnx_ops
 from onnx_ops.declaration import dtypes
 from onnx_ops.native import library
-from onnx_ops.rewriting import graph, rewritten
+from onnx_ops.rewriting import folding, graph, rewritten
 
 UNFOLDS = {
     "two axes": {},
@@ -814,10 +814,11 @@ def test_large_constants_are_not_computed(monkeypatch):
     2**31 bytes.
     """
     computed = []
-    run = graph.run_reference
+    run = folding.run_reference
+    monkeypatch.setattr(folding, "LARGEST", 4 * 100**2 * folding.REFERENCE)
     monkeypatch.setattr(graph, "LARGEST", 4 * 100**2)
     monkeypatch.setattr(
-        graph, "run_reference", lambda *arguments: computed.append(1) or run(*arguments)
+        folding, "run_reference", lambda *arguments: computed.append(1) or run(*arguments)
     )
     made = lambda proto: (
         len([f for f in rewritten(proto)[1] if f.operator == "Constant"]),
@@ -881,10 +882,10 @@ def test_few_bytes_are_not_computed_for_long(name, monkeypatch):
     """
     run = []
     monkeypatch.setattr(
-        graph, "run_reference", lambda proto, *_: run.append(proto.graph.node[0].op_type)
+        folding, "run_reference", lambda proto, *_: run.append(proto.graph.node[0].op_type)
     )
     monkeypatch.setattr(
-        graph, "run_onnx_runtime", lambda proto, *_: run.append(proto.graph.node[0].op_type)
+        folding, "run_onnx_runtime", lambda proto, *_: run.append(proto.graph.node[0].op_type)
     )
     (main,) = graph.Model(GREEDY[name]).graphs()
     assert all(main.folded(node.output[0]) is None for node in GREEDY[name].graph.node)
@@ -959,7 +960,7 @@ def test_external_data_are_not_read_in_vain(is_large, tmp_path, monkeypatch):
     """
     w, read = Writer(), []
     if is_large:
-        monkeypatch.setattr(graph, "LARGEST", 10_000)
+        monkeypatch.setattr(folding, "LARGEST", 10_000)
     places = w.constant(np.zeros([1, 1, 1, 2]), "float32") if is_large else "places"
     w.add(
         "GridSample",

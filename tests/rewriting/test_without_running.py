@@ -11,7 +11,7 @@ from support.written import affine_grid, attention, frames, unfold, windows
 from test_rewriting import ATTENTIONS, UNFOLDS, folds_of_ones
 from test_rewriting_by_hand import deform_conv, sampler
 
-from onnx_ops.rewriting import NOT_RUN, graph, rewritten, trial
+from onnx_ops.rewriting import NOT_RUN, folding, rewritten, trial
 from onnx_ops.rewriting.finding import Finding
 
 
@@ -20,7 +20,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*args: object) -> None:
         raise AssertionError("nodes run")
 
-    for module in (graph, trial):
+    for module in (folding, trial):
         monkeypatch.setattr(module, "run_onnx_runtime", run)
         monkeypatch.setattr(module, "run_reference", run)
 

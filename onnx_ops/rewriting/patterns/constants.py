@@ -9,7 +9,9 @@ import onnx
 from onnx import numpy_helper
 
 from ..finding import NOT_RUN, Finding
-from ..graph import AI_ONNX, OURS, Graph
+from ..folding import OURS
+from ..graph import Graph
+from ..versions import AI_ONNX
 
 NAME = "constant"
 

@@ -39,7 +39,7 @@ from ..reading.reader import Reader, attributes_of, axes_of
 from ..reading.rolling import rolled
 from ..sampled import Sampled, sample_of, sampled
 from ..sizes import are_numbers
-from ..windows import Window, places_of, spacings, window
+from ..windows import Window, occurrences_of, spacings, window
 
 if TYPE_CHECKING:
     from ..reading.reader import GraphView
@@ -49,7 +49,7 @@ VERSION = 19  # of ai.onnx, the first with DeformConv
 OFFSET = Variable("offset", 2)  # along rows or columns
 MOST_ADDENDS = 16  # of a coordinate
 
-Places = dict[str, Index]  # {value: index of its elements}
+Occurrences = dict[str, Index]  # {value: index of its elements}
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Product:
     over: tuple[Variable, ...]
     sample: Sampled
     masks: Sequence[Form]
-    weight: Places
+    weight: Occurrences
     outer: Position
     group: int = 1
     bias: Array | str | None = None
@@ -98,7 +98,7 @@ class DeformConv:
 
     inputs: list[Input]
     bias: Array | str | None
-    made: Index
+    result_index: Index
     result: Index
     windows: list[Window]
     group: int
@@ -109,15 +109,15 @@ class DeformConv:
     @property
     def sources(self) -> list[str]:
         bias = [self.bias] if isinstance(self.bias, str) else []
-        return [*(each.name for each in self.inputs), *bias]
+        return [*(tensor.name for tensor in self.inputs), *bias]
 
     def replacement(self, graph: Graph, node: onnx.NodeProto) -> dict[str, Any]:
         types = {graph.type(name).elements for name in self.sources}
         if len(types) > 1 or not types <= FLOATS:
             raise NearMiss("its inputs are not known to be floats of one type")
-        chains = [Chain(graph, node, each.name, self.sources) for each in self.inputs]
-        for chain, each in zip(chains, self.inputs, strict=True):
-            chain.arrange(each.source, each.target)
+        chains = [Chain(graph, node, tensor.name, self.sources) for tensor in self.inputs]
+        for chain, tensor in zip(chains, self.inputs, strict=True):
+            chain.arrange(tensor.source, tensor.target)
         weight, offset, *mask = [chain.value() for chain in chains[1:]]
         bias = self.bias
         if bias is not None and not isinstance(bias, str):
@@ -128,15 +128,15 @@ class DeformConv:
         result.then(
             self.operator,
             [weight, offset, *([] if bias is None else [bias]), *absent, *mask],
-            [*map(size_along, self.made)],
+            [*map(size_along, self.result_index)],
             domain=domain,
             version=version,
-            kernel_shape=[each.kernel_size for each in self.windows],
+            kernel_shape=[tensor.kernel_size for tensor in self.windows],
             group=self.group,
             offset_group=self.offset_group,
             **spacings(self.windows),
         )
-        result.arrange(self.made, self.result)
+        result.arrange(self.result_index, self.result)
         return result.last()
 
 
@@ -158,9 +158,9 @@ def match(reader: Reader, name: str, form: Form) -> DeformConv | None:
 def _conv(graph: "GraphView", name: str) -> tuple[onnx.NodeProto | None, Array | str | None]:
     """Return the Conv that makes a value, and its bias: a value, or a constant that is added."""
     add = graph.producer(name, "Add")
-    for result, other in () if add is None else (add.input, add.input[::-1]):
+    for result, addend in () if add is None else (add.input, add.input[::-1]):
         conv = graph.producer(result, "Conv")
-        bias = None if conv is None or len(conv.input) > 2 else graph.folded(other)
+        bias = None if conv is None or len(conv.input) > 2 else graph.folded(addend)
         if conv is not None and bias is not None and graph.users[result] == 1:
             channels = (graph.type(conv.input[1]).shape or (None,))[0]
             if bias.shape in ((1, channels, 1, 1), (channels, 1, 1)):
@@ -194,7 +194,9 @@ def _of_conv(
     over = tuple(map(Variable, ("sum c", "sum i", "sum j"), (channels, *kernel)))
     n, o, *pixel = axes_of(reader.shape(name))
     c, *within = map(along, over)
-    pixel = [at.times(size) + k for at, size, k in zip(pixel, kernel, within, strict=True)]
+    pixel = [
+        position.times(size) + k for position, size, k in zip(pixel, kernel, within, strict=True)
+    ]
     sample = _sample(reader, reader.read(image, (n, c, *pixel)))
     if sample is None:
         return None
@@ -211,14 +213,18 @@ def _of_sum(reader: Reader, name: str, form: Sum) -> Product | None:
     result = axes_of(reader.shape(name))
     free = map(reader.forms.free, sample.coordinates)
     sampled_at = reader.forms.variables(sample.index).union(*free)
-    outer = [at for at in result if at.terms and variables_of([at]).isdisjoint(sampled_at)]
+    outer = [
+        position
+        for position in result
+        if position.terms and variables_of([position]).isdisjoint(sampled_at)
+    ]
     if len(outer) != 1:
         return None
     for factor in sample.factors:
-        places = places_of(reader, factor, name, form.over)
-        if any(variables_of(outer) & variables_of(index) for index in places.values()):
+        occurrences = occurrences_of(reader, factor, name, form.over)
+        if any(variables_of(outer) & variables_of(index) for index in occurrences.values()):
             masks = [mask for mask in sample.factors if mask is not factor]
-            return Product(name, form.over, sample, masks, places, outer[0])
+            return Product(name, form.over, sample, masks, occurrences, outer[0])
     return None
 
 
@@ -237,28 +243,33 @@ def _deform_conv(reader: Reader, product: Product) -> DeformConv:
     if len(product.masks) > 1:
         count = len(product.masks)
         raise NearMiss(f"its pixels are multiplied by {count} values, instead of a mask")
-    parts = [_places(reader, product, _rolled(reader, offsets), "offsets", " * 2")]
-    parts += [_places(reader, product, mask, "mask", "") for mask in product.masks]
-    index, *others = refined(sample.index, *(next(iter(places.values())) for places in parts))
+    tensors = [_occurrences(reader, product, _rolled(reader, offsets), "offsets", " * 2")]
+    tensors += [_occurrences(reader, product, mask, "mask", "") for mask in product.masks]
+    index, *tensor_indices = refined(
+        sample.index, *(next(iter(occurrences.values())) for occurrences in tensors)
+    )
     fixed = [digit for digit in digits_in(index) if digit.variable not in sample.pixel]
     channels = [digit for digit in fixed if digit.variable in product.over]
-    groups = _groups(channels, others)
+    groups = _groups(channels, tensor_indices)
     n = joined_digits(digit for digit in fixed if digit not in channels)
     c = joined_digits(channels)
-    kernel = [joined_digits(each.kernel) for each in windows]
-    points = [joined_digits(each.block) for each in windows]
+    kernel = [joined_digits(axis_window.kernel) for axis_window in windows]
+    points = [joined_digits(axis_window.block) for axis_window in windows]
     weight_target = (product.outer, c, *kernel)
     if product.group != 1:
         weight_target = next(iter(product.weight.values()))
         if (c, *kernel) != tuple(map(along, product.over)):
             raise NearMiss("the channels of its groups have another order")
-    own = [*groups, *(digit for each in windows for digit in each.kernel)]
+    own = [*groups, *(digit for axis_window in windows for digit in axis_window.kernel)]
     targets = [joined_digits([*own, Digit(OFFSET, 1, 2)]), joined_digits(own)]
     return DeformConv(
         [
             Input(sample.image, sample.index, (n, c, *map(along, sample.pixel))),
             _input(product.weight, weight_target),
-            *(_input(places, (n, at, *points)) for places, at in zip(parts, targets, strict=False)),
+            *(
+                _input(occurrences, (n, position, *points))
+                for occurrences, position in zip(tensors, targets, strict=False)
+            ),
         ],
         product.bias,
         (n, product.outer, *points),
@@ -278,25 +289,27 @@ def _windows(product: Product) -> tuple[list[Window], list[Form]]:
         sample.coordinates, sample.shifts, sample.pixel, strict=True
     ):
         regular, offset = _taken_apart(coordinate)
-        at = regular + number(shift)
-        summed = {term.digit for term in at.terms if term.variable in product.over}
-        windows.append(window(at, pixel.size, summed))
+        position = regular + number(shift)
+        summed = {term.digit for term in position.terms if term.variable in product.over}
+        windows.append(window(position, pixel.size, summed))
         offsets.append(offset)
-    if any(each.is_flipped for each in windows):
+    if any(axis_window.is_flipped for axis_window in windows):
         raise NearMiss("its kernel runs backwards")
-    for each in windows:
-        if each.begin < 0:
-            raise NearMiss(f"its first place is pixel {-each.begin}, inside of the image")
-        if each.end < 0:
+    for axis_window in windows:
+        if axis_window.begin < 0:
+            raise NearMiss(f"its first place is pixel {-axis_window.begin}, inside of the image")
+        if axis_window.end < 0:
             raise NearMiss(
-                f"its output has {each.block_count} pixels along an axis, fewer than fit"
+                f"its output has {axis_window.block_count} pixels along an axis, fewer than fit"
             )
     return windows, offsets
 
 
-def _groups(channels: Sequence[Digit], parts: Sequence[Index]) -> list[Digit]:
+def _groups(channels: Sequence[Digit], indices: Sequence[Index]) -> list[Digit]:
     """Return the digits of channels that offsets or a mask differ for: the most significant."""
-    in_parts = {term.digit for index in parts for at in index for term in at.terms} & {*channels}
+    in_parts = {
+        term.digit for index in indices for position in index for term in position.terms
+    } & {*channels}
     groups = [*channels[: len(in_parts)]]
     if {*groups} != in_parts:
         raise NearMiss("its offsets or its mask differ within groups of channels")
@@ -306,25 +319,25 @@ def _groups(channels: Sequence[Digit], parts: Sequence[Index]) -> list[Digit]:
 def _taken_apart(coordinate: Form) -> tuple[Position, Form]:
     """Return (place in a regular grid, offset), of which a coordinate is the sum."""
     regular = number(0)
-    others: list[Form] = []
+    rest: list[Form] = []
     pending = [coordinate]
-    while pending and len(others) + len(pending) < MOST_ADDENDS:
+    while pending and len(rest) + len(pending) < MOST_ADDENDS:
         match pending.pop():
             case Op("Add", operands):
                 pending += operands
-            case Op("Sub", (first, Whole(at))):
-                regular = regular - at
+            case Op("Sub", (first, Whole(position))):
+                regular = regular - position
                 pending.append(first)
-            case Whole(at):
-                regular = regular + at
+            case Whole(position):
+                regular = regular + position
             case other:
-                others.append(other)
-    others.extend(pending)
-    if len(others) != 1:
+                rest.append(other)
+    rest.extend(pending)
+    if len(rest) != 1:
         raise NearMiss(
-            f"its places are not those of a regular grid and one offset, but {len(others)} values"
+            f"its places are not those of a regular grid and one offset, but {len(rest)} values"
         )
-    return regular, others[0]
+    return regular, rest[0]
 
 
 def _rolled(reader: Reader, offsets: Sequence[Form]) -> Form:
@@ -335,17 +348,19 @@ def _rolled(reader: Reader, offsets: Sequence[Form]) -> Form:
         raise NearMiss("its offsets along rows and columns are not of one value") from None
 
 
-def _places(reader: Reader, product: Product, form: Form, what: str, parts: str) -> Places:
-    places = places_of(reader, form, product.name, (OFFSET, *product.over))
-    if not places:
+def _occurrences(
+    reader: Reader, product: Product, form: Form, title: str, factor: str
+) -> Occurrences:
+    occurrences = occurrences_of(reader, form, product.name, (OFFSET, *product.over))
+    if not occurrences:
         raise NearMiss(
-            f"its {what} are not known to be a value [N, groups * kernel{parts}, height, width]"
+            f"its {title} are not known to be a value [N, groups * kernel{factor}, height, width]"
         )
-    return places
+    return occurrences
 
 
-def _input(places: Places, target: Index) -> Input:
+def _input(occurrences: Occurrences, target: Index) -> Input:
     """Return the input of which the fewest elements must be moved."""
-    exact = [name for name, index in places.items() if index == target]
-    name = (exact or [*places])[0]
-    return Input(name, places[name], target)
+    exact = [name for name, index in occurrences.items() if index == target]
+    name = (exact or [*occurrences])[0]
+    return Input(name, occurrences[name], target)

@@ -57,7 +57,7 @@ from ..reading.reader import Reader, axes_of
 from ..reading.rolling import rolled_index
 from ..shapes import UNKNOWN
 from ..weighted_samples import Term, weighted_samples
-from ..windows import places_before
+from ..windows import occurrences_before
 
 DOMAIN, OPERATOR = "onnx_ops", "MultiScaleDeformableAttention"
 NAME = "deformable_attention"
@@ -133,7 +133,7 @@ class Attention:
     @property
     def sources(self) -> Collection[str]:
         stored = self.image, self.locations, self.weights
-        return [each.name for each in stored if each.array is None]
+        return [tensor.name for tensor in stored if tensor.array is None]
 
     def replacement(self, graph: Graph, node: onnx.NodeProto) -> dict[str, Any]:
         """Return the arguments of `Graph.replace`. Raises NearMiss."""
@@ -148,12 +148,16 @@ class Attention:
             by = self.divisor if is_mean else 1 / self.divisor
             factor = graph.add_constant("factor", np.array(by, dtype))
             weights = graph.add_node(node, "Div" if is_mean else "Mul", [weights, factor])
-        made = (axes.n, axes.q, joined((at, size_along(at)) for at in (axes.m, axes.d)))
+        result_index = (
+            axes.n,
+            axes.q,
+            joined((position, size_along(position)) for position in (axes.m, axes.d)),
+        )
         chain = Chain(graph, node, image.value(), self.sources)
         shapes = graph.add_integers(f"{node.output[0]}_spatial_shapes", *self.levels)
-        sizes = [*map(size_along, made)]
+        sizes = [*map(size_along, result_index)]
         chain.then(self.operator, [shapes, locations, weights], sizes, domain=DOMAIN)
-        chain.arrange(made, self.result)
+        chain.arrange(result_index, self.result)
         return chain.last()
 
 
@@ -204,34 +208,37 @@ class _Recognition:
             raise NearMiss("its levels have different numbers of points")
         self._check_sum()
         image, levels, pixels = self._image()
-        places = [
-            [self._undoubled(form) for form in term.sample.place[::-1]] for term in self.terms
+        coordinates = [
+            [self._undoubled(form) for form in term.sample.coordinates[::-1]] for term in self.terms
         ]
         weights = [[self._product(term.weights)] for term in self.terms]
-        axes = self._axes(image.index, pixels, weights, places)
-        locations = self._stored("sampling_locations", places, (*axes.over, along(COORDINATE)))
+        axes = self._axes(image.index, pixels, weights, coordinates)
+        locations = self._stored("sampling_locations", coordinates, (*axes.over, along(COORDINATE)))
         stored = self._stored("attention_weights", weights, axes.over)
         self._check_types([image, stored])
         divisor = 1 / self.terms[0].scale
-        found = Attention(image, locations, stored, levels, pixels, axes, divisor, self.result)
-        self._check_uses(found.sources)
-        return found
+        attention = Attention(image, locations, stored, levels, pixels, axes, divisor, self.result)
+        self._check_uses(attention.sources)
+        return attention
 
     def _check_sum(self) -> None:
         """Raise NearMiss if it adds up over what isn't levels and points."""
         for term in self.terms:
             weights = self._variables(term.weights)
-            places = self._variables(term.sample.place)
+            coordinate_variables = self._variables(term.sample.coordinates)
             for point in term.points:
-                if point in self._variables([term.sample.body]) or point not in weights | places:
+                if (
+                    point in self._variables([term.sample.body])
+                    or point not in weights | coordinate_variables
+                ):
                     raise NearMiss("it adds up over other axes than levels and points")
-                if point not in places:
+                if point not in coordinate_variables:
                     raise NearMiss("how its samples are put together with the others is not known")
 
     def _variables(self, forms: Iterable[Form]) -> set[Variable]:
         """Return the variables that forms depend on."""
-        parts = {part for form in forms for part in self.reader.forms.walk(form)}
-        return {variable for part in parts for variable in variables_of(positions_in(part))}
+        inner_forms = {inner for form in forms for inner in self.reader.forms.walk(form)}
+        return {variable for inner in inner_forms for variable in variables_of(positions_in(inner))}
 
     def _product(self, factors: Sequence[Form]) -> Form:
         """Return the product of what samples are multiplied by."""
@@ -240,26 +247,28 @@ class _Recognition:
             total = self.reader.forms.op("Mul", total, factor)
         return total
 
-    def _undoubled(self, place: Form) -> Form:
+    def _undoubled(self, coordinate: Form) -> Form:
         """Return what a place is, in [0, 1] instead of [-1, 1]."""
-        if self._is_constant(place):
+        if self._is_constant(coordinate):
             op = self.reader.forms.op
             return op(
-                "Div", op("Add", place, self.reader.forms.number(1)), self.reader.forms.number(2)
+                "Div",
+                op("Add", coordinate, self.reader.forms.number(1)),
+                self.reader.forms.number(2),
             )
-        match place:
+        match coordinate:
             case Op("Sub", (Op("Mul", (one, other)), subtrahend)) if is_number(subtrahend, 1):
                 for factor, location in ((one, other), (other, one)):
                     if is_number(factor, 2):
                         return location
-        raise NearMiss(f"{self._name_of(place)} is not 2 * x - 1")
+        raise NearMiss(f"{self._name_of(coordinate)} is not 2 * x - 1")
 
     def _is_constant(self, form: Form) -> bool:
         """Return whether a form depends on constants alone."""
-        parts = [*self.reader.forms.walk(form)]
-        roots = [part.root for part in parts if isinstance(part, Element)]
+        inner_forms = [*self.reader.forms.walk(form)]
+        roots = [inner.root for inner in inner_forms if isinstance(inner, Element)]
         tables = self.reader.forms.tables
-        return not any(isinstance(part, Sample) for part in parts) and all(
+        return not any(isinstance(inner, Sample) for inner in inner_forms) and all(
             root in tables or self.graph.array(root) is not None for root in roots
         )
 
@@ -272,17 +281,17 @@ class _Recognition:
         if len(levels) < len(sizes):
             raise NearMiss("the height and width of its levels are open")
         bodies = [term.sample.body for term in self.terms]
-        found: list[tuple[bool, Stored, Position]] = []
+        candidates: list[tuple[bool, Stored, Position]] = []
         for name in self._common(bodies):
             stored = self._pixels(name, [self._places(body)[name] for body in bodies])
             if stored is not None:
                 index, pixels = stored
                 is_turned = index[-1] == pixels or not self._is_all(name, index)
-                found.append((is_turned, Stored(name, index), pixels))
-        if not found:
+                candidates.append((is_turned, Stored(name, index), pixels))
+        if not candidates:
             text = "and the other levels are not known to be parts of one value [N, S, M, D]"
             raise NearMiss(f"{self._name_of(bodies[0])} {text}")
-        _, image, pixels = min(found, key=lambda stored: stored[0])
+        _, image, pixels = min(candidates, key=lambda stored: stored[0])
         return image, levels, pixels
 
     def _pixels(self, name: str, indices: Sequence[Index]) -> tuple[Index, Position] | None:
@@ -292,24 +301,28 @@ class _Recognition:
         sizes = self.reader.shape(name)
         for axis in range(len(sizes)):
             start: Dimension = 0
-            others: set[Index | None] = set()
+            other_axes: set[Index | None] = set()
             for index, term in zip(indices, self.terms, strict=True):
                 height, width = term.sample.over
-                at = number(start) + along(height).times(width.size) + along(width)
-                others.add((*index[:axis], *index[axis + 1 :]) if index[axis] == at else None)
+                position = number(start) + along(height).times(width.size) + along(width)
+                other_axes.add(
+                    (*index[:axis], *index[axis + 1 :]) if index[axis] == position else None
+                )
                 start = start + height.size * width.size
-            if len(others) == 1 and None not in others and start == sizes[axis]:
+            if len(other_axes) == 1 and None not in other_axes and start == sizes[axis]:
                 pixels = along(Variable("pixel", start))
                 return (*indices[0][:axis], pixels, *indices[0][axis + 1 :]), pixels
         height_at, width_at = map(along, self.terms[0].sample.over)
         if len(self.terms) == 1 and height_at in indices[0] and width_at in indices[0]:
-            return indices[0], joined((at, size_along(at)) for at in (height_at, width_at))
+            return indices[0], joined(
+                (position, size_along(position)) for position in (height_at, width_at)
+            )
         return None
 
     def _is_all(self, name: str, index: Index) -> bool:
         """Return whether an index runs along all of a value."""
         pairs = zip(index, self.reader.shape(name), strict=True)
-        return all(is_plain(at) and size_along(at) == size for at, size in pairs)
+        return all(is_plain(position) and size_along(position) == size for position, size in pairs)
 
     # Places of forms.
 
@@ -318,14 +331,14 @@ class _Recognition:
         tables = self.reader.forms.tables
         return {
             value: index
-            for value, index in places_before(self.reader, form, self.name).items()
+            for value, index in occurrences_before(self.reader, form, self.name).items()
             if variables_of(index) <= self.known and value not in tables
         }
 
     def _common(self, forms: Iterable[Form]) -> list[str]:
         """Return the values of which all forms are elements."""
-        first, *others = map(self._places, forms)
-        return [name for name in first if all(name in places for places in others)]
+        first, *rest = map(self._places, forms)
+        return [name for name in first if all(name in occurrences for occurrences in rest)]
 
     def _name_of(self, form: Form) -> str:
         """Return the name of a value that has elements of a form, for people."""
@@ -347,12 +360,12 @@ class _Recognition:
 
     # The other tensors.
 
-    def _axes(self, image: Index, pixels: Position, weights: Rows, places: Rows) -> Axes:
+    def _axes(self, image: Index, pixels: Position, weights: Rows, locations: Rows) -> Axes:
         """Return the axes of the tensors."""
-        forms = [form for rows in (weights, places) for row in rows for form in row]
-        parts = [part for form in forms for part in self.reader.forms.walk(form)]
-        used = tuple(at for part in parts for at in positions_in(part))
-        stored = [*self._indices(weights).values(), *self._indices(places).values()]
+        forms = [form for rows in (weights, locations) for row in rows for form in row]
+        inner_forms = [inner for form in forms for inner in self.reader.forms.walk(form)]
+        used = tuple(position for inner in inner_forms for position in positions_in(inner))
+        stored = [*self._indices(weights).values(), *self._indices(locations).values()]
         image, result, used, *stored = refined(image, self.result, used, *stored)
         of_image = digits_in(image)
         of_places = {*digits_of(used), *(digit for index in stored for digit in digits_of(index))}
@@ -381,18 +394,18 @@ class _Recognition:
         """
         if all(self._is_constant(form) for row in rows for form in row):
             return Stored(name, target, self._constant(rows, target))
-        found = []
+        candidates = []
         for value, index in self._indices(rows).items():
             index, wanted = refined(index, target)
             if {*digits_of(index)} == {*digits_of(wanted)}:
                 is_turned = digits_in(index) != digits_in(wanted)
-                found.append((not self._is_all(value, index), is_turned, Stored(value, index)))
-        if not found:
+                candidates.append((not self._is_all(value, index), is_turned, Stored(value, index)))
+        if not candidates:
             shape = "weights [N, Q, M, L, P], in the order of the samples"
             if len(rows[0]) > 1:
                 shape = "places [N, Q, M, L, P, 2]"
             raise NearMiss(f"{self._name_of(rows[0][0])} is not known to be made of {shape}")
-        *_, stored = min(found, key=lambda each: each[:2])
+        *_, stored = min(candidates, key=lambda candidate: candidate[:2])
         return stored
 
     def _constant(self, rows: Rows, target: Index) -> Array:
@@ -421,9 +434,11 @@ class _Recognition:
     # Checks.
 
     def _check_types(self, stored: Iterable[Stored]) -> None:
-        names = [self.name, *(each.name for each in stored if each.array is None)]
-        kinds = {self.graph.type(name).elements for name in names} - {UNKNOWN.elements}
-        if len(kinds) > 1 or not kinds <= FLOATS:  # of nodes between which there are Casts
+        names = [self.name, *(tensor.name for tensor in stored if tensor.array is None)]
+        element_types = {self.graph.type(name).elements for name in names} - {UNKNOWN.elements}
+        if (
+            len(element_types) > 1 or not element_types <= FLOATS
+        ):  # of nodes between which there are Casts
             raise NearMiss(f"{', '.join(names)} are not of one type")
 
     def _check_uses(self, sources: Collection[str]) -> None:
@@ -433,7 +448,7 @@ class _Recognition:
         Images may be: layers that share a value move its elements only once.
         """
         graph = self.graph
-        grids = {name for term in self.terms for name in self._places(term.sample.place[0])}
+        grids = {name for term in self.terms for name in self._places(term.sample.coordinates[0])}
         between: set[str] = set()
         pending = [self.name]
         while pending:

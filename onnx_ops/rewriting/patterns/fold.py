@@ -28,7 +28,7 @@ from ..windows import (
     factors_of,
     flipped,
     kernel_size,
-    places_of,
+    occurrences_of,
     spacings,
     types_of,
     window,
@@ -80,7 +80,7 @@ class Fold:
         chain.arrange(self.index, target, flipped(self.windows))
         image = [self.dimensions[axis] for axis in self.axes]
         channels = chain.dimensions[1]
-        block_shape = [each.kernel_size for each in self.windows]
+        block_shape = [axis_window.kernel_size for axis_window in self.windows]
         if isinstance(channels, int):
             channels //= kernel_size(self.windows)
         chain.then(
@@ -110,25 +110,25 @@ def match(reader: Reader, name: str, form: Form) -> Fold | None:
             return None
     if all(condition.relation != "==" for condition in conditions):
         return None
-    more, addends = factors_of(body)
+    outer_factors, addends = factors_of(body)
     if len(addends) != 1 or any(condition.relation != "==" for condition in conditions):
         raise NearMiss("what it adds up is not moved alone, or only a part of it")
     dimensions = reader.shape(name)
-    places = places_of(reader, addends[0], name, over)
-    if not places:
+    occurrences = occurrences_of(reader, addends[0], name, over)
+    if not occurrences:
         raise NearMiss("what it adds up is no value of the graph")
-    value, index = next(iter(places.items()))
+    value, index = next(iter(occurrences.items()))
     if ADDERS.isdisjoint(types_of(reader.graph, between(reader.graph, name, {value}))):
         return None
     sources = dict(sorted(_sources(conditions, over, len(dimensions))))
-    windows = [_window(at, dimensions[axis], index) for axis, at in sources.items()]
+    windows = [_window(position, dimensions[axis], index) for axis, position in sources.items()]
     summed = [digit for digit in digits_of(index) if digit.variable in over]
-    if any(pad < 0 for each in windows for pad in (each.begin, each.end)):
+    if any(pad < 0 for axis_window in windows for pad in (axis_window.begin, axis_window.end)):
         raise NearMiss("it leaves out elements, or adds to a part of its result only")
-    used = {digit for each in windows for digit in (*each.kernel, *each.block)}
+    used = {digit for axis_window in windows for digit in (*axis_window.kernel, *axis_window.block)}
     if {*summed} != used or len(summed) != len({*summed}):
         raise NearMiss("it also adds up over what is no position of a block")
-    return Fold(value, index, [*sources], windows, scale * more, dimensions)
+    return Fold(value, index, [*sources], windows, scale * outer_factors, dimensions)
 
 
 def _sources(
@@ -136,23 +136,23 @@ def _sources(
 ) -> Iterator[tuple[int, Position]]:
     """Yield (axis of the result, the position along it to which an element is added)."""
     for condition in conditions:
-        free = [term for term in condition.at.terms if term.variable not in over]
+        free = [term for term in condition.position.terms if term.variable not in over]
         if len(free) > 1 or any(not t.is_whole or t.step not in (1, -1) for t in free):
             raise NearMiss("where it adds up isn't an axis of the output")
         axis = int(free[0].variable.name) if free else rank - 1
-        at = condition.at - Position(0, tuple(free))
-        yield axis, at.times(-1) if free and free[0].step == 1 else at
+        position = condition.position - Position(0, tuple(free))
+        yield axis, position.times(-1) if free and free[0].step == 1 else position
 
 
-def _window(at: Position, size: Dimension, index: Index) -> Window:
+def _window(position: Position, size: Dimension, index: Index) -> Window:
     """Return the window of a position along an axis of the result, for whichever digit may be the
     kernel's.
     """
-    digits = [digit for digit in digits_of(index) if digit in digits_of([at])]
+    digits = [digit for digit in digits_of(index) if digit in digits_of([position])]
     reason = NearMiss("where it adds up depends on nothing that it adds up")
     for count in range(1, len(digits)) if len(digits) > 1 else (1, 0):
         try:
-            return window(at, size, digits[:count])
+            return window(position, size, digits[:count])
         except NearMiss as miss:
             reason = miss
     raise reason

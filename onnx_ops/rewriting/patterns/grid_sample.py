@@ -17,13 +17,14 @@ from ...declaration.errors import OpError
 from ...sampling import grid_sample
 from ..finding import NearMiss
 from ..gain import pays_again
-from ..graph import AI_ONNX, FLOATS, Graph
+from ..graph import FLOATS, Graph
 from ..programs import Program
 from ..reading.affine import Dimension, Variable, along, number
 from ..reading.coordinates import AXES, is_part, users_of
 from ..reading.forms import CASTS, Exhausted, Form
 from ..reading.reader import Reader, attributes_of
 from ..reshapes import unknown_size
+from ..versions import AI_ONNX
 
 DOMAIN, OPERATOR = "onnx_ops", "ComputedGridSample"
 NAME = "grid_sample"
@@ -56,9 +57,15 @@ class ComputedGrid:
             values.append(value if is_rounded else program.step(CASTS[narrow], value))
         self._check_gain(graph, grid)
         program.state_sizes((graph.type(grid).shape or ())[1:-1])
-        inputs, more = program.finished(values)
+        inputs, settings = program.finished(values)
         inputs = [image, *inputs]
-        return {"op_type": OPERATOR, "inputs": inputs, "domain": DOMAIN, **self.attributes, **more}
+        return {
+            "op_type": OPERATOR,
+            "inputs": inputs,
+            "domain": DOMAIN,
+            **self.attributes,
+            **settings,
+        }
 
     def _check_gain(self, graph: Graph, grid: str) -> None:
         """Raise NearMiss unless it takes less time to compute the grid than to read one that is
@@ -107,13 +114,13 @@ def match(reader: Reader, name: str, form: Form) -> ComputedGrid | None:
     if dimensions is None:
         return None
     grid = node.input[1]
-    kinds = [graph.type(value).elements for value in node.input]
-    if not FLOATS.issuperset(kinds):
+    element_types = [graph.type(value).elements for value in node.input]
+    if not FLOATS.issuperset(element_types):
         raise NearMiss("the types of its image and its grid are not known to be floats")
     if graph.folded(grid) is not None:
         raise NearMiss("the grid is constant: ONNX Runtime computes it once")
     assert isinstance(graph, Graph)  # to which a program adds nodes
-    program = Program(reader, graph, node, kinds[1])
+    program = Program(reader, graph, node, element_types[1])
     pixel = tuple(
         along(Variable(axis, size))
         for axis, size in zip("n" + AXES[2 - len(dimensions) :], dimensions, strict=False)

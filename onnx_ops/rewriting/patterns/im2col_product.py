@@ -45,7 +45,7 @@ from ..windows import (
     factors_of,
     flipped,
     moving_axes,
-    places_of,
+    occurrences_of,
     spacings,
     types_of,
     window,
@@ -134,18 +134,18 @@ class Product:
         )
         self._scale(factors)
         chain = Chain(graph, node, image.value(), self.sources)
-        made = (n, joined_digits(self.roles.result), l)
+        result_index = (n, joined_digits(self.roles.result), l)
         chain.then(
             self.operator,
             [factors.value()],
-            [*map(size_along, made)],
+            [*map(size_along, result_index)],
             domain="onnx_ops",
-            kernel_shape=[each.kernel_size for each in self.windows],
+            kernel_shape=[axis_window.kernel_size for axis_window in self.windows],
             group=group,
             sum_over=self.roles.sum_over,
             **spacings(self.windows),
         )
-        chain.arrange(made, axes_of(self.dimensions), self._flips("channels"))
+        chain.arrange(result_index, axes_of(self.dimensions), self._flips("channels"))
         return chain.last()
 
     def _flips(self, sum_over: str) -> list[Digit]:
@@ -178,36 +178,36 @@ def match(reader: Reader, name: str, form: Form) -> Product | None:
     scale, outer = factors_of(form)
     match outer:
         case [Sum(over, body)] if not isinstance(body, Guard):
-            more, inner = factors_of(body)
+            outer_factors, inner = factors_of(body)
         case _:
             return None
-    places = [places_of(reader, factor, name, over) for factor in inner]
+    occurrences = [occurrences_of(reader, factor, name, over) for factor in inner]
     is_convolution = len(inner) == 1 or any(
-        each and all(map(reader.graph.is_constant, each)) for each in places
+        values and all(map(reader.graph.is_constant, values)) for values in occurrences
     )
-    if is_convolution or not any(map(partial(_is_copied, reader.graph, name), places)):
+    if is_convolution or not any(map(partial(_is_copied, reader.graph, name), occurrences)):
         return None
     if len(inner) != 2:
         raise NearMiss(f"it adds up products of {len(inner)} factors instead of two")
-    check_uses(reader.graph, name, {value for each in places for value in each})
+    check_uses(reader.graph, name, {value for values in occurrences for value in values})
     reasons = []
-    for one, other in (places, places[::-1]):
-        for image, factors in itertools.product(one.items(), other.items()):
+    for images, weights in (occurrences, occurrences[::-1]):
+        for image, factors in itertools.product(images.items(), weights.items()):
             if not _moving_axes(image[1]) or reader.graph.is_constant(image[0]):
                 continue
             try:
-                return _product(reader, name, image, factors, over, scale * more)
+                return _product(reader, name, image, factors, over, scale * outer_factors)
             except NearMiss as miss:
                 reasons.append(miss)
     raise reasons[0] if reasons else NearMiss("the factors are no value of the graph")
 
 
-def _is_copied(graph: "GraphView", name: str, places: Mapping[str, Index]) -> bool:
+def _is_copied(graph: "GraphView", name: str, occurrences: Mapping[str, Index]) -> bool:
     """Return whether elements of a factor are read several times, or blocks that tile an axis are
     written out.
     """
-    for value, index in places.items():
-        values = between(graph, name, {value}) & places.keys()
+    for value, index in occurrences.items():
+        values = between(graph, name, {value}) & occurrences.keys()
         is_written = are_written_out(graph, values) or "Im2Col" in types_of(graph, values)
         is_tiled = is_written and _moving_axes(index)
         if is_tiled or windowed_axes(index):
@@ -229,7 +229,7 @@ def _product(
     scale: float,
 ) -> Product:
     graph, value = reader.graph, image[0]
-    types = {graph.type(each).elements for each in (value, factors[0], name)}
+    types = {graph.type(operand).elements for operand in (value, factors[0], name)}
     if len(types) > 1 or not types <= FLOATS:
         raise NearMiss("its elements are not known to be floats of one type")
     index, factors_index, _ = refined(image[1], factors[1], axes_of(reader.shape(name)))
@@ -250,14 +250,14 @@ def _product(
             axes = [axis for axis in range(len(index)) if axis not in lead]
             sizes = reader.shape(value)
             windows = [window(index[axis], sizes[axis], roles.k) for axis in axes]
-            if not any(each.kernel and each.block for each in windows):
+            if not any(operand.kernel and operand.block for operand in windows):
                 raise NearMiss("it has no positions in blocks along an axis")
         except NearMiss as miss:
             reasons.append(miss)
         else:
-            roles = replace(roles, k=[digit for each in windows for digit in each.kernel])
-            parts = (value, index, factors[0], factors_index, axes, windows, roles)
-            return Product(*parts, scale, reader.shape(name))
+            roles = replace(roles, k=[digit for operand in windows for digit in operand.kernel])
+            fields = (value, index, factors[0], factors_index, axes, windows, roles)
+            return Product(*fields, scale, reader.shape(name))
     raise reasons[0]
 
 
@@ -275,19 +275,22 @@ def _leads(index: Index, over: Sequence[Variable]) -> list[list[int]]:
 def _roles(index: Index, lead: Sequence[int], factors: Index, over: tuple[Variable, ...]) -> Roles:
     """Return the roles of digits, for the axes of images and channels. Raises NearMiss."""
     image = [
-        digit for axis, at in enumerate(index) if axis not in lead for digit in digits_of([at])
+        digit
+        for axis, position in enumerate(index)
+        if axis not in lead
+        for digit in digits_of([position])
     ]
     positions = [number(0)] * (2 - len(lead)) + [index[axis] for axis in lead]
     n, c = map(digits_along, positions)
-    others = digits_of(factors)
-    e = [digit for digit in others if digit not in digits_of(index)]
-    k = [digit for digit in image if digit.variable in over or digit not in others]
+    factor_digits = digits_of(factors)
+    e = [digit for digit in factor_digits if digit not in digits_of(index)]
+    k = [digit for digit in image if digit.variable in over or digit not in factor_digits]
     l = [digit for digit in image if digit not in k]
-    summed = {digit for digit in (*n, *c, *image, *others) if digit.variable in over}
-    own = [digit for digit in c if digit in others]
+    summed = {digit for digit in (*n, *c, *image, *factor_digits) if digit.variable in over}
+    own = [digit for digit in c if digit in factor_digits]
     if summed == {*k}:
         roles = Roles("kernel", n, e, c, c[: len(own)], k)
-        if own != roles.groups or not {*k, *l} <= {*others}:
+        if own != roles.groups or not {*k, *l} <= {*factor_digits}:
             raise NearMiss("the factors have other axes than batch, groups, positions and blocks")
         return roles
     groups = [digit for digit in c if digit not in summed]
@@ -295,6 +298,6 @@ def _roles(index: Index, lead: Sequence[int], factors: Index, over: tuple[Variab
         raise NearMiss(
             "it adds up over other axes than the channels of a group, or the positions of a block"
         )
-    if not {*l, *summed} <= {*others}:
+    if not {*l, *summed} <= {*factor_digits}:
         raise NearMiss("the factors have other axes than batch, channels and blocks")
     return Roles("channels", n, e, c, groups, k)

@@ -28,8 +28,8 @@ from ..reading.affine import (
     Variable,
     along,
     digits_of,
+    normal_position,
     number,
-    position,
     substituted,
     variables_of,
 )
@@ -38,7 +38,7 @@ from ..reading.evaluation import pixel_of
 from ..reading.forms import Form, Whole, positions_in, value_of
 from ..reading.reader import Reader, axes_of
 from ..sampled import PLACES, Sampled, elements_in, linear_chain, linear_values, sampled
-from ..windows import places_before
+from ..windows import occurrences_before
 
 NAME = "grid_sample by hand"
 DRAWS = 3
@@ -72,13 +72,13 @@ class Layout:
         for digits, variable in zip(self.digits, self.variables, strict=True):
             inner: Dimension = 1
             for digit in reversed(digits):
-                ats[digit] = position(0, [Term(variable, inner, digit.size, 1)])
+                ats[digit] = normal_position(0, [Term(variable, inner, digit.size, 1)])
                 inner = inner * digit.size
         by: dict[Variable, Position] = {}
-        for at in index:
-            for term in at.terms:
-                part = ats.get(term.digit, number(0)).times(term.step)
-                by[term.variable] = by.get(term.variable, number(0)) + part
+        for position in index:
+            for term in position.terms:
+                digit_position = ats.get(term.digit, number(0)).times(term.step)
+                by[term.variable] = by.get(term.variable, number(0)) + digit_position
         return by
 
 
@@ -91,7 +91,7 @@ class Sampler:
     layout      of the samples
     index       that of the image's elements, over the layout's variables
     settings    attributes that say what coordinates are
-    places      the coordinates, over the layout's variables, rows first
+    coordinates  the coordinates, over the layout's variables, rows first
     masks       forms that are 0 where the result is 0, over these
     grid        a value that holds the coordinates as a GridSample takes them; None if there is none
     """
@@ -102,7 +102,7 @@ class Sampler:
     layout: Layout
     index: Index
     settings: dict[str, int]
-    places: list[Form]
+    coordinates: list[Form]
     masks: list[Form]
     grid: str | None
 
@@ -113,7 +113,9 @@ class Sampler:
     @property
     def sources(self) -> list[str]:
         inner = [
-            e.root for form in (*self.places, *self.masks) for e in elements_in(self.reader, form)
+            e.root
+            for form in (*self.coordinates, *self.masks)
+            for e in elements_in(self.reader, form)
         ]
         return [*dict.fromkeys((self.sampled.image, *inner))]
 
@@ -157,16 +159,16 @@ class Sampler:
 
     def _program(self, graph: Graph, node: onnx.NodeProto) -> tuple[list[str], dict[str, Any]]:
         """Return the inputs and attributes of a ComputedGridSample."""
-        forms = [*self.places, *self.masks]
+        forms = [*self.coordinates, *self.masks]
         try:
             program, values = _program_of(self.reader, graph, node, forms, self.layout, False)
         except NearMiss:  # it can't take their elements as they lie in other values
             program, values = _program_of(self.reader, graph, node, forms, self.layout, True)
-        coordinates = values[: len(self.places)]
+        coordinates = values[: len(self.coordinates)]
         for k, shift in enumerate(self.sampled.shifts if self.settings.get("pixels") else ()):
             if shift:
                 coordinates[k] = program.step("Add", coordinates[k], program.number(shift))
-        for mask in values[len(self.places) :]:  # what it hides is read where the image is 0
+        for mask in values[len(self.coordinates) :]:  # what it hides is read where the image is 0
             far = program.number(FAR_AWAY)
             coordinates[-1] = program.step("Where", mask, coordinates[-1], far)
         while len(coordinates) < len(self.layout.points):  # the row of an image of one row
@@ -178,54 +180,61 @@ class Sampler:
 
 def match(reader: Reader, name: str, form: Form) -> Sampler | None:
     """Return the sampler that a value is."""
-    found = sampled(reader, form)
-    if found is None or found.factors:  # what is multiplied is another value
+    samples = sampled(reader, form)
+    if samples is None or samples.factors:  # what is multiplied is another value
         return None
-    if len(found.pixel) > 3:
-        raise NearMiss(f"it samples along {len(found.pixel)} axes")
+    if len(samples.pixel) > 3:
+        raise NearMiss(f"it samples along {len(samples.pixel)} axes")
     dimensions = reader.shape(name)
     if 0 in dimensions:
         return None
-    found = _with_rows(reader, found)
-    settings, places = _normalized(reader, found)
+    samples = _with_rows(reader, samples)
+    settings, coordinates = _normalized(reader, samples)
     index, *_ = refined(
-        axes_of(dimensions), found.index, _positions(reader, [*places, *found.masks])
+        axes_of(dimensions), samples.index, _positions(reader, [*coordinates, *samples.masks])
     )
-    layout = _layout(reader, index, found, [*places, *found.masks])
+    layout = _layout(reader, index, samples, [*coordinates, *samples.masks])
     by = layout.of(index)
-    image = tuple(substituted(at, by) for at in found.index)
-    places, masks = (
-        [reader.forms.substituted(f, by) for f in forms] for forms in (places, found.masks)
+    image = tuple(substituted(position, by) for position in samples.index)
+    coordinates, masks = (
+        [reader.forms.substituted(f, by) for f in forms] for forms in (coordinates, samples.masks)
     )
-    grid = None if "pixels" in settings else _grid(reader, name, layout, places)
-    return Sampler(reader, dimensions, found, layout, image, settings, places, masks, grid)
+    grid = None if "pixels" in settings else _grid(reader, name, layout, coordinates)
+    return Sampler(reader, dimensions, samples, layout, image, settings, coordinates, masks, grid)
 
 
-def _with_rows(reader: Reader, found: Sampled) -> Sampled:
+def _with_rows(reader: Reader, samples: Sampled) -> Sampled:
     """Return what is sampled along one axis as sampled along two: each row at its own place.
 
     This is faster than transposing an image of which coordinates differ for each row.
     """
-    moving = frozenset[Variable]().union(*map(reader.forms.free, found.coordinates))
+    moving = frozenset[Variable]().union(*map(reader.forms.free, samples.coordinates))
     rows = [
         axis
-        for axis, at in enumerate(found.index)
-        if axis > 0 and len(at.terms) == 1 and at == along(at.terms[0].variable)
-        if at.terms[0].variable in moving
+        for axis, position in enumerate(samples.index)
+        if axis > 0 and len(position.terms) == 1 and position == along(position.terms[0].variable)
+        if position.terms[0].variable in moving
     ]
-    if len(found.pixel) != 1 or not rows:
-        return found
+    if len(samples.pixel) != 1 or not rows:
+        return samples
     axis = rows[-1]
-    row = Variable("image rows", reader.shape(found.image)[axis])
-    index = (*found.index[:axis], along(row), *found.index[axis + 1 :])
-    places = {row: reader.forms.whole(found.index[axis]), found.pixel[0]: found.coordinates[0]}
-    shifts = {row: 0, found.pixel[0]: found.shifts[0]}
-    pixel = [at.terms[0].variable for at in index if at.terms and at.terms[0].variable in places]
+    row = Variable("image rows", reader.shape(samples.image)[axis])
+    index = (*samples.index[:axis], along(row), *samples.index[axis + 1 :])
+    coordinates = {
+        row: reader.forms.whole(samples.index[axis]),
+        samples.pixel[0]: samples.coordinates[0],
+    }
+    shifts = {row: 0, samples.pixel[0]: samples.shifts[0]}
+    pixel = [
+        position.terms[0].variable
+        for position in index
+        if position.terms and position.terms[0].variable in coordinates
+    ]
     return replace(
-        found,
+        samples,
         index=index,
         pixel=tuple(pixel),
-        coordinates=tuple(map(places.__getitem__, pixel)),
+        coordinates=tuple(map(coordinates.__getitem__, pixel)),
         shifts=tuple(map(shifts.__getitem__, pixel)),
     )
 
@@ -233,24 +242,24 @@ def _with_rows(reader: Reader, found: Sampled) -> Sampled:
 def _positions(reader: Reader, forms: Sequence[Form]) -> Index:
     """Return all positions in forms."""
     inside = (inner for form in forms for inner in reader.forms.walk(form))
-    return tuple(dict.fromkeys(at for inner in inside for at in positions_in(inner)))
+    return tuple(dict.fromkeys(position for inner in inside for position in positions_in(inner)))
 
 
-def _layout(reader: Reader, index: Index, found: Sampled, places: Sequence[Form]) -> Layout:
+def _layout(reader: Reader, index: Index, samples: Sampled, coordinates: Sequence[Form]) -> Layout:
     """Return the layout of samples whose axes are digits of an index.
 
     Images are those that coordinates differ for, or else the first ones. The others are channels.
     """
-    _, image, coordinates = refined(index, found.index, _positions(reader, places))
+    _, image, read = refined(index, samples.index, _positions(reader, coordinates))
     own = digits_in(index)
-    of_points = {*digits_of(coordinates)}
+    of_points = {*digits_of(read)}
     fixed = [digit for digit in digits_in(image) if digit in own]
     images = [digit for digit in fixed if digit in of_points]
     channels = [digit for digit in fixed if digit not in of_points]
     if not images and len(channels) > 1:
         images = [channels.pop(0)]
     points = [[digit] for digit in own if digit in of_points and digit not in images]
-    rank = max(2, len(found.pixel))
+    rank = max(2, len(samples.pixel))
     surplus = len(points) - rank + 1
     if surplus > 1:
         points = [[digit for group in points[:surplus] for digit in group], *points[surplus:]]
@@ -261,30 +270,30 @@ def _layout(reader: Reader, index: Index, found: Sampled, places: Sequence[Form]
     return Layout(digits, [*map(Variable, names, sizes)])
 
 
-def _grid(reader: Reader, name: str, layout: Layout, places: Sequence[Form]) -> str | None:
+def _grid(reader: Reader, name: str, layout: Layout, coordinates: Sequence[Form]) -> str | None:
     """Return a value whose elements the coordinates are, as a GridSample takes them."""
     n, _, *points = layout.variables
     index = along(n), *map(along, points)
     dimensions = n.size, *(variable.size for variable in points), len(points)
     expected = [(*index, number(k)) for k in reversed(range(len(points)))]
-    known = [_places(reader, place, name) for place in places]
-    for value in known[0]:
-        indices = [each.get(value) for each in known]
+    occurrences = [_occurrences(reader, coordinate, name) for coordinate in coordinates]
+    for value in occurrences[0]:
+        indices = [indices_by_value.get(value) for indices_by_value in occurrences]
         if indices == expected and reader.shape(value) == dimensions:
             return value
     return None
 
 
-def _normalized(reader: Reader, found: Sampled) -> tuple[dict[str, int], list[Form]]:
+def _normalized(reader: Reader, samples: Sampled) -> tuple[dict[str, int], list[Form]]:
     """Return ({attribute: value}, coordinates): in [-1, 1] if possible, else in pixels."""
-    pixels = [*zip(found.coordinates, found.pixel, found.shifts, strict=True)]
-    for align_corners in () if found.masks else (1, 0):
-        places = [_in_chain(reader, *pixel, align_corners == 1) for pixel in pixels]
-        if None not in places:
+    pixels = [*zip(samples.coordinates, samples.pixel, samples.shifts, strict=True)]
+    for align_corners in () if samples.masks else (1, 0):
+        coordinates = [_in_chain(reader, *pixel, align_corners == 1) for pixel in pixels]
+        if None not in coordinates:
             return {"align_corners": align_corners}, [
-                place for place in places if place is not None
+                coordinate for coordinate in coordinates if coordinate is not None
             ]
-    return {"pixels": 1}, [*found.coordinates]
+    return {"pixels": 1}, [*samples.coordinates]
 
 
 def _in_chain(
@@ -295,9 +304,9 @@ def _in_chain(
         are_normal = []
         for seed in range(DRAWS):
             sizes = Sizes(seed)
-            made = linear_values(reader, form, inner, sizes) + shift
+            computed = linear_values(reader, form, inner, sizes) + shift
             expected = pixel_of(PLACES, sizes.size(pixel.size), align_corners)
-            are_normal.append(np.allclose(made, expected, 2e-7, 2e-7))
+            are_normal.append(np.allclose(computed, expected, 2e-7, 2e-7))
         if all(are_normal):
             return inner
     return None
@@ -315,23 +324,27 @@ def _program_of(
 
     arranges  whether coordinates are brought into the axes of the samples before
     """
-    places = [next(iter(_places(reader, form, node.output[0]).items()), None) for form in forms]
-    kinds = {graph.type(place[0]).elements for place in places if place is not None}
-    elements = max(kinds & {TensorProto.DOUBLE}, default=TensorProto.FLOAT)
+    occurrences = [
+        next(iter(_occurrences(reader, form, node.output[0]).items()), None) for form in forms
+    ]
+    element_types = {
+        graph.type(occurrence[0]).elements for occurrence in occurrences if occurrence is not None
+    }
+    elements = max(element_types & {TensorProto.DOUBLE}, default=TensorProto.FLOAT)
     program = Program(reader, graph, node, elements)
     n, _, *points = map(along, layout.variables)
     values = []
-    for form, place in zip(forms, places, strict=True):
+    for form, occurrence in zip(forms, occurrences, strict=True):
         if isinstance(form, Whole):
-            values.append(program.whole(form.at))
+            values.append(program.whole(form.position))
             continue
-        if place is None:
+        if occurrence is None:
             value = value_of(form)
             if value is None:
                 raise NearMiss("its coordinates are computed in an unknown way")
             values.append(program.number(value))
             continue
-        name, index = place
+        name, index = occurrence
         if arranges:
             chain = Chain(graph, node, name)
             chain.arrange(index, (n, *points))
@@ -341,16 +354,16 @@ def _program_of(
     return program, values
 
 
-def _places(reader: Reader, form: Form, name: str) -> dict[str, Index]:
+def _occurrences(reader: Reader, form: Form, name: str) -> dict[str, Index]:
     """Return {value: index} of elements that a form is, of values that are known before another.
 
     Along axes of channels, for which coordinates are repeated, the first ones are taken.
     """
     free = reader.forms.free(form)
     firsts: dict[str, Index] = {}
-    for value, index in places_before(reader, form, name).items():
+    for value, index in occurrences_before(reader, form, name).items():
         repeated = {variable: number(0) for variable in variables_of(index) - free}
-        at = tuple(substituted(position, repeated) for position in index)
-        if all(variable.name in "ndhw" for variable in variables_of(at)):
-            firsts[value] = at
+        position = tuple(substituted(position, repeated) for position in index)
+        if all(variable.name in "ndhw" for variable in variables_of(position)):
+            firsts[value] = position
     return firsts

@@ -32,7 +32,7 @@ from ..windows import (
     flipped,
     kernel_size,
     moving_axes,
-    places_of,
+    occurrences_of,
     reaches,
     spacings,
     window,
@@ -74,9 +74,9 @@ class Unfold:
         lead = [axis for axis in range(len(self.index)) if axis not in self.axes]
         n = joined((self.index[axis], sizes[axis]) for axis in lead[: max(len(lead) - 1, 1)])
         c = joined((self.index[axis], sizes[axis]) for axis in lead[1:][-1:])
-        blocks = math.prod(each.block_count for each in self.windows)
+        blocks = math.prod(axis_window.block_count for axis_window in self.windows)
         columns = [chain.dimensions[0], chain.dimensions[1] * kernel_size(self.windows), blocks]
-        kernel_shape = [each.kernel_size for each in self.windows]
+        kernel_shape = [axis_window.kernel_size for axis_window in self.windows]
         chain.then(
             self.operator,
             [],
@@ -97,10 +97,10 @@ def match(reader: Reader, name: str, form: Form) -> Unfold | None:
     if not isinstance(form, Element):
         return None
     reasons = []
-    places = places_of(reader, form, name)
-    for value in sorted(places, key=lambda value: reader.order.get(value, -1)):
+    occurrences = occurrences_of(reader, form, name)
+    for value in sorted(occurrences, key=lambda value: reader.order.get(value, -1)):
         try:
-            result = _unfold(reader, name, value, places)
+            result = _unfold(reader, name, value, occurrences)
         except NearMiss as miss:
             reasons.append(miss)
         else:
@@ -111,21 +111,25 @@ def match(reader: Reader, name: str, form: Form) -> Unfold | None:
     return None
 
 
-def _unfold(reader: Reader, name: str, value: str, places: Mapping[str, Index]) -> Unfold | None:
-    """Return the Im2Col of an image that a value is. places: {value: index} on the way between
+def _unfold(
+    reader: Reader, name: str, value: str, occurrences: Mapping[str, Index]
+) -> Unfold | None:
+    """Return the Im2Col of an image that a value is. occurrences: {value: index} on the way between
     them, and others.
     """
-    graph, index, dimensions = reader.graph, places[value], reader.shape(name)
+    graph, index, dimensions = reader.graph, occurrences[value], reader.shape(name)
     axes = moving_axes(index)
     values = between(graph, name, {value})
-    copied = {name, *(values & places.keys())}
+    copied = {name, *(values & occurrences.keys())}
     if not axes or not are_written_out(graph, copied) or not reaches(graph, values, value):
         return None
     if graph.is_constant(value):
         raise NearMiss(f"{value} is constant: ONNX Runtime computes it once")
     check_uses(graph, name, [value])
-    kind = graph.type(name).elements
-    cost = cost_of(graph, [each for each in values if graph.type(each).elements == kind], name)
+    element_type = graph.type(name).elements
+    cost = cost_of(
+        graph, [operand for operand in values if graph.type(operand).elements == element_type], name
+    )
     windows = _windows(reader.shape(value), index, axes)
     return Unfold(value, index, _image_axes(index, axes), windows, dimensions, cost)
 
@@ -139,7 +143,9 @@ def _windows(sizes: Sequence[Dimension], index: Index, moving: list[int]) -> lis
     """Return the windows along the axes of an image. Raises NearMiss."""
     axes = _image_axes(index, moving)
     digits = digits_of(index)
-    if any(not is_all(at, sizes[axis]) for axis, at in enumerate(index) if axis not in axes):
+    if any(
+        not is_all(position, sizes[axis]) for axis, position in enumerate(index) if axis not in axes
+    ):
         raise NearMiss("it has other axes than batch, channels and the image's, or a part of these")
     if len({*digits}) < len(digits):
         raise NearMiss("an index occurs twice, as on a diagonal")
@@ -148,7 +154,9 @@ def _windows(sizes: Sequence[Dimension], index: Index, moving: list[int]) -> lis
     for kernel_first in (True, False):
         try:
             pairs = ((axis, index[axis]) for axis in axes)
-            choices.append([_window(at, sizes[k], k in moving, kernel_first) for k, at in pairs])
+            choices.append(
+                [_window(position, sizes[k], k in moving, kernel_first) for k, position in pairs]
+            )
         except NearMiss as miss:
             reasons.append(miss)
     if not choices:
@@ -156,18 +164,20 @@ def _windows(sizes: Sequence[Dimension], index: Index, moving: list[int]) -> lis
     return min(choices, key=lambda windows: [*map(sum, crops(windows))])
 
 
-def _window(at: Position, size: Dimension, moves: bool, kernel_first: bool) -> Window:
+def _window(position: Position, size: Dimension, moves: bool, kernel_first: bool) -> Window:
     """Return the window along an axis, whichever digits are the kernel's. Raises NearMiss.
 
     moves         whether there are a kernel and blocks
     kernel_first  whether the kernel's digits are the earlier ones
     """
-    digits = _in_order(digits_of([at]))
+    digits = _in_order(digits_of([position]))
     reasons: list[NearMiss] = []
     choices = []
     for count in range(1, len(digits)) if moves else (0, len(digits)):
         try:
-            choices.append(window(at, size, digits[:count] if kernel_first else digits[count:]))
+            choices.append(
+                window(position, size, digits[:count] if kernel_first else digits[count:])
+            )
         except NearMiss as miss:
             reasons.append(miss)
     if not choices:

@@ -64,7 +64,7 @@ class Position:
     def __add__(self, other: "Position") -> "Position":
         if not other.terms:
             return replace(self, start=self.start + other.start)
-        return position(self.start + other.start, (*self.terms, *other.terms))
+        return normal_position(self.start + other.start, (*self.terms, *other.terms))
 
     def __sub__(self, other: "Position") -> "Position":
         return self + other.times(-1)
@@ -72,7 +72,7 @@ class Position:
     def times(self, factor: Dimension) -> "Position":
         """Return the product with a number."""
         terms = [term._replace(step=term.step * factor) for term in self.terms]
-        return position(self.start * factor, terms)
+        return normal_position(self.start * factor, terms)
 
 
 Index = tuple[Position, ...]
@@ -92,10 +92,10 @@ def as_int(size: Dimension | None) -> int:
 
 def along(variable: Variable) -> Position:
     """Return the position that is a variable."""
-    return position(0, [Term(variable, 1, variable.size, 1)])
+    return normal_position(0, [Term(variable, 1, variable.size, 1)])
 
 
-def position(start: Dimension, terms: Iterable[Term]) -> Position:
+def normal_position(start: Dimension, terms: Iterable[Term]) -> Position:
     """Return the position that is a sum, in normal form."""
     steps: dict[Digit, Dimension] = {}
     for term in terms:
@@ -105,8 +105,8 @@ def position(start: Dimension, terms: Iterable[Term]) -> Position:
     for k, low in enumerate(kept):
         for high in kept[k + 1 :]:
             if _follows(high, low):
-                others = [term for term in kept if term is not low and term is not high]
-                return position(start, [*others, low._replace(size=low.size * high.size)])
+                rest = [term for term in kept if term is not low and term is not high]
+                return normal_position(start, [*rest, low._replace(size=low.size * high.size)])
     return Position(start, tuple(kept))
 
 
@@ -127,18 +127,18 @@ def _order(term: Term) -> tuple[str, bool, int, str]:
 
 def variables_of(index: Iterable[Position]) -> set[Variable]:
     """Return the variables of positions."""
-    return {term.variable for at in index for term in at.terms}
+    return {term.variable for position in index for term in position.terms}
 
 
 def digits_of(index: Iterable[Position]) -> list[Digit]:
     """Return the digits of positions, in order."""
-    return [term.digit for at in index for term in at.terms]
+    return [term.digit for position in index for term in position.terms]
 
 
-def bounds(at: Position) -> tuple[Dimension, Dimension]:
+def bounds(position: Position) -> tuple[Dimension, Dimension]:
     """Return the smallest and the largest number that a position may be. Raises Unknown."""
-    low = high = at.start
-    for term in at.terms:
+    low = high = position.start
+    for term in position.terms:
         reach = term.step * (term.size - 1)
         if never_negative(term.step):
             high = high + reach
@@ -149,30 +149,30 @@ def bounds(at: Position) -> tuple[Dimension, Dimension]:
     return low, high
 
 
-def is_at_least(at: Position, least: Dimension = 0) -> bool:
+def is_at_least(position: Position, least: Dimension = 0) -> bool:
     """Return whether a position is certain to be at least a number."""
     try:
-        return never_negative(bounds(at)[0] - least)
+        return never_negative(bounds(position)[0] - least)
     except Unknown:
         return False
 
 
-def is_within(at: Position, size: Dimension) -> bool:
+def is_within(position: Position, size: Dimension) -> bool:
     """Return whether a position is certain to lie on an axis of this size."""
-    return is_at_least(at) and is_at_least(number(size - 1) - at)
+    return is_at_least(position) and is_at_least(number(size - 1) - position)
 
 
-def divided(at: Position, by: Dimension) -> tuple[Position, Position]:
+def divided(position: Position, by: Dimension) -> tuple[Position, Position]:
     """Return (at // by, at % by), rounded down.
 
     Raises Unknown unless the digits of a position can be shared out.
     """
-    if not at.terms and isinstance(by, int) and by > 0 and never_negative(at.start):
-        whole = at.start // by
-        return number(whole), number(at.start - whole * by)
+    if not position.terms and isinstance(by, int) and by > 0 and never_negative(position.start):
+        result = position.start // by
+        return number(result), number(position.start - result * by)
     high: list[Term] = []
     low: list[Term] = []
-    for term in at.terms:
+    for term in position.terms:
         step = quotient(term.step, by)
         count = quotient(by, term.step)
         outer_size = (
@@ -187,18 +187,18 @@ def divided(at: Position, by: Dimension) -> tuple[Position, Position]:
             low.append(term._replace(size=count))
         else:
             low.append(term)
-    high_start, low_start = _shared_out(at.start, by)
-    remainder = position(low_start, low)
+    high_start, low_start = _shared_out(position.start, by)
+    remainder = normal_position(low_start, low)
     if remainder != number(0) and not is_within(remainder, by):
-        raise Unknown(f"how {at} is divided by {by}")
-    return position(high_start, high), remainder
+        raise Unknown(f"how {position} is divided by {by}")
+    return normal_position(high_start, high), remainder
 
 
 def _shared_out(start: Dimension, by: Dimension) -> tuple[Dimension, Dimension]:
     """Return the parts of a number that belong to a quotient and to a remainder."""
-    whole = quotient(start, by)
-    if whole is not None:
-        return whole, 0
+    result = quotient(start, by)
+    if result is not None:
+        return result, 0
     if isinstance(start, int) and isinstance(by, int):
         return start // by, start % by
     return 0, start
@@ -209,14 +209,14 @@ def reshaped(index: Index, sizes: Sequence[Dimension], target: Sequence[Dimensio
 
     Axes are taken in groups with equal products. The first axis of a group isn't divided.
     """
-    source = [(at, size) for at, size in zip(index, sizes, strict=True) if size != 1]
+    source = [(position, size) for position, size in zip(index, sizes, strict=True) if size != 1]
     wanted = [(axis, size) for axis, size in enumerate(target) if size != 1]
     result = [number(0)] * len(target)
     while source or wanted:
         group, axes = _next_group(source, wanted)
         flat = number(0)
-        for at, size in group:
-            flat = flat.times(size) + at
+        for position, size in group:
+            flat = flat.times(size) + position
         for axis, size in reversed(axes[1:]):
             flat, result[axis] = divided(flat, size)
         if group and axes and flat == group[0][0]:  # one axis, with two names of its size
@@ -226,13 +226,13 @@ def reshaped(index: Index, sizes: Sequence[Dimension], target: Sequence[Dimensio
     return tuple(result)
 
 
-def _renamed(at: Position, size: Dimension, target: Dimension) -> Position:
+def _renamed(position: Position, size: Dimension, target: Dimension) -> Position:
     """Return a position along all of an axis, with another name of its size."""
-    if size == target or len(at.terms) != 1:
-        return at
-    variable = at.terms[0].variable
-    is_all = variable.size == size and at == along(variable)
-    return along(variable._replace(size=target)) if is_all else at
+    if size == target or len(position.terms) != 1:
+        return position
+    variable = position.terms[0].variable
+    is_all = variable.size == size and position == along(variable)
+    return along(variable._replace(size=target)) if is_all else position
 
 
 def _next_group(
@@ -265,26 +265,26 @@ def _next_group(
     return group, axes
 
 
-def substituted(at: Position, by: Mapping[Variable, Position]) -> Position:
+def substituted(position: Position, by: Mapping[Variable, Position]) -> Position:
     """Return a position with positions in place of variables. Raises Unknown."""
-    total = number(at.start)
-    for term in at.terms:
+    total = number(position.start)
+    for term in position.terms:
         if term.variable in by:
             digit = _digit_of(by[term.variable], term)
             total = total + digit.times(term.step)
         else:
-            total = total + position(0, [term])
+            total = total + normal_position(0, [term])
     return total
 
 
-def _digit_of(at: Position, term: Term) -> Position:
+def _digit_of(position: Position, term: Term) -> Position:
     """Return the digit of a position that stands for the variable of a term."""
     if term.is_whole:
-        return at
+        return position
     if term.inner != 1:
-        at, _ = divided(at, term.inner)
+        position, _ = divided(position, term.inner)
     is_last = term.size == quotient(term.variable.size, term.inner)
-    return at if is_last else divided(at, term.size)[1]
+    return position if is_last else divided(position, term.size)[1]
 
 
 def fitted(values: Array, variables: Sequence[Variable]) -> Position | None:
@@ -302,7 +302,7 @@ def fitted(values: Array, variables: Sequence[Variable]) -> Position | None:
             return None
         terms += line_terms
         total = total[..., None] + line
-    return position(first, terms) if np.array_equal(total, values) else None
+    return normal_position(first, terms) if np.array_equal(total, values) else None
 
 
 def _fitted_line(line: Array, variable: Variable) -> list[Term] | None:

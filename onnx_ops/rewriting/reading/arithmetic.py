@@ -28,18 +28,18 @@ INTEGERS = RANGES.keys()
 NARROW = INTEGERS - {TensorProto.BOOL, TensorProto.INT32, TensorProto.INT64}
 
 
-def fits(at: Position, elements: int) -> bool:
+def fits(position: Position, elements: int) -> bool:
     """Return whether a computed position is certain not to overflow in a data type.
 
     Open sizes need 64 bits.
     """
     if elements not in RANGES:
         return True
-    numbers = [at.start, *(term.step for term in at.terms)]
-    if any(isinstance(n, Size) for n in (*numbers, *(term.size for term in at.terms))):
+    numbers = [position.start, *(term.step for term in position.terms)]
+    if any(isinstance(n, Size) for n in (*numbers, *(term.size for term in position.terms))):
         is_small = all(factor in SMALL for n in numbers for factor in factors(n))
         return elements == TensorProto.INT64 and is_small
-    return all(end in RANGES[elements] for end in bounds(at))
+    return all(end in RANGES[elements] for end in bounds(position))
 
 
 def quotient_of(dividend: Position, divisor: Position) -> Position:
@@ -47,10 +47,10 @@ def quotient_of(dividend: Position, divisor: Position) -> Position:
     by = _divisor(divisor)
     if not dividend.terms and isinstance(by, int) and by > 0:
         return number(truncated(dividend.start, by))
-    whole, rest = divided(dividend, by)
+    result, rest = divided(dividend, by)
     if rest != number(0) and not is_at_least(dividend):
         raise Unknown("the sign of a dividend")
-    return whole
+    return result
 
 
 def remainder_of(dividend: Position, divisor: Position, has_sign_of_dividend: bool) -> Position:
@@ -61,10 +61,10 @@ def remainder_of(dividend: Position, divisor: Position, has_sign_of_dividend: bo
     return rest
 
 
-def _divisor(at: Position) -> int | Size:
-    if at.terms:
+def _divisor(position: Position) -> int | Size:
+    if position.terms:
         raise Unknown("a divisor that varies")
-    return at.start
+    return position.start
 
 
 def of_wholes(op: str, operands: Sequence[Position]) -> Position | None:
@@ -99,9 +99,9 @@ def _product(first: Position, second: Position) -> Position | None:
 
 def _extreme(op: str, first: Position, second: Position) -> Position | None:
     """Return the operand that is certain to be the result of Max or Min."""
-    for at, other in ((first, second), (second, first)):
-        if is_at_least(at - other if op == "Max" else other - at):
-            return at
+    for position, smaller in ((first, second), (second, first)):
+        if is_at_least(position - smaller if op == "Max" else smaller - position):
+            return position
     return None
 
 

@@ -19,8 +19,8 @@ from .affine import (
     Variable,
     along,
     is_at_least,
+    normal_position,
     number,
-    position,
     substituted,
     variables_of,
 )
@@ -57,7 +57,7 @@ class Forms:
     shape_of  the shape of a root
     picks     {variable: the form that it is bound to}
     tables    {root: constant array} of those made here
-    places    {form: {value: index}}: elements of values that a form is, inside of these
+    occurrences  {form: {value: index}}: elements of values that a form is, inside of these
     is_exact  whether operations of floats stay as they are, with each rounding
     """
 
@@ -73,7 +73,7 @@ class Forms:
         self.known: dict[Hashable, Any] = {}  # what was made or worked out, by what it is
         self.picks: dict[Variable, Form] = {}
         self.tables: dict[str, Array] = {}
-        self.places: dict[Form, dict[str, Index]] = defaultdict(dict)
+        self.occurrences: dict[Form, dict[str, Index]] = defaultdict(dict)
 
     def _once(self, form_class: Callable[..., Form], *fields: Hashable) -> Form:
         self.budget.form()
@@ -86,8 +86,8 @@ class Forms:
         is_whole = np.isfinite(value) and value == int(value) and abs(value) < 2**31
         return self.whole(number(int(value))) if is_whole else self._once(Number, float(value))
 
-    def whole(self, at: Position) -> Form:
-        return self._once(Whole, at)
+    def whole(self, position: Position) -> Form:
+        return self._once(Whole, position)
 
     def element(self, root: str, index: Index) -> Form:
         return self._once(Element, root, index)
@@ -96,10 +96,10 @@ class Forms:
         self,
         over: tuple[Variable, ...],
         body: Form,
-        place: tuple[Form, ...],
+        coordinates: tuple[Form, ...],
         settings: tuple[str, ...],
     ) -> Form:
-        return self._once(Sample, over, body, place, settings)
+        return self._once(Sample, over, body, coordinates, settings)
 
     def table(self, values: Array, index: Index) -> Form:
         """Return the element of a constant array, which becomes a root."""
@@ -112,7 +112,7 @@ class Forms:
         """Return the position along an axis of this size that a form of whole numbers states."""
         if isinstance(form, Whole):
             with suppress(Unknown):
-                return from_the_start(form.at, size)
+                return from_the_start(form.position, size)
         key = "pick", form, size
         if key not in self.known:
             self.known[key] = Variable(f"pick {len(self.picks)}", size)
@@ -152,7 +152,7 @@ class Forms:
 
         return not self._bottom_up("names", form, names_in).isdisjoint(names)
 
-    def _bottom_up(self, what: str, form: Form, of: Callable[[Form, list[T]], T]) -> T:
+    def _bottom_up(self, key: str, form: Form, of: Callable[[Form, list[T]], T]) -> T:
         """Return what `of` makes of a form and of the results for those in it, then of those behind
         its picks.
 
@@ -162,16 +162,16 @@ class Forms:
         pending = [form]
         while pending:
             outer = pending[-1]
-            if (what, outer) in self.known:
+            if (key, outer) in self.known:
                 pending.pop()
                 continue
             picked = variables_of(positions_in(outer)) & self.picks.keys()
             inner = (*children(outer), *(self.picks[variable] for variable in picked))
-            missing = [part for part in inner if (what, part) not in self.known]
+            missing = [operand for operand in inner if (key, operand) not in self.known]
             pending += missing
             if not missing:
-                self.known[what, outer] = of(outer, [self.known[what, part] for part in inner])
-        result: T = self.known[what, form]
+                self.known[key, outer] = of(outer, [self.known[key, operand] for operand in inner])
+        result: T = self.known[key, form]
         return result
 
     # Variables.
@@ -193,7 +193,7 @@ class Forms:
 
         def is_fixed(form: Form, inner: list[bool]) -> bool:
             is_leaf = isinstance(form, Element | Sample) or any(
-                at.terms for at in positions_in(form)
+                position.terms for position in positions_in(form)
             )
             return not is_leaf and all(inner)
 
@@ -215,9 +215,9 @@ class Forms:
 
     def op(self, op: str, *operands: Form) -> Form:
         """Return an operation, simplified where its operands are known."""
-        whole = self._of_wholes(op, operands)
-        if whole is not None:
-            return whole
+        number = self._of_wholes(op, operands)
+        if number is not None:
+            return number
         values = [value_of(operand) for operand in operands]
         if None not in values and not self.is_exact:
             with np.errstate(all="ignore"):
@@ -231,8 +231,8 @@ class Forms:
                 return kept[0] if kept else first
             if op == "Mul" and 0 in values and not self.is_exact:
                 return self.number(0)
-        if op == "Where" and isinstance(first, Whole) and not first.at.terms:
-            return others[0] if first.at.start != 0 else others[1]
+        if op == "Where" and isinstance(first, Whole) and not first.position.terms:
+            return others[0] if first.position.start != 0 else others[1]
         if op in CASTS.values() and isinstance(first, Op) and first.op == op:
             return first
         if op in ("Mul", "Neg", "Div"):
@@ -240,9 +240,9 @@ class Forms:
         return self._once(Op, op, operands)
 
     def _of_wholes(self, op: str, operands: Sequence[Form]) -> Form | None:
-        ats = [operand.at for operand in operands if isinstance(operand, Whole)]
-        at = of_wholes(op, ats) if len(ats) == len(operands) else None
-        return None if at is None else self.whole(at)
+        ats = [operand.position for operand in operands if isinstance(operand, Whole)]
+        position = of_wholes(op, ats) if len(ats) == len(operands) else None
+        return None if position is None else self.whole(position)
 
     def _distributed(self, op: str, operands: tuple[Form, ...]) -> Form:
         """Return a Mul, Neg or Div with the guards of its factors outside of it, and sums of these
@@ -250,11 +250,11 @@ class Forms:
         """
         movable = 1 if op == "Div" else len(operands)  # operands whose zeros make the result 0
         for k, operand in enumerate(operands[:movable] if op != "Neg" else ()):
-            if parts := self._parts(operand):
+            if addends := self._parts(operand):
                 total = self.number(0)
-                for part in parts:
+                for addend in addends:
                     total = self.op(
-                        "Add", total, self.op(op, *operands[:k], part, *operands[k + 1 :])
+                        "Add", total, self.op(op, *operands[:k], addend, *operands[k + 1 :])
                     )
                 return total
         conditions: frozenset[Condition] = frozenset()
@@ -271,17 +271,17 @@ class Forms:
 
     def _parts(self, form: Form) -> list[Form]:
         """Return the Guards that a form is the sum of, if it is one of several, but not of many."""
-        parts: list[Form] = []
+        addends: list[Form] = []
         pending: list[Form] = [form] if isinstance(form, Op) and form.op == "Add" else []
-        while pending and len(parts) + len(pending) <= MOST_PARTS:
+        while pending and len(addends) + len(pending) <= MOST_PARTS:
             addend = pending.pop(0)
             if isinstance(addend, Op) and addend.op == "Add":
                 pending = [*addend.operands, *pending]
             elif isinstance(addend, Guard):
-                parts.append(addend)
+                addends.append(addend)
             else:
                 return []
-        return [] if pending else parts
+        return [] if pending else addends
 
     # Guards.
 
@@ -338,10 +338,10 @@ class Forms:
         over = tuple(variable for variable in over if variable.size != 1)
         if is_number(body, 0) or not over:
             return body
-        if parts := self._parts(body):
+        if addends := self._parts(body):
             total = self.number(0)
-            for part in parts:
-                total = self.op("Add", total, self.total(over, part))
+            for addend in addends:
+                total = self.op("Add", total, self.total(over, addend))
             return total
         if isinstance(body, Guard):
             return self._guarded_total(over, body)
@@ -352,22 +352,24 @@ class Forms:
         for condition in conditions:
             digits = _digit_apart(condition, over)
             if digits:
-                variable, parts, at = digits
-                kept = [other for other in over if other != variable]
-                return self.total([*kept, *parts], self.substituted(body, {variable: at}))
+                variable, digits_of_variable, position = digits
+                kept = [summed for summed in over if summed != variable]
+                return self.total(
+                    [*kept, *digits_of_variable], self.substituted(body, {variable: position})
+                )
         for variable in over:
             if (shorter := self._shortened(over, body, variable)) is not None:
                 return shorter
         for condition in conditions:
             for variable in over if condition.relation == "==" else ():
-                solution = _solved(condition.at, variable)
+                solution = _solved(condition.position, variable)
                 if solution is None or variable in self.variables([solution]):
                     continue
-                rest = self.guard(body.conditions - {condition}, body.body)
-                rest = self.substituted(rest, {variable: solution})
+                solved = self.guard(body.conditions - {condition}, body.body)
+                solved = self.substituted(solved, {variable: solution})
                 limits = inside((solution,), (variable.size,))
-                others = [other for other in over if other != variable]
-                return self.total(others, self.guard(limits, rest))
+                kept = [summed for summed in over if summed != variable]
+                return self.total(kept, self.guard(limits, solved))
         outer = frozenset(c for c in body.conditions if not self._depends(c, over))
         if outer:
             return self.guard(
@@ -376,7 +378,7 @@ class Forms:
         return self._once(Sum, over, body)
 
     def _depends(self, condition: Condition, over: Sequence[Variable]) -> bool:
-        return not self.variables([condition.at]).isdisjoint(over)
+        return not self.variables([condition.position]).isdisjoint(over)
 
     def _shortened(self, over: Sequence[Variable], body: Guard, variable: Variable) -> Form | None:
         """Return a sum in which a variable runs over the part of its numbers at which conditions
@@ -390,11 +392,11 @@ class Forms:
         last = high[0] if high else variable.size - 1
         if last < first:
             return self.number(0)
-        part = Variable(f"{variable.name} {first}", last - first + 1)
+        shorter = Variable(f"{variable.name} {first}", last - first + 1)
         limits = {limit[1] for limit in (low, high) if limit}
         rest = self.guard(body.conditions - limits, body.body)
-        rest = self.substituted(rest, {variable: number(first) + along(part)})
-        return self.total([part if other == variable else other for other in over], rest)
+        rest = self.substituted(rest, {variable: number(first) + along(shorter)})
+        return self.total([shorter if summed == variable else summed for summed in over], rest)
 
     # Substitution.
 
@@ -419,25 +421,25 @@ class _Substitution:
                 self.memo[form] = form
                 return form
             self.memo[form] = self._form(form)
-            for value, index in [*self.forms.places[form].items()]:
+            for value, index in [*self.forms.occurrences[form].items()]:
                 with suppress(Unknown):
-                    places = self.forms.places[self.memo[form]]
-                    places.setdefault(value, tuple(map(self.position, index)))
+                    occurrences = self.forms.occurrences[self.memo[form]]
+                    occurrences.setdefault(value, tuple(map(self.position, index)))
         return self.memo[form]
 
-    def position(self, at: Position) -> Position:
+    def position(self, position: Position) -> Position:
         by = dict(self.by)
-        for variable in variables_of([at]):
+        for variable in variables_of([position]):
             if variable in self.forms.picks:
                 picked = self.form(self.forms.picks[variable])
                 by[variable] = self.forms.picked(picked, variable.size)
-        return substituted(at, by)
+        return substituted(position, by)
 
     def _form(self, form: Form) -> Form:
         forms = self.forms
         match form:
-            case Whole(at):
-                return forms.whole(self.position(at))
+            case Whole(position):
+                return forms.whole(self.position(position))
             case Element(root, index):
                 return forms.element(root, tuple(map(self.position, index)))
             case Op(op, operands):
@@ -446,11 +448,15 @@ class _Substitution:
                 over, body = self.renamed(over, body)
                 return forms.total(over, self.form(body))
             case Guard(conditions, body):
-                moved = frozenset(Condition(c.relation, self.position(c.at)) for c in conditions)
+                moved = frozenset(
+                    Condition(c.relation, self.position(c.position)) for c in conditions
+                )
                 return forms.guard(moved, self.form(body))
-            case Sample(over, body, place, settings):
+            case Sample(over, body, coordinates, settings):
                 over, body = self.renamed(over, body)
-                return forms.sample(over, self.form(body), tuple(map(self.form, place)), settings)
+                return forms.sample(
+                    over, self.form(body), tuple(map(self.form, coordinates)), settings
+                )
         return form
 
     def renamed(self, over: tuple[Variable, ...], body: Form) -> tuple[tuple[Variable, ...], Form]:
@@ -465,23 +471,23 @@ class _Substitution:
         return tuple(by.get(variable, variable) for variable in over), body
 
 
-def from_the_start(at: Position, size: Dimension) -> Position:
+def from_the_start(position: Position, size: Dimension) -> Position:
     """Return a position along an axis that may be counted from its end. Raises Unknown."""
-    if is_at_least(number(-1) - at):
-        return at + number(size)
-    if not is_at_least(at):
+    if is_at_least(number(-1) - position):
+        return position + number(size)
+    if not is_at_least(position):
         raise Unknown("the sign of an index")
-    return at
+    return position
 
 
 def _never_holds(condition: Condition) -> bool:
-    is_negative = is_at_least(number(-1) - condition.at)
-    return is_negative or (condition.relation == "==" and is_at_least(condition.at, 1))
+    is_negative = is_at_least(number(-1) - condition.position)
+    return is_negative or (condition.relation == "==" and is_at_least(condition.position, 1))
 
 
 def _always_holds(condition: Condition) -> bool:
-    is_zero_at_most = condition.relation == ">=" or is_at_least(number(0) - condition.at)
-    return is_at_least(condition.at) and is_zero_at_most
+    is_zero_at_most = condition.relation == ">=" or is_at_least(number(0) - condition.position)
+    return is_at_least(condition.position) and is_zero_at_most
 
 
 def _digit_apart(
@@ -490,16 +496,18 @@ def _digit_apart(
     """Return a summed variable of which a condition limits a digit, variables for its digits, and
     itself over these.
     """
-    for variable, inner, size, _ in condition.at.terms if len(condition.at.terms) == 1 else ():
+    for variable, inner, size, _ in (
+        condition.position.terms if len(condition.position.terms) == 1 else ()
+    ):
         length = variable.size
         if variable not in over or size == length:
             continue
         if not (isinstance(inner, int) and isinstance(size, int) and isinstance(length, int)):
             continue
         lengths = {"high": length // (inner * size), "digit": size, "low": inner}
-        parts = [Variable(f"{variable.name} {name}", length) for name, length in lengths.items()]
-        high, digit, low = map(along, parts)
-        return variable, parts, (high.times(size) + digit).times(inner) + low
+        digits = [Variable(f"{variable.name} {name}", length) for name, length in lengths.items()]
+        high, digit, low = map(along, digits)
+        return variable, digits, (high.times(size) + digit).times(inner) + low
     return None
 
 
@@ -510,22 +518,26 @@ def _limit(
     holds, and that.
     """
     for condition in sorted(conditions, key=repr):
-        at = condition.at
-        if condition.relation == ">=" and len(at.terms) == 1 and isinstance(at.start, int):
-            (term,) = at.terms
+        position = condition.position
+        if (
+            condition.relation == ">="
+            and len(position.terms) == 1
+            and isinstance(position.start, int)
+        ):
+            (term,) = position.terms
             if term.variable == variable and term.is_whole and term.step == sign:
-                return -at.start * sign, condition
+                return -position.start * sign, condition
     return None
 
 
-def _solved(at: Position, variable: Variable) -> Position | None:
-    """Return the position that a variable must have where `at` is 0, if it is a number or one whole
-    digit.
-    """
-    own = [term for term in at.terms if term.variable == variable]
+def _solved(position: Position, variable: Variable) -> Position | None:
+    """Return the position of a variable where `position` is 0: a number or one whole digit."""
+    own = [term for term in position.terms if term.variable == variable]
     if len(own) != 1 or not own[0].is_whole or own[0].step not in (1, -1):
         return None
-    others = position(at.start, [term for term in at.terms if term.variable != variable])
-    solution = others.times(-own[0].step)
+    rest = normal_position(
+        position.start, [term for term in position.terms if term.variable != variable]
+    )
+    solution = rest.times(-own[0].step)
     has_steps = any(term.step != 1 for term in solution.terms)
     return None if has_steps or len(solution.terms) > 1 else solution

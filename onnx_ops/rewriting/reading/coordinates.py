@@ -14,7 +14,7 @@ from onnx import TensorProto
 from .affine import Array, Index, Position
 from .arithmetic import COMPARISONS
 from .forms import CASTS, Form
-from .reader import Place, Reader, Rule
+from .reader import Query, Reader, Rule
 
 AXES = "ndhw"  # images, and the axes of each
 OPERATIONS = {  # that are followed, beside moves
@@ -50,7 +50,7 @@ class CoordinateReader(Reader):
             return super().constant(name, array, index)
         return self.forms.element(name, index)
 
-    def follows(self, node: onnx.NodeProto, rule: Rule, place: Place) -> bool:
+    def follows(self, node: onnx.NodeProto, rule: Rule, place: Query) -> bool:
         if rule.moves or self.graph.type(place.name).elements in INTEGERS:
             return True
         if not varies(place.index):
@@ -141,5 +141,7 @@ def _users(reader: Reader, name: str) -> Users:
 def varies(index: Iterable[Position]) -> bool:
     """Return whether an index differs from one pixel of an image to the next one."""
     return any(
-        term.inner == 1 and term.variable.name in AXES[1:] for at in index for term in at.terms
+        term.inner == 1 and term.variable.name in AXES[1:]
+        for position in index
+        for term in position.terms
     )

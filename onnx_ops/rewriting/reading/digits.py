@@ -5,12 +5,12 @@ import math
 from collections.abc import Iterable, Iterator
 
 from ..sizes import exact, quotient
-from .affine import Digit, Dimension, Index, Position, Term, Unknown, number, position
+from .affine import Digit, Dimension, Index, Position, Term, Unknown, normal_position, number
 
 
 def single(digit: Digit) -> Position:
     """Return the position that is a digit."""
-    return position(0, [Term(*digit, 1)])
+    return normal_position(0, [Term(*digit, 1)])
 
 
 def joined(parts: Iterable[tuple[Position, Dimension]]) -> Position:
@@ -18,8 +18,8 @@ def joined(parts: Iterable[tuple[Position, Dimension]]) -> Position:
     first.
     """
     total = number(0)
-    for at, size in parts:
-        total = total.times(size) + at
+    for position, size in parts:
+        total = total.times(size) + position
     return total
 
 
@@ -28,13 +28,13 @@ def joined_digits(digits: Iterable[Digit]) -> Position:
     return joined((single(digit), digit.size) for digit in digits)
 
 
-def digits_along(at: Position) -> list[Digit]:
+def digits_along(position: Position) -> list[Digit]:
     """Return the digits that a position consists of, the most significant one first.
 
     Raises Unknown unless they follow each other, as along an axis.
     """
     digits: list[Digit] = []
-    remaining = [*at.terms]
+    remaining = [*position.terms]
     step: Dimension = 1
     while remaining:
         term = next((term for term in remaining if term.step == step), None)
@@ -51,77 +51,77 @@ def digits_in(index: Index) -> list[Digit]:
 
     Raises Unknown.
     """
-    return [digit for at in index for digit in digits_along(at)]
+    return [digit for position in index for digit in digits_along(position)]
 
 
-def size_along(at: Position) -> Dimension:
+def size_along(position: Position) -> Dimension:
     """Return the number of elements along the digits that a position consists of.
 
     Raises Unknown.
     """
-    return math.prod(digit.size for digit in digits_along(at))
+    return math.prod(digit.size for digit in digits_along(position))
 
 
-def is_plain(at: Position) -> bool:
+def is_plain(position: Position) -> bool:
     """Return whether a position runs along digits that follow each other, from 0 on: all of an
     axis.
     """
     try:
-        digits_along(at)
+        digits_along(position)
     except Unknown:
         return False
-    return at.start == 0
+    return position.start == 0
 
 
-def is_all(at: Position, size: Dimension) -> bool:
+def is_all(position: Position, size: Dimension) -> bool:
     """Return whether a position runs along all of an axis of this size."""
-    return is_plain(at) and math.prod(term.size for term in at.terms) == size
+    return is_plain(position) and math.prod(term.size for term in position.terms) == size
 
 
 def refined(*indices: Index) -> list[Index]:
     """Return indices in which digits of one variable that overlap are taken apart into the same
     digits.
     """
-    known = {term.digit for index in indices for at in index for term in at.terms}
-    for _ in range(4 * len(known)):  # each turn makes digits shorter
-        parts = {}
-        for whole, part in itertools.permutations(known, 2):
-            count = _cut(whole, part)
+    digits = {term.digit for index in indices for position in index for term in position.terms}
+    for _ in range(4 * len(digits)):  # each turn makes digits shorter
+        cuts = {}
+        for digit, other_digit in itertools.permutations(digits, 2):
+            count = _cut(digit, other_digit)
             if count is not None:
-                inner = whole.inner * count
-                low = whole._replace(size=count)
-                parts[whole] = low, Digit(whole.variable, inner, exact(whole.size, count))
-        if not parts:
+                inner = digit.inner * count
+                low = digit._replace(size=count)
+                cuts[digit] = low, Digit(digit.variable, inner, exact(digit.size, count))
+        if not cuts:
             break
-        known = {digit for whole in known for digit in parts.get(whole, (whole,))}
-    return [tuple(_apart(at, known) for at in index) for index in indices]
+        digits = {piece for digit in digits for piece in cuts.get(digit, (digit,))}
+    return [tuple(_apart(position, digits) for position in index) for index in indices]
 
 
-def _cut(whole: Digit, part: Digit) -> Dimension | None:
+def _cut(digit: Digit, other_digit: Digit) -> Dimension | None:
     """Return the size of the lower part of a digit where another one begins or ends in it; None if
     it doesn't.
     """
-    if whole.variable != part.variable:
+    if digit.variable != other_digit.variable:
         return None
-    below = quotient(part.inner, whole.inner)
-    count = part.size if below == 1 else below
-    above = None if count in (None, 1) else quotient(whole.size, count)
+    below = quotient(other_digit.inner, digit.inner)
+    count = other_digit.size if below == 1 else below
+    above = None if count in (None, 1) else quotient(digit.size, count)
     return None if above in (None, 1) else count
 
 
-def _apart(at: Position, known: set[Digit]) -> Position:
+def _apart(position: Position, digits: set[Digit]) -> Position:
     """Return a position of these digits, which aren't joined."""
-    terms = (part for term in at.terms for part in _parts(term, known))
-    return Position(at.start, tuple(terms))
+    terms = (piece for term in position.terms for piece in _parts(term, digits))
+    return Position(position.start, tuple(terms))
 
 
-def _parts(term: Term, known: set[Digit]) -> Iterator[Term]:
+def _parts(term: Term, digits: set[Digit]) -> Iterator[Term]:
     inner = term.inner
     remaining = term.size
     while remaining != 1:
         sizes = [
             digit.size
-            for digit in known
+            for digit in digits
             if (digit.variable, digit.inner) == (term.variable, inner)
             and quotient(remaining, digit.size) is not None
         ]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from ..sizes import at as size_at
+from ..sizes import evaluated
 from .affine import Array, Dimension, Position, Unknown, Variable
 from .forms import FORMULAS, Element, Form, Guard, Number, Op, Sample, Sum, Whole
 from .reader import Reader
@@ -44,7 +44,7 @@ class Evaluation:
 
     def size(self, size: Dimension) -> int:
         """Return a size as a number."""
-        return size_at(size, self.unknown)
+        return evaluated(size, self.unknown)
 
     def value(self, form: Form) -> Array:
         """Return the numbers that a form is. Raises Unknown."""
@@ -60,10 +60,10 @@ class Evaluation:
         match form:
             case Number(value):
                 return np.asarray(value)
-            case Whole(at):
-                return self.position(at)
+            case Whole(position):
+                return self.position(position)
             case Element(root, index):
-                return self.element(root, [self.position(at) for at in index])
+                return self.element(root, [self.position(position) for position in index])
             case Op(op, operands):
                 return FORMULAS[op](*map(self.value, operands)) * 1.0
             case Guard():
@@ -76,8 +76,8 @@ class Evaluation:
 
     def _holds(self, guard: Guard) -> Array:
         holds = np.asarray(True)
-        for relation, at in guard.conditions:
-            numbers = self.position(at)
+        for relation, position in guard.conditions:
+            numbers = self.position(position)
             holds = holds & (numbers >= 0 if relation == ">=" else numbers == 0)
         return holds
 
@@ -93,8 +93,8 @@ class Evaluation:
 
     def _within(self, values: Mapping[str, Array | int]) -> "Evaluation":
         """Return the evaluation with numbers for more variables."""
-        more = self.values | {name: np.asarray(numbers) for name, numbers in values.items()}
-        inner = Evaluation(self.reader, more, self.source, self.unknown, self.count)
+        inner_values = self.values | {name: np.asarray(numbers) for name, numbers in values.items()}
+        inner = Evaluation(self.reader, inner_values, self.source, self.unknown, self.count)
         inner.steps = self.steps
         return inner
 
@@ -104,8 +104,10 @@ class Evaluation:
             raise Unknown("a mode")
         sizes = [self.size(variable.size) for variable in form.over]
         points = [
-            pixel_of(np.broadcast_to(self.value(place), self.count), size, align_corners == "1")
-            for place, size in zip(form.place, sizes, strict=True)
+            pixel_of(
+                np.broadcast_to(self.value(coordinate), self.count), size, align_corners == "1"
+            )
+            for coordinate, size in zip(form.coordinates, sizes, strict=True)
         ]
         names = [variable.name for variable in form.over]
 
@@ -122,10 +124,10 @@ class Evaluation:
         array = constant_of(self.reader, root)
         return self.source(root, index) if array is None else looked_up(array, index)
 
-    def position(self, at: Position) -> Array:
+    def position(self, position: Position) -> Array:
         """Return the numbers that a position is. Raises Unknown."""
-        total = np.asarray(self.size(at.start))
-        for variable, inner, size, step in at.terms:
+        total = np.asarray(self.size(position.start))
+        for variable, inner, size, step in position.terms:
             digit = self.variable(variable) // self.size(inner) % self.size(size)
             total = total + digit * self.size(step)
         return total
@@ -153,19 +155,22 @@ def constant_of(reader: Reader, root: str) -> Array | None:
 def looked_up(array: Array, index: Sequence[Array]) -> Array:
     """Return elements of an array, 0 outside."""
     limited = [
-        np.clip(at, 0, max(size - 1, 0)) for at, size in zip(index, array.shape, strict=True)
+        np.clip(position, 0, max(size - 1, 0))
+        for position, size in zip(index, array.shape, strict=True)
     ]
     return np.where(are_inside(index, array.shape), array[tuple(limited)], 0)
 
 
 def are_inside(index: Sequence[Array], sizes: Iterable[int]) -> Array | int:
     """Return where an index lies inside of a shape; 1 if that has no axes."""
-    return math.prod([(at >= 0) & (at < size) for at, size in zip(index, sizes, strict=True)])
+    return math.prod(
+        [(position >= 0) & (position < size) for position, size in zip(index, sizes, strict=True)]
+    )
 
 
-def pixel_of(place: Array, size: int, align_corners: bool) -> Array:
+def pixel_of(coordinate: Array, size: int, align_corners: bool) -> Array:
     """Return the pixel coordinate of a coordinate in [-1, 1]."""
-    return (place + 1) / 2 * (size - 1) if align_corners else ((place + 1) * size - 1) / 2
+    return (coordinate + 1) / 2 * (size - 1) if align_corners else ((coordinate + 1) * size - 1) / 2
 
 
 def interpolated(

@@ -25,7 +25,7 @@ class Exhausted(Exception):  # noqa: N818  it is no error
 class Budget:
     """What reading may still take.
 
-    steps  places that are read
+    steps  elements that are read
     forms  forms that are made or looked at: a step may look at many
     """
 
@@ -49,7 +49,7 @@ class Condition(NamedTuple):
     """at >= 0, or at == 0."""
 
     relation: Literal[">=", "=="]
-    at: Position
+    position: Position
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class Number:
 class Whole:
     """A whole number, of any data type."""
 
-    at: Position
+    position: Position
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,13 +105,13 @@ class Sample:
 
     over      the variables of the image's axes, rows first
     body      the image's element at these
-    place     the coordinates in [-1, 1], rows first
+    coordinates  in [-1, 1], rows first
     settings  mode, padding_mode, align_corners
     """
 
     over: tuple[Variable, ...]
     body: "Form"
-    place: "tuple[Form, ...]"
+    coordinates: "tuple[Form, ...]"
     settings: tuple[str, ...]
 
 
@@ -171,8 +171,8 @@ def value_of(form: Form) -> float | None:
     match form:
         case Number(value):
             return value
-        case Whole(at) if not at.terms and isinstance(at.start, int):
-            return float(at.start)
+        case Whole(position) if not position.terms and isinstance(position.start, int):
+            return float(position.start)
     return None
 
 
@@ -183,9 +183,9 @@ def is_number(form: Form, value: float) -> bool:
 
 def inside(index: Sequence[Position], dimensions: Sequence[Dimension]) -> Iterator[Condition]:
     """Yield the conditions that an index lies inside of a shape."""
-    for at, size in zip(index, dimensions, strict=True):
-        yield Condition(">=", at)
-        yield Condition(">=", number(size - 1) - at)
+    for position, size in zip(index, dimensions, strict=True):
+        yield Condition(">=", position)
+        yield Condition(">=", number(size - 1) - position)
 
 
 def children(form: Form) -> tuple[Form, ...]:
@@ -195,17 +195,17 @@ def children(form: Form) -> tuple[Form, ...]:
             return operands
         case Sum(_, body) | Guard(_, body):
             return (body,)
-        case Sample(_, body, place, _):
-            return body, *place
+        case Sample(_, body, coordinates, _):
+            return body, *coordinates
     return ()
 
 
 def positions_in(form: Form) -> Iterator[Position]:
     """Yield the positions of a form itself."""
     match form:
-        case Whole(at):
-            yield at
+        case Whole(position):
+            yield position
         case Element(_, index):
             yield from index
         case Guard(conditions, _):
-            yield from (condition.at for condition in conditions)
+            yield from (condition.position for condition in conditions)

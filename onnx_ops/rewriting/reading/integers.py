@@ -56,9 +56,9 @@ def _integer(graph: "GraphView", name: str, index: Sequence[int]) -> Dimension |
 
 def integer_list(graph: "GraphView", name: str) -> list[int] | None:
     """Return a value as a flat list of ints; None if any isn't known, or depends on open sizes."""
-    known = integers(graph, name)
-    numbers = [size for size in known or () if isinstance(size, int)]
-    return numbers if known is not None and len(numbers) == len(known) else None
+    values = integers(graph, name)
+    numbers = [size for size in values or () if isinstance(size, int)]
+    return numbers if values is not None and len(numbers) == len(values) else None
 
 
 def whole_number(graph: "GraphView", name: str) -> Dimension | None:
@@ -71,8 +71,8 @@ def whole_number(graph: "GraphView", name: str) -> Dimension | None:
         return int(value) if math.isfinite(value) and value == int(value) else None
     # Another type has fewer numbers, and might hold another one.
     is_wide = graph.type(name).elements in (TensorProto.INT64, TensorProto.INT32, *WIDE_FLOATS)
-    known = integers(graph, name) if is_wide else None
-    return known[0] if known is not None and len(known) == 1 else None
+    values = integers(graph, name) if is_wide else None
+    return values[0] if values is not None and len(values) == 1 else None
 
 
 def axes_of(graph: "GraphView", node: onnx.NodeProto) -> list[int] | None:
@@ -98,11 +98,11 @@ def cuts(graph: "GraphView", node: onnx.NodeProto) -> list[Cut] | None:
         names = [*node.input[1:], "", ""][:4]
         lists = [integers(graph, name) if name else () for name in names]
     starts, ends, axes, steps = lists
-    count = next((len(known) for known in (axes, starts, ends, steps) if known), None)
+    count = next((len(values) for values in (axes, starts, ends, steps) if values), None)
     if axes is None or count is None:
         return None
     steps = [1] * count if steps == () else steps
-    columns = [[None] * count if known is None else known for known in (starts, ends, steps)]
+    columns = [[None] * count if stated is None else stated for stated in (starts, ends, steps)]
     numbers = [axis for axis in axes or range(count) if isinstance(axis, int)]
     return [*zip(numbers, *columns, strict=True)]
 
@@ -125,17 +125,21 @@ def sliced(
     return first, at_least_zero((span + abs(step) - 1) // abs(step))
 
 
-def _clamped(at: Dimension, size: Dimension, low: Dimension, high: Dimension) -> Dimension:
+def _clamped(position: Dimension, size: Dimension, low: Dimension, high: Dimension) -> Dimension:
     """Return where a start or end that a Slice states lies on an axis. Raises Unknown."""
-    if isinstance(at, int) and abs(at) >= INT32_MAX and not isinstance(size, int):  # far outside
-        at = high if at > 0 else low
-    elif never_negative(-1 - at):
-        at = at + size
-    if isinstance(at, int) and isinstance(high, int) and isinstance(low, int):
-        return min(max(at, low), high)
-    if at != high and not (never_negative(at - low) and never_negative(high - at)):
+    if (
+        isinstance(position, int) and abs(position) >= INT32_MAX and not isinstance(size, int)
+    ):  # far outside
+        position = high if position > 0 else low
+    elif never_negative(-1 - position):
+        position = position + size
+    if isinstance(position, int) and isinstance(high, int) and isinstance(low, int):
+        return min(max(position, low), high)
+    if position != high and not (
+        never_negative(position - low) and never_negative(high - position)
+    ):
         raise Unknown("whether a slice begins or ends outside")
-    return at
+    return position
 
 
 def part_of_sequence(graph: "GraphView", node: onnx.NodeProto) -> tuple[int, Dimension, Dimension]:
@@ -153,14 +157,14 @@ def part_of_sequence(graph: "GraphView", node: onnx.NodeProto) -> tuple[int, Dim
     stated_at = integer_list(graph, node.input[1])
     if not stated_at:
         raise Unknown("which part of a sequence it is")
-    (at,) = stated_at
+    (position,) = stated_at
     dimensions = graph.type(split.input[0]).sizes
     axis = range(len(dimensions))[stated.get("axis", 0)]
     if graph.type(split.input[1]).shape == ():
         size = as_int(dimensions[axis])
         length = as_int(sizes[0] or 0)
-        start = range(0, size, length)[at]
+        start = range(0, size, length)[position]
         return axis, start, min(length, size - start)
-    at = range(len(sizes))[at]
-    before = [size for size in sizes[: at + 1] if size is not None]
-    return axis, sum(before[:at]), before[at]
+    position = range(len(sizes))[position]
+    before = [size for size in sizes[: position + 1] if size is not None]
+    return axis, sum(before[:position]), before[position]

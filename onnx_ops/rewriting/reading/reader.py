@@ -1,4 +1,4 @@
-"""Reads what the element of a value is by the table of operators: lazily, each place once, within a
+"""Reads what the element of a value is by the table of operators: lazily, each once, within a
 budget.
 """
 
@@ -38,6 +38,8 @@ from .forms import Budget, Condition, Form, Whole
 from .rolling import rolled
 
 PER_NODE, AT_LEAST = 15, 8_000  # steps of reading that a model may take in all, some 50 us each
+FEW = 8  # terms of sizes
+LONG_SIZES = 20
 USUAL = 16  # parts of an index, beyond which reading takes longer
 WORK = 3  # forms that are made or looked at for a step
 DEEPEST = 80  # values that are read within each other; Python's stack has room for 1,000 calls
@@ -84,7 +86,7 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Place:
+class Query:
     """An element of a value.
 
     bare  whether only moves are followed from it on: what is computed there would be computed once
@@ -96,15 +98,15 @@ class Place:
     bare: bool
 
 
-# What a rule returns: a form, the place that an element was moved from, or None.
-Made = Form | Place | None
+# What a rule returns: a form, the element that it was moved from, or None.
+Result = Form | Query | None
 
 
 @dataclass(frozen=True)
 class Rule:
     """How elements of an operator's output are made. moves: whether it only moves them."""
 
-    function: "Callable[[Site], Made]"
+    function: "Callable[[Site], Result]"
     moves: bool
 
 
@@ -136,7 +138,7 @@ class Reader:
         self.failed: dict[str, str] = {}
         self.order = {name: k for k, node in enumerate(graph.owner.node) for name in node.output}
         self.starts: dict[str, list[Dimension]] = {}
-        self._memo: dict[Place, Form] = {}
+        self._memo: dict[Query, Form] = {}
         self._fits: dict[tuple[str, tuple[int | None, ...]], float | Position | OneEach | None] = {}
         self._depth = 0
 
@@ -154,7 +156,7 @@ class Reader:
         node = self.node(name)
         if node is None:
             raise Unknown(f"what makes {name}")
-        return Site(self, node, Place(name, index, bare))
+        return Site(self, node, Query(name, index, bare))
 
     def node(self, name: str) -> onnx.NodeProto | None:
         """Return the valid node that makes a value, in this graph or one around it; or None."""
@@ -171,41 +173,41 @@ class Reader:
     def read(self, name: str, index: Index, bare: bool = False) -> Form:
         """Return the form of a value's element. Raises Exhausted, Unknown."""
         trail = []
-        place = Place(name, index, bare)
-        while place not in self._memo:
+        query = Query(name, index, bare)
+        while query not in self._memo:
             if self._depth > DEEPEST:  # not kept: who asks for this value itself gets to know more
-                return self.forms.element(place.name, place.index)
-            trail.append(place)
-            made = self._step(place)
-            if isinstance(made, Place):
-                place = made
+                return self.forms.element(query.name, query.index)
+            trail.append(query)
+            result = self._step(query)
+            if isinstance(result, Query):
+                query = result
             else:
-                self._memo[place] = made
-        form = self._memo[place]
+                self._memo[query] = result
+        form = self._memo[query]
         for passed in reversed(trail):
             self._memo[passed] = form
-            self.forms.places[form].setdefault(passed.name, passed.index)
+            self.forms.occurrences[form].setdefault(passed.name, passed.index)
         return form
 
-    def _step(self, place: Place) -> Form | Place:
-        self.budget.step(1 + sum(map(_length, place.index)) // USUAL)
-        root = self.forms.element(place.name, place.index)
-        if place.name in self.forms.tables:
+    def _step(self, query: Query) -> Form | Query:
+        self.budget.step(1 + sum(map(_length, query.index)) // USUAL)
+        root = self.forms.element(query.name, query.index)
+        if query.name in self.forms.tables:
             return root
-        array = None if place.bare else self.array(place.name)
+        array = None if query.bare else self.array(query.name)
         if array is not None:
-            return self.constant(place.name, array, place.index)
-        node = self.node(place.name)
+            return self.constant(query.name, array, query.index)
+        node = self.node(query.name)
         rule = None if node is None else self.rule_of(node)
         if node is None:
             return root
-        made = None
-        if rule is not None and self.follows(node, rule, place):
-            made = self._by_rule(rule, node, place)
-        if made is not None and made is not root:
-            return made
-        array = self.graph.folded(place.name) if node.input and not place.bare else None
-        return root if array is None else self.constant(place.name, array, place.index)
+        result = None
+        if rule is not None and self.follows(node, rule, query):
+            result = self._by_rule(rule, node, query)
+        if result is not None and result is not root:
+            return result
+        array = self.graph.folded(query.name) if node.input and not query.bare else None
+        return root if array is None else self.constant(query.name, array, query.index)
 
     def array(self, name: str) -> Array | None:
         """Return a constant that is read before the node that makes it."""
@@ -215,60 +217,75 @@ class Reader:
         """Return the rule of a node's operator."""
         return self.table.get(title_of(node))
 
-    def follows(self, node: onnx.NodeProto, rule: Rule, place: Place) -> bool:
+    def follows(self, node: onnx.NodeProto, rule: Rule, query: Query) -> bool:
         """Return whether an element is followed through the node that makes it."""
-        return rule.moves or not place.bare
+        return rule.moves or not query.bare
 
-    def _by_rule(self, rule: Rule, node: onnx.NodeProto, place: Place) -> Made:
+    def _by_rule(self, rule: Rule, node: onnx.NodeProto, query: Query) -> Result:
         self._depth += 1
         try:
-            made = rule.function(Site(self, node, place))
-            return made if rule.moves or made is None or self._is_exact(made, place.name) else None
+            result = rule.function(Site(self, node, query))
+            return (
+                result
+                if rule.moves or result is None or self._is_exact(result, query.name)
+                else None
+            )
         except FAILURES as failure:
-            self.failed.setdefault(place.name, str(failure) if isinstance(failure, Unknown) else "")
+            self.failed.setdefault(query.name, str(failure) if isinstance(failure, Unknown) else "")
             return None
         finally:
             self._depth -= 1
 
-    def _is_exact(self, made: Form | Place, name: str) -> bool:
+    def _is_exact(self, result: Form | Query, name: str) -> bool:
         """Return whether what is computed is certain not to overflow.
 
         Indices that data state are small.
         """
         elements = self.graph.type(name).elements
-        return fits(made.at, elements) if isinstance(made, Whole) else elements not in NARROW
+        return (
+            fits(result.position, elements) if isinstance(result, Whole) else elements not in NARROW
+        )
 
     def constant(self, name: str, array: Array, index: Index) -> Form:
         """Return the form of a constant's element: a number, a sum of digits, one value at some
         places, or itself.
         """
-        numbers = tuple(None if at.terms else as_int(at.start) for at in index)
+        numbers = tuple(None if position.terms else as_int(position.start) for position in index)
         key = name, numbers
         if key not in self._fits:
-            part = array[tuple(slice(None) if at is None else at for at in numbers)]
-            if part.dtype.name in HALVES:
-                part = part.astype(np.float32)  # NumPy's own arithmetic lacks some of these types
-            self._fits[key] = _fit(part, [axis for axis, at in enumerate(numbers) if at is None])
+            picked = array[
+                tuple(slice(None) if position is None else position for position in numbers)
+            ]
+            if picked.dtype.name in HALVES:
+                picked = picked.astype(
+                    np.float32
+                )  # NumPy's own arithmetic lacks some of these types
+            self._fits[key] = _fit(
+                picked, [axis for axis, position in enumerate(numbers) if position is None]
+            )
         sized = zip(array.shape, index, strict=True)
-        by = {Variable(f"axis {axis}", size): at for axis, (size, at) in enumerate(sized)}
+        by = {
+            Variable(f"axis {axis}", size): position for axis, (size, position) in enumerate(sized)
+        }
         with suppress(Unknown):
             match self._fits[key]:
                 case float() as value:
                     return self.forms.number(value)
-                case Position() as at:
-                    return self.forms.whole(substituted(at, by))
+                case Position() as position:
+                    return self.forms.whole(substituted(position, by))
                 case OneEach(value, zeros):
-                    conditions = [Condition("==", substituted(at, by)) for at in zeros]
+                    conditions = [Condition("==", substituted(position, by)) for position in zeros]
                     return self.forms.guard(conditions, self.forms.number(value))
         return self.forms.element(name, index)
 
 
-def _length(at: Position) -> int:
-    """Return of how many parts a position consists.
-
-    A term of an open size takes as long as some.
-    """
-    return 1 + len(at.terms) + (4 * len(at.start.terms) if isinstance(at.start, Size) else 0)
+def _length(position: Position) -> int:
+    """Return the number of parts of a position. Terms of long sizes count several times."""
+    sizes = (position.start, *(size for term in position.terms for size in (term.size, term.step)))
+    size_terms = sum(len(size.terms) for size in sizes if isinstance(size, Size))
+    return (
+        1 + len(position.terms) + (LONG_SIZES * size_terms if size_terms > FEW else 4 * size_terms)
+    )
 
 
 def _budget(graph: onnx.GraphProto) -> Budget:
@@ -300,9 +317,9 @@ def _fit(array: Array, axes: Sequence[int]) -> float | Position | OneEach | None
     if (array == array.flat[0]).all():
         return float(array.flat[0])
     if _are_whole(array):
-        at = fitted(array, variables)
-        if at is not None:
-            return at
+        position = fitted(array, variables)
+        if position is not None:
+            return position
     return _one_each(array, variables)
 
 
@@ -316,17 +333,21 @@ def _are_whole(array: Array) -> bool:
 
 
 def _one_each(array: Array, variables: Sequence[Variable]) -> OneEach | None:
-    places = np.argwhere(array)
-    values = array[tuple(places.T)]
-    if len(places) not in array.shape or not (values == values[0]).all():
+    indices = np.argwhere(array)
+    values = array[tuple(indices.T)]
+    if len(indices) not in array.shape or not (values == values[0]).all():
         return None
     for axis in range(array.ndim):
-        if not np.array_equal(places[:, axis], np.arange(array.shape[axis])):
+        if not np.array_equal(indices[:, axis], np.arange(array.shape[axis])):
             continue
-        others = [k for k in range(array.ndim) if k != axis]
-        ats = [fitted(places[:, k], [variables[axis]]) for k in others]
-        zeros = [at - along(variables[k]) for k, at in zip(others, ats, strict=True) if at]
-        if len(zeros) == len(others):
+        other_axes = [k for k in range(array.ndim) if k != axis]
+        ats = [fitted(indices[:, k], [variables[axis]]) for k in other_axes]
+        zeros = [
+            position - along(variables[k])
+            for k, position in zip(other_axes, ats, strict=True)
+            if position
+        ]
+        if len(zeros) == len(other_axes):
             return OneEach(float(values[0]), tuple(zeros))
     return None
 
@@ -337,7 +358,7 @@ class Site:
 
     reader: Reader
     node: onnx.NodeProto
-    place: Place
+    query: Query
 
     @cached_property
     def attributes(self) -> dict[str, Any]:
@@ -350,15 +371,15 @@ class Site:
     @property
     def elements(self) -> int:
         """The data type of the output, by its number in ONNX."""
-        return self.reader.graph.type(self.place.name).elements
+        return self.reader.graph.type(self.query.name).elements
 
     @property
     def index(self) -> Index:
-        return self.place.index
+        return self.query.index
 
     @property
     def shape(self) -> tuple[Dimension, ...]:
-        return self.reader.shape(self.place.name)
+        return self.reader.shape(self.query.name)
 
     def shape_of(self, k: int) -> tuple[Dimension, ...]:
         """Return the shape of the k-th input."""
@@ -372,13 +393,13 @@ class Site:
         """Return the axis that the node states, of so many; by default, of those of the output."""
         return range(rank or len(self.index))[self.attributes.get("axis", 0)]
 
-    def move(self, k: int, index: Sequence[Position], bare: bool = False) -> Place:
+    def move(self, k: int, index: Sequence[Position], bare: bool = False) -> Query:
         """Return the element of an input that this one is."""
-        return Place(self.node.input[k], tuple(index), bare or self.place.bare)
+        return Query(self.node.input[k], tuple(index), bare or self.query.bare)
 
     def read(self, k: int, index: Sequence[Position], bare: bool | None = None) -> Form:
         """Return the form of an input's element."""
-        is_bare = self.place.bare if bare is None else bare
+        is_bare = self.query.bare if bare is None else bare
         return self.reader.read(self.node.input[k], tuple(index), is_bare)
 
     def integers(self, k: int) -> list[Dimension]:
@@ -401,13 +422,13 @@ class Site:
         names = self.forms.unused(self.index)
         return Variable(next(itertools.islice(names, count, None)), size)
 
-    def rolled(self, parts: Sequence[Form], at: Position) -> Form:
+    def rolled(self, forms: Sequence[Form], position: Position) -> Form:
         """Return the form that is each of the parts where a position is 0, 1, 2, ...
 
         Raises Unknown.
         """
-        variable = Variable("roll", len(parts))
-        return self.forms.substituted(rolled(self.forms, parts, variable), {variable: at})
+        variable = Variable("roll", len(forms))
+        return self.forms.substituted(rolled(self.forms, forms, variable), {variable: position})
 
     def one_by_one(self, axis: int) -> Form:
         """Return the form of this very element, read at each number of a variable of an axis.
@@ -422,33 +443,38 @@ class Site:
         if not counted:
             raise Unknown("an open number of cases")
         count, term = min(counted, key=lambda pair: pair[0])
-        digits = {t.digit for at in self.index for t in at.terms if t.variable == term.variable}
+        digits = {
+            t.digit
+            for position in self.index
+            for t in position.terms
+            if t.variable == term.variable
+        }
         if len(digits) > 1:
             raise Unknown("other digits of the same variable")
-        parts = []
+        elements = []
         for k in range(count):
-            index = tuple(_at_number(at, term.digit, k) for at in self.index)
-            parts.append(self.reader.read(self.place.name, index, self.place.bare))
-        return self.rolled(parts, Position(0, (Term(*term.digit, 1),)))
+            index = tuple(_at_number(position, term.digit, k) for position in self.index)
+            elements.append(self.reader.read(self.query.name, index, self.query.bare))
+        return self.rolled(elements, Position(0, (Term(*term.digit, 1),)))
 
 
-def _at_number(at: Position, digit: Digit, value: int) -> Position:
+def _at_number(position: Position, digit: Digit, value: int) -> Position:
     """Return a position with a number in place of a digit."""
-    kept = tuple(term for term in at.terms if term.digit != digit)
-    steps = [term.step for term in at.terms if term.digit == digit]
-    return Position(at.start + sum(steps) * value, kept)
+    kept = tuple(term for term in position.terms if term.digit != digit)
+    steps = [term.step for term in position.terms if term.digit == digit]
+    return Position(position.start + sum(steps) * value, kept)
 
 
 def whole_position(form: Form) -> Position:
     """Return the position that a form of whole numbers is. Raises Unknown."""
     if not isinstance(form, Whole):
         raise Unknown("an integer")
-    return form.at
+    return form.position
 
 
 def whole_number(form: Form) -> Dimension:
     """Return the one number that a form is. Raises Unknown."""
-    at = whole_position(form)
-    if at.terms:
+    position = whole_position(form)
+    if position.terms:
         raise Unknown("an integer")
-    return at.start
+    return position.start

@@ -18,8 +18,8 @@ from .affine import (
     Variable,
     along,
     fitted,
+    normal_position,
     number,
-    position,
     substituted,
 )
 from .constructors import Forms
@@ -32,60 +32,66 @@ NEUTRAL = {
 }  # {operation: the second operand with which it is left out}
 
 
-def rolled(forms: Forms, parts: Sequence[Form], variable: Variable) -> Form:
+def rolled(forms: Forms, addends: Sequence[Form], variable: Variable) -> Form:
     """Return one form over a variable that is each of the parts at its numbers.
 
     Raises Unknown if there is none.
     """
-    first = parts[0]
-    if all(part is first for part in parts):
+    first = addends[0]
+    if all(addend is first for addend in addends):
         return first
-    key = "rolled", *parts, variable
+    key = "rolled", *addends, variable
     if key in forms.known:  # forms share parts: as trees they may be without bounds
         return forms.known[key]
-    result = forms.known[key] = _rolled(forms, parts, variable)
-    for value in forms.places[first]:
-        if all(value in forms.places[part] for part in parts):
-            indices = [forms.places[part][value] for part in parts]
+    result = forms.known[key] = _rolled(forms, addends, variable)
+    for value in forms.occurrences[first]:
+        if all(value in forms.occurrences[addend] for addend in addends):
+            indices = [forms.occurrences[addend][value] for addend in addends]
             with suppress(Unknown):
                 index = rolled_index(forms, indices, variable)
-                forms.places[result][value] = index
+                forms.occurrences[result][value] = index
     return result
 
 
-def _rolled(forms: Forms, parts: Sequence[Form], variable: Variable) -> Form:
-    first = parts[0]
-    numbers = [value_of(part) for part in parts]
-    if None not in numbers and _fitted_wholes(parts, variable) is None:
+def _rolled(forms: Forms, addends: Sequence[Form], variable: Variable) -> Form:
+    first = addends[0]
+    numbers = [value_of(addend) for addend in addends]
+    if None not in numbers and _fitted_wholes(addends, variable) is None:
         return forms.table(np.array(numbers), (along(variable),))
-    if len({(type(part), part.op if isinstance(part, Op) else "") for part in parts}) > 1:
-        return _rolled_with_neutral(forms, parts, variable)
+    if len({(type(addend), addend.op if isinstance(addend, Op) else "") for addend in addends}) > 1:
+        return _rolled_with_neutral(forms, addends, variable)
     match first:
         case Whole():
-            ats = [part.at for part in parts if isinstance(part, Whole)]
+            ats = [addend.position for addend in addends if isinstance(addend, Whole)]
             return forms.whole(_rolled_position(forms, ats, variable))
         case Element(root, _):
-            elements = [part for part in parts if isinstance(part, Element)]
+            elements = [addend for addend in addends if isinstance(addend, Element)]
             if all(element.root == root for element in elements):
                 indices = [element.index for element in elements]
                 return forms.element(root, rolled_index(forms, indices, variable))
         case Op(op, operands):
-            columns = [part.operands for part in parts if isinstance(part, Op)]
+            columns = [addend.operands for addend in addends if isinstance(addend, Op)]
             if all(len(column) == len(operands) for column in columns):
                 return forms.op(op, *_rolled_columns(forms, columns, variable))
         case Sum(over, _):
-            sums = [part for part in parts if isinstance(part, Sum)]
-            if all(each.over == over for each in sums):
-                return forms.total(over, rolled(forms, [each.body for each in sums], variable))
+            sums = [addend for addend in addends if isinstance(addend, Sum)]
+            if all(inner_form.over == over for inner_form in sums):
+                return forms.total(
+                    over, rolled(forms, [inner_form.body for inner_form in sums], variable)
+                )
         case Guard():
-            guards = [part for part in parts if isinstance(part, Guard)]
+            guards = [addend for addend in addends if isinstance(addend, Guard)]
             return _rolled_guard(forms, guards, variable)
         case Sample(over, _, _, settings):
-            samples = [part for part in parts if isinstance(part, Sample)]
-            if all((each.over, each.settings) == (over, settings) for each in samples):
-                place = _rolled_columns(forms, [each.place for each in samples], variable)
-                body = rolled(forms, [each.body for each in samples], variable)
-                return forms.sample(over, body, place, settings)
+            samples = [addend for addend in addends if isinstance(addend, Sample)]
+            if all(
+                (inner_form.over, inner_form.settings) == (over, settings) for inner_form in samples
+            ):
+                coordinates = _rolled_columns(
+                    forms, [inner_form.coordinates for inner_form in samples], variable
+                )
+                body = rolled(forms, [inner_form.body for inner_form in samples], variable)
+                return forms.sample(over, body, coordinates, settings)
     raise Unknown("they are of different values or forms")
 
 
@@ -104,18 +110,18 @@ def rolled_index(forms: Forms, indices: Sequence[Index], variable: Variable) -> 
     return tuple(_rolled_position(forms, column, variable) for column in columns)
 
 
-def _rolled_with_neutral(forms: Forms, parts: Sequence[Form], variable: Variable) -> Form:
+def _rolled_with_neutral(forms: Forms, addends: Sequence[Form], variable: Variable) -> Form:
     """Roll parts of which some are an operation that others lack, since x + 0 and x * 1 have been
     simplified.
     """
-    operations = [part for part in parts if isinstance(part, Op)]
+    operations = [addend for addend in addends if isinstance(addend, Op)]
     model = next((o for o in operations if o.op in NEUTRAL and len(o.operands) == 2), None)
     if model is None:
         raise Unknown("they are of different forms")
     neutral = forms.number(NEUTRAL[model.op])
     rows = [
-        part.operands if isinstance(part, Op) and part.op == model.op else (part, neutral)
-        for part in parts
+        addend.operands if isinstance(addend, Op) and addend.op == model.op else (addend, neutral)
+        for addend in addends
     ]
     return forms.op(model.op, *_rolled_columns(forms, rows, variable))
 
@@ -129,8 +135,8 @@ def _rolled_guard(forms: Forms, guards: Sequence[Guard], variable: Variable) -> 
         relation = column[0].relation
         if any(condition.relation != relation for condition in column):
             raise Unknown("they are of different conditions")
-        at = _rolled_position(forms, [condition.at for condition in column], variable)
-        conditions.append(Condition(relation, at))
+        position = _rolled_position(forms, [condition.position for condition in column], variable)
+        conditions.append(Condition(relation, position))
     return forms.guard(conditions, rolled(forms, [guard.body for guard in guards], variable))
 
 
@@ -141,31 +147,35 @@ def _rolled_position(forms: Forms, ats: Sequence[Position], variable: Variable) 
     """
     first = ats[0]
     by: dict[Variable, Position] = {}
-    picks = [[t.variable for t in at.terms if t.variable in forms.picks] for at in ats]
+    picks = [[t.variable for t in position.terms if t.variable in forms.picks] for position in ats]
     for column in zip(*picks, strict=False):
         if len({*column}) > 1:
             form = rolled(forms, [forms.picks[picked] for picked in column], variable)
             by[column[0]] = forms.picked(form, column[0].size)
-    if len({tuple(_outline(forms, at)) for at in ats}) > 1:
+    if len({tuple(_outline(forms, position)) for position in ats}) > 1:
         raise Unknown("their indices are no sums of digits")
-    start = _fitted([at.start for at in ats], variable)
+    start = _fitted([position.start for position in ats], variable)
     if start is None:
         raise Unknown("their indices are no sums of digits")
-    moved = position(0, first.terms)
+    moved = normal_position(0, first.terms)
     return start + (substituted(moved, by) if by else moved)
 
 
-def _outline(forms: Forms, at: Position) -> list[tuple[object, ...]]:
+def _outline(forms: Forms, position: Position) -> list[tuple[object, ...]]:
     """Return the terms of a position without the names of picked variables."""
     return [
         (None if t.variable in forms.picks else t.variable, t.inner, t.size, t.step)
-        for t in at.terms
+        for t in position.terms
     ]
 
 
-def _fitted_wholes(parts: Sequence[Form], variable: Variable) -> Position | None:
-    ats = [part.at for part in parts if isinstance(part, Whole)]
-    return _fitted([at.start for at in ats], variable) if len(ats) == len(parts) else None
+def _fitted_wholes(addends: Sequence[Form], variable: Variable) -> Position | None:
+    ats = [addend.position for addend in addends if isinstance(addend, Whole)]
+    return (
+        _fitted([position.start for position in ats], variable)
+        if len(ats) == len(addends)
+        else None
+    )
 
 
 def _fitted(starts: Sequence[Dimension], variable: Variable) -> Position | None:
@@ -173,5 +183,5 @@ def _fitted(starts: Sequence[Dimension], variable: Variable) -> Position | None:
     step = starts[1] - starts[0] if len(starts) > 1 else 0
     if all(start == starts[0] + step * k for k, start in enumerate(starts)):
         return number(starts[0]) + along(variable).times(step)
-    whole = [start for start in starts if isinstance(start, int)]
-    return fitted(np.array(whole), [variable]) if len(whole) == len(starts) else None
+    numbers = [start for start in starts if isinstance(start, int)]
+    return fitted(np.array(numbers), [variable]) if len(numbers) == len(starts) else None

@@ -8,7 +8,7 @@ from onnx import numpy_helper
 from ..affine import as_int, number
 from ..arithmetic import INTEGERS, quotient_of, remainder_of
 from ..forms import CASTS, FORMULAS, Form
-from ..reader import Made, Site, whole_position
+from ..reader import Result, Site, whole_position
 from .moves import operand_index
 from .table import operator
 
@@ -22,23 +22,23 @@ def operands(site: Site) -> list[Form]:
 @operator(
     *sorted(FORMULAS.keys() - {"Bool", *CASTS.values(), "Clip", "Div", "Max", "Min", "Trunc"})
 )
-def elementwise(site: Site) -> Made:
+def elementwise(site: Site) -> Result:
     return site.forms.op(site.node.op_type, *operands(site))
 
 
 @operator("Max", "Min", "Sum", "Mean")
-def variadic(site: Site) -> Made:
+def variadic(site: Site) -> Result:
     op_type = site.node.op_type
     op = "Add" if op_type in ("Sum", "Mean") else op_type
-    total, *others = operands(site)
-    for other in others:
-        total = site.forms.op(op, total, other)
-    count = site.forms.number(1 + len(others))
+    total, *rest = operands(site)
+    for operand in rest:
+        total = site.forms.op(op, total, operand)
+    count = site.forms.number(1 + len(rest))
     return site.forms.op("Div", total, count) if op_type == "Mean" else total
 
 
 @operator("Clip")
-def clip(site: Site) -> Made:
+def clip(site: Site) -> Result:
     low = site.forms.number(site.attributes.get("min", -np.inf))
     high = site.forms.number(site.attributes.get("max", np.inf))
     if site.has(1):
@@ -49,7 +49,7 @@ def clip(site: Site) -> Made:
 
 
 @operator("Div")
-def divide(site: Site) -> Made:
+def divide(site: Site) -> Result:
     dividend, divisor = operands(site)
     if site.elements not in INTEGERS:
         return site.forms.op("Div", dividend, divisor)
@@ -57,34 +57,34 @@ def divide(site: Site) -> Made:
 
 
 @operator("Mod")
-def modulo(site: Site) -> Made:
+def modulo(site: Site) -> Result:
     dividend, divisor = map(whole_position, operands(site))
     is_fmod = bool(site.attributes.get("fmod", 0))
     return site.forms.whole(remainder_of(dividend, divisor, is_fmod))
 
 
 @operator("Shape")
-def shape(site: Site) -> Made:
-    (at,) = site.index
-    if at.terms:
+def shape(site: Site) -> Result:
+    (position,) = site.index
+    if position.terms:
         return None
     dimensions = site.shape_of(0)[site.attributes.get("start", 0) : site.attributes.get("end")]
-    return site.forms.whole(number(dimensions[as_int(at.start)]))
+    return site.forms.whole(number(dimensions[as_int(position.start)]))
 
 
 @operator("Size")
-def size(site: Site) -> Made:
+def size(site: Site) -> Result:
     return site.forms.whole(number(math.prod(site.shape_of(0))))
 
 
 @operator("ConstantOfShape")
-def constant_of_shape(site: Site) -> Made:
+def constant_of_shape(site: Site) -> Result:
     value = site.attributes.get("value")
     return site.forms.number(0 if value is None else numpy_helper.to_array(value).item())
 
 
 @operator("Range")
-def integer_range(site: Site) -> Made:
+def integer_range(site: Site) -> Result:
     start, step = site.read(0, ()), site.read(2, ())
     steps = site.forms.op("Mul", site.forms.whole(site.index[0]), step)
     return site.forms.op("Add", start, steps)

@@ -5,14 +5,14 @@ from onnx import TensorProto
 
 from ..affine import Array, Position, Variable, along, as_int, number
 from ..forms import Form
-from ..reader import Made, Site
+from ..reader import Result, Site
 from .table import operator
 
 LARGEST = 2**20  # pixels along an axis whose coordinates become a constant
 
 
 @operator("AffineGrid")
-def affine_grid(site: Site) -> Made:
+def affine_grid(site: Site) -> Result:
     """The product of theta with the base coordinates x, y (and z) and 1."""
     n, *pixel, i = site.index
     images, _, columns = site.shape_of(0)
@@ -28,20 +28,20 @@ def affine_grid(site: Site) -> Made:
     return total
 
 
-def _base_coordinate(site: Site, axis: int, at: Position) -> Form:
+def _base_coordinate(site: Site, axis: int, position: Position) -> Form:
     """Return the form of the base coordinate of pixels along an axis of the grid."""
     size = site.shape[axis]
     align_corners = site.attributes.get("align_corners", 0)
     if isinstance(size, int):
         is_double = site.reader.graph.type(site.node.input[0]).elements == TensorProto.DOUBLE
         values = base_coordinates(size, align_corners)
-        return site.forms.table(values.astype(np.float64 if is_double else np.float32), (at,))
+        return site.forms.table(values.astype(np.float64 if is_double else np.float32), (position,))
     op = site.forms.op
     one, two = map(site.forms.number, (1, 2))
-    pixels = site.forms.whole(at)
+    pixels = site.forms.whole(position)
     count = site.forms.whole(number(size))
     stated = site.node.input[1]
-    site.forms.places[count].setdefault(stated, (number(axis + 1),))  # of [N, C, (D,) H, W]
+    site.forms.occurrences[count].setdefault(stated, (number(axis + 1),))  # of [N, C, (D,) H, W]
     if align_corners:
         last = op("Sub", count, one)
         steps = op("Max", last, one)  # of one pixel, whose coordinate is 1

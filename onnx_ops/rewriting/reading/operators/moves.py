@@ -30,7 +30,7 @@ from ..arithmetic import INTEGERS, fits
 from ..constructors import MOST_PARTS
 from ..forms import CASTS, Element, Form, Guard, Whole, inside
 from ..integers import cuts, part_of_sequence, sliced
-from ..reader import Made, Place, Site, attributes_of
+from ..reader import Query, Result, Site, attributes_of
 from .table import operator
 
 if TYPE_CHECKING:
@@ -48,23 +48,23 @@ QUANTIZED = TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.
 
 
 @operator("Identity", moves=True)
-def identity(site: Site) -> Made:
+def identity(site: Site) -> Result:
     return site.move(0, site.index)
 
 
 @operator("Transpose", moves=True)
-def transpose(site: Site) -> Made:
+def transpose(site: Site) -> Result:
     order = site.attributes.get("perm", [*range(len(site.index))][::-1])
     return site.move(0, [site.index[order.index(axis)] for axis in range(len(order))])
 
 
 @operator("Reshape", "Flatten", "Squeeze", "Unsqueeze", moves=True)
-def reshape(site: Site) -> Made:
+def reshape(site: Site) -> Result:
     return site.move(0, reshaped(site.index, site.shape, site.shape_of(0)))
 
 
 @operator("Expand", moves=True)
-def expand(site: Site) -> Made:
+def expand(site: Site) -> Result:
     return site.move(0, broadcast(site.index, site.shape, site.shape_of(0)))
 
 
@@ -72,12 +72,14 @@ def broadcast(
     index: Sequence[Position], target: Sequence[Dimension], dimensions: Sequence[Dimension]
 ) -> list[Position]:
     """Return the index into a value that is broadcast to a shape with the index. Raises Unknown."""
-    more = len(target) - len(dimensions)
+    added_axes = len(target) - len(dimensions)
     result = []
-    for at, wanted, size in zip(index[more:], target[more:], dimensions, strict=True):
+    for position, wanted, size in zip(
+        index[added_axes:], target[added_axes:], dimensions, strict=True
+    ):
         if size != wanted and not isinstance(size, int):
             raise Unknown(f"whether {size} is 1")
-        result.append(number(0) if size == 1 else at)
+        result.append(number(0) if size == 1 else position)
     return result
 
 
@@ -92,9 +94,11 @@ def operand_index(site: Site, k: int) -> list[Position]:
     shape = site.shape
     if not site.forms.is_exact:
         return broadcast(site.index, shape, sizes)
-    more = len(shape) - len(sizes)
-    index = renamed(site.index[more:], sizes, shape[more:])
-    return [number(0) if size == 1 else at for at, size in zip(index, sizes, strict=True)]
+    added_axes = len(shape) - len(sizes)
+    index = renamed(site.index[added_axes:], sizes, shape[added_axes:])
+    return [
+        number(0) if size == 1 else position for position, size in zip(index, sizes, strict=True)
+    ]
 
 
 def renamed(
@@ -104,33 +108,37 @@ def renamed(
     them. Raises Unknown.
     """
     result = []
-    for at, size, target in zip(index, sizes, targets, strict=True):
+    for position, size, target in zip(index, sizes, targets, strict=True):
         if size == target or isinstance(size, int):
-            result.append(at)
+            result.append(position)
             continue
-        variable = at.terms[0].variable if at.terms else Variable("", 1)
-        if at != along(variable._replace(size=target)):
+        variable = position.terms[0].variable if position.terms else Variable("", 1)
+        if position != along(variable._replace(size=target)):
             raise Unknown("whether two sizes are equal")
         result.append(along(variable._replace(size=size)))
     return result
 
 
 @operator("Tile", moves=True)
-def tile(site: Site) -> Made:
+def tile(site: Site) -> Result:
     sizes = zip(site.index, site.shape_of(0), site.shape, strict=True)
     return site.move(
-        0, [at if before == after else divided(at, before)[1] for at, before, after in sizes]
+        0,
+        [
+            position if before == after else divided(position, before)[1]
+            for position, before, after in sizes
+        ],
     )
 
 
 @operator("Slice", moves=True)
-def slices(site: Site) -> Made:
-    known = cuts(site.reader.graph, site.node)
-    if known is None:
+def slices(site: Site) -> Result:
+    stated = cuts(site.reader.graph, site.node)
+    if stated is None:
         return None
     index = [*site.index]
     dimensions = site.shape_of(0)
-    for axis, start, end, step in known:
+    for axis, start, end, step in stated:
         if (start, step) == (0, 1):
             continue
         first, _ = sliced(dimensions[axis], start, end, step)
@@ -139,28 +147,32 @@ def slices(site: Site) -> Made:
 
 
 @operator("Split", moves=True)
-def split(site: Site) -> Made:
+def split(site: Site) -> Result:
     axis = site.axis()
     outputs = [*site.node.output]
     starts = _starts(site, outputs[0], (site.reader.shape(output)[axis] for output in outputs))
-    start = number(starts[outputs.index(site.place.name)])
+    start = number(starts[outputs.index(site.query.name)])
     return site.move(0, replaced(site.index, axis, site.index[axis] + start))
 
 
 @operator("SequenceAt", moves=True)
-def sequence_at(site: Site) -> Made:
+def sequence_at(site: Site) -> Result:
     graph, sequence = site.reader.graph, site.node.input[0]
     axis, start, _ = part_of_sequence(graph, site.node)
-    split = site.reader.site(sequence, bare=site.place.bare)
+    split = site.reader.site(sequence, bare=site.query.bare)
     return split.move(0, replaced(site.index, axis, site.index[axis] + number(start)))
 
 
 @operator("Resize", moves=True)
-def resize(site: Site) -> Made:
+def resize(site: Site) -> Result:
     """Of the nearest elements, where all are repeated equally often."""
-    given = site.attributes
-    is_stretched = given.get("keep_aspect_ratio_policy", b"stretch") == b"stretch"
-    if not is_stretched or given.get("axes") or any(given.get(k) != v for k, v in NEAREST.items()):
+    attributes = site.attributes
+    is_stretched = attributes.get("keep_aspect_ratio_policy", b"stretch") == b"stretch"
+    if (
+        not is_stretched
+        or attributes.get("axes")
+        or any(attributes.get(k) != v for k, v in NEAREST.items())
+    ):
         return None
     sizes = zip(site.shape, site.shape_of(0), strict=True)
     times = [quotient(after, before) for after, before in sizes]
@@ -169,23 +181,25 @@ def resize(site: Site) -> Made:
     ):  # of sizes, ONNX Runtime makes the scales itself
         return None
     pairs = zip(site.index, times, strict=True)
-    return site.move(0, [at if n == 1 else divided(at, as_int(n))[0] for at, n in pairs])
+    return site.move(
+        0, [position if n == 1 else divided(position, as_int(n))[0] for position, n in pairs]
+    )
 
 
 @operator("DepthToSpace", moves=True)
-def depth_to_space(site: Site) -> Made:
-    parts, order = _blocks(site, site.shape)
-    apart = reshaped(site.index, site.shape, parts)
+def depth_to_space(site: Site) -> Result:
+    split_sizes, order = _blocks(site, site.shape)
+    apart = reshaped(site.index, site.shape, split_sizes)
     moved = tuple(apart[k] for k in order)
-    return site.move(0, reshaped(moved, [parts[k] for k in order], site.shape_of(0)))
+    return site.move(0, reshaped(moved, [split_sizes[k] for k in order], site.shape_of(0)))
 
 
 @operator("SpaceToDepth", moves=True)
-def space_to_depth(site: Site) -> Made:
-    parts, order = _blocks(site, site.shape_of(0))
-    apart = reshaped(site.index, site.shape, [parts[k] for k in order])
+def space_to_depth(site: Site) -> Result:
+    split_sizes, order = _blocks(site, site.shape_of(0))
+    apart = reshaped(site.index, site.shape, [split_sizes[k] for k in order])
     moved = tuple(apart[order.index(k)] for k in range(len(order)))
-    return site.move(0, reshaped(moved, parts, site.shape_of(0)))
+    return site.move(0, reshaped(moved, split_sizes, site.shape_of(0)))
 
 
 def _blocks(site: Site, image: Sequence[Dimension]) -> tuple[list[Dimension], list[int]]:
@@ -200,23 +214,23 @@ def _blocks(site: Site, image: Sequence[Dimension]) -> tuple[list[Dimension], li
 
 
 @operator("Gather", moves=True)
-def gather(site: Site) -> Made:
+def gather(site: Site) -> Result:
     dimensions = site.shape_of(0)
     axis = site.axis(len(dimensions))
     end = axis + len(site.shape_of(1))
-    at = _picked(site, site.index[axis:end], dimensions[axis])
-    return _by_index(site, (*site.index[:axis], at, *site.index[end:]))
+    position = _picked(site, site.index[axis:end], dimensions[axis])
+    return _by_index(site, (*site.index[:axis], position, *site.index[end:]))
 
 
 @operator("GatherElements", moves=True)
-def gather_elements(site: Site) -> Made:
+def gather_elements(site: Site) -> Result:
     axis = site.axis()
-    at = _picked(site, site.index, site.shape_of(0)[axis])
-    return _by_index(site, replaced(site.index, axis, at))
+    position = _picked(site, site.index, site.shape_of(0)[axis])
+    return _by_index(site, replaced(site.index, axis, position))
 
 
 @operator("GatherND", moves=True)
-def gather_nd(site: Site) -> Made:
+def gather_nd(site: Site) -> Result:
     *sizes, depth = site.shape_of(1)
     first = site.attributes.get("batch_dims", 0)
     before = site.index[: len(sizes)]
@@ -230,10 +244,10 @@ def _picked(site: Site, index: Index, size: Dimension) -> Position:
     return site.forms.picked(site.read(1, index, bare=False), size)
 
 
-def _by_index(site: Site, index: Index) -> Place:
+def _by_index(site: Site, index: Index) -> Query:
     """Return the place that an index leads to: bare if it is a window, or data state it."""
     is_by_data = any(variable in site.forms.picks for variable in variables_of(index))
-    is_window = any(len(variables_of([at])) > 1 for at in index)
+    is_window = any(len(variables_of([position])) > 1 for position in index)
     return site.move(0, index, bare=is_by_data or is_window)
 
 
@@ -251,7 +265,7 @@ def pads_with_zeros(graph: "GraphView", node: onnx.NodeProto) -> bool:
 
 
 @operator("Pad", moves=True)
-def pad(site: Site) -> Made:
+def pad(site: Site) -> Result:
     mode = site.attributes.get("mode", b"constant")
     if mode != b"constant" or not pads_with_zeros(site.reader.graph, site.node):
         return None
@@ -267,7 +281,7 @@ def pad(site: Site) -> Made:
 def padded(site: Site, index: Sequence[Position], bare: bool) -> Form:
     """Return the element of the first input at an index, or 0 outside of it."""
     conditions = frozenset(inside(index, site.shape_of(0)))
-    form = site.forms.guard(conditions, site.read(0, index, bare=bare or site.place.bare))
+    form = site.forms.guard(conditions, site.read(0, index, bare=bare or site.query.bare))
     if not isinstance(form, Guard):
         return form
     # Elements that aren't 0 by themselves outside, such as those of a flattened image: the input is
@@ -282,12 +296,12 @@ def window_positions(
 
     Raises Unknown.
     """
-    given, axes = site.attributes, len(blocks)
-    if given.get("auto_pad", b"NOTSET") != b"NOTSET":
+    attributes, axes = site.attributes, len(blocks)
+    if attributes.get("auto_pad", b"NOTSET") != b"NOTSET":
         raise Unknown("pads that the operator chooses")
-    strides = given.get("strides", [1] * axes)
-    dilations = given.get("dilations", [1] * axes)
-    pads = given.get("pads", [0] * 2 * axes)
+    strides = attributes.get("strides", [1] * axes)
+    dilations = attributes.get("dilations", [1] * axes)
+    pads = attributes.get("pads", [0] * 2 * axes)
     return [
         block.times(stride) + offset.times(dilation) - number(begin)
         for block, offset, stride, dilation, begin in zip(
@@ -297,7 +311,7 @@ def window_positions(
 
 
 @operator("Im2Col", domain="onnx_ops", moves=True)
-def im2col(site: Site) -> Made:
+def im2col(site: Site) -> Result:
     n, row, column = site.index
     kernel = site.attributes["kernel_shape"]
     sizes = site.shape_of(0)
@@ -306,15 +320,19 @@ def im2col(site: Site) -> Made:
     return padded(site, (n, channel, *window_positions(site, blocks, offsets)), bare=True)
 
 
+# Steps of the reader that a part of a Concat costs whose first position is open.
+OPEN_PART = 6
+
+
 @operator("Concat", moves=True)
-def concat(site: Site) -> Made:
+def concat(site: Site) -> Result:
     axis = site.axis()
-    at = site.index[axis]
+    position = site.index[axis]
     lengths_of_parts = (site.shape_of(k)[axis] for k in range(len(site.node.input)))
-    starts = _starts(site, site.place.name, lengths_of_parts)
-    for k in _candidates(at, starts):
-        if is_within(at - number(starts[k]), starts[k + 1] - starts[k]):
-            index = replaced(site.index, axis, at - number(starts[k]))
+    starts = _starts(site, site.query.name, lengths_of_parts)
+    for k in _candidates(position, starts):
+        if is_within(position - number(starts[k]), starts[k + 1] - starts[k]):
+            index = replaced(site.index, axis, position - number(starts[k]))
             if site.forms.is_exact:
                 sizes = site.shape_of(k)
                 index = tuple(renamed(index, sizes, replaced(site.shape, axis, sizes[axis])))
@@ -329,11 +347,13 @@ def concat(site: Site) -> Made:
         raise Unknown("its parts differ")
     total = site.forms.number(0)
     for k, (start, length) in enumerate(zip(starts, lengths, strict=False)):
-        within = at - number(start)
+        within = position - number(start)
         if is_at_least(within, length) or is_at_least(within.times(-1), 1):
             continue
-        part = site.read(k, replaced(site.index, axis, within))
-        total = site.forms.op("Add", total, site.forms.guard(inside([within], [length]), part))
+        if not isinstance(start, int):
+            site.reader.budget.step(OPEN_PART)
+        element = site.read(k, replaced(site.index, axis, within))
+        total = site.forms.op("Add", total, site.forms.guard(inside([within], [length]), element))
     return total
 
 
@@ -348,12 +368,12 @@ def _starts(site: Site, name: str, lengths: Iterable[Dimension]) -> list[Dimensi
     return starts[name]
 
 
-def _candidates(at: Position, starts: Sequence[Dimension]) -> Sequence[int]:
+def _candidates(position: Position, starts: Sequence[Dimension]) -> Sequence[int]:
     """Return the numbers of the parts in which a position may lie."""
     numbers = [start for start in starts if isinstance(start, int)]
-    if at.terms or not isinstance(at.start, int) or len(numbers) < len(starts):
+    if position.terms or not isinstance(position.start, int) or len(numbers) < len(starts):
         return range(len(starts) - 1)
-    k = bisect.bisect_right(numbers, at.start) - 1
+    k = bisect.bisect_right(numbers, position.start) - 1
     return [k] if 0 <= k < len(starts) - 1 else []
 
 
@@ -364,13 +384,13 @@ def _stacked(site: Site, axis: int, length: Dimension) -> Form:
     return site.rolled([site.read(k, index) for k in range(len(site.node.input))], which)
 
 
-def replaced(index: tuple[Any, ...], axis: int, at: Any) -> tuple[Any, ...]:
+def replaced(index: tuple[Any, ...], axis: int, position: Any) -> tuple[Any, ...]:
     """Return an index, or sizes, with another one along an axis."""
-    return *index[:axis], at, *index[axis + 1 :]
+    return *index[:axis], position, *index[axis + 1 :]
 
 
 @operator("Cast", moves=True)
-def cast(site: Site) -> Made:
+def cast(site: Site) -> Result:
     """A cast to 16 bits makes steps that can be seen. Rounding between wide floats is left out, as
     that of results.
 
@@ -388,7 +408,7 @@ def cast(site: Site) -> Made:
     is_wider = after in FLOATS or (before in INTEGERS and after == TensorProto.INT64)
     if before == after or before == TensorProto.BOOL or (before in NUMBERS and is_wider):
         return site.move(0, site.index)
-    if site.place.bare or before not in NUMBERS:
+    if site.query.bare or before not in NUMBERS:
         return None
     form = site.read(0, site.index)
     rounded = FLOATS[:1] if site.forms.is_exact else (*FLOATS, *INDICES)
@@ -400,7 +420,7 @@ def cast(site: Site) -> Made:
         return None
     form = form if before in INTEGERS else site.forms.op("Trunc", form)
     if isinstance(form, Whole):
-        return form if fits(form.at, after) else None
+        return form if fits(form.position, after) else None
     return form if after in INDICES else None  # indices that data state are small
 
 
@@ -411,7 +431,7 @@ def _widened(site: Site, rounding: str) -> Form:
 
 
 @operator("DequantizeLinear", moves=True)
-def dequantize(site: Site) -> Made:
+def dequantize(site: Site) -> Result:
     """Of what was dequantized by an equal step, or is 0, and moved, quantizing and dequantizing
     changes nothing.
     """
@@ -419,7 +439,7 @@ def dequantize(site: Site) -> Made:
     step = _step(site)
     if quantizer.node.op_type != "QuantizeLinear" or step is None or step != _step(quantizer):
         return None
-    form = site.reader.read(quantizer.node.input[0], site.index, site.place.bare)
+    form = site.reader.read(quantizer.node.input[0], site.index, site.query.bare)
     element = form.body if isinstance(form, Guard) else form
     if not isinstance(element, Element):
         return None
@@ -434,7 +454,7 @@ def _step(site: Site) -> tuple[float, ...] | None:
     None unless dequantized integers certainly become the same ones when they are quantized.
     """
     graph = site.reader.graph
-    quantized = site.place.name if site.node.op_type == "QuantizeLinear" else site.node.input[0]
+    quantized = site.query.name if site.node.op_type == "QuantizeLinear" else site.node.input[0]
     types = graph.type(site.node.input[1]).elements, graph.type(quantized).elements
     arrays = [graph.folded(site.node.input[k]) if site.has(k) else np.zeros(1) for k in (1, 2)]
     scale, zero = (math.nan if array is None else float(array.item()) for array in arrays)

@@ -18,7 +18,7 @@ from ..affine import (
     reshaped,
 )
 from ..forms import Condition, Sum, inside
-from ..reader import Made, Site
+from ..reader import Result, Site
 from .moves import broadcast, window_positions
 from .table import operator
 
@@ -26,7 +26,7 @@ MOST_FACTORS = 64  # of a product
 
 
 @operator("ReduceSum", "ReduceMean")
-def reduce(site: Site) -> Made:
+def reduce(site: Site) -> Result:
     dimensions = site.shape_of(0)
     axes = _reduced_axes(site, len(dimensions))
     own = {axis: site.fresh(dimensions[axis], k) for k, axis in enumerate(axes)}
@@ -44,8 +44,8 @@ def _before_reduction(site: Site, positions: Mapping[int, Position]) -> list[Pos
     """
     index = [*site.index]
     keeps = bool(site.attributes.get("keepdims", 1))
-    for axis, at in positions.items():
-        index[axis : axis + keeps] = [at]
+    for axis, position in positions.items():
+        index[axis : axis + keeps] = [position]
     return index
 
 
@@ -59,7 +59,7 @@ def _reduced_axes(site: Site, rank: int) -> list[int]:
 
 
 @operator("ReduceProd")
-def product(site: Site) -> Made:
+def product(site: Site) -> Result:
     dimensions = site.shape_of(0)
     axes = _reduced_axes(site, len(dimensions))
     sizes = [as_int(dimensions[axis]) for axis in axes]
@@ -74,7 +74,7 @@ def product(site: Site) -> Made:
 
 @operator("MatMul")
 @operator("FusedMatMul", domain="com.microsoft")
-def matmul(site: Site) -> Made:
+def matmul(site: Site) -> Result:
     shapes = site.shape_of(0), site.shape_of(1)
     stated = site.attributes
     if min(map(len, shapes)) < 2 or stated.get("alpha", 1) != 1:
@@ -93,7 +93,7 @@ def matmul(site: Site) -> Made:
 
 
 @operator("Einsum")
-def einsum(site: Site) -> Made:
+def einsum(site: Site) -> Result:
     terms, result = _equation(site)
     lengths: dict[str, Dimension] = {}
     for k, term in enumerate(terms):
@@ -102,11 +102,11 @@ def einsum(site: Site) -> Made:
                 lengths[letter] = length
     summed = [letter for letter in lengths if letter not in result]
     own = [site.fresh(lengths[letter], k) for k, letter in enumerate(summed)]
-    places = dict(zip(result, site.index, strict=True))
-    places |= dict(zip(summed, map(along, own), strict=True))
+    positions = dict(zip(result, site.index, strict=True))
+    positions |= dict(zip(summed, map(along, own), strict=True))
     product, *factors = [
         site.read(
-            k, broadcast([places[x] for x in term], [lengths[x] for x in term], site.shape_of(k))
+            k, broadcast([positions[x] for x in term], [lengths[x] for x in term], site.shape_of(k))
         )
         for k, term in enumerate(terms)
     ]
@@ -136,7 +136,7 @@ def _equation(site: Site) -> tuple[list[str], str]:
 
 
 @operator("Conv")
-def conv(site: Site) -> Made:
+def conv(site: Site) -> Result:
     """Of kernels that may have a single 1 for each channel of the output: others are roots."""
     channels_out, channels_per_group, *kernel = site.shape_of(1)
     channels = site.shape_of(0)[1]
@@ -158,12 +158,12 @@ def _reaching(
     site: Site, blocks: Sequence[Position], offsets: Sequence[Position], pixel: Sequence[Position]
 ) -> list[Condition]:
     """Return the conditions that positions in windows are those of a pixel."""
-    positions = zip(window_positions(site, blocks, offsets), pixel, strict=True)
-    return [Condition("==", position - at) for position, at in positions]
+    positions = window_positions(site, blocks, offsets)
+    return [Condition("==", a - b) for a, b in zip(positions, pixel, strict=True)]
 
 
 @operator("Col2Im")
-def col2im(site: Site) -> Made:
+def col2im(site: Site) -> Result:
     n, channel, *pixel = site.index
     axes = len(pixel)
     kernel = [*map(as_int, site.integers(2))]
@@ -180,7 +180,7 @@ def col2im(site: Site) -> Made:
 
 
 @operator("ConvTranspose")
-def conv_transpose(site: Site) -> Made:
+def conv_transpose(site: Site) -> Result:
     """Of kernels that may have a single 1 for each channel of the input: others are roots."""
     channels, channels_per_group, *kernel = site.shape_of(1)
     groups = site.attributes.get("group", 1)
@@ -203,15 +203,15 @@ def conv_transpose(site: Site) -> Made:
 
 @operator("GridSample")
 @operator("GridSample", domain="com.microsoft")
-def grid_sample(site: Site) -> Made:
+def grid_sample(site: Site) -> Result:
     n, c, *pixel = site.index
     over = tuple(Variable(f"image {k}", size) for k, size in enumerate(site.shape_of(0)[2:]))
     image: Index = (n, c, *map(along, over))
     body = site.read(0, image, bare=True)
     first: Position = number(0) if site.shape_of(1)[0] == 1 else n
     rows_first = reversed(range(len(pixel)))
-    place = tuple(site.read(1, (first, *pixel, number(k))) for k in rows_first)
-    given = {"mode": "linear", "padding_mode": "zeros", "align_corners": 0} | site.attributes
-    settings = [given[name] for name in ("mode", "padding_mode", "align_corners")]
+    coordinates = tuple(site.read(1, (first, *pixel, number(k))) for k in rows_first)
+    defaults = {"mode": "linear", "padding_mode": "zeros", "align_corners": 0}
+    settings = [site.attributes.get(name, default) for name, default in defaults.items()]
     texts = (s.decode() if isinstance(s, bytes) else str(s) for s in settings)
-    return site.forms.sample(over, body, place, tuple(texts))
+    return site.forms.sample(over, body, coordinates, tuple(texts))

@@ -27,7 +27,7 @@ from ..affine import (
 )
 from ..constructors import MOST_PARTS, from_the_start
 from ..forms import Condition, Form, inside
-from ..reader import Made, Place, Reader, Site, axes_of, whole_position
+from ..reader import Query, Reader, Result, Site, axes_of, whole_position
 from .moves import replaced
 from .table import operator
 
@@ -35,30 +35,30 @@ SCATTERS = "ScatterElements", "ScatterND"
 
 
 @operator("ScatterElements", moves=True)
-def scatter_elements(site: Site) -> Made:
+def scatter_elements(site: Site) -> Result:
     axis = site.axis()
     sizes = site.shape_of(1)
     own = site.fresh(sizes[axis])
-    places = replaced(site.index, axis, along(own))
-    written = {axis: _written(site, places, site.shape[axis])}
-    parts = zip(sizes, site.shape, strict=True)
-    limited = {k: size for k, (size, whole) in enumerate(parts) if k == axis or size != whole}
-    return _scattered(site, written, places, [own], limited)
+    update_index = replaced(site.index, axis, along(own))
+    written = {axis: _written(site, update_index, site.shape[axis])}
+    size_pairs = zip(sizes, site.shape, strict=True)
+    limited = {k: size for k, (size, total) in enumerate(size_pairs) if k == axis or size != total}
+    return _scattered(site, written, update_index, [own], limited)
 
 
 @operator("ScatterND", moves=True)
-def scatter_nd(site: Site) -> Made:
+def scatter_nd(site: Site) -> Result:
     *sizes, depth = site.shape_of(1)
     own = [site.fresh(size, k) for k, size in enumerate(sizes)]
-    places = tuple(map(along, own))
+    update_index = tuple(map(along, own))
     is_overwriting = _reduction(site) == b"none"
     written: dict[int, Position] = {}
     for axis in range(as_int(depth)):
-        written[axis] = _written(site, (*places, number(axis)), site.shape[axis])
+        written[axis] = _written(site, (*update_index, number(axis)), site.shape[axis])
         if is_overwriting and _are_other_numbers(written[axis], site.index[axis]):
             return _before(site, axis)  # as for most elements of a chain
     limited = dict(enumerate(sizes))
-    return _scattered(site, written, (*places, *site.index[as_int(depth) :]), own, limited)
+    return _scattered(site, written, (*update_index, *site.index[as_int(depth) :]), own, limited)
 
 
 def _reduction(site: Site) -> bytes:
@@ -70,30 +70,30 @@ def _written(site: Site, index: Index, size: Dimension) -> Position:
     return from_the_start(whole_position(site.read(1, index, bare=False)), size)
 
 
-def _are_other_numbers(at: Position, wanted: Position) -> bool:
-    return not at.terms and not wanted.terms and at != wanted
+def _are_other_numbers(position: Position, wanted: Position) -> bool:
+    return not position.terms and not wanted.terms and position != wanted
 
 
 def _scattered(
     site: Site,
     written: Mapping[int, Position],
-    places: Index,
+    update_index: Index,
     own: Sequence[Variable],
     limited: Mapping[int, Dimension],
-) -> Made:
+) -> Result:
     """Return what an element is that an update may be written to.
 
-    written  {axis of the output: the position to which the update at `places` is written}
-    own      the variables along which updates run, those of `places` that aren't in the index
+    written  {axis of the output: the position to which the update at `update_index` is written}
+    own      the variables along which updates run, those of `update_index` that aren't in the index
     limited  {axis of the updates: its size}, where the updates end before the index may
     """
     reduction = _reduction(site)
     if reduction == b"add":
-        return _added(site, written, places, own, limited)
+        return _added(site, written, update_index, own, limited)
     if reduction != b"none":
         return None
     solved = _solved(site, written, own)
-    if isinstance(solved, Place):
+    if isinstance(solved, Query):
         return solved
     solutions, equal = solved
     if any(variable.size != 1 and variable not in solutions for variable in own):
@@ -101,16 +101,16 @@ def _scattered(
     for axis in equal:
         with suppress(Unknown):
             return site.one_by_one(axis)
-    if any(len(_chain(site.reader, site.place.name, axis)[0].names) > MOST_PARTS for axis in equal):
+    if any(len(_chain(site.reader, site.query.name, axis)[0].names) > MOST_PARTS for axis in equal):
         raise Unknown("the writes differ")
-    places = tuple(substituted(at, solutions) for at in places)
-    needs = inside([places[axis] for axis in limited], [*limited.values()])
-    return _overwritten(site, places, [*needs], [*equal.values()])
+    update_index = tuple(substituted(position, solutions) for position in update_index)
+    needs = inside([update_index[axis] for axis in limited], [*limited.values()])
+    return _overwritten(site, update_index, [*needs], [*equal.values()])
 
 
 def _solved(
     site: Site, written: Mapping[int, Position], own: Sequence[Variable]
-) -> tuple[dict[Variable, Position], dict[int, Position]] | Place:
+) -> tuple[dict[Variable, Position], dict[int, Position]] | Query:
     """Return which update is written to an element: ({variable: its position}, {axis: what must be
     0}).
 
@@ -118,10 +118,10 @@ def _solved(
     """
     solutions: dict[Variable, Position] = {}
     equal: dict[int, Position] = {}
-    for axis, at in written.items():
-        at = substituted(at, solutions)
-        rest = site.index[axis] - at
-        terms = [term for term in at.terms if term.variable in own]
+    for axis, position in written.items():
+        position = substituted(position, solutions)
+        rest = site.index[axis] - position
+        terms = [term for term in position.terms if term.variable in own]
         if terms:
             (term,) = terms
             solution = _solution(rest + Position(0, (term,)), term)
@@ -153,34 +153,36 @@ def _solution(wanted: Position, term: Term) -> Position | None:
 def _added(
     site: Site,
     written: Mapping[int, Position],
-    places: Index,
+    update_index: Index,
     own: Sequence[Variable],
     limited: Mapping[int, Dimension],
 ) -> Form:
     """Return an element to which all updates are added that are written there."""
-    limits = inside([places[axis] for axis in limited], [*limited.values()])
-    equal = [Condition("==", at - site.index[axis]) for axis, at in written.items()]
-    update = site.forms.guard([*equal, *limits], site.read(2, places, bare=True))
+    limits = inside([update_index[axis] for axis in limited], [*limited.values()])
+    equal = [Condition("==", position - site.index[axis]) for axis, position in written.items()]
+    update = site.forms.guard([*equal, *limits], site.read(2, update_index, bare=True))
     return site.forms.op("Add", site.read(0, site.index), site.forms.total(own, update))
 
 
 def _overwritten(
-    site: Site, places: Index, needs: Iterable[Condition], equal: Iterable[Position]
+    site: Site, update_index: Index, needs: Iterable[Condition], equal: Iterable[Position]
 ) -> Form:
-    """Return the update at `places` where all needs hold and others are 0, else the data."""
+    """Return the update at `update_index` where all needs hold and others are 0, else the data."""
     forms = site.forms
-    needs = [need for need in needs if not is_at_least(need.at)]
-    needs += [Condition("==", at) for at in equal]
+    needs = [need for need in needs if not is_at_least(need.position)]
+    needs += [Condition("==", position) for position in equal]
     if not needs:
-        return site.read(2, places)
+        return site.read(2, update_index)
     data = site.read(0, site.index)
     total = forms.number(0)
     for k, need in enumerate(needs):  # where this is the first one that doesn't hold
-        misses = [number(-1) - need.at] + [need.at - number(1)] * (need.relation == "==")
+        misses = [number(-1) - need.position] + [need.position - number(1)] * (
+            need.relation == "=="
+        )
         for miss in misses:
-            part = forms.guard([*needs[:k], Condition(">=", miss)], data)
-            total = forms.op("Add", total, part)
-    return forms.op("Add", forms.guard(needs, site.read(2, places)), total)
+            rest = forms.guard([*needs[:k], Condition(">=", miss)], data)
+            total = forms.op("Add", total, rest)
+    return forms.op("Add", forms.guard(needs, site.read(2, update_index)), total)
 
 
 @dataclass
@@ -197,16 +199,16 @@ class Chain:
     writes: dict[Dimension, list[int]] = field(default_factory=lambda: defaultdict(list))
 
 
-def _before(site: Site, axis: int) -> Place:
+def _before(site: Site, axis: int) -> Query:
     """Return where an element is from that a write at another place leaves as it is."""
-    at = site.index[axis]
-    chain, k = _chain(site.reader, site.place.name, axis)
-    if at.terms or k < 0:
+    position = site.index[axis]
+    chain, k = _chain(site.reader, site.query.name, axis)
+    if position.terms or k < 0:
         return site.move(0, site.index)
-    before = chain.writes[at.start]
+    before = chain.writes[position.start]
     last = bisect_left(before, k) - 1
     name = chain.base if last < 0 else chain.names[before[last]]
-    return Place(name, site.index, site.place.bare)
+    return Query(name, site.index, site.query.bare)
 
 
 def _chain(reader: Reader, name: str, axis: int) -> tuple[Chain, int]:
@@ -215,8 +217,8 @@ def _chain(reader: Reader, name: str, axis: int) -> tuple[Chain, int]:
     """
     known = reader.forms.known
     pending: list[tuple[str, Dimension]] = []
-    while ("chain", name, axis) not in known and (at := _number_written(reader, name, axis)):
-        pending.append((name, at.start))
+    while ("chain", name, axis) not in known and (position := _number_written(reader, name, axis)):
+        pending.append((name, position.start))
         name = reader.site(name).node.input[0]
     chain, k = known.get(("chain", name, axis), (Chain(name), -1))
     if pending and k + 1 < len(chain.names):  # another one goes on from there
@@ -244,6 +246,6 @@ def _number_written(reader: Reader, name: str, axis: int) -> Position | None:
             index = (*index[:-1], number(range(as_int(depth))[axis]))
         elif site.axis(len(site.shape)) != axis:
             return None
-        at = _written(site, index, site.shape[axis])
-        return None if at.terms or _reduction(site) != b"none" else at
+        position = _written(site, index, site.shape[axis])
+        return None if position.terms or _reduction(site) != b"none" else position
     return None

@@ -1,0 +1,150 @@
+"""Constants that nodes compute from constants, within what a model may take."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ..model.schemas import reference_op
+from ..registry import KEYS, OPERATORS
+from .gain import PRODUCTS, seconds_of
+from .reading.affine import Array
+from .reading.reader import attributes_of
+from .tensor_types import Type
+from .versions import AI_ONNX
+
+OURS = {name for domain, name in KEYS if domain in AI_ONNX}  # types of nodes that this package runs
+# Bytes of an input or output of a node that is computed, which takes three times the memory.
+LARGEST = 2**25
+REFERENCE = 8  # by so much more memory this package's references take, whose arrays are in float64
+MOST_BYTES, MOST_SECONDS = 2**27, 0.5  # that all of these may take, by an estimate of the time
+SELECTIONS = {"Compress", "NonZero", "Unique"}  # types of nodes that make no more than they read
+
+
+@dataclass
+class Account:
+    """What all nodes that are computed may still take, by an estimate of the time."""
+
+    bytes_left: float = MOST_BYTES
+    seconds_left: float = MOST_SECONDS
+
+    def takes(self, size: float, seconds: float) -> bool:
+        """Return whether a node may be computed that needs so many bytes and seconds, and count
+        these.
+        """
+        fits = size <= self.bytes_left and seconds <= self.seconds_left
+        if fits:
+            self.bytes_left -= size
+            self.seconds_left -= seconds
+        return fits
+
+
+def is_small(node: onnx.NodeProto, inputs: Sequence[Type], outputs: Sequence[Type]) -> bool:
+    """Return whether all that a node reads and makes is small, as far as types tell.
+
+    What it makes must be known. Some nodes make no more than they read.
+    """
+    sizes = [
+        tensor.dtype.itemsize * tensor.count for tensor in (*inputs, *outputs) if tensor.elements
+    ]
+    largest = LARGEST // REFERENCE if node.op_type in OURS else LARGEST
+    is_bounded = node.op_type in SELECTIONS or all(tensor.count < math.inf for tensor in outputs)
+    return is_bounded and all(size <= largest or size == math.inf for size in sizes)
+
+
+def compute(
+    proto: onnx.ModelProto,
+    feeds: dict[str, Array],
+    name: str,
+    outputs: Sequence[Type],
+    account: Account,
+) -> Array | None:
+    """Return an output of a model of one node; None if it can't be computed, or takes too much."""
+    node = proto.graph.node[0]
+    if _may_crash(node, feeds, proto.opset_import[0].version):
+        return None
+    try:
+        if not account.takes(*_cost(node, feeds, outputs)):
+            return None
+        return (run_reference if node.op_type in OURS else run_onnx_runtime)(proto, feeds, name)
+    except Exception:  # ONNX Runtime refuses the inputs, or doesn't have the operator
+        return None
+
+
+def _may_crash(node: onnx.NodeProto, feeds: Mapping[str, Array], opset: int) -> bool:
+    """Return whether ONNX Runtime's kernel may end the process."""
+    if "" in node.input:
+        inputs = onnx.defs.get_schema(node.op_type, opset).inputs
+        if inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic:
+            return True  # it reads what isn't there
+    if node.op_type != "Div":
+        return False
+    divisor = feeds[node.input[1]]
+    return divisor.dtype.kind == "i" and bool(np.any(divisor == -1))  # of the least integer
+
+
+def _cost(
+    node: onnx.NodeProto, feeds: Mapping[str, Array], outputs: Sequence[Type]
+) -> tuple[float, float]:
+    """Return about how many bytes and seconds a node takes for these constants."""
+    read = [array.size for array in feeds.values()]
+    counts = [tensor.count for tensor in outputs if tensor.count < math.inf]
+    # Elements have 8 bytes at most, but for complex ones and strings.
+    size = sum(array.nbytes for array in feeds.values()) + 8 * sum(counts)
+    count = max(counts or read)
+    products = 0.0
+    if node.op_type in PRODUCTS:
+        products = PRODUCTS[node.op_type](feeds[node.input[:2][-1]].shape)
+    if node.op_type == "RoiAlign":
+        count = max(count, _samples(node, *(feeds[name] for name in node.input[:2])))
+    return size, seconds_of(node, count, products)
+
+
+def _samples(node: onnx.NodeProto, x: Array, rois: Array) -> float:
+    """Return about how many samples a RoiAlign takes: a stated number for each bin, or one for each
+    of its pixels.
+    """
+    settings = attributes_of(node)
+    channels, regions = x.shape[1], rois.shape[0]
+    ratio = settings.get("sampling_ratio", 0)
+    if ratio > 0:
+        return (
+            channels
+            * regions
+            * settings.get("output_height", 1)
+            * settings.get("output_width", 1)
+            * ratio**2
+        )
+    sizes = np.abs(rois[:, 2:] - rois[:, :2]) * settings.get("spatial_scale", 1.0) + 1
+    return channels * float(sizes.prod(-1).sum())
+
+
+def run_reference(proto: onnx.ModelProto, feeds: dict[str, Array], name: str) -> Array:
+    """Return a value of a model that onnx's evaluator computes, with this package's operators."""
+    from onnx.reference import ReferenceEvaluator  # which takes long to import
+
+    values: Any = ReferenceEvaluator(proto, new_ops=list(map(reference_op, OPERATORS))).run(
+        [name], feeds
+    )
+    return values[0]
+
+
+def run_onnx_runtime(proto: onnx.ModelProto, feeds: dict[str, Array], name: str) -> Array:
+    """Return a value of a model that ONNX Runtime computes.
+
+    Raises TypeError if it is a sequence.
+    """
+    import onnxruntime
+
+    from ..model.sessions import BuiltinSession
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = BuiltinSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
+    [value] = session.run([name], feeds)
+    if not isinstance(value, np.ndarray):
+        raise TypeError("a sequence")
+    return value
