@@ -74,9 +74,8 @@ DONE, REFUSED, RAISED = 0, 1, 2  # results of compiled code; the last one after 
 NUMBA = os.path.dirname(numba.__file__)
 if BOUNDSCHECK:
     from . import bounds  # noqa: F401  all code that is compiled from here on is checked
-with (
-    global_compiler_lock
-):  # loads also OpenBLAS, which tries for ever to get memory, before there is a compilation
+# Loads also OpenBLAS, which tries for ever to get memory, before there is a compilation.
+with global_compiler_lock:
     cpu_target.typing_context.refresh()
 
 
@@ -100,9 +99,8 @@ def cause(error: Exception) -> str:
     A message of Numba has an explanation for each enclosing function, then the reason, then the
     lines.
     """
-    message = re.sub(
-        r"\x1b\[[0-9;]*m", "", str(error)
-    )  # Numba prints in colours if the package colorama is installed
+    # Numba prints in colours if the package colorama is installed.
+    message = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     heading, *lines = [line.strip() for line in message.splitlines()] or [""]
     if "NRT required but not enabled" in message:
         return (
@@ -188,9 +186,8 @@ def _compiled(entry: Entry, symbol: str) -> CodeLibrary:
         callee.finalize()
         library.add_linking_library(callee)
     module = library.create_ir_module(symbol)
-    parameters = [cgutils.voidptr_t, I64, cgutils.voidptr_t][
-        : entry.parameters
-    ]  # the call, the tile, its workspace
+    # The call, the tile, its workspace.
+    parameters = [cgutils.voidptr_t, I64, cgutils.voidptr_t][: entry.parameters]
     function = ir.Function(module, ir.FunctionType(I64, parameters), symbol)
     record = Record(
         cpu_target.target_context, ir.IRBuilder(function.append_basic_block()), *function.args

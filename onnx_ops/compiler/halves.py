@@ -111,9 +111,8 @@ def narrowed(builder: ir.IRBuilder, value: ir.Value, name: str) -> ir.Value:
     number = builder.select(
         is_subnormal, builder.sub(half, _constant_like(0x3F000000, bits)), number
     )
-    is_infinite = builder.icmp_unsigned(
-        ">=", magnitude, _constant_like(0x47800000, bits)
-    )  # from 65536 on
+    # From 65536 on.
+    is_infinite = builder.icmp_unsigned(">=", magnitude, _constant_like(0x47800000, bits))
     number = builder.select(is_infinite, _constant_like(0x7C00, bits), number)
     payload = builder.and_(shifted(magnitude, 13), _constant_like(0x1FF, bits))
     number = builder.select(nan, builder.or_(payload, _constant_like(0x7E00, bits)), number)

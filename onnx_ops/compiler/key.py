@@ -40,9 +40,9 @@ NUMBA_SETTINGS = {  # Numba's variables that affect code
     for name in """BOUNDSCHECK DEBUGINFO DISABLE_INTEL_SVML ENABLE_AVX ENABLE_PROFILING
     EXTEND_VARIABLE_LIFETIMES LOOP_VECTORIZE OPT SLP_VECTORIZE""".split()
 }  # fmt: skip
-NUMBA_FILE = (
-    ".numba_config.yaml"  # in the current folder: Numba reads settings from it at each compilation
-)
+# In the current folder: Numba reads settings from it at each compilation.
+NUMBA_FILE = ".numba_config.yaml"
+# Types whose repr tells their values.
 PLAIN = {
     bool,
     int,
@@ -53,7 +53,7 @@ PLAIN = {
     slice,
     type(None),
     type(...),
-}  # types whose repr tells their values
+}
 # The parts of a code object that affect compiled code, besides its constants.
 FIELDS = (
     "code exceptiontable names varnames cellvars freevars argcount posonlyargcount "
@@ -213,9 +213,8 @@ def versioned_name(value: object) -> str | None:
     """Return the name of an object of Python, NumPy or the compiler, or of an exception; else
     None.
     """
-    if isinstance(value, type) and issubclass(
-        value, BaseException
-    ):  # only whether one is raised is in the code
+    # Only whether one is raised is in the code.
+    if isinstance(value, type) and issubclass(value, BaseException):
         return value.__qualname__
     module = getattr(value, "__module__", None) or type(value).__module__
     name: Any = getattr(value, "__name__", None)

@@ -115,9 +115,8 @@ def number_functions() -> None:
 
 
 number_functions()
-if hasattr(
-    os, "register_at_fork"
-):  # not by system.py, because changes of it would recompile all kernels
+# Not by system.py, because changes of it would recompile all kernels.
+if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=number_functions)
 
 

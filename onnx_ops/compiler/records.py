@@ -211,9 +211,8 @@ class Entry:
                 *step.types,
             ]
         )
-        return re.sub(r"[^\w-]", "_", name, flags=re.ASCII)[
-            :LONGEST
-        ]  # some linkers refuse other letters
+        # Some linkers refuse other letters.
+        return re.sub(r"[^\w-]", "_", name, flags=re.ASCII)[:LONGEST]
 
 
 def infer_entry(operator: Operator) -> Entry:
@@ -245,9 +244,8 @@ def plan_entry(operator: Operator, position: int = 0) -> Entry:
 def kernel_entry(operator: Operator, position: int, signature: Mapping[str, str]) -> Entry:
     """Return the Entry of the kernel at a position for these types."""
     kernel = operator.kernel(position)
-    types: Any = operator.storage(
-        kernel, signature
-    )  # of the inputs that it reads, then of the outputs
+    # Of the inputs that it reads, then of the outputs.
+    types: Any = operator.storage(kernel, signature)
     inputs = _kernel_inputs(operator, position, types)
     outputs = [Tensor(OUTPUT + k, dtype) for k, dtype in enumerate(types[len(inputs) :])]
     arguments = *kernel.grouped(inputs), Geometry(operator.geometry_dtype), Tile(), Room(), *outputs

@@ -42,9 +42,8 @@ def choose_require(
 # the function as a Numba function, then the numbers of a refusal (declaration/operator.py).
 NUMBERS = ir.ArrayType(I64, REFUSAL_SIZE)
 REFUSED = ir.LiteralStructType([DESCRIPTION, NUMBERS])
-CODE = ir.IntType(32)(
-    165
-)  # the status of functions that return with a refusal; callers pass on any status above 0
+# The status of functions that return with a refusal; callers pass on any status above 0.
+CODE = ir.IntType(32)(165)
 ARGUMENT, RULE, AT, COUNT, HAS_EXPECTED, EXPECTED, KINDS = range(len(REFUSAL_FIELDS))
 VALUES = len(REFUSAL_FIELDS)  # the position of the first one
 

@@ -229,9 +229,8 @@ class ArrayValue:
 
     def store_sums(self, index: ir.Value, vector: ir.Value) -> None:
         """Store sums, as elements."""
-        name: Any = half_of(
-            self.numba_type
-        )  # not None if elements and their sums have different types
+        # Not None if elements and their sums have different types.
+        name: Any = half_of(self.numba_type)
         is_sum = vector.type.element != element_type(self.numba_type)
         self.store(index, narrowed(self.builder, vector, name) if is_sum else vector)
 

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from .geometry import Col2ImGeometry
 
 SHORT = 16  # blocks in a row: in longer ones, vectors of neighbours are faster
-SHORT_LANES = (
-    33  # the same where a row is a sum of several lanes, or differs from the rows beside it
-)
+# The same where a row is a sum of several lanes, or differs from the rows beside it.
+SHORT_LANES = 33
 SHORTEST = 5  # the same where there are fewer than PLANES, which leave a part of each vector empty
 MOST_PIXELS = 2**14  # the rows that a position touches stay in the second-level cache
 MOST_ELEMENTS = 2**17  # of a plane's input, whose places stay there, too

@@ -405,9 +405,8 @@ def put_value(v: int, steps: Sizes, count: int, g: ComputedGridSampleGeometry) -
         operand = g.values[step.operands[a]]
         value.kind |= operand.kind
         value.level = max(value.level, operand.level)
-    if (
-        step.operation in (ADD, MUL) and not g.values[step.operands[0]].kind & VECTOR
-    ):  # a number comes last
+    # A number comes last.
+    if step.operation in (ADD, MUL) and not g.values[step.operands[0]].kind & VECTOR:
         value.operands[0], value.operands[1] = step.operands[1], step.operands[0]
 
 

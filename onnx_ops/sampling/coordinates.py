@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from ..kernels.types import Axis, Index, Known, Number
     from .geometry import GridSampleGeometry, Point, Points
 
-    ImageAxes: TypeAlias = tuple[
-        "ImageAxis", "ImageAxis", "ImageAxis"
-    ]  # z, y and x; z of an image is unused
+    # Z, y and x; z of an image is unused.
+    ImageAxes: TypeAlias = tuple["ImageAxis", "ImageAxis", "ImageAxis"]
 
 ZEROS, BORDER, REFLECTION = 0, 1, 2
 IMAGE, VOLUME = known(2), known(3)  # numbers of axes

@@ -60,14 +60,16 @@ NAMES = (("nearest",), ("bilinear", "linear"), ("bicubic", "cubic"))  # of each 
 PADDING_MODES = ("zeros", "border", "reflection")  # in the order of sampling/coordinates.py
 WORK = 2**13  # outputs that a tile computes, in about 10 us
 FEW_CHANNELS = 8  # an image with fewer gains less by long spans, and more by many units of work
+# Pixels from which on an image, and one of few channels, has spans of more than a block.
 SMALL, LARGE = (
     2**10,
     2**19,
-)  # pixels from which on an image, and one of few channels, has spans of more than a block
+)
+# Units of work for which long spans leave enough points; the latter with few channels.
 FEW_UNITS, MANY_UNITS = (
     8,
     128,
-)  # units of work for which long spans leave enough points; the latter with few channels
+)
 ROOM = 2**21  # maximum bytes of a tile's workspace for long spans
 PART = 32  # minimum channels in a part, if channels are cut because units are fewer than FEW_UNITS
 
@@ -178,9 +180,8 @@ def plan_samples(
         fits = y[2 + i] <= ELEMENTS // max(points, 1)
         require(fits, "shape of the output", y[: axes + 2], "must have at most 2**58 elements")
         points *= y[2 + i]
-    fits = max(x[0], 1) <= ELEMENTS // max(points, 1) // max(
-        x[1], 1
-    )  # a product of these may overflow
+    # A product of these may overflow.
+    fits = max(x[0], 1) <= ELEMENTS // max(points, 1) // max(x[1], 1)
     require(fits, "shape of the output", y[: axes + 2], "must have at most 2**58 elements")
     g.batch = x[0]
     g.channels = x[1]
@@ -427,11 +428,12 @@ MICROSOFT = replace(
     terms={},
     plan=Plan(shape, plan_microsoft, GridSampleGeometry),
 )
+# As PyTorch, mmcv and mmdeploy number them.
 INTERPOLATION_MODES = (
     "bilinear",
     "nearest",
     "bicubic",
-)  # as PyTorch, mmcv and mmdeploy number them
+)
 
 
 def reference_mmcv(
