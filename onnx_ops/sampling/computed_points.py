@@ -29,24 +29,8 @@ OPERATIONS = (
     "Less", "LessOrEqual",
     "Equal", "Clip", "Where", "MulAdd", "CastFloat16", "CastBFloat16",
 )  # fmt: skip
-(
-    ADD,
-    SUB,
-    MUL,
-    DIV,
-    NEG,
-    ABS,
-    SQRT,
-    FLOOR,
-    CEIL,
-    ROUND,
-    MIN,
-    MAX,
-    LESS,
-    LESS_OR_EQUAL,
-    EQUAL,
-    CLIP,
-) = range(16)
+ADD, SUB, MUL, DIV, NEG, ABS, SQRT, FLOOR, CEIL, ROUND = range(10)
+MIN, MAX, LESS, LESS_OR_EQUAL, EQUAL, CLIP = range(10, 16)
 WHERE, MUL_ADD, CAST_FLOAT16, CAST_BFLOAT16, COPY, LOAD = range(16, 22)
 VECTOR, ROWS = 1, 2  # bits of a value's kind: whether it varies along rows, and from row to row
 FULL = VECTOR | ROWS  # a value with a number for each point

@@ -61,15 +61,9 @@ PADDING_MODES = ("zeros", "border", "reflection")  # in the order of sampling/co
 WORK = 2**13  # outputs that a tile computes, in about 10 us
 FEW_CHANNELS = 8  # an image with fewer gains less by long spans, and more by many units of work
 # Pixels from which on an image, and one of few channels, has spans of more than a block.
-SMALL, LARGE = (
-    2**10,
-    2**19,
-)
+SMALL, LARGE = 2**10, 2**19
 # Units of work for which long spans leave enough points; the latter with few channels.
-FEW_UNITS, MANY_UNITS = (
-    8,
-    128,
-)
+FEW_UNITS, MANY_UNITS = 8, 128
 ROOM = 2**21  # maximum bytes of a tile's workspace for long spans
 PART = 32  # minimum channels in a part, if channels are cut because units are fewer than FEW_UNITS
 
@@ -429,11 +423,7 @@ MICROSOFT = replace(
     plan=Plan(shape, plan_microsoft, GridSampleGeometry),
 )
 # As PyTorch, mmcv and mmdeploy number them.
-INTERPOLATION_MODES = (
-    "bilinear",
-    "nearest",
-    "bicubic",
-)
+INTERPOLATION_MODES = "bilinear", "nearest", "bicubic"
 
 
 def reference_mmcv(
