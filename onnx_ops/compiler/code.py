@@ -152,8 +152,9 @@ def is_being_imported(function: Callable[..., Any]) -> bool:
 
 
 def uninterrupted(function: Callable[[], Result]) -> Result:
-    """Return function(), which compiles, on another thread, with a stack that is large enough for
-    LLVM.
+    """Return function(), which compiles, on another thread.
+
+    That thread has a stack that is large enough for LLVM.
 
     Numba must not be interrupted, since its state would stay inconsistent. The interrupt is raised
     here at once, and the other thread goes on to its end.

@@ -57,8 +57,9 @@ def _constant_like(number: float, like: ir.Value) -> ir.Value:
 
 
 def widened_bits(builder: ir.IRBuilder, bits: ir.Value, name: str) -> ir.Value:
-    """Emit the conversion of 16-bit floats, given as integers, to float32. name: float16 or
-    bfloat16.
+    """Emit the conversion of 16-bit floats, given as integers, to float32.
+
+    name: float16 or bfloat16
     """
     floats = _as(FLOAT, bits)
     if name == "float16" and has_half_instructions():

@@ -181,8 +181,9 @@ def make_private(library: CodeLibrary, symbol: str) -> None:
 
 @contextmanager
 def optimized_once(symbol: str, machine: binding.TargetMachine) -> Iterator[None]:
-    """Return a context in which Numba optimizes the library of the function `symbol` once, with all
-    callees.
+    """Return a context in which Numba optimizes the function `symbol` once.
+
+    It does so with all callees, in one library.
 
     By default, Numba optimizes each callee with its own callees, an innermost function once for
     each level of calls, and generates machine code for each. It still does so for functions that
@@ -263,8 +264,9 @@ def leave(
     status: ir.Value,
     description: ir.Value | None = None,
 ) -> None:
-    """Emit a return with a status that callers pass on, and with a substitute for the
-    description.
+    """Emit a return with a status that callers pass on.
+
+    `description` is a substitute for the exception's description.
     """
     if description is not None:
         pointer = context.call_conv._get_excinfo_argument(builder.function)

@@ -48,8 +48,9 @@ def applied(function: Callable[..., Any], named: Mapping[str, types.Type]) -> An
 
 
 def vectorized(loop: Callable[..., Any]) -> Callable[[Make], Make]:
-    """Decorator: replace a loop of kernels/vectors.py in compiled code by the function that this
-    one returns.
+    """Decorator: replace a loop of kernels/vectors.py in compiled code.
+
+    The function that this one returns takes its place.
 
     Its parameters are names of the loop's arguments, and it gets their types. If it returns None,
     or if bounds are checked, compiled code keeps the plain loop.
@@ -75,8 +76,9 @@ def as_written(loop: Callable[..., Any]) -> Callable[..., Any]:
 def operation(
     returns: Callable[..., types.Type] = lambda: types.void, literals: str = ""
 ) -> Callable[[Callable[..., object]], Callable[..., Any]]:
-    """Decorator: make an instruction for compiled code from a function that emits LLVM's
-    instructions.
+    """Decorator: make an instruction for compiled code.
+
+    The decorated function emits LLVM's instructions.
 
     The function gets LLVM's builder, and for each argument an `operand`, or the number itself if
     the argument is among the literals. It returns LLVM's value, or a list of values for a tuple.
@@ -264,8 +266,9 @@ def concatenate(builder: ir.IRBuilder, vectors: Sequence[ir.Value]) -> ir.Value:
 
 
 def transpose(builder: ir.IRBuilder, rows: Sequence[ir.Value]) -> Sequence[ir.Value]:
-    """Return the columns of a square matrix whose size is a power of two and whose rows have at
-    most 32 bytes.
+    """Return the columns of a square matrix.
+
+    Its size is a power of two, and its rows have at most 32 bytes.
 
     Longer rows are those of several matrices, side by side. Elements first move within 16 bytes,
     where CPUs shuffle best. With 4 elements in them, each round shuffles two rows into each other,
@@ -313,8 +316,9 @@ def transpose(builder: ir.IRBuilder, rows: Sequence[ir.Value]) -> Sequence[ir.Va
 
 
 def gathered(size: int) -> int:
-    """Return the number of elements of `size` bytes, each with a 32-bit index, that one instruction
-    gathers.
+    """Return the number of elements that one instruction gathers.
+
+    They have `size` bytes, and each has a 32-bit index.
     """
     return 64 // max(size, 4)
 
@@ -326,8 +330,9 @@ def emit_gather(
     width: int,
     exists: ir.Value | None = None,
 ) -> ir.Value:
-    """Return a vector of the `width` bits (32 or 64) from each data[index] on; 0 where `exists` is
-    false.
+    """Return a vector of the `width` bits (32 or 64) from each data[index] on.
+
+    It has 0 where `exists` is false.
 
     The index is a vector of 32-bit numbers, for as many results as 512 bits hold.
     """
@@ -433,8 +438,9 @@ def square(array: types.Array) -> int:
 
 
 def transposer(size: int) -> Callable[..., None]:
-    """Return a function that transposes matrices, out[l, q, r] = x[l, r, q], in squares of this
-    size; the last ones overlap those before.
+    """Return a function that transposes matrices, in squares of this size.
+
+    out[l, q, r] = x[l, r, q]; the last squares overlap those before.
     """
 
     @inner

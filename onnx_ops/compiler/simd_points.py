@@ -95,8 +95,9 @@ def make_points_at_once() -> Callable[[], int] | None:
 
 
 def points_adder(lanes: int) -> Callable[..., None]:
-    """Return add_points from a channel on: `lanes` channels at a time, then half as many of the
-    rest, and so on.
+    """Return add_points from a channel on.
+
+    It adds `lanes` channels at a time, then half as many of the rest, and so on.
     """
     add_rest = points_adder(lanes // 2) if lanes > 1 else inner(lambda *arguments: None)
 
@@ -171,8 +172,9 @@ def gathered_pairs(builder: ir.IRBuilder, source: ArrayValue, index: ir.Value) -
 def loaded_pairs(
     builder: ir.IRBuilder, source: ArrayValue, index: Sequence[ir.Value]
 ) -> list[ir.Value]:
-    """Return the vectors of `gathered_pairs`, by a load for each pair, for a list of 64-bit
-    integers.
+    """Return the vectors of `gathered_pairs`, by a load for each pair.
+
+    The index is a list of 64-bit integers.
     """
     count = len(index)
     loads = [source.load(begin, 2) for begin in index]

@@ -82,8 +82,9 @@ def add_block(
 
 
 def rows_adder(rows: int, step: int) -> Callable[..., None]:
-    """Return add_product from a row on: `rows` of them at a time, then half as many of the rest,
-    and so on.
+    """Return add_product from a row on.
+
+    It adds `rows` of them at a time, then half as many of the rest, and so on.
     """
     add_rest = rows_adder(rows // 2, step) if rows > 1 else inner(lambda *arguments: None)
 

@@ -291,8 +291,9 @@ def load_strided(
 def by_length(
     builder: ir.IRBuilder, count: ir.Value, full: int, move: Callable[[ir.Value, int], None]
 ) -> None:
-    """Move `count` < 2 * full elements by two overlapping vectors as long as fit: move(where,
-    lanes).
+    """Move `count` < 2 * full elements by two overlapping vectors.
+
+    They are as long as fit: move(where, lanes).
     """
     if full > 1:
         with builder.if_else(builder.icmp_signed(">=", count, I64(full))) as (long, short):
@@ -357,8 +358,9 @@ def to_boundary(builder: ir.IRBuilder, out: ArrayValue, j: ir.Value) -> ir.Value
 
 
 def copier(literal_stride: int, full: int) -> Callable[..., None]:
-    """Return copy_box for one stride (0: for any), in vectors of `full` elements; the last overlaps
-    those before.
+    """Return copy_box for one stride, or for any (0).
+
+    It copies vectors of `full` elements; the last one overlaps the one before.
     """
 
     @inner

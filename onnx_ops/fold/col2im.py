@@ -191,8 +191,9 @@ def sum_of_blocks(
     pads_begin: ArrayLike | None,
     pads_end: ArrayLike | None,
 ) -> np.ndarray:
-    """Evaluate the formula ordered by k: the pixels of position k in all blocks are a strided slice
-    of the image.
+    """Evaluate the formula ordered by k.
+
+    The pixels of position k in all blocks are a strided slice of the image.
     """
     image, block = (np.asarray(sizes).tolist() for sizes in (image_shape, block_shape))
     spacing = spacing_of_lists(image, strides, dilations, pads_begin, pads_end)

@@ -74,8 +74,9 @@ class Rows(NamedTuple):
 
 
 class RowHits(NamedTuple):
-    """The hits of a row along all axes but x, as elements of the input: lead + first + m * step,
-    for m < size.
+    """The hits of a row along all axes but x.
+
+    As elements of the input, they are lead + first + m * step, for m < size.
     """
 
     leads: Indices  # for each hit along the axes before y
@@ -85,8 +86,9 @@ class RowHits(NamedTuple):
 
 
 class Band(NamedTuple):
-    """Pieces of rows that lie one stride apart and have alike hits: those of the next row are a row
-    of blocks later.
+    """Pieces of rows that lie one stride apart and have alike hits.
+
+    The hits of the next row are a row of blocks later.
     """
 
     hits: RowHits  # of the first row
@@ -208,8 +210,9 @@ def axis_hits(g: Col2ImGeometry, a: Axis, p: Pixel) -> Hits:
 
 @jitable
 def find_leads(g: Col2ImGeometry, plane: int, leads: Indices) -> int:
-    """Store an element of the input for each hit of a plane along the axes before y; return their
-    number.
+    """Store the leads of a plane; return their number.
+
+    A lead is an element of the input, for each hit along the axes before y.
     """
     y, x = g.axes - 2, g.axes - 1
     k_pitch = g.block[y] * g.block[x] * g.blocks
@@ -285,8 +288,9 @@ def sum_rows(
 
 @jitable
 def find_lanes(g: Col2ImGeometry, x_begin: Pixel, lanes: Indices) -> None:
-    """Find the hits of the first pixel of each lane: lanes[:, r] = (element of the input, its
-    block, number of hits).
+    """Find the hits of the first pixel of each lane.
+
+    lanes[:, r] = (element of the input, its block, number of hits)
 
     x_begin  the pixel of lane 0
     """

@@ -68,8 +68,9 @@ def places_size(g: Col2ImGeometry) -> int:
 
 @jitable
 def planes_workspace(g: Col2ImGeometry, largest_sum: int) -> int:
-    """Return the bytes of workspace that a tile needs: places, and the planes' sums of at most
-    `largest_sum` bytes.
+    """Return the bytes of workspace that a tile needs.
+
+    They are for the places, and for the planes' sums of at most `largest_sum` bytes.
     """
     return places_size(g) + largest_sum * PLANES * padded_pixels(g)
 

@@ -52,8 +52,9 @@ class Im2ColGeometry(SlidingBlocks):
 
 
 class Work(NamedTuple):
-    """A unit of work: a band of blocks, for some positions and a group of planes. The first of
-    each:
+    """A unit of work: a band of blocks, for some positions and some planes.
+
+    The first of each:
     """
 
     plane: int
@@ -75,8 +76,9 @@ class Window(NamedTuple):
 
 @jitable
 def share_out(g: Im2ColGeometry) -> int:
-    """Divide a geometry's planes, blocks and positions into units of work; returns the number of
-    units.
+    """Divide the work into units; return their number.
+
+    A unit has some of a geometry's planes, blocks and positions.
     """
     if g.blocks == 1:
         # A single block's positions take the role of blocks: they lie in the output in the same
@@ -193,8 +195,9 @@ def copy_window(x: View, sizes: tuple[int, int], window: Window, stride: int, ou
 
 @jitable
 def pixel_at(g: SlidingBlocks, l: Block, k: Position) -> Pixel:
-    """Return the pixel, over the leading axes, of position k of the block l; -1 if it is
-    outside.
+    """Return the pixel, over the leading axes, of a position of a block.
+
+    It is -1 outside of the image.
     """
     pixel = 0
     step = 1

@@ -34,8 +34,9 @@ LARGEST_SUM = 8  # bytes of a sum: float64
 
 
 class Im2ColProductGeometry(SlidingBlocks):
-    """The division of the output into units of work, and the workspace, see
-    im2col_product_kernels.py.
+    """The division of the output into units of work, and the workspace.
+
+    See im2col_product_kernels.py.
     """
 
     planes: int  # groups of channels in all images
@@ -202,8 +203,9 @@ def multiply(
 def write_totals(
     totals: Sums, g: Im2ColProductGeometry, band: Band, first: int, count: int, out: Elements
 ) -> None:
-    """Write the totals of a band to `count` outputs, which are positions or channels, from `first`
-    on.
+    """Write the totals of a band to `count` outputs, from `first` on.
+
+    Outputs are positions or channels.
     """
     corner = first_block(g, band)
     width = g.counts[g.axes - 1]

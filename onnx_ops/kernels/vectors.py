@@ -23,8 +23,9 @@ WIDTH = 2 * MOST_LANES  # of the blocks in which `add_product` works
 
 
 class View(NamedTuple):
-    """Rows of neighbours in a flat array: row (p, q, ...) begins at
-    array[first + p * steps[0] + q * steps[1] + ...].
+    """Rows of neighbours in a flat array.
+
+    Row (p, q, ...) begins at array[first + p * steps[0] + q * steps[1] + ...].
     """
 
     array: Elements
@@ -42,8 +43,9 @@ class Neighbours(NamedTuple):
 
 
 class Corners(NamedTuple):
-    """The squares of 2 x 2 pixels around points: corner 2 * i + j is i rows below and j to the
-    right.
+    """The squares of 2 x 2 pixels around points.
+
+    Corner 2 * i + j is i rows below and j to the right.
     """
 
     pixels: Pixels  # the first corner of each point b
@@ -84,8 +86,9 @@ def take(source: Elements, pixel: Pixels, outside: int, target: Elements) -> Non
 
 @jitable
 def points_at_once() -> int:
-    """Return how many points' places and weights stay in the second-level cache beside the image
-    that they read.
+    """Return how many points to place before they are read.
+
+    Their places and weights stay in the second-level cache, beside the image that they read.
     """
     return 2**13
 

@@ -28,8 +28,9 @@ class StoredSource:
 
 
 class StoredValue:
-    """A value of a program, in the geometry: a source, the result of a step, or a copy of a
-    coordinate.
+    """A value of a program, in the geometry.
+
+    It is a source, the result of a step, or a copy of a coordinate.
     """
 
     operation: int  # number of the operation that computes it

@@ -78,8 +78,9 @@ LARGEST = 8  # bytes of a value's number
 
 
 class Source(NamedTuple):
-    """A source of a program, as the attribute `sources` states it. rewriting/programs.py has names
-    for some numbers.
+    """A source of a program, as the attribute `sources` states it.
+
+    rewriting/programs.py has names for some numbers.
     """
 
     input: Any  # position of the input after X
@@ -87,8 +88,9 @@ class Source(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step of a program, as the attribute `steps` states it. rewriting/programs.py has names of
-    operations.
+    """A step of a program, as the attribute `steps` states it.
+
+    rewriting/programs.py has names of operations.
     """
 
     operation: Any  # number of one of the OPERATIONS

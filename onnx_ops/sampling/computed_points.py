@@ -39,8 +39,9 @@ LINE = 64  # bytes of the workspace before the values, which state the computed 
 
 
 class Region(NamedTuple):
-    """The points for which a value is computed: some columns of some rows of the output, from image
-    n on.
+    """The points for which a value is computed.
+
+    They are some columns of some rows of the output, from image n on.
 
     A value that doesn't vary along rows needs one column only, and one that doesn't vary from row
     to row one row.
@@ -181,8 +182,9 @@ def load_values(
 
 @jitable(**APART)
 def copy_row(source: Numbers, stride: Pitch, row: Numbers) -> None:
-    """row[b] = source[b * stride], by a loop for each kind of stride: LLVM vectorizes each by
-    itself.
+    """row[b] = source[b * stride]
+
+    There is a loop for each kind of stride: LLVM vectorizes each by itself.
     """
     for b in range(row.size if stride == 0 else 0):
         row[b] = source[0]
@@ -309,8 +311,9 @@ def calculate(operation: int, a: Operand, b: Operand, c: Operand, result: Number
 
 @jitable(**APART)
 def change_row(operation: int, a: Numbers, step: Pitch, result: Numbers) -> None:
-    """Compute a row of an operation with one operand: `step` is from one of its numbers to the next
-    one.
+    """Compute a row of an operation with one operand.
+
+    `step` is from one of its numbers to the next one.
     """
     for k in range(result.size if operation == NEG else 0):
         result[k] = -a[k * step]
@@ -330,7 +333,9 @@ def change_row(operation: int, a: Numbers, step: Pitch, result: Numbers) -> None
 def compare_row(
     operation: int, a: Numbers, i: Pitch, b: Numbers, j: Pitch, result: Numbers
 ) -> None:
-    """Of equal numbers Min and Max take the second, which matters of 0 and -0; NaN they keep,
+    """Compute a row of a minimum, a maximum or a comparison.
+
+    Of equal numbers Min and Max take the second, which matters of 0 and -0; NaN they keep,
     whichever it is.
     """
     yes = result.dtype.type(1)

@@ -47,8 +47,9 @@ class ImageAxis(NamedTuple):
 
 @jitable
 def axis_of(g: GridSampleGeometry, i: Axis, cubic: bool, zero: Number) -> ImageAxis:
-    """Return the parameters of `coordinate` for axis i, in the type of `zero`. cubic: whether the
-    mode is cubic.
+    """Return the parameters of `coordinate` for axis i, in the type of `zero`.
+
+    cubic: whether the mode is cubic
     """
     dtype = type(zero)
     size = g.image[i]

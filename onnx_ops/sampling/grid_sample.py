@@ -159,8 +159,9 @@ def plan_mmcv(
 def plan_samples(
     attributes: AttributeTuple, mode: int, x: Sizes, y: OutputSizes, g: GridSampleGeometry
 ) -> int:
-    """Plan for images of shape `x` and an output of shape `y`, and for mode NEAREST, LINEAR or
-    CUBIC.
+    """Plan for images of shape `x`, an output of shape `y`, and a mode.
+
+    The mode is NEAREST, LINEAR or CUBIC.
 
     Points in a column are planned as a row. Returns the number of axes that this moves to the
     front.
@@ -202,8 +203,9 @@ def plan_samples(
 
 @jitable
 def span_of(g: GridSampleGeometry, taps: int) -> int:
-    """Return the number of points in a unit of work, which reads scattered points channel by
-    channel.
+    """Return the number of points in a unit of work.
+
+    A unit reads scattered points channel by channel.
 
     More points read more cached pixels of a channel, but their places also take room in the caches.
     """
@@ -254,8 +256,9 @@ def reference(
     align_corners: bool,
     pixels: int = 0,
 ) -> np.ndarray:
-    """Evaluate the formula, tap by tap: coordinates step by step in their own dtype, weights and
-    sums in float64.
+    """Evaluate the formula, tap by tap.
+
+    Coordinates are computed step by step in their own dtype, weights and sums in float64.
     """
     number = next(k for k, names in enumerate(NAMES) if mode in names)
     dtype = np.float64 if grid.dtype == np.float64 else np.float32

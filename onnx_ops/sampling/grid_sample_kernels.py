@@ -207,8 +207,9 @@ def copy_nearest(
 
 @jitable
 def is_scattered(base: Pixels, pixels: int) -> np.bool_:
-    """Return whether a block's points read a large part of the image, which later points read
-    again.
+    """Return whether a block's points read a large part of the image.
+
+    Later points read that part again.
     """
     low = high = base[0]
     for b in range(base.size):
@@ -352,8 +353,9 @@ def store_all(values: Sums, target: Elements) -> None:
 def multiply_weights(
     weight: Weights, order: tuple[Axis, Axis, Axis], count: int, row_weight: Weights
 ) -> None:
-    """Store the weights of a volume's rows: row_weight[plane, row, b] for each point b of a
-    block.
+    """Store the weights of a volume's rows.
+
+    row_weight[plane, row, b], for each point b of a block
     """
     plane, row, _ = order
     for q in range(row_weight.shape[0]):

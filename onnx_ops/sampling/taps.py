@@ -39,8 +39,9 @@ LARGEST_IMAGE = 2**31  # pixels
 
 
 class Reading(NamedTuple):
-    """Where the neighbours of a point lie in memory, which are planes of rows of pixels side by
-    side.
+    """Where the neighbours of a point lie in memory.
+
+    They are planes of rows of pixels side by side.
     """
 
     # The axes along which planes, rows and pixels differ; an image has no first one.
@@ -101,8 +102,9 @@ def reading_of(g: WithImage, taps: int) -> Reading:
 
 @jitable
 def offsets_along(g: WithImage, axis: Axis) -> Offsets:
-    """Return the offsets of four taps along an axis from the first one; missing taps repeat the
-    last one.
+    """Return the offsets of four taps along an axis from the first one.
+
+    Missing taps repeat the last one.
     """
     pitch = 1
     last = g.image[axis] - 1 if axis < g.axes else 0
@@ -113,8 +115,9 @@ def offsets_along(g: WithImage, axis: Axis) -> Offsets:
 
 @jitable
 def indexed_images(g: WithImage) -> int:
-    """Return the number of images with 32-bit indices; 0 for too large images, or beyond float32's
-    integers.
+    """Return the number of images with 32-bit indices.
+
+    It is 0 for images that are too large, or go beyond float32's integers.
     """
     images = LARGEST_IMAGE
     for i in range(g.axes):
@@ -188,8 +191,9 @@ def locate_point(
     cubic: bool,
     periods: Known | None,
 ) -> tuple[Number, Number, Number, bool]:
-    """Return the coordinates of point b along the last three axes, and whether one is beyond these
-    periods.
+    """Return the coordinates of point b along the last three axes.
+
+    Return also whether one is beyond these periods.
     """
     z_axis, y_axis, x_axis = zyx
     x, y, z = load_point(points, b, axes)
@@ -204,8 +208,9 @@ def locate_point(
 
 @jitable
 def is_below(k: Pixel32, size: Pixel32) -> np.bool_:
-    """Return whether 0 <= k < size, by one comparison: without its sign, a negative number is
-    larger than any size.
+    """Return whether 0 <= k < size, by one comparison.
+
+    Without its sign, a negative number is larger than any size.
     """
     return np.uint32(k) < np.uint32(size)
 
@@ -408,8 +413,9 @@ def cubic_weights(f: Number) -> tuple[Number, Number, Number, Number]:
 
 @jitable
 def cubic_middle(f: Number) -> Number:
-    """Cubic convolution with A = -0.75 at the distance f from a tap, if f < 1; in factors that lose
-    no digits.
+    """Cubic convolution with A = -0.75 at the distance f < 1 from a tap.
+
+    The factors lose no digits.
     """
     return (type(f)(1.25) * f - type(f)(2.25)) * f * f + type(f)(1)
 
@@ -430,8 +436,9 @@ def move_inside(
     base: Pixels,
     weights: tuple[Weights, Weights, Weights, Weights],
 ) -> None:
-    """Move the weights of cubic's taps outside of an axis to the pixels of padding, for at most
-    MOVED points.
+    """Move the weights of cubic's taps outside to the pixels of padding.
+
+    This is along one axis, for at most MOVED points.
 
     `base` is then the first of four pixels that exist. If the axis has fewer, weights of others are
     0: those that follow in memory, or beyond the `last_base`, those that precede.
@@ -480,8 +487,9 @@ def clamped(k: Pixel32, last: Pixel32) -> Pixel32:
 
 @jitable
 def padded_tap(tap: Pixel32, size: Pixel32, padding_mode: int, align_corners: int) -> Pixel32:
-    """Return the pixel that padding substitutes for a tap, or `size` for none: `pad_index` without
-    a division.
+    """Return the pixel that padding substitutes for a tap, or `size` for none.
+
+    This is `pad_index` without a division.
 
     The tap is at most a period and two pixels away from the image, or nowhere.
     """
