@@ -1,5 +1,6 @@
-"""Fast CPU kernels for image sampling in ONNX Runtime: GridSample, Col2Im, RoiAlign, deformable
-convolution.
+"""Fast CPU kernels for image sampling in ONNX Runtime.
+
+GridSample, Col2Im, RoiAlign, deformable convolution.
 """
 
 from importlib import import_module
@@ -23,7 +24,7 @@ _HOME = {
     "deform_conv": "arrays.functions",
     "deformable_attention": "arrays.functions",
     "export": "export",
-    "get_library_path": "session.registration",
+    "get_library_path": "session.native_backend",
     "grid_sample": "arrays.functions",
     "im2col": "arrays.functions",
     "install": "session.installation",
@@ -63,10 +64,10 @@ if TYPE_CHECKING:
     from .rewriting import optimize as optimize
     from .session.installation import install as install
     from .session.lowering import lower as lower
+    from .session.native_backend import get_library_path as get_library_path
     from .session.overview import node_counts as node_counts
     from .session.overview import operators as operators
     from .session.register import register as register
-    from .session.registration import get_library_path as get_library_path
     from .session.runner import Runner as Runner
     from .session.session import InferenceSession as InferenceSession
 
@@ -75,9 +76,8 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         module = import_module(f".{_HOME[name]}", __name__)
         value = module if name == _HOME[name] else getattr(module, name)
-        return globals().setdefault(
-            name, value
-        )  # so that Python doesn't call __getattr__ for it again
+        # So that Python doesn't call __getattr__ for it again.
+        return globals().setdefault(name, value)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,5 +1,6 @@
-"""The operators of this package, declared in `OPERATORS` of the families' files, and the custom
-operators in use.
+"""The operators of this package, and the custom operators in use.
+
+The families' files declare those of this package in `OPERATORS`.
 
 A process imports only the files of the operators that it needs. `OPERATORS` of this module holds
 all operators.
@@ -31,44 +32,36 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
-# {title of an operator: the file that declares it}; scripts/list_operators.py writes it.
+# {file: titles of the operators that it declares}; scripts/list_operators.py writes it.
 FILES = {
-    "Col2Im": "fold.col2im",
-    "org.openvinotoolkit.Col2Im": "fold.col2im",
-    "onnx_ops.Im2Col": "fold.im2col",
-    "onnx_ops.Im2ColProduct": "fold.im2col_product",
-    "onnx_ops.ComputedGridSample": "sampling.computed_grid_sample",
-    "GridSample": "sampling.grid_sample",
-    "com.microsoft.GridSample": "sampling.grid_sample",
-    "mmcv.grid_sampler": "sampling.grid_sample",
-    "mmdeploy.grid_sampler": "sampling.grid_sample",
-    "DeformConv": "detection.deform_conv",
-    "onnx_ops.DeformConv": "detection.deform_conv",
-    "mmdeploy.MMCVModulatedDeformConv2d": "detection.deform_conv",
-    "mmcv.MMCVModulatedDeformConv2d": "detection.deform_conv",
-    "mmdeploy.MMCVDeformConv2d": "detection.deform_conv",
-    "mmcv.MMCVDeformConv2d": "detection.deform_conv",
-    "_DCNv2": "detection.deform_conv",
-    "DCNv2": "detection.deform_conv",
-    "custom.DCNv2": "detection.deform_conv",
-    "custom.DeformConv2d": "detection.deform_conv",
-    "onnx_ops.MultiScaleDeformableAttention": "detection.deformable_attention",
-    "RoiAlign": "detection.roi_align",
-    "mmcv.MMCVRoiAlign": "detection.roi_align",
-    "mmdeploy.MMCVRoiAlign": "detection.roi_align",
-    "mmcv.MMCVRoIAlignRotated": "detection.roi_align",
-    "mmdeploy.MMCVRoIAlignRotated": "detection.roi_align",
-    "mmcv.MMCVRotatedFeatureAlign": "openmmlab.rotated_feature_align",
-    "mmcv.cummax": "openmmlab.running_extremes",
-    "mmcv.cummin": "openmmlab.running_extremes",
-    "mmcv.MMCVCornerPool": "openmmlab.running_extremes",
-    "mmdeploy.NMSRotated": "openmmlab.suppression",
-    "mmdeploy.NMSMatch": "openmmlab.suppression",
-    "mmcv.NonMaxSuppression": "openmmlab.suppression",
-    "mmcv.SoftNonMaxSuppression": "openmmlab.suppression",
+    "fold.col2im": "Col2Im org.openvinotoolkit.Col2Im",
+    "fold.im2col": "onnx_ops.Im2Col",
+    "fold.im2col_product": "onnx_ops.Im2ColProduct",
+    "sampling.computed_grid_sample": "onnx_ops.ComputedGridSample",
+    "sampling.grid_sample": """
+        GridSample com.microsoft.GridSample mmcv.grid_sampler mmdeploy.grid_sampler
+    """,
+    "detection.deform_conv": """
+        DeformConv onnx_ops.DeformConv mmdeploy.MMCVModulatedDeformConv2d
+        mmcv.MMCVModulatedDeformConv2d mmdeploy.MMCVDeformConv2d mmcv.MMCVDeformConv2d _DCNv2
+        DCNv2 custom.DCNv2 custom.DeformConv2d
+    """,
+    "detection.deformable_attention": "onnx_ops.MultiScaleDeformableAttention",
+    "detection.roi_align": """
+        RoiAlign mmcv.MMCVRoiAlign mmdeploy.MMCVRoiAlign mmcv.MMCVRoIAlignRotated
+        mmdeploy.MMCVRoIAlignRotated
+    """,
+    "openmmlab.rotated_feature_align": "mmcv.MMCVRotatedFeatureAlign",
+    "openmmlab.running_extremes": "mmcv.cummax mmcv.cummin mmcv.MMCVCornerPool",
+    "openmmlab.suppression": """
+        mmdeploy.NMSRotated mmdeploy.NMSMatch mmcv.NonMaxSuppression mmcv.SoftNonMaxSuppression
+    """,
 }
 Key = tuple[str, str]  # (domain, name) of an operator; domain "" is ai.onnx
-KEYS = {title.rpartition(".")[::2]: file for title, file in FILES.items()}  # {key: file}
+# {key of an operator: the file that declares it}
+KEYS = {
+    title.rpartition(".")[::2]: file for file, titles in FILES.items() for title in titles.split()
+}
 DOMAINS = {domain for domain, _ in KEYS}
 SHARED = "custom"  # a domain that other libraries have operators in, too
 OPERATORS: tuple[Operator, ...]
@@ -76,8 +69,9 @@ _used: dict[Key, Operator] = {}  # custom operators in use in this process
 
 
 class Available(Mapping[Key, Operator]):
-    """{(domain, name): declaration} of this package's operators, imported when they are looked up,
-    and custom ones.
+    """{(domain, name): declaration} of this package's operators and custom ones.
+
+    Those of this package are imported when they are looked up.
 
     custom  {(domain, name): declaration} of the custom ones
     """
@@ -99,9 +93,8 @@ class Available(Mapping[Key, Operator]):
 def built_in(key: Key) -> Operator:
     """Return the declaration of this package's operator (domain, name). Raises KeyError."""
     file = KEYS[key]
-    with (
-        REGISTRATION
-    ):  # else a child forked during this import might wait for the module's lock for ever
+    # Else a child forked during this import might wait for the module's lock for ever.
+    with REGISTRATION:
         module = import_module(f".{file}", __package__)
     return next(operator for operator in module.OPERATORS if operator.key == key)
 
@@ -119,16 +112,16 @@ def available(custom: Iterable[Declared] | Declared = ()) -> Available:
 
     Raises OpError if two of them have the same name.
     """
-    found = dict(_used)
+    operators = dict(_used)
     for declared in map(declaration_of, as_list(custom)):
         if is_built_in(declared):
             continue
-        other = found.setdefault(declared.key, declared)
-        if other is not declared:
-            places = " and ".join(sorted({other.source, declared.source}))
-            rule = f"is declared twice, in {places}; one session can't have both"
+        first = operators.setdefault(declared.key, declared)
+        if first is not declared:
+            sources = " and ".join(sorted({first.source, declared.source}))
+            rule = f"is declared twice, in {sources}; one session can't have both"
             raise OpError("operators", declared.title, rule, "onnx_ops")
-    return Available(found)
+    return Available(operators)
 
 
 def as_list(operators: Iterable[T | Declared] | Declared) -> list[T | Declared]:

@@ -21,7 +21,7 @@ def build(example):
     """A model of one node, all of whose inputs are inputs of the graph, with fixed shapes."""
     names = list(example.inputs), list(example.outputs)
     node = helper.make_node(example.op_type, *names, domain=example.domain, **example.attributes)
-    return node_tests.build(example.name, node, example.opset, example.inputs, example.outputs)
+    return node_tests.test_model(example.name, node, example.opset, example.inputs, example.outputs)
 
 
 def write(example, root):

@@ -12,7 +12,7 @@ from support.selection import has_representative_types, is_representative, names
 from onnx_ops.declaration import dtypes as element_types
 from onnx_ops.native import library
 from onnx_ops.registry import OPERATORS
-from onnx_ops.session import registration, variants, workers
+from onnx_ops.session import native_backend, variants, workers
 
 if (
     library.is_complete()
@@ -178,7 +178,7 @@ class CountedOperators:
 
     def __init__(self, counter):
         self.counter = counter
-        registration.get_library_path()
+        native_backend.get_library_path()
         self.clear()
 
     def counts(self):

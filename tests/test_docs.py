@@ -141,6 +141,18 @@ def test_python_examples(page, directory, capsys, idle_sessions):
         )
 
 
+def test_pages_import_public_modules_only():
+    """What a page imports stays: docs/promises.md lists these modules."""
+    public = {"onnx_ops", "onnx_ops.export", "onnx_ops.declare"}
+    imported = {
+        (page.name, module)
+        for page in PAGES
+        for module in re.findall(r"(?m)^\s*(?:from|import) (onnx_ops[\w.]*)", page.read_text())
+    }
+    assert {"onnx_ops.declare", "onnx_ops.export"} <= {module for _, module in imported}
+    assert [(page, module) for page, module in sorted(imported) if module not in public] == []
+
+
 def test_quotations():
     """Code that pages quote, marked as `py` and not to be run, stands so in the package."""
     quoted = [code for page in PAGES for code in examples(page, "py")]

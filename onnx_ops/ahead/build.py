@@ -1,5 +1,6 @@
-"""Build a shared library of the operators, for ONNX Runtime in any process, with or without
-Python.
+"""Build a shared library of the operators, for ONNX Runtime in any process.
+
+The process may have no Python.
 """
 
 from __future__ import annotations
@@ -36,12 +37,10 @@ if TYPE_CHECKING:
     from ..declaration.operator import Operator
     from ..native.table import Row
 
-    Function: TypeAlias = tuple[
-        str, str
-    ]  # a compiled function's symbol, and the path of its object file
-    Functions: TypeAlias = Mapping[
-        tuple[Entry, ...], Sequence[Function]
-    ]  # of each variant that was compiled for a CPU
+    # A compiled function's symbol, and the path of its object file.
+    Function: TypeAlias = tuple[str, str]
+    # Of each variant that was compiled for a CPU.
+    Functions: TypeAlias = Mapping[tuple[Entry, ...], Sequence[Function]]
 
 SystemName: TypeAlias = Literal["linux", "windows", "macos"]
 FLAGS = [
@@ -56,8 +55,11 @@ FLAGS = [
 
 
 class System(NamedTuple):
-    """A system that a library is linked for: linker flags, ziglang's name, a macro of its C
-    compilers alone.
+    """A system that a library is linked for.
+
+    flags  linker flags
+    zig    ziglang's name
+    macro  a macro of its C compilers alone
     """
 
     flags: Sequence[str]
@@ -77,10 +79,10 @@ SYSTEMS = {
     "macos": System(["-fPIC", "-Wl,-install_name,@rpath/{name}"], "{}-macos.11.0", "__APPLE__"),
 }
 log = logging.getLogger("onnx_ops")
+LOADED = "onnx_ops: %s is loaded here: at that path, this process keeps the old one"
 UNDEFINED = re.compile(r"undefined reference to [`'](\w+)")  # in a linker's errors
-UNSAFE = re.compile(
-    rb"[^ !#-\[\]-~]|\?"
-)  # bytes that are escaped in a C string: "??" may begin a trigraph
+# Bytes that are escaped in a C string: "??" may begin a trigraph.
+UNSAFE = re.compile(rb"[^ !#-\[\]-~]|\?")
 
 
 def build(
@@ -145,8 +147,9 @@ def build(
     from ..compiler import target
     from ..compiler.cpu_levels import LEVELS
 
+    this = target.architecture()
     cpus = list(
-        cpus or [name for name, (kind, *_) in LEVELS.items() if kind == target.architecture()]
+        cpus or [name for name, (architecture, *_) in LEVELS.items() if architecture == this]
     )
     cpus.sort(key=lambda cpu: list(LEVELS).index(cpu) if cpu in LEVELS else -1)
     loader: str = system or THIS
@@ -158,19 +161,9 @@ def build(
     matches = variants.asked_for(operators, dtypes, variants.TYPES)
     requested = variants.distinct(matches)
     declarations = list(dict.fromkeys(variant.operator for variant in matches))
-    objects = {}
-    for k, cpu in enumerate(cpus):
-
-        def report(name: str, index: int, total: int, k: int = k, cpu: str = cpu) -> None:
-            if progress:
-                progress(f"{cpu}: {name}", k * total + index, len(cpus) * total)
-
-        by_name = compile_variants(requested, jobs or len(available_cpus()), report, (cpu, loader))
-        objects[cpu] = {requested[name].key: functions for name, functions in by_name.items()}
+    objects = compile_levels(requested, cpus, loader, jobs or len(available_cpus()), progress)
     if is_loaded(output):
-        log.warning(
-            "onnx_ops: %s is loaded here: at that path, this process keeps the old one", output
-        )
+        log.warning(LOADED, output)
     try:
         with TemporaryDirectory() as folder, named(folder):
             link(compiler, loader, architecture, objects, declarations, Path(folder), Path(output))
@@ -178,6 +171,26 @@ def build(
         rule = f"can't be written: {error.strerror}: {error.filename}"
         raise OpError("output", repr(str(output)), rule, "onnx_ops") from error
     return cpus
+
+
+def compile_levels(
+    requested: dict[str, Variant],
+    cpus: Sequence[str],
+    system: str,
+    jobs: int,
+    progress: Callable[[str, int, int], object] | None,
+) -> Mapping[str, Functions]:
+    """Compile {name: variant} for each CPU; return {cpu: its functions}."""
+    objects = {}
+    for k, cpu in enumerate(cpus):
+
+        def report(name: str, index: int, total: int, k: int = k, cpu: str = cpu) -> None:
+            if progress:
+                progress(f"{cpu}: {name}", k * total + index, len(cpus) * total)
+
+        by_name = compile_variants(requested, jobs, report, (cpu, system))
+        objects[cpu] = {requested[name].key: functions for name, functions in by_name.items()}
+    return objects
 
 
 def c_compiler(system: str, architecture: str) -> list[str]:
@@ -193,8 +206,8 @@ def c_compiler(system: str, architecture: str) -> list[str]:
     elif (system, architecture) == (THIS, target.architecture()):
         names = ["cc", "gcc", "clang"]
     else:
-        kind = {"linux": "linux-gnu", "windows": "w64-mingw32"}.get(system)
-        names = [f"{architecture}-{kind}-gcc"] if kind else []
+        target_name = {"linux": "linux-gnu", "windows": "w64-mingw32"}.get(system)
+        names = [f"{architecture}-{target_name}-gcc"] if target_name else []
     for name in names:
         if shutil.which(name):
             return [name, *cc[1:]]
@@ -224,8 +237,9 @@ def link(
     folder: Path,
     output: Path,
 ) -> None:
-    """Write the library: the C sources, the operators' table for each CPU, and the compiled
-    functions.
+    """Write the library.
+
+    It has the C sources, the operators' table for each CPU, and the compiled functions.
 
     compiler   the C compiler's command
     objects    {cpu: {key of a variant: the result of `Variant.compile`}}
@@ -235,43 +249,38 @@ def link(
     condition = f"#if !defined {SYSTEMS[system].macro} || !defined __{architecture}__"
     check = f'{condition}\n#error "the C compiler is for another system or architecture"\n#endif\n'
     files = write_levels(objects, operators, folder, check)
-    made = folder / output.name  # linkers may write further files beside it
+    library = folder / output.name  # linkers may write further files beside it
     flags = [flag.replace("{name}", output.name) for flag in SYSTEMS[system].flags]
     digest = f"-DONNX_OPS_SOURCES={digest_of_sources(SOURCES)}"
     sources = [*sorted(SOURCES.glob("*.c")), *files]
     # In this order, as ziglang makes an archive of -static after -shared.
-    command = [*compiler, *flags, *FLAGS, digest, *sources, "-lm", "-o", made]
-    with staged_file(output) as place:
+    command = [*compiler, *flags, *FLAGS, digest, *sources, "-lm", "-o", library]
+    with staged_file(output) as target:
         process = subprocess.run(
             list(map(str, command)), capture_output=True, text=True, errors="replace"
         )
-        if process.returncode or not made.exists():
-            if undefined := sorted(set(UNDEFINED.findall(process.stderr))):
-                rule = (
-                    f"a kernel calls {', '.join(undefined)}, which can't be linked; replace "
-                    "these calls"
-                )
-                raise OpError(None, None, rule, "onnx_ops")
-            output_lines = [
-                line for line in process.stderr.splitlines() if "ld returned" not in line
-            ]
-            lines = [line for line in output_lines if "error:" in line] or output_lines
-            cause = (
-                " ".join(lines[:3]) or f"it ends with exit code {process.returncode} and no output"
-            )
-            rule = (
-                f"for {system} on {architecture}: {shlex.join(compiler)} can't build the "
-                f"library: {cause}"
-            )
-            raise OpError(None, None, rule, "onnx_ops")
-        shutil.move(made, place)
+        if process.returncode or not library.exists():
+            action = f"for {system} on {architecture}: {shlex.join(compiler)} can't build"
+            raise OpError(None, None, linker_error(process, action), "onnx_ops")
+        shutil.move(library, target)
+
+
+def linker_error(process: subprocess.CompletedProcess[str], action: str) -> str:
+    """Return the text on a linker that has failed. action: a text on what it can't do."""
+    if undefined := sorted(set(UNDEFINED.findall(process.stderr))):
+        return f"a kernel calls {', '.join(undefined)}, which can't be linked; replace these calls"
+    lines = [line for line in process.stderr.splitlines() if "ld returned" not in line]
+    lines = [line for line in lines if "error:" in line] or lines
+    cause = " ".join(lines[:3]) or f"it ends with exit code {process.returncode} and no output"
+    return f"{action} the library: {cause}"
 
 
 def write_levels(
     objects: Mapping[str, Functions], operators: Iterable[Operator], folder: Path, check: str = ""
 ) -> list[Path]:
-    """Write the operators' table for each CPU as a C file, and the object files of its functions;
-    return the paths.
+    """Write the operators' table for each CPU, and object files; return their paths.
+
+    The table is a C file. The object files have its functions.
 
     objects  as for `link`
     check    C code to begin with
@@ -281,7 +290,9 @@ def write_levels(
     files = [folder / "levels.c"]
     tables = TableWriter()
     for cpu, by_key in objects.items():
-        for symbol, path in sorted({each for functions in by_key.values() for each in functions}):
+        for symbol, path in sorted(
+            {function for functions in by_key.values() for function in functions}
+        ):
             files.append(folder / f"{symbol}.o")
             content: Any = object_in(path)
             files[-1].write_bytes(content)
@@ -301,17 +312,18 @@ class TableWriter:
         self.levels: list[str] = []
 
     def add_level(self, cpu: str, operators: Iterable[Operator], by_key: Functions) -> None:
-        """Add the table of these operators for a CPU, with the functions that were compiled for it
-        (see `link`).
+        """Add the table of these operators for a CPU.
+
+        by_key  the functions that were compiled for it, see `link`
         """
         # In the structures, a function pointer is its symbol's position in this list.
         symbols = ["0"]
         rows: list[Row] = []
 
-        def pointer(symbol: str, kind: str) -> int:
+        def pointer(symbol: str, function_type: str) -> int:
             if symbol not in symbols:
                 symbols.append(symbol)
-                self.lines.append(f"extern {kind}_function {symbol};")
+                self.lines.append(f"extern {function_type}_function {symbol};")
             return symbols.index(symbol)
 
         for operator in operators:
@@ -322,14 +334,14 @@ class TableWriter:
                 kernels = {}
                 for position in operator.positions:
                     variant = Variant(operator, position, signature)
-                    if variant.is_possible and (each := by_key.get(variant.key)):
-                        *earlier, (plan, _), (kernels[position], _) = each
+                    if variant.is_possible and (functions := by_key.get(variant.key)):
+                        *earlier, (plan, _), (kernels[position], _) = functions
                         plans[position // len(operator.kernels)] = plan
                         infer = earlier[0][0] if earlier else None
                 if kernels or ("string" in signature.values() and not operator.has_ranks):
                     signatures.append((signature, kernels))
             if plans:
-                row = table.operator(
+                row = table.operator_row(
                     operator, [signature for signature, _ in signatures], len(rows)
                 )
                 row.infer = pointer(infer, "shapes") if infer else 0
@@ -347,23 +359,23 @@ class TableWriter:
         levels = f"const struct level onnx_ops_levels[] = {{\n{levels}}};\n"
         return "\n".join([*self.lines, levels])
 
-    def initializer(self, value: Any, kind: Any, symbols: Sequence[str]) -> str:
+    def initializer(self, value: Any, ctype: Any, symbols: Sequence[str]) -> str:
         """Return the C initializer of a structure, an array, or a value of this type of ctypes."""
-        if kind is table.POINTER:  # to a function
+        if ctype is table.POINTER:  # to a function
             return symbols[value or 0]
         if isinstance(value, C._Pointer):  # to a row
             return self.array(table.Operator, None, [value.contents], symbols)
         if isinstance(value, C.Structure):
             fields = []
-            for name, kind, *_ in value._fields_:
+            for name, ctype, *_ in value._fields_:
                 member = getattr(value, name)
                 if isinstance(member, C._Pointer):
                     count = getattr(value, f"{name[:-1]}_count") * (2 if name == "terms" else 1)
                     fields.append(
-                        self.array(kind._type_, name, [member[k] for k in range(count)], symbols)
+                        self.array(ctype._type_, name, [member[k] for k in range(count)], symbols)
                     )
                 else:
-                    fields.append(self.initializer(member, kind, symbols))
+                    fields.append(self.initializer(member, ctype, symbols))
             return f"{{{', '.join(fields)}}}"
         if isinstance(value, C.Array):
             members = (self.initializer(member, value._type_, symbols) for member in value)
@@ -375,14 +387,14 @@ class TableWriter:
             return f'"{text.decode()}"'
         return f"{value}LL" if value > -(2**63) else "INT64_MIN"
 
-    def array(self, kind: Any, field: Any, items: Sequence[Any], symbols: Sequence[str]) -> str:
+    def array(self, ctype: Any, field: Any, items: Sequence[Any], symbols: Sequence[str]) -> str:
         """Define a C array of the items of a structure's field; return the array's name."""
         if not items:
             return "0"
-        content = ", ".join(self.initializer(item, kind, symbols) for item in items)
+        content = ", ".join(self.initializer(item, ctype, symbols) for item in items)
         name = f"array_{len(self.lines)}"
         self.lines.append(
-            f"static {DECLARED.get(kind) or DECLARED[field]}{name}[] = {{{content}}};"
+            f"static {DECLARED.get(ctype) or DECLARED[field]}{name}[] = {{{content}}};"
         )
         return name
 

@@ -12,7 +12,7 @@ from ..declaration.jit import numba_obstacle
 from ..model.files import USE_ONNX, is_lowered, is_ort_format
 from ..native import library
 from ..native.threads import check_count
-from ..session import registration, variants
+from ..session import native_backend, variants
 from ..session.runner import open_session
 from ..session.workers import compile_variants
 from ..system import available_cpus
@@ -75,7 +75,7 @@ def warmup(
         needed = variants.distinct(variants.asked_for(operators, dtypes, FLOATS))
     else:
         custom = registry.as_list(operators or ())
-        if dtypes is not None or any(isinstance(each, str) for each in custom):
+        if dtypes is not None or any(isinstance(operator, str) for operator in custom):
             raise OpError(
                 "models",
                 "given",
@@ -99,12 +99,12 @@ def needed_by(models: Collection[File], custom: Iterable[Any] = ()) -> dict[str,
     this makes a session of each model, which compiles nothing. As for any session, ONNX Runtime
     loads the weights and folds constants.
     """
-    found = []
+    variants_of_models = []
     for model in models:
         title = _title(model)
         if is_ort_format(model):
             raise OpError("models", title, USE_ONNX, "onnx_ops")
-        with variants.silence(), registration.survey() as needed:
+        with variants.silence(), native_backend.survey() as needed:
             try:
                 open_session(model, operators=custom)
             except OpError as error:
@@ -120,15 +120,15 @@ def needed_by(models: Collection[File], custom: Iterable[Any] = ()) -> dict[str,
                 raise OpError(
                     "models", title, f"no session can be made of it: {error}", "onnx_ops"
                 ) from error
-        found += needed
-    if not found:
+        variants_of_models += needed
+    if not variants_of_models:
         raise OpError(
             "models",
             ", ".join(map(_title, models)),
             "have no nodes with kernels of onnx_ops",
             "onnx_ops",
         )
-    return variants.distinct(found)
+    return variants.distinct(variants_of_models)
 
 
 def _title(model: File) -> str:

@@ -88,9 +88,7 @@ def shown(value: Any) -> str:
 
 
 def _first(differences: np.ndarray, actual: np.ndarray, expected: np.ndarray) -> tuple[Any, ...]:
-    """Return (index, value, expected value) at the largest of the `differences`; nothing if all are
-    0.
-    """
+    """Return (index, value, expected value) at the largest of the differences, or ()."""
     if not differences.any():
         return ()
     index = np.unravel_index(differences.argmax(), differences.shape)

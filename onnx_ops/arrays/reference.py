@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from ..model.external_data import load
+from ..model.external_data import load_model
 from ..model.operator_files import python_ops
 from ..model.schemas import reference_op
 from ..registry import available
@@ -52,8 +52,9 @@ def reference_ops(operators: Iterable[Any] = ()) -> list[type[OpRun]]:
 
 
 class Evaluator:
-    """A model (path, bytes or ModelProto) as a function from {input: array} to {output: array}, by
-    onnx's evaluator.
+    """A model as a function from {input: array} to {output: array}, by onnx's evaluator.
+
+    The model is a path, bytes or a ModelProto.
 
     inputs     names of the inputs without a default
     operators  additional custom operators
@@ -62,7 +63,7 @@ class Evaluator:
     def __init__(
         self, model: str | os.PathLike[str] | bytes | ModelProto, operators: Iterable[Any] = ()
     ) -> None:
-        model = load(model, None) if isinstance(model, str | os.PathLike) else model
+        model = load_model(model, None) if isinstance(model, str | os.PathLike) else model
         self._evaluator = ReferenceEvaluator(model, new_ops=reference_ops(operators))
         proto = self._evaluator.proto_
         defaults = {tensor.name for tensor in proto.graph.initializer}

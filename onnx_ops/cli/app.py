@@ -88,8 +88,9 @@ def failures(with_traceback: bool) -> Iterator[None]:
 
 @contextmanager
 def endings() -> Iterator[None]:
-    """End the process with a special exit code after Ctrl-C, a closed pipe, or output that can't be
-    written.
+    """End the process with a special exit code for some endings.
+
+    These are Ctrl-C, a closed pipe, and output that can't be written.
     """
     try:
         yield
@@ -108,9 +109,7 @@ def endings() -> Iterator[None]:
 
 
 def is_of_output(error: OSError) -> bool:
-    """Return whether an OSError comes from writing to stdout or stderr, rather than from a file or
-    another process.
-    """
+    """Return whether an OSError comes from writing to stdout or stderr."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_globals["__name__"].partition(".")[0] in WRITERS
 
@@ -174,11 +173,12 @@ class WarningLines(logging.Handler):
             click.echo(f"Warning: {escaped(text)}", err=True)
 
 
+# Of all commands.
 SETTINGS = {
     "help_option_names": ["-h", "--help"],
     "max_content_width": 100,
     "show_default": True,
-}  # of all commands
+}
 
 
 @click.group(cls=Application, context_settings=SETTINGS)

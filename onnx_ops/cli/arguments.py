@@ -52,7 +52,7 @@ class OperatorName(click.ParamType):
 class ModelFile(click.Path):
     """A parameter that is the path of a model."""
 
-    others: tuple[str, ...] = ()  # endings of other files that it may be
+    other_endings: tuple[str, ...] = ()  # endings of other files that it may be
 
     def __init__(self) -> None:
         super().__init__(exists=True, dir_okay=False, path_type=Path)
@@ -68,7 +68,7 @@ class ModelFile(click.Path):
                 parameter,
                 context,
             )
-        if path.suffix in self.others:
+        if path.suffix in self.other_endings:
             return path
         if is_ort_format(path):
             self.fail(f"{path} {USE_ONNX}.", parameter, context)
@@ -83,7 +83,7 @@ OUTPUT_FILES = (".npz", ".npy", ".pb")  # endings of files with outputs of anoth
 class Peer(ModelFile):
     """The parameter of --compare: a name, or the path of a model or of its outputs."""
 
-    others = OUTPUT_FILES
+    other_endings = OUTPUT_FILES
 
     def convert(
         self, value: Any, parameter: click.Parameter | None, context: click.Context | None
@@ -136,8 +136,9 @@ def program_with_operators() -> str:
 
 
 def custom_files() -> list[Path]:
-    """Return the files with custom operators: those of --operators, and those with their
-    functions.
+    """Return the files with custom operators.
+
+    These are the files of --operators, and those with the operators' functions.
     """
     of_bodies = [
         Path(sys.modules[operator.source].__file__ or "") for operator in custom_operators()
@@ -146,9 +147,7 @@ def custom_files() -> list[Path]:
 
 
 def check_targets(targets: Iterable[PathLike], sources: Iterable[PathLike]) -> None:
-    """Raise an error if one of the output files `targets` is also read: as a source, or for
-    operators.
-    """
+    """Raise an error if an output file is also read: as a source, or for operators."""
     read = {identity(path): path for path in (*sources, *custom_files()) if os.path.exists(path)}
     for path in targets:
         if os.path.exists(path) and (source := read.get(identity(path))):
@@ -158,8 +157,9 @@ def check_targets(targets: Iterable[PathLike], sources: Iterable[PathLike]) -> N
 
 
 def identity(path: PathLike) -> tuple[int, int]:
-    """Return a key that is equal for all paths of a file: in other case, through links, in other
-    mounts.
+    """Return a key that is equal for all paths of a file.
+
+    Paths may differ in case, lead through links, or be in other mounts.
     """
     status = os.stat(path)
     return status.st_dev, status.st_ino

@@ -41,15 +41,19 @@ def attempts(path: Path, files: Iterable[Path], is_lowered: bool) -> list[Report
 
     files  of custom operators
 
-    Returns for each {"session": kind, "error": text or None, "node": name of the node that is
+    Returns for each {"session": its title, "error": text or None, "node": name of the node that is
     refused, or None}.
     """
-    *others, extensions = WAYS
+    *unlowered, lowered = WAYS
     results = []
-    for kind in [others[0], extensions] if is_lowered else others:
-        error = error_in_process(str(path), [str(file) for file in files], *WAYS[kind])
+    for session in [unlowered[0], lowered] if is_lowered else unlowered:
+        error = error_in_process(str(path), [str(file) for file in files], *WAYS[session])
         results.append(
-            {"session": kind, "error": error, "node": refused_node(path, error) if error else None}
+            {
+                "session": session,
+                "error": error,
+                "node": refused_node(path, error) if error else None,
+            }
         )
     return results
 
@@ -78,9 +82,7 @@ def attempt(path: str, files: list[str], backend: AnyBackend, optimize: bool) ->
 
 
 def refused_node(path: Path, error: str) -> str | None:
-    """Return the node that an error names or, if only one node has it, the node with the operator
-    that it names.
-    """
+    """Return the node that an error names, or the only one with the operator that it names."""
     nodes = list(model_nodes(model_in(path)))
     names = [as_text(node.name) for node in nodes if node.name]
     named = [

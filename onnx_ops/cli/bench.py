@@ -58,7 +58,7 @@ PAUSE = 0.06  # seconds until the threads of a runtime have stopped spinning
 @json_option
 def bench(
     model: Path,
-    given: tuple[str, ...],
+    input_texts: tuple[str, ...],
     shapes: tuple[str, ...],
     repeats: int,
     threads: int | None,
@@ -82,19 +82,19 @@ def bench(
     """
     runner = open_way(model, "onnx_ops", threads)
     data.check_outputs(runner.outputs)
-    feeds, doubts = data.feeds(runner.inputs, given, shapes, random=True)
+    feeds, doubts = data.feeds(runner.inputs, input_texts, shapes, random=True)
     with data.adding_doubts(doubts):
         runners, outputs, refused = open_ways(model, runner, feeds, find_patterns(model))
-    first, *others = names = list(runners)
+    baseline, *compared = names = list(runners)
     report = {
         "model": str(model),
-        "inputs": data.described(feeds),
+        "inputs": data.types_and_shapes(feeds),
         "threads": threads,
         "repeats": repeats,
         "refused": refused,
-        "compared_with": first,
+        "compared_with": baseline,
         "largest_difference": {
-            name: largest_difference(outputs[name], outputs[first]) for name in others
+            name: largest_difference(outputs[name], outputs[baseline]) for name in compared
         },
         **times(runners, feeds, steps(range(repeats), lambda turn: "timing")),
         "operators": {
@@ -102,7 +102,7 @@ def bench(
             for name in steps(names, lambda name: "profiling")
         },
     }
-    print_json(report) if as_json else show(report, doubts)
+    print_json(report) if as_json else show_benchmark(report, doubts)
 
 
 def open_way(model: File, name: str, threads: int | None = None) -> Runner:
@@ -127,9 +127,9 @@ def open_ways(
         if name == "optimized" and not counted(findings):
             continue
         try:
-            each = runner if name == "onnx_ops" else open_way(model, name, runner.threads)
-            outputs[name] = each(feeds)
-            runners[name] = each
+            opened = runner if name == "onnx_ops" else open_way(model, name, runner.threads)
+            outputs[name] = opened(feeds)
+            runners[name] = opened
         except Exception as error:
             if name != "builtin":
                 raise
@@ -144,8 +144,9 @@ def largest_difference(outputs: Arrays, baseline: Arrays) -> float:
 def times(
     runners: Mapping[str, Runner], feeds: Arrays, turns: Iterable[object]
 ) -> dict[str, dict[str, float]]:
-    """Time functions on the same inputs in turns, so that changes of the machine's speed affect all
-    alike.
+    """Time functions on the same inputs in turns.
+
+    So changes of the machine's speed affect all alike.
 
     Returns {"seconds": {name: median of a run}, "speedup": {name: median of the ratios to the first
     one}}.
@@ -155,9 +156,10 @@ def times(
         for name, runner in runners.items():
             time.sleep(PAUSE)
             seconds[name].append(seconds_of_run(runner, feeds))
-    first, *others = runners
+    baseline, *compared = runners
     ratios = {
-        name: [a / b for a, b in zip(seconds[first], seconds[name], strict=True)] for name in others
+        name: [a / b for a, b in zip(seconds[baseline], seconds[name], strict=True)]
+        for name in compared
     }
     medians = lambda values: {name: median(values[name]) for name in values}
     return {"seconds": medians(seconds), "speedup": medians(ratios)}
@@ -188,8 +190,9 @@ def profile(
 
 
 def by_operator(events: Iterable[Event]) -> list[Share]:
-    """Return [{operator, seconds of its nodes in a run, their share of all nodes' time}, ...],
-    longest first.
+    """Return the times of types of operators, the longest first.
+
+    Each is {operator, seconds of its nodes in a run, share of the time of all nodes}.
 
     `events` are the profiler's. The seconds are medians of all runs. The time of a node in the body
     of an If or a Loop counts for that node only.
@@ -225,11 +228,11 @@ def own_microseconds(events: Iterable[Event]) -> list[tuple[Event, int]]:
     return list(zip(ordered, own, strict=True))
 
 
-def is_inside(event: Event, other: Event) -> bool:
-    return event["tid"] == other["tid"] and event["ts"] + event["dur"] <= other["ts"] + other["dur"]
+def is_inside(event: Event, outer: Event) -> bool:
+    return event["tid"] == outer["tid"] and event["ts"] + event["dur"] <= outer["ts"] + outer["dur"]
 
 
-def show(report: Report, doubts: str) -> None:
+def show_benchmark(report: Report, doubts: str) -> None:
     rows = []
     for name, seconds in report["seconds"].items():
         rows.append([WAYS[name][0], milliseconds(seconds)])
@@ -252,8 +255,9 @@ def show(report: Report, doubts: str) -> None:
 
 
 def show_operators(profiles: Mapping[str, Sequence[Share]]) -> None:
-    """Print a table of the slowest types of operators in any of the models, and of those that the
-    first one lacks.
+    """Print a table of the slowest types of operators in any of the models.
+
+    The table also has those that the first model lacks.
     """
     every = sorted(
         (o for profile in profiles.values() for o in profile), key=lambda o: -o["seconds"]
@@ -268,14 +272,12 @@ def show_operators(profiles: Mapping[str, Sequence[Share]]) -> None:
         (title, *(cell for p in profiles.values() for cell in cells(p, names)))
         for title, names in groups
     ]
-    columns = [header for way in profiles for header in (f"{WAYS[way][0]}, ms|", "share|")]
+    columns = [header for name in profiles for header in (f"{WAYS[name][0]}, ms|", "share|")]
     table("time by type of operator", ("operator", *columns), rows)
 
 
 def cells(profile: Iterable[Share], names: Collection[str]) -> tuple[str, str]:
-    """Return the two cells for some types of operators together, which are empty if there are
-    none.
-    """
+    """Return the two cells for some types of operators together; empty for none."""
     entries = [o for o in profile if o["operator"] in names]
     if not entries:
         return "", ""

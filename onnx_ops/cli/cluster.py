@@ -1,5 +1,6 @@
-"""A run on many files by Ray Data, which distributes items, bounds what is in flight and retries in
-new processes.
+"""A run on many files by Ray Data.
+
+It distributes items, bounds what is in flight and retries in new processes.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ def run_row(row: dict[str, bytes], work: Work) -> Report:
 def run_on_cluster(
     work: Work, items: Sequence[Item], address: str, threads: int
 ) -> Generator[tuple[str, str | None], None, None]:
-    """Run items on a cluster, each on `threads` CPUs; yield (name, reason if it failed) as items
-    end.
+    """Run items on a cluster; yield (name, reason if it failed) as items end.
+
+    threads  number of CPUs for each item
 
     All machines read and write the files at the same paths as this one. Raises OpError.
     """
@@ -95,21 +97,20 @@ def connection(address: str) -> Iterator[ModuleType]:
         raise OpError("cluster", repr(address), rule, "onnx_ops") from error
     with redirect_stdout(sys.stderr):  # Ray's messages about processes that end
         try:
-            if place := re.search(
-                r"([^/]+):(\d+)$", address
-            ):  # Ray by itself would try for two minutes
-                socket.create_connection((place[1], int(place[2])), PATIENCE).close()
+            # Ray by itself would try for two minutes.
+            if host_and_port := re.search(r"([^/]+):(\d+)$", address):
+                socket.create_connection(
+                    (host_and_port[1], int(host_and_port[2])), PATIENCE
+                ).close()
             before = os.getcwd()
-            os.chdir(
-                sysconfig.get_path("stdlib")
-            )  # Ray's processes import from the current folder of this one
+            # Ray's processes import from the current folder of this one.
+            os.chdir(sysconfig.get_path("stdlib"))
             try:
                 ray.init(address=address, logging_level="error", log_to_driver=False)
             finally:
                 os.chdir(before)
-            logging.getLogger("ray.data").setLevel(
-                logging.CRITICAL
-            )  # blocks that failed are reported as items
+            # Blocks that failed are reported as items.
+            logging.getLogger("ray.data").setLevel(logging.CRITICAL)
             yield ray
         except OpError:
             raise

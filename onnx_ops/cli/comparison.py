@@ -1,6 +1,4 @@
-"""`onnx-ops run --compare`: the same inputs by other kernels or another model, and the node that
-differs.
-"""
+"""`onnx-ops run --compare`: the same inputs by other kernels or another model."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ import onnx
 from ..arrays.comparison import difference, shown
 from ..arrays.reference import Evaluator
 from ..declaration.errors import OpError, shortened
-from ..model.external_data import load
+from ..model.external_data import load_model
 from ..model.nodes import all_nodes, declared, inlined, subgraphs
 from ..rewriting import rewritten
 from ..session.runner import Runner
@@ -48,10 +46,8 @@ def open_model(
     return runner
 
 
-def open_other(model: Path, threads: int | None) -> Runner | Evaluator:
-    """Open a model with ONNX Runtime's built-in kernels or, if these don't run all nodes, with
-    onnx_ops.
-    """
+def open_peer(model: Path, threads: int | None) -> Runner | Evaluator:
+    """Open a model with the built-in kernels or, if these don't run all nodes, with onnx_ops."""
     try:
         return open_model(model, "builtin", threads)
     except Exception:
@@ -65,66 +61,65 @@ def timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
     return result, time.perf_counter() - start
 
 
-def compare(
+def compare_with(
+    peer: Other,
     model: Path,
     runner: Runner,
-    other: Other,
     feeds: Arrays,
     outputs: Arrays,
     tolerances: Tolerances,
 ) -> Report:
-    """Return a report on the differences of a model's outputs from those of a backend, another
-    model, or a file.
+    """Return a report on the differences of a model's outputs from other outputs.
+
+    peer  a backend, another model, or a file with outputs
     """
-    others, seconds = run_other(model, runner, other, feeds)
-    if missing := outputs.keys() - others.keys():
+    expected, seconds = run_peer(model, runner, peer, feeds)
+    if missing := outputs.keys() - expected.keys():
         raise click.UsageError(
-            f"--compare {other}: that model has no output {', '.join(sorted(missing))}."
+            f"--compare {peer}: that model has no output {', '.join(sorted(missing))}."
         )
     differences = [
-        described(name, difference(outputs[name], others[name], tolerances)) for name in outputs
+        report_of(name, difference(outputs[name], expected[name], tolerances)) for name in outputs
     ]
-    report: Report = {"with": str(other), "seconds": seconds, "outputs": differences, "node": None}
-    if other == "builtin" and not all(d["ok"] for d in differences):
+    report: Report = {"with": str(peer), "seconds": seconds, "outputs": differences, "node": None}
+    if peer == "builtin" and not all(d["ok"] for d in differences):
         try:
             report["node"] = node_that_differs(model, runner.optimize, feeds, tolerances)
-        except (
-            Exception
-        ) as error:  # such as a protobuf that is too large; the differences above count
+        # A protobuf may be too large, for example. The differences above count.
+        except Exception as error:
             report["node"] = {"name": None, "problem": one_line(error)}
     return report
 
 
-def run_other(
-    model: Path, runner: Runner, other: Other, feeds: Arrays
+def run_peer(
+    model: Path, runner: Runner, peer: Other, feeds: Arrays
 ) -> tuple[Arrays, float | None]:
-    """Return the outputs for `compare`, and the seconds that the run took; None for outputs that a
-    file has.
+    """Return the outputs to compare with, and the seconds that the run took.
+
+    These are None for outputs that a file has.
     """
-    if isinstance(other, Path) and other.suffix in OUTPUT_FILES:
-        return read_outputs(other, runner.outputs), None
+    if isinstance(peer, Path) and peer.suffix in OUTPUT_FILES:
+        return read_outputs(peer, runner.outputs), None
     threads = runner.threads
     try:
-        peer = (
-            open_other(other, threads)
-            if isinstance(other, Path)
-            else open_model(model, other, threads)
+        function = (
+            open_peer(peer, threads) if isinstance(peer, Path) else open_model(model, peer, threads)
         )
     except Exception as error:
         raise OpError(
-            "--compare", str(other), f"can't run the model: {one_line(error)}", "onnx_ops"
+            "--compare", str(peer), f"can't run the model: {one_line(error)}", "onnx_ops"
         ) from error
-    return timed(peer, feeds)
+    return timed(function, feeds)
 
 
-def described(name: str, found: Difference) -> Report:
+def report_of(name: str, compared: Difference) -> Report:
     """Return a Difference as a dict, with numbers of elements in place of its mask."""
-    counts = {"wrong": int(found.wrong.sum()), "elements": found.wrong.size}
-    return {"name": name, "ok": found.ok, **vars(found), **counts}
+    counts = {"wrong": int(compared.wrong.sum()), "elements": compared.wrong.size}
+    return {"name": name, "ok": compared.ok, **vars(compared), **counts}
 
 
-def show(report: Report) -> None:
-    """Print the result of `compare`."""
+def show_comparison(report: Report) -> None:
+    """Print the result of `compare_with`."""
     peer = REFERENCE if report["with"] == "reference" else report["with"]
     for d in report["outputs"]:
         say(f"{d['name']} against {peer}: {verdict(d)}", None if d["ok"] else "bold red")
@@ -139,22 +134,20 @@ def show(report: Report) -> None:
         show_node(report["node"])
 
 
-def verdict(found: Report) -> str:
-    """Return the text of a difference: the wrong element with the largest one, or the largest one
-    of all.
-    """
-    allowed = format_difference(found["allowed"])
-    if found["index"] is None:
+def verdict(report: Report) -> str:
+    """Return the text of a difference: of the wrong element with the largest one, if any."""
+    allowed = format_difference(report["allowed"])
+    if report["index"] is None:
         return (
-            found["problem"]
-            or f"largest difference {format_difference(found['largest'])}, allowed {allowed}"
+            report["problem"]
+            or f"largest difference {format_difference(report['largest'])}, allowed {allowed}"
         )
     value, expected = (
         shortened(repr(v) if isinstance(v, str) else shown(v))
-        for v in (found["value"], found["expected"])
+        for v in (report["value"], report["expected"])
     )
-    count = f"exceeded by {found['wrong']} of {found['elements']} elements"
-    return f"{list(found['index'])} is {value}, expected {expected}, tolerance {allowed}, {count}"
+    count = f"exceeded by {report['wrong']} of {report['elements']} elements"
+    return f"{list(report['index'])} is {value}, expected {expected}, tolerance {allowed}, {count}"
 
 
 def show_node(node: Report | None) -> None:
@@ -180,10 +173,10 @@ def node_that_differs(
     Both run the model with the inputs and outputs of these nodes as additional outputs. Inputs of
     the node agree. A node with a subgraph that contains such nodes counts as one.
     """
-    model = load(path, wanted=lambda tensor: True)
+    model = load_model(path, wanted=lambda tensor: True)
     model = inlined(model) if model.functions else model
     ours = rewritten(model, path)[0] if optimize else model
-    nodes = [(node, title) for node in ours.graph.node if (title := operators_in(node))]
+    nodes = [(node, title) for node in ours.graph.node if (title := titles_in_node(node))]
     common = {name for node in model.graph.node for name in node.output if name}
     names = {
         name: None for node, _ in nodes for name in (*node.input, *node.output) if name in common
@@ -192,31 +185,33 @@ def node_that_differs(
         return None
     actual = Runner(with_outputs(ours, names), threads=None)(feeds)
     expected = Runner(with_outputs(model, names), backend="builtin", threads=None)(feeds)
-    found = {
+    differences = {
         name: difference(actual[name], expected[name], tolerances)
         for name in names
         if isinstance(expected[name], np.ndarray)  # others are sequences
     }
     for node, title in nodes:
-        agree = all(found[name].ok for name in node.input if name in found)
-        wrong = [found[name] for name in node.output if name in found and not found[name].ok]
+        agree = all(differences[name].ok for name in node.input if name in differences)
+        wrong = [
+            differences[name]
+            for name in node.output
+            if name in differences and not differences[name].ok
+        ]
         if wrong and agree:
             inside = None if declared(node) else node.op_type
             return {
-                **described(node.name or node.output[0], wrong[0]),
+                **report_of(node.name or node.output[0], wrong[0]),
                 "operator": title,
                 "inside": inside,
             }
     return None
 
 
-def operators_in(node: onnx.NodeProto) -> str:
-    """Return the titles of the declared operators of a node and of the nodes in its subgraphs; ""
-    if there are none.
-    """
+def titles_in_node(node: onnx.NodeProto) -> str:
+    """Return the titles of the declared operators of a node and its subgraphs; "" for none."""
     nodes = [node, *(inner for graph in subgraphs(node) for inner in all_nodes(graph))]
     return ", ".join(
-        dict.fromkeys(operator.title for each in nodes if (operator := declared(each)))
+        dict.fromkeys(operator.title for inner_node in nodes if (operator := declared(inner_node)))
     )
 
 

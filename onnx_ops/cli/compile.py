@@ -1,10 +1,7 @@
-"""`onnx-ops build` and `onnx-ops warmup`: compile kernels ahead of time, into a library or into the
-cache.
-"""
+"""`onnx-ops build` and `onnx-ops warmup`: compile kernels ahead of time."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +19,7 @@ from .console import progress, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeVar
+    from typing import Any, TypeVar
 
     from ..ahead.build import SystemName
 
@@ -81,7 +78,7 @@ def build(
             "--operators: a library has operators of onnx_ops.operator only, and none is given."
         )
     requested = operators or custom_operators() or None
-    work = partial(
+    built_for = compiling(
         onnx_ops.build,
         output,
         operators=requested,
@@ -90,7 +87,6 @@ def build(
         system=system,
         jobs=jobs,
     )
-    built_for = compiling(work)
     say(
         f"{output}: {output.stat().st_size / 2**20:.1f} MB, for {system or THIS} on "
         f"{', '.join(built_for)}"
@@ -124,20 +120,15 @@ def warmup(
     if models and (operators or dtypes):
         raise click.UsageError("Models can't be combined with operators and types.")
     count = compiling(
-        partial(
-            onnx_ops.warmup,
-            operators or None,
-            dtypes or None,
-            models=list(models) or None,
-            jobs=jobs,
-        )
+        onnx_ops.warmup, operators or None, dtypes or None, models=list(models) or None, jobs=jobs
     )
-    say(f"{count} {'kernel is' if count == 1 else 'kernels are'} in {place()}")
+    say(f"{count} {'kernel is' if count == 1 else 'kernels are'} in {cache_location()}")
 
 
-def compiling(work: Callable[..., T]) -> T:
-    """Return work(progress=...), which compiles, with a progress bar or, without a terminal, about
-    20 lines.
+def compiling(work: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    """Call a function that compiles, with a progress bar as its `progress`; return its result.
+
+    Without a terminal, about 20 lines show the progress.
     """
     with progress() as bar:
         task = bar.add_task("compiling", total=None)
@@ -147,14 +138,14 @@ def compiling(work: Callable[..., T]) -> T:
             if not bar.console.is_terminal and 20 * index % total < 20:
                 bar.console.out(f"compiling {index + 1} of {total}: {name}")
 
-        return work(progress=show)
+        return work(*arguments, progress=show, **options)
 
 
-def place() -> str:
+def cache_location() -> str:
     """Return a text on the place of compiled kernels."""
     from ..compiler.cache import directory
 
-    places = [f"the library, {library.PLACE}"] if library.is_complete() else []
-    if custom_operators() or not places:
-        places.append(f"the cache, {directory()}")
-    return " or ".join(places)
+    locations = [f"the library, {library.PLACE}"] if library.is_complete() else []
+    if custom_operators() or not locations:
+        locations.append(f"the cache, {directory()}")
+    return " or ".join(locations)

@@ -58,11 +58,8 @@ class Screen(Console):
 
 
 def console(stderr: bool = False) -> Screen:
-    plain: dict[str, Any] = {
-        "stderr": stderr,
-        "highlight": False,
-        "emoji": False,
-    }  # names may have ":x:"
+    # Names may have ":x:", which would become an emoji.
+    plain: dict[str, Any] = {"stderr": stderr, "highlight": False, "emoji": False}
     screen = Screen(**plain)
     return screen if screen.is_terminal else Screen(**plain, width=WIDTH)
 
@@ -84,9 +81,7 @@ class CompilationColumn(ProgressColumn):
 
     @classmethod
     def show(cls, title: str | None) -> None:
-        """Show that the kernels of an operator are being compiled; None: that compilation has
-        ended.
-        """
+        """Show that an operator's kernels are being compiled; None: compilation has ended."""
         cls.title = title
         if cls.line:
             cls.line.stop()
@@ -100,8 +95,8 @@ class CompilationColumn(ProgressColumn):
 
 
 @contextmanager
-def progress(*more: ProgressColumn) -> Iterator[Progress]:
-    """Show a transient progress bar on stderr, with `more` columns, if stderr is a terminal."""
+def progress(*extra_columns: ProgressColumn) -> Iterator[Progress]:
+    """Show a transient progress bar on stderr, with extra columns, if stderr is a terminal."""
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -111,10 +106,11 @@ def progress(*more: ProgressColumn) -> Iterator[Progress]:
     screen = console(stderr=True)
     CompilationColumn.bars += 1
     try:
-        bar = Progress(*columns, *more, CompilationColumn(), console=screen, transient=True)
-        with (
-            bar if screen.is_terminal else nullcontext()
-        ):  # rich 13.0 ends a disabled bar by an empty line
+        bar = Progress(
+            *columns, *extra_columns, CompilationColumn(), console=screen, transient=True
+        )
+        # Rich 13.0 ends a disabled bar by an empty line.
+        with bar if screen.is_terminal else nullcontext():
             yield bar
     finally:
         CompilationColumn.bars -= 1
@@ -131,19 +127,19 @@ def steps(items: Collection[T], name: Callable[[T], str]) -> Iterator[T]:
 
 
 def table(
-    title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], whole: int = 0
+    title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], fixed: int = 0
 ) -> None:
     """Print a table of values or Texts. A hidden "|" at a header's end aligns the column to the
     right.
 
-    whole  number of first columns that aren't made narrower for a narrow terminal
+    fixed  number of first columns that aren't made narrower for a narrow terminal
     """
     say("")
     say(title, "bold")
     rich_table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for k, column in enumerate(columns):
         side: JustifyMethod = "right" if column.endswith("|") else "left"
-        rich_table.add_column(column.rstrip("|"), justify=side, overflow="fold", no_wrap=k < whole)
+        rich_table.add_column(column.rstrip("|"), justify=side, overflow="fold", no_wrap=k < fixed)
     for row in rows:
         rich_table.add_row(*(v if isinstance(v, Text) else Text(escaped(str(v))) for v in row))
     console().print(rich_table)
@@ -156,9 +152,8 @@ def say(text: str, style: str | None = None) -> None:
 
 def print_json(data: object) -> None:
     text = json.dumps(finite(data), indent=2, default=str, allow_nan=False)
-    click.echo(
-        text.replace("\x7f", r"\u007f")
-    )  # the only control character that json leaves as it is
+    # The only control character that json leaves as it is.
+    click.echo(text.replace("\x7f", r"\u007f"))
 
 
 def finite(data: Any) -> Any:
@@ -172,7 +167,7 @@ def finite(data: Any) -> Any:
 
 
 def dimensions(dims: Iterable[Dimension]) -> str:
-    """Return a shape's text, with ? for an unknown dimension: [N, 3, ?, ?]"""
+    """Return a shape's text, as [N, 3, ?, ?]; ? stands for an unknown dimension."""
     return f"[{', '.join('?' if d is None else str(d) for d in dims)}]"
 
 
@@ -186,9 +181,7 @@ def format_difference(value: float) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an exception's text on one line, escaped, without the prefixes that ONNX Runtime
-    adds.
-    """
+    """Return an exception's text on one line, escaped, without ONNX Runtime's prefixes."""
     text = escaped(" ".join(str(error).split())) or type(error).__name__
     begin = 0
     while prefix := PREFIXES.match(text, begin):

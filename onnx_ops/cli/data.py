@@ -10,10 +10,11 @@ import re
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 import numpy as np
+from click import UsageError
 from PIL import Image
 
 from .. import OpError
@@ -35,13 +36,8 @@ if TYPE_CHECKING:
 
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 ENDINGS = (".npy", ".png")  # of the files of an output
-FORMATS = (
-    "PNG",
-    "JPEG",
-    "WEBP",
-    "BMP",
-    "TIFF",
-)  # Pillow's names; Pillow runs another program for some other formats
+# Pillow's names. For some other formats, Pillow runs another program.
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")
 MODES: dict[Dimension, str] = {1: "L", 3: "RGB", 4: "RGBA"}  # channels -> Pillow's name
 unpacked = ContextVar("unpacked", default=512)  # the option --unpacked
 Image.MAX_IMAGE_PIXELS = None  # Pillow's limit, which no option raises
@@ -51,7 +47,7 @@ Image.MAX_IMAGE_PIXELS = None  # Pillow's limit, which no option raises
 _BEGIN = r"(?:^|(?<=/))(?=$|[-./]|\w:|(?:con|prn|aux|nul|com\d|lpt\d)(?![^./:]))"
 IN_FILE, IN_ARCHIVE = re.compile(rf"(?ai){_BEGIN}|[^-.\w]"), re.compile(rf"(?i){_BEGIN}|[^-./:\w]")
 input_option = click.option(
-    "--input", "-i", "given", multiple=True, metavar="[NAME=]FILE",
+    "--input", "-i", "input_texts", multiple=True, metavar="[NAME=]FILE",
     help="A .npy, .npz (all its arrays by name), .pb or image file, or numbers: size=[5,5]. "
     "Repeat for each input; "
     "NAME= is optional if the model has one input.",
@@ -65,24 +61,37 @@ shape_option = click.option(
 # Inputs of a model. `inputs` is `Runner.inputs`: {name: (data type, dimensions)}
 
 
+class InputOptions(NamedTuple):
+    """The options that state the inputs of a run.
+
+    texts   of the options --input
+    shapes  of the options --shape
+    random  whether the other inputs are random
+    """
+
+    texts: Sequence[str]
+    shapes: Sequence[str]
+    random: bool
+
+
 def feeds(
-    inputs: Described, given: Iterable[str], shapes: Iterable[str] = (), random: bool = False
+    inputs: Described, input_texts: Iterable[str], shapes: Iterable[str] = (), random: bool = False
 ) -> tuple[Feeds, str]:
     """Return ({input: array} from the options --input and --shape, `doubts` on random inputs)."""
-    arrays = read_inputs(given, inputs)
+    arrays = read_inputs(input_texts, inputs)
     missing = [n for n in inputs if n not in arrays]
     if not random:
         check_complete(arrays, inputs, " --random makes them up.")
-    sizes = sizes_of(shapes, inputs, arrays)
+    sizes = stated_sizes(shapes, inputs, arrays)
     rng = np.random.default_rng(0)
     arrays |= {n: random_array(rng, n, *inputs[n], sizes.get(n)) for n in missing}
     return {n: arrays[n] for n in inputs}, doubts({n: inputs[n] for n in missing}, sizes)
 
 
-def read_inputs(given: Iterable[str], inputs: Described) -> Feeds:
+def read_inputs(input_texts: Iterable[str], inputs: Described) -> Feeds:
     """Return {input: array} for the options --input."""
     arrays: Feeds = {}
-    for text in given:
+    for text in input_texts:
         arrays = join(arrays, read_input(text, inputs), f"--input {text}")
     check_types(arrays, inputs)
     return arrays
@@ -92,24 +101,26 @@ def read_input(text: str, inputs: Described) -> Feeds:
     """Return {input: array} from one --input."""
     name, value = assignment(text, inputs)
     if os.path.exists(value):
-        return read(name, Path(value), inputs)
+        return read_file(name, Path(value), inputs)
     if name is None or (content := as_json(value)) is None:
-        raise click.UsageError(f"no such file: {value}")
+        raise UsageError(f"no such file: {value}")
     return {name: numbers(content, inputs[name][0], f"--input {text}")}
 
 
 def is_pattern(text: str) -> bool:
     """Return whether an --input is a pattern for the files of many items."""
-    value = value_of(text)
+    value = value_text(text)
     return glob.has_magic(value) and not os.path.exists(value) and as_json(value) is None
 
 
-def given_files(given: Iterable[str]) -> list[str]:
+def input_files(input_texts: Iterable[str]) -> list[str]:
     """Return the paths that the options --input name, or may name (see `assignment`)."""
-    return [value for text in given for value in (text, value_of(text)) if os.path.isfile(value)]
+    return [
+        value for text in input_texts for value in (text, value_text(text)) if os.path.isfile(value)
+    ]
 
 
-def value_of(text: str) -> str:
+def value_text(text: str) -> str:
     """Return the value of one --input, without the input's name."""
     return text.partition("=")[2] or text
 
@@ -120,16 +131,15 @@ def assignment(text: str, inputs: Described) -> tuple[str | None, str]:
     The name is None for a .npz, which has its own.
     """
     name, separator, value = text.partition("=")
-    if not separator or (
-        name not in inputs and any(glob.iglob(text, recursive=True))
-    ):  # a path may have a "="
+    # A path may have a "=".
+    if not separator or (name not in inputs and any(glob.iglob(text, recursive=True))):
         name, separator, value = next(iter(inputs), ""), "", text
     if value.endswith(".npz"):
         if separator:
-            raise click.UsageError(f"--input {text}: a .npz has its own names; leave out {name}=.")
+            raise UsageError(f"--input {text}: a .npz has its own names; leave out {name}=.")
         return None, value
     if not separator and len(inputs) != 1:
-        raise click.UsageError(
+        raise UsageError(
             f"--input {text}: which one? The model has the inputs {', '.join(inputs)}."
         )
     check_names([name], inputs)
@@ -142,35 +152,33 @@ def as_json(text: str) -> Any:
     except ValueError:
         return None
     except RecursionError as error:
-        raise click.UsageError("--input: the numbers are in too many brackets.") from error
+        raise UsageError("--input: the numbers are in too many brackets.") from error
 
 
 def numbers(content: Any, element_type: str | None, source: str) -> Array:
     """Return an array from JSON data. The type must be able to hold it; floats may be rounded."""
     if element_type not in dtypes.TABLE:
-        raise click.UsageError(f"{source}: the input is no tensor of a known type.")
-    kind = dtypes.TABLE[element_type].numpy
+        raise UsageError(f"{source}: the input is no tensor of a known type.")
+    dtype = dtypes.TABLE[element_type].numpy
     is_float = element_type in dtypes.FLOATS
     try:
-        given = np.array(content, object)
+        objects = np.array(content, object)
         with np.errstate(all="ignore"):
-            array = (given.astype(np.float64) if is_float else given).astype(kind)
+            array = (objects.astype(np.float64) if is_float else objects).astype(dtype)
     except (TypeError, ValueError, OverflowError):
         is_kept = False
     else:
         if is_float:
-            is_number = all(type(each) in (int, float) for each in given.flat)
+            is_number = all(type(element) in (int, float) for element in objects.flat)
             is_kept = is_number and np.array_equal(
-                np.isfinite(array), np.isfinite(given.astype(np.float64))
+                np.isfinite(array), np.isfinite(objects.astype(np.float64))
             )
         elif element_type == "string":
-            is_kept = all(isinstance(each, str) for each in given.flat)
+            is_kept = all(isinstance(element, str) for element in objects.flat)
         else:
-            is_kept = array.tolist() == given.tolist()
+            is_kept = array.tolist() == objects.tolist()
     if not is_kept:
-        raise click.UsageError(
-            f"{source}: the model requires {element_type}, which can't hold that."
-        )
+        raise UsageError(f"{source}: the model requires {element_type}, which can't hold that.")
     return array
 
 
@@ -178,14 +186,12 @@ def shape(text: str, inputs: Described) -> tuple[str, list[int]]:
     """Split one --shape into (name of the input, sizes)."""
     name, _, sizes = text.partition("=")
     if not re.fullmatch(r"\d+(,\d+)*", sizes):
-        raise click.UsageError(
-            f"--shape {text}: must be like {next(iter(inputs), 'x')}=1,3,224,224."
-        )
+        raise UsageError(f"--shape {text}: must be like {next(iter(inputs), 'x')}=1,3,224,224.")
     check_names([name], inputs)
     return name, [int(n) for n in sizes.split(",")]
 
 
-def sizes_of(shapes: Iterable[str], inputs: Described, arrays: Arrays) -> dict[str, list[int]]:
+def stated_sizes(shapes: Iterable[str], inputs: Described, arrays: Arrays) -> dict[str, list[int]]:
     """Return {input: sizes} from the options --shape.
 
     None may be of the `arrays`, which --input gives.
@@ -193,9 +199,7 @@ def sizes_of(shapes: Iterable[str], inputs: Described, arrays: Arrays) -> dict[s
     sizes = dict(shape(text, inputs) for text in shapes)
     if useless := sizes.keys() & arrays.keys():
         names = ", ".join(sorted(useless))
-        raise click.UsageError(
-            f"--shape is for inputs that are made up, and --input gives {names}."
-        )
+        raise UsageError(f"--shape is for inputs that are made up, and --input gives {names}.")
     return sizes
 
 
@@ -208,7 +212,7 @@ def random_array(
 ) -> Array:
     """Return a random array: floats in [-1, 1], integers in [0, 9]; open dimensions are 1."""
     if element_type not in dtypes.TABLE:
-        raise click.UsageError(f"input {name} can't be made up: it is no tensor of a known type.")
+        raise UsageError(f"input {name} can't be made up: it is no tensor of a known type.")
     shape = shape or [d if isinstance(d, int) else 1 for d in dims]
     try:
         if element_type in dtypes.FLOATS:
@@ -220,14 +224,13 @@ def random_array(
             else integers.astype(element_type)
         )
     except (MemoryError, ValueError) as error:  # raised by NumPy for sizes beyond any memory
-        raise click.UsageError(
+        raise UsageError(
             f"input {name} can't be made up in the shape {dimensions(shape)}: {error}"
         ) from error
 
 
 def doubts(made_up: Described, sizes: Collection[str]) -> str:
-    """Return a text on the random inputs that may make a run fail, and on how to give others; or
-    "".
+    """Return a text on random inputs that may make a run fail, and how to give others; or "".
 
     These are integers, which may be indices or sizes, and shapes that neither the model nor `sizes`
     states.
@@ -263,19 +266,19 @@ def adding_doubts(doubts: str) -> Iterator[None]:
         raise RuntimeError(f"{one_line(error)}; {doubts}") from error
 
 
-def join(arrays: dict[str, T], more: dict[str, T], source: PathLike) -> dict[str, T]:
+def join(arrays: dict[str, T], added: dict[str, T], source: PathLike) -> dict[str, T]:
     """Return the union of two dicts of inputs.
 
     No input may be in both; `source` names the origin of the second.
     """
-    if again := arrays.keys() & more.keys():
-        raise click.UsageError(f"{source}: {', '.join(sorted(again))} is given already.")
-    return arrays | more
+    if again := arrays.keys() & added.keys():
+        raise UsageError(f"{source}: {', '.join(sorted(again))} is given already.")
+    return arrays | added
 
 
 def check_names(names: Iterable[str], inputs: Described) -> None:
     if unknown := set(names) - inputs.keys():
-        raise click.UsageError(
+        raise UsageError(
             f"the model has no input {', '.join(sorted(unknown))}, but {', '.join(inputs)}."
         )
 
@@ -283,7 +286,7 @@ def check_names(names: Iterable[str], inputs: Described) -> None:
 def check_types(arrays: Arrays, inputs: Described) -> None:
     for name, array in arrays.items():
         if (declared_type := inputs[name][0]) and dtypes.name_of(array) != declared_type:
-            raise click.UsageError(
+            raise UsageError(
                 f"input {name} is {dtypes.name_of(array)}, the model requires {declared_type}."
             )
 
@@ -292,23 +295,23 @@ def check_complete(arrays: Collection[str | None], inputs: Described, hint: str 
     if missing := ", ".join(
         f"{n} ({t} {dimensions(dims)})" for n, (t, dims) in inputs.items() if n not in arrays
     ):
-        raise click.UsageError(f"no --input for {missing}.{hint}")
+        raise UsageError(f"no --input for {missing}.{hint}")
 
 
 def check_outputs(outputs: Described) -> None:
     """Raise an error unless this package can write a model's outputs, given by `Runner.outputs`."""
-    if others := [
+    if refused := [
         name for name, (element_type, _) in outputs.items() if element_type not in dtypes.TABLE
     ]:
-        raise click.UsageError(
-            f"the output {', '.join(others)} is no tensor of a known type, as all must be."
+        raise UsageError(
+            f"the output {', '.join(refused)} is no tensor of a known type, as all must be."
         )
 
 
 # Reading files
 
 
-def read(name: str | None, path: Path, inputs: Described) -> Feeds:
+def read_file(name: str | None, path: Path, inputs: Described) -> Feeds:
     """Return {input: array} from one file.
 
     name  the input's name; None for a .npz, which has the names of its inputs
@@ -321,16 +324,14 @@ def read(name: str | None, path: Path, inputs: Described) -> Feeds:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn an error that is raised inside into one that names the file, and refuse what is no
-    ordinary file.
-    """
+    """Refuse a file that isn't ordinary, and have errors raised inside name the file."""
     try:
         with ordinary_file(path, "file"):
             yield
-    except click.UsageError:
+    except UsageError:
         raise
     except Exception as error:
-        raise click.UsageError(f"{path} can't be read: {one_line(error)}") from error
+        raise UsageError(f"{path} can't be read: {one_line(error)}") from error
 
 
 def read_array(path: Path, element_type: str | None, dims: Sequence[Dimension]) -> Array:
@@ -338,15 +339,16 @@ def read_array(path: Path, element_type: str | None, dims: Sequence[Dimension]) 
     if path.suffix == ".pb":
         return read_pb(path)
     if path.suffix == ".npy":
-        return load(path)
+        return load_numpy(path)
     if path.suffix.lower() in IMAGES:
         return read_image(path, element_type, dims)
-    raise click.UsageError(f"{path}: must be .npy, .npz, .pb or one of {', '.join(IMAGES)}.")
+    raise UsageError(f"{path}: must be .npy, .npz, .pb or one of {', '.join(IMAGES)}.")
 
 
 def check_size(size: int, path: Path) -> None:
-    """Raise ValueError if a file takes more bytes of memory than --unpacked allows, and than it has
-    itself.
+    """Raise ValueError if a file takes more bytes of memory than --unpacked allows.
+
+    The size of the file itself is always allowed.
     """
     if size > max(unpacked.get() * 10**6, path.stat().st_size):
         raise ValueError(
@@ -357,7 +359,7 @@ def check_size(size: int, path: Path) -> None:
 
 def read_archive(path: Path) -> Feeds:
     """Return {name: array} from a .npz. Raises ValueError."""
-    members = load(path)
+    members = load_numpy(path)
     if isinstance(members, np.ndarray):
         raise ValueError("it is a .npy, not a .npz")
     with members:
@@ -365,7 +367,7 @@ def read_archive(path: Path) -> Feeds:
         return dict(members)
 
 
-def load(path: Path) -> Any:
+def load_numpy(path: Path) -> Any:
     """Load a file of NumPy. Raises ValueError."""
     try:
         return np.load(path)
@@ -377,9 +379,7 @@ def load(path: Path) -> Any:
 
 
 def as_declared(array: Any, element_type: str | None) -> Array:
-    """Return the array that `save` has written, from NumPy's array, for an input of this data
-    type.
-    """
+    """Return the array that `save` has written, from NumPy's array, for a data type."""
     if not isinstance(array, np.ndarray):  # a .npz under another name, or another zip file
         raise ValueError("it holds something else than arrays")
     if array.size and not array.dtype.itemsize:  # a few bytes may state any number of them
@@ -397,7 +397,7 @@ def read_image(path: Path, element_type: str | None, dims: Sequence[Dimension]) 
     Pixels stay as they are for an input of uint8, and are floats in [0, 1] for others.
     """
     if len(dims) != 4 or not (element_type in dtypes.FLOATS or element_type == "uint8"):
-        raise click.UsageError(f"{path}: images are for inputs of rank 4 of floats or uint8.")
+        raise UsageError(f"{path}: images are for inputs of rank 4 of floats or uint8.")
     channels_last = dims[3] in MODES and dims[1] not in MODES
     mode = MODES.get(dims[3] if channels_last else dims[1], "RGB")
     with Image.open(path, formats=FORMATS) as image:
@@ -422,7 +422,7 @@ def check_image(image: Any) -> None:
     frames = getattr(image, "n_frames", 1)
     if frames > 1:
         raise ValueError(f"it has {frames} frames; save one of them as a file")
-    stored = {
+    raw_modes = {
         arguments if isinstance(arguments, str) else arguments[0] for *_, arguments in image.tile
     }
     is_signed = SIGNED in np.atleast_1d(getattr(image, "tag_v2", {}).get(SAMPLE_FORMAT, 1))
@@ -430,54 +430,52 @@ def check_image(image: Any) -> None:
     if (
         is_signed
         or image.mode.startswith(("I", "F"))
-        or any(re.search(";16[BLN]", kind) for kind in stored)
+        or any(re.search(";16[BLN]", raw_mode) for raw_mode in raw_modes)
     ):
-        kinds = ", ".join(sorted(stored))
+        raw_mode_names = ", ".join(sorted(raw_modes))
         rule = (
             "only unsigned integers of 8 bits are read; save it with 8 bits, or as an array "
             "in a .npy"
         )
-        raise ValueError(f"it has the mode {image.mode} (stored as {kinds}), but {rule}")
+        raise ValueError(f"it has the mode {image.mode} (stored as {raw_mode_names}), but {rule}")
 
 
 # Outputs of another runtime. `outputs` is `Runner.outputs`: {name: (data type, dimensions)}
 
 
 def read_outputs(path: Path, outputs: Described) -> Feeds:
-    """Return {output: array} from a .npz with their names, or from a .npy or .pb with the only
-    output.
-    """
+    """Return {output: array} from a .npz with their names, or from a .npy or .pb with one."""
     with reading(path):
         is_archive = path.suffix == ".npz"
         arrays = (
             read_archive(path) if is_archive else {next(iter(outputs)): read_array(path, None, [])}
         )
         if missing := ", ".join(outputs.keys() - arrays.keys()):
-            raise click.UsageError(f"{path} has no array {missing}, but {', '.join(arrays)}.")
+            raise UsageError(f"{path} has no array {missing}, but {', '.join(arrays)}.")
         return {name: as_declared(arrays[name], outputs[name][0]) for name in outputs}
 
 
-def read_test_outputs(other: Path, test: Path, folder: str, outputs: Described) -> Feeds:
-    """Return {output: array} that another runtime has written for the data in a `folder` of a node
-    test.
+def read_test_outputs(results: Path, test: Path, folder: str, outputs: Described) -> Feeds:
+    """Return {output: array} that another runtime has written for a node test.
 
-    other  path of the test's outputs
-    test   the test, whose .pb are the expected outputs
+    folder   of the test's data
+    results  path of the test's outputs
+    test     the test, whose .pb are the expected outputs
     """
-    whole = [".npz"] if len(outputs) > 1 else [".npz", ".npy"]
+    endings = [".npz"] if len(outputs) > 1 else [".npz", ".npy"]
     arrays: Feeds = {}
     by_name = file_names(outputs)
     for k, (name, file_name) in enumerate(by_name.items()):
-        files = [Path(f"{other}{ending}") for ending in whole]
+        files = [Path(f"{results}{ending}") for ending in endings]
         numbered = [f"output_{k}.npy"] if f"output_{k}" not in by_name.values() else []
         files += [
-            other / folder / file for file in (*numbered, f"{file_name}.npy", f"output_{k}.pb")
+            results / folder / file for file in (*numbered, f"{file_name}.npy", f"output_{k}.pb")
         ]
-        if other.resolve() == test.resolve():
+        if results.resolve() == test.resolve():
             files.pop()
         file = next((file for file in files if file.is_file()), None)
         if file is None:
-            raise click.UsageError(f"{name} is missing: there is no {', '.join(map(str, files))}")
+            raise UsageError(f"{name} is missing: there is no {', '.join(map(str, files))}")
         arrays |= read_outputs(file, {name: outputs[name]})
     return arrays
 
@@ -485,7 +483,7 @@ def read_test_outputs(other: Path, test: Path, folder: str, outputs: Described) 
 # Outputs
 
 
-def described(arrays: Arrays) -> list[Report]:
+def types_and_shapes(arrays: Arrays) -> list[Report]:
     return [
         {"name": name, "type": dtypes.name_of(a), "shape": list(a.shape)}
         for name, a in arrays.items()
@@ -509,8 +507,9 @@ def write(directory: Path, outputs: Arrays) -> list[Path]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError inside into an OpError, which ends the whole run because the disk is the
-    cause.
+    """Turn an OSError inside into an OpError, which ends the whole run.
+
+    The disk is the cause.
     """
     try:
         yield
@@ -521,8 +520,9 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def save(file: Path | IO[bytes], array: Array) -> None:
-    """Write an array as .npy, without pickles. Raises OpError for strings that the format can't
-    hold.
+    """Write an array as .npy, without pickles.
+
+    Raises OpError for strings that the format can't hold.
 
     The format lacks two data types: strings are written as NumPy's strings, and bfloat16 as its
     bits.

@@ -1,5 +1,4 @@
-"""`onnx-ops demo`: models with and without this package, and pictures beside the models that made
-them.
+"""`onnx-ops demo`: models with and without this package, and pictures with their models.
 
 The photograph, cat.jpg, is Chelsea by Stefan van der Walt, who put it in the public domain (CC0);
 it is made smaller.
@@ -9,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,14 +62,14 @@ def demo(output: Path, as_json: bool) -> None:
       onnx-ops demo --output out/
     """
     output.mkdir(parents=True, exist_ok=True)  # first, so that an error precedes the work
-    found = list(examples())
-    compile_kernels([model for _, model, _ in found])
-    rows = [measure(*example) for example in steps(found, lambda example: example[0])]
+    cases = list(examples())
+    compile_kernels([model for _, model, _ in cases])
+    rows = [measure(*example) for example in steps(cases, lambda example: example[0])]
     pictures = write_pictures(output)
     if as_json:
         print_json({"models": rows, "pictures": [path for path, _ in pictures]})
     else:
-        show(rows, pictures)
+        show_demo(rows, pictures)
     if any({*row["wrong"]} - {"builtin"} for row in rows):
         raise click.exceptions.Exit(1)
 
@@ -79,7 +77,7 @@ def demo(output: Path, as_json: bool) -> None:
 # Models
 
 
-def col2im(image: str = "H, W", attributes: str = "") -> onnx.ModelProto:
+def col2im_model(image: str = "H, W", attributes: str = "") -> onnx.ModelProto:
     return onnx.parser.parse_model(
         f"""<ir_version: 9, opset_import: ["" : 18]>
         col2im (float[N, CK, L] x, int64[axes] image_shape, int64[axes] block_shape)
@@ -89,7 +87,7 @@ def col2im(image: str = "H, W", attributes: str = "") -> onnx.ModelProto:
     )
 
 
-def grid_sample(
+def grid_sample_model(
     dtype: str, mode: str, image: str = "H, W", axes: int = 2, padding_mode: str = "border"
 ) -> onnx.ModelProto:
     out = image.replace(",", "_out,") + "_out"
@@ -102,7 +100,7 @@ def grid_sample(
     )
 
 
-# PyTorch's `unfold` of an image of three channels, as it exports it; `unfold` below makes the
+# PyTorch's `unfold` of an image of three channels, as it exports it; `unfold_constants` makes the
 # constants.
 UNFOLD = """
             padded = Pad (image, pads)
@@ -112,7 +110,7 @@ UNFOLD = """
             patches = Reshape (ordered, by_channel)"""
 
 
-def unfold(shape: tuple[int, ...], patch: int, stride: int, pad: int) -> Feeds:
+def unfold_constants(shape: tuple[int, ...], patch: int, stride: int, pad: int) -> Feeds:
     """Return the constants of UNFOLD.
 
     Square patches begin at every `stride` pixels, with zeros around the image.
@@ -131,8 +129,9 @@ def unfold(shape: tuple[int, ...], patch: int, stride: int, pad: int) -> Feeds:
 def smooth(
     shape: tuple[int, ...], patch: int = 8, stride: int = 4, waves: int = 6
 ) -> onnx.ModelProto:
-    """Return a model of noise removal, as PyTorch exports it: `unfold`, a projection of each patch,
-    and `fold`.
+    """Return a model of noise removal, as PyTorch exports it.
+
+    It is `unfold`, a projection of each patch, and `fold`.
 
     The projection keeps the `waves` longest cosine waves of a patch. Where patches overlap they are
     averaged.
@@ -144,7 +143,7 @@ def smooth(
     dct[0] /= np.sqrt(2)
     lowest = np.argsort(n[:, None] + n, axis=None, kind="stable")[:waves]
     basis = np.kron(dct, dct).astype(np.float32)[lowest]
-    constants = unfold(shape, patch, stride, 0)
+    constants = unfold_constants(shape, patch, stride, 0)
     overlaps = np.outer(*(np.bincount(constants[axis].ravel()) for axis in ("rows", "columns")))
     return with_constants(
         f"""<ir_version: 9, opset_import: ["" : 18]>
@@ -165,8 +164,9 @@ def smooth(
 
 
 def blend(shape: tuple[int, ...]) -> onnx.ModelProto:
-    """Return a model that blends the 3 x 3 pixels around each pixel by weights, as the upsampling
-    of flows does.
+    """Return a model that blends the 3 x 3 pixels around each pixel by weights.
+
+    The upsampling of flows does so.
     """
     height, width = shape[2:]
     return with_constants(
@@ -177,7 +177,7 @@ def blend(shape: tuple[int, ...]) -> onnx.ModelProto:
             summed = ReduceSum <keepdims = 0> (weighed, within_patch)
             blended = Reshape (summed, size)
         }}""",
-        **unfold(shape, 3, 1, 1),
+        **unfold_constants(shape, 3, 1, 1),
         within_patch=np.array([2]),
         size=np.array(shape),
     )
@@ -199,44 +199,44 @@ def examples() -> Iterator[Example]:
     yield "network: unfold, weighted sum", blend(image.shape), {"image": image, "weights": weights}
     blocks = rng.standard_normal((1, 16 * 9, 254 * 254), np.float32)
     sizes = {"image_shape": np.array([256, 256]), "block_shape": np.array([3, 3])}
-    yield "Col2Im, float32", col2im(), {"x": blocks, **sizes}
+    yield "Col2Im, float32", col2im_model(), {"x": blocks, **sizes}
     line = {"image_shape": np.array([1000]), "block_shape": np.array([5])}
     windows = rng.standard_normal((1, 64 * 5, 992), np.float32)
-    yield "Col2Im, 1-D, dilated", col2im("W", "<dilations = [2]>"), {"x": windows, **line}
+    yield "Col2Im, 1-D, dilated", col2im_model("W", "<dilations = [2]>"), {"x": windows, **line}
     random_grid = rng.uniform(-1.1, 1.1, (1, 256, 400, 2)).astype(np.float32)
     for mode in ("linear", "cubic"):
         yield (
             f"GridSample, {mode}, float32",
-            grid_sample("float", mode),
+            grid_sample_model("float", mode),
             {"X": image, "Grid": random_grid},
         )
     labels = (image * 255).astype(np.int32)
     yield (
         "GridSample, nearest, int32",
-        grid_sample("int32", "nearest"),
+        grid_sample_model("int32", "nearest"),
         {"X": labels, "Grid": random_grid},
     )
     volume = rng.standard_normal((1, 1, 32, 32, 32), np.float32)
     points = rng.uniform(-1, 1, (1, 32, 32, 32, 3)).astype(np.float32)
     yield (
         "GridSample, cubic, volume",
-        grid_sample("float", "cubic", "D, H, W", 3),
+        grid_sample_model("float", "cubic", "D, H, W", 3),
         {"X": volume, "Grid": points},
     )
 
 
 def compile_kernels(models: Iterable[onnx.ModelProto]) -> None:
-    """Compile what models need, as they are and optimized, and what the pictures need, on all
-    CPUs.
+    """Compile what the models and the pictures need, on all CPUs.
+
+    Models need it as they are and optimized.
     """
     models = [
         *models,
         *(rewritten(model)[0] for model in models),
-        *(grid_sample("float", mode) for mode in MODES),
+        *(grid_sample_model("float", mode) for mode in MODES),
     ]
-    compiling(
-        partial(onnx_ops.warmup, models=[model.SerializeToString() for model in models], jobs=None)
-    )
+    contents = [model.SerializeToString() for model in models]
+    compiling(onnx_ops.warmup, models=contents, jobs=None)
 
 
 def measure(title: str, model: onnx.ModelProto, feeds: Feeds) -> Report:
@@ -246,19 +246,21 @@ def measure(title: str, model: onnx.ModelProto, feeds: Feeds) -> Report:
     runners, outputs, refused = open_ways(
         content, Runner(content, threads=None), feeds, rewritten(model)[1]
     )
-    found = {way: difference(*[*arrays.values(), expected]) for way, arrays in outputs.items()}
+    differences = {
+        name: difference(*[*arrays.values(), expected]) for name, arrays in outputs.items()
+    }
     row = {
         "model": title,
         "refused": refused,
-        "error": {way: each.largest for way, each in found.items()},
+        "error": {name: compared.largest for name, compared in differences.items()},
     }
     return row | {
-        "wrong": [way for way in found if not found[way].ok],
+        "wrong": [name for name in differences if not differences[name].ok],
         **times(runners, feeds, range(REPEATS)),
     }
 
 
-def show(rows: Iterable[Report], pictures: Iterable[tuple[str, str]]) -> None:
+def show_demo(rows: Iterable[Report], pictures: Iterable[tuple[str, str]]) -> None:
     columns = ("model", "alone, ms|", "error|", "with onnx_ops, ms|", "error|", "speed-up|")
     title = f"onnxruntime {ort.__version__} alone and with onnx_ops {onnx_ops.__version__}"
     table(title, columns, [line for row in rows for line in lines(row)])
@@ -267,8 +269,8 @@ def show(rows: Iterable[Report], pictures: Iterable[tuple[str, str]]) -> None:
         "evaluator"
     )
     say("optimized: with the exporters' nodes around the operators fused; optimize=True")
-    for path, what in pictures:
-        say(f"{path}: {what}")
+    for path, caption in pictures:
+        say(f"{path}: {caption}")
 
 
 def lines(row: Report) -> Iterator[tuple[str, ...]]:
@@ -279,15 +281,15 @@ def lines(row: Report) -> Iterator[tuple[str, ...]]:
         yield "  optimized", "", "", *cells(row, "optimized")
 
 
-def cells(row: Report, way: str) -> tuple[str, str, str]:
+def cells(row: Report, name: str) -> tuple[str, str, str]:
     """Return the texts of the time, the error and the speed-up."""
-    if way not in row["seconds"]:
+    if name not in row["seconds"]:
         return "refused", "", ""
-    error = format_difference(row["error"][way])
-    speedup = row["speedup"].get(way)
-    is_wrong = ", wrong" if way in row["wrong"] else ""
+    error = format_difference(row["error"][name])
+    speedup = row["speedup"].get(name)
+    is_wrong = ", wrong" if name in row["wrong"] else ""
     return (
-        milliseconds(row["seconds"][way]),
+        milliseconds(row["seconds"][name]),
         f"{error}{is_wrong}",
         f"{speedup:.1f} x" if speedup else "",
     )
@@ -297,8 +299,9 @@ def cells(row: Report, way: str) -> tuple[str, str, str]:
 
 
 def write_pictures(directory: Path) -> list[tuple[str, str]]:
-    """Write models, their inputs, and what they make of a photograph, or nothing; returns [(path,
-    what it shows)].
+    """Write models, their inputs and the pictures that they make, or nothing.
+
+    Returns [(path, what it shows)].
     """
     image = photograph()
     pictures = []
@@ -313,16 +316,16 @@ def write_pictures(directory: Path) -> list[tuple[str, str]]:
             write(f"{name}.npy", np.save, coordinates)
         for mode, padding_mode in itertools.product(MODES, PADDING_MODES):
             name = f"grid_sample_{mode}_{padding_mode}"
-            model = grid_sample("float", mode, padding_mode=padding_mode).SerializeToString()
+            model = grid_sample_model("float", mode, padding_mode=padding_mode).SerializeToString()
             write(f"{name}.onnx", Path.write_bytes, model)
             write(
                 f"{name}.png", write_image, Runner(model)({"X": image, "Grid": GRIDS["lens"]})["Y"]
             )
-            what = (
+            caption = (
                 f"the photograph through a lens, by GridSample with mode {mode}, padding_mode "
                 f"{padding_mode}"
             )
-            pictures.append((str(directory / f"{name}.png"), what))
+            pictures.append((str(directory / f"{name}.png"), caption))
     return pictures
 
 

@@ -1,6 +1,4 @@
-"""`onnx-ops exec`: run a program that makes ordinary sessions, with the operators of this package
-in them.
-"""
+"""`onnx-ops exec`: run a program with the operators of this package in its sessions."""
 
 from __future__ import annotations
 
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click import UsageError
 
 from .. import system
 from ..session.installation import environment, settings_of
@@ -32,9 +31,8 @@ PYTHON = (
 )
 
 
-@click.command(
-    "exec", context_settings={"allow_interspersed_args": False}
-)  # from the program on, they are its own
+# From the program on, arguments are its own.
+@click.command("exec", context_settings={"allow_interspersed_args": False})
 @click.option("--optimize", is_flag=True, help="Optimize each model first, as `onnx-ops optimize`.")
 @click.option(
     "--verbose", is_flag=True, help="Print what each session gains, or why it gains nothing."
@@ -74,21 +72,21 @@ def command_line(program: str, *arguments: str) -> list[str]:
     """
     if program.endswith(".py"):
         if not os.path.exists(program):
-            raise click.UsageError(f"there is no script {program}.")
+            raise UsageError(f"there is no script {program}.")
         return [sys.executable, program, *arguments]
     path = shutil.which(program)
     if path is None:
-        raise click.UsageError(
+        raise UsageError(
             f"{program} must be a Python script (.py), an installed command, or -m and a module."
         )
     python, options = python_of(path, arguments)
     if python and any(re.match("-[A-Za-z]*[EIS]", option) for option in options):
-        raise click.UsageError(
+        raise UsageError(
             f"{program} runs in a Python that ignores its environment ({' '.join(options)})."
         )
     if python and not has_onnx_ops(python):
         rule = "which has no onnx_ops; install it in that environment, as by pipx inject."
-        raise click.UsageError(f"{program} runs in {python}, {rule}")
+        raise UsageError(f"{program} runs in {python}, {rule}")
     return [path, *arguments]
 
 

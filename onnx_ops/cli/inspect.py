@@ -1,6 +1,4 @@
-"""`onnx-ops inspect`: the nodes of a model that this package runs, their problems, and the next
-step.
-"""
+"""`onnx-ops inspect`: a model's nodes for this package, their problems, the next step."""
 
 from __future__ import annotations
 
@@ -68,7 +66,7 @@ def inspect(model: Path, tries: bool, as_json: bool) -> None:
     if as_json:
         print_json({"model": str(model), **asdict(report), "sessions": sessions, "next": step})
     else:
-        show(model, report, sessions)
+        show_inspection(model, report, sessions)
         say(f"next: {step}", "bold")
     if will_fail:
         raise click.exceptions.Exit(1)
@@ -86,7 +84,7 @@ def fails(report: ModelReport, sessions: list[Report] | None) -> bool:
 # Output
 
 
-def show(model: Path, report: ModelReport, sessions: list[Report] | None) -> None:
+def show_inspection(model: Path, report: ModelReport, sessions: list[Report] | None) -> None:
     if report.nodes:
         rows = [(r.node, r.operator, tensors(r), r.builtin) for r in report.nodes]
         table(str(model), ("node", "operator", "tensors", "ONNX Runtime"), rows)
@@ -152,8 +150,10 @@ def show_patterns(patterns: list[Finding]) -> None:
 def show_sessions(sessions: list[Report]) -> None:
     rows = []
     for session in sessions:
-        at = f"refused at {session['node']}: " if session["node"] else "refused: "
-        rows.append((session["session"], f"{at}{session['error']}" if session["error"] else "made"))
+        prefix = f"refused at {session['node']}: " if session["node"] else "refused: "
+        rows.append(
+            (session["session"], f"{prefix}{session['error']}" if session["error"] else "made")
+        )
     table("sessions", ("session", "result"), rows)
 
 
@@ -172,12 +172,12 @@ def next_step(model: Path, report: ModelReport, sessions: list[Report] | None) -
             f"{cli} --operators FILE inspect {path}"
         )
     if report.has_problems or report.data or (sessions and fails(report, sessions)):
-        more = (
+        hint = (
             "; operators by @onnx_op need --operators FILE"
             if sessions and report.extensions
             else ""
         )
-        return f"fix the problems above, or export the model again{more}"
+        return f"fix the problems above, or export the model again{hint}"
     if not sessions and (report.extensions or (report.no_kernel and not report.needs_optimize)):
         return f"{cli} inspect {path} --try"
     if report.is_lowered:
@@ -202,15 +202,13 @@ def tensors(report: NodeReport) -> str:
 
 
 def type_and_shape(described: Stated) -> str:
-    """Return the text of an input's type and shape: float32 [N, 3, ?]"""
+    """Return the text of an input's type and shape, as float32 [N, 3, ?]."""
     shape = ["..."] if described["shape"] is None else described["shape"]
     return f"{described['type'] or '?'} {dimensions(shape)}"
 
 
 def summary(reports: list[NodeReport]) -> str:
-    """Return one line on the number of nodes that onnx_ops runs, and that ONNX Runtime has kernels
-    for.
-    """
+    """Return one line on the number of nodes that onnx_ops and ONNX Runtime can run."""
     count = len(reports)
     faulty = sum(bool(r.problems) for r in reports)
     builtin = sum(r.builtin == "has a kernel" for r in reports)

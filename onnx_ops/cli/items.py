@@ -1,6 +1,4 @@
-"""The items of a run on many files: finding them, and running the model on those that aren't
-finished.
-"""
+"""The items of a run on many files: which there are, and runs of the unfinished ones."""
 
 from __future__ import annotations
 
@@ -14,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import click
 import onnxruntime as ort
+from click import UsageError
 
 from .. import __version__
 from ..model.external_data import files
@@ -57,7 +55,7 @@ def find(patterns: Iterable[tuple[str | None, str]], output: Path) -> list[Item]
     every = {name: path for *_, paths in searches for name, path in paths.items()}
     for name, path in every.items():
         if unmatched := [pattern for _, pattern, paths in searches if name not in paths]:
-            raise click.UsageError(
+            raise UsageError(
                 f"{path} has no counterpart called {name} that matches {unmatched[0]}."
             )
     return [
@@ -71,17 +69,16 @@ def matches(pattern: str, output: Path) -> dict[str, Path]:
 
     A name is the path below the part without wildcards, without suffix.
     """
-    root = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts))
+    root = Path(*itertools.takewhile(lambda name: not glob.has_magic(name), Path(pattern).parts))
     if ".." in Path(pattern).relative_to(root).parts:
-        raise click.UsageError(f"{pattern}: there can't be a .. after a wildcard.")
+        raise UsageError(f"{pattern}: there can't be a .. after a wildcard.")
     folder = root.resolve()
     results = output.resolve()
     is_inside = folder in results.parents
     paths: dict[str, Path] = {}
     for path in map(Path, sorted(glob.iglob(pattern, recursive=True))):
-        if (
-            path.exists() and not path.is_file()
-        ):  # a folder; a link to nothing is an item, which fails
+        # A folder; a link to nothing is an item, which fails.
+        if path.exists() and not path.is_file():
             continue
         if is_inside and results in path.resolve().parents:
             if not (results / SETTINGS).exists():
@@ -89,18 +86,18 @@ def matches(pattern: str, output: Path) -> dict[str, Path]:
                     f"has {path}, which matches {pattern}, but no {SETTINGS} of a run whose "
                     "result it may be"
                 )
-                raise click.UsageError(f"--output {output}: {rule}; choose another folder.")
+                raise UsageError(f"--output {output}: {rule}; choose another folder.")
             continue
         name = path.relative_to(root).with_suffix("").as_posix()
         if not is_inside and folder in (results / name).parents:
-            raise click.UsageError(
+            raise UsageError(
                 f"--output {output}: the output {name} would be in the folder of {pattern}."
             )
         if name in paths:
-            raise click.UsageError(f"{paths[name]} and {path} would have one output, {name}.")
+            raise UsageError(f"{paths[name]} and {path} would have one output, {name}.")
         paths[name] = path
     if not paths:
-        raise click.UsageError(f"no file matches {pattern}.")
+        raise UsageError(f"no file matches {pattern}.")
     return paths
 
 
@@ -158,7 +155,7 @@ class Work:
         inputs = self.runner.inputs
         arrays = self.shared
         for name, path in item.files:
-            arrays = data.join(arrays, data.read(name, path, inputs), path)
+            arrays = data.join(arrays, data.read_file(name, path, inputs), path)
         data.check_types(arrays, inputs)
         data.check_complete(arrays, inputs)
         return arrays
@@ -196,20 +193,18 @@ def begin(work: Work, command: Settings, overwrite: bool) -> None:
     path = work.output / SETTINGS
     settings = {
         **command,
-        "model": list(map(digest, files(str(work.runner.model)))),
+        "model": list(map(file_digest, files(str(work.runner.model)))),
         "shared inputs": {
             name: hashlib.sha256(encode({name: a})).hexdigest() for name, a in work.shared.items()
         },
-        "operators": list(map(digest, custom_files())),
+        "operators": list(map(file_digest, custom_files())),
         "versions": {"onnx_ops": __version__, "onnxruntime": ort.__version__},
     }
     earlier = read_settings(path)
     differing = [name for name, value in settings.items() if earlier.get(name) != value]
     if differing and path.exists() and not overwrite:
         rule = f"has outputs of a run with other settings ({', '.join(differing)})"
-        raise click.UsageError(
-            f"--output {work.output} {rule}; choose another folder, or --overwrite."
-        )
+        raise UsageError(f"--output {work.output} {rule}; choose another folder, or --overwrite.")
     if differing or overwrite:
         with data.writing(path):
             write(path, json.dumps(settings, indent=2).encode())
@@ -223,7 +218,7 @@ def read_settings(path: Path) -> Settings:
         return {}
 
 
-def digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
     """Return the digest of a file."""
     with ordinary_file(path, "file") as (file, _):
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -26,7 +26,7 @@ PACKAGES = "onnx", "num", "llvm", "torch"  # prefixes of packages' names
 def backends() -> dict[str, str | None]:
     """Return {backend: None if it works here, else the reason}."""
     from ..native import library
-    from ..session.registration import get_library_path
+    from ..session.native_backend import get_library_path
 
     native = functions = None
     try:
@@ -71,8 +71,8 @@ def show_versions(as_json: bool) -> None:
       onnx-ops versions
       onnx-ops versions --json
     """
-    found = versions()
-    print_json(found) if as_json else table("versions", ("part", "version"), found.items())
+    installed = versions()
+    print_json(installed) if as_json else table("versions", ("part", "version"), installed.items())
 
 
 @click.command("list")
@@ -85,25 +85,24 @@ def list_operators(as_json: bool) -> None:
       onnx-ops list
       onnx-ops list --json
     """
-    found = operators()
+    declared = operators()
     if as_json:
-        print_json({"operators": found})
+        print_json({"operators": declared})
         return
     table(
         "operators",
         ("operator, domain", "versions", "ranks", "data types, in sessions"),
         [
             (
-                Text(
-                    f"{o['name']}\n{o['domain'] or 'ai.onnx'}"
-                ),  # in one column, for narrow terminals
+                # In one column, for narrow terminals.
+                Text(f"{o['name']}\n{o['domain'] or 'ai.onnx'}"),
                 ", ".join(map(str, o["versions"])),
                 listed(o["ranks"]),
                 Text("\n".join(f"{v}: {' '.join(names)}" for v, names in o["dtypes"].items())),
             )
-            for o in found
+            for o in declared
         ],
-        whole=3,
+        fixed=3,
     )
 
 

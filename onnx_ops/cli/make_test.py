@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 import numpy as np
+from click import UsageError
 from onnx.defs import onnx_opset_version
 
 from ..declaration import dtypes
@@ -64,17 +65,17 @@ def operator_of(context: click.Context, parameter: click.Parameter, text: str) -
     help="Version of the operator's domain.  [default: the last that changed it]",
 )
 @click.option("--seed", type=int, default=0, help="Seed of the random inputs.")
-@click.argument("more", metavar="[NAME=VALUE]...", nargs=-1)  # further values of --set
+@click.argument("further_settings", metavar="[NAME=VALUE]...", nargs=-1)  # further values of --set
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 def make_test(
     operator: Operator,
     settings: tuple[str, ...],
     shapes: tuple[str, ...],
-    given: tuple[str, ...],
+    input_texts: tuple[str, ...],
     dtype: str,
     opset: int | None,
     seed: int,
-    more: tuple[str, ...],
+    further_settings: tuple[str, ...],
     folder: Path,
 ) -> None:
     """Write a node test for an operator into FOLDER, in the layout of onnx's node tests.
@@ -94,28 +95,29 @@ def make_test(
     """
     version = operator.versions[-1] if opset is None else opset
     if version < operator.versions[0]:
-        raise click.UsageError(
+        raise UsageError(
             f"--opset {version}: {operator.title} needs at least {operator.versions[0]}."
         )
     if not operator.domain and version > onnx_opset_version():
-        raise click.UsageError(
-            f"--opset {version}: the newest one of onnx is {onnx_opset_version()}."
-        )
+        raise UsageError(f"--opset {version}: the newest one of onnx is {onnx_opset_version()}.")
     try:
         with errors_of(operator):
-            attributes = read_attributes(operator, [*settings, *more])
-            inputs = make_inputs(operator, attributes, shapes, given, dtype, seed)
+            attributes = read_attributes(operator, [*settings, *further_settings])
+            inputs = make_inputs(operator, attributes, shapes, input_texts, dtype, seed)
             values = operator.values(attributes)
             arrays = compute_reference(
                 operator, values, [inputs.get(i.name) for i in operator.inputs]
             )
     except OpError as error:
-        raise click.UsageError(str(error)) from error
+        raise UsageError(str(error)) from error
     outputs = {o.name: array for o, array in zip(operator.outputs, arrays, strict=True)}
-    check_folder(folder, node_tests.files(folder, inputs, outputs), given)
+    check_folder(folder, node_tests.files(folder, inputs, outputs), input_texts)
     node = node_of(operator, input_names(operator, inputs), attributes)
     node_tests.save(
-        folder, node_tests.build(operator.name, node, version, inputs, outputs), inputs, outputs
+        folder,
+        node_tests.test_model(operator.name, node, version, inputs, outputs),
+        inputs,
+        outputs,
     )
     say(f"{folder} is a test of {operator.title} {version}; onnx-ops validate {folder} runs it")
 
@@ -138,7 +140,7 @@ def read_attributes(operator: Operator, settings: Sequence[str]) -> dict[str, An
     for text in settings:
         name, separator, value = text.partition("=")
         if not separator:
-            raise click.UsageError(f"--set {text}: must be like NAME=VALUE.")
+            raise UsageError(f"--set {text}: must be like NAME=VALUE.")
         contents = () if name in texts else (data.as_json(value), data.as_json(f"[{value}]"))
         content = next((content for content in contents if content is not None), value)
         attributes = data.join(attributes, {name: content}, f"--set {text}")
@@ -152,7 +154,7 @@ def make_inputs(
     operator: Operator,
     attributes: Mapping[str, Any],
     shapes: Sequence[str],
-    given: Sequence[str],
+    input_texts: Sequence[str],
     dtype: str,
     seed: int,
 ) -> Feeds:
@@ -163,8 +165,8 @@ def make_inputs(
     }
     types[operator.inputs[0].type] = dtype
     declared: Described = {i.name: (types[i.type], [None] * 4) for i in operator.inputs}
-    arrays = data.read_inputs([spelled(text, declared) for text in given], declared)
-    sizes = data.sizes_of([spelled(text, declared) for text in shapes], declared, arrays)
+    arrays = data.read_inputs([spelled(text, declared) for text in input_texts], declared)
+    sizes = data.stated_sizes([spelled(text, declared) for text in shapes], declared, arrays)
     rng = np.random.default_rng(seed)
     inputs: Feeds = {}
     for i in operator.inputs:
@@ -178,7 +180,7 @@ def make_inputs(
             ).astype(array.dtype)
         elif i.presence != "optional":
             option = f"--input {i.name}=[...]" if i.values else f"--shape {i.name}=N,C,..."
-            raise click.UsageError(
+            raise UsageError(
                 f"no {option} for {operator.title}, with the inputs {', '.join(declared)}."
             )
     return inputs
@@ -186,14 +188,17 @@ def make_inputs(
 
 def spelled(text: str, names: Mapping[str, Any]) -> str:
     """Return NAME=VALUE with the name as the operator has it; it may be given in other case."""
-    given, separator, value = text.partition("=")
-    name = next((n for n in (given, *names) if n in names and n.lower() == given.lower()), given)
+    written, separator, value = text.partition("=")
+    name = next(
+        (n for n in (written, *names) if n in names and n.lower() == written.lower()), written
+    )
     return f"{name}{separator}{value}"
 
 
 def in_range(name: str, array: Array, image: tuple[int, ...], scale: float) -> Array:
-    """Return random numbers in the range of the input with this name; some points lie outside of
-    the image.
+    """Return random numbers in the range of the input with this name.
+
+    Some points lie outside of the image.
 
     array  numbers from -1 to 1, or integers
     image  shape of the first input
@@ -206,9 +211,8 @@ def in_range(name: str, array: Array, image: tuple[int, ...], scale: float) -> A
             return array * 0.6 + 0.5
         case "batch_indices":
             return array % image[0]
-        case (
-            "rois" | "boxes"
-        ):  # the first corner is less than the second one; an image's index may be before both
+        case "rois" | "boxes":
+            # The first corner is less than the second one. An image's index may be before both.
             regions = np.sort(np.abs(array)) * (min(image[2:4], default=10) / scale)
             if name == "rois" and array.shape[-1] > 4:
                 regions[..., 0] = np.abs(array[..., 0]) * image[0] // 1
@@ -216,12 +220,10 @@ def in_range(name: str, array: Array, image: tuple[int, ...], scale: float) -> A
     return array
 
 
-def check_folder(folder: Path, files: Iterable[Path], given: Sequence[str]) -> None:
-    """Raise an error if a file of FOLDER is read, or isn't replaced and would be part of the new
-    test.
-    """
-    check_targets([folder / "model.onnx", *files], data.given_files(given))
-    if others := sorted({*folder.glob("test_data_set_*/*.pb")} - {*files}):
-        raise click.UsageError(
-            f"{folder} has {others[0].name} of another test; choose another folder."
+def check_folder(folder: Path, files: Iterable[Path], input_texts: Sequence[str]) -> None:
+    """Raise an error if a file of FOLDER is read, or would stay as a part of the new test."""
+    check_targets([folder / "model.onnx", *files], data.input_files(input_texts))
+    if leftovers := sorted({*folder.glob("test_data_set_*/*.pb")} - {*files}):
+        raise UsageError(
+            f"{folder} has {leftovers[0].name} of another test; choose another folder."
         )

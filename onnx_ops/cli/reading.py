@@ -1,5 +1,6 @@
-"""What a model's file shows without running anything: nodes of this package's operators, problems,
-what is missing.
+"""What a model's file shows without running anything.
+
+These are the nodes of this package's operators, problems, and what is missing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ..declaration.errors import OpError, as_text, errors_of
 from ..declaration.plain import infer, shapes_of
 from ..model.attributes import unknown_attributes
 from ..model.builtin import first_builtin_version, has_kernel, schema_of
-from ..model.external_data import external, load, model_in, read
+from ..model.external_data import external, load_model, model_in, read_data
 from ..model.files import EXTENSIONS, is_lowered, lowered
 from ..model.nodes import declared, domain_of, imports, in_its_versions, inlined
 from ..model.operator_files import python_ops
@@ -43,10 +44,8 @@ if TYPE_CHECKING:
     from .types import Stated
 
 LIKENESS = 0.8  # minimum similarity of a misspelt name to the right one, by difflib
-OF_EXTENSIONS = (
-    EXTENSIONS,
-    "com.microsoft.extensions",
-)  # domains of operators of onnxruntime-extensions
+# Domains of operators of onnxruntime-extensions.
+OF_EXTENSIONS = (EXTENSIONS, "com.microsoft.extensions")
 
 
 @dataclass
@@ -112,7 +111,7 @@ class ModelReport:
 def examine(path: Path) -> ModelReport:
     """Return the report on a model's file. Nothing of the model runs, and nothing is compiled."""
     try:
-        model = load(path)
+        model = load_model(path)
     except (OSError, OpError):
         model = model_in(path)
     try:
@@ -153,15 +152,16 @@ def missing_data(model: onnx.ModelProto, path: Path) -> str | None:
     """Return why a model's external data can't be read, as far as their files show it, or None."""
     try:
         for tensor in external(model):
-            read(tensor, path, only_check=True)
+            read_data(tensor, path, only_check=True)
     except (OSError, OpError) as error:
         return one_line(error)
     return None
 
 
 def intended(node: onnx.NodeProto) -> str | None:
-    """Return the name of the declared operator that a node has or, unless others have it,
-    misspells; or None.
+    """Return the name of the declared operator that a node has or misspells, or None.
+
+    A name that other libraries have isn't misspelled.
     """
     if declared(node):
         return node.op_type
@@ -183,25 +183,30 @@ def intended(node: onnx.NodeProto) -> str | None:
 def find_missing(
     report: ModelReport, graphs: Iterable[Graph]
 ) -> list[tuple[onnx.NodeProto, Graph]]:
-    """Fill `unknown`, `extensions` and `no_kernel` of a report; return the nodes of `unknown`, each
-    with its graph.
+    """Fill in the operators and kernels of a report that are missing.
+
+    These are `unknown`, `extensions` and `no_kernel`. Returns [(node, graph)] of `unknown`.
     """
     strangers = []
     for graph in graphs:
         proto = graph.model.proto
         versions = imports(proto)
-        others = {(domain_of(f), f.name) for f in proto.functions} | python_ops().keys() | lowered()
-        others |= in_its_versions(available(), proto).keys()
+        supported = (
+            {(domain_of(f), f.name) for f in proto.functions} | python_ops().keys() | lowered()
+        )
+        supported |= in_its_versions(available(), proto).keys()
         for node in graph.owner.node:
             key = domain_of(node), node.op_type
-            if key in others:
+            if key in supported:
                 continue
             if schema := schema_of(key, versions.get(key[0])):
                 inputs, outputs = ([graph.type(name).elements if name else None for name in values]
                                    for values in (node.input, node.output))  # fmt: skip
                 if not has_kernel(schema, inputs, outputs):
                     types = dict.fromkeys(
-                        dtypes.NAMES[kind] for kind in inputs if kind in dtypes.NAMES
+                        dtypes.NAMES[element_type]
+                        for element_type in inputs
+                        if element_type in dtypes.NAMES
                     )
                     count(
                         report.no_kernel,
@@ -239,11 +244,13 @@ def of_aten(node: onnx.NodeProto) -> str:
 
 def sources(strangers: list[tuple[onnx.NodeProto, Graph]]) -> str | None:
     """Return the source of custom operators for nodes that no session runs, or None."""
-    found: dict[str, str | None] = {}
+    suggestions: dict[str, str | None] = {}
     for node, graph in strangers:
         key = title(domain_of(node), node.op_type)
-        found[key] = found.get(key) or suggested(node, [stated(graph, name) for name in node.input])
-    texts = list(filter(None, found.values()))
+        suggestions[key] = suggestions.get(key) or suggested(
+            node, [stated_input(graph, name) for name in node.input]
+        )
+    texts = list(filter(None, suggestions.values()))
     return "\n\n".join(["import onnx_ops\n", *texts]) if texts else None
 
 
@@ -254,14 +261,14 @@ def examine_node(node: onnx.NodeProto, graph: Graph) -> NodeReport:
     """Return the report on one node."""
     operator = declared(node)
     values = {a.name: helper.get_attribute_value(a) for a in node.attribute if not a.ref_attr_name}
-    inputs = [stated(graph, name) for name in node.input]
+    inputs = [stated_input(graph, name) for name in node.input]
     if operator:
         complete_types(operator, inputs)
     report = NodeReport(
         title_of(node),
         operator.title if operator else title(node.domain, node.op_type),
         graph.title,
-        {as_text(name): plain(value) for name, value in values.items()},
+        {as_text(name): plain_value(value) for name, value in values.items()},
         inputs,
     )
     if operator is None:
@@ -277,10 +284,12 @@ def examine_node(node: onnx.NodeProto, graph: Graph) -> NodeReport:
             f"{domain} has it from version {first} on, the model imports {version}"
         )
     report.problems += unknown_attributes(operator, values)
-    known = {name for a in operator.attributes for name in a.names}
+    accepted = {name for a in operator.attributes for name in a.names}
     try:
         with errors_of(operator):
-            check(graph, operator, {name: values[name] for name in known & values.keys()}, inputs)
+            check_node(
+                graph, operator, {name: values[name] for name in accepted & values.keys()}, inputs
+            )
     except OpError as error:
         report.problems.append(str(error).removeprefix(f"{operator.title}: "))
     report.builtin = builtin_kernel(operator, version, inputs)
@@ -292,16 +301,14 @@ def title_of(node: onnx.NodeProto) -> str:
     return as_text(node.name) or ", ".join(map(as_text, node.output))
 
 
-def stated(graph: Graph, name: str) -> Stated:
+def stated_input(graph: Graph, name: str) -> Stated:
     """Return the known parts of a node's input, see NodeReport."""
     its_type = graph.type(name) if name else UNKNOWN
     return {"name": name, "type": dtypes.NAMES.get(its_type.elements), "shape": its_type.dimensions}
 
 
 def complete_types(operator: Operator, inputs: list[Stated]) -> None:
-    """Fill in unknown types of inputs that follow from other inputs, or from an operator with only
-    one type.
-    """
+    """Fill in types of inputs that follow from other inputs, or of which there is only one."""
     pairs = list(zip(operator.inputs, inputs, strict=False))
     signature = {
         variable: types[0] for variable, types in operator.types.items() if len(types) == 1
@@ -312,7 +319,7 @@ def complete_types(operator: Operator, inputs: list[Stated]) -> None:
             v["type"] = signature.get(i.type)
 
 
-def plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """Return an attribute's value in a form for people and JSON."""
     value = as_text(value)
     return (
@@ -325,9 +332,7 @@ def plain(value: Any) -> Any:
 
 
 def why_not_run(node: onnx.NodeProto) -> str:
-    """Return the reason why a node with nearly the name or domain of a declared operator isn't
-    run.
-    """
+    """Return the reason why a node that resembles a declared operator isn't run."""
     name = intended(node)
     if node.op_type != name:
         return f"not run by onnx_ops; did you mean {name}?"
@@ -337,19 +342,19 @@ def why_not_run(node: onnx.NodeProto) -> str:
     return f"not run by onnx_ops, which has {name} in the domains {', '.join(domains)}{hint}"
 
 
-def check(
+def check_node(
     graph: Graph, operator: Operator, attributes: dict[str, Any], inputs: list[Stated]
 ) -> None:
     """Raise OpError if the declaration refuses what the model states of a node."""
     values = operator.values(attributes)
     operator.padded([v["name"] or None for v in inputs])  # refuses missing inputs
     signature_of(operator, operator.choice(values), [v["type"] for v in inputs])
-    parameters = list(zip(operator.each_input(len(inputs)), inputs, strict=True))
-    known = [list_in(graph, v["name"], i.name) if i.values else None for i, v in parameters]
+    parameters = operator.pairs(inputs)
+    lists = [list_in(graph, v["name"], i.name) if i.values else None for i, v in parameters]
     if all(v["name"] for v in inputs):
-        infer(operator, values, [v["shape"] for v in inputs], known)
+        infer(operator, values, [v["shape"] for v in inputs], lists)
     sizes: list[Any] = [
-        k if i.values else v["shape"] for (i, v), k in zip(parameters, known, strict=True)
+        k if i.values else v["shape"] for (i, v), k in zip(parameters, lists, strict=True)
     ]
     are_known = all(
         isinstance(size, list) and all(isinstance(n, int) for n in size)
@@ -378,8 +383,9 @@ def list_in(graph: Graph, name: str, input_name: str) -> list[Any] | None:
 
 
 def builtin_kernel(operator: Operator, version: int | None, inputs: list[Stated]) -> str:
-    """Return what ONNX Runtime's lists say about a built-in kernel for an operator and the types of
-    its inputs.
+    """Return whether ONNX Runtime has a built-in kernel for an operator and input types.
+
+    The text is based on ONNX Runtime's lists.
     """
     key = operator.domain, operator.name
     if (first := first_builtin_version(key)) is None:
@@ -403,20 +409,20 @@ def ways_to_register(
 ) -> list[str]:
     """Return the calls that register these operators of a model."""
     is_built_in_alone = all(map(is_built_in, operators))
-    more = "" if is_built_in_alone else ", operators=[...]"
+    argument = "" if is_built_in_alone else ", operators=[...]"
     # With the other library on them: docs/backends.md.
     options = ", options" if with_extensions else ""
     optimize = ", optimize=True" if report.gains else ""
-    ways = [f"onnx_ops.InferenceSession(path{options}{more}{optimize})"]
+    calls = [f"onnx_ops.InferenceSession(path{options}{argument}{optimize})"]
     if report.needs_optimize:
-        return ways
-    ways.append(f"onnx_ops.register(options, path{more})")
+        return calls
+    calls.append(f"onnx_ops.register(options, path{argument})")
     if left_out := sorted(
         {o.domain for o in operators if not is_default(o.domain, is_built_in(o))}
     ):
-        ways[-1] += (
+        calls[-1] += (
             f"  (without the path, and by the library's path, {' and '.join(left_out)} is left out)"
         )
     elif is_built_in_alone:
-        ways.append("options.register_custom_ops_library(onnx_ops.get_library_path())")
-    return ways
+        calls.append("options.register_custom_ops_library(onnx_ops.get_library_path())")
+    return calls

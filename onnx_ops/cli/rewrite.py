@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from .. import lower as lowered
 from ..declaration.errors import OpError
-from ..model.external_data import copy, external, files, load, read
+from ..model.external_data import copy_data, external, files, load_model, read_data
 from ..model.nodes import declared_nodes
 from ..rewriting import rewritten
 from ..system.files import named, staged_file
@@ -30,12 +30,8 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-UNREADABLE = (
-    OSError,
-    OpError,
-    DecodeError,
-    onnx.checker.ValidationError,
-)  # exceptions of reading a model's file
+# Exceptions of reading a model's file.
+UNREADABLE = (OSError, OpError, DecodeError, onnx.checker.ValidationError)
 
 source_argument = click.argument("source", metavar="IN.ONNX", type=ModelFile())
 target_argument = click.argument(
@@ -129,8 +125,9 @@ def lower(source: Path, target: Path) -> None:
 def rewrite(
     source: Path, target: Path, function: Callable[[onnx.ModelProto], tuple[onnx.ModelProto, T]]
 ) -> tuple[Path, T]:
-    """Apply `function` to the model in `source`, and write the result to `target`, which may be the
-    same file.
+    """Apply `function` to the model in `source`, and write the result to `target`.
+
+    Both may be the same file.
 
     function  onnx.ModelProto -> (onnx.ModelProto, a report)
 
@@ -151,21 +148,22 @@ def rewrite(
         raise click.UsageError(
             f"{data} would be replaced, in which {user} has weights; choose another output."
         )
-    model, report = function(load(source))
+    model, report = function(load_model(source))
     moved = [] if is_beside else external(model)
     for tensor in moved:
-        read(tensor, source, only_check=True)  # before a folder is made
+        read_data(tensor, source, only_check=True)  # before a folder is made
     with staged_file(target) as path:
         if moved:
             with named(data):
-                copy(moved, source, path.with_name(data.name))
+                copy_data(moved, source, path.with_name(data.name))
         onnx.save(model, path, "protobuf")  # whatever its suffix
     return target, report
 
 
 def users(data: Path, target: Path) -> Iterator[Path]:
-    """Yield the models beside `target` with weights in the file `data`, such as results of earlier
-    calls.
+    """Yield the models beside `target` with weights in the file `data`.
+
+    These may be results of earlier calls.
     """
     for path in sorted(target.parent.glob("*.onnx")) if data.exists() else ():
         with suppress(*UNREADABLE):
@@ -174,11 +172,12 @@ def users(data: Path, target: Path) -> Iterator[Path]:
 
 
 def find_patterns(path: Path) -> list[Finding]:
-    """Return the Findings of `optimize` in a model's file; none if it can't be read, as its session
-    reports that.
+    """Return the Findings of `optimize` in a model's file; none if it can't be read.
+
+    Its session reports that.
     """
     with suppress(*UNREADABLE):
-        return rewritten(load(path), folder=path)[1]
+        return rewritten(load_model(path), folder=path)[1]
     return []
 
 
@@ -189,11 +188,15 @@ def counted(findings: Iterable[Finding]) -> str:
 
 
 def show_findings(title: object, findings: Sequence[Finding]) -> None:
-    ends = [
-        f"{f.operator}, not tried out: {f.untried}"
-        if f.untried
-        else f.operator or f"stays: {f.reason}"
+    rows = [
+        (
+            f.pattern,
+            f.node,
+            f.graph,
+            f"{f.operator}, not tried out: {f.untried}"
+            if f.untried
+            else f.operator or f"stays: {f.reason}",
+        )
         for f in findings
     ]
-    rows = [(f.pattern, f.node, f.graph, end) for f, end in zip(findings, ends, strict=True)]
     table(str(title), ("pattern", "last node", "graph", "becomes"), rows)

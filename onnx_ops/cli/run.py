@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import numpy as np
+from click import UsageError
 from rich.progress import TimeRemainingColumn
 
 from ..model.external_data import files
@@ -30,10 +32,11 @@ from .console import dimensions, milliseconds, print_json, progress, say, table
 from .items import SETTINGS, Work, begin, find
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from ..model.types import PathLike
     from ..session.types import Backend, Described
+    from .items import Item
     from .types import Feeds, Other, Report, Settings, Tolerances
 
 
@@ -74,7 +77,7 @@ if TYPE_CHECKING:
 @json_option
 def run(
     model: Path,
-    given: tuple[str, ...],
+    input_texts: tuple[str, ...],
     output: Path | None,
     random: bool,
     shapes: tuple[str, ...],
@@ -107,44 +110,29 @@ def run(
       onnx-ops run model.onnx --input x=frame.npy --compare outputs_of_another_runtime.npz
       onnx-ops run model.onnx --input 'x=frames/*.png' --output out/
     """
-    if any(map(data.is_pattern, given)):
+    options: Settings = {"backend": backend, "optimize": optimize}
+    if any(map(data.is_pattern, input_texts)):
         if compare or random or shapes or not output:
-            raise click.UsageError(
+            raise UsageError(
                 "--input with a wildcard needs --output, and excludes --compare, --random and "
                 "--shape."
             )
-        options = {"backend": backend, "optimize": optimize}
-        report = run_files(model, given, output, options, threads, cluster, overwrite)
+        report = run_files(model, input_texts, output, options, threads, cluster, overwrite)
         is_well = not report["failed"]
     else:
         if cluster or overwrite:
-            raise click.UsageError(
+            raise UsageError(
                 "--cluster and --overwrite are for many files: --input with a wildcard."
             )
-        runner, seconds = timed(open_model, model, backend, threads, optimize)
-        report = {
-            "model": str(model),
-            "backend": backend,
-            "optimize": optimize,
-            "seconds": {"open": seconds},
-        }
-        sources: list[PathLike] = [
-            *files(model),
-            *data.given_files(given),
-            *([compare] if isinstance(compare, Path) else []),
-        ]
-        feeds, outputs = run_once(runner, report, sources, given, output, shapes, random)
-        if compare:
-            report["compare"] = comparison.compare(
-                model, runner, compare, feeds, outputs, tolerances
-            )
+        inputs = data.InputOptions(input_texts, shapes, random)
+        report = run_once(model, options, threads, inputs, output, compare, tolerances)
         is_well = not compare or all(d["ok"] for d in report["compare"]["outputs"])
     if as_json:
         print_json(report)
     elif "items" in report:
         show_items(report)
     else:
-        show(report)
+        show_run(report)
     if not is_well:
         raise click.exceptions.Exit(1)
 
@@ -153,34 +141,40 @@ def run(
 
 
 def run_once(
-    runner: Runner,
-    report: Report,
-    sources: Iterable[PathLike],
-    given: tuple[str, ...],
+    model: Path,
+    options: Settings,
+    threads: int | None,
+    inputs: data.InputOptions,
     output: Path | None,
-    shapes: tuple[str, ...],
-    random: bool,
-) -> tuple[Feeds, Feeds]:
-    """Run the model, write the outputs and add to the report; return {input: array} and {output:
-    array}.
+    peer: Other | None,
+    tolerances: Tolerances,
+) -> Report:
+    """Run the model, write the outputs and compare them; return the report.
 
-    sources  files that the command reads, which it can't replace
+    options     {"backend": ..., "optimize": ...}
+    output      the folder of the outputs, which are not written without it
+    peer        what the outputs are compared with, if anything
+    tolerances  of the comparison
     """
+    runner, seconds = timed(partial(open_model, model, threads=threads, **options))
+    report: Report = {"model": str(model), **options, "seconds": {"open": seconds}}
     data.check_outputs(runner.outputs)
     if output:
         names = data.file_names(runner.outputs).values()
-        check_targets(
-            [output / f"{name}{ending}" for name in names for ending in data.ENDINGS], sources
-        )
-    feeds, doubts = data.feeds(runner.inputs, given, shapes, random)
+        targets = [output / f"{name}{ending}" for name in names for ending in data.ENDINGS]
+        sources: list[PathLike] = [*files(model), *data.input_files(inputs.texts)]
+        check_targets(targets, [*sources, peer] if isinstance(peer, Path) else sources)
+    feeds, doubts = data.feeds(runner.inputs, *inputs)
     with data.adding_doubts(doubts):
         outputs, report["seconds"]["run"] = timed(runner, feeds)
-    report["inputs"] = data.described(feeds)
+    report["inputs"] = data.types_and_shapes(feeds)
     report["outputs"] = [
-        each | statistics(outputs[each["name"]]) for each in data.described(outputs)
+        tensor | statistics(outputs[tensor["name"]]) for tensor in data.types_and_shapes(outputs)
     ]
     report["files"] = list(map(str, data.write(output, outputs))) if output else []
-    return feeds, outputs
+    if peer:
+        report["compare"] = comparison.compare_with(peer, model, runner, feeds, outputs, tolerances)
+    return report
 
 
 def statistics(array: np.ndarray) -> dict[str, float]:
@@ -195,9 +189,9 @@ def statistics(array: np.ndarray) -> dict[str, float]:
     return {n: float(v) for n, v in values.items()} | {"not_finite": as_float64.size - finite.size}
 
 
-def show(report: Report) -> None:
+def show_run(report: Report) -> None:
     """Show the report on one run."""
-    rows = [(kind, *row(v)) for kind in ("input", "output") for v in report[f"{kind}s"]]
+    rows = [(role, *row(v)) for role in ("input", "output") for v in report[f"{role}s"]]
     table(
         report["model"], ("", "name", "type", "shape", "min|", "mean|", "max|", "not finite|"), rows
     )
@@ -209,7 +203,7 @@ def show(report: Report) -> None:
     for path in report["files"]:
         say(f"written: {path}")
     if "compare" in report:
-        comparison.show(report["compare"])
+        comparison.show_comparison(report["compare"])
 
 
 def row(described: Report) -> tuple[str, ...]:
@@ -230,14 +224,14 @@ def row(described: Report) -> tuple[str, ...]:
 
 def run_files(
     model: Path,
-    given: Sequence[str],
+    input_texts: Sequence[str],
     output: Path,
     options: Settings,
     threads: int | None,
     address: str | None,
     overwrite: bool,
 ) -> Report:
-    """Run the model on the unfinished items of the --input options `given`; return the report.
+    """Run the model on the unfinished items of the --input options; return the report.
 
     options  {"backend": ..., "optimize": ...}
     address  of the Ray cluster that runs it; None: this process runs it
@@ -247,12 +241,12 @@ def run_files(
         threads = threads or 1
     runner = Runner(model.absolute(), threads=threads, operators=custom_operators(), **options)
     data.check_outputs(runner.outputs)
-    patterns, shared = divide(given, runner.inputs)
+    patterns, shared = divide(input_texts, runner.inputs)
     items = find(patterns, output)
     work = Work(runner, shared, output.absolute())
     read: list[PathLike] = [
         *files(model),
-        *data.given_files(given),
+        *data.input_files(input_texts),
         *(path for item in items for _, path in item.files),
     ]
     check_targets([output / SETTINGS, *map(work.path, items)], read)
@@ -262,12 +256,7 @@ def run_files(
         overwrite,
     )
     pending = [item for item in items if not work.is_finished(item)]
-    outcomes = ((item.name, work(item)) for item in pending)
-    if address:
-        outcomes = run_on_cluster(work, pending, address, threads or 1)
-    with closing(outcomes), progress(TimeRemainingColumn()) as bar:
-        ends = bar.track(outcomes, total=len(pending), description=str(model))
-        failed = {name: reason for name, reason in ends if reason}
+    failed = run_items(work, pending, address, str(model))
     return {
         "model": str(model),
         **options,
@@ -279,15 +268,31 @@ def run_files(
     }
 
 
-def divide(given: Sequence[str], inputs: Described) -> tuple[list[tuple[str | None, str]], Feeds]:
-    """Split the --input options into [(input, pattern)] for the items and {input: array} that all
-    items share.
+def run_items(work: Work, items: Sequence[Item], address: str | None, title: str) -> dict[str, str]:
+    """Run items with a progress bar that has a title; return {name: reason} of those that fail.
+
+    address  as for `run_files`
     """
-    patterns = [data.assignment(text, inputs) for text in given if data.is_pattern(text)]
-    shared = data.read_inputs([text for text in given if not data.is_pattern(text)], inputs)
+    outcomes = ((item.name, work(item)) for item in items)
+    if address:
+        outcomes = run_on_cluster(work, items, address, work.runner.threads or 1)
+    with closing(outcomes), progress(TimeRemainingColumn()) as bar:
+        ends = bar.track(outcomes, total=len(items), description=title)
+        return {name: reason for name, reason in ends if reason}
+
+
+def divide(
+    input_texts: Sequence[str], inputs: Described
+) -> tuple[list[tuple[str | None, str]], Feeds]:
+    """Split the --input options into those for items and those that all items share.
+
+    Returns [(input, pattern)] and {input: array}.
+    """
+    patterns = [data.assignment(text, inputs) for text in input_texts if data.is_pattern(text)]
+    shared = data.read_inputs([text for text in input_texts if not data.is_pattern(text)], inputs)
     names = [*(name for name, _ in patterns), *shared]
     if again := sorted({name or "a .npz" for name in names if names.count(name) > 1}):
-        raise click.UsageError(f"--input gives {', '.join(again)} twice.")
+        raise UsageError(f"--input gives {', '.join(again)} twice.")
     if None not in names:
         data.check_complete(names, inputs)
     return patterns, shared

@@ -27,10 +27,9 @@ ANNOTATIONS = {
     AttributeProto.FLOAT: "float",
     AttributeProto.FLOATS: "tuple[float, ...]", AttributeProto.STRING: "str",
 }  # fmt: skip
-MODES, PADDING_MODES = (
-    '("bilinear", "nearest", "bicubic")',
-    '("zeros", "border", "reflection")',
-)  # PyTorch's numbers
+# In the order of PyTorch's numbers.
+MODES = '("bilinear", "nearest", "bicubic")'
+PADDING_MODES = '("zeros", "border", "reflection")'
 ORDERS = (
     "x offset mask weight bias",
     "x weight offset mask bias",
@@ -67,15 +66,15 @@ def suggested(node: onnx.NodeProto, inputs: Sequence[Stated]) -> str | None:
         return None
     names, call = suggestion
     is_modulated = re.search("dcn_?v2|modulated", node.op_type, re.IGNORECASE)
-    if family is convolution and is_modulated and "mask" not in names:
+    if family is convolution_call and is_modulated and "mask" not in names:
         return None  # the mask may be a part of the offsets
     if {*names} & {*attributes}:
         return None
-    given = ", ".join(f"{name}: {v['type']}" for name, v in zip(names, inputs, strict=True))
+    typed_inputs = ", ".join(f"{name}: {v['type']}" for name, v in zip(names, inputs, strict=True))
     listed = "".join(f", {name}: {ANNOTATIONS[a.type]}" for name, a in attributes.items())
     return f'''@onnx_ops.operator(
     {quoted(f"{as_text(node.domain)}::{node.op_type}")},
-    inputs="{given}",
+    inputs="{typed_inputs}",
     outputs="y: {inputs[0]["type"]}",
 )
 def {node.op_type}({", ".join(names)}{", *" if listed else ""}{listed}):
@@ -96,10 +95,8 @@ def is_name(text: str) -> bool:
     )
 
 
-def convolution(shapes: Sequence[Shape], attributes: Attributes) -> Suggestion:
-    """Return the names of a deformable convolution's inputs and the call that computes it, or
-    None.
-    """
+def convolution_call(shapes: Sequence[Shape], attributes: Attributes) -> Suggestion:
+    """Return the inputs' names and the call for a deformable convolution, or None."""
     for order in ORDERS:
         names = order.split()[: len(shapes)]
         sizes = dict(zip(names, shapes, strict=False))
@@ -141,25 +138,26 @@ def fits(
 
 
 def pair(attributes: Attributes, word: str) -> str | None:
-    """Return an expression for two numbers from attributes with this word in their names, or
-    None.
+    """Return an expression for two numbers from attributes with this word, or None.
+
+    The word is in the attributes' names.
     """
-    found = sorted(
+    matches = sorted(
         (a for name, a in attributes.items() if word in name.lower()), key=lambda a: a.name
     )
-    if not found:
+    if not matches:
         return "[0, 0]" if word == "pad" else "[1, 1]"
-    if len(found) == 2 and all(a.type == AttributeProto.INT for a in found):
-        return f"[{found[0].name}, {found[1].name}]"  # of the height and the width
-    if len(found) == 1 and found[0].type == AttributeProto.INT:
-        return f"[{found[0].name}] * 2"
-    if len(found) == 1 and found[0].type == AttributeProto.INTS and len(found[0].ints) == 2:
-        return f"list({found[0].name})"
+    if len(matches) == 2 and all(a.type == AttributeProto.INT for a in matches):
+        return f"[{matches[0].name}, {matches[1].name}]"  # of the height and the width
+    if len(matches) == 1 and matches[0].type == AttributeProto.INT:
+        return f"[{matches[0].name}] * 2"
+    if len(matches) == 1 and matches[0].type == AttributeProto.INTS and len(matches[0].ints) == 2:
+        return f"list({matches[0].name})"
     return None
 
 
-def attention(shapes: Sequence[Shape], attributes: Attributes) -> Suggestion:
-    """Return the names and the call of `convolution` for deformable attention."""
+def attention_call(shapes: Sequence[Shape], attributes: Attributes) -> Suggestion:
+    """Return the inputs' names and the call for deformable attention, or None."""
     names = ATTENTION.get(tuple(map(len, shapes)), "").split()
     return (
         (names, "onnx_ops.deformable_attention(value, sizes, locations, weights)")
@@ -168,8 +166,8 @@ def attention(shapes: Sequence[Shape], attributes: Attributes) -> Suggestion:
     )
 
 
-def sampling(shapes: Sequence[Shape], attributes: Attributes) -> Suggestion:
-    """Return the names and the call of `convolution` for grid_sample."""
+def sampling_call(shapes: Sequence[Shape], attributes: Attributes) -> Suggestion:
+    """Return the inputs' names and the call for grid_sample, or None."""
     if len(shapes) != 2 or not len(shapes[0]) == len(shapes[1]) in (4, 5):
         return None
     settings = {"padding_mode": "pad", "align_corners": "align", "mode": "mode"}
@@ -180,8 +178,12 @@ def sampling(shapes: Sequence[Shape], attributes: Attributes) -> Suggestion:
             if word in name.lower() and name not in arguments:
                 choices = numbers.get(setting) if a.type == AttributeProto.INT else None
                 arguments[name] = f"{setting}={f'{choices}[{name}]' if choices else name}"
-    lines = "".join(f"{each},\n        " for each in arguments.values())
+    lines = "".join(f"{argument},\n        " for argument in arguments.values())
     return ("x", "grid"), f"onnx_ops.grid_sample(\n        x, grid,\n        {lines[:-4]})"
 
 
-FAMILIES = {"deform.*att": attention, "dcn|deform.*conv": convolution, "grid.?sampl": sampling}
+FAMILIES = {
+    "deform.*att": attention_call,
+    "dcn|deform.*conv": convolution_call,
+    "grid.?sampl": sampling_call,
+}

@@ -15,16 +15,13 @@ if TYPE_CHECKING:
     from ..model.types import Array, Dimension
 
     Report: TypeAlias = dict[str, Any]  # as --json prints it
-    Settings: TypeAlias = dict[
-        str, Any
-    ]  # that outputs depend on, as the command line or a file states them
-    Way: TypeAlias = tuple[
-        str, Settings
-    ]  # of `onnx-ops bench` to run a model: (title, arguments of a Runner)
+    # What outputs depend on, as the command line or a file states them.
+    Settings: TypeAlias = dict[str, Any]
+    # Of `onnx-ops bench` to run a model: (title, arguments of a Runner).
+    Way: TypeAlias = tuple[str, Settings]
     Feeds: TypeAlias = dict[str, Array]  # {name of an input or output: its value}
-    Tolerances: TypeAlias = Mapping[
-        str, float
-    ]  # {data type: allowed difference, relative to the largest value}
+    # {data type: allowed difference, relative to the largest value}
+    Tolerances: TypeAlias = Mapping[str, float]
     # What `onnx-ops run --compare` compares with.
     Other: TypeAlias = Literal["builtin", "reference"] | Path
 
@@ -42,13 +39,11 @@ if TYPE_CHECKING:
 
     # A model in the layout of onnx's node tests: (name, model, function that returns its data)
     Test: TypeAlias = tuple[str, Path | bytes, Callable[[], dict[Any, Any]]]
-    Compute: TypeAlias = Callable[
-        [str, list[Array]], Feeds
-    ]  # (folder of the data, inputs) -> outputs
+    # (folder of the data, inputs) -> outputs
+    Compute: TypeAlias = Callable[[str, list[Array]], Feeds]
 
-    Example: TypeAlias = tuple[
-        str, onnx.ModelProto, Feeds
-    ]  # of `onnx-ops demo`: (title, model, inputs)
+    # Of `onnx-ops demo`: (title, model, inputs).
+    Example: TypeAlias = tuple[str, onnx.ModelProto, Feeds]
     Event: TypeAlias = dict[str, Any]  # of ONNX Runtime's profiler
 
     class Share(TypedDict):

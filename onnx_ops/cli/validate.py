@@ -1,5 +1,6 @@
-"""`onnx-ops validate`: compare outputs of models, or of another runtime, with those in test
-data.
+"""`onnx-ops validate`: compare outputs with those in test data.
+
+Models compute them, or another runtime has written them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click import UsageError
 
 from ..arrays.comparison import difference
 from ..declaration import dtypes
@@ -19,16 +21,17 @@ from ..model.node_tests import tests_below
 from ..model.nodes import declared_nodes
 from ..registry import available
 from .arguments import json_option, tolerance_option
-from .comparison import BACKENDS, described, open_model, verdict
+from .comparison import BACKENDS, open_model, report_of, verdict
 from .console import format_difference, one_line, print_json, progress, say, steps, table
 from .data import read_test_outputs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     import onnx
 
+    from ..arrays.comparison import Difference
     from ..session.types import Described
     from .comparison import Kind
     from .types import Compute, Report, Test, Tolerances
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
     "--backend", type=click.Choice(BACKENDS), default="native", help="Implementation to test."
 )
 @click.option(
-    "--outputs", "other", type=click.Path(exists=True, file_okay=False, path_type=Path),
+    "--outputs", "results_folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Run nothing: compare the outputs that another runtime has written into this folder.",
 )  # fmt: skip
 @tolerance_option("Relative to the largest expected value.  [default: by type]")
@@ -55,7 +58,7 @@ def validate(
     paths: tuple[Path, ...],
     with_onnx: bool,
     backend: Kind,
-    other: Path | None,
+    results_folder: Path | None,
     tolerances: Tolerances,
     as_json: bool,
 ) -> None:
@@ -81,48 +84,48 @@ def validate(
       onnx-ops validate models/ --backend builtin
       onnx-ops validate models/ --outputs from_another_runtime/
     """
-    if other and with_onnx:
-        raise click.UsageError("--outputs is for folders of tests: it excludes --onnx.")
+    if results_folder and with_onnx:
+        raise UsageError("--outputs is for folders of tests: it excludes --onnx.")
     if not paths and not with_onnx:
-        raise click.UsageError(
-            "state the folders of tests, or --onnx for the tests of the onnx package."
-        )
+        raise UsageError("state the folders of tests, or --onnx for the tests of the onnx package.")
     below = {path: list(tests_below(path)) for path in paths}
     if empty := [str(path) for path, tests in below.items() if not tests]:
-        raise click.UsageError(f"no model.onnx next to a test_data_set_0 below {', '.join(empty)}")
+        raise UsageError(f"no model.onnx next to a test_data_set_0 below {', '.join(empty)}")
     tests: list[Test] = [test for tests in below.values() for test in tests] + (
         onnx_tests() if with_onnx else []
     )
     names = [name for name, _, _ in tests]
-    if other and len(set(names)) < len(names):
-        raise click.UsageError(
+    if results_folder and len(set(names)) < len(names):
+        raise UsageError(
             f"--outputs: several tests are called {max(names, key=names.count)}; validate one at "
             "a time."
         )
-    results = [
-        run_test(*test, backend, other, tolerances) for test in steps(tests, lambda test: test[0])
+    reports = [
+        run_test(*test, backend, results_folder, tolerances)
+        for test in steps(tests, lambda test: test[0])
     ]
-    kind = {"outputs": str(other)} if other else {"backend": backend}
-    passed = sum(r["passed"] for r in results)
+    tested = {"outputs": str(results_folder)} if results_folder else {"backend": backend}
+    passed = sum(r["passed"] for r in reports)
     if as_json:
-        print_json(kind | {"passed": passed, "failed": len(results) - passed, "tests": results})
+        print_json(tested | {"passed": passed, "failed": len(reports) - passed, "tests": reports})
     else:
-        show(results, " ".join(*kind.items()))
-        say(f"{passed} of {len(results)} passed", None if passed == len(results) else "bold red")
-    if passed < len(results):
+        show_tests(reports, " ".join(*tested.items()))
+        say(f"{passed} of {len(reports)} passed", None if passed == len(reports) else "bold red")
+    if passed < len(reports):
         raise click.exceptions.Exit(1)
 
 
 def onnx_tests() -> list[Test]:
-    """Return [(name, model, function that returns its data)] of onnx's own tests for the declared
-    operators.
+    """Return onnx's own tests for the declared operators.
+
+    Each is (name, model, function that returns its data).
     """
     with progress() as bar, warnings.catch_warnings():
         bar.add_task("collecting the tests of onnx", total=None)
         warnings.simplefilter("ignore")  # emitted by tests of other operators
         from onnx.backend.test.case.node import collect_testcases
 
-        cases = [c for c in collect_testcases(None) if c.model and operators_in(c.model)]
+        cases = [c for c in collect_testcases(None) if c.model and titles_in(c.model)]
     return [
         (
             f"onnx: {c.name}",
@@ -139,10 +142,10 @@ def run_test(
     model: Path | bytes,
     data: Callable[[], dict[Any, Any]],
     backend: Kind,
-    other: Path | None,
+    results_folder: Path | None,
     tolerances: Tolerances,
 ) -> Report:
-    """Run one test, or compare its outputs in the folder `other`; return its report, as a dict."""
+    """Run one test, or compare its outputs in a folder; return its report, as a dict."""
     report: Report = {
         "test": name,
         "model": None if isinstance(model, bytes) else str(model),
@@ -154,31 +157,36 @@ def run_test(
     }
     try:
         proto = model_in(model)
-        report["operators"] = operators_in(proto)
+        report["operators"] = titles_in(proto)
         report["warnings"] = list(unknown_in(proto, available()))
         compute = (
             computed_by(model, backend)
-            if other is None
-            else written_in(other, name, Path(str(model)).parent, proto)
+            if results_folder is None
+            else written_in(results_folder, name, Path(str(model)).parent, proto)
         )
-        differences = []
-        for folder, (inputs, expected) in data().items():
-            outputs = compute(folder, inputs)
-            if len(outputs) != len(expected):
-                raise ValueError(
-                    f"{folder} has {len(expected)} output_*.pb, and the model {len(outputs)} "
-                    "outputs"
-                )
-            for (output, actual), array in zip(outputs.items(), expected, strict=True):
-                differences.append((output, difference(actual, array, tolerances)))
+        differences = list(differences_of(compute, data(), tolerances))
         report["largest_error"] = max((d.largest for _, d in differences), default=0)
         report["problem"] = next(
-            (f"{n}: {verdict(described(n, d))}" for n, d in differences if not d.ok), ""
+            (f"{n}: {verdict(report_of(n, d))}" for n, d in differences if not d.ok), ""
         )
         report["passed"] = not report["problem"]
     except Exception as error:
         report["problem"] = one_line(error)
     return report
+
+
+def differences_of(
+    compute: Compute, data: dict[Any, Any], tolerances: Tolerances
+) -> Iterator[tuple[str, Difference]]:
+    """Yield (output, its Difference from the expected one) for all data of a test."""
+    for folder, (inputs, expected) in data.items():
+        outputs = compute(folder, inputs)
+        if len(outputs) != len(expected):
+            raise ValueError(
+                f"{folder} has {len(expected)} output_*.pb, and the model {len(outputs)} outputs"
+            )
+        for (output, actual), array in zip(outputs.items(), expected, strict=True):
+            yield output, difference(actual, array, tolerances)
 
 
 def computed_by(model: Path | bytes, backend: Kind) -> Compute:
@@ -187,22 +195,24 @@ def computed_by(model: Path | bytes, backend: Kind) -> Compute:
     return lambda folder, inputs: runner(dict(zip(runner.inputs, inputs, strict=True)))
 
 
-def written_in(other: Path, name: str, test: Path, proto: onnx.ModelProto) -> Compute:
-    """Return the function that reads outputs of a `test`, a folder, in the folder `other` of
-    another runtime.
+def written_in(results_folder: Path, name: str, test: Path, proto: onnx.ModelProto) -> Compute:
+    """Return the function that reads a test's outputs of another runtime.
+
+    results_folder  the folder of that runtime's outputs
+    test            the folder of the test
     """
     outputs: Described = {
         o.name: (dtypes.NAMES.get(o.type.tensor_type.elem_type), ()) for o in proto.graph.output
     }
-    return lambda folder, inputs: read_test_outputs(other / name, test, folder, outputs)
+    return lambda folder, inputs: read_test_outputs(results_folder / name, test, folder, outputs)
 
 
-def operators_in(proto: onnx.ModelProto) -> list[str]:
+def titles_in(proto: onnx.ModelProto) -> list[str]:
     """Return the titles of the declared operators in a model."""
     return sorted({operator.title for _, operator in declared_nodes(proto)})
 
 
-def show(results: list[Report], title: str) -> None:
+def show_tests(results: list[Report], title: str) -> None:
     """Print a table of the reports, and their warnings below it."""
     rows = [
         (

@@ -21,7 +21,7 @@ from ..declaration.limits import ABSENT
 from ..model.nodes import model_nodes
 from ..model.schemas import register_schemas
 from ..model.small_models import model_of, node_of
-from ..native.execute import as_array, compute, way_of
+from ..native.execute import as_array, compute, specialization_of
 from ..registry import declaration_of
 from ..session.prepare import extensions
 from ..session.runner import open_session
@@ -40,12 +40,8 @@ if TYPE_CHECKING:
     from .types import Attributes, Compute, Number, Outcome
 
 
-TOLERANCES = {
-    "float16": 4e-3,
-    "bfloat16": 3e-2,
-    "float32": 1e-5,
-    "float64": 1e-12,
-}  # relative to the largest value
+# Relative to the largest value.
+TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-12}
 LARGEST = 2**20  # elements of an input in which extremes are tried
 # Version of ai.onnx in models of operators of other domains; every supported ONNX Runtime has it.
 OPSET = 18
@@ -123,10 +119,14 @@ def check(
             )
         *inputs, attributes = case if case and isinstance(case[-1], dict) else (*case, {})
         for arrays, are_extreme in variations(
-            function, [as_array(each) for each in inputs], extremes
+            function, [as_array(value) for value in inputs], extremes
         ):
-            compared += compare(function, arrays, attributes, tolerances, are_extreme)
-        ranks = tuple(ABSENT if each is None else np.ndim(each) for each in function.padded(inputs))
+            compared += compare_implementations(
+                function, arrays, attributes, tolerances, are_extreme
+            )
+        ranks = tuple(
+            ABSENT if value is None else np.ndim(value) for value in function.padded(inputs)
+        )
         is_kernel_used |= (
             function.position(function.choice(function.values(attributes)), ranks) is not None
         )
@@ -141,23 +141,22 @@ def check(
 def variations(
     function: Operator, arrays: Sequence[Array | None], extremes: bool
 ) -> Iterator[tuple[Sequence[Array | None], bool]]:
-    """Yield (inputs, whether they are extreme): all combinations of element types, as given and
-    with extreme values.
+    """Yield (inputs, whether they are extreme).
+
+    These are all combinations of element types, as given and with extreme values.
     """
-    inputs = function.each_input(len(arrays))
-    variables = {
-        i.type: function.types[i.type] for i, a in zip(inputs, arrays, strict=True) if a is not None
-    }
+    pairs = function.pairs(arrays)
+    variables = {i.type: function.types[i.type] for i, a in pairs if a is not None}
     for names in itertools.product(*variables.values()):
-        kinds = {v: dtypes.TABLE[name].numpy for v, name in zip(variables, names, strict=True)}
-        typed = [
-            a if a is None else a.astype(kinds[i.type]) for i, a in zip(inputs, arrays, strict=True)
-        ]
+        numpy_types = {
+            v: dtypes.TABLE[name].numpy for v, name in zip(variables, names, strict=True)
+        }
+        typed = [a if a is None else a.astype(numpy_types[i.type]) for i, a in pairs]
         yield typed, False
         if not extremes:
             continue
-        pairs = list(zip(inputs, typed, strict=True))
-        for k, (i, array) in enumerate(pairs):
+        typed_pairs = function.pairs(typed)
+        for k, (i, array) in enumerate(typed_pairs):
             if (
                 array is not None
                 and array.dtype.kind in "iufV"
@@ -165,7 +164,10 @@ def variations(
                 and not i.values
             ):
                 yield [*typed[:k], extreme(array), *typed[k + 1 :]], True
-        yield [a[:0] if a is not None and a.ndim and not i.values else a for i, a in pairs], True
+        yield (
+            [a[:0] if a is not None and a.ndim and not i.values else a for i, a in typed_pairs],
+            True,
+        )
 
 
 def extreme(array: Array) -> Array:
@@ -192,7 +194,7 @@ def extreme(array: Array) -> Array:
     return flat.reshape(array.shape)
 
 
-def compare(
+def compare_implementations(
     function: Operator,
     arrays: Sequence[Array | None],
     attributes: Attributes,
@@ -201,22 +203,22 @@ def compare(
 ) -> int:
     """Compare all ways for these inputs; return the number of compared results."""
     values = function.values(attributes)
-    shared = way_of(function, values, function.padded(arrays))
+    shared = specialization_of(function, values, function.padded(arrays))
     body_outputs = outcome(
         lambda: plain.compute(function, values, function.padded(arrays), shared.types)
     )
     if isinstance(body_outputs, Failure):
-        where = f"{function.title}, {described(arrays, attributes)}"
+        where = f"{function.title}, {call_text(arrays, attributes)}"
         assert are_extreme, f"{where}: the function in NumPy fails: {body_outputs}"
         return 0  # the function may fail on extremes, with any result
     compared = 0
-    for way, compute_outputs in ways(
+    for name, compute_outputs in implementations(
         function, arrays, attributes, values, shared.signature, body_outputs
     ):
         outputs = outcome(compute_outputs)
         where = (
-            f"{function.title}, {way}, "
-            f"{described(arrays, attributes)}{' with extremes' * are_extreme}"
+            f"{function.title}, {name}, "
+            f"{call_text(arrays, attributes)}{' with extremes' * are_extreme}"
         )
         if isinstance(body_outputs, str) or isinstance(outputs, str):
             assert outputs == body_outputs, (
@@ -251,14 +253,14 @@ def verdict(outputs: Outcome) -> str:
     return f"refuses: {outputs}" if isinstance(outputs, str) else "computes it"
 
 
-def described(arrays: Sequence[Array | None], attributes: Attributes) -> str:
-    kinds = [None if a is None else f"{dtypes.name_of(a)} {list(a.shape)}" for a in arrays]
+def call_text(arrays: Sequence[Array | None], attributes: Attributes) -> str:
+    types = [None if a is None else f"{dtypes.name_of(a)} {list(a.shape)}" for a in arrays]
     return ", ".join(
-        [*map(str, kinds), *(f"{name} = {value}" for name, value in attributes.items())]
+        [*map(str, types), *(f"{name} = {value}" for name, value in attributes.items())]
     )
 
 
-def ways(
+def implementations(
     function: Operator,
     arrays: Sequence[Array | None],
     attributes: Attributes,
@@ -275,16 +277,24 @@ def ways(
         a is None or a.ndim == 1 or not i.values
         for i, a in zip(function.inputs, padded, strict=False)
     )
-    if are_lists and has_torch(
-        function
-    ):  # PyTorch passes lists where the shape function gets values
+    # PyTorch passes lists where the shape function gets values.
+    if are_lists and has_torch(function):
         from ..export.torch_operators import compute_by_torch
 
         yield "PyTorch", lambda: compute_by_torch(function, arrays, attributes)
-    if any(
-        t == "bfloat16" for t in signature.values()
-    ):  # ONNX Runtime returns no arrays of that type in Python
-        return
+    # ONNX Runtime returns no arrays of that type in Python.
+    if all(t != "bfloat16" for t in signature.values()):
+        yield from in_onnx(function, arrays, attributes, signature, body_outputs)
+
+
+def in_onnx(
+    function: Operator,
+    arrays: Sequence[Array | None],
+    attributes: Attributes,
+    signature: Types,
+    body_outputs: Outcome,
+) -> Iterator[tuple[str, Compute]]:
+    """Yield what `implementations` yields for models: in sessions, and by onnx."""
     fixed_model, open_model = (
         node_model(function, arrays, attributes, signature, is_open) for is_open in (False, True)
     )
@@ -319,10 +329,10 @@ def without_log(function: Compute) -> Compute:
 
 def garbage(shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
     """Return an array of garbage, which shows the elements that a kernel doesn't write."""
-    kind = np.dtype(dtype)
+    numpy_type = np.dtype(dtype)
     return (
-        np.full(math.prod(np.atleast_1d(shape)) * kind.itemsize, 0xA5, np.uint8)
-        .view(kind)
+        np.full(math.prod(np.atleast_1d(shape)) * numpy_type.itemsize, 0xA5, np.uint8)
+        .view(numpy_type)
         .reshape(shape)
     )
 
@@ -354,15 +364,15 @@ def check_inference(model: onnx.ModelProto, outputs: list[Array]) -> list[Array]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in node.output)
     inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True).graph.output
     for value, array in zip(inferred, outputs, strict=True):
-        kind = value.type.tensor_type
-        assert kind.elem_type == dtypes.TABLE[dtypes.name_of(array)].onnx, (
+        inferred_type = value.type.tensor_type
+        assert inferred_type.elem_type == dtypes.TABLE[dtypes.name_of(array)].onnx, (
             f"onnx infers another type of {value.name}"
         )
         dims = [
             d.dim_value if d.HasField("dim_value") else n
-            for d, n in zip(kind.shape.dim, array.shape, strict=False)
+            for d, n in zip(inferred_type.shape.dim, array.shape, strict=False)
         ]
-        assert not kind.HasField("shape") or dims == list(array.shape), (
+        assert not inferred_type.HasField("shape") or dims == list(array.shape), (
             f"onnx infers {dims} for {value.name}"
         )
     return outputs
@@ -393,14 +403,12 @@ def node_model(
 
 def problem_of(actual: Array, reference: Array, tolerances: Mapping[str, float]) -> str | None:
     """Return a text on the error in an output, or None."""
-    found = difference(actual, reference, tolerances)
-    if found.ok:
+    compared = difference(actual, reference, tolerances)
+    if compared.ok:
         return None
-    if found.index is None:
-        return f"has {found.problem}, unlike the function in NumPy"
-    more = f", by more than {found.allowed:.3g}" if found.allowed else ""
-    count = f"{np.count_nonzero(found.wrong)} of {actual.size} differ"
-    value, expected = shown(found.value), shown(found.expected)
-    return (
-        f"at {list(found.index)} is {value}, but of the function in NumPy {expected}{more}; {count}"
-    )
+    if compared.index is None:
+        return f"has {compared.problem}, unlike the function in NumPy"
+    excess = f", by more than {compared.allowed:.3g}" if compared.allowed else ""
+    count = f"{np.count_nonzero(compared.wrong)} of {actual.size} differ"
+    value = f"{shown(compared.value)}, but of the function in NumPy {shown(compared.expected)}"
+    return f"at {list(compared.index)} is {value}{excess}; {count}"

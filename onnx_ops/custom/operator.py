@@ -359,21 +359,26 @@ def check_takes_kernel(
     for name in names:
         reserved = f"is a parameter of every kernel ({', '.join(TILE)}); give it another name"
         require(name not in TILE, "name", name, reserved)
-    one_tile = "can't be combined with bound=True, which permits only one tile"
-    require(not (has_loop and operator.plan.is_bound), "loop", "given", one_tile)
+    loop_rule = "can't be combined with bound=True, which permits only one tile"
+    require(not (has_loop and operator.plan.is_bound), "loop", "given", loop_rule)
     for i in operator.inputs:
         require(i.presence != "variadic", i.name, "variadic", "can't be passed to a kernel")
     for a in operator.attributes:
         fits = a.kind not in ("text", "tensor") and (a.required or a.default is not None)
-        kinds = (
+        attribute_rule = (
             "can't be passed to a kernel: it must be a number, a list of numbers or a "
             "Literal, and never None"
         )
-        require(fits, a.name, "declared", kinds)
-    for variable, some in types.items():
+        require(fits, a.name, "declared", attribute_rule)
+    for variable, supported in types.items():
         declared_names = operator.types.get(variable, ())
-        known = f"must be among {', '.join(declared_names) or ', '.join(operator.types)}"
-        require(some and {*some} <= {*declared_names}, f"type {variable}", ", ".join(some), known)
+        type_rule = f"must be among {', '.join(declared_names) or ', '.join(operator.types)}"
+        require(
+            supported and {*supported} <= {*declared_names},
+            f"type {variable}",
+            ", ".join(supported),
+            type_rule,
+        )
 
 
 def attributes_of(function: Operator) -> list[str]:
@@ -381,7 +386,7 @@ def attributes_of(function: Operator) -> list[str]:
 
 
 def checked(
-    what: str,
+    role: str,
     function: Any,
     operator: Operator,
     positional: Iterable[str],
@@ -391,18 +396,20 @@ def checked(
 
     Raises OpError unless it has these parameters in this order, and compares no Literal with a
     string.
+
+    Raises OpError unless it has these parameters in this order, and compares no Literal with a
+    string.
     """
-    names = list(parameters_of(what, function))
+    names = list(parameters_of(role, function))
     required = ", ".join([*positional, *(["*", *keywords] if keywords else [])])
     matches = names == [*positional, *keywords]
-    require(matches, f"parameters of the {what}", f"({', '.join(names)})", f"must be ({required})")
-    check_comparisons(what, function, operator)
+    require(matches, f"parameters of the {role}", f"({', '.join(names)})", f"must be ({required})")
+    check_comparisons(role, function, operator)
     return compilable(function)
 
 
-def check_comparisons(what: str, function: FunctionType, operator: Operator) -> None:
-    """Raise OpError if a function compares a value with a string of a Literal, which it gets as a
-    position.
+def check_comparisons(role: str, function: FunctionType, operator: Operator) -> None:
+    """Raise OpError if a function compares a position of a Literal with a string.
 
     Compiled code would find the two unequal without an error. The check includes the marked
     functions that it calls.
@@ -415,17 +422,17 @@ def check_comparisons(what: str, function: FunctionType, operator: Operator) -> 
         for k, choice in enumerate(a.choices)
     }
     functions = [function]
-    for each in functions:  # grows in the loop
-        code = each.__code__
-        place = f"{Path(code.co_filename).name}, line {code.co_firstlineno}"
-        loads = list(loaded(each))
+    for called in functions:  # grows in the loop
+        code = called.__code__
+        location = f"{Path(code.co_filename).name}, line {code.co_firstlineno}"
+        loads = list(loaded(called))
         for k, (opname, _) in enumerate(loads):
             operands = loads[max(k - 2, 0) : k] if opname in ("COMPARE_OP", "CONTAINS_OP") else ()
             for _, value in operands:
                 for text in value if isinstance(value, tuple | frozenset) else (value,):
                     if isinstance(text, str) and text in choices:
                         rule = "compares with a string, but gets a Literal as its position:"
-                        require(False, what, place, f"{rule} write {choices[text]} for {text!r}")
+                        require(False, role, location, f"{rule} write {choices[text]} for {text!r}")
         functions += [
             f
             for _, f in loads
@@ -434,8 +441,9 @@ def check_comparisons(what: str, function: FunctionType, operator: Operator) -> 
 
 
 def loaded(function: FunctionType) -> Iterator[tuple[str, object]]:
-    """Yield (name of an instruction, the constant, global or closure value that it loads, or
-    None).
+    """Yield (name of an instruction, what it loads) of a function.
+
+    The latter is a constant, a global or a closure value, or None.
     """
     code = function.__code__
     value = None

@@ -1,5 +1,6 @@
-"""The plan and the kernel of a custom operator: generated functions that call the user's function
-`user`.
+"""The plan and the kernel of a custom operator.
+
+They are generated functions that call the user's function `user`.
 
 For an operator with the inputs x and bias, the attribute a and the output y:
 
@@ -94,10 +95,10 @@ def kernel_of(
     inputs = [f"inputs{k}" for k in range(len(operator.inputs))]
     outputs = [f"outputs{k}" for k in range(len(operator.outputs))]
     views = [f"elements_in({name}, 0, shapes[{k}], {name})" for k, name in enumerate(outputs)]
-    room = "workspace" if has_workspace else "None"
+    workspace = "workspace" if has_workspace else "None"
     parameters = ", ".join([*inputs, "g, tile, workspace", *outputs])
     attributes = elements("attributes", operator.attributes)
-    arguments = ", ".join([*inputs, *attributes, "tile, g.tiles", room, *views])
+    arguments = ", ".join([*inputs, *attributes, "tile, g.tiles", workspace, *views])
     text = f"""def kernel(attributes, inputs, {parameters}):
  shapes = returned_shapes(({", ".join(outputs)}, ), rule({rule_arguments(operator)}))
  return user({arguments})"""
@@ -106,11 +107,12 @@ def kernel_of(
     return function
 
 
-def function_of(text: str, user: FunctionType, **others: FunctionType) -> FunctionType:
-    """Return the function that a text defines, with these functions as globals and the user's place
-    in errors.
+def function_of(text: str, user: FunctionType, **functions: FunctionType) -> FunctionType:
+    """Return the function that a text defines, with the user's place in errors.
+
+    functions  its globals besides the user's function
     """
     code = user.__code__
-    space: dict[str, Any] = {"__name__": user.__module__, **CALLED, "user": user, **others}
-    exec(compile("\n" * (code.co_firstlineno - 1) + text, code.co_filename, "exec"), space)
-    return space[text[len("def ") : text.index("(")]]
+    namespace: dict[str, Any] = {"__name__": user.__module__, **CALLED, "user": user, **functions}
+    exec(compile("\n" * (code.co_firstlineno - 1) + text, code.co_filename, "exec"), namespace)
+    return namespace[text[len("def ") : text.index("(")]]

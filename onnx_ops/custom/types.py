@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     Number: TypeAlias = float | np.floating[Any]
     Attributes: TypeAlias = Mapping[str, Any]  # {name: value} of a call
-    Compute: TypeAlias = Callable[
-        [], list[Array]
-    ]  # a way to run an operator: it returns the outputs
+    # A way to run an operator: it returns the outputs.
+    Compute: TypeAlias = Callable[[], list[Array]]
     Outcome: TypeAlias = list[Array] | str  # the outputs, or the text of a refusal

@@ -1,5 +1,4 @@
-"""Declare operators: inputs, outputs, attributes, data types, plans, kernels, references and
-refusals.
+"""Declare operators: their inputs, outputs, attributes, data types and functions.
 
 All of this also runs without a compiler.
 """

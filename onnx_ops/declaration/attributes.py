@@ -1,5 +1,6 @@
-"""Attributes: their kinds, the values that they accept, and the forms that Python and compiled code
-get.
+"""Attributes: their kinds, the values that they accept, and the forms of these values.
+
+Python and compiled code get different forms.
 """
 
 from __future__ import annotations
@@ -18,16 +19,15 @@ from .errors import OpError, quoted
 from .limits import INT64
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any, TypeAlias
 
     # An array of numbers, of a text's bytes, or a tensor; None: no value.
     Vector: TypeAlias = np.ndarray | None
 
 MAX_VALUES = 32  # values of an attribute that is a list, unless it is declared otherwise
-VECTOR = np.dtype(
-    [("count", np.int64), ("offset", np.int64)]
-)  # of an attribute in a block, see `AttributeValues`
+# Of an attribute in a block, see `AttributeValues`.
+VECTOR = np.dtype([("count", np.int64), ("offset", np.int64)])
 
 
 @dataclass(frozen=True)
@@ -37,20 +37,22 @@ class Kind:
     text     its name in error messages
     onnx     its name among the types of onnx.AttributeProto
     is_list  whether a value is a list
+    dtype    NumPy's type of the vector for a value
     """
 
     text: str
     onnx: str
     is_list: bool = False
+    dtype: type[np.generic] = np.int64
 
 
 KINDS = {
     "int": Kind("an integer", "INT"),
     "ints": Kind("a list of integers", "INTS", True),
     "string": Kind("a string", "STRING"),
-    "float": Kind("a number", "FLOAT"),
-    "floats": Kind("a list of numbers", "FLOATS", True),
-    "text": Kind("a string", "STRING"),
+    "float": Kind("a number", "FLOAT", dtype=np.float64),
+    "floats": Kind("a list of numbers", "FLOATS", True, np.float64),
+    "text": Kind("a string", "STRING", dtype=np.uint8),
     "tensor": Kind("a tensor", "TENSOR"),
 }
 
@@ -106,7 +108,7 @@ class Attribute:
                 else list(numbers)
             )
             raise OpError(self.name, refused, self.rule)
-        return np.array(numbers, np.float64 if self.kind.startswith("float") else np.int64)
+        return np.array(numbers, KINDS[self.kind].dtype)
 
     def _numbers(self, value: Any) -> Any:
         """Return a value's numbers, or an array for a text or a tensor.
@@ -125,8 +127,7 @@ class Attribute:
                 from onnx import numpy_helper
 
                 value = numpy_helper.to_array(value)
-            array = np.asarray(value)
-            array = np.asarray(array, array.dtype.newbyteorder("="), order="C").view()
+            array = dtypes.contiguous(value).view()
             array.flags.writeable = False  # as in sessions: it may be a default, or the caller's
             if dtypes.name_of(array) not in dtypes.TABLE or dtypes.name_of(array) == "string":
                 raise TypeError
@@ -162,8 +163,9 @@ class Attribute:
         return (0 if self.is_list else -1) if vector is None else vector.size
 
     def content(self, vector: np.ndarray) -> np.ndarray:
-        """Return the int64 numbers of a vector in a block; a tensor's elements follow its type,
-        rank and shape.
+        """Return the int64 numbers of a vector in a block.
+
+        A tensor's elements follow its type, rank and shape.
         """
         is_tensor = self.kind == "tensor"
         header = (
@@ -184,14 +186,7 @@ class Attribute:
             offset += 16 + 8 * rank
             dtype = dtypes.TABLE[dtypes.NAMES[type_number]].numpy
             return np.frombuffer(block, dtype, count, offset).reshape(shape)
-        number = (
-            np.uint8
-            if self.kind == "text"
-            else np.float64
-            if self.kind.startswith("float")
-            else np.int64
-        )
-        return np.frombuffer(block, number, count, offset)
+        return np.frombuffer(block, KINDS[self.kind].dtype, count, offset)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -243,10 +238,14 @@ class AttributeValues:
     def __init__(self, attributes: Sequence[Attribute], vectors: Sequence[Vector]) -> None:
         self.attributes, self.vectors = attributes, vectors
 
+    @property
+    def pairs(self) -> Iterator[tuple[Attribute, Vector]]:
+        return zip(self.attributes, self.vectors, strict=True)
+
     @functools.cached_property
     def by_name(self) -> dict[str, Any]:
         """Return {name: value} for Python functions."""
-        return {a.name: a.value(v) for a, v in zip(self.attributes, self.vectors, strict=True)}
+        return {a.name: a.value(v) for a, v in self.pairs}
 
     @functools.cached_property
     def compiled(self) -> Any:
@@ -260,7 +259,7 @@ class AttributeValues:
             else 0
             if v is None or not v.size
             else v[0].item()
-            for a, v in zip(self.attributes, self.vectors, strict=True)
+            for a, v in self.pairs
         ]
         return named_tuple(tuple(a.name for a in self.attributes))(*numbers)
 
@@ -276,15 +275,14 @@ class AttributeValues:
         table = np.zeros(len(self.vectors), VECTOR)
         contents = []
         end = 8 + table.nbytes
-        for k, (attribute, vector) in enumerate(zip(self.attributes, self.vectors, strict=True)):
+        for k, (attribute, vector) in enumerate(self.pairs):
             table[k] = attribute.count_of(vector), end
             if vector is not None:
                 contents.append(attribute.content(vector))
                 end += contents[-1].nbytes
         block = np.concatenate([[end], table.view(np.int64), *contents])
-        return vars(self).setdefault(
-            "_block", block
-        )  # threads that compute it at once all get the first one
+        # Threads that compute it at once all get the first one.
+        return vars(self).setdefault("_block", block)
 
     @functools.cached_property
     def address(self) -> int:

@@ -41,7 +41,7 @@ def plan_inputs(operator: Operator, arrays: Sequence[np.ndarray | None]) -> list
 
     Raises OpError.
     """
-    pairs = list(zip(operator.each_input(len(arrays)), arrays, strict=True))
+    pairs = operator.pairs(arrays)
     with errors_of(operator):
         for i, array in () if operator.has_ranks else pairs:  # to the plan, it would be absent
             if i.presence == "optional" and array is not None and array.ndim == 0:
@@ -52,8 +52,9 @@ def plan_inputs(operator: Operator, arrays: Sequence[np.ndarray | None]) -> list
 def signature_of(
     operator: Operator, choice: int | None, names: Sequence[str | None]
 ) -> dict[str, str]:
-    """Return {type variable: data type} for inputs of these data types, None for absent or unknown
-    ones.
+    """Return {type variable: data type} for inputs of these data types.
+
+    None stands for an absent or unknown one.
 
     Raises OpError if the operator, with the kernel that the attributes choose, doesn't support
     them.
@@ -65,26 +66,25 @@ def signature_of(
         for o in operator.outputs
         if len(operator.types[o.type]) == 1
     }
-    inputs = list(zip(operator.each_input(len(names)), names, strict=True))
+    inputs = operator.pairs(names)
     for i, name in inputs:
         if name is None:
             continue
         if name not in operator.types[i.type]:
             rule = f"must be one of {', '.join(operator.types[i.type])}"
             raise OpError(f"dtype of {i.name}", name, rule, operator.title)
-        if (known := signature.setdefault(i.type, name)) != name:
+        if (expected := signature.setdefault(i.type, name)) != name:
             first = next(
-                other.name for other, its_name in inputs if other.type == i.type and its_name
+                earlier.name for earlier, its_name in inputs if earlier.type == i.type and its_name
             )
             raise OpError(
-                f"dtype of {i.name}", name, f"must be {known}, that of {first}", operator.title
+                f"dtype of {i.name}", name, f"must be {expected}, that of {first}", operator.title
             )
     if operator.kernels and choice is not None and signature.keys() == operator.types.keys():
         with errors_of(operator):
             operator.check_types(operator.kernels[choice], signature)
-    return {
-        v: each[0] for v, each in operator.types.items()
-    } | signature  # an absent one may have any of its types
+    # An absent one may have any of its types.
+    return {v: types[0] for v, types in operator.types.items()} | signature
 
 
 def check_strings(
@@ -93,7 +93,7 @@ def check_strings(
     """Raise OpError if an input is an object array with elements other than strings."""
     if "string" not in signature.values():
         return
-    for i, array in zip(operator.each_input(len(arrays)), arrays, strict=True):
+    for i, array in operator.pairs(arrays):
         if (
             array is not None
             and array.dtype.hasobject

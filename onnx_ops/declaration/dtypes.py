@@ -29,27 +29,28 @@ class DType:
         return np.dtype(object if self.name == "string" else self.name)
 
 
-_ROWS: Any = (  # name, number, storage
-    ("float32", 1, "float32"),
-    ("uint8", 2, "uint8"),
-    ("int8", 3, "uint8"),
-    ("uint16", 4, "uint16"),
-    ("int16", 5, "uint16"),
-    ("int32", 6, "uint32"),
-    ("int64", 7, "uint64"),
-    ("string", 8, None),
-    ("bool", 9, "bool"),
-    ("float16", 10, [("float16", "uint16")]),
-    ("float64", 11, "float64"),
-    ("uint32", 12, "uint32"),
-    ("uint64", 13, "uint64"),
-    ("complex64", 14, "complex64"),
-    ("complex128", 15, "complex128"),
-    ("bfloat16", 16, [("bfloat16", "uint16")]),
+# (name, storage), in the order of the numbers in ONNX, from 1 on.
+_ROWS: Any = (
+    ("float32", "float32"),
+    ("uint8", "uint8"),
+    ("int8", "uint8"),
+    ("uint16", "uint16"),
+    ("int16", "uint16"),
+    ("int32", "uint32"),
+    ("int64", "uint64"),
+    ("string", None),
+    ("bool", "bool"),
+    ("float16", [("float16", "uint16")]),
+    ("float64", "float64"),
+    ("uint32", "uint32"),
+    ("uint64", "uint64"),
+    ("complex64", "complex64"),
+    ("complex128", "complex128"),
+    ("bfloat16", [("bfloat16", "uint16")]),
 )
 TABLE = {
     name: DType(name, number, storage and np.dtype(storage), "complex" not in name)
-    for name, number, storage in _ROWS
+    for number, (name, storage) in enumerate(_ROWS, 1)
 }
 NAMES = {t.onnx: name for name, t in TABLE.items()}
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -60,12 +61,19 @@ ALL = tuple(TABLE)
 
 
 def widest(array: "NDArray[Any]") -> "NDArray[Any]":
-    """Convert an array to the type in which references compute: floats to float64, strings to
-    objects.
+    """Convert an array to the type in which references compute.
+
+    Floats become float64, strings objects.
     """
     if name_of(array) in FLOATS:
         return array.astype(np.float64)
     return array.astype(object) if name_of(array) == "string" else array
+
+
+def contiguous(value: Any) -> "NDArray[Any]":
+    """Return a value as a contiguous array in native byte order, as kernels require."""
+    array = np.asarray(value)
+    return np.asarray(array, array.dtype.newbyteorder("="), order="C")
 
 
 def zero(array: "NDArray[Any]") -> Any:

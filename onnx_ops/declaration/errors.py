@@ -69,10 +69,9 @@ class OpError(ValueError):
 
     def __str__(self) -> str:
         where = f"{self.operator}: " if self.operator else ""
-        what = f"{self.argument} = {self.value}: " if self.argument else ""
-        return escaped(where + what) + escaped(
-            self.rule, kept="\n"
-        )  # a compiler's message has several lines
+        subject = f"{self.argument} = {self.value}: " if self.argument else ""
+        # A compiler's message has several lines.
+        return escaped(where + subject) + escaped(self.rule, kept="\n")
 
 
 def reason(error: BaseException) -> str:
@@ -108,8 +107,9 @@ def as_text(text: str | bytes) -> str:
 
 
 def escaped(text: str | bytes, kept: str = "") -> str:
-    """Return a stranger's text with the characters of _HIDDEN as escapes, for a terminal, a log or
-    an error.
+    """Return a stranger's text with the characters of _HIDDEN as escapes.
+
+    It can be shown on a terminal, in a log or an error.
 
     kept  characters of _HIDDEN that stay, such as the newlines of a traceback
     """
@@ -145,7 +145,7 @@ class errors_of:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:

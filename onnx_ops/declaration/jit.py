@@ -57,7 +57,7 @@ def numba_obstacle() -> str | None:
 
     version = metadata.version("numba")
     if not NUMBA[0] <= tuple(map(int, version.split(".")[:2])) <= NUMBA[1]:
-        least, most = (".".join(map(str, each)) for each in NUMBA)
+        least, most = (".".join(map(str, numbers)) for numbers in NUMBA)
         return (
             f"Numba is of version {version}, but must be one of {least} to {most} to compile "
             "the kernels"
@@ -78,9 +78,7 @@ COMPILER: dict[str, str] = {
 
 
 def stamps() -> list[tuple[int, int]]:
-    """Return (time of the last change, size) of each of the compiler's files; nothing for a zip
-    file.
-    """
+    """Return (time of the last change, size) of the compiler's files; [] for a zip file."""
     with suppress(OSError):
         return [(s.st_mtime_ns, s.st_size) for s in map(os.stat, COMPILER.values())]
     return []

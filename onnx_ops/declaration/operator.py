@@ -46,12 +46,10 @@ if TYPE_CHECKING:
 
     from .attributes import AttributeValues
 
-    Types: TypeAlias = Mapping[
-        str, str
-    ]  # {type variable: data type}: those of one call, or of one kernel
-    Ranks: TypeAlias = tuple[
-        int | None, ...
-    ]  # of each input: ABSENT for an absent one, None for any
+    # {type variable: data type}: those of one call, or of one kernel
+    Types: TypeAlias = Mapping[str, str]
+    # Of each input: ABSENT for an absent one, None for any.
+    Ranks: TypeAlias = tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,9 @@ class Input:
 
     @property
     def compiled_ranks(self) -> Ranks:
-        """Return the ranks for which separate plans and kernels are compiled; (None,) if one
-        accepts all.
+        """Return the ranks for which separate plans and kernels are compiled.
+
+        (None,) means that one accepts all.
         """
         return (
             (*self.ranks, *([ABSENT] if self.presence == "optional" else []))
@@ -92,7 +91,7 @@ class Output:
 def is_plain(value: Any) -> bool:
     """Return whether two values of this type are the same if they and their texts are equal."""
     return type(value) in PLAIN or (
-        type(value) in (list, tuple) and all(type(each) in PLAIN for each in value)
+        type(value) in (list, tuple) and all(type(element) in PLAIN for element in value)
     )
 
 
@@ -149,7 +148,7 @@ def record_dtype(record: type) -> np.dtype:
     """
     classes = record.__mro__[-2], *record.__mro__
     fields = {name: vars(c).get(name, (np.int64,)) for c in classes for name in get_annotations(c)}
-    return np.dtype([(name, *kind) for name, kind in fields.items()])
+    return np.dtype([(name, *field_type) for name, field_type in fields.items()])
 
 
 HEAD: Any = record_dtype(Geometry)  # of the fields at the beginning of every geometry
@@ -277,9 +276,9 @@ class Operator:
             "kernels": (len(self.kernels), MAX_KERNELS),
             "bytes of geometry": (self.geometry_dtype.itemsize, MAX_GEOMETRY),
         }
-        for what, (count, most) in limits.items():
+        for name, (count, most) in limits.items():
             if count > most:
-                raise OpError(what, count, f"must be at most {most}", self.title)
+                raise OpError(name, count, f"must be at most {most}", self.title)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -306,16 +305,18 @@ class Operator:
         for names in itertools.product(*names_in_sessions):
             yield dict(zip(self.types, names, strict=True))
 
-    def values(self, given: Mapping[str, Any]) -> AttributeValues:
-        """Return the AttributeValues for the given attributes, {name: value}. Raises OpError."""
-        for name in given.keys() - {name for a in self.attributes for name in a.names}:
+    def values(self, attributes: Mapping[str, Any]) -> AttributeValues:
+        """Return the AttributeValues for attributes, {name: value}. Raises OpError."""
+        for name in attributes.keys() - {name for a in self.attributes for name in a.names}:
             if any(i.name == name for i in self.inputs):
                 raise OpError(name, "given by name", "is an input, which is given by its position")
-            known = ", ".join(a.name for a in self.attributes) or "none"
-            raise OpError(name, repr(given[name]), f"no such attribute; there are {known}")
+            names = ", ".join(a.name for a in self.attributes) or "none"
+            raise OpError(name, repr(attributes[name]), f"no such attribute; there are {names}")
         values = []
         for a in self.attributes:
-            value = next((given[n] for n in a.names if given.get(n) is not None), a.default)
+            value = next(
+                (attributes[n] for n in a.names if attributes.get(n) is not None), a.default
+            )
             if a.required and value is None:
                 raise OpError(a.name, None, "must be given")
             values.append(value)
@@ -346,19 +347,27 @@ class Operator:
             )
         return (*self.inputs[:count], *[self.inputs[-1]] * (count - len(self.inputs)))
 
+    def pairs(self, inputs: Sequence[Any]) -> list[tuple[Input, Any]]:
+        """Return (declaration, element) for sequences of one element for each input.
+
+        Raises OpError for a wrong number of inputs.
+        """
+        return list(zip(self.each_input(len(inputs)), inputs, strict=True))
+
     def padded(self, inputs: Sequence[Any]) -> list[Any]:
         """Append None to the inputs for optional ones that are absent at the end.
 
         Raises OpError.
         """
-        for i, value in zip(self.each_input(len(inputs)), inputs, strict=True):
+        for i, value in self.pairs(inputs):
             if value is None and i.presence != "optional":
                 raise OpError(i.name, None, "must be given", self.title)
         return [*inputs, *[None] * (len(self.inputs) - len(inputs))]
 
     def likeness(self) -> list[int | None]:
-        """Return for each output the position of the first input of the same type; None for a
-        constant type.
+        """Return for each output the position of the first input of the same type.
+
+        It is None for a constant type.
         """
         variables = [i.type for i in self.inputs]
         return [variables.index(o.type) if o.type in variables else None for o in self.outputs]
@@ -388,8 +397,9 @@ class Operator:
         return self.kernels[position % len(self.kernels)]
 
     def position(self, choice: int, ranks: Ranks) -> int | None:
-        """Return the position of the kernel for a `choice` and ranks; None if none is compiled for
-        these ranks.
+        """Return the position of the kernel for a `choice` and ranks, or None.
+
+        None: no kernel is compiled for these ranks.
         """
         for k, combination in enumerate(self.combinations):
             fits = len(ranks) == len(combination)
@@ -401,8 +411,9 @@ class Operator:
 
     @functools.cached_property
     def chooser(self) -> tuple[int, list[int]] | None:
-        """Return (position of the attribute that selects a kernel, the kernel for each of its
-        choices), or None.
+        """Return the attribute that selects a kernel, and the kernels of its choices, or None.
+
+        They are (position of the attribute, list of the numbers of kernels).
 
         The attribute is a string, or an integer from 0 on.
         """
@@ -411,7 +422,8 @@ class Operator:
                 names = [kernel.choices[a.name] for kernel in self.kernels]
                 every = a.choices or range(a.bounds[1] + 1)
                 return k, [
-                    next(number for number, some in enumerate(names) if c in some) for c in every
+                    next(number for number, choices in enumerate(names) if c in choices)
+                    for c in every
                 ]
         return None
 
@@ -442,8 +454,9 @@ class Operator:
                 raise OpError(f"dtype of {argument}", signature[variable], rule)
 
     def storage(self, kernel: Kernel, signature: Types) -> tuple[np.dtype, ...] | None:
-        """Return the dtypes that the kernel sees, of inputs, then of outputs; None for unsupported
-        types.
+        """Return the dtypes that the kernel sees, of inputs, then of outputs.
+
+        It is None for unsupported types.
         """
         if any(signature[variable] not in names for variable, names in kernel.types.items()):
             return None

@@ -33,30 +33,30 @@ def infer(
     operator: Operator,
     values: AttributeValues | None,
     shapes: Sequence[Shape | None],
-    known: Sequence[Shape | None],
+    lists: Sequence[Shape | None],
 ) -> Sequence[Shape | None] | None:
     """Return the outputs' shapes, each a list of ints, names and None, or None for an unknown rank.
 
     values  AttributeValues, or None if they are unknown
     shapes  the inputs' shapes, with ints, names or None as dimensions; None for an unknown rank
-    known   the inputs' values, as the shapes; None if they are unknown
+    lists   the inputs' values, as the shapes; None if they are unknown
 
     Returns None if nothing is known. Raises OpError if the known values are refused.
     """
     inputs = operator.each_input(len(shapes))
-    shapes = [each and [*map(_stated, each)] for each in shapes]
-    sizes: list[Any] = [v if i.values else s for i, s, v in zip(inputs, shapes, known, strict=True)]
+    shapes = [shape and [*map(_known_size, shape)] for shape in shapes]
+    sizes: list[Any] = [v if i.values else s for i, s, v in zip(inputs, shapes, lists, strict=True)]
     if values is None:
         return None
     if not operator.has_ranks:
         return infer_by_plan(operator, values, list(map(_sizes_to_infer, inputs, sizes, shapes)))
-    is_known = all(each is not None and all(isinstance(n, int) for n in each) for each in sizes)
+    is_known = all(size is not None and all(isinstance(n, int) for n in size) for size in sizes)
     if operator.plan.is_bound or not is_known:
         return None
-    return shapes_of(operator, values, operator.padded([tuple(each) for each in sizes]))
+    return shapes_of(operator, values, operator.padded([*map(tuple, sizes)]))
 
 
-def _stated(size: Size) -> Size:
+def _known_size(size: Size) -> Size:
     """Return a size, or None for one below 0 (unknown) and for a name that isn't UTF-8."""
     return None if isinstance(size, bytes) or (isinstance(size, int) and size < 0) else size
 
@@ -73,8 +73,7 @@ def _sizes_to_infer(input: Input, size: Shape | None, shape: Shape | None) -> Sh
 def infer_by_plan(
     operator: Operator, values: AttributeValues, sizes: Sequence[Shape]
 ) -> list[Shape | None]:
-    """Return the outputs' shapes by the shape function of a plan for any ranks, with lists in place
-    of vectors.
+    """Return the outputs' shapes by a plan for any ranks, with lists in place of vectors.
 
     sizes  for each input a list of ints or similar numbers, of names, which can only be copied, and
            of None. The shapes are such lists, too, or None for an unknown rank
@@ -92,7 +91,7 @@ def infer_by_plan(
             return number
         return None if number == UNKNOWN else names[UNKNOWN - 1 - number]
 
-    inputs = tuple([number(size) for size in each] for each in sizes)
+    inputs = tuple([number(size) for size in shape] for shape in sizes)
     inputs += ([],) * (len(operator.inputs) - len(inputs))  # absent optional inputs
     outputs = tuple([UNKNOWN] * MAX_RANK for _ in operator.outputs)
     attributes = values.compiled._make(
@@ -136,8 +135,9 @@ def plan(
 def shapes_of(
     operator: Operator, values: AttributeValues, inputs: Sequence[Shape | None]
 ) -> list[tuple[int, ...]] | None:
-    """Return the outputs' shapes for known inputs; None if the reference decides on them. Raises
-    OpError.
+    """Return the outputs' shapes for known inputs; None if the reference decides on them.
+
+    Raises OpError.
 
     inputs  the shape of each, or its values if the plan gets these; None for an absent input
     """
@@ -145,7 +145,9 @@ def shapes_of(
         return None
     if not operator.has_ranks:
         return plan(
-            operator, values, [np.array(() if each is None else each, np.int64) for each in inputs]
+            operator,
+            values,
+            [np.array(() if sizes is None else sizes, np.int64) for sizes in inputs],
         )[0]
     with errors_of(operator):
         shapes = call_function(operator, shapes_for_ranks, [operator, values, inputs], {})
@@ -155,17 +157,21 @@ def shapes_of(
 def shapes_for_ranks(
     operator: Operator, values: AttributeValues, inputs: Iterable[Any]
 ) -> list[Shape]:
-    """Return the outputs' shapes by a plan for the ranks of its inputs; sizes may be PyTorch's
-    symbols.
+    """Return the outputs' shapes by a plan for the ranks of its inputs.
+
+    Sizes may be PyTorch's symbols.
     """
-    outputs = tuple(
-        [UNKNOWN] * (MAX_RANK + 1) for _ in operator.outputs
-    )  # larger than any tensor, and so refused
-    pairs = zip(
-        values.attributes, values.by_name.values(), strict=True
-    )  # a Literal is its position
+    # Larger than any tensor, and so refused.
+    outputs = tuple([UNKNOWN] * (MAX_RANK + 1) for _ in operator.outputs)
+    # A Literal is its position.
+    pairs = zip(values.attributes, values.by_name.values(), strict=True)
     attributes = tuple(a.choices.index(v) if a.choices and v is not None else v for a, v in pairs)
     return [sizes[:rank] for rank, sizes in _written(operator, attributes, tuple(inputs), outputs)]
+
+
+def one_or_tuple(outputs: Sequence[Any]) -> Any:
+    """Return an operator's only output, or a tuple of several."""
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
 def call_function(
@@ -191,8 +197,9 @@ def compute(
     arrays: Sequence[np.ndarray | None],
     types: Sequence[np.dtype],
 ) -> list[np.ndarray]:
-    """Return the reference's outputs. Raises OpError unless they have these dtypes and the plan's
-    shapes.
+    """Return the reference's outputs.
+
+    Raises OpError unless they have these dtypes and the plan's shapes.
 
     arrays  the inputs; None stands for an absent one
     """
@@ -221,19 +228,22 @@ def compute(
                     y.astype(dtype, order="C") for y, dtype in zip(outputs, types, strict=True)
                 ]
         return [
-            check_output(operator, k, *each)
-            for k, each in enumerate(zip(outputs, types, shapes, strict=True))
+            check_output(operator, k, *output)
+            for k, output in enumerate(zip(outputs, types, shapes, strict=True))
         ]
 
 
 def sizes_of(
     operator: Operator, arrays: Sequence[np.ndarray | None]
 ) -> list[tuple[int, ...] | None]:
-    """Return the shape of each input, or its values if the plan gets these; None for an absent
-    one.
+    """Return the shape of each input, or its values if the plan gets these.
+
+    None stands for an absent input.
     """
-    pairs = zip(operator.each_input(len(arrays)), arrays, strict=True)
-    return [None if a is None else tuple(a.tolist()) if i.values else a.shape for i, a in pairs]
+    return [
+        None if a is None else tuple(a.tolist()) if i.values else a.shape
+        for i, a in operator.pairs(arrays)
+    ]
 
 
 def check_output(
@@ -252,8 +262,8 @@ def check_output(
     name = operator.outputs[k].name
     if dtype.hasobject:
         array = array.astype(object)
-        for each in array.flat:
-            require(is_text(each), name, repr(each), "must be a string that has a UTF-8")
+        for text in array.flat:
+            require(is_text(text), name, repr(text), "must be a string that has a UTF-8")
     elif is_exact(value, dtype):  # NumPy's type for a Python number isn't the intended one
         array = array.astype(dtype)
     type_name = "string" if dtype.hasobject else dtype.name
@@ -261,8 +271,8 @@ def check_output(
     require(array.ndim <= MAX_RANK, f"rank of {name}", array.ndim, "must be at most", MAX_RANK)
     if shape is not None:
         is_bound = operator.plan.is_bound
-        same = array.ndim == len(shape) and array.shape[1:] == shape[1:]
-        fits = array.shape == shape or (is_bound and same and array.shape[:1] <= shape[:1])
+        has_axes = array.ndim == len(shape) and array.shape[1:] == shape[1:]
+        fits = array.shape == shape or (is_bound and has_axes and array.shape[:1] <= shape[:1])
         rule = f"must be {'at most ' if is_bound else ''}the result of the shape function:"
         require(fits, f"shape of {name}", list(array.shape), f"{rule} {list(shape)}")
     return array
@@ -281,8 +291,9 @@ def check_shapes(operator: Operator, shapes: Iterable[Sequence[int]]) -> None:
 
 
 def place_of(error: BaseException) -> str:
-    """Return the file and line of the user's function that raised an error, to end a message; or
-    "".
+    """Return the text of the file and line of the user's function that raised an error.
+
+    It ends a message, and may be "".
     """
     frames = [
         f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(PACKAGE)

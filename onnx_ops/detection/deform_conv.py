@@ -1,5 +1,6 @@
-"""DeformConv: a convolution that reads the image at displaced places (deformable convolution v1 and
-v2), for 1, 2 or 3 image axes.
+"""DeformConv: a convolution that reads the image at displaced points, for 1, 2 or 3 image axes.
+
+It is deformable convolution v1 and, with a mask, v2:
 
     y[n, m, o] = b[m] + sum over c, k of  w[m, c - g * C/G, k] * mask[n, d, k, o] * x[n, c, p]
     p_i = o_i * strides_i - pads_begin_i + k_i * dilations_i + offset[n, d, k, i, o]
@@ -71,31 +72,26 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from numpy.typing import ArrayLike
-
     from ..fold.geometry import Spacing
     from ..kernels.types import AttributeTuple, OutputSizes, Sizes
 
 AXES = 3  # the most image axes
 WORK = 2**20  # products that a tile adds up, in about 10 us
-FEW_UNITS, FEW_OUTPUTS = (
-    8,
-    256,
-)  # with fewer units, they get smaller, but not below so many output channels
+# With fewer units, they get smaller, but not below so many output channels.
+FEW_UNITS = 8
+FEW_OUTPUTS = 256
 
 
 @jitable
 def shape_of_convolution(
     spacing: Spacing, x: Sizes, w: Sizes, offset: Sizes, mask: Sizes, y: OutputSizes
 ) -> int:
-    """State the output's sizes: the images' axes are known from the offsets' or the mask's, or from
-    the kernel's.
-    """
+    """State the output's sizes: image axes as of the offsets, of the mask, or by the kernel."""
     rank = max(len(x), len(w), len(offset), len(mask))
     if rank < 3:
         return UNKNOWN
-    given = given_axes(spacing)
-    fits = given == 0 or given == rank - 2  # else `plan` refuses them
+    axes = given_axes(spacing)
+    fits = axes == 0 or axes == rank - 2  # else `plan` refuses them
     for a in range(rank):
         y[a] = UNKNOWN
     if len(w) == rank:
@@ -136,129 +132,104 @@ def plan(
     g: DeformConvGeometry,
 ) -> None:
     x, w, offset, bias, mask = inputs
-    given = attributes.kernel_shape
+    kernel = attributes.kernel_shape
     rule = "must have the sizes of the kernel in {W}, as many as"
-    require(len(given) == 0 or len(given) == len(w) - 2, "kernel_shape", given, rule, len(w) - 2)
-    for i in range(len(given)):
-        require(
-            given[i] == w[2 + i],
-            "kernel_shape",
-            given,
-            "must have the sizes of the kernel in {W}; differs on axis",
-            i,
-        )
-    plan_convolution(
-        spacing_of(attributes), attributes.group, attributes.offset_group, x, w, offset, bias, g
-    )
+    fits = len(kernel) == 0 or len(kernel) == len(w) - 2
+    require(fits, "kernel_shape", kernel, rule, len(w) - 2)
+    for i in range(len(kernel)):
+        rule = "must have the sizes of the kernel in {W}; differs on axis"
+        require(kernel[i] == w[2 + i], "kernel_shape", kernel, rule, i)
+    g.groups = attributes.group
+    g.offset_groups = attributes.offset_group
+    plan_convolution(spacing_of(attributes), x, w, offset, bias, g)
     if len(mask) > 0:
         check_mask(x, mask, g)
 
 
 @jitable
 def plan_convolution(
-    spacing: Spacing,
-    groups: int,
-    offset_groups: int,
-    x: Sizes,
-    w: Sizes,
-    offset: Sizes,
-    bias: Sizes,
-    g: DeformConvGeometry,
+    spacing: Spacing, x: Sizes, w: Sizes, offset: Sizes, bias: Sizes, g: DeformConvGeometry
 ) -> None:
-    """Plan for inputs of these shapes; an absent bias has an empty shape."""
+    """Plan for inputs of these shapes; an absent bias has an empty shape.
+
+    The numbers of groups are in `g`.
+    """
     axes = len(x) - 2
-    given = given_axes(spacing)
+    expected = given_axes(spacing)
     require(1 <= axes <= AXES, "shape of {X}", x, "must have rank 3, 4 or 5: [N, C, *image]")
     rule = "{strides}, {dilations} and {pads} are for image axes:"
-    require(given == 0 or given == axes, "shape of {X}", x, rule, given)
+    require(expected == 0 or expected == axes, "shape of {X}", x, rule, expected)
     require(len(w) == len(x), "shape of {W}", w, "must have the rank of {X},", len(x))
-    require(
-        x[1] % groups == 0, "{group}", groups, "must divide the number of channels of {X},", x[1]
-    )
-    require(
-        w[0] % groups == 0,
-        "{group}",
-        groups,
-        "must divide the number of output channels of {W},",
-        w[0],
-    )
-    require(
-        w[1] == x[1] // groups,
-        "shape of {W}",
-        w,
-        "axis 1 must be the channels of a group of {X},",
-        x[1] // groups,
-    )
-    rule = "must divide the number of channels of {X},"
-    require(x[1] % offset_groups == 0, "{offset_group}", offset_groups, rule, x[1])
+    check_groups(x, w, g)
     for i in range(axes):
         require(x[2 + i] >= 1, "shape of {X}", x, "image axes must not be empty; is axis", 2 + i)
     lay_out(spacing, x[2:], w[2:], g)
-    counts = g.counts[g.axes - axes : g.axes]
     for i in range(axes):
         rule = "the kernel must, dilated, fit into the padded image; too large on axis"
-        require(counts[i] > 0, "shape of {W}", w, rule, 2 + i)
+        require(g.counts[g.axes - axes + i] > 0, "shape of {W}", w, rule, 2 + i)
     fits = g.blocks <= ELEMENTS // max(x[0], 1) // max(w[0], 1)
     require(fits, "shape of {X}", x, "output must have at most 2**58 elements")
-    require(
-        len(offset) == len(x), "shape of {offset}", offset, "must have the rank of {X},", len(x)
-    )
-    require(
-        offset[0] == x[0],
-        "shape of {offset}",
-        offset,
-        "axis 0 must be the batch size N of {X},",
-        x[0],
-    )
-    fits = offset_groups <= ELEMENTS // g.positions // AXES
-    require(
-        fits, "{offset_group}", offset_groups, "times kernel * image axes must be at most 2**58"
-    )
-    places = offset_groups * g.positions
-    rule = "axis 1 must be {offset_group} * kernel * image axes,"
-    require(offset[1] == places * axes, "shape of {offset}", offset, rule, places * axes)
-    for i in range(axes):
-        rule = "image axes must be the output's; differs on axis"
-        require(offset[2 + i] == counts[i], "shape of {offset}", offset, rule, 2 + i)
+    check_offset(x, offset, g)
     if len(bias) > 0:
-        fits = len(bias) == 1 and bias[0] == w[0]
-        require(
-            fits, "shape of {B}", bias, "must be [M], the number of output channels of {W},", w[0]
-        )
+        rule = "must be [M], the number of output channels of {W},"
+        require(len(bias) == 1 and bias[0] == w[0], "shape of {B}", bias, rule, w[0])
     g.channels = x[1]
     g.outputs = w[0]
-    g.groups = groups
-    g.offset_groups = offset_groups
     g.image_axes = axes
     cut_tiles(x[0], g)
+
+
+@jitable
+def check_groups(x: Sizes, w: Sizes, g: DeformConvGeometry) -> None:
+    """Refuse channels that can't be divided into the groups."""
+    rule = "must divide the number of channels of {X},"
+    require(x[1] % g.groups == 0, "{group}", g.groups, rule, x[1])
+    rule = "must divide the number of output channels of {W},"
+    require(w[0] % g.groups == 0, "{group}", g.groups, rule, w[0])
+    channels = x[1] // g.groups
+    rule = "axis 1 must be the channels of a group of {X},"
+    require(w[1] == channels, "shape of {W}", w, rule, channels)
+    rule = "must divide the number of channels of {X},"
+    require(x[1] % g.offset_groups == 0, "{offset_group}", g.offset_groups, rule, x[1])
+
+
+@jitable
+def check_offset(x: Sizes, offset: Sizes, g: DeformConvGeometry) -> None:
+    """Refuse offsets that don't fit the image and the kernel."""
+    axes = len(x) - 2
+    argument = "shape of {offset}"
+    require(len(offset) == len(x), argument, offset, "must have the rank of {X},", len(x))
+    require(offset[0] == x[0], argument, offset, "axis 0 must be the batch size N of {X},", x[0])
+    rule = "times kernel * image axes must be at most 2**58"
+    fits = g.offset_groups <= ELEMENTS // g.positions // AXES
+    require(fits, "{offset_group}", g.offset_groups, rule)
+    channels = g.offset_groups * g.positions * axes
+    rule = "axis 1 must be {offset_group} * kernel * image axes,"
+    require(offset[1] == channels, argument, offset, rule, channels)
+    for i in range(axes):
+        rule = "image axes must be the output's; differs on axis"
+        require(offset[2 + i] == g.counts[i + g.axes - axes], argument, offset, rule, 2 + i)
 
 
 @jitable
 def check_mask(x: Sizes, mask: Sizes, g: DeformConvGeometry) -> None:
     """Refuse a mask that doesn't fit the plan."""
     axes = len(x) - 2
-    places = g.offset_groups * g.positions
-    require(len(mask) == len(x), "shape of {mask}", mask, "must have the rank of {X},", len(x))
+    argument = "shape of {mask}"
+    require(len(mask) == len(x), argument, mask, "must have the rank of {X},", len(x))
+    require(mask[0] == x[0], argument, mask, "axis 0 must be the batch size N of {X},", x[0])
+    channels = g.offset_groups * g.positions
     require(
-        mask[0] == x[0], "shape of {mask}", mask, "axis 0 must be the batch size N of {X},", x[0]
-    )
-    require(
-        mask[1] == places,
-        "shape of {mask}",
-        mask,
-        "axis 1 must be {offset_group} * kernel,",
-        places,
+        mask[1] == channels, argument, mask, "axis 1 must be {offset_group} * kernel,", channels
     )
     for i in range(axes):
         rule = "image axes must be the output's; differs on axis"
-        require(mask[2 + i] == g.counts[i + g.axes - axes], "shape of {mask}", mask, rule, 2 + i)
+        require(mask[2 + i] == g.counts[i + g.axes - axes], argument, mask, rule, 2 + i)
 
 
 @jitable
 def cut_tiles(batch: int, g: DeformConvGeometry) -> None:
-    """Cut the work into units, a stripe of an image's output pixels and some output channels, and
-    these into tiles.
-    """
+    """Cut the work into units, and these into tiles."""
     g.most_taps = min(g.positions, kernels.TAPS)
     g.stripe = kernels.STRIPE
     g.most_outputs = max(1, min(g.outputs, kernels.OUTPUTS))
@@ -288,17 +259,13 @@ def reference(
     offset: np.ndarray,
     b: np.ndarray | None = None,
     mask: np.ndarray | None = None,
-    *,
-    dilations: ArrayLike | None,
-    group: int,
-    kernel_shape: Sizes | None,
-    offset_group: int,
-    pads: Sizes | None,
-    strides: ArrayLike | None,
+    **attributes: Any,
 ) -> np.ndarray:
-    return convolve(
-        x, w, offset, b, mask, group, offset_group, strides, dilations, *halves_of(pads)
-    )
+    pads = halves_of(attributes["pads"])
+    image = x.shape[2:]
+    spacing = spacing_of_lists(image, attributes["strides"], attributes["dilations"], *pads)
+    groups = attributes["group"], attributes["offset_group"]
+    return convolve(x, w, offset, b, mask, groups, spacing)
 
 
 def convolve(
@@ -307,52 +274,55 @@ def convolve(
     offset: np.ndarray,
     b: np.ndarray | None,
     mask: np.ndarray | None,
-    group: int,
-    offset_group: int,
-    strides: ArrayLike | None,
-    dilations: ArrayLike | None,
-    begins: ArrayLike | None,
-    ends: ArrayLike | None,
+    groups: tuple[int, int],
+    spacing: tuple[Any, ...],
 ) -> np.ndarray:
-    """Evaluate the formula ordered by k: places in the type of `offset`, at least float32, the rest
-    in float64.
+    """Evaluate the formula, position k by position k.
+
+    Coordinates are in the type of `offset`, at least float32, the rest is in float64. groups: of
+    channels, and of channels with the same offsets.
     """
+    group, offset_group = groups
     dtype = np.float64 if offset.dtype == np.float64 else np.float32
     image = x.shape[2:]
     kernel = w.shape[2:]
-    spacing = spacing_of_lists(image, strides, dilations, begins, ends)
-    stride, dilation, begin, _ = spacing
     counts = block_counts(spacing, image, kernel)
     n, channels = x.shape[:2]
     outputs = w.shape[0]
     x = dtypes.widest(x).reshape(n, offset_group, channels // offset_group, *image)
     w = dtypes.widest(w).reshape(group, outputs // group, channels // group, *kernel)
     offset = offset.astype(dtype).reshape(n, offset_group, *kernel, len(image), *counts)
+    if mask is not None:
+        mask = dtypes.widest(mask).reshape(n, offset_group, 1, *kernel, *counts)
     y = np.zeros((n, group, outputs // group, *counts))
     with np.errstate(invalid="ignore", over="ignore"):
         for k in np.ndindex(*kernel):
-            first = np.ogrid[tuple(map(slice, counts))]
-            starts = [
-                f * s - p + i * d
-                for f, s, p, i, d in zip(first, stride, begin, k, dilation, strict=True)
-            ]
             shifts = np.moveaxis(offset[:, :, *k], 2, 0)  # [axes, N, D, *counts]
-            p = [start.astype(dtype) + shift for start, shift in zip(starts, shifts, strict=True)]
-            columns = interpolate(x, p)
+            columns = interpolate(x, coordinates_at(k, shifts, spacing))
             if mask is not None:
-                columns *= dtypes.widest(mask).reshape(n, offset_group, 1, *kernel, *counts)[
-                    :, :, :, *k
-                ]
+                columns *= mask[:, :, :, *k]
             columns = columns.reshape(n, group, channels // group, *counts)
             y += np.einsum("gmc,ngc...->ngm...", w[..., *k], columns)
     y = y.reshape(n, outputs, *counts)
     return y if b is None else y + dtypes.widest(b).reshape(-1, *[1] * len(counts))
 
 
+def coordinates_at(
+    k: tuple[int, ...], shifts: np.ndarray, spacing: tuple[Any, ...]
+) -> list[np.ndarray]:
+    """Return the coordinates along each axis that position k reads."""
+    strides, dilations, begins, _ = spacing
+    pixels = np.ogrid[tuple(map(slice, shifts.shape[3:]))]
+    return [
+        (o * stride - begin + i * dilation).astype(shifts.dtype) + shift
+        for o, stride, begin, i, dilation, shift in zip(
+            pixels, strides, begins, k, dilations, shifts, strict=True
+        )
+    ]
+
+
 def interpolate(x: np.ndarray, p: Sequence[np.ndarray]) -> np.ndarray:
-    """Read images [N, D, C/D, *image] at the coordinates p, one array [N, D, *output] for each
-    axis.
-    """
+    """Read images [N, D, C/D, *image] at coordinates p, an array [N, D, *output] for each axis."""
     image = x.shape[3:]
     x = np.moveaxis(x, 2, -1)
     total: Any = 0.0
@@ -399,7 +369,7 @@ ONNX = Operator(
         per_axis("strides"),
     ),
     plan=Plan(shape, plan, DeformConvGeometry),
-    kernels=(Kernel(kernels.deform_conv),),
+    kernels=(Kernel(kernels.deform_conv, tupled=1),),
     reference=reference,
     terms={"image_shape": "image axes of X", "block_shape": "kernel axes of W"},
 )  # fmt: skip
@@ -419,33 +389,43 @@ def check_mmcv(attributes: AttributeTuple) -> None:
     fits = len(padding) == 2 or (
         len(padding) == 4 and padding[0] == padding[1] and padding[2] == padding[3]
     )
-    require(
-        fits, "padding", padding, "must have two elements, or each of them twice: [ph, ph, pw, pw]"
-    )
+    rule = "must have two elements, or each of them twice: [ph, ph, pw, pw]"
+    require(fits, "padding", padding, rule)
 
 
 @jitable
-def shape_modulated(
+def mmcv_operands(inputs: tuple[Sizes, ...]) -> tuple[Sizes, ...]:
+    """Return the shapes of x, w, offset, mask and bias; empty ones for inputs that are missing."""
+    if len(inputs) == 3:
+        x, offset, w = inputs
+        return x, w, offset, offset[:0], offset[:0]
+    x, offset, mask, w, bias = inputs
+    return x, w, offset, mask, bias
+
+
+@jitable
+def shape_mmcv(
     attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]
 ) -> int:
     check_mmcv(attributes)
-    x, offset, mask, w, _ = inputs
+    x, w, offset, mask, _ = mmcv_operands(inputs)
     return shape_of_convolution(mmcv_spacing(attributes), x, w, offset, mask, outputs[0])
 
 
 @jitable
-def plan_modulated(
+def plan_mmcv_convolution(
     attributes: AttributeTuple,
     inputs: tuple[Sizes, ...],
     outputs: tuple[OutputSizes, ...],
     g: DeformConvGeometry,
 ) -> None:
-    x, offset, mask, w, bias = inputs
-    plan_convolution(
-        mmcv_spacing(attributes), attributes.groups, attributes.deform_groups, x, w, offset, bias, g
-    )
-    check_mask(x, mask, g)
+    x, w, offset, mask, bias = mmcv_operands(inputs)
+    g.groups = attributes.groups
+    g.offset_groups = attributes.deform_groups
     g.mmcv_order = 1
+    plan_convolution(mmcv_spacing(attributes), x, w, offset, bias, g)
+    if len(inputs) == 5:
+        check_mask(x, mask, g)
 
 
 def reference_modulated(
@@ -454,18 +434,16 @@ def reference_modulated(
     mask: np.ndarray | None,
     weight: np.ndarray,
     bias: np.ndarray | None = None,
-    *,
-    stride: Sizes,
-    padding: Sizes,
-    dilation: Sizes,
-    groups: int,
-    deform_groups: int,
-    **_: Any,
+    **attributes: Any,
 ) -> np.ndarray:
+    padding = attributes["padding"]
     padding = padding[:: len(padding) // 2]
-    return convolve(
-        x, weight, offset, bias, mask, groups, deform_groups, stride, dilation, padding, padding
+    image = x.shape[2:]
+    spacing = spacing_of_lists(
+        image, attributes["stride"], attributes["dilation"], padding, padding
     )
+    groups = attributes["groups"], attributes["deform_groups"]
+    return convolve(x, weight, offset, bias, mask, groups, spacing)
 
 
 def of_axes(name: str, least: int = 1, axes: tuple[int, int] = (2, 2)) -> Attribute:
@@ -491,7 +469,7 @@ MODULATED = replace(
         number_of_groups("groups"),
         number_of_groups("deform_groups", other_names=("deformable_groups",)),
     ),
-    plan=Plan(shape_modulated, plan_modulated, DeformConvGeometry),
+    plan=Plan(shape_mmcv, plan_mmcv_convolution, DeformConvGeometry),
     reference=reference_modulated,
     terms={
         "X": "x", "W": "weight", "B": "bias", "strides": "stride", "dilations": "dilation",
@@ -500,29 +478,6 @@ MODULATED = replace(
         "block_shape": "kernel axes of weight",
     },
 )  # fmt: skip
-
-
-@jitable
-def shape_plain(
-    attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]
-) -> int:
-    check_mmcv(attributes)
-    x, offset, w = inputs
-    return shape_of_convolution(mmcv_spacing(attributes), x, w, offset, offset[:0], outputs[0])
-
-
-@jitable
-def plan_plain(
-    attributes: AttributeTuple,
-    inputs: tuple[Sizes, ...],
-    outputs: tuple[OutputSizes, ...],
-    g: DeformConvGeometry,
-) -> None:
-    x, offset, w = inputs
-    spacing = mmcv_spacing(attributes)
-    plan_convolution(
-        spacing, attributes.groups, attributes.deform_groups, x, w, offset, offset[:0], g
-    )
 
 
 def reference_plain(
@@ -540,8 +495,6 @@ PLAIN = replace(
         Attribute("bias", "int", 0, bounds=(0, 0)),
         Attribute("im2col_step", "int", 32),  # images that the original handles at a time
     ),
-    plan=Plan(shape_plain, plan_plain, DeformConvGeometry),
-    kernels=(Kernel(kernels.plain_deform_conv),),
     reference=reference_plain,
 )
 
@@ -565,8 +518,8 @@ OPERATORS = (
     ONNX,
     OURS,
     *(
-        replace(each, domain=domain)
-        for each in (MODULATED, PLAIN)
+        replace(operator, domain=domain)
+        for operator in (MODULATED, PLAIN)
         for domain in ("mmdeploy", "mmcv")
     ),
     *(replace(DCN, domain=domain, name=name) for domain, name in DCN_NAMES),

@@ -1,10 +1,9 @@
-"""Deformable convolution, for a stripe of one image's output pixels at a time: read its columns,
-multiply by weights.
+"""Deformable convolution: a product of weights and columns, for a stripe of pixels at a time.
 
 A column has the values that one output pixel reads, for each channel and tap. GridSample's `blend`
 writes the columns of a stripe as rows in the workspace, DEPTH rows at a time. Its points are all
-taps of a stripe's pixels. Their places and weights are computed once for all channels with the same
-offsets. The product adds to the totals, the stripe's part of the output, which stay in the
+taps of a stripe's pixels, with neighbours and weights that are computed once for all channels with
+the same offsets. The product adds to the totals, the stripe's part of the output, which stay in the
 workspace until they are complete.
 
 As in grid_sample.py, columns with an infinity or NaN are read again tap by tap, and so are images
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..declaration.jit import APART, jitable
+from ..declaration.jit import APART, IN_PLACE, jitable
 from ..fold.geometry import SlidingBlocks
 from ..kernels.elements import indices_in, integers_in, is_wide, load, store, sums, sums_in
 from ..kernels.shares import pieces, share
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
         Axis,
         Coordinates,
         Elements,
+        Indices,
         Number,
         Offset,
         Pitch,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     Tap: TypeAlias = int  # a position within the kernel
 
 STRIPE = 3 * WIDTH  # output pixels of a stripe, at most
-TAPS = 32  # maximum number of kernel taps whose places are computed at a time
+TAPS = 32  # of the kernel, at most, that are sampled at a time
 DEPTH = 288  # rows of columns at a time: these and their weights fit into the caches
 OUTPUTS = 512  # output channels of a unit of work, at most
 PANEL = 8  # rows of 16-bit weights that are widened at a time
@@ -74,7 +74,7 @@ class DeformConvGeometry(SlidingBlocks):
     mmcv_order: int  # 1 if the inputs are in mmcv's order, 0 if in ONNX's
 
 
-class Tensors(NamedTuple):
+class Inputs(NamedTuple):
     """The inputs, see deform_conv.py."""
 
     x: Elements  # images
@@ -93,23 +93,37 @@ class Stripe(NamedTuple):
     width: int  # of rows in the workspace: `size` and up to the next multiple of WIDTH
 
 
+class Outputs(NamedTuple):
+    """Output channels of one group, one after the other."""
+
+    group: int
+    first: int
+    size: int  # number of channels
+
+
+class Channels(NamedTuple):
+    """Channels of the image with the same offsets, one after the other."""
+
+    first: int
+    size: int  # number of channels
+
+
 class Taps(NamedTuple):
     """Some of the kernel's taps, one after the other, for one image and one offset group."""
 
-    at: Tap  # the first one: its number among those of all images and offset groups
-    first: Tap  # its number in the kernel
+    row: int  # of the mask [taps of all images and offset groups, output pixels]: the first tap's
+    first: Tap
     size: int  # number of taps
 
 
-class Places(NamedTuple):
-    """What the pixels of a stripe read, in the workspace. A point is one pixel's tap."""
+class Points(NamedTuple):
+    """What a stripe reads from the image, in the workspace. A point is one pixel's tap."""
 
     starts: Coordinates  # [axis, pixel]: where the kernel's first tap is, without offsets
     base: Pixels  # for each point, the first of the neighbouring pixels in the image
     weight: Weights  # [axis, neighbour, point]
-    row_weight: (
-        Weights  # [plane, row, point], of volumes: the products along the axes of planes and rows
-    )
+    # [plane, row, point], of volumes: the products along the axes of planes and rows
+    row_weight: Weights
     rest: Workspace  # for `sample_tap_by_tap`
 
 
@@ -124,40 +138,26 @@ class Factors(NamedTuple):
 @jitable
 def deform_conv(
     x: Elements,
-    second: Elements,
-    third: Elements,
-    fourth: Elements,
-    fifth: Elements,
+    operands: tuple[Elements, ...],
     g: DeformConvGeometry,
     tile: Tile,
     workspace: Workspace,
     out: Elements,
 ) -> None:
-    """Compute a tile, with inputs in ONNX's order or, if g.mmcv_order is set, in mmcv's."""
-    if g.mmcv_order:
-        offset, mask, w, bias = second, third, fourth, fifth
+    """Compute a tile, with operands in ONNX's order or, if g.mmcv_order is set, in mmcv's."""
+    if len(operands) == 2:  # mmcv's operator without mask and bias
+        offset, w = operands
+        mask = bias = x[:0]
+    elif g.mmcv_order:
+        offset, mask, w, bias = operands
     else:
-        w, offset, bias, mask = second, third, fourth, fifth
-    convolve(Tensors(x, w, offset, bias, mask), g, tile, workspace, out)
-
-
-@jitable
-def plain_deform_conv(
-    x: Elements,
-    offset: Elements,
-    w: Elements,
-    g: DeformConvGeometry,
-    tile: Tile,
-    workspace: Workspace,
-    out: Elements,
-) -> None:
-    """Compute a tile of mmcv's operator without bias and mask."""
-    convolve(Tensors(x, w, offset, x[:0], x[:0]), g, tile, workspace, out)
+        w, offset, bias, mask = operands
+    convolve(Inputs(x, w, offset, bias, mask), g, tile, workspace, out)
 
 
 @jitable
 def workspace_size(g: DeformConvGeometry) -> int:
-    """Return the bytes that a tile needs, for the arrays of `convolve`."""
+    """Return the bytes that a tile needs, for the arrays of `arrays_in`."""
     # base, counted as 8 bytes; weight; row_weight.
     of_point = 1 + 2 * g.axes + (4 if g.axes == 3 else 0)
     of_taps = 2 * (2 * 3 + 2**3)  # the four arrays of `sample_tap_by_tap`
@@ -166,11 +166,10 @@ def workspace_size(g: DeformConvGeometry) -> int:
     return 8 * (of_taps + STRIPE * of_pixel + PANEL * DEPTH)
 
 
-@jitable
-def convolve(
-    tensors: Tensors, g: DeformConvGeometry, tile: Tile, workspace: Workspace, out: Elements
-) -> None:
-    """Compute a tile, unit by unit."""
+# In place: LLVM generates 4 % more instructions for arrays that a function returns.
+@jitable(**IN_PLACE)
+def arrays_in(workspace: Workspace, g: DeformConvGeometry, out: Elements) -> tuple[Points, Factors]:
+    """Return the arrays in a tile's workspace."""
     points = g.most_taps * STRIPE
     base = indices_in(workspace, 0, points)
     begin = base.nbytes
@@ -185,98 +184,110 @@ def convolve(
     totals = sums_in(workspace, begin, g.most_outputs * STRIPE, out)
     begin += totals.nbytes
     panel = sums_in(workspace, begin, PANEL * DEPTH, out)
-    places = Places(starts, base, weight, row_weight, workspace[begin + panel.nbytes :])
-    factors = Factors(columns, panel, totals)
-    of_group = g.outputs // g.groups
-    begin, end = share(g.units, g, tile)
-    for unit in range(begin, end):
-        number, output = unit // g.output_parts, unit % g.output_parts * g.most_outputs
-        n, first = number // g.stripes, number % g.stripes * g.stripe
-        count = min(g.stripe, g.blocks - first)
-        width = pieces(count, WIDTH) * WIDTH
-        stripe = Stripe(n, first, count, width)
-        find_starts(g, first, count, starts)
-        placed_at = -1  # what `places` has is of another stripe
-        outputs_end = min(output + g.most_outputs, g.outputs)
-        while output < outputs_end:  # a group, or a part of one, at a time
-            group = output // of_group
-            outputs = min(outputs_end, (group + 1) * of_group) - output
-            begin_totals(tensors.bias, output, outputs, width, totals)
-            placed_at = add_group(
-                tensors, g, stripe, group, output, outputs, placed_at, places, factors
-            )
-            for r in range(outputs):
-                target = out[(n * g.outputs + output + r) * g.blocks + first :][:count]
-                total = totals[r * width :]
-                for b in range(target.size):
-                    store(target, b, total[b])
-            output += outputs
+    rest = workspace[begin + panel.nbytes :]
+    return Points(starts, base, weight, row_weight, rest), Factors(columns, panel, totals)
 
 
 @jitable
-def find_starts(g: DeformConvGeometry, first: Pixel, count: int, starts: Coordinates) -> None:
-    """Store where the kernel's first tap is, without offsets, along each axis, for `count` output
-    pixels.
-    """
+def convolve(
+    inputs: Inputs, g: DeformConvGeometry, tile: Tile, workspace: Workspace, out: Elements
+) -> None:
+    """Compute a tile, unit by unit."""
+    points, factors = arrays_in(workspace, g, out)
+    group_outputs = g.outputs // g.groups
+    begin, end = share(g.units, g, tile)
+    for unit in range(begin, end):
+        number = unit // g.output_parts  # of the stripe among those of all images
+        first = number % g.stripes * g.stripe
+        pixels = min(g.stripe, g.blocks - first)
+        stripe = Stripe(number // g.stripes, first, pixels, pieces(pixels, WIDTH) * WIDTH)
+        find_starts(g, stripe, points.starts)
+        points_row = -1  # what `points` has is of another stripe
+        output = unit % g.output_parts * g.most_outputs
+        outputs_end = min(output + g.most_outputs, g.outputs)
+        while output < outputs_end:  # a group, or a part of one, at a time
+            group = output // group_outputs
+            size = min(outputs_end, (group + 1) * group_outputs) - output
+            outputs = Outputs(group, output, size)
+            begin_totals(inputs.bias, outputs, stripe.width, factors.totals)
+            points_row = add_group(inputs, g, stripe, outputs, points_row, points, factors)
+            store_totals(factors.totals, outputs, stripe, g, out)
+            output += size
+
+
+@jitable
+def find_starts(g: DeformConvGeometry, stripe: Stripe, starts: Coordinates) -> None:
+    """Store where the kernel's first tap is, without offsets, for a stripe's pixels."""
     step = g.blocks
     for i in range(g.axes):
         step //= g.counts[i]
-        for b in range(count):
-            position = (first + b) // step % g.counts[i]
+        for b in range(stripe.size):
+            position = (stripe.first + b) // step % g.counts[i]
             starts[i, b] = starts.dtype.type(position * g.strides[i] - g.pads[i])
 
 
 @jitable
-def begin_totals(bias: Elements, output: int, outputs: int, width: int, totals: Sums) -> None:
-    """Store the bias of output channels from `output` on, or 0, for each of `width` pixels."""
-    for r in range(outputs):
+def begin_totals(bias: Elements, outputs: Outputs, width: int, totals: Sums) -> None:
+    """Store the bias of output channels, or 0, for each of `width` pixels."""
+    for r in range(outputs.size):
         total = totals[r * width :][:width]
         value = totals.dtype.type(0)
         if bias.size > 0:
-            value = load(bias, output + r)
+            value = load(bias, outputs.first + r)
         total[:] = value
 
 
 @jitable
+def store_totals(
+    totals: Sums, outputs: Outputs, stripe: Stripe, g: DeformConvGeometry, out: Elements
+) -> None:
+    """Store the totals of a stripe's pixels in the output."""
+    for r in range(outputs.size):
+        channel = stripe.n * g.outputs + outputs.first + r
+        target = out[channel * g.blocks + stripe.first :][: stripe.size]
+        total = totals[r * stripe.width :]
+        for b in range(target.size):
+            store(target, b, total[b])
+
+
+@jitable
 def add_group(
-    tensors: Tensors,
+    inputs: Inputs,
     g: DeformConvGeometry,
     stripe: Stripe,
-    group: int,
-    output: int,
-    outputs: int,
-    placed_at: Tap,
-    places: Places,
+    outputs: Outputs,
+    points_row: int,
+    points: Points,
     factors: Factors,
-) -> Tap:
-    """Add the contribution of a group's channels to the totals of `outputs` output channels from
-    `output` on.
+) -> int:
+    """Add the contribution of a group's channels to the totals of its output channels.
 
-    placed_at  `at` of the Taps with places in `places`, or -1; the new one is returned
+    points_row  `row` of the Taps with points in `points`, or -1; the new one is returned
     """
     group_channels = g.channels // g.groups
     offset_channels = g.channels // g.offset_groups
-    begin = group * group_channels
-    end = (group + 1) * group_channels
+    begin = outputs.group * group_channels
+    end = (outputs.group + 1) * group_channels
     fits = has_fast_path(g)
     for tap in range(0, g.positions, g.most_taps):
         size = min(g.most_taps, g.positions - tap)
-        # Else weights aren't contiguous in w.
+        # If a channel's taps are cut, its weights for `size` taps aren't next to the next one's.
         most_channels = max(1, DEPTH // size) if size == g.positions else 1
         c = begin
         while c < end:
             d = c // offset_channels
-            channels = min(most_channels, end - c, (d + 1) * offset_channels - c)
+            channels = Channels(c, min(most_channels, end - c, (d + 1) * offset_channels - c))
             taps = Taps((stripe.n * g.offset_groups + d) * g.positions + tap, tap, size)
-            if fits and placed_at != taps.at:
-                place(tensors, g, taps, stripe, places)
-                placed_at = taps.at
-            sample(tensors, g, c, channels, taps, stripe, places, factors.columns)
-            weight_at = (output * group_channels + c - begin) * g.positions + tap
+            if fits and points_row != taps.row:
+                find_points(inputs, g, taps, stripe, points)
+                points_row = taps.row
+            sample(inputs, g, channels, taps, stripe, points, factors.columns)
+            first = (outputs.first * group_channels + c - begin) * g.positions + tap
             pitch = group_channels * g.positions
-            multiply(tensors.w, weight_at, pitch, outputs, channels * size, stripe.width, factors)
-            c += channels
-    return placed_at
+            depth = channels.size * size
+            multiply(inputs.w, first, pitch, outputs.size, depth, stripe.width, factors)
+            c += channels.size
+    return points_row
 
 
 @jitable
@@ -294,45 +305,49 @@ def shift_of(g: DeformConvGeometry, i: Axis, tap: Tap) -> int:
 
 
 @jitable
-def offset_at(g: DeformConvGeometry, at: int, i: Axis) -> int:
-    """Return the channel of all images' offsets for axis i of tap `at`; -1 for an axis without
-    offsets.
+def offset_row(g: DeformConvGeometry, row: int, i: Axis) -> int:
+    """Return the row of the offsets along axis i of a tap; -1 for an axis without offsets.
+
+    row  the tap's row of the mask
     """
     i -= g.axes - g.image_axes
-    return at * g.image_axes + i if i >= 0 else -1
+    return row * g.image_axes + i if i >= 0 else -1
 
 
 @jitable
-def place(
-    tensors: Tensors, g: DeformConvGeometry, taps: Taps, stripe: Stripe, places: Places
+def find_points(
+    inputs: Inputs, g: DeformConvGeometry, taps: Taps, stripe: Stripe, points: Points
 ) -> None:
-    """Store the places and weights of a stripe's pixels, one tap after the other; 0 for what fills
-    up the rows.
+    """Store the neighbours and weights of a stripe's points, one tap after the other.
+
+    Those that fill up the rows are 0.
     """
-    starts, base, weight, row_weight, _ = places
+    starts, base, weight, row_weight, _ = points
     _, pixel, count, width = stripe
-    at, tap, size = taps
-    mask = tensors.mask
+    row, tap, size = taps
+    mask = inputs.mask
     number = starts.dtype.type
     for t in range(size):
-        begin, end, padded_end = t * width, t * width + count, t * width + width
+        begin = t * width
+        end = begin + count
+        padded_end = begin + width
         base[begin:padded_end] = 0
         for i in range(g.axes):
             left, right = weight[i, 0], weight[i, 1]
-            channel = offset_at(g, at + t, i)
+            offsets = offset_row(g, row + t, i)
             left[begin:padded_end] = 0
             right[begin:padded_end] = 0
-            if channel < 0:  # y beside a lone axis, of which the only pixel is read
+            if offsets < 0:  # y beside a lone axis, of which the only pixel is read
                 left[begin:end] = 1
             else:
-                displacement = tensors.offset[channel * g.blocks + pixel :][:count]
-                place_along(
+                displacement = inputs.offset[offsets * g.blocks + pixel :][:count]
+                add_axis(
                     starts[i], number(shift_of(g, i, tap + t)), displacement, np.int32(g.image[i]),
                     base[begin:end], left[begin:end], right[begin:end],
                 )  # fmt: skip
         if mask.size > 0:  # along one axis is enough, since the weights are multiplied
             modulate(
-                mask[(at + t) * g.blocks + pixel :][:count],
+                mask[(row + t) * g.blocks + pixel :][:count],
                 weight[0, 0][begin:end],
                 weight[0, 1][begin:end],
             )
@@ -341,7 +356,7 @@ def place(
 
 
 @jitable(**APART)
-def place_along(
+def add_axis(
     starts: Coordinates,
     shift: Number,
     displacement: Elements,
@@ -368,83 +383,86 @@ def modulate(mask: Elements, left: Weights, right: Weights) -> None:
 
 @jitable
 def sample(
-    tensors: Tensors,
+    inputs: Inputs,
     g: DeformConvGeometry,
-    c: int,
-    channels: int,
+    channels: Channels,
     taps: Taps,
     stripe: Stripe,
-    places: Places,
+    points: Points,
     columns: Sums,
 ) -> None:
-    """Store the columns of `channels` channels from c on, with a row for each channel and tap."""
-    _, base, weight, row_weight, _ = places
-    points = taps.size * stripe.width
-    (plane, row, column), plane_offsets, row_offsets, _ = reading_of(
-        g, 2
-    )  # axes: if there are two, there is no plane
+    """Store the columns of some channels, with a row for each channel and tap."""
+    _, base, weight, row_weight, _ = points
+    count = taps.size * stripe.width
+    # If there are two axes, there is no plane.
+    (plane, row, column), plane_offsets, row_offsets, _ = reading_of(g, 2)
     planes = 0  # that `blend` reads
     if has_fast_path(g):
         planes = min(2, g.image[plane]) if g.axes == 3 else 1
-    for k in range(channels):
-        source = tensors.x[(stripe.n * g.channels + c + k) * g.pixels :][: g.pixels]
-        target = columns[k * points :]
+    for k in range(channels.size):
+        source = inputs.x[(stripe.n * g.channels + channels.first + k) * g.pixels :][: g.pixels]
+        target = columns[k * count :]
         is_finite = False
         for q in range(planes):  # the last call tests the sums of all planes
             of_rows = row_weight[q] if g.axes == 3 else weight[row]
-            neighbours = Neighbours(base[:points], row_offsets, of_rows, weight[column])
+            neighbours = Neighbours(base[:count], row_offsets, of_rows, weight[column])
             is_finite = blend(source[plane_offsets[q] :], neighbours, LINEAR, q > 0, target)
         if not is_finite:
-            sample_tap_by_tap(source, tensors, g, taps, stripe, places, target)
+            sample_tap_by_tap(source, inputs, g, taps, stripe, points, target)
 
 
 @jitable
 def sample_tap_by_tap(
     source: Elements,
-    tensors: Tensors,
+    inputs: Inputs,
     g: DeformConvGeometry,
     taps: Taps,
     stripe: Stripe,
-    places: Places,
+    points: Points,
     target: Sums,
 ) -> None:
-    """Store the columns of one channel, of an image of any size, from just the pixels that
-    exist.
-    """
-    starts, _, _, _, workspace = places
+    """Store the columns of one channel, of an image of any size, reading only existing pixels."""
     _, pixel, count, width = stripe
-    at, tap, size = taps
-    mask = tensors.mask
-    index = integers_in(workspace, 0, (3, 2))
-    found_at = integers_in(workspace, 8 * 3 * 2, 2**3)
-    weight = sums_in(workspace, index.nbytes + found_at.nbytes, (3, 2), target)
-    found_weights = sums_in(workspace, index.nbytes + found_at.nbytes + weight.nbytes, 2**3, target)
+    row, tap, size = taps
+    mask = inputs.mask
+    index = integers_in(points.rest, 0, (3, 2))
+    pixels = integers_in(points.rest, 8 * 3 * 2, 2**3)
+    begin = index.nbytes + pixels.nbytes
+    weight = sums_in(points.rest, begin, (3, 2), target)
+    pixel_weight = sums_in(points.rest, begin + weight.nbytes, 2**3, target)
     number = target.dtype.type
     for t in range(size):
         target[t * width + count : (t + 1) * width] = 0
         for b in range(count):
             for i in range(g.axes):
-                channel = offset_at(g, at + t, i)
+                offsets = offset_row(g, row + t, i)
                 p = number(0)
-                if channel >= 0:
+                if offsets >= 0:
                     p = (
-                        starts[i, b]
+                        points.starts[i, b]
                         + number(shift_of(g, i, tap + t))
-                        + load(tensors.offset, channel * g.blocks + pixel + b)
+                        + load(inputs.offset, offsets * g.blocks + pixel + b)
                     )
-                index[i, 0] = index[i, 1] = -1
-                if p > -1 and p < g.image[i]:
-                    whole = np.int64(np.floor(p))
-                    weight[i, 1] = p - number(whole)
-                    weight[i, 0] = number(1) - weight[i, 1]
-                    for s in range(2):
-                        index[i, s] = whole + s if 0 <= whole + s < g.image[i] else -1
+                find_neighbours(p, g.image[i], index[i], weight[i])
             total = number(0)
-            for s in range(combine(index, weight, g, found_at, found_weights)):
-                total += found_weights[s] * load(source, found_at[s])
+            for s in range(combine(index, weight, g, pixels, pixel_weight)):
+                total += pixel_weight[s] * load(source, pixels[s])
             if mask.size > 0:
-                total *= load(mask, (at + t) * g.blocks + pixel + b)
+                total *= load(mask, (row + t) * g.blocks + pixel + b)
             target[t * width + b] = total
+
+
+@jitable
+def find_neighbours(p: Number, size: int, index: Indices, weight: Weights) -> None:
+    """Store the two pixels around a coordinate, -1 for those outside of the axis, and weights."""
+    number = weight.dtype.type
+    index[0] = index[1] = -1
+    if p > -1 and p < size:
+        low = np.int64(np.floor(p))
+        weight[1] = p - number(low)
+        weight[0] = number(1) - weight[1]
+        for s in range(2):
+            index[s] = low + s if 0 <= low + s < size else -1
 
 
 @jitable
@@ -457,11 +475,11 @@ def multiply(
     width: int,
     factors: Factors,
 ) -> None:
-    """Add to the totals the product of `outputs` rows of weights and `depth` rows of columns; widen
-    16-bit weights.
+    """Add the product of rows of weights and rows of columns to the totals; widen 16-bit weights.
 
-    first, pitch  the first weight, and the distance of rows, in w
-    width         of the rows of columns and of totals
+    first, pitch    the first weight, and the distance of rows, in w
+    outputs, depth  numbers of rows of weights, and of columns
+    width           of the rows of columns and of totals
     """
     columns, panel, totals = factors
     step = PANEL if is_wide(w) else outputs
@@ -471,11 +489,11 @@ def multiply(
         row_pitch = pitch
         if is_wide(w):
             for r in range(size):
-                stored = w[weight_at + r * pitch :][:depth]
+                weights = w[weight_at + r * pitch :][:depth]
                 wide = panel[r * depth :][:depth]
                 for k in range(depth):
-                    wide[k] = load(stored, k)
+                    wide[k] = load(weights, k)
             weight_at = 0  # in the panel
             row_pitch = depth
-        weights = View(sums(w, panel), weight_at, (row_pitch,))
-        add_product(weights, size, columns, depth, width, totals[row * width :])
+        rows = View(sums(w, panel), weight_at, (row_pitch,))
+        add_product(rows, size, columns, depth, width, totals[row * width :])

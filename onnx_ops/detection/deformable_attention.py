@@ -1,9 +1,10 @@
-"""MultiScaleDeformableAttention: weighted sums of values that each query reads at points in images
-of several sizes (Deformable DETR's `multi_scale_deformable_attn`).
+"""MultiScaleDeformableAttention: weighted sums of values at points in images of several sizes.
+
+It is Deformable DETR's `multi_scale_deformable_attn`. Each query has points of its own:
 
     y[n, q, m * D + d] = sum over l, p and taps t of
-                         attention_weights[n, q, m, l, p] * weight_h[t] * weight_w[t] * value[n,
-                         pixel_l[t], m, d]
+                         attention_weights[n, q, m, l, p] * weight_h[t] * weight_w[t]
+                         * value[n, pixel_l[t], m, d]
 
 n: batch, q: query, m: head (M of them), d: channel of a head (D of them), l: level (L of them), p:
 point (P of them for each query, head and level). `value` holds the images of all levels, pixel by
@@ -80,69 +81,57 @@ def plan(
     require(len(value) == 4, "shape of {value}", value, "must have rank 4: [N, S, M, D]")
     rule = "must be a height and a width for each of 1 to 8 levels"
     require(levels > 0 and len(sizes) == 2 * levels, "{spatial_shapes}", sizes, rule)
+    check_points(value, levels, locations, attention)
+    plan_levels(value, sizes, g)
+    fits = value[3] <= ELEMENTS // max(value[0], 1) // max(locations[1], 1) // max(value[2], 1)
+    require(fits, "shape of {value}", value, "output must have at most 2**58 elements")
+    g.queries = locations[1]
+    g.heads = value[2]
+    g.channels = value[3]
+    g.level_points = locations[4]
+    g.points = levels * locations[4]
+    g.rows = value[0] * g.queries * g.heads if g.channels > 0 else 0
+    g.tiles = min(64, g.rows, g.rows // max(1, WORK // max(g.points, 1) // (g.channels + 16)) + 1)
+    g.workspace = workspace_size()
+
+
+@jitable
+def check_points(value: Sizes, levels: int, locations: Sizes, attention: Sizes) -> None:
+    """Refuse locations and weights that don't fit the value, the levels or each other."""
     argument = "shape of {sampling_locations}"
-    require(
-        len(locations) == 6 and locations[5] == 2, argument, locations, "must be [N, Q, M, L, P, 2]"
-    )
-    require(
-        locations[0] == value[0],
-        argument,
-        locations,
-        "axis 0 must be the batch size N of {value},",
-        value[0],
-    )
-    require(
-        locations[2] == value[2],
-        argument,
-        locations,
-        "axis 2 must be the number of heads M of {value},",
-        value[2],
-    )
+    fits = len(locations) == 6 and locations[5] == 2
+    require(fits, argument, locations, "must be [N, Q, M, L, P, 2]")
+    rule = "axis 0 must be the batch size N of {value},"
+    require(locations[0] == value[0], argument, locations, rule, value[0])
+    rule = "axis 2 must be the number of heads M of {value},"
+    require(locations[2] == value[2], argument, locations, rule, value[2])
     rule = "axis 3 must be the number of levels L of {spatial_shapes},"
     require(locations[3] == levels, argument, locations, rule, levels)
-    require(
-        len(attention) == 5,
-        "shape of {attention_weights}",
-        attention,
-        "must have rank 5: [N, Q, M, L, P]",
-    )
+    weights = "shape of {attention_weights}"
+    require(len(attention) == 5, weights, attention, "must have rank 5: [N, Q, M, L, P]")
     points = 1
     for a in range(5):
         rule = "must be [N, Q, M, L, P], as in {sampling_locations}; it differs on axis"
-        require(attention[a] == locations[a], "shape of {attention_weights}", attention, rule, a)
-        require(
-            locations[a] <= ELEMENTS // points,
-            argument,
-            locations,
-            "must have at most 2**58 points",
-        )
+        require(attention[a] == locations[a], weights, attention, rule, a)
+        fits = locations[a] <= ELEMENTS // points
+        require(fits, argument, locations, "must have at most 2**58 points")
         points *= max(locations[a], 1)
+
+
+@jitable
+def plan_levels(value: Sizes, sizes: Sizes, g: DeformableAttentionGeometry) -> None:
+    """Fill the geometry's fields for levels of these heights and widths."""
     pixels = 0
-    for l in range(levels):
+    for l in range(len(sizes) // 2):
         g.heights[l] = sizes[2 * l]
         g.widths[l] = sizes[2 * l + 1]
         fits = 1 <= g.heights[l] <= PIXELS and 1 <= g.widths[l] <= PIXELS
         require(fits, "{spatial_shapes}", sizes, "must lie in [1, 2**29]")
         pixels += g.heights[l] * g.widths[l]
     require(pixels <= PIXELS, "{spatial_shapes}", sizes, "must have at most 2**29 pixels in all")
-    require(
-        value[1] == pixels,
-        "shape of {value}",
-        value,
-        "axis 1 must be the number of pixels of all levels,",
-        pixels,
-    )
-    fits = value[3] <= ELEMENTS // max(value[0], 1) // max(locations[1], 1) // max(value[2], 1)
-    require(fits, "shape of {value}", value, "output must have at most 2**58 elements")
-    g.queries = locations[1]
-    g.heads = value[2]
-    g.channels = value[3]
+    rule = "axis 1 must be the number of pixels of all levels,"
+    require(value[1] == pixels, "shape of {value}", value, rule, pixels)
     g.pixels = pixels
-    g.level_points = locations[4]
-    g.points = levels * locations[4]
-    g.rows = value[0] * g.queries * g.heads if g.channels > 0 else 0
-    g.tiles = min(64, g.rows, g.rows // max(1, WORK // max(g.points, 1) // (g.channels + 16)) + 1)
-    g.workspace = workspace_size()
 
 
 def reference(
@@ -151,9 +140,7 @@ def reference(
     sampling_locations: np.ndarray,
     attention_weights: np.ndarray,
 ) -> np.ndarray:
-    """Evaluate the formula, tap by tap: coordinates step by step in their own dtype, weights and
-    sums in float64.
-    """
+    """Evaluate the formula: coordinates in their own dtype, weights and sums in float64."""
     dtype = np.float64 if sampling_locations.dtype == np.float64 else np.float32
     value = dtypes.widest(value)
     attention = dtypes.widest(attention_weights)
@@ -164,9 +151,8 @@ def reference(
         # the first tap and the weights, along y and then x, each [N, Q, M, P]
         first = []
         weights = []
-        for s, location in zip(
-            size, np.moveaxis(sampling_locations[:, :, :, l], -1, 0)[::-1], strict=True
-        ):
+        x_and_y = np.moveaxis(sampling_locations[:, :, :, l], -1, 0)
+        for s, location in zip(size, x_and_y[::-1], strict=True):
             with np.errstate(invalid="ignore", over="ignore"):
                 p = ((location.astype(dtype) * 2 - 1 + 1) * dtype(s) - 1) / 2
             p = np.clip(np.where(np.isnan(p), -2, p), -2, 2 * s + 4)

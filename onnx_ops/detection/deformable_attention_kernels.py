@@ -1,14 +1,14 @@
-"""Deformable attention, row by row. A row has the points of one head of one query; its outputs are
-contiguous.
+"""Deformable attention, row by row.
 
-A block has the points of several rows, or a part of a long row's. First the pixels and weights of
-all its points are computed, vectorized; then the pixels' values are added up, row by row. Taps
-outside of an image are left out.
+A row has the points of one head of one query; its outputs are contiguous. A block has the points of
+several rows, or a part of a long row's. First the pixels and weights of all its points are
+computed, vectorized; then the pixels' values are added up, row by row. Taps outside of an image are
+left out.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -49,6 +49,32 @@ class DeformableAttentionGeometry(Geometry):
     widths: Vector = vector(LEVELS)
 
 
+class Block(NamedTuple):
+    """The same points of each of some rows."""
+
+    row: int  # the first row
+    rows: int
+    point: int  # the first point: its number in the row
+    size: int  # points of each row
+
+
+class Levels(NamedTuple):
+    """The level of each point of a block, in the workspace."""
+
+    height: Pixels
+    width: Pixels
+    start: Pixels  # its first pixel among those of all levels
+
+
+class PointTaps(NamedTuple):
+    """The four taps of each point of a block, in the workspace."""
+
+    pixel: Pixels  # of the first tap
+    width: Pixels  # of the point's level: from a tap to the one below it
+    exist: Pixels  # a bit for each tap that lies in the image
+    weight: Weights  # [tap, point]
+
+
 @jitable
 def workspace_size() -> int:
     """Return the bytes that a tile needs, for the arrays of `deformable_attention`."""
@@ -67,134 +93,113 @@ def deformable_attention(
 ) -> None:
     """Compute a tile, block by block."""
     indices = indices_in(workspace, 0, (5, POINTS))
-    weights = sums_in(workspace, indices.nbytes, (TAPS, POINTS), out)
-    totals = sums_in(workspace, indices.nbytes + weights.nbytes, CHANNELS, out)
-    levels = indices[:3]
-    pixels = indices[3]
-    exist = indices[4]
-    parts = max(1, pieces(g.points, POINTS))
+    weight = sums_in(workspace, indices.nbytes, (TAPS, POINTS), out)
+    totals = sums_in(workspace, indices.nbytes + weight.nbytes, CHANNELS, out)
+    levels = Levels(indices[0], indices[1], indices[2])
+    taps = PointTaps(indices[3], levels.width, indices[4], weight)
+    blocks = max(1, pieces(g.points, POINTS))  # of a row
     rows_at_once = max(1, POINTS // max(g.points, 1))
-    if parts == 1:
-        describe(g, 0, g.points, rows_at_once, levels)
+    if blocks == 1:  # all blocks have the points of the same levels
+        find_levels(g, Block(0, rows_at_once, 0, g.points), levels)
     row, end = share(g.rows, g, tile)
     while row < end:
         rows = min(rows_at_once, end - row)
         for channel in range(0, g.channels, CHANNELS):
-            for part in range(parts):
-                first = part * POINTS
-                count = min(POINTS, g.points - first)
-                if parts > 1:
-                    describe(g, first, count, 1, levels)
-                at = row * g.points + first
-                place(
-                    locations[2 * at :], attention[at:][: rows * count], levels[0], levels[1],
-                    levels[2], pixels, exist,
-                    weights[0], weights[1], weights[2], weights[3],
-                )  # fmt: skip
-                add_rows(
-                    value,
-                    g,
-                    row,
-                    rows,
-                    channel,
-                    count,
-                    pixels,
-                    levels[1],
-                    exist,
-                    weights,
-                    part > 0,
-                    totals,
-                    out,
+            for b in range(blocks):
+                point = b * POINTS
+                block = Block(row, rows, point, min(POINTS, g.points - point))
+                if blocks > 1:  # of a single row
+                    find_levels(g, block, levels)
+                first = row * g.points + point
+                find_taps(
+                    locations[2 * first :],
+                    attention[first:][: rows * block.size],
+                    levels,
+                    taps.pixel,
+                    taps.exist,
+                    (weight[0], weight[1], weight[2], weight[3]),
                 )
+                add_rows(value, g, block, channel, taps, totals, out)
         row += rows
 
 
 @jitable
-def describe(
-    g: DeformableAttentionGeometry, first: int, count: int, rows: int, levels: Pixels
-) -> None:
-    """Store each point's level, as its height, width and first pixel, for `count` points of each of
-    several rows.
-
-    first  the first of these points: its number in the row
-    """
-    for b in range(count):
-        level = (first + b) // g.level_points
+def find_levels(g: DeformableAttentionGeometry, block: Block, levels: Levels) -> None:
+    """Store the level of each point of a block."""
+    for b in range(block.size):
+        level = (block.point + b) // g.level_points
         start = 0
         for l in range(level):
             start += g.heights[l] * g.widths[l]
-        for r in range(rows):
-            k = r * count + b
-            levels[0, k] = g.heights[level]
-            levels[1, k] = g.widths[level]
-            levels[2, k] = start
+        for r in range(block.rows):
+            k = r * block.size + b
+            levels.height[k] = g.heights[level]
+            levels.width[k] = g.widths[level]
+            levels.start[k] = start
 
 
+# The weights are four arrays: APART has no effect on rows of one array.
 @jitable(**APART)
-def place(
+def find_taps(
     locations: Elements,
     attention: Elements,
-    heights: Pixels,
-    widths: Pixels,
-    starts: Pixels,
-    pixels: Pixels,
+    levels: Levels,
+    pixel: Pixels,
     exist: Pixels,
-    w0: Weights,
-    w1: Weights,
-    w2: Weights,
-    w3: Weights,
+    weights: tuple[Weights, Weights, Weights, Weights],
 ) -> None:
-    """Store each point's first tap in `pixels`, a bit for each tap that exists in `exist`, and the
-    taps' weights.
+    """Store the taps of each point of a block, see `PointTaps`.
 
-    locations               x and y of each point
-    attention               weight of each point
-    heights, widths, starts  of each point's level, in pixels, and its first pixel
+    locations  x and y of each point
+    attention  weight of each point
     """
-    dtype = w0.dtype.type
-    one = w0.dtype.type(1)
+    upper_left, upper_right, lower_left, lower_right = weights
+    number = upper_left.dtype.type
+    one = number(1)
     for b in range(attention.size):
-        height = heights[b]
-        width = widths[b]
+        height = levels.height[b]
+        width = levels.width[b]
         weight = load(attention, b)
-        x, y = (
-            coordinate(load(locations, 2 * b), width),
-            coordinate(load(locations, 2 * b + 1), height),
-        )
-        column, row = np.int32(np.floor(x)), np.int32(np.floor(y))
-        across, down = dtype(x - np.floor(x)), dtype(y - np.floor(y))
-        above, below = weight * (one - down), weight * down
-        w0[b] = above * (one - across)
-        w1[b] = above * across
-        w2[b] = below * (one - across)
-        w3[b] = below * across
+        x = coordinate(load(locations, 2 * b), width)
+        y = coordinate(load(locations, 2 * b + 1), height)
+        column = np.int32(np.floor(x))
+        row = np.int32(np.floor(y))
+        across = number(x - np.floor(x))
+        down = number(y - np.floor(y))
+        above = weight * (one - down)
+        below = weight * down
+        upper_left[b] = above * (one - across)
+        upper_right[b] = above * across
+        lower_left[b] = below * (one - across)
+        lower_right[b] = below * across
         columns = existing(column, width)
         exist[b] = np.int32(
             (columns if 0 <= row < height else 0) + (4 * columns if -1 <= row < height - 1 else 0)
         )
-        pixels[b] = np.int32(starts[b] + np.int32(np.int32(row * width) + column))
+        # Each step in int32, so that a vector holds as many indices as weights.
+        pixel[b] = np.int32(levels.start[b] + np.int32(np.int32(row * width) + column))
 
 
 @jitable
 def coordinate(location: Number, size: Pixel32) -> Number:
-    """Return the pixel coordinate, rounded as in GridSample and limited to integers; NaN becomes a
-    place outside.
+    """Return the pixel coordinate of a location, rounded step by step as in GridSample.
+
+    It is limited to coordinates that fit an int32, of which the limits are outside of the image.
+    NaN becomes the lower one.
     """
-    dtype = type(location)
-    grid = location * dtype(2) - dtype(1)
-    size = dtype(size)
-    p = ((grid + dtype(1)) * size - dtype(1)) * dtype(0.5)
-    # The high limit is outside of the image even after rounding.
-    high = dtype(2) * size + dtype(4)
+    number = type(location)
+    grid = location * number(2) - number(1)
+    size = number(size)
+    p = ((grid + number(1)) * size - number(1)) * number(0.5)
+    # This limit is outside of the image even after rounding.
+    high = number(2) * size + number(4)
     p = high if p > high else p
-    return p if p >= dtype(-2) else dtype(-2)
+    return p if p >= number(-2) else number(-2)
 
 
 @jitable
 def existing(first: Pixel32, size: Pixel32) -> Pixel32:
-    """Return bit 1 if the pixel `first` lies within an axis of this size, and bit 2 if the next one
-    does.
-    """
+    """Return the sum of 1 if pixel `first` lies within an axis and 2 if the next one does."""
     return np.int32((1 if 0 <= first < size else 0) + (2 if -1 <= first < size - 1 else 0))
 
 
@@ -202,38 +207,32 @@ def existing(first: Pixel32, size: Pixel32) -> Pixel32:
 def add_rows(
     value: Elements,
     g: DeformableAttentionGeometry,
-    row: int,
-    rows: int,
+    block: Block,
     channel: int,
-    count: int,
-    pixels: Pixels,
-    widths: Pixels,
-    exist: Pixels,
-    weights: Weights,
-    more: bool,
+    taps: PointTaps,
     totals: Sums,
     out: Elements,
 ) -> None:
-    """Add up the points of each row, for channels from `channel` on.
+    """Add up the points of each row of a block, for channels from `channel` on.
 
-    row, rows                      first row, and number of rows
-    count                          points of each row
-    pixels, widths, exist, weights  of these points, see `place`
-    more                           whether they are added to sums that are there
-    totals                         room for sums of 16-bit floats
+    totals  room for sums of 16-bit floats
     """
     size = min(CHANNELS, g.channels - channel)
-    query, m = row // g.heads, row % g.heads
-    for r in range(rows):
+    query = block.row // g.heads
+    m = block.row % g.heads
+    for r in range(block.rows):
         n = query // g.queries
         source = value[(n * g.pixels * g.heads + m) * g.channels + channel :]
-        target = out[(row + r) * g.channels + channel :][:size]
-        into = sums(target, totals)[:size]
-        b = r * count
-        points = Corners(pixels[b:][:count], widths[b:], exist[b:], weights[:, b:])
-        add_points(source, g.heads * g.channels, points, more, into)
+        target = out[(block.row + r) * g.channels + channel :][:size]
+        row_sums = sums(target, totals)[:size]
+        b = r * block.size
+        corners = Corners(
+            taps.pixel[b:][: block.size], taps.width[b:], taps.exist[b:], taps.weight[:, b:]
+        )
+        # After a row's first points, its sums are those of the points before.
+        add_points(source, g.heads * g.channels, corners, block.point > 0, row_sums)
         for d in range(size if is_wide(out) else 0):
-            store(target, d, into[d])
+            store(target, d, row_sums[d])
         m += 1
         if m == g.heads:
             m = 0

@@ -1,5 +1,4 @@
-"""RoiAlign: sample regions of feature maps between pixels, and pool the samples in bins (Mask
-R-CNN's RoIAlign).
+"""RoiAlign: sample regions of feature maps between pixels, and pool the samples in bins.
 
     y[r, c, p, q] = pool over i < count_y, j < count_x of  x[batch_indices[r], c](y_p,i, x_q,j)
 
@@ -45,7 +44,8 @@ In ai.onnx a kernel can't learn its node's version. Version 10 has no
 coordinate_transformation_mode, and means output_half_pixel by its absence; nodes of that version
 are left to ONNX Runtime.
 
-Sources: ONNX operator specification, RoiAlign-16 and -22; mmcv and mmdeploy, see docs/mmdeploy.md.
+Sources: Mask R-CNN (arXiv 1703.06870); ONNX operator specification, RoiAlign-16 and -22; mmcv and
+mmdeploy, see docs/mmdeploy.md.
 """
 
 from __future__ import annotations
@@ -103,18 +103,11 @@ def shape(
 
 @jitable
 def lay_out_maps(attributes: AttributeTuple, x: Sizes, g: FeatureMaps) -> None:
-    """Check feature maps of shape x, and fill the geometry's fields for them and for the scale of
-    regions.
-    """
+    """Check feature maps of shape x, and fill the fields of `FeatureMaps`."""
     require(len(x) == 4, "shape of {X}", x, "must have rank 4: [N, C, H, W]")
     for a in range(2, 4):
-        require(
-            1 <= x[a] <= PIXELS,
-            "shape of {X}",
-            x,
-            "image axes must lie in [1, 2**31 - 1]; see axis",
-            a,
-        )
+        rule = "image axes must lie in [1, 2**31 - 1]; see axis"
+        require(1 <= x[a] <= PIXELS, "shape of {X}", x, rule, a)
     g.batch = x[0]
     g.channels = x[1]
     g.height = x[2]
@@ -133,13 +126,8 @@ def plan(
     x, rois, images = inputs
     g.half_pixel = attributes.coordinate_transformation_mode
     plan_regions(attributes, x, rois, 4, g)
-    require(
-        len(images) == 1 and images[0] == rois[0],
-        "shape of {batch_indices}",
-        images,
-        "must be [R], with R",
-        rois[0],
-    )
+    fits = len(images) == 1 and images[0] == rois[0]
+    require(fits, "shape of {batch_indices}", images, "must be [R], with R", rois[0])
 
 
 @jitable
@@ -182,16 +170,12 @@ def plan_regions(
     The attributes that select the kind of region are in `g`.
     """
     lay_out_maps(attributes, x, g)
-    require(
-        len(rois) == 2 and rois[1] == columns,
-        "shape of {rois}",
-        rois,
-        "must be [R, K], with K",
-        columns,
-    )
+    fits = len(rois) == 2 and rois[1] == columns
+    require(fits, "shape of {rois}", rois, "must be [R, K], with K", columns)
     g.regions = rois[0]
     g.columns = columns
-    g.out_height, g.out_width = attributes.output_height, attributes.output_width
+    g.out_height = attributes.output_height
+    g.out_width = attributes.output_width
     g.bins = g.out_height * g.out_width
     g.ratio = attributes.sampling_ratio
     fits = max(g.regions, 1) <= ELEMENTS // g.bins // max(g.channels, 1)
@@ -202,9 +186,7 @@ def plan_regions(
 
 @jitable
 def cut_regions(channels: int, parts: int, g: RoiAlignGeometry) -> None:
-    """Cut the output into units with at most so many channels, and at most so many parts of the
-    regions.
-    """
+    """Cut the output into units, with at most so many channels and parts of the regions."""
     g.block = max(1, min(kernels.CHANNELS, g.channels, channels))
     blocks = pieces(g.channels, g.block)
     g.parts = max(1, min(g.regions, 64 // max(blocks, 1), parts))
@@ -222,9 +204,7 @@ def reference(
     mode: str,
     **geometry: Any,
 ) -> np.ndarray:
-    """Evaluate the formula: coordinates step by step in their own dtype, weights and sums in
-    float64.
-    """
+    """Evaluate the formula: coordinates in their own dtype, weights and sums in float64."""
     samples = upright(x, rois, coordinate_transformation_mode == "half_pixel", **geometry)
     return pooled(
         x, batch_indices.tolist(), samples, {"avg": average, "max": largest_tap}[mode], **geometry
@@ -259,23 +239,13 @@ def coordinates_of(x: np.ndarray) -> NumberType:
 
 
 def upright(
-    x: np.ndarray,
-    rois: np.ndarray,
-    half_pixel: bool,
-    output_height: int,
-    output_width: int,
-    sampling_ratio: int,
-    spatial_scale: float,
+    x: np.ndarray, rois: np.ndarray, half_pixel: bool, spatial_scale: float, **geometry: Any
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield y and x of each region's samples: [output_height, 1, count_y, 1] and [1, output_width,
-    1, count_x].
-    """
+    """Yield y and x of each region's samples, see `samples_of`."""
     dtype = coordinates_of(x)
     offset = dtype(0.5 if half_pixel else 0)
     for left, top, right, bottom in rois.astype(dtype) * dtype(spatial_scale) - offset:
-        v = samples_along(top, bottom - top, output_height, sampling_ratio, half_pixel)
-        u = samples_along(left, right - left, output_width, sampling_ratio, half_pixel)
-        yield v[:, None, :, None], u[None, :, None, :]
+        yield samples_of((top, bottom - top), (left, right - left), half_pixel, **geometry)
 
 
 def turned(
@@ -283,10 +253,8 @@ def turned(
     rois: np.ndarray,
     half_pixel: bool,
     clockwise: bool,
-    output_height: int,
-    output_width: int,
-    sampling_ratio: int,
     spatial_scale: float,
+    **geometry: Any,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield what `upright` yields, for boxes of centre, size and angle."""
     dtype = coordinates_of(x)
@@ -294,31 +262,43 @@ def turned(
     for *box, angle in rois.astype(dtype):
         centre_x, centre_y, *sizes = np.array(box) * dtype(spatial_scale)
         width, height = (size if half_pixel or size >= 1 else dtype(1) for size in sizes)
+        v, u = samples_of((-height / 2, height), (-width / 2, width), half_pixel, **geometry)
         angle = np.float64(angle) * (1 if clockwise else -1)
-        sine, cosine = dtype(np.sin(angle)), dtype(np.cos(angle))
-        v = samples_along(-height / 2, height, output_height, sampling_ratio, half_pixel)[
-            :, None, :, None
-        ]
-        u = samples_along(-width / 2, width, output_width, sampling_ratio, half_pixel)[
-            None, :, None, :
-        ]
+        sine = dtype(np.sin(angle))
+        cosine = dtype(np.cos(angle))
         yield (
             v * cosine + u * sine + (centre_y - offset),
             u * cosine - v * sine + (centre_x - offset),
         )
 
 
+def samples_of(
+    y_axis: tuple[Number, Number],
+    x_axis: tuple[Number, Number],
+    half_pixel: bool,
+    output_height: int,
+    output_width: int,
+    sampling_ratio: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return y and x of a box's samples, from its start and size along each axis.
+
+    They are [output_height, 1, count_y, 1] and [1, output_width, 1, count_x].
+    """
+    v = samples_along(*y_axis, output_height, sampling_ratio, half_pixel)
+    u = samples_along(*x_axis, output_width, sampling_ratio, half_pixel)
+    return v[:, None, :, None], u[None, :, None, :]
+
+
 def samples_along(
     start: Number, size: Number, bins: int, ratio: int, half_pixel: bool
 ) -> np.ndarray:
     """Return the coordinates of a region's samples along an axis, [bins, count]."""
-    dtype = type(
-        size
-    )  # half of it may be a float64, which NumPy 1 makes of a float32 and a Python number
+    # Not type(start): NumPy 1 makes a float64 of half a float32.
+    dtype = type(size)
     if not half_pixel and not size >= 1:
         size = dtype(1)
     step = size / dtype(bins)
-    count = ratio if ratio > 0 else int(min(np.ceil(step), kernels.MOST)) if step > 0 else 0
+    count = ratio if ratio > 0 else int(min(np.ceil(step), kernels.MOST_SAMPLES)) if step > 0 else 0
     if not (np.isfinite(start) and np.isfinite(step)):
         count = 0
     p = np.arange(bins, dtype=dtype)[:, None]
@@ -338,32 +318,30 @@ def pooled(
 ) -> np.ndarray:
     """Pool each region's samples.
 
-    pool  a function of the result of `read` for places with the axes of bins, then of a bin's
-          samples
+    pool  a function of the result of `read_taps` for samples [bin's row, its column, sample's row,
+          its column]
     """
     total = np.zeros((len(images), x.shape[1], output_height, output_width))
     for n in images:
-        require(
-            0 <= n < len(x), "{batch_indices}", n, "must be positions of images, less than", len(x)
-        )
-    for r, places in enumerate(regions):
-        total[r] = pool(*read(x[images[r]], np.broadcast_arrays(*places)))
+        rule = "must be positions of images, less than"
+        require(0 <= n < len(x), "{batch_indices}", n, rule, len(x))
+    for r, samples in enumerate(regions):
+        total[r] = pool(*read_taps(x[images[r]], np.broadcast_arrays(*samples)))
     return total
 
 
-def read(image: np.ndarray, places: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the taps at places (y, x) in an image [C, H, W]: (weighted pixels, where places are
-    inside).
+def read_taps(image: np.ndarray, points: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the weighted taps of points (y, x) in an image [C, H, W], and which points are inside.
 
-    The taps' pixels are [4, C, *places].
+    The taps are [4, C, *points].
     """
     image = dtypes.widest(image)
     sizes = image.shape[1:]
     inside = np.logical_and.reduce(
-        [(v >= -1) & (v <= v.dtype.type(s)) for v, s in zip(places, sizes, strict=True)]
+        [(v >= -1) & (v <= v.dtype.type(s)) for v, s in zip(points, sizes, strict=True)]
     )
     taps = []  # along y and x, the two pixels and their weights
-    for v, size in zip(places, sizes, strict=True):
+    for v, size in zip(points, sizes, strict=True):
         v = np.where(inside, np.maximum(v, 0), 0)
         low = np.minimum(np.floor(v).astype(np.int64), size - 1)
         f = np.where(low < size - 1, v.astype(np.float64) - low, 0)
@@ -374,30 +352,30 @@ def read(image: np.ndarray, places: Sequence[np.ndarray]) -> tuple[np.ndarray, n
 
 
 def average(weighted: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """Return the average of each bin's samples, from the result of `read`."""
+    """Return the average of each bin's samples, from the result of `read_taps`."""
     return weighted.sum(axis=(0, -2, -1)) / max(inside.shape[-2] * inside.shape[-1], 1)
 
 
 def largest_tap(weighted: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """Return the largest weighted pixel of each bin, from the result of `read`."""
+    """Return the largest weighted pixel of each bin, from the result of `read_taps`."""
     return weighted.max(axis=(0, -2, -1), initial=-np.inf if inside.size else 0)
 
 
 def largest_sample(weighted: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """Return the largest of each bin's samples, from the result of `read`."""
-    return weighted.sum(axis=0).max(axis=(-2, -1), initial=kernels.LEAST)
+    """Return the largest of each bin's samples, from the result of `read_taps`."""
+    return weighted.sum(axis=0).max(axis=(-2, -1), initial=kernels.LEAST_SAMPLE)
 
 
 MODE = Attribute("mode", "string", "avg", choices=MODES)
 COMMON = (
     Attribute("output_height", "int", 1, bounds=(1, BINS)),
     Attribute("output_width", "int", 1, bounds=(1, BINS)),
-    Attribute("sampling_ratio", "int", 0, bounds=(0, kernels.MOST)),
+    Attribute("sampling_ratio", "int", 0, bounds=(0, kernels.MOST_SAMPLES)),
     Attribute("spatial_scale", "float", 1.0),
 )
 MMCV_COMMON = (  # all are required, and a sampling_ratio below 0 means 0
     *(replace(a, required=True, default=None) for a in COMMON[:2]),
-    Attribute("sampling_ratio", "int", required=True, bounds=(-(2**31), kernels.MOST)),
+    Attribute("sampling_ratio", "int", required=True, bounds=(-(2**31), kernels.MOST_SAMPLES)),
     Attribute("aligned", "int", required=True, bounds=(0, 1)),
     Attribute("spatial_scale", "float", required=True),
 )
@@ -415,8 +393,10 @@ ROI_ALIGN = Operator(
         MODE, *COMMON
     ),
     plan=Plan(shape, plan, RoiAlignGeometry),
-    kernels=(Kernel(kernels.roi_align, {"mode": ("avg",)}),
-        Kernel(kernels.roi_align_max, {"mode": ("max",)})),
+    kernels=(
+        Kernel(kernels.roi_align, {"mode": ("avg",)}, tupled=2),
+        Kernel(kernels.roi_align_max, {"mode": ("max",)}, tupled=2),
+    ),
     reference=reference,
 )  # fmt: skip
 MMCV = ("mmcv", "mmdeploy")
@@ -432,8 +412,8 @@ MMCV_ROI_ALIGN = Operator(
     terms={"X": "input", "batch_indices": "batch indices in rois"},
     plan=Plan(shape, plan_mmcv, RoiAlignGeometry),
     kernels=(
-        Kernel(kernels.mmcv_roi_align, {"mode": ("avg",)}),
-        Kernel(kernels.mmcv_roi_align_max, {"mode": ("max",)})
+        Kernel(kernels.roi_align, {"mode": ("avg",)}, tupled=2),
+        Kernel(kernels.mmcv_roi_align_max, {"mode": ("max",)}, tupled=2),
     ),
     reference=reference_mmcv,
 )  # fmt: skip

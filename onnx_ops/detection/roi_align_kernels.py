@@ -2,15 +2,15 @@
 
 A unit of work has a part of the regions, read one after the other, and some channels. Their planes
 stay in the second-level cache meanwhile. A region's pixels and weights are computed once for all
-channels of the unit.
+channels of the unit. There are three ways to pool a region:
 
-In an upright box, a tap's weight is the product of the weights of its row and of its column. So
-rows are added or compared first, along whole vectors of neighbouring pixels. Then each bin combines
-its columns. Other regions are read tap by tap: turned ones, those with samples to compare, and
-those with columns so far apart that reading all pixels between them would take longer.
-
-If turned regions read more taps than their images have pixels, a unit first copies its channels
-with the channels of a pixel side by side. Then a tap is a vector.
+    by rows      In an upright box, a tap's weight is the product of the weights of its row and of
+                 its column. So rows are added or compared first, along whole vectors of
+                 neighbouring pixels. Then each bin combines its columns
+    by taps      All other regions: turned ones, those with samples to compare, and those with
+                 columns so far apart that reading all pixels between them would take longer
+    from a copy  If turned regions read more taps than their images have pixels, a unit first copies
+                 its channels with the channels of a pixel side by side. Then a tap is a vector
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         Indices,
         Known,
         Number,
-        Offset,
         Pitch,
         Pixels,
         Sums,
@@ -43,20 +42,26 @@ if TYPE_CHECKING:
         Workspace,
     )
 
-AVERAGE, LARGEST_TAP, LARGEST_SAMPLE = (
-    known(1),
-    known(2),
-    known(3),
-)  # how a bin's samples are pooled
-MOST = 2**10  # samples of a bin along an axis
-LEAST = -10_000  # where mmcv's search for the largest sample begins
+# How a bin's samples are pooled. A mode is known when a function is compiled, as the length of a
+# tuple.
+AVERAGE = known(1)
+LARGEST_TAP = known(2)
+LARGEST_SAMPLE = known(3)
+MOST_SAMPLES = 2**10  # of a bin along an axis
+LEAST_SAMPLE = -10_000  # where mmcv's search for the largest sample begins
 CHANNELS = 64  # of a unit, at most
-BINS, COLUMNS, ROWS, TAPS = 512, 1024, 512, 2048  # that there is room for
+# Sizes of arrays in the workspace: a region with more bins or taps is pooled by taps, in rounds.
+BINS = 512
+COLUMNS = 1024
+ROWS = 512
+TAPS = 2048
 SPAN = 4096  # pixels from the first to the last column of a region that is read by rows, at most
 SPARSE = 32  # pixels, for each column that is read, up to which that pays
 LANES = 16  # rows are added up over multiples of so many pixels, if the image is as wide
 # Channels that are read at a time, so that indices and weights are loaded once for all of them.
 TOGETHER = 4
+# Taps of a bin that are added up at a time, so that rounding errors of a long sum stay small.
+CHUNK = 64
 SAMPLES = 32  # of a copy that are added up at a time
 
 
@@ -72,10 +77,9 @@ class FeatureMaps(Geometry):
 
 
 class RoiAlignGeometry(FeatureMaps):
-    """The regions with their bins, the attributes, and the division of the output into units of
-    work.
+    """The regions with their bins, the attributes, and the division of the output into units.
 
-    A unit is a part of the regions, and a block of channels.
+    A unit of work is a part of the regions, and a block of channels.
     """
 
     regions: int
@@ -84,14 +88,29 @@ class RoiAlignGeometry(FeatureMaps):
     out_width: int
     bins: int  # of a region: their product
     ratio: int  # samples of a bin along each axis; 0 or less: as many as the bin has pixels
-    half_pixel: (
-        int  # 1 if a coordinate's integers are the edges of pixels, 0 if they are the centres
-    )
+    half_pixel: int  # 1 if integer coordinates are the edges of pixels, 0 if they are the centres
     clockwise: int  # 1 if turned boxes are turned by their angles, 0 if by the negated ones
     block: int  # channels of a unit, at most
     parts: int  # into which the regions are divided
     units: int  # of work
     copied: int  # elements of a unit's copy of its channels; 0: there is no copy
+
+
+class Inputs(NamedTuple):
+    """The inputs, see roi_align.py."""
+
+    x: Elements
+    rois: Elements
+    batches: tuple[Indices, ...]  # (batch_indices,), or () if the first column of `rois` has them
+
+
+class Work(NamedTuple):
+    """A unit of work: some channels of some regions."""
+
+    channel: int  # the first one
+    channels: int
+    region: int  # the first one
+    region_end: int  # after the last one
 
 
 class RegionAxis(NamedTuple):
@@ -103,13 +122,46 @@ class RegionAxis(NamedTuple):
 
 
 class Box(NamedTuple):
-    """A region."""
+    """A region's place in its image."""
 
     y: RegionAxis
     x: RegionAxis
-    turn: tuple[
-        Number, ...
-    ]  # (sine, cosine, the centre's y and x) of a turned box; () for an upright one
+    turn: tuple[Number, ...]  # (sine, cosine, centre's y, its x) if turned; () for an upright box
+
+
+class Region(NamedTuple):
+    """A region in some channels: what is read, and where the results are stored."""
+
+    box: Box
+    planes: Elements  # its image, from the first of these channels on
+    channels: int
+    bins: Elements  # its output, from the first bin in the first of these channels on
+
+
+class AxisTaps(NamedTuple):
+    """Taps along an axis, in the workspace."""
+
+    pixel: Pixels
+    weight: Weights
+
+
+class RowTaps(NamedTuple):
+    """The rows of a bin, in the workspace, as points of `add_points`.
+
+    Of a point's four taps only the first one exists, which has the row's weight.
+    """
+
+    taps: AxisTaps
+    weight: Weights  # [tap of a point, row]: taps.weight is the first of four
+    ones: Pixels  # bits of the taps that exist; also the distance to taps that don't
+
+
+class ColumnTaps(NamedTuple):
+    """The columns that are read for a region's bins, from left to right, in the workspace."""
+
+    taps: AxisTaps
+    ends: Pixels  # bin q of a row has the taps from ends[q] on and before ends[q + 1]
+    zeros: Pixels  # for each of these bins, whether a sample or a tap counts as 0
 
 
 class Round(NamedTuple):
@@ -122,70 +174,74 @@ class Round(NamedTuple):
     totals: Sums  # for each channel, the bin that continues, so far
 
 
+class RoundBins(NamedTuple):
+    """The bins of a round."""
+
+    first: int  # its number among the region's bins
+    size: int  # number of bins
+    complete: int  # bins that have their last tap in this round: all, or all but the last one
+    goes_on: bool  # whether the first one began in an earlier round
+
+
+class NextSample(NamedTuple):
+    """The sample whose taps come next."""
+
+    bin: int
+    i: int  # its row among the bin's samples
+    j: int  # its column
+    is_zero: bool  # whether one of the bin's samples so far, or of their taps, counts as 0
+
+
 @jitable
 def workspace_size() -> int:
-    """Return the bytes that a tile needs: arrays of `pool_by_rows` or `pool_by_taps`, then a
-    copy.
-    """
-    by_rows = 8 * (TOGETHER * (SPAN + LANES) + 4 * ROWS + COLUMNS) + 4 * (
-        COLUMNS + 3 * ROWS + 2 * BINS + 1
-    )
-    by_taps = 8 * (2 * TAPS + CHANNELS) + 4 * (2 * BINS + 1)
-    return (max(by_rows, by_taps) + 127) // 64 * 64
+    """Return the bytes of `row_arrays` or `round_in`; a copy of channels comes behind them."""
+    # Integers and sums are counted as 8 bytes each. The numbers are multiples of 8, so that a copy
+    # begins with a cache line; 8 more have room for the last one of `ends`.
+    by_rows = TOGETHER * (SPAN + LANES) + 6 * ROWS + 2 * COLUMNS + 2 * BINS
+    by_taps = 2 * TAPS + CHANNELS + 2 * BINS
+    return 8 * (max(by_rows, by_taps) + 8)
 
 
 @jitable
 def roi_align(
     x: Elements,
     rois: Elements,
-    batch_indices: Indices,
+    batches: tuple[Indices, ...],
     g: RoiAlignGeometry,
     tile: Tile,
     workspace: Workspace,
     out: Elements,
 ) -> None:
-    """Compute a tile of ONNX's operator with mode avg."""
-    pool(x, rois, (batch_indices,), AVERAGE, g, tile, workspace, out)
+    """Compute a tile with mode avg."""
+    pool(Inputs(x, rois, batches), AVERAGE, g, tile, workspace, out)
 
 
 @jitable
 def roi_align_max(
     x: Elements,
     rois: Elements,
-    batch_indices: Indices,
+    batches: tuple[Indices, ...],
     g: RoiAlignGeometry,
     tile: Tile,
     workspace: Workspace,
     out: Elements,
 ) -> None:
     """Compute a tile of ONNX's operator with mode max."""
-    pool(x, rois, (batch_indices,), LARGEST_TAP, g, tile, workspace, out)
-
-
-@jitable
-def mmcv_roi_align(
-    x: Elements,
-    rois: Elements,
-    g: RoiAlignGeometry,
-    tile: Tile,
-    workspace: Workspace,
-    out: Elements,
-) -> None:
-    """Compute a tile of mmcv's operator with mode avg."""
-    pool(x, rois, (), AVERAGE, g, tile, workspace, out)
+    pool(Inputs(x, rois, batches), LARGEST_TAP, g, tile, workspace, out)
 
 
 @jitable
 def mmcv_roi_align_max(
     x: Elements,
     rois: Elements,
+    batches: tuple[Indices, ...],
     g: RoiAlignGeometry,
     tile: Tile,
     workspace: Workspace,
     out: Elements,
 ) -> None:
     """Compute a tile of mmcv's operator with mode max."""
-    pool(x, rois, (), LARGEST_SAMPLE, g, tile, workspace, out)
+    pool(Inputs(x, rois, batches), LARGEST_SAMPLE, g, tile, workspace, out)
 
 
 @jitable
@@ -198,77 +254,70 @@ def mmcv_roi_align_rotated(
     out: Elements,
 ) -> None:
     """Compute a tile of turned boxes."""
-    check_images(rois, (), g)
+    inputs = Inputs(x, rois, ())
+    check_images(inputs, g)
     begin, end = share(g.units, g, tile)
     for unit in range(begin, end):
         if g.copied:
-            pool_copies(x, rois, unit, g, workspace, out)
+            pool_copies(inputs, unit, g, workspace, out)
             continue
-        channel, channels, region, last = part_of(g, unit)
-        for r in range(region, last):
-            first = (image_of(rois, (), r, g) * g.channels + channel) * g.pixels
-            to = (r * g.channels + channel) * g.bins
-            pool_by_taps(
-                x,
-                first,
-                channels,
-                turned_box(rois, r, g, zero(out)),
-                AVERAGE,
-                g,
-                workspace,
-                out,
-                to,
-            )
+        work = work_of(g, unit)
+        for r in range(work.region, work.region_end):
+            box = turned_box(rois, r, g, zero(out))
+            region = region_of(inputs, r, box, work, g, out)
+            pool_by_taps(region, AVERAGE, g, workspace)
 
 
 @jitable
 def pool(
-    x: Elements,
-    rois: Elements,
-    batches: tuple[Indices, ...],
-    way: Known,
+    inputs: Inputs,
+    mode: Known,
     g: RoiAlignGeometry,
     tile: Tile,
     workspace: Workspace,
     out: Elements,
 ) -> None:
-    """Compute a tile of upright boxes.
-
-    batches  (batch_indices,), or () if the first column of `rois` has them
-    way      AVERAGE, LARGEST_TAP or LARGEST_SAMPLE
-    """
-    check_images(rois, batches, g)
+    """Compute a tile of upright boxes. mode: AVERAGE, LARGEST_TAP or LARGEST_SAMPLE."""
+    check_images(inputs, g)
     begin, end = share(g.units, g, tile)
     for unit in range(begin, end):
-        channel, channels, region, region_end = part_of(g, unit)
-        for r in range(region, region_end):
-            first = (image_of(rois, batches, r, g) * g.channels + channel) * g.pixels
-            to = (r * g.channels + channel) * g.bins
-            box = upright_box(rois, r, g, zero(out))
-            if not pool_by_rows(x, first, channels, box, way, g, workspace, out, to):
-                pool_by_taps(x, first, channels, box, way, g, workspace, out, to)
+        work = work_of(g, unit)
+        for r in range(work.region, work.region_end):
+            box = upright_box(inputs.rois, r, g, zero(out))
+            region = region_of(inputs, r, box, work, g, out)
+            if not pool_by_rows(region, mode, g, workspace):
+                pool_by_taps(region, mode, g, workspace)
 
 
 @jitable
-def part_of(g: RoiAlignGeometry, unit: Unit) -> tuple[int, int, int, int]:
-    """Return a unit's first channel and number of channels, its first region, and the region after
-    its last one.
-    """
-    channel, part = unit // g.parts * g.block, unit % g.parts
-    each = pieces(g.regions, g.parts)
-    return (
+def work_of(g: RoiAlignGeometry, unit: Unit) -> Work:
+    """Return the channels and regions of a unit of work."""
+    channel = unit // g.parts * g.block
+    part = unit % g.parts
+    regions = pieces(g.regions, g.parts)
+    return Work(
         channel,
         min(g.block, g.channels - channel),
-        min(part * each, g.regions),
-        min((part + 1) * each, g.regions),
+        min(part * regions, g.regions),
+        min((part + 1) * regions, g.regions),
     )
 
 
 @jitable
-def check_images(rois: Elements, batches: tuple[Indices, ...], g: RoiAlignGeometry) -> None:
+def region_of(
+    inputs: Inputs, r: int, box: Box, work: Work, g: RoiAlignGeometry, out: Elements
+) -> Region:
+    """Return region r, which has this box, in the channels of a unit of work."""
+    plane = image_of(inputs.rois, inputs.batches, r, g) * g.channels + work.channel
+    first_bin = (r * g.channels + work.channel) * g.bins
+    return Region(box, inputs.x[plane * g.pixels :], work.channels, out[first_bin:])
+
+
+@jitable
+def check_images(inputs: Inputs, g: RoiAlignGeometry) -> None:
     """Refuse regions of nonexistent images."""
     for r in range(g.regions):
-        n = image_of(rois, batches, r, g)
+        n = image_of(inputs.rois, inputs.batches, r, g)
         require(
             0 <= n < g.batch,
             "{batch_indices}",
@@ -281,6 +330,7 @@ def check_images(rois: Elements, batches: tuple[Indices, ...], g: RoiAlignGeomet
 @jitable
 def image_of(rois: Elements, batches: tuple[Indices, ...], r: int, g: RoiAlignGeometry) -> Index:
     """Return the position of a region's image, or a negative number."""
+    # Numba leaves this branch out for () only if the tuple is a parameter.
     if len(batches) > 0:
         return np.int64(batches[0][r])
     n = load(rois, r * g.columns)
@@ -297,30 +347,35 @@ def scale_of(g: FeatureMaps) -> np.float64:
 def upright_box(rois: Elements, r: int, g: RoiAlignGeometry, zero: Number) -> Box:
     """Return the box of a region. zero: a number of the type in which coordinates are computed."""
     number = type(zero)
-    at = r * g.columns + g.columns - 4
+    begin = r * g.columns + g.columns - 4
     scale = number(scale_of(g))
     offset = number(0.5) if g.half_pixel else zero
-    left, top = load(rois, at) * scale - offset, load(rois, at + 1) * scale - offset
-    right, bottom = load(rois, at + 2) * scale - offset, load(rois, at + 3) * scale - offset
-    return Box(
-        axis_of(top, bottom - top, g.out_height, g), axis_of(left, right - left, g.out_width, g), ()
-    )
+    left = load(rois, begin) * scale - offset
+    top = load(rois, begin + 1) * scale - offset
+    right = load(rois, begin + 2) * scale - offset
+    bottom = load(rois, begin + 3) * scale - offset
+    y_axis = axis_of(top, bottom - top, g.out_height, g)
+    x_axis = axis_of(left, right - left, g.out_width, g)
+    return Box(y_axis, x_axis, ())
 
 
 @jitable
 def turned_box(rois: Elements, r: int, g: RoiAlignGeometry, zero: Number) -> Box:
-    """Return the box of a region, whose axes are counted from its centre."""
+    """Return the box of a region, with axes that are counted from its centre."""
     number = type(zero)
-    at = r * g.columns + 1
+    begin = r * g.columns + 1
     scale = number(scale_of(g))
     offset = number(0.5) if g.half_pixel else zero
-    x, y = load(rois, at) * scale - offset, load(rois, at + 1) * scale - offset
-    width, height = load(rois, at + 2) * scale, load(rois, at + 3) * scale
-    angle = np.float64(load(rois, at + 4))
+    x = load(rois, begin) * scale - offset
+    y = load(rois, begin + 1) * scale - offset
+    width = load(rois, begin + 2) * scale
+    height = load(rois, begin + 3) * scale
+    angle = np.float64(load(rois, begin + 4))
     if not g.clockwise:
         angle = -angle
     if not g.half_pixel:
-        width, height = at_least_one(width), at_least_one(height)
+        width = at_least_one(width)
+        height = at_least_one(height)
     y_axis = axis_of(height * number(-0.5), height, g.out_height, g)
     x_axis = axis_of(width * number(-0.5), width, g.out_width, g)
     return Box(y_axis, x_axis, (number(np.sin(angle)), number(np.cos(angle)), y, x))
@@ -339,28 +394,27 @@ def axis_of(start: Number, size: Number, bins: int, g: RoiAlignGeometry) -> Regi
     if not g.half_pixel:
         size = at_least_one(size)
     step = size / number(bins)
-    count: Number = g.ratio
-    if count <= 0:
-        count = 0
+    samples: Number = g.ratio
+    if samples <= 0:
+        samples = 0
         if step > number(0):
-            count = np.int64(min(np.ceil(step), number(MOST)))
+            samples = np.int64(min(np.ceil(step), number(MOST_SAMPLES)))
     if not (abs(start) < number(np.inf) and abs(step) < number(np.inf)):
-        count = 0
-    return RegionAxis(start, step, count)
+        samples = 0
+    return RegionAxis(start, step, samples)
 
 
 @jitable
-def position(axis: RegionAxis, p: int, j: int) -> Number:
+def sample_coordinate(axis: RegionAxis, p: int, j: int) -> Number:
     """Return the coordinate of sample j of bin p along an axis."""
     number = type(axis.start)
-    return (axis.start + number(p) * axis.step) + (number(j) + number(0.5)) * axis.step / number(
-        axis.samples
-    )
+    bin_start = axis.start + number(p) * axis.step
+    return bin_start + (number(j) + number(0.5)) * axis.step / number(axis.samples)
 
 
 @jitable
 def turned(turn: tuple[Number, ...], y: Number, x: Number) -> tuple[Number, Number]:
-    """Return the place in the image of a place in a box; `turn` is that of the Box."""
+    """Return the coordinates in the image of a point of a box; `turn` is that of the Box."""
     if len(turn) == 0:
         return y, x
     sine, cosine, centre_y, centre_x = turn
@@ -369,8 +423,8 @@ def turned(turn: tuple[Number, ...], y: Number, x: Number) -> tuple[Number, Numb
 
 @jitable
 def sample_at(box: Box, p: int, q: int, i: int, j: int) -> tuple[Number, Number]:
-    """Return the place in the image of sample (i, j) of bin (p, q)."""
-    return turned(box.turn, position(box.y, p, i), position(box.x, q, j))
+    """Return the coordinates in the image of sample (i, j) of bin (p, q)."""
+    return turned(box.turn, sample_coordinate(box.y, p, i), sample_coordinate(box.x, q, j))
 
 
 @jitable
@@ -381,9 +435,7 @@ def is_inside(v: Number, size: int) -> bool:
 
 @jitable
 def taps_of(v: Number, size: int) -> tuple[Index, Index, Number]:
-    """Return the two pixels of an axis that a coordinate lies between, and the weight of the second
-    one.
-    """
+    """Return the two pixels of an axis around a coordinate, and the weight of the second one."""
     number = type(v)
     if v <= number(0):
         v = number(0)
@@ -395,8 +447,9 @@ def taps_of(v: Number, size: int) -> tuple[Index, Index, Number]:
 
 @jitable
 def tap_weight(t: int, down: Number, across: Number) -> Number:
-    """Return the weight of tap t of four, the second row's being `down`, and the second column's
-    `across`.
+    """Return the weight of tap t of four: 0 and 1 in the upper row, 2 and 3 in the lower one.
+
+    down, across  the weights of the lower row and of the right column
     """
     number = type(down)
     return (down if t // 2 else number(1) - down) * (across if t % 2 else number(1) - across)
@@ -410,119 +463,111 @@ def share_of_sample(box: Box) -> Number:
 
 
 @jitable
-def pool_by_rows(
-    x: Elements,
-    first: Offset,
-    channels: int,
-    box: Box,
-    way: Known,
-    g: RoiAlignGeometry,
-    workspace: Workspace,
-    out: Elements,
-    to: Offset,
-) -> bool:
-    """Pool a region for some channels; returns False if there is too little room, or it won't pay.
+def pool_by_rows(region: Region, mode: Known, g: RoiAlignGeometry, workspace: Workspace) -> bool:
+    """Pool a region; return False if there is too little room, or if it would not pay.
 
-    If it returns False, what it has stored must be computed again.
-
-    way         only AVERAGE or LARGEST_TAP: the largest sample is no product of a row's and a
-                column's weights
-    first, to   the positions in x of the first channel's plane, and in `out` of its first bin
+    If it returns False, what it has stored must be computed again. The largest sample is no product
+    of a row's and a column's weights, so the mode must be AVERAGE or LARGEST_TAP.
     """
-    if len(way) == len(LARGEST_SAMPLE) or g.out_width > BINS:
+    if len(mode) == len(LARGEST_SAMPLE) or g.out_width > BINS:
         return False
-    sums = sums_in(workspace, 0, (TOGETHER, SPAN + LANES), out)
-    after = 8 * TOGETHER * (SPAN + LANES)
-    row_weight = sums_in(workspace, after, (4, ROWS), out)
-    column_weight = sums_in(workspace, after + 8 * 4 * ROWS, COLUMNS, out)
-    after += 8 * (4 * ROWS + COLUMNS)
-    row, exist, widths = indices_in(workspace, after, (3, ROWS))
-    column = indices_in(workspace, after + 4 * 3 * ROWS, COLUMNS)
-    ends = indices_in(workspace, after + 4 * (3 * ROWS + COLUMNS), BINS + 1)
-    zeros = indices_in(workspace, after + 4 * (3 * ROWS + COLUMNS + BINS + 1), BINS)
-    count: Index = 0
-    left: Number = g.width  # the columns from `left` on and before `right` are read
-    right: Number = 0
-    ends[0] = 0
-    for q in range(g.out_width):
-        begin = count
-        count, zeros[q] = add_taps(box.x, q, g.width, way, column, column_weight, count)
+    pooled, rows, columns = row_arrays(workspace, region.bins)
+    left, span = find_columns(region.box.x, mode, g, columns)
+    if span < 0:
+        return False
+    for b in range(ROWS):
+        rows.ones[b] = 1
+    for p in range(g.out_height):
+        count, is_zero = add_taps(region.box.y, p, g.height, mode, rows.taps, 0)
         if count < 0:
             return False
-        for t in range(begin, count):
-            left = min(left, np.int64(column[t]))
-            right = max(right, np.int64(column[t]) + 1)
-        ends[q + 1] = count
-    span = min(g.width, pieces(right - left, LANES) * LANES) if count > 0 else 0
-    if span > SPAN or span > SPARSE * count:
-        return False
-    left = min(left, g.width - span)  # so that all of the span lies in the image
-    for t in range(count):
-        column[t] -= left
-    # A row is a point for `add_points`, of which only the first of four taps exists: bit 0, and
-    # weights row_weight[0].
-    for b in range(ROWS):
-        exist[b] = widths[b] = 1
-    for p in range(g.out_height):
-        rows, is_zero = add_taps(box.y, p, g.height, way, row, row_weight[0], 0)
-        if rows < 0:
-            return False
-        for c in range(0, channels, TOGETHER):
-            together = min(TOGETHER, channels - c)
-            bins = out[to + c * g.bins + p * g.out_width :]
+        for c in range(0, region.channels, TOGETHER):
+            together = min(TOGETHER, region.channels - c)
             for k in range(together):
-                source = x[first + (c + k) * g.pixels + left :]
-                target = sums[k, :span]
-                if len(way) == len(AVERAGE):
-                    points = Corners(row[:rows], widths, exist, row_weight)
-                    add_points(source, g.width, points, False, target)
-                else:
-                    compare_rows(source, g.width, row, row_weight[0], rows, target)
-            pool_columns(
-                sums,
-                together,
-                way,
-                column,
-                column_weight,
-                ends,
-                g.out_width,
-                zeros,
-                is_zero,
-                bins,
-                g.bins,
-            )
+                source = region.planes[(c + k) * g.pixels + left :]
+                pool_rows(source, rows, count, mode, g.width, pooled[k, :span])
+            bins = region.bins[c * g.bins + p * g.out_width :]
+            pool_columns(pooled, together, mode, columns, is_zero, g, bins)
     return True
 
 
 @jitable
+def row_arrays(workspace: Workspace, out: Elements) -> tuple[Sums, RowTaps, ColumnTaps]:
+    """Return the arrays of `pool_by_rows`; the first one has the pooled rows, [channel, column]."""
+    pooled = sums_in(workspace, 0, (TOGETHER, SPAN + LANES), out)
+    begin = 8 * TOGETHER * (SPAN + LANES)
+    row_weight = sums_in(workspace, begin, (4, ROWS), out)
+    column_weight = sums_in(workspace, begin + 8 * 4 * ROWS, COLUMNS, out)
+    begin += 8 * (4 * ROWS + COLUMNS)
+    row, ones = indices_in(workspace, begin, (2, ROWS))
+    begin += 4 * 2 * ROWS
+    column = indices_in(workspace, begin, COLUMNS)
+    ends = indices_in(workspace, begin + 4 * COLUMNS, BINS + 1)
+    zeros = indices_in(workspace, begin + 4 * (COLUMNS + BINS + 1), BINS)
+    rows = RowTaps(AxisTaps(row, row_weight[0]), row_weight, ones)
+    return pooled, rows, ColumnTaps(AxisTaps(column, column_weight), ends, zeros)
+
+
+@jitable
+def find_columns(
+    axis: RegionAxis, mode: Known, g: RoiAlignGeometry, columns: ColumnTaps
+) -> tuple[Number, Number]:
+    """Store the columns that bins read; return the first one, and how many pixels of a row to read.
+
+    The stored columns are counted from the first one. If there is no room for them, or if it would
+    not pay to read all pixels between them, the number of pixels is -1.
+    """
+    pixel = columns.taps.pixel
+    count: Index = 0
+    left: Number = g.width  # the columns from `left` on and before `right` are read
+    right: Number = 0
+    columns.ends[0] = 0
+    for q in range(g.out_width):
+        begin = count
+        count, columns.zeros[q] = add_taps(axis, q, g.width, mode, columns.taps, count)
+        if count < 0:
+            return 0, -1
+        for t in range(begin, count):
+            left = min(left, np.int64(pixel[t]))
+            right = max(right, np.int64(pixel[t]) + 1)
+        columns.ends[q + 1] = count
+    span = min(g.width, pieces(right - left, LANES) * LANES) if count > 0 else 0
+    if span > SPAN or span > SPARSE * count:
+        return 0, -1
+    left = min(left, g.width - span)  # so that all of the span lies in the image
+    for t in range(count):
+        pixel[t] -= left
+    return left, span
+
+
+@jitable
 def add_taps(
-    axis: RegionAxis, p: int, size: int, way: Known, pixel: Pixels, weight: Weights, begin: Index
+    axis: RegionAxis, p: int, size: int, mode: Known, taps: AxisTaps, begin: Index
 ) -> tuple[Index, bool]:
-    """Store the pixels along an axis that bin p reads, and their weights, from position `begin` on.
+    """Store the taps of bin p along an axis from position `begin` on.
 
     For an average each pixel is stored once, and weights are divided by the number of samples.
     Returns the position after the last one, or -1 if there is no room, and whether there are
     samples outside, or taps with a weight of 0.
     """
     end = begin
-    count = axis.samples
     is_zero = axis.samples == 0
     number = type(axis.start)
-    each = number(1)
-    if len(way) == len(AVERAGE):
-        each = number(1) / number(max(count, 1))
-    for j in range(count):
-        v = position(axis, p, j)
+    sample_weight = number(1)
+    if len(mode) == len(AVERAGE):
+        sample_weight = number(1) / number(max(axis.samples, 1))
+    for j in range(axis.samples):
+        v = sample_coordinate(axis, p, j)
         if not is_inside(v, size):
             is_zero = True
             continue
-        if end + 2 > pixel.size:
+        if end + 2 > taps.pixel.size:
             return -1, is_zero
         low, high, f = taps_of(v, size)
         if f < number(1):
-            end = add_tap(way, pixel, weight, begin, end, low, (number(1) - f) * each)
+            end = add_tap(mode, taps, begin, end, low, (number(1) - f) * sample_weight)
         if f > number(0):
-            end = add_tap(way, pixel, weight, begin, end, high, f * each)
+            end = add_tap(mode, taps, begin, end, high, f * sample_weight)
         else:
             is_zero = True
     return end, is_zero
@@ -530,52 +575,69 @@ def add_taps(
 
 @jitable
 def add_tap(
-    way: Known, pixel: Pixels, weight: Weights, begin: Index, end: Index, k: Index, w: Number
+    mode: Known, taps: AxisTaps, begin: Index, end: Index, pixel: Index, weight: Number
 ) -> Index:
-    """Add a pixel's weight to that of the last two taps that is the same pixel, or store a new one;
-    returns the end.
+    """Append a tap to those from `begin` on and before `end`; return the new end.
+
+    For an average, its weight is added to that of one of the last two taps if they have its pixel.
     """
-    if len(way) == len(AVERAGE):
+    if len(mode) == len(AVERAGE):
         for t in range(max(begin, end - 2), end):
-            if pixel[t] == k:
-                weight[t] += w
+            if taps.pixel[t] == pixel:
+                taps.weight[t] += weight
                 return end
-    pixel[end] = k
-    weight[end] = w
+    taps.pixel[end] = pixel
+    taps.weight[end] = weight
     return end + 1
 
 
 @jitable
-def compare_rows(
-    source: Elements, width: Pitch, row: Pixels, weight: Weights, rows: Index, target: Sums
+def pool_rows(
+    source: Elements, rows: RowTaps, count: Index, mode: Known, width: Pitch, target: Sums
 ) -> None:
-    """target[b] = the largest weight[t] * source[row[t] * width + b]   for t < rows"""
+    """Pool `count` rows of a channel, column by column. width: of a row in `source`."""
+    if len(mode) == len(AVERAGE):
+        pixel = rows.taps.pixel[:count]
+        corners = Corners(pixel, rows.ones, rows.ones, rows.weight)
+        add_points(source, width, corners, False, target)
+    else:
+        compare_rows(source, rows.taps, count, width, target)
+
+
+@jitable
+def compare_rows(source: Elements, taps: AxisTaps, rows: Index, width: Pitch, target: Sums) -> None:
+    """Store the largest weighted pixel of each column.
+
+    target[b] = the largest of  weight[t] * source[pixel[t] * width + b]   for t < rows
+    """
     for b in range(target.size):
         target[b] = target.dtype.type(-np.inf)
-    for t in range(0, rows, 4):
-        u, v, w = min(t + 1, rows - 1), min(t + 2, rows - 1), min(t + 3, rows - 1)
+    pixel, weight = taps
+    for t in range(0, rows, 4):  # if less than four are left, the last one is compared again
+        u = min(t + 1, rows - 1)
+        v = min(t + 2, rows - 1)
+        w = min(t + 3, rows - 1)
         keep_largest(
-            source[row[t] * width :], source[row[u] * width :], source[row[v] * width :],
-            source[row[w] * width :],
-            weight[t], weight[u], weight[v], weight[w], target,
-        )  # fmt: skip
+            (
+                source[pixel[t] * width :],
+                source[pixel[u] * width :],
+                source[pixel[v] * width :],
+                source[pixel[w] * width :],
+            ),
+            (weight[t], weight[u], weight[v], weight[w]),
+            target,
+        )
 
 
 @jitable(**APART)
 def keep_largest(
-    p: Elements,
-    q: Elements,
-    r: Elements,
-    s: Elements,
-    p_weight: Number,
-    q_weight: Number,
-    r_weight: Number,
-    s_weight: Number,
+    rows: tuple[Elements, Elements, Elements, Elements],
+    weights: tuple[Number, Number, Number, Number],
     target: Sums,
 ) -> None:
-    """Replace elements of `target` that are smaller than those of one of four rows, times their
-    weights.
-    """
+    """Replace elements of `target` that are smaller than those of one of four weighted rows."""
+    p, q, r, s = rows
+    p_weight, q_weight, r_weight, s_weight = weights
     for b in range(target.size):
         first = larger(p_weight * load(p, b), q_weight * load(q, b))
         second = larger(r_weight * load(r, b), s_weight * load(s, b))
@@ -586,39 +648,40 @@ def keep_largest(
 def pool_columns(
     pooled: Sums,
     together: int,
-    way: Known,
-    column: Pixels,
-    weight: Weights,
-    ends: Pixels,
-    count: int,
-    zeros: Pixels,
+    mode: Known,
+    columns: ColumnTaps,
     is_zero: bool,
+    g: RoiAlignGeometry,
     target: Elements,
-    pitch: Pitch,
 ) -> None:
-    """target[c * pitch + q] = sum or largest of weight[t] * pooled[c, column[t]]   for
-    ends[q] <= t < ends[q + 1]
+    """Pool the columns of each bin of a row of bins, in at most four channels.
 
-    for q < count, and for the channels c < together, at most four. If there are fewer, the last one
-    is written again. Where is_zero or zeros[q] says so, the largest is at least 0.
+    target[c * g.bins + q] = sum or largest of  weight[t] * pooled[c, pixel[t]]
+                             for ends[q] <= t < ends[q + 1]
+
+    for q < g.out_width, and for the channels c < together. If there are fewer than four, the last
+    one is written again. Where is_zero or zeros[q] says so, the largest is at least 0.
     """
-    c1, c2, c3 = (
-        min(1, together - 1),
-        min(2, together - 1),
-        min(3, together - 1),
-    )  # the channels beside 0
+    # The channels after channel 0; missing ones are the last one again.
+    c1 = min(1, together - 1)
+    c2 = min(2, together - 1)
+    c3 = min(3, together - 1)
+    pixel, weight = columns.taps
+    pitch = g.bins
     number = pooled.dtype.type
-    for q in range(count):
+    for q in range(g.out_width):
         v0 = v1 = v2 = v3 = (
-            number(0) if len(way) == len(AVERAGE) or is_zero or zeros[q] else number(-np.inf)
+            number(0)
+            if len(mode) == len(AVERAGE) or is_zero or columns.zeros[q]
+            else number(-np.inf)
         )
-        for t in range(ends[q], ends[q + 1]):
+        for t in range(columns.ends[q], columns.ends[q + 1]):
             w = weight[t]
-            p = np.uint32(column[t])
-            v0 = with_tap(v0, w * pooled[0, p], way)
-            v1 = with_tap(v1, w * pooled[c1, p], way)
-            v2 = with_tap(v2, w * pooled[c2, p], way)
-            v3 = with_tap(v3, w * pooled[c3, p], way)
+            p = np.uint32(pixel[t])
+            v0 = with_tap(v0, w * pooled[0, p], mode)
+            v1 = with_tap(v1, w * pooled[c1, p], mode)
+            v2 = with_tap(v2, w * pooled[c2, p], mode)
+            v3 = with_tap(v3, w * pooled[c3, p], mode)
         store(target, q, v0)
         store(target, c1 * pitch + q, v1)
         store(target, c2 * pitch + q, v2)
@@ -626,85 +689,85 @@ def pool_columns(
 
 
 @jitable(**FUSE)
-def with_tap(total: Number, tap: Number, way: Known) -> Number:
-    """Return what a bin has after one more tap."""
-    return total + tap if len(way) == len(AVERAGE) else larger(total, tap)
+def with_tap(total: Number, tap: Number, mode: Known) -> Number:
+    """Return the result of a bin after one more tap."""
+    return total + tap if len(mode) == len(AVERAGE) else larger(total, tap)
 
 
 @jitable
-def pool_by_taps(
-    x: Elements,
-    first: Offset,
-    channels: int,
-    box: Box,
-    way: Known,
-    g: RoiAlignGeometry,
-    workspace: Workspace,
-    out: Elements,
-    to: Offset,
-) -> None:
-    """Pool a region as `pool_by_rows` does, of any box in any way.
+def pool_by_taps(region: Region, mode: Known, g: RoiAlignGeometry, workspace: Workspace) -> None:
+    """Pool a region, with any box in any mode.
 
     A round has the taps of some bins, or of a part of one. They are found once, and then read from
     each channel.
     """
-    after = 16 * TAPS + 8 * CHANNELS
-    taps = Round(
-        integers_in(workspace, 0, TAPS), sums_in(workspace, 8 * TAPS, TAPS, out),
-        indices_in(workspace, after, BINS + 1), indices_in(workspace, after + 4 * (BINS + 1), BINS),
+    taps = round_in(workspace, region.bins)
+    sample = first_sample(region.box, 0, mode)
+    while sample.bin < g.bins:
+        first = sample
+        sample, count = fill_round(region.box, first, mode, g, taps)
+        goes_on = first.i > 0 or first.j > 0
+        bins = RoundBins(first.bin, count, sample.bin - first.bin, goes_on)
+        if len(mode) == len(AVERAGE):
+            add_bins(region, taps, bins, g)
+        else:
+            compare_bins(region, taps, bins, mode, g)
+
+
+@jitable
+def round_in(workspace: Workspace, out: Elements) -> Round:
+    """Return the arrays of `pool_by_taps`."""
+    begin = 16 * TAPS + 8 * CHANNELS
+    return Round(
+        integers_in(workspace, 0, TAPS),
+        sums_in(workspace, 8 * TAPS, TAPS, out),
+        indices_in(workspace, begin, BINS + 1),
+        indices_in(workspace, begin + 4 * (BINS + 1), BINS),
         sums_in(workspace, 16 * TAPS, CHANNELS, out),
-    )  # fmt: skip
-    has_no_samples = box.y.samples * box.x.samples == 0 and len(way) != len(LARGEST_SAMPLE)
-    is_zero = has_no_samples
-    bin_ = i = j = 0  # the bin, and the row and column of its sample, that come next
-    while bin_ < g.bins:
-        begin = bin_
-        bins = 0
-        count = 0
-        goes_on = i > 0 or j > 0
-        taps.ends[0] = 0
-        while bin_ < g.bins and bins < BINS and count + 4 <= TAPS:
-            i, j, count, is_zero = find_taps(box, bin_, i, j, way, g, taps, count, is_zero)
-            taps.zeros[bins] = is_zero
-            bins += 1
-            taps.ends[bins] = count
-            if (
-                i == box.y.samples
-            ):  # else there is no room for the rest of its taps, which the next round has
-                bin_ += 1
-                i = 0
-                j = 0
-                is_zero = has_no_samples
-        read_bins(x[first:], channels, taps, bins, bin_ - begin, goes_on, way, g, out[to + begin :])
+    )
+
+
+@jitable
+def first_sample(box: Box, bin_: int, mode: Known) -> NextSample:
+    """Return the first sample of a bin. A bin without samples is 0, except for mmcv's maximum."""
+    has_samples = box.y.samples * box.x.samples != 0
+    return NextSample(bin_, 0, 0, not has_samples and len(mode) != len(LARGEST_SAMPLE))
+
+
+@jitable
+def fill_round(
+    box: Box, sample: NextSample, mode: Known, g: RoiAlignGeometry, taps: Round
+) -> tuple[NextSample, int]:
+    """Store taps from a sample on, as far as they fit; return the next one and the bins' number."""
+    bins = 0
+    count = 0
+    taps.ends[0] = 0
+    while sample.bin < g.bins and bins < BINS and count + 4 <= TAPS:
+        sample, count = find_taps(box, sample, mode, g, taps, count)
+        taps.zeros[bins] = sample.is_zero
+        bins += 1
+        taps.ends[bins] = count
+        if sample.i == box.y.samples:  # else the next round has the rest of the bin's taps
+            sample = first_sample(box, sample.bin + 1, mode)
+    return sample, bins
 
 
 @jitable
 def find_taps(
-    box: Box,
-    bin_: int,
-    i: int,
-    j: int,
-    way: Known,
-    g: RoiAlignGeometry,
-    taps: Round,
-    count: int,
-    is_zero: bool,
-) -> tuple[int, int, int, bool]:
-    """Append the taps of a bin's samples from (i, j) on to the `count` stored ones, as far as they
-    fit.
+    box: Box, sample: NextSample, mode: Known, g: RoiAlignGeometry, taps: Round, count: int
+) -> tuple[NextSample, int]:
+    """Append taps of a bin, from a sample on, to the `count` stored ones, as far as they fit.
 
     Taps with a weight of 0 are left out, unless samples are compared, which need all four taps.
-    Returns the next sample, the number of taps, and whether a sample or a tap counts as 0, before
-    or now.
+    Returns the next sample and the number of taps.
     """
+    bin_, i, j, is_zero = sample
     p = bin_ // g.out_width
     q = bin_ % g.out_width
-    rows = box.y.samples
-    columns = box.x.samples
     number = taps.weight.dtype.type
-    each = share_of_sample(box) if len(way) == len(AVERAGE) else number(1)
-    while i < rows and count + 4 <= TAPS:
-        while j < columns and count + 4 <= TAPS:
+    sample_weight = share_of_sample(box) if len(mode) == len(AVERAGE) else number(1)
+    while i < box.y.samples and count + 4 <= TAPS:
+        while j < box.x.samples and count + 4 <= TAPS:
             y, x = sample_at(box, p, q, i, j)
             j += 1
             if not (is_inside(y, g.height) and is_inside(x, g.width)):
@@ -714,145 +777,123 @@ def find_taps(
             left, right, across = taps_of(x, g.width)
             for t in range(4):
                 w = tap_weight(t, down, across)
-                if w > number(0) or len(way) == len(LARGEST_SAMPLE):
-                    taps.offset[count] = (bottom if t // 2 else top) * g.width + (
-                        right if t % 2 else left
-                    )
-                    taps.weight[count] = w * each
+                if w > number(0) or len(mode) == len(LARGEST_SAMPLE):
+                    row = bottom if t // 2 else top
+                    taps.offset[count] = row * g.width + (right if t % 2 else left)
+                    taps.weight[count] = w * sample_weight
                     count += 1
                 else:
                     is_zero = True
-        if j == columns:
+        if j == box.x.samples:
             j = 0
             i += 1
-    return i, j, count, is_zero
+    return NextSample(bin_, i, j, is_zero), count
 
 
 @jitable
-def read_bins(
-    planes: Elements,
-    channels: int,
-    taps: Round,
-    bins: int,
-    whole: int,
-    goes_on: bool,
-    way: Known,
-    g: RoiAlignGeometry,
-    target: Elements,
-) -> None:
-    """Read the taps of a round's bins from each channel, and store the results of the first `whole`
-    bins.
-
-    goes_on  whether the first bin began in an earlier round
-    """
-    offset, weight, ends, zeros, totals = taps
-    if len(way) == len(AVERAGE):
-        for c in range(0, channels, TOGETHER):
-            if not goes_on:
-                totals[c:][:TOGETHER] = 0
-            for b in range(bins):
-                add_taps_of_bin(
-                    planes[c * g.pixels :], min(TOGETHER, channels - c), offset, weight, ends[b],
-                    ends[b + 1],
-                    totals[c:], b < whole, g, target[c * g.bins + b :],
-                )  # fmt: skip
-        return
-    number = totals.dtype.type
-    of_samples = len(way) == len(LARGEST_SAMPLE)
-    for c in range(channels):
-        source = planes[c * g.pixels :][: g.pixels]
-        for b in range(bins):
-            total = number(LEAST if of_samples else -np.inf)
-            if b == 0 and goes_on:
-                total = totals[c]
-            if of_samples:
-                total = largest_sample(total, source, offset, weight, ends[b], ends[b + 1])
-            else:
-                total = largest_tap(total, source, offset, weight, ends[b], ends[b + 1])
-            if b == whole:
-                totals[c] = total
-            else:
-                store(target, c * g.bins + b, larger(total, number(0)) if zeros[b] else total)
+def add_bins(region: Region, taps: Round, bins: RoundBins, g: RoiAlignGeometry) -> None:
+    """Add up the taps of a round's bins in each channel."""
+    for c in range(0, region.channels, TOGETHER):
+        if not bins.goes_on:
+            taps.totals[c:][:TOGETHER] = 0
+        for b in range(bins.size):
+            add_taps_of_bin(region, c, taps, bins, b, g)
 
 
 @jitable(**FUSE)
 def add_taps_of_bin(
-    planes: Elements,
-    together: int,
-    offset: Indices,
-    weight: Weights,
-    begin: Index,
-    end: Index,
-    sums: Sums,
-    is_whole: bool,
-    g: RoiAlignGeometry,
-    target: Elements,
+    region: Region, c: int, taps: Round, bins: RoundBins, b: int, g: RoiAlignGeometry
 ) -> None:
-    """sums[c] += sum over t of weight[t] * planes[c * g.pixels + offset[t]]   for begin <= t < end
+    """Add up the taps of bin b of a round in at most four channels, from channel c on.
 
-    for the channels c < together, at most four. If there are fewer, the last one is read again. If
-    the bin is_whole, target[c * g.bins] becomes sums[c], which becomes 0. Some taps are added up at
-    a time, so that rounding errors of a long sum stay small.
+    totals[c + k] += sum over t of  weight[t] * planes[(c + k) * g.pixels + offset[t]]
+                     for ends[b] <= t < ends[b + 1] and k < together
+
+    If there are fewer than four channels, the last one is read again. The totals of a complete bin
+    are stored, and become 0.
     """
-    c1, c2, c3 = (
-        min(1, together - 1),
-        min(2, together - 1),
-        min(3, together - 1),
-    )  # the channels beside 0
-    first = planes
-    second = planes[c1 * g.pixels :]
-    third = planes[c2 * g.pixels :]
-    fourth = planes[c3 * g.pixels :]
-    none = sums.dtype.type(0)
-    for part in range(begin, end, 64):
+    together = min(TOGETHER, region.channels - c)
+    # The channels after channel 0; missing ones are the last one again.
+    c1 = min(1, together - 1)
+    c2 = min(2, together - 1)
+    c3 = min(3, together - 1)
+    first = region.planes[c * g.pixels :]
+    second = first[c1 * g.pixels :]
+    third = first[c2 * g.pixels :]
+    fourth = first[c3 * g.pixels :]
+    totals = taps.totals[c:]
+    none = totals.dtype.type(0)
+    end = taps.ends[b + 1]
+    for begin in range(taps.ends[b], end, CHUNK):
         v0 = v1 = v2 = v3 = none
-        weights = weight[part : min(part + 64, end)]
-        offsets = offset[part:]
+        weights = taps.weight[begin : min(begin + CHUNK, end)]
+        offsets = taps.offset[begin:]
         for t in range(weights.size):
             w = weights[t]
-            at = np.uintp(offsets[t])
-            v0 += w * load(first, at)
-            v1 += w * load(second, at)
-            v2 += w * load(third, at)
-            v3 += w * load(fourth, at)
-        sums[0] += v0
-        if c1 == 1:  # else it is channel 0 again, which would be added twice
-            sums[1] += v1
+            offset = np.uintp(offsets[t])
+            v0 += w * load(first, offset)
+            v1 += w * load(second, offset)
+            v2 += w * load(third, offset)
+            v3 += w * load(fourth, offset)
+        totals[0] += v0
+        if c1 == 1:  # else it is channel 0 again, with a sum that would be added twice
+            totals[1] += v1
         if c2 == 2:
-            sums[2] += v2
+            totals[2] += v2
         if c3 == 3:
-            sums[3] += v3
-    if is_whole:
-        for c in range(together):
-            store(target, c * g.bins, sums[c])
-            sums[c] = none
+            totals[3] += v3
+    if b < bins.complete:
+        target = region.bins[c * g.bins + bins.first + b :]
+        for k in range(together):
+            store(target, k * g.bins, totals[k])
+            totals[k] = none
 
 
 @jitable
-def largest_sample(
-    total: Number, source: Elements, offset: Indices, weight: Weights, begin: Index, end: Index
-) -> Number:
-    """Return the largest of `total` and sum over u < 4 of
-    weight[4 * t + u] * source[offset[4 * t + u]]
+def compare_bins(
+    region: Region, taps: Round, bins: RoundBins, mode: Known, g: RoiAlignGeometry
+) -> None:
+    """Compare the taps of a round's bins, or its samples, in each channel."""
+    totals = taps.totals
+    number = totals.dtype.type
+    of_samples = len(mode) == len(LARGEST_SAMPLE)
+    for c in range(region.channels):
+        source = region.planes[c * g.pixels :][: g.pixels]
+        target = region.bins[c * g.bins + bins.first :]
+        for b in range(bins.size):
+            total = number(LEAST_SAMPLE if of_samples else -np.inf)
+            if b == 0 and bins.goes_on:
+                total = totals[c]
+            if of_samples:
+                total = largest_sample(total, source, taps, b)
+            else:
+                total = largest_tap(total, source, taps, b)
+            if b == bins.complete:
+                totals[c] = total
+            else:
+                store(target, b, larger(total, number(0)) if taps.zeros[b] else total)
 
-    for begin <= 4 * t < end, without weights of 0.
+
+@jitable
+def largest_sample(total: Number, source: Elements, taps: Round, b: int) -> Number:
+    """Return the largest of `total` and the samples of bin b.
+
+    A sample is the sum over u < 4 of  weight[t + u] * source[offset[t + u]],  without weights of 0.
     """
-    for t in range(begin, end, 4):
+    for t in range(taps.ends[b], taps.ends[b + 1], 4):
         sample = zero(source)
         for u in range(t, t + 4):
-            if weight[u] > zero(source):
-                sample += weight[u] * load(source, np.uintp(offset[u]))
+            if taps.weight[u] > zero(source):
+                sample += taps.weight[u] * load(source, np.uintp(taps.offset[u]))
         total = larger(total, sample)
     return total
 
 
 @jitable
-def largest_tap(
-    total: Number, source: Elements, offset: Indices, weight: Weights, begin: Index, end: Index
-) -> Number:
-    """Return the largest of `total` and weight[t] * source[offset[t]]   for begin <= t < end"""
-    for t in range(begin, end):
-        total = larger(total, weight[t] * load(source, np.uintp(offset[t])))
+def largest_tap(total: Number, source: Elements, taps: Round, b: int) -> Number:
+    """Return the largest of `total` and the weighted pixels of bin b."""
+    for t in range(taps.ends[b], taps.ends[b + 1]):
+        total = larger(total, taps.weight[t] * load(source, np.uintp(taps.offset[t])))
     return total
 
 
@@ -864,56 +905,44 @@ def larger(a: Number, b: Number) -> Number:
 
 @jitable
 def pool_copies(
-    x: Elements,
-    rois: Elements,
-    unit: Unit,
-    g: RoiAlignGeometry,
-    workspace: Workspace,
-    out: Elements,
+    inputs: Inputs, unit: Unit, g: RoiAlignGeometry, workspace: Workspace, out: Elements
 ) -> None:
     """Pool a unit's regions, image by image, from a copy of its channels."""
     copy = sums_in(workspace, workspace_size(), g.copied, out)
-    channel, channels, region, last = part_of(g, unit)
+    work = work_of(g, unit)
     for n in range(g.batch):
-        is_there = False
-        for r in range(region, last):
-            if image_of(rois, (), r, g) == n:
-                if not is_there:
-                    copy_side_by_side(
-                        x, (n * g.channels + channel) * g.pixels, channels, g.pixels, copy
-                    )
-                    is_there = True
-                to = (r * g.channels + channel) * g.bins
-                pool_copy(copy, channels, turned_box(rois, r, g, zero(out)), g, workspace, out, to)
+        is_copied = False
+        for r in range(work.region, work.region_end):
+            if image_of(inputs.rois, inputs.batches, r, g) == n:
+                box = turned_box(inputs.rois, r, g, zero(out))
+                region = region_of(inputs, r, box, work, g, out)
+                if not is_copied:
+                    copy_side_by_side(region.planes, region.channels, g.pixels, copy)
+                    is_copied = True
+                pool_copy(copy, region, g, workspace)
 
 
 @jitable
-def copy_side_by_side(x: Elements, first: Offset, channels: int, pixels: int, copy: Sums) -> None:
-    """copy[k * channels + c] = x[first + c * pixels + k]   for k < pixels and c < channels"""
+def copy_side_by_side(planes: Elements, channels: int, pixels: int, copy: Sums) -> None:
+    """copy[k * channels + c] = planes[c * pixels + k]   for k < pixels and c < channels"""
     for begin in range(0, pixels, LANES):  # of a cache line or two
         for c in range(channels):
-            source = x[first + c * pixels + begin :]
+            source = planes[c * pixels + begin :]
             target = copy[begin * channels + c :]
             for k in range(min(LANES, pixels - begin)):
                 target[np.uintp(k) * np.uintp(channels)] = load(source, np.uintp(k))
 
 
 @jitable
-def pool_copy(
-    copy: Sums,
-    channels: int,
-    box: Box,
-    g: RoiAlignGeometry,
-    workspace: Workspace,
-    out: Elements,
-    to: Offset,
-) -> None:
-    """Pool a turned box for all channels of the copy by `copy_side_by_side`."""
+def pool_copy(copy: Sums, region: Region, g: RoiAlignGeometry, workspace: Workspace) -> None:
+    """Pool a region with a turned box from a copy of its channels by `copy_side_by_side`."""
+    box, _, channels, bins = region
     pixels, exist, widths = indices_in(workspace, 0, (3, SAMPLES))
-    weight = sums_in(workspace, 12 * SAMPLES, (4, SAMPLES), out)
-    totals, part = sums_in(workspace, 12 * SAMPLES + 8 * 4 * SAMPLES, (2, channels), out)
+    weight = sums_in(workspace, 12 * SAMPLES, (4, SAMPLES), bins)
+    begin = 12 * SAMPLES + 8 * 4 * SAMPLES
+    totals, chunk = sums_in(workspace, begin, (2, channels), bins)
     number = totals.dtype.type
-    each = share_of_sample(box)
+    sample_weight = share_of_sample(box)
     for k in range(SAMPLES):
         widths[k] = g.width
     for b in range(g.bins):
@@ -924,9 +953,9 @@ def pool_copy(
         for i in range(box.y.samples):
             for j in range(box.x.samples):
                 if count == SAMPLES:
-                    points = Corners(pixels, widths, exist, weight)
-                    add_points(copy, channels, points, False, part)
-                    add_part(totals, part, is_first)
+                    corners = Corners(pixels, widths, exist, weight)
+                    add_points(copy, channels, corners, False, chunk)
+                    add_chunk(totals, chunk, is_first)
                     count = 0
                     is_first = False
                 y, x = sample_at(box, p, q, i, j)
@@ -937,18 +966,21 @@ def pool_copy(
                     exist[count] = 0
                     for t in range(4):
                         w = tap_weight(t, down, across)
-                        weight[t, count] = w * each
+                        weight[t, count] = w * sample_weight
                         exist[count] |= (w > number(0)) << t
                     count += 1
-        points = Corners(pixels[:count], widths, exist, weight)
-        add_points(copy, channels, points, False, part)
-        add_part(totals, part, is_first)
+        corners = Corners(pixels[:count], widths, exist, weight)
+        add_points(copy, channels, corners, False, chunk)
+        add_chunk(totals, chunk, is_first)
         for c in range(channels):
-            store(out, to + c * g.bins + b, totals[c])
+            store(bins, c * g.bins + b, totals[c])
 
 
 @jitable
-def add_part(totals: Sums, part: Sums, is_first: bool) -> None:
-    """Add a part of a bin's samples to its totals, or store it if it is the first one."""
+def add_chunk(totals: Sums, chunk: Sums, is_first: bool) -> None:
+    """Add the sums of some of a bin's samples to its totals, or store them if they are the first.
+
+    Sums of sums keep the rounding errors of bins with many samples small.
+    """
     for c in range(totals.size):
-        totals[c] = part[c] if is_first else totals[c] + part[c]
+        totals[c] = chunk[c] if is_first else totals[c] + chunk[c]

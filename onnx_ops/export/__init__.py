@@ -40,13 +40,11 @@ if TYPE_CHECKING:
     from ..registry import Declared
     from .types import Length, Table
 
-MODES = (
-    "bilinear",
-    "nearest",
-    "bicubic",
-)  # the exporter passes indices into these and PADDING_MODES
+# The exporter passes indices into these and PADDING_MODES.
+MODES = "bilinear", "nearest", "bicubic"
 DEFAULT_OPSET = 20  # that of PyTorch 2.13
 AFFINE_GRID = "aten::affine_grid_generator"  # PyTorch's operator
+REPLACEMENT = "onnx_ops_export::affine_grid"  # the operator that replaces it
 AFFINE_GRID_OPSET = 20  # the first one that has an AffineGrid
 VOLUME = 5  # rank of volumes, [N, C, D, H, W], which com.microsoft GridSample doesn't support
 UNBATCHED = 3  # the rank of an image without a batch: [C, H, W]
@@ -141,9 +139,8 @@ def node_of(
 
     from ..model.schemas import schema
 
-    if (
-        operator.inputs[-1].presence == "variadic"
-    ):  # PyTorch would pass it the inputs before it, too
+    # PyTorch would pass it the inputs before it, too.
+    if operator.inputs[-1].presence == "variadic":
         declared = [
             replace(
                 i,
@@ -158,7 +155,7 @@ def node_of(
     return onnxscript.values.Op(opset, operator.name, schema(operator))(*inputs, **attributes)
 
 
-def constant(array: "Array") -> "Value":
+def add_constant(array: "Array") -> "Value":
     """Add a Constant; returns its output."""
     return node("Constant", value=numpy_helper.from_array(array))
 
@@ -213,10 +210,11 @@ def unfold(
     padding: Sequence[int],
     stride: Sequence[int],
 ) -> "Value":
-    """Add the node for `unfold`, between Unsqueeze and Squeeze for an image without a batch;
-    returns the output.
+    """Add the node for `unfold`; return its output.
+
+    For an image without a batch, it is between Unsqueeze and Squeeze.
     """
-    batch = constant(np.array([0])) if len(x.shape) == UNBATCHED else None
+    batch = add_constant(np.array([0])) if len(x.shape) == UNBATCHED else None
     x = x if batch is None else node("Unsqueeze", x, batch)
     y = node_of(
         IM2COL,
@@ -234,27 +232,30 @@ def affine_grid(theta: "Value", size: "Sequence[Length]", align_corners: bool) -
 
     16-bit floats are rounded once, after it, as in PyTorch.
     """
-    kind = int(theta.dtype)
+    data_type = int(theta.dtype)
     # The only types with kernels in ONNX Runtime.
-    wide = kind if kind == TensorProto.DOUBLE else TensorProto.FLOAT
-    theta = theta if kind == wide else node("Cast", theta, to=wide)
-    if align_corners and not all(isinstance(each, int) and each > 1 for each in size[2:]):
+    wide = data_type if data_type == TensorProto.DOUBLE else TensorProto.FLOAT
+    theta = theta if data_type == wide else node("Cast", theta, to=wide)
+    if align_corners and not all(isinstance(length, int) and length > 1 for length in size[2:]):
         # The place of a single pixel is 0 in PyTorch, 1 in ONNX Runtime: such a column of theta is
         # multiplied by 0.
-        one = constant(np.array(1))
+        unit = add_constant(np.array(1))
         factors = [
-            min(each - 1, 1) if isinstance(each, int) else node("Min", node("Sub", each, one), one)
-            for each in size[:1:-1]
+            min(length - 1, 1)
+            if isinstance(length, int)
+            else node("Min", node("Sub", length, unit), unit)
+            for length in size[:1:-1]
         ]
-        theta = node("Mul", theta, node("Cast", vector([*factors, 1], "int64"), to=wide))
-    grid = node("AffineGrid", theta, vector(size, "int64"), align_corners=int(align_corners))
-    return grid if kind == wide else node("Cast", grid, to=kind)
+        theta = node("Mul", theta, node("Cast", add_vector([*factors, 1], "int64"), to=wide))
+    grid = node("AffineGrid", theta, add_vector(size, "int64"), align_corners=int(align_corners))
+    return grid if data_type == wide else node("Cast", grid, to=data_type)
 
 
 @cache
 def _affine_grids() -> "tuple[Table, type[TorchFunctionMode]]":
-    """Return ({PyTorch's operator: function that adds the node}, a mode that replaces `affine_grid`
-    by an operator).
+    """Return the translations of `affine_grid`, and a mode that replaces it by an operator.
+
+    The translations are {PyTorch's operator: function that adds the node}.
 
     PyTorch decomposes its own operator while it traces a model, and fixes sizes at those of the
     example.
@@ -262,10 +263,10 @@ def _affine_grids() -> "tuple[Table, type[TorchFunctionMode]]":
     import torch
     from torch.overrides import TorchFunctionMode
 
-    def whole(theta: "torch.Tensor", size: Sequence[int], align_corners: bool) -> "torch.Tensor":
+    def generate(theta: "torch.Tensor", size: Sequence[int], align_corners: bool) -> "torch.Tensor":
         return torch.affine_grid_generator(theta, size, align_corners)
 
-    def shaped(
+    def fake(
         theta: "torch.Tensor", size: "Sequence[int | torch.SymInt]", align_corners: bool
     ) -> "torch.Tensor":
         axes = len(size) - 2
@@ -274,12 +275,10 @@ def _affine_grids() -> "tuple[Table, type[TorchFunctionMode]]":
 
     # PyTorch 2.6 infers no schema from a Sequence of collections.abc.
     schema = "(Tensor theta, SymInt[] size, bool align_corners) -> Tensor"
-    operator = torch.library.custom_op(
-        "onnx_ops_export::affine_grid", whole, mutates_args=(), schema=schema
-    )
-    operator.register_fake(shaped)
+    operator = torch.library.custom_op(REPLACEMENT, generate, mutates_args=(), schema=schema)
+    operator.register_fake(fake)
 
-    class Whole(TorchFunctionMode):  # type: ignore[misc]  # mypy skips PyTorch
+    class Replacement(TorchFunctionMode):  # type: ignore[misc]  # mypy skips PyTorch
         def __torch_function__(
             self,
             function: Callable[..., Any],
@@ -288,43 +287,45 @@ def _affine_grids() -> "tuple[Table, type[TorchFunctionMode]]":
             kwargs: dict[str, Any] | None = None,
         ) -> Any:
             if function in (torch.nn.functional.affine_grid, torch.affine_grid_generator):
-                return called(*args, **(kwargs or {}))
+                function = replaced
             return function(*args, **(kwargs or {}))
 
-    def called(
+    def replaced(
         theta: "torch.Tensor", size: Iterable[int], align_corners: bool | None = None
     ) -> "torch.Tensor":
         return operator(theta, list(size), bool(align_corners))
 
-    names = AFFINE_GRID, "onnx_ops_export::affine_grid"  # the first one: of an ExportedProgram
-    return {_overload(name): _translation(_overload(name), affine_grid) for name in names}, Whole
+    names = AFFINE_GRID, REPLACEMENT  # the first one: of an ExportedProgram
+    return {
+        _overload(name): _translation(_overload(name), affine_grid) for name in names
+    }, Replacement
 
 
-def call(
+def add_call(
     operator: "Operator", /, *inputs: "Value | Sequence[Length] | None", **attributes: Any
 ) -> "Value | tuple[Value, ...]":
     """Add the node for a call of a declared operator; return its output, or several."""
     from .torch_operators import declared_attributes, each_value, type_of_list
 
-    parts = [
-        vector(value, type_of_list(operator, i)) if i.values and value is not None else value
+    operands = [
+        add_vector(value, type_of_list(operator, i)) if i.values and value is not None else value
         for i, value in each_value(operator, inputs)
     ]
-    while parts and parts[-1] is None:
-        parts.pop()
-    return node_of(operator, *parts, **declared_attributes(operator, attributes))
+    while operands and operands[-1] is None:
+        operands.pop()
+    return node_of(operator, *operands, **declared_attributes(operator, attributes))
 
 
-def vector(sizes: "Sequence[Length]", dtype: str) -> "Value":
+def add_vector(sizes: "Sequence[Length]", dtype: str) -> "Value":
     """Add an int64 vector of sizes, which are numbers or values."""
     if all(isinstance(size, int) for size in sizes):
-        return constant(np.array(sizes, dtype))
-    one = constant(np.array([1]))
-    parts = [
-        constant(np.array([size])) if isinstance(size, int) else node("Reshape", size, one)
+        return add_constant(np.array(sizes, dtype))
+    unit = add_constant(np.array([1]))
+    vectors = [
+        add_constant(np.array([size])) if isinstance(size, int) else node("Reshape", size, unit)
         for size in sizes
     ]
-    y = node("Concat", *parts, axis=0)
+    y = node("Concat", *vectors, axis=0)
     return y if dtype == "int64" else node("Cast", y, to=TensorProto.INT32)
 
 
@@ -336,9 +337,10 @@ TRANSLATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _declared(operators: "Iterable[Declared]") -> dict[str, Callable[..., Any]]:
-    """Return {PyTorch's operator: function that adds the node} for the declared operators that a
-    model may call.
+def _declared_nodes(operators: "Iterable[Declared]") -> dict[str, Callable[..., Any]]:
+    """Return {PyTorch's operator: function that adds the node} for declared operators.
+
+    A model may call them.
 
     These are the given operators, and all others that PyTorch supports.
     """
@@ -349,7 +351,7 @@ def _declared(operators: "Iterable[Declared]") -> dict[str, Callable[..., Any]]:
     table: dict[str, Callable[..., Any]] = {}
     for operator in available(operators).values():
         with suppress(OpError):
-            table[defined(operator)] = partial(call, operator)
+            table[defined(operator)] = partial(add_call, operator)
     return table
 
 
@@ -397,15 +399,16 @@ def translations(operators: "Iterable[Declared]" = ()) -> dict[Any, Callable[...
             "torch.onnx.export has written"
         )
         raise OpError("torch", torch.__version__, rule, "onnx_ops")
-    table = TRANSLATIONS | _declared(operators)
+    table = TRANSLATIONS | _declared_nodes(operators)
     return {
         _overload(name): _translation(_overload(name), function) for name, function in table.items()
     }
 
 
 def _translation(overload: "OpOverload", translate: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that the exporter calls, with a signature that states the kinds of
-    arguments.
+    """Return the function that the exporter calls.
+
+    Its signature states the kinds of arguments.
 
     The exporter recognizes attributes by their annotations. A parameter without one is a tensor.
     """
@@ -413,8 +416,14 @@ def _translation(overload: "OpOverload", translate: Callable[..., Any]) -> Calla
     def translation(*args: Any, **kwargs: Any) -> Any:
         return translate(*args, **kwargs)
 
-    hints = {"int": int, "float": float, "bool": bool, "str": str}
-    hints |= {"List[int]": Sequence[int], "List[float]": Sequence[float]}
+    hints = {
+        "int": int,
+        "float": float,
+        "bool": bool,
+        "str": str,
+        "List[int]": Sequence[int],
+        "List[float]": Sequence[float],
+    }
     parameters = [
         Parameter(
             a.name,
@@ -426,11 +435,11 @@ def _translation(overload: "OpOverload", translate: Callable[..., Any]) -> Calla
     translation.__name__ = overload._schema.name.replace("::", "_")
     vars(translation)["__signature__"] = Signature(parameters)
     # "List[int]", whether or not it may be None
-    kinds = {
+    types = {
         a.name: re.sub(r"^Optional\[(.*)\]$", r"\1", str(a.type))
         for a in overload._schema.arguments
     }
     translation.__annotations__ = {
-        name: hints[kind] for name, kind in kinds.items() if kind in hints
+        name: hints[type_name] for name, type_name in types.items() if type_name in hints
     }
     return translation

@@ -57,10 +57,10 @@ INPUTS = {"required": "Tensor {}", "optional": "Tensor? {}=None", "variadic": "T
 VALUES = {"required": "SymInt[] {}", "optional": "SymInt[]? {}=None"}
 BFLOAT16 = dtypes.TABLE["bfloat16"].numpy  # PyTorch doesn't support its NumPy dtype
 UNREACHED = 2**32  # no size is that large
+OPERATIONS = add, sub, mul, floordiv, mod  # of integers, in the order of `Symbol`
 _names: dict[Operator, str] = {}  # {declaration: its qualified name}
-_libraries: dict[
-    str, tuple[Operator, torch.library.Library]
-] = {}  # {qualified name: (declaration, its library)}
+# {qualified name: (declaration, its library)}
+_libraries: dict[str, tuple[Operator, torch.library.Library]] = {}
 
 
 def torch_operator(operator: Declared) -> OpOverloadPacket:
@@ -114,14 +114,12 @@ def define(operator: Operator) -> None:
     try:
         library = torch.library.Library(namespace, "FRAGMENT")
         library.define(op_type + text)
-        library.impl(op_type, partial(run, operator), "CPU")
-        library.impl(op_type, partial(refuse, operator), "CompositeExplicitAutograd")
+        library.impl(op_type, partial(run_on_cpu, operator), "CPU")
+        library.impl(op_type, partial(refuse_inputs, operator), "CompositeExplicitAutograd")
         torch.library.register_fake(name, partial(fake, operator), lib=library)
         register_gradient(operator, name, library)
-    except (
-        RuntimeError,
-        ValueError,
-    ) as error:  # PyTorch has an operator of this name, or refuses the name
+    # PyTorch has an operator of this name, or refuses the name.
+    except (RuntimeError, ValueError) as error:
         rule = f"can't be {name} in PyTorch: {str(error).splitlines()[0]}"
         raise OpError("operators", operator.title, rule, "onnx_ops") from error
     _libraries[name] = operator, library
@@ -135,14 +133,11 @@ def schema(operator: Operator) -> str:
     """
     declared: tuple[Input | Output, ...] = (*operator.inputs, *operator.outputs)
     with errors_of(operator):
-        for each in declared:
-            names = operator.types[each.type]
-            require(
-                {*names} & {*TYPES.values()},
-                f"type of {each.name}",
-                names[0],
-                "is no element type of PyTorch",
-            )
+        for tensor in declared:
+            names = operator.types[tensor.type]
+            is_supported = {*names} & {*TYPES.values()}
+            rule = "is no element type of PyTorch"
+            require(is_supported, f"type of {tensor.name}", names[0], rule)
         for a in operator.attributes:
             rule = "is none that attributes of PyTorch's operators have"
             require(a.kind in ATTRIBUTES, f"kind of {a.name}", a.kind, rule)
@@ -150,13 +145,14 @@ def schema(operator: Operator) -> str:
             (VALUES if i.values else INPUTS)[i.presence].format(i.name) for i in operator.inputs
         ]
         if operator.inputs[-1].presence == "variadic":  # it must be given, as must all before it
-            arguments = [each.removesuffix("=None") for each in arguments]
+            arguments = [text.removesuffix("=None") for text in arguments]
         # Defaults stay in the declaration, because PyTorch's parser may not accept their text.
-        kinds = [
+        types_of_attributes = [
             (a, "bool" if a.bounds == (0, 1) else ATTRIBUTES[a.kind]) for a in operator.attributes
         ]
         named = [
-            f"{kind} {a.name}" if a.required else f"{kind}? {a.name}=None" for a, kind in kinds
+            f"{type_name} {a.name}" if a.required else f"{type_name}? {a.name}=None"
+            for a, type_name in types_of_attributes
         ]
         outputs = ", ".join(["Tensor"] * len(operator.outputs))
         returned = outputs if len(operator.outputs) == 1 else f"({outputs})"
@@ -166,7 +162,7 @@ def schema(operator: Operator) -> str:
 # The operator runs.
 
 
-def run(operator: Operator, /, *inputs: Given, **attributes: Any) -> Tensors:
+def run_on_cpu(operator: Operator, /, *inputs: Given, **attributes: Any) -> Tensors:
     """Compute the outputs of tensors on the CPU."""
     values = each_value(operator, inputs)
     arrays = [None if value is None else as_array(operator, i, value) for i, value in values]
@@ -174,14 +170,15 @@ def run(operator: Operator, /, *inputs: Given, **attributes: Any) -> Tensors:
         as_tensor(y, arrays)
         for y in outputs_of(operator, arrays, attributes, torch.get_num_threads())
     ]
-    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+    return plain.one_or_tuple(outputs)
 
 
 def compute_by_torch(
     operator: Operator, arrays: Sequence[Array | None], attributes: Mapping[str, Any]
 ) -> list[Array]:
-    """Return the output arrays of a call with tensors of these arrays, after a check of the fake
-    kernel's shapes.
+    """Return the output arrays of a call with tensors of these arrays.
+
+    The shapes that the fake kernel states are checked.
     """
     inputs = positional(operator, [None if a is None else as_tensor(a, ()) for a in arrays])
     attributes = declared_attributes(operator, attributes)
@@ -190,18 +187,18 @@ def compute_by_torch(
         for o, real, stated in zip(
             operator.outputs, outputs, as_tuple(fake(operator, *inputs, **attributes)), strict=True
         ):
-            same = (real.dtype, real.shape) == (stated.dtype, stated.shape)
+            agrees = (real.dtype, real.shape) == (stated.dtype, stated.shape)
             text = f"{operator.title}, PyTorch: {o.name} is {real.dtype} {[*real.shape]}"
-            assert same, f"{text}, but the fake kernel states {stated.dtype} {[*stated.shape]}"
+            assert agrees, f"{text}, but the fake kernel states {stated.dtype} {[*stated.shape]}"
     return [as_array(operator, o, y) for o, y in zip(operator.outputs, outputs, strict=True)]
 
 
 def positional(operator: Operator, tensors: Sequence[torch.Tensor | None]) -> list[Given]:
-    """Return an ONNX node's inputs as PyTorch's operator gets them: lists of values, and a list of
-    variadic inputs.
+    """Return an ONNX node's inputs as PyTorch's operator gets them.
+
+    These are lists of values, and a list of variadic inputs.
     """
-    pairs = zip(operator.each_input(len(tensors)), tensors, strict=True)
-    inputs = [t.tolist() if i.values and t is not None else t for i, t in pairs]
+    inputs = [t.tolist() if i.values and t is not None else t for i, t in operator.pairs(tensors)]
     last = len(operator.inputs) - 1
     return (
         [*inputs[:last], inputs[last:]] if operator.inputs[last].presence == "variadic" else inputs
@@ -209,12 +206,13 @@ def positional(operator: Operator, tensors: Sequence[torch.Tensor | None]) -> li
 
 
 def declared_attributes(operator: Operator, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an ONNX node's attributes as PyTorch's operator gets them: by their declared names and
-    kinds.
+    """Return an ONNX node's attributes as PyTorch's operator gets them.
+
+    They have their declared names and kinds.
     """
     values = operator.values(attributes).by_name
-    given = {name for name, value in attributes.items() if value is not None}
-    return {a.name: values[a.name] for a in operator.attributes if given.intersection(a.names)}
+    stated = {name for name, value in attributes.items() if value is not None}
+    return {a.name: values[a.name] for a in operator.attributes if stated.intersection(a.names)}
 
 
 def as_tuple(outputs: T | tuple[T, ...]) -> tuple[T, ...]:
@@ -222,8 +220,9 @@ def as_tuple(outputs: T | tuple[T, ...]) -> tuple[T, ...]:
 
 
 def each_value(operator: Operator, inputs: Sequence[Any]) -> list[tuple[Input, Any]]:
-    """Return pairs of Input and value, a tensor, a list of integers or None; a variadic one gives
-    several.
+    """Return pairs of Input and value; a variadic input gives several.
+
+    A value is a tensor, a list of integers or None.
     """
     declared = operator.inputs
     if declared[-1].presence == "variadic" and len(inputs) == len(declared):
@@ -272,7 +271,7 @@ def as_tensor(array: Array, arrays: Iterable[Array | None]) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def refuse(operator: Operator, /, *inputs: Given, **_: Any) -> None:
+def refuse_inputs(operator: Operator, /, *inputs: Given, **_: Any) -> None:
     """Raise OpError for tensors that are not in the CPU's memory, not dense, or quantized."""
     for i, value in each_value(operator, inputs):
         if not isinstance(value, torch.Tensor):
@@ -319,14 +318,14 @@ def fake(operator: Operator, /, *inputs: Given, **attributes: Any) -> Tensors:
             None if value is None else tuple(value if i.values else value.shape)
             for i, value in pairs
         ]
-        shapes = shapes_of(operator, values, sizes)
+        shapes = symbolic_shapes(operator, values, sizes)
         names = [type_name(operator, *pair) for pair in pairs]
         types = signature_of(operator, operator.choice(values), operator.padded(names))
     outputs = [
         tensors[0].new_empty(shape, dtype=getattr(torch, types[o.type]))
         for o, shape in zip(operator.outputs, shapes, strict=True)
     ]
-    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+    return plain.one_or_tuple(outputs)
 
 
 def type_name(operator: Operator, declared: Input, value: Argument) -> str | None:
@@ -338,7 +337,7 @@ def type_name(operator: Operator, declared: Input, value: Argument) -> str | Non
     )
 
 
-def shapes_of(
+def symbolic_shapes(
     operator: Operator, values: AttributeValues, sizes: Sequence[Sequence[Size] | None]
 ) -> Sequence[Sequence[Size]]:
     """Return the outputs' shapes. Raises OpError.
@@ -350,7 +349,7 @@ def shapes_of(
     rule = "states the outputs' shapes, which PyTorch must know to compile or export"
     require(operator.plan.shape, "rule", None, rule)
     sizes = operator.padded(sizes)
-    if all(isinstance(size, int) for each in sizes if each is not None for size in each):
+    if all(isinstance(size, int) for shape in sizes if shape is not None for size in shape):
         shapes: Sequence[Sequence[Size]] = plain.shapes_of(operator, values, sizes) or ()
     else:
         shapes = (plain.shapes_for_ranks if operator.has_ranks else shapes_by_plan)(
@@ -371,8 +370,9 @@ def at_most(bound: Size) -> torch.SymInt:
 def shapes_by_plan(
     operator: Operator, values: AttributeValues, sizes: Sequence[Sequence[Size] | None]
 ) -> list[list[Size]]:
-    """Return the outputs' shapes by a plan for any ranks, which sees sizes that depend on values as
-    names.
+    """Return the outputs' shapes by a plan for any ranks.
+
+    To the plan, sizes that depend on values are names.
     """
     named = {}
 
@@ -390,7 +390,7 @@ def shapes_by_plan(
         return named[size] if isinstance(size, str) else sym_int(size)
 
     shapes = plain.infer_by_plan(
-        operator, values, [[number(size) for size in each or ()] for each in sizes]
+        operator, values, [[number(size) for size in shape or ()] for shape in sizes]
     )
     for o, shape in zip(operator.outputs, shapes, strict=True):
         require(
@@ -400,15 +400,15 @@ def shapes_by_plan(
 
 
 def _arithmetic(operation: Callable[[Any, Any], Any]) -> Callable[[Symbol, int | Symbol], Symbol]:
-    return lambda size, other: Symbol(operation(size.size, sym_int(other)))
+    return lambda size, operand: Symbol(operation(size.size, sym_int(operand)))
 
 
 def _reflected(operation: Callable[[Any, Any], Any]) -> Callable[[Symbol, int], Symbol]:
-    return lambda size, other: Symbol(operation(other, size.size))
+    return lambda size, operand: Symbol(operation(operand, size.size))
 
 
 def _comparison(operation: Callable[[Any, Any], Any]) -> Callable[[Symbol, Any], bool]:
-    return lambda size, other: holds(operation, size, other)
+    return lambda size, operand: holds(operation, size, operand)
 
 
 class Symbol:
@@ -434,12 +434,8 @@ class Symbol:
     def __bool__(self) -> bool:
         return holds(ne, self, 0)
 
-    __add__, __sub__, __mul__, __floordiv__, __mod__ = map(
-        _arithmetic, (add, sub, mul, floordiv, mod)
-    )
-    __radd__, __rsub__, __rmul__, __rfloordiv__, __rmod__ = map(
-        _reflected, (add, sub, mul, floordiv, mod)
-    )
+    __add__, __sub__, __mul__, __floordiv__, __mod__ = map(_arithmetic, OPERATIONS)
+    __radd__, __rsub__, __rmul__, __rfloordiv__, __rmod__ = map(_reflected, OPERATIONS)
     __eq__, __ne__, __lt__, __le__, __gt__, __ge__ = map(_comparison, (eq, ne, lt, le, gt, ge))
 
 
@@ -459,7 +455,7 @@ def holds(comparison: Callable[..., Any], *values: int | Symbol) -> bool:
 # Gradients.
 
 
-def call(domain: str, name: str, /, *inputs: Given, **attributes: Any) -> Tensors:
+def call_operator(domain: str, name: str, /, *inputs: Given, **attributes: Any) -> Tensors:
     """Run an operator of this package on tensors."""
     return torch_operator(built_in((domain, name)))(*inputs, **attributes)
 
@@ -478,31 +474,26 @@ def register_gradient(operator: Operator, name: str, library: torch.library.Libr
         values = dict(operator.values(dict(keyword_only_inputs)).by_name)
         values |= zip((i.name for i in operator.inputs), inputs, strict=False)
         values |= zip((o.name for o in operator.outputs), as_tuple(output), strict=True)
-        leaves, ctx.tree = tree_flatten({each: values[each] for each in needed if each in values})
+        leaves, ctx.tree = tree_flatten({name: values[name] for name in needed if name in values})
         ctx.save_for_backward(
             *(leaf if isinstance(leaf, torch.Tensor) else None for leaf in leaves)
         )
-        ctx.others = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        ctx.constants = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
     def backward(ctx: FunctionCtx, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
         if not function:
             raise OpError(None, None, "has no gradient; .gradient declares one", operator.title)
         leaves = [
-            other if tensor is None else tensor
-            for tensor, other in zip(ctx.saved_tensors, ctx.others, strict=True)
+            constant if tensor is None else tensor
+            for tensor, constant in zip(ctx.saved_tensors, ctx.constants, strict=True)
         ]
-        values = {"call": call, **tree_unflatten(leaves, ctx.tree)}
+        values = {"call": call_operator, **tree_unflatten(leaves, ctx.tree)}
         values |= zip((f"grad_{o.name}" for o in operator.outputs), gradients, strict=True)
         with errors_of(operator):
-            returned = list(as_tuple(function(**{each: values[each] for each in needed})))
+            returned = list(as_tuple(function(**{name: values[name] for name in needed})))
             count = len([i for i in operator.inputs if not i.values])
-            require(
-                len(returned) == count,
-                "gradients",
-                len(returned),
-                "must be one for each tensor:",
-                count,
-            )
+            rule = "must be one for each tensor:"
+            require(len(returned) == count, "gradients", len(returned), rule, count)
         return tuple(None if i.values else returned.pop(0) for i in operator.inputs)
 
     torch.library.register_autograd(name, backward, setup_context=keep, lib=library)

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from onnxscript.ir import Value
     from torch._ops import OpOverload
 
-    Table: TypeAlias = dict[
-        OpOverload, Callable[..., Any]
-    ]  # {PyTorch's operator: function that adds the node}
+    # {PyTorch's operator: function that adds the node}
+    Table: TypeAlias = dict[OpOverload, Callable[..., Any]]
     # A size where the exporter adds nodes: a number, or a value of the graph.
     Length: TypeAlias = int | Value
     Size: TypeAlias = int | torch.SymInt

@@ -40,9 +40,7 @@ def warn_of_unknown_attributes(model: onnx.ModelProto, operators: Operators) -> 
 
 
 def unknown_in(model: onnx.ModelProto, operators: Operators) -> Iterator[str]:
-    """Yield an error message for each attribute in a model that its node's operator doesn't
-    have.
-    """
+    """Yield an error message for each attribute in a model that its operator doesn't have."""
     operators = in_its_versions(operators, model)
     for node in model_nodes(model):
         if node.attribute and (operator := declared(node, operators)):

@@ -1,5 +1,6 @@
-"""Operators and kernels that ONNX Runtime has on the CPU, from the lists in its Python package: no
-session is made.
+"""Operators and kernels that ONNX Runtime has on the CPU.
+
+The lists in its Python package have them: no session is made.
 """
 
 from __future__ import annotations
@@ -25,15 +26,13 @@ OPEN = 2**31 - 1  # the last version of a kernel that has none
 
 @functools.cache
 def schemas() -> dict[Key, list[OpSchema]]:
-    """Return {(domain, name): schemas, the latest version first} of the operators that ONNX Runtime
-    has.
-    """
+    """Return {(domain, name): schemas of ONNX Runtime, the latest version first}."""
     from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
-    found = defaultdict(list)
+    by_key = defaultdict(list)
     for schema in sorted(get_all_operator_schema(), key=lambda schema: -schema.since_version):
-        found[schema.domain, schema.name].append(schema)
-    return dict(found)
+        by_key[schema.domain, schema.name].append(schema)
+    return dict(by_key)
 
 
 @functools.cache
@@ -41,11 +40,11 @@ def kernels() -> dict[Key, list[KernelDef]]:
     """Return {(domain, name): definitions of kernels} that ONNX Runtime has on the CPU."""
     from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def
 
-    found = defaultdict(list)
+    by_key = defaultdict(list)
     for kernel in get_all_opkernel_def():
         if kernel.provider == "CPUExecutionProvider":
-            found[kernel.domain, kernel.op_name].append(kernel)
-    return dict(found)
+            by_key[kernel.domain, kernel.op_name].append(kernel)
+    return dict(by_key)
 
 
 def first_builtin_version(key: Key) -> int | None:
@@ -55,9 +54,14 @@ def first_builtin_version(key: Key) -> int | None:
 
 def schema_of(key: Key, version: int | None) -> OpSchema | None:
     """Return the schema of an operator in a version of its domain (None: the latest), or None."""
-    known = schemas().get(key, ())
+    candidates = schemas().get(key, ())
     schema = next(
-        (each for each in known if version is None or each.since_version <= version), None
+        (
+            candidate
+            for candidate in candidates
+            if version is None or candidate.since_version <= version
+        ),
+        None,
     )
     return None if schema is None or schema.deprecated else schema
 
@@ -79,9 +83,8 @@ def has_kernel(
         if first == since or first < since <= last < OPEN:
             fitting.append(kernel)
     types = _types(schema.inputs, inputs) | _types(schema.outputs, outputs)
-    widened = {
-        name: text.replace("(float16)", "(float)") for name, text in types.items()
-    }  # by Casts around the node
+    # By Casts around the node.
+    widened = {name: text.replace("(float16)", "(float)") for name, text in types.items()}
     return any(_accepts(kernel, types) or _accepts(kernel, widened) for kernel in fitting)
 
 
@@ -97,32 +100,24 @@ def _may_be_replaced(schema: OpSchema) -> bool:
 
     if not onnx.defs.has(schema.name, schema.since_version):
         return True
-    known: Any = onnx.defs.get_schema(schema.name, schema.since_version)
-    return known.has_function or known.has_context_dependent_function
+    onnx_schema: Any = onnx.defs.get_schema(schema.name, schema.since_version)
+    return onnx_schema.has_function or onnx_schema.has_context_dependent_function
 
 
-@functools.cache
-def _texts() -> dict[int, str]:
-    """Return {number of a data type in ONNX: ONNX Runtime's text for a tensor of it}."""
+def _types(parameters: Sequence[Any], data_types: Sequence[int | None]) -> dict[str, str]:
+    """Return {type variable: text of a type} for inputs or outputs with known types.
+
+    data_types  their numbers in ONNX
+    """
     from onnx import TensorProto
 
-    known = {number: f"tensor({name.lower()})" for name, number in TensorProto.DataType.items()}
-    del known[TensorProto.UNDEFINED]
-    return known
-
-
-def _types(parameters: Sequence[Any], kinds: Sequence[int | None]) -> dict[str, str]:
-    """Return {type variable of a schema: text of a type} for the known types of its inputs or
-    outputs.
-    """
-    found = {}
-    for position, kind in enumerate(kinds):
-        if kind in _texts() and parameters:
-            parameter = parameters[
-                min(position, len(parameters) - 1)
-            ]  # the last one may be variadic
-            found[parameter.typeStr] = _texts()[kind]
-    return found
+    types = {}
+    for position, data_type in enumerate(data_types):
+        if data_type and data_type in TensorProto.DataType.values() and parameters:
+            # The last one may be variadic.
+            parameter = parameters[min(position, len(parameters) - 1)]
+            types[parameter.typeStr] = f"tensor({TensorProto.DataType.Name(data_type).lower()})"
+    return types
 
 
 def _accepts(kernel: KernelDef, types: dict[str, str]) -> bool:

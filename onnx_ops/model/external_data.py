@@ -1,5 +1,6 @@
-"""External data: tensors of a model in files beside it. Only small ones, which may state sizes, are
-read.
+"""External data: tensors of a model in files beside it.
+
+Only small tensors, which may state sizes, are read.
 
 The parameter `origin` is the model's file, or the folder of its external data.
 """
@@ -32,17 +33,16 @@ def is_small(tensor: onnx.TensorProto) -> bool:
     return len(tensor.dims) <= 1 and math.prod(tensor.dims) <= 64
 
 
-def load(
+def load_model(
     path: PathLike, wanted: Callable[[onnx.TensorProto], bool] | None = is_small
 ) -> onnx.ModelProto:
-    """Load a model; of its external data only the tensors that are `wanted`, which then are in the
-    model itself.
+    """Load a model, with the `wanted` ones of its external tensors in the model itself.
 
     onnx needs the small ones to infer types. Raises OSError and OpError.
     """
     model = model_in(path)
     for tensor in filter(wanted, external(model)):
-        read(tensor, path)
+        read_data(tensor, path)
     return model
 
 
@@ -67,13 +67,13 @@ def opened(source: Source) -> tuple[onnx.ModelProto, PathLike | None]:
     return model_in(source), path
 
 
-def read(tensor: onnx.TensorProto, origin: PathLike, *, only_check: bool = False) -> None:
+def read_data(tensor: onnx.TensorProto, origin: PathLike, *, only_check: bool = False) -> None:
     """Put a tensor's external data into the tensor. Raises OSError and OpError.
 
     only_check  whether nothing is read, if the file is long enough
     """
     info = info_of(tensor)
-    size = size_of(tensor)
+    size = byte_size(tensor)
     offset = info.offset or 0
     data = b""
     with ordinary_file(file_of(info.location, origin), "external data") as (file, there):
@@ -101,8 +101,8 @@ def info_of(tensor: onnx.TensorProto) -> ExternalDataInfo:
             isinstance(info.location, str)
             and min(info.offset or 0, *tensor.dims, 0) >= 0
             and tensor.data_type in helper.get_all_tensor_dtypes()
-            and (info.length or size_of(tensor))
-            == size_of(tensor)  # ONNX Runtime takes 0 for no length
+            and (info.length or byte_size(tensor))
+            == byte_size(tensor)  # ONNX Runtime takes 0 for no length
         ):
             return info
     rule = (
@@ -114,7 +114,7 @@ def info_of(tensor: onnx.TensorProto) -> ExternalDataInfo:
     )
 
 
-def size_of(tensor: onnx.TensorProto) -> int:
+def byte_size(tensor: onnx.TensorProto) -> int:
     """Return the bytes of a tensor's elements. Some types have several in a byte."""
     packed = {"INT4": 2, "UINT4": 2, "FLOAT4E2M1": 2, "INT2": 4, "UINT2": 4}
     itemsize = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
@@ -129,7 +129,7 @@ def stated_size(tensors: Iterable[onnx.TensorProto], origin: PathLike) -> float:
     """Return the bytes of external data of tensors; infinite if a file is missing."""
     with suppress(OpError):
         if all(os.path.exists(file_of(info_of(tensor).location, origin)) for tensor in tensors):
-            return sum(map(size_of, tensors))
+            return sum(map(byte_size, tensors))
     return math.inf
 
 
@@ -140,14 +140,14 @@ def file_of(location: str, origin: PathLike) -> str:
     the folder in which the link ends: in Hugging Face's cache, both are links into another folder.
     Raises OpError.
     """
-    folder, *others = roots(origin)
+    folders = roots(origin)
     is_path = isinstance(location, str) and "\0" not in location and not os.path.isabs(location)
-    file = os.path.realpath(os.path.join(folder, location)) if is_path else ""
-    if not any(Path(file).is_relative_to(root) for root in (folder, *others)):
+    file = os.path.realpath(os.path.join(folders[0], location)) if is_path else ""
+    if not any(Path(file).is_relative_to(folder) for folder in folders):
         raise OpError(
             "external data",
             repr(location),
-            f"must lie in the folder of the model, {folder}",
+            f"must lie in the folder of the model, {folders[0]}",
             "onnx_ops",
         )
     return file
@@ -175,29 +175,28 @@ def put_in_reach(model: onnx.ModelProto, origin: PathLike, most: float) -> str |
     tensors = external(model)
     if stated_size(tensors, origin) <= most:
         for tensor in tensors:
-            read(tensor, origin)
+            read_data(tensor, origin)
         return None
     folder = os.path.commonpath(roots(origin))
-    place = functools.cache(
+    location_in_folder = functools.cache(
         lambda location: Path(os.path.relpath(file_of(location, origin), folder)).as_posix()
     )
     for tensor in tensors:
         for entry in tensor.external_data:
             if entry.key == "location":
-                entry.value = place(entry.value)
+                entry.value = location_in_folder(entry.value)
     return folder
 
 
-def copy(tensors: list[onnx.TensorProto], origin: PathLike, path: Path) -> None:
-    """Copy the external data of tensors into one file, which is to be beside their model, one after
-    the other.
+def copy_data(tensors: list[onnx.TensorProto], origin: PathLike, path: Path) -> None:
+    """Copy the external data of tensors into one file beside their model.
 
     onnx.save would leave out those of sparse tensors, and of subgraphs in functions. Raises OSError
     and OpError.
     """
     with open(path, "wb") as file:
         for tensor in tensors:
-            read(tensor, origin)
+            read_data(tensor, origin)
             set_external_data(tensor, path.name, file.tell(), file.write(tensor.raw_data))
             tensor.ClearField("raw_data")
 
@@ -209,8 +208,9 @@ def files(path: PathLike) -> list[Path]:
 
 
 def external(model: onnx.ModelProto) -> list[onnx.TensorProto]:
-    """Return the tensors of a model whose data are in files: of graphs and attributes, also in
-    subgraphs, functions.
+    """Return the tensors of a model whose data are in files.
+
+    They may be in graphs, subgraphs, attributes and functions.
     """
     nodes = list(model_nodes(model))
     graphs = (model.graph, *(inner for node in nodes for inner in subgraphs(node)))
@@ -223,10 +223,6 @@ def external(model: onnx.ModelProto) -> list[onnx.TensorProto]:
             for sparse in graph.sparse_initializer
             for t in (sparse.values, sparse.indices)
         ),
-        *(
-            tensor
-            for a in attributes
-            for tensor in (*([a.t] if a.HasField("t") else []), *a.tensors)
-        ),
+        *(tensor for a in attributes for tensor in (a.t, *a.tensors)),
     ]
     return [tensor for tensor in tensors if uses_external_data(tensor)]

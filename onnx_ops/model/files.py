@@ -1,5 +1,6 @@
-"""Read from a model's file what a session must know: the domains that it imports, and the types of
-its nodes.
+"""Read what a session must know from a model's file.
+
+This is which domains it imports, and the types of its nodes.
 
 Models can be large, so tensors are skipped, and onnx isn't loaded. Sources: Protocol Buffers
 encoding for the wire format; onnx.proto for the field numbers.
@@ -27,15 +28,14 @@ if TYPE_CHECKING:
     from ..registry import Key
     from .types import File, PathLike, Source
 
-    Part: TypeAlias = tuple[str, str | bytes, str | bytes]  # (message, domain, op_type)
+    Entry: TypeAlias = tuple[str, str | bytes, str | bytes]  # (message, domain, op_type)
     Content: TypeAlias = bytes | mmap.mmap
 
 
 BUILTIN = {"", "com.microsoft"}  # domains that ONNX Runtime has operators in, too
 EXTENSIONS = "ai.onnx.contrib"  # the domain of onnxruntime-extensions' Python ops
-REPLACING = (
-    "_custom"  # ends the names there of custom operators that replace operators of this package
-)
+# Ends the names there of custom operators that replace operators of this package.
+REPLACING = "_custom"
 USE_ONNX = "is in ONNX Runtime's own format; use the .onnx file that it was made from"
 
 FIELDS = {  # {message: {number of a field: the message in it, or the text}}
@@ -65,8 +65,9 @@ _NAMES = re.compile(
 
 
 def imports_and_nodes(model: Source) -> tuple[set[str], set[Key]] | tuple[None, None]:
-    """Return the domains that a model imports, and the (domain, op_type) of its nodes; "" is
-    ai.onnx.
+    """Return the domains that a model imports, and the (domain, op_type) of its nodes.
+
+    The domain "" is ai.onnx.
 
     Nodes are those of subgraphs and functions, too. Those with other operators than this package's
     may be missing, except in the domain EXTENSIONS.
@@ -79,12 +80,14 @@ def imports_and_nodes(model: Source) -> tuple[set[str], set[Key]] | tuple[None, 
     models.
     """
     try:
-        parts = set(_parts_of_proto(model) if hasattr(model, "opset_import") else _parts(model))
+        entries = set(
+            _entries_of_proto(model) if hasattr(model, "opset_import") else _entries(model)
+        )
     except (ValueError, IndexError):
         return None, None
     imports: set[str] = set()
     nodes: set[Key] = set()
-    for message, domain, op_type in parts:
+    for message, domain, op_type in entries:
         domain = as_text(domain)
         domain = "" if domain == "ai.onnx" else domain
         if message == "node":
@@ -103,8 +106,9 @@ def imported_domains(model: Source) -> set[str] | None:
 def ordinary_file(
     path: PathLike, argument: str = "model", most: float = math.inf
 ) -> Iterator[tuple[BufferedReader, int]]:
-    """Return a context with an ordinary file of at most so many bytes, opened to be read, and its
-    size.
+    """Return a context with an ordinary file, opened to be read, and its size.
+
+    most  the largest size in bytes
 
     Raises OSError, and OpError for a folder, a device or a pipe: these may have no end, or wait for
     a writer.
@@ -130,8 +134,9 @@ def content_of(path: PathLike, argument: str = "model") -> bytes:
 
 
 def is_ort_format(model: Any) -> bool:
-    """Return whether a model (path, bytes, ModelProto or None) is in ONNX Runtime's format, from
-    its first bytes.
+    """Return whether a model is in ONNX Runtime's format, from its first bytes.
+
+    model  path, bytes, ModelProto or None
 
     Raises TypeError for other objects, as ONNX Runtime does.
     """
@@ -140,9 +145,8 @@ def is_ort_format(model: Any) -> bool:
             model = file.read(8)
     elif not (model is None or isinstance(model, bytes) or hasattr(model, "opset_import")):
         raise TypeError(f"Unable to load from type '{type(model)}'")
-    return (
-        isinstance(model, bytes) and model[4:8] == b"ORTM"
-    )  # the place of the format's identifier in a flatbuffer
+    # The place of the format's identifier in a flatbuffer.
+    return isinstance(model, bytes) and model[4:8] == b"ORTM"
 
 
 def is_lowered(model: File) -> bool:
@@ -164,8 +168,8 @@ def lowered_name(domain: str, name: str) -> str:
     return f"{(domain or 'ai.onnx').replace('.', '_')}_{name}"
 
 
-def _parts_of_proto(model: Any) -> Iterator[Part]:
-    """Yield what `_parts` yields, for a ModelProto."""
+def _entries_of_proto(model: Any) -> Iterator[Entry]:
+    """Yield what `_entries` yields, for a ModelProto."""
     from .nodes import model_nodes  # only for models that onnx has read
 
     for i in model.opset_import:
@@ -176,40 +180,40 @@ def _parts_of_proto(model: Any) -> Iterator[Part]:
         yield "node", node.domain, node.op_type
 
 
-def _parts(model: File) -> Iterator[Part]:
+def _entries(model: File) -> Iterator[Entry]:
     """Yield (message, domain, op_type) for each import and node.
 
     Raises ValueError and IndexError.
     """
     with _content(model) as (content, fill):
-        left = [
-            ("model", 0, len(content), 0)
-        ]  # messages to be read, each with its begin, end and depth
-        while left:
-            message, first, last, depth = left.pop()
+        # Messages to be read, each with its begin, end and depth.
+        pending = [("model", 0, len(content), 0)]
+        while pending:
+            message, first, last, depth = pending.pop()
             if depth > DEEPEST:
                 raise ValueError("messages are nested too deep")
             domain = op_type = b""
-            for part, begin, end in _fields(content, fill, first, last, FIELDS[message]):
-                if part == "domain":
+            for field, begin, end in _fields(content, fill, first, last, FIELDS[message]):
+                if field == "domain":
                     domain = content[begin:end]
-                elif part == "op_type":
+                elif field == "op_type":
                     op_type = content[begin:end]
                 elif (
-                    part != "node"
+                    field != "node"
                     or depth > 1
                     or end - begin > SMALL
                     or _NAMES.search(content, begin, end)
                 ):
-                    left.append((part, begin, end, depth + 1))
+                    pending.append((field, begin, end, depth + 1))
             if message in NAMED:
                 yield message, domain, op_type
 
 
 @contextmanager
 def _content(model: File) -> Iterator[tuple[Content, Callable[[int, int], None]]]:
-    """Return a context with the content of a model, and a function that fills in a part of it from
-    the file.
+    """Return a context with a model's content, and a function that fills in a part of it.
+
+    The function reads the part from the file.
 
     The file isn't mapped: if another process cuts it, the next access to a map, even to a private
     one, is a SIGBUS. Only parts are read: a file of 500 MB with 100 tensors takes 7 MB of memory
@@ -233,52 +237,58 @@ def _content(model: File) -> Iterator[tuple[Content, Callable[[int, int], None]]
 
 
 def _fields(
-    content: Content, fill: Callable[[int, int], None], at: int, last: int, wanted: dict[int, str]
+    content: Content,
+    fill: Callable[[int, int], None],
+    position: int,
+    last: int,
+    wanted: dict[int, str],
 ) -> Iterator[tuple[str, int, int]]:
-    """Yield (name, begin, end) for each wanted field in content[at:last]. Fields that are numbers
-    are not wanted.
+    """Yield (name, begin, end) for each wanted field in content[position:last].
+
+    Fields that are numbers are not wanted.
 
     Wanted fields are filled in, except for large messages, whose own fields are when they are read.
     """
-    filled = last if last - at <= SMALL else at
-    while at < last:
-        if filled < last and filled < at + AHEAD:
-            filled = min(at + SMALL, last)
-            fill(at, filled)
-        tag = content[at]
+    filled = last if last - position <= SMALL else position
+    while position < last:
+        if filled < last and filled < position + AHEAD:
+            filled = min(position + SMALL, last)
+            fill(position, filled)
+        tag = content[position]
         if tag & 7 != BYTES:
-            numbers = _NUMBERS.match(content, at, last)
+            numbers = _NUMBERS.match(content, position, last)
             if not numbers:
                 raise ValueError("there is no field")
-            at = numbers.end()
+            position = numbers.end()
             continue
-        tag, begin = (tag, at + 1) if tag < 0x80 else _varint(content, at)
+        tag, begin = (tag, position + 1) if tag < 0x80 else _varint(content, position)
         size = content[begin]
         size, begin = (size, begin + 1) if size < 0x80 else _varint(content, begin)
-        at = begin + size
-        if at > last:
+        position = begin + size
+        if position > last:
             raise ValueError("a field ends past its message's end")
         if name := wanted.get(tag >> 3):
-            if at > filled and (at - begin <= SMALL or name not in FIELDS):
-                fill(begin, at)
-            yield name, begin, at
+            if position > filled and (position - begin <= SMALL or name not in FIELDS):
+                fill(begin, position)
+            yield name, begin, position
 
 
-def _varint(content: Content, at: int) -> tuple[int, int]:
+def _varint(content: Content, position: int) -> tuple[int, int]:
     """Return (the varint at a position, the position after it)."""
     value = 0
     for shift in range(0, 70, 7):
-        byte = content[at]
-        at += 1
+        byte = content[position]
+        position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
+            return value, position
     raise ValueError("not a varint")
 
 
 def _run_of_numbers() -> re.Pattern[bytes]:
-    """Return the pattern of a run of fields that are numbers; an attribute may have millions of
-    them.
+    """Return the pattern of a run of fields that are numbers.
+
+    An attribute may have millions of them.
     """
 
     def tag(wire_type: int) -> bytes:

@@ -1,5 +1,4 @@
-"""Node tests: models of one node with inputs and expected outputs, in the layout of onnx's node
-tests.
+"""Node tests: models of one node with inputs and outputs, in the layout of onnx's.
 
 FOLDER/model.onnx
 FOLDER/test_data_set_0/input_0.pb, input_1.pb, ..., output_0.pb
@@ -29,11 +28,12 @@ IR_VERSION = 9  # by default onnx writes its newest version, which older runtime
 ONNX_OPSET = 18  # of ai.onnx, for a node of another domain
 
 
-def build(
+def test_model(
     name: str, node: onnx.NodeProto, version: int, inputs: Arrays, outputs: Arrays
 ) -> onnx.ModelProto:
-    """Return a model of one node. All its inputs are inputs of the graph, with the shapes of these
-    arrays.
+    """Return a model of one node, with inputs of these arrays' shapes.
+
+    All inputs of the node are inputs of the graph.
 
     name     of the graph
     version  of the node's domain
@@ -48,8 +48,8 @@ def build(
 def files(folder: Path, inputs: Arrays, outputs: Arrays) -> dict[Path, onnx.TensorProto]:
     """Return the files of a test's data, {name: array} in the graph's order."""
     return {
-        folder / "test_data_set_0" / f"{kind}_{k}.pb": numpy_helper.from_array(array, name)
-        for kind, arrays in (("input", inputs), ("output", outputs))
+        folder / "test_data_set_0" / f"{role}_{k}.pb": numpy_helper.from_array(array, name)
+        for role, arrays in (("input", inputs), ("output", outputs))
         for k, (name, array) in enumerate(arrays.items())
     }
 
@@ -67,11 +67,10 @@ def tests_below(path: Path) -> Iterator[tuple[str, Path, Callable[[], DataSets]]
     """Yield (name, model, function that returns its data) of each test below a folder."""
     directories = []
     seen = set()
-    for folder, folders, files in os.walk(path, onerror=_refuse, followlinks=True):
+    for folder, folders, files in os.walk(path, onerror=_raise_error, followlinks=True):
         folders.sort()
-        if (
-            os.path.realpath(folder) in seen
-        ):  # a link to a folder above it, or to one that was searched
+        # A link to a folder above it, or to one that was searched.
+        if os.path.realpath(folder) in seen:
             folders.clear()
         elif "model.onnx" in files and any(name.startswith("test_data_set_") for name in folders):
             directories.append(Path(folder))
@@ -81,7 +80,7 @@ def tests_below(path: Path) -> Iterator[tuple[str, Path, Callable[[], DataSets]]
         yield name, directory / "model.onnx", partial(data_sets, directory)
 
 
-def _refuse(error: OSError) -> None:
+def _raise_error(error: OSError) -> None:
     raise error
 
 
@@ -93,8 +92,8 @@ def data_sets(directory: Path) -> DataSets:
     }
 
 
-def _tensors(folder: Path, kind: str) -> list[Array]:
-    files = folder.glob(f"{kind}_*.pb")
+def _tensors(folder: Path, role: str) -> list[Array]:
+    files = folder.glob(f"{role}_*.pb")
     return [
         read_pb(file) for file in sorted(files, key=lambda file: int(file.stem.partition("_")[2]))
     ]
@@ -103,9 +102,8 @@ def _tensors(folder: Path, kind: str) -> list[Array]:
 def read_pb(path: Path) -> Array:
     """Return the array in a file that holds a TensorProto. Raises ValueError."""
     tensor = onnx.TensorProto.FromString(content_of(path, "file"))
-    if tensor.HasField(
-        "segment"
-    ):  # the bytes of other protobuf messages may parse to such a tensor
+    # The bytes of other protobuf messages may parse to such a tensor.
+    if tensor.HasField("segment"):
         raise ValueError("it holds no tensor")
     if onnx.external_data_helper.uses_external_data(tensor):
         raise ValueError("its data are in another file")

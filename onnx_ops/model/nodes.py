@@ -18,23 +18,20 @@ if TYPE_CHECKING:
     from .types import Caller, FunctionKey, Owner
 
 
-class Call(NamedTuple):
+class FunctionCall(NamedTuple):
     """A node that calls a local function."""
 
     node: onnx.NodeProto
     function: FunctionKey
-    given: dict[str, onnx.AttributeProto]  # the node's attributes, by their names
+    attributes: dict[str, onnx.AttributeProto]  # the node's attributes, by their names
 
 
-MOST = (
-    16  # times the nodes and bytes of a model, without its weights, that it may have when inlined
-)
+# Times the nodes and bytes of a model, without its weights, that it may have when inlined.
+MOST = 16
 FREE_NODES = 2**13  # that it may have beyond that
 FREE_BYTES = 2**20  # likewise
-GRAPH, GRAPHS = (
-    5,
-    10,
-)  # AttributeProto's types; reading them there takes longer than all else of `subgraphs`
+# AttributeProto's types; reading them there takes longer than all else of `subgraphs`.
+GRAPH, GRAPHS = 5, 10
 
 
 def declared(node: onnx.NodeProto, operators: Operators | None = None) -> Operator | None:
@@ -69,8 +66,9 @@ def in_its_versions(operators: Operators, model: onnx.ModelProto) -> dict[Key, O
 
 
 def declared_nodes(model: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, Operator]]:
-    """Yield (node, its operator) for the nodes of a model with a declared operator in the imported
-    version.
+    """Yield (node, its operator) for the nodes of a model with a declared operator.
+
+    The imported version of the domain must have it.
     """
     operators = in_its_versions(available(), model)
     for node in model_nodes(model):
@@ -79,9 +77,7 @@ def declared_nodes(model: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, Ope
 
 
 def model_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a model, of its functions, of the defaults of their attributes, and of all
-    subgraphs.
-    """
+    """Yield the nodes of a model, its functions, defaults of attributes, and subgraphs."""
     defaults = (
         graph for function in model.functions for graph in graphs_of(function.attribute_proto)
     )
@@ -98,8 +94,9 @@ def all_nodes(owner: Owner) -> Iterator[onnx.NodeProto]:
 
 
 def inlined(model: onnx.ModelProto, operators: Operators | None = None) -> onnx.ModelProto:
-    """Return a copy of a model with its local functions inlined, by onnx's inliner after three
-    passes.
+    """Return a copy of a model with its local functions inlined.
+
+    onnx's inliner does it, after three passes.
 
     operators  what `registry.available` returns, by default without custom operators
 
@@ -123,29 +120,24 @@ def inlined(model: onnx.ModelProto, operators: Operators | None = None) -> onnx.
     nodes = {owner: list(all_nodes(body)) for owner, body in bodies.items()}
     calls = {
         owner: [
-            Call(node, key, {a.name: a for a in node.attribute})
+            FunctionCall(node, key, {a.name: a for a in node.attribute})
             for node in nodes[owner]
             if (key := (node.domain, node.op_type, node.overload)) in functions
         ]
         for owner in bodies
     }
-    ways = _ways(calls)
+    paths = _call_paths(calls)
     counts = {owner: len(nodes[owner]) for owner in bodies}
     lengths = {owner: body.ByteSize() for owner, body in bodies.items()}
-    for sizes, free in (counts, FREE_NODES), (lengths, FREE_BYTES):
-        if sum(ways[owner] * sizes[owner] for owner in bodies) > free + MOST * sum(sizes.values()):
-            raise RuntimeError(
-                f"inlined, the functions are more than {MOST} times as large as the model"
-            )
-    _spell_defaults_out(functions, calls, ways)
+    _check_growth(paths, counts, FREE_NODES)
+    _check_growth(paths, lengths, FREE_BYTES)
+    _spell_defaults_out(functions, calls, paths)
     for caller, function in functions.items():
-        _remove_types(function, ways[caller] <= 1)
+        _remove_types(function, paths[caller] <= 1)
     try:
         flat = onnx.inliner.inline_local_functions(copy)
-    except (
-        Error,
-        onnx.checker.ValidationError,
-    ) as error:  # such as subgraphs deeper than protobuf reads
+    # Protobuf, for example, refuses deep subgraphs.
+    except (Error, onnx.checker.ValidationError) as error:
         raise RuntimeError(str(error)) from error
     for tensor, weights in zip(flat.graph.initializer, model.graph.initializer, strict=True):
         tensor.CopyFrom(weights)
@@ -153,15 +145,13 @@ def inlined(model: onnx.ModelProto, operators: Operators | None = None) -> onnx.
 
 
 def _keep_operators(model: onnx.ModelProto, operators: Operators) -> None:
-    """Remove functions with the name of an operator that sessions have, because sessions run the
-    operator.
+    """Remove functions with the name of an operator that sessions have, which sessions run.
 
     The other functions get the model's imports. ONNX Runtime uses these, and onnx inlines no
     function with others.
     """
-    from .builtin import (
-        first_builtin_version,
-    )  # here, because sessions of most models don't need it
+    # Here, because sessions of most models don't need it.
+    from .builtin import first_builtin_version
 
     versions = imports(model)
     for k, function in reversed([*enumerate(model.functions)]):
@@ -174,34 +164,48 @@ def _keep_operators(model: onnx.ModelProto, operators: Operators) -> None:
                 i.version = versions.get(domain_of(i), i.version)
 
 
-def _ways(calls: Mapping[Caller, Iterable[Call]]) -> Counter[Caller]:
-    """Return {function: number of ways to call it from the graph, ""}, callers before the functions
-    that they call.
+def _call_paths(calls: Mapping[Caller, Iterable[FunctionCall]]) -> Counter[Caller]:
+    """Return {function: number of ways to call it from the graph, ""}.
+
+    Callers come before the functions that they call.
 
     Raises RuntimeError for a chain of more than 100 calls, and so for recursion: onnx before 1.22
     overflows the stack.
     """
-    ways: Counter[Caller] = Counter()
+    paths: Counter[Caller] = Counter()
     reached: Counter[Caller] = Counter([""])  # by as many calls as rounds
     for _ in range(102):
         if not reached:
-            return ways
+            return paths
         following: Counter[Caller] = Counter()
         for owner, count in reached.items():
-            ways[owner] = ways.pop(owner, 0) + count  # behind the callers of this round
+            paths[owner] = paths.pop(owner, 0) + count  # behind the callers of this round
             for call in calls[owner]:
                 following[call.function] += count
         reached = following
     raise RuntimeError("functions are recursive, or call one another more than 100 deep")
 
 
+def _check_growth(paths: Counter[Caller], sizes: dict[Caller, int], free: int) -> None:
+    """Raise RuntimeError if a model would be too large when inlined.
+
+    sizes  {the graph "" or a function: number of its nodes or bytes}
+    free   number by which the model may always grow
+    """
+    if sum(paths[owner] * sizes[owner] for owner in sizes) > free + MOST * sum(sizes.values()):
+        raise RuntimeError(
+            f"inlined, the functions are more than {MOST} times as large as the model"
+        )
+
+
 def _spell_defaults_out(
     functions: Mapping[Caller, onnx.FunctionProto],
-    calls: Mapping[Caller, Iterable[Call]],
+    calls: Mapping[Caller, Iterable[FunctionCall]],
     owners: Iterable[Caller],
 ) -> None:
-    """Write the defaults of attributes into calls that omit them, because onnx's inliner forgets
-    defaults.
+    """Write the defaults of attributes into calls that omit them.
+
+    onnx's inliner forgets defaults.
 
     calls   {function: the calls in it}
     owners  callers before the functions that they call
@@ -211,20 +215,21 @@ def _spell_defaults_out(
     count: Counter[Caller] = Counter()  # calls of a function
     # Calls that give a (function, attribute) a value.
     stated: Counter[tuple[Caller, str]] = Counter()
-    for owner, call in ((each, call) for each in owners for call in calls[each]):
-        count[call.function] += 1
-        defaults = {a.name: a for a in functions[call.function].attribute_proto}
-        for name, a in (defaults | call.given).items():
-            if name not in call.given:
-                call.node.attribute.append(a)
-            elif a.ref_attr_name and stated[owner, a.ref_attr_name] < count[owner]:
-                if name in defaults:
-                    where = f"{call.function[1]}'s attribute {name}"
-                    raise RuntimeError(
-                        f"the default of {where} is needed where a caller passes nothing on"
-                    )
-                continue
-            stated[call.function, name] += 1
+    for owner in owners:
+        for call in calls[owner]:
+            count[call.function] += 1
+            defaults = {a.name: a for a in functions[call.function].attribute_proto}
+            for name, a in (defaults | call.attributes).items():
+                if name not in call.attributes:
+                    call.node.attribute.append(a)
+                elif a.ref_attr_name and stated[owner, a.ref_attr_name] < count[owner]:
+                    if name in defaults:
+                        where = f"{call.function[1]}'s attribute {name}"
+                        raise RuntimeError(
+                            f"the default of {where} is needed where a caller passes nothing on"
+                        )
+                    continue
+                stated[call.function, name] += 1
 
 
 def _remove_types(owner: Owner, keeps_elements: bool, kept: int = 0) -> None:
@@ -261,10 +266,10 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 def graphs_of(attributes: Iterable[onnx.AttributeProto]) -> Iterator[onnx.GraphProto]:
     """Yield the graphs among attributes."""
     for attribute in attributes:
-        kind = attribute.type
-        if kind == GRAPH:
+        attribute_type = attribute.type
+        if attribute_type == GRAPH:
             yield attribute.g
-        elif kind == GRAPHS:
+        elif attribute_type == GRAPHS:
             yield from attribute.graphs
 
 

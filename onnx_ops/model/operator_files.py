@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 
 
 DIGEST = "__onnx_ops_digest__"
-_with_python_ops: dict[
-    str, ModuleType
-] = {}  # {name: module} of the modules in use that declare Python operators
+# {name: module} of the modules in use that declare Python operators
+_with_python_ops: dict[str, ModuleType] = {}
 
 
 def use_file(path: PathLike) -> list[Declared]:
@@ -69,14 +68,13 @@ def module_of(path: PathLike) -> ModuleType:
 
 
 def operators_in(module: ModuleType) -> list[Declared]:
-    """Return the custom operators among a module's variables, and put its Python operators into
-    use.
+    """Return a module's custom operators, and put its Python operators into use.
 
     Raises OpError if it has neither.
     """
-    members = {id(each): each for each in vars(module).values()}.values()
+    members = {id(member): member for member in vars(module).values()}.values()
     operators = [
-        each for each in members if isinstance(getattr(each, "declaration", each), Operator)
+        member for member in members if isinstance(getattr(member, "declaration", member), Operator)
     ]
     if any(_python_ops_in(module)):
         _with_python_ops[module.__name__] = module
@@ -88,18 +86,18 @@ def operators_in(module: ModuleType) -> list[Declared]:
 
 def python_ops() -> dict[Key, PythonOp]:
     """Return {(domain, name): Python operator} of those in use."""
-    found = {}
+    ops = {}
     for module in _with_python_ops.values():
         for op in _python_ops_in(module):
             domain, separator, name = op.op_type.rpartition("::")
-            found[domain if separator else EXTENSIONS, name] = op
-    return found
+            ops[domain if separator else EXTENSIONS, name] = op
+    return ops
 
 
 def _python_ops_in(module: ModuleType) -> Iterator[PythonOp]:
     """Yield the Python operators among a module's variables."""
     if extensions := sys.modules.get("onnxruntime_extensions"):
-        yield from (each for each in vars(module).values() if isinstance(each, extensions.Opdef))
+        yield from (value for value in vars(module).values() if isinstance(value, extensions.Opdef))
 
 
 def sources_of(operators: Iterable[Operator]) -> list[OperatorSource]:
@@ -115,7 +113,7 @@ def sources_of(operators: Iterable[Operator]) -> list[OperatorSource]:
         if getattr(module, "__file__", None) is None:
             rule = "is of no file, which other processes could read; write it into one"
             raise OpError("operators", operator.title, rule, "onnx_ops")
-        if all(declaration_of(each) is not operator for each in operators_in(module)):
+        if all(declaration_of(declared) is not operator for declared in operators_in(module)):
             rule = f"is in no variable of {module.__name__}, where other processes could find it"
             raise OpError("operators", operator.title, rule, "onnx_ops")
     return list(dict.fromkeys(map(_source_of, modules.values())))
@@ -126,7 +124,7 @@ def _source_of(module: ModuleType) -> OperatorSource:
     is_of_package = "." in module.__name__ or hasattr(module, "__path__")
     return module.__name__ if is_of_package else str(
         Path(module.__file__ or "").absolute()
-    ), digest(module)
+    ), digest_of_module(module)
 
 
 def operators_at(source: OperatorSource) -> list[Declared]:
@@ -134,23 +132,23 @@ def operators_at(source: OperatorSource) -> list[Declared]:
 
     Raises OpError, also if the file differs here.
     """
-    place, expected = source
-    module = module_of(place) if Path(place).suffix == ".py" else import_module(place)
-    if digest(module) != expected:
+    location, expected = source
+    module = module_of(location) if Path(location).suffix == ".py" else import_module(location)
+    if digest_of_module(module) != expected:
         rule = "is not the file that the other process has; copy it, or start again"
         raise OpError("operators", repr(module.__file__), rule, "onnx_ops")
     return operators_in(module)
 
 
-def digest(module: ModuleType) -> int | None:
-    """Return the digest of a module's file at the first call: later edits have no effect before a
-    reload.
+def digest_of_module(module: ModuleType) -> int | None:
+    """Return the digest of a module's file at the first call.
+
+    Later edits have no effect before a reload.
     """
-    known = vars(
-        getattr(module, "__spec__", None) or module
-    )  # a module that is loaded again has a new spec
-    if DIGEST not in known:
-        known[DIGEST] = None
+    # A module that is loaded again has a new spec.
+    variables = vars(getattr(module, "__spec__", None) or module)
+    if DIGEST not in variables:
+        variables[DIGEST] = None
         with suppress(OSError):  # as in a zip file
-            known[DIGEST] = zlib.crc32(Path(module.__file__ or "").read_bytes())
-    return known[DIGEST]
+            variables[DIGEST] = zlib.crc32(Path(module.__file__ or "").read_bytes())
+    return variables[DIGEST]

@@ -1,5 +1,6 @@
-"""The declared operators for onnx: schemas for its checker and its shape inference, classes for its
-evaluator.
+"""The declared operators for onnx.
+
+Schemas for its checker and its shape inference, classes for its evaluator.
 """
 
 from __future__ import annotations
@@ -86,8 +87,9 @@ def _has(operator: Operator) -> bool:
 
 
 def _deregister(operator: Operator) -> None:
-    """Deregister an operator at exit: onnx before 1.23 would free its Python function too late, and
-    hang or crash.
+    """Deregister an operator at exit.
+
+    onnx before 1.23 would free its Python function too late, and hang or crash.
     """
     if _has(operator):
         onnx.defs.deregister_schema(operator.name, operator.versions[0], operator.domain)
@@ -154,8 +156,8 @@ def reference_op(operator: Operator) -> type[OpRun]:
 def node_attribute(declared: Attribute, value: Any) -> onnx.AttributeProto:
     """Return an onnx.AttributeProto for a declared Attribute and its value."""
     value = numpy_helper.from_array(np.asarray(value)) if declared.kind == "tensor" else value
-    kind = getattr(AttributeProto, KINDS[declared.kind].onnx)
-    return helper.make_attribute(declared.name, value, attr_type=kind)
+    attribute_type = getattr(AttributeProto, KINDS[declared.kind].onnx)
+    return helper.make_attribute(declared.name, value, attr_type=attribute_type)
 
 
 def set_output_types(operator: Operator, context: InferenceContext) -> None:
@@ -187,12 +189,17 @@ def set_output_types(operator: Operator, context: InferenceContext) -> None:
 
 
 def attribute_values(operator: Operator, context: InferenceContext) -> AttributeValues | None:
-    """Return the values of the node's attributes; None if they are invalid, or passed by a
-    function's caller.
+    """Return the values of the node's attributes; None if they are invalid.
+
+    They are None, too, if a function's caller passes one.
     """
-    given = {name: context.get_attribute(name) for a in operator.attributes for name in a.names}
+    attributes = {
+        name: context.get_attribute(name) for a in operator.attributes for name in a.names
+    }
     try:
-        values = {name: helper.get_attribute_value(a) for name, a in given.items() if a is not None}
+        values = {
+            name: helper.get_attribute_value(a) for name, a in attributes.items() if a is not None
+        }
         return operator.values(values)
     except ValueError:
         return None

@@ -1,5 +1,6 @@
-"""Sessions of ONNX Runtime alone, whatever a program has made of the name
-`onnxruntime.InferenceSession`.
+"""Sessions of ONNX Runtime alone, even if a program has replaced its class.
+
+The class is `onnxruntime.InferenceSession`.
 """
 
 from __future__ import annotations
@@ -12,10 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-ON_CPU = (
-    "CPUExecutionProvider",
-    "AzureExecutionProvider",
-)  # the latter runs none of the operators that models have
+# The latter runs none of the operators that models have.
+ON_CPU = "CPUExecutionProvider", "AzureExecutionProvider"
 
 
 class BuiltinSession(OrtSession):

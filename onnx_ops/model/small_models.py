@@ -50,8 +50,9 @@ def model_of(
     ir_version: int,
     constants: Sequence[onnx.TensorProto] = (),
 ) -> onnx.ModelProto:
-    """Return a model of these nodes, with inputs of the types of `feeds`, {name: array}, and of
-    their shapes.
+    """Return a model of these nodes, with inputs of the types and shapes of `feeds`.
+
+    feeds  {name: array}
 
     With shapes, ONNX Runtime refuses what would end the process.
     """

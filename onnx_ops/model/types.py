@@ -16,14 +16,12 @@ if TYPE_CHECKING:
     Source: TypeAlias = File | onnx.ModelProto
 
     Owner: TypeAlias = onnx.GraphProto | onnx.FunctionProto  # of nodes
-    FunctionKey: TypeAlias = tuple[
-        str, str, str
-    ]  # (domain, name, overload) of a model's local function
+    # (domain, name, overload) of a model's local function
+    FunctionKey: TypeAlias = tuple[str, str, str]
     Caller: TypeAlias = FunctionKey | str  # a function, or the graph, which is ""
 
-    OperatorSource: TypeAlias = tuple[
-        str, int | None
-    ]  # (name of a module or path of its file, digest of the file)
+    # (name of a module or path of its file, digest of the file)
+    OperatorSource: TypeAlias = tuple[str, int | None]
 
     class PythonOp(Protocol):
         """An Opdef of onnxruntime-extensions, which states no types."""
@@ -35,8 +33,7 @@ if TYPE_CHECKING:
     NumpyType: TypeAlias = np.dtype[Any]  # NumPy's type of the elements of an array
     Array: TypeAlias = NDArray[Any]
     Arrays: TypeAlias = Mapping[str, Array]  # {name of an input or output: its value}
-    DataSets: TypeAlias = dict[
-        str, tuple[list[Array], list[Array]]
-    ]  # {name: (inputs, outputs)} of a node test
+    # {name: (inputs, outputs)} of a node test
+    DataSets: TypeAlias = dict[str, tuple[list[Array], list[Array]]]
     # As models state it: a size, the name of an open one, or nothing.
     Dimension: TypeAlias = int | str | None

@@ -1,3 +1,1 @@
-"""The C library for ONNX Runtime, its table of operators, and calls of compiled code without ONNX
-Runtime.
-"""
+"""The C library for ONNX Runtime, its table, and calls of compiled code."""

@@ -4,40 +4,40 @@
 #include <string.h>
 
 struct values { /* a struct block that is being filled */
-    char *at;
-    size_t used, room;
+    char *start;
+    size_t used, capacity; /* in bytes */
 };
 
-static struct block *block_of(const struct values *values) { return (struct block *)values->at; }
+static struct block *block_of(const struct values *values) { return (struct block *)values->start; }
 
 /* Append bytes, which are 0, to the values, which may move; returns their address, or 0 if there is no memory. */
 static void *append(struct values *values, size_t size) {
     size = (size + 7) / 8 * 8;
-    if (!values->at || size > values->room - values->used) {
-        size_t room = 2 * (values->used + size) + 512;
-        char *at = malloc(room);
-        if (!at) return 0;
-        if (values->at) memcpy(at, values->at, values->used);
-        free(values->at);
-        values->at = at, values->room = room;
+    if (!values->start || size > values->capacity - values->used) {
+        size_t capacity = 2 * (values->used + size) + 512;
+        char *start = malloc(capacity);
+        if (!start) return 0;
+        if (values->start) memcpy(start, values->start, values->used);
+        free(values->start);
+        values->start = start, values->capacity = capacity;
     }
-    memset(values->at + values->used, 0, size);
-    return values->at + (values->used += size) - size;
+    memset(values->start + values->used, 0, size);
+    return values->start + (values->used += size) - size;
 }
 
-static status no_room(void) { return failed("onnx_ops: no room for an attribute"); }
+static status no_memory(void) { return failed("onnx_ops: no room for an attribute"); }
 
-/* Store the vector of attribute k, whose values are at `place`. */
-static void put_vector(struct values *values, int64_t k, int64_t count, void *place) {
-    block_of(values)->vectors[k] = (struct vector){count, (char *)place - values->at};
+/* Store the vector of attribute k, whose values are at `address`. */
+static void put_vector(struct values *values, int64_t k, int64_t count, void *address) {
+    block_of(values)->vectors[k] = (struct vector){count, (char *)address - values->start};
 }
 
 static status put_default(const struct attribute *a, int64_t k, struct values *values) {
     size_t size = (size_t)a->initial_count * sizeof *a->initials;
-    void *place = append(values, size);
-    if (!place) return no_room();
-    if (size) memcpy(place, a->initials, size);
-    return put_vector(values, k, a->value_count, place), NULL;
+    void *address = append(values, size);
+    if (!address) return no_memory();
+    if (size) memcpy(address, a->initials, size);
+    return put_vector(values, k, a->value_count, address), NULL;
 }
 
 /* Append a tensor: its type, its rank, its shape, its elements. */
@@ -53,12 +53,12 @@ static status put_constant(void *value, int64_t k, struct values *values, int *f
     if ((error = GetTensorMutableData(value, &data))) return error;
     int64_t count = elements(shape, (int64_t)rank);
     size_t bytes = (size_t)count * item_size[type], size = (2 + rank) * sizeof *copy + bytes;
-    int64_t *place = append(values, size);
-    if (!place) return no_room();
-    place[0] = type, place[1] = (int64_t)rank;
-    memcpy(place + 2, shape, rank * sizeof *shape);
-    if (bytes) memcpy(place + 2 + rank, data, bytes);
-    return put_vector(values, k, count, place), NULL;
+    int64_t *address = append(values, size);
+    if (!address) return no_memory();
+    address[0] = type, address[1] = (int64_t)rank;
+    memcpy(address + 2, shape, rank * sizeof *shape);
+    if (bytes) memcpy(address + 2 + rank, data, bytes);
+    return put_vector(values, k, count, address), NULL;
 }
 
 /* Notes on values of another kind, with onnx's names of the kinds. */
@@ -87,7 +87,7 @@ static int convert_values(const struct attribute *a, int64_t k, void *raw, size_
     } else if (a->kind == TEXT) memset((char *)raw + count, 0, (8 - count % 8) % 8), size = (count + 7) / 8 * 8;
     else
         for (size_t n = 0; n < count; n++) fits = fits && a->least <= numbers[n] && numbers[n] <= a->most;
-    values->used = (size_t)((char *)raw - values->at) + size;
+    values->used = (size_t)((char *)raw - values->start) + size;
     put_vector(values, k, (int64_t)count, raw);
     return fits;
 }
@@ -115,7 +115,7 @@ static status read_number(const void *info, const char *name, int64_t kind, int6
                                      : KernelInfoGetAttribute_int64(info, name, value);
         if (error || memcmp(value, &before, sizeof before)) return error;
     }
-    return no_room();
+    return no_memory();
 }
 
 /* Read from the OrtKernelInfo of a node. FAIL is the code of an attribute that is lacking or of another kind. ONNX
@@ -130,12 +130,12 @@ status read_from_node(const struct attribute *a, const char *name, const void *i
     status error = KernelInfoGetAttributeArray_int64(info, name, 0, &size);
     *outcome = error ? LACKS : OTHER_KIND;
     if (error) return unless(FAIL, error);
-    if (size == UNWRITTEN) return no_room();
+    if (size == UNWRITTEN) return no_memory();
     if (size) kind = INTS;
     if (kind == TENSOR) {
         if ((error = GetAllocatorWithDefaultOptions(&allocator))) return error;
         if ((error = KernelInfoGetAttribute_tensor(info, name, allocator, &tensor))) return unless(FAIL, error);
-        if (!tensor) return no_room();
+        if (!tensor) return no_memory();
         error = put_constant(tensor, k, values, &fits);
         ReleaseValue(tensor);
         if (fits) *outcome = COMPLETE;
@@ -147,8 +147,8 @@ status read_from_node(const struct attribute *a, const char *name, const void *i
     if (is_text_kind) size = UNWRITTEN, error = KernelInfoGetAttribute_string(info, name, 0, &size);
     if (is_single) size = (size_t)a->repeats, error = read_number(info, name, INT, &number);
     if (error) return unless(FAIL, error);
-    if (size == UNWRITTEN) return no_room();
-    if (!(raw = append(values, (size + 1) * sizeof(int64_t)))) return no_room();
+    if (size == UNWRITTEN) return no_memory();
+    if (!(raw = append(values, (size + 1) * sizeof(int64_t)))) return no_memory();
     if (kind == INT || kind == FLOAT) error = read_number(info, name, kind, raw);
     if (kind == FLOAT && error && !(error = unless(FAIL, error))) error = read_number(info, name, kind = INT, raw);
     if (is_single) repeat(number, a->repeats, raw);
@@ -166,7 +166,7 @@ status read_from_node(const struct attribute *a, const char *name, const void *i
 status read_from_inference(const struct attribute *a, const char *name, const void *context, int64_t k,
                            struct values *values, int *outcome) {
     static const int TYPES_OF_KINDS[] = {1, 2, 5, 3, 4, 5}; /* values of OrtOpAttrType: 3, 4 floats, 5 a text */
-    enum { ROOM = 4096 };
+    enum { CAPACITY = 4096 }; /* bytes */
     const void *attribute = 0;
     size_t size = 0;
     void *raw;
@@ -174,12 +174,12 @@ status read_from_inference(const struct attribute *a, const char *name, const vo
     *outcome = error || !attribute ? LACKS : OTHER_KIND;
     error = unless(INVALID_ARGUMENT, error);
     if (error || *outcome == LACKS || a->kind == TENSOR) return error;
-    if (!(raw = append(values, 2 * ROOM + 8))) return no_room();
+    if (!(raw = append(values, 2 * CAPACITY + 8))) return no_memory();
     int type = TYPES_OF_KINDS[a->kind];
-    error = ReadOpAttr(attribute, type, raw, ROOM, &size);
+    error = ReadOpAttr(attribute, type, raw, CAPACITY, &size);
     if (a->repeats && (error || !size)) {
         if (error) ReleaseStatus(error);
-        if (!(error = ReadOpAttr(attribute, TYPES_OF_KINDS[INT], raw, ROOM, &size)))
+        if (!(error = ReadOpAttr(attribute, TYPES_OF_KINDS[INT], raw, CAPACITY, &size)))
             repeat(*(int64_t *)raw, a->repeats, raw), size = (size_t)a->repeats * sizeof(int64_t);
     }
     if (error) return ReleaseStatus(error), NULL;
@@ -199,14 +199,14 @@ static status read_attribute(const struct op *op, const struct name *node, int64
     struct refusal refusal = {.argument = a->names[0], .rule = "must be given"};
     if (outcome == LACKS) return a->required ? refuse(op, node, &refusal, "None") : put_default(a, k, values);
     int64_t count = block_of(values)->vectors[k].count;
-    void *raw = values->at + block_of(values)->vectors[k].offset;
-    int is_other = outcome == OTHER_KIND; /* then it has integers, or no value that can be read */
-    if (!is_other && convert_values(a, k, raw, (size_t)count, values)) return 0;
-    int is_single = is_other ? count == 1 && a->kind == FLOAT : a->kind == INT;
-    if (!is_other || count) refusal.values = raw, refusal.count = is_single ? -1 : count;
-    if (!is_other) refusal.kinds = a->kind == STRING ? OF_TEXT : a->kind == FLOATS ? OF_DOUBLES : 0;
-    refusal.rule = is_other ? a->kind_rule : a->rule;
-    return refuse(op, node, &refusal, is_other ? NOTES[a->kind] : 0);
+    void *raw = values->start + block_of(values)->vectors[k].offset;
+    int is_other_kind = outcome == OTHER_KIND; /* then it has integers, or no value that can be read */
+    if (!is_other_kind && convert_values(a, k, raw, (size_t)count, values)) return 0;
+    int is_single = is_other_kind ? count == 1 && a->kind == FLOAT : a->kind == INT;
+    if (!is_other_kind || count) refusal.values = raw, refusal.count = is_single ? -1 : count;
+    if (!is_other_kind) refusal.kinds = a->kind == STRING ? OF_TEXT : a->kind == FLOATS ? OF_DOUBLES : 0;
+    refusal.rule = is_other_kind ? a->kind_rule : a->rule;
+    return refuse(op, node, &refusal, is_other_kind ? NOTES[a->kind] : 0);
 }
 
 /* Read all attributes of a node from a source. The caller frees the block, also after an error. */

@@ -13,6 +13,7 @@ import ctypes as C
 import functools
 import math
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,12 +36,10 @@ if TYPE_CHECKING:
     from ..declaration.operator import Operator, Ranks
 
     Arrays: TypeAlias = Sequence[np.ndarray | None]  # of inputs; None stands for an absent one
-    Plan: TypeAlias = Callable[
-        [int], int
-    ]  # called with the address of a Call; returns 0 for success
-    Kernel: TypeAlias = Callable[
-        [int, int, int], int
-    ]  # with the same, the number of a tile, the address of workspace
+    # Called with the address of a Call; returns 0 for success.
+    Plan: TypeAlias = Callable[[int], int]
+    # Called with the address of a Call, the number of a tile, the address of the workspace.
+    Kernel: TypeAlias = Callable[[int, int, int], int]
 
 PLAN = C.CFUNCTYPE(C.c_int64, C.c_int64)
 EXCEPTION = "an exception; a call on arrays with ONNX_OPS_BOUNDSCHECK=1 names it"  # as in refusal.c
@@ -53,7 +52,7 @@ def call(operator: Operator, /, *inputs: Any, threads: int | None = None, **attr
     Returns the output, or a tuple of several.
     """
     outputs = outputs_of(operator, [as_array(a) for a in inputs], attributes, threads)
-    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+    return plain.one_or_tuple(outputs)
 
 
 def outputs_of(
@@ -67,17 +66,15 @@ def outputs_of(
 
 
 def as_array(value: Any) -> np.ndarray | None:
-    """Return a value as a contiguous array in native byte order, as kernels require; None for an
-    absent input.
+    """Return a value as a contiguous array in native byte order, as kernels require.
+
+    None, which stands for an absent input, stays.
     """
-    if value is None:
-        return None
-    array = np.asarray(value)
-    return np.asarray(array, array.dtype.newbyteorder("="), order="C")
+    return None if value is None else dtypes.contiguous(value)
 
 
-class Way:
-    """The common parts of calls of an operator with inputs of the same types and ranks.
+class Specialization:
+    """What calls of an operator with inputs of the same types and ranks have in common.
 
     position   of the kernel; None if none is compiled for these ranks
     signature  {type variable: element type}
@@ -85,9 +82,11 @@ class Way:
     """
 
     def __init__(
-        self, operator: Operator, choice: int, kinds: Sequence[np.dtype | None], ranks: Ranks
+        self, operator: Operator, choice: int, data_types: Sequence[np.dtype | None], ranks: Ranks
     ) -> None:
-        names = [None if kind is None else dtypes.type_name(kind) for kind in kinds]
+        names = [
+            None if data_type is None else dtypes.type_name(data_type) for data_type in data_types
+        ]
         self.operator = operator
         self.signature = calls.signature_of(operator, choice, names)
         self.position = operator.position(choice, ranks)
@@ -98,8 +97,9 @@ class Way:
         self._functions: tuple[Plan, Kernel] | None = None
 
     def functions(self) -> tuple[Plan, Kernel] | None:
-        """Return the compiled plan and kernel as C functions for ctypes: from the library if they
-        were compiled ahead.
+        """Return the compiled plan and kernel as C functions for ctypes.
+
+        They are from the library if they were compiled ahead.
 
         Returns None if the types or ranks have no kernel, or if it can't be compiled here. Raises
         OpError.
@@ -107,11 +107,11 @@ class Way:
         if self._functions or self.position is None:
             return self._functions
         operator = self.operator
-        each = self.operator, self.position, self.signature
+        variant = self.operator, self.position, self.signature
         if operator.storage(operator.kernel(self.position), self.signature) is None:
             return None
         with errors_of(operator):
-            if addresses := library.functions(*each):
+            if addresses := library.functions(*variant):
                 self._functions = PLAN(addresses[0]), KERNEL(addresses[1])
             elif library.have_numba():
                 # Else a child forked during this import might wait for the module's lock for ever.
@@ -119,22 +119,27 @@ class Way:
                     from ..compiler.code import code
                 plan, kernel = (
                     records.plan_entry(operator, self.position),
-                    records.kernel_entry(*each),
+                    records.kernel_entry(*variant),
                 )
                 self._functions = code(plan, operator.title).call, code(kernel, operator.title).call
         return self._functions
 
 
-cached_way = functools.lru_cache(maxsize=1024)(Way)
+cached_specialization = functools.lru_cache(maxsize=1024)(Specialization)
 
 
-def way_of(operator: Operator, values: AttributeValues, arrays: Arrays) -> Way:
-    """Return the Way of a call. Raises OpError for types that the operator doesn't support."""
-    kinds = tuple([None if a is None else a.dtype for a in arrays])
+def specialization_of(
+    operator: Operator, values: AttributeValues, arrays: Arrays
+) -> Specialization:
+    """Return the Specialization of a call.
+
+    Raises OpError for types that the operator doesn't support.
+    """
+    data_types = tuple([None if a is None else a.dtype for a in arrays])
     ranks = tuple([ABSENT if a is None else a.ndim for a in arrays])
-    way = cached_way(operator, operator.choice(values), kinds, ranks)
-    calls.check_strings(operator, way.signature, arrays)
-    return way
+    specialization = cached_specialization(operator, operator.choice(values), data_types, ranks)
+    calls.check_strings(operator, specialization.signature, arrays)
+    return specialization
 
 
 def compute(
@@ -155,11 +160,11 @@ def compute(
             TILE_ELEMENTS elements
     """
     arrays = operator.padded(arrays)
-    way = way_of(operator, values, arrays)
-    if (functions := way.functions()) is None:
-        return calls.compute_reference(operator, values, arrays, way.types)
+    specialization = specialization_of(operator, values, arrays)
+    if (functions := specialization.functions()) is None:
+        return calls.compute_reference(operator, values, arrays, specialization.types)
     plan, kernel = functions
-    call = Call(way, values, arrays)
+    call = Call(specialization, values, arrays)
     call.plan(plan)
     return call.run(kernel, threads, empty, tiles)
 
@@ -167,9 +172,11 @@ def compute(
 class Call:
     """A call of compiled code, with its record (records.py)."""
 
-    def __init__(self, way: Way, values: AttributeValues, arrays: Arrays) -> None:
-        self.way = way
-        self.operator = way.operator
+    def __init__(
+        self, specialization: Specialization, values: AttributeValues, arrays: Arrays
+    ) -> None:
+        self.specialization = specialization
+        self.operator = specialization.operator
         self.values = values
         self.arrays = arrays
         self.explain: Callable[[], str | None] | None = None
@@ -181,8 +188,9 @@ class Call:
             self.record.put_shape(k, sizes)
 
     def plan(self, plan: Callable[[int], int]) -> None:
-        """Run the plan, which states the outputs' shapes, the number of tiles and the bytes of
-        workspace.
+        """Run the plan.
+
+        It states the outputs' shapes, the number of tiles and the bytes of workspace.
         """
         if returned := plan(self.address):
             if BOUNDSCHECK and self.operator.has_ranks:
@@ -208,69 +216,70 @@ class Call:
         most_tiles: int | None,
     ) -> list[np.ndarray]:
         """Run all tiles of the plan; returns the outputs."""
-        operator, record, way = self.operator, self.record, self.way
+        operator = self.operator
+        record = self.record
         outputs = range(records.OUTPUT, records.OUTPUT + len(operator.outputs))
         shapes = [(-1,) if shape is None else shape for _, _, shape in map(record.tensor, outputs)]
-        workspace, tiles = record[WORKSPACE], record[TILES]
         with errors_of(operator):
             plain.check_shapes(operator, shapes)
             rule = "must be a number of bytes in [0, 2**40]"
+            workspace = record[WORKSPACE]
             require(0 <= workspace <= MAX_WORKSPACE, "workspace", workspace, rule)
         inputs = self.arrays
-        types: Sequence[np.dtype] = way.types
-        if way.widens_halves:
-            inputs = [None if a is None else a.astype(widened(a.dtype), copy=False) for a in inputs]
-            types = list(map(widened, types))
+        types: Sequence[np.dtype] = self.specialization.types
+        widens_halves = self.specialization.widens_halves
+        if widens_halves:
+            inputs = [
+                None if a is None else a.astype(kernel_dtype(a.dtype), copy=False) for a in inputs
+            ]
+            types = list(map(kernel_dtype, types))
         results = list(map(empty, shapes, types))
         for k, array in (*enumerate(inputs), *zip(outputs, results, strict=True)):
             if array is not None:
                 record.put_array(k, array)
-        if (
-            operator.has_ranks
-        ):  # one tile for each TILE_ELEMENTS elements, of the steps that the plan states
-            elements = sum([a.size for a in (*inputs, *results) if a is not None])
-            most = min(most_tiles or elements // TILE_ELEMENTS + 1, MAX_TILES)
-            record[TILES] = tiles = max(min(tiles, most), 1)
-            if BOUNDSCHECK:  # then time doesn't matter
-                geometry = Record(
-                    np.frombuffer(record, operator.geometry_dtype, 1, records.GEOMETRY)[0]
-                )
-                position: Any = way.position
-                self.explain = lambda: explain_kernel(
-                    operator, position, self.values, inputs, geometry, results
-                )
-        self.run_tiles(kernel, tiles, workspace, threads, empty, (inputs, results))
+        if operator.has_ranks:
+            self.group_steps(inputs, results, most_tiles)
+        self.run_tiles(kernel, threads, empty, (inputs, results))
         if operator.plan.is_bound:
             lengths = [record.tensor(k)[2][0] for k in outputs]
-            results = [cut(operator, array, n) for array, n in zip(results, lengths, strict=True)]
-        if way.widens_halves:
-            results = [
-                array.astype(dtype, copy=False)
-                for array, dtype in zip(results, way.types, strict=True)
-            ]
+            results = list(map(partial(cut_output, operator), results, lengths))
+        if widens_halves:
+            types = self.specialization.types
+            results = [y.astype(dtype, copy=False) for y, dtype in zip(results, types, strict=True)]
         return results
+
+    def group_steps(
+        self, inputs: Arrays, results: Sequence[np.ndarray], most_tiles: int | None
+    ) -> None:
+        """Group the steps that the plan states into tiles, one for each TILE_ELEMENTS elements."""
+        elements = sum([a.size for a in (*inputs, *results) if a is not None])
+        most = min(most_tiles or elements // TILE_ELEMENTS + 1, MAX_TILES)
+        self.record[TILES] = max(min(self.record[TILES], most), 1)
+        if BOUNDSCHECK:  # then time doesn't matter
+            dtype = self.operator.geometry_dtype
+            geometry = Record(np.frombuffer(self.record, dtype, 1, records.GEOMETRY)[0])
+            self.explain = lambda: explain_kernel(self, inputs, geometry, results)
 
     def run_tiles(
         self,
         kernel: Callable[[int, int, int], int],
-        tiles: int,
-        workspace: int,
         threads: int | None,
         empty: Callable[..., Any],
         memory: object,
     ) -> None:
         """Run the tiles on threads, each with its part of the workspace."""
-        parts = min(tiles, MAX_TILES)
-        pitch = math.ceil(workspace / LINE) * LINE
-        room = empty(parts * pitch + LINE, BYTE)
-        begin = (room.ctypes.data // LINE + 1) * LINE
-        free = deque(begin + k * pitch for k in range(parts))
+        tiles = self.record[TILES]
+        count = min(tiles, MAX_TILES)
+        pitch = math.ceil(self.record[WORKSPACE] / LINE) * LINE
+        workspace = empty(count * pitch + LINE, BYTE)
+        begin = (workspace.ctypes.data // LINE + 1) * LINE
+        free = deque(begin + k * pitch for k in range(count))
 
         # The default of `memory` keeps them alive while tiles run.
-        def run_tile(index: int, memory: object = (self, room, memory)) -> None:
-            part = free.pop()
-            returned = kernel(self.address, index, part)
-            free.append(part)
+        def run_tile(index: int, memory: object = (self, workspace, memory)) -> None:
+            address = free.pop()
+            returned = kernel(self.address, index, address)
+            free.append(address)
             if returned:
                 self.fail(returned)
 
@@ -282,12 +291,12 @@ WORKSPACE, TILES = records.WORKSPACE_SIZE // 8, records.TILES // 8
 BYTE = np.dtype(np.uint8)
 
 
-def widened(dtype: np.dtype) -> np.dtype:
+def kernel_dtype(dtype: np.dtype) -> np.dtype:
     """Return the type in which a kernel for stated ranks sees elements of a type."""
     return np.dtype(np.float32) if dtype.name in dtypes.HALVES else dtype
 
 
-def cut(operator: Operator, array: np.ndarray, length: int) -> np.ndarray:
+def cut_output(operator: Operator, array: np.ndarray, length: int) -> np.ndarray:
     """Cut an output to the length that the kernel returns, where the plan states only a bound."""
     with errors_of(operator):
         rule = "is the kernel's result; the bound of the shape function is"
@@ -299,24 +308,23 @@ def cut(operator: Operator, array: np.ndarray, length: int) -> np.ndarray:
 
 
 def explain_kernel(
-    operator: Operator,
-    position: int,
-    values: AttributeValues,
-    inputs: Arrays,
-    geometry: Record,
-    outputs: Sequence[np.ndarray],
+    call: Call, inputs: Arrays, geometry: Record, outputs: Sequence[np.ndarray]
 ) -> str | None:
-    """Run a kernel for stated ranks as plain Python; return the text of its exception with the
-    line, or None.
+    """Run a kernel for stated ranks as plain Python; return its exception's text, or None.
+
+    The text has the line.
     """
+    operator = call.operator
+    position: Any = call.specialization.position
+    values = call.values.compiled
     sizes = plain.sizes_of(operator, inputs)
-    room = np.empty(geometry.workspace, np.uint8)
+    workspace = np.empty(geometry.workspace, np.uint8)
     flat = [y.reshape(-1) for y in outputs]
     function = operator.kernel(position).function
 
     def run() -> None:
         for tile in range(geometry.tiles):
-            function(values.compiled, tuple(sizes), *inputs, geometry, tile, room, *flat)
+            function(values, tuple(sizes), *inputs, geometry, tile, workspace, *flat)
 
     return exception_of(run)
 

@@ -1,6 +1,4 @@
-"""The C library that ONNX Runtime loads: its path, its table, and functions compiled into it, if
-any.
-"""
+"""The C library that ONNX Runtime loads: its path, its table, its compiled functions."""
 
 from __future__ import annotations
 
@@ -28,9 +26,8 @@ OTHER_VERSION = "has another version than onnx_ops in Python; install onnx_ops a
 PLACE = Path(__file__).with_name(system.LIBRARIES[system.NAME])
 SOURCES = PLACE.parent
 MADE = 2**20  # the number of the first row that `row_of` makes
-_made: list[
-    tuple[Operator, Row]
-] = []  # (operator, its row) for these rows; their numbers are MADE + position
+# (operator, its row) for these rows; their numbers are MADE + position
+_made: list[tuple[Operator, Row]] = []
 
 
 def obstacle() -> str | None:
@@ -82,7 +79,7 @@ def load() -> C.CDLL:
         library = C.CDLL(str(PLACE))
     except OSError as error:
         raise _refused(f"can't be loaded: {error}") from error
-    describe(library)
+    declare_types(library)
     expected = [*map(C.sizeof, table.LAYOUT), system.digest_of_sources(SOURCES)]
     stated = list((C.c_int64 * len(expected)).in_dll(library, "onnx_ops_layout"))
     if stated != [*expected[:-1], expected[-1] or stated[-1]]:
@@ -93,7 +90,7 @@ def load() -> C.CDLL:
     return library
 
 
-def describe(library: C.CDLL) -> None:
+def declare_types(library: C.CDLL) -> None:
     """Declare the types of the library's functions to ctypes."""
     library.onnx_ops_choose.restype = C.c_char_p
     library.onnx_ops_outputs.argtypes = [C.c_void_p]
@@ -153,8 +150,9 @@ def rows() -> list[Row]:
 
 
 def row_of(operator: Operator) -> Row:
-    """Return the row of an operator: one compiled ahead, or one made at the first call, which is
-    never freed.
+    """Return the row of an operator: one compiled ahead, or one made at the first call.
+
+    A row that is made is never freed.
 
     Raises OpError if the declaration isn't the one that was compiled.
     """
@@ -169,7 +167,7 @@ def _row_of(operator: Operator) -> Row:
         if row.declaration.decode() != table.declaration(operator):
             raise _refused(OTHER_VERSION)
         return row
-    row = table.operator(operator, list(operator.signatures()), MADE + len(_made))
+    row = table.operator_row(operator, list(operator.signatures()), MADE + len(_made))
     C.pythonapi.Py_IncRef(C.py_object(row))
     _made.append((operator, row))
     return row
@@ -202,8 +200,9 @@ def signature(operator: Operator, overload: Row) -> dict[str, str]:
 
 @functools.cache
 def _functions(operator: Operator) -> Mapping[tuple[int, tuple[str, ...]], tuple[int, int]]:
-    """Return {(position of a kernel, types of the inputs): (address of the plan, of the kernel)},
-    compiled ahead.
+    """Return the addresses of the functions of an operator that were compiled ahead.
+
+    They are {(position of a kernel, types of the inputs): (of the plan, of the kernel)}.
     """
     addresses = {}
     row = row_of(operator) if is_complete() and is_ahead(operator) else table.Operator()
@@ -218,7 +217,8 @@ def _functions(operator: Operator) -> Mapping[tuple[int, tuple[str, ...]], tuple
 
 
 def functions(operator: Operator, position: int, signature: Types) -> tuple[int, int] | None:
-    """Return the addresses of the plan and the kernel for these types if they were compiled ahead,
-    else None.
+    """Return the addresses of the plan and the kernel for these types, or None.
+
+    None: they weren't compiled ahead.
     """
     return _functions(operator).get((position, tuple(signature[i.type] for i in operator.inputs)))

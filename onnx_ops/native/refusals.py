@@ -14,8 +14,10 @@ def refuse(operator: Any, address: int, node: bytes = b"", note: str = "") -> No
     note  text that follows the values
     """
     refusal = table.Refusal.from_address(address)
-    kind = C.c_double if refusal.kinds & table.OF_EXPECTED else C.c_int64
-    expected = kind.from_buffer(C.c_int64(refusal.expected)).value if refusal.has_expected else None
+    number_type = C.c_double if refusal.kinds & table.OF_EXPECTED else C.c_int64
+    expected = (
+        number_type.from_buffer(C.c_int64(refusal.expected)).value if refusal.has_expected else None
+    )
     rule = refusal.rule.decode()
     with errors_of(operator, node):
         if refusal.argument is None:

@@ -1,5 +1,6 @@
-"""The table of operators that the C library reads (native/table.h), filled from the
-declarations.
+"""The table of operators that the C library reads (native/table.h).
+
+The declarations fill it.
 """
 
 from __future__ import annotations
@@ -40,42 +41,41 @@ _PRESENCES = ("required", "optional", "variadic")
 
 
 def structure(title: str, /, **fields: Any) -> Any:
-    """Return a ctypes structure with these fields."""
-    return type(title, (C.Structure,), {"_fields_": list(fields.items())})
+    """Return a ctypes structure with these fields.
+
+    A list, such as `names`, has its length beside it, in `name_count`.
+    """
+    with_counts = []
+    for name, field_type in fields.items():
+        with_counts.append((name, field_type))
+        if issubclass(field_type, C._Pointer):
+            with_counts.append((f"{name[:-1]}_count", NUMBER))
+    return type(title, (C.Structure,), {"_fields_": with_counts})
 
 
 Attribute = structure(
     "Attribute",
-    names=TEXTS, name_count=NUMBER, kind_rule=TEXT, rule=TEXT, kind=NUMBER, required=NUMBER,
-    repeats=NUMBER,
-    least=NUMBER, most=NUMBER, shortest=NUMBER, longest=NUMBER, choices=TEXTS, choice_count=NUMBER,
-    initials=NUMBERS,
-    initial_count=NUMBER, value_count=NUMBER,
+    names=TEXTS, kind_rule=TEXT, rule=TEXT, kind=NUMBER, required=NUMBER, repeats=NUMBER,
+    least=NUMBER, most=NUMBER, shortest=NUMBER, longest=NUMBER, choices=TEXTS, initials=NUMBERS,
+    value_count=NUMBER,
 )  # fmt: skip
-Input = structure(
-    "Input", name=TEXT, wants_values=NUMBER, presence=NUMBER, ranks=NUMBERS, rank_count=NUMBER
-)
+Input = structure("Input", name=TEXT, wants_values=NUMBER, presence=NUMBER, ranks=NUMBERS)
 Overload = structure(
     "Overload",
-    types=NUMBER * (MAX_INPUTS + MAX_OUTPUTS), kernels=POINTERS, kernel_count=NUMBER,
-    has_code=NUMBER * MAX_KERNELS,
+    types=NUMBER * (MAX_INPUTS + MAX_OUTPUTS), kernels=POINTERS, has_code=NUMBER * MAX_KERNELS,
     arguments=TEXT * MAX_KERNELS, refused=TEXT * MAX_KERNELS, rules=TEXT * MAX_KERNELS,
 )  # fmt: skip
 Operator = structure(
     "Operator",
     domain=TEXT, name=TEXT, declaration=TEXT, number=NUMBER, first_version=NUMBER,
-    is_default=NUMBER,
-    is_custom=NUMBER, geometry_size=NUMBER, attributes=C.POINTER(Attribute), attribute_count=NUMBER,
-    inputs=C.POINTER(Input), input_count=NUMBER, outputs=NUMBERS, output_count=NUMBER,
-    overloads=C.POINTER(Overload), overload_count=NUMBER, terms=TEXTS, term_count=NUMBER,
-    chooser=NUMBER,
-    choices=NUMBERS, choice_count=NUMBER, kernel_count=NUMBER, combination_count=NUMBER,
-    has_shapes=NUMBER,
-    has_ranks=NUMBER, has_bound=NUMBER, infer=POINTER, plans=POINTERS, plan_count=NUMBER,
-    kernels_made=NUMBER,
-    results_made=NUMBER, customs=POINTER,
+    is_default=NUMBER, is_custom=NUMBER, geometry_size=NUMBER,
+    attributes=C.POINTER(Attribute), inputs=C.POINTER(Input), outputs=NUMBERS,
+    overloads=C.POINTER(Overload), terms=TEXTS, chooser=NUMBER, choices=NUMBERS,
+    kernel_count=NUMBER, combination_count=NUMBER, has_shapes=NUMBER, has_ranks=NUMBER,
+    has_bound=NUMBER, infer=POINTER, plans=POINTERS, kernels_made=NUMBER, results_made=NUMBER,
+    customs=POINTER,
 )  # fmt: skip
-Table = structure("Table", operators=C.POINTER(C.POINTER(Operator)), operator_count=NUMBER)
+Table = structure("Table", operators=C.POINTER(C.POINTER(Operator)))
 Answer = structure("Answer", outcome=NUMBER, message=C.c_char * 4096)
 Run = structure(
     "Run",
@@ -92,7 +92,7 @@ Refusal = structure(
 OF_DOUBLES, OF_EXPECTED, OF_TEXT = 1, 2, 4  # bits of a refusal's kinds
 
 
-def _position(record: np.dtype, field: str) -> int:
+def _field_position(record: np.dtype, field: str) -> int:
     """Return the position of a field in a record, counted in 64-bit numbers."""
     return records.offset_of(record, field) // 8
 
@@ -102,41 +102,38 @@ class Call(NUMBER * ((records.GEOMETRY + MAX_GEOMETRY) // 8)):  # type: ignore[m
 
     TENSOR = records.TENSOR.itemsize // 8
     DATA, SIZE, RANK, SHAPE = (
-        _position(records.TENSOR, field) for field in ("data", "size", "rank", "shape")
+        _field_position(records.TENSOR, field) for field in ("data", "size", "rank", "shape")
     )
-    COUNT, ATTRIBUTES = (_position(records.CALL, field) for field in ("input_count", "attributes"))
+    COUNT, ATTRIBUTES = (
+        _field_position(records.CALL, field) for field in ("input_count", "attributes")
+    )
     GEOMETRY = records.GEOMETRY // 8
 
     def tensor(self, k: int) -> tuple[int, int, Any]:
-        """Return (address, number of elements, shape) of tensor k; the shape is None for an ABSENT
-        or unknown rank.
+        """Return (address, number of elements, shape) of tensor k.
+
+        The shape is None for an ABSENT or unknown rank.
         """
-        at = self.TENSOR * k
-        rank = self[at + self.RANK]
-        shape = None if rank < 0 else tuple(self[at + self.SHAPE : at + self.SHAPE + rank])
-        return self[at + self.DATA], self[at + self.SIZE], shape
+        start = self.TENSOR * k
+        rank = self[start + self.RANK]
+        shape = None if rank < 0 else tuple(self[start + self.SHAPE : start + self.SHAPE + rank])
+        return self[start + self.DATA], self[start + self.SIZE], shape
 
     def put_shape(self, k: int, shape: Sequence[int]) -> None:
         """Write the shape of tensor k, or the values that a plan gets in its place."""
-        at = self.TENSOR * k
-        rank = self[at + self.RANK] = len(shape)
+        start = self.TENSOR * k
+        rank = self[start + self.RANK] = len(shape)
         if rank <= MAX_RANK:  # C refuses a higher rank
-            self[at + self.SHAPE : at + self.SHAPE + rank] = shape
+            self[start + self.SHAPE : start + self.SHAPE + rank] = shape
 
     def put_array(self, k: int, array: np.ndarray) -> None:
         """Write the address and the number of elements of tensor k."""
-        at = self.TENSOR * k
-        self[at + self.DATA], self[at + self.SIZE] = array.ctypes.data, array.size
+        start = self.TENSOR * k
+        self[start + self.DATA], self[start + self.SIZE] = array.ctypes.data, array.size
 
 
-LAYOUT = (
-    Attribute,
-    Overload,
-    Operator,
-    Answer,
-    Run,
-    Call,
-)  # the library has a list of the sizes of these
+# The library has a list of the sizes of these.
+LAYOUT = Attribute, Overload, Operator, Answer, Run, Call
 
 
 def name_at(address: int | None) -> bytes:
@@ -145,16 +142,14 @@ def name_at(address: int | None) -> bytes:
     return C.string_at(name.at, name.size) if name.size else b""
 
 
-def array(kind: Any, items: Sequence[Any]) -> C.Array[Any]:
+def array(item_type: Any, items: Sequence[Any]) -> C.Array[Any]:
     """Return a ctypes array of at least one item."""
-    return (kind * max(len(items), 1))(*items)
+    return (item_type * max(len(items), 1))(*items)
 
 
-def listed(kind: Any, **lists: Sequence[Any]) -> dict[str, Any]:
-    """Return the fields for a structure's lists: the array in `names`, its length in
-    `name_count`.
-    """
-    arrays = {name: array(kind, items) for name, items in lists.items()}
+def listed(item_type: Any, **lists: Sequence[Any]) -> dict[str, Any]:
+    """Return the fields for a structure's lists, such as `names` and `name_count`."""
+    arrays = {name: array(item_type, items) for name, items in lists.items()}
     return arrays | {f"{name[:-1]}_count": len(items) for name, items in lists.items()}
 
 
@@ -181,11 +176,12 @@ def declaration(declared: declarations.Operator) -> str:
     return f"{zlib.crc32(repr(content).encode()):08x}"
 
 
-def operator(
+def operator_row(
     declared: declarations.Operator, signatures: Iterable[dict[str, str]], number: int
 ) -> Row:
-    """Return the row of an operator, with an overload for each of the signatures, {type variable:
-    element type}.
+    """Return the row of an operator, with an overload for each of the signatures.
+
+    signatures  {type variable: element type} of each
     """
     terms = [term.encode() for pair in declared.terms.items() for term in pair]
     likeness = [-1 if k is None else k for k in declared.likeness()]
@@ -209,15 +205,17 @@ def operator(
         has_shapes=declared.plan.shape is not None,
         has_ranks=declared.has_ranks,
         has_bound=declared.plan.is_bound,
-        **listed(Attribute, attributes=[attribute(a) for a in declared.attributes]),
-        **listed(Input, inputs=list(map(input, declared.inputs))),
-        **listed(Overload, overloads=[overload(declared, signature) for signature in signatures]),
+        **listed(Attribute, attributes=[attribute_row(a) for a in declared.attributes]),
+        **listed(Input, inputs=list(map(input_row, declared.inputs))),
+        **listed(
+            Overload, overloads=[overload_row(declared, signature) for signature in signatures]
+        ),
         **listed(NUMBER, outputs=likeness, choices=chosen),
         **listed(POINTER, plans=[None] * plans),
     )
 
 
-def attribute(declared: attributes.Attribute) -> Row:
+def attribute_row(declared: attributes.Attribute) -> Row:
     """Return the row of an attribute."""
     least, most = declared.limits
     default = None if declared.default is None else declared.vector(declared.default)
@@ -241,7 +239,7 @@ def attribute(declared: attributes.Attribute) -> Row:
     )
 
 
-def input(declared: declarations.Input) -> Row:
+def input_row(declared: declarations.Input) -> Row:
     """Return the row of an input."""
     ranks = [rank for rank in declared.compiled_ranks if rank is not None]
     return Input(
@@ -252,7 +250,7 @@ def input(declared: declarations.Input) -> Row:
     )
 
 
-def overload(declared: Any, signature: dict[str, str]) -> Any:
+def overload_row(declared: Any, signature: dict[str, str]) -> Any:
     """Return an operator's overload for a signature, without kernels."""
     types = [0] * (MAX_INPUTS + MAX_OUTPUTS)
     types[: len(declared.inputs)] = [dtypes.TABLE[signature[i.type]].onnx for i in declared.inputs]
@@ -268,6 +266,6 @@ def overload(declared: Any, signature: dict[str, str]) -> Any:
             declared.check_types(kernel, signature)
         except OpError as error:
             row.arguments[k], row.refused[k], row.rules[k] = (
-                str(part).encode() for part in error.args[:3]
+                str(text).encode() for text in error.args[:3]
             )
     return row

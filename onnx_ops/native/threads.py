@@ -1,5 +1,6 @@
-"""The threads that run the tiles of functions on arrays. In sessions, ONNX Runtime's threads run
-them.
+"""The threads that run the tiles of functions on arrays.
+
+In sessions, ONNX Runtime's threads run them.
 
 This module also checks numbers of threads and processes.
 """
@@ -24,8 +25,9 @@ MOST = 2**31 - 1  # threads of a session of ONNX Runtime
 
 
 def check_count(argument: str, count: Any, where: str = "onnx_ops") -> None:
-    """Raise OpError unless a number of threads or processes is positive, or None for the
-    default.
+    """Raise OpError unless a number of threads or processes is positive, or None.
+
+    None stands for the default.
     """
     if count is not None and not (hasattr(count, "__index__") and 1 <= count <= MOST):
         raise OpError(argument, repr(count), "must be an integer in [1, 2**31 - 1]", where)
@@ -53,20 +55,12 @@ def on_threads(tile: Callable[[int], object], tiles: int, threads: int | None = 
     ended: SimpleQueue[None] = SimpleQueue()
     errors: deque[BaseException] = deque()
 
-    def work() -> None:
-        while waiting:
-            try:
-                call, index = waiting.popleft()
-            except IndexError:  # another thread has taken the last one
-                return
-            call(index)
-
     def help_out() -> None:
         # A helper is active before it looks for a tile; `settle` removes the tiles before it looks
         # for active helpers.
         active.append(None)
         try:
-            work()
+            run_waiting(waiting)
         except BaseException as error:
             errors.append(error)
         finally:
@@ -76,11 +70,21 @@ def on_threads(tile: Callable[[int], object], tiles: int, threads: int | None = 
     try:
         for _ in range(helpers):
             ask_for_help(help_out)
-        work()
+        run_waiting(waiting)
     finally:
         settle(waiting, active, ended)
     if errors:
         raise errors[0]
+
+
+def run_waiting(waiting: deque[tuple[Callable[[int], object], int]]) -> None:
+    """Run the tiles that wait, each a function with its argument, until none waits."""
+    while waiting:
+        try:
+            tile, index = waiting.popleft()
+        except IndexError:  # another thread has taken the last one
+            return
+        tile(index)
 
 
 def settle(waiting: deque[Any], active: Sized, ended: SimpleQueue[None]) -> None:

@@ -1,5 +1,4 @@
-"""MMCVRotatedFeatureAlign: add to each pixel of a feature map the values at the points of its box
-(R3Det).
+"""MMCVRotatedFeatureAlign: add the values at the points of a pixel's box to the pixel (R3Det).
 
     output[n, c, i, j] = features[n, c, i, j] + sum over points k of  features[n, c](y_k, x_k)
 
@@ -27,7 +26,7 @@ from ..declaration.errors import require
 from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
-from ..detection.roi_align import coordinates_of, lay_out_maps, read
+from ..detection.roi_align import coordinates_of, lay_out_maps, read_taps
 from ..kernels.shares import pieces
 from . import rotated_feature_align_kernels as kernels
 
@@ -61,14 +60,9 @@ def plan(
     lay_out_maps(attributes, x, g)
     require(len(boxes) == 4 and boxes[3] == 5, "shape of boxes", boxes, "must be [N, H, W, 5]")
     for a in range(3):
-        same = boxes[a] == x[0 if a == 0 else a + 1]
-        require(
-            same,
-            "shape of boxes",
-            boxes,
-            "must be [N, H, W, 5], as features are [N, C, H, W]; see axis",
-            a,
-        )
+        fits = boxes[a] == x[0 if a == 0 else a + 1]
+        rule = "must be [N, H, W, 5], as features are [N, C, H, W]; see axis"
+        require(fits, "shape of boxes", boxes, rule, a)
     points = attributes.points
     require(points == 1 or points == 5, "points", points, "must be 1 or 5")
     fits = max(x[0], 1) <= ELEMENTS // (x[2] * x[3]) // max(x[1], 1)
@@ -88,15 +82,17 @@ def reference(
     boxes = boxes.astype(dtype)
     y, x, width, height = np.moveaxis(boxes[..., :4] * dtype(spatial_scale), -1, 0)
     angle = boxes[..., 4].astype(np.float64)
-    cosine, sine = np.cos(angle).astype(dtype), np.sin(angle).astype(dtype)
+    cosine = np.cos(angle).astype(dtype)
+    sine = np.sin(angle).astype(dtype)
     total = features.astype(np.float64)
     for s, t in ((0, 0), (1, 1), (-1, 1), (1, -1), (-1, -1))[:points]:
-        along, across = dtype(s) * (width * dtype(0.5)), dtype(t) * (height * dtype(0.5))
-        if s == t == 0:
+        along = dtype(s) * (width * dtype(0.5))
+        across = dtype(t) * (height * dtype(0.5))
+        if s == t == 0:  # also for an infinite width
             along = across = np.zeros_like(width)
-        places = y + along * sine + across * cosine, x + along * cosine - across * sine
+        sampled = y + along * sine + across * cosine, x + along * cosine - across * sine
         for n in range(len(features)):
-            weighted, _ = read(features[n], [v[n] for v in places])
+            weighted, _ = read_taps(features[n], [v[n] for v in sampled])
             total[n] += weighted.sum(axis=0)
     return total
 

@@ -1,5 +1,6 @@
-"""RotatedFeatureAlign: the pixels of some columns or rows at a time, their points' taps once for
-all channels.
+"""RotatedFeatureAlign, for a block of pixels at a time.
+
+The taps of the pixels' points are found once for all channels.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ TAPS = 4 * 5  # of a pixel's points, at most
 
 
 class RotatedFeatureAlignGeometry(FeatureMaps):
-    """The points of boxes, and the division of a feature map into blocks of pixels: with an image,
-    a unit of work.
+    """The points of boxes, and the division of a feature map into blocks of pixels.
+
+    A unit of work is a block of one image.
     """
 
     points: int  # of a box: 1 or 5
@@ -49,7 +51,8 @@ def rotated_feature_align(
     weight = sums_in(workspace, 8 * TAPS * PIXELS, (TAPS, PIXELS), out)
     begin, end = share(g.batch * g.blocks, g, tile)
     for unit in range(begin, end):
-        n, first = unit // g.blocks, unit % g.blocks * PIXELS
+        n = unit // g.blocks
+        first = unit % g.blocks * PIXELS
         count = min(PIXELS, g.pixels - first)
         for b in range(count):
             place_points(boxes, n * g.pixels + first + b, g, b, offset, weight)
@@ -80,19 +83,20 @@ def place_points(
     """
     number = weight.dtype.type
     scale = number(scale_of(g))
-    at = 5 * box
-    y, x = load(boxes, at) * scale, load(boxes, at + 1) * scale
-    half_width, half_height = (
-        load(boxes, at + 2) * scale * number(0.5),
-        load(boxes, at + 3) * scale * number(0.5),
-    )
-    angle = np.float64(load(boxes, at + 4))
-    cosine, sine = number(np.cos(angle)), number(np.sin(angle))
+    begin = 5 * box
+    y = load(boxes, begin) * scale
+    x = load(boxes, begin + 1) * scale
+    half_width = load(boxes, begin + 2) * scale * number(0.5)
+    half_height = load(boxes, begin + 3) * scale * number(0.5)
+    angle = np.float64(load(boxes, begin + 4))
+    cosine = number(np.cos(angle))
+    sine = number(np.sin(angle))
     for k in range(g.points):
         # The centre, then the corners.
         along = number(0) if k == 0 else half_width if k % 2 == 1 else -half_width
         across = number(0) if k == 0 else half_height if k < 3 else -half_height
-        v, u = y + along * sine + across * cosine, x + along * cosine - across * sine
+        v = y + along * sine + across * cosine
+        u = x + along * cosine - across * sine
         for t in range(4):
             offset[4 * k + t, b] = 0
             weight[4 * k + t, b] = number(0)
@@ -100,8 +104,8 @@ def place_points(
             top, bottom, down = taps_of(v, g.height)
             left, right, right_share = taps_of(u, g.width)
             for t in range(4):
-                row, column = bottom if t // 2 else top, right if t % 2 else left
-                offset[4 * k + t, b] = row * g.width + column
+                row = bottom if t // 2 else top
+                offset[4 * k + t, b] = row * g.width + (right if t % 2 else left)
                 weight[4 * k + t, b] = tap_weight(t, down, right_share)
 
 
@@ -109,8 +113,9 @@ def place_points(
 def add_samples(
     plane: Elements, first: Pixel, taps: int, offset: Indices, weight: Weights, target: Elements
 ) -> None:
-    """target[b] = plane[first + b] + sum over t < taps of weight[t, b] * plane[offset[t, b]],
-    without weights of 0
+    """Add the samples of pixels to the pixels, without taps that have a weight of 0.
+
+    target[b] = plane[first + b] + sum over t < taps of  weight[t, b] * plane[offset[t, b]]
     """
     none = zero(plane)
     for b in range(target.size):

@@ -69,7 +69,7 @@ def plan(
     axis = attributes.dim
     require(len(x) > 0, "shape of input", x, "must have rank 1 or more")
     require(-len(x) <= axis < len(x), "dim", axis, "must be an axis of input, with rank", len(x))
-    cut(x, axis + len(x) if axis < 0 else axis, g)
+    plan_rows(x, axis + len(x) if axis < 0 else axis, g)
 
 
 @jitable
@@ -83,11 +83,11 @@ def plan_pool(
     mode = attributes.mode
     require(len(x) == 4, "shape of input", x, "must have rank 4: [N, C, H, W]")
     g.is_backwards = 1 - mode % 2
-    cut(x, 2 + mode // 2, g)
+    plan_rows(x, 2 + mode // 2, g)
 
 
 @jitable
-def cut(x: Sizes, axis: int, g: RunningExtremesGeometry) -> None:
+def plan_rows(x: Sizes, axis: int, g: RunningExtremesGeometry) -> None:
     """Fill the geometry, with extremes that run along this axis, and cut it into tiles."""
     g.outer = 1
     g.length = x[axis]
@@ -108,31 +108,29 @@ def cut(x: Sizes, axis: int, g: RunningExtremesGeometry) -> None:
     g.tiles = min(64, g.outer, size // WORK + 1)
 
 
-def reference(input: np.ndarray, *, dim: int, find: np.ufunc) -> tuple[np.ndarray, np.ndarray]:
-    """Evaluate the formula. find: whether a number replaces the extreme so far."""
+def reference(input: np.ndarray, *, dim: int, replaces: np.ufunc) -> tuple[np.ndarray, np.ndarray]:
+    """Evaluate the formula. replaces: whether a number replaces the extreme so far."""
     values = np.empty_like(input)
     indices = np.empty(input.shape, np.int64)
-    x, v, at = (np.moveaxis(a, dim, 0) for a in (input, values, indices))
+    x, extremes, positions = (np.moveaxis(a, dim, 0) for a in (input, values, indices))
     with np.errstate(invalid="ignore"):
         for k in range(len(x)):
-            goes_on = find(x[k], v[k - 1]) if k else np.ones_like(x[k], bool)
-            v[k] = np.where(goes_on, x[k], v[k - 1])
-            at[k] = np.where(goes_on, k, at[k - 1])
+            is_new = replaces(x[k], extremes[k - 1]) if k else np.ones_like(x[k], bool)
+            extremes[k] = np.where(is_new, x[k], extremes[k - 1])
+            positions[k] = np.where(is_new, k, positions[k - 1])
     return values, indices
 
 
 def cummax(input: np.ndarray, *, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    return reference(input, dim=dim, find=np.greater_equal)
+    return reference(input, dim=dim, replaces=np.greater_equal)
 
 
 def cummin(input: np.ndarray, *, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    return reference(input, dim=dim, find=np.less_equal)
+    return reference(input, dim=dim, replaces=np.less_equal)
 
 
 def corner_pool(input: np.ndarray, *, mode: int) -> np.ndarray:
-    """Evaluate the formula: the largest pixel from the axis' begin on, of flipped images for even
-    modes.
-    """
+    """Evaluate the formula: cummax, of images that are flipped for even modes."""
     axis = 2 + mode // 2
     flipped = () if mode % 2 else axis
     return np.flip(cummax(np.flip(input, flipped), dim=axis)[0], flipped)

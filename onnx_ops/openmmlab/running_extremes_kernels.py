@@ -18,7 +18,9 @@ from ..kernels.shares import share
 if TYPE_CHECKING:
     from ..kernels.types import Elements, Index, Indices, Known, Tile, Workspace
 
-MAXIMUM, MINIMUM = known(1), known(2)
+# Which extreme is meant is known when a function is compiled, as the length of a tuple.
+MAXIMUM = known(1)
+MINIMUM = known(2)
 
 
 class RunningExtremesGeometry(Geometry):
@@ -40,7 +42,7 @@ def cummax(
     indices: Indices,
 ) -> None:
     """Compute a tile."""
-    run(x, MAXIMUM, g, tile, values, (indices,))
+    store_extremes(x, MAXIMUM, g, tile, values, (indices,))
 
 
 @jitable
@@ -53,7 +55,7 @@ def cummin(
     indices: Indices,
 ) -> None:
     """Compute a tile."""
-    run(x, MINIMUM, g, tile, values, (indices,))
+    store_extremes(x, MINIMUM, g, tile, values, (indices,))
 
 
 @jitable
@@ -61,23 +63,26 @@ def corner_pool(
     x: Elements, g: RunningExtremesGeometry, tile: Tile, workspace: Workspace, values: Elements
 ) -> None:
     """Compute a tile."""
-    run(x, MAXIMUM, g, tile, values, ())
+    store_extremes(x, MAXIMUM, g, tile, values, ())
 
 
 @jitable
-def run(
+def store_extremes(
     x: Elements,
-    way: Known,
+    extreme: Known,
     g: RunningExtremesGeometry,
     tile: Tile,
     values: Elements,
     indices: tuple[Indices, ...],
 ) -> None:
-    """Compute running extremes, backwards if g.is_backwards. indices: (array of their positions,),
-    or ().
+    """Compute a tile for an extreme, with or without positions.
+
+    extreme  MAXIMUM or MINIMUM
+    indices  (array of the extremes' positions,), or ()
     """
     begin, end = share(g.outer, g, tile)
-    first, step = (g.length - 1, -1) if g.is_backwards else (0, 1)
+    first = g.length - 1 if g.is_backwards else 0
+    step = -1 if g.is_backwards else 1
     for o in range(begin, end):
         for k in range(g.length):
             row = (o * g.length + first + step * k) * g.inner
@@ -86,10 +91,10 @@ def run(
                 position: Index = k
                 if k > 0:
                     before = i - step * g.inner
-                    extreme = load(values, before)
-                    goes_on = number >= extreme if len(way) == len(MAXIMUM) else number <= extreme
-                    if not goes_on:
-                        number = extreme
+                    value = load(values, before)
+                    is_new = number >= value if len(extreme) == len(MAXIMUM) else number <= value
+                    if not is_new:
+                        number = value
                         if len(indices) > 0:
                             position = np.int64(indices[0][before])
                 store(values, i, number)

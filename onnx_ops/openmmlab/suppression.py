@@ -77,16 +77,12 @@ def nms_match(
     for n, k in np.ndindex(scores.shape[:2]):
         order = by_score(scores[n, k])
         while order:
-            keeper, *others = order
-            near = (
-                overlaps(boxes[n, keeper], boxes[n, others], 0, 1e-10).astype(np.float32)
-                >= iou_threshold[0]
-            )
-            order = [c for c, is_near in zip(others, near, strict=True) if not is_near]
+            keeper, *rest = order
+            ious = overlaps(boxes[n, keeper], boxes[n, rest], 0, 1e-10).astype(np.float32)
+            suppressed = [c for c, iou in zip(rest, ious, strict=True) if iou >= iou_threshold[0]]
+            order = [c for c in rest if c not in suppressed]
             if scores[n, k, keeper] > score_threshold[0]:
-                rows += [
-                    (n, k, keeper, c) for c, is_near in zip(others, near, strict=True) if is_near
-                ]
+                rows += [(n, k, keeper, c) for c in suppressed]
     return np.array(rows, np.int64).reshape(-1, 4)
 
 
@@ -126,12 +122,12 @@ def soft_nms(
         inds[[i, best]] = inds[[best, i]]
         k = i + 1
         while k < len(dets):
-            (found,) = overlaps(dets[i, :4], dets[k : k + 1, :4], offset)
+            (iou,) = overlaps(dets[i, :4], dets[k : k + 1, :4], offset)
             factor = 1.0
             if method == 2:
-                factor = np.exp(-(found * found) / sigma)
-            elif np.float32(found) >= iou_threshold:
-                factor = 1 - found if method == 1 else 0.0
+                factor = np.exp(-(iou * iou) / sigma)
+            elif np.float32(iou) >= iou_threshold:
+                factor = 1 - iou if method == 1 else 0.0
             dets[k, 4] = np.float32(dets[k, 4] * factor)
             if dets[k, 4] < min_score:
                 dets[k] = dets[-1]
@@ -148,20 +144,21 @@ def by_score(scores: np.ndarray) -> list[int]:
     return np.argsort(-scores, kind="stable").tolist()
 
 
-def overlaps(box: np.ndarray, others: np.ndarray, offset: float, more: float = 0.0) -> np.ndarray:
-    """Return the overlap of a box [x1, y1, x2, y2] with others, [B], in float64.
+def overlaps(box: np.ndarray, boxes: np.ndarray, offset: float, epsilon: float = 0.0) -> np.ndarray:
+    """Return the overlap of a box [x1, y1, x2, y2] with several boxes, [B], in float64.
 
     See `upright_overlap`.
     """
     box = box.astype(np.float64)
-    others = others.astype(np.float64)
+    boxes = boxes.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
+        low = np.maximum(box[:2], boxes[:, :2])
+        high = np.minimum(box[2:], boxes[:, 2:])
         intersection = np.prod(np.fmax(high - low + offset, 0), axis=1)
         areas = np.prod(box[2:] - box[:2] + offset) + np.prod(
-            others[:, 2:] - others[:, :2] + offset, axis=1
+            boxes[:, 2:] - boxes[:, :2] + offset, axis=1
         )
-        return intersection / (areas - intersection + more)
+        return intersection / (areas - intersection + epsilon)
 
 
 @np.errstate(invalid="ignore", divide="ignore", over="ignore")
@@ -187,16 +184,18 @@ def rotated_overlap(box: np.ndarray, other: np.ndarray) -> np.float32:
 
 
 def cut_off(polygon: np.ndarray, axis: int, sign: int, limit: float) -> np.ndarray:
-    """Return the part of a convex polygon where sign * x (or y, of axis 1) <= limit."""
+    """Return a convex polygon where sign * x (or y, of axis 1) <= limit."""
     beyond = sign * (polygon.imag if axis else polygon.real) - limit
-    part = []
+    corners = []
     for k in range(len(polygon)):
-        last, here = beyond[k - 1], beyond[k]
-        if last * here < 0:
-            part.append(polygon[k - 1] + last / (last - here) * (polygon[k] - polygon[k - 1]))
+        before = beyond[k - 1]
+        here = beyond[k]
+        if before * here < 0:
+            fraction = before / (before - here)
+            corners.append(polygon[k - 1] + fraction * (polygon[k] - polygon[k - 1]))
         if here <= 0:
-            part.append(polygon[k])
-    return np.array(part, complex)
+            corners.append(polygon[k])
+    return np.array(corners, complex)
 
 
 # Rules and kernels
@@ -206,21 +205,11 @@ def cut_off(polygon: np.ndarray, axis: int, sign: int, limit: float) -> np.ndarr
 def check_batch(boxes: tuple[int, ...], scores: tuple[int, ...], numbers: int) -> None:
     """Refuse shapes other than [N, B, numbers] and [N, K, B]."""
     require(len(boxes) == 3, "shape of boxes", boxes, "must have rank 3: [N, B, numbers of a box]")
-    require(
-        boxes[2] == numbers,
-        "shape of boxes",
-        boxes,
-        "the last axis must be the numbers of a box,",
-        numbers,
-    )
+    rule = "the last axis must be the numbers of a box,"
+    require(boxes[2] == numbers, "shape of boxes", boxes, rule, numbers)
     fits = len(scores) == 3 and scores[0] == boxes[0] and scores[2] == boxes[1]
-    require(
-        fits,
-        "shape of scores",
-        scores,
-        "must be [N, K, B], with N and B as in boxes, B being",
-        boxes[1],
-    )
+    rule = "must be [N, K, B], with N and B as in boxes, B being"
+    require(fits, "shape of scores", scores, rule, boxes[1])
 
 
 @jitable
@@ -296,4 +285,4 @@ nms.kernel(
     ),
 )
 soft_nms.kernel(kernels.soft_nms)
-OPERATORS = tuple(each.declaration for each in (nms_rotated, nms_match, nms, soft_nms))
+OPERATORS = tuple(o.declaration for o in (nms_rotated, nms_match, nms, soft_nms))

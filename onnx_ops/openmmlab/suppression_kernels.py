@@ -2,11 +2,14 @@
 
 Boxes are compared with those kept before, by descending score. Bounding boxes and areas rule out an
 overlap of most pairs; the others are intersected.
+
+A kernel's parameters are those that `onnx_ops.operator` prescribes: inputs, attributes, index and
+count of its steps, workspace, outputs. All is one step: `index` is 0 and `count` 1.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -25,11 +28,20 @@ if TYPE_CHECKING:
 # Of a box, side by side: the centre, half the sides of its bounding box, half its own sides, the
 # cosine and sine of its angle, its area.
 X, Y, REACH_X, REACH_Y, HALF_WIDTH, HALF_HEIGHT, COSINE, SINE, AREA = range(9)
-FIELDS, BOUNDS = 9, 4  # the first BOUNDS fields rule out most pairs
+FIELDS = 9
+BOUNDS = 4  # the first fields, which rule out most pairs
 TOGETHER = 16  # kept boxes that are compared by these in one vector loop
 CORNERS = 8  # of the intersection of two rectangles, at most
 POLYGONS = 4 * (CORNERS + 4)  # numbers of two polygons, with room for each cut's new corners
 DIGITS = 256  # values of a digit by which scores are sorted
+
+
+class Boxes(NamedTuple):
+    """The boxes of an image, in the workspace."""
+
+    fields: Fields  # of all boxes: those of a box side by side
+    bounds: Fields  # of kept boxes, the first fields: those with the same name side by side
+    corners: Polygon  # two polygons, for `intersection`
 
 
 @jitable
@@ -54,70 +66,70 @@ def nms_rotated(
     workspace: Workspace,
     selected: Indices,
 ) -> int:
-    """Store the rows of kept boxes; return their number.
-
-    All is one step: `index` is 0 and `count` 1.
-    """
+    """Store the rows of kept boxes; return their number."""
     size = boxes.shape[1]
-    integers = workspace[: 8 * (2 * size + sorting(size))].view(np.int64)
+    integers = workspace.view(np.int64)
     order = integers[:size]
     kept = integers[size : 2 * size]
-    room = integers[2 * size :]
-    numbers = workspace[8 * integers.size :][: 8 * ((FIELDS + BOUNDS) * size + POLYGONS)].view(
-        np.float64
-    )
-    described = numbers[: FIELDS * size]
+    scratch = integers[2 * size :]
+    numbers = scratch[sorting(size) :].view(np.float64)
     bounds = numbers[FIELDS * size :][: BOUNDS * size]
-    corners = numbers[(FIELDS + BOUNDS) * size :]
+    image = Boxes(numbers[: FIELDS * size], bounds, numbers[(FIELDS + BOUNDS) * size :])
     rows = 0
     for n in range(scores.shape[0]):
         for c in range(size):
-            describe(boxes[n, c], described[FIELDS * c :][:FIELDS])
+            store_fields(boxes[n, c], image.fields[FIELDS * c :][:FIELDS])
         for k in range(scores.shape[1]):
-            candidates = by_score(scores[n, k], score_threshold, order, room)
-            survivors = 0
-            for c in range(candidates):
-                box = order[c]
-                if not is_suppressed(
-                    box, kept[:survivors], bounds, described, iou_threshold, corners
-                ):
-                    selected[rows, 0] = n
-                    selected[rows, 1] = k
-                    selected[rows, 2] = box
-                    kept[survivors] = box
-                    for field in range(BOUNDS):
-                        bounds[field * size + survivors] = described[FIELDS * box + field]
-                    survivors += 1
-                    rows += 1
+            candidates = by_score(scores[n, k], score_threshold, order, scratch)
+            for c in range(keep(order[:candidates], iou_threshold, image, kept)):
+                selected[rows, 0] = n
+                selected[rows, 1] = k
+                selected[rows, 2] = kept[c]
+                rows += 1
     return rows
 
 
 @jitable
-def by_score(scores: Elements, threshold: float, order: Indices, room: Indices) -> int:
-    """Store the positions of scores above the threshold by descending score, of equal ones the
-    lower first.
+def keep(candidates: Indices, threshold: float, boxes: Boxes, kept: Indices) -> int:
+    """Store the candidates that no box kept before suppresses; return their number."""
+    size = kept.size
+    count = 0
+    for c in range(candidates.size):
+        box = candidates[c]
+        if not is_suppressed(box, kept[:count], boxes, threshold):
+            kept[count] = box
+            for field in range(BOUNDS):
+                boxes.bounds[field * size + count] = boxes.fields[FIELDS * box + field]
+            count += 1
+    return count
 
-    Returns their number. Other elements of `order` are undefined.
+
+@jitable
+def by_score(scores: Elements, threshold: float, order: Indices, scratch: Indices) -> int:
+    """Store the positions of scores above the threshold by descending score; return their number.
+
+    Of equal scores, the lower position comes first.
     """
     count = 0
     for k in range(scores.size):
         if scores[k] > threshold:
             order[count] = k
             count += 1
-    sort_by_score(scores, order[:count], room)
+    sort_by_score(scores, order[:count], scratch)
     return count
 
 
 @jitable
-def sort_by_score(scores: Elements, order: Indices, room: Indices) -> None:
-    """Sort positions by descending score, with NaN at the end. Those of equal scores stay in their
-    order.
+def sort_by_score(scores: Elements, order: Indices, scratch: Indices) -> None:
+    """Sort positions by descending score, NaN at the end. Those of equal scores keep their order.
 
-    The scores' bits are sorted digit by digit, from the last one on. room: `sorting` integers.
+    It is a radix sort: the scores' bits are sorted digit by digit, from the last one on.
+
+    scratch  `sorting` integers, or more
     """
-    counts = room[:DIGITS]
-    keys = room[DIGITS:][: scores.size]
-    other = room[DIGITS + scores.size :]
+    counts = scratch[:DIGITS]
+    keys = scratch[DIGITS:][: scores.size]
+    sorted_order = scratch[DIGITS + scores.size :]
     bits = scores.view(np.uint32)
     for k in range(scores.size):
         keys[k] = key_of(np.int64(bits[k]))
@@ -128,13 +140,14 @@ def sort_by_score(scores: Elements, order: Indices, room: Indices) -> None:
             counts[(keys[order[k]] >> shift) % DIGITS] += 1
         begin = 0
         for digit in range(DIGITS):
+            # The count becomes the position of the first one with this digit.
             begin, counts[digit] = begin + counts[digit], begin
         for k in range(order.size):
             digit = (keys[order[k]] >> shift) % DIGITS
-            other[counts[digit]] = order[k]
+            sorted_order[counts[digit]] = order[k]
             counts[digit] += 1
         for k in range(order.size):
-            order[k] = other[k]
+            order[k] = sorted_order[k]
 
 
 @jitable
@@ -148,10 +161,11 @@ def key_of(bits: Index) -> Index:
 
 
 @jitable
-def describe(box: Elements, out: Fields) -> None:
+def store_fields(box: Elements, out: Fields) -> None:
     """Store the fields of a box: centre, sides, angle."""
     angle = np.float64(box[4])
-    cosine, sine = np.cos(angle), np.sin(angle)
+    cosine = np.cos(angle)
+    sine = np.sin(angle)
     x = np.float64(box[0])
     y = np.float64(box[1])
     w = abs(np.float64(box[2])) / 2
@@ -168,37 +182,30 @@ def describe(box: Elements, out: Fields) -> None:
 
 
 @jitable
-def is_suppressed(
-    box: Index, kept: Indices, bounds: Fields, described: Fields, threshold: float, corners: Polygon
-) -> bool:
-    """Return whether the overlap of a box with one of the kept ones is above the threshold, which
-    is 0 or more.
+def is_suppressed(box: Index, kept: Indices, boxes: Boxes, threshold: float) -> bool:
+    """Return whether the overlap of a box with one of the kept ones is above the threshold.
 
-    The overlap is rounded to float32 before it is compared.
-
-    bounds     the first fields of the kept boxes: those with the same name side by side
-    described  the fields of all boxes: those of a box side by side
+    The overlap is rounded to float32 before it is compared. The threshold is 0 or more.
     """
-    here = described[FIELDS * box :][:FIELDS]
+    fields, bounds, corners = boxes
+    a = fields[FIELDS * box :][:FIELDS]
     for begin in range(0, kept.size, TOGETHER):
         end = min(begin + TOGETHER, kept.size)
-        if are_apart(here, bounds, begin, end):  # as most are
+        if are_apart(a, bounds, begin, end):  # as most are
             continue
         for k in range(begin, end):
-            other = described[FIELDS * kept[k] :][:FIELDS]
-            u = other[X] - here[X]
-            v = other[Y] - here[Y]
-            reach_u = other[REACH_X]
-            reach_v = other[REACH_Y]
-            width = min(here[REACH_X], u + reach_u) - max(-here[REACH_X], u - reach_u)
-            height = min(here[REACH_Y], v + reach_v) - max(-here[REACH_Y], v - reach_v)
+            b = fields[FIELDS * kept[k] :][:FIELDS]
+            u = b[X] - a[X]
+            v = b[Y] - a[Y]
+            width = min(a[REACH_X], u + b[REACH_X]) - max(-a[REACH_X], u - b[REACH_X])
+            height = min(a[REACH_Y], v + b[REACH_Y]) - max(-a[REACH_Y], v - b[REACH_Y])
             if width > 0 and height > 0:
                 # No intersection is larger than one of the boxes, or than that of their bounding
                 # boxes.
-                areas = here[AREA] + other[AREA]
-                most = min(width * height, here[AREA], other[AREA])
-                if overlap(most * (1 + 1e-9), areas) > threshold and (
-                    overlap(intersection(here, other, corners), areas) > threshold
+                areas = a[AREA] + b[AREA]
+                largest = min(width * height, a[AREA], b[AREA])
+                if overlap(largest * (1 + 1e-9), areas) > threshold and (
+                    overlap(intersection(a, b, corners), areas) > threshold
                 ):
                     return True
     return False
@@ -214,11 +221,10 @@ def are_apart(box: Fields, bounds: Fields, begin: int, end: int) -> bool:
     size = bounds.size // BOUNDS
     count = end - begin
     apart = 0
-    xs, ys = bounds[X * size + begin :][:count], bounds[Y * size + begin :][:count]
-    reaches_x, reaches_y = (
-        bounds[REACH_X * size + begin :][:count],
-        bounds[REACH_Y * size + begin :][:count],
-    )
+    xs = bounds[X * size + begin :][:count]
+    ys = bounds[Y * size + begin :][:count]
+    reaches_x = bounds[REACH_X * size + begin :][:count]
+    reaches_y = bounds[REACH_Y * size + begin :][:count]
     for k in range(count):
         apart += (abs(xs[k] - x) >= reach_x + reaches_x[k]) | (
             abs(ys[k] - y) >= reach_y + reaches_y[k]
@@ -234,12 +240,15 @@ def overlap(intersection: Number, areas: Number) -> np.float32:
 
 @jitable
 def intersection(a: Fields, b: Fields, corners: Polygon) -> float:
-    """Return the area of the intersection: b, relative to a's centre and axes, is cut off at a's
-    sides.
+    """Return the area of the intersection of two boxes.
+
+    b, relative to a's centre and axes, is cut off at a's sides.
     """
-    room = 2 * (CORNERS + 4)
-    polygon, cut = corners[:room], corners[room:]
-    x, y = b[X] - a[X], b[Y] - a[Y]
+    half = 2 * (CORNERS + 4)
+    polygon = corners[:half]
+    cut = corners[half:]
+    x = b[X] - a[X]
+    y = b[Y] - a[Y]
     x, y = x * a[COSINE] + y * a[SINE], y * a[COSINE] - x * a[SINE]
     cosine = a[COSINE] * b[COSINE] + a[SINE] * b[SINE]
     sine = a[COSINE] * b[SINE] - a[SINE] * b[COSINE]
@@ -264,13 +273,12 @@ def intersection(a: Fields, b: Fields, corners: Polygon) -> float:
 
 @jitable
 def cut_off(polygon: Polygon, count: int, axis: int, limit: Number, sign: int, cut: Polygon) -> int:
-    """Store the part of a convex polygon where sign * coordinate <= limit; return the number of its
-    corners.
-    """
+    """Store a convex polygon where sign * coordinate <= limit; return the number of its corners."""
     corners = 0
     for k in range(count):
         p, q = 2 * k, 2 * (k + 1) if k + 1 < count else 0
-        beyond_p, beyond_q = sign * polygon[p + axis] - limit, sign * polygon[q + axis] - limit
+        beyond_p = sign * polygon[p + axis] - limit
+        beyond_q = sign * polygon[q + axis] - limit
         if beyond_p <= 0 and corners < CORNERS:
             cut[2 * corners] = polygon[p]
             cut[2 * corners + 1] = polygon[p + 1]
@@ -281,27 +289,28 @@ def cut_off(polygon: Polygon, count: int, axis: int, limit: Number, sign: int, c
             and beyond_q != 0
             and corners < CORNERS
         ):
-            part = beyond_p / (beyond_p - beyond_q)
+            fraction = beyond_p / (beyond_p - beyond_q)  # from p to q
             for a in range(2):
-                cut[2 * corners + a] = polygon[p + a] + part * (polygon[q + a] - polygon[p + a])
+                cut[2 * corners + a] = polygon[p + a] + fraction * (polygon[q + a] - polygon[p + a])
             cut[2 * corners + axis] = sign * limit
             corners += 1
     return corners
 
 
 @jitable
-def upright_overlap(a: Elements, b: Elements, offset: float, more: float) -> Number:
+def upright_overlap(a: Elements, b: Elements, offset: float, epsilon: float) -> Number:
     """Return the overlap of two boxes [x1, y1, x2, y2], in float64.
 
-    offset is added to every width and height, `more` to the area of the union.
+    offset is added to every width and height, epsilon to the area of the union.
     """
     x1, y1, x2, y2 = np.float64(a[0]), np.float64(a[1]), np.float64(a[2]), np.float64(a[3])
     u1, v1, u2, v2 = np.float64(b[0]), np.float64(b[1]), np.float64(b[2]), np.float64(b[3])
     width: float = min(x2, u2) - max(x1, u1) + offset
     height: float = min(y2, v2) - max(y1, v1) + offset
-    width, height = width if width > 0 else 0.0, height if height > 0 else 0.0
+    width = width if width > 0 else 0.0  # 0 also for NaN
+    height = height if height > 0 else 0.0
     areas = (x2 - x1 + offset) * (y2 - y1 + offset) + (u2 - u1 + offset) * (v2 - v1 + offset)
-    return width * height / (areas - width * height + more)
+    return width * height / (areas - width * height + epsilon)
 
 
 def nms_match(
@@ -317,31 +326,30 @@ def nms_match(
     """Store the rows of kept boxes with those that they suppress; return their number."""
     size = boxes.shape[1]
     rows = 0
-    integers = workspace[: 8 * (2 * size + sorting(size))].view(np.int64)
+    integers = workspace.view(np.int64)
     order = integers[:size]
     is_alive = integers[size : 2 * size]
-    room = integers[2 * size :]
     for n in range(scores.shape[0]):
         for k in range(scores.shape[1]):
             for c in range(size):
                 order[c] = c
                 is_alive[c] = 1
-            sort_by_score(scores[n, k], order, room)
+            sort_by_score(scores[n, k], order, integers[2 * size :])
             for c in range(size):
                 keeper = order[c]
                 if is_alive[keeper] == 0 or not scores[n, k, keeper] > score_threshold[0]:
                     continue
                 for d in range(c + 1, size):
-                    other = order[d]
-                    if is_alive[other] == 0:
+                    box = order[d]
+                    if is_alive[box] == 0:
                         continue
-                    found = upright_overlap(boxes[n, keeper], boxes[n, other], 0.0, 1e-10)
-                    if np.float32(found) >= iou_threshold[0]:
-                        is_alive[other] = 0
+                    iou = upright_overlap(boxes[n, keeper], boxes[n, box], 0.0, 1e-10)
+                    if np.float32(iou) >= iou_threshold[0]:
+                        is_alive[box] = 0
                         matches[rows, 0] = n
                         matches[rows, 1] = k
                         matches[rows, 2] = keeper
-                        matches[rows, 3] = other
+                        matches[rows, 3] = box
                         rows += 1
     return rows
 
@@ -359,12 +367,11 @@ def nms(
     """Store the positions of kept boxes; return their number."""
     size = scores.size
     survivors = 0
-    integers = workspace[: 8 * (size + sorting(size))].view(np.int64)
+    integers = workspace.view(np.int64)
     order = integers[:size]
-    room = integers[size:]
     for k in range(size):
         order[k] = k
-    sort_by_score(scores, order, room)
+    sort_by_score(scores, order, integers[size:])
     for c in range(size):
         box = order[c]
         k = 0
@@ -393,9 +400,7 @@ def soft_nms(
     dets: Elements,
     inds: Indices,
 ) -> tuple[int, int]:
-    """Store the kept boxes with their new scores, and their positions; return their number for
-    both.
-    """
+    """Store the kept boxes with their new scores, and their positions; return their numbers."""
     end = scores.size
     i = 0
     for k in range(end):
@@ -411,13 +416,8 @@ def soft_nms(
         swap(dets, inds, i, best)
         k = i + 1
         while k < end:
-            found = upright_overlap(dets[i], dets[k], np.float64(offset), 0.0)
-            factor = 1.0
-            if method == 2:
-                factor = np.exp(-(found * found) / sigma)
-            elif np.float32(found) >= iou_threshold:
-                factor = 1.0 - found if method == 1 else 0.0
-            dets[k, 4] = np.float32(dets[k, 4] * factor)
+            iou = upright_overlap(dets[i], dets[k], np.float64(offset), 0.0)
+            dets[k, 4] = np.float32(dets[k, 4] * decay(iou, iou_threshold, sigma, method))
             if dets[k, 4] < min_score:
                 end -= 1
                 swap(dets, inds, k, end)
@@ -425,6 +425,16 @@ def soft_nms(
                 k += 1
         i += 1
     return end, end
+
+
+@jitable
+def decay(iou: Number, iou_threshold: float, sigma: float, method: int) -> Number:
+    """Return the factor of a score, by the box's overlap with a better one."""
+    if method == 2:
+        return np.exp(-(iou * iou) / sigma)
+    if np.float32(iou) >= iou_threshold:
+        return 1.0 - iou if method == 1 else 0.0
+    return 1.0
 
 
 @jitable

@@ -151,7 +151,7 @@ class Model:
         """
         weights = (tensor for graph in graphs_in(self.proto.graph) for tensor in graph.initializer)
         inside = sum(
-            external_data.size_of(tensor) for tensor in weights if not uses_external_data(tensor)
+            external_data.byte_size(tensor) for tensor in weights if not uses_external_data(tensor)
         )
         return min(LARGEST, files.LARGEST - inside - LARGEST // 16)
 
@@ -319,12 +319,12 @@ class Graph:
                 file = external_data.file_of(
                     external_data.info_of(tensor).location, self.model.origin
                 )
-                self.model.read[file] += external_data.size_of(tensor)
+                self.model.read[file] += external_data.byte_size(tensor)
                 # Tensors that overlap may be many times the file in all.
                 if self.model.read[file] > os.path.getsize(file):
                     return None
                 tensor = deepcopy(tensor)  # the data stay where they are
-                external_data.read(tensor, self.model.origin)
+                external_data.read_data(tensor, self.model.origin)
             return numpy_helper.to_array(tensor)
         except (OSError, ValueError, TypeError, KeyError):  # the session will report it
             return None

@@ -1,3 +1,4 @@
-"""The operators in ONNX Runtime sessions: registration, callbacks of the C library, the extensions
-backend.
+"""Run the operators in ONNX Runtime sessions.
+
+Registration, callbacks of the C library, the backend with onnxruntime-extensions.
 """

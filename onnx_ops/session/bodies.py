@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
 
 def plan(number: int, node: int | None, address: int) -> None:
-    """Write the shapes of the outputs of operator `number` into the call at this address. node: its
-    `struct name`.
+    """Write the output shapes of operator `number` into the call at this address.
+
+    node  the address of the node's `struct name`
     """
     operator, _ = library.entry(number)
     call = Call.from_address(address)
@@ -42,24 +43,24 @@ def plan(number: int, node: int | None, address: int) -> None:
     with errors_of(operator, table.name_at(node)):
         stated = plain.shapes_of(operator, _values(operator, call[Call.ATTRIBUTES]), shapes)
     for k, shape in enumerate(stated or ()):
-        call.put_shape(
-            OUTPUT + k, [max(-1, min(size, 1 << 62)) for size in shape]
-        )  # C refuses -1 and 2**62
+        # C refuses -1 and 2**62.
+        call.put_shape(OUTPUT + k, [max(-1, min(size, 1 << 62)) for size in shape])
 
 
 def run_body(number: int, overload: int, address: int) -> None:
-    """Compute the outputs of operator `number` for the run at this address, and pass them to ONNX
-    Runtime.
+    """Compute the outputs of operator `number`, and pass them to ONNX Runtime.
+
+    address  of the run
     """
     operator, input_types, output_types = _operator_and_types(number, overload)
     run = table.Run.from_address(address)
     call = Call.from_address(run.call)
     views: Views = {}
-    input_types += input_types[-1:] * (
-        call[Call.COUNT] - len(input_types)
-    )  # those of a variadic input
+    # Those beyond the declared ones are of the last, variadic input.
+    input_types += input_types[-1:] * (call[Call.COUNT] - len(input_types))
     arrays = [
-        _input(call, k, is_values, dtype, views) for k, (is_values, dtype) in enumerate(input_types)
+        _input_view(call, k, is_values, dtype, views)
+        for k, (is_values, dtype) in enumerate(input_types)
     ]
     outputs: Sequence[Array] = ()
     try:
@@ -79,9 +80,7 @@ def run_body(number: int, overload: int, address: int) -> None:
 def _operator_and_types(
     number: int, overload: int
 ) -> tuple[Operator, InputTypes, tuple[NumpyType, ...]]:
-    """Return the operator with this number, and the types of inputs and of outputs of one of its
-    overloads.
-    """
+    """Return an operator, and the types of inputs and of outputs of one of its overloads."""
     operator, row = library.entry(number)
     signature = library.signature(operator, row.overloads[overload])
     if any(operator.storage(kernel, signature) for kernel in operator.kernels):
@@ -129,9 +128,12 @@ def _cached_values(operator: Operator, block: bytes) -> AttributeValues:
 LARGE = 4096
 
 
-def _input(call: Call, k: int, is_values: bool, dtype: NumpyType, views: Views) -> Array | None:
-    """Return input k as a read-only view of ONNX Runtime's memory, and put a weak reference to it
-    into views[k].
+def _input_view(
+    call: Call, k: int, is_values: bool, dtype: NumpyType, views: Views
+) -> Array | None:
+    """Return input k as a read-only view of ONNX Runtime's memory.
+
+    A weak reference to that memory is put into views[k].
     """
     address, size, shape = call.tensor(k)
     if shape is None:
@@ -165,8 +167,9 @@ def _hand_over(run: C.Structure, address: int, call: Call, outputs: Sequence[Arr
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Free all frames that an exception has gone through, with their variables, which may be views
-    of inputs.
+    """Free all frames that an exception has gone through, with their variables.
+
+    These may be views of inputs.
 
     Clearing the frames is not enough: the frame of a nested function keeps the variables of the
     function around it.
@@ -177,8 +180,9 @@ def _forget_frames(error: BaseException | None) -> None:
 
 
 def _check_unused(operator: Operator, views: Views) -> None:
-    """Raise OpError if anything still refers to an input's memory, which ONNX Runtime frees after
-    the call.
+    """Raise OpError if anything still refers to an input's memory.
+
+    ONNX Runtime frees it after the call.
     """
     for attempt in range(ATTEMPTS):
         kept = [k for k, view in views.items() if view() is not None]
@@ -197,8 +201,9 @@ ATTEMPTS = 8  # to collect garbage that holds a view, before it is an error
 
 
 def strings_at(address: int, count: int) -> Array:
-    """Read the strings of a tensor as native/python.c lays them out: count + 1 offsets, then the
-    bytes.
+    """Read the strings of a tensor at an address.
+
+    native/python.c lays them out: count + 1 offsets, then the bytes.
     """
     start = 8 * (count + 1)
     offsets = np.frombuffer(memoryview(_memory(address, start)), np.uintp).tolist()

@@ -1,5 +1,6 @@
-"""The operators as Python ops of onnxruntime-extensions (`@onnx_op`), in the domain
-ai.onnx.contrib.
+"""The operators as Python ops of onnxruntime-extensions (`@onnx_op`).
+
+Their domain is ai.onnx.contrib.
 
 That library passes copies of the inputs to an op, and takes the output as a list. It has no channel
 for errors: an exception in an op's body ends the process. So a body catches each exception, logs
@@ -45,9 +46,8 @@ PROBE = "onnx_ops_probe"  # an op of the library
 MISSING = "onnx_ops_of_nobody"  # an op that it never has
 log = logging.getLogger("onnx_ops")
 _numbers = itertools.count(1)
-_errors: dict[
-    int, BaseException | None
-] = {}  # {number of an active run: the first error in one of its ops, or None}
+# {number of an active run: the first error in one of its ops, or None}
+_errors: dict[int, BaseException | None] = {}
 
 
 class Output:
@@ -71,8 +71,7 @@ class Output:
 
 
 def add_library(options: ort.SessionOptions, custom: Iterable[Operator] = ()) -> None:
-    """Register the library's ops, including ours, on a session's options, unless they are
-    registered there.
+    """Register the library's ops, including ours, on a session's options, once.
 
     custom  custom operators, which must be added before the library's first use
 
@@ -107,9 +106,8 @@ def _registered(options: ort.SessionOptions) -> bool:
     try:
         BuiltinSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     except Exception as error:
-        if MISSING in str(error) or "Conflicting" in str(
-            error
-        ):  # the latter if it is registered twice
+        # ONNX Runtime finds a conflict if the library is registered twice.
+        if MISSING in str(error) or "Conflicting" in str(error):
             return True
         if PROBE in str(error):
             return False
@@ -134,10 +132,10 @@ def declare(operator: Operator) -> None:
         return
     obstacle = unable(operator)
     name = name_of_op(operator)
-    if other := next(
+    if namesake := next(
         (o.title for o in _declared if name_of_op(o) == name and o.title != operator.title), None
     ):
-        obstacle = f"would have the same name there as {other}; rename one of them"
+        obstacle = f"would have the same name there as {namesake}; rename one of them"
     if _handed_over and not obstacle:
         obstacle = (
             "must have been there when the first session was made with it, as its list of "
@@ -176,11 +174,7 @@ def _declare(operator: Operator, signature: Mapping[str, str]) -> None:
         inputs=[*(tensor_type(signature[i.type]) for i in operator.inputs), *lists, types.dt_int64],
         outputs=[tensor_type(signature[o.type]) for o in operator.outputs],
         attrs=scalars,
-    )(
-        functools.partial(
-            body, operator, [dtypes.TABLE[signature[o.type]].numpy for o in operator.outputs]
-        )
-    )
+    )(functools.partial(body, operator, operator.numpy_types(signature)))
 
 
 def body(
@@ -188,9 +182,9 @@ def body(
 ) -> Output | tuple[Output, ...]:
     """Compute the outputs of an op, of these NumPy dtypes. Never raises."""
     try:
-        outputs = list(map(Output, _compute(operator, inputs, attributes)))
+        outputs = list(map(Output, _outputs(operator, inputs, attributes)))
     except BaseException as error:
-        ranks = _ranks(operator, inputs)
+        ranks = _output_ranks(operator, inputs)
         outputs = [
             Output(np.empty([0] * rank, dtype))
             for rank, dtype in zip(ranks, output_types, strict=True)
@@ -199,20 +193,21 @@ def body(
             _keep(inputs[-1], _log(operator, error))
         elif not _keep(inputs[-1], error) and interrupts.postpone(error):
             outputs[0].interrupt = interrupts.interrupt_at_end()
-    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+    return plain.one_or_tuple(outputs)
 
 
-def _compute(
+def _outputs(
     operator: Operator, inputs: Sequence[Array], attributes: dict[str, Any]
 ) -> list[Array]:
-    """Return the outputs for an op's inputs: the operator's inputs, its list attributes, and `run`
-    (lowering.py).
+    """Return the outputs for an op's inputs.
+
+    These are the operator's inputs, its list attributes, and `run` (lowering.py).
     """
     lists = (a.name for a in operator.attributes if a.is_list)
     count = len(operator.inputs)
     _, threads = inputs[-1]
     present = attributes.pop(PRESENT, "")
-    absent = [i for i, each in zip(optional_inputs(operator), present, strict=True) if each == "0"]
+    absent = [i for i, mark in zip(optional_inputs(operator), present, strict=True) if mark == "0"]
     attributes.update(
         (name, tuple(v.tolist()) or None) for name, v in zip(lists, inputs[count:-1], strict=True)
     )
@@ -222,17 +217,19 @@ def _compute(
     return execute.compute(operator, values, arrays, int(threads) if threads > 0 else None)
 
 
-def _ranks(operator: Operator, inputs: Sequence[Array]) -> list[int]:
-    """Return the outputs' ranks, which ONNX Runtime checks; 1 for a rank that is unknown or too
-    large.
+def _output_ranks(operator: Operator, inputs: Sequence[Array]) -> list[int]:
+    """Return the outputs' ranks, which ONNX Runtime checks.
+
+    1 stands for a rank that is unknown or too large.
     """
     with suppress(Exception):
         pairs = list(zip(operator.inputs, inputs, strict=False))
-        known = [a.tolist() if i.values and a.ndim == 1 else None for i, a in pairs]
-        nothing = AttributeValues(
-            operator.attributes, [None] * len(operator.attributes)
-        )  # ranks need no values
-        if shapes := plain.infer(operator, nothing, [list(a.shape) for _, a in pairs], known):
+        read_values = [a.tolist() if i.values and a.ndim == 1 else None for i, a in pairs]
+        # Ranks need no values.
+        no_attributes = AttributeValues(operator.attributes, [None] * len(operator.attributes))
+        if shapes := plain.infer(
+            operator, no_attributes, [list(a.shape) for _, a in pairs], read_values
+        ):
             return [1 if shape is None or len(shape) > MAX_RANK else len(shape) for shape in shapes]
     return [1] * len(operator.outputs)
 
@@ -272,8 +269,9 @@ def begin(threads: int) -> Array:
 
 
 def end(run: Array) -> BaseException | None:
-    """Forget a run that has ended or didn't start; return the OpError or interrupt in one of its
-    ops, or None.
+    """Forget a run that has ended or didn't start.
+
+    Returns the OpError or interrupt in one of its ops, or None.
     """
     with RUNS:
         return _errors.pop(int(run[0]), None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..declaration.errors import OpError
 from ..declaration.operator import Input
-from . import registration, reports
+from . import native_backend, reports
 
 if TYPE_CHECKING:
     from .prepare import Prepared
@@ -26,7 +26,7 @@ def explained(error: Exception, ready: Prepared) -> OpError | None:
         )
         return OpError("sess_options", "used before", rule, "onnx_ops")
     if "Domain already set" in str(error):
-        domains = registration.registered_domains(ready.options) | {
+        domains = native_backend.registered_domains(ready.options) | {
             domain for domain, _ in ready.operators.custom
         }
         rule = (

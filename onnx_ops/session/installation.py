@@ -1,5 +1,4 @@
-"""Give this package's operators to a program that makes ordinary sessions: `install`, and `onnx-ops
-exec`.
+"""`install` and `onnx-ops exec`: give the operators to a program's ordinary sessions.
 
 `install` replaces the constructor of onnxruntime.InferenceSession. The class itself stays, so it
 does not matter when or by which name a program has imported it. Child processes read the settings
@@ -25,7 +24,7 @@ from ..declaration.errors import OpError, escaped, reason
 from ..model.operator_files import use_file
 from ..model.sessions import BuiltinSession, OrtSession, other_providers
 from ..registry import as_list, declaration_of
-from . import registration
+from . import native_backend
 from .session import InferenceSession
 
 if TYPE_CHECKING:
@@ -42,12 +41,10 @@ if TYPE_CHECKING:
 VARIABLE = "ONNX_OPS_INSTALL"  # the settings for child processes, as JSON
 START = Path(system.__file__).with_name("start")  # the folder with sitecustomize.py
 log = logging.getLogger("onnx_ops")
-_make_ort_session = getattr(
-    OrtSession.__init__, "make_ort_session", OrtSession.__init__
-)  # see sitecustomize.py
-_installations: dict[
-    ExitStack, tuple[Settings, list[Operator]]
-] = {}  # settings, operators; the last one applies
+# See sitecustomize.py.
+_make_ort_session = getattr(OrtSession.__init__, "make_ort_session", OrtSession.__init__)
+# Settings, operators; the last one applies.
+_installations: dict[ExitStack, tuple[Settings, list[Operator]]] = {}
 
 
 def install(*, optimize: bool = False, operators: Iterable[Declared] = ()) -> ExitStack:
@@ -116,20 +113,23 @@ def _apply_last() -> None:
 
 
 def settings_of(optimize: bool, verbose: bool = False, files: Iterable[str] = ()) -> Settings:
-    """Return settings for processes: whether to optimize, whether to print the log, and files with
-    custom operators.
+    """Return settings for processes.
+
+    optimize  whether to optimize models
+    verbose   whether to print the log
+    files     files with custom operators
     """
     return {"optimize": bool(optimize), "verbose": verbose, "files": list(files)}
 
 
 def environment(variables: Mapping[str, str], settings: Settings | None) -> dict[str, str]:
-    """Return environment variables by which Python processes install these settings; None: install
-    nothing.
+    """Return environment variables by which Python processes install these settings.
+
+    settings  None: install nothing
     """
     result = dict(variables)
-    before = result.pop(
-        "PYTHONPATH", ""
-    )  # an empty one names no folder, an empty part the current folder
+    # An empty one names no folder, an empty part the current folder.
+    before = result.pop("PYTHONPATH", "")
     paths = [path for path in before.split(os.pathsep) if path != str(START)] if before else []
     result.pop(VARIABLE, None)
     if settings:
@@ -160,51 +160,50 @@ def make_session(
     provider_options: Sequence[dict[str, Any]] | None = None,
     **kwargs: Any,
 ) -> None:
-    """Make a session as an onnx_ops.InferenceSession if its class is ONNX Runtime's, or derived
-    from it.
-    """
-    given: tuple[Any, ...] = (path_or_bytes, sess_options, providers, provider_options)
-    installed = next(
-        reversed(_installations.values()), None
-    )  # None: another thread has undone the last one
+    """Make a session as one of onnx_ops, if its class is ONNX Runtime's or derived from it."""
+    arguments: tuple[Any, ...] = (path_or_bytes, sess_options, providers, provider_options)
+    # None: another thread has undone the last one.
+    installed = next(reversed(_installations.values()), None)
     if installed is None or isinstance(self, InferenceSession | BuiltinSession):
-        _make_ort_session(self, *given, **kwargs)
+        _make_ort_session(self, *arguments, **kwargs)
         return
-    title = (
-        f"a model of {len(path_or_bytes)} bytes"
-        if isinstance(path_or_bytes, bytes)
-        else str(path_or_bytes)
-    )
     stated = {
         provider if isinstance(provider, str) else provider[0] for provider in providers or ()
     }
-    others = other_providers(stated & {*ort.get_available_providers()})
-    if others:
-        _make_ort_session(self, *given, **kwargs)
-        others = other_providers(OrtSession.get_providers(self))
-        if not others:  # ONNX Runtime has fallen back to the CPU
-            given = path_or_bytes, sess_options, ["CPUExecutionProvider"], None
-    problem = (
-        f"it runs on {', '.join(others)}"
-        if others
-        else make_ours(self, installed, *given, **kwargs)
-    )
+    accelerators = other_providers(stated & {*ort.get_available_providers()})
+    if accelerators:
+        _make_ort_session(self, *arguments, **kwargs)
+        accelerators = other_providers(OrtSession.get_providers(self))
+        if not accelerators:  # ONNX Runtime has fallen back to the CPU
+            arguments = path_or_bytes, sess_options, ["CPUExecutionProvider"], None
+        problem: str | None = f"it runs on {', '.join(accelerators)}"
+    if not accelerators:
+        problem = make_ours(self, installed, *arguments, **kwargs)
+        if problem:
+            with native_backend.leaving_out():
+                _make_ort_session(self, *arguments, **kwargs)
+    report(self, path_or_bytes, problem)
+
+
+def report(session: OrtSession, model: File, problem: str | None) -> None:
+    """Log what a session gains or, for a problem, why ONNX Runtime alone runs the model.
+
+    A problem on the CPU causes a warning.
+    """
+    title = f"a model of {len(model)} bytes" if isinstance(model, bytes) else str(model)
     if problem is None:
-        log.info("onnx_ops: session of %s: %s", title, gain(self._onnx_ops_ready))
+        log.info("onnx_ops: session of %s: %s", title, gain(session._onnx_ops_ready))
         return
-    if not others:
-        with registration.leaving_out():
-            _make_ort_session(self, *given, **kwargs)
     log.info("onnx_ops: session of %s: unchanged, since %s", title, problem)
-    if not other_providers(OrtSession.get_providers(self)):
+    if not other_providers(OrtSession.get_providers(session)):
         warnings.warn(
             f"onnx_ops: session of {title}: ONNX Runtime alone runs it, since {problem}",
-            stacklevel=2,
+            stacklevel=3,
         )
 
 
 def make_ours(
-    session: OrtSession, installed: tuple[Settings, list[Operator]], *given: Any, **kwargs: Any
+    session: OrtSession, installed: tuple[Settings, list[Operator]], *arguments: Any, **kwargs: Any
 ) -> str | None:
     """Make a session as one of this package. Else leave it as it is, and return the reason.
 
@@ -216,15 +215,15 @@ def make_ours(
     try:
         session.__class__ = class_with_operators(original)
         # With fallback enabled, ONNX Runtime would print a message and try once more on the CPU.
-        more = {
+        options = {
             "enable_fallback": False,
             **kwargs,
             "optimize": settings["optimize"],
             "operators": operators,
         }
-        InferenceSession.__init__(session, *given, **more)
-        others = other_providers(OrtSession.get_providers(session))  # of the options
-        problem = f"it runs on {', '.join(others)}" if others else None
+        InferenceSession.__init__(session, *arguments, **options)
+        accelerators = other_providers(OrtSession.get_providers(session))  # of the options
+        problem = f"it runs on {', '.join(accelerators)}" if accelerators else None
     except Exception as error:
         problem = str(error) if isinstance(error, OpError) else escaped(reason(error))
     if problem:
@@ -236,9 +235,7 @@ def make_ours(
 
 @functools.cache
 def class_with_operators(original: type) -> type:
-    """Return the class of this package that takes the place of ONNX Runtime's class, or of a
-    program's subclass.
-    """
+    """Return the class that takes the place of ONNX Runtime's class, or of a subclass."""
     if original is OrtSession:
         return InferenceSession
     return type(
@@ -252,10 +249,10 @@ def gain(ready: Prepared) -> str:
         return "its gain is unknown, since the model is in ONNX Runtime's own format"
     names = sorted(name for domain, name in ready.operators.keys() & (ready.nodes or set()))
     patterns = sorted({finding.pattern for finding in ready.findings if finding.operator})
-    parts = [f"onnx_ops runs {', '.join(names)}"] if names else []
-    parts += [f"has fused {', '.join(patterns)}"] if patterns else []
+    gains = [f"onnx_ops runs {', '.join(names)}"] if names else []
+    gains += [f"has fused {', '.join(patterns)}"] if patterns else []
     return (
-        " and ".join(parts)
+        " and ".join(gains)
         or "gains nothing, since it has no node of these operators, and nothing was fused"
     )
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 from contextlib import suppress
 from copy import deepcopy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from ..declaration.attributes import AttributeValues
     from ..declaration.operator import Input, Operator
     from ..model.types import Array, PathLike, Source
     from ..registry import Declared, Operators
@@ -101,8 +102,9 @@ def lower_for_session(
     origin: PathLike | None = None,
     has_run_input: bool = True,
 ) -> Lowered:
-    """Lower a model for `onnx_ops.InferenceSession`; return the copy and the name of its additional
-    graph input.
+    """Lower a model for `onnx_ops.InferenceSession`.
+
+    Returns the copy and the name of its additional graph input.
 
     The name is None if there is nothing to lower.
 
@@ -140,8 +142,8 @@ def _lowered(
     run = next(names) if has_run_input else None
     register_schemas(operator for operator in operators.values() if not is_built_in(operator))
     original = deepcopy(lowered)
-    known = Graph(Model(original, origin, operators), original.graph, "main")
-    _Lowering(operators, run, names).graph(lowered.graph, known)
+    typed = Graph(Model(original, origin, operators), original.graph, "main")
+    _Lowering(operators, run, names).graph(lowered.graph, typed)
     if all(i.domain != DOMAIN for i in lowered.opset_import):
         lowered.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
     if run:
@@ -149,15 +151,16 @@ def _lowered(
     return lowered, run
 
 
-class _Lowering:
-    """Lowers a graph with its subgraphs. run: the name of the graph's input `run`, or None; names:
-    new ones.
+class _Lowering(NamedTuple):
+    """Lowers a graph with its subgraphs.
+
+    run    the name of the graph's input `run`, or None
+    names  an iterator over new names
     """
 
-    def __init__(self, operators: Operators, run: str | None, names: Iterator[str]) -> None:
-        self.operators = operators
-        self.run = run
-        self.names = names
+    operators: Operators
+    run: str | None
+    names: Iterator[str]
 
     def graph(self, owner: onnx.GraphProto, graph: Graph) -> None:
         """Lower `owner`, a copy of the graph of `graph`, which has its types."""
@@ -169,122 +172,163 @@ class _Lowering:
             operator = declared(node, self.operators)
             if not operator:
                 if node.op_type in RESHAPES:
-                    node.name = node.name or next(
-                        self.names
-                    )  # ONNX Runtime names shapes after nodes that it fuses
+                    # ONNX Runtime names shapes after nodes that it fuses.
+                    node.name = node.name or next(self.names)
                 nodes.append(node)
                 continue
             for name in node.output:
                 its_type = graph.type(name)
+                if not its_type.elements:
+                    continue
                 info = helper.make_tensor_value_info(name, its_type.elements, its_type.dimensions)
-                if its_type.elements and name not in stated:
+                if name not in stated:
                     owner.value_info.append(info)
-                elif (
-                    its_type.elements
-                    and graph.outer
-                    and not stated[name].tensor_type.HasField("shape")
-                ):
-                    stated[name].CopyFrom(
-                        info.type
-                    )  # a Scan asks for the ranks of its body's outputs
+                elif graph.outer and not stated[name].tensor_type.HasField("shape"):
+                    # A Scan asks for the ranks of its body's outputs.
+                    stated[name].CopyFrom(info.type)
             nodes += self.node(operator, node, graph)
         del owner.node[:]
         owner.node.extend(nodes)
 
     def node(self, operator: Operator, node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
         """Lower a node of a declared operator; returns the nodes that replace it."""
-        attributes = {a.name: a for a in node.attribute}
-        with errors_of(operator, node.name):
-            for name, a in attributes.items():
-                if a.ref_attr_name:
-                    passed = f"(what a caller passes as {a.ref_attr_name})"
-                    raise OpError(name, passed, "must be a value, outside of functions")
-                if a.type == a.UNDEFINED:
-                    raise OpError(name, "(a value without a type)", "must have a type")
-            operator.each_input(len(node.input))  # refuses too few or too many
-            values = operator.values({name: _value(a) for name, a in attributes.items()})
-            nothing = [None] * len(operator.inputs)
-            plain.infer(
-                operator, values, nothing, nothing
-            )  # refuses attributes that don't agree with each other
-            if reason := unable(operator):
-                raise OpError("backend", "'extensions'", reason)
-        before: list[onnx.NodeProto] = []
-        after: list[onnx.NodeProto] = []
-
-        def made(
-            nodes: list[onnx.NodeProto],
-            op_type: str,
-            inputs: Sequence[str] = (),
-            outputs: Sequence[str] = (),
-            **attributes: Any,
-        ) -> str:
-            # ONNX Runtime names a shape after the node that it fuses, so two unnamed nodes would
-            # share a name.
-            name = next(self.names)
-            nodes.append(helper.make_node(op_type, inputs, outputs or [name], name, **attributes))
-            return nodes[-1].output[0]
-
-        def constant(values: Array) -> str:
-            name = next(self.names)
-            kind = helper.np_dtype_to_tensor_dtype(values.dtype)
-            tensor = helper.make_tensor(name, kind, values.shape, values.tolist())
-            return made(before, "Constant", outputs=[name], value=tensor)
-
-        pairs = list(zip(operator.inputs, operator.padded(node.input), strict=True))
+        values = checked_values(operator, node)
+        inputs = operator.pairs(operator.padded(node.input))
         elements = {
-            i.type: dtypes.NAMES.get(graph.type(name).elements, "") for i, name in pairs if name
+            i.type: dtypes.NAMES.get(graph.type(name).elements, "") for i, name in inputs if name
         }
-        inputs: list[str] = []
-        outputs = list(node.output)
-        for i, name in pairs:
-            is_half = elements.get(i.type) in dtypes.HALVES
+        lowering = _NodeLowering(
+            operator, node, graph, self.names, values, inputs, elements, [], []
+        )
+        return lowering.nodes(self.run)
+
+
+class _NodeLowering(NamedTuple):
+    """Lowers a node of a declared operator.
+
+    graph     the graph of the node, with its types
+    names     an iterator over new names
+    values    of the attributes
+    inputs    (declared input, its name; "" for an absent one) of each
+    elements  {type variable of inputs: data type}, "" for an unknown one
+    before    nodes to be added before the op
+    after     nodes to be added after it
+    """
+
+    operator: Operator
+    node: onnx.NodeProto
+    graph: Graph
+    names: Iterator[str]
+    values: AttributeValues
+    inputs: list[tuple[Input, str]]
+    elements: dict[str, str]
+    before: list[onnx.NodeProto]
+    after: list[onnx.NodeProto]
+
+    def nodes(self, run: str | None) -> list[onnx.NodeProto]:
+        """Return the nodes that replace the node. run: the name of the input `run`, or None."""
+        inputs = self.tensors()
+        outputs = self.outputs()
+        stated = {a.name: a for a in self.node.attribute}
+        attributes = []
+        for a, vector in self.values.pairs:
+            if not a.is_list:
+                value = self.values.by_name[a.name]
+                attributes.append(stated.get(a.name) or node_attribute(a, value))
+            else:
+                vector = np.empty(0, LIST_TYPES[a.kind]) if vector is None else vector
+                inputs.append(self.constant(vector))
+        marks = ["01"[bool(name)] for i, name in self.inputs if i.presence == "optional"]
+        if marks:
+            attributes.append(helper.make_attribute(PRESENT, "".join(marks)))
+        inputs.append(run or self.constant(np.zeros(RUN_SHAPE, np.int64)))
+        lowered = helper.make_node(
+            name_of_op(self.operator),
+            inputs,
+            outputs,
+            as_text(self.node.name),
+            as_text(self.node.doc_string),
+            DOMAIN,
+        )
+        lowered.attribute.extend(attributes)
+        return [*self.before, lowered, *self.after]
+
+    def add(
+        self,
+        nodes: list[onnx.NodeProto],
+        op_type: str,
+        inputs: Sequence[str] = (),
+        outputs: Sequence[str] = (),
+        **attributes: Any,
+    ) -> str:
+        """Add a node to `before` or `after`; return the name of its output."""
+        # ONNX Runtime names a shape after the node that it fuses, so two unnamed nodes would
+        # share a name.
+        name = next(self.names)
+        nodes.append(helper.make_node(op_type, inputs, outputs or [name], name, **attributes))
+        return nodes[-1].output[0]
+
+    def constant(self, values: Array) -> str:
+        name = next(self.names)
+        data_type = helper.np_dtype_to_tensor_dtype(values.dtype)
+        tensor = helper.make_tensor(name, data_type, values.shape, values.tolist())
+        return self.add(self.before, "Constant", outputs=[name], value=tensor)
+
+    def tensors(self) -> list[str]:
+        """Return the operator's inputs for the op: none is absent, none has 16-bit floats."""
+        inputs = []
+        for i, name in self.inputs:
+            data_type = self.elements.get(i.type)
+            is_half = data_type in dtypes.HALVES
             if not name and i.presence == "optional":
-                element_type = (
-                    "float32" if is_half else elements.get(i.type) or operator.types[i.type][0]
-                )
-                name = constant(np.empty(0, dtypes.TABLE[element_type].numpy))
+                data_type = "float32" if is_half else data_type or self.operator.types[i.type][0]
+                name = self.constant(np.empty(0, dtypes.TABLE[data_type].numpy))
             elif is_half and not i.values:
-                name = made(before, "Cast", [name], to=TensorProto.FLOAT)
+                name = self.add(self.before, "Cast", [name], to=TensorProto.FLOAT)
             inputs.append(name)
-        for k, (o, name) in enumerate(zip(operator.outputs, outputs, strict=False)):
+        return inputs
+
+    def outputs(self) -> list[str]:
+        """Return the op's outputs, from which nodes after it compute those of the node."""
+        outputs = list(self.node.output)
+        for k, (o, name) in enumerate(zip(self.operator.outputs, outputs, strict=False)):
             if not name:
                 continue
             # An op's output has unknown sizes and isn't a graph output. Else ONNX Runtime might
             # have allocated it already, and the empty tensor of an op that refuses would end the
             # process.
-            outputs[k] = next(self.names)
-            if elements.get(o.type) in dtypes.HALVES:
-                made(after, "Cast", [outputs[k]], [name], to=dtypes.TABLE[elements[o.type]].onnx)
+            output = outputs[k] = next(self.names)
+            data_type = self.elements.get(o.type)
+            if data_type in dtypes.HALVES:
+                self.add(self.after, "Cast", [output], [name], to=dtypes.TABLE[data_type].onnx)
             else:
                 # ONNX Runtime 1.25 to 1.30 open no model in which a Reshape or its like follows
                 # such a Reshape.
-                is_followed = any(user.op_type in RESHAPES for user, _ in graph.consumers[name])
-                op_type = "Expand" if is_followed and graph.opset >= 8 else "Reshape"
-                made(after, op_type, [outputs[k], made(after, "Shape", [outputs[k]])], [name])
-        kept = []
-        for a, vector in zip(operator.attributes, values.vectors, strict=True):
-            if not a.is_list:
-                kept.append(attributes.get(a.name) or node_attribute(a, values.by_name[a.name]))
-            else:
-                inputs.append(
-                    constant(np.empty(0, LIST_TYPES[a.kind]) if vector is None else vector)
-                )
-        if present := "".join(
-            str(int(bool(name))) for i, name in pairs if i.presence == "optional"
-        ):
-            kept.append(helper.make_attribute(PRESENT, present))
-        inputs.append(self.run or constant(np.zeros(RUN_SHAPE, np.int64)))
-        lowered = helper.make_node(
-            name_of_op(operator),
-            inputs,
-            outputs,
-            as_text(node.name),
-            as_text(node.doc_string),
-            DOMAIN,
-        )
-        lowered.attribute.extend(kept)
-        return [*before, lowered, *after]
+                users = self.graph.consumers[name]
+                is_followed = any(user.op_type in RESHAPES for user, _ in users)
+                op_type = "Expand" if is_followed and self.graph.opset >= 8 else "Reshape"
+                shape = self.add(self.after, "Shape", [output])
+                self.add(self.after, op_type, [output, shape], [name])
+        return outputs
+
+
+def checked_values(operator: Operator, node: onnx.NodeProto) -> AttributeValues:
+    """Return the values of a node's attributes. Raises OpError unless the op can have them."""
+    with errors_of(operator, node.name):
+        for a in node.attribute:
+            if a.ref_attr_name:
+                passed = f"(what a caller passes as {a.ref_attr_name})"
+                raise OpError(a.name, passed, "must be a value, outside of functions")
+            if a.type == a.UNDEFINED:
+                raise OpError(a.name, "(a value without a type)", "must have a type")
+        operator.each_input(len(node.input))  # refuses too few or too many
+        values = operator.values({a.name: _value(a) for a in node.attribute})
+        nothing = [None] * len(operator.inputs)
+        # Attributes that don't agree with each other are refused.
+        plain.infer(operator, values, nothing, nothing)
+        if reason := unable(operator):
+            raise OpError("backend", "'extensions'", reason)
+    return values
 
 
 def _value(attribute: onnx.AttributeProto) -> Any:

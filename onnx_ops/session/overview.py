@@ -55,7 +55,7 @@ def operators() -> list[dict[str, Any]]:
             },
             "array_dtypes": {v: in_order(names) for v, names in o.types.items()},
             "inputs": {i.name: i.type for i in o.inputs},
-            "outputs": {each.name: each.type for each in o.outputs},
+            "outputs": {output.name: output.type for output in o.outputs},
             "attributes": {a.name: a.default for a in o.attributes},
         }
         for o in available().values()

@@ -1,5 +1,6 @@
-"""Prepare a caller's model and options for ONNX Runtime: every model takes this path, to a session
-of any kind.
+"""Prepare a caller's model and options for ONNX Runtime.
+
+Every model takes this path, to a session of any kind.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ..model.files import imports_and_nodes, is_ort_format
 from ..native import library
 from ..registry import DOMAINS, KEYS, available, built_in
 from ..system.locks import OPTIONS
-from . import registration
+from . import native_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence, Set
@@ -80,11 +81,9 @@ class Prepared:
 
     @contextmanager
     def with_external_data(self) -> Iterator[None]:
-        """Return a context in which a session that is made with the options reads external data
-        from the folder.
-        """
+        """Return a context in which sessions with the options read data from the folder."""
         with OPTIONS if self.is_shared else nullcontext():
-            before = registration.config_entry(self.options, EXTERNAL_DATA) or ""
+            before = native_backend.config_entry(self.options, EXTERNAL_DATA) or ""
             folder = self.folder or before
             if folder != before:
                 self.options.add_session_config_entry(EXTERNAL_DATA, folder)
@@ -142,7 +141,7 @@ def prepare(
     if add_more:
         add_more(ready)
     if not is_builtin:
-        add_operators(ready, custom, domains)
+        register_needed(ready, custom, domains)
     return ready
 
 
@@ -170,7 +169,7 @@ def rewrite(ready: Prepared, optimize: bool, backend: AnyBackend) -> None:
 
     with OPTIONS:  # while another thread makes a session with them, they may state its folder
         # The folder from which ONNX Runtime reads external data.
-        stated = registration.config_entry(ready.options, EXTERNAL_DATA)
+        stated = native_backend.config_entry(ready.options, EXTERNAL_DATA)
     model, path = opened(ready.model)
     origin = stated or path
     if optimize:
@@ -189,9 +188,10 @@ def rewrite(ready: Prepared, optimize: bool, backend: AnyBackend) -> None:
     ready.model = model.SerializeToString()
 
 
-def add_operators(ready: Prepared, custom: list[Operator], domains: Set[str] | None) -> None:
-    """Register operators on the options of a Prepared: of the domains that are stated or, if None,
-    that nodes need.
+def register_needed(ready: Prepared, custom: list[Operator], domains: Set[str] | None) -> None:
+    """Register operators on the options of a Prepared.
+
+    domains  whose operators are registered; None: those that the model's nodes need
 
     Options for other sessions, too, get all operators of these domains, others those of the model's
     nodes. Custom operators replace those of their names.
@@ -200,13 +200,12 @@ def add_operators(ready: Prepared, custom: list[Operator], domains: Set[str] | N
     used = ours if ready.nodes is None else ours & ready.nodes
     if domains is None:
         if ready.is_ort:
-            domains = registration.registered_domains(
-                ready.options
-            )  # in case that these are a copy without operators
+            # The options may be a copy, without operators.
+            domains = native_backend.registered_domains(ready.options)
             if not domains:
                 warnings.warn(DOMAINS_UNKNOWN, stacklevel=4)
         elif ready.imports is None:
-            domains = registration.default_domains()
+            domains = native_backend.default_domains()
         else:
             custom = [
                 operator for operator in custom if operator.domain not in DOMAINS - ready.imports
@@ -215,7 +214,7 @@ def add_operators(ready: Prepared, custom: list[Operator], domains: Set[str] | N
     wanted = ours if ready.is_shared else used
     declared = [built_in(key) for key in KEYS if key in wanted and key[0] in domains] + custom
     if declared:
-        registration.add_operators(ready.options, declared)
+        native_backend.register_operators(ready.options, declared)
 
 
 def extensions() -> ModuleType:

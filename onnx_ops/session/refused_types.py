@@ -1,5 +1,6 @@
-"""Find the node with data types that its operator doesn't support, after ONNX Runtime has made no
-session.
+"""Find the node with data types that its operator doesn't support.
+
+This explains why ONNX Runtime has made no session.
 
 ONNX Runtime reports such a node before it calls this package, and names neither the input nor the
 types.
@@ -37,7 +38,7 @@ def refused_types(source: Source | None, operators: Operators) -> OpError | None
     operators  the result of `registry.available`
     """
     try:
-        nodes = list(_nodes(source, operators))
+        nodes = list(_nodes_and_types(source, operators))
     except Exception:
         return None
     for operator, name, types in nodes:
@@ -49,11 +50,12 @@ def refused_types(source: Source | None, operators: Operators) -> OpError | None
     return None
 
 
-def _nodes(
+def _nodes_and_types(
     source: Source | None, operators: Operators
 ) -> Iterator[tuple[Operator, str, list[str | None]]]:
-    """Yield (operator, name, data type of each input) for the nodes of graphs; None for unknown and
-    absent inputs.
+    """Yield (operator, name, data type of each input) for the nodes of graphs.
+
+    The type is None for unknown and absent inputs.
     """
     assert source is not None
     model, path = opened(source)
@@ -70,8 +72,9 @@ def _nodes(
 
 
 def has_inputs(operator: Operator, node: onnx.NodeProto) -> bool:
-    """Return whether a node has as many inputs as its operator, which ONNX Runtime reports
-    clearly.
+    """Return whether a node has as many inputs as its operator.
+
+    ONNX Runtime reports a wrong number clearly.
     """
     with suppress(OpError):
         return bool(operator.each_input(len(node.input)))

@@ -1,5 +1,4 @@
-"""OpErrors on their way from a callback of the C library, through ONNX Runtime, to the session that
-raises them.
+"""OpErrors on their way from a callback of the C library to the session that raises them.
 
 ONNX Runtime passes on only the text of an error, with names of nodes and clients before it, and no
 text at all where Python can't decode such a name. So the text is never parsed. It only has to end
@@ -20,14 +19,11 @@ from ..declaration.errors import OpError
 from ..native import table
 
 LONGEST = table.Answer.message.size - 1  # bytes of a message
-FAILED, STATUS = (
-    "Non-zero status code",
-    "Status Message: ",
-)  # ONNX Runtime's texts about a failed node
+# ONNX Runtime's texts about a failed node.
+FAILED, STATUS = "Non-zero status code", "Status Message: "
 BOUND = "Error in execution: "  # before them, with I/O binding
-Report = tuple[
-    str, tuple[str | None, str | None, str, str | None]
-]  # (message, arguments of the OpError)
+# (message, arguments of the OpError)
+Report = tuple[str, tuple[str | None, str | None, str, str | None]]
 
 
 class Here(threading.local):
@@ -37,9 +33,8 @@ class Here(threading.local):
 
 
 _here = Here()
-recent: deque[Report] = deque(
-    maxlen=64
-)  # of all threads, more than fail at once; empty until something fails
+# Of all threads, more than fail at once; empty until something fails.
+recent: deque[Report] = deque(maxlen=64)
 
 
 def forget() -> None:
@@ -69,10 +64,9 @@ def refusal_of(error: BaseException, is_parallel: bool = False) -> OpError | Non
     if is_parallel:
         # Not of a client's name.
         is_of_node = text.split(" : ", 3)[-1].removeprefix(BOUND).startswith(FAILED)
-        reports = [each for each in list(recent) if is_of_node and text.endswith(STATUS + each[0])]
-        report = max(reversed(reports), key=lambda each: len(each[0]), default=None)
-    elif (
-        report and text and not text.endswith(report[0])
-    ):  # it was dropped, as in the inference of shapes
+        reports = [r for r in list(recent) if is_of_node and text.endswith(STATUS + r[0])]
+        report = max(reversed(reports), key=lambda r: len(r[0]), default=None)
+    # ONNX Runtime has dropped the report, as in the inference of shapes.
+    elif report and text and not text.endswith(report[0]):
         report = None
     return report and OpError(*report[1])

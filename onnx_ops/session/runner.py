@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..model.types import Array, File, OperatorSource, PathLike
     from ..registry import Declared, Operators
     from .prepare import Prepared
-    from .types import AnyBackend, Described
+    from .types import AnyBackend, Described, RunnerSettings
 
 
 QUIET = 4  # a severity: errors are not logged, since exceptions have the same text
@@ -114,13 +114,14 @@ class Runner:
 
     def __reduce__(self) -> tuple[Any, ...]:
         declarations = [*map(declaration_of, self.operators)]
-        titles = tuple(each.title for each in declarations)
+        titles = tuple(declaration.title for declaration in declarations)
         sources = tuple(sources_of(declarations))
-        settings = self.model, self.threads, self.backend, self.optimize, titles, sources
-        own = {
+        settings = self.model, self.threads, self.backend, self.optimize
+        # The attributes of a subclass.
+        own_attributes = {
             name: value for name, value in vars(self).items() if name not in _OF_RUNNER
-        }  # a subclass has them
-        return _copy, (type(self), self._key, *settings), own
+        }
+        return _copy, (type(self), self._key, settings, titles, sources), own_attributes
 
     @functools.cached_property
     def session(self) -> InferenceSession:
@@ -140,39 +141,40 @@ class Runner:
         The type is None if the input is no tensor. Each dimension is an int, a
         name or None.
         """
-        return _described(self.session.get_inputs())
+        return _types_and_dimensions(self.session.get_inputs())
 
     @functools.cached_property
     def outputs(self) -> Described:
         """Return the outputs, as `inputs`."""
-        return _described(self.session.get_outputs())
+        return _types_and_dimensions(self.session.get_outputs())
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         if missing := self.inputs.keys() - batch.keys():
             rule = f"must have all inputs of the model; it lacks {', '.join(sorted(missing))}"
             raise OpError("batch", sorted(batch), rule, "onnx_ops")
-        others = {name: value for name, value in batch.items() if name not in self.inputs}
-        return others | run_session(self.session, {name: batch[name] for name in self.inputs})
+        other_columns = {name: value for name, value in batch.items() if name not in self.inputs}
+        return other_columns | run_session(
+            self.session, {name: batch[name] for name in self.inputs}
+        )
 
 
 @functools.lru_cache(maxsize=4)
 def _copy(
-    kind: type[Runner],
+    runner_class: type[Runner],
     key: str,
-    model: str | bytes,
-    threads: int | None,
-    backend: AnyBackend,
-    optimize: bool,
+    settings: RunnerSettings,
     titles: tuple[str, ...],
     sources: tuple[OperatorSource, ...],
 ) -> Runner:
     """Return this process' copy of the Runner with a key.
 
-    It has the operators with these titles.
+    titles   of its operators
+    sources  modules and files that declare them, see `sources_of`
     """
-    found = [operator for source in sources for operator in operators_at(source)]
-    operators = [operator for operator in found if declaration_of(operator).title in titles]
-    copy = kind.__new__(kind)
+    model, threads, backend, optimize = settings
+    declared = [operator for source in sources for operator in operators_at(source)]
+    operators = [operator for operator in declared if declaration_of(operator).title in titles]
+    copy = runner_class.__new__(runner_class)
     Runner.__init__(
         copy, model, threads=threads, backend=backend, optimize=optimize, operators=operators
     )
@@ -233,8 +235,7 @@ def add_python_ops(ready: Prepared) -> None:
 
 
 def needs_extensions(imported: Collection[str], operators: Operators) -> bool:
-    """Return whether a model that imports these domains needs the library of
-    onnxruntime-extensions.
+    """Return whether a model that imports these domains needs onnxruntime-extensions.
 
     operators  the result of `registry.available`
     """
@@ -243,7 +244,7 @@ def needs_extensions(imported: Collection[str], operators: Operators) -> bool:
     )
 
 
-def _described(values: Iterable[ort.NodeArg]) -> Described:
+def _types_and_dimensions(values: Iterable[ort.NodeArg]) -> Described:
     return {value.name: (_element_type(value.type), value.shape) for value in values}
 
 
@@ -258,9 +259,7 @@ def run_session(session: OrtSession, feeds: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _element_type(ort_type: str) -> str | None:
-    """Return the data type of ONNX Runtime's tensor type: "float32" for "tensor(float)"; None for
-    other types.
-    """
+    """Return the data type of a tensor type: "float32" for "tensor(float)"; else None."""
     if not ort_type.startswith("tensor("):
         return None
     name = ort_type[len("tensor(") : -1]

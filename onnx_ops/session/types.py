@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from ..model.types import Dimension, NumpyType
+    from ..model.types import Dimension, File, NumpyType
 
     Backend: TypeAlias = Literal["native", "extensions"]
     # The latter: ONNX Runtime's built-in kernels.
@@ -22,25 +22,22 @@ if TYPE_CHECKING:
     Described: TypeAlias = dict[str, tuple[str | None, Sequence[Dimension]]]
     # An execution provider of ONNX Runtime, and its options.
     Provider: TypeAlias = str | tuple[str, dict[str, Any]]
-    Lowered: TypeAlias = tuple[
-        onnx.ModelProto, str | None
-    ]  # with the name of its additional input, if it has one
+    # With the name of its additional input, if it has one.
+    Lowered: TypeAlias = tuple[onnx.ModelProto, str | None]
 
     # Of each input of a node without compiled code: whether its plan reads the values, and the type
     # of its elements
     InputTypes: TypeAlias = tuple[tuple[bool, NumpyType], ...]
 
+    # (model, threads, backend, optimize) of a Runner
+    RunnerSettings: TypeAlias = tuple[File, int | None, AnyBackend, bool]
     Settings: TypeAlias = Mapping[str, Any]  # of an installation, see `settings_of`
 
-    Compiled: TypeAlias = list[
-        tuple[str, str]
-    ]  # (symbol, path of the object file) of a variant's functions
-    Reached: TypeAlias = tuple[
-        str, object
-    ]  # what a variant is compiled from, to be compared between processes
-    Level: TypeAlias = tuple[
-        str, str | None
-    ]  # the CPU and the system to compile for (`level` of compiler/target.py)
-    Views: TypeAlias = dict[
-        int, weakref.ref[ctypes.Array[ctypes.c_char]]
-    ]  # {position of an input: its memory}
+    # (symbol, path of the object file) of a variant's functions
+    Compiled: TypeAlias = list[tuple[str, str]]
+    # What a variant is compiled from, to be compared between processes.
+    Reached: TypeAlias = tuple[str, object]
+    # The CPU and the system to compile for (`level` of compiler/target.py).
+    Level: TypeAlias = tuple[str, str | None]
+    # {position of an input: its memory}
+    Views: TypeAlias = dict[int, weakref.ref[ctypes.Array[ctypes.c_char]]]

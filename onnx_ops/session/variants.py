@@ -1,6 +1,4 @@
-"""Variants: an operator's functions compiled for one of its kernels and one combination of data
-types.
-"""
+"""Variants: functions compiled for one kernel of an operator and one set of data types."""
 
 from __future__ import annotations
 
@@ -24,9 +22,8 @@ if TYPE_CHECKING:
     from .types import Compiled, Reached
 
 
-TYPES = [
-    name for name, t in element_types.TABLE.items() if t.in_sessions and t.storage
-]  # of compiled code
+# Data types of compiled code.
+TYPES = [name for name, t in element_types.TABLE.items() if t.in_sessions and t.storage]
 
 
 class Variant(NamedTuple):
@@ -41,7 +38,12 @@ class Variant(NamedTuple):
     signature: Types
 
     def __reduce__(self) -> tuple[Callable[..., Variant], tuple[str, str, int, Types]]:
-        return named, (self.operator.domain, self.operator.name, self.position, self.signature)
+        return variant_named, (
+            self.operator.domain,
+            self.operator.name,
+            self.position,
+            self.signature,
+        )
 
     @property
     def storage(self) -> tuple[NumpyType, ...] | None:
@@ -53,8 +55,9 @@ class Variant(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the operator, the attributes or ranks that select a kernel among several, and the
-        types, as text.
+        """Return the operator, what selects the kernel, and the types, as text.
+
+        Attributes or ranks select a kernel among several.
         """
         operator = self.operator
         details = [str(choices[0]) for choices in operator.kernel(self.position).choices.values()]
@@ -87,9 +90,7 @@ class Variant(NamedTuple):
         return False
 
     def entries(self) -> Iterator[Entry]:
-        """Yield the entries (records.py): infer if sizes may be unknown, plan, and the kernel if
-        any.
-        """
+        """Yield the entries (records.py): infer for unknown sizes, plan, the kernel if any."""
         if not self.operator.has_ranks:
             yield records.infer_entry(self.operator)
         yield records.plan_entry(self.operator, self.position)
@@ -97,8 +98,9 @@ class Variant(NamedTuple):
             yield records.kernel_entry(self.operator, self.position, self.signature)
 
     def reached(self) -> Reached | None:
-        """Describe its sources; None for this package's operators, with the same modules in every
-        process.
+        """Describe its sources; None for this package's operators.
+
+        These have the same modules in every process.
         """
         from ..compiler import key
 
@@ -114,8 +116,9 @@ class Variant(NamedTuple):
         return repr(entries), reached
 
     def compile(self, reached: Reached | None = None) -> Compiled:
-        """Compile it; return [(symbol, object file)] of its functions. Raises OpError if one isn't
-        kept.
+        """Compile it; return [(symbol, object file)] of its functions.
+
+        Raises OpError if one isn't kept.
 
         reached  result of `reached` in the process that requests this; None: this process
         """
@@ -130,15 +133,15 @@ class Variant(NamedTuple):
             raise OpError("kernel", self.name, rule, "onnx_ops")
         with silence():
             compiled = [code(entry, self.operator.title) for entry in self.entries()]
-            for each in compiled:
-                if missing := each.kept.missing():
+            for function in compiled:
+                if missing := function.kept.missing():
                     raise OpError(
                         "cache",
                         cache.directory(),
                         f"can't keep what is compiled: {missing}",
                         "onnx_ops",
                     )
-            return [(each.symbol, str(each.kept.path)) for each in compiled]
+            return [(function.symbol, str(function.kept.path)) for function in compiled]
 
 
 @contextmanager
@@ -156,7 +159,7 @@ def silence() -> Iterator[None]:
         code.is_silent.reset(token)
 
 
-def named(domain: str, name: str, position: int, signature: Types) -> Variant:
+def variant_named(domain: str, name: str, position: int, signature: Types) -> Variant:
     """Return the variant of an operator with this name, in any process."""
     return Variant(registry.available()[domain, name], position, signature)
 
@@ -173,19 +176,7 @@ def asked_for(
 
     Raises OpError if an operator has no variants, or one of the dtypes occurs in none.
     """
-    given = [] if operators is None else registry.as_list(operators)
-    custom = [each for each in given if not isinstance(each, str)]
-    declarations = list(registry.available(custom).values())
-    check_names(
-        "operators",
-        [each for each in given if isinstance(each, str)],
-        [o.name for o in declarations],
-    )
-    if operators is not None:
-        custom = [*map(registry.declaration_of, custom)]
-        declarations = [
-            operator for operator in declarations if operator.name in given or operator in custom
-        ]
+    declarations = declarations_of(operators)
     types = dtypes or default
     check_names("dtypes", types, TYPES)
     matches = list(combinations(declarations, types))
@@ -209,6 +200,19 @@ def asked_for(
                 )
             raise OpError("dtypes", repr(dtype), rule, "onnx_ops")
     return matches
+
+
+def declarations_of(operators: Iterable[Declared | str] | Declared | None) -> list[Operator]:
+    """Return the declarations of operators, as for `asked_for`; None: of all operators."""
+    requested = [] if operators is None else registry.as_list(operators)
+    names = [name for name in requested if isinstance(name, str)]
+    custom = [operator for operator in requested if not isinstance(operator, str)]
+    declarations = list(registry.available(custom).values())
+    check_names("operators", names, [o.name for o in declarations])
+    if operators is None:
+        return declarations
+    custom = [*map(registry.declaration_of, custom)]
+    return [o for o in declarations if o.name in names or o in custom]
 
 
 def leaves_out(operator: Operator, dtype: str) -> bool:

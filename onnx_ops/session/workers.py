@@ -1,5 +1,6 @@
-"""Compile variants, here or in other processes, which threads of concurrent.futures give one
-variant after the other.
+"""Compile variants, here or in other processes.
+
+Threads of concurrent.futures give each process one variant after the other.
 
 Messages and answers are pickles, on pipes. docs/internals.md compares pools of processes ("Worker
 processes").
@@ -18,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from itertools import count
 from subprocess import PIPE
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .. import system
 from ..declaration.errors import OpError
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import IO, Any
 
-    from .types import Compiled, Level
+    from .types import Compiled, Level, Reached
     from .variants import Variant
 
 
@@ -45,9 +46,9 @@ def compile_variants(
     progress: Callable[[str, int, int], object] | None = None,
     level: Level | None = None,
 ) -> dict[str, Compiled]:
-    """Compile {name: variant} in this process or, in parallel, in `jobs` others; return {name: its
-    functions}.
+    """Compile {name: variant}; return {name: its functions}.
 
+    jobs      number of other processes that compile in parallel; 1: compile in this process
     progress  called before each variant with (its name, its index, the number of variants), by one
               thread at a time and in the order of the indices
     level     the CPU and the system to compile for (`level` of compiler/target.py); default: these
@@ -100,6 +101,39 @@ class Worker:
         return result
 
 
+class Workers(NamedTuple):
+    """The processes that compile for the threads of a pool, one for each thread.
+
+    first_message  that each process gets, see `_results`
+    started        the processes
+    of_thread      has this thread's process as its attribute `worker`
+    """
+
+    first_message: Any
+    started: list[Worker]
+    of_thread: threading.local
+
+    def compile(self, name: str, task: tuple[Variant, Reached | None]) -> Compiled:
+        """Compile a variant in this thread's process. Raises OpError."""
+        try:
+            if not hasattr(self.of_thread, "worker"):
+                self.of_thread.worker = Worker()
+                self.started.append(self.of_thread.worker)
+                self.of_thread.worker.ask(self.first_message)
+            return self.of_thread.worker.ask(task)
+        except EOFError as error:
+            rule = f"a process that compiles {name} has ended"
+            raise OpError(None, None, rule, "onnx_ops") from error
+
+    def close(self) -> None:
+        """Have all processes end, and wait for it."""
+        for worker in self.started:
+            worker.requests.close()
+        for worker in self.started:
+            worker.process.wait()
+            worker.answers.close()
+
+
 class Remaining:
     """Names of variants that no process has begun to compile.
 
@@ -132,9 +166,9 @@ def compile_in_processes(
     begin: Callable[[str], None],
     level: Level | None,
 ) -> dict[str, Compiled]:
-    """Compile {name: variant} in at most `jobs` processes; return {name: result of
-    `Variant.compile`}.
+    """Compile {name: variant} in processes; return {name: result of `Variant.compile`}.
 
+    jobs   number of processes, at most
     begin  called with each name before its variant is compiled
     level  as for `compile_variants`
 
@@ -145,30 +179,20 @@ def compile_in_processes(
         raise OpError(None, None, rule, "onnx_ops")
     custom = sources_of([*custom_operators(), *(variant.operator for variant in variants.values())])
     tasks = {name: (variant, variant.reached()) for name, variant in variants.items()}
-    workers: list[Worker] = []
+    workers = Workers((level, custom), [], threading.local())
     remaining = Remaining(variants)
-    of_thread = threading.local()
     has_failed = threading.Event()
 
     def compile_one() -> tuple[str, Compiled]:
-        name = remaining.take(of_thread)
+        name = remaining.take(workers.of_thread)
         if has_failed.is_set():
             return name, []
         begin(name)
         try:
-            if not hasattr(of_thread, "worker"):
-                of_thread.worker = Worker()
-                workers.append(of_thread.worker)
-                of_thread.worker.ask((level, custom))
-            return name, of_thread.worker.ask(tasks[name])
+            return name, workers.compile(name, tasks[name])
         except OpError:
             has_failed.set()
             raise
-        except EOFError as error:
-            has_failed.set()
-            raise OpError(
-                None, None, f"a process that compiles {name} has ended", "onnx_ops"
-            ) from error
 
     try:
         with ThreadPoolExecutor(jobs) as threads:
@@ -177,17 +201,13 @@ def compile_in_processes(
                 return dict(future.result() for future in as_completed(futures))
             except BaseException as error:
                 threads.shutdown(wait=False, cancel_futures=True)
-                if workers and isinstance(error, KeyboardInterrupt):
-                    log.warning(INTERRUPTED, len(workers))
-                for worker in workers:
+                if workers.started and isinstance(error, KeyboardInterrupt):
+                    log.warning(INTERRUPTED, len(workers.started))
+                for worker in workers.started:
                     worker.process.terminate()
                 raise
     finally:
-        for worker in workers:
-            worker.requests.close()
-        for worker in workers:
-            worker.process.wait()
-            worker.answers.close()
+        workers.close()
 
 
 def send(message: Any, pipe: IO[bytes]) -> None:
@@ -198,9 +218,8 @@ def send(message: Any, pipe: IO[bytes]) -> None:
     except OSError as error:
         if not system.is_closed_pipe(error):
             raise
-        with suppress(
-            OSError
-        ):  # else Python would write the rest when it closes the pipe, and raise the error again
+        # Else Python would write the rest when it frees the pipe, and raise the error again.
+        with suppress(OSError):
             pipe.close()
         raise EOFError from error
 
@@ -209,15 +228,15 @@ def send(message: Any, pipe: IO[bytes]) -> None:
 
 
 def serve() -> None:
-    """Answer each message with (result, None), or with (None, the arguments of an OpError) and
-    end.
+    """Answer each message with (result, None), or with (None, arguments of an OpError).
+
+    The process ends after an error.
     """
     global _is_worker
     _is_worker = True
     signal.signal(signal.SIGTERM, _exit)
-    logging.getLogger("onnx_ops").setLevel(
-        logging.ERROR
-    )  # no warnings: an answer reports code that isn't kept
+    # No warnings: an answer reports code that isn't kept.
+    logging.getLogger("onnx_ops").setLevel(logging.ERROR)
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # so that nothing that a library prints gets between the answers
     with suppress(EOFError):
@@ -242,8 +261,10 @@ def _exit(*_: Any) -> None:
 
 
 def _results() -> Iterator[Any]:
-    """Yield None after the first message, (level, result of `sources_of`), then what each variant
-    compiles to.
+    """Yield the results for messages.
+
+    The first message is (level, result of `sources_of`), with the result None. Each other one is a
+    variant, with what it compiles to.
     """
     level, custom = pickle.load(sys.stdin.buffer)
     if level:

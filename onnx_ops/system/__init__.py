@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 # {system: its file of the C library}
 LIBRARIES = {"linux": "libonnx_ops.so", "windows": "onnx_ops.dll", "macos": "libonnx_ops.dylib"}
-NAME = {"win32": "windows", "darwin": "macos"}.get(
-    sys.platform, "linux"
-)  # BSD's files and calls are those of Linux
+# BSD's files and calls are those of Linux.
+NAME = {"win32": "windows", "darwin": "macos"}.get(sys.platform, "linux")
 PATIENCE = 1.0  # seconds to wait for a file that another process has open on Windows
 LONGEST_WAIT = 15.0  # seconds to wait for a lock
 OTHERS_WRITE = 0o022  # permissions of a file's group and of everybody
@@ -59,17 +58,18 @@ def at_fork(**functions: Callable[[], object]) -> None:
         os.register_at_fork(**functions)
 
 
-def replace(source: str | os.PathLike[str], place: str | os.PathLike[str]) -> None:
+def replace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """Rename a file, replacing the file at the new path.
 
     Windows can't replace a file that another process has open.
     """
-    _repeat(lambda: os.replace(source, place), PATIENCE if sys.platform == "win32" else 0)
+    _repeat(lambda: os.replace(source, target), PATIENCE if sys.platform == "win32" else 0)
 
 
 def _repeat(function: Callable[[], Any], seconds: float) -> None:
-    """Call a function again while it raises the error of a file that another process has, for at
-    most some seconds.
+    """Call a function again while another process has a file, for at most some seconds.
+
+    The function raises an error meanwhile.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -91,8 +91,9 @@ def without_waiting(path: str, flags: int) -> int:
 
 
 def is_private(status: os.stat_result, forbidden: int = OTHERS_WRITE) -> bool:
-    """Return whether a file or folder belongs to this user or root, and gives nobody a forbidden
-    permission.
+    """Return whether a file or folder is of this user or root, without some permissions.
+
+    forbidden  permissions that nobody may have
 
     Always true on Windows, where os.stat shows neither.
     """
@@ -133,8 +134,9 @@ def _lock(file: TextIO) -> None:
 
 
 def python(statement: str) -> list[str]:
-    """Return the command of a process that runs a statement, and imports from where this process
-    does.
+    """Return the command of a Python process that runs a statement.
+
+    It imports from where this process does.
 
     With `-c` alone, Python searches the current folder first, 3.13 even before the first statement;
     -P prevents it.
@@ -148,23 +150,21 @@ def become(command: list[str], environment: dict[str, str]) -> NoReturn:
     sys.stdout.flush()
     if sys.platform != "win32":
         os.execve(command[0], command, environment)
-    raise SystemExit(
-        subprocess.run(command, env=environment).returncode
-    )  # Windows would not wait for the command
+    # Windows would not wait for the command.
+    raise SystemExit(subprocess.run(command, env=environment).returncode)
 
 
 def apart() -> dict[str, Any]:
-    """Return arguments for `subprocess.Popen` that keep Ctrl-C in this terminal from the new
-    process.
-    """
+    """Return arguments of `subprocess.Popen` that keep Ctrl-C from the new process."""
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
     return {"start_new_session": True}
 
 
 def is_loaded(library: str | os.PathLike[str]) -> bool:
-    """Return whether this process has loaded the library at a path, which it keeps when the file is
-    replaced.
+    """Return whether this process has loaded the library at a path.
+
+    It keeps the library when the file is replaced.
     """
     if sys.platform == "win32":  # where such a file can't be replaced
         return False

@@ -1,5 +1,6 @@
-"""Write files beside their place and rename them: an old file stays whole until the new one is
-complete.
+"""Write files beside their place and rename them.
+
+An old file stays whole until the new one is complete.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ PREFIX = ".onnx_ops-"  # of temporary files and folders
 
 @contextmanager
 def staged(directory: PathLike, name: str = "") -> Iterator[Path]:
-    """Yield a temporary folder; the files written there replace those of the same name in
-    `directory` at the end.
+    """Yield a temporary folder, whose files replace those in `directory` at the end.
+
+    They replace those of the same names.
 
     `directory` is made if it is missing. If the block raises, no file is replaced. Models come
     last, so that none refers to data that aren't there yet. Raises OSError if a file would replace
@@ -42,24 +44,24 @@ def staged(directory: PathLike, name: str = "") -> Iterator[Path]:
         yield folder
         moves = []
         for file in sorted(folder.iterdir(), key=lambda file: file.suffix == ".onnx"):
-            place = replaceable(directory / file.name)
-            if (
-                place.parent != directory.resolve()
-            ):  # a link leads to another folder, maybe on another disk
-                with named(place):
+            target = replaceable(directory / file.name)
+            # A link leads to another folder, maybe on another disk.
+            if target.parent != directory.resolve():
+                with named(target):
                     file = shutil.copyfile(
-                        file, stack.enter_context(_temporary_folder(place.parent)) / place.name
+                        file, stack.enter_context(_temporary_folder(target.parent)) / target.name
                     )
-            moves.append((file, place))
+            moves.append((file, target))
         _permit(folder, moves)
-        for file, place in moves:
-            system.replace(file, place)
+        for file, target in moves:
+            system.replace(file, target)
 
 
 @contextmanager
 def staged_file(path: PathLike) -> Iterator[Path]:
-    """Yield a path for the content that replaces the file `path` at the end, together with files
-    beside it.
+    """Yield a path for the content that replaces a file at the end.
+
+    Files that are written beside it replace others, too.
     """
     path = Path(path)
     replaceable(path)  # raises OSError now rather than after the work
@@ -68,23 +70,24 @@ def staged_file(path: PathLike) -> Iterator[Path]:
 
 
 def write(path: PathLike, content: bytes, permissions: int = 0) -> None:
-    """Write the bytes of one file as `staged_file` does, but without a folder, which may take
-    milliseconds.
+    """Write the bytes of one file as `staged_file` does, but without a folder.
+
+    A folder may take milliseconds.
 
     permissions  those that the umask may reduce, also if a file is replaced; default: as
                  `staged_file`
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    place = replaceable(path)
-    temporary = place.with_name(f"{PREFIX}{uuid.uuid4().hex}")
+    target = replaceable(path)
+    temporary = target.with_name(f"{PREFIX}{uuid.uuid4().hex}")
     try:
         with named(path):
             temporary.touch(permissions or 0o666)
             temporary.write_bytes(content)
-            if place.exists() and not permissions:
-                shutil.copymode(place, temporary)
-            system.replace(temporary, place)
+            if target.exists() and not permissions:
+                shutil.copymode(target, temporary)
+            system.replace(temporary, target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -101,8 +104,9 @@ def replaceable(path: PathLike) -> Path:
 
 @contextmanager
 def named(path: PathLike) -> Iterator[None]:
-    """Have an OSError, such as that of a full disk, name the file to be written, not a temporary
-    one or none.
+    """Have an OSError name the file to be written, not a temporary one or none.
+
+    A full disk, for example, raises it.
     """
     try:
         yield
@@ -111,7 +115,7 @@ def named(path: PathLike) -> Iterator[None]:
             os.fsdecode(name) for name in (error.filename, error.filename2) if name is not None
         ]
         if names and not any(
-            part.startswith(PREFIX) for name in names for part in Path(name).parts
+            component.startswith(PREFIX) for name in names for component in Path(name).parts
         ):
             raise
         # NumPy's have no number.
@@ -127,10 +131,11 @@ def _temporary_folder(beside: Path) -> Iterator[Path]:
 
 
 def _permit(folder: Path, moves: Iterable[tuple[Path, Path]]) -> None:
-    """Give files the permissions of those that they replace, or of a new file; some writers grant
-    too few.
+    """Give files the permissions of those that they replace, or of a new file.
+
+    Some writers grant too few.
     """
     new = folder / ".new"
     new.touch()
-    for file, place in moves:
-        shutil.copymode(place if place.exists() else new, file)
+    for file, target in moves:
+        shutil.copymode(target if target.exists() else new, file)

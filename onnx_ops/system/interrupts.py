@@ -9,9 +9,8 @@ import ctypes as C
 import signal
 import threading
 
-INTERRUPT = C.cast(
-    C.pythonapi.PyErr_SetInterrupt, C.c_void_p
-).value  # as if SIGINT had just arrived
+# As if SIGINT had just arrived.
+INTERRUPT = C.cast(C.pythonapi.PyErr_SetInterrupt, C.c_void_p).value
 _new_capsule = C.PYFUNCTYPE(C.py_object, C.c_void_p, C.c_char_p, C.c_void_p)(
     ("PyCapsule_New", C.pythonapi)
 )
@@ -25,13 +24,11 @@ def postpone(error: BaseException) -> bool:
     Returns False on other threads than the main one, which get no signals.
     """
     before = signal.getsignal(signal.SIGINT)
-    if (
-        threading.current_thread() is not threading.main_thread() or before is None
-    ):  # None: the handler isn't Python's
+    # None: the handler isn't Python's
+    if threading.current_thread() is not threading.main_thread() or before is None:
         return False
-    error = error.with_traceback(
-        None
-    )  # a traceback's frames would keep alive what the callbacks return
+    # A traceback's frames would keep alive what the callbacks return.
+    error = error.with_traceback(None)
 
     def deliver(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, before)
@@ -50,7 +47,8 @@ def tell(waits: bool) -> None:
 
 
 def interrupt_at_end() -> object:
-    """Return an object that simulates SIGINT when it is freed: after the callback, if that returns
-    it to C.
+    """Return an object that simulates SIGINT when it is freed.
+
+    That is after the callback, if the callback returns it to C.
     """
     return _new_capsule(1, None, INTERRUPT)

@@ -44,9 +44,8 @@ def _release_in_parent() -> None:
     _release()
     if _interrupted:
         _interrupted.clear()
-        start_new_thread(
-            interrupt_main, ()
-        )  # in a thread, so after this hook, whose exceptions would be lost
+        # In a thread, so after this hook, whose exceptions would be lost.
+        start_new_thread(interrupt_main, ())
 
 
 _interrupted: list[bool] = []

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 
 
 class OnImport:
-    """A finder of `sys.meta_path` that calls `action` once the module `name` has been executed, at
-    once if it has been.
+    """A finder of `sys.meta_path` that calls `action` once a module has been executed.
+
+    It calls it at once if the module is imported already.
 
     Only looking the module up changes nothing: the finder stays until the module is executed
     without an error.
@@ -29,15 +30,13 @@ class OnImport:
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
         finders = list(sys.meta_path)
-        if (
-            name != self.name or self not in finders
-        ):  # another thread may have imported the module meanwhile
+        # Another thread may have imported the module meanwhile.
+        if name != self.name or self not in finders:
             return None
-        others = finders[
-            finders.index(self) + 1 :
-        ]  # the import system has already tried those before
+        # The import system has already tried those before.
+        later_finders = finders[finders.index(self) + 1 :]
         spec: Any = next(
-            filter(None, (finder.find_spec(name, path, target) for finder in others)), None
+            filter(None, (finder.find_spec(name, path, target) for finder in later_finders)), None
         )
         if spec is not None and hasattr(spec.loader, "exec_module"):
             execute = spec.loader.exec_module
@@ -45,9 +44,8 @@ class OnImport:
             def execute_and_act(module: "ModuleType") -> None:
                 spec.loader.exec_module = execute
                 execute(module)
-                if (
-                    self in sys.meta_path
-                ):  # else the action has run, for a spec that another search has returned
+                # Else the action has run, for a spec that another search has returned.
+                if self in sys.meta_path:
                     sys.meta_path.remove(self)
                     self.action()
 

@@ -16,7 +16,7 @@ from onnx_ops.ahead import warmup
 from onnx_ops.arrays import functions
 from onnx_ops.compiler import cache
 from onnx_ops.fold.col2im import COL2IM as DECLARATION
-from onnx_ops.session import registration, variants
+from onnx_ops.session import native_backend, variants
 
 
 def network():
@@ -92,7 +92,7 @@ def test_what_a_model_needs_without_numba(monkeypatch):
     onnx_ops.InferenceSession(
         proto.SerializeToString(), quiet()
     )  # the library has the plan from here on
-    monkeypatch.setattr(registration, "numba_obstacle", lambda: "there is no Numba")
+    monkeypatch.setattr(native_backend, "numba_obstacle", lambda: "there is no Numba")
     assert warmup.needed_by([proto.SerializeToString()]).keys() == {"Col2Im float32"}
 
 
@@ -136,7 +136,7 @@ def test_a_survey_computes_nothing(kernels_made):
     names = [i.name for i in case.operator.inputs]
     inputs = case.inputs("float32")
     proto = model(case.domain, case.op_type, inputs, case.attributes, constants=names)
-    with registration.survey() as needed:
+    with native_backend.survey() as needed:
         session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
     assert [operator.title for operator, _, _ in needed] == [case.operator.title]
     assert kernels_made == []

@@ -47,7 +47,7 @@ from onnx_ops.declaration import dtypes
 from onnx_ops.model.node_tests import read_pb
 from onnx_ops.model.nodes import declared_nodes
 from onnx_ops.rewriting.graph import Model
-from onnx_ops.session import registration, runner
+from onnx_ops.session import native_backend, runner
 
 MODELS = TESTS.parent / "models"
 PATCH_FOLD = MODELS / "exported" / "patch_fold"
@@ -824,7 +824,7 @@ def test_inspect_reports_how_operators_are_registered(domain, left_out, tmp_path
     assert ("get_library_path()" in " ".join(report["register"])) != left_out
     options = quiet()
     options.register_custom_ops_library(onnx_ops.get_library_path())
-    domains = registration.registered_domains(options)
+    domains = native_backend.registered_domains(options)
     assert (domain in domains) != left_out
 
 
@@ -860,7 +860,7 @@ def test_inspect_reports_what_only_runs_optimized(is_replaced, tmp_path):
     for optimize in (False, True):
         is_made = is_replaced and optimize
         with (
-            registration.survey(),
+            native_backend.survey(),
             nullcontext() if is_made else pytest.raises(Exception, match=r"Mul\(14\)"),
         ):
             onnx_ops.InferenceSession(path, quiet(), optimize=optimize)  # which compiles nothing
@@ -1161,14 +1161,14 @@ def data_of(name, value, directory):
 def test_images_become_what_the_model_wants(kind, dims, mode, shape, tmp_path):
     path = tmp_path / "white.png"
     Image.new(mode, (5, 4), "white").save(path)
-    array = data.read("x", path, {"x": (kind, dims)})["x"]
+    array = data.read_file("x", path, {"x": (kind, dims)})["x"]
     assert list(array.shape) == shape
     assert array.dtype == kind
     assert (array == (255 if kind == "uint8" else 1)).all()
 
 
 def read_image(path: Path, kind: str = "float32", mode: str = "RGB") -> np.ndarray:
-    return data.read("x", path, {"x": (kind, [1, len(mode), "h", "w"])})["x"]
+    return data.read_file("x", path, {"x": (kind, [1, len(mode), "h", "w"])})["x"]
 
 
 def png_of_16_bits(path: Path, colour: int, channels: int) -> None:
@@ -1311,9 +1311,12 @@ def test_elements_without_bytes_are_refused(tmp_path: Path) -> None:
             file, {"descr": "<U0", "fortran_order": False, "shape": (10**8,)}
         )
     with pytest.raises(click.UsageError, match=r"x.npy can't be read: its elements have no bytes"):
-        data.read("x", tmp_path / "x.npy", {"x": ("string", ["N"])})
+        data.read_file("x", tmp_path / "x.npy", {"x": ("string", ["N"])})
     np.save(tmp_path / "y.npy", np.array(["", ""]))
-    assert data.read("x", tmp_path / "y.npy", {"x": ("string", ["N"])})["x"].tolist() == ["", ""]
+    assert data.read_file("x", tmp_path / "y.npy", {"x": ("string", ["N"])})["x"].tolist() == [
+        "",
+        "",
+    ]
 
 
 def test_images_of_several_frames_are_refused(tmp_path: Path) -> None:
@@ -1443,7 +1446,7 @@ def test_run_compare_where_no_node_of_ours_differs(tmp_path, monkeypatch):
     )
     text = call("run", path, "--random", "--compare", "builtin", exit_code=1)
     assert "no node of onnx_ops' operators differs where its inputs agree" in text
-    monkeypatch.setattr("onnx_ops.cli.comparison.load", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr("onnx_ops.cli.comparison.load_model", lambda *args, **kwargs: 1 / 0)
     text = call("run", path, "--random", "--compare", "builtin", exit_code=1)
     assert "the node that differs is unknown: division by zero" in text
 

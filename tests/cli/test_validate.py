@@ -20,7 +20,7 @@ from support.selection import long_unless
 from test_cli import call, call_json, saved, sentences
 
 from onnx_ops.arrays.comparison import TOLERANCES, Difference, difference
-from onnx_ops.cli.comparison import described, verdict
+from onnx_ops.cli.comparison import report_of, verdict
 from onnx_ops.model.node_tests import data_sets
 from onnx_ops.registry import OPERATORS
 
@@ -575,7 +575,7 @@ def test_compare_reference_states_what_computes(run):
 def test_the_largest_difference_has_an_index(actual, expected, index, text):
     found = difference(np.asarray(actual), np.asarray(expected))
     assert found.index == index
-    assert verdict(described("y", found)).startswith(f"{text}, tolerance ")
+    assert verdict(report_of("y", found)).startswith(f"{text}, tolerance ")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -595,4 +595,4 @@ def test_differences_without_an_index():
     assert difference(one + 1e-9, one).index is None
     assert difference(one[:1], one) == Difference(np.inf, 0, "shape [1] instead of [2]")
     assert difference(one[:0], one[:0]).index is None
-    assert verdict(described("y", difference(one[:1], one))) == "shape [1] instead of [2]"
+    assert verdict(report_of("y", difference(one[:1], one))) == "shape [1] instead of [2]"

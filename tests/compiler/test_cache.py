@@ -82,7 +82,7 @@ def test_what_a_process_compiles_and_the_next_ones_do_not(home):
     append(home / "onnx_ops" / "fold" / "col2im_kernels.py", "\n# changed\nUNUSED = 1\n")
     for path in (
         "cli/app.py",
-        "session/registration.py",
+        "session/native_backend.py",
         "sampling/grid_sample.py",
         "sampling/grid_sample_kernels.py",
     ):

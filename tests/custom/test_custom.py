@@ -143,7 +143,7 @@ def test_check_finds_what_is_wrong(wrong_way, monkeypatch):
     """`check` detects one way whose numbers are off, and names it."""
     if wrong_way == "PyTorch":
         pytest.importorskip("torch")
-    real = check.ways
+    real = check.implementations
 
     def ways(*args):
         for name, way in real(*args):
@@ -154,7 +154,7 @@ def test_check_finds_what_is_wrong(wrong_way, monkeypatch):
                 else way,
             )
 
-    monkeypatch.setattr(check, "ways", ways)
+    monkeypatch.setattr(check, "implementations", ways)
     message = rf"my\.domain\.Combine, {wrong_way}.*: y at \[\d\] is .*, but of the function in NumPy .*; 5 of 5 differ"
     with pytest.raises(AssertionError, match=message):
         onnx_ops.check(custom.combine, [CASES[custom.combine][0]], extremes=False)
@@ -167,9 +167,9 @@ def test_extensions_sessions_against_the_body():
         import onnx_ops, test_custom
         from test_custom import custom
         names = []
-        real = test_custom.check.ways
+        real = test_custom.check.implementations
         test_custom.check.has_torch = lambda operator: False  # its import takes long
-        test_custom.check.ways = lambda *args: ((names.append(name), (name, way))[1] for name, way in real(*args))
+        test_custom.check.implementations = lambda *args: ((names.append(name), (name, way))[1] for name, way in real(*args))
         for operator in (custom.topk, custom.combine):
             test_custom.check.has_extensions(operator.declaration)
         for operator in (custom.topk, custom.combine):

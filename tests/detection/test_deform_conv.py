@@ -27,7 +27,7 @@ from test_inference import called
 import onnx_ops
 from onnx_ops.arrays import functions
 from onnx_ops.declaration import plain
-from onnx_ops.session import registration
+from onnx_ops.session import native_backend
 
 NAN, INF = np.nan, np.inf
 IMAGES = [
@@ -305,10 +305,10 @@ def test_a_domain_of_other_libraries_is_registered_where_it_is_needed():
     case = next(c for c in DEFORM_CONV if c.name == "dcn_of_a_plugin")
     ours = model(case.domain, case.op_type, case.inputs("float32"), case.attributes)
     for proto, domains in ((of_others, set()), (ours, {"custom"})):
-        assert registration.registered_domains(onnx_ops.register(quiet(), proto)) == domains
+        assert native_backend.registered_domains(onnx_ops.register(quiet(), proto)) == domains
     options = quiet()
     options.register_custom_ops_library(onnx_ops.get_library_path())
-    assert "custom" not in registration.registered_domains(options)
-    assert registration.registered_domains(onnx_ops.register(quiet(), domains=["custom"])) == {
+    assert "custom" not in native_backend.registered_domains(options)
+    assert native_backend.registered_domains(onnx_ops.register(quiet(), domains=["custom"])) == {
         "custom"
     }

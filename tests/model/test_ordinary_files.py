@@ -51,9 +51,9 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "a session": onnx_ops.InferenceSession,
     "an optimized session": lambda path: onnx_ops.InferenceSession(path, optimize=True),
     "a lowered session": lambda path: onnx_ops.InferenceSession(path, backend="extensions"),
-    "load": external_data.load,
+    "load": external_data.load_model,
     "read_pb": node_tests.read_pb,
-    "digest": items.digest,
+    "digest": items.file_digest,
 }
 
 
@@ -190,7 +190,7 @@ def test_a_file_that_is_cut_while_it_is_read(left: int, tmp_path: Path) -> None:
     """Pages that are gone would end the process by SIGBUS, if they were mapped."""
     path = tmp_path / "m.onnx"
     path.write_bytes(sized(4 * SMALL, 2 * SMALL, 1))
-    parts = files._parts(path)
+    parts = files._entries(path)
     assert next(parts)
     os.truncate(path, left)
     with pytest.raises((ValueError, IndexError)):
@@ -204,7 +204,7 @@ def test_a_protobuf_beyond_all_limits(tmp_path: Path) -> None:
     path.touch()
     os.truncate(path, 2**42)
     assert imports_and_nodes(path) == (None, None)
-    for read in (external_data.load, node_tests.read_pb):
+    for read in (external_data.load_model, node_tests.read_pb):
         with pytest.raises(onnx_ops.OpError, match="less than 2 GiB if it is a protobuf"):
             read(path)
     os.truncate(path, 0)
@@ -247,7 +247,7 @@ def test_statements_on_external_data_are_compared_with_the_file(what: str, tmp_p
     proto, message = REFUSED[what]
     (tmp_path / "data").write_bytes(bytes(64))
     with pytest.raises(onnx_ops.OpError, match=message):
-        external_data.read(proto, tmp_path / "m.onnx")
+        external_data.read_data(proto, tmp_path / "m.onnx")
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_statements_that_are_right(entries: dict[str, int], tmp_path: Path) -> N
     content = np.arange(8)
     (tmp_path / "data").write_bytes(content.tobytes())
     proto = tensor([4], **entries)
-    external_data.read(proto, tmp_path / "m.onnx")
+    external_data.read_data(proto, tmp_path / "m.onnx")
     first = entries.get("offset", 0) // 8
     np.testing.assert_array_equal(numpy_helper.to_array(proto), content[first : first + 4])
 
@@ -269,7 +269,7 @@ def test_external_data_that_are_no_file(dims: list[int], what: str, tmp_path: Pa
     with pytest.raises(
         onnx_ops.OpError, match=r"external data = .*: must (be an ordinary file|lie in the folder)"
     ):
-        external_data.read(tensor(dims), tmp_path / "m.onnx")
+        external_data.read_data(tensor(dims), tmp_path / "m.onnx")
 
 
 def test_links_to_external_data(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_links_to_external_data(tmp_path: Path) -> None:
         (linked / "link.onnx", "to_inside"),
     ):  # fmt: skip
         proto = tensor([4], location=location)
-        external_data.read(proto, model)
+        external_data.read_data(proto, model)
         assert numpy_helper.to_array(proto).tolist() == [0, 1, 2, 3]
     for location in (
         "to_outside",
@@ -303,7 +303,7 @@ def test_links_to_external_data(tmp_path: Path) -> None:
         with pytest.raises(
             onnx_ops.OpError, match=r"must (lie in the folder of the model|be an ordinary file)"
         ):
-            external_data.read(tensor([4], location=location), inside / "m.onnx")
+            external_data.read_data(tensor([4], location=location), inside / "m.onnx")
 
 
 def reshaped(tensors: list[TensorProto]) -> onnx.ModelProto:
@@ -324,13 +324,13 @@ def reshaped(tensors: list[TensorProto]) -> onnx.ModelProto:
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count how often `optimize` reads each tensor's external data."""
-    counts, original = Counter[str](), graph.external_data.read
+    counts, original = Counter[str](), graph.external_data.read_data
 
     def counted(proto: TensorProto, origin: Any) -> None:
         counts[proto.name] += 1
         original(proto, origin)
 
-    monkeypatch.setattr(graph.external_data, "read", counted)
+    monkeypatch.setattr(graph.external_data, "read_data", counted)
     return counts
 
 
@@ -377,7 +377,7 @@ def test_weights_are_copied_one_after_the_other(
 
     tensors = external_data.external(external_data.model_in(tmp_path / "in" / "m.onnx"))
     monkeypatch.setattr(external_data, "set_external_data", counted)
-    external_data.copy(tensors, tmp_path / "in" / "m.onnx", tmp_path / "copy")
+    external_data.copy_data(tensors, tmp_path / "in" / "m.onnx", tmp_path / "copy")
     assert inside == [640] * 9
     assert (tmp_path / "copy").stat().st_size == 9 * 640
 

@@ -51,7 +51,7 @@ from onnx_ops.declaration.errors import OpError, errors_of
 from onnx_ops.declaration.limits import LINE, MAX_TILES
 from onnx_ops.native import library, table
 from onnx_ops.registry import OPERATORS, is_default
-from onnx_ops.session import bodies, registration
+from onnx_ops.session import bodies, native_backend
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 # Environment variable: flags of the compiler, to test another build of the library.
@@ -243,7 +243,7 @@ class Library:
         self.path = path.with_name(f"copy_{next(COPIES)}.so")
         shutil.copy(path, self.path)
         self.library = C.CDLL(str(self.path))
-        library.describe(self.library)
+        library.declare_types(self.library)
         self.counted = (C.c_long * 4).in_dll(self.library, "counted")
         (C.c_char * 32).in_dll(self.library, "release").value = release.encode()
         rows = [library.row_of(replace(operator)) for operator in operators]
@@ -253,8 +253,8 @@ class Library:
         filled = table.Table.in_dll(self.library, "onnx_ops_table")
         filled.operators, filled.operator_count = self.table.operators, self.table.operator_count
         self.python = table.Python.in_dll(self.library, "onnx_ops_python")
-        self.python.compile, self.python.plan = registration.compile_function, registration.plan
-        self.python.run, self.python.refuse = registration.run_body, registration.refuse
+        self.python.compile, self.python.plan = native_backend.compile_function, native_backend.plan
+        self.python.run, self.python.refuse = native_backend.run_body, native_backend.refuse
         self.declared, self.rows, self.kept, self.spares = operators, [], [], SPARES
         self.add(*custom)
 
@@ -702,7 +702,7 @@ def test_domains_of_options(make):
     """Options get each domain once, and com.microsoft only if they ask for it."""
     runtime, default, every = (
         make(custom=()),
-        sorted(registration.default_domains()),
+        sorted(native_backend.default_domains()),
         sorted({o.domain for o in OPERATORS}),
     )
     none, some = runtime.options([]), runtime.options([""])
@@ -994,16 +994,16 @@ def answering(runtime, outcome, strings=None):
 
 PYTHONS_MESSAGE, NOT_TO_RUN = "what Python says", "onnx_ops: its session was not made to run"
 ANSWERS = {  # the messages when a kernel is made, when it runs, and when one of strings runs
-    registration.UNFINISHED: ("", NOT_TO_RUN, "onnx_ops: interrupted"),
-    registration.LEFT_OUT: ("", NOT_TO_RUN, "onnx_ops: interrupted"),
-    registration.FAILED: (PYTHONS_MESSAGE, NOT_TO_RUN, PYTHONS_MESSAGE),
-    registration.REFUSED: (PYTHONS_MESSAGE, NOT_TO_RUN, PYTHONS_MESSAGE),
+    native_backend.UNFINISHED: ("", NOT_TO_RUN, "onnx_ops: interrupted"),
+    native_backend.LEFT_OUT: ("", NOT_TO_RUN, "onnx_ops: interrupted"),
+    native_backend.FAILED: (PYTHONS_MESSAGE, NOT_TO_RUN, PYTHONS_MESSAGE),
+    native_backend.REFUSED: (PYTHONS_MESSAGE, NOT_TO_RUN, PYTHONS_MESSAGE),
 }
 
 
 @pytest.mark.parametrize("outcome", ANSWERS)
 def test_what_python_answers(make, outcome):
-    runtime, interrupts = make(), outcome == registration.UNFINISHED
+    runtime, interrupts = make(), outcome == native_backend.UNFINISHED
     runtime.shared = runtime.register(runtime.options())
     created, ran, ran_on_strings = ANSWERS[outcome]
     with prepared(runtime, *SCENARIOS["run with tensors of strings"][:2]) as attempt:
@@ -1025,7 +1025,7 @@ def test_what_python_answers(make, outcome):
 def test_python_is_not_called_while_an_interrupt_waits(make):
     runtime = make()
     runtime.shared = runtime.register(runtime.options())
-    questions = answering(runtime, registration.DONE)
+    questions = answering(runtime, native_backend.DONE)
     with prepared(runtime, GRID, "create") as attempt:
         runtime.library.onnx_ops_wait_for_interrupt(1)
         assert attempt()[1] is None
@@ -1034,7 +1034,7 @@ def test_python_is_not_called_while_an_interrupt_waits(make):
 
 
 @pytest.mark.parametrize(
-    "outcome", [registration.UNFINISHED, registration.FAILED, registration.REFUSED]
+    "outcome", [native_backend.UNFINISHED, native_backend.FAILED, native_backend.REFUSED]
 )
 @pytest.mark.parametrize("waits", [False, True])
 def test_refusals_that_python_answers(make, outcome, waits):
@@ -1051,7 +1051,7 @@ def test_refusals_that_python_answers(make, outcome, waits):
         runtime.library.onnx_ops_wait_for_interrupt(int(waits))
         error = attempt()[1]
         runtime.library.onnx_ops_wait_for_interrupt(0)
-    is_interrupted = outcome == registration.UNFINISHED
+    is_interrupted = outcome == native_backend.UNFINISHED
     assert questions == ([] if waits else ["refuse", *["interrupt"] * is_interrupted])
     assert error.endswith(plain if waits or is_interrupted else PYTHONS_MESSAGE)
 

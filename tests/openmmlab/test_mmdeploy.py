@@ -19,7 +19,7 @@ from test_cli import call_json, saved, sentences
 import onnx_ops
 from onnx_ops.arrays import functions
 from onnx_ops.declaration import plain
-from onnx_ops.native.execute import way_of
+from onnx_ops.native.execute import specialization_of
 
 NAN, INF = np.nan, np.inf
 
@@ -104,7 +104,7 @@ def test_kernels_as_plain_python(function):
             with np.errstate(all="ignore"):
                 found = uncompiled_outputs(function, inputs, attributes)
                 expected = plain.compute(
-                    function, values, inputs, way_of(function, values, inputs).types
+                    function, values, inputs, specialization_of(function, values, inputs).types
                 )
             assert [(a.dtype, a.tolist()) for a in found] == [
                 (a.dtype, a.tolist()) for a in expected

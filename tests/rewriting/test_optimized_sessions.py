@@ -283,7 +283,7 @@ def test_external_data_without_a_length(tmp_path):
         kept = [entry for entry in tensor.external_data if entry.key != "length"]
         del tensor.external_data[:]
         tensor.external_data.extend(kept)
-        external_data.read(tensor, tmp_path / "model.onnx")
+        external_data.read_data(tensor, tmp_path / "model.onnx")
         np.testing.assert_array_equal(numpy_helper.to_array(tensor), numpy_helper.to_array(whole))
 
 
@@ -313,7 +313,7 @@ def test_external_data_from_outside_is_refused(location, tmp_path):
         for entry in tensor.external_data:
             entry.value = location.format(tmp_path) if entry.key == "location" else entry.value
     path.write_bytes(proto.SerializeToString())
-    optimized, _ = rewritten(external_data.load(path), folder=path)
+    optimized, _ = rewritten(external_data.load_model(path), folder=path)
     stated = {tensor.name: tensor for tensor in proto.graph.initializer}
     assert all(
         tensor == stated[tensor.name]

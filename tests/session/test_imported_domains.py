@@ -50,9 +50,9 @@ def test_what_local_functions_import(proto):
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_they_are_read_once(way, proto, monkeypatch):
     """Whatever a session of the model is made for."""
-    read, parts = [], model_files._parts
+    read, parts = [], model_files._entries
     monkeypatch.setattr(
-        model_files, "_parts", lambda content: read.append(content) or parts(content)
+        model_files, "_entries", lambda content: read.append(content) or parts(content)
     )
     content = proto.SerializeToString()
     way(content)

@@ -18,7 +18,7 @@ from support.selection import some_of
 
 import onnx_ops
 from onnx_ops.cli.console import one_line
-from onnx_ops.native.execute import Way
+from onnx_ops.native.execute import Specialization
 from onnx_ops.registry import available
 from onnx_ops.session import reports
 
@@ -522,7 +522,7 @@ def test_types_that_an_operator_refuses(node: str) -> None:
     assert not isinstance(error.__cause__, onnx_ops.OpError)
     names = {value.name: value.type.tensor_type.elem_type for value in proto.graph.input}
     kinds = [helper.tensor_dtype_to_np_dtype(names[name]) for name in proto.graph.node[0].input]
-    of_call = failure(Way, declared, 0, kinds, [4] * len(kinds))
+    of_call = failure(Specialization, declared, 0, kinds, [4] * len(kinds))
     assert (of_call.argument, of_call.value, of_call.rule) == (
         error.argument,
         error.value,

@@ -15,7 +15,7 @@ import onnx_ops
 from onnx_ops.arrays import functions
 from onnx_ops.declaration import dtypes, plain
 from onnx_ops.declaration.operator import Record
-from onnx_ops.native.execute import way_of
+from onnx_ops.native.execute import specialization_of
 from support.cases import model
 
 with suppress(
@@ -81,7 +81,10 @@ def uncompiled_outputs(operator, inputs, attributes):
         operator.values(attributes),
         [a if a is None else np.asarray(a) for a in operator.padded(inputs)],
     )
-    way, sizes = way_of(operator, values, arrays), tuple(plain.sizes_of(operator, arrays))
+    way, sizes = (
+        specialization_of(operator, values, arrays),
+        tuple(plain.sizes_of(operator, arrays)),
+    )
     if operator.has_ranks:
         shapes, geometry = (
             plain.shapes_of(operator, values, sizes),

@@ -33,7 +33,7 @@ from onnx_ops.model import external_data, schemas
 from onnx_ops.model import files as model_files
 from onnx_ops.model.nodes import domain_of
 from onnx_ops.registry import OPERATORS
-from onnx_ops.session import lowering, registration
+from onnx_ops.session import lowering, native_backend
 from support import cases, written
 from support.backends import quiet
 from support.processes import TESTS
@@ -158,8 +158,8 @@ def _session(proto):
         graph_optimization_level=ort.GraphOptimizationLevel.ORT_DISABLE_ALL, intra_op_num_threads=1
     )
     imported = {i.domain for i in proto.opset_import}
-    registration.add_operators(options, [o for o in OPERATORS if o.domain in imported])
-    with registration.survey():
+    native_backend.register_operators(options, [o for o in OPERATORS if o.domain in imported])
+    with native_backend.survey():
         return ort.InferenceSession(proto.SerializeToString(), options)
 
 
@@ -190,7 +190,7 @@ def inspect(content, folder):
     Path(folder, "data").write_bytes(bytes(range(256)))
     proto = external_data.model_in(path)
     for tensor in external_data.external(proto):
-        external_data.read(tensor, path)
+        external_data.read_data(tensor, path)
     if SECRET in proto.SerializeToString() and SECRET not in content:
         raise BrokenPromiseError("a file outside of the model's folder was read")
     report = reading.examine(path)
@@ -224,7 +224,7 @@ def arrays(content, folder):
         return
     path = Path(folder, f"input{SUFFIXES[kind % 5]}")
     path.write_bytes(content)
-    data.read(None if path.suffix == ".npz" else name, path, INPUTS)
+    data.read_file(None if path.suffix == ".npz" else name, path, INPUTS)
 
 
 def settings(content, folder):

@@ -117,7 +117,7 @@ def write_custom(operators, folder):
     """
     writer = TableWriter()
     rows = [
-        table.operator(operator, list(operator.signatures()), MADE + k)
+        table.operator_row(operator, list(operator.signatures()), MADE + k)
         for k, operator in enumerate(operators)
     ]
     for row in rows:

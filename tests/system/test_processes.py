@@ -96,12 +96,12 @@ def test_threads_that_connect_the_library_at_once():
     script = """
 import time
 from onnx_ops.native import table
-rows, operator = [], table.operator
+rows, operator = [], table.operator_row
 def slowly(*arguments):
     rows.append(arguments[0].title)
     time.sleep(0.001)
     return operator(*arguments)
-table.operator = slowly
+table.operator_row = slowly
 together([onnx_ops.get_library_path] * 2)
 print(len(rows) == len({*rows}) > 0)
 """
@@ -380,9 +380,9 @@ pathlib.Path.write_bytes = full
 FORK = """
 import signal, time, warnings
 from onnx_ops.compiler import compilation
-from onnx_ops.session import registration
+from onnx_ops.session import native_backend
 warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads around
-with registration.survey():  # a fork during ONNX Runtime's own first session could leave its locks held for ever
+with native_backend.survey():  # a fork during ONNX Runtime's own first session could leave its locks held for ever
     make(CASES[0])
 compile_now, compiling = compilation.object_code, threading.Event()
 def compile_slowly(*args):

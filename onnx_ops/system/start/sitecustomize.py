@@ -1,5 +1,6 @@
-"""Python imports this module when it starts, from a folder that `onnx_ops.install` has added to
-PYTHONPATH.
+"""The module that Python imports when it starts, for `onnx_ops.install`.
+
+It is in a folder that `onnx_ops.install` has added to PYTHONPATH.
 
 It runs in any Python that inherits the variable, so it imports nothing of onnx_ops before
 onnxruntime is imported.
@@ -30,8 +31,9 @@ def import_hidden_module() -> None:
 
 
 def wait_for_session() -> None:
-    """Install what the environment states when the first session is made, if this Python has
-    onnx_ops.
+    """Install what the environment states when the first session is made.
+
+    This Python must have onnx_ops.
     """
     if importlib.util.find_spec("onnx_ops") is None:
         print(

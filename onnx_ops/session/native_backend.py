@@ -1,5 +1,4 @@
-"""Register the operators with ONNX Runtime, through the C library (native/) and its callbacks into
-Python.
+"""Register the operators through the C library (native/) and its callbacks into Python.
 
 The library calls Python to compile functions that its table lacks, and to plan and compute nodes
 without compiled code. ONNX Runtime keeps pointers to all of this until its last session ends. At
@@ -38,22 +37,20 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 UNFINISHED, DONE, LEFT_OUT, FAILED, REFUSED = range(5)  # outcomes of an answer
-_REGISTERED = weakref.WeakKeyDictionary[
-    object, set[object]
-]()  # {a session's options: operators that they have}
+# {a session's options: operators that they have}
+_REGISTERED = weakref.WeakKeyDictionary[object, set[object]]()
 # During `survey`: kernels that sessions made on this thread would compile.
 _SURVEY = threading.local()
 
 
-def immortal(thing: T) -> T:
-    """Return `thing`, which is never freed from now on."""
-    C.pythonapi.Py_IncRef(C.py_object(thing))
-    return thing
+def immortal(value: T) -> T:
+    """Return `value`, which is never freed from now on."""
+    C.pythonapi.Py_IncRef(C.py_object(value))
+    return value
 
 
 def c_callback(*argtypes: Any) -> Callable[[Callable[..., int | None]], int | None]:
-    """Decorator: turn a function into the address of a C callback that has an Answer as its last
-    parameter.
+    """Turn a function into the address of a C callback, whose last parameter is an Answer.
 
     The function gets the other parameters. It returns an outcome such as LEFT_OUT, or None for
     DONE. The text of an exception becomes the Answer's message, and an OpError is reported to the
@@ -140,9 +137,7 @@ def connect() -> None:
 
 @functools.cache
 def fill_table() -> None:
-    """Fill the table with all operators of this package, for hosts that register them without
-    Python.
-    """
+    """Fill the table with all operators, for hosts that register them without Python."""
     in_use = library.table_in_use()
     filled = immortal(table.table_of(rows_of(registry.OPERATORS)))
     in_use.operators = filled.operators
@@ -154,17 +149,15 @@ def rows_of(declared: Iterable[Operator]) -> list[C.Structure]:
     return [library.row_of(o) for o in declared if library.can_run(o)]
 
 
-def add_operators(options: ort.SessionOptions, declared: Sequence[Operator]) -> None:
-    """Register operators on a session's options, except those that this function has registered
-    there before.
+def register_operators(options: ort.SessionOptions, declared: Sequence[Operator]) -> None:
+    """Register operators on a session's options, except those registered there before.
 
     ONNX Runtime notes each registration with the options, so that many sessions on them would take
     more and more.
     """
     is_any_custom = not all(map(registry.is_built_in, declared))
-    path = _usable(
-        library.lack() if is_any_custom else library.obstacle()
-    )  # bodies in NumPy need no compiler
+    # Bodies in NumPy need no compiler.
+    path = _usable(library.lack() if is_any_custom else library.obstacle())
     with REGISTRATION:
         before = _REGISTERED.setdefault(options, set())
         if before.issuperset(declared):
@@ -181,8 +174,9 @@ def add_operators(options: ort.SessionOptions, declared: Sequence[Operator]) -> 
 
 
 def registered_domains(options: ort.SessionOptions) -> set[str]:
-    """Return the domains of this package that the library has registered on a session's options,
-    whoever asked for it.
+    """Return our domains that the library has registered on a session's options.
+
+    It doesn't matter who asked for it.
 
     The library notes them there.
     """
@@ -194,9 +188,7 @@ def registered_domains(options: ort.SessionOptions) -> set[str]:
 
 
 def default_domains() -> set[str]:
-    """Return the domains that are registered if none are stated: all but com.microsoft and
-    custom.
-    """
+    """Return the domains that are registered by default: not com.microsoft and custom."""
     return {domain for domain in registry.DOMAINS if registry.is_default(domain, True)}
 
 
@@ -210,8 +202,7 @@ def config_entry(options: ort.SessionOptions, key: str) -> str | None:
 
 @contextmanager
 def survey() -> Iterator[list[Variant]]:
-    """Return a context in which sessions made on this thread list the kernels that they need, and
-    compile none.
+    """Return a context in which sessions of this thread list kernels, and compile none.
 
     Yields the list, with a Variant for each node of ours. These sessions can't run such nodes.
     """
@@ -225,8 +216,9 @@ def survey() -> Iterator[list[Variant]]:
 
 
 def leaving_out() -> AbstractContextManager[None]:
-    """Return a context in which sessions made on this thread have no operators of the library,
-    whatever the options.
+    """Return a context in which sessions of this thread have no operators of the library.
+
+    The options don't matter.
     """
     return nullcontext() if library.obstacle() else switched_on(library.load().onnx_ops_leave_out)
 
@@ -253,9 +245,8 @@ def compile_function(number: int, function: int, overload: int, position: int) -
                 return LEFT_OUT
         if obstacle := numba_obstacle():
             raise OpError("kernel", "any", f"can't be compiled: {obstacle}")
-        with (
-            COMPILATION
-        ):  # else a child forked during this import might wait for the module's lock for ever
+        # Else a child forked during this import might wait for the module's lock for ever.
+        with COMPILATION:
             from ..compiler.code import code
         address = lambda entry: immortal(code(entry, operator.title)).address
         if function == table.INFER:
