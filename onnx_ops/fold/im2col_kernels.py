@@ -51,7 +51,7 @@ class Im2ColGeometry(SlidingBlocks):
     sweeps: int
 
 
-class Work(NamedTuple):
+class BlockUnit(NamedTuple):
     """A unit of work: a band of blocks, for some positions and some planes.
 
     The first of each:
@@ -105,7 +105,7 @@ def share_out(g: Im2ColGeometry) -> int:
 
 
 @jitable(**IN_PLACE)
-def work_of(g: Im2ColGeometry, unit: Unit) -> Work:
+def block_unit_of(g: Im2ColGeometry, unit: Unit) -> BlockUnit:
     """Return a unit of work."""
     bands = g.leads * g.bands_y * g.bands_x
     positions = g.rows * g.parts
@@ -118,7 +118,7 @@ def work_of(g: Im2ColGeometry, unit: Unit) -> Work:
     x, band = band % g.bands_x, band // g.bands_x
     y, lead = band % g.bands_y, band // g.bands_y
     j = position % g.parts * g.part
-    return Work(group * g.group, position // g.parts, j, lead, y * g.band_y, x * g.band_x)
+    return BlockUnit(group * g.group, position // g.parts, j, lead, y * g.band_y, x * g.band_x)
 
 
 @jitable
@@ -128,7 +128,7 @@ def im2col(x: Elements, g: Im2ColGeometry, tile: Tile, workspace: Workspace, out
     height, width = g.counts[leading], g.counts[last]
     begin, end = share(g.units, g, tile)
     for unit in range(begin, end):
-        plane, k, j, lead, y_begin, x_begin = work_of(g, unit)
+        plane, k, j, lead, y_begin, x_begin = block_unit_of(g, unit)
         x_end, y_end = min(x_begin + g.band_x, width), min(y_begin + g.band_y, height)
         rows, columns = y_end - y_begin, x_end - x_begin
         i = k % g.block[leading]

@@ -102,7 +102,7 @@ class Buffers(NamedTuple):
     rest: Workspace  # for `tap_by_tap`
 
 
-class Work(NamedTuple):
+class ImageUnit(NamedTuple):
     """A unit of work: points of a stripe, in some channels."""
 
     image: int
@@ -181,7 +181,7 @@ def copy_nearest(
     base = indices_in(workspace, g.of_points, g.span)
     begin_points(sources, workspace)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
-        n, stripe, first, end, channel, last_channel = work_of(g, unit)
+        n, stripe, first, end, channel, last_channel = image_unit_of(g, unit)
         size = BLOCK
         while first < end:
             count = min(size, end - first)
@@ -260,7 +260,7 @@ def interpolate(
     zyx = image_axes(g, taps == 4, zero(points[0]))
     begin_points(sources, workspace)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
-        n, stripe, first, end, channel, last_channel = work_of(g, unit)
+        n, stripe, first, end, channel, last_channel = image_unit_of(g, unit)
         size = BLOCK
         while first < end:
             count = min(size, end - first)
@@ -368,12 +368,12 @@ def multiply_weights(
 
 
 @jitable
-def work_of(g: GridSampleGeometry, unit: Unit) -> Work:
+def image_unit_of(g: GridSampleGeometry, unit: Unit) -> ImageUnit:
     """Return a unit of work."""
     unit, channel = unit // g.parts, unit % g.parts * g.part
     begin, end = stripe_of(unit % g.stripes, g)
     last_channel = min(channel + g.part, g.channels)
-    return Work(unit // g.stripes, unit % g.stripes, begin, end, channel, last_channel)
+    return ImageUnit(unit // g.stripes, unit % g.stripes, begin, end, channel, last_channel)
 
 
 @jitable

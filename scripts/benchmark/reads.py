@@ -24,7 +24,7 @@ from onnx_ops.declaration.operator import Kernel
 from onnx_ops.kernels.elements import indices_in
 from onnx_ops.kernels.vectors import take
 from onnx_ops.sampling.grid_sample import MICROSOFT, pad_coordinate, unnormalize
-from onnx_ops.sampling.grid_sample_kernels import BLOCK, is_scattered, work_of
+from onnx_ops.sampling.grid_sample_kernels import BLOCK, image_unit_of, is_scattered
 from onnx_ops.sampling.taps import image_size
 
 DOMAIN = "benchmark"
@@ -69,7 +69,7 @@ def add_rows(source, base, width, b):
 def read(x, numbers, g, taps, tile, workspace, out):
     base, pixels = indices_in(workspace, 0, g.span), image_size(g)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
-        n, _, first, end, channel, last_channel = work_of(g, unit)
+        n, _, first, end, channel, last_channel = image_unit_of(g, unit)
         span = BLOCK
         while first < end:
             count = min(span, end - first)
