@@ -32,19 +32,18 @@ def array_over(
     context: BaseContext,
     builder: ir.IRBuilder,
     type_: types.Array,
-    place: ir.Value,
+    memory: ir.Value,
     sizes: Sequence[ir.Value],
 ) -> ir.Value:
-    """Return a C-contiguous array of a Numba type, with these sizes, over the memory at `place`."""
-    kind = context.get_data_type(type_.dtype)
-    step = I64(context.get_abi_sizeof(kind))
+    """Return a C-contiguous array of a Numba type, with these sizes, over this memory."""
+    element = context.get_data_type(type_.dtype)
+    step = I64(context.get_abi_sizeof(element))
     steps = [step]
     for size in reversed(sizes[1:]):
         steps.insert(0, builder.mul(steps[0], size))
     array = context.make_array(type_)(context, builder)
-    populate_array(
-        array, builder.bitcast(place, kind.as_pointer()), sizes, steps[: len(sizes)], step, None
-    )
+    data = builder.bitcast(memory, element.as_pointer())
+    populate_array(array, data, sizes, steps[: len(sizes)], step, None)
     return array._getvalue()
 
 
@@ -54,19 +53,19 @@ def _view_of_workspace(
     array, begin, shape = signature.args[:3]
     data = context.make_array(array)(context, builder, values[0]).data
     begin = context.cast(builder, values[1], begin, types.intp)
-    sizes, kinds = (
+    sizes, size_types = (
         ([values[2]], [shape])
         if isinstance(shape, types.Integer)
         else (cgutils.unpack_tuple(builder, values[2]), shape)
     )
     sizes = [
-        context.cast(builder, size, kind, types.intp)
-        for size, kind in zip(sizes, kinds, strict=True)
+        context.cast(builder, size, size_type, types.intp)
+        for size, size_type in zip(sizes, size_types, strict=True)
     ]
     return array_over(context, builder, signature.return_type, builder.gep(data, [begin]), sizes)
 
 
-def axes_of(shape: types.Integer | types.BaseTuple) -> int:
+def axis_count(shape: types.Integer | types.BaseTuple) -> int:
     """Return the number of axes for the type of a shape."""
     return 1 if isinstance(shape, types.Integer) else len(shape)
 
@@ -75,26 +74,27 @@ def axes_of(shape: types.Integer | types.BaseTuple) -> int:
 # its result's type}
 VIEWS: dict[Callable[..., Any], Callable[..., types.Array]] = {
     elements.sums_in: lambda workspace, begin, shape, array: array_type(
-        sum_type(array), axes_of(shape)
+        sum_type(array), axis_count(shape)
     ),
     elements.elements_in: lambda workspace, begin, shape, array: array_type(
-        array.dtype, axes_of(shape)
+        array.dtype, axis_count(shape)
     ),
-    elements.integers_in: lambda workspace, begin, shape: array_type(types.int64, axes_of(shape)),
-    elements.indices_in: lambda workspace, begin, shape: array_type(types.int32, axes_of(shape)),
+    elements.integers_in: lambda workspace, begin, shape: array_type(
+        types.int64, axis_count(shape)
+    ),
+    elements.indices_in: lambda workspace, begin, shape: array_type(types.int32, axis_count(shape)),
 }
 for function, type_of in VIEWS.items():
     type_callable(function)(lambda typing, type_of=type_of: type_of)
     lower_builtin(function, types.VarArg(types.Any))(_view_of_workspace)
 
 
-def is_shape(kind: types.Type) -> bool:
-    return isinstance(kind, types.BaseTuple) and all(
-        isinstance(size, types.Integer) for size in kind
-    )
+def is_shape(type_: types.Type) -> bool:
+    is_tuple = isinstance(type_, types.BaseTuple)
+    return is_tuple and all(isinstance(size, types.Integer) for size in type_)
 
 
-def shapes_of(outputs: types.BaseTuple, returned: types.Type) -> types.Tuple:
+def shape_types(outputs: types.BaseTuple, returned: types.Type) -> types.Tuple:
     """Return the types of a shape function's results, tuples of integers, for each output."""
     shapes = (
         (returned,)
@@ -112,16 +112,17 @@ def shapes_of(outputs: types.BaseTuple, returned: types.Type) -> types.Tuple:
 def _shapes(
     context: BaseContext, builder: ir.IRBuilder, signature: Signature, values: Sequence[ir.Value]
 ) -> ir.Value:
-    """Convert a shape function's result to the type that `shapes_of` states."""
-    value, kind = values[-1], signature.args[-1]
-    if is_shape(kind):  # of the only output
-        kind = types.Tuple([kind])
-        value = context.make_tuple(builder, kind, [value])
-    return context.cast(builder, value, kind, signature.return_type)
+    """Convert a shape function's result to the type that `shape_types` states."""
+    value = values[-1]
+    type_ = signature.args[-1]
+    if is_shape(type_):  # of the only output
+        type_ = types.Tuple([type_])
+        value = context.make_tuple(builder, type_, [value])
+    return context.cast(builder, value, type_, signature.return_type)
 
 
-type_callable(returned.shapes_of)(lambda typing: shapes_of)
-lower_builtin(returned.shapes_of, types.Any, types.Any)(_shapes)
+type_callable(returned.returned_shapes)(lambda typing: shape_types)
+lower_builtin(returned.returned_shapes, types.Any, types.Any)(_shapes)
 
 
 def _write_shapes(
@@ -129,14 +130,15 @@ def _write_shapes(
 ) -> ir.Value:
     """Write shapes into vectors of MAX_RANK sizes; return the ranks."""
     vectors, shapes = (cgutils.unpack_tuple(builder, value) for value in values)
-    kinds, of_shapes = signature.args
-    for vector, kind, shape, of_shape in zip(vectors, kinds, shapes, of_shapes, strict=True):
-        place = context.make_array(kind)(context, builder, vector).data
-        for axis in range(min(len(of_shape), MAX_RANK)):
-            builder.store(builder.extract_value(shape, axis), builder.gep(place, [I64(axis)]))
-    return context.make_tuple(
-        builder, signature.return_type, [I64(len(of_shape)) for of_shape in of_shapes]
-    )
+    vector_types, shape_types = signature.args
+    for vector, type_, shape, shape_type in zip(
+        vectors, vector_types, shapes, shape_types, strict=True
+    ):
+        sizes = context.make_array(type_)(context, builder, vector).data
+        for axis in range(min(len(shape_type), MAX_RANK)):
+            builder.store(builder.extract_value(shape, axis), builder.gep(sizes, [I64(axis)]))
+    ranks = [I64(len(shape)) for shape in shape_types]
+    return context.make_tuple(builder, signature.return_type, ranks)
 
 
 type_callable(returned.write_shapes)(

@@ -31,15 +31,13 @@ if TYPE_CHECKING:
 
     Result = TypeVar("Result")
 
-_OF_NUMBA = re.compile(
-    rb"(?<=\0)numba_\w+(?=\0)"
-)  # names of functions of Numba's own library, in an object file
+# Names of functions of Numba's own library, in an object file.
+_OF_NUMBA = re.compile(rb"(?<=\0)numba_\w+(?=\0)")
 PATIENCE = 1.0  # seconds of compilation before a message is logged
 WANTS = MemoryError, OSError  # exceptions that may not come again
 STACK = 2**23  # bytes for a thread that compiles
-is_silent = ContextVar(
-    "is_silent", default=False
-)  # whether there is no message, because users expect the compilation
+# Whether there is no message, because users expect the compilation.
+is_silent = ContextVar("is_silent", default=False)
 _title: ContextVar[str] = ContextVar("title")  # of the operator whose function `code` is asked for
 # Titles of operators in messages: a session compiles several functions of one.
 _announced: set[str] = set()
@@ -154,8 +152,9 @@ def is_being_imported(function: Callable[..., Any]) -> bool:
 
 
 def uninterrupted(function: Callable[[], Result]) -> Result:
-    """Return function(), which compiles, on another thread, with a stack that is large enough for
-    LLVM.
+    """Return function(), which compiles, on another thread.
+
+    That thread has a stack that is large enough for LLVM.
 
     Numba must not be interrupted, since its state would stay inconsistent. The interrupt is raised
     here at once, and the other thread goes on to its end.
@@ -206,9 +205,10 @@ def loaded(content: bytes, symbol: str) -> int:
     engine = _engine()
     for name in {name.decode() for name in _OF_NUMBA.findall(content)}:
         if not llvm.address_of_symbol(name):
+            # Only for code that needs it, as importing Numba takes long.
             from .numba_internals import (
                 c_helper,
-            )  # only for code that needs it, as importing Numba takes long
+            )
 
             address = c_helper(name.removeprefix("numba_"))
             if not address:
@@ -243,10 +243,11 @@ def _header() -> bytes:
     architecture.
     """
     empty = _machine().emit_object(llvm.parse_assembly(""))
+    # Of ELF and Mach-O; COFF begins with the architecture.
     sizes = {
         b"\x7fELF": 20,
         b"\xcf\xfa\xed\xfe": 16,
-    }  # of ELF and Mach-O; COFF begins with the architecture
+    }
     return empty[: sizes.get(empty[:4], 2)]
 
 

@@ -74,9 +74,8 @@ DONE, REFUSED, RAISED = 0, 1, 2  # results of compiled code; the last one after 
 NUMBA = os.path.dirname(numba.__file__)
 if BOUNDSCHECK:
     from . import bounds  # noqa: F401  all code that is compiled from here on is checked
-with (
-    global_compiler_lock
-):  # loads also OpenBLAS, which tries for ever to get memory, before there is a compilation
+# Loads also OpenBLAS, which tries for ever to get memory, before there is a compilation.
+with global_compiler_lock:
     cpu_target.typing_context.refresh()
 
 
@@ -100,9 +99,8 @@ def cause(error: Exception) -> str:
     A message of Numba has an explanation for each enclosing function, then the reason, then the
     lines.
     """
-    message = re.sub(
-        r"\x1b\[[0-9;]*m", "", str(error)
-    )  # Numba prints in colours if the package colorama is installed
+    # Numba prints in colours if the package colorama is installed.
+    message = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     heading, *lines = [line.strip() for line in message.splitlines()] or [""]
     if "NRT required but not enabled" in message:
         return (
@@ -118,9 +116,11 @@ def cause(error: Exception) -> str:
         reason = f"it allocates memory; {NO_MEMORY}"
     if "<class 'function'>" in reason:
         reason += "; a function that compiled code calls must be marked by onnx_ops.jitable"
-    places = re.findall(r"^During: typing of .* at (.+) \((\d+)\)$", "\n".join(lines), re.MULTILINE)
-    places = [f" ({file}, line {line})" for file, line in places if not file.startswith(NUMBA)]
-    return reason + (places[0] if places else "")
+    pattern = r"^During: typing of .* at (.+) \((\d+)\)$"
+    for file, line in re.findall(pattern, "\n".join(lines), re.MULTILINE):
+        if not file.startswith(NUMBA):
+            return f"{reason} ({file}, line {line})"
+    return reason
 
 
 def object_code(entry: Entry, symbol: str) -> bytes:
@@ -181,14 +181,13 @@ def _compiled(entry: Entry, symbol: str) -> CodeLibrary:
     other.
     """
     results = list(map(_compiled_step, entry.steps))
-    library, *others = [result.library for result in results]
-    for other in others:
-        other.finalize()
-        library.add_linking_library(other)
+    library, *libraries = [result.library for result in results]
+    for callee in libraries:
+        callee.finalize()
+        library.add_linking_library(callee)
     module = library.create_ir_module(symbol)
-    parameters = [cgutils.voidptr_t, I64, cgutils.voidptr_t][
-        : entry.parameters
-    ]  # the call, the tile, its workspace
+    # The call, the tile, its workspace.
+    parameters = [cgutils.voidptr_t, I64, cgutils.voidptr_t][: entry.parameters]
     function = ir.Function(module, ir.FunctionType(I64, parameters), symbol)
     record = Record(
         cpu_target.target_context, ir.IRBuilder(function.append_basic_block()), *function.args
@@ -210,10 +209,12 @@ def _compiled_step(step: Step) -> CompileResult:
     cpu_target.options.parse_as_flags(flags, FLAGS | INNER)
     flags.no_compile = True
     flags.enable_pyobject = False
-    kinds = tuple(map(_type, step.arguments))
+    argument_types = tuple(map(_type, step.arguments))
     try:
         typing, context = cpu_target.typing_context, cpu_target.target_context
-        return compiler.compile_extra(typing, context, step.function, kinds, None, flags, {})
+        return compiler.compile_extra(
+            typing, context, step.function, argument_types, None, flags, {}
+        )
     except OpError:
         raise
     except Exception as error:
@@ -254,12 +255,14 @@ def _type(argument: Argument) -> types.Type:
         return arrays.array_type(types.uint8, 1)
     if isinstance(argument, Sizes):
         return arrays.array_type(types.int64, 1)
-    kind = numba.from_dtype(argument.dtype)
+    dtype = numba.from_dtype(argument.dtype)
     if isinstance(argument, Tensor):
         return arrays.array_type(
-            kind, 1 if argument.axes is None else argument.axes, argument.is_read_only
+            dtype, 1 if argument.axes is None else argument.axes, argument.is_read_only
         )
-    return arrays.array_type(kind, 1) if isinstance(argument, Values) and argument.is_list else kind
+    return (
+        arrays.array_type(dtype, 1) if isinstance(argument, Values) and argument.is_list else dtype
+    )
 
 
 class Record:
@@ -286,10 +289,10 @@ class Record:
         )
 
     def number(
-        self, offset: int | ir.Value, base: ir.Value | None = None, kind: ir.Type = I64
+        self, offset: int | ir.Value, base: ir.Value | None = None, number: ir.Type = I64
     ) -> ir.Value:
         """Load a number at an offset."""
-        return self.builder.load(self.builder.bitcast(self.at(offset, base), kind.as_pointer()))
+        return self.builder.load(self.builder.bitcast(self.at(offset, base), number.as_pointer()))
 
     def pointer(self, offset: int) -> ir.Value:
         """Load an address at an offset in the call."""
@@ -297,55 +300,58 @@ class Record:
 
     def value(self, argument: Argument) -> ir.Value:
         """Return the value of a step's argument."""
-        kind = _type(argument)
+        type_ = _type(argument)
         if argument is None:
             return self.context.get_dummy_value()
         if isinstance(argument, tuple):
-            return self.context.make_tuple(self.builder, kind, [*map(self.value, argument)])
+            return self.context.make_tuple(self.builder, type_, [*map(self.value, argument)])
         if isinstance(argument, Number):
             return self.number(argument.offset)
         if isinstance(argument, Tile):
             return self.tile
         if isinstance(argument, Geometry):
-            return self.builder.bitcast(self.at(GEOMETRY), self.context.get_value_type(kind))
+            return self.builder.bitcast(self.at(GEOMETRY), self.context.get_value_type(type_))
         if isinstance(argument, Values):
             block = self.pointer(ATTRIBUTES)
             vector = 8 + argument.k * VECTOR.itemsize
-            place = self.at(self.number(vector + offset_of(VECTOR, "offset"), block), block)
+            memory = self.at(self.number(vector + offset_of(VECTOR, "offset"), block), block)
             if not argument.is_list:
-                return self.number(0, place, self.context.get_value_type(kind))
+                return self.number(0, memory, self.context.get_value_type(type_))
             sizes = [self.number(vector + offset_of(VECTOR, "count"), block)]
         elif isinstance(argument, Sizes):
-            place = self.at(tensor_field(argument.k, "shape"))
+            memory = self.at(tensor_field(argument.k, "shape"))
             sizes = [
                 self.number(tensor_field(argument.k, "rank"))
                 if argument.k < OUTPUT
                 else I64(MAX_RANK)
             ]
         elif isinstance(argument, Room):
-            place, sizes = self.workspace, [self.number(WORKSPACE_SIZE)]
+            memory, sizes = self.workspace, [self.number(WORKSPACE_SIZE)]
         else:
-            place = self.pointer(tensor_field(argument.k, "data"))
+            memory = self.pointer(tensor_field(argument.k, "data"))
             shape = tensor_field(argument.k, "shape")
             sizes = [self.number(shape + 8 * a) for a in range(argument.axes or 0)]
             if argument.axes is None:
                 sizes = [self.number(tensor_field(argument.k, "size"))]
-        return arrays.array_over(self.context, self.builder, kind, place, sizes)
+        return arrays.array_over(self.context, self.builder, type_, memory, sizes)
 
-    def store(self, step: Step, result: Numbers, kind: types.Type, value: ir.Value) -> None:
+    def store(self, step: Step, result: Numbers, type_: types.Type, value: ir.Value) -> None:
         """Store a step's result, a value of a Numba type, in its place."""
-        kinds, values = (kind,) * result.count, [value] * result.count
-        if isinstance(kind, types.BaseTuple):
-            kinds, values = tuple(kind), cgutils.unpack_tuple(self.builder, value)
-        if len(kinds) != result.count or not all(isinstance(n, types.Integer) for n in kinds):
+        number_types, values = (type_,) * result.count, [value] * result.count
+        if isinstance(type_, types.BaseTuple):
+            number_types, values = tuple(type_), cgutils.unpack_tuple(self.builder, value)
+        are_integers = all(isinstance(n, types.Integer) for n in number_types)
+        if len(number_types) != result.count or not are_integers:
             raise OpError(
-                step.role, f"a function that returns {kind}", f"must return the {result.what}"
+                step.role, f"a function that returns {type_}", f"must return the {result.meaning}"
             )
-        for k, (kind, number) in enumerate(zip(kinds, values, strict=True)):
-            place = self.builder.bitcast(
+        for k, (number_type, number) in enumerate(zip(number_types, values, strict=True)):
+            memory = self.builder.bitcast(
                 self.at(result.offset + k * result.pitch), I64.as_pointer()
             )
-            self.builder.store(self.context.cast(self.builder, number, kind, types.int64), place)
+            self.builder.store(
+                self.context.cast(self.builder, number, number_type, types.int64), memory
+            )
 
 
 def _target_machine() -> llvm.TargetMachine:

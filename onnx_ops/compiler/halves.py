@@ -43,77 +43,87 @@ def has_half_instructions() -> bool:
     return to.triple.startswith(("aarch64", "arm64")) or to.has("f16c")
 
 
-def _as(kind: ir.Type, value: ir.Value) -> ir.Type:
+def _as(number: ir.Type, value: ir.Value) -> ir.Type:
     """LLVM's type for as many numbers of a type as there are in a value, a vector or a scalar."""
-    return ir.VectorType(kind, value.type.count) if isinstance(value.type, ir.VectorType) else kind
+    return (
+        ir.VectorType(number, value.type.count) if isinstance(value.type, ir.VectorType) else number
+    )
 
 
-def _constant(number: float, like: ir.Value) -> ir.Value:
+def _constant_like(number: float, like: ir.Value) -> ir.Value:
     """Return a number as a constant of another value's LLVM type."""
-    kind = like.type
-    return ir.Constant(kind, [number] * kind.count if isinstance(kind, ir.VectorType) else number)
+    is_vector = isinstance(like.type, ir.VectorType)
+    return ir.Constant(like.type, [number] * like.type.count if is_vector else number)
 
 
-def widened(builder: ir.IRBuilder, bits: ir.Value, name: str) -> ir.Value:
-    """Emit the conversion of 16-bit floats, given as integers, to float32. name: float16 or
-    bfloat16.
+def widened_bits(builder: ir.IRBuilder, bits: ir.Value, name: str) -> ir.Value:
+    """Emit the conversion of 16-bit floats, given as integers, to float32.
+
+    name: float16 or bfloat16
     """
     floats = _as(FLOAT, bits)
     if name == "float16" and has_half_instructions():
         return builder.fpext(builder.bitcast(bits, _as(HALF, bits)), floats)
     bits = builder.zext(bits, _as(I32, bits))
     if name == "bfloat16":
-        return builder.bitcast(builder.shl(bits, _constant(16, bits)), floats)
+        return builder.bitcast(builder.shl(bits, _constant_like(16, bits)), floats)
     # The exponent's bias is 15 there, 127 in float32; infinities and NaN keep the largest exponent.
-    magnitude = builder.shl(builder.and_(bits, _constant(0x7FFF, bits)), _constant(13, bits))
-    sign = builder.shl(builder.and_(bits, _constant(0x8000, bits)), _constant(16, bits))
+    magnitude = builder.shl(
+        builder.and_(bits, _constant_like(0x7FFF, bits)), _constant_like(13, bits)
+    )
+    sign = builder.shl(builder.and_(bits, _constant_like(0x8000, bits)), _constant_like(16, bits))
     number = builder.bitcast(magnitude, floats)
-    number = builder.bitcast(builder.fmul(number, _constant(2.0**112, number)), bits.type)
-    is_finite = builder.icmp_unsigned("<", magnitude, _constant(0x0F800000, bits))
-    number = builder.select(is_finite, number, builder.or_(magnitude, _constant(0x7F800000, bits)))
+    number = builder.bitcast(builder.fmul(number, _constant_like(2.0**112, number)), bits.type)
+    is_finite = builder.icmp_unsigned("<", magnitude, _constant_like(0x0F800000, bits))
+    number = builder.select(
+        is_finite, number, builder.or_(magnitude, _constant_like(0x7F800000, bits))
+    )
     return builder.bitcast(builder.or_(sign, number), floats)
 
 
 def narrowed(builder: ir.IRBuilder, value: ir.Value, name: str) -> ir.Value:
-    """Emit the inverse of `widened`, rounded to nearest, ties to even. NaN becomes quiet."""
+    """Emit the inverse of `widened_bits`, rounded to nearest, ties to even. NaN becomes quiet."""
     shorts = _as(I16, value)
     bits = builder.bitcast(value, _as(I32, value))
     if name == "float16" and has_half_instructions():
         return builder.bitcast(builder.fptrunc(value, _as(HALF, value)), shorts)
 
     def shifted(number: ir.Value, count: int) -> ir.Value:
-        return builder.lshr(number, _constant(count, bits))
+        return builder.lshr(number, _constant_like(count, bits))
 
     def rounded(number: ir.Value, dropped: int) -> ir.Value:
         """Add half of what the last bit stands for that stays, less a bit if that one is even."""
-        odd = builder.and_(shifted(number, dropped), _constant(1, bits))
-        return builder.add(builder.add(number, _constant((1 << (dropped - 1)) - 1, bits)), odd)
+        odd = builder.and_(shifted(number, dropped), _constant_like(1, bits))
+        return builder.add(builder.add(number, _constant_like((1 << (dropped - 1)) - 1, bits)), odd)
 
     nan = builder.fcmp_unordered("uno", value, value)
     if name == "bfloat16":
-        quiet = builder.or_(shifted(bits, 16), _constant(0x40, bits))
+        quiet = builder.or_(shifted(bits, 16), _constant_like(0x40, bits))
         return builder.trunc(builder.select(nan, quiet, shifted(rounded(bits, 16), 16)), shorts)
-    sign = builder.and_(shifted(bits, 16), _constant(0x8000, bits))
-    magnitude = builder.and_(bits, _constant(0x7FFFFFFF, bits))
-    number = shifted(builder.sub(rounded(magnitude, 13), _constant((127 - 15) << 23, bits)), 13)
+    sign = builder.and_(shifted(bits, 16), _constant_like(0x8000, bits))
+    magnitude = builder.and_(bits, _constant_like(0x7FFFFFFF, bits))
+    number = shifted(
+        builder.sub(rounded(magnitude, 13), _constant_like((127 - 15) << 23, bits)), 13
+    )
     # Of a subnormal number, the addition of 0.5 moves the last bit that counts to the end.
     half = builder.bitcast(magnitude, value.type)
-    half = builder.bitcast(builder.fadd(half, _constant(0.5, value)), bits.type)
-    is_subnormal = builder.icmp_unsigned("<", magnitude, _constant(0x38800000, bits))
-    number = builder.select(is_subnormal, builder.sub(half, _constant(0x3F000000, bits)), number)
-    is_infinite = builder.icmp_unsigned(
-        ">=", magnitude, _constant(0x47800000, bits)
-    )  # from 65536 on
-    number = builder.select(is_infinite, _constant(0x7C00, bits), number)
-    payload = builder.and_(shifted(magnitude, 13), _constant(0x1FF, bits))
-    number = builder.select(nan, builder.or_(payload, _constant(0x7E00, bits)), number)
+    half = builder.bitcast(builder.fadd(half, _constant_like(0.5, value)), bits.type)
+    is_subnormal = builder.icmp_unsigned("<", magnitude, _constant_like(0x38800000, bits))
+    number = builder.select(
+        is_subnormal, builder.sub(half, _constant_like(0x3F000000, bits)), number
+    )
+    # From 65536 on.
+    is_infinite = builder.icmp_unsigned(">=", magnitude, _constant_like(0x47800000, bits))
+    number = builder.select(is_infinite, _constant_like(0x7C00, bits), number)
+    payload = builder.and_(shifted(magnitude, 13), _constant_like(0x1FF, bits))
+    number = builder.select(nan, builder.or_(payload, _constant_like(0x7E00, bits)), number)
     return builder.trunc(builder.or_(sign, number), shorts)
 
 
 def conversion(
     convert: Callable[..., ir.Value], source: types.Type, result: types.Type, *settings: str | None
 ) -> Callable[..., Any]:
-    """`widened` or `narrowed` as a function of compiled code, from one type of numbers to
+    """`widened_bits` or `narrowed` as a function of compiled code, from one type of numbers to
     another.
     """
 
@@ -133,7 +143,8 @@ def conversion(
 
 
 WIDEN: dict[str | None, Any] = {
-    name: conversion(widened, types.uint16, types.float32, name) for name in ("float16", "bfloat16")
+    name: conversion(widened_bits, types.uint16, types.float32, name)
+    for name in ("float16", "bfloat16")
 }
 NARROW: dict[str | None, Any] = {
     name: conversion(narrowed, types.float32, types.uint16, name) for name in WIDEN
@@ -151,7 +162,7 @@ def sum_type(array: types.Array) -> types.Type:
 
 
 @overload(elements.load)
-def _(array: types.Array, i: types.Integer) -> Implementation:
+def choose_load(array: types.Array, i: types.Integer) -> Implementation:
     widen: Any = WIDEN.get(half_of(array))
     return {
         "float16": lambda array, i: widen(array[i].float16),
@@ -161,7 +172,7 @@ def _(array: types.Array, i: types.Integer) -> Implementation:
 
 
 @overload(elements.store)
-def _(array: types.Array, i: types.Integer, value: types.Type) -> Implementation:
+def choose_store(array: types.Array, i: types.Integer, value: types.Type) -> Implementation:
     narrow: Any = NARROW.get(half_of(array))
 
     def half(array: Elements, i: Index, value: Number) -> None:
@@ -187,22 +198,22 @@ overload(elements.to_bfloat16)(rounding("bfloat16"))
 
 
 @overload(elements.plus)
-def _(a: types.Type, b: types.Type) -> Implementation:
+def choose_plus(a: types.Type, b: types.Type) -> Implementation:
     return (lambda a, b: a | b) if isinstance(a, types.Boolean) else (lambda a, b: a + b)
 
 
 @overload(elements.zero)
-def _(array: types.Array) -> Implementation:
+def choose_zero(array: types.Array) -> Implementation:
     if isinstance(array.dtype, types.Boolean):
         return lambda array: False
     return (lambda array: np.float32(0)) if half_of(array) else (lambda array: array.dtype.type(0))
 
 
 @overload(elements.is_wide)
-def _(array: types.Array) -> Implementation:
+def choose_is_wide(array: types.Array) -> Implementation:
     return (lambda array: True) if half_of(array) else (lambda array: False)
 
 
 @overload(elements.sums, jit_options=FLAGS)
-def _(array: types.Array, scratch: types.Array) -> Implementation:
+def choose_sums(array: types.Array, scratch: types.Array) -> Implementation:
     return (lambda array, scratch: scratch) if half_of(array) else (lambda array, scratch: array)

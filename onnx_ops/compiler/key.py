@@ -40,9 +40,9 @@ NUMBA_SETTINGS = {  # Numba's variables that affect code
     for name in """BOUNDSCHECK DEBUGINFO DISABLE_INTEL_SVML ENABLE_AVX ENABLE_PROFILING
     EXTEND_VARIABLE_LIFETIMES LOOP_VECTORIZE OPT SLP_VECTORIZE""".split()
 }  # fmt: skip
-NUMBA_FILE = (
-    ".numba_config.yaml"  # in the current folder: Numba reads settings from it at each compilation
-)
+# In the current folder: Numba reads settings from it at each compilation.
+NUMBA_FILE = ".numba_config.yaml"
+# Types whose repr tells their values.
 PLAIN = {
     bool,
     int,
@@ -53,7 +53,7 @@ PLAIN = {
     slice,
     type(None),
     type(...),
-}  # types whose repr tells their values
+}
 # The parts of a code object that affect compiled code, besides its constants.
 FIELDS = (
     "code exceptiontable names varnames cellvars freevars argcount posonlyargcount "
@@ -132,13 +132,14 @@ class _Reach:
             return len(self.callers) - self.callers.index(function)
         if function not in self.digests:
             self.callers.append(function)
-            fixed, variables = parts(function.__code__)
+            fixed, variables = code_parts(function.__code__)
             settings = function.__defaults__, function.__kwdefaults__, flags_of.get(function)
             values = [
-                (".".join(names), value_of(function, how, *names)) for how, *names in variables
+                (".".join(names), variable_value(function, how, *names))
+                for how, *names in variables
             ]
             described = [
-                self.described(function, *each) for each in (*values, ("its defaults", settings))
+                self.described(function, *named) for named in (*values, ("its defaults", settings))
             ]
             self.digests[function] = hashlib.sha256(repr((fixed, described)).encode()).hexdigest()
             self.callers.pop()
@@ -162,8 +163,8 @@ class _Reach:
 
     def value(self, value: Any) -> object:
         """Describe a value in a function's code. Raises TypeError."""
-        kind = type(value)
-        if kind in PLAIN or isinstance(value, np.dtype):
+        class_ = type(value)
+        if class_ in PLAIN or isinstance(value, np.dtype):
             return repr(value)
         if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
             return (
@@ -173,13 +174,13 @@ class _Reach:
                 hashlib.sha256(value.tobytes()).hexdigest(),
             )
         if isinstance(value, tuple | list):
-            return kind.__qualname__, getattr(kind, "_fields", None), [*map(self.value, value)]
+            return class_.__qualname__, getattr(class_, "_fields", None), [*map(self.value, value)]
         if isinstance(value, set | frozenset):
-            return sorted(repr(self.value(each)) for each in value)
+            return sorted(repr(self.value(item)) for item in value)
         if isinstance(value, dict):
-            return [(self.value(key), self.value(each)) for key, each in value.items()]
+            return [(self.value(key), self.value(item)) for key, item in value.items()]
         if isinstance(value, enum.Enum):
-            return kind.__qualname__, value.name, self.value(value.value)
+            return class_.__qualname__, value.name, self.value(value.value)
         if isinstance(value, enum.EnumMeta):
             return value.__qualname__, self.value(dict(value.__members__))  # which has aliases, too
         if isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
@@ -212,9 +213,8 @@ def versioned_name(value: object) -> str | None:
     """Return the name of an object of Python, NumPy or the compiler, or of an exception; else
     None.
     """
-    if isinstance(value, type) and issubclass(
-        value, BaseException
-    ):  # only whether one is raised is in the code
+    # Only whether one is raised is in the code.
+    if isinstance(value, type) and issubclass(value, BaseException):
         return value.__qualname__
     module = getattr(value, "__module__", None) or type(value).__module__
     name: Any = getattr(value, "__name__", None)
@@ -229,8 +229,8 @@ def versioned_name(value: object) -> str | None:
     )
 
 
-def value_of(function: Callable[..., Any], how: str, name: str, *attributes: str) -> object:
-    """Return the value of one of the variables in `parts`; None if it has none."""
+def variable_value(function: Callable[..., Any], how: str, name: str, *attributes: str) -> object:
+    """Return the value of one of the variables in `code_parts`; None if it has none."""
     if how == "LOAD_GLOBAL":
         value = function.__globals__.get(name, getattr(builtins, name, None))
     else:
@@ -244,15 +244,15 @@ def value_of(function: Callable[..., Any], how: str, name: str, *attributes: str
 
 
 @functools.cache
-def parts(code: CodeType) -> tuple[str, list[tuple[str, ...]]]:
+def code_parts(code: CodeType) -> tuple[str, list[tuple[str, ...]]]:
     """Return (description of a function's code, list of the globals and closure variables that it
     reads).
 
     A variable is (instruction, name, *attributes), with immediate attribute accesses, as in
     `module.NUMBER`.
     """
-    inner = [parts(each) for each in code.co_consts if isinstance(each, CodeType)]
-    constants = [_Reach().value(each) for each in code.co_consts if not isinstance(each, CodeType)]
+    inner = [code_parts(c) for c in code.co_consts if isinstance(c, CodeType)]
+    constants = [_Reach().value(c) for c in code.co_consts if not isinstance(c, CodeType)]
     fixed = (
         constants,
         [getattr(code, f"co_{field}", None) for field in FIELDS],
@@ -267,7 +267,7 @@ def parts(code: CodeType) -> tuple[str, list[tuple[str, ...]]]:
             variables.append(variable)
             is_outside = instruction.opname in ("LOAD_GLOBAL", "LOAD_DEREF")
             variable = (instruction.opname, instruction.argval) if is_outside else ()
-    variables += [each for _, variables in inner for each in variables]
+    variables += [name for _, names in inner for name in names]
     return hashlib.sha256(repr(fixed).encode()).hexdigest(), [
         *filter(None, dict.fromkeys(variables))
     ]

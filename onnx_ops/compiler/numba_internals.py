@@ -115,22 +115,21 @@ def number_functions() -> None:
 
 
 number_functions()
-if hasattr(
-    os, "register_at_fork"
-):  # not by system.py, because changes of it would recompile all kernels
+# Not by system.py, because changes of it would recompile all kernels.
+if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=number_functions)
 
 
 @contextmanager
-def replaced(owner: object, **others: Any) -> Iterator[None]:
+def replaced(owner: object, **attributes: Any) -> Iterator[None]:
     """Return a context with other attributes of an object or a class."""
-    own = {name: value for name, value in vars(owner).items() if name in others}
-    for name, value in others.items():
+    own = {name: value for name, value in vars(owner).items() if name in attributes}
+    for name, value in attributes.items():
         setattr(owner, name, value)
     try:
         yield
     finally:
-        for name in others:
+        for name in attributes:
             setattr(owner, name, own[name]) if name in own else delattr(owner, name)
 
 
@@ -143,13 +142,12 @@ def whole_arrays() -> AbstractContextManager[None]:
     context = cpu_target.target_context
     constant = context.make_constant_array
 
-    def whole(builder: ir.IRBuilder, kind: types.Array, array: np.ndarray) -> ir.Value:
+    def all_elements(builder: ir.IRBuilder, array_type: types.Array, array: np.ndarray) -> ir.Value:
         with replaced(context, allow_dynamic_globals=False):
-            return constant(
-                builder, kind, array if kind.layout in "CF" else np.ascontiguousarray(array)
-            )
+            contiguous = array if array_type.layout in "CF" else np.ascontiguousarray(array)
+            return constant(builder, array_type, contiguous)
 
-    return replaced(context, make_constant_array=whole)
+    return replaced(context, make_constant_array=all_elements)
 
 
 def without_cache() -> AbstractContextManager[None]:
@@ -169,10 +167,23 @@ def is_called_by_python(library: CodeLibrary) -> bool:
     return any(name.startswith("_ZN7cpython") for name in defined(library))
 
 
+def make_private(library: CodeLibrary, symbol: str) -> None:
+    """Make all functions but one private: they are inlined, and then removed.
+
+    Numba's variables with addresses keep their names, by which cache.py finds them.
+    """
+    module = library._final_module
+    for definition in (*module.functions, *module.global_variables):
+        is_kept = definition.name == symbol or definition.name.startswith(ADDRESS)
+        if not definition.is_declaration and not is_kept:
+            definition.linkage = "internal"
+
+
 @contextmanager
 def optimized_once(symbol: str, machine: binding.TargetMachine) -> Iterator[None]:
-    """Return a context in which Numba optimizes the library of the function `symbol` once, with all
-    callees.
+    """Return a context in which Numba optimizes the function `symbol` once.
+
+    It does so with all callees, in one library.
 
     By default, Numba optimizes each callee with its own callees, an innermost function once for
     each level of calls, and generates machine code for each. It still does so for functions that
@@ -186,15 +197,7 @@ def optimized_once(symbol: str, machine: binding.TargetMachine) -> Iterator[None
 
     def optimize_some(library: CodeLibrary) -> None:
         if symbol in defined(library):
-            # Private functions are inlined, and then removed. Numba's variables with addresses keep
-            # their names, by which cache.py finds them.
-            for part in (*library._final_module.functions, *library._final_module.global_variables):
-                if (
-                    not part.is_declaration
-                    and part.name != symbol
-                    and not part.name.startswith(ADDRESS)
-                ):
-                    part.linkage = "internal"
+            make_private(library, symbol)
             optimize(library)
         elif is_called_by_python(library):
             optimize(library)
@@ -204,11 +207,10 @@ def optimized_once(symbol: str, machine: binding.TargetMachine) -> Iterator[None
             finish(library)
             return
         if symbol not in defined(library):
-            # Run two passes of LLVM's code generator, LoopStrengthReduce and CodeGenPrepare, on
-            # what will be inlined. They leave loops and addresses of which the optimizer makes more
-            # vector instructions: in a Col2Im in float32, half as many again of 256 bits. llvmlite
-            # has no name for the second one, so the whole generator runs, in an eighth of the time
-            # of compiling.
+            # Two passes of the code generator, LoopStrengthReduce and CodeGenPrepare, leave loops
+            # and addresses of which the optimizer makes more vector instructions: in a Col2Im in
+            # float32, half as many again of 256 bits. llvmlite has no name for the second one, so
+            # the whole generator runs, in an eighth of the time of compiling.
             machine.emit_object(library._final_module)
         library._finalized = True
 
@@ -247,7 +249,7 @@ def calls_itself(module: binding.ModuleRef) -> bool:
 RAISED, DESCRIPTION = callconv.RETCODE_EXC, callconv.excinfo_t
 
 
-def describe(
+def description_of(
     context: BaseContext,
     builder: ir.IRBuilder,
     exception: tuple[type[Exception], tuple[str, ...], None],
@@ -262,12 +264,13 @@ def leave(
     status: ir.Value,
     description: ir.Value | None = None,
 ) -> None:
-    """Emit a return with a status that callers pass on, and with a substitute for the
-    description.
+    """Emit a return with a status that callers pass on.
+
+    `description` is a substitute for the exception's description.
     """
     if description is not None:
-        place = context.call_conv._get_excinfo_argument(builder.function)
-        builder.store(builder.bitcast(description, place.type.pointee), place)
+        pointer = context.call_conv._get_excinfo_argument(builder.function)
+        builder.store(builder.bitcast(description, pointer.type.pointee), pointer)
     context.call_conv._return_errcode_raw(builder, status)
 
 

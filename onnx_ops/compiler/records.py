@@ -149,7 +149,7 @@ class Numbers:
     """
 
     offset: int
-    what: str
+    meaning: str
     count: int = 1
     pitch: int = 0
 
@@ -170,7 +170,7 @@ class Step:
     @property
     def tensors(self) -> list[Tensor]:
         """Return the tensors that the function gets as arrays."""
-        arguments = [each for a in self.arguments for each in (a if isinstance(a, tuple) else (a,))]
+        arguments = [b for a in self.arguments for b in (a if isinstance(a, tuple) else (a,))]
         return [argument for argument in arguments if isinstance(argument, Tensor)]
 
     @property
@@ -182,11 +182,11 @@ class Step:
     def place(self) -> str:
         """Return the file and line of the function, and for a kernel the types of its tensors."""
         code = self.function.__code__
-        place = (
+        line = (
             f"{code.co_filename.replace(chr(92), '/').rpartition('/')[2]}, line "
             f"{code.co_firstlineno}"
         )
-        return f"{place} for {', '.join(self.types)}" if self.tensors else place
+        return f"{line} for {', '.join(self.types)}" if self.tensors else line
 
 
 @dataclass(frozen=True)
@@ -211,9 +211,8 @@ class Entry:
                 *step.types,
             ]
         )
-        return re.sub(r"[^\w-]", "_", name, flags=re.ASCII)[
-            :LONGEST
-        ]  # some linkers refuse other letters
+        # Some linkers refuse other letters.
+        return re.sub(r"[^\w-]", "_", name, flags=re.ASCII)[:LONGEST]
 
 
 def infer_entry(operator: Operator) -> Entry:
@@ -245,9 +244,8 @@ def plan_entry(operator: Operator, position: int = 0) -> Entry:
 def kernel_entry(operator: Operator, position: int, signature: Mapping[str, str]) -> Entry:
     """Return the Entry of the kernel at a position for these types."""
     kernel = operator.kernel(position)
-    types: Any = operator.storage(
-        kernel, signature
-    )  # of the inputs that it reads, then of the outputs
+    # Of the inputs that it reads, then of the outputs.
+    types: Any = operator.storage(kernel, signature)
     inputs = _kernel_inputs(operator, position, types)
     outputs = [Tensor(OUTPUT + k, dtype) for k, dtype in enumerate(types[len(inputs) :])]
     arguments = *kernel.grouped(inputs), Geometry(operator.geometry_dtype), Tile(), Room(), *outputs
@@ -316,6 +314,6 @@ def _kernel_inputs(
     return inputs
 
 
-def _of_outputs(operator: Operator, name: str, what: str) -> Numbers:
+def _of_outputs(operator: Operator, name: str, meaning: str) -> Numbers:
     """Return a field of each output's record, as the result of a step."""
-    return Numbers(tensor_field(OUTPUT, name), what, len(operator.outputs), TENSOR.itemsize)
+    return Numbers(tensor_field(OUTPUT, name), meaning, len(operator.outputs), TENSOR.itemsize)

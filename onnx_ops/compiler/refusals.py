@@ -15,7 +15,7 @@ from ..declaration.jit import FLAGS, INNER
 from ..declaration.limits import MAX_SHOWN
 from ..declaration.operator import REFUSAL_FIELDS, REFUSAL_SIZE
 from .halves import I64, overload
-from .numba_internals import DESCRIPTION, RAISED, cgutils, describe, leave
+from .numba_internals import DESCRIPTION, RAISED, cgutils, description_of, leave
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @overload(require, prefer_literal=True, jit_options=FLAGS | INNER)
-def _(
+def choose_require(
     condition: types.Type,
     argument: types.StringLiteral,
     value: types.Type,
@@ -42,15 +42,18 @@ def _(
 # the function as a Numba function, then the numbers of a refusal (declaration/operator.py).
 NUMBERS = ir.ArrayType(I64, REFUSAL_SIZE)
 REFUSED = ir.LiteralStructType([DESCRIPTION, NUMBERS])
-CODE = ir.IntType(32)(
-    165
-)  # the status of functions that return with a refusal; callers pass on any status above 0
+# The status of functions that return with a refusal; callers pass on any status above 0.
+CODE = ir.IntType(32)(165)
 ARGUMENT, RULE, AT, COUNT, HAS_EXPECTED, EXPECTED, KINDS = range(len(REFUSAL_FIELDS))
 VALUES = len(REFUSAL_FIELDS)  # the position of the first one
 
 
-def c_function(builder: ir.IRBuilder, name: str, returned: ir.Type, *kinds: ir.Type) -> ir.Function:
-    return cgutils.get_or_insert_function(builder.module, ir.FunctionType(returned, kinds), name)
+def c_function(
+    builder: ir.IRBuilder, name: str, returned: ir.Type, *parameters: ir.Type
+) -> ir.Function:
+    return cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(returned, parameters), name
+    )
 
 
 def note_refusal(builder: ir.IRBuilder, status: Status, record: ir.Value) -> None:
@@ -58,20 +61,19 @@ def note_refusal(builder: ir.IRBuilder, status: Status, record: ir.Value) -> Non
 
     If several tiles refuse, the record keeps the first refusal.
     """
-    place = builder.bitcast(status.excinfoptr, cgutils.voidptr_t)
-    numbers = cgutils.gep_inbounds(builder, builder.bitcast(place, REFUSED.as_pointer()), 0, 1)
+    block = builder.bitcast(status.excinfoptr, cgutils.voidptr_t)
+    numbers = cgutils.gep_inbounds(builder, builder.bitcast(block, REFUSED.as_pointer()), 0, 1)
     record = builder.bitcast(record, NUMBERS.as_pointer())
-    first, argument = (
-        cgutils.gep_inbounds(builder, each, 0, ARGUMENT) for each in (record, numbers)
-    )
-    outcome = builder.cmpxchg(first, I64(0), builder.load(argument), "acq_rel", "monotonic")
+    noted = cgutils.gep_inbounds(builder, record, 0, ARGUMENT)
+    argument = builder.load(cgutils.gep_inbounds(builder, numbers, 0, ARGUMENT))
+    outcome = builder.cmpxchg(noted, I64(0), argument, "acq_rel", "monotonic")
     with builder.if_then(builder.extract_value(outcome, 1)):
         for k in range(RULE, NUMBERS.count):
             number = builder.load(cgutils.gep_inbounds(builder, numbers, 0, k))
             builder.store(number, cgutils.gep_inbounds(builder, record, 0, k))
         values = cgutils.gep_inbounds(builder, record, 0, VALUES)
         builder.store(builder.ptrtoint(values, I64), cgutils.gep_inbounds(builder, record, 0, AT))
-    builder.call(c_function(builder, "free", ir.VoidType(), cgutils.voidptr_t), [place])
+    builder.call(c_function(builder, "free", ir.VoidType(), cgutils.voidptr_t), [block])
 
 
 @intrinsic(prefer_literal=True)
@@ -97,17 +99,18 @@ def refuse_unless(
         holds = context.is_true(builder, condition, values[0])
         with builder.if_then(builder.not_(holds), likely=False):
             malloc = c_function(builder, "malloc", cgutils.voidptr_t, I64)
-            place = builder.call(malloc, [I64(context.get_abi_sizeof(REFUSED))])
-            with builder.if_then(cgutils.is_null(builder, place), likely=False):
+            block = builder.call(malloc, [I64(context.get_abi_sizeof(REFUSED))])
+            with builder.if_then(cgutils.is_null(builder, block), likely=False):
                 leave(context, builder, RAISED)
-            refused = builder.bitcast(place, REFUSED.as_pointer())
+            refused = builder.bitcast(block, REFUSED.as_pointer())
             exception = ValueError, (f"{argument.literal_value}: {rule.literal_value}",), None
             builder.store(
-                describe(context, builder, exception), cgutils.gep_inbounds(builder, refused, 0, 0)
+                description_of(context, builder, exception),
+                cgutils.gep_inbounds(builder, refused, 0, 0),
             )
             for position, number in numbers_of(context, builder, signature.args, values, refused):
                 builder.store(number, cgutils.gep(builder, refused, 0, 1, position))
-            leave(context, builder, CODE, place)
+            leave(context, builder, CODE, block)
         return context.get_dummy_value()
 
     return types.none(condition, argument, value, rule, expected), codegen
@@ -116,14 +119,14 @@ def refuse_unless(
 def numbers_of(
     context: BaseContext,
     builder: ir.IRBuilder,
-    kinds: Sequence[types.Type],
+    argument_types: Sequence[types.Type],
     values: Sequence[ir.Value],
     refused: ir.Value,
 ) -> Iterator[tuple[ir.Value | int, ir.Value]]:
     """Yield the positions and numbers of a refusal, for the argument types and values of
     `refuse_unless`.
     """
-    _, argument, value, rule, expected = kinds
+    _, argument, value, rule, expected = argument_types
     has_expected = not isinstance(expected, types.NoneType | types.Omitted)
     yield ARGUMENT, text(context, builder, argument)
     yield RULE, text(context, builder, rule)
@@ -143,11 +146,9 @@ def numbers_of(
         yield COUNT, count
     elif isinstance(value, types.BaseTuple):
         items = cgutils.unpack_tuple(builder, values[2])[:MAX_SHOWN]
-        for k, (item, kind) in enumerate(zip(items, value, strict=False)):
-            yield (
-                VALUES + k,
-                as_int64(context, builder, context.cast(builder, item, kind, number), number),
-            )
+        for k, (item, item_type) in enumerate(zip(items, value, strict=False)):
+            item = context.cast(builder, item, item_type, number)
+            yield VALUES + k, as_int64(context, builder, item, number)
         yield COUNT, I64(len(items))
     else:
         yield VALUES, as_int64(context, builder, values[2], number)
@@ -157,21 +158,20 @@ def numbers_of(
 def number_type(value: types.Type) -> types.Type:
     """Return the type of the numbers of a value: of an array, a tuple or a number."""
     if isinstance(value, types.BaseTuple):
-        return (
-            types.float64 if any(isinstance(kind, types.Float) for kind in value) else types.int64
-        )
+        has_float = any(isinstance(item, types.Float) for item in value)
+        return types.float64 if has_float else types.int64
     return value.dtype if isinstance(value, types.Array) else value
 
 
 def as_int64(
-    context: BaseContext, builder: ir.IRBuilder, item: ir.Value, kind: types.Type
+    context: BaseContext, builder: ir.IRBuilder, item: ir.Value, number: types.Type
 ) -> ir.Value:
     """Return a number as an integer, or the bits of a double."""
-    if isinstance(kind, types.Float):
-        return builder.bitcast(context.cast(builder, item, kind, types.float64), I64)
-    return context.cast(builder, item, kind, types.int64)
+    if isinstance(number, types.Float):
+        return builder.bitcast(context.cast(builder, item, number, types.float64), I64)
+    return context.cast(builder, item, number, types.int64)
 
 
-def text(context: BaseContext, builder: ir.IRBuilder, kind: types.StringLiteral) -> ir.Value:
+def text(context: BaseContext, builder: ir.IRBuilder, literal: types.StringLiteral) -> ir.Value:
     """Return the address of a text in the code."""
-    return builder.ptrtoint(context.insert_const_string(builder.module, kind.literal_value), I64)
+    return builder.ptrtoint(context.insert_const_string(builder.module, literal.literal_value), I64)

@@ -15,19 +15,26 @@ from numba import njit, types
 from numba.extending import intrinsic, models, register_jitable, register_model
 
 from ..declaration.jit import BOUNDSCHECK, FLAGS, INNER, flags_of, marked
-from .halves import I16, I32, I64, half_of, narrowed, overload, sum_type, widened
+from ..kernels.vectors import View
+from .halves import I16, I32, I64, half_of, narrowed, overload, sum_type, widened_bits
 from .numba_internals import cgutils
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Any, TypeVar
+    from typing import Any, NamedTuple, TypeVar
 
     from numba.core.base import BaseContext
     from numba.core.typing import Context, Signature
 
-    from ..kernels.types import Elements
-
     Make = TypeVar("Make", bound=Callable[..., Any])
+
+    class ViewValue(NamedTuple):
+        """A View, as an operation gets it."""
+
+        array: ArrayValue
+        first: ir.Value
+        steps: tuple[ir.Value, ...]
+
 
 BYTES = 32  # of a vector of sums, but in `blend` where the target has wider ones
 FUSED = ["contract"]
@@ -41,8 +48,9 @@ def applied(function: Callable[..., Any], named: Mapping[str, types.Type]) -> An
 
 
 def vectorized(loop: Callable[..., Any]) -> Callable[[Make], Make]:
-    """Decorator: replace a loop of kernels/vectors.py in compiled code by the function that this
-    one returns.
+    """Decorator: replace a loop of kernels/vectors.py in compiled code.
+
+    The function that this one returns takes its place.
 
     Its parameters are names of the loop's arguments, and it gets their types. If it returns None,
     or if bounds are checked, compiled code keeps the plain loop.
@@ -50,11 +58,11 @@ def vectorized(loop: Callable[..., Any]) -> Callable[[Make], Make]:
     marked.remove(loop)  # so that Numba gets it from here alone
 
     def use(make: Make) -> Make:
-        def choose(*kinds: types.Type) -> Callable[..., Any]:
-            given = dict(zip(inspect.signature(loop).parameters, kinds, strict=True))
-            return loop if BOUNDSCHECK else applied(make, given) or loop
+        def substitute(*argument_types: types.Type) -> Callable[..., Any]:
+            named = dict(zip(inspect.signature(loop).parameters, argument_types, strict=True))
+            return loop if BOUNDSCHECK else applied(make, named) or loop
 
-        overload(loop, jit_options=flags_of[loop])(choose)
+        overload(loop, jit_options=flags_of[loop])(substitute)
         return make
 
     return use
@@ -68,12 +76,12 @@ def as_written(loop: Callable[..., Any]) -> Callable[..., Any]:
 def operation(
     returns: Callable[..., types.Type] = lambda: types.void, literals: str = ""
 ) -> Callable[[Callable[..., object]], Callable[..., Any]]:
-    """Decorator: make an instruction for compiled code from a function that emits LLVM's
-    instructions.
+    """Decorator: make an instruction for compiled code.
 
-    The function gets LLVM's builder, and for each argument the ArrayValue of an array, the number
-    itself if the argument is among the literals, else LLVM's value. It returns LLVM's value, or a
-    list of values for a tuple.
+    The decorated function emits LLVM's instructions.
+
+    The function gets LLVM's builder, and for each argument an `operand`, or the number itself if
+    the argument is among the literals. It returns LLVM's value, or a list of values for a tuple.
 
     returns   a function from the types of the arguments that it names to the result's type
     literals  names of arguments that are compile-time constants
@@ -83,10 +91,10 @@ def operation(
         names = list(inspect.signature(function).parameters)[1:]
 
         def typed(
-            typing: Context, *kinds: types.Type
+            typing: Context, *argument_types: types.Type
         ) -> tuple[Signature, Callable[..., ir.Value]] | None:
-            given = dict(zip(names, kinds, strict=True))
-            if not all(isinstance(given[name], types.IntegerLiteral) for name in literals.split()):
+            named = dict(zip(names, argument_types, strict=True))
+            if not all(isinstance(named[name], types.IntegerLiteral) for name in literals.split()):
                 return None  # Numba asks again, with the numbers
 
             def codegen(
@@ -95,25 +103,42 @@ def operation(
                 signature: Signature,
                 values: Sequence[ir.Value],
             ) -> ir.Value:
-                def argument(name: str, value: ir.Value) -> ArrayValue | ir.Value | int:
-                    if isinstance(given[name], types.Array):
-                        array = context.make_array(given[name])(context, builder, value)
-                        return ArrayValue(builder, given[name], array.data, array.nitems)
-                    return given[name].literal_value if name in literals.split() else value
-
-                result = function(builder, *map(argument, names, values))
+                operands = [
+                    named[name].literal_value
+                    if name in literals.split()
+                    else operand(context, builder, named[name], value)
+                    for name, value in zip(names, values, strict=True)
+                ]
+                result = function(builder, *operands)
                 if isinstance(result, list):
                     return context.make_tuple(builder, signature.return_type, result)
                 return context.get_dummy_value() if signature.return_type == types.void else result
 
-            return applied(returns, given)(*kinds), codegen
+            return applied(returns, named)(*argument_types), codegen
 
-        named: Any = typed
-        named.__name__ = function.__name__
-        named.__signature__ = inspect.signature(function)
-        return intrinsic(named)
+        instruction: Any = typed
+        instruction.__name__ = function.__name__
+        instruction.__signature__ = inspect.signature(function)
+        return intrinsic(instruction)
 
     return define
+
+
+def operand(
+    context: BaseContext, builder: ir.IRBuilder, numba_type: types.Type, value: ir.Value
+) -> Any:
+    """Return an ArrayValue for an array, a tuple of operands for a tuple, else LLVM's value."""
+    if isinstance(numba_type, types.Array):
+        array = context.make_array(numba_type)(context, builder, value)
+        return ArrayValue(builder, numba_type, array.data, array.nitems)
+    if isinstance(numba_type, types.BaseTuple):
+        values = cgutils.unpack_tuple(builder, value)
+        members = [
+            operand(context, builder, *pair) for pair in zip(numba_type, values, strict=True)
+        ]
+        is_named = isinstance(numba_type, types.BaseNamedTuple)
+        return numba_type.instance_class(*members) if is_named else members
+    return value
 
 
 class Vector(types.Type):
@@ -126,10 +151,9 @@ class Vector(types.Type):
 
 @register_model(Vector)
 class VectorModel(models.PrimitiveModel):
-    def __init__(self, manager: models.DataModelManager, kind: Vector) -> None:
-        super().__init__(
-            manager, kind, ir.VectorType(manager.lookup(kind.number).get_value_type(), kind.lanes)
-        )
+    def __init__(self, manager: models.DataModelManager, vector: Vector) -> None:
+        number = manager.lookup(vector.number).get_value_type()
+        super().__init__(manager, vector, ir.VectorType(number, vector.lanes))
 
 
 def lanes_of(number: types.Number) -> int:
@@ -144,12 +168,13 @@ def element_type(array: types.Array) -> ir.Type:
     return ir.IntType(8 if isinstance(array.dtype, types.Boolean) else array.dtype.bitwidth)
 
 
-def alignment(kind: ir.Type) -> int:
+def alignment(element: ir.Type) -> int:
     """Return the bytes of one element of LLVM's type."""
-    return kind.width // 8 if isinstance(kind, ir.IntType) else {"float": 4, "double": 8}[str(kind)]
+    is_integer = isinstance(element, ir.IntType)
+    return element.width // 8 if is_integer else {"float": 4, "double": 8}[str(element)]
 
 
-def size_of(array: types.Array) -> int:
+def element_bytes(array: types.Array) -> int:
     """Return the bytes of one element of an array."""
     return alignment(element_type(array))
 
@@ -157,20 +182,20 @@ def size_of(array: types.Array) -> int:
 class ArrayValue:
     """The elements of an array, as LLVM sees them.
 
-    kind   Numba's type of the array
-    data   LLVM's pointer to the first element
-    count  LLVM's number of elements, if it is known
+    numba_type  of the array
+    data        LLVM's pointer to the first element
+    count       LLVM's number of elements, if it is known
     """
 
     def __init__(
         self,
         builder: ir.IRBuilder,
-        kind: types.Array,
+        numba_type: types.Array,
         data: ir.Value,
         count: ir.Value | None = None,
     ) -> None:
-        self.builder, self.kind, self.count = builder, kind, count
-        self.data = builder.bitcast(data, element_type(kind).as_pointer())
+        self.builder, self.numba_type, self.count = builder, numba_type, count
+        self.data = builder.bitcast(data, element_type(numba_type).as_pointer())
 
     def begin(self, index: ir.Value) -> ir.Value:
         """Return the pointer to an element."""
@@ -178,23 +203,22 @@ class ArrayValue:
 
     def after(self, index: ir.Value) -> ArrayValue:
         """Return the elements from an index on."""
-        return ArrayValue(self.builder, self.kind, self.begin(index))
+        return ArrayValue(self.builder, self.numba_type, self.begin(index))
 
     def one(self, index: ir.Value) -> ir.Value:
         return self.builder.load(self.begin(index))
 
     def load(self, index: ir.Value, lanes: int) -> ir.Value:
         """Return a vector of so many elements from an index on."""
-        kind = self.data.type.pointee
-        loaded = self.builder.load(
-            self.builder.bitcast(self.begin(index), ir.VectorType(kind, lanes).as_pointer())
-        )
-        loaded.align = alignment(kind)
+        element = self.data.type.pointee
+        vector = ir.VectorType(element, lanes)
+        loaded = self.builder.load(self.builder.bitcast(self.begin(index), vector.as_pointer()))
+        loaded.align = alignment(element)
         return loaded
 
     def store(self, index: ir.Value, vector: ir.Value) -> None:
-        at = self.builder.bitcast(self.begin(index), vector.type.as_pointer())
-        self.builder.store(vector, at).align = alignment(self.data.type.pointee)
+        pointer = self.builder.bitcast(self.begin(index), vector.type.as_pointer())
+        self.builder.store(vector, pointer).align = alignment(self.data.type.pointee)
 
     def load_sums(self, index: ir.Value, lanes: int) -> ir.Value:
         """Load a vector as `load`, in the type in which elements are summed."""
@@ -202,13 +226,14 @@ class ArrayValue:
 
     def widened(self, vector: ir.Value) -> ir.Value:
         """Convert elements to the type in which they are summed."""
-        name = half_of(self.kind)
-        return widened(self.builder, vector, name) if name else vector
+        name = half_of(self.numba_type)
+        return widened_bits(self.builder, vector, name) if name else vector
 
     def store_sums(self, index: ir.Value, vector: ir.Value) -> None:
         """Store sums, as elements."""
-        name: Any = half_of(self.kind)  # not None if elements and their sums have different types
-        is_sum = vector.type.element != element_type(self.kind)
+        # Not None if elements and their sums have different types.
+        name: Any = half_of(self.numba_type)
+        is_sum = vector.type.element != element_type(self.numba_type)
         self.store(index, narrowed(self.builder, vector, name) if is_sum else vector)
 
 
@@ -216,9 +241,9 @@ def shuffle(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, order: Sequence[int
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(order)), list(order)))
 
 
-def collect(builder: ir.IRBuilder, kind: ir.Type, values: Sequence[ir.Value]) -> ir.Value:
-    """Return a vector of values of LLVM's type `kind`."""
-    vector = ir.Constant(ir.VectorType(kind, len(values)), ir.Undefined)
+def collect(builder: ir.IRBuilder, number: ir.Type, values: Sequence[ir.Value]) -> ir.Value:
+    """Return a vector of values of LLVM's type `number`."""
+    vector = ir.Constant(ir.VectorType(number, len(values)), ir.Undefined)
     for lane, value in enumerate(values):
         vector = builder.insert_element(vector, value, I32(lane))
     return vector
@@ -241,10 +266,11 @@ def concatenate(builder: ir.IRBuilder, vectors: Sequence[ir.Value]) -> ir.Value:
 
 
 def transpose(builder: ir.IRBuilder, rows: Sequence[ir.Value]) -> Sequence[ir.Value]:
-    """Return the columns of a square matrix whose size is a power of two and whose rows have at
-    most 32 bytes.
+    """Return the columns of a square matrix.
 
-    Longer rows are those of several matrices, side by side. ArrayValue first move within 16 bytes,
+    Its size is a power of two, and its rows have at most 32 bytes.
+
+    Longer rows are those of several matrices, side by side. Elements first move within 16 bytes,
     where CPUs shuffle best. With 4 elements in them, each round shuffles two rows into each other,
     the first with the third, the second with the fourth:
 
@@ -282,7 +308,7 @@ def transpose(builder: ir.IRBuilder, rows: Sequence[ir.Value]) -> Sequence[ir.Va
     if len(bands) == 1:
         return bands[0]
     left_and_right = [
-        [k + other for other in (0, size) for k in range(begin, begin + side)] for begin in begins
+        [matrix + k for matrix in (0, size) for k in range(begin, begin + side)] for begin in begins
     ]
     return [
         shuffle_each(a, b, order) for order in left_and_right for a, b in zip(*bands, strict=True)
@@ -290,36 +316,38 @@ def transpose(builder: ir.IRBuilder, rows: Sequence[ir.Value]) -> Sequence[ir.Va
 
 
 def gathered(size: int) -> int:
-    """Return the number of elements of `size` bytes, each with a 32-bit index, that one instruction
-    gathers.
+    """Return the number of elements that one instruction gathers.
+
+    They have `size` bytes, and each has a 32-bit index.
     """
     return 64 // max(size, 4)
 
 
-def gather(
+def emit_gather(
     builder: ir.IRBuilder,
     data: ir.Value,
     index: ir.Value,
     width: int,
     exists: ir.Value | None = None,
 ) -> ir.Value:
-    """Return a vector of the `width` bits (32 or 64) from each data[index] on; 0 where `exists` is
-    false.
+    """Return a vector of the `width` bits (32 or 64) from each data[index] on.
+
+    It has 0 where `exists` is false.
 
     The index is a vector of 32-bit numbers, for as many results as 512 bits hold.
     """
     count = index.type.count
     numbers = ir.VectorType(ir.IntType(width), count)
     masks = ir.VectorType(BIT, count)
-    kind = ir.FunctionType(numbers, [numbers, BYTE.as_pointer(), index.type, masks, I32])
+    function_type = ir.FunctionType(numbers, [numbers, BYTE.as_pointer(), index.type, masks, I32])
     name = {32: "llvm.x86.avx512.mask.gather.dpi.512", 64: "llvm.x86.avx512.mask.gather.dpq.512"}[
         width
     ]
-    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    function = cgutils.get_or_insert_function(builder.module, function_type, name)
     scale = I32(alignment(data.type.pointee))
     exists = exists or ir.Constant(masks, [1] * count)
-    at = builder.bitcast(data, BYTE.as_pointer())
-    return builder.call(function, [ir.Constant(numbers, None), at, index, exists, scale])
+    pointer = builder.bitcast(data, BYTE.as_pointer())
+    return builder.call(function, [ir.Constant(numbers, None), pointer, index, exists, scale])
 
 
 @operation()
@@ -333,26 +361,13 @@ def stay_apart(builder: ir.IRBuilder) -> None:
 
 
 @operation(literals="size")
-def transpose_elements(
-    builder: ir.IRBuilder,
-    source: ArrayValue,
-    i: ir.Value,
-    pitch: ir.Value,
-    target: ArrayValue,
-    j: ir.Value,
-    stride: ir.Value,
-    size: int,
-) -> None:
-    """target[j + q * stride + r] = source[i + r * pitch + q] for q, r < size"""
-    rows = [source.load(builder.add(i, builder.mul(I64(r), pitch)), size) for r in range(size)]
+def transpose_elements(builder: ir.IRBuilder, matrix: ViewValue, out: ViewValue, size: int) -> None:
+    """out[q, r] = matrix[r, q] for q, r < size"""
+    source, first, (pitch,) = matrix
+    target, begin, (out_pitch,) = out
+    rows = [source.load(builder.add(first, builder.mul(I64(r), pitch)), size) for r in range(size)]
     for q, column in enumerate(transpose(builder, rows)):
-        target.store_sums(builder.add(j, builder.mul(I64(q), stride)), column)
-
-
-@operation(lambda like: like)
-def vector_at(builder: ir.IRBuilder, row: ArrayValue, b: ir.Value, like: ir.Value) -> ir.Value:
-    """row[b:] as a vector like `like`."""
-    return row.load(b, like.type.count)
+        target.store_sums(builder.add(begin, builder.mul(I64(q), out_pitch)), column)
 
 
 @operation(lambda like: like)
@@ -368,7 +383,7 @@ def put(builder: ir.IRBuilder, row: ArrayValue, b: ir.Value, vector: ir.Value) -
 
 
 @operation(lambda like: like)
-def broadcast(builder: ir.IRBuilder, value: ir.Value, like: ir.Value) -> ir.Value:
+def splat(builder: ir.IRBuilder, value: ir.Value, like: ir.Value) -> ir.Value:
     """`value` in every lane of a vector like `like`."""
     return repeat(builder, value, like.type.count)
 
@@ -407,9 +422,14 @@ def are_zeros(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
     return builder.icmp_unsigned("==", builder.bitcast(bits, number), ir.Constant(number, -1))
 
 
+def array_of(view: types.NamedTuple) -> types.Array:
+    """Return the type of a View's array."""
+    return view.types[0]
+
+
 def whole_vector(array: types.Array) -> int:
     """Return the number of the array's elements in a vector."""
-    return BYTES // size_of(array)
+    return BYTES // element_bytes(array)
 
 
 def square(array: types.Array) -> int:
@@ -418,27 +438,24 @@ def square(array: types.Array) -> int:
 
 
 def transposer(size: int) -> Callable[..., None]:
-    """Return a function that transposes a matrix in squares of this size; the last ones overlap
-    those before.
+    """Return a function that transposes matrices, in squares of this size.
+
+    out[l, q, r] = x[l, r, q]; the last squares overlap those before.
     """
 
     @inner
-    def transpose_matrix(
-        x: Elements,
-        first: int,
-        pitch: int,
-        rows: int,
-        columns: int,
-        out: Elements,
-        to: int,
-        out_pitch: int,
-    ) -> None:
-        for column in range(0, columns, size):
-            c = min(column, columns - size)
-            for row in range(0, rows, size):
-                r = min(row, rows - size)
-                transpose_elements(
-                    x, first + r * pitch + c, pitch, out, to + c * out_pitch + r, out_pitch, size
-                )
+    def transpose_matrices(x: View, matrices: int, rows: int, columns: int, out: View) -> None:
+        source, first, (step, pitch) = x
+        target, begin, (out_step, out_pitch) = out
+        for l in range(matrices):
+            i = first + l * step
+            j = begin + l * out_step
+            for column in range(0, columns, size):
+                c = min(column, columns - size)
+                for row in range(0, rows, size):
+                    r = min(row, rows - size)
+                    square = View(source, i + r * pitch + c, (pitch,))
+                    transposed = View(target, j + c * out_pitch + r, (out_pitch,))
+                    transpose_elements(square, transposed, size)
 
-    return transpose_matrix
+    return transpose_matrices

@@ -15,9 +15,9 @@ from .simd import (
     alignment,
     are_zeros,
     as_written,
-    broadcast,
     concatenate,
-    gather,
+    element_bytes,
+    emit_gather,
     gathered,
     inner,
     lanes_of,
@@ -26,12 +26,11 @@ from .simd import (
     put,
     repeat,
     shuffle,
-    size_of,
+    splat,
     sums_at,
     times,
     times_plus,
     transpose,
-    vector_at,
     vectorized,
     zeros,
 )
@@ -40,7 +39,8 @@ from .target import current
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ..kernels.types import Elements, Pixels, Weights
+    from ..kernels.types import Elements, Pixels
+    from ..kernels.vectors import Corners, Neighbours
     from .simd import ArrayValue
 
 LARGEST = 2**31 - 1
@@ -59,106 +59,89 @@ def take_vector(
     count = index.type.count
     exists = builder.icmp_signed(">=", index, ir.Constant(index.type, None))
     if size >= 4:
-        elements = gather(builder, source.data, index, 8 * size, exists)
+        elements = emit_gather(builder, source.data, index, 8 * size, exists)
     else:
         # 32 bits that lie in the source, and begin with the element unless it is one of the last.
         last = builder.sub(source.count, I64(4 // size))
         last = builder.select(builder.icmp_signed("<", last, I64(LARGEST)), last, I64(LARGEST))
         last = repeat(builder, builder.trunc(last, I32), count)
-        at = builder.select(builder.icmp_signed("<", index, last), index, last)
-        bits = builder.mul(builder.sub(index, at), repeat(builder, I32(8 * size), count))
-        numbers = builder.lshr(gather(builder, source.data, at, 32, exists), bits)
+        begin = builder.select(builder.icmp_signed("<", index, last), index, last)
+        bits = builder.mul(builder.sub(index, begin), repeat(builder, I32(8 * size), count))
+        numbers = builder.lshr(emit_gather(builder, source.data, begin, 32, exists), bits)
         elements = builder.trunc(numbers, ir.VectorType(ir.IntType(8 * size), count))
     target.store(b, builder.bitcast(elements, ir.VectorType(target.data.type.pointee, count)))
 
 
 @vectorized(vectors.take)
-def _(source: types.Array) -> Callable[..., None] | None:
-    size = size_of(source)
+def make_take(source: types.Array) -> Callable[..., None] | None:
+    size = element_bytes(source)
     if not current().gathers or size > 8:
         return None
     count = gathered(size)
     take_rest = as_written(vectors.take)
 
     def take(source: Elements, pixel: Pixels, outside: int, target: Elements) -> None:
-        whole = pixel.size // count * count if source.size >= 4 else 0
-        for b in range(0, whole, count):
+        vectors_end = pixel.size // count * count if source.size >= 4 else 0
+        for b in range(0, vectors_end, count):
             take_vector(source, pixel, b, target)
-        take_rest(source, pixel[whole:], outside, target[whole:])
+        take_rest(source, pixel[vectors_end:], outside, target[vectors_end:])
 
     return take
 
 
 @vectorized(vectors.points_at_once)
-def _() -> Callable[[], int] | None:
+def make_points_at_once() -> Callable[[], int] | None:
     return (lambda: 2**15) if current().gathers else None  # these CPUs have caches of 2 MB
 
 
 def points_adder(lanes: int) -> Callable[..., None]:
-    """Return add_points from a channel on: `lanes` channels at a time, then half as many of the
-    rest, and so on.
+    """Return add_points from a channel on.
+
+    It adds `lanes` channels at a time, then half as many of the rest, and so on.
     """
     add_rest = points_adder(lanes // 2) if lanes > 1 else inner(lambda *arguments: None)
 
     @inner
     def add_channels(
-        source: Elements,
-        pitch: int,
-        pixels: Pixels,
-        widths: Pixels,
-        exist: Pixels,
-        weight: Weights,
-        add: bool,
-        target: Elements,
-        channel: int,
+        source: Elements, pitch: int, points: Corners, add: bool, target: Elements, channel: int
     ) -> None:
+        pixels, widths, exist, weight = points
         w0, w1, w2, w3 = weight[0], weight[1], weight[2], weight[3]
         while channel + lanes <= target.size:
             # Two sums, so that an addition need not wait for the one before it.
             upper = lower = zeros(target, lanes)
             if add:
-                upper = vector_at(target, channel, upper)
+                upper = sums_at(target, channel, upper)
             for b in range(pixels.size):
-                above, taps = np.int64(pixels[b]) * pitch + channel, exist[b]
+                above, corners = np.int64(pixels[b]) * pitch + channel, exist[b]
                 below = above + np.int64(widths[b]) * pitch
-                if taps & 1:
-                    upper = times_plus(
-                        broadcast(w0[b], upper), sums_at(source, above, upper), upper
-                    )
-                if taps & 2:
-                    upper = times_plus(
-                        broadcast(w1[b], upper), sums_at(source, above + pitch, upper), upper
-                    )
-                if taps & 4:
-                    lower = times_plus(
-                        broadcast(w2[b], lower), sums_at(source, below, lower), lower
-                    )
-                if taps & 8:
-                    lower = times_plus(
-                        broadcast(w3[b], lower), sums_at(source, below + pitch, lower), lower
-                    )
+                if corners & 1:
+                    left = sums_at(source, above, upper)
+                    upper = times_plus(splat(w0[b], upper), left, upper)
+                if corners & 2:
+                    right = sums_at(source, above + pitch, upper)
+                    upper = times_plus(splat(w1[b], upper), right, upper)
+                if corners & 4:
+                    left = sums_at(source, below, lower)
+                    lower = times_plus(splat(w2[b], lower), left, lower)
+                if corners & 8:
+                    right = sums_at(source, below + pitch, lower)
+                    lower = times_plus(splat(w3[b], lower), right, lower)
             put(target, channel, plus(upper, lower))
             channel += lanes
-        add_rest(source, pitch, pixels, widths, exist, weight, add, target, channel)
+        add_rest(source, pitch, points, add, target, channel)
 
     return add_channels
 
 
 @vectorized(vectors.add_points)
-def _(source: types.Array, target: types.Array) -> Callable[..., None]:
+def make_add_points(target: types.Array) -> Callable[..., None]:
     add_channels = points_adder(4 * lanes_of(target.dtype))
 
     def add_points(
-        source: Elements,
-        pitch: int,
-        pixels: Pixels,
-        widths: Pixels,
-        exist: Pixels,
-        weight: Weights,
-        add: bool,
-        target: Elements,
+        source: Elements, pitch: int, points: Corners, add: bool, target: Elements
     ) -> None:
-        add_channels(source, pitch, pixels, widths, exist, weight, add, target, 0)
+        add_channels(source, pitch, points, add, target, 0)
 
     return add_points
 
@@ -170,40 +153,41 @@ def gathered_pairs(builder: ir.IRBuilder, source: ArrayValue, index: ir.Value) -
     """Return the elements source[index] and source[index + 1], as two vectors."""
     data = source.data
     count = index.type.count
-    kind = source.data.type.pointee
-    elements = ir.VectorType(kind, count)
-    if alignment(kind) == 8:
-        found = [gather(builder, builder.gep(data, [I64(k)]), index, 64) for k in (0, 1)]
-        return [builder.bitcast(v, elements) for v in found]
-    if alignment(kind) == 2:
-        words = gather(builder, data, index, 32)
+    element = data.type.pointee
+    elements = ir.VectorType(element, count)
+    if alignment(element) == 8:
+        words = [emit_gather(builder, builder.gep(data, [I64(k)]), index, 64) for k in (0, 1)]
+        return [builder.bitcast(word, elements) for word in words]
+    if alignment(element) == 2:
+        words = emit_gather(builder, data, index, 32)
         return [
             builder.trunc(builder.lshr(words, ir.Constant(words.type, [k] * count)), elements)
             for k in (0, 16)
         ]
     halves = [shuffle(builder, index, index, range(k, k + count // 2)) for k in (0, count // 2)]
-    low, high = [builder.bitcast(gather(builder, data, half, 64), elements) for half in halves]
+    low, high = [builder.bitcast(emit_gather(builder, data, half, 64), elements) for half in halves]
     return [shuffle(builder, low, high, range(k, 2 * count, 2)) for k in (0, 1)]
 
 
 def loaded_pairs(
     builder: ir.IRBuilder, source: ArrayValue, index: Sequence[ir.Value]
 ) -> list[ir.Value]:
-    """Return the vectors of `gathered_pairs`, by a load for each pair, for a list of 64-bit
-    integers.
+    """Return the vectors of `gathered_pairs`, by a load for each pair.
+
+    The index is a list of 64-bit integers.
     """
     count = len(index)
-    found = [source.load(start, 2) for start in index]
+    loads = [source.load(begin, 2) for begin in index]
     # 16 bytes each, the even ones in one vector and the odd ones in another: no element then leaves
     # its 16 bytes.
     group = max(1, 8 // alignment(source.data.type.pointee))
-    parts = [concatenate(builder, found[k : k + group]) for k in range(0, count, group)]
-    even, odd = (concatenate(builder, parts[k::2]) for k in (0, 1))
+    groups = [concatenate(builder, loads[k : k + group]) for k in range(0, count, group)]
+    even, odd = (concatenate(builder, groups[k::2]) for k in (0, 1))
     order = [
         lane // group % 2 * count + lane // group // 2 * 2 * group + lane % group * 2
         for lane in range(count)
     ]
-    return [shuffle(builder, even, odd, [at + k for at in order]) for k in (0, 1)]
+    return [shuffle(builder, even, odd, [lane + k for lane in order]) for k in (0, 1)]
 
 
 def pair_count(array: types.Array) -> int:
@@ -222,7 +206,7 @@ def indices(
     builder: ir.IRBuilder, source: ArrayValue, base: ArrayValue, b: ir.Value
 ) -> ir.Value | list[ir.Value]:
     """base[b:], as an index of the source."""
-    count = pair_count(source.kind)
+    count = pair_count(source.numba_type)
     return base.load(b, count) if current().gathers else starts(builder, base, b, range(count))
 
 
@@ -231,16 +215,8 @@ def pairs(
     builder: ir.IRBuilder, source: ArrayValue, index: ir.Value, offset: ir.Value
 ) -> list[ir.Value]:
     """source[index + offset + k] for k = 0 and 1, as two vectors."""
-    source = source.after(offset)
-    if current().gathers:
-        found = gathered_pairs(builder, source, index)
-    else:
-        found = loaded_pairs(
-            builder,
-            source,
-            [builder.extract_value(index, k) for k in range(pair_count(source.kind))],
-        )
-    return [source.widened(v) for v in found]
+    load = gathered_pairs if current().gathers else loaded_pairs
+    return [source.widened(v) for v in load(builder, source.after(offset), index)]
 
 
 def starts(
@@ -260,9 +236,9 @@ def fours(
     builder: ir.IRBuilder, source: ArrayValue, base: ArrayValue, b: ir.Value, offset: ir.Value
 ) -> ir.Value:
     """source[base[b + 4 * l] + offset :][:4] for l = 0, 1, ..., side by side in one vector."""
-    at = starts(builder, base, b, range(0, 4 * four_count(source.kind), 4))
+    begins = starts(builder, base, b, range(0, 4 * four_count(source.numba_type), 4))
     source = source.after(offset)
-    return source.widened(concatenate(builder, [source.load(start, 4) for start in at]))
+    return source.widened(concatenate(builder, [source.load(begin, 4) for begin in begins]))
 
 
 @operation(lambda like: like, literals="k")
@@ -290,17 +266,16 @@ def rows_adder(k: int) -> Callable[..., ir.Value]:
     """Return a function that adds up the rows of the points b + k, b + k + 4, ..., weighted."""
 
     @inner
-    def add_rows(
-        source: Elements, base: Pixels, rows: tuple[int, ...], row_weight: Weights, b: int
-    ) -> ir.Value:
+    def add_rows(source: Elements, points: Neighbours, b: int) -> ir.Value:
+        base, rows, row_weight, _ = points
         row = fours(source, base, b + k, 0)
-        low = times(fours_of(row_weight[0], b, k, row), row)
+        total = times(fours_of(row_weight[0], b, k, row), row)
         row = fours(source, base, b + k, rows[1])
-        low = times_plus(fours_of(row_weight[1], b, k, row), row, low)
+        total = times_plus(fours_of(row_weight[1], b, k, row), row, total)
         row = fours(source, base, b + k, rows[2])
-        low = times_plus(fours_of(row_weight[2], b, k, row), row, low)
+        total = times_plus(fours_of(row_weight[2], b, k, row), row, total)
         row = fours(source, base, b + k, rows[3])
-        return times_plus(fours_of(row_weight[3], b, k, row), row, low)
+        return times_plus(fours_of(row_weight[3], b, k, row), row, total)
 
     return add_rows
 
@@ -312,27 +287,19 @@ def pairwise(step: int) -> Callable[..., bool]:
     """Return `blend` for two taps along an axis, `step` points at a time."""
 
     def blend(
-        source: Elements,
-        base: Pixels,
-        rows: tuple[int, ...],
-        row_weight: Weights,
-        weight: Weights,
-        offsets: tuple[int, ...],
-        add: bool,
-        target: Elements,
+        source: Elements, points: Neighbours, offsets: tuple[int, ...], add: bool, target: Elements
     ) -> bool:
+        base, rows, row_weight, weight = points
         above, below, left, right = row_weight[0], row_weight[1], weight[0], weight[1]
         zero = faults = zeros(left, step)
         for b in range(0, base.size, step):
-            up, down = vector_at(above, b, zero), vector_at(below, b, zero)
-            w, next_w = vector_at(left, b, zero), vector_at(right, b, zero)
+            up, down = sums_at(above, b, zero), sums_at(below, b, zero)
+            w, next_w = sums_at(left, b, zero), sums_at(right, b, zero)
             index = indices(source, base, b)
             x, next_x = pairs(source, index, 0)
             y, next_y = pairs(source, index, rows[1])
-            row, next_row = (
-                times_plus(w, x, times(next_w, next_x)),
-                times_plus(w, y, times(next_w, next_y)),
-            )
+            row = times_plus(w, x, times(next_w, next_x))
+            next_row = times_plus(w, y, times(next_w, next_y))
             total = times_plus(up, row, times(down, next_row))
             if add:
                 total = plus(total, sums_at(target, b, total))
@@ -347,26 +314,20 @@ def fourfold(step: int) -> Callable[..., bool]:
     """Return `blend` for four taps along an axis, `step` points at a time."""
 
     def blend(
-        source: Elements,
-        base: Pixels,
-        rows: tuple[int, ...],
-        row_weight: Weights,
-        weight: Weights,
-        offsets: tuple[int, ...],
-        add: bool,
-        target: Elements,
+        source: Elements, points: Neighbours, offsets: tuple[int, ...], add: bool, target: Elements
     ) -> bool:
+        weight = points.weight
         w0, w1, w2, w3 = weight[0], weight[1], weight[2], weight[3]
         zero = faults = zeros(w0, step)
-        for b in range(0, base.size, step):
+        for b in range(0, points.base.size, step):
             c0, c1, c2, c3 = transposed(
-                add_rows0(source, base, rows, row_weight, b),
-                add_rows1(source, base, rows, row_weight, b),
-                add_rows2(source, base, rows, row_weight, b),
-                add_rows3(source, base, rows, row_weight, b),
+                add_rows0(source, points, b),
+                add_rows1(source, points, b),
+                add_rows2(source, points, b),
+                add_rows3(source, points, b),
             )
-            low = times_plus(vector_at(w0, b, c0), c0, times(vector_at(w1, b, c1), c1))
-            high = times_plus(vector_at(w2, b, c2), c2, times(vector_at(w3, b, c3), c3))
+            low = times_plus(sums_at(w0, b, c0), c0, times(sums_at(w1, b, c1), c1))
+            high = times_plus(sums_at(w2, b, c2), c2, times(sums_at(w3, b, c3), c3))
             total = plus(low, high)
             if add:
                 total = plus(total, sums_at(target, b, total))
@@ -378,7 +339,7 @@ def fourfold(step: int) -> Callable[..., bool]:
 
 
 @vectorized(vectors.blend)
-def _(source: types.Array, offsets: types.BaseTuple) -> Callable[..., bool]:
+def make_blend(source: types.Array, offsets: types.BaseTuple) -> Callable[..., bool]:
     step = pair_count(source) if len(offsets) == 2 else 4 * four_count(source)
     assert vectors.MOST_LANES % step == 0
     return pairwise(step) if len(offsets) == 2 else fourfold(step)

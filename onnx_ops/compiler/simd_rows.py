@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+from typing import TYPE_CHECKING, NamedTuple
 
 from llvmlite import ir
 from numba import types
 
 from ..kernels import vectors
+from ..kernels.vectors import Runs, View
 from .halves import I32, I64, sum_type
 from .numba_internals import cgutils
 from .simd import (
     BYTES,
     alignment,
+    array_of,
     as_written,
     collect,
     inner,
@@ -34,9 +37,10 @@ from .simd import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from ..kernels.types import Elements, Indices, Pixels, Sums
-    from .simd import ArrayValue
+    from .simd import ArrayValue, ViewValue
 
 
 @operation(lambda like: like)
@@ -51,20 +55,21 @@ def run_at(
     """source[i:] as a vector like `like`, where 0 <= block + b < blocks for its lane b, and 0
     elsewhere.
     """
-    kind = source.data.type.pointee
+    element = source.data.type.pointee
     lanes = like.type.count
-    vector = ir.VectorType(kind, lanes)
+    vector = ir.VectorType(element, lanes)
     low, high = (repeat(builder, builder.trunc(number, I32), lanes) for number in (block, blocks))
     exists = builder.icmp_unsigned(
         "<", builder.add(low, ir.Constant(low.type, list(range(lanes)))), high
     )
-    letter = {"float": "f32", "double": "f64"}.get(str(kind), str(kind))
+    letter = {"float": "f32", "double": "f64"}.get(str(element), str(element))
     function_type = ir.FunctionType(vector, [vector.as_pointer(), I32, exists.type, vector])
     name = f"llvm.masked.load.v{lanes}{letter}.p0v{lanes}{letter}"
     function = cgutils.get_or_insert_function(builder.module, function_type, name)
-    at = builder.bitcast(source.begin(i), vector.as_pointer())
-    found = builder.call(function, [at, I32(alignment(kind)), exists, ir.Constant(vector, None)])
-    return source.widened(found)
+    pointer = builder.bitcast(source.begin(i), vector.as_pointer())
+    zeros = ir.Constant(vector, None)
+    loaded = builder.call(function, [pointer, I32(alignment(element)), exists, zeros])
+    return source.widened(loaded)
 
 
 @inner
@@ -75,93 +80,92 @@ def sum_whole(x: Elements, first: Indices, b: int, total: ir.Value) -> ir.Value:
 
 
 @inner
-def sum_existing(
-    x: Elements, first: Indices, block: Indices, blocks: int, row: int, b: int, total: ir.Value
-) -> ir.Value:
+def sum_existing(x: Elements, runs: Runs, row: int, b: int, total: ir.Value) -> ir.Value:
+    first, block, blocks = runs
     for t in range(first.size):
         total = plus(total, run_at(x, first[t] + row + b, block[t] + b, blocks, total))
     return total
 
 
 @vectorized(vectors.sum_runs)
-def _(x: types.Array, out: types.Array) -> Callable[..., None] | None:
+def make_sum_runs(x: types.Array) -> Callable[..., None] | None:
     if not isinstance(sum_type(x), types.Float):
         return None
     one = lanes_of(sum_type(x))
     four = 4 * one
     as_plain = as_written(vectors.sum_runs)
 
-    def sum_runs(
-        x: Elements,
-        first: Indices,
-        block: Indices,
-        blocks: int,
-        rows: int,
-        out: Elements,
-        to: int,
-        out_pitch: int,
-        count: int,
-    ) -> None:
+    def sum_runs(x: Elements, runs: Runs, rows: int, count: int, out: View) -> None:
         if count < one:
-            as_plain(x, first, block, blocks, rows, out, to, out_pitch, count)
+            as_plain(x, runs, rows, count, out)
             return
+        first, block, blocks = runs
+        target, to, (pitch,) = out
         low, high = 0, count  # where all runs exist
         for t in range(first.size):
             low, high = max(low, -block[t]), min(high, blocks - block[t])
         for l in range(rows):
-            b, row = 0, l * blocks
+            b = 0
+            row = l * blocks
             while b < count:
+                # The last vector overlaps the one before.
                 large, small = min(b, high - four), min(b, count - one)
                 if low <= large and b < high - one:
-                    put(out, to + large, sum_whole(x, first, row + large, zeros(x, four)))
+                    put(target, to + large, sum_whole(x, first, row + large, zeros(x, four)))
                     b = large + four
                 else:
                     if low <= small and small + one <= high:
                         total = sum_whole(x, first, row + small, zeros(x, one))
                     else:
-                        total = sum_existing(x, first, block, blocks, row, small, zeros(x, one))
-                    put(out, to + small, total)
+                        total = sum_existing(x, runs, row, small, zeros(x, one))
+                    put(target, to + small, total)
                     b = small + one
-            to += out_pitch
+            to += pitch
 
     return sum_runs
+
+
+class Square(NamedTuple):
+    """Elements of `add_planes`, a square of them: those from e on, of the planes from r on."""
+
+    e: int
+    r: int
+    skipped: int  # elements that the square before this one has added
 
 
 @operation(literals="size")
 def add_columns(
     builder: ir.IRBuilder,
-    source: ArrayValue,
-    i: ir.Value,
-    pitch: ir.Value,
+    x: ViewValue,
     planes: ir.Value,
-    r: ir.Value,
+    square: Square,
     places: ArrayValue,
-    e: ir.Value,
-    skipped: ir.Value,
     sums: ArrayValue,
     size: int,
 ) -> None:
-    """sums[places[e + q] * PLANES + r + k] += source[i + k * pitch + q] for skipped <= q < size and
-    k < size
+    """sums[places[e + q] * PLANES + r + k] += x[r + k, e + q] for skipped <= q < size and k < size
 
     The last of the `planes` stands for those after it.
     """
+    source, first, (pitch,) = x
+    e, r, skipped = square
     rows = []
     for k in range(size):
         plane = builder.add(r, I64(k))
         last = builder.sub(planes, I64(1))
         plane = builder.select(builder.icmp_signed("<", plane, last), plane, last)
-        rows.append(source.load_sums(builder.add(i, builder.mul(plane, pitch)), size))
-    add = builder.fadd if isinstance(sums.kind.dtype, types.Float) else builder.add
+        begin = builder.add(builder.add(first, e), builder.mul(plane, pitch))
+        rows.append(source.load_sums(begin, size))
+    add = builder.fadd if isinstance(sums.numba_type.dtype, types.Float) else builder.add
     for q, column in enumerate(transpose(builder, rows)):
-        place = builder.zext(places.one(builder.add(e, I64(q))), I64)
-        at = builder.add(builder.mul(place, I64(vectors.PLANES)), r)
+        pixel = builder.zext(places.one(builder.add(e, I64(q))), I64)
+        index = builder.add(builder.mul(pixel, I64(vectors.PLANES)), r)
         with builder.if_then(builder.icmp_signed("<=", skipped, I64(q))):
-            sums.store(at, add(sums.load(at, size), column))
+            sums.store(index, add(sums.load(index, size), column))
 
 
 @vectorized(vectors.add_planes)
-def _(x: types.Array, sums: types.Array) -> Callable[..., None] | None:
+def make_add_planes(x: types.Array, sums: types.Array) -> Callable[..., None] | None:
     if isinstance(sums.dtype, types.Boolean | types.Complex):
         return None
     size = square(sums)
@@ -173,32 +177,25 @@ def _(x: types.Array, sums: types.Array) -> Callable[..., None] | None:
         if places.size < size:
             as_plain(x, first, pitch, planes, places, sums)
             return
+        view = View(x, first, (pitch,))
         for r in range(0, planes, size):
             for e in range(0, places.size - size + 1, size):
-                add_columns(x, first + e, pitch, planes, r, places, e, 0, sums, size)
+                add_columns(view, planes, Square(e, r, 0), places, sums, size)
             if places.size % size > 0:
-                e = places.size - size
-                add_columns(
-                    x, first + e, pitch, planes, r, places, e, size - places.size % size, sums, size
-                )
+                last = Square(places.size - size, r, size - places.size % size)
+                add_columns(view, planes, last, places, sums, size)
 
     return add_planes
 
 
-@operation(literals="count size")
+@operation(literals="rows size")
 def zip_elements(
-    builder: ir.IRBuilder,
-    source: ArrayValue,
-    i: ir.Value,
-    pitch: ir.Value,
-    target: ArrayValue,
-    j: ir.Value,
-    count: int,
-    size: int,
+    builder: ir.IRBuilder, matrix: ViewValue, rows: int, size: int, target: ArrayValue, j: ir.Value
 ) -> None:
-    """target[j + q * count + r] = source[i + r * pitch + q] for q < size, r < count"""
+    """target[j + q * rows + r] = matrix[r, q] for q < size, r < rows"""
+    source, i, (pitch,) = matrix
     zipped = source.load(i, size)
-    for r in range(1, count):
+    for r in range(1, rows):
         row = source.load(builder.add(i, builder.mul(I64(r), pitch)), size)
         # Of one length, as both sides of a shuffle are: what comes after the row is not used.
         row = shuffle(builder, row, row, [*range(size), *[0] * (size * (r - 1))])
@@ -207,101 +204,60 @@ def zip_elements(
     target.store_sums(j, zipped)
 
 
-def zipper(constant: int, size: int) -> Callable[..., None]:
-    """`interleave` for one stride, `size` elements of each row at a time; the last ones overlap
-    those before.
+def zipper(rows: int, size: int) -> Callable[..., None]:
+    """Return `interleave` for matrices with this number of rows, where rows of `out` have no gaps.
+
+    It transposes `size` elements of each row at a time; the last ones overlap those before.
     """
 
     @inner
-    def zip_rows(
-        lanes: Elements,
-        first: int,
-        pitch: int,
-        row_pitch: int,
-        stride: int,
-        count: int,
-        rows: int,
-        target: Elements,
-        to: int,
-        out_pitch: int,
-    ) -> None:
-        for l in range(rows):
-            at, row = first + l * row_pitch, to + l * out_pitch
-            for begin in range(0, count - size, size):
-                zip_elements(
-                    lanes, at + begin, pitch, target, row + begin * constant, constant, size
-                )
-            last = count - size
-            zip_elements(lanes, at + last, pitch, target, row + last * constant, constant, size)
+    def zip_rows(lanes: View, matrices: int, columns: int, out: View) -> None:
+        source, first, (step, pitch) = lanes
+        target, to, (out_step, _) = out
+        for l in range(matrices):
+            i = first + l * step
+            j = to + l * out_step
+            for begin in range(0, columns - size, size):
+                matrix = View(source, i + begin, (pitch,))
+                zip_elements(matrix, rows, size, target, j + begin * rows)
+            last = columns - size
+            zip_elements(View(source, i + last, (pitch,)), rows, size, target, j + last * rows)
 
     return zip_rows
 
 
 @vectorized(vectors.interleave)
-def _(lanes: types.Array, target: types.Array) -> Callable[..., None] | None:
-    if isinstance(target.dtype, types.Complex):
+def make_interleave(lanes: types.NamedTuple, out: types.NamedTuple) -> Callable[..., None] | None:
+    if isinstance(array_of(out).dtype, types.Complex):
         return None
-    large = square(lanes)
-    zip_2_16, zip_2_8, zip_2_4, zip_2_2, zip_3_8 = (
-        zipper(*each) for each in ((2, 16), (2, 8), (2, 4), (2, 2), (3, 8))
+    large = square(array_of(lanes))
+    zip_2_16, zip_2_8, zip_2_4, zip_2_2, zip_3_8 = itertools.starmap(
+        zipper, ((2, 16), (2, 8), (2, 4), (2, 2), (3, 8))
     )
     in_large_squares = transposer(large)
     in_small_squares = transposer(4)
     one_by_one = as_written(vectors.interleave)
 
-    def interleave(
-        lanes: Elements,
-        first: int,
-        pitch: int,
-        row_pitch: int,
-        stride: int,
-        count: int,
-        rows: int,
-        target: Elements,
-        to: int,
-        out_pitch: int,
-        step: int,
-    ) -> None:
+    def interleave(lanes: View, matrices: int, rows: int, columns: int, out: View) -> None:
         stay_apart()
-        matrices = lanes, first, pitch, row_pitch, stride, count, rows, target, to, out_pitch
-        if step != stride and min(stride, count) < 4:
-            one_by_one(*matrices, step)
-        elif stride == 2 and count >= 16:
-            zip_2_16(*matrices)
-        elif stride == 2 and count >= 8:
-            zip_2_8(*matrices)
-        elif stride == 2 and count >= 4:
-            zip_2_4(*matrices)
-        elif stride == 2 and count >= 2:
-            zip_2_2(*matrices)
-        elif stride == 3 and count >= 8:
-            zip_3_8(*matrices)
-        elif stride >= large and count >= large:
-            for l in range(rows):
-                in_large_squares(
-                    lanes,
-                    first + l * row_pitch,
-                    pitch,
-                    stride,
-                    count,
-                    target,
-                    to + l * out_pitch,
-                    step,
-                )
-        elif stride >= 4 and count >= 4:
-            for l in range(rows):
-                in_small_squares(
-                    lanes,
-                    first + l * row_pitch,
-                    pitch,
-                    stride,
-                    count,
-                    target,
-                    to + l * out_pitch,
-                    step,
-                )
+        if out.steps[1] != rows and min(rows, columns) < 4:
+            one_by_one(lanes, matrices, rows, columns, out)
+        elif rows == 2 and columns >= 16:
+            zip_2_16(lanes, matrices, columns, out)
+        elif rows == 2 and columns >= 8:
+            zip_2_8(lanes, matrices, columns, out)
+        elif rows == 2 and columns >= 4:
+            zip_2_4(lanes, matrices, columns, out)
+        elif rows == 2 and columns >= 2:
+            zip_2_2(lanes, matrices, columns, out)
+        elif rows == 3 and columns >= 8:
+            zip_3_8(lanes, matrices, columns, out)
+        elif rows >= large and columns >= large:
+            in_large_squares(lanes, matrices, rows, columns, out)
+        elif rows >= 4 and columns >= 4:
+            in_small_squares(lanes, matrices, rows, columns, out)
         else:
-            one_by_one(*matrices, step)
+            one_by_one(lanes, matrices, rows, columns, out)
 
     return interleave
 
@@ -317,26 +273,27 @@ def load_strided(
     The stride: 1, 2 or a value.
     """
     if stride not in (1, 2):
-        found = []
+        elements = []
         for _ in range(lanes):
-            found.append(source.one(index))
+            elements.append(source.one(index))
             index = builder.add(index, stride)
-        return collect(builder, source.data.type.pointee, found)
-    found = source.load(index, lanes)
+        return collect(builder, source.data.type.pointee, elements)
+    first = source.load(index, lanes)
     if stride == 1:
-        return found
+        return first
     # The second vector ends with the last element that is wanted.
     second = source.load(builder.add(index, I64(lanes - 1)), lanes)
     return shuffle(
-        builder, found, second, [2 * b if 2 * b < lanes else 2 * b + 1 for b in range(lanes)]
+        builder, first, second, [2 * b if 2 * b < lanes else 2 * b + 1 for b in range(lanes)]
     )
 
 
 def by_length(
     builder: ir.IRBuilder, count: ir.Value, full: int, move: Callable[[ir.Value, int], None]
 ) -> None:
-    """Move `count` < 2 * full elements by two overlapping vectors as long as fit: move(where,
-    lanes).
+    """Move `count` < 2 * full elements by two overlapping vectors.
+
+    They are as long as fit: move(where, lanes).
     """
     if full > 1:
         with builder.if_else(builder.icmp_signed(">=", count, I64(full))) as (long, short):
@@ -350,44 +307,44 @@ def by_length(
             move(I64(0), 1)
 
 
+class StridedRow(NamedTuple):
+    """A row of elements with gaps: array[first + b * stride] for each b."""
+
+    array: Any  # Elements, or the ArrayValue that an operation gets
+    first: int
+    stride: int
+
+
 @operation(literals="literal_stride lanes")
 def copy_vector(
     builder: ir.IRBuilder,
-    x: ArrayValue,
-    i: ir.Value,
+    row: StridedRow,
     literal_stride: int,
-    stride: ir.Value,
+    lanes: int,
     out: ArrayValue,
     j: ir.Value,
-    lanes: int,
 ) -> None:
-    """out[j + b] = x[i + b * stride] for b < lanes; `literal_stride` is 0 for any stride but 1 and
-    2.
-    """
+    """out[j + b] = row[b] for b < lanes; `literal_stride` is 0 for any stride but 1 and 2."""
+    x, i, stride = row
     out.store(j, load_strided(builder, x, i, literal_stride or stride, lanes))
 
 
 @operation(literals="literal_stride full")
 def copy_short(
     builder: ir.IRBuilder,
-    x: ArrayValue,
-    i: ir.Value,
+    row: StridedRow,
     literal_stride: int,
-    stride: ir.Value,
+    full: int,
     out: ArrayValue,
     j: ir.Value,
     count: ir.Value,
-    full: int,
 ) -> None:
-    """out[j + b] = x[i + b * stride] for b < count < 2 * full; `literal_stride` as in
-    copy_vector.
-    """
+    """out[j + b] = row[b] for b < count < 2 * full; `literal_stride` as in copy_vector."""
+    x, first, stride = row
 
     def move(b: ir.Value, lanes: int) -> None:
-        found = load_strided(
-            builder, x, builder.add(i, builder.mul(b, stride)), literal_stride or stride, lanes
-        )
-        out.store(builder.add(j, b), found)
+        i = builder.add(first, builder.mul(b, stride))
+        out.store(builder.add(j, b), load_strided(builder, x, i, literal_stride or stride, lanes))
 
     by_length(builder, count, full, move)
 
@@ -395,111 +352,72 @@ def copy_short(
 @operation(lambda: types.int64)
 def to_boundary(builder: ir.IRBuilder, out: ArrayValue, j: ir.Value) -> ir.Value:
     """Return the number of elements from out[j] to the next aligned place of a vector."""
-    at = builder.ptrtoint(out.begin(j), I64)
-    return builder.udiv(
-        builder.and_(builder.neg(at), I64(BYTES - 1)), I64(alignment(out.data.type.pointee))
-    )
+    address = builder.ptrtoint(out.begin(j), I64)
+    count = builder.and_(builder.neg(address), I64(BYTES - 1))
+    return builder.udiv(count, I64(alignment(out.data.type.pointee)))
 
 
 def copier(literal_stride: int, full: int) -> Callable[..., None]:
-    """Return copy_box for one stride (0: for any), in vectors of `full` elements; the last overlaps
-    those before.
+    """Return copy_box for one stride, or for any (0).
+
+    It copies vectors of `full` elements; the last one overlaps the one before.
     """
 
     @inner
-    def copy(
-        x: Elements,
-        first: int,
-        steps: tuple[int, int, int],
-        sizes: tuple[int, int, int],
-        count: int,
-        stride: int,
-        out: Elements,
-        to: int,
-        out_steps: tuple[int, int, int],
-    ) -> None:
+    def copy(x: View, sizes: tuple[int, int, int], count: int, stride: int, out: View) -> None:
+        source, first, steps = x
+        target, begin, out_steps = out
         for p in range(sizes[0]):
             for q in range(sizes[1]):
-                source, target = (
-                    first + p * steps[0] + q * steps[1],
-                    to + p * out_steps[0] + q * out_steps[1],
-                )
+                i = first + p * steps[0] + q * steps[1]
+                j = begin + p * out_steps[0] + q * out_steps[1]
                 for _ in range(sizes[2]):
+                    row = StridedRow(source, i, stride)
                     if count < 2 * full:
-                        copy_short(x, source, literal_stride, stride, out, target, count, full)
+                        copy_short(row, literal_stride, full, target, j, count)
                     else:
-                        copy_vector(x, source, literal_stride, stride, out, target, full)
-                        b = to_boundary(out, target) if count > LONG * full else full
+                        copy_vector(row, literal_stride, full, target, j)
+                        b = to_boundary(target, j) if count > LONG * full else full
                         while b < count - full:
-                            copy_vector(
-                                x,
-                                source + b * stride,
-                                literal_stride,
-                                stride,
-                                out,
-                                target + b,
-                                full,
-                            )
+                            rest = StridedRow(source, i + b * stride, stride)
+                            copy_vector(rest, literal_stride, full, target, j + b)
                             b += full
                         last = count - full
-                        copy_vector(
-                            x,
-                            source + last * stride,
-                            literal_stride,
-                            stride,
-                            out,
-                            target + last,
-                            full,
-                        )
-                    source += steps[2]
-                    target += out_steps[2]
+                        rest = StridedRow(source, i + last * stride, stride)
+                        copy_vector(rest, literal_stride, full, target, j + last)
+                    i += steps[2]
+                    j += out_steps[2]
 
     return copy
 
 
 @vectorized(vectors.copy_box)
-def _(out: types.Array) -> Callable[..., None] | None:
-    if isinstance(out.dtype, types.Complex):
+def make_copy_box(out: types.NamedTuple) -> Callable[..., None] | None:
+    array = array_of(out)
+    if isinstance(array.dtype, types.Complex):
         return None
-    each, second, any_other = (
-        copier(literal_stride, whole_vector(out)) for literal_stride in (1, 2, 0)
-    )
-    large = square(out)
-    in_large_squares, in_small_squares = transposer(large), transposer(4)
+    copy_1, copy_2, copy_any = (copier(stride, whole_vector(array)) for stride in (1, 2, 0))
+    large = square(array)
+    in_large_squares = transposer(large)
+    in_small_squares = transposer(4)
 
-    def copy_box(
-        x: Elements,
-        first: int,
-        steps: tuple[int, int, int],
-        sizes: tuple[int, int, int],
-        count: int,
-        stride: int,
-        out: Elements,
-        to: int,
-        out_steps: tuple[int, int, int],
-    ) -> None:
-        # Where neighbours along q are neighbours in memory.
-        side = min(sizes[1], count) if steps[1] == 1 else 0
+    def copy_box(x: View, sizes: tuple[int, int, int], count: int, stride: int, out: View) -> None:
+        # Where neighbours along q are neighbours in memory, they are the columns of a matrix.
+        side = min(sizes[1], count) if x.steps[1] == 1 else 0
         if stride == 1:
-            each(x, first, steps, sizes, count, 1, out, to, out_steps)
+            copy_1(x, sizes, count, 1, out)
         elif stride == 2:
-            second(x, first, steps, sizes, count, 2, out, to, out_steps)
+            copy_2(x, sizes, count, 2, out)
         elif side >= 4:
             for p in range(sizes[0]):
-                for r in range(sizes[2]):
-                    source, target = (
-                        first + p * steps[0] + r * steps[2],
-                        to + p * out_steps[0] + r * out_steps[2],
-                    )
-                    if side >= large:
-                        in_large_squares(
-                            x, source, stride, count, sizes[1], out, target, out_steps[1]
-                        )
-                    else:
-                        in_small_squares(
-                            x, source, stride, count, sizes[1], out, target, out_steps[1]
-                        )
+                matrices = View(x.array, x.first + p * x.steps[0], (x.steps[2], stride))
+                begin = out.first + p * out.steps[0]
+                transposed = View(out.array, begin, (out.steps[2], out.steps[1]))
+                if side >= large:
+                    in_large_squares(matrices, sizes[2], count, sizes[1], transposed)
+                else:
+                    in_small_squares(matrices, sizes[2], count, sizes[1], transposed)
         else:
-            any_other(x, first, steps, sizes, count, stride, out, to, out_steps)
+            copy_any(x, sizes, count, stride, out)
 
     return copy_box

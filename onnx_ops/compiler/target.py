@@ -56,7 +56,7 @@ class Target:
         Zen 4.
         """
         return self.has("avx512fp16") and self.settings.isdisjoint(
-            f"-avx512{part}" for part in ("f", "bw", "dq", "vl")
+            f"-avx512{subset}" for subset in ("f", "bw", "dq", "vl")
         )
 
 
@@ -90,10 +90,10 @@ def current() -> Target:
     cpu = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
     features = os.environ.get("NUMBA_CPU_FEATURES")
     if features is None:
-        known = llvm.get_host_cpu_features()
+        host = llvm.get_host_cpu_features()
         if os.environ.get("NUMBA_ENABLE_AVX") == "0":
-            known.update({name: False for name in known if name.startswith("avx")})
-        features = "" if cpu.lower() == "generic" else known.flatten()
+            host.update({name: False for name in host if name.startswith("avx")})
+        features = "" if cpu.lower() == "generic" else host.flatten()
     target = Target(llvm.get_process_triple(), cpu, features)
     if (
         cpu == "x86-64-v4" or target.has("avx512vbmi2")

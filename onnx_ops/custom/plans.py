@@ -5,11 +5,13 @@ They are generated functions that call the user's function `user`.
 For an operator with the inputs x and bias, the attribute a and the output y:
 
     def rule(attributes, inputs, outputs):
-        return write_shapes(outputs, shapes_of(outputs, user(inputs[0], inputs[1], attributes[0])))
+        return write_shapes(
+            outputs, returned_shapes(outputs, user(inputs[0], inputs[1], attributes[0]))
+        )
 
     def kernel(attributes, inputs, inputs0, inputs1, g, tile, workspace, outputs0):  # inputs: their
     sizes
-        shapes = shapes_of((outputs0, ), rule(inputs[0], inputs[1], attributes[0]))
+        shapes = returned_shapes((outputs0, ), rule(inputs[0], inputs[1], attributes[0]))
         return user(inputs0, inputs1, attributes[0], tile, g.tiles, workspace,
                     elements_in(outputs0, 0, shapes[0], outputs0))
 
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from ..declaration.operator import Kernel, Plan
 from ..kernels.elements import elements_in
-from ..kernels.returned import shapes_of, write_shapes
+from ..kernels.returned import returned_shapes, write_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Sized
@@ -33,7 +35,11 @@ if TYPE_CHECKING:
     from ..declaration.operator import Operator
 
 
-CALLED = {"elements_in": elements_in, "shapes_of": shapes_of, "write_shapes": write_shapes}
+CALLED = {
+    "elements_in": elements_in,
+    "returned_shapes": returned_shapes,
+    "write_shapes": write_shapes,
+}
 
 
 def with_functions(
@@ -65,7 +71,7 @@ def shape_of(operator: Operator, rule: FunctionType) -> FunctionType:
         )
     text = (
         "def rule(attributes, inputs, outputs): return write_shapes(outputs, "
-        f"shapes_of(outputs, user({arguments})))"
+        f"returned_shapes(outputs, user({arguments})))"
     )
     return function_of(text, rule)
 
@@ -94,7 +100,7 @@ def kernel_of(
     attributes = elements("attributes", operator.attributes)
     arguments = ", ".join([*inputs, *attributes, "tile, g.tiles", workspace, *views])
     text = f"""def kernel(attributes, inputs, {parameters}):
- shapes = shapes_of(({", ".join(outputs)}, ), rule({rule_arguments(operator)}))
+ shapes = returned_shapes(({", ".join(outputs)}, ), rule({rule_arguments(operator)}))
  return user({arguments})"""
     function = function_of(text, kernel, rule=rule)
     function.__name__ = kernel.__name__  # for the names of files in the cache

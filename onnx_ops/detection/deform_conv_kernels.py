@@ -20,7 +20,7 @@ from ..declaration.jit import APART, IN_PLACE, jitable
 from ..fold.geometry import SlidingBlocks
 from ..kernels.elements import indices_in, integers_in, is_wide, load, store, sums, sums_in
 from ..kernels.shares import pieces, share
-from ..kernels.vectors import WIDTH, add_product, blend
+from ..kernels.vectors import WIDTH, Neighbours, View, add_product, blend
 from ..sampling.grid_sample_kernels import LINEAR, combine, multiply_weights
 from ..sampling.taps import indexed_images, linear_weights, reading_of
 
@@ -404,16 +404,9 @@ def sample(
         target = columns[k * count :]
         is_finite = False
         for q in range(planes):  # the last call tests the sums of all planes
-            is_finite = blend(
-                source[plane_offsets[q] :],
-                base[:count],
-                row_offsets,
-                row_weight[q] if g.axes == 3 else weight[row],
-                weight[column],
-                LINEAR,
-                q > 0,
-                target,
-            )
+            of_rows = row_weight[q] if g.axes == 3 else weight[row]
+            neighbours = Neighbours(base[:count], row_offsets, of_rows, weight[column])
+            is_finite = blend(source[plane_offsets[q] :], neighbours, LINEAR, q > 0, target)
         if not is_finite:
             sample_tap_by_tap(source, inputs, g, taps, stripe, points, target)
 
@@ -502,6 +495,5 @@ def multiply(
                     wide[k] = load(weights, k)
             weight_at = 0  # in the panel
             row_pitch = depth
-        add_product(
-            sums(w, panel), weight_at, row_pitch, size, columns, depth, width, totals[row * width :]
-        )
+        rows = View(sums(w, panel), weight_at, (row_pitch,))
+        add_product(rows, size, columns, depth, width, totals[row * width :])

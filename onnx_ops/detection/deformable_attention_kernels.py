@@ -17,7 +17,7 @@ from ..declaration.limits import MAX_RANK
 from ..declaration.operator import Geometry, vector
 from ..kernels.elements import indices_in, is_wide, load, store, sums, sums_in
 from ..kernels.shares import pieces, share
-from ..kernels.vectors import add_points
+from ..kernels.vectors import Corners, add_points
 
 if TYPE_CHECKING:
     from ..kernels.types import Elements, Number, Pixels, Sums, Tile, Vector, Weights, Workspace
@@ -226,16 +226,11 @@ def add_rows(
         target = out[(block.row + r) * g.channels + channel :][:size]
         row_sums = sums(target, totals)[:size]
         b = r * block.size
-        add_points(
-            source,
-            g.heads * g.channels,
-            taps.pixel[b:][: block.size],
-            taps.width[b:],
-            taps.exist[b:],
-            taps.weight[:, b:],
-            block.point > 0,  # then the row's sums are those of its first points
-            row_sums,
+        corners = Corners(
+            taps.pixel[b:][: block.size], taps.width[b:], taps.exist[b:], taps.weight[:, b:]
         )
+        # After a row's first points, its sums are those of the points before.
+        add_points(source, g.heads * g.channels, corners, block.point > 0, row_sums)
         for d in range(size if is_wide(out) else 0):
             store(target, d, row_sums[d])
         m += 1

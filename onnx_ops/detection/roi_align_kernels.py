@@ -24,7 +24,7 @@ from ..declaration.jit import APART, FUSE, jitable, known
 from ..declaration.operator import Geometry
 from ..kernels.elements import indices_in, integers_in, load, store, sums_in, zero
 from ..kernels.shares import pieces, share
-from ..kernels.vectors import add_points
+from ..kernels.vectors import Corners, add_points
 
 if TYPE_CHECKING:
     from ..kernels.types import (
@@ -598,7 +598,8 @@ def pool_rows(
     """Pool `count` rows of a channel, column by column. width: of a row in `source`."""
     if len(mode) == len(AVERAGE):
         pixel = rows.taps.pixel[:count]
-        add_points(source, width, pixel, rows.ones, rows.ones, rows.weight, False, target)
+        corners = Corners(pixel, rows.ones, rows.ones, rows.weight)
+        add_points(source, width, corners, False, target)
     else:
         compare_rows(source, rows.taps, count, width, target)
 
@@ -952,7 +953,8 @@ def pool_copy(copy: Sums, region: Region, g: RoiAlignGeometry, workspace: Worksp
         for i in range(box.y.samples):
             for j in range(box.x.samples):
                 if count == SAMPLES:
-                    add_points(copy, channels, pixels, widths, exist, weight, False, chunk)
+                    corners = Corners(pixels, widths, exist, weight)
+                    add_points(copy, channels, corners, False, chunk)
                     add_chunk(totals, chunk, is_first)
                     count = 0
                     is_first = False
@@ -967,7 +969,8 @@ def pool_copy(copy: Sums, region: Region, g: RoiAlignGeometry, workspace: Worksp
                         weight[t, count] = w * sample_weight
                         exist[count] |= (w > number(0)) << t
                     count += 1
-        add_points(copy, channels, pixels[:count], widths, exist, weight, False, chunk)
+        corners = Corners(pixels[:count], widths, exist, weight)
+        add_points(copy, channels, corners, False, chunk)
         add_chunk(totals, chunk, is_first)
         for c in range(channels):
             store(bins, c * g.bins + b, totals[c])

@@ -28,7 +28,7 @@ from ..declaration.errors import require
 from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
-from .col2im_kernels import choose, col2im, unit_count, workspace_size
+from .col2im_kernels import choose_way, col2im, unit_count, workspace_size
 from .geometry import Col2ImGeometry
 from .sliding_blocks import (
     ATTRIBUTES,
@@ -128,33 +128,36 @@ def plan_blocks(spacing: Spacing, inputs: tuple[Sizes, ...], batch: int, g: Col2
     rule = "must be as long as {image_shape}, which is of length"
     require(len(block_shape) == axes, "{block_shape}", block_shape, rule, axes)
     for i in range(axes):
-        require(
-            1 <= image_shape[i] <= LIMIT, "{image_shape}", image_shape, "must lie in [1, 2**40]"
-        )
+        fits = 1 <= image_shape[i] <= LIMIT
+        require(fits, "{image_shape}", image_shape, "must lie in [1, 2**40]")
     lay_out(spacing, image_shape, block_shape, g)
+    rule = "must, dilated, fit into the padded image; too large on axis"
     for i in range(axes):
-        require(
-            g.counts[i + g.axes - axes] > 0,
-            "{block_shape}",
-            block_shape,
-            "must, dilated, fit into the padded image; too large on axis",
-            i,
-        )
+        require(g.counts[i + g.axes - axes] > 0, "{block_shape}", block_shape, rule, i)
     rule = "must have at most 2**58 places in the padded image"
     require(g.blocks <= ELEMENTS, "{block_shape}", block_shape, rule)
     block = g.positions
     rule = "the second to last axis must be divisible by the product of {block_shape},"
     require(rows % block == 0, "shape of {input}", x, rule, block)
-    require(
-        columns == g.blocks,
-        "shape of {input}",
-        x,
-        "the last axis must be the number of blocks,",
-        g.blocks,
-    )
+    rule = "the last axis must be the number of blocks,"
+    require(columns == g.blocks, "shape of {input}", x, rule, g.blocks)
     channels = rows // block
     fits = max(channels, 1) <= ELEMENTS // g.pixels // max(batch, 1)
     require(fits, "{image_shape}", image_shape, "output must have at most 2**58 elements")
+    find_steps(g)
+    g.planes = batch * channels * (g.pixels // (g.image[g.axes - 2] * g.image[g.axes - 1]))
+    work = batch * (channels * g.pixels + rows * columns)
+    g.tiles = min(64, work // (COPIED if g.tiled else WORK) + 1)
+    choose_way(g)
+    if g.together:
+        g.planes = batch * channels
+    g.tiles = max(1, min(g.tiles, unit_count(g)))
+    g.workspace = workspace_size(g)
+
+
+@jitable
+def find_steps(g: Col2ImGeometry) -> None:
+    """Find the steps from one hit of a pixel to the next one, and whether blocks tile the image."""
     g.tiled = 1
     for i in range(g.axes):
         stride = g.strides[i]
@@ -165,14 +168,6 @@ def plan_blocks(spacing: Spacing, inputs: tuple[Sizes, ...], batch: int, g: Col2
         # With pads, blocks reach outside of the image, and don't tile it.
         inside = g.pads[i] == 0 and g.counts[i] * stride <= g.image[i]
         g.tiled &= g.block[i] == stride and dilation == 1 and inside
-    g.planes = batch * channels * (g.pixels // (g.image[g.axes - 2] * g.image[g.axes - 1]))
-    work = batch * (channels * g.pixels + rows * columns)
-    g.tiles = min(64, work // (COPIED if g.tiled else WORK) + 1)
-    choose(g)
-    if g.together:
-        g.planes = batch * channels
-    g.tiles = max(1, min(g.tiles, unit_count(g)))
-    g.workspace = workspace_size(g)
 
 
 def reference(
@@ -196,8 +191,9 @@ def sum_of_blocks(
     pads_begin: ArrayLike | None,
     pads_end: ArrayLike | None,
 ) -> np.ndarray:
-    """Evaluate the formula ordered by k: the pixels of position k in all blocks are a strided slice
-    of the image.
+    """Evaluate the formula ordered by k.
+
+    The pixels of position k in all blocks are a strided slice of the image.
     """
     image, block = (np.asarray(sizes).tolist() for sizes in (image_shape, block_shape))
     spacing = spacing_of_lists(image, strides, dilations, pads_begin, pads_end)

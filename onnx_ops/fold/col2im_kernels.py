@@ -11,7 +11,7 @@ interleaved to pixels. The same holds along the axis before (y): rows one stride
 runs, each a row of blocks later. They are computed together, so that each run is read from begin to
 end.
 
-Four ways, of which `choose` takes one:
+There are four ways to do so, see `choose_way`:
 
     together    planes with short rows are summed side by side (col2im_planes.py)
     tiled       where blocks tile the image, the runs are the lanes
@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..declaration.jit import IN_PLACE, jitable
 from ..kernels.elements import integers_in, load, plus, store, sums_in, zero
 from ..kernels.shares import pieces, share
-from ..kernels.vectors import interleave, sum_runs
-from .col2im_planes import PLANES, are_small, padded, planes_workspace, sum_planes
+from ..kernels.vectors import Runs, View, interleave, sum_runs
+from .col2im_planes import PLANES, are_small, padded_size, planes_workspace, sum_planes
 from .sliding_blocks import quotient
 
 if TYPE_CHECKING:
@@ -74,8 +74,9 @@ class Rows(NamedTuple):
 
 
 class RowHits(NamedTuple):
-    """The hits of a row along all axes but x, as elements of the input: lead + first + m * step,
-    for m < size.
+    """The hits of a row along all axes but x.
+
+    As elements of the input, they are lead + first + m * step, for m < size.
     """
 
     leads: Indices  # for each hit along the axes before y
@@ -84,13 +85,34 @@ class RowHits(NamedTuple):
     size: int  # number of hits along y
 
 
-@jitable
-def choose(g: Col2ImGeometry) -> None:
-    """Choose the way, and the size of a unit of work: g.piece pixels of g.high rows. The number of
-    tiles is known.
+class Band(NamedTuple):
+    """Pieces of rows that lie one stride apart and have alike hits.
 
-    Also state the room that a tile needs: g.leads hits, g.lanes lanes, g.runs runs of a lane, and
-    g.sums sums.
+    The hits of the next row are a row of blocks later.
+    """
+
+    hits: RowHits  # of the first row
+    rows: int
+    x: Pixel  # where the pieces begin in the rows
+    columns: int  # pixels of a piece
+    pixel: Offset  # where the first row's piece begins in the output
+
+
+class Scratch(NamedTuple):
+    """The parts of the workspace."""
+
+    leads: Indices  # of a plane, from `find_leads`
+    lanes: Indices  # from `find_lanes`
+    runs: Indices  # of a lane: [0] has the element, and [1] the block where each begins
+    sums: Sums  # of all lanes of a band, or of the pixels of a piece
+
+
+@jitable
+def choose_way(g: Col2ImGeometry) -> None:
+    """Choose the way, and the size of a unit of work: g.piece pixels of g.high rows.
+
+    The number of tiles is already in `g`. Also state what a tile needs memory for: g.leads hits,
+    g.lanes lanes, g.runs runs of a lane, and g.sums sums.
     """
     y, x = g.axes - 2, g.axes - 1
     stride = g.strides[x]
@@ -100,7 +122,7 @@ def choose(g: Col2ImGeometry) -> None:
     g.runs = g.leads * min(g.block[y], g.counts[y]) * g.block[x]
     g.together = are_small(g)
     few = g.counts[x] < FEW or stride > LONG
-    large = padded(g, x) > LARGEST_ROW or g.runs > MOST_RUNS
+    large = padded_size(g, x) > LARGEST_ROW or g.runs > MOST_RUNS
     g.by_blocks = (few or large) and not g.tiled
     g.piece = min(g.image[x], PIECE if g.by_blocks else max(PIECE // stride, ROOM) * stride)
     g.pitch = pieces(pieces(g.piece, stride), ROOM) * ROOM
@@ -146,8 +168,8 @@ def col2im(x: Elements, g: Col2ImGeometry, tile: Tile, workspace: Workspace, out
 
 
 @jitable(**IN_PLACE)
-def rows_at(g: Col2ImGeometry, unit: Unit) -> Rows:
-    """Return the Rows of a unit of work."""
+def rows_of(g: Col2ImGeometry, unit: Unit) -> Rows:
+    """Return a unit of work."""
     height = g.image[g.axes - 2]
     width = g.image[g.axes - 1]
     stride = g.strides[g.axes - 2]
@@ -163,7 +185,7 @@ def rows_at(g: Col2ImGeometry, unit: Unit) -> Rows:
 
 
 @jitable
-def hits(g: Col2ImGeometry, a: Axis, p: Pixel) -> Hits:
+def axis_hits(g: Col2ImGeometry, a: Axis, p: Pixel) -> Hits:
     """Return the Hits of pixel p of axis a."""
     t = p + g.pads[a]
     stride = g.strides[a]
@@ -188,8 +210,9 @@ def hits(g: Col2ImGeometry, a: Axis, p: Pixel) -> Hits:
 
 @jitable
 def find_leads(g: Col2ImGeometry, plane: int, leads: Indices) -> int:
-    """Store an element of the input for each hit of a plane along the axes before y; return their
-    number.
+    """Store the leads of a plane; return their number.
+
+    A lead is an element of the input, for each hit along the axes before y.
     """
     y, x = g.axes - 2, g.axes - 1
     k_pitch = g.block[y] * g.block[x] * g.blocks
@@ -197,18 +220,29 @@ def find_leads(g: Col2ImGeometry, plane: int, leads: Indices) -> int:
     leads[0] = 0
     count = 1
     for a in range(g.axes - 3, -1, -1):
-        found = hits(g, a, plane % g.image[a])
+        k, l, size, _ = axis_hits(g, a, plane % g.image[a])
         plane //= g.image[a]
-        for m in range(found.size - 1, -1, -1):
-            more = (found.k + m * g.k_steps[a]) * k_pitch + (found.l - m * g.l_steps[a]) * l_pitch
+        # From the last hit on: the first one overwrites the leads that all others read.
+        for m in range(size - 1, -1, -1):
+            offset = (k + m * g.k_steps[a]) * k_pitch + (l - m * g.l_steps[a]) * l_pitch
             for t in range(count):
-                leads[m * count + t] = leads[t] + more
-        count *= found.size
+                leads[m * count + t] = leads[t] + offset
+        count *= size
         k_pitch *= g.block[a]
         l_pitch *= g.counts[a]
     for t in range(count):
         leads[t] += plane * g.positions * g.blocks
     return count
+
+
+@jitable(**IN_PLACE)
+def scratch_in(workspace: Workspace, g: Col2ImGeometry, out: Elements) -> Scratch:
+    """Return the parts of a tile's workspace, one after the other."""
+    leads = integers_in(workspace, 0, g.leads)
+    lanes = integers_in(workspace, leads.nbytes, (3, g.lanes))
+    runs = integers_in(workspace, leads.nbytes + lanes.nbytes, (2, g.runs))
+    sums = sums_in(workspace, leads.nbytes + lanes.nbytes + runs.nbytes, g.sums, out)
+    return Scratch(leads, lanes, runs, sums)
 
 
 @jitable
@@ -221,44 +255,42 @@ def sum_rows(
     l_pitch = g.counts[x_axis]
     # In the input, from one hit to the next.
     y_step = g.k_steps[y_axis] * k_pitch - g.l_steps[y_axis] * l_pitch
-    leads = integers_in(workspace, 0, g.leads)
-    lanes = integers_in(workspace, leads.nbytes, (3, g.lanes))
-    runs = integers_in(workspace, leads.nbytes + lanes.nbytes, (2, g.runs))
-    sums = sums_in(workspace, leads.nbytes + lanes.nbytes + runs.nbytes, g.sums, out)
-    known = -1
-    count = 0
-    x_known = -1
+    scratch = scratch_in(workspace, g, out)
+    plane = -1  # whose leads are in the scratch memory
+    count = 0  # of these leads
+    x_begin = -1  # of the pieces whose lanes are in the scratch memory
     begin, end = share(unit_count(g), g, tile)
     for unit in range(begin, end):
-        at = rows_at(g, unit)
-        if at.plane != known:
-            known = at.plane
-            count = find_leads(g, at.plane, leads)
-        if at.x != x_known and g.lanes > 0:
-            find_lanes(g, at.x, lanes)
-            x_known = at.x
-        y = at.y
-        while y < at.y_end:
-            found = hits(g, y_axis, y)
-            rows = min(pieces(at.y_end - y, g.strides[y_axis]), 1 if g.by_blocks else found.alike)
-            first = found.k * k_pitch + found.l * l_pitch
-            pixel = (at.plane * g.image[y_axis] + y) * g.image[x_axis] + at.x
-            row_hits = RowHits(leads[:count], first, y_step, found.size)
+        unit_rows = rows_of(g, unit)
+        if unit_rows.plane != plane:
+            plane = unit_rows.plane
+            count = find_leads(g, plane, scratch.leads)
+        if unit_rows.x != x_begin and g.lanes > 0:
+            x_begin = unit_rows.x
+            find_lanes(g, x_begin, scratch.lanes)
+        y = unit_rows.y
+        while y < unit_rows.y_end:
+            k, l, size, alike = axis_hits(g, y_axis, y)
+            rows = min(pieces(unit_rows.y_end - y, g.strides[y_axis]), 1 if g.by_blocks else alike)
+            row_hits = RowHits(scratch.leads[:count], k * k_pitch + l * l_pitch, y_step, size)
+            pixel = (plane * g.image[y_axis] + y) * g.image[x_axis] + unit_rows.x
+            band = Band(row_hits, rows, unit_rows.x, unit_rows.columns, pixel)
             if g.tiled:
-                copy_lanes(x, g, row_hits, rows, at.x, out, pixel, at.columns)
+                copy_lanes(x, g, band, out)
             elif g.by_blocks:
-                add_blocks(x, g, row_hits, at.x, sums[: at.columns])
-                for b in range(at.columns):
-                    store(out, pixel + b, sums[b])
+                add_blocks(x, g, row_hits, band.x, scratch.sums[: band.columns])
+                for b in range(band.columns):
+                    store(out, pixel + b, scratch.sums[b])
             else:
-                sum_lanes(x, g, row_hits, lanes, runs, rows, sums, out, pixel, at.columns)
+                sum_lanes(x, g, band, scratch, out)
             y += rows * g.strides[y_axis]
 
 
 @jitable
 def find_lanes(g: Col2ImGeometry, x_begin: Pixel, lanes: Indices) -> None:
-    """Find the hits of the first pixel of each lane: lanes[:, r] = (element of the input, its
-    block, number of hits).
+    """Find the hits of the first pixel of each lane.
+
+    lanes[:, r] = (element of the input, its block, number of hits)
 
     x_begin  the pixel of lane 0
     """
@@ -276,104 +308,71 @@ def find_lanes(g: Col2ImGeometry, x_begin: Pixel, lanes: Indices) -> None:
 
 
 @jitable
-def copy_lanes(
-    x: Elements,
-    g: Col2ImGeometry,
-    row_hits: RowHits,
-    rows: int,
-    x_begin: Pixel,
-    out: Elements,
-    pixel: Offset,
-    columns: int,
-) -> None:
-    """Copy rows of blocks that tile the image. Pixels after the last block are 0. See `sum_lanes`.
-
-    x_begin  where the pieces begin in the rows
-    """
+def copy_lanes(x: Elements, g: Col2ImGeometry, band: Band, out: Elements) -> None:
+    """Copy rows of blocks that tile the image. Pixels after the last block are 0."""
+    hits, rows, x_begin, columns, pixel = band
     last = g.axes - 1
     stride = g.strides[last]
     row_blocks = g.counts[last]
     out_pitch = g.strides[last - 1] * g.image[last]
     l = x_begin // stride
-    whole = 0  # blocks of the piece
-    if row_hits.leads.size * row_hits.size > 0:  # else no block has these rows
-        whole = min(columns // stride, row_blocks - l)
-        first = row_hits.leads[0] + row_hits.first + l
-        interleave(
-            x, first, g.blocks, row_blocks, stride, whole, rows, out, pixel, out_pitch, stride
-        )
+    count = 0  # blocks of the piece
+    if hits.leads.size * hits.size > 0:  # else no block has these rows
+        count = min(columns // stride, row_blocks - l)
+        lanes = View(x, hits.leads[0] + hits.first + l, (row_blocks, g.blocks))
+        interleave(lanes, rows, stride, count, View(out, pixel, (out_pitch, stride)))
     for row in range(rows):
-        for p in range(whole * stride, columns):
+        for p in range(count * stride, columns):
             store(out, pixel + row * out_pitch + p, zero(out))
 
 
 @jitable
-def sum_lanes(
-    x: Elements,
-    g: Col2ImGeometry,
-    row_hits: RowHits,
-    lanes: Indices,
-    runs: Indices,
-    rows: int,
-    sums: Sums,
-    out: Elements,
-    pixel: Offset,
-    columns: int,
-) -> None:
-    """Sum pieces of rows that have the same hits along y, by lanes.
-
-    row_hits  of the first row; those of the next one are a row of blocks later, and so on
-    lanes     from `find_lanes`
-    runs      room for the runs of a lane: the element and the block of each
-    rows      number of rows, which lie one stride apart
-    sums      room for the sums of all lanes
-    pixel     where the first row's piece begins in `out`
-    columns   pixels of a piece
-    """
+def sum_lanes(x: Elements, g: Col2ImGeometry, band: Band, scratch: Scratch, out: Elements) -> None:
+    """Sum the pieces of a band, by lanes."""
+    hits, rows, _, columns, pixel = band
     last = g.axes - 1
     stride = g.strides[last]
-    row_blocks = g.counts[last]
-    width = g.image[last]
-    x_step = g.k_steps[last] * g.blocks - g.l_steps[last]
-    out_pitch = g.strides[g.axes - 2] * width
+    out_pitch = g.strides[g.axes - 2] * g.image[last]
+    sums = scratch.sums
     for r in range(stride):
-        n = 0
-        for lead in row_hits.leads:
-            for m in range(row_hits.size):
-                element = lead + row_hits.first + m * row_hits.step + lanes[0, r]
-                block = lanes[1, r]
-                for _ in range(lanes[2, r]):
-                    runs[0, n] = element
-                    runs[1, n] = block
-                    element += x_step
-                    block -= g.l_steps[last]
-                    n += 1
+        n = find_runs(g, hits, r, scratch.lanes, scratch.runs)
+        runs = Runs(scratch.runs[0, :n], scratch.runs[1, :n], g.counts[last])
         if stride == 1:
-            sum_runs(x, runs[0, :n], runs[1, :n], row_blocks, rows, out, pixel, out_pitch, columns)
+            sum_runs(x, runs, rows, columns, View(out, pixel, (out_pitch,)))
         else:
-            sum_runs(
-                x,
-                runs[0, :n],
-                runs[1, :n],
-                row_blocks,
-                rows,
-                sums,
-                r * g.pitch,
-                stride * g.pitch,
-                g.pitch,
-            )
+            lane = View(sums, r * g.pitch, (stride * g.pitch,))
+            sum_runs(x, runs, rows, g.pitch, lane)
     if stride > 1:
-        whole = columns // stride
-        interleave(
-            sums, 0, g.pitch, stride * g.pitch, stride, whole, rows, out, pixel, out_pitch, stride
-        )
+        count = columns // stride  # pixels of each lane: the first ones may have one more
+        lanes = View(sums, 0, (stride * g.pitch, g.pitch))
+        interleave(lanes, rows, stride, count, View(out, pixel, (out_pitch, stride)))
         for row in range(rows):
-            for r in range(columns - whole * stride):
+            for r in range(columns - count * stride):
                 store(
                     out,
-                    pixel + row * out_pitch + whole * stride + r,
-                    sums[(row * stride + r) * g.pitch + whole],
+                    pixel + row * out_pitch + count * stride + r,
+                    sums[(row * stride + r) * g.pitch + count],
                 )
+
+
+@jitable(**IN_PLACE)
+def find_runs(g: Col2ImGeometry, hits: RowHits, r: int, lanes: Indices, runs: Indices) -> int:
+    """Store the first element and block of each run of lane r; return their number."""
+    last = g.axes - 1
+    l_step = g.l_steps[last]
+    x_step = g.k_steps[last] * g.blocks - l_step
+    n = 0
+    for lead in hits.leads:
+        for m in range(hits.size):
+            element = lead + hits.first + m * hits.step + lanes[0, r]
+            block = lanes[1, r]
+            for _ in range(lanes[2, r]):
+                runs[0, n] = element
+                runs[1, n] = block
+                element += x_step
+                block -= l_step
+                n += 1
+    return n
 
 
 @jitable

@@ -13,16 +13,15 @@ import numpy as np
 from ..declaration.jit import jitable
 from ..kernels.elements import indices_in, sums_in
 from ..kernels.shares import pieces, share
-from ..kernels.vectors import PLANES, add_planes, interleave
+from ..kernels.vectors import PLANES, View, add_planes, interleave
 
 if TYPE_CHECKING:
     from ..kernels.types import Axis, Elements, Pixel, Pixels, Tile, Workspace
     from .geometry import Col2ImGeometry
 
 SHORT = 16  # blocks in a row: in longer ones, vectors of neighbours are faster
-SHORT_LANES = (
-    33  # the same where a row is a sum of several lanes, or differs from the rows beside it
-)
+# The same where a row is a sum of several lanes, or differs from the rows beside it.
+SHORT_LANES = 33
 SHORTEST = 5  # the same where there are fewer than PLANES, which leave a part of each vector empty
 MOST_PIXELS = 2**14  # the rows that a position touches stay in the second-level cache
 MOST_ELEMENTS = 2**17  # of a plane's input, whose places stay there, too
@@ -34,7 +33,7 @@ def are_small(g: Col2ImGeometry) -> bool:
     """Return whether planes are summed side by side."""
     pixels = 1
     for a in range(g.axes):
-        pixels *= min(padded(g, a), MOST_PIXELS + 1)
+        pixels *= min(padded_size(g, a), MOST_PIXELS + 1)
         if pixels > MOST_PIXELS:
             return False
     y, x = g.axes - 2, g.axes - 1
@@ -46,7 +45,7 @@ def are_small(g: Col2ImGeometry) -> bool:
 
 
 @jitable
-def padded(g: Col2ImGeometry, a: Axis) -> int:
+def padded_size(g: Col2ImGeometry, a: Axis) -> int:
     """Return the pixels of axis a, with the pads that blocks or the image reach."""
     reach = (g.counts[a] - 1) * g.strides[a] + (g.block[a] - 1) * g.dilations[a] + 1
     return max(reach, g.pads[a] + g.image[a])
@@ -57,7 +56,7 @@ def padded_pixels(g: Col2ImGeometry) -> int:
     """Return the pixels of a plane with pads."""
     pixels = 1
     for a in range(g.axes):
-        pixels *= padded(g, a)
+        pixels *= padded_size(g, a)
     return pixels
 
 
@@ -69,8 +68,9 @@ def places_size(g: Col2ImGeometry) -> int:
 
 @jitable
 def planes_workspace(g: Col2ImGeometry, largest_sum: int) -> int:
-    """Return the bytes of workspace that a tile needs: places, and the planes' sums of at most
-    `largest_sum` bytes.
+    """Return the bytes of workspace that a tile needs.
+
+    They are for the places, and for the planes' sums of at most `largest_sum` bytes.
     """
     return places_size(g) + largest_sum * PLANES * padded_pixels(g)
 
@@ -95,19 +95,8 @@ def sum_planes(
         add_planes(x, plane * elements, elements, planes, places, sums)
         pixel = plane * g.pixels
         for row in range(g.pixels // width):
-            interleave(
-                sums,
-                PLANES * row_place(g, row),
-                PLANES,
-                0,
-                width,
-                planes,
-                1,
-                out,
-                pixel,
-                0,
-                g.pixels,
-            )
+            lanes = View(sums, PLANES * row_place(g, row), (0, PLANES))
+            interleave(lanes, 1, width, planes, View(out, pixel, (0, g.pixels)))
             pixel += width
 
 
@@ -124,16 +113,16 @@ def find_places(g: Col2ImGeometry, places: Pixels) -> None:
                 for t in range(count):
                     places[m * count + t] = places[t] + np.int32(m * step * pitch)
             count *= size
-            pitch *= padded(g, a)
+            pitch *= padded_size(g, a)
 
 
 @jitable
 def row_place(g: Col2ImGeometry, row: int) -> Pixel:
     """Return the pixel of the padded plane where a row of the image begins."""
     place = g.pads[g.axes - 1]
-    pitch = padded(g, g.axes - 1)
+    pitch = padded_size(g, g.axes - 1)
     for a in range(g.axes - 2, -1, -1):
         place += (row % g.image[a] + g.pads[a]) * pitch
         row //= g.image[a]
-        pitch *= padded(g, a)
+        pitch *= padded_size(g, a)
     return place

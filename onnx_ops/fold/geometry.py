@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
     Position: TypeAlias = int  # k: a position within a block, of all or along one axis
     Block: TypeAlias = int  # l: a block, of all or along one axis
-    ArrayIndex: TypeAlias = tuple[
-        Any, ...
-    ]  # a position or a slice along each of some axes of an array
+    # A position or a slice along each of some axes of an array.
+    ArrayIndex: TypeAlias = tuple[Any, ...]
     # Strides, dilations, begins and ends of pads, each in pixels: empty, or with a number for each
     # image axis.
     Spacing: TypeAlias = tuple[Sizes, Sizes, Sizes, Sizes]
@@ -61,7 +60,6 @@ class Col2ImGeometry(SlidingBlocks):
     lanes: int  # of a row, each with pixels one stride apart. 0 if there is no room for them
     runs: int  # of a lane, at most. 0 if there is no room for them
     sums: int  # that the workspace has room for
-    k_steps: Vector = vector(
-        AXES
-    )  # along each axis, how far k grows from one hit of a pixel to the next one
+    # Along each axis, how far k grows from one hit of a pixel to the next one.
+    k_steps: Vector = vector(AXES)
     l_steps: Vector = vector(AXES)  # and how far l falls

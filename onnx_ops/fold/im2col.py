@@ -118,8 +118,9 @@ def reference(
     pads: Sizes | None,
     strides: Sizes | None,
 ) -> np.ndarray:
-    """Evaluate the formula ordered by k: the pixels of position k in all blocks are a strided slice
-    of the image.
+    """Evaluate the formula ordered by k.
+
+    The pixels of position k in all blocks are a strided slice of the image.
     """
     image = x.shape[2:]
     spacing = spacing_of_lists(image, strides, dilations, *halves_of(pads))

@@ -10,16 +10,16 @@ the cache.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from ..declaration.jit import jitable
+from ..declaration.jit import IN_PLACE, jitable
 from ..kernels.shares import pieces, share
-from ..kernels.vectors import clear_box, copy_box
+from ..kernels.vectors import View, clear_box, copy_box
 from .geometry import SlidingBlocks
 from .sliding_blocks import find_blocks
 
 if TYPE_CHECKING:
-    from ..kernels.types import Elements, Offset, Pitch, Pixel, Tile, Workspace
+    from ..kernels.types import Elements, Pixel, Tile, Unit, Workspace
     from .geometry import Block, Position
 
 PART = 64  # positions along x in a unit, at most
@@ -51,10 +51,34 @@ class Im2ColGeometry(SlidingBlocks):
     sweeps: int
 
 
+class BlockUnit(NamedTuple):
+    """A unit of work: a band of blocks, for some positions and some planes.
+
+    The first of each:
+    """
+
+    plane: int
+    k: Position  # along all axes but x
+    j: Position  # along x
+    lead: Block  # along the axes before y
+    y: Block
+    x: Block
+
+
+class Window(NamedTuple):
+    """Those of a band's blocks that have a pixel at some position: a part of some of its rows."""
+
+    before: int  # blocks of the band before the window
+    rows: int
+    columns: int  # blocks of a row
+    size: int  # blocks of the band
+
+
 @jitable
 def share_out(g: Im2ColGeometry) -> int:
-    """Divide a geometry's planes, blocks and positions into units of work; returns the number of
-    units.
+    """Divide the work into units; return their number.
+
+    A unit has some of a geometry's planes, blocks and positions.
     """
     if g.blocks == 1:
         # A single block's positions take the role of blocks: they lie in the output in the same
@@ -80,40 +104,44 @@ def share_out(g: Im2ColGeometry) -> int:
     return g.groups * g.leads * g.bands_y * g.bands_x * g.rows * g.parts
 
 
+@jitable(**IN_PLACE)
+def block_unit_of(g: Im2ColGeometry, unit: Unit) -> BlockUnit:
+    """Return a unit of work."""
+    bands = g.leads * g.bands_y * g.bands_x
+    positions = g.rows * g.parts
+    if g.sweeps:
+        band, rest = unit % bands, unit // bands
+        position, group = rest % positions, rest // positions
+    else:
+        position, rest = unit % positions, unit // positions
+        band, group = rest % bands, rest // bands
+    x, band = band % g.bands_x, band // g.bands_x
+    y, lead = band % g.bands_y, band // g.bands_y
+    j = position % g.parts * g.part
+    return BlockUnit(group * g.group, position // g.parts, j, lead, y * g.band_y, x * g.band_x)
+
+
 @jitable
 def im2col(x: Elements, g: Im2ColGeometry, tile: Tile, workspace: Workspace, out: Elements) -> None:
     """Compute a tile, unit by unit."""
     last, leading = g.axes - 1, g.axes - 2
     height, width = g.counts[leading], g.counts[last]
-    area = g.image[leading] * g.image[last]
-    spots = g.leads * g.bands_y * g.bands_x
-    positions = g.rows * g.parts
     begin, end = share(g.units, g, tile)
     for unit in range(begin, end):
-        if g.sweeps:
-            spot, rest = unit % spots, unit // spots
-            position, group = rest % positions, rest // positions
-        else:
-            position, rest = unit % positions, unit // positions
-            spot, group = rest % spots, rest // spots
-        j_begin = position % g.parts * g.part
-        k = position // g.parts
-        x_begin, spot = spot % g.bands_x * g.band_x, spot // g.bands_x
-        y_begin, lead = spot % g.bands_y * g.band_y, spot // g.bands_y
-        plane = group * g.group
+        plane, k, j, lead, y_begin, x_begin = block_unit_of(g, unit)
         x_end, y_end = min(x_begin + g.band_x, width), min(y_begin + g.band_y, height)
         rows, columns = y_end - y_begin, x_end - x_begin
-
         i = k % g.block[leading]
         first = pixel_at(g, lead, k // g.block[leading])
         y_low, y_high = find_blocks(g, leading, i)
         y_low = max(y_low, y_begin)
         y_high = min(y_high, y_end) if first >= 0 else 0
+        # The first pixel of the window's first row, if a row began at pixel 0.
         y = y_low * g.strides[leading] + i * g.dilations[leading] - g.pads[leading]
+        row = (first * g.image[leading] + y) * g.image[last]
         x_steps = g.pixels, g.dilations[last], g.strides[leading] * g.image[last]
         steps = g.positions * g.blocks, g.blocks, columns
-        j = j_begin
-        j_end = min(j_begin + g.part, g.block[last])
+        j_end = min(j + g.part, g.block[last])
         while j < j_end:
             # Neighbouring positions with the same window form a box.
             low, high = find_blocks(g, last, j)
@@ -121,87 +149,55 @@ def im2col(x: Elements, g: Im2ColGeometry, tile: Tile, workspace: Workspace, out
             while j + box < j_end and find_blocks(g, last, j + box) == (low, high):
                 box += 1
             x_low, x_high = max(low, x_begin), min(high, x_end)
-            source = (
-                first * area
-                + y * g.image[last]
-                + x_low * g.strides[last]
-                + j * g.dilations[last]
-                - g.pads[last]
-            )
-            target = (
-                ((k * g.block[last] + j) * g.leads + lead) * height * width
-                + y_begin * width
-                + x_begin
-            )
+            pixel = row + x_low * g.strides[last] + j * g.dilations[last] - g.pads[last]
+            block = (lead * height + y_begin) * width + x_begin
+            target = (k * g.block[last] + j) * g.blocks + block
+            before = (y_low - y_begin) * columns + x_low - x_begin
             copy_window(
-                x, source + plane * g.pixels, x_steps, (min(g.group, g.planes - plane), box),
-                (y_low - y_begin) * columns + x_low - x_begin, y_high - y_low, x_high - x_low,
-                rows * columns,
-                g.strides[last], out, target + plane * g.positions * g.blocks, steps,
-            )  # fmt: skip
+                View(x, pixel + plane * g.pixels, x_steps),
+                (min(g.group, g.planes - plane), box),
+                Window(before, y_high - y_low, x_high - x_low, rows * columns),
+                g.strides[last],
+                View(out, target + plane * g.positions * g.blocks, steps),
+            )
             j += box
 
 
 @jitable
-def copy_window(
-    x: Elements,
-    source: Offset,
-    x_steps: tuple[Pitch, Pitch, Pitch],
-    sizes: tuple[int, int],
-    before: int,
-    rows: int,
-    count: int,
-    size: int,
-    stride: int,
-    out: Elements,
-    target: Offset,
-    steps: tuple[Pitch, Pitch, Pitch],
-) -> None:
-    """For each plane and position, copy a window: `rows` rows of `count` elements. Clear the output
-    around it.
+def copy_window(x: View, sizes: tuple[int, int], window: Window, stride: int, out: View) -> None:
+    """For each plane and position, copy a window, and clear the output around it.
 
-    source   the window's first element in x, for the first plane and position
-    x_steps  from one plane, one position and one row of the window to the next one, in x
-    sizes    number of planes and of positions
-    before   elements of the output before the first row of the window
-    size     elements of the output for each plane and position
-    stride   from one element of a row to the next one, in x
-    target   the first element of the output
-    steps    as `x_steps`, in the output
+    x       the window's rows, for each plane and each position
+    sizes   number of planes and of positions
+    stride  from one element of a row to the next one, in x
+    out     the same rows, but from the band's first block on
     """
+    before, rows, count, size = window
+    target, to, steps = out
     planes, box = sizes
     pitch = steps[2]
-    has_pixels = rows > 0 and count > 0
-    if not has_pixels:
-        before = size
-    after = before + (rows - 1) * pitch + count if has_pixels else size
-    if has_pixels:
+    after = size
+    if rows > 0 and count > 0:
+        after = before + (rows - 1) * pitch + count
         # If the rows lie one pitch apart in input and output, one copy takes all rows with what is
         # between them, which is then cleared.
-        whole = x_steps[2] == pitch * stride
-        length = after - before if whole else count
-        times = 1 if whole else rows
-        copy_box(
-            x, source, x_steps, (planes, box, times), length, stride, out, target + before, steps
-        )
-    for part in range(3):
-        begin = 0
-        times = 1
-        length = before
-        if part == 1:
-            begin = after
-            length = size - after
-        elif part == 2:
-            begin = before + count
-            times = rows - 1 if has_pixels else 0
-            length = pitch - count
-        clear_box(out, target + begin, steps, (planes, box, times), length)
+        is_one_row = x.steps[2] == pitch * stride
+        length = after - before if is_one_row else count
+        boxes = planes, box, 1 if is_one_row else rows
+        copy_box(x, boxes, length, stride, View(target, to + before, steps))
+        gap = View(target, to + before + count, steps)
+        clear_box(gap, (planes, box, rows - 1), pitch - count)
+    else:
+        before = size
+    clear_box(out, (planes, box, 1), before)
+    clear_box(View(target, to + after, steps), (planes, box, 1), size - after)
 
 
 @jitable
 def pixel_at(g: SlidingBlocks, l: Block, k: Position) -> Pixel:
-    """Return the pixel, over the leading axes, of position k of the block l; -1 if it is
-    outside.
+    """Return the pixel, over the leading axes, of a position of a block.
+
+    It is -1 outside of the image.
     """
     pixel = 0
     step = 1

@@ -99,6 +99,7 @@ def plan(
     g.workspace = kernels.workspace_size(g) if g.units > 0 else 0
 
 
+# The operator's two inputs and six attributes.
 def reference(
     x: np.ndarray,
     factors: np.ndarray,

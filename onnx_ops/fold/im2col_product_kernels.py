@@ -12,17 +12,18 @@ of channels or positions.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from ..declaration.jit import APART, FUSE, jitable
+from ..declaration.jit import APART, FUSE, IN_PLACE, jitable
 from ..kernels.elements import load, store, sums_in
 from ..kernels.shares import pieces, share
+from ..kernels.vectors import View
 from .geometry import SlidingBlocks
 from .im2col_kernels import pixel_at
 from .sliding_blocks import find_blocks
 
 if TYPE_CHECKING:
-    from ..kernels.types import Elements, Offset, Pitch, Sums, Tile, Workspace
+    from ..kernels.types import Elements, Pitch, Sums, Tile, Workspace
     from .geometry import Block, Position
 
 LENGTH = 192  # elements of a row in the workspace, about: those of a band's blocks
@@ -33,15 +34,15 @@ LARGEST_SUM = 8  # bytes of a sum: float64
 
 
 class Im2ColProductGeometry(SlidingBlocks):
-    """The division of the output into units of work, and the workspace, see
-    im2col_product_kernels.py.
+    """The division of the output into units of work, and the workspace.
+
+    See im2col_product_kernels.py.
     """
 
     planes: int  # groups of channels in all images
     channels: int  # of a group
-    over_channels: (
-        int  # 1 if products are added up over channels, 0 if over positions within the block
-    )
+    # 1 if products are added up over channels, 0 if over positions within the block
+    over_channels: int
     rows: int  # positions within the block along all axes but x
     leads: int  # blocks along the axes before y
     part: int  # positions along x that share rows in the workspace
@@ -55,6 +56,27 @@ class Im2ColProductGeometry(SlidingBlocks):
     band_x: int  # blocks of a row in a unit
     bands_x: int  # into which a row is divided
     units: int  # of work
+
+
+class Band(NamedTuple):
+    """The blocks of a unit of work: some of a row, in some rows."""
+
+    lead: Block  # along the axes before y
+    y: Block  # the first row
+    x: Block  # the first one of a row
+    height: int  # rows
+    width: int  # blocks of a row
+
+
+class Products(NamedTuple):
+    """Products that are added up at a time: of some channels, at neighbouring positions along x."""
+
+    channel: int  # the first one, of those of all images
+    channels: int  # number of channels
+    position: int  # the first one, of those of all groups of channels
+    positions: int  # number of positions
+    k: Position  # of these within a block, along all axes but x
+    j: Position  # the first one along x
 
 
 @jitable
@@ -93,6 +115,17 @@ def workspace_size(g: Im2ColProductGeometry) -> int:
     )
 
 
+@jitable(**IN_PLACE)
+def band_of(g: Im2ColProductGeometry, number: int) -> Band:
+    """Return the band with a number."""
+    x = number % g.bands_x * g.band_x
+    number //= g.bands_x
+    y = number % g.bands_y * g.band_y
+    height = min(g.band_y, g.counts[g.axes - 2] - y)
+    width = min(g.band_x, g.counts[g.axes - 1] - x)
+    return Band(number // g.bands_y, y, x, height, width)
+
+
 @jitable
 def im2col_product(
     x: Elements,
@@ -103,199 +136,165 @@ def im2col_product(
     out: Elements,
 ) -> None:
     """Compute a tile, unit by unit."""
-    last, leading = g.axes - 1, g.axes - 2
-    height, width = g.counts[leading], g.counts[last]
-    most = max(CHANNELS, g.part)
-    totals = sums_in(workspace, 0, most * g.length, out)
-    scale = sums_in(workspace, totals.nbytes, most * g.length, out)
-    rows = sums_in(workspace, 2 * totals.nbytes, CHANNELS * g.length + g.span, out)
+    k_x = g.block[g.axes - 1]
+    # A row for each output, and the rows of factors.
+    totals, scale = sums_in(workspace, 0, (2, max(CHANNELS, g.part) * g.length), out)
+    rows = sums_in(workspace, 2 * totals.nbytes, CHANNELS * g.length + g.span, out)  # of the image
     scale[:] = 0
     rows[:] = 0  # also what no row fills: it might be numbers that take the CPU long
     positions = g.rows * g.parts
     choices = positions if g.over_channels else g.chunks
-    spots = g.leads * g.bands_y * g.bands_x
+    bands = g.leads * g.bands_y * g.bands_x
     begin, end = share(g.units, g, tile)
     for unit in range(begin, end):
-        choice, spot = unit % choices, unit // choices
-        plane, spot = spot // spots, spot % spots
-        x_begin, spot = spot % g.bands_x * g.band_x, spot // g.bands_x
-        y_begin, lead = spot % g.bands_y * g.band_y, spot // g.bands_y
-        high, wide = min(g.band_y, height - y_begin), min(g.band_x, width - x_begin)
-        length = pieces(high * g.pitch, LANES) * LANES
-        corner = (lead * height + y_begin) * width + x_begin
-        first_of_all = choice if g.over_channels else 0
-        chunk_begin = 0 if g.over_channels else choice
-        chunk_end = g.chunks if g.over_channels else choice + 1
+        choice, rest = unit % choices, unit // choices
+        plane = rest // bands
+        band = band_of(g, rest % bands)
+        # All chunks of channels for one position, or all positions for one chunk.
+        chosen = choice, choice + 1
+        first_number, number_end = chosen if g.over_channels else (0, positions)
+        first_chunk, chunk_end = (0, g.chunks) if g.over_channels else chosen
         totals[:] = 0
-        for position in range(first_of_all, first_of_all + 1 if g.over_channels else positions):
-            j, k = position % g.parts * g.part, position // g.parts
-            count = min(g.part, g.block[last] - j)
-            for chunk in range(chunk_begin, chunk_end):
-                c = chunk * CHANNELS
-                channels = min(CHANNELS, g.channels - c)
-                read_image(
-                    x,
-                    plane * g.channels + c,
-                    channels,
-                    g,
-                    lead,
-                    k,
-                    j,
-                    y_begin,
-                    x_begin,
-                    high,
-                    wide,
-                    rows,
-                )
-                if g.over_channels:
-                    at = (plane * g.channels + c) * g.blocks + corner
-                    copy_rows(factors, at, channels, g.blocks, width, high, wide, g, scale)
-                    add_products(
-                        scale,
-                        rows,
-                        g.dilations[last],
-                        g.length,
-                        count,
-                        channels,
-                        g.length,
-                        length,
-                        totals,
-                    )
-                else:
-                    at = (plane * g.positions + k * g.block[last] + j) * g.blocks + corner
-                    copy_rows(factors, at, count, g.blocks, width, high, wide, g, scale)
-                    add_products(
-                        scale,
-                        rows,
-                        g.length,
-                        g.dilations[last],
-                        channels,
-                        count,
-                        g.length,
-                        length,
-                        totals,
-                    )
-        if g.over_channels:
-            first = plane * g.positions + k * g.block[last] + j
-        else:
-            first = plane * g.channels + c
-            count = channels
-        for o in range(count):
-            for y in range(high):
-                row = out[(first + o) * g.blocks + corner + y * width :][:wide]
-                row_totals = totals[o * g.length + y * g.pitch :]
-                for b in range(row.size):
-                    store(row, b, row_totals[b])
+        for number in range(first_number, number_end):
+            j = number % g.parts * g.part
+            k = number // g.parts
+            position = plane * g.positions + k * k_x + j
+            count = min(g.part, k_x - j)
+            for chunk in range(first_chunk, chunk_end):
+                channel = plane * g.channels + chunk * CHANNELS
+                channels = min(CHANNELS, g.channels - chunk * CHANNELS)
+                products = Products(channel, channels, position, count, k, j)
+                read_image(x, g, band, products, rows)
+                multiply(factors, g, band, products, scale, rows, totals)
+        first, outputs = (position, count) if g.over_channels else (channel, channels)
+        write_totals(totals, g, band, first, outputs, out)
+
+
+@jitable(**IN_PLACE)
+def multiply(
+    factors: Elements,
+    g: Im2ColProductGeometry,
+    band: Band,
+    products: Products,
+    scale: Sums,
+    rows: Sums,
+    totals: Sums,
+) -> None:
+    """Add products to the totals, of factors and of rows of the image.
+
+    scale  gets the rows of factors
+    """
+    channel, channels, position, positions, _, _ = products
+    dilation = g.dilations[g.axes - 1]
+    steps = g.blocks, g.counts[g.axes - 1]
+    corner = first_block(g, band)
+    length = pieces(band.height * g.pitch, LANES) * LANES
+    if g.over_channels:
+        copy_rows(View(factors, channel * g.blocks + corner, steps), channels, g, band, scale)
+        image = View(rows, 0, (dilation, g.length))
+        add_products(scale, image, positions, channels, g.length, length, totals)
+    else:
+        copy_rows(View(factors, position * g.blocks + corner, steps), positions, g, band, scale)
+        image = View(rows, 0, (g.length, dilation))
+        add_products(scale, image, channels, positions, g.length, length, totals)
+
+
+@jitable(**IN_PLACE)
+def write_totals(
+    totals: Sums, g: Im2ColProductGeometry, band: Band, first: int, count: int, out: Elements
+) -> None:
+    """Write the totals of a band to `count` outputs, from `first` on.
+
+    Outputs are positions or channels.
+    """
+    corner = first_block(g, band)
+    width = g.counts[g.axes - 1]
+    for o in range(count):
+        for y in range(band.height):
+            row = out[(first + o) * g.blocks + corner + y * width :][: band.width]
+            row_totals = totals[o * g.length + y * g.pitch :]
+            for b in range(row.size):
+                store(row, b, row_totals[b])
+
+
+@jitable(**IN_PLACE)
+def first_block(g: Im2ColProductGeometry, band: Band) -> Block:
+    """Return the first block of a band, among all blocks."""
+    return (band.lead * g.counts[g.axes - 2] + band.y) * g.counts[g.axes - 1] + band.x
 
 
 @jitable
-def copy_rows(
-    a: Elements,
-    first: Offset,
-    count: int,
-    step: Pitch,
-    width: Pitch,
-    high: int,
-    wide: int,
-    g: Im2ColProductGeometry,
-    rows: Sums,
-) -> None:
-    """Copy `high` rows of `wide` elements of each of `count` planes into the workspace.
-
-    first  the first element in `a`; `step` is from plane to plane, `width` from row to row
-    """
+def copy_rows(factors: View, count: int, g: Im2ColProductGeometry, band: Band, rows: Sums) -> None:
+    """Copy a band's rows of factors into the workspace: factors[s, y] for s < count."""
+    array, first, (step, pitch) = factors
     for s in range(count):
-        for y in range(high):
-            source = a[first + s * step + y * width :][:wide]
-            row = rows[s * g.length + y * g.pitch :][:wide]
+        for y in range(band.height):
+            source = array[first + s * step + y * pitch :][: band.width]
+            row = rows[s * g.length + y * g.pitch :][: band.width]
             for b in range(source.size):
                 row[b] = load(source, b)
 
 
 @jitable
 def read_image(
-    x: Elements,
-    plane: int,
-    count: int,
-    g: Im2ColProductGeometry,
-    lead: Block,
-    k: Position,
-    j: Position,
-    y_begin: Block,
-    x_begin: Block,
-    high: int,
-    wide: int,
-    rows: Sums,
+    x: Elements, g: Im2ColProductGeometry, band: Band, products: Products, rows: Sums
 ) -> None:
-    """Copy the rows of the image on which a band's positions lie, from position (k, j) on, for
-    `count` channels.
+    """Copy the rows of the image with a band's pixels, from position (k, j) on.
 
-    plane             the first channel of all images
-    lead              the band's block along the axes before y
-    k, j              position along all axes but x, and along x
-    y_begin, x_begin  the band's first block along y and x
-    high, wide        the band's blocks along y and x
-    rows              gets the rows of one channel after the other, with 0 for pixels outside
+    rows  gets the rows of one channel after the other, with 0 for pixels outside
     """
     last, leading = g.axes - 1, g.axes - 2
-    i = k % g.block[leading]
-    top = pixel_at(g, lead, k // g.block[leading])
+    i = products.k % g.block[leading]
+    top = pixel_at(g, band.lead, products.k // g.block[leading])
     y_low, y_high = find_blocks(g, leading, i)
-    size = wide + g.span
+    size = band.width + g.span
     stride = g.strides[last]
     # The row's element b is the pixel left + b * stride.
-    left = x_begin * stride + j * g.dilations[last] - g.pads[last]
+    left = band.x * stride + products.j * g.dilations[last] - g.pads[last]
     low = min(size, max(0, (stride - 1 - left) // stride))
     end = max(low, min(size, (g.image[last] - left + stride - 1) // stride))
-    for c in range(count):
-        for r in range(high):
+    for c in range(products.channels):
+        for r in range(band.height):
             row = rows[c * g.length + r * g.pitch :][:size]
-            y = y_begin + r
-            inside = top >= 0 and y_low <= y < y_high
-            first, after = (low, end) if inside else (0, 0)
+            y = band.y + r
+            is_inside = top >= 0 and y_low <= y < y_high
+            first, after = (low, end) if is_inside else (0, 0)
             row[:first] = 0
             row[after:] = 0
-            if inside:
+            if is_inside:
                 pixel = (
                     top * g.image[leading]
                     + y * g.strides[leading]
                     + i * g.dilations[leading]
                     - g.pads[leading]
                 )
-                at = (plane + c) * g.pixels + pixel * g.image[last] + left + first * stride
-                part = row[first:after]
+                begin = pixel * g.image[last] + left + first * stride
+                begin += (products.channel + c) * g.pixels
+                pixels = row[first:after]
                 if stride == 1:
-                    source = x[at:][: part.size]
-                    for b in range(part.size):
-                        part[b] = load(source, b)
+                    source = x[begin:][: pixels.size]
+                    for b in range(pixels.size):
+                        pixels[b] = load(source, b)
                 else:
-                    for b in range(part.size):
-                        part[b] = load(x, at + b * stride)
+                    for b in range(pixels.size):
+                        pixels[b] = load(x, begin + b * stride)
 
 
 @jitable(**FUSE | APART)
 def add_products(
-    factors: Sums,
-    rows: Sums,
-    output_step: Pitch,
-    term_step: Pitch,
-    outputs: int,
-    terms: int,
-    pitch: Pitch,
-    length: int,
-    totals: Sums,
+    factors: Sums, rows: View, outputs: int, terms: int, pitch: Pitch, length: int, totals: Sums
 ) -> None:
-    """totals[o * pitch + b] += sum over s of
-    factors[s * pitch + b] * rows[o * output_step + s * term_step + b]
+    """totals[o * pitch + b] += sum over s of  factors[s * pitch + b] * rows[o, s, b]
 
     for o < outputs, s < terms and b < length, which is a multiple of LANES.
     """
+    array, first, (output_step, term_step) = rows
     for o in range(outputs):
         total = totals[o * pitch :][:length]
         for s in range(terms):
             add_row(
                 factors[s * pitch :][:length],
-                rows[o * output_step + s * term_step :][:length],
+                array[first + o * output_step + s * term_step :][:length],
                 total,
             )
 

@@ -102,8 +102,9 @@ def block_count(spacing: Spacing, i: Axis, pixels: int, positions: int) -> int:
 
 @jitable
 def find_blocks(g: SlidingBlocks, a: Axis, k: Position) -> tuple[Block, Block]:
-    """Return the first of the blocks of axis a with position k on the image, and the block after
-    the last one.
+    """Return the range of blocks of axis a with position k on the image.
+
+    It is (the first one, the one after the last).
     """
     stride = g.strides[a]
     shift = k * g.dilations[a] - g.pads[a]
@@ -114,8 +115,9 @@ def find_blocks(g: SlidingBlocks, a: Axis, k: Position) -> tuple[Block, Block]:
 
 @jitable
 def quotient(a: int, b: int) -> int:
-    """a // b, without a division for b = 1: on some CPUs a division takes as long as adding up a
-    row.
+    """a // b, without a division for b = 1.
+
+    On some CPUs a division takes as long as adding up a row.
     """
     return a if b == 1 else a // b
 

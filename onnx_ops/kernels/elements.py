@@ -44,8 +44,9 @@ def is_wide(array: Elements) -> bool:
 def sums_in(
     workspace: Workspace, begin: int, shape: int | tuple[int, ...], array: Elements
 ) -> Sums:
-    """Return an array in the workspace, from its byte `begin` on, for sums of the elements of
-    `array`.
+    """Return an array for sums of elements of `array`, in the workspace.
+
+    It lies there from the byte `begin` on.
     """
     return np.ndarray(shape, array.dtype, workspace, begin)
 
@@ -53,8 +54,9 @@ def sums_in(
 def elements_in(
     workspace: Workspace, begin: int, shape: int | tuple[int, ...], array: Elements
 ) -> Elements:
-    """Return an array in the workspace, from its byte `begin` on, for elements of the type of
-    `array`.
+    """Return an array for elements of the type of `array`, in the workspace.
+
+    It lies there from the byte `begin` on.
     """
     return np.ndarray(shape, array.dtype, workspace, begin)
 

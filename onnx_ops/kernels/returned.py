@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .types import OutputSizes, Sizes
 
 
-def shapes_of(outputs: Sequence[OutputSizes], returned: Any) -> tuple[Sizes, ...]:
+def returned_shapes(outputs: Sequence[OutputSizes], returned: Any) -> tuple[Sizes, ...]:
     """Return a shape for each output, from the result of a shape function. Sizes may be PyTorch's
     symbols.
 

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 @jitable
-def pieces(whole: int, size: int) -> int:
-    """Return the number of pieces of this size in a whole; the last one may be smaller."""
-    return (whole + size - 1) // size
+def pieces(length: int, size: int) -> int:
+    """Return the number of pieces of this size in a length; the last one may be smaller."""
+    return (length + size - 1) // size
 
 
 @jitable(**IN_PLACE)
@@ -20,6 +20,6 @@ def share(count: int, g: "Tiled", tile: int) -> tuple[int, int]:
 
     It avoids count * tile, which could overflow.
     """
-    each, more = count // g.tiles, count % g.tiles
-    begin = each * tile + min(tile, more)
-    return begin, begin + each + (1 if tile < more else 0)
+    size, rest = count // g.tiles, count % g.tiles  # the first tiles get one of the rest
+    begin = size * tile + min(tile, rest)
+    return begin, begin + size + (1 if tile < rest else 0)

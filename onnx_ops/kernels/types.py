@@ -18,36 +18,28 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     # Arrays
-    Elements: TypeAlias = NDArray[
-        Any
-    ]  # of a tensor, as in memory: one after the other unless a kernel says otherwise
-    Sums: TypeAlias = NDArray[
-        Any
-    ]  # elements in the type in which they are summed: float32 for 16-bit floats
-    Coordinates: TypeAlias = NDArray[
-        Any
-    ]  # floats: where points lie in an image, or along one of its axes
+    # Of a tensor, as in memory: one after the other unless a kernel says otherwise.
+    Elements: TypeAlias = NDArray[Any]
+    # Elements in the type in which they are summed: float32 for 16-bit floats.
+    Sums: TypeAlias = NDArray[Any]
+    # Floats: where points lie in an image, or along one of its axes.
+    Coordinates: TypeAlias = NDArray[Any]
     Weights: TypeAlias = NDArray[Any]  # floats: the factors of elements in a sum
-    Indices: TypeAlias = NDArray[
-        np.int64
-    ]  # places of elements in a tensor, or numbers of blocks, boxes, ...
-    Pixels: TypeAlias = NDArray[
-        np.int32
-    ]  # places of pixels in an image, in 32 bits so that more fit into a vector
-    Workspace: TypeAlias = NDArray[
-        np.uint8
-    ]  # the bytes of a tile's scratch memory, which nobody has initialized
-    Vector: TypeAlias = NDArray[
-        np.int64
-    ]  # a number for each axis, of a geometry or of an attribute
+    # Places of elements in a tensor, or numbers of blocks, boxes, ...
+    Indices: TypeAlias = NDArray[np.int64]
+    # Places of pixels in an image, in 32 bits so that more fit into a vector.
+    Pixels: TypeAlias = NDArray[np.int32]
+    # The bytes of a tile's scratch memory, which nobody has initialized.
+    Workspace: TypeAlias = NDArray[np.uint8]
+    # A number for each axis, of a geometry or of an attribute.
+    Vector: TypeAlias = NDArray[np.int64]
 
     # Numbers
     # Of an element: a NumPy integer where its size or sign matters.
     Index: TypeAlias = int | np.integer[Any]
     Element: TypeAlias = Any  # of `Elements`: a number, or a record of the bits of a 16-bit float
-    Number: TypeAlias = (
-        Any  # one of `Sums`, `Coordinates` or `Weights`: of NumPy's type, also where int32 is meant
-    )
+    # One of `Sums`, `Coordinates` or `Weights`: of NumPy's type, also where int32 is meant.
+    Number: TypeAlias = Any
     NumberType: TypeAlias = Any  # the type of a Number, which converts to it: np.float32(0.5)
 
     # Integers
@@ -57,20 +49,16 @@ if TYPE_CHECKING:
     Pitch: TypeAlias = int  # the number of elements from one row, plane or channel to the next one
     Unit: TypeAlias = int  # a unit of work, of which a tile has several
     Tile: TypeAlias = int  # a tile, from 0 to the geometry's `tiles` - 1
-    Known: TypeAlias = tuple[
-        int, ...
-    ]  # a number that is known when a kernel is compiled: the length of the tuple
+    # A number that is known when a kernel is compiled: the length of the tuple.
+    Known: TypeAlias = tuple[int, ...]
 
     # Plans
-    Sizes: TypeAlias = Sequence[
-        int
-    ]  # a shape, or the values of a small input: a vector in compiled code, else a list
-    OutputSizes: TypeAlias = MutableSequence[
-        int
-    ]  # the vector of MAX_RANK sizes into which a plan writes a shape
-    AttributeTuple: TypeAlias = (
-        Any  # a named tuple with a number or a vector for each attribute of an operator
-    )
+    # A shape, or the values of a small input: a vector in compiled code, else a list.
+    Sizes: TypeAlias = Sequence[int]
+    # The vector of MAX_RANK sizes into which a plan writes a shape.
+    OutputSizes: TypeAlias = MutableSequence[int]
+    # A named tuple with a number or a vector for each attribute of an operator.
+    AttributeTuple: TypeAlias = Any
 
     class Tiled(Protocol):
         """What every geometry has: a record in memory that a plan fills in for its kernel

@@ -6,7 +6,7 @@ the latter in compiled code.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -16,11 +16,50 @@ from .elements import load, plus, store, zero
 if TYPE_CHECKING:
     from .types import Elements, Indices, Offset, Pitch, Pixels, Sums, Weights
 
-MOST_LANES = (
-    16  # points of a vector: arrays along b have room for a multiple of it, with a valid base
-)
+# Points of a vector, at most: arrays along b have room for a multiple of it, with a valid base.
+MOST_LANES = 16
 PLANES = 8  # that `add_planes` sums side by side
 WIDTH = 2 * MOST_LANES  # of the blocks in which `add_product` works
+
+
+class View(NamedTuple):
+    """Rows of neighbours in a flat array.
+
+    Row (p, q, ...) begins at array[first + p * steps[0] + q * steps[1] + ...].
+    """
+
+    array: Elements
+    first: Offset  # the first element of the first row
+    steps: tuple[Pitch, ...]  # elements from one row to the next one, along each axis of rows
+
+
+class Neighbours(NamedTuple):
+    """The pixels that points read, r < taps rows of k < taps neighbours, and their weights."""
+
+    base: Pixels  # the first pixel of each point b
+    rows: tuple[Offset, ...]  # from there to the begin of each row
+    row_weight: Weights  # [r, b]
+    weight: Weights  # [k, b]: of the neighbours in each row
+
+
+class Corners(NamedTuple):
+    """The squares of 2 x 2 pixels around points.
+
+    Corner 2 * i + j is i rows below and j to the right.
+    """
+
+    pixels: Pixels  # the first corner of each point b
+    widths: Pixels  # pixels from there to the row below
+    exist: Pixels  # a bit for each corner: 1 if it lies in the image
+    weight: Weights  # [corner, b]
+
+
+class Runs(NamedTuple):
+    """Neighbouring blocks of a row, of which some may not exist."""
+
+    first: Indices  # the element of each run's first block
+    block: Indices  # the number of this block in its row
+    blocks: int  # of a row: those with numbers from 0 on and below it exist
 
 
 @jitable
@@ -47,32 +86,27 @@ def take(source: Elements, pixel: Pixels, outside: int, target: Elements) -> Non
 
 @jitable
 def points_at_once() -> int:
-    """Return how many points' places and weights stay in the second-level cache beside the image
-    that they read.
+    """Return how many points to place before they are read.
+
+    Their places and weights stay in the second-level cache, beside the image that they read.
     """
     return 2**13
 
 
 @jitable(**FUSE)
 def blend(
-    source: Elements,
-    base: Pixels,
-    rows: tuple[int, ...],
-    row_weight: Weights,
-    weight: Weights,
-    offsets: tuple[int, ...],
-    add: bool,
-    target: Elements,
+    source: Elements, points: Neighbours, offsets: tuple[int, ...], add: bool, target: Elements
 ) -> bool:
     """Interpolation: weighted sums over the neighbours of many points.
 
-        target[b] = sum over r, k of  row_weight[r, b] * weight[k,
-                                      b] * source[base[b] + rows[r] + k]
+        target[b] = sum over r, k of
+            row_weight[r, b] * weight[k, b] * source[base[b] + rows[r] + k]
 
     for b < base.size, and r, k < taps: 2 or 4. The k are neighbours in memory, and loaded together.
     `offsets` has a member for each k; with `add`, the sums are added to the target. Returns whether
     all sums are finite.
     """
+    base, rows, row_weight, weight = points
     number = weight.dtype.type
     faults = number(0)
     for b in range(base.size):
@@ -83,36 +117,27 @@ def blend(
                 row += weight[k, b] * load(source, base[b] + rows[r] + k)
             total += row_weight[r, b] * row
         store(target, b, total)
-        faults += total * number(0)
+        faults += total * number(0)  # NaN for good, if a sum is not finite
     return faults == number(0)
 
 
 @jitable
-def sum_runs(
-    x: Elements,
-    first: Indices,
-    block: Indices,
-    blocks: int,
-    rows: int,
-    out: Elements,
-    to: Offset,
-    out_pitch: Pitch,
-    count: int,
-) -> None:
-    """Col2Im: sums of runs of blocks, for several rows of `blocks` blocks.
+def sum_runs(x: Elements, runs: Runs, rows: int, count: int, out: View) -> None:
+    """Col2Im: sums of runs, in several rows of blocks.
 
-    out[to + l * out_pitch + b] = sum over t of  x[first[t] + l * blocks + b]  where
-    0 <= block[t] + b < blocks
+    out[l, b] = sum over t of  x[first[t] + l * blocks + b]  where 0 <= block[t] + b < blocks
 
     for l < rows and b < count < 2**30.
     """
+    first, block, blocks = runs
+    target, begin, (pitch,) = out
     for l in range(rows):
         for b in range(count):
             total = zero(x)
             for t in range(first.size):
                 if 0 <= block[t] + b < blocks:
                     total = plus(total, load(x, first[t] + l * blocks + b))
-            store(out, to + l * out_pitch + b, total)
+            store(target, begin + l * pitch + b, total)
 
 
 @jitable
@@ -130,100 +155,67 @@ def add_planes(
 
 
 @jitable
-def interleave(
-    lanes: Elements,
-    first: Offset,
-    pitch: Pitch,
-    row_pitch: Pitch,
-    stride: int,
-    count: int,
-    rows: int,
-    target: Elements,
-    to: Offset,
-    out_pitch: Pitch,
-    step: Pitch,
-) -> None:
-    """Strides: each row is a transposition.
+def interleave(lanes: View, matrices: int, rows: int, columns: int, out: View) -> None:
+    """Strides: transpose matrices, out[l, q, r] = lanes[l, r, q]
 
-        target[to + l * out_pitch + q * step + r] = lanes[first + l * row_pitch + r * pitch + q]
-
-    for l < rows, q < count and r < stride <= step.
+    for l < matrices, r < rows <= out.steps[1] and q < columns.
     """
-    for l in range(rows):
-        source, row = first + l * row_pitch, to + l * out_pitch
-        if count < stride:
-            for q in range(count):
-                for r in range(stride):
-                    store(target, row + q * step + r, load(lanes, source + r * pitch + q))
+    source, first, (step, pitch) = lanes
+    target, begin, (out_step, out_pitch) = out
+    for l in range(matrices):
+        i = first + l * step
+        j = begin + l * out_step
+        if columns < rows:
+            for q in range(columns):
+                for r in range(rows):
+                    store(target, j + q * out_pitch + r, load(source, i + r * pitch + q))
         else:
-            for r in range(stride):
-                for q in range(count):
-                    store(target, row + q * step + r, load(lanes, source + r * pitch + q))
+            for r in range(rows):
+                for q in range(columns):
+                    store(target, j + q * out_pitch + r, load(source, i + r * pitch + q))
 
 
 @jitable
-def copy_box(
-    x: Elements,
-    first: Offset,
-    steps: tuple[Pitch, Pitch, Pitch],
-    sizes: tuple[int, int, int],
-    count: int,
-    stride: int,
-    out: Elements,
-    to: Offset,
-    out_steps: tuple[Pitch, Pitch, Pitch],
-) -> None:
-    """Im2Col: runs of any length and stride along three further axes.
-
-        out[to + p * out_steps[0] + q * out_steps[1] + r * out_steps[2] + b]
-            = x[first + p * steps[0] + q * steps[1] + r * steps[2] + b * stride]
+def copy_box(x: View, sizes: tuple[int, int, int], count: int, stride: int, out: View) -> None:
+    """Im2Col: copy rows of any length, out[p, q, r, b] = x[p, q, r, b * stride]
 
     for p, q, r < sizes and b < count.
     """
+    array, first, (p_step, q_step, r_step) = x
+    target, begin, (p_out, q_out, r_out) = out
     for p in range(sizes[0]):
         for q in range(sizes[1]):
             for r in range(sizes[2]):
-                source = first + p * steps[0] + q * steps[1] + r * steps[2]
-                target = to + p * out_steps[0] + q * out_steps[1] + r * out_steps[2]
+                row = first + p * p_step + q * q_step + r * r_step
+                out_row = begin + p * p_out + q * q_out + r * r_out
                 for b in range(count):
-                    out[target + b] = x[source + b * stride]
+                    target[out_row + b] = array[row + b * stride]
 
 
 @jitable
-def clear_box(
-    out: Elements,
-    to: Offset,
-    steps: tuple[Pitch, Pitch, Pitch],
-    sizes: tuple[int, int, int],
-    count: int,
-) -> None:
-    """out[to + p * steps[0] + q * steps[1] + r * steps[2] + b] = 0, as in `copy_box`."""
+def clear_box(out: View, sizes: tuple[int, int, int], count: int) -> None:
+    """out[p, q, r, b] = 0, as in `copy_box`."""
+    array, first, (p_step, q_step, r_step) = out
     for p in range(sizes[0]):
         for q in range(sizes[1]):
             for r in range(sizes[2]):
-                target = to + p * steps[0] + q * steps[1] + r * steps[2]
+                row = first + p * p_step + q * q_step + r * r_step
                 for b in range(count):
-                    store(out, target + b, zero(out))
+                    store(array, row + b, zero(array))
 
 
 @jitable(**FUSE)
 def add_points(
-    source: Elements,
-    pitch: Pitch,
-    pixels: Pixels,
-    widths: Pixels,
-    exist: Pixels,
-    weight: Weights,
-    add: bool,
-    target: Elements,
+    source: Elements, pitch: Pitch, points: Corners, add: bool, target: Elements
 ) -> None:
-    """Deformable attention: of each of many points as many of its four taps as exist.
+    """Deformable attention: of each of many points as many of its four corners as exist.
 
-        target[c] = sum over b, i, j of  weight[2 * i + j,
-                                         b] * source[(pixels[b] + i * widths[b] + j) * pitch + c]
+        target[c] = sum over b, i, j of
+            weight[2 * i + j, b] * source[(pixels[b] + i * widths[b] + j) * pitch + c]
 
     for i, j < 2 where exist[b] has the bit 2 * i + j, added to what is there if `add` says so.
     """
+    pixels, widths, exist, weight = points
     for c in range(target.size):
         total = target[c] if add else target.dtype.type(0)
         for b in range(pixels.size):
@@ -236,21 +228,15 @@ def add_points(
 
 @jitable(**FUSE)
 def add_product(
-    w: Elements,
-    first: Offset,
-    pitch: Pitch,
-    rows: int,
-    columns: Sums,
-    depth: int,
-    width: int,
-    target: Sums,
+    weights: View, rows: int, columns: Sums, depth: int, width: int, target: Sums
 ) -> None:
     """Deformable convolution: a product of matrices. The width must be a multiple of WIDTH.
 
-    target[r * width + b] += sum over k of  w[first + r * pitch + k] * columns[k * width + b]
+    target[r * width + b] += sum over k of  weights[r, k] * columns[k * width + b]
 
     for r < rows, k < depth and b < width.
     """
+    w, first, (pitch,) = weights
     for r in range(rows):
         for k in range(depth):
             weight = w[first + r * pitch + k]

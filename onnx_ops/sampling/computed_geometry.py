@@ -23,14 +23,14 @@ class StoredSource:
 
     input: int  # position of the input after X
     first: int  # the source's first element in the input
-    pitches: Vector = vector(
-        4
-    )  # elements to the next one along n and along each axis of the output; 0: broadcast
+    # Elements to the next one along n and along each axis of the output; 0: broadcast.
+    pitches: Vector = vector(4)
 
 
 class StoredValue:
-    """A value of a program, in the geometry: a source, the result of a step, or a copy of a
-    coordinate.
+    """A value of a program, in the geometry.
+
+    It is a source, the result of a step, or a copy of a coordinate.
     """
 
     operation: int  # number of the operation that computes it
@@ -56,7 +56,6 @@ class ComputedGridSampleGeometry(GridSampleGeometry):
     coordinates: Vector = vector(3)  # where the numbers of x, y and z are kept
     rows: int  # of a stripe, at most
     room: int  # numbers that are kept
-    places: Vector = vector(
-        VALUES
-    )  # stack of places with a number for each point that are free again
+    # Stack of places with a number for each point that are free again.
+    places: Vector = vector(VALUES)
     free: int  # number of these places

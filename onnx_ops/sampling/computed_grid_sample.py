@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..kernels.types import AttributeTuple, OutputSizes, Sizes, Vector
-    from .computed_geometry import StoredValue
+    from .computed_geometry import StoredSource, StoredValue
 
 INPUTS = MAX_INPUTS - 1  # of sources
 RANK = 8  # of an input, at most
@@ -78,8 +78,9 @@ LARGEST = 8  # bytes of a value's number
 
 
 class Source(NamedTuple):
-    """A source of a program, as the attribute `sources` states it. rewriting/programs.py has names
-    for some numbers.
+    """A source of a program, as the attribute `sources` states it.
+
+    rewriting/programs.py has names for some numbers.
     """
 
     input: Any  # position of the input after X
@@ -87,8 +88,9 @@ class Source(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step of a program, as the attribute `steps` states it. rewriting/programs.py has names of
-    operations.
+    """A step of a program, as the attribute `steps` states it.
+
+    rewriting/programs.py has names of operations.
     """
 
     operation: Any  # number of one of the OPERATIONS
@@ -111,7 +113,7 @@ def program(
     letters = {"n": N, "d": D, "h": H, "w": W}
     attributes = {
         "sources": [n for k, *index in sources.values()
-                    for n in (k, len(index), *(letters.get(at, at) for at in index))],
+                    for n in (k, len(index), *(letters.get(i, i) for i in index))],
         "steps": [n for operation, *operands in steps.values()
                   for n in (OPERATIONS.index(operation),
                       *([*map(position.get, operands), 0, 0][:3]))],
@@ -166,34 +168,35 @@ def check_program(attributes: AttributeTuple) -> int:
                 "must be, for each source, the position of an input, its rank, and an index of "
                 "that length; wrong from "
                 "position", k)  # fmt: skip
-        for a, at in enumerate(source.positions):
-            require(at >= N and (at != D or axes == 3), "{sources}", sources,
+        for a, position in enumerate(source.positions):
+            require(position >= N and (position != D or axes == 3), "{sources}", sources,
                     "must have positions, or -4, -2, -1 (and -3 in volumes) for axes; wrong at "
                     "position",
                     end - rank + a)  # fmt: skip
         k = end
         count += 1
     require(count <= SOURCES, "number of {sources}", count, "must be at most", SOURCES)
-    require(len(steps) % 4 == 0, "length of {steps}", len(steps), "must be a multiple of", 4)
-    for k in range(len(steps) // 4):
-        step = step_at(steps, k)
-        require(0 <= step.operation <= CAST_BFLOAT16, "{steps}", steps,
-                "operations must lie in [0, 19]; wrong at position", 4 * k)  # fmt: skip
-        for a, v in enumerate(step.operands):
-            fits = 0 <= v < count + k if a < operand_count(step.operation) else v == 0
-            require(
-                fits,
-                "{steps}",
-                steps,
-                "must take values that come before; wrong at position",
-                4 * k + 1 + a,
-            )
+    check_steps(steps, count)
     values = count + len(steps) // 4
     for v in coordinates:
         require(v < values, "{coordinates}", coordinates, "must be values of the program; their "
                                                           "number is",
                 values)  # fmt: skip
     return count
+
+
+@jitable
+def check_steps(steps: Sizes, count: int) -> None:
+    """Refuse invalid steps of a program with `count` sources."""
+    require(len(steps) % 4 == 0, "length of {steps}", len(steps), "must be a multiple of", 4)
+    for k in range(len(steps) // 4):
+        step = step_at(steps, k)
+        rule = "operations must lie in [0, 19]; wrong at position"
+        require(0 <= step.operation <= CAST_BFLOAT16, "{steps}", steps, rule, 4 * k)
+        rule = "must take values that come before; wrong at position"
+        for a, v in enumerate(step.operands):
+            fits = 0 <= v < count + k if a < operand_count(step.operation) else v == 0
+            require(fits, "{steps}", steps, rule, 4 * k + 1 + a)
 
 
 @jitable
@@ -218,23 +221,22 @@ def shape(
     while k < len(sources):
         source, k = source_at(sources, k)
         sizes = inputs[1 + source.input]
-        for a, at in enumerate(source.positions):
-            axis = at + axes  # of the output's image
-            if at < 0 <= axis:
-                y[2 + axis] = broadcast(
-                    y[2 + axis], sizes[a] if len(sizes) == len(source.positions) else UNKNOWN
-                )
+        for a, position in enumerate(source.positions):
+            axis = position + axes  # of the output's image
+            if position < 0 <= axis:
+                size = sizes[a] if len(sizes) == len(source.positions) else UNKNOWN
+                y[2 + axis] = broadcast_size(y[2 + axis], size)
     return axes + 2
 
 
 @jitable
-def broadcast(one: int, other: int) -> int:
+def broadcast_size(a: int, b: int) -> int:
     """Broadcast two dimensions, which may be unknown."""
-    if one == other or other == 1:
-        return one
-    if one == 1 or other >= 0:
-        return other
-    return one if one >= 0 else UNKNOWN
+    if a == b or b == 1:
+        return a
+    if a == 1 or b >= 0:
+        return b
+    return a if a >= 0 else UNKNOWN
 
 
 @jitable
@@ -292,43 +294,48 @@ def find_sources(
 ) -> None:
     """Check the sources' shapes, and fill in g.sources."""
     sources = attributes.sources
-    axes = g.axes
     s = 0
     k = 0
     while k < len(sources):
         stated, k = source_at(sources, k)
-        source = g.sources[s]
         shape = inputs[1 + stated.input]
-        pitch = 1
         require(len(shape) == len(stated.positions), "rank of an input", max(len(shape), 0),
                 "must be what {sources} says of the input at position", stated.input)  # fmt: skip
-        source.input = stated.input
-        source.first = 0
-        source.pitches[:] = 0
-        for a in range(len(shape) - 1, -1, -1):
-            at = stated.positions[a]
-            size = shape[a]
-            if at >= 0:
-                require(
-                    at < size,
-                    "shape of a source",
-                    shape,
-                    "must have the element that {sources} names,",
-                    at,
-                )
-                source.first += at * pitch
-            else:
-                axis = 0 if at == N else 1 + (at + axes + turned) % axes
-                whole = g.batch if axis == 0 else g.output[axis - 1]
-                require(size == 1 or size == whole, "shape of a source", shape,
-                        "must be 1 or that of the others along each axis that they share; one of "
-                        "them has",
-                        whole)  # fmt: skip
-                if size != 1:
-                    source.pitches[axis] += pitch
-            # Which only empty ones exceed.
-            pitch = pitch * size if size <= ELEMENTS // max(pitch, 1) else ELEMENTS
+        put_source(g.sources[s], stated, shape, turned, g)
         s += 1
+
+
+@jitable
+def put_source(
+    source: StoredSource,
+    stated: Source,
+    shape: Sizes,
+    turned: int,
+    g: ComputedGridSampleGeometry,
+) -> None:
+    """Check the shape of a source, and store its first element and pitches."""
+    source.input = stated.input
+    source.first = 0
+    source.pitches[:] = 0
+    pitch = 1
+    for a in range(len(shape) - 1, -1, -1):
+        position = stated.positions[a]
+        size = shape[a]
+        if position >= 0:
+            rule = "must have the element that {sources} names,"
+            require(position < size, "shape of a source", shape, rule, position)
+            source.first += position * pitch
+        else:
+            axis = 0 if position == N else 1 + (position + g.axes + turned) % g.axes
+            points = g.batch if axis == 0 else g.output[axis - 1]
+            require(size == 1 or size == points, "shape of a source", shape,
+                    "must be 1 or that of the others along each axis that they share; one of "
+                    "them has",
+                    points)  # fmt: skip
+            if size != 1:
+                source.pitches[axis] += pitch
+        # Beyond the limit of a tensor's elements, which only empty tensors exceed.
+        pitch = pitch * size if size <= ELEMENTS // max(pitch, 1) else ELEMENTS
 
 
 @jitable
@@ -400,9 +407,8 @@ def put_value(v: int, steps: Sizes, count: int, g: ComputedGridSampleGeometry) -
         operand = g.values[step.operands[a]]
         value.kind |= operand.kind
         value.level = max(value.level, operand.level)
-    if (
-        step.operation in (ADD, MUL) and not g.values[step.operands[0]].kind & VECTOR
-    ):  # a number comes last
+    # A number comes last.
+    if step.operation in (ADD, MUL) and not g.values[step.operands[0]].kind & VECTOR:
         value.operands[0], value.operands[1] = step.operands[1], step.operands[0]
 
 

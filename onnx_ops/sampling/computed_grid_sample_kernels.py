@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..declaration.jit import jitable
-from .computed_points import coordinates_in
+from .computed_points import grid_in
 from .grid_sample_kernels import CUBIC, LINEAR, copy_nearest, interpolate
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def nearest(
     out: Elements,
 ) -> None:
     """Compute a tile with mode nearest."""
-    copy_nearest(image, sources, coordinates_in(workspace, sources, g), g, tile, workspace, out)
+    copy_nearest(image, grid_in(workspace, sources, g), g, tile, workspace, out)
 
 
 @jitable
@@ -37,9 +37,7 @@ def linear(
     out: Elements,
 ) -> None:
     """Compute a tile with mode linear."""
-    interpolate(
-        image, sources, coordinates_in(workspace, sources, g), g, LINEAR, tile, workspace, out
-    )
+    interpolate(image, grid_in(workspace, sources, g), g, LINEAR, tile, workspace, out)
 
 
 @jitable
@@ -52,6 +50,4 @@ def cubic(
     out: Elements,
 ) -> None:
     """Compute a tile with mode cubic."""
-    interpolate(
-        image, sources, coordinates_in(workspace, sources, g), g, CUBIC, tile, workspace, out
-    )
+    interpolate(image, grid_in(workspace, sources, g), g, CUBIC, tile, workspace, out)

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..declaration.jit import APART, FUSE, jitable
+from ..declaration.jit import APART, FUSE, jitable, known
 from ..kernels.elements import elements_in, integers_in, to_bfloat16, to_float16
 from ..kernels.vectors import whole
 
 if TYPE_CHECKING:
-    from ..kernels.types import Coordinates, Pitch, Workspace
+    from ..kernels.types import Known, Pitch, Workspace
     from .computed_geometry import ComputedGridSampleGeometry, StoredSource, StoredValue
-    from .geometry import GridSampleGeometry, Numbers, Point, Sources
+    from .geometry import GridSampleGeometry, Numbers, Point, Points, Sources
 
 # The operations of a program, by their numbers. Those that follow are only the plan's.
 OPERATIONS = (
@@ -29,36 +29,19 @@ OPERATIONS = (
     "Less", "LessOrEqual",
     "Equal", "Clip", "Where", "MulAdd", "CastFloat16", "CastBFloat16",
 )  # fmt: skip
-(
-    ADD,
-    SUB,
-    MUL,
-    DIV,
-    NEG,
-    ABS,
-    SQRT,
-    FLOOR,
-    CEIL,
-    ROUND,
-    MIN,
-    MAX,
-    LESS,
-    LESS_OR_EQUAL,
-    EQUAL,
-    CLIP,
-) = range(16)
+ADD, SUB, MUL, DIV, NEG, ABS, SQRT, FLOOR, CEIL, ROUND = range(10)
+MIN, MAX, LESS, LESS_OR_EQUAL, EQUAL, CLIP = range(10, 16)
 WHERE, MUL_ADD, CAST_FLOAT16, CAST_BFLOAT16, COPY, LOAD = range(16, 22)
-VECTOR, ROWS = (
-    1,
-    2,
-)  # bits of a value's kind: whether it varies along rows, and whether it does from row to row
+VECTOR, ROWS = 1, 2  # bits of a value's kind: whether it varies along rows, and from row to row
 FULL = VECTOR | ROWS  # a value with a number for each point
+FIXED, ALONG = known(0), known(1)  # steps of an operand: of one number, and of a row
 LINE = 64  # bytes of the workspace before the values, which state the computed ones
 
 
-class Part(NamedTuple):
-    """The points for which a value is computed: some columns of some rows of the output, from image
-    n on.
+class Region(NamedTuple):
+    """The points for which a value is computed.
+
+    They are some columns of some rows of the output, from image n on.
 
     A value that doesn't vary along rows needs one column only, and one that doesn't vary from row
     to row one row.
@@ -79,17 +62,22 @@ class Operand(NamedTuple):
     step: Pitch  # from one number of a row to the next one; 0 if there is one for the whole row
 
 
+class Grid(NamedTuple):
+    """The points at which images are sampled, see grid_points.py."""
+
+    points: Points
+    sources: Sources  # from which the points are computed; () if they are given
+
+
 @jitable
-def coordinates_in(
-    workspace: Workspace, sources: Sources, g: ComputedGridSampleGeometry
-) -> tuple[Coordinates, Coordinates, Coordinates]:
-    """Return the coordinates x, y and z of a stripe's points, each an array.
+def grid_in(workspace: Workspace, sources: Sources, g: ComputedGridSampleGeometry) -> Grid:
+    """Return the Grid of a stripe's computed points: the coordinates x, y and z, each an array.
 
     For two image axes, z is unused.
     """
     values = elements_in(workspace, LINE, g.room, sources[0])
     begin = g.coordinates
-    return values[begin[0] :], values[begin[1] :], values[begin[2] :]
+    return Grid((values[begin[0] :], values[begin[1] :], values[begin[2] :]), sources)
 
 
 @jitable
@@ -103,9 +91,9 @@ def stripe_of(k: int, g: GridSampleGeometry) -> tuple[Point, Point]:
     """Return the first point of the output's stripe k, and the one after its last."""
     if g.stripe >= g.row:
         return k * g.stripe, min((k + 1) * g.stripe, g.points)
-    parts = (g.row + g.stripe - 1) // g.stripe
-    begin = k // parts * g.row
-    return begin + k % parts * g.stripe, begin + min((k % parts + 1) * g.stripe, g.row)
+    count = (g.row + g.stripe - 1) // g.stripe  # of a row
+    begin = k // count * g.row
+    return begin + k % count * g.stripe, begin + min((k % count + 1) * g.stripe, g.row)
 
 
 @jitable
@@ -139,7 +127,7 @@ def compute_values(
                 sources,
                 g.sources[g.order[k]],
                 value,
-                Part(n, row, height, column, columns),
+                Region(n, row, height, column, columns),
                 g,
                 values,
             )
@@ -153,7 +141,7 @@ def load_values(
     sources: Sources,
     source: StoredSource,
     value: StoredValue,
-    part: Part,
+    region: Region,
     g: ComputedGridSampleGeometry,
     values: Numbers,
 ) -> None:
@@ -162,41 +150,41 @@ def load_values(
     pitches = source.pitches
     result = values[value.place :]
     along_w = pitches[g.axes]
-    columns = part.columns if value.kind & VECTOR else 1
-    at = source.first + part.n * pitches[0] + part.column * along_w
+    n, row, rows, column, columns = region
+    if not value.kind & VECTOR:
+        columns = 1
+    first = source.first + n * pitches[0] + column * along_w
     if not value.kind & ROWS:
-        copy_row(numbers[at:], along_w, result[:columns])
+        copy_row(numbers[first:], along_w, result[:columns])
         return
     height = g.output[g.axes - 2]
-    depth = 1
-    along_d = 0
     along_h = pitches[g.axes - 1]
-    if g.axes == 3:
-        depth = g.output[0]
-        along_d = pitches[1]
-    h = part.row % height
-    d = part.row // height % depth
-    at += part.row // (height * depth) * pitches[0] + d * along_d + h * along_h
-    for r in range(part.rows):
+    depth = g.output[0] if g.axes == 3 else 1
+    along_d = pitches[1] if g.axes == 3 else 0
+    h = row % height
+    d = row // height % depth
+    first += row // (height * depth) * pitches[0] + d * along_d + h * along_h
+    for r in range(rows):
         if columns == 1:
-            result[r] = numbers[at]
+            result[r] = numbers[first]
         else:
-            copy_row(numbers[at:], along_w, result[r * columns :][:columns])
-        at += along_h
+            copy_row(numbers[first:], along_w, result[r * columns :][:columns])
+        first += along_h
         h += 1
         if h == height:
-            at += along_d - height * along_h
+            first += along_d - height * along_h
             h = 0
             d += 1
             if d == depth:
-                at += pitches[0] - depth * along_d
+                first += pitches[0] - depth * along_d
                 d = 0
 
 
 @jitable(**APART)
 def copy_row(source: Numbers, stride: Pitch, row: Numbers) -> None:
-    """row[b] = source[b * stride], by a loop for each kind of stride: LLVM vectorizes each by
-    itself.
+    """row[b] = source[b * stride]
+
+    There is a loop for each kind of stride: LLVM vectorizes each by itself.
     """
     for b in range(row.size if stride == 0 else 0):
         row[b] = source[0]
@@ -249,10 +237,10 @@ def operand(
     value: StoredValue, k: int, columns: int, g: ComputedGridSampleGeometry, values: Numbers
 ) -> Operand:
     """Return operand k of a value with this many columns in a row."""
-    other = g.values[value.operands[k]]
-    numbers = values[other.place :]
-    varies = other.kind & ROWS
-    step = other.kind & VECTOR
+    stored = g.values[value.operands[k]]
+    numbers = values[stored.place :]
+    varies = stored.kind & ROWS
+    step = stored.kind & VECTOR
     if not value.kind & VECTOR:
         return Operand(numbers, 0, 1 if varies else 0)
     if not varies:
@@ -266,7 +254,7 @@ def row_of(operand: Operand, r: int) -> Operand:
     return Operand(operand.numbers[r * operand.pitch :], operand.pitch, operand.step)
 
 
-@jitable(**APART)
+@jitable
 def combine(
     operation: int, a: Operand, b: Operand, rows: int, columns: int, count: int, result: Numbers
 ) -> None:
@@ -277,59 +265,55 @@ def combine(
     for r in range(rows):
         x = a.numbers[r * a.pitch :]
         y = b.numbers[r * b.pitch :]
-        z = result[r * columns :]
-        u = x[0]
-        v = y[0]
+        z = result[r * columns :][:count]
         if a.step == b.step:  # 0 for single numbers
-            for k in range(count if operation == ADD else 0):
-                z[k] = x[k] + y[k]
-            for k in range(count if operation == SUB else 0):
-                z[k] = x[k] - y[k]
-            for k in range(count if operation == MUL else 0):
-                z[k] = x[k] * y[k]
-            for k in range(count if operation == DIV else 0):
-                z[k] = x[k] / y[k]
+            combine_row(operation, x, ALONG, y, ALONG, z)
         elif b.step == 0:
-            for k in range(count if operation == ADD else 0):
-                z[k] = x[k] + v
-            for k in range(count if operation == SUB else 0):
-                z[k] = x[k] - v
-            for k in range(count if operation == MUL else 0):
-                z[k] = x[k] * v
-            for k in range(count if operation == DIV else 0):
-                z[k] = x[k] / v
+            combine_row(operation, x, ALONG, y, FIXED, z)
         else:
-            for k in range(count if operation == ADD else 0):
-                z[k] = u + y[k]
-            for k in range(count if operation == SUB else 0):
-                z[k] = u - y[k]
-            for k in range(count if operation == MUL else 0):
-                z[k] = u * y[k]
-            for k in range(count if operation == DIV else 0):
-                z[k] = u / y[k]
+            combine_row(operation, x, FIXED, y, ALONG, z)
+
+
+@jitable(**APART)
+def combine_row(
+    operation: int, a: Numbers, i: Known, b: Numbers, j: Known, result: Numbers
+) -> None:
+    """Combine a row, with steps i and j that are known when the kernel is compiled.
+
+    There is a loop for each operation, as LLVM doesn't vectorize one that chooses.
+    """
+    for k in range(result.size if operation == ADD else 0):
+        result[k] = a[k * len(i)] + b[k * len(j)]
+    for k in range(result.size if operation == SUB else 0):
+        result[k] = a[k * len(i)] - b[k * len(j)]
+    for k in range(result.size if operation == MUL else 0):
+        result[k] = a[k * len(i)] * b[k * len(j)]
+    for k in range(result.size if operation == DIV else 0):
+        result[k] = a[k * len(i)] / b[k * len(j)]
 
 
 @jitable
 def calculate(operation: int, a: Operand, b: Operand, c: Operand, result: Numbers) -> None:
     """Compute a row of one of the other operations."""
     if operation >= CAST_FLOAT16 and operation <= CAST_BFLOAT16:
-        cast(operation, a.numbers, a.step, result)
+        round_row(operation, a.numbers, a.step, result)
     elif operation == COPY:
         copy_row(a.numbers, a.step, result)
     elif operation < MIN:
-        change(operation, a.numbers, a.step, result)
+        change_row(operation, a.numbers, a.step, result)
     elif operation < CLIP:
-        compare(operation, a.numbers, a.step, b.numbers, b.step, result)
+        compare_row(operation, a.numbers, a.step, b.numbers, b.step, result)
     elif operation == MUL_ADD:
         multiply_and_add(a, b, c, result)
     else:
-        choose(operation, a, b, c, result)
+        choose_row(operation, a, b, c, result)
 
 
 @jitable(**APART)
-def change(operation: int, a: Numbers, step: Pitch, result: Numbers) -> None:
-    """Compute a row of an operation with one operand: `step` is from one of its numbers to the next
-    one.
+def change_row(operation: int, a: Numbers, step: Pitch, result: Numbers) -> None:
+    """Compute a row of an operation with one operand.
+
+    `step` is from one of its numbers to the next one.
     """
     for k in range(result.size if operation == NEG else 0):
         result[k] = -a[k * step]
@@ -346,8 +330,12 @@ def change(operation: int, a: Numbers, step: Pitch, result: Numbers) -> None:
 
 
 @jitable(**APART)
-def compare(operation: int, a: Numbers, i: Pitch, b: Numbers, j: Pitch, result: Numbers) -> None:
-    """Of equal numbers Min and Max take the second, which matters of 0 and -0; NaN they keep,
+def compare_row(
+    operation: int, a: Numbers, i: Pitch, b: Numbers, j: Pitch, result: Numbers
+) -> None:
+    """Compute a row of a minimum, a maximum or a comparison.
+
+    Of equal numbers Min and Max take the second, which matters of 0 and -0; NaN they keep,
     whichever it is.
     """
     yes = result.dtype.type(1)
@@ -365,7 +353,7 @@ def compare(operation: int, a: Numbers, i: Pitch, b: Numbers, j: Pitch, result: 
 
 
 @jitable(**APART)
-def choose(operation: int, a: Operand, b: Operand, c: Operand, result: Numbers) -> None:
+def choose_row(operation: int, a: Operand, b: Operand, c: Operand, result: Numbers) -> None:
     """Compute a row of Clip or Where."""
     (x, _, i), (y, _, j), (z, _, l) = a, b, c
     for k in range(result.size if operation == CLIP else 0):
@@ -383,7 +371,7 @@ def multiply_and_add(a: Operand, b: Operand, c: Operand, result: Numbers) -> Non
 
 
 @jitable(**APART)
-def cast(operation: int, a: Numbers, step: Pitch, result: Numbers) -> None:
+def round_row(operation: int, a: Numbers, step: Pitch, result: Numbers) -> None:
     """Round to 16 bits."""
     for k in range(result.size if operation == CAST_FLOAT16 else 0):
         result[k] = to_float16(np.float32(a[k * step]))

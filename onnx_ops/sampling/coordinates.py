@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from ..kernels.types import Axis, Index, Known, Number
     from .geometry import GridSampleGeometry, Point, Points
 
-    ImageAxes: TypeAlias = tuple[
-        "ImageAxis", "ImageAxis", "ImageAxis"
-    ]  # z, y and x; z of an image is unused
+    # Z, y and x; z of an image is unused.
+    ImageAxes: TypeAlias = tuple["ImageAxis", "ImageAxis", "ImageAxis"]
 
 ZEROS, BORDER, REFLECTION = 0, 1, 2
 IMAGE, VOLUME = known(2), known(3)  # numbers of axes
@@ -48,8 +47,9 @@ class ImageAxis(NamedTuple):
 
 @jitable
 def axis_of(g: GridSampleGeometry, i: Axis, cubic: bool, zero: Number) -> ImageAxis:
-    """Return the parameters of `coordinate` for axis i, in the type of `zero`. cubic: whether the
-    mode is cubic.
+    """Return the parameters of `coordinate` for axis i, in the type of `zero`.
+
+    cubic: whether the mode is cubic
     """
     dtype = type(zero)
     size = g.image[i]

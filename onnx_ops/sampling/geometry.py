@@ -17,15 +17,12 @@ if TYPE_CHECKING:
 
     Points: TypeAlias = tuple[Coordinates, ...]  # (grid,) or (x, y, z), see grid_points.py
     Point: TypeAlias = int  # a point: its number in `Points`, or among those of an image
-    Sources: TypeAlias = tuple[
-        Elements, ...
-    ]  # the inputs of a ComputedGridSample after X; () if there is a grid
-    Numbers: TypeAlias = NDArray[
-        Any
-    ]  # floats: of one value of a program, or of all values that are kept
-    Pixel32: TypeAlias = (
-        Any  # an np.int32: a pixel of an image or along an axis, or a number of pixels
-    )
+    # The inputs of a ComputedGridSample after X; () if there is a grid.
+    Sources: TypeAlias = tuple[Elements, ...]
+    # Floats: of one value of a program, or of all values that are kept.
+    Numbers: TypeAlias = NDArray[Any]
+    # An np.int32: a pixel of an image or along an axis, or a number of pixels.
+    Pixel32: TypeAlias = Any
     Offsets: TypeAlias = tuple[Offset, Offset, Offset, Offset]  # of four taps along an axis
     # Of the taps along an axis, from a coordinate's floor: LINEAR or CUBIC of
     # grid_sample_kernels.py. Their number is known when a function is compiled.
@@ -59,8 +56,7 @@ class GridSampleGeometry(Geometry):
     image: Vector = vector(3)  # pixels along each axis
     output: Vector = vector(3)  # points along each axis
     padding_mode: int  # ZEROS, BORDER or REFLECTION of coordinates.py
-    align_corners: (
-        int  # 1 if -1 and 1 are the centres of the border pixels, 0 if they are the image's edges
-    )
+    # 1 if -1 and 1 are the centres of the border pixels, 0 if they are the image's edges.
+    align_corners: int
     pixels: int  # 1 if the grid's values are numbers of pixels, 0 if they lie in [-1, 1]
     of_points: int  # bytes at the begin of the workspace that computed points take

@@ -60,14 +60,10 @@ NAMES = (("nearest",), ("bilinear", "linear"), ("bicubic", "cubic"))  # of each 
 PADDING_MODES = ("zeros", "border", "reflection")  # in the order of sampling/coordinates.py
 WORK = 2**13  # outputs that a tile computes, in about 10 us
 FEW_CHANNELS = 8  # an image with fewer gains less by long spans, and more by many units of work
-SMALL, LARGE = (
-    2**10,
-    2**19,
-)  # pixels from which on an image, and one of few channels, has spans of more than a block
-FEW_UNITS, MANY_UNITS = (
-    8,
-    128,
-)  # units of work for which long spans leave enough points; the latter with few channels
+# Pixels from which on an image, and one of few channels, has spans of more than a block.
+SMALL, LARGE = 2**10, 2**19
+# Units of work for which long spans leave enough points; the latter with few channels.
+FEW_UNITS, MANY_UNITS = 8, 128
 ROOM = 2**21  # maximum bytes of a tile's workspace for long spans
 PART = 32  # minimum channels in a part, if channels are cut because units are fewer than FEW_UNITS
 
@@ -163,8 +159,9 @@ def plan_mmcv(
 def plan_samples(
     attributes: AttributeTuple, mode: int, x: Sizes, y: OutputSizes, g: GridSampleGeometry
 ) -> int:
-    """Plan for images of shape `x` and an output of shape `y`, and for mode NEAREST, LINEAR or
-    CUBIC.
+    """Plan for images of shape `x`, an output of shape `y`, and a mode.
+
+    The mode is NEAREST, LINEAR or CUBIC.
 
     Points in a column are planned as a row. Returns the number of axes that this moves to the
     front.
@@ -178,9 +175,8 @@ def plan_samples(
         fits = y[2 + i] <= ELEMENTS // max(points, 1)
         require(fits, "shape of the output", y[: axes + 2], "must have at most 2**58 elements")
         points *= y[2 + i]
-    fits = max(x[0], 1) <= ELEMENTS // max(points, 1) // max(
-        x[1], 1
-    )  # a product of these may overflow
+    # A product of these may overflow.
+    fits = max(x[0], 1) <= ELEMENTS // max(points, 1) // max(x[1], 1)
     require(fits, "shape of the output", y[: axes + 2], "must have at most 2**58 elements")
     g.batch = x[0]
     g.channels = x[1]
@@ -207,8 +203,9 @@ def plan_samples(
 
 @jitable
 def span_of(g: GridSampleGeometry, taps: int) -> int:
-    """Return the number of points in a unit of work, which reads scattered points channel by
-    channel.
+    """Return the number of points in a unit of work.
+
+    A unit reads scattered points channel by channel.
 
     More points read more cached pixels of a channel, but their places also take room in the caches.
     """
@@ -259,40 +256,19 @@ def reference(
     align_corners: bool,
     pixels: int = 0,
 ) -> np.ndarray:
-    """Evaluate the formula, tap by tap: coordinates step by step in their own dtype, weights and
-    sums in float64.
+    """Evaluate the formula, tap by tap.
+
+    Coordinates are computed step by step in their own dtype, weights and sums in float64.
     """
     number = next(k for k, names in enumerate(NAMES) if mode in names)
     dtype = np.float64 if grid.dtype == np.float64 else np.float32
     image = x.shape[2:]
-    taps: list[
-        list[tuple[np.ndarray, np.ndarray, np.ndarray]]
-    ] = []  # for each image axis, [(index, whether the tap exists, weight), ...]
+    taps = []  # of each image axis
     with np.errstate(invalid="ignore", over="ignore"):
         for size, g in zip(image, np.moveaxis(grid, -1, 0)[::-1], strict=True):
             g = np.where(np.isnan(g), dtype(-1), g.astype(dtype))
             p = g + 1 - 1 if pixels else unnormalize(g, dtype(size), align_corners)
-            p = np.where(
-                np.isnan(p), dtype(-np.inf), p
-            )  # infinite g along an axis of a single pixel
-            if number != CUBIC:
-                p = pad(p, size, padding_mode, align_corners)
-            elif padding_mode == "reflection":
-                p = np.fmod(
-                    p, dtype(max(1, 2 * (size - align_corners)))
-                )  # exact; the mirror image repeats
-            p = np.where(np.isnan(p), p, np.clip(p, -2 * size - 4, 2 * size + 4))
-            first = np.rint(p) if number == NEAREST else np.floor(p)
-            f = (p - first).astype(np.float64)
-            exists = ~np.isnan(p)
-            first = np.where(exists, first, 0).astype(np.int64)
-            taps.append([])
-            for offset, weight in WEIGHTS[number](f):
-                index = first + offset
-                if number == CUBIC:
-                    index = pad_index(index, size, padding_mode, align_corners)
-                inside = exists & (index >= 0) & (index < size)
-                taps[-1].append((np.where(inside, index, 0), inside, weight))
+            taps.append(axis_taps(p, size, number, padding_mode, align_corners))
         x = dtypes.widest(x)
         total = np.full((*x.shape[:2], *grid.shape[1:-1]), dtypes.zero(x), x.dtype)
         batch = np.arange(len(x)).reshape(-1, *[1] * len(image))
@@ -308,12 +284,37 @@ def reference(
     return total
 
 
+def axis_taps(
+    p: np.ndarray, size: int, mode: int, padding_mode: str, align_corners: bool
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Return (index, whether the tap exists, weight) of each tap along an axis of this size."""
+    # Of infinite g along an axis of a single pixel.
+    p = np.where(np.isnan(p), p.dtype.type(-np.inf), p)
+    if mode != CUBIC:
+        p = pad_coordinate(p, size, padding_mode, align_corners)
+    elif padding_mode == "reflection":  # exact; the mirror image repeats
+        p = np.fmod(p, p.dtype.type(max(1, 2 * (size - align_corners))))
+    p = np.where(np.isnan(p), p, np.clip(p, -2 * size - 4, 2 * size + 4))
+    first = np.rint(p) if mode == NEAREST else np.floor(p)
+    f = (p - first).astype(np.float64)
+    exists = ~np.isnan(p)
+    first = np.where(exists, first, 0).astype(np.int64)
+    taps = []
+    for offset, weight in WEIGHTS[mode](f):
+        index = first + offset
+        if mode == CUBIC:
+            index = pad_index(index, size, padding_mode, align_corners)
+        inside = exists & (index >= 0) & (index < size)
+        taps.append((np.where(inside, index, 0), inside, weight))
+    return taps
+
+
 def unnormalize(g: np.ndarray, size: np.floating, align_corners: bool) -> np.ndarray:
     """Return the pixel coordinate for a grid's value in [-1, 1]."""
     return (g + 1) / 2 * (size - 1) if align_corners else (g + 1) * (size / 2) - 0.5
 
 
-def pad(p: np.ndarray, size: int, padding_mode: str, align_corners: bool) -> np.ndarray:
+def pad_coordinate(p: np.ndarray, size: int, padding_mode: str, align_corners: bool) -> np.ndarray:
     """Move a coordinate into the image by the padding mode."""
     if padding_mode == "zeros":
         return p
@@ -424,11 +425,8 @@ MICROSOFT = replace(
     terms={},
     plan=Plan(shape, plan_microsoft, GridSampleGeometry),
 )
-INTERPOLATION_MODES = (
-    "bilinear",
-    "nearest",
-    "bicubic",
-)  # as PyTorch, mmcv and mmdeploy number them
+# As PyTorch, mmcv and mmdeploy number them.
+INTERPOLATION_MODES = "bilinear", "nearest", "bicubic"
 
 
 def reference_mmcv(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..declaration.jit import APART, jitable
+from ..declaration.jit import APART, IN_PLACE, jitable
 from ..kernels.elements import (
     elements_in,
     indices_in,
@@ -31,18 +31,20 @@ from ..kernels.elements import (
     sums_in,
     zero,
 )
-from ..kernels.vectors import blend, points_at_once, take, whole
-from .computed_points import stripe_of
+from ..kernels.vectors import Neighbours, blend, points_at_once, take, whole
+from .computed_points import Grid, stripe_of
 from .coordinates import ZEROS, coordinate_of, pad_index
 from .grid_points import BLOCK, begin_points, provide_points
 from .taps import (
-    axes_of,
+    BlockTaps,
+    PointSpan,
     cubic_weights,
+    image_axes,
     image_size,
     indexed_images,
     nearest_pixel,
-    place,
     place_nearest,
+    place_points,
     reading_of,
 )
 
@@ -60,7 +62,8 @@ if TYPE_CHECKING:
         Weights,
         Workspace,
     )
-    from .geometry import GridSampleGeometry, Point, Points, Sources, TapOffsets, WithImage
+    from .coordinates import ImageAxes
+    from .geometry import GridSampleGeometry, Point, TapOffsets, WithImage
     from .taps import Reading
 
 LINEAR, CUBIC = (0, 1), (-1, 0, 1, 2)  # their taps, from the floor of a coordinate
@@ -70,31 +73,44 @@ MOST = 2**15  # maximum number of points with kept places
 COPIED = 64
 
 
+class Method(NamedTuple):
+    """How points are interpolated."""
+
+    offsets: TapOffsets  # LINEAR or CUBIC
+    is_indexed: bool  # whether pixels have 32-bit indices; else points are read tap by tap
+    reading: Reading
+
+
 class PointBlock(NamedTuple):
     """Points of one image that are read together."""
 
-    n: int  # the image
-    first: Point  # its number in the image
-    size: int  # number of points
-    at: Point  # the first one's number in `Points`
+    image: int
+    first: Point  # the first one's number in the image
+    span: PointSpan
+    taps: BlockTaps
 
 
-class Places(NamedTuple):
-    """What the points of a block read."""
+class Buffers(NamedTuple):
+    """The parts of the workspace for `interpolate`."""
 
-    base: Pixels  # the first neighbour of each point
-    weight: Weights  # [axis, tap, point]
-    row_weight: (
-        Weights  # [plane, row, point], of volumes: the products along the axes of planes and rows
-    )
-
-
-class Scratch(NamedTuple):
-    """Parts of the workspace for `read_channel`."""
-
+    base: Pixels  # [block, b]: of BlockTaps, as the next two
+    weight: Weights  # [block, axis, tap, b]
+    row_weight: Weights  # [block, plane, row, b]
+    coordinates: Coordinates  # [axis, b]
     values: Sums  # of a block's points
     copied: Elements  # a channel of a small image, and elements beyond it
-    rest: Workspace
+    rest: Workspace  # for `tap_by_tap`
+
+
+class ImageUnit(NamedTuple):
+    """A unit of work: points of a stripe, in some channels."""
+
+    image: int
+    stripe: int
+    first: Point
+    end: Point  # after the last point
+    channel: int  # the first one
+    last_channel: int  # the one after the last
 
 
 @jitable
@@ -119,7 +135,7 @@ def nearest(
     out: Elements,
 ) -> None:
     """Compute a tile with mode nearest."""
-    copy_nearest(x, (), (grid,), g, tile, workspace, out)
+    copy_nearest(x, Grid((grid,), ()), g, tile, workspace, out)
 
 
 @jitable
@@ -132,7 +148,7 @@ def linear(
     out: Elements,
 ) -> None:
     """Compute a tile with mode linear."""
-    interpolate(x, (), (grid,), g, LINEAR, tile, workspace, out)
+    interpolate(x, Grid((grid,), ()), g, LINEAR, tile, workspace, out)
 
 
 @jitable
@@ -145,36 +161,36 @@ def cubic(
     out: Elements,
 ) -> None:
     """Compute a tile with mode cubic."""
-    interpolate(x, (), (grid,), g, CUBIC, tile, workspace, out)
+    interpolate(x, Grid((grid,), ()), g, CUBIC, tile, workspace, out)
 
 
 @jitable
 def copy_nearest(
     x: Elements,
-    sources: Sources,
-    points: Points,
+    grid: Grid,
     g: GridSampleGeometry,
     tile: Tile,
     workspace: Workspace,
     out: Elements,
 ) -> None:
     """Compute a tile with mode nearest."""
+    points, sources = grid
     pixels = image_size(g)
     indexed = indexed_images(g) > 0
-    zyx = axes_of(g, False, zero(points[0]))
+    zyx = image_axes(g, False, zero(points[0]))
     base = indices_in(workspace, g.of_points, g.span)
     begin_points(sources, workspace)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
-        n, stripe, first, end, channel, last_channel = part(g, unit)
-        span = BLOCK
+        n, stripe, first, end, channel, last_channel = image_unit_of(g, unit)
+        size = BLOCK
         while first < end:
-            count = min(span, end - first)
-            at = provide_points(sources, n, stripe, first, g, workspace)
+            count = min(size, end - first)
+            begin = provide_points(sources, n, stripe, first, g, workspace)
             outside = 0
             if indexed:
-                outside = place_nearest(points, at, count, g, zyx, base)
-                if span < min(g.span, end - first) and is_scattered(base[:count], pixels):
-                    span = g.span
+                outside = place_nearest(PointSpan(points, begin, count), g, zyx, base)
+                if size < min(g.span, end - first) and is_scattered(base[:count], pixels):
+                    size = g.span  # these points are placed again, with those that follow
                     continue
             for c in range(channel, last_channel):
                 source = x[(n * g.channels + c) * pixels :]
@@ -182,7 +198,7 @@ def copy_nearest(
                 pixel = base[:count]
                 if not indexed:
                     for b in range(count):
-                        k = nearest_pixel(points, at + b, g)
+                        k = nearest_pixel(points, begin + b, g)
                         store(target, b, load(source, k) if k >= 0 else zero(out))
                 else:
                     take(source, pixel, outside, target)
@@ -191,8 +207,9 @@ def copy_nearest(
 
 @jitable
 def is_scattered(base: Pixels, pixels: int) -> np.bool_:
-    """Return whether a block's points read a large part of the image, which later points read
-    again.
+    """Return whether a block's points read a large part of the image.
+
+    Later points read that part again.
     """
     low = high = base[0]
     for b in range(base.size):
@@ -200,11 +217,33 @@ def is_scattered(base: Pixels, pixels: int) -> np.bool_:
     return np.int64(high) - np.int64(low) > pixels // 2
 
 
+# In place, as LLVM then knows the sizes along axes and taps when it chooses how to unroll loops.
+@jitable(**IN_PLACE)
+def buffers_in(
+    workspace: Workspace, x: Elements, grid: Grid, g: GridSampleGeometry, taps: int, out: Elements
+) -> Buffers:
+    """Return the parts of a tile's workspace, one after the other."""
+    blocks = g.span // BLOCK
+    begin = g.of_points
+    base = indices_in(workspace, begin, (blocks, BLOCK))
+    begin += base.nbytes
+    weight = sums_in(workspace, begin, (blocks, g.axes, taps, BLOCK), out)
+    begin += weight.nbytes
+    row_weight = sums_in(workspace, begin, (blocks, taps if g.axes == 3 else 0, taps, BLOCK), out)
+    begin += row_weight.nbytes
+    p = sums_in(workspace, begin, (g.axes if taps == 4 else 0, BLOCK), grid.points[0])
+    begin += p.nbytes
+    values = sums_in(workspace, begin, BLOCK, out)
+    begin += values.nbytes
+    copied = elements_in(workspace, begin, COPIED, x)
+    rest = workspace[begin + copied.nbytes :]
+    return Buffers(base, weight, row_weight, p, values, copied, rest)
+
+
 @jitable
 def interpolate(
     x: Elements,
-    sources: Sources,
-    points: Points,
+    grid: Grid,
     g: GridSampleGeometry,
     offsets: TapOffsets,
     tile: Tile,
@@ -212,118 +251,95 @@ def interpolate(
     out: Elements,
 ) -> None:
     """Compute a tile with the mode LINEAR or CUBIC, which `offsets` states."""
+    points, sources = grid
     pixels = image_size(g)
     taps = len(offsets)
-    fits = indexed_images(g) > 0
-    reading = order, _, _, _ = reading_of(g, taps)
-    blocks = g.span // BLOCK
-    begin = g.of_points
+    method = Method(offsets, indexed_images(g) > 0, reading_of(g, taps))
     longest = min(g.span, points_at_once())
-    base = indices_in(workspace, begin, (blocks, BLOCK))
-    begin += base.nbytes
-    weight = sums_in(workspace, begin, (blocks, g.axes, taps, BLOCK), out)
-    begin += weight.nbytes
-    row_weight = sums_in(workspace, begin, (blocks, taps if g.axes == 3 else 0, taps, BLOCK), out)
-    begin += row_weight.nbytes
-    p = sums_in(workspace, begin, (g.axes if taps == 4 else 0, BLOCK), points[0])
-    begin += p.nbytes
-    values = sums_in(workspace, begin, BLOCK, out)
-    begin += values.nbytes
-    copied = elements_in(workspace, begin, COPIED, x)
-    scratch = Scratch(values, copied, workspace[begin + copied.nbytes :])
-    zyx = axes_of(g, taps == 4, zero(points[0]))
+    buffers = buffers_in(workspace, x, grid, g, taps, out)
+    zyx = image_axes(g, taps == 4, zero(points[0]))
     begin_points(sources, workspace)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
-        n, stripe, first, end, channel, last_channel = part(g, unit)
-        span = BLOCK
+        n, stripe, first, end, channel, last_channel = image_unit_of(g, unit)
+        size = BLOCK
         while first < end:
-            last = min(first + span, end)
-            at = provide_points(sources, n, stripe, first, g, workspace)
-            for k in range((last - first + BLOCK - 1) // BLOCK if fits else 0):
-                count = min(BLOCK, last - first - k * BLOCK)
-                place(
-                    points,
-                    at + k * BLOCK,
-                    count,
-                    whole(count),
-                    g,
-                    zyx,
-                    offsets,
-                    p,
-                    base[k],
-                    weight[k],
-                )
-                if g.axes == 3:
-                    multiply_weights(weight[k], order, whole(count), row_weight[k])
-            if fits and span < min(longest, end - first) and is_scattered(base[0], pixels):
-                span = longest
-                continue
+            count = min(size, end - first)
+            begin = provide_points(sources, n, stripe, first, g, workspace)
+            blocks = (count + BLOCK - 1) // BLOCK
+            if method.is_indexed:
+                for k in range(blocks):
+                    span = PointSpan(points, begin + k * BLOCK, min(BLOCK, count - k * BLOCK))
+                    place_block(span, g, zyx, method, taps_of(buffers, k))
+                if size < min(longest, end - first) and is_scattered(buffers.base[0], pixels):
+                    size = longest  # these points are placed again, with those that follow
+                    continue
             for c in range(channel, last_channel):
-                for k in range((last - first + BLOCK - 1) // BLOCK):
-                    b = first + k * BLOCK
-                    count = min(BLOCK, last - b)
-                    block = PointBlock(n, b, count, at + k * BLOCK)
-                    places = Places(base[k], weight[k], row_weight[k])
-                    read_channel(
-                        x, points, block, c, g, offsets, fits, reading, places, scratch, out
-                    )
-            first = last
+                for k in range(blocks):
+                    b = k * BLOCK
+                    span = PointSpan(points, begin + b, min(BLOCK, count - b))
+                    block = PointBlock(n, first + b, span, taps_of(buffers, k))
+                    read_channel(x, block, c, g, method, buffers, out)
+            first += count
+
+
+@jitable(**IN_PLACE)
+def taps_of(buffers: Buffers, k: int) -> BlockTaps:
+    """Return the taps of a span's block k."""
+    return BlockTaps(buffers.base[k], buffers.weight[k], buffers.row_weight[k], buffers.coordinates)
+
+
+@jitable(**IN_PLACE)
+def place_block(
+    span: PointSpan, g: GridSampleGeometry, zyx: ImageAxes, method: Method, taps: BlockTaps
+) -> None:
+    """Store the taps of a block's points."""
+    place_points(span, g, zyx, method.offsets, taps)
+    if g.axes == 3:
+        multiply_weights(taps.weight, method.reading.order, whole(span.size), taps.row_weight)
 
 
 @jitable
 def read_channel(
     x: Elements,
-    points: Points,
     block: PointBlock,
     channel: int,
     g: GridSampleGeometry,
-    offsets: TapOffsets,
-    fits: bool,
-    reading: Reading,
-    places: Places,
-    scratch: Scratch,
+    method: Method,
+    buffers: Buffers,
     out: Elements,
 ) -> None:
-    """Write a channel of a block's points.
-
-    fits  whether pixels have 32-bit indices, which `places` holds; else all points are read tap by
-          tap
-    """
-    n, first, count, at = block
-    base, weight, row_weight = places
-    values, copied, rest = scratch
+    """Write a channel of a block's points."""
+    n, first, span, taps = block
+    offsets, is_indexed, ((plane, row, column), planes, rows, beyond) = method
     pixels = image_size(g)
-    (plane, row, column), planes, rows, beyond = reading
     plane_count = min(len(offsets), g.image[plane]) if g.axes == 3 else 1
-    padded = whole(count)
+    padded = whole(span.size)
     # Sums are made where they belong if whole vectors of them have room there. Sums in 16 bits,
     # which are rounded, are not if those of a volume's next plane are to be added.
-    in_place = count == padded and (plane_count == 1 or not is_wide(out))
+    in_place = span.size == padded and (plane_count == 1 or not is_wide(out))
     begin = (n * g.channels + channel) * pixels
     size = pixels + max(-beyond, 0)
     source = x[begin:][:size]
-    is_readable = fits and begin + size <= x.size
-    if fits and not is_readable:  # of the last channel, vectors would end beyond the tensor
-        is_readable = True
+    if is_indexed and begin + size > x.size:  # vectors would end beyond the tensor
         available = source
-        source = copied[:size]
+        source = buffers.copied[:size]
         for k in range(size):
             store(source, k, load(available, min(k, available.size - 1)))
-    target = out[(n * g.channels + channel) * g.points + first :][:count]
+    target = out[(n * g.channels + channel) * g.points + first :][: span.size]
     # Unless all sums are finite: a tap outside has weight 0 at one inside, maybe an infinity.
     done = False
-    for q in range(plane_count if is_readable else 0):
-        of_rows = row_weight[q] if g.axes == 3 else weight[row]
-        operands = source[planes[q] :], base[:padded], rows, of_rows, weight[column], offsets
+    for q in range(plane_count if is_indexed else 0):
+        of_rows = taps.row_weight[q] if g.axes == 3 else taps.weight[row]
+        neighbours = Neighbours(taps.base[:padded], rows, of_rows, taps.weight[column])
         if is_wide(out) and in_place:
-            done = blend(*operands, False, target)
+            done = blend(source[planes[q] :], neighbours, offsets, False, target)
         else:
-            into = sums(target, values) if in_place else values
-            done = blend(*operands, q > 0, into)
+            into = sums(target, buffers.values) if in_place else buffers.values
+            done = blend(source[planes[q] :], neighbours, offsets, q > 0, into)
     if not in_place:
-        store_all(values, target)
+        store_all(buffers.values, target)
     if not done:
-        tap_by_tap(source, points, at, g, offsets, fits, rest, target)
+        tap_by_tap(source, span, g, method, buffers.rest, target)
 
 
 @jitable(**APART)
@@ -337,8 +353,9 @@ def store_all(values: Sums, target: Elements) -> None:
 def multiply_weights(
     weight: Weights, order: tuple[Axis, Axis, Axis], count: int, row_weight: Weights
 ) -> None:
-    """Store the weights of a volume's rows: row_weight[plane, row, b] for each point b of a
-    block.
+    """Store the weights of a volume's rows.
+
+    row_weight[plane, row, b], for each point b of a block
     """
     plane, row, _ = order
     for q in range(row_weight.shape[0]):
@@ -351,20 +368,12 @@ def multiply_weights(
 
 
 @jitable
-def part(g: GridSampleGeometry, unit: Unit) -> tuple[int, int, Point, Point, int, int]:
-    """Return a unit of work: image, stripe, its first point, the one after its last; the same of
-    the channels.
-    """
+def image_unit_of(g: GridSampleGeometry, unit: Unit) -> ImageUnit:
+    """Return a unit of work."""
     unit, channel = unit // g.parts, unit % g.parts * g.part
     begin, end = stripe_of(unit % g.stripes, g)
-    return (
-        unit // g.stripes,
-        unit % g.stripes,
-        begin,
-        end,
-        channel,
-        min(channel + g.part, g.channels),
-    )
+    last_channel = min(channel + g.part, g.channels)
+    return ImageUnit(unit // g.stripes, unit % g.stripes, begin, end, channel, last_channel)
 
 
 @jitable
@@ -380,57 +389,54 @@ def axis_weights(f: Number, weight: Weights) -> None:
 @jitable
 def tap_by_tap(
     source: Elements,
-    points: Points,
-    first: Point,
+    span: PointSpan,
     g: GridSampleGeometry,
-    offsets: TapOffsets,
-    fits: bool,
+    method: Method,
     workspace: Workspace,
     target: Elements,
 ) -> None:
-    """Compute all points or, if the image `fits` the rest, those with taps outside, from taps
-    inside alone.
-    """
+    """Compute points from taps inside alone: those with taps outside, or all of a large image."""
+    offsets = method.offsets
     taps = len(offsets)
     index = integers_in(workspace, 0, (3, taps))
-    found_at = integers_in(workspace, 8 * 3 * taps, taps**3)
-    weight = sums_in(workspace, index.nbytes + found_at.nbytes, (3, taps), target)
-    found_weights = sums_in(
-        workspace, index.nbytes + found_at.nbytes + weight.nbytes, taps**3, target
+    inside = integers_in(workspace, 8 * 3 * taps, taps**3)  # the pixels of taps inside
+    weight = sums_in(workspace, index.nbytes + inside.nbytes, (3, taps), target)
+    inside_weight = sums_in(
+        workspace, index.nbytes + inside.nbytes + weight.nbytes, taps**3, target
     )
     number = weight.dtype.type
     # Linear's coordinates are padded, so it has no taps outside; cubic's taps are padded one by
     # one.
     padding_mode = ZEROS if taps == 2 else g.padding_mode
     for b in range(target.size):
-        outside = not fits
+        outside = not method.is_indexed
         for i in range(g.axes):
-            place = coordinate_of(points, first + b, i, g, taps == 4)
-            whole = np.floor(place)
-            k = np.int64(whole) + offsets[0]
+            p = coordinate_of(span.points, span.first + b, i, g, taps == 4)
+            floor = np.floor(p)
+            k = np.int64(floor) + offsets[0]
             outside |= (k < 0) | (k + taps > g.image[i])
             for t in range(taps):
                 index[i, t] = pad_index(k + t, g.image[i], padding_mode, g.align_corners)
-            axis_weights(number(place - whole), weight[i])
+            axis_weights(number(p - floor), weight[i])
         if outside:
-            found = combine(index, weight, g, found_at, found_weights)
+            count = combine(index, weight, g, inside, inside_weight)
             total = number(0)
-            for t in range(found):
-                total += found_weights[t] * load(source, found_at[t])
+            for t in range(count):
+                total += inside_weight[t] * load(source, inside[t])
             store(target, b, total)
 
 
 @jitable
 def combine(
-    index: Indices, weight: Weights, g: WithImage, offsets: Indices, weights: Weights
+    index: Indices, weight: Weights, g: WithImage, pixels: Indices, weights: Weights
 ) -> int:
-    """Store offsets and weights of the taps inside, from those of each axis; return their number.
+    """Store pixels and weights of the taps inside, from those of each axis; return their number.
 
     index[axis, tap] is -1 for a tap outside.
     """
     taps = index.shape[1]
     last = g.axes - 1
-    found = 0
+    count = 0
     for q in range(taps if g.axes == 3 else 1):
         plane = 0
         plane_weight = weight.dtype.type(1)
@@ -442,7 +448,7 @@ def combine(
             row_weight = plane_weight * weight[last - 1, r]
             for k in range(taps if index[last - 1, r] >= 0 else 0):
                 if index[last, k] >= 0:
-                    offsets[found] = row + index[last, k]
-                    weights[found] = row_weight * weight[last, k]
-                    found += 1
-    return found
+                    pixels[count] = row + index[last, k]
+                    weights[count] = row_weight * weight[last, k]
+                    count += 1
+    return count

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..declaration.jit import APART, jitable
+from ..kernels.vectors import whole
 from .coordinates import (
     ALL_PERIODS,
     IMAGE,
@@ -38,16 +39,34 @@ LARGEST_IMAGE = 2**31  # pixels
 
 
 class Reading(NamedTuple):
-    """Where the neighbours of a point lie in memory, which are planes of rows of pixels side by
-    side.
+    """Where the neighbours of a point lie in memory.
+
+    They are planes of rows of pixels side by side.
     """
 
-    order: tuple[
-        Axis, Axis, Axis
-    ]  # the axes along which planes, rows and pixels differ; an image has no first one
+    # The axes along which planes, rows and pixels differ; an image has no first one.
+    order: tuple[Axis, Axis, Axis]
     planes: Offsets  # of the neighbours' planes, from the first one
     rows: Offsets  # of their rows
     beyond: int  # pixels beyond the last vector of a row, if a point reads from the first pixel on
+
+
+class PointSpan(NamedTuple):
+    """Points one after the other."""
+
+    points: Points
+    first: Point  # the first one's number in `points`
+    size: int
+
+
+class BlockTaps(NamedTuple):
+    """The taps of linear or cubic for each point b of a block, all inside the image."""
+
+    base: Pixels  # the first one's pixel
+    weight: Weights  # [axis, tap, b]
+    # [plane, row, b], of volumes: the products along the axes of planes and rows.
+    row_weight: Weights
+    coordinates: Coordinates  # [axis, b]: scratch memory of cubic
 
 
 @jitable
@@ -83,8 +102,9 @@ def reading_of(g: WithImage, taps: int) -> Reading:
 
 @jitable
 def offsets_along(g: WithImage, axis: Axis) -> Offsets:
-    """Return the offsets of four taps along an axis from the first one; missing taps repeat the
-    last one.
+    """Return the offsets of four taps along an axis from the first one.
+
+    Missing taps repeat the last one.
     """
     pitch = 1
     last = g.image[axis] - 1 if axis < g.axes else 0
@@ -95,8 +115,9 @@ def offsets_along(g: WithImage, axis: Axis) -> Offsets:
 
 @jitable
 def indexed_images(g: WithImage) -> int:
-    """Return the number of images with 32-bit indices; 0 for too large images, or beyond float32's
-    integers.
+    """Return the number of images with 32-bit indices.
+
+    It is 0 for images that are too large, or go beyond float32's integers.
     """
     images = LARGEST_IMAGE
     for i in range(g.axes):
@@ -105,64 +126,48 @@ def indexed_images(g: WithImage) -> int:
 
 
 @jitable
-def place_nearest(
-    points: Points,
-    first: Point,
-    count: int,
-    g: GridSampleGeometry,
-    zyx: ImageAxes,
-    base: Pixels,
-) -> Pixel32:
-    """Store in base[b] the pixel of the image that point first + b reads, or -1. Returns how many
-    points read none.
+def place_nearest(span: PointSpan, g: GridSampleGeometry, zyx: ImageAxes, base: Pixels) -> Pixel32:
+    """Store in base[b] the pixel of the image that point b of the span reads, or -1.
 
-    `zyx` is what `axes_of` returns.
+    Returns how many points read none. `zyx` is what `image_axes` returns.
     """
     if g.axes == 2:
-        return find_all(points, first, count, IMAGE, g, zyx, base)
-    return find_all(points, first, count, VOLUME, g, zyx, base)
+        return find_all(span, IMAGE, g, zyx, base)
+    return find_all(span, VOLUME, g, zyx, base)
 
 
 @jitable
 def find_all(
-    points: Points,
-    first: Point,
-    count: int,
-    axes: Known,
-    g: GridSampleGeometry,
-    zyx: ImageAxes,
-    base: Pixels,
+    span: PointSpan, axes: Known, g: GridSampleGeometry, zyx: ImageAxes, base: Pixels
 ) -> Pixel32:
     """Do what `place_nearest` does, for this number of axes."""
-    sizes = sizes_of(g)
+    sizes = image_sizes(g)
     if g.padding_mode != REFLECTION:
-        return find_pixels(points, first, count, axes, NO_PERIOD, zyx, sizes, base)[1]
-    beyond, outside = find_pixels(points, first, count, axes, ONE_PERIOD, zyx, sizes, base)
+        return find_pixels(span, axes, NO_PERIOD, zyx, sizes, base)[1]
+    beyond, outside = find_pixels(span, axes, ONE_PERIOD, zyx, sizes, base)
     if beyond > 0:
-        beyond, outside = find_pixels(points, first, count, axes, ALL_PERIODS, zyx, sizes, base)
+        beyond, outside = find_pixels(span, axes, ALL_PERIODS, zyx, sizes, base)
     return outside
 
 
 @jitable(**APART)
 def find_pixels(
-    points: Points,
-    first: Point,
-    count: int,
+    span: PointSpan,
     axes: Known,
     periods: Known,
     zyx: ImageAxes,
     sizes: tuple[Pixel32, Pixel32, Pixel32],
     base: Pixels,
 ) -> tuple[Pixel32, Pixel32]:
-    """Store in base[b] the pixel that point b reads, or -1.
+    """Store in base[b] the pixel that point b of the span reads, or -1.
 
     Returns how many points are beyond these periods, so that their pixels are wrong, and how many
     read no pixel.
     """
+    points, first, count = span
     depth, height, width = sizes
-    all_beyond = outside = np.int32(
-        0
-    )  # 32 bits, as all else: the widest type decides how many fit a vector
+    # 32 bits, as all else: the widest type decides how many fit a vector.
+    all_beyond = outside = np.int32(0)
     for b in range(count):
         z, y, x, beyond = locate_point(points, first + b, axes, zyx, False, periods)
         column, row = np.int32(np.rint(x)), np.int32(np.rint(y))
@@ -186,8 +191,9 @@ def locate_point(
     cubic: bool,
     periods: Known | None,
 ) -> tuple[Number, Number, Number, bool]:
-    """Return the coordinates of point b along the last three axes, and whether one is beyond these
-    periods.
+    """Return the coordinates of point b along the last three axes.
+
+    Return also whether one is beyond these periods.
     """
     z_axis, y_axis, x_axis = zyx
     x, y, z = load_point(points, b, axes)
@@ -202,8 +208,9 @@ def locate_point(
 
 @jitable
 def is_below(k: Pixel32, size: Pixel32) -> np.bool_:
-    """Return whether 0 <= k < size, by one comparison: without its sign, a negative number is
-    larger than any size.
+    """Return whether 0 <= k < size, by one comparison.
+
+    Without its sign, a negative number is larger than any size.
     """
     return np.uint32(k) < np.uint32(size)
 
@@ -219,102 +226,87 @@ def nearest_pixel(points: Points, b: Point, g: GridSampleGeometry) -> Pixel:
 
 
 @jitable
-def place(
-    points: Points,
-    first: Point,
-    end: int,
-    count: int,
-    g: GridSampleGeometry,
-    zyx: ImageAxes,
-    offsets: TapOffsets,
-    p: Coordinates,
-    base: Pixels,
-    weight: Weights,
+def place_points(
+    span: PointSpan, g: GridSampleGeometry, zyx: ImageAxes, offsets: TapOffsets, taps: BlockTaps
 ) -> None:
-    """Store in weight[axis, tap, b] the weights of a point's neighbours, all inside, and in base[b]
-    the first.
+    """Store the taps of a span of points, all inside: their weights, and the first one's pixel.
 
-    It is point first + b. There are `end` points; from there up to `count`, weights are 0. `zyx` is
-    what `axes_of` returns; `p` is scratch memory for cubic's coordinates.
+    After the last point, weights are 0 up to the end of a vector. `zyx` is what `image_axes`
+    returns.
     """
+    end = span.size
+    base, weight, _, coordinates = taps
+    count = whole(end)
     base[end:count] = 0
     for i in range(g.axes):
         for t in range(len(offsets)):
             weight[i, t][end:count] = 0
     if g.axes == 2:
-        place_all(points, first, end, IMAGE, g, zyx, offsets, p, base, weight)
+        place_all(span, IMAGE, g, zyx, offsets, taps)
     else:
-        place_all(points, first, end, VOLUME, g, zyx, offsets, p, base, weight)
+        place_all(span, VOLUME, g, zyx, offsets, taps)
     if len(offsets) == 4:
         base[:end] = 0
         (_, _, column), _, _, beyond = reading_of(g, len(offsets))
         for i in range(g.axes):
             size = np.int32(g.image[i])
             w = weight[i]
-            places = p[i][:end]
+            along = coordinates[i][:end]
             pixels = base[:end]
             last = np.int32(beyond if i == column and beyond >= 0 else LARGEST_IMAGE - 1)
-            if place_cubic(places, size, pixels, (w[0], w[1], w[2], w[3])) > 0:
+            if place_cubic(along, size, pixels, (w[0], w[1], w[2], w[3])) > 0:
                 for b in range(0, end, MOVED):
                     move_inside(
-                        places[b:][:MOVED], size, last, g.padding_mode, g.align_corners, pixels[b:],
+                        along[b:][:MOVED], size, last, g.padding_mode, g.align_corners, pixels[b:],
                         (w[0][b:], w[1][b:], w[2][b:], w[3][b:]),
                     )  # fmt: skip
 
 
 @jitable
 def place_all(
-    points: Points,
-    first: Point,
-    count: int,
+    span: PointSpan,
     axes: Known,
     g: GridSampleGeometry,
     zyx: ImageAxes,
     offsets: TapOffsets,
-    p: Coordinates,
-    base: Pixels,
-    weight: Weights,
+    taps: BlockTaps,
 ) -> None:
-    """Store linear's pixels and weights, or cubic's coordinates, of so many points."""
+    """Store linear's pixels and weights, or cubic's coordinates, of a span of points."""
     if len(offsets) == 2 and g.padding_mode == ZEROS:
-        place_within(points, first, count, axes, NO_LIMITS, g, zyx, offsets, p, base, weight)
+        place_within(span, axes, NO_LIMITS, g, zyx, offsets, taps)
     elif g.padding_mode != REFLECTION:
-        place_within(points, first, count, axes, NO_PERIOD, g, zyx, offsets, p, base, weight)
-    elif place_within(points, first, count, axes, ONE_PERIOD, g, zyx, offsets, p, base, weight) > 0:
-        place_within(points, first, count, axes, ALL_PERIODS, g, zyx, offsets, p, base, weight)
+        place_within(span, axes, NO_PERIOD, g, zyx, offsets, taps)
+    # Most points lie within one period; only if some don't, the slow loop for all periods runs.
+    elif place_within(span, axes, ONE_PERIOD, g, zyx, offsets, taps) > 0:
+        place_within(span, axes, ALL_PERIODS, g, zyx, offsets, taps)
 
 
 @jitable
 def place_within(
-    points: Points,
-    first: Point,
-    count: int,
+    span: PointSpan,
     axes: Known,
     periods: Known | None,
     g: GridSampleGeometry,
     zyx: ImageAxes,
     offsets: TapOffsets,
-    p: Coordinates,
-    base: Pixels,
-    weight: Weights,
+    taps: BlockTaps,
 ) -> Pixel32:
     """Place points as `place_all`; return the number of points beyond these periods."""
     y, x = len(axes) - 2, len(axes) - 1  # without a third axis, values of axis 0 are unused
     if len(offsets) == 4:
-        return locate(points, first, count, axes, periods, zyx, (p[0], p[y], p[x]))
+        p = taps.coordinates
+        return locate(span, axes, periods, zyx, (p[0], p[y], p[x]))
+    weight = taps.weight
     back = weight[0, 0], weight[0, 1]
     down = weight[y, 0], weight[y, 1]
     across = weight[x, 0], weight[x, 1]
-    return place_linear(
-        points, first, count, axes, periods, zyx, sizes_of(g), base, (back, down, across)
-    )
+    sizes = image_sizes(g)
+    return place_linear(span, axes, periods, zyx, sizes, taps.base, (back, down, across))
 
 
 @jitable(**APART)
 def place_linear(
-    points: Points,
-    first: Point,
-    count: int,
+    span: PointSpan,
     axes: Known,
     periods: Known | None,
     zyx: ImageAxes,
@@ -322,11 +314,12 @@ def place_linear(
     base: Pixels,
     weights: tuple[tuple[Weights, Weights], ...],
 ) -> Pixel32:
-    """Store in base[b] the first of linear's neighbours, and along each axis the weights of the
-    first and the next.
+    """Store in base[b] the first of linear's neighbours, and the weights along each axis.
 
-    Returns how many points are beyond these periods.
+    Each axis has the weights of the first neighbour and of the next one. Returns how many points
+    are beyond these periods.
     """
+    points, first, count = span
     depth, height, width = sizes
     (front, back), (up, down), (left, right) = weights
     dtype = left.dtype.type
@@ -344,23 +337,19 @@ def place_linear(
 
 
 @jitable
-def linear_weights(
-    place: Number, size: Pixel32, dtype: NumberType
-) -> tuple[Pixel32, Number, Number]:
-    """Return (index of the first of linear's two neighbours along an axis, both inside; both
-    weights).
+def linear_weights(p: Number, size: Pixel32, dtype: NumberType) -> tuple[Pixel32, Number, Number]:
+    """Return the index of the first of linear's two neighbours along an axis, and both weights.
 
-    Both weights are 0 at places that are a pixel or more outside of the image, at infinities, and
-    at NaN; the second one is 0 if the axis has a single pixel.
+    Both neighbours are inside. Both weights are 0 at coordinates a pixel or more outside of the
+    image, at infinities, and at NaN; the second one is 0 if the axis has a single pixel.
     """
-    first = type(place)(0)
-    last = type(place)(max(size - 2, 0))
+    first = type(p)(0)
+    last = type(p)(max(size - 2, 0))
     reach = dtype(2 * min(size - 1, 1))
-    limited = place if place > first else first  # also at NaN
+    limited = p if p > first else first  # also at NaN
     k = np.int32(limited if limited < last else last)
-    d = dtype(
-        place - type(place)(k)
-    )  # from that neighbour: exact in the place's type unless both weights are 0
+    # The distance to that neighbour: exact in the coordinate's type unless both weights are 0.
+    d = dtype(p - type(p)(k))
     zero = dtype(0)
     left = dtype(1) - abs(d)
     right = reach - d
@@ -370,9 +359,7 @@ def linear_weights(
 
 @jitable(**APART)
 def locate(
-    points: Points,
-    first: Point,
-    count: int,
+    span: PointSpan,
     axes: Known,
     periods: Known,
     zyx: ImageAxes,
@@ -382,6 +369,7 @@ def locate(
 
     Returns how many points are beyond these periods.
     """
+    points, first, count = span
     z, y, x = coordinates
     all_beyond = np.int32(0)
     for b in range(count):
@@ -394,7 +382,7 @@ def locate(
 
 @jitable(**APART)
 def place_cubic(
-    places: Coordinates,
+    coordinates: Coordinates,
     size: Pixel32,
     base: Pixels,
     weights: tuple[Weights, Weights, Weights, Weights],
@@ -407,11 +395,12 @@ def place_cubic(
     dtype = w0.dtype.type
     last = np.int32(max(size - 4, 0))
     outside = np.int32(size < 4)
-    for b in range(places.size):
-        first = first_tap(places[b])
-        k = inside(first, last)
+    for b in range(coordinates.size):
+        p = coordinates[b]
+        first = first_tap(p)
+        k = clamped(first, last)
         base[b] = np.int32(base[b] * size + k)
-        w0[b], w1[b], w2[b], w3[b] = cubic_weights(dtype(places[b] - np.floor(places[b])))
+        w0[b], w1[b], w2[b], w3[b] = cubic_weights(dtype(p - np.floor(p)))
         outside = np.int32(outside + (first != k))
     return outside
 
@@ -424,8 +413,9 @@ def cubic_weights(f: Number) -> tuple[Number, Number, Number, Number]:
 
 @jitable
 def cubic_middle(f: Number) -> Number:
-    """Cubic convolution with A = -0.75 at the distance f from a tap, if f < 1; in factors that lose
-    no digits.
+    """Cubic convolution with A = -0.75 at the distance f < 1 from a tap.
+
+    The factors lose no digits.
     """
     return (type(f)(1.25) * f - type(f)(2.25)) * f * f + type(f)(1)
 
@@ -438,7 +428,7 @@ def cubic_end(f: Number) -> Number:
 
 @jitable(**APART)
 def move_inside(
-    places: Coordinates,
+    coordinates: Coordinates,
     size: Pixel32,
     last_base: Pixel32,
     padding_mode: int,
@@ -446,8 +436,9 @@ def move_inside(
     base: Pixels,
     weights: tuple[Weights, Weights, Weights, Weights],
 ) -> None:
-    """Move the weights of cubic's taps outside of an axis to the pixels of padding, for at most
-    MOVED points.
+    """Move the weights of cubic's taps outside to the pixels of padding.
+
+    This is along one axis, for at most MOVED points.
 
     `base` is then the first of four pixels that exist. If the axis has fewer, weights of others are
     0: those that follow in memory, or beyond the `last_base`, those that precede.
@@ -457,45 +448,48 @@ def move_inside(
     last = np.int32(max(size - 4, 0))
     outside = np.int32(size < 4)
     missing = np.int32(max(4 - size, 0))
-    for b in range(places.size):
-        k = first_tap(places[b])
-        outside = np.int32(outside + (inside(k, last) != k))
-    for b in range(places.size if outside > 0 else 0):
-        k = first_tap(places[b])
-        at0 = padded(k, size, padding_mode, align_corners)
-        at1 = padded(k + 1, size, padding_mode, align_corners)
-        at2 = padded(k + 2, size, padding_mode, align_corners)
-        at3 = padded(k + 3, size, padding_mode, align_corners)
+    for b in range(coordinates.size):
+        k = first_tap(coordinates[b])
+        outside = np.int32(outside + (clamped(k, last) != k))
+    for b in range(coordinates.size if outside > 0 else 0):
+        k = first_tap(coordinates[b])
+        at0 = padded_tap(k, size, padding_mode, align_corners)
+        at1 = padded_tap(k + 1, size, padding_mode, align_corners)
+        at2 = padded_tap(k + 2, size, padding_mode, align_corners)
+        at3 = padded_tap(k + 3, size, padding_mode, align_corners)
         first = min(min(min(at0, at1), min(at2, at3)), last)
         first = np.int32(first - (missing if base[b] > last_base else np.int32(0)))
         v0 = w0[b] if at0 < size else zero
         v1 = w1[b] if at1 < size else zero
         v2 = w2[b] if at2 < size else zero
         v3 = w3[b] if at3 < size else zero
-        base[b] += np.int32(first - inside(k, last))
-        w0[b] = pixel_weight(first, at0, at1, at2, at3, v0, v1, v2, v3)
-        w1[b] = pixel_weight(first + 1, at0, at1, at2, at3, v0, v1, v2, v3)
-        w2[b] = pixel_weight(first + 2, at0, at1, at2, at3, v0, v1, v2, v3)
-        w3[b] = pixel_weight(first + 3, at0, at1, at2, at3, v0, v1, v2, v3)
+        base[b] += np.int32(first - clamped(k, last))
+        pixels = at0, at1, at2, at3
+        values = v0, v1, v2, v3
+        w0[b] = pixel_weight(first, pixels, values)
+        w1[b] = pixel_weight(first + 1, pixels, values)
+        w2[b] = pixel_weight(first + 2, pixels, values)
+        w3[b] = pixel_weight(first + 3, pixels, values)
 
 
 @jitable
-def first_tap(place: Number) -> Pixel32:
-    """Return the first of cubic's four taps."""
-    return np.int32(np.int32(np.floor(place)) - 1)
+def first_tap(p: Number) -> Pixel32:
+    """Return the first of cubic's four taps at a coordinate."""
+    return np.int32(np.int32(np.floor(p)) - 1)
 
 
 @jitable
-def inside(k: Pixel32, last: Pixel32) -> Pixel32:
+def clamped(k: Pixel32, last: Pixel32) -> Pixel32:
     """k, moved into [0, last]."""
     k = np.int32(0) if k < 0 else k
     return last if k > last else k
 
 
 @jitable
-def padded(tap: Pixel32, size: Pixel32, padding_mode: int, align_corners: int) -> Pixel32:
-    """Return the pixel that padding substitutes for a tap, or `size` for none: `pad_index` without
-    a division.
+def padded_tap(tap: Pixel32, size: Pixel32, padding_mode: int, align_corners: int) -> Pixel32:
+    """Return the pixel that padding substitutes for a tap, or `size` for none.
+
+    This is `pad_index` without a division.
 
     The tap is at most a period and two pixels away from the image, or nowhere.
     """
@@ -513,25 +507,19 @@ def padded(tap: Pixel32, size: Pixel32, padding_mode: int, align_corners: int) -
 @jitable
 def pixel_weight(
     pixel: Pixel32,
-    at0: Pixel32,
-    at1: Pixel32,
-    at2: Pixel32,
-    at3: Pixel32,
-    v0: Number,
-    v1: Number,
-    v2: Number,
-    v3: Number,
+    taps: tuple[Pixel32, Pixel32, Pixel32, Pixel32],
+    weights: tuple[Number, Number, Number, Number],
 ) -> Number:
-    """Return the weight of a pixel: the sum of the weights v0 to v3 with taps at0 to at3 equal to
-    it.
-    """
-    zero = type(v0)(0)
-    low = (v0 if at0 == pixel else zero) + (v1 if at1 == pixel else zero)
-    return low + ((v2 if at2 == pixel else zero) + (v3 if at3 == pixel else zero))
+    """Return the weight of a pixel: the sum of the weights of the taps that read it."""
+    t0, t1, t2, t3 = taps
+    w0, w1, w2, w3 = weights
+    zero = type(w0)(0)
+    low = (w0 if t0 == pixel else zero) + (w1 if t1 == pixel else zero)
+    return low + ((w2 if t2 == pixel else zero) + (w3 if t3 == pixel else zero))
 
 
 @jitable
-def axes_of(g: GridSampleGeometry, cubic: bool, zero: Number) -> ImageAxes:
+def image_axes(g: GridSampleGeometry, cubic: bool, zero: Number) -> ImageAxes:
     """Return the parameters of `coordinate` for the last three axes.
 
     For an image, the first is unused.
@@ -544,6 +532,6 @@ def axes_of(g: GridSampleGeometry, cubic: bool, zero: Number) -> ImageAxes:
 
 
 @jitable
-def sizes_of(g: WithImage) -> tuple[Pixel32, Pixel32, Pixel32]:
+def image_sizes(g: WithImage) -> tuple[Pixel32, Pixel32, Pixel32]:
     """Return the sizes of the last three axes. For an image, the first of these is unused."""
     return np.int32(g.image[0]), np.int32(g.image[g.axes - 2]), np.int32(g.image[g.axes - 1])

@@ -20,7 +20,7 @@ def test_pixels(case, large, monkeypatch):
     inputs = case.inputs("float32")
     if large:
         monkeypatch.setattr(taps, "LARGEST_AXIS", 1)
-        for function in ("place", "place_nearest", "blend"):  # these need 32-bit numbers
+        for function in ("place_points", "place_nearest", "blend"):  # these need 32-bit numbers
             monkeypatch.delattr(grid_sample, function)
     expected = reference(case, inputs)
     with np.errstate(invalid="ignore"):

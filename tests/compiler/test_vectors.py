@@ -14,6 +14,7 @@ from onnx_ops.compiler.target import current
 from onnx_ops.declaration import dtypes
 from onnx_ops.declaration.jit import FLAGS
 from onnx_ops.kernels import vectors
+from onnx_ops.kernels.vectors import Corners, Neighbours, Runs, View
 
 # It compiles these loops alone; other tests run them within kernels.
 pytestmark = [pytest.mark.compiler, pytest.mark.long]
@@ -76,9 +77,9 @@ def test_interleave(dtype, wide, gap):
         else:
             source[: values.size] = values
         got, expected = storage(np.zeros((2, 7 + 2 * out_pitch + step * count)), dtype)
-        matrices = source, 5, pitch, row_pitch, stride, count, rows
-        interleaved(*matrices, got, 7, out_pitch, step)
-        interleaved_plainly(*matrices, expected, 7, out_pitch, step)
+        matrices = View(source, 5, (row_pitch, pitch)), rows, stride, count
+        interleaved(*matrices, View(got, 7, (out_pitch, step)))
+        interleaved_plainly(*matrices, View(expected, 7, (out_pitch, step)))
         assert got.tobytes() == expected.tobytes()
         assert got.tobytes() != storage(np.zeros(got.size), dtype).tobytes()
 
@@ -109,8 +110,9 @@ def test_sum_runs(dtype, at_end):
         block = np.array([0, 2, -1, -blocks, blocks + 9, 1 - count])
         first = np.arange(3).repeat(2) * blocks + block
         got, expected = np.ones((2, 2 + 4 * (count + 3)), kind)
-        summed(x, first, block, blocks, 4, got, 2, count + 3, count)
-        summed_plainly(x, first, block, blocks, 4, expected, 2, count + 3, count)
+        runs = Runs(first, block, blocks)
+        summed(x, runs, 4, count, View(got, 2, (count + 3,)))
+        summed_plainly(x, runs, 4, count, View(expected, 2, (count + 3,)))
         assert got.tobytes() == expected.tobytes()
         assert (got[-3:] == 1).all()
         guarded.free()
@@ -150,7 +152,8 @@ def test_add_points(dtype, add):
     ):
         got, expected = np.ones((2, channels + 1), kind)
         for function, target in ((attended, got), (attended_plainly, expected)):
-            function(source, pitch, pixels[:count], widths, exist, weight, add, target[:-1])
+            points = Corners(pixels[:count], widths, exist, weight)
+            function(source, pitch, points, add, target[:-1])
         np.testing.assert_allclose(got, expected, atol=1e-13 if kind == np.float64 else 4e-5)
         assert got[-1] == 1
 
@@ -176,8 +179,9 @@ def test_copy_box(dtype):
         )
         got, expected = np.zeros((2, 6 * 9 * 110), dtype)
         x = source[source.size - end :]
-        copied(x, 0, steps, sizes, count, stride, got, 3, out_steps)
-        copied_plainly(x, 0, steps, sizes, count, stride, expected, 3, out_steps)
+        boxes = View(x, 0, steps), sizes, count, stride
+        copied(*boxes, View(got, 3, out_steps))
+        copied_plainly(*boxes, View(expected, 3, out_steps))
         np.testing.assert_array_equal(got, expected)
         assert np.count_nonzero(got) == np.prod(sizes) * count
 
@@ -225,11 +229,12 @@ def test_blend(dtype, taps, add):
     source = guarded.readonly(storage(rng.standard_normal(pixels), dtype))
     rows, across = rng.standard_normal((2, len(offsets), count)).astype(sums)
     base = rng.integers(0, pixels - (len(offsets) - 1) * (PITCH + 1), count, np.int32)
+    points = Neighbours(base, STARTS, rows, across)
     base[:2] = 0, pixels - (len(offsets) - 1) * (PITCH + 1) - 1
     for kind in {np.dtype(sums).name, dtype}:  # of the target
         results = storage(np.ones((2, count + 5)), kind)
         for blend, target in zip((together, plainly), results, strict=True):
-            assert blend(source, base, STARTS, rows, across, offsets, add, target)
+            assert blend(source, points, offsets, add, target)
         got, expected = results.view(getattr(ml_dtypes, kind, kind)).astype(np.float64)
         np.testing.assert_allclose(
             got, expected, rtol=DIGIT.get(kind, 0), atol=1e-13 if kind == "float64" else 1e-5
@@ -240,7 +245,7 @@ def test_blend(dtype, taps, add):
         faulty, target = storage(np.full(source.size, 0.5), dtype), np.ones(got.size, sums)
         faulty[base[b] + PITCH + 1] = storage(np.array([fault]), dtype)[0]
         for blend in (together, plainly):
-            assert not blend(faulty, base, STARTS, rows, across, offsets, False, target)
+            assert not blend(faulty, points, offsets, False, target)
     guarded.free()
 
 

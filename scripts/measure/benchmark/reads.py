@@ -23,12 +23,8 @@ from onnx_ops.declaration.jit import FLAGS, INNER, jitable
 from onnx_ops.declaration.operator import Kernel
 from onnx_ops.kernels.elements import indices_in
 from onnx_ops.kernels.vectors import take
-from onnx_ops.sampling.grid_sample import MICROSOFT, pad, unnormalize
-from onnx_ops.sampling.grid_sample_kernels import (
-    BLOCK,
-    is_scattered,
-    part,
-)
+from onnx_ops.sampling.grid_sample import MICROSOFT, pad_coordinate, unnormalize
+from onnx_ops.sampling.grid_sample_kernels import BLOCK, image_unit_of, is_scattered
 from onnx_ops.sampling.taps import image_size
 
 DOMAIN = "benchmark"
@@ -73,7 +69,7 @@ def add_rows(source, base, width, b):
 def read(x, numbers, g, taps, tile, workspace, out):
     base, pixels = indices_in(workspace, 0, g.span), image_size(g)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
-        n, _, first, end, channel, last_channel = part(g, unit)
+        n, _, first, end, channel, last_channel = image_unit_of(g, unit)
         span = BLOCK
         while first < end:
             count = min(span, end - first)
@@ -148,7 +144,7 @@ def reads(case, inputs, y, options):
         np.zeros(grid.shape[:-1], np.int64),
     )
     for size, g in zip(x.shape[2:], np.moveaxis(grid, -1, 0)[::-1], strict=True):
-        pixels = pad(
+        pixels = pad_coordinate(
             unnormalize(g, np.float32(size), align), size, case.attributes["padding_mode"], align
         )
         first_pixel = np.rint(pixels) if count == 1 else np.floor(pixels) - (count == 4)
