@@ -55,7 +55,7 @@ def is_small(node: onnx.NodeProto, inputs: Sequence[Type], outputs: Sequence[Typ
     return is_bounded and all(size <= largest or size == math.inf for size in sizes)
 
 
-def compute(
+def computed(
     proto: onnx.ModelProto,
     feeds: dict[str, Array],
     name: str,

@@ -31,7 +31,7 @@ from ..model.nodes import (
 )
 from ..model.small_models import model_of
 from ..registry import available, is_built_in
-from .folding import LARGEST, Account, compute, is_small
+from .folding import LARGEST, Account, computed, is_small
 from .reading import reader_of
 from .reading.affine import Array
 from .shapes import type_of
@@ -381,7 +381,7 @@ class Graph:
             {"": self.opset},
             self.model.proto.ir_version,
         )
-        return compute(proto, feeds, name, self._types(node.output), self.model.account)
+        return computed(proto, feeds, name, self._types(node.output), self.model.account)
 
     def _types(self, names: Iterable[str]) -> list[Type]:
         return [self.type(name) for name in names if name]

@@ -253,7 +253,7 @@ def _is_same(op: Operation) -> bool:
     return op.get("auto_pad", b"").startswith(b"SAME")
 
 
-def _windows(
+def _image_windows(
     op: Operation, image: "Sequence[S]", kernel: "Sequence[K]"
 ) -> "Iterator[tuple[S, int, K, K, int]]":
     """Yield (size, begin, end, extent, stride) along each axis of an image: its pads, and what a
@@ -293,7 +293,7 @@ def _infer_conv(op: Operation, x: Type, *rest: Type) -> Inferred:
     kernel = op.get("kernel_shape") or weights[2:]
     blocks = [
         None if size is None else (size + begin + end - extent) // stride + 1
-        for size, begin, end, extent, stride in _windows(op, image, kernel)
+        for size, begin, end, extent, stride in _image_windows(op, image, kernel)
     ]
     return Inferred(elements, (n, weights[0], *blocks))
 
@@ -307,7 +307,9 @@ def _infer_pool(op: Operation, x: Type, *rest: Type | None) -> Inferred:
     """
     n, channels, *image = x.sizes
     pooled: list[Dimension | None] = []
-    for size, begin, end, extent, stride in _windows(op, image, op.attributes["kernel_shape"]):
+    for size, begin, end, extent, stride in _image_windows(
+        op, image, op.attributes["kernel_shape"]
+    ):
         if op.get("ceil_mode") and not _is_same(op):
             pooled.append(
                 None if end + stride > extent else (size + begin + end - extent - 1) // stride + 2
@@ -335,7 +337,7 @@ def _infer_conv_transpose(op: Operation, x: Type, weights: Type, *rest: Type | N
     stated = op.get("output_shape")
     if stated is None:
         stated = []
-        windows = _windows(op, image, op.get("kernel_shape") or weights.sizes[2:])
+        windows = _image_windows(op, image, op.get("kernel_shape") or weights.sizes[2:])
         for output_padding, (size, begin, end, extent, stride) in zip(added, windows, strict=True):
             pads = at_least_zero(output_padding + extent - stride) if _is_same(op) else begin + end
             stated.append(stride * (size - 1) + output_padding + extent - pads)

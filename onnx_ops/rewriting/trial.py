@@ -136,7 +136,7 @@ class Trial:
         """Return inputs of both."""
         feeds = _feeds(self.graph, self.drawn, draw)
         with _failing("the nodes fail"):
-            return feeds | {name: _run(self.graph, feeds, name) for name in self.computed}
+            return feeds | {name: _value_of(self.graph, feeds, name) for name in self.computed}
 
     def _expected(self, feeds: Mapping[str, Array]) -> Array:
         """Return the result of the nodes."""
@@ -204,14 +204,14 @@ def _run_nodes(
     for sampler in (node for node in nodes if node.op_type == "GridSample"):
         for name in sampler.input:
             if _between(graph, [name], feeds)[0]:
-                feeds[name] = _run(graph, feeds, name)
+                feeds[name] = _value_of(graph, feeds, name)
         (result,) = sampler.output
         with np.errstate(all="ignore"):
             feeds[result] = run_reference(_model(graph, [sampler], feeds, result), feeds, result)
-    return feeds[output] if output in feeds else _run(graph, feeds, output)
+    return feeds[output] if output in feeds else _value_of(graph, feeds, output)
 
 
-def _run(graph: Graph, feeds: Mapping[str, Array], output: str) -> Array:
+def _value_of(graph: Graph, feeds: Mapping[str, Array], output: str) -> Array:
     """Return a value that ONNX Runtime computes."""
     nodes, _ = _between(graph, [output], feeds)
     computed = {name for node in nodes for name in node.output}

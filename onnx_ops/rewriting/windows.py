@@ -72,10 +72,10 @@ class Window:
 
 def window(position: Position, size: Dimension, kernel_digits: Collection[Digit]) -> Window:
     """Return the Window that a position along an axis of this size is. Raises NearMiss."""
-    step, kernel = _run(
+    step, kernel = _regular_steps(
         [term for term in position.terms if term.digit in kernel_digits], "the kernel"
     )
-    stride, block = _run(
+    stride, block = _regular_steps(
         [term for term in position.terms if term.digit not in kernel_digits], "blocks"
     )
     if stride < 0 or (step < 0 and len(kernel) > 1):
@@ -116,7 +116,7 @@ def _ends(start: int, fitting: Dimension, length: int) -> Iterator[int]:
         yield from range(max(-start - MOST_ENDS, 0), max(MOST_ENDS - start, 0))
 
 
-def _run(terms: Sequence[Term], title: str) -> tuple[int, tuple[Digit, ...]]:
+def _regular_steps(terms: Sequence[Term], title: str) -> tuple[int, tuple[Digit, ...]]:
     """Return (step, digits) of terms that are one number times a step. Raises NearMiss."""
     if not terms:
         return 1, ()

@@ -239,7 +239,7 @@ def _sample(reader: Reader, form: Form) -> Sampled | None:
 
 def _deform_conv(reader: Reader, product: Product) -> DeformConv:
     sample = product.sample
-    windows, offsets = _windows(product)
+    windows, offsets = _windows_and_offsets(product)
     if len(product.masks) > 1:
         count = len(product.masks)
         raise NearMiss(f"its pixels are multiplied by {count} values, instead of a mask")
@@ -255,17 +255,12 @@ def _deform_conv(reader: Reader, product: Product) -> DeformConv:
     c = joined_digits(channels)
     kernel = [joined_digits(axis_window.kernel) for axis_window in windows]
     points = [joined_digits(axis_window.block) for axis_window in windows]
-    weight_target = (product.outer, c, *kernel)
-    if product.group != 1:
-        weight_target = next(iter(product.weight.values()))
-        if (c, *kernel) != tuple(map(along, product.over)):
-            raise NearMiss("the channels of its groups have another order")
     own = [*groups, *(digit for axis_window in windows for digit in axis_window.kernel)]
     targets = [joined_digits([*own, Digit(OFFSET, 1, 2)]), joined_digits(own)]
     return DeformConv(
         [
             Input(sample.image, sample.index, (n, c, *map(along, sample.pixel))),
-            _input(product.weight, weight_target),
+            _input(product.weight, _weight_target(product, (c, *kernel))),
             *(
                 _input(occurrences, (n, position, *points))
                 for occurrences, position in zip(tensors, targets, strict=False)
@@ -280,7 +275,16 @@ def _deform_conv(reader: Reader, product: Product) -> DeformConv:
     )
 
 
-def _windows(product: Product) -> tuple[list[Window], list[Form]]:
+def _weight_target(product: Product, summed: Index) -> Index:
+    """Return the index of the weights: the output's channels, then what is summed."""
+    if product.group == 1:
+        return (product.outer, *summed)
+    if summed != tuple(map(along, product.over)):
+        raise NearMiss("the channels of its groups have another order")
+    return next(iter(product.weight.values()))
+
+
+def _windows_and_offsets(product: Product) -> tuple[list[Window], list[Form]]:
     """Return the windows and the offsets along rows and columns."""
     sample = product.sample
     windows = []

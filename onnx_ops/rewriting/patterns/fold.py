@@ -121,7 +121,9 @@ def match(reader: Reader, name: str, form: Form) -> Fold | None:
     if ADDERS.isdisjoint(types_of(reader.graph, between(reader.graph, name, {value}))):
         return None
     sources = dict(sorted(_sources(conditions, over, len(dimensions))))
-    windows = [_window(position, dimensions[axis], index) for axis, position in sources.items()]
+    windows = [
+        _window_along(position, dimensions[axis], index) for axis, position in sources.items()
+    ]
     summed = [digit for digit in digits_of(index) if digit.variable in over]
     if any(pad < 0 for axis_window in windows for pad in (axis_window.begin, axis_window.end)):
         raise NearMiss("it leaves out elements, or adds to a part of its result only")
@@ -144,7 +146,7 @@ def _sources(
         yield axis, position.times(-1) if free and free[0].step == 1 else position
 
 
-def _window(position: Position, size: Dimension, index: Index) -> Window:
+def _window_along(position: Position, size: Dimension, index: Index) -> Window:
     """Return the window of a position along an axis of the result, for whichever digit may be the
     kernel's.
     """

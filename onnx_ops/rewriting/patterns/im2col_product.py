@@ -196,7 +196,7 @@ def match(reader: Reader, name: str, form: Form) -> Product | None:
             if not _moving_axes(image[1]) or reader.graph.is_constant(image[0]):
                 continue
             try:
-                return _product(reader, name, image, factors, over, scale * outer_factors)
+                return _product_of(reader, name, image, factors, over, scale * outer_factors)
             except NearMiss as miss:
                 reasons.append(miss)
     raise reasons[0] if reasons else NearMiss("the factors are no value of the graph")
@@ -220,7 +220,7 @@ def _moving_axes(index: Index) -> list[int]:
     return sorted({*windowed_axes(index)} | ({*moving_axes(index)} - {0, 1}))
 
 
-def _product(
+def _product_of(
     reader: Reader,
     name: str,
     image: tuple[str, Index],
