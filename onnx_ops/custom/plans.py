@@ -9,8 +9,8 @@ For an operator with the inputs x and bias, the attribute a and the output y:
             outputs, returned_shapes(outputs, user(inputs[0], inputs[1], attributes[0]))
         )
 
-    def kernel(attributes, inputs, inputs0, inputs1, g, tile, workspace, outputs0):  # inputs: their
-    sizes
+    def kernel(attributes, inputs, inputs0, inputs1, g, tile, workspace, outputs0):
+        # `inputs` are their sizes.
         shapes = returned_shapes((outputs0, ), rule(inputs[0], inputs[1], attributes[0]))
         return user(inputs0, inputs1, attributes[0], tile, g.tiles, workspace,
                     elements_in(outputs0, 0, shapes[0], outputs0))

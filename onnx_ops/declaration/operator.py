@@ -1,15 +1,11 @@
 """The declaration of an operator, from which everything that touches a runtime is derived.
 
-    (attributes, sizes of the inputs) --plan--> sizes of the outputs, number of tiles, bytes of
-    workspace
-                                                at every call; also before, if the session knows the
-                                                sizes
+    (attributes, sizes of the inputs) --plan--> sizes of the outputs, tiles, bytes of workspace
+        at every call; also before, if the session knows the sizes
     (tensors, tile, workspace) --kernel--> outputs
-                                                at every call, one tile after the other or in
-                                                parallel
+        at every call, one tile after the other or in parallel
     (arrays, attributes) --reference--> outputs
-                                                in NumPy: defines the operator, and computes it
-                                                without a kernel
+        in NumPy: defines the operator, and computes it without a kernel
 
 Plans and kernels are written in the subset of Python that Numba compiles, and also run uncompiled.
 `onnx_ops.operator` makes a declaration from a user's functions: see custom/.

@@ -160,10 +160,10 @@ def workspace_size(g: DeformConvGeometry) -> int:
     """Return the bytes that a tile needs, for the arrays of `arrays_in`."""
     # base, counted as 8 bytes; weight; row_weight.
     of_point = 1 + 2 * g.axes + (4 if g.axes == 3 else 0)
-    of_taps = 2 * (2 * 3 + 2**3)  # the four arrays of `sample_tap_by_tap`
+    of_slow_path = 2 * (2 * 3 + 2**3)  # the four arrays of `sample_tap_by_tap`
     # starts, points, columns, totals.
     of_pixel = g.axes + of_point * g.most_taps + DEPTH + g.most_outputs
-    return 8 * (of_taps + STRIPE * of_pixel + PANEL * DEPTH)
+    return 8 * (of_slow_path + STRIPE * of_pixel + PANEL * DEPTH)
 
 
 # In place: LLVM generates 4 % more instructions for arrays that a function returns.
@@ -202,7 +202,7 @@ def convolve(
         pixels = min(g.stripe, g.blocks - first)
         stripe = Stripe(number // g.stripes, first, pixels, pieces(pixels, WIDTH) * WIDTH)
         find_starts(g, stripe, points.starts)
-        points_row = -1  # what `points` has is of another stripe
+        cached_row = -1  # `points` has those of the stripe before
         output = unit % g.output_parts * g.most_outputs
         outputs_end = min(output + g.most_outputs, g.outputs)
         while output < outputs_end:  # a group, or a part of one, at a time
@@ -210,7 +210,7 @@ def convolve(
             size = min(outputs_end, (group + 1) * group_outputs) - output
             outputs = Outputs(group, output, size)
             begin_totals(inputs.bias, outputs, stripe.width, factors.totals)
-            points_row = add_group(inputs, g, stripe, outputs, points_row, points, factors)
+            cached_row = add_group(inputs, g, stripe, outputs, cached_row, points, factors)
             store_totals(factors.totals, outputs, stripe, g, out)
             output += size
 
@@ -256,13 +256,13 @@ def add_group(
     g: DeformConvGeometry,
     stripe: Stripe,
     outputs: Outputs,
-    points_row: int,
+    cached_row: int,
     points: Points,
     factors: Factors,
 ) -> int:
     """Add the contribution of a group's channels to the totals of its output channels.
 
-    points_row  `row` of the Taps with points in `points`, or -1; the new one is returned
+    cached_row  `row` of the Taps with points in `points`, or -1; the new one is returned
     """
     group_channels = g.channels // g.groups
     offset_channels = g.channels // g.offset_groups
@@ -271,28 +271,29 @@ def add_group(
     fits = has_fast_path(g)
     for tap in range(0, g.positions, g.most_taps):
         size = min(g.most_taps, g.positions - tap)
-        # If a channel's taps are cut, its weights for `size` taps aren't next to the next one's.
+        # The weights are [output, channel, tap]: those of several channels are one run only if all
+        # of their taps are read.
         most_channels = max(1, DEPTH // size) if size == g.positions else 1
         c = begin
         while c < end:
             d = c // offset_channels
             channels = Channels(c, min(most_channels, end - c, (d + 1) * offset_channels - c))
             taps = Taps((stripe.n * g.offset_groups + d) * g.positions + tap, tap, size)
-            if fits and points_row != taps.row:
+            if fits and cached_row != taps.row:
                 find_points(inputs, g, taps, stripe, points)
-                points_row = taps.row
+                cached_row = taps.row
             sample(inputs, g, channels, taps, stripe, points, factors.columns)
             first = (outputs.first * group_channels + c - begin) * g.positions + tap
             pitch = group_channels * g.positions
             depth = channels.size * size
             multiply(inputs.w, first, pitch, outputs.size, depth, stripe.width, factors)
             c += channels.size
-    return points_row
+    return cached_row
 
 
 @jitable
 def has_fast_path(g: DeformConvGeometry) -> bool:
-    """Return whether `blend` can read the image."""
+    """Return whether `blend` can read the image: it loads two neighbours at once."""
     return indexed_images(g) > 0 and g.pixels > 1
 
 
@@ -334,13 +335,13 @@ def find_points(
         base[begin:padded_end] = 0
         for i in range(g.axes):
             left, right = weight[i, 0], weight[i, 1]
-            offsets = offset_row(g, row + t, i)
+            displacement_row = offset_row(g, row + t, i)
             left[begin:padded_end] = 0
             right[begin:padded_end] = 0
-            if offsets < 0:  # y beside a lone axis, of which the only pixel is read
+            if displacement_row < 0:  # y beside a lone axis, of which the only pixel is read
                 left[begin:end] = 1
             else:
-                displacement = inputs.offset[offsets * g.blocks + pixel :][:count]
+                displacement = inputs.offset[displacement_row * g.blocks + pixel :][:count]
                 add_axis(
                     starts[i], number(shift_of(g, i, tap + t)), displacement, np.int32(g.image[i]),
                     base[begin:end], left[begin:end], right[begin:end],
@@ -394,9 +395,9 @@ def sample(
     """Store the columns of some channels, with a row for each channel and tap."""
     _, base, weight, row_weight, _ = points
     count = taps.size * stripe.width
-    # If there are two axes, there is no plane.
+    # Axes of the weights. If there are two axes, there is no plane.
     (plane, row, column), plane_offsets, row_offsets, _ = reading_of(g, 2)
-    planes = 0  # that `blend` reads
+    planes = 0  # that `blend` reads: none without a fast path, so that is_finite stays False
     if has_fast_path(g):
         planes = min(2, g.image[plane]) if g.axes == 3 else 1
     for k in range(channels.size):
@@ -435,13 +436,13 @@ def sample_tap_by_tap(
         target[t * width + count : (t + 1) * width] = 0
         for b in range(count):
             for i in range(g.axes):
-                offsets = offset_row(g, row + t, i)
+                displacement_row = offset_row(g, row + t, i)
                 p = number(0)
-                if offsets >= 0:
+                if displacement_row >= 0:
                     p = (
                         points.starts[i, b]
                         + number(shift_of(g, i, tap + t))
-                        + load(inputs.offset, offsets * g.blocks + pixel + b)
+                        + load(inputs.offset, displacement_row * g.blocks + pixel + b)
                     )
                 find_neighbours(p, g.image[i], index[i], weight[i])
             total = number(0)

@@ -56,7 +56,7 @@ COLUMNS = 1024
 ROWS = 512
 TAPS = 2048
 SPAN = 4096  # pixels from the first to the last column of a region that is read by rows, at most
-SPARSE = 32  # pixels, for each column that is read, up to which that pays
+SPARSE = 32  # pixels of the span for each column that is read, up to which reading rows pays
 LANES = 16  # rows are added up over multiples of so many pixels, if the image is as wide
 # Channels that are read at a time, so that indices and weights are loaded once for all of them.
 TOGETHER = 4
@@ -161,7 +161,7 @@ class ColumnTaps(NamedTuple):
 
     taps: AxisTaps
     ends: Pixels  # bin q of a row has the taps from ends[q] on and before ends[q + 1]
-    zeros: Pixels  # for each of these bins, whether a sample or a tap counts as 0
+    at_least_zero: Pixels  # for each of these bins, whether a sample or a tap counts as 0
 
 
 class Round(NamedTuple):
@@ -170,7 +170,7 @@ class Round(NamedTuple):
     offset: Indices  # for each tap, its pixel's number in the image
     weight: Weights  # of each tap
     ends: Pixels  # bin b has the taps from ends[b] on and before ends[b + 1]
-    zeros: Pixels  # for each bin, whether a sample or a tap counts as 0
+    at_least_zero: Pixels  # for each bin, whether a sample or a tap counts as 0
     totals: Sums  # for each channel, the bin that continues, so far
 
 
@@ -180,7 +180,7 @@ class RoundBins(NamedTuple):
     first: int  # its number among the region's bins
     size: int  # number of bins
     complete: int  # bins that have their last tap in this round: all, or all but the last one
-    goes_on: bool  # whether the first one began in an earlier round
+    resumes: bool  # whether the first one began in an earlier round
 
 
 class NextSample(NamedTuple):
@@ -189,12 +189,12 @@ class NextSample(NamedTuple):
     bin: int
     i: int  # its row among the bin's samples
     j: int  # its column
-    is_zero: bool  # whether one of the bin's samples so far, or of their taps, counts as 0
+    at_least_zero: bool  # whether one of the bin's samples so far, or of their taps, counts as 0
 
 
 @jitable
 def workspace_size() -> int:
-    """Return the bytes of `row_arrays` or `round_in`; a copy of channels comes behind them."""
+    """Return the bytes of `row_arrays`, `round_in` or `pool_copy`; copied channels come behind."""
     # Integers and sums are counted as 8 bytes each. The numbers are multiples of 8, so that a copy
     # begins with a cache line; 8 more have room for the last one of `ends`.
     by_rows = TOGETHER * (SPAN + LANES) + 6 * ROWS + 2 * COLUMNS + 2 * BINS
@@ -466,8 +466,8 @@ def share_of_sample(box: Box) -> Number:
 def pool_by_rows(region: Region, mode: Known, g: RoiAlignGeometry, workspace: Workspace) -> bool:
     """Pool a region; return False if there is too little room, or if it would not pay.
 
-    If it returns False, what it has stored must be computed again. The largest sample is no product
-    of a row's and a column's weights, so the mode must be AVERAGE or LARGEST_TAP.
+    If it returns False, what it has stored must be computed again. LARGEST_SAMPLE can't be
+    pooled by rows: it is the largest of sums. LARGEST_TAP can, as no weight is negative.
     """
     if len(mode) == len(LARGEST_SAMPLE) or g.out_width > BINS:
         return False
@@ -478,7 +478,7 @@ def pool_by_rows(region: Region, mode: Known, g: RoiAlignGeometry, workspace: Wo
     for b in range(ROWS):
         rows.ones[b] = 1
     for p in range(g.out_height):
-        count, is_zero = add_taps(region.box.y, p, g.height, mode, rows.taps, 0)
+        count, at_least_zero = add_taps(region.box.y, p, g.height, mode, rows.taps, 0)
         if count < 0:
             return False
         for c in range(0, region.channels, TOGETHER):
@@ -487,7 +487,7 @@ def pool_by_rows(region: Region, mode: Known, g: RoiAlignGeometry, workspace: Wo
                 source = region.planes[(c + k) * g.pixels + left :]
                 pool_rows(source, rows, count, mode, g.width, pooled[k, :span])
             bins = region.bins[c * g.bins + p * g.out_width :]
-            pool_columns(pooled, together, mode, columns, is_zero, g, bins)
+            pool_columns(pooled, together, mode, columns, at_least_zero, g, bins)
     return True
 
 
@@ -524,7 +524,7 @@ def find_columns(
     columns.ends[0] = 0
     for q in range(g.out_width):
         begin = count
-        count, columns.zeros[q] = add_taps(axis, q, g.width, mode, columns.taps, count)
+        count, columns.at_least_zero[q] = add_taps(axis, q, g.width, mode, columns.taps, count)
         if count < 0:
             return 0, -1
         for t in range(begin, count):
@@ -551,7 +551,7 @@ def add_taps(
     samples outside, or taps with a weight of 0.
     """
     end = begin
-    is_zero = axis.samples == 0
+    at_least_zero = axis.samples == 0
     number = type(axis.start)
     sample_weight = number(1)
     if len(mode) == len(AVERAGE):
@@ -559,18 +559,18 @@ def add_taps(
     for j in range(axis.samples):
         v = sample_coordinate(axis, p, j)
         if not is_inside(v, size):
-            is_zero = True
+            at_least_zero = True
             continue
         if end + 2 > taps.pixel.size:
-            return -1, is_zero
+            return -1, at_least_zero
         low, high, f = taps_of(v, size)
         if f < number(1):
             end = add_tap(mode, taps, begin, end, low, (number(1) - f) * sample_weight)
         if f > number(0):
             end = add_tap(mode, taps, begin, end, high, f * sample_weight)
         else:
-            is_zero = True
-    return end, is_zero
+            at_least_zero = True
+    return end, at_least_zero
 
 
 @jitable
@@ -598,6 +598,7 @@ def pool_rows(
     """Pool `count` rows of a channel, column by column. width: of a row in `source`."""
     if len(mode) == len(AVERAGE):
         pixel = rows.taps.pixel[:count]
+        # A row is a pixel of `width` channels. Only the first of its corners exists.
         corners = Corners(pixel, rows.ones, rows.ones, rows.weight)
         add_points(source, width, corners, False, target)
     else:
@@ -650,7 +651,7 @@ def pool_columns(
     together: int,
     mode: Known,
     columns: ColumnTaps,
-    is_zero: bool,
+    at_least_zero: bool,
     g: RoiAlignGeometry,
     target: Elements,
 ) -> None:
@@ -660,7 +661,7 @@ def pool_columns(
                              for ends[q] <= t < ends[q + 1]
 
     for q < g.out_width, and for the channels c < together. If there are fewer than four, the last
-    one is written again. Where is_zero or zeros[q] says so, the largest is at least 0.
+    one is written again. Where at_least_zero says so, the largest is at least 0.
     """
     # The channels after channel 0; missing ones are the last one again.
     c1 = min(1, together - 1)
@@ -672,7 +673,7 @@ def pool_columns(
     for q in range(g.out_width):
         v0 = v1 = v2 = v3 = (
             number(0)
-            if len(mode) == len(AVERAGE) or is_zero or columns.zeros[q]
+            if len(mode) == len(AVERAGE) or at_least_zero or columns.at_least_zero[q]
             else number(-np.inf)
         )
         for t in range(columns.ends[q], columns.ends[q + 1]):
@@ -706,8 +707,8 @@ def pool_by_taps(region: Region, mode: Known, g: RoiAlignGeometry, workspace: Wo
     while sample.bin < g.bins:
         first = sample
         sample, count = fill_round(region.box, first, mode, g, taps)
-        goes_on = first.i > 0 or first.j > 0
-        bins = RoundBins(first.bin, count, sample.bin - first.bin, goes_on)
+        resumes = first.i > 0 or first.j > 0
+        bins = RoundBins(first.bin, count, sample.bin - first.bin, resumes)
         if len(mode) == len(AVERAGE):
             add_bins(region, taps, bins, g)
         else:
@@ -744,7 +745,7 @@ def fill_round(
     taps.ends[0] = 0
     while sample.bin < g.bins and bins < BINS and count + 4 <= TAPS:
         sample, count = find_taps(box, sample, mode, g, taps, count)
-        taps.zeros[bins] = sample.is_zero
+        taps.at_least_zero[bins] = sample.at_least_zero
         bins += 1
         taps.ends[bins] = count
         if sample.i == box.y.samples:  # else the next round has the rest of the bin's taps
@@ -761,7 +762,7 @@ def find_taps(
     Taps with a weight of 0 are left out, unless samples are compared, which need all four taps.
     Returns the next sample and the number of taps.
     """
-    bin_, i, j, is_zero = sample
+    bin_, i, j, at_least_zero = sample
     p = bin_ // g.out_width
     q = bin_ % g.out_width
     number = taps.weight.dtype.type
@@ -771,7 +772,7 @@ def find_taps(
             y, x = sample_at(box, p, q, i, j)
             j += 1
             if not (is_inside(y, g.height) and is_inside(x, g.width)):
-                is_zero = True
+                at_least_zero = True
                 continue
             top, bottom, down = taps_of(y, g.height)
             left, right, across = taps_of(x, g.width)
@@ -783,18 +784,18 @@ def find_taps(
                     taps.weight[count] = w * sample_weight
                     count += 1
                 else:
-                    is_zero = True
+                    at_least_zero = True
         if j == box.x.samples:
             j = 0
             i += 1
-    return NextSample(bin_, i, j, is_zero), count
+    return NextSample(bin_, i, j, at_least_zero), count
 
 
 @jitable
 def add_bins(region: Region, taps: Round, bins: RoundBins, g: RoiAlignGeometry) -> None:
     """Add up the taps of a round's bins in each channel."""
     for c in range(0, region.channels, TOGETHER):
-        if not bins.goes_on:
+        if not bins.resumes:
             taps.totals[c:][:TOGETHER] = 0
         for b in range(bins.size):
             add_taps_of_bin(region, c, taps, bins, b, g)
@@ -862,7 +863,7 @@ def compare_bins(
         target = region.bins[c * g.bins + bins.first :]
         for b in range(bins.size):
             total = number(LEAST_SAMPLE if of_samples else -np.inf)
-            if b == 0 and bins.goes_on:
+            if b == 0 and bins.resumes:
                 total = totals[c]
             if of_samples:
                 total = largest_sample(total, source, taps, b)
@@ -871,7 +872,7 @@ def compare_bins(
             if b == bins.complete:
                 totals[c] = total
             else:
-                store(target, b, larger(total, number(0)) if taps.zeros[b] else total)
+                store(target, b, larger(total, number(0)) if taps.at_least_zero[b] else total)
 
 
 @jitable

@@ -60,7 +60,8 @@ class Hits(NamedTuple):
     k: Position  # of the first one
     l: Block  # of the first one
     size: int  # number of hits
-    alike: int  # pixels, this one and those after it in its lane, with as many hits
+    # Pixels, this one and those after it in its lane, with the same k, and l one more for each.
+    alike: int
 
 
 class Rows(NamedTuple):
@@ -127,6 +128,7 @@ def choose_way(g: Col2ImGeometry) -> None:
     g.piece = min(g.image[x], PIECE if g.by_blocks else max(PIECE // stride, ROOM) * stride)
     g.pitch = pieces(pieces(g.piece, stride), ROOM) * ROOM
     rows = pieces(g.image[y], g.strides[y])
+    # A tile's share of all rows, but none longer than a lane.
     g.high = max(1, min(rows, g.planes * min(g.image[y], g.strides[y]) * rows // g.tiles))
     g.lanes = stride
     g.sums = 0
@@ -146,8 +148,8 @@ def unit_count(g: Col2ImGeometry) -> int:
     if g.together:
         return pieces(g.planes, PLANES)
     y, x = g.axes - 2, g.axes - 1
-    bands = pieces(pieces(g.image[y], g.strides[y]), g.high)
-    return g.planes * min(g.image[y], g.strides[y]) * bands * pieces(g.image[x], g.piece)
+    groups = pieces(pieces(g.image[y], g.strides[y]), g.high)
+    return g.planes * min(g.image[y], g.strides[y]) * groups * pieces(g.image[x], g.piece)
 
 
 @jitable
@@ -169,19 +171,21 @@ def col2im(x: Elements, g: Col2ImGeometry, tile: Tile, workspace: Workspace, out
 
 @jitable(**IN_PLACE)
 def rows_of(g: Col2ImGeometry, unit: Unit) -> Rows:
-    """Return a unit of work."""
+    """Return a unit of work.
+
+    Units count pieces of rows first, then groups of g.high rows, then lanes along y, then planes.
+    """
     height = g.image[g.axes - 2]
     width = g.image[g.axes - 1]
     stride = g.strides[g.axes - 2]
     across = pieces(width, g.piece)
-    bands = pieces(pieces(height, stride), g.high)
+    groups = pieces(pieces(height, stride), g.high)
     x = unit % across * g.piece
-    band = unit // across
-    lane = band // bands
-    first = band % bands * g.high
+    group = unit // across
+    y_lane = group // groups
     lanes = min(height, stride)
-    y = lane % lanes + first * stride
-    return Rows(lane // lanes, y, min(height, y + g.high * stride), x, min(g.piece, width - x))
+    y = y_lane % lanes + group % groups * g.high * stride
+    return Rows(y_lane // lanes, y, min(height, y + g.high * stride), x, min(g.piece, width - x))
 
 
 @jitable
@@ -204,6 +208,7 @@ def axis_hits(g: Col2ImGeometry, a: Axis, p: Pixel) -> Hits:
     count = (g.block[a] - 1 - k) // step + 1
     begin = max(0, (l - g.counts[a]) // l_step + 1)
     size = max(0, min(count, l // l_step + 1) - begin)
+    # Where none is missing, none is on later pixels either, until l reaches the last block.
     alike = g.counts[a] - l if size == count else 1
     return Hits(k + begin * step, l - begin * l_step, size, alike)
 
@@ -292,6 +297,8 @@ def find_lanes(g: Col2ImGeometry, x_begin: Pixel, lanes: Indices) -> None:
 
     lanes[:, r] = (element of the input, its block, number of hits)
 
+    Other than in `axis_hits`, blocks that don't exist count: `sum_runs` skips them.
+
     x_begin  the pixel of lane 0
     """
     last = g.axes - 1
@@ -309,7 +316,11 @@ def find_lanes(g: Col2ImGeometry, x_begin: Pixel, lanes: Indices) -> None:
 
 @jitable
 def copy_lanes(x: Elements, g: Col2ImGeometry, band: Band, out: Elements) -> None:
-    """Copy rows of blocks that tile the image. Pixels after the last block are 0."""
+    """Copy rows of blocks that tile the image. Pixels after the last block are 0.
+
+    A pixel has one hit at most, so there is one lead. After the last block there are fewer pixels
+    than a stride.
+    """
     hits, rows, x_begin, columns, pixel = band
     last = g.axes - 1
     stride = g.strides[last]

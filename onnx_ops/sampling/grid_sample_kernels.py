@@ -68,8 +68,8 @@ if TYPE_CHECKING:
 
 LINEAR, CUBIC = (0, 1), (-1, 0, 1, 2)  # their taps, from the floor of a coordinate
 MOST = 2**15  # maximum number of points with kept places
-# Pixels that the rows of an image span, at most, whose last row ends before a vector of its pixels
-# does.
+# Pixels, at most, of a channel so small that a vector read from its last row would end after it,
+# and of what is read there.
 COPIED = 64
 
 
@@ -110,7 +110,7 @@ class ImageUnit(NamedTuple):
     first: Point
     end: Point  # after the last point
     channel: int  # the first one
-    last_channel: int  # the one after the last
+    channel_end: int  # the one after the last
 
 
 @jitable
@@ -181,18 +181,18 @@ def copy_nearest(
     base = indices_in(workspace, g.of_points, g.span)
     begin_points(sources, workspace)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
-        n, stripe, first, end, channel, last_channel = image_unit_of(g, unit)
-        size = BLOCK
+        n, stripe, first, end, channel, channel_end = image_unit_of(g, unit)
+        at_once = BLOCK  # points; if they are scattered, as many as places are kept for
         while first < end:
-            count = min(size, end - first)
+            count = min(at_once, end - first)
             begin = provide_points(sources, n, stripe, first, g, workspace)
             outside = 0
             if indexed:
                 outside = place_nearest(PointSpan(points, begin, count), g, zyx, base)
-                if size < min(g.span, end - first) and is_scattered(base[:count], pixels):
-                    size = g.span  # these points are placed again, with those that follow
+                if at_once < min(g.span, end - first) and is_scattered(base[:count], pixels):
+                    at_once = g.span  # these points are placed again, with those that follow
                     continue
-            for c in range(channel, last_channel):
+            for c in range(channel, channel_end):
                 source = x[(n * g.channels + c) * pixels :]
                 target = out[(n * g.channels + c) * g.points + first :][:count]
                 pixel = base[:count]
@@ -260,20 +260,20 @@ def interpolate(
     zyx = image_axes(g, taps == 4, zero(points[0]))
     begin_points(sources, workspace)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
-        n, stripe, first, end, channel, last_channel = image_unit_of(g, unit)
-        size = BLOCK
+        n, stripe, first, end, channel, channel_end = image_unit_of(g, unit)
+        at_once = BLOCK  # points; if they are scattered, as many as places are kept for
         while first < end:
-            count = min(size, end - first)
+            count = min(at_once, end - first)
             begin = provide_points(sources, n, stripe, first, g, workspace)
             blocks = (count + BLOCK - 1) // BLOCK
             if method.is_indexed:
                 for k in range(blocks):
                     span = PointSpan(points, begin + k * BLOCK, min(BLOCK, count - k * BLOCK))
                     place_block(span, g, zyx, method, taps_of(buffers, k))
-                if size < min(longest, end - first) and is_scattered(buffers.base[0], pixels):
-                    size = longest  # these points are placed again, with those that follow
+                if at_once < min(longest, end - first) and is_scattered(buffers.base[0], pixels):
+                    at_once = longest  # these points are placed again, with those that follow
                     continue
-            for c in range(channel, last_channel):
+            for c in range(channel, channel_end):
                 for k in range(blocks):
                     b = k * BLOCK
                     span = PointSpan(points, begin + b, min(BLOCK, count - b))
@@ -310,7 +310,7 @@ def read_channel(
 ) -> None:
     """Write a channel of a block's points."""
     n, first, span, taps = block
-    offsets, is_indexed, ((plane, row, column), planes, rows, beyond) = method
+    offsets, is_indexed, ((plane, row, column), planes, rows, spare) = method
     pixels = image_size(g)
     plane_count = min(len(offsets), g.image[plane]) if g.axes == 3 else 1
     padded = whole(span.size)
@@ -318,7 +318,7 @@ def read_channel(
     # which are rounded, are not if those of a volume's next plane are to be added.
     in_place = span.size == padded and (plane_count == 1 or not is_wide(out))
     begin = (n * g.channels + channel) * pixels
-    size = pixels + max(-beyond, 0)
+    size = pixels + max(-spare, 0)
     source = x[begin:][:size]
     if is_indexed and begin + size > x.size:  # vectors would end beyond the tensor
         available = source
@@ -326,19 +326,19 @@ def read_channel(
         for k in range(size):
             store(source, k, load(available, min(k, available.size - 1)))
     target = out[(n * g.channels + channel) * g.points + first :][: span.size]
-    # Unless all sums are finite: a tap outside has weight 0 at one inside, maybe an infinity.
-    done = False
+    is_finite = False  # of all sums: the last plane's are sums of all planes
     for q in range(plane_count if is_indexed else 0):
         of_rows = taps.row_weight[q] if g.axes == 3 else taps.weight[row]
         neighbours = Neighbours(taps.base[:padded], rows, of_rows, taps.weight[column])
+        # Two calls, as the types of `target` and of sums differ where elements have 16 bits.
         if is_wide(out) and in_place:
-            done = blend(source[planes[q] :], neighbours, offsets, False, target)
+            is_finite = blend(source[planes[q] :], neighbours, offsets, False, target)
         else:
             into = sums(target, buffers.values) if in_place else buffers.values
-            done = blend(source[planes[q] :], neighbours, offsets, q > 0, into)
+            is_finite = blend(source[planes[q] :], neighbours, offsets, q > 0, into)
     if not in_place:
         store_all(buffers.values, target)
-    if not done:
+    if not is_finite:  # a tap outside reads a pixel inside with weight 0: NaN at an infinity
         tap_by_tap(source, span, g, method, buffers.rest, target)
 
 
@@ -372,13 +372,13 @@ def image_unit_of(g: GridSampleGeometry, unit: Unit) -> ImageUnit:
     """Return a unit of work."""
     unit, channel = unit // g.parts, unit % g.parts * g.part
     begin, end = stripe_of(unit % g.stripes, g)
-    last_channel = min(channel + g.part, g.channels)
-    return ImageUnit(unit // g.stripes, unit % g.stripes, begin, end, channel, last_channel)
+    channel_end = min(channel + g.part, g.channels)
+    return ImageUnit(unit // g.stripes, unit % g.stripes, begin, end, channel, channel_end)
 
 
 @jitable
 def axis_weights(f: Number, weight: Weights) -> None:
-    """Return the taps' weights along one axis for the fraction f of a coordinate."""
+    """Store the taps' weights along one axis for the fraction f of a coordinate."""
     if weight.size == 2:
         weight[0] = type(f)(1) - f
         weight[1] = f

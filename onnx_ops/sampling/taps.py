@@ -48,7 +48,8 @@ class Reading(NamedTuple):
     order: tuple[Axis, Axis, Axis]
     planes: Offsets  # of the neighbours' planes, from the first one
     rows: Offsets  # of their rows
-    beyond: int  # pixels beyond the last vector of a row, if a point reads from the first pixel on
+    # Pixels left after the last vector that a point reads from a row; below 0, so many lack.
+    spare: int
 
 
 class PointSpan(NamedTuple):
@@ -83,7 +84,7 @@ def reading_of(g: WithImage, taps: int) -> Reading:
     """Return the Reading of an image with this number of taps along each axis.
 
     Axes of a single pixel come first, as they don't change where pixels lie in memory. So columns
-    are of the last axis that has more pixels, which lie side by side. `beyond` is less than 0 if
+    are of the last axis that has more pixels, which lie side by side. `spare` is less than 0 if
     rows can't be read as vectors.
     """
     column = g.axes - 1
@@ -247,13 +248,13 @@ def place_points(
         place_all(span, VOLUME, g, zyx, offsets, taps)
     if len(offsets) == 4:
         base[:end] = 0
-        (_, _, column), _, _, beyond = reading_of(g, len(offsets))
+        (_, _, column), _, _, spare = reading_of(g, len(offsets))
         for i in range(g.axes):
             size = np.int32(g.image[i])
             w = weight[i]
             along = coordinates[i][:end]
             pixels = base[:end]
-            last = np.int32(beyond if i == column and beyond >= 0 else LARGEST_IMAGE - 1)
+            last = np.int32(spare if i == column and spare >= 0 else LARGEST_IMAGE - 1)
             if place_cubic(along, size, pixels, (w[0], w[1], w[2], w[3])) > 0:
                 for b in range(0, end, MOVED):
                     move_inside(

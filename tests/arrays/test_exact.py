@@ -66,7 +66,7 @@ def scale(factor):
     return lambda proto: change(proto, lambda a: a.dtype.kind == "f", lambda a: a * factor)
 
 
-def turn_levels(proto):
+def swap_heights_and_widths(proto):
     change(
         proto,
         lambda a: a.dtype == np.int64 and a.ndim == 1,
@@ -85,7 +85,7 @@ MISTAKES = {
     "swapped axes, 16 bits": (warp(dtype="float16"), swap_coordinates),
     "a wrong place of a matrix": (perspective(), scale(1 + 1e-5)),
     "swapped axes of a matrix": (perspective(mode="nearest"), swap_coordinates),
-    "levels that are turned": (attention(), turn_levels),
+    "levels that are turned": (attention(), swap_heights_and_widths),
     "positions that are moved": (unfold_product(), swap_pads),
     "positions that are moved, 16 bits": (unfold_product(dtype="float16"), swap_pads),
 }  # fmt: skip
@@ -103,7 +103,7 @@ def test_mistakes_are_found(name):
         assert_as_near(proto, inputs, plain, run(optimized, inputs), operators)
 
 
-ENDS = {  # what computes y of x, and x where rounding decides
+JUMPS = {  # what computes y of x, and x where rounding decides
     "Floor": ("y = Floor (x)", [1, 2]),
     "Round": ("y = Round (x)", [0.5, 1.5]),
     "a comparison": ("c = Less (x, one)  d = Cast <to: int = 1> (c)  y = Mul (d, one)", [1]),
@@ -114,10 +114,10 @@ ENDS = {  # what computes y of x, and x where rounding decides
 }
 
 
-@pytest.mark.parametrize("name", ENDS)
+@pytest.mark.parametrize("name", JUMPS)
 def test_jumps_are_left_out(name):
     """And only these."""
-    body, jumps = ENDS[name]
+    body, jumps = JUMPS[name]
     x = np.array([0.5, 1, 1.5, 2, 2.25], np.float32)
     proto = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]>
         main (float[5] x) => (float[5] y) <float one = {{1}}, float zero = {{0}}> {{ {body} }}""")

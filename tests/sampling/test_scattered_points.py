@@ -16,14 +16,13 @@ from onnx_ops.native import execute, library
 from onnx_ops.sampling import grid_sample as operator
 from onnx_ops.sampling.grid_sample_kernels import BLOCK, MOST, is_scattered
 
-IMAGE, VOLUME = (
-    (64, 128),
-    (16, 32, 16),
-)  # as many pixels as the smallest image in which points may be scattered
+# More pixels than the smallest image in which points may be scattered (SMALL).
+IMAGE = (64, 128)
+VOLUME = (16, 32, 16)
 MODES = ("nearest", "linear", "cubic")
 
 
-# For parts of one unit that are enough for threads.
+# So many channels that one image gives FEW_UNITS units, without cutting its points.
 ENOUGH_CHANNELS = operator.PART * operator.FEW_UNITS
 
 

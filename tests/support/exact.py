@@ -4,9 +4,9 @@ A model's float types become float64. onnx's evaluator runs it, with the operato
 NumPy: neither `optimize` nor compiled code takes part. The inputs are the model's own.
 
     error[p]   = |result[p] - exact[p]|
-    nodes[p]   = the larger of the unfused model's error and of what changes if each operand of each
-               node that computes
-                 is off by one unit in the last place, with random signs, in several evaluations
+    nodes[p]   = the larger of the unfused model's error and of what changes if each operand of
+                 each node that computes is off by one unit in the last place, with random signs,
+                 in several evaluations
     error[p]  <= FACTORS[operator] * nodes[p] + one unit in the last place of the largest result
 
 An element where nodes[p] is large is left out: it lies as close to a jump (Floor, Round, a
@@ -41,10 +41,9 @@ UNITS = {  # {type of ONNX: one unit in the last place of 1}
     TensorProto.BFLOAT16: 2.0**-7,
 }
 TRIES = 8, 64  # evaluations with roundings; more of them only if these don't explain an error
-JUMP, LARGEST_JUMP = (
-    2.0**12,
-    0.1,
-)  # what is left out, in units of the largest result, and at most as a part of it
+# An element is left out from this change on: in units of the largest result, or as a part of it.
+JUMP = 2.0**12
+LARGEST_JUMP = 0.1
 # Nodes that round nothing, or that have floats only for sizes.
 EXACT = {
     "Cast", "Concat", "Constant", "ConstantOfShape", "Expand", "Flatten", "Gather",

@@ -1,9 +1,8 @@
 """Deformable attention: weighted sums of samples of one or several levels, as one
 MultiScaleDeformableAttention.
 
-    y[n, q, m, d] = scale * sum over l, p of  weights[n, q, m, l, p] * sample of level l of value[n,
-    :, m, d]
-                                              at 2 * locations[n, q, m, l, p] - 1
+    y[n, q, m, d] = scale * sum over l, p of  weights[n, q, m, l, p] * sample[n, m, d, l, p]
+    where sample is that of level l of value[n, :, m, d] at 2 * locations[n, q, m, l, p] - 1
 
 n (batch), q (queries), m (heads), d (channels), l (levels) and p (points) are digits of the axes of
 what is summed, in any order and whichever nodes move the elements. The levels are parts of one axis
