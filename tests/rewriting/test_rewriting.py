@@ -717,7 +717,7 @@ def test_external_data_are_not_read_in_vain(is_large, tmp_path, monkeypatch):
         proto, tmp_path / "m.onnx", save_as_external_data=True, location="data", size_threshold=100
     )
     monkeypatch.setattr(
-        graph.external_data, "read", lambda tensor, origin: read.append(tensor.name)
+        graph.external_data, "read_data", lambda tensor, origin: read.append(tensor.name)
     )
     rewritten(onnx.load(tmp_path / "m.onnx", load_external_data=False), folder=tmp_path)
     assert not read
