@@ -19,7 +19,7 @@ from .versions import AI_ONNX
 OURS = {name for domain, name in KEYS if domain in AI_ONNX}  # types of nodes that this package runs
 # Bytes of an input or output of a node that is computed, which takes three times the memory.
 LARGEST = 2**25
-REFERENCE = 8  # by so much more memory this package's references take, whose arrays are in float64
+REFERENCE = 6  # by so much more memory this package's references take, whose arrays are in float64
 MOST_BYTES, MOST_SECONDS = 2**27, 0.5  # that all of these may take, by an estimate of the time
 SELECTIONS = {"Compress", "NonZero", "Unique"}  # types of nodes that make no more than they read
 
