@@ -36,9 +36,8 @@ if TYPE_CHECKING:
 
     from .inference import TypedGraph
 
-    Rule = Callable[
-        ..., Inferred | Sizes
-    ]  # of an Operation and the types of its inputs, None for those left out
+    # Of an Operation and the types of its inputs, None for those left out.
+    Rule = Callable[..., Inferred | Sizes]
     S = TypeVar("S", bound=Dimension | None)  # of an image
     K = TypeVar("K", int, Dimension)  # of a kernel
 
@@ -229,9 +228,8 @@ def _infer_squeeze(op: Operation, x: Type, *parameters: Type | None) -> Sizes:
         if len(op.node.input) > 1 or not are_numbers(x.sizes):
             raise ValueError("not known")
     elif not axes:
-        raise ValueError(
-            "no axes"
-        )  # ONNX Runtime leaves out all of size 1, and onnx says that it leaves out none
+        # ONNX Runtime leaves out all of size 1, and onnx says that it leaves out none.
+        raise ValueError("no axes")
     left_out = {range(len(x.sizes))[axis] for axis in axes}
     return tuple(d for k, d in enumerate(x.sizes) if k not in left_out)
 

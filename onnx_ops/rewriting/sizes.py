@@ -119,9 +119,8 @@ Dimension = int | Size
 if TYPE_CHECKING:
     from typing import TypeGuard, TypeVar
 
-    Terms = dict[
-        tuple[Unknown, ...], int
-    ]  # {sorted names of the unknowns in a product: its factor}
+    # {sorted names of the unknowns in a product: its factor}.
+    Terms = dict[tuple[Unknown, ...], int]
     T = TypeVar("T")
 
 
@@ -192,9 +191,8 @@ def named(text: str) -> Size:
     like.
     """
     is_plain = text.isascii() and text.isidentifier()
-    return unknown(
-        text if is_plain else repr(text)
-    )  # names that are made here have no quotation marks
+    # Names that are made here have no quotation marks.
+    return unknown(text if is_plain else repr(text))
 
 
 def name_of(size: Size) -> str | None:

@@ -35,19 +35,21 @@ from .versions import AI_ONNX
 MOVES = {name for name, rule in TABLE.items() if rule.moves}
 RUN = *AI_ONNX, "com.microsoft"  # domains of ONNX Runtime's nodes
 ROUNDINGS = CAST_FLOAT16, CAST_BFLOAT16  # steps of programs
+# Bytes of all values, and an estimate of the time, from which on nothing is tried out.
 MEMORY, SECONDS = (
     2**26,
     0.2,
-)  # bytes of all values, and an estimate of the time, from which on nothing is tried out
+)
 INTEGERS = {dtypes.TABLE[name].onnx for name in dtypes.INTEGERS}
 MANY = 100  # elements
 DRAWS = (
     3  # of sizes where these are open, else of values; fewer if they would need more than SECONDS
 )
+# Of the largest element; of inputs, some hundred times what rounding changes.
 TOLERANCE, NUDGE = (
     1e-3,
     3e-5,
-)  # of the largest element; of inputs, some hundred times what rounding changes
+)
 NUDGES = 2  # in one, the changes of large numbers that cancel each other may do so, too
 
 

@@ -125,9 +125,8 @@ def _regular_steps(terms: Sequence[Term], title: str) -> tuple[int, tuple[Digit,
     step = min(numbers, key=abs, default=0)
     if step == 0:
         raise NearMiss(f"how {title} follow each other depends on an open size")
-    scaled = [
-        term._replace(step=quotient(term.step, step) or -1) for term in terms
-    ]  # -1 is no step along an axis
+    # -1 is no step along an axis.
+    scaled = [term._replace(step=quotient(term.step, step) or -1) for term in terms]
     try:
         return step, tuple(digits_along(Position(0, tuple(scaled))))
     except Unknown:

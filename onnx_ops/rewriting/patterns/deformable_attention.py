@@ -435,9 +435,8 @@ class _Recognition:
     def _check_types(self, stored: Iterable[Stored]) -> None:
         names = [self.name, *(tensor.name for tensor in stored if tensor.array is None)]
         element_types = {self.graph.type(name).elements for name in names} - {UNKNOWN.elements}
-        if (
-            len(element_types) > 1 or not element_types <= FLOATS
-        ):  # of nodes between which there are Casts
+        # Of nodes between which there are Casts.
+        if len(element_types) > 1 or not element_types <= FLOATS:
             raise NearMiss(f"{', '.join(names)} are not of one type")
 
     def _check_uses(self, sources: Collection[str]) -> None:

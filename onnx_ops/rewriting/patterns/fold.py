@@ -35,11 +35,12 @@ from ..windows import (
 )
 
 NAME = "fold"
+# Types of nodes that a fold is written with.
 ADDERS = {
     "ConvTranspose",
     "ScatterElements",
     "ScatterND",
-}  # types of nodes that a fold is written with
+}
 VERSION = 18  # of ai.onnx, the first with Col2Im
 
 

@@ -180,9 +180,8 @@ def divided(position: Position, by: Dimension) -> tuple[Position, Position]:
         )
         if step is not None:
             high.append(term._replace(step=step))
-        elif (
-            count is not None and outer_size is not None and outer_size != 1
-        ):  # a digit that runs past `by`
+        elif count is not None and outer_size is not None and outer_size != 1:
+            # A digit that runs past `by`.
             high.append(term._replace(inner=term.inner * count, size=outer_size, step=1))
             low.append(term._replace(size=count))
         else:

@@ -33,9 +33,8 @@ def integers(graph: "GraphView", name: str) -> list[Dimension | None] | None:
     dimensions = graph.type(name).shape
     if dimensions is None or not are_numbers(dimensions):
         return None
-    if (
-        math.prod(max(size, 1) for size in dimensions) > MANY
-    ):  # np.ndindex lists long axes, even of no elements
+    # np.ndindex lists long axes, even of no elements.
+    if math.prod(max(size, 1) for size in dimensions) > MANY:
         return None
     array = graph.array(name)
     if array is not None and array.dtype.kind in "iub":
@@ -127,9 +126,8 @@ def sliced(
 
 def _clamped(position: Dimension, size: Dimension, low: Dimension, high: Dimension) -> Dimension:
     """Return where a start or end that a Slice states lies on an axis. Raises Unknown."""
-    if (
-        isinstance(position, int) and abs(position) >= INT32_MAX and not isinstance(size, int)
-    ):  # far outside
+    # Far outside.
+    if isinstance(position, int) and abs(position) >= INT32_MAX and not isinstance(size, int):
         position = high if position > 0 else low
     elif never_negative(-1 - position):
         position = position + size

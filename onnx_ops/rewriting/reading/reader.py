@@ -257,9 +257,8 @@ class Reader:
                 tuple(slice(None) if position is None else position for position in numbers)
             ]
             if picked.dtype.name in HALVES:
-                picked = picked.astype(
-                    np.float32
-                )  # NumPy's own arithmetic lacks some of these types
+                # NumPy's own arithmetic lacks some of these types.
+                picked = picked.astype(np.float32)
             self._fits[key] = _fit(
                 picked, [axis for axis, position in enumerate(numbers) if position is None]
             )

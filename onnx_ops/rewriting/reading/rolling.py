@@ -25,11 +25,12 @@ from .affine import (
 from .constructors import Forms
 from .forms import Condition, Element, Form, Guard, Op, Sample, Sum, Whole, value_of
 
+# {operation: the second operand with which it is left out}.
 NEUTRAL = {
     "Add": 0,
     "Mul": 1,
     "Sub": 0,
-}  # {operation: the second operand with which it is left out}
+}
 
 
 def rolled(forms: Forms, addends: Sequence[Form], variable: Variable) -> Form:

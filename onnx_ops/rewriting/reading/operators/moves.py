@@ -176,9 +176,8 @@ def resize(site: Site) -> Result:
         return None
     sizes = zip(site.shape, site.shape_of(0), strict=True)
     times = [quotient(after, before) for after, before in sizes]
-    if (
-        not site.has(3) and site.integers(2) != times
-    ):  # of sizes, ONNX Runtime makes the scales itself
+    # Of sizes, ONNX Runtime makes the scales itself.
+    if not site.has(3) and site.integers(2) != times:
         return None
     pairs = zip(site.index, times, strict=True)
     return site.move(
