@@ -147,7 +147,7 @@ def plan_blocks(spacing: Spacing, inputs: tuple[Sizes, ...], batch: int, g: Col2
     find_steps(g)
     g.planes = batch * channels * (g.pixels // (g.image[g.axes - 2] * g.image[g.axes - 1]))
     work = batch * (channels * g.pixels + rows * columns)
-    g.tiles = min(64, work // (COPIED if g.tiled else WORK) + 1)
+    g.tiles = min(64, work // (COPIED if g.disjoint else WORK) + 1)
     choose_way(g)
     if g.together:
         g.planes = batch * channels
@@ -158,7 +158,7 @@ def plan_blocks(spacing: Spacing, inputs: tuple[Sizes, ...], batch: int, g: Col2
 @jitable
 def find_steps(g: Col2ImGeometry) -> None:
     """Find the steps from one hit of a pixel to the next one, and whether blocks tile the image."""
-    g.tiled = 1
+    g.disjoint = 1
     for i in range(g.axes):
         stride = g.strides[i]
         dilation = g.dilations[i]
@@ -167,7 +167,7 @@ def find_steps(g: Col2ImGeometry) -> None:
         g.l_steps[i] = dilation // common
         # With pads, blocks reach outside of the image, and don't tile it.
         inside = g.pads[i] == 0 and g.counts[i] * stride <= g.image[i]
-        g.tiled &= g.block[i] == stride and dilation == 1 and inside
+        g.disjoint &= g.block[i] == stride and dilation == 1 and inside
 
 
 def reference(

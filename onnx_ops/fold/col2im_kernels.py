@@ -14,7 +14,7 @@ end.
 There are four ways to do so, see `choose_way`:
 
     together    planes with short rows are summed side by side (col2im_planes.py)
-    tiled       where blocks tile the image, the runs are the lanes
+    disjoint    where blocks tile the image, the runs are the lanes
     by blocks   rows with few blocks, or with a long stride, are summed block by block
     by lanes    all others
 """
@@ -124,7 +124,7 @@ def choose_way(g: Col2ImGeometry) -> None:
     g.together = are_small(g)
     few = g.counts[x] < FEW or stride > LONG
     large = padded_size(g, x) > LARGEST_ROW or g.runs > MOST_RUNS
-    g.by_blocks = (few or large) and not g.tiled
+    g.by_blocks = (few or large) and not g.disjoint
     g.piece = min(g.image[x], PIECE if g.by_blocks else max(PIECE // stride, ROOM) * stride)
     g.pitch = pieces(pieces(g.piece, stride), ROOM) * ROOM
     rows = pieces(g.image[y], g.strides[y])
@@ -132,7 +132,7 @@ def choose_way(g: Col2ImGeometry) -> None:
     g.high = max(1, min(rows, g.planes * min(g.image[y], g.strides[y]) * rows // g.tiles))
     g.lanes = stride
     g.sums = 0
-    if g.tiled or g.by_blocks:
+    if g.disjoint or g.by_blocks:
         g.lanes = g.runs = 0
     if g.by_blocks:
         g.high = 1
@@ -254,7 +254,7 @@ def scratch_in(workspace: Workspace, g: Col2ImGeometry, out: Elements) -> Scratc
 def sum_rows(
     x: Elements, g: Col2ImGeometry, tile: Tile, workspace: Workspace, out: Elements
 ) -> None:
-    """Compute the units of a tile: tiled, by blocks or by lanes."""
+    """Compute the units of a tile: of disjoint blocks, by blocks or by lanes."""
     y_axis, x_axis = g.axes - 2, g.axes - 1
     k_pitch = g.block[x_axis] * g.blocks
     l_pitch = g.counts[x_axis]
@@ -280,7 +280,7 @@ def sum_rows(
             row_hits = RowHits(scratch.leads[:count], k * k_pitch + l * l_pitch, y_step, size)
             pixel = (plane * g.image[y_axis] + y) * g.image[x_axis] + unit_rows.x
             band = Band(row_hits, rows, unit_rows.x, unit_rows.columns, pixel)
-            if g.tiled:
+            if g.disjoint:
                 copy_lanes(x, g, band, out)
             elif g.by_blocks:
                 add_blocks(x, g, row_hits, band.x, scratch.sums[: band.columns])

@@ -38,7 +38,7 @@ def are_small(g: Col2ImGeometry) -> bool:
             return False
     y, x = g.axes - 2, g.axes - 1
     planes = g.planes * g.image[y] * g.image[x] // g.pixels
-    in_lanes = g.strides[x] > 1 and not g.tiled
+    in_lanes = g.strides[x] > 1 and not g.disjoint
     limit = SHORT_LANES if in_lanes or g.counts[y] < g.block[y] else SHORT
     short = g.counts[x] < (limit if planes >= PLANES else SHORTEST)
     return short and planes >= LEAST_PLANES and g.positions * g.blocks <= MOST_ELEMENTS

@@ -50,7 +50,7 @@ class Col2ImGeometry(SlidingBlocks):
     """The work, and the way in which it is done, see col2im_kernels.py."""
 
     planes: int  # images of the last two axes; with `together`, of all image axes
-    tiled: int  # 1 if blocks tile the image: no pixel has two of them
+    disjoint: int  # 1 if blocks tile the image: no pixel has two of them
     together: int  # 1 if planes are summed side by side
     by_blocks: int  # 1 if rows are summed block by block
     high: int  # rows of a unit of work, which lie one stride apart

@@ -1,5 +1,17 @@
 """Select the parameters that every run of the tests has, and those of the long run only (the marker
 `long`).
+
+A test states this by `long_unless`, `in_turn` or `on_backends` in its parameters. Besides,
+tests/conftest.py marks a test as long by itself if
+
+* its parameter `dtype` is a type that another one represents (`is_representative`), or
+* one of its names (`NAMING` of conftest.py) contains the name of such a type (`NAMED`).
+
+`in_turn` with 2 x 4 options, the short run's marked by *:
+
+           b0  b1  b2  b3
+    a0     *       *
+    a1         *       *
 """
 
 import itertools
