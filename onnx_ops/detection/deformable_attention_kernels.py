@@ -66,15 +66,6 @@ class Levels(NamedTuple):
     start: Pixels  # its first pixel among those of all levels
 
 
-class PointTaps(NamedTuple):
-    """The four taps of each point of a block, in the workspace."""
-
-    pixel: Pixels  # of the first tap
-    width: Pixels  # of the point's level: from a tap to the one below it
-    exist: Pixels  # a bit for each tap that lies in the image
-    weight: Weights  # [tap, point]
-
-
 @jitable
 def workspace_size() -> int:
     """Return the bytes that a tile needs, for the arrays of `deformable_attention`."""
@@ -96,7 +87,7 @@ def deformable_attention(
     weight = sums_in(workspace, indices.nbytes, (TAPS, POINTS), out)
     totals = sums_in(workspace, indices.nbytes + weight.nbytes, CHANNELS, out)
     levels = Levels(indices[0], indices[1], indices[2])
-    taps = PointTaps(indices[3], levels.width, indices[4], weight)
+    taps = Corners(indices[3], levels.width, indices[4], weight)
     blocks = max(1, pieces(g.points, POINTS))  # of a row
     rows_at_once = max(1, POINTS // max(g.points, 1))
     if blocks == 1:  # all blocks have the points of the same levels
@@ -115,7 +106,7 @@ def deformable_attention(
                     locations[2 * first :],
                     attention[first:][: rows * block.size],
                     levels,
-                    taps.pixel,
+                    taps.pixels,
                     taps.exist,
                     (weight[0], weight[1], weight[2], weight[3]),
                 )
@@ -148,7 +139,7 @@ def find_taps(
     exist: Pixels,
     weights: tuple[Weights, Weights, Weights, Weights],
 ) -> None:
-    """Store the taps of each point of a block, see `PointTaps`.
+    """Store the taps of each point of a block, see `Corners`.
 
     locations  x and y of each point
     attention  weight of each point
@@ -209,7 +200,7 @@ def add_rows(
     g: DeformableAttentionGeometry,
     block: Block,
     channel: int,
-    taps: PointTaps,
+    taps: Corners,
     totals: Sums,
     out: Elements,
 ) -> None:
@@ -227,7 +218,7 @@ def add_rows(
         row_sums = sums(target, totals)[:size]
         b = r * block.size
         corners = Corners(
-            taps.pixel[b:][: block.size], taps.width[b:], taps.exist[b:], taps.weight[:, b:]
+            taps.pixels[b:][: block.size], taps.widths[b:], taps.exist[b:], taps.weight[:, b:]
         )
         # After a row's first points, its sums are those of the points before.
         add_points(source, g.heads * g.channels, corners, block.point > 0, row_sums)
