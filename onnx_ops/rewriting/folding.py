@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnx import helper
 
 from ..model.schemas import reference_op
+from ..model.small_models import model_of
 from ..registry import KEYS, OPERATORS
 from .gain import PRODUCTS, seconds_of
 from .reading.affine import Array
@@ -56,19 +58,22 @@ def is_small(node: onnx.NodeProto, inputs: Sequence[Type], outputs: Sequence[Typ
 
 
 def computed(
-    proto: onnx.ModelProto,
-    feeds: dict[str, Array],
+    node: onnx.NodeProto,
     name: str,
+    feeds: dict[str, Array],
     outputs: Sequence[Type],
     account: Account,
+    opset: int,
+    ir_version: int,
 ) -> Array | None:
-    """Return an output of a model of one node; None if it can't be computed, or takes too much."""
-    node = proto.graph.node[0]
-    if _may_crash(node, feeds, proto.opset_import[0].version):
+    """Return an output of a node; None if it can't be computed, or takes too much."""
+    if _may_crash(node, feeds, opset):
         return None
     try:
         if not account.takes(*_cost(node, feeds, outputs)):
             return None
+        infos = map(helper.make_empty_tensor_value_info, node.output)
+        proto = model_of([node], feeds, infos, {"": opset}, ir_version)
         return (run_reference if node.op_type in OURS else run_onnx_runtime)(proto, feeds, name)
     except Exception:  # ONNX Runtime refuses the inputs, or doesn't have the operator
         return None

@@ -29,7 +29,6 @@ from ..model.nodes import (
     subgraphs,
     used_names,
 )
-from ..model.small_models import model_of
 from ..registry import available, is_built_in
 from .folding import LARGEST, Account, computed, is_small
 from .reading import reader_of
@@ -374,14 +373,15 @@ class Graph:
         feeds = {operand: array for operand, array in arrays.items() if array is not None}
         if not feeds or len(feeds) < len(arrays):
             return None
-        proto = model_of(
-            [node],
+        return computed(
+            node,
+            name,
             feeds,
-            map(helper.make_empty_tensor_value_info, node.output),
-            {"": self.opset},
+            self._types(node.output),
+            self.model.account,
+            self.opset,
             self.model.proto.ir_version,
         )
-        return computed(proto, feeds, name, self._types(node.output), self.model.account)
 
     def _types(self, names: Iterable[str]) -> list[Type]:
         return [self.type(name) for name in names if name]

@@ -126,7 +126,7 @@ def sliced(
 
 def _clamped(position: Dimension, size: Dimension, low: Dimension, high: Dimension) -> Dimension:
     """Return where a start or end that a Slice states lies on an axis. Raises Unknown."""
-    # Far outside.
+    # A number that lies outside whatever the size.
     if isinstance(position, int) and abs(position) >= INT32_MAX and not isinstance(size, int):
         position = high if position > 0 else low
     elif never_negative(-1 - position):

@@ -16,7 +16,6 @@ from onnx import helper
 
 from ...declaration.dtypes import HALVES
 from ...model.nodes import domain_of, graphs_in
-from ..sizes import Size
 from .affine import (
     Array,
     Digit,
@@ -280,11 +279,14 @@ class Reader:
 
 def _length(position: Position) -> int:
     """Return the number of parts of a position. Terms of long sizes count several times."""
-    sizes = (position.start, *(size for term in position.terms for size in (term.size, term.step)))
-    size_terms = sum(len(size.terms) for size in sizes if isinstance(size, Size))
-    return (
-        1 + len(position.terms) + (LONG_SIZES * size_terms if size_terms > FEW else 4 * size_terms)
-    )
+    start, terms = position.start, position.terms
+    count = 0 if isinstance(start, int) else len(start.terms)
+    for _, _, size, step in terms:  # most sizes are numbers, and this runs for each step
+        if not isinstance(size, int):
+            count += len(size.terms)
+        if not isinstance(step, int):
+            count += len(step.terms)
+    return 1 + len(terms) + count * (LONG_SIZES if count > FEW else 4)
 
 
 def _budget(graph: onnx.GraphProto) -> Budget:
