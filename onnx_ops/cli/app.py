@@ -188,15 +188,13 @@ SETTINGS = {
     "--operators", "custom", multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A Python file with custom operators, made by onnx_ops.operator or "
-    "onnxruntime_extensions.onnx_op; may be "
-    "repeated.",
+    "onnxruntime_extensions.onnx_op; may be repeated.",
 )  # fmt: skip
 @click.option(
     "--unpacked", type=click.IntRange(1), default=data.unpacked.get(), show_default=True,
     metavar="MB",
     help="Memory that an image or .npz may take as an input, unless the file itself is larger; "
-    "images take 16 bytes "
-    "per pixel.",
+    "images take 16 bytes per pixel.",
 )  # fmt: skip
 def app(traceback: bool, custom: tuple[Path, ...], unpacked: int) -> None:
     """Fast CPU kernels for image sampling in ONNX Runtime: GridSample, Col2Im, RoiAlign, deformable

@@ -49,8 +49,7 @@ IN_FILE, IN_ARCHIVE = re.compile(rf"(?ai){_BEGIN}|[^-.\w]"), re.compile(rf"(?i){
 input_option = click.option(
     "--input", "-i", "input_texts", multiple=True, metavar="[NAME=]FILE",
     help="A .npy, .npz (all its arrays by name), .pb or image file, or numbers: size=[5,5]. "
-    "Repeat for each input; "
-    "NAME= is optional if the model has one input.",
+    "Repeat for each input; NAME= is optional if the model has one input.",
 )  # fmt: skip
 shape_option = click.option(
     "--shape", "shapes", multiple=True, metavar="NAME=N,C,...",

@@ -55,11 +55,9 @@ if TYPE_CHECKING:
 @click.option(
     "--compare", type=Peer(), metavar="builtin|reference|MODEL|FILE",
     help="Compare with ONNX Runtime's built-in kernels; with this package's float64 references, "
-    "with onnx's evaluator "
-    "for other nodes; with another model, run by the built-in kernels or, if they don't run it, "
-    "by onnx_ops; or with "
-    "the outputs of another runtime in a .npz with their names, or in a .npy or .pb with the only "
-    "one.",
+    "with onnx's evaluator for other nodes; with another model, run by the built-in kernels or, "
+    "if they don't run it, by onnx_ops; or with the outputs of another runtime in a .npz with "
+    "their names, or in a .npy or .pb with the only one.",
 )  # fmt: skip
 @tolerance_option("Tolerance of --compare, relative to the largest value.  [default: by type]")
 @threads_option

@@ -448,7 +448,7 @@ def place_value(v: int, last_level: int, g: ComputedGridSampleGeometry) -> None:
         count = g.rows if value.kind & ROWS else 1
         if value.kind & VECTOR:  # begins at a whole vector
             g.room = whole(g.room)
-            # Which a loop over whole vectors may read and write.
+            # A loop over whole vectors may read and write so many more.
             count = count * min(g.stripe, g.row) + MOST_LANES
         value.place = g.room
         g.room += count

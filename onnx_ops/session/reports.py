@@ -62,7 +62,7 @@ def refusal_of(error: BaseException, is_parallel: bool = False) -> OpError | Non
         else str(error)
     )
     if is_parallel:
-        # Not of a client's name.
+        # The report is of a node, not of an input name that a client has sent.
         is_of_node = text.split(" : ", 3)[-1].removeprefix(BOUND).startswith(FAILED)
         reports = [r for r in list(recent) if is_of_node and text.endswith(STATUS + r[0])]
         report = max(reversed(reports), key=lambda r: len(r[0]), default=None)

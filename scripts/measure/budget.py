@@ -6,13 +6,7 @@ python scripts/measure/budget.py
 python scripts/measure/budget.py --loaded MODEL ...
     what a process loads that compiles and runs these models
 
-Types are annotations, and blocks that only type checkers read (`if TYPE_CHECKING:`). A string of
-more than 80 characters counts as several tokens, so that code gains nothing by moving into strings.
-Where the formatter breaks lines is layout: the last comma within brackets doesn't count if the
-closing one is on the next line, a string that goes on in the next line is one string, and
-parentheses around an expression don't count if they only allow it to be on several lines.
-tests/test_budget.py bounds both sums. The count is the same on every version of Python, which
-tokenize's is not.
+tests/support/budget.py says what counts, and tests/test_budget.py bounds both sums.
 """
 
 import argparse
