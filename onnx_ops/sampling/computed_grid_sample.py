@@ -102,12 +102,31 @@ def program(
     steps: Mapping[Any, Sequence[Any]],
     coordinates: Iterable[Any],
 ) -> dict[str, list[int]]:
-    """Return the attributes for a program with named values; names are any dict keys.
+    """Return the attributes of ComputedGridSample for a program with named values.
 
-    sources      {name: (position of the input, *index)}, with positions or "n", "d", "h", "w" in
-                 the index
-    steps        {name: (operation, *names of its operands)}
-    coordinates  names
+    Parameters
+    ----------
+    sources : mapping
+        {name: (input, *index)}: the number of an input after X, from 0 on, and
+        for each of its axes a position, or "n", "d", "h" or "w" for an axis of
+        the output. A name is any key of a dict.
+    steps : mapping
+        {name: (operation, *operands)}: the name of an operation, such as "Add",
+        and the names of values before it.
+    coordinates : iterable
+        Names of the values x, y (and z).
+
+    Returns
+    -------
+    dict
+        {"sources": list of int, "steps": list of int, "coordinates": list of
+        int}. An empty list is left out.
+
+    Raises
+    ------
+    ValueError
+        There is no such operation. The session refuses a program that breaks
+        another rule, by OpError.
     """
     position = {name: k for k, name in enumerate((*sources, *steps))}
     letters = {"n": N, "d": D, "h": H, "w": W}
