@@ -212,11 +212,11 @@ class Plan:
     Parameters
     ----------
     shape : callable, optional
-        (attributes, inputs, outputs) -> the output's rank, or a tuple of ranks.
-        It writes the output's sizes into a vector of 16 numbers, `(y,) =
+        ``(attributes, inputs, outputs)`` -> the output's rank, or a tuple of
+        ranks. It writes the output's sizes into a vector of 16 numbers, `(y,) =
         outputs`. Default: the reference decides on the shapes.
     plan : callable, optional
-        (attributes, inputs, outputs, geometry). It refuses inputs by
+        ``(attributes, inputs, outputs, geometry)``. It refuses inputs by
         `onnx_ops.require`, and fills in the geometry.
     geometry : type, default Geometry
         The class that declares the geometry's fields. Vectors of records are of
@@ -224,10 +224,10 @@ class Plan:
     is_bound : bool, default False
         Whether the outputs' first axes may be shorter than stated.
     loop : callable, optional
-        (*inputs, *attributes) -> number of steps, which the caller groups into
-        tiles. Default: one step.
+        ``(*inputs, *attributes)`` -> number of steps, which the caller groups
+        into tiles. Default: one step.
     workspace : callable, optional
-        (*inputs, *attributes) -> bytes of workspace for each running tile.
+        ``(*inputs, *attributes)`` -> bytes of workspace for each running tile.
         Default: no workspace.
     """
 
@@ -246,12 +246,12 @@ class Kernel:
     Parameters
     ----------
     function : callable
-        It computes one tile: (*inputs, geometry, tile, workspace, *outputs).
-        Inputs and outputs are flat arrays; inputs with `values` are left out.
-        The workspace is an array of uninitialized bytes. If the inputs have
-        `ranks`, it is (attributes, inputs, *inputs, geometry, tile, workspace,
-        *outputs): the plan's arguments, then arrays with axes, None for an
-        absent one, with 16-bit floats as float32. If the plan `is_bound`, it
+        It computes one tile: ``(*inputs, geometry, tile, workspace,
+        *outputs)``. Inputs and outputs are flat arrays; inputs with `values`
+        are left out. The workspace is an array of uninitialized bytes. If the
+        inputs have `ranks`, it is ``(attributes, inputs, *inputs, geometry,
+        tile, workspace, *outputs)``: the plan's arguments, then arrays with
+        axes, None for an absent one, with 16-bit floats as float32. If the plan `is_bound`, it
         returns the length of the outputs' first axes, or a tuple of these.
     choices : mapping, optional
         {attribute: the strings or integers that select this kernel}, where an
@@ -317,8 +317,8 @@ class Operator:
         {name: term} of this operator's specification for the {names} in
         refusals.
     reference : callable
-        (*arrays, **attributes) -> the output, or a tuple of several, in plain
-        NumPy. An absent optional input is None.
+        ``(*arrays, **attributes)`` -> the output, or a tuple of several, in
+        plain NumPy. An absent optional input is None.
     is_wide : bool, default True
         Whether the reference computes in other types than the outputs', such as
         float64.
@@ -328,8 +328,8 @@ class Operator:
         They compute the outputs; if there are none, the reference does.
     gradient : callable, optional
         A function in PyTorch, see `CustomOperator.gradient`. Its parameter
-        `call`, if any, is a function (domain, name, *inputs, **attributes) that
-        runs another operator. Default: no gradient.
+        `call`, if any, is a function ``(domain, name, *inputs, **attributes)``
+        that runs another operator. Default: no gradient.
 
     Raises
     ------

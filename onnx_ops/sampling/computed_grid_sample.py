@@ -107,12 +107,12 @@ def program(
     Parameters
     ----------
     sources : mapping
-        {name: (input, *index)}: the number of an input after X, from 0 on, and
-        for each of its axes a position, or "n", "d", "h" or "w" for an axis of
+        ``{name: (input, *index)}``: the number of an input after X, from 0 on,
+        and for each of its axes a position, or "n", "d", "h" or "w" for an axis of
         the output. A name is any key of a dict.
     steps : mapping
-        {name: (operation, *operands)}: the name of an operation, such as "Add",
-        and the names of values before it.
+        ``{name: (operation, *operands)}``: the name of an operation, such as
+        "Add", and the names of values before it.
     coordinates : iterable
         Names of the values x, y (and z).
 
