@@ -238,7 +238,7 @@ static status report_output(size_t k, int type, const struct tensor *tensor, con
 static int infer_outputs(const struct op *op, struct call *call, const void *context) {
     int known = op->infer || (op->has_shapes && !op->has_bound);
     for (int64_t k = 0; k < call->input_count; k++)
-        known = known && (op->infer || is_known(&call->tensors[k])); /* a plan reads all of them */
+        known &= op->infer || is_known(&call->tensors[k]); /* a plan reads all of them */
     if (!known) return 0;
     struct block *attributes = 0;
     status error = read_attributes(op, &UNREAD, read_from_inference, context, &attributes);
