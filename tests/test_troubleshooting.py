@@ -6,8 +6,10 @@ import inspect
 import logging
 import os
 import pickle
+import platform
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -291,6 +293,16 @@ def bfloat16_beside_the_operators(tmp_path: Path) -> str:
     onnx.save(proto, tmp_path / "model.onnx")
     assert "Add" in "".join(call_json("inspect", tmp_path / "model.onnx", exit_code=1)["no_kernel"])
     return refused(ours, proto)
+
+
+@shows("Unsupported model IR version")
+def a_newer_onnx() -> str:
+    proto = sampled()
+    proto.ir_version = 99
+    message = refused(ours, proto)
+    proto.ir_version = 9
+    assert ours(proto)
+    return message
 
 
 @shows("dtype of X = uint8: must be one of")
@@ -861,6 +873,26 @@ def pickled_sessions() -> str:
     runner = pickle.loads(pickle.dumps(onnx_ops.Runner(OPEN.SerializeToString())))
     assert (runner(FEEDS)["y"] == 1).all()
     return refused(pickle.dumps, ours(OPEN))
+
+
+STACK = """
+import sys, threading
+import onnx_ops
+
+threading.stack_size(int(sys.argv[1]) * 1024)
+thread = threading.Thread(target=onnx_ops.InferenceSession, args=[sys.argv[2]])
+thread.start()
+thread.join()
+print("done")
+"""
+
+
+@shows("The process ends by SIGSEGV where a thread makes a session")
+def small_stacks() -> None:
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        pytest.skip("other systems have other least stacks")
+    assert python(STACK, 32, WARP, check=False).returncode == -signal.SIGSEGV
+    assert python(STACK, 256, WARP).stdout == "done\n"
 
 
 @shows("Memory grows with each session")

@@ -58,7 +58,8 @@ def make_python(folder: Path) -> Path:
                     (links / entry.name).symlink_to(entry)
     venv.create(folder / "python", with_pip=True, symlinks=True)
     (site,) = (folder / "python" / "lib").glob("python*/site-packages")
-    (site / "packages.pth").write_text(f"{links}\n")
+    # Before those of the environment, as its setuptools may be too old.
+    (site / "packages.pth").write_text(f"import sys; sys.path.insert(0, {str(links)!r})\n")
     commands = folder / "python" / "bin"
     (gunicorn,) = metadata.entry_points(group="console_scripts", name="gunicorn")
     script = f"#!{commands / 'python'}\nfrom {gunicorn.module} import {gunicorn.attr}\n"
