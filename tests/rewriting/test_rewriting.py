@@ -40,8 +40,11 @@ from support.written import (
 
 import onnx_ops
 from onnx_ops.declaration import dtypes
+from onnx_ops.model import external_data
 from onnx_ops.native import library
-from onnx_ops.rewriting import folding, graph, rewritten
+from onnx_ops.rewriting import folding, rewritten
+from onnx_ops.rewriting.graph import graphs_of
+from onnx_ops.rewriting.model import Model
 
 pytestmark = pytest.mark.any_library
 
@@ -559,7 +562,7 @@ def test_large_constants_are_not_computed(monkeypatch):
     computed = []
     run = folding.run_reference
     monkeypatch.setattr(folding, "LARGEST", 4 * 100**2 * folding.REFERENCE)
-    monkeypatch.setattr(graph, "LARGEST", 4 * 100**2)
+    monkeypatch.setattr(folding, "LARGEST", 4 * 100**2)
     monkeypatch.setattr(
         folding, "run_reference", lambda *arguments: computed.append(1) or run(*arguments)
     )
@@ -630,7 +633,7 @@ def test_few_bytes_are_not_computed_for_long(name, monkeypatch):
     monkeypatch.setattr(
         folding, "run_onnx_runtime", lambda proto, *_: run.append(proto.graph.node[0].op_type)
     )
-    (main,) = graph.graphs_of(graph.Model(GREEDY[name]))
+    (main,) = graphs_of(Model(GREEDY[name]))
     assert all(main.folded(node.output[0]) is None for node in GREEDY[name].graph.node)
     assert {*run} <= {"Unique"}
 
@@ -639,7 +642,7 @@ def test_the_last_import_of_a_domain_counts():
     """So it does in ONNX Runtime."""
     proto = unfold(opset=18)
     proto.opset_import.insert(0, helper.make_opsetid("ai.onnx", 9))
-    (main,) = graph.graphs_of(graph.Model(proto))
+    (main,) = graphs_of(Model(proto))
     assert main.opset == 18
 
 
@@ -716,9 +719,7 @@ def test_external_data_are_not_read_in_vain(is_large, tmp_path, monkeypatch):
     onnx.save(
         proto, tmp_path / "m.onnx", save_as_external_data=True, location="data", size_threshold=100
     )
-    monkeypatch.setattr(
-        graph.external_data, "read_data", lambda tensor, origin: read.append(tensor.name)
-    )
+    monkeypatch.setattr(external_data, "read_data", lambda tensor, origin: read.append(tensor.name))
     rewritten(onnx.load(tmp_path / "m.onnx", load_external_data=False), folder=tmp_path)
     assert not read
 
