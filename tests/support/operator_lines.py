@@ -209,6 +209,11 @@ LINES: dict[str, list[Line]] = {
         line("Slice", "x", [0], size_along(2), [2]),
         line("Slice", "x", starts=[1, 0], ends=[3, -1], axes=[1, 2], opset=9),
     ],
+    "ReverseSequence": [
+        line("ReverseSequence", "x", [6, 6], time_axis=1, batch_axis=0, is_open=False),
+        line("ReverseSequence", "x", node("Expand", size_along(0), [6])),
+        line("ReverseSequence", "x", node("Expand", 6, size_along(0)), time_axis=1, batch_axis=0),
+    ],
     "Split": [
         Line(part("Split", "x", [2, 1, 3], count=3, which=2, axis=1)),
         Line(part("Split", "x", [2, 4], count=2, which=1, axis=-3)),
