@@ -429,6 +429,7 @@ LINES: dict[str, list[Line]] = {
     "Conv": [
         line("Conv", "x", one_hot(6, 3, 3), group=6, pads=[1, 1, 1, 1]),
         line("Conv", "x", one_hot(6, 2, 3), group=6, strides=[2, 1], dilations=[2, 1]),
+        line("Conv", "x", np.eye(36).reshape(36, 6, 3, 2), auto_pad="VALID"),
     ],
     "ConvTranspose": [
         line("ConvTranspose", "x", one_hot(1, 3, 2), strides=[2, 1], pads=[1, 0, 0, 0]),

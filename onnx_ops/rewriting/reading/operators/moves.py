@@ -307,11 +307,12 @@ def window_positions(
     Raises Unknown.
     """
     attributes, axes = site.attributes, len(blocks)
-    if attributes.get("auto_pad", b"NOTSET") != b"NOTSET":
-        raise Unknown("pads that the operator chooses")
     strides = attributes.get("strides", [1] * axes)
     dilations = attributes.get("dilations", [1] * axes)
     pads = attributes.get("pads", [0] * 2 * axes)
+    auto_pad = attributes.get("auto_pad", b"NOTSET")
+    if auto_pad != b"NOTSET" and (auto_pad != b"VALID" or any(pads)):
+        raise Unknown("pads that the operator chooses")
     return [
         block.times(stride) + offset.times(dilation) - number(begin)
         for block, offset, stride, dilation, begin in zip(
