@@ -130,6 +130,8 @@ CAREFUL = {
     "an axis of open size that may be 1": line(
         "Add", node("Slice", "x", [0], [1], [0]), "x", is_open=False
     ),
+    "sequences of other lengths": line("ReverseSequence", "x", [3, 6], time_axis=1, batch_axis=0),
+    "sequences that all end early": line("ReverseSequence", "x", [1] * 6),
     "a scatter at one place twice": line("ScatterND", "x", [[0], [0]], "z"),
     "a row of blocks in another row": line("Reshape", "x", [4, 6, 5, 2]),
     "a stack of sums, added up": line(

@@ -31,6 +31,7 @@ from support.written import (
     Writer,
     affine_grid,
     attention,
+    convolved,
     feeds,
     frames,
     in_a_function,
@@ -288,6 +289,58 @@ def test_no_frames(name):
     proto, expected = NO_FRAMES[name]
     reasons = near_miss(proto)
     assert reasons == [] if expected is None else expected in reasons[0]
+
+
+PLANE = {"image": (7, 8), "kernel": (3, 2)}
+CONVOLVED = {  # {name: (arguments of `convolved`, the nodes that are left)}
+    "a row": ({}, ["Im2Col"]),
+    "strides": ({"strides": [2]}, ["Im2Col"]),
+    "dilations and pads": ({"dilations": [2], "pads": [2, 1]}, ["Im2Col"]),
+    "no pads by their name": ({"auto_pad": "VALID", "strides": [3]}, ["Im2Col"]),
+    "two axes": (PLANE | {"strides": [2, 1], "pads": [1, 0, 0, 2]}, ["Im2Col", "Reshape"]),
+    "three axes": ({"image": (4, 5, 6), "kernel": (2, 3, 2)}, ["Im2Col", "Reshape"]),
+    "positions before channels": (
+        {"weights": lambda k: k.reshape(3, 3, 3, 3).swapaxes(0, 1).reshape(9, 3, 3)},
+        ["Im2Col", "Reshape", "Transpose", "Reshape"],
+    ),
+    "an open length": ({"is_open": True, "pads": [1, 0]}, ["Im2Col"]),
+    "groups": ({"groups": True, "strides": [2], "dilations": [2], "pads": [0, 3]}, ["Im2Col"]),
+    "groups, two axes": (PLANE | {"groups": True}, ["Im2Col", "Reshape"]),
+    "groups, an open length": ({"groups": True, "is_open": True, "pads": [1, 1]}, ["Im2Col"]),
+}  # fmt: skip
+NOT_CONVOLVED = {
+    "weights of 2": {"weights": lambda k: 2 * k},
+    "one weight of 2": {"weights": lambda k: np.where(k.cumsum().reshape(k.shape) == 4, 2 * k, k)},
+    "two weights of a kernel": {"weights": lambda k: k + np.roll(k, 1, axis=2)},
+    "any weights": {"weights": lambda k: k + 0.5},
+    "a kernel less": {"weights": lambda k: k[:6]},
+    "kernels in no order": {"weights": lambda k: k[[0, 1, 2, 4, 3, 5, 6, 7, 8]]},
+    "a kernel twice": {"weights": lambda k: k[[0, 1, 2, 3, 3, 5, 6, 7, 8]]},
+    "a bias": {"bias": [np.ones(9)]},
+    "pads that ONNX Runtime chooses": {"auto_pad": "SAME_UPPER"},
+    "one position": {"kernel": (1,)},
+    "each group at positions of its own": {
+        "groups": True, "weights": lambda k: np.concatenate([k[:3], k[[1, 2, 0]], k[6:]])},
+    "groups, any weights": {"groups": True, "weights": lambda k: k + 0.5},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONVOLVED)
+def test_unfold_by_convolution(name):
+    edits, expected = CONVOLVED[name]
+    nodes, (finding,) = compare(convolved(**edits), {"n": 2, "length": 9})
+    assert (nodes, finding.operator, finding.untried) == (expected, "Im2Col", None)
+
+
+@pytest.mark.parametrize("name", NOT_CONVOLVED)
+def test_no_unfold_by_convolution(name):
+    assert near_miss(convolved(**NOT_CONVOLVED[name])) == []
+
+
+def test_other_convolutions_are_no_near_misses():
+    """Nor is it said why they stay."""
+    proto = convolved((2**16,), groups=True, weights=lambda k: k + 0.5)
+    assert rewritten(proto, runs_nodes=False)[1] == []
 
 
 def test_embeddings_are_no_frames():
