@@ -31,9 +31,12 @@ from support.written import (
     written_in_place,
 )
 
+import onnx_ops
 from onnx_ops.rewriting.graph import graphs_of
 from onnx_ops.rewriting.model import Model
-from onnx_ops.rewriting.reading import TABLE
+from onnx_ops.rewriting.reading import TABLE, reader_of
+from onnx_ops.rewriting.reading.affine import number
+from onnx_ops.rewriting.reading.forms import Element
 from onnx_ops.rewriting.reading.reader import Reader, Result, Rule, Site
 
 pytestmark = pytest.mark.any_library
@@ -287,3 +290,15 @@ def test_cases_of_onnx(name: str) -> None:
             except Exception:  # of versions and types that ONNX Runtime doesn't have
                 continue
             compared(proto, fed)
+
+
+def test_an_index_outside_of_a_constant() -> None:
+    """Which a session refuses: it is an element, not an exception."""
+    proto = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 18]> g (float[3] x) => (float[1] y) '
+        "<int64[2] table = {0, 1}, int64[1] outside = {-255}> "
+        "{ index = Gather(table, outside) y = Gather(x, index) }"
+    )
+    form = reader_of(next(graphs_of(Model(proto)))).whole("index")
+    assert form == Element("table", (number(-253),))
+    assert onnx_ops.optimize(proto) == proto
