@@ -409,15 +409,14 @@ def sum_lanes(
     """Sum the pieces of a band, lane by lane."""
     hits, rows, _, columns, pixel, out_pitch = band
     stride = g.strides[g.axes - 1]
-    if stride == 1:
-        runs = find_runs(g, hits, 0, scratch)
-        sum_runs(data, runs, rows, columns, View(out, pixel, (out_pitch,)))
-        return
     # sums[row, r, b] is pixel b * stride + r of a row's piece. A lane has room for whole vectors.
     sums = scratch.sums
     row_pitch = stride * g.pitch
     for r in range(stride):
         runs = find_runs(g, hits, r, scratch)
+        if stride == 1:  # the only lane is the row itself
+            sum_runs(data, runs, rows, columns, View(out, pixel, (out_pitch,)))
+            return
         sum_runs(data, runs, rows, g.pitch, View(sums, r * g.pitch, (row_pitch,)))
     count = columns // stride
     lanes = View(sums, 0, (row_pitch, g.pitch))
