@@ -163,7 +163,7 @@ def test_without_extensions(how, tmp_path):
         if sys.argv[1] == "absent":
             sys.modules["onnxruntime_extensions"] = None
         from support.backends import function, native, quiet
-        from support.cases import case_named, COL2IM, assert_close, model, expected_of
+        from support.cases import assert_close, case_named, expected_of, model
         import onnxruntime, onnx_ops
         case = case_named("overlapping")
         inputs = case.inputs("float32")

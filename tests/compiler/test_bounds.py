@@ -118,7 +118,7 @@ import itertools, sys
 import numpy as np, onnx_ops
 from support import guarded
 from support.backends import ort_value, quiet
-from support.cases import CASES, assert_close, model, expected_of
+from support.cases import CASES, assert_close, expected_of, model
 from onnx_ops.native import execute
 done = 0
 for case in CASES:

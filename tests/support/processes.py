@@ -111,7 +111,7 @@ logging.getLogger("onnx_ops").setLevel(logging.ERROR)
 import numpy as np, onnx_ops
 from support import processes
 from support.backends import IN_SESSIONS, quiet, run_session
-from support.cases import case_named, COL2IM, GRID_SAMPLE, assert_close, model, expected_of
+from support.cases import GRID_SAMPLE, assert_close, case_named, expected_of, model
 
 CASES = case_named("everything"), case_named("bilinear_zeros_edges"), GRID_SAMPLE[0]
 
