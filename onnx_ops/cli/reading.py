@@ -20,13 +20,14 @@ from ..declaration.errors import OpError, as_text, errors_of
 from ..declaration.plain import infer, shapes_of
 from ..model.attributes import unknown_attributes
 from ..model.builtin import first_builtin_version, has_kernel, schema_of
-from ..model.external_data import external, load_model, model_in, read_data
+from ..model.external_data import external, load, model_in, read_data
 from ..model.files import EXTENSIONS, is_lowered, lowered
 from ..model.nodes import declared, domain_of, imports, in_its_versions, inlined
 from ..model.operator_files import python_ops
 from ..registry import available, first_version, is_built_in, is_default
 from ..rewriting import rewritten
-from ..rewriting.graph import Model
+from ..rewriting.graph import graphs_of
+from ..rewriting.model import Model
 from ..rewriting.shapes import UNKNOWN
 from ..session.runner import needs_extensions
 from .arguments import names
@@ -111,7 +112,7 @@ class ModelReport:
 def examine(path: Path) -> ModelReport:
     """Return the report on a model's file. Nothing of the model runs, and nothing is compiled."""
     try:
-        model = load_model(path)
+        model = load(path)
     except (OSError, OpError):
         model = model_in(path)
     try:
@@ -123,7 +124,7 @@ def examine(path: Path) -> ModelReport:
             err=True,
         )
     report = ModelReport(data=missing_data(model, path), is_lowered=is_lowered(model))
-    graphs = list(Model(model, path, runs_nodes=False).graphs())
+    graphs = list(graphs_of(Model(model, path, runs_nodes=False)))
     operators = in_its_versions(available(), model)
     nodes = [(node, graph) for graph in graphs for node in graph.owner.node if intended(node)]
     report.nodes = [
@@ -141,7 +142,7 @@ def examine(path: Path) -> ModelReport:
     result, report.optimize = rewritten(model, path, in_place=True, runs_nodes=False)
     if report.no_kernel and report.gains:
         after = ModelReport()
-        find_missing(after, Model(result, path, runs_nodes=False).graphs())
+        find_missing(after, graphs_of(Model(result, path, runs_nodes=False)))
         report.needs_optimize = not after.no_kernel
     report.domains = sorted({operator.domain or "ai.onnx" for operator in used})
     report.register = ways_to_register(report, used, with_extensions) if used else []
