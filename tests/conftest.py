@@ -8,19 +8,12 @@ import pytest
 from hypothesis import settings
 from support import backends
 from support.processes import TESTS
-from support.selection import has_representative_types, is_representative, names_absent_backend
+from support.selection import has_representative_types, names_absent_backend
 
 from onnx_ops.declaration import dtypes as element_types
 from onnx_ops.native import library
 from onnx_ops.registry import OPERATORS
 from onnx_ops.session import native_backend, variants, workers
-
-NAMING = "name", "tool", "types"  # parameters whose texts may name a type
-NAMED = {
-    "float16": "float16",
-    "16 bits": "float16",
-    "float64": "float64",
-}  # {words of such a text: the type}
 
 # Marks of files that say nothing of a library with all kernels. They aren't even imported beside
 # such a library, as Numba may be absent.
@@ -116,18 +109,8 @@ def is_needed(variant):
 
 
 def pytest_itemcollected(item):
-    """Mark a test by its parameters.
-
-    A parameter `dtype` that another one represents, and cases that name such a type, are left to
-    the long run. What names a backend that can't be installed is skipped.
-    """
+    """Skip a test with the name of a backend that can't be installed among its parameters."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
-    case, text = params.get("case"), " ".join(str(params.get(name)) for name in NAMING)
-    op_type, mode = getattr(case, "op_type", None), getattr(case, "attributes", {}).get("mode")
-    dtypes = [params["dtype"]] if isinstance(params.get("dtype"), str) else []
-    dtypes += [dtype for words, dtype in NAMED.items() if words in text]
-    if not all(is_representative(op_type, dtype, mode=mode) for dtype in dtypes):
-        item.add_marker("long")
     if names_absent_backend(params.values()):
         item.add_marker(pytest.mark.skip(reason="its backend is not installed"))
 
@@ -167,8 +150,11 @@ def torchvision():
 
 
 @pytest.fixture(params=backends.ALL_BACKENDS)
-def backend(request):
-    """Each way to run an operator, in turn."""
+def run(request):
+    """Each function (case, inputs) -> first output of `support.backends`, in turn.
+
+    Its name is that of the backend.
+    """
     return backends.BACKENDS[request.param]
 
 

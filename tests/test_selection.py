@@ -4,13 +4,49 @@ import itertools
 
 import pytest
 from support.backends import ALL_BACKENDS
-from support.selection import few, in_turn, on_backends, some_of
+from support.cases import case_named
+from support.selection import (
+    by_type,
+    each_dtype,
+    few,
+    in_turn,
+    long_unless,
+    of_cases,
+    on_backends,
+    on_demand,
+    some_of,
+)
 
 A, B, C = ("a", "b", "c", "d"), (0, 1, None), ("x", "y")
 
 
 def in_short_run(parameter_sets):
     return [each.values for each in parameter_sets if not each.marks]
+
+
+@on_demand
+def test_types_that_represent_others():
+    sets = each_dtype("float32", "float64", "bool", "int8").args[1]
+    assert [each.values for each in sets] == [("float32",), ("float64",), ("bool",), ("int8",)]
+    assert in_short_run(sets) == [("float32",), ("bool",)]
+
+
+@on_demand
+def test_types_of_cases():
+    """float16 has representative cases only: those of linear sampling."""
+    linear, nearest = case_named("bilinear_zeros_edges"), case_named("nearest_zeros_edges")
+    sets = of_cases(itertools.product((linear, nearest), ("float32", "float16")))
+    assert in_short_run(sets) == [(linear, "float32"), (linear, "float16"), (nearest, "float32")]
+
+
+@on_demand
+def test_types_in_texts():
+    rows = ["flow", "flow, float16", (2, "in 16 bits"), (2, "two"), long_unless(False, "slow")]
+    sets = by_type(rows)
+    assert [each.values for each in sets] == [
+        ("flow",), ("flow, float16",), (2, "in 16 bits"), (2, "two"), ("slow",)
+    ]  # fmt: skip
+    assert in_short_run(sets) == [("flow",), (2, "two")]
 
 
 def test_options_of_a_product():

@@ -78,7 +78,8 @@ BINS = 2**20  # of an output's axis, at most
 PIXELS = 2**31 - 1  # of an image's axis, at most
 # Pixels of a unit's channels, which fit the second-level cache, unless four channels have more.
 CACHED = 2**18
-LANES = 8  # minimum number of channels in a copy for turned regions
+# A copy for turned regions has a multiple of so many channels, or all of them if they are fewer.
+COPIED_CHANNELS = 8
 COPIED = 2**19  # elements of that copy, at most
 TAPS = 16  # of a bin, if it has four samples
 # Taps for each pixel of a channel, from which on a copy pays; parts of regions have four times as
@@ -154,26 +155,26 @@ def plan_rotated(
     g.clockwise = attributes.clockwise
     plan_regions(attributes, x, rois, 6, g)
     taps = g.regions * g.bins * TAPS // g.pixels // max(g.batch, 1)  # of a channel, for each pixel
-    groups = COPIED // g.pixels // LANES
+    groups = COPIED // g.pixels // COPIED_CHANNELS
     if taps >= PAYS and groups > 0:
-        cut_regions(groups * LANES, max(1, taps // (4 * PAYS)), g)
+        cut_regions(groups * COPIED_CHANNELS, max(1, taps // (4 * PAYS)), g)
         g.copied = g.block * g.pixels
         g.workspace += 8 * g.copied
 
 
 @jitable
 def plan_regions(
-    attributes: AttributeTuple, x: Sizes, rois: Sizes, columns: int, g: RoiAlignGeometry
+    attributes: AttributeTuple, x: Sizes, rois: Sizes, roi_pitch: int, g: RoiAlignGeometry
 ) -> None:
-    """Plan for regions of this number of columns.
+    """Plan for regions with `roi_pitch` numbers in `rois`.
 
     The attributes that select the kind of region are in `g`.
     """
     lay_out_maps(attributes, x, g)
-    fits = len(rois) == 2 and rois[1] == columns
-    require(fits, "shape of {rois}", rois, "must be [R, K], with K", columns)
+    fits = len(rois) == 2 and rois[1] == roi_pitch
+    require(fits, "shape of {rois}", rois, "must be [R, K], with K", roi_pitch)
     g.regions = rois[0]
-    g.columns = columns
+    g.roi_pitch = roi_pitch
     g.out_height = attributes.output_height
     g.out_width = attributes.output_width
     g.bins = g.out_height * g.out_width

@@ -1,8 +1,8 @@
 """Regions of images, pooled to bins: the kernels of RoiAlign and of its relatives.
 
 A unit of work has a part of the regions, read one after the other, and some channels. Their planes
-stay in the second-level cache meanwhile. A region's pixels and weights are computed once for all
-channels of the unit. There are three ways to pool a region:
+stay in the second-level cache meanwhile. A tap is a pixel that a sample reads, with its weight. A
+region's taps are computed once for all channels of the unit. There are three ways to pool a region:
 
     by rows      In an upright box, a tap's weight is the product of the weights of its row and of
                  its column. So rows are added or compared first, along whole vectors of
@@ -42,27 +42,30 @@ if TYPE_CHECKING:
         Workspace,
     )
 
-# How a bin's samples are pooled. A mode is known when a function is compiled, as the length of a
-# tuple.
+# How a bin's samples are pooled; see `is_average` and `compares_samples`.
 AVERAGE = known(1)
 LARGEST_TAP = known(2)
 LARGEST_SAMPLE = known(3)
 MOST_SAMPLES = 2**10  # of a bin along an axis
 LEAST_SAMPLE = -10_000  # where mmcv's search for the largest sample begins
-CHANNELS = 64  # of a unit, at most
-# Sizes of arrays in the workspace: a region with more bins or taps is pooled by taps, in rounds.
-BINS = 512
-COLUMNS = 1024
-ROWS = 512
-TAPS = 2048
-SPAN = 4096  # pixels from the first to the last column of a region that is read by rows, at most
-SPARSE = 32  # pixels of the span for each column that is read, up to which reading rows pays
-LANES = 16  # rows are added up over multiples of so many pixels, if the image is as wide
+CHANNELS = 64  # the most channels of a unit
+# Sizes of arrays in the workspace. If those of `pool_by_rows` are too small for a region, it is
+# pooled by taps, in as many rounds as it needs.
+BINS = 512  # bins of a row of bins that is pooled by rows, and of a round
+COLUMNS = 1024  # columns of the image that a row of bins reads
+ROWS = 512  # rows of the image that a bin reads
+TAPS = 2048  # taps of a round
+# The span of a region that is pooled by rows: the pixels from its first to its last column.
+SPAN = 4096  # the longest one
+SPARSE = 32  # the most pixels for each column that is read; else `pool_by_taps` is faster
+SPAN_UNIT = 16  # it is a multiple of so many pixels, if the image is as wide
 # Channels that are read at a time, so that indices and weights are loaded once for all of them.
+# `pool_columns` and `sum_taps` are written for four.
 TOGETHER = 4
-# Taps of a bin that are added up at a time, so that rounding errors of a long sum stay small.
-CHUNK = 64
-SAMPLES = 32  # of a copy that are added up at a time
+# A sum of many terms is a sum of sums, so that its rounding errors stay small.
+CHUNK = 64  # taps of a bin that are added up at a time
+SAMPLES = 32  # samples of a bin that are added up at a time, from a copy
+COPIED_TOGETHER = 16  # pixels that are copied at a time: a cache line or two
 
 
 class FeatureMaps(Geometry):
@@ -72,7 +75,7 @@ class FeatureMaps(Geometry):
     channels: int  # of a feature map
     height: int  # of a channel, in pixels
     width: int
-    pixels: int  # of a channel: their product
+    pixels: int  # pixels of a channel: height times width
     scale: np.int64  # pixels for each unit of a region's coordinates: the bits of a float64
 
 
@@ -83,17 +86,17 @@ class RoiAlignGeometry(FeatureMaps):
     """
 
     regions: int
-    columns: int  # numbers of a region in `rois`; the box is the last 4 or, turned, 5 of them
+    roi_pitch: int  # numbers of a region in `rois`; the box is the last 4 or, turned, 5 of them
     out_height: int  # bins of a region, from top to bottom
     out_width: int
-    bins: int  # of a region: their product
+    bins: int  # bins of a region: the product of these two
     ratio: int  # samples of a bin along each axis; 0 or less: as many as the bin has pixels
     half_pixel: int  # 1 if integer coordinates are the edges of pixels, 0 if they are the centres
     clockwise: int  # 1 if turned boxes are turned by their angles, 0 if by the negated ones
-    block: int  # channels of a unit, at most
-    parts: int  # into which the regions are divided
-    units: int  # of work
-    copied: int  # elements of a unit's copy of its channels; 0: there is no copy
+    block: int  # the most channels of a unit
+    parts: int  # parts into which the regions are divided
+    units: int  # units of work: parts times blocks of channels
+    copied: int  # elements of a unit's copy of its channels; 0 if there is no copy
 
 
 class Inputs(NamedTuple):
@@ -107,10 +110,10 @@ class Inputs(NamedTuple):
 class Work(NamedTuple):
     """A unit of work: some channels of some regions."""
 
-    channel: int  # the first one
-    channels: int
-    region: int  # the first one
-    region_end: int  # after the last one
+    channel: int  # the first channel
+    channels: int  # number of channels
+    region: int  # the first region
+    region_end: int  # the number after that of the last region
 
 
 class RegionAxis(NamedTuple):
@@ -135,7 +138,7 @@ class Region(NamedTuple):
     box: Box
     planes: Elements  # its image, from the first of these channels on
     channels: int
-    bins: Elements  # its output, from the first bin in the first of these channels on
+    out: Elements  # its bins in the output, from the first one in the first of these channels on
 
 
 class AxisTaps(NamedTuple):
@@ -148,12 +151,12 @@ class AxisTaps(NamedTuple):
 class RowTaps(NamedTuple):
     """The rows of a bin, in the workspace, as points of `add_points`.
 
-    Of a point's four taps only the first one exists, which has the row's weight.
+    Of a point's four corners only the first one exists, which has the row's weight.
     """
 
     taps: AxisTaps
-    weight: Weights  # [tap of a point, row]: taps.weight is the first of four
-    ones: Pixels  # bits of the taps that exist; also the distance to taps that don't
+    weight: Weights  # [corner of a point, row]: taps.weight is that of corner 0
+    ones: Pixels  # for each row, the bits of the corners that exist: that of corner 0
 
 
 class ColumnTaps(NamedTuple):
@@ -169,9 +172,9 @@ class Round(NamedTuple):
 
     offset: Indices  # for each tap, its pixel's number in the image
     weight: Weights  # of each tap
+    totals: Sums  # for each channel, the result so far of the bin that continues
     ends: Pixels  # bin b has the taps from ends[b] on and before ends[b + 1]
     at_least_zero: Pixels  # for each bin, whether a sample or a tap counts as 0
-    totals: Sums  # for each channel, the bin that continues, so far
 
 
 class RoundBins(NamedTuple):
@@ -192,12 +195,27 @@ class NextSample(NamedTuple):
     at_least_zero: bool  # whether one of the bin's samples so far, or of their taps, counts as 0
 
 
+# A mode is known when a function is compiled, as the length of a tuple. So LLVM drops the branches
+# for the other modes.
+@jitable
+def is_average(mode: Known) -> bool:
+    """Return whether bins are averages of samples."""
+    return len(mode) == len(AVERAGE)
+
+
+@jitable
+def compares_samples(mode: Known) -> bool:
+    """Return whether bins are the largest samples."""
+    return len(mode) == len(LARGEST_SAMPLE)
+
+
 @jitable
 def workspace_size() -> int:
     """Return the bytes of `row_arrays`, `round_in` or `pool_copy`; copied channels come behind."""
-    # Integers and sums are counted as 8 bytes each. The numbers are multiples of 8, so that a copy
-    # begins with a cache line; 8 more have room for the last one of `ends`.
-    by_rows = TOGETHER * (SPAN + LANES) + 6 * ROWS + 2 * COLUMNS + 2 * BINS
+    # Each integer of 4 bytes is counted as 8, as are sums. The counts are multiples of 8, so that a
+    # copy begins with a cache line; 8 more have room for the last element of `ends`. `copy_arrays`
+    # needs less: 44 bytes for each of SAMPLES, and 16 for each of CHANNELS.
+    by_rows = TOGETHER * (SPAN + SPAN_UNIT) + 6 * ROWS + 2 * COLUMNS + 2 * BINS
     by_taps = 2 * TAPS + CHANNELS + 2 * BINS
     return 8 * (max(by_rows, by_taps) + 8)
 
@@ -263,7 +281,7 @@ def mmcv_roi_align_rotated(
             continue
         work = work_of(g, unit)
         for r in range(work.region, work.region_end):
-            box = turned_box(rois, r, g, zero(out))
+            box = turned_box(rois, r, g)
             region = region_of(inputs, r, box, work, g, out)
             pool_by_taps(region, AVERAGE, g, workspace)
 
@@ -283,7 +301,7 @@ def pool(
     for unit in range(begin, end):
         work = work_of(g, unit)
         for r in range(work.region, work.region_end):
-            box = upright_box(inputs.rois, r, g, zero(out))
+            box = upright_box(inputs.rois, r, g)
             region = region_of(inputs, r, box, work, g, out)
             if not pool_by_rows(region, mode, g, workspace):
                 pool_by_taps(region, mode, g, workspace)
@@ -333,7 +351,7 @@ def image_of(rois: Elements, batches: tuple[Indices, ...], r: int, g: RoiAlignGe
     # Numba leaves this branch out for () only if the tuple is a parameter.
     if len(batches) > 0:
         return np.int64(batches[0][r])
-    n = load(rois, r * g.columns)
+    n = load(rois, r * g.roi_pitch)
     return np.int64(n) if abs(n) < type(n)(2**31) else -1
 
 
@@ -344,12 +362,12 @@ def scale_of(g: FeatureMaps) -> np.float64:
 
 
 @jitable
-def upright_box(rois: Elements, r: int, g: RoiAlignGeometry, zero: Number) -> Box:
-    """Return the box of a region. zero: a number of the type in which coordinates are computed."""
-    number = type(zero)
-    begin = r * g.columns + g.columns - 4
+def upright_box(rois: Elements, r: int, g: RoiAlignGeometry) -> Box:
+    """Return the box of region r."""
+    number = type(zero(rois))
+    begin = r * g.roi_pitch + g.roi_pitch - 4
     scale = number(scale_of(g))
-    offset = number(0.5) if g.half_pixel else zero
+    offset = number(0.5) if g.half_pixel else number(0)
     left = load(rois, begin) * scale - offset
     top = load(rois, begin + 1) * scale - offset
     right = load(rois, begin + 2) * scale - offset
@@ -360,12 +378,12 @@ def upright_box(rois: Elements, r: int, g: RoiAlignGeometry, zero: Number) -> Bo
 
 
 @jitable
-def turned_box(rois: Elements, r: int, g: RoiAlignGeometry, zero: Number) -> Box:
-    """Return the box of a region, with axes that are counted from its centre."""
-    number = type(zero)
-    begin = r * g.columns + 1
+def turned_box(rois: Elements, r: int, g: RoiAlignGeometry) -> Box:
+    """Return the box of region r, with axes that are counted from its centre."""
+    number = type(zero(rois))
+    begin = r * g.roi_pitch + 1
     scale = number(scale_of(g))
-    offset = number(0.5) if g.half_pixel else zero
+    offset = number(0.5) if g.half_pixel else number(0)
     x = load(rois, begin) * scale - offset
     y = load(rois, begin + 1) * scale - offset
     width = load(rois, begin + 2) * scale
@@ -373,7 +391,7 @@ def turned_box(rois: Elements, r: int, g: RoiAlignGeometry, zero: Number) -> Box
     angle = np.float64(load(rois, begin + 4))
     if not g.clockwise:
         angle = -angle
-    if not g.half_pixel:
+    if not g.half_pixel:  # as in `axis_of`, but before the start is computed from the size
         width = at_least_one(width)
         height = at_least_one(height)
     y_axis = axis_of(height * number(-0.5), height, g.out_height, g)
@@ -389,19 +407,17 @@ def at_least_one(size: Number) -> Number:
 
 @jitable
 def axis_of(start: Number, size: Number, bins: int, g: RoiAlignGeometry) -> RegionAxis:
-    """Return the RegionAxis of a region from `start` on."""
+    """Return a region's axis of this size, from `start` on. bins: the number of bins along it."""
     number = type(start)
     if not g.half_pixel:
         size = at_least_one(size)
     step = size / number(bins)
-    samples: Number = g.ratio
-    if samples <= 0:
-        samples = 0
-        if step > number(0):
-            samples = np.int64(min(np.ceil(step), number(MOST_SAMPLES)))
     if not (abs(start) < number(np.inf) and abs(step) < number(np.inf)):
-        samples = 0
-    return RegionAxis(start, step, samples)
+        return RegionAxis(start, step, 0)
+    if g.ratio > 0:
+        return RegionAxis(start, step, g.ratio)
+    pixels = min(max(np.ceil(step), number(0)), number(MOST_SAMPLES))
+    return RegionAxis(start, step, int(pixels))
 
 
 @jitable
@@ -469,43 +485,52 @@ def pool_by_rows(region: Region, mode: Known, g: RoiAlignGeometry, workspace: Wo
     If it returns False, what it has stored must be computed again. LARGEST_SAMPLE can't be
     pooled by rows: it is the largest of sums. LARGEST_TAP can, as no weight is negative.
     """
-    if len(mode) == len(LARGEST_SAMPLE) or g.out_width > BINS:
+    if compares_samples(mode) or g.out_width > BINS:
         return False
-    pooled, rows, columns = row_arrays(workspace, region.bins)
+    pooled, rows, columns = row_arrays(workspace, region.out)
     left, span = find_columns(region.box.x, mode, g, columns)
     if span < 0:
         return False
-    for b in range(ROWS):
-        rows.ones[b] = 1
+    rows.ones[:] = 1
     for p in range(g.out_height):
-        count, at_least_zero = add_taps(region.box.y, p, g.height, mode, rows.taps, 0)
-        if count < 0:
+        count, at_least_zero = append_axis_taps(region.box.y, p, g.height, mode, rows.taps, 0)
+        if count < 0:  # more rows than there is room for
             return False
         for c in range(0, region.channels, TOGETHER):
             together = min(TOGETHER, region.channels - c)
             for k in range(together):
                 source = region.planes[(c + k) * g.pixels + left :]
                 pool_rows(source, rows, count, mode, g.width, pooled[k, :span])
-            bins = region.bins[c * g.bins + p * g.out_width :]
-            pool_columns(pooled, together, mode, columns, at_least_zero, g, bins)
+            out = region.out[c * g.bins + p * g.out_width :]
+            pool_columns(pooled, together, mode, columns, at_least_zero, g, out)
     return True
 
 
 @jitable
 def row_arrays(workspace: Workspace, out: Elements) -> tuple[Sums, RowTaps, ColumnTaps]:
     """Return the arrays of `pool_by_rows`; the first one has the pooled rows, [channel, column]."""
-    pooled = sums_in(workspace, 0, (TOGETHER, SPAN + LANES), out)
-    begin = 8 * TOGETHER * (SPAN + LANES)
-    row_weight = sums_in(workspace, begin, (4, ROWS), out)
-    column_weight = sums_in(workspace, begin + 8 * 4 * ROWS, COLUMNS, out)
-    begin += 8 * (4 * ROWS + COLUMNS)
-    row, ones = indices_in(workspace, begin, (2, ROWS))
-    begin += 4 * 2 * ROWS
-    column = indices_in(workspace, begin, COLUMNS)
-    ends = indices_in(workspace, begin + 4 * COLUMNS, BINS + 1)
-    zeros = indices_in(workspace, begin + 4 * (COLUMNS + BINS + 1), BINS)
-    rows = RowTaps(AxisTaps(row, row_weight[0]), row_weight, ones)
-    return pooled, rows, ColumnTaps(AxisTaps(column, column_weight), ends, zeros)
+    # The bytes at which arrays begin, in the order of memory, after the pooled rows.
+    row_weight = 8 * TOGETHER * (SPAN + SPAN_UNIT)
+    column_weight = row_weight + 8 * 4 * ROWS
+    row_pixel = column_weight + 8 * COLUMNS
+    column_pixel = row_pixel + 4 * 2 * ROWS
+    ends = column_pixel + 4 * COLUMNS
+    at_least_zero = ends + 4 * (BINS + 1)
+    weight = sums_in(workspace, row_weight, (4, ROWS), out)
+    pixel, ones = indices_in(workspace, row_pixel, (2, ROWS))
+    column_taps = AxisTaps(
+        indices_in(workspace, column_pixel, COLUMNS),
+        sums_in(workspace, column_weight, COLUMNS, out),
+    )
+    return (
+        sums_in(workspace, 0, (TOGETHER, SPAN + SPAN_UNIT), out),
+        RowTaps(AxisTaps(pixel, weight[0]), weight, ones),
+        ColumnTaps(
+            column_taps,
+            indices_in(workspace, ends, BINS + 1),
+            indices_in(workspace, at_least_zero, BINS),
+        ),
+    )
 
 
 @jitable
@@ -524,14 +549,16 @@ def find_columns(
     columns.ends[0] = 0
     for q in range(g.out_width):
         begin = count
-        count, columns.at_least_zero[q] = add_taps(axis, q, g.width, mode, columns.taps, count)
+        count, columns.at_least_zero[q] = append_axis_taps(
+            axis, q, g.width, mode, columns.taps, count
+        )
         if count < 0:
             return 0, -1
         for t in range(begin, count):
-            left = min(left, np.int64(pixel[t]))
-            right = max(right, np.int64(pixel[t]) + 1)
+            left = min(left, pixel[t])
+            right = max(right, pixel[t] + 1)
         columns.ends[q + 1] = count
-    span = min(g.width, pieces(right - left, LANES) * LANES) if count > 0 else 0
+    span = min(g.width, pieces(right - left, SPAN_UNIT) * SPAN_UNIT) if count > 0 else 0
     if span > SPAN or span > SPARSE * count:
         return 0, -1
     left = min(left, g.width - span)  # so that all of the span lies in the image
@@ -541,7 +568,7 @@ def find_columns(
 
 
 @jitable
-def add_taps(
+def append_axis_taps(
     axis: RegionAxis, p: int, size: int, mode: Known, taps: AxisTaps, begin: Index
 ) -> tuple[Index, bool]:
     """Store the taps of bin p along an axis from position `begin` on.
@@ -554,7 +581,7 @@ def add_taps(
     at_least_zero = axis.samples == 0
     number = type(axis.start)
     sample_weight = number(1)
-    if len(mode) == len(AVERAGE):
+    if is_average(mode):
         sample_weight = number(1) / number(max(axis.samples, 1))
     for j in range(axis.samples):
         v = sample_coordinate(axis, p, j)
@@ -563,25 +590,24 @@ def add_taps(
             continue
         if end + 2 > taps.pixel.size:
             return -1, at_least_zero
-        low, high, f = taps_of(v, size)
-        if f < number(1):
-            end = add_tap(mode, taps, begin, end, low, (number(1) - f) * sample_weight)
+        low, high, f = taps_of(v, size)  # 0 <= f < 1, so the first tap always counts
+        end = append_tap(mode, taps, begin, end, low, (number(1) - f) * sample_weight)
         if f > number(0):
-            end = add_tap(mode, taps, begin, end, high, f * sample_weight)
-        else:
+            end = append_tap(mode, taps, begin, end, high, f * sample_weight)
+        else:  # the second tap isn't read, but counts as 0
             at_least_zero = True
     return end, at_least_zero
 
 
 @jitable
-def add_tap(
+def append_tap(
     mode: Known, taps: AxisTaps, begin: Index, end: Index, pixel: Index, weight: Number
 ) -> Index:
     """Append a tap to those from `begin` on and before `end`; return the new end.
 
     For an average, its weight is added to that of one of the last two taps if they have its pixel.
     """
-    if len(mode) == len(AVERAGE):
+    if is_average(mode):
         for t in range(max(begin, end - 2), end):
             if taps.pixel[t] == pixel:
                 taps.weight[t] += weight
@@ -596,28 +622,32 @@ def pool_rows(
     source: Elements, rows: RowTaps, count: Index, mode: Known, width: Pitch, target: Sums
 ) -> None:
     """Pool `count` rows of a channel, column by column. width: of a row in `source`."""
-    if len(mode) == len(AVERAGE):
+    if is_average(mode):
         pixel = rows.taps.pixel[:count]
-        # A row is a pixel of `width` channels. Only the first of its corners exists.
-        corners = Corners(pixel, rows.ones, rows.ones, rows.weight)
+        # `add_points` sums squares of 2 x 2 corners. Here a row of the image is a "pixel" of
+        # `width` channels, and only corner 0 exists, as the bits 0b0001 say. So `add_points` reads
+        # neither the weights of the other corners nor the widths, and any array does for these.
+        unread_widths = rows.ones
+        corners = Corners(pixel, unread_widths, rows.ones, rows.weight)
         add_points(source, width, corners, False, target)
     else:
         compare_rows(source, rows.taps, count, width, target)
 
 
 @jitable
-def compare_rows(source: Elements, taps: AxisTaps, rows: Index, width: Pitch, target: Sums) -> None:
+def compare_rows(
+    source: Elements, taps: AxisTaps, count: Index, width: Pitch, target: Sums
+) -> None:
     """Store the largest weighted pixel of each column.
 
-    target[b] = the largest of  weight[t] * source[pixel[t] * width + b]   for t < rows
+    target[b] = the largest of  weight[t] * source[pixel[t] * width + b]   for t < count
     """
-    for b in range(target.size):
-        target[b] = target.dtype.type(-np.inf)
+    target[:] = -np.inf
     pixel, weight = taps
-    for t in range(0, rows, 4):  # if less than four are left, the last one is compared again
-        u = min(t + 1, rows - 1)
-        v = min(t + 2, rows - 1)
-        w = min(t + 3, rows - 1)
+    for t in range(0, count, 4):  # if less than four are left, the last one is compared again
+        u = min(t + 1, count - 1)
+        v = min(t + 2, count - 1)
+        w = min(t + 3, count - 1)
         keep_largest(
             (
                 source[pixel[t] * width :],
@@ -671,18 +701,17 @@ def pool_columns(
     pitch = g.bins
     number = pooled.dtype.type
     for q in range(g.out_width):
-        v0 = v1 = v2 = v3 = (
-            number(0)
-            if len(mode) == len(AVERAGE) or at_least_zero or columns.at_least_zero[q]
-            else number(-np.inf)
-        )
+        least = number(0)
+        if not (is_average(mode) or at_least_zero or columns.at_least_zero[q]):
+            least = number(-np.inf)
+        v0 = v1 = v2 = v3 = least
         for t in range(columns.ends[q], columns.ends[q + 1]):
             w = weight[t]
-            p = np.uint32(pixel[t])
-            v0 = with_tap(v0, w * pooled[0, p], mode)
-            v1 = with_tap(v1, w * pooled[c1, p], mode)
-            v2 = with_tap(v2, w * pooled[c2, p], mode)
-            v3 = with_tap(v3, w * pooled[c3, p], mode)
+            k = np.uint32(pixel[t])  # unsigned, so that Numba doesn't test whether it is negative
+            v0 = with_tap(v0, w * pooled[0, k], mode)
+            v1 = with_tap(v1, w * pooled[c1, k], mode)
+            v2 = with_tap(v2, w * pooled[c2, k], mode)
+            v3 = with_tap(v3, w * pooled[c3, k], mode)
         store(target, q, v0)
         store(target, c1 * pitch + q, v1)
         store(target, c2 * pitch + q, v2)
@@ -692,7 +721,7 @@ def pool_columns(
 @jitable(**FUSE)
 def with_tap(total: Number, tap: Number, mode: Known) -> Number:
     """Return the result of a bin after one more tap."""
-    return total + tap if len(mode) == len(AVERAGE) else larger(total, tap)
+    return total + tap if is_average(mode) else larger(total, tap)
 
 
 @jitable
@@ -702,29 +731,33 @@ def pool_by_taps(region: Region, mode: Known, g: RoiAlignGeometry, workspace: Wo
     A round has the taps of some bins, or of a part of one. They are found once, and then read from
     each channel.
     """
-    taps = round_in(workspace, region.bins)
+    round_ = round_in(workspace, region.out)
     sample = first_sample(region.box, 0, mode)
     while sample.bin < g.bins:
         first = sample
-        sample, count = fill_round(region.box, first, mode, g, taps)
+        sample, size = fill_round(region.box, first, mode, g, round_)
         resumes = first.i > 0 or first.j > 0
-        bins = RoundBins(first.bin, count, sample.bin - first.bin, resumes)
-        if len(mode) == len(AVERAGE):
-            add_bins(region, taps, bins, g)
+        part = RoundBins(first.bin, size, sample.bin - first.bin, resumes)
+        if is_average(mode):
+            sum_bins(region, round_, part, g)
         else:
-            compare_bins(region, taps, bins, mode, g)
+            compare_bins(region, round_, part, mode, g)
 
 
 @jitable
 def round_in(workspace: Workspace, out: Elements) -> Round:
     """Return the arrays of `pool_by_taps`."""
-    begin = 16 * TAPS + 8 * CHANNELS
+    # The bytes at which arrays begin, in the order of memory, after `offset`.
+    weight = 8 * TAPS
+    totals = weight + 8 * TAPS
+    ends = totals + 8 * CHANNELS
+    at_least_zero = ends + 4 * (BINS + 1)
     return Round(
         integers_in(workspace, 0, TAPS),
-        sums_in(workspace, 8 * TAPS, TAPS, out),
-        indices_in(workspace, begin, BINS + 1),
-        indices_in(workspace, begin + 4 * (BINS + 1), BINS),
-        sums_in(workspace, 16 * TAPS, CHANNELS, out),
+        sums_in(workspace, weight, TAPS, out),
+        sums_in(workspace, totals, CHANNELS, out),
+        indices_in(workspace, ends, BINS + 1),
+        indices_in(workspace, at_least_zero, BINS),
     )
 
 
@@ -732,30 +765,33 @@ def round_in(workspace: Workspace, out: Elements) -> Round:
 def first_sample(box: Box, bin_: int, mode: Known) -> NextSample:
     """Return the first sample of a bin. A bin without samples is 0, except for mmcv's maximum."""
     has_samples = box.y.samples * box.x.samples != 0
-    return NextSample(bin_, 0, 0, not has_samples and len(mode) != len(LARGEST_SAMPLE))
+    return NextSample(bin_, 0, 0, not has_samples and not compares_samples(mode))
 
 
 @jitable
 def fill_round(
-    box: Box, sample: NextSample, mode: Known, g: RoiAlignGeometry, taps: Round
+    box: Box, sample: NextSample, mode: Known, g: RoiAlignGeometry, round_: Round
 ) -> tuple[NextSample, int]:
-    """Store taps from a sample on, as far as they fit; return the next one and the bins' number."""
-    bins = 0
+    """Store the taps of bins, from a sample on, as far as they fit.
+
+    Returns the next sample, and the number of bins with taps in this round.
+    """
+    size = 0
     count = 0
-    taps.ends[0] = 0
-    while sample.bin < g.bins and bins < BINS and count + 4 <= TAPS:
-        sample, count = find_taps(box, sample, mode, g, taps, count)
-        taps.at_least_zero[bins] = sample.at_least_zero
-        bins += 1
-        taps.ends[bins] = count
+    round_.ends[0] = 0
+    while sample.bin < g.bins and size < BINS and count + 4 <= TAPS:
+        sample, count = append_taps(box, sample, mode, g, round_, count)
+        round_.at_least_zero[size] = sample.at_least_zero
+        size += 1
+        round_.ends[size] = count
         if sample.i == box.y.samples:  # else the next round has the rest of the bin's taps
             sample = first_sample(box, sample.bin + 1, mode)
-    return sample, bins
+    return sample, size
 
 
 @jitable
-def find_taps(
-    box: Box, sample: NextSample, mode: Known, g: RoiAlignGeometry, taps: Round, count: int
+def append_taps(
+    box: Box, sample: NextSample, mode: Known, g: RoiAlignGeometry, round_: Round, count: int
 ) -> tuple[NextSample, int]:
     """Append taps of a bin, from a sample on, to the `count` stored ones, as far as they fit.
 
@@ -765,8 +801,8 @@ def find_taps(
     bin_, i, j, at_least_zero = sample
     p = bin_ // g.out_width
     q = bin_ % g.out_width
-    number = taps.weight.dtype.type
-    sample_weight = share_of_sample(box) if len(mode) == len(AVERAGE) else number(1)
+    number = round_.weight.dtype.type
+    sample_weight = share_of_sample(box) if is_average(mode) else number(1)
     while i < box.y.samples and count + 4 <= TAPS:
         while j < box.x.samples and count + 4 <= TAPS:
             y, x = sample_at(box, p, q, i, j)
@@ -778,10 +814,10 @@ def find_taps(
             left, right, across = taps_of(x, g.width)
             for t in range(4):
                 w = tap_weight(t, down, across)
-                if w > number(0) or len(mode) == len(LARGEST_SAMPLE):
+                if w > number(0) or compares_samples(mode):
                     row = bottom if t // 2 else top
-                    taps.offset[count] = row * g.width + (right if t % 2 else left)
-                    taps.weight[count] = w * sample_weight
+                    round_.offset[count] = row * g.width + (right if t % 2 else left)
+                    round_.weight[count] = w * sample_weight
                     count += 1
                 else:
                     at_least_zero = True
@@ -792,29 +828,31 @@ def find_taps(
 
 
 @jitable
-def add_bins(region: Region, taps: Round, bins: RoundBins, g: RoiAlignGeometry) -> None:
+def sum_bins(region: Region, round_: Round, part: RoundBins, g: RoiAlignGeometry) -> None:
     """Add up the taps of a round's bins in each channel."""
+    # Between calls of `sum_taps`, totals[c : c + TOGETHER] are the sums so far of a bin that
+    # continues in the next round, or else 0.
     for c in range(0, region.channels, TOGETHER):
-        if not bins.resumes:
-            taps.totals[c:][:TOGETHER] = 0
-        for b in range(bins.size):
-            add_taps_of_bin(region, c, taps, bins, b, g)
+        if not part.resumes:
+            round_.totals[c : c + TOGETHER] = 0
+        for b in range(part.size):
+            sum_taps(region, c, round_, part, b, g)
 
 
 @jitable(**FUSE)
-def add_taps_of_bin(
-    region: Region, c: int, taps: Round, bins: RoundBins, b: int, g: RoiAlignGeometry
+def sum_taps(
+    region: Region, c: int, round_: Round, part: RoundBins, b: int, g: RoiAlignGeometry
 ) -> None:
     """Add up the taps of bin b of a round in at most four channels, from channel c on.
 
     totals[c + k] += sum over t of  weight[t] * planes[(c + k) * g.pixels + offset[t]]
-                     for ends[b] <= t < ends[b + 1] and k < together
+                     for ends[b] <= t < ends[b + 1] and k < 4
 
-    If there are fewer than four channels, the last one is read again. The totals of a complete bin
-    are stored, and become 0.
+    If there are fewer than four channels, the last one is read again, for totals that are never
+    stored. The totals of a complete bin are stored, and become 0.
     """
     together = min(TOGETHER, region.channels - c)
-    # The channels after channel 0; missing ones are the last one again.
+    # The channels after channel c, counted from it; missing ones are the last one again.
     c1 = min(1, together - 1)
     c2 = min(2, together - 1)
     c3 = min(3, together - 1)
@@ -822,79 +860,76 @@ def add_taps_of_bin(
     second = first[c1 * g.pixels :]
     third = first[c2 * g.pixels :]
     fourth = first[c3 * g.pixels :]
-    totals = taps.totals[c:]
-    none = totals.dtype.type(0)
-    end = taps.ends[b + 1]
-    for begin in range(taps.ends[b], end, CHUNK):
-        v0 = v1 = v2 = v3 = none
-        weights = taps.weight[begin : min(begin + CHUNK, end)]
-        offsets = taps.offset[begin:]
+    totals = round_.totals[c:]
+    end = round_.ends[b + 1]
+    for begin in range(round_.ends[b], end, CHUNK):
+        v0 = v1 = v2 = v3 = zero(totals)
+        weights = round_.weight[begin : min(begin + CHUNK, end)]
+        offsets = round_.offset[begin:]
         for t in range(weights.size):
             w = weights[t]
-            offset = np.uintp(offsets[t])
+            offset = np.uintp(offsets[t])  # unsigned, as in `pool_columns`
             v0 += w * load(first, offset)
             v1 += w * load(second, offset)
             v2 += w * load(third, offset)
             v3 += w * load(fourth, offset)
         totals[0] += v0
-        if c1 == 1:  # else it is channel 0 again, with a sum that would be added twice
-            totals[1] += v1
-        if c2 == 2:
-            totals[2] += v2
-        if c3 == 3:
-            totals[3] += v3
-    if b < bins.complete:
-        target = region.bins[c * g.bins + bins.first + b :]
+        totals[1] += v1
+        totals[2] += v2
+        totals[3] += v3
+    if b < part.complete:
+        target = region.out[c * g.bins + part.first + b :]
         for k in range(together):
             store(target, k * g.bins, totals[k])
-            totals[k] = none
+            totals[k] = 0
 
 
 @jitable
 def compare_bins(
-    region: Region, taps: Round, bins: RoundBins, mode: Known, g: RoiAlignGeometry
+    region: Region, round_: Round, part: RoundBins, mode: Known, g: RoiAlignGeometry
 ) -> None:
     """Compare the taps of a round's bins, or its samples, in each channel."""
-    totals = taps.totals
+    totals = round_.totals
     number = totals.dtype.type
-    of_samples = len(mode) == len(LARGEST_SAMPLE)
     for c in range(region.channels):
         source = region.planes[c * g.pixels :][: g.pixels]
-        target = region.bins[c * g.bins + bins.first :]
-        for b in range(bins.size):
-            total = number(LEAST_SAMPLE if of_samples else -np.inf)
-            if b == 0 and bins.resumes:
+        target = region.out[c * g.bins + part.first :]
+        for b in range(part.size):
+            total = number(LEAST_SAMPLE if compares_samples(mode) else -np.inf)
+            if b == 0 and part.resumes:
                 total = totals[c]
-            if of_samples:
-                total = largest_sample(total, source, taps, b)
+            if compares_samples(mode):
+                total = largest_sample(total, source, round_, b)
             else:
-                total = largest_tap(total, source, taps, b)
-            if b == bins.complete:
+                total = largest_tap(total, source, round_, b)
+            if b == part.complete:
                 totals[c] = total
             else:
-                store(target, b, larger(total, number(0)) if taps.at_least_zero[b] else total)
+                store(target, b, larger(total, number(0)) if round_.at_least_zero[b] else total)
 
 
 @jitable
-def largest_sample(total: Number, source: Elements, taps: Round, b: int) -> Number:
+def largest_sample(total: Number, source: Elements, round_: Round, b: int) -> Number:
     """Return the largest of `total` and the samples of bin b.
 
     A sample is the sum over u < 4 of  weight[t + u] * source[offset[t + u]],  without weights of 0.
     """
-    for t in range(taps.ends[b], taps.ends[b + 1], 4):
+    for t in range(round_.ends[b], round_.ends[b + 1], 4):
         sample = zero(source)
         for u in range(t, t + 4):
-            if taps.weight[u] > zero(source):
-                sample += taps.weight[u] * load(source, np.uintp(taps.offset[u]))
+            if round_.weight[u] > zero(source):
+                # An unsigned index, as in `pool_columns`.
+                sample += round_.weight[u] * load(source, np.uintp(round_.offset[u]))
         total = larger(total, sample)
     return total
 
 
 @jitable
-def largest_tap(total: Number, source: Elements, taps: Round, b: int) -> Number:
+def largest_tap(total: Number, source: Elements, round_: Round, b: int) -> Number:
     """Return the largest of `total` and the weighted pixels of bin b."""
-    for t in range(taps.ends[b], taps.ends[b + 1]):
-        total = larger(total, taps.weight[t] * load(source, np.uintp(taps.offset[t])))
+    for t in range(round_.ends[b], round_.ends[b + 1]):
+        # An unsigned index, as in `pool_columns`.
+        total = larger(total, round_.weight[t] * load(source, np.uintp(round_.offset[t])))
     return total
 
 
@@ -915,7 +950,7 @@ def pool_copies(
         is_copied = False
         for r in range(work.region, work.region_end):
             if image_of(inputs.rois, inputs.batches, r, g) == n:
-                box = turned_box(inputs.rois, r, g, zero(out))
+                box = turned_box(inputs.rois, r, g)
                 region = region_of(inputs, r, box, work, g, out)
                 if not is_copied:
                     copy_side_by_side(region.planes, region.channels, g.pixels, copy)
@@ -926,62 +961,74 @@ def pool_copies(
 @jitable
 def copy_side_by_side(planes: Elements, channels: int, pixels: int, copy: Sums) -> None:
     """copy[k * channels + c] = planes[c * pixels + k]   for k < pixels and c < channels"""
-    for begin in range(0, pixels, LANES):  # of a cache line or two
+    for begin in range(0, pixels, COPIED_TOGETHER):
         for c in range(channels):
             source = planes[c * pixels + begin :]
             target = copy[begin * channels + c :]
-            for k in range(min(LANES, pixels - begin)):
+            for k in range(min(COPIED_TOGETHER, pixels - begin)):
+                # Unsigned indices, as in `pool_columns`.
                 target[np.uintp(k) * np.uintp(channels)] = load(source, np.uintp(k))
 
 
 @jitable
 def pool_copy(copy: Sums, region: Region, g: RoiAlignGeometry, workspace: Workspace) -> None:
     """Pool a region with a turned box from a copy of its channels by `copy_side_by_side`."""
-    box, _, channels, bins = region
-    pixels, exist, widths = indices_in(workspace, 0, (3, SAMPLES))
-    weight = sums_in(workspace, 12 * SAMPLES, (4, SAMPLES), bins)
-    begin = 12 * SAMPLES + 8 * 4 * SAMPLES
-    totals, chunk = sums_in(workspace, begin, (2, channels), bins)
-    number = totals.dtype.type
-    sample_weight = share_of_sample(box)
-    for k in range(SAMPLES):
-        widths[k] = g.width
+    box, _, channels, out = region
+    points, totals, chunk = copy_arrays(workspace, channels, out)
+    points.widths[:] = g.width
     for b in range(g.bins):
-        p = b // g.out_width
-        q = b % g.out_width
-        count = 0
+        i = j = 0
         is_first = True
-        for i in range(box.y.samples):
-            for j in range(box.x.samples):
-                if count == SAMPLES:
-                    corners = Corners(pixels, widths, exist, weight)
-                    add_points(copy, channels, corners, False, chunk)
-                    add_chunk(totals, chunk, is_first)
-                    count = 0
-                    is_first = False
-                y, x = sample_at(box, p, q, i, j)
-                if is_inside(y, g.height) and is_inside(x, g.width):
-                    top, _, down = taps_of(y, g.height)
-                    left, _, across = taps_of(x, g.width)
-                    pixels[count] = top * g.width + left
-                    exist[count] = 0
-                    for t in range(4):
-                        w = tap_weight(t, down, across)
-                        weight[t, count] = w * sample_weight
-                        exist[count] |= (w > number(0)) << t
-                    count += 1
-        corners = Corners(pixels[:count], widths, exist, weight)
-        add_points(copy, channels, corners, False, chunk)
-        add_chunk(totals, chunk, is_first)
+        while is_first or i < box.y.samples:
+            i, j, placed = place_samples(box, b, i, j, g, points)
+            add_points(copy, channels, placed, False, chunk)  # stores 0 if there are no points
+            for c in range(channels):
+                totals[c] = chunk[c] if is_first else totals[c] + chunk[c]
+            is_first = False
         for c in range(channels):
-            store(bins, c * g.bins + b, totals[c])
+            store(out, c * g.bins + b, totals[c])
 
 
 @jitable
-def add_chunk(totals: Sums, chunk: Sums, is_first: bool) -> None:
-    """Add the sums of some of a bin's samples to its totals, or store them if they are the first.
+def copy_arrays(workspace: Workspace, channels: int, out: Elements) -> tuple[Corners, Sums, Sums]:
+    """Return the arrays of `pool_copy`: points, and sums of all and of some of a bin's samples."""
+    # The bytes at which arrays begin, in the order of memory, after the integers.
+    weight = 4 * 3 * SAMPLES
+    totals = weight + 8 * 4 * SAMPLES
+    pixels, widths, exist = indices_in(workspace, 0, (3, SAMPLES))
+    points = Corners(pixels, widths, exist, sums_in(workspace, weight, (4, SAMPLES), out))
+    total, chunk = sums_in(workspace, totals, (2, channels), out)
+    return points, total, chunk
 
-    Sums of sums keep the rounding errors of bins with many samples small.
+
+@jitable
+def place_samples(
+    box: Box, b: int, i: int, j: int, g: RoiAlignGeometry, points: Corners
+) -> tuple[int, int, Corners]:
+    """Store the samples of bin b that are inside, from sample (i, j) on, as points.
+
+    Returns the row and the column of the next sample, and the stored points: at most SAMPLES.
     """
-    for c in range(totals.size):
-        totals[c] = chunk[c] if is_first else totals[c] + chunk[c]
+    pixels, widths, exist, weight = points
+    p = b // g.out_width
+    q = b % g.out_width
+    sample_weight = share_of_sample(box)
+    count = 0
+    while i < box.y.samples and count < SAMPLES:
+        while j < box.x.samples and count < SAMPLES:
+            y, x = sample_at(box, p, q, i, j)
+            j += 1
+            if is_inside(y, g.height) and is_inside(x, g.width):
+                top, _, down = taps_of(y, g.height)
+                left, _, across = taps_of(x, g.width)
+                pixels[count] = top * g.width + left
+                exist[count] = 0
+                for t in range(4):
+                    w = tap_weight(t, down, across)
+                    weight[t, count] = w * sample_weight
+                    exist[count] |= (w > type(w)(0)) << t
+                count += 1
+        if j == box.x.samples:
+            j = 0
+            i += 1
+    return i, j, Corners(pixels[:count], widths, exist, weight)

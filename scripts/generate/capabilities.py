@@ -27,7 +27,7 @@ from support.cases import (
     IM2COL,
     VOLUMES,
     assert_close,
-    reference,
+    expected_of,
 )
 
 from onnx_ops.declaration import dtypes
@@ -156,7 +156,7 @@ def cell(runner, case, inputs):
         got, verdict = function(case, inputs), "functions only"
     else:
         verdict = "yes"
-    expected, dtype = reference(case, inputs), dtypes.name_of(inputs[0])
+    expected, dtype = expected_of(case, inputs), dtypes.name_of(inputs[0])
     try:
         assert_close(got, expected, dtype)
     except AssertionError:

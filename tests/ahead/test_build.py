@@ -15,7 +15,16 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from support.backends import quiet, run_session
-from support.cases import COL2IM, GRID_SAMPLE, OPENVINO, assert_close, col2im, model, reference
+from support.cases import (
+    COL2IM,
+    GRID_SAMPLE,
+    OPENVINO,
+    assert_close,
+    col2im,
+    expected_of,
+    model,
+    named,
+)
 from support.commands import invoke
 from support.detector import rotated_detector
 from support.libraries import check_library
@@ -37,7 +46,14 @@ OPERATORS = [
     "NMSRotated",
 ]
 BEST = "x86-64-v3"
-CASES = [*COL2IM[1:8:3], *GRID_SAMPLE[:18:5], *OPENVINO[:2]]
+CASES = [
+    *named(COL2IM, "overlapping", "tiling_with_a_rest", "everything"),
+    *named(
+        GRID_SAMPLE, "nearest_zeros_edges", "nearest_reflection_corners",
+        "bilinear_reflection_edges", "bicubic_border_corners",
+    ),
+    *named(OPENVINO, "openvino_defaults", "openvino_unbatched"),
+]  # fmt: skip
 REGISTER = {
     domain: f"onnx_ops.register.{domain or 'ai.onnx'}"
     for domain in ("", "com.microsoft", "mmcv", "mmdeploy", "org.openvinotoolkit")
@@ -97,7 +113,7 @@ def test_results(case, path):
     inputs = case.inputs("float32")
     proto = model(case.domain, case.op_type, inputs, case.attributes)
     assert_close(
-        run_session(session(path, proto, case.domain), inputs), reference(case, inputs), "float32"
+        run_session(session(path, proto, case.domain), inputs), expected_of(case, inputs), "float32"
     )
 
 
@@ -150,7 +166,7 @@ def saved(folder):
         folder / "model.onnx",
         dict(zip(names, inputs, strict=True)),
         folder / "inputs.npz",
-        reference(case, inputs),
+        expected_of(case, inputs),
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from support.backends import quiet
-from support.cases import COL2IM, OPENVINO, model, parsed
+from support.cases import OPENVINO, case_named, model, parsed
 from support.commands import call
 from support.processes import python
 
@@ -17,6 +17,8 @@ from onnx_ops.arrays import functions
 from onnx_ops.compiler import cache
 from onnx_ops.fold.col2im import COL2IM as DECLARATION
 from onnx_ops.session import native_backend, variants
+
+OVERLAPPING = case_named("overlapping")
 
 pytestmark = pytest.mark.compiler
 
@@ -93,7 +95,12 @@ def test_what_a_model_needs_without_numba(monkeypatch):
     """As in a wheel with compiled kernels, where nothing is to be compiled: a survey lists kernels
     alone.
     """
-    proto = model(COL2IM[1].domain, "Col2Im", COL2IM[1].inputs("float32"), COL2IM[1].attributes)
+    proto = model(
+        OVERLAPPING.domain,
+        "Col2Im",
+        OVERLAPPING.inputs("float32"),
+        OVERLAPPING.attributes,
+    )
     onnx_ops.InferenceSession(
         proto.SerializeToString(), quiet()
     )  # the library has the plan from here on
@@ -125,7 +132,12 @@ def test_custom_operators_are_not_in_the_library(tmp_path):
 def test_models_in_every_form(tmp_path):
     proto = network()
     onnx.save(proto, tmp_path / "model.onnx")
-    small = model(COL2IM[1].domain, "Col2Im", COL2IM[1].inputs("float16"), COL2IM[1].attributes)
+    small = model(
+        OVERLAPPING.domain,
+        "Col2Im",
+        OVERLAPPING.inputs("float16"),
+        OVERLAPPING.attributes,
+    )
     onnx.save(small, tmp_path / "small.onnx")
     assert warmup.needed_by([tmp_path / "model.onnx"]).keys() == NEEDED
     assert warmup.needed_by([proto.SerializeToString()]).keys() == NEEDED
@@ -152,7 +164,7 @@ def test_a_survey_computes_nothing(kernels_made):
     assert kernels_made == [case.operator.title]
 
 
-FOLD = model("", "Col2Im", COL2IM[1].inputs("float32"), COL2IM[1].attributes)
+FOLD = model("", "Col2Im", OVERLAPPING.inputs("float32"), OVERLAPPING.attributes)
 MODELS = {
     "none of ours": (
         parsed("(float[1] x) => (float[1] y) { y = Relu (x) }"),
@@ -163,7 +175,7 @@ MODELS = {
         r"^onnx_ops: models = '.*model.onnx': has nodes that onnx_ops.lower made, whose types",
     ),
     "refused": (
-        model("", "Col2Im", COL2IM[1].inputs("float32"), {"strides": [0, 1]}),
+        model("", "Col2Im", OVERLAPPING.inputs("float32"), {"strides": [0, 1]}),
         r"^Col2Im \(node 'the_node'\): strides = \[0, 1\]: must be 1 to 14",
     ),
     "broken": (

@@ -14,21 +14,31 @@ from support.cases import (
     DEFORM_CONV,
     EXTREME,
     FUSED,
-    GRID_SAMPLE,
+    GRID_SAMPLE_OPTIONS,
     IM2COL,
     IM2COL_PRODUCT,
     OPENVINO,
     OTHERS,
+    ROI_ALIGN,
     VOLUMES,
+    VOLUMES_OPTIONS,
     Case,
     assert_close,
+    case_named,
+    expected_of,
     grid_sample,
     im2col,
     im2col_product,
     model,
-    reference,
+    named,
 )
-from support.selection import each_on_backends, has_representative_types, long_unless
+from support.selection import (
+    each_dtype,
+    each_on_backends,
+    has_representative_types,
+    long_unless,
+    of_cases,
+)
 
 import onnx_ops
 from onnx_ops.declaration import dtypes
@@ -144,25 +154,25 @@ def test_cell(cell, kernels_made):
         proto = model(domain, name, inputs, case.attributes, opset=opset, constants=constants)
         session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
         got = run_session(session, inputs[:1] if constants else inputs, output_shape(case, inputs))
-        assert_close(got, reference(case, inputs), first)
+        assert_close(got, expected_of(case, inputs), first)
         assert kernels_made == [case.operator.title]
         kernels_made.clear()
 
 
 BUILTIN_LACKS = [
     *(
-        (COL2IM[1], t)
+        (case_named("overlapping"), t)
         for t in dtypes.ALL
         if t != "float32" and "16" not in t and "complex" not in t
     ),
-    *((GRID_SAMPLE[6], t) for t in ("float64",)),
-    *((VOLUMES[12], t) for t in ("float32", "float64")),
-    *((c, "float32") for c in DEFORM_CONV[18:22:2]),
+    *((case_named("bilinear_zeros_edges"), t) for t in ("float64",)),
+    *((case_named("volume_cubic_zeros_edges"), t) for t in ("float32", "float64")),
+    *((c, "float32") for c in named(DEFORM_CONV, "deform_1d", "deform_3d")),
     *((VOLUMES[0], t) for t in (*dtypes.INTEGERS, "bool", "string")),
 ]
 
 
-@pytest.mark.parametrize(("case", "dtype"), BUILTIN_LACKS, ids=str)
+@pytest.mark.parametrize(("case", "dtype"), of_cases(BUILTIN_LACKS), ids=str)
 def test_the_builtin_kernels_lack_it(case, dtype):
     """If one of these fails, ONNX Runtime has a new kernel: say so in the docs."""
     inputs = case.inputs(dtype, dtype if dtype in dtypes.FLOATS else "float32")
@@ -173,32 +183,49 @@ def test_the_builtin_kernels_lack_it(case, dtype):
     ):
         run_session(ort.InferenceSession(proto, quiet()), inputs)
     got = run_session(onnx_ops.InferenceSession(proto, quiet()), inputs)
-    assert_close(got, reference(case, inputs), dtype)
+    assert_close(got, expected_of(case, inputs), dtype)
 
 
-@pytest.mark.parametrize("dtype", [t for t in dtypes.ALL if t not in FLOAT_32_64])
-@each_on_backends(
-    [COL2IM[k] for k in (1, 2, 3, 5, 7, 10, 11, 12, 14)]
-    + OPENVINO[:2]
-    + VOLUMES[:4]
-    + VOLUMES[18:20]
-    + [IM2COL[k] for k in (1, 2, 6, 8, 9, 10, 11, 15, 17, 21, 25)]
-)
-def test_other_types_on_every_backend(backend, case, dtype):
+OF_ANY_TYPE = [
+    *named(
+        COL2IM, "overlapping", "strided", "tiling", "gaps", "everything", "stride_past_the_lanes",
+        "stride_past_the_image", "one_pixel", "small_planes",
+    ),
+    *named(OPENVINO, "openvino_defaults", "openvino_unbatched"),
+    *named(
+        VOLUMES, "volume_nearest_zeros_edges", "volume_nearest_zeros_corners",
+        "volume_nearest_border_edges", "volume_nearest_border_corners",
+        "volume_of_one_plane_nearest", "volume_all_inside_nearest",
+    ),
+    *named(
+        IM2COL, "unfold_same_size", "unfold_everything", "unfold_every_second",
+        "unfold_every_third", "unfold_overlapping_patches", "unfold_patches",
+        "unfold_small_patches", "unfold_one_block", "unfold_many_small_planes",
+        "unfold_no_block_strided", "unfold_3d_no_pixels",
+    ),
+]  # fmt: skip
+
+
+@each_dtype(*(t for t in dtypes.ALL if t not in FLOAT_32_64))
+@each_on_backends(OF_ANY_TYPE)
+def test_other_types_on_every_backend(run, case, dtype):
     """Col2Im, GridSample with mode nearest, and Im2Col."""
-    if backend not in (BACKENDS["function"], BACKENDS["reference"]) and "complex" in dtype:
+    if run not in (BACKENDS["function"], BACKENDS["reference"]) and "complex" in dtype:
         pytest.skip("ONNX Runtime has no complex tensors")
-    if backend is BACKENDS["reference"] and dtype == "bfloat16":
+    if run is BACKENDS["reference"] and dtype == "bfloat16":
         pytest.skip("onnx's evaluator has its own idea of bfloat16 arrays")
     inputs = case.inputs(dtype, "float32")
-    assert_close(backend(case, inputs), reference(case, inputs), dtype)
+    assert_close(run(case, inputs), expected_of(case, inputs), dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+ROUNDED_ONCE = [
+    *COL2IM, *GRID_SAMPLE_OPTIONS, *VOLUMES_OPTIONS, *OPENVINO, *ATTENTION, *DEFORM_CONV,
+    *IM2COL_PRODUCT, *ROI_ALIGN,
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "case",
-    COL2IM + GRID_SAMPLE[:18] + VOLUMES[:18] + OPENVINO + ATTENTION + DEFORM_CONV + IM2COL_PRODUCT,
-    ids=str,
+    ("case", "dtype"), of_cases(itertools.product(ROUNDED_ONCE, ("float16", "bfloat16"))), ids=str
 )
 def test_16_bits_are_the_rounded_float32_result(case, dtype):
     """Both backends of sessions sum in float32 and round once, to nearest, ties to even."""
@@ -213,10 +240,15 @@ def test_16_bits_are_the_rounded_float32_result(case, dtype):
         )
 
 
-IN_16_BITS = [replace(c, domain="") for c in GRID_SAMPLE[:18] + VOLUMES[:3] + EXTREME[:18]] + [
-    ATTENTION[0],
-    EXTREME[-1],
-]
+IN_16_BITS = [
+    *(replace(c, domain="") for c in GRID_SAMPLE_OPTIONS),
+    *(replace(c, domain="") for c in EXTREME if c.domain == "com.microsoft"),
+    *named(
+        VOLUMES, "volume_nearest_zeros_edges", "volume_nearest_zeros_corners",
+        "volume_nearest_border_edges",
+    ),
+    *named(CASES, "attention", "extreme_attention_of_a_network"),
+]  # fmt: skip
 
 
 @pytest.mark.long
@@ -267,7 +299,7 @@ def test_5d_cubic_is_separable():
     np.testing.assert_allclose(got, volume, atol=1e-13)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@each_dtype("float32", "float16", "bfloat16")
 def test_bits_are_copied(dtype):
     """Every bit is, even of the payload of a NaN, by Im2Col and by nearest sampling."""
     kind = np.dtype(dtypes.TABLE[dtype].numpy)

@@ -11,6 +11,7 @@ from onnx import numpy_helper, parser
 from support.backends import quiet
 from support.exact import FACTORS, Oracle, assert_as_near
 from support.processes import TESTS
+from support.selection import by_type
 from support.written import affine_grid, attention, feeds, perspective, unfold_product, warp
 
 import onnx_ops
@@ -91,7 +92,7 @@ MISTAKES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize("name", by_type(MISTAKES))
 def test_mistakes_are_found(name):
     proto, plant = MISTAKES[name]
     optimized, findings = rewritten(proto)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support import fuzzing
 from support.processes import python
-from support.selection import REPRESENTATIVE, long_unless
+from support.selection import REPRESENTATIVE, each_dtype, long_unless
 
 from onnx_ops.declaration import dtypes
 from onnx_ops.registry import OPERATORS
@@ -23,7 +23,7 @@ def test_a_fixed_slice(count, types, grids):
     assert done >= 2.8 * count, "cases: each is one call on one backend"
 
 
-@pytest.mark.parametrize("dtype", dtypes.FLOATS)
+@each_dtype(*dtypes.FLOATS)
 def test_nan_is_the_same_in_every_type(dtype):
     """A reference that only moves elements returns them in their own type, in which NumPy may not
     know NaN.

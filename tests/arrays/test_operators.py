@@ -7,22 +7,19 @@ import numpy as np
 import pytest
 from support.backends import BACKENDS, run_session
 from support.cases import (
-    ATTENTION,
     CASES,
-    COL2IM,
-    DEFORM_CONV,
-    GRID_SAMPLE,
+    GRID_SAMPLE_OPTIONS,
     GRID_SAMPLER,
-    IM2COL,
     ROI_ALIGN,
-    VOLUMES,
+    VOLUMES_OPTIONS,
     assert_close,
+    case_named,
     computed,
+    expected_of,
     grid_sample,
     model,
-    reference,
 )
-from support.selection import few, long_unless
+from support.selection import each_dtype, few, long_unless
 
 import onnx_ops
 from onnx_ops.ahead import build
@@ -31,43 +28,44 @@ from onnx_ops.declaration import dtypes
 from onnx_ops.declaration.dtypes import INTEGERS
 
 BY_PYTHON_OPS = "extensions", "lowered"  # their sessions take long to make
-OTHERS = tuple(name for name in BACKENDS if name not in BY_PYTHON_OPS)
-OPTIONS = {case.name: case.options for case in CASES}
-FEW, FEWER = few(OPTIONS), few(OPTIONS, together=1)
+FAST_BACKENDS = tuple(name for name in BACKENDS if name not in BY_PYTHON_OPS)
+AXES = {case.name: case.axes for case in CASES}
+# The short run has each *pair* of options on the fast backends, and each *option* on those whose
+# sessions take long to open, beside `function`, whose bits they must have. The long run has all.
+EACH_PAIR = few(AXES)
+EACH_OPTION = few(AXES, together=1)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@each_dtype("float32", "float64")
 @pytest.mark.parametrize(
     ("case", "backends"),
     [
-        *(long_unless(c.name in FEW, c, OTHERS) for c in CASES),
-        *(long_unless(c.name in FEWER, c, ("function", *BY_PYTHON_OPS)) for c in CASES),
+        *(long_unless(c.name in EACH_PAIR, c, FAST_BACKENDS) for c in CASES),
+        *(long_unless(c.name in EACH_OPTION, c, ("function", *BY_PYTHON_OPS)) for c in CASES),
     ],
     ids=str,
 )
 def test_every_backend_equals_the_reference(case, backends, dtype):
     """Those that run machine code agree to the last bit."""
     inputs = case.inputs(dtype)
-    expected, outputs = (
-        reference(case, inputs),
-        {name: BACKENDS[name](case, inputs) for name in backends},
-    )
-    for name, y in outputs.items():
-        assert_close(y, expected, dtype, name)
-    for name in outputs.keys() - {"reference"}:
-        np.testing.assert_array_equal(outputs[name], outputs["function"], name)
+    expected = expected_of(case, inputs)
+    outputs = {backend: BACKENDS[backend](case, inputs) for backend in backends}
+    for backend, y in outputs.items():
+        assert_close(y, expected, dtype, backend)
+    for backend in outputs.keys() - {"reference"}:
+        np.testing.assert_array_equal(outputs[backend], outputs["function"], backend)
 
 
-@pytest.mark.parametrize("dtype", INTEGERS)
-@pytest.mark.parametrize("case", [COL2IM[1], COL2IM[7]], ids=str)
-def test_integers_wrap(backend, case, dtype):
+@each_dtype(*INTEGERS)
+@pytest.mark.parametrize("case", [case_named("overlapping"), case_named("everything")], ids=str)
+def test_integers_wrap(run, case, dtype):
     inputs = case.inputs(dtype)
     assert np.any(
-        reference(case, [inputs[0].astype(np.float64), *inputs[1:]]) > np.iinfo(dtype).max
+        expected_of(case, [inputs[0].astype(np.float64), *inputs[1:]]) > np.iinfo(dtype).max
     )
     # Modulo 2**64 and then 2**bits is modulo 2**bits.
-    widest = reference(case, [inputs[0].astype(np.uint64), *inputs[1:]])
-    np.testing.assert_array_equal(backend(case, inputs), widest.astype(dtype))
+    widest = expected_of(case, [inputs[0].astype(np.uint64), *inputs[1:]])
+    np.testing.assert_array_equal(run(case, inputs), widest.astype(dtype))
 
 
 NAN, INF = np.nan, np.inf
@@ -79,17 +77,17 @@ FAR_COORDINATES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@each_dtype("float32", "float64")
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
 @pytest.mark.parametrize("align_corners", [0, 1])
-def test_far_coordinates(backend, mode, align_corners, dtype):
+def test_far_coordinates(run, mode, align_corners, dtype):
     """zeros and border hold for all coordinates, and the reference agrees, also on reflection."""
     x = np.arange(1, 7, dtype=dtype).reshape(1, 1, 2, 3)
     grid = np.array([place for place, *_ in FAR_COORDINATES], dtype).reshape(1, 1, -1, 2)
     for padding_mode in ("zeros", "border", "reflection"):
         attributes = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
         case = grid_sample("far", (1, 1, 2, 3), (1, len(FAR_COORDINATES)), **attributes)
-        y = backend(case, [x, grid])
+        y = run(case, [x, grid])
         if padding_mode != "reflection":
             expected = [
                 zeros if padding_mode == "zeros" else border for _, zeros, border in FAR_COORDINATES
@@ -101,7 +99,7 @@ def test_far_coordinates(backend, mode, align_corners, dtype):
                 ]
                 expected = [y[0, 0, 0, i] if i in blended else v for i, v in enumerate(expected)]
             np.testing.assert_allclose(y[0, 0, 0], expected, rtol=1e-6)
-        assert_close(y, reference(case, [x, grid]), dtype)
+        assert_close(y, expected_of(case, [x, grid]), dtype)
 
 
 def with_nan(grid, axis=1):
@@ -110,29 +108,36 @@ def with_nan(grid, axis=1):
     return np.concatenate([np.where(absent, v, grid) for v in (NAN, -1)], axis).astype(grid.dtype)
 
 
-WITH_NAN = [
-    [*GRID_SAMPLE[k : k + 6], *VOLUMES[k : k + 6], *GRID_SAMPLER[m:][:6]]
-    for k, m in ((0, 24), (6, 18), (12, 30))
+MODES = [("nearest", "nearest", 1), ("bilinear", "linear", 0), ("bicubic", "cubic", 2)]
+WITH_NAN = [  # for each mode, by its three names
+    [c for c in GRID_SAMPLE_OPTIONS if c.attributes["mode"] == mode]
+    + [c for c in VOLUMES_OPTIONS if c.attributes["mode"] == of_volumes]
+    + [
+        c
+        for c in GRID_SAMPLER
+        if (c.domain, c.attributes["interpolation_mode"]) == ("mmdeploy", of_mmdeploy)
+    ]
+    for mode, of_volumes, of_mmdeploy in MODES
 ]
 
 
 @pytest.mark.parametrize("cases", WITH_NAN, ids=["nearest", "linear", "cubic"])
-def test_nan_counts_as_minus_one(backend, cases):
+def test_nan_counts_as_minus_one(run, cases):
     """In each padding mode, of images and volumes, and by mmdeploy's operator."""
     for case in cases:
         x, grid = case.inputs("float32")
-        of_nan, of_minus_one = np.split(backend(case, [x, with_nan(grid)]), 2, axis=2)
+        of_nan, of_minus_one = np.split(run(case, [x, with_nan(grid)]), 2, axis=2)
         np.testing.assert_array_equal(of_nan, of_minus_one, str(case))
 
 
 @pytest.mark.parametrize("align_corners", [0, 1])
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
-def test_computed_coordinates_that_are_nan(backend, mode, align_corners):
+def test_computed_coordinates_that_are_nan(run, mode, align_corners):
     sources = {"u": (0, "n", 0, "h", "w"), "v": (0, "n", 1, "h", "w")}
     attributes = {"mode": mode, "align_corners": align_corners}
     case = computed("points", (1, 2, 5, 6), [(1, 2, 4, 9)], sources, {}, "uv", **attributes)
     x, places = case.inputs("float32")
-    of_nan, of_minus_one = np.split(backend(case, [x, with_nan(places, 2)]), 2, axis=2)
+    of_nan, of_minus_one = np.split(run(case, [x, with_nan(places, 2)]), 2, axis=2)
     np.testing.assert_array_equal(of_nan, of_minus_one)
 
 
@@ -140,7 +145,9 @@ def test_computed_coordinates_that_are_nan(backend, mode, align_corners):
     "dtype", [long_unless(t in ("uint8", "string"), t) for t in (*INTEGERS, "bool", "string")]
 )
 def test_nan_of_images_that_are_no_floats(dtype):
-    for case in GRID_SAMPLE[:6]:
+    for case in GRID_SAMPLE_OPTIONS:
+        if case.attributes["mode"] != "nearest":
+            continue
         x, grid = case.inputs(dtype)[0], case.inputs("float32")[1]
         y = onnx_ops.grid_sample(x, with_nan(grid), **case.attributes)
         np.testing.assert_array_equal(*np.split(y, 2, axis=2))
@@ -160,7 +167,11 @@ def test_nan_of_each_type(case, grid_dtype):
     )
 
 
-@pytest.mark.parametrize("case", GRID_SAMPLE[:18] + VOLUMES[:12], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    GRID_SAMPLE_OPTIONS + [c for c in VOLUMES_OPTIONS if c.attributes["mode"] != "cubic"],
+    ids=str,
+)
 def test_nan_as_in_the_builtin_kernel(case):
     """Of the version that was tried; an older one may compute something else."""
     ort = pytest.importorskip("onnxruntime", "1.32")
@@ -173,20 +184,20 @@ def test_nan_as_in_the_builtin_kernel(case):
 
 
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
-def test_infinite_pixels_stay_where_they_are(backend, mode):
+def test_infinite_pixels_stay_where_they_are(run, mode):
     """A sample must not read other pixels than its own, not even with a weight of zero."""
     x = np.zeros((1, 1, 8, 8), np.float32)
     x[..., 0, 0] = np.inf
     case = grid_sample("inf", x.shape, (5, 5), extent=3.0, mode=mode)
     grid = case.inputs("float32")[1]
     outside = grid[(np.abs(grid) > 1.6).any(-1)]
-    y = backend(
+    y = run(
         grid_sample("inf", x.shape, (1, len(outside)), mode=mode), [x, outside.reshape(1, 1, -1, 2)]
     )
     np.testing.assert_array_equal(y, 0)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@each_dtype("float32", "float16")
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
 @pytest.mark.parametrize(
     "out", [(4, 5), (32, 32), (2, 3, 4), (8, 8, 8)], ids=str
@@ -210,12 +221,19 @@ def test_channels_do_not_depend_on_each_other(out, mode, dtype):
     assert np.isnan(alone[4][2]).any()
 
 
-@pytest.mark.parametrize(("function", "case"), [
-    (onnx_ops.col2im, COL2IM[7]), (onnx_ops.grid_sample, GRID_SAMPLE[2]),
-    (onnx_ops.im2col, IM2COL[2]),
-    (onnx_ops.deformable_attention, ATTENTION[1]),
-    (onnx_ops.deform_conv, DEFORM_CONV[3]), (onnx_ops.roi_align, ROI_ALIGN[0]),
-], ids=lambda each: getattr(each, "__name__", str(each)))  # fmt: skip
+OF_FUNCTIONS = [
+    (onnx_ops.col2im, case_named("everything")),
+    (onnx_ops.grid_sample, case_named("nearest_border_edges")),
+    (onnx_ops.im2col, case_named("unfold_everything")),
+    (onnx_ops.deformable_attention, case_named("attention_of_a_network")),
+    (onnx_ops.deform_conv, case_named("deform_of_more_than_a_block")),
+    (onnx_ops.roi_align, ROI_ALIGN[0]),
+]
+
+
+@pytest.mark.parametrize(
+    ("function", "case"), OF_FUNCTIONS, ids=lambda v: getattr(v, "__name__", str(v))
+)
 def test_any_memory_order_and_number_of_threads(function, case):
     """Functions take any NumPy array, never write to it, and give the same bits on any number of
     threads.
@@ -227,11 +245,22 @@ def test_any_memory_order_and_number_of_threads(function, case):
     read_only = first.copy()
     read_only.flags.writeable = False
     swapped = first.astype(first.dtype.newbyteorder())
-    for x in (shuffled, read_only, swapped, first.tolist() if first.dtype == float else first):
+    for x in (shuffled, read_only, swapped):
         for threads in (1, 2, 7):
             np.testing.assert_array_equal(
                 function(x, *inputs[1:], threads=threads, **case.attributes), expected
             )
+
+
+@pytest.mark.parametrize(
+    ("function", "case"), OF_FUNCTIONS, ids=lambda v: getattr(v, "__name__", str(v))
+)
+def test_lists_are_arrays_of_float64(function, case):
+    inputs = case.inputs("float64")
+    expected = function(*inputs, **case.attributes)
+    got = function(inputs[0].tolist(), *inputs[1:], **case.attributes)
+    assert got.dtype == np.float64
+    np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.backends import BACKENDS
-from support.cases import COL2IM, IM2COL, IM2COL_PRODUCT, block_counts, grid_sample, im2col_product
-from support.selection import each_on_backends
+from support.cases import (
+    COL2IM,
+    IM2COL,
+    IM2COL_PRODUCT,
+    block_counts,
+    grid_sample,
+    im2col_product,
+    named,
+)
+from support.selection import by_type, each_on_backends
 
 import onnx_ops
 from onnx_ops.arrays import functions
@@ -56,7 +64,7 @@ def all_settings(case):
 CLOSE = {"float32": 1e-5, "float64": 1e-13}
 
 
-@pytest.fixture(params=CLOSE)
+@pytest.fixture(params=by_type(CLOSE))
 def dtype(request):
     return request.param
 
@@ -65,19 +73,19 @@ NOT_EMPTY = [case for case in COL2IM if 0 not in case.shapes[0]]
 
 
 @each_on_backends(NOT_EMPTY)
-def test_fold_of_unfold_is_divisor_times_image(backend, case, dtype):
+def test_fold_of_unfold_is_divisor_times_image(run, case, dtype):
     x, image, block = case.inputs(dtype)
     shape = (x.shape[0], x.shape[1] // int(np.prod(block)), *image)
     y = np.random.default_rng(1).integers(-9, 9, shape).astype(dtype)
     settings = all_settings(case)
-    divisor = backend(case, [unfold(np.ones_like(y), block, **settings), image, block])
+    divisor = run(case, [unfold(np.ones_like(y), block, **settings), image, block])
     np.testing.assert_array_equal(
-        backend(case, [unfold(y, block, **settings), image, block]), divisor * y
+        run(case, [unfold(y, block, **settings), image, block]), divisor * y
     )
 
 
 @each_on_backends([case for case in IM2COL_PRODUCT if 0 not in case.shapes[0]])
-def test_products_of_columns(backend, case, dtype):
+def test_products_of_columns(run, case, dtype):
     """They are what multiplying and adding up gives, exactly, for integers."""
     rng, settings = np.random.default_rng(5), dict(case.attributes)
     x, factors = (rng.integers(-9, 9, shape).astype(dtype) for shape in case.shapes)
@@ -89,7 +97,7 @@ def test_products_of_columns(backend, case, dtype):
     axes = (n, group, channels, 1, blocks) if over_channels else (n, group, 1, positions, blocks)
     expected = (factors.reshape(axes) * columns).sum(2 if over_channels else 3)
     expected = expected.reshape(n, group * expected.shape[2], blocks)
-    np.testing.assert_array_equal(backend(case, [x, factors]), expected)
+    np.testing.assert_array_equal(run(case, [x, factors]), expected)
 
 
 def test_products_of_what_is_outside():
@@ -104,7 +112,14 @@ def test_products_of_what_is_outside():
     assert np.isfinite(y[:, :, 1:]).all()
 
 
-@pytest.mark.parametrize("case", IM2COL_PRODUCT[:16:3], ids=str)
+ON_THREADS = (
+    "whole", "a_group_for_each_channel", "dilated", "patches", "nothing_but_padding", "one_block"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case", named(IM2COL_PRODUCT, *(f"product_{name}_channels" for name in ON_THREADS)), ids=str
+)
 def test_products_on_several_threads(case):
     inputs = case.inputs("float32")
     one, two, seven = (
@@ -115,18 +130,18 @@ def test_products_on_several_threads(case):
 
 
 @each_on_backends([case for case in IM2COL if 0 not in case.shapes[0]])
-def test_unfold_is_looking_up_every_pixel(backend, case, dtype):
+def test_unfold_is_looking_up_every_pixel(run, case, dtype):
     (x,) = case.inputs(dtype)
-    np.testing.assert_array_equal(backend(case, [x]), unfold(x, **all_settings(case)))
+    np.testing.assert_array_equal(run(case, [x]), unfold(x, **all_settings(case)))
 
 
 @each_on_backends([case for case in IM2COL if 0 not in case.shapes[0][2:]])
-def test_unfold_is_the_transpose_of_fold(backend, case, dtype):
+def test_unfold_is_the_transpose_of_fold(run, case, dtype):
     """<unfold(x), y> = <x, fold(y)>, exactly, for integers. There is no fold of no blocks."""
     rng, attributes = np.random.default_rng(5), dict(case.attributes)
     (x,) = case.inputs(dtype)
     x = rng.integers(-9, 9, x.shape).astype(dtype)
-    columns = backend(case, [x])
+    columns = run(case, [x])
     if not columns.shape[2]:
         return
     y = rng.integers(-9, 9, columns.shape).astype(np.float32)
@@ -163,31 +178,31 @@ def identity_grid(height, width, align_corners):
 
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
 @pytest.mark.parametrize("align_corners", [0, 1])
-def test_identity_and_mirrored_grids(backend, mode, align_corners, dtype):
+def test_identity_and_mirrored_grids(run, mode, align_corners, dtype):
     x = np.random.default_rng(3).standard_normal((1, 2, 6, 9)).astype(dtype)
     case = grid_sample(
         "identity", x.shape, (6, 9), mode=mode, padding_mode="border", align_corners=align_corners
     )
     grid = identity_grid(6, 9, align_corners).astype(dtype)
-    np.testing.assert_allclose(backend(case, [x, grid]), x, atol=CLOSE[dtype])
-    np.testing.assert_allclose(backend(case, [x, -grid]), x[..., ::-1, ::-1], atol=CLOSE[dtype])
+    np.testing.assert_allclose(run(case, [x, grid]), x, atol=CLOSE[dtype])
+    np.testing.assert_allclose(run(case, [x, -grid]), x[..., ::-1, ::-1], atol=CLOSE[dtype])
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("padding_mode", ["border", "reflection"])
-def test_constant_images_stay_constant(backend, mode, padding_mode, dtype):
+def test_constant_images_stay_constant(run, mode, padding_mode, dtype):
     case = grid_sample(
         "constant", (1, 1, 5, 7), (20, 20), extent=4.0, mode=mode, padding_mode=padding_mode
     )
     _, grid = case.inputs(dtype)
     np.testing.assert_allclose(
-        backend(case, [np.full((1, 1, 5, 7), 3.5, dtype), grid]), 3.5, rtol=CLOSE[dtype] / 10
+        run(case, [np.full((1, 1, 5, 7), 3.5, dtype), grid]), 3.5, rtol=CLOSE[dtype] / 10
     )
 
 
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
 @pytest.mark.parametrize("align_corners", [0, 1])
-def test_reflection_is_sampling_the_mirrored_image(backend, mode, align_corners, dtype):
+def test_reflection_is_sampling_the_mirrored_image(run, mode, align_corners, dtype):
     """Reflection is ordinary sampling inside a larger image made of mirror images."""
     h, w = 5, 6
     x = np.random.default_rng(4).standard_normal((1, 1, h, w)).astype(dtype)
@@ -211,5 +226,5 @@ def test_reflection_is_sampling_the_mirrored_image(backend, mode, align_corners,
     pixel = pixel + 2 * size
     lifted = 2 * pixel / (large - 1) - 1 if align_corners else (2 * pixel + 1) / large - 1
     outer = grid_sample("large", mirrored.shape, (9, 9), mode=mode, align_corners=align_corners)
-    expected = backend(outer, [mirrored, lifted.astype(dtype)])
-    np.testing.assert_allclose(backend(case, [x, grid]), expected, atol=10 * CLOSE[dtype])
+    expected = run(outer, [mirrored, lifted.astype(dtype)])
+    np.testing.assert_allclose(run(case, [x, grid]), expected, atol=10 * CLOSE[dtype])

@@ -30,11 +30,11 @@ from onnx.external_data_helper import set_external_data
 from PIL import Image
 from support import written
 from support.backends import ORT_VERSION, quiet, written_in_ort_format
-from support.cases import COL2IM, GRID_SAMPLE, VOLUMES, drawn, model, parsed
+from support.cases import COL2IM, GRID_SAMPLE, case_named, drawn, model, parsed
 from support.commands import call, call_json, invoke, saved, sentences
 from support.files import contents
 from support.processes import TESTS, environment, on_disk, python
-from support.selection import long_unless, needs_extensions, on_demand
+from support.selection import by_type, each_dtype, long_unless, needs_extensions, on_demand
 
 import onnx_ops
 from onnx_ops.arrays.comparison import Difference, difference
@@ -48,6 +48,9 @@ from onnx_ops.model.nodes import declared_nodes
 from onnx_ops.rewriting.graph import graphs_of
 from onnx_ops.rewriting.models import Model
 from onnx_ops.session import native_backend, runner
+
+OVERLAPPING = case_named("overlapping")
+BILINEAR = case_named("bilinear_zeros_edges")
 
 MODELS = TESTS.parent / "models"
 PATCH_FOLD = MODELS / "exported" / "patch_fold"
@@ -224,17 +227,24 @@ def node(path, exit_code=0):
 
 @pytest.mark.parametrize(
     ("case", "types", "dims", "builtin"),
-    [
-        (COL2IM[1], "float32", "fixed", "has a kernel"),
-        (COL2IM[1], "float16", "fixed", "has a kernel"),
-        (COL2IM[1], "float64", "fixed", "has no kernel for float64 input"),
-        (COL2IM[1], "float64", "none", "has no kernel for float64 input"),
-        (GRID_SAMPLE[0], "float32", "symbolic", "has a kernel"),
-        (GRID_SAMPLE[0], "float32", "none", "has a kernel"),
-        (GRID_SAMPLE[0], "float32 float64", "fixed", "has no kernel for float64 Grid"),
-        (GRID_SAMPLE[0], "float64 float32", "fixed", "has no kernel for float64 X"),
-        (GRID_SAMPLE[0], "int32 float64", "fixed", "has no kernel for int32 X and float64 Grid"),
-    ],
+    by_type(
+        [
+            (OVERLAPPING, "float32", "fixed", "has a kernel"),
+            (OVERLAPPING, "float16", "fixed", "has a kernel"),
+            (OVERLAPPING, "float64", "fixed", "has no kernel for float64 input"),
+            (OVERLAPPING, "float64", "none", "has no kernel for float64 input"),
+            (GRID_SAMPLE[0], "float32", "symbolic", "has a kernel"),
+            (GRID_SAMPLE[0], "float32", "none", "has a kernel"),
+            (GRID_SAMPLE[0], "float32 float64", "fixed", "has no kernel for float64 Grid"),
+            (GRID_SAMPLE[0], "float64 float32", "fixed", "has no kernel for float64 X"),
+            (
+                GRID_SAMPLE[0],
+                "int32 float64",
+                "fixed",
+                "has no kernel for int32 X and float64 Grid",
+            ),
+        ]
+    ),
     ids=str,
 )
 def test_inspect_reports_built_in_kernels(case, types, dims, builtin, tmp_path):
@@ -371,7 +381,7 @@ def sampling(op_type="GridSample", domain="", imported=True, opset=21):
 
 
 def folding(attributes, first=0):
-    x, *sizes = COL2IM[1].inputs("float32")
+    x, *sizes = OVERLAPPING.inputs("float32")
     return model(
         "",
         "Col2Im",
@@ -382,8 +392,14 @@ def folding(attributes, first=0):
 
 
 PROBLEMS = {
-    "attribute": (folding(COL2IM[1].attributes | {"stride": [2, 2]}), "did you mean strides?"),
-    "no such attribute": (folding(COL2IM[1].attributes | {"zoom": 1}), "there are dilations, pads"),
+    "attribute": (
+        folding(OVERLAPPING.attributes | {"stride": [2, 2]}),
+        "did you mean strides?",
+    ),
+    "no such attribute": (
+        folding(OVERLAPPING.attributes | {"zoom": 1}),
+        "there are dilations, pads",
+    ),
     "value": (folding({"strides": [0, 1]}), "strides = [0, 1]: must be 1 to 14"),
     "shape": (folding({"pads": [1] * 4}, 1), "the last axis must be the number of blocks"),
     "no import": (
@@ -863,7 +879,7 @@ def test_inspect_tries_sessions(tmp_path):
     assert (
         call("inspect", saved(proto, tmp_path), "--try", exit_code=1).count("refused at y: ") == 3
     )
-    proto = folding(COL2IM[1].attributes)
+    proto = folding(OVERLAPPING.attributes)
     proto.graph.node[0].name = "the node"
     proto.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 5
     refused = call_json("inspect", saved(proto, tmp_path), "--try", exit_code=1)["sessions"][1]
@@ -925,7 +941,7 @@ def test_inspect_tries_sessions_with_custom_operators(tmp_path):
 
 @pytest.mark.parametrize("there", [True, False])
 def test_inspect_constants_with_data_beside_the_model(there, tmp_path):
-    proto = folding(COL2IM[1].attributes)
+    proto = folding(OVERLAPPING.attributes)
     nodes = [
         helper.make_node("Constant", [], [t.name], value=external(t, tmp_path))
         for t in proto.graph.initializer
@@ -965,11 +981,11 @@ def test_run_writes_what_the_session_gives(tmp_path):
 
 
 INPUTS = ("input", "image_shape", "block_shape")  # of COL2IM
-FOLD = ["-i", "image_shape=[9,11]", "-i", "block_shape=[3,3]"]  # of COL2IM[1]
+FOLD = ["-i", "image_shape=[9,11]", "-i", "block_shape=[3,3]"]  # of the case "overlapping"
 
 
 def test_run_writes_all_outputs_or_none(tmp_path, monkeypatch):
-    path, _ = of_case(COL2IM[1], tmp_path)
+    path, _ = of_case(OVERLAPPING, tmp_path)
     arguments = ["run", path, "--random", *FOLD, "--output", tmp_path / "o"]
     call(*arguments)
     (tmp_path / "o" / "y.npy").write_text("old")
@@ -1115,9 +1131,9 @@ def test_run_replaces_no_file_that_it_reads(name, tmp_path):
 
 
 @pytest.mark.parametrize("backend", ["native", "extensions"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "bool", "string"])
+@each_dtype("float32", "bfloat16", "float16", "int8", "bool", "string")
 def test_run_files_of_every_type(dtype, backend, tmp_path):
-    path, inputs = of_case(COL2IM[1], tmp_path, dtype)
+    path, inputs = of_case(OVERLAPPING, tmp_path, dtype)
     files = {
         name: data_of(name, value, tmp_path) for name, value in zip(INPUTS, inputs, strict=True)
     }
@@ -1498,7 +1514,7 @@ def test_run_compare_with_an_evaluator_that_is_wrong(tmp_path, monkeypatch):
     ],
 )
 def test_run_says_what_is_wrong_with_the_command_line(arguments, message, tmp_path):
-    path, _ = of_case(COL2IM[1], tmp_path)
+    path, _ = of_case(OVERLAPPING, tmp_path)
     np.save(tmp_path / "double.npy", np.zeros(3))
     np.savez(tmp_path / "double.npz", np.zeros(3))
     for ending in ("npy", "npz", "pb", "png"):
@@ -1511,7 +1527,7 @@ def test_run_says_what_is_wrong_with_the_command_line(arguments, message, tmp_pa
 
 
 def test_errors_are_one_line_and_a_traceback_only_on_request(tmp_path):
-    path, _ = of_case(COL2IM[1], tmp_path)
+    path, _ = of_case(OVERLAPPING, tmp_path)
     arguments = ["run", path, "--random", "-i", "image_shape=[9,11]", "-i", "block_shape=[3,4]"]
     rule = "the second to last axis must be divisible by the product of block_shape, 12"
     assert call(*arguments, exit_code=3) == f"Error: Col2Im: shape of input = [2, 27, 99]: {rule}\n"
@@ -1585,7 +1601,7 @@ def test_validate_fails(tmp_path):
     for name in ("wrong_value", "wrong_type", "refused"):
         folder = tmp_path / name
         (folder / "test_data_set_0").mkdir(parents=True)
-        _, inputs = of_case(COL2IM[1], folder)
+        _, inputs = of_case(OVERLAPPING, folder)
         if name == "refused":
             inputs[2] = inputs[2] * 0
         arrays = {f"input_{k}": v for k, v in enumerate(inputs)}
@@ -1618,7 +1634,7 @@ def test_validate_searches_all_folders(tmp_path):
 
 
 def test_bench(tmp_path):
-    path, _ = of_case(GRID_SAMPLE[6], tmp_path)
+    path, _ = of_case(BILINEAR, tmp_path)
     report = call_json("bench", path, "--repeats", 3, "--threads", 1)
     assert set(report["seconds"]) == set(report["operators"]) == {"onnx_ops", "builtin"}
     assert report["inputs"][0]["type"] == "float32"
@@ -1634,7 +1650,7 @@ def test_bench(tmp_path):
         "bench", path, "--repeats", 1
     )
     assert "were made 1" not in call("bench", path, "--repeats", 1, "--shape", "x=2,3")
-    path, _ = of_case(VOLUMES[12], tmp_path)
+    path, _ = of_case(case_named("volume_cubic_zeros_edges"), tmp_path)
     text = call("bench", path, "--repeats", 1)
     assert "ONNX Runtime alone refuses the model" in text
     assert re.search(r"GridSample +[\d.]+ +100 % *\n", text)
@@ -1695,7 +1711,7 @@ def test_bench_shows_what_optimize_made(capsys):
 
 
 def test_bench_blames_onnxruntime_for_nothing_else(tmp_path, monkeypatch):
-    path, _ = of_case(GRID_SAMPLE[6], tmp_path)
+    path, _ = of_case(BILINEAR, tmp_path)
     monkeypatch.setattr("onnx_ops.cli.bench.difference", no_space)
     assert "No space" in call("bench", path, "--repeats", 1, exit_code=3)
 
@@ -1912,7 +1928,7 @@ def test_a_full_disk_of_a_folder_and_of_a_link(tmp_path):
 
 
 @rewrites
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@each_dtype("float32", "float16")
 @pytest.mark.parametrize("target", PLACES)
 def test_a_rewrite_changes_no_weights(target, dtype, command, backend, tmp_path, monkeypatch):
     source = weighed_down(tmp_path / "in", dtype=dtype)
@@ -2027,7 +2043,7 @@ def test_no_file_of_operators_is_replaced(is_written_there, tmp_path):
 
 
 @needs_extensions
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@each_dtype("float32", "float16")
 def test_extensions_session_of_a_model_whose_sizes_are_in_other_files(dtype, tmp_path):
     """Without the sizes onnx can't infer which values have 16 bits and must be cast."""
     source = weighed_down(tmp_path, dtype=dtype)
@@ -2286,9 +2302,7 @@ def test_demo_says_no_where_we_are_wrong(tmp_path, monkeypatch):
     assert "1.0e+00, wrong" in call("demo", "--output", tmp_path, exit_code=1)
 
 
-@pytest.mark.parametrize(
-    "dtype", ["float32", "float16", "int64", "uint64", "bool", "string", "complex64"]
-)
+@each_dtype("float32", "float16", "int64", "uint64", "bool", "string", "complex64")
 def test_difference(dtype):
     value = drawn(np.random.default_rng(0), (3, 4), dtype)
     assert difference(value, value) == Difference(0, difference(value, value).allowed)

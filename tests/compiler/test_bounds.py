@@ -118,7 +118,7 @@ import itertools, sys
 import numpy as np, onnx_ops
 from support import guarded
 from support.backends import ort_value, quiet
-from support.cases import CASES, assert_close, model, reference
+from support.cases import CASES, assert_close, expected_of, model
 from onnx_ops.native import execute
 done = 0
 for case in CASES:
@@ -129,7 +129,7 @@ for case in CASES:
     for dtype, at_end in itertools.product(types, (True, False)):
         print(case, dtype, at_end, file=sys.stderr, flush=True)
         inputs = case.inputs(dtype, "float32" if dtype == "uint8" else None)
-        expected = reference(case, inputs)
+        expected = expected_of(case, inputs)
         placed = [guarded.readonly(v, at_end=at_end) for v in inputs]
         empty = lambda shape, kind: guarded.empty(shape, kind, at_end=at_end)
         (got,) = execute.compute(case.operator, case.operator.values(case.attributes), placed, 2,

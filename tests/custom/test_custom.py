@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from support import custom_operators as custom
 from support.backends import quiet
 from support.processes import python, together
-from support.selection import long_unless, needs_extensions
+from support.selection import each_dtype, long_unless, needs_extensions
 
 import onnx_ops
 from onnx_ops import OpError
@@ -131,7 +131,7 @@ def test_extremes_end_with_empty_inputs():
     assert (arrays[0].shape, are_extreme) == ((0,), True)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@each_dtype("float32", "float16", "int8")
 @pytest.mark.parametrize("size", [1, 2, 11])
 def test_extremes_leave_half_of_the_elements(size, dtype):
     assert np.count_nonzero(check.extreme(np.full(size, 5, dtype)) != 5) == max(size // 2, 1)

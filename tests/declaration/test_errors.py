@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.backends import quiet
-from support.cases import COL2IM, GRID_SAMPLE, model, operator
+from support.cases import COL2IM, GRID_SAMPLE, case_named, model, operator
 from support.malformed import argument_value_rule
 
 import onnx_ops
@@ -24,7 +24,7 @@ from onnx_ops.registry import OPERATORS
 
 
 def test_attributes_of_wrong_length_are_refused_by_the_declared_shape():
-    x, image, block = COL2IM[1].inputs("float32")
+    x, image, block = case_named("overlapping").inputs("float32")
     proto = model("", "Col2Im", [x, image, block], {"strides": [1, 1, 1]})
     with pytest.raises(
         Exception, match="length of image_shape = 2: attributes are for image axes: 3"

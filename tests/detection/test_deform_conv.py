@@ -14,14 +14,14 @@ from support.cases import (
     TOLERANCE,
     assert_close,
     deform_conv,
+    expected_of,
     finished,
-    mmcv,
+    mmcv_deform_conv,
     model,
     operator,
     parsed,
-    reference,
 )
-from support.selection import each_on_backends
+from support.selection import each_dtype, each_on_backends
 from support.written import node_in_a_function
 
 import onnx_ops
@@ -30,20 +30,23 @@ from onnx_ops.declaration import plain
 from onnx_ops.session import native_backend
 
 NAN, INF = np.nan, np.inf
+# The largest difference of sums of few terms from the float64 reference, whose coordinates are of
+# the same type.
+CLOSE = {"float32": 1e-4, "float64": 1e-13}
 IMAGES = [
     c
     for c in DEFORM_CONV
     if c.op_type == "DeformConv" and len(c.shapes[0]) == 4 and 0 not in c.shapes[0]
 ]
-WHOLE = [
+NOT_EMPTY = [
     c
     for c in DEFORM_CONV
     if c.op_type == "DeformConv" and all(0 not in shape for shape in c.shapes)
 ]
 
 
-@each_on_backends(WHOLE)
-def test_without_offsets_it_is_convolution(backend, case):
+@each_on_backends(NOT_EMPTY)
+def test_without_offsets_it_is_convolution(run, case):
     """ONNX Runtime's own Conv, in which a mask of one half is half the weights."""
     inputs = case.inputs("float32")
     x, w, offset, *rest = inputs
@@ -62,12 +65,12 @@ def test_without_offsets_it_is_convolution(backend, case):
     expected = run_session(
         ort.InferenceSession(finished(graph, 11).SerializeToString(), quiet()), conv
     )
-    assert_close(backend(case, inputs), expected.astype(np.float64), "float32")
+    assert_close(run(case, inputs), expected.astype(np.float64), "float32")
 
 
 @pytest.mark.skipif(ORT_VERSION < (1, 26), reason="ONNX Runtime lacks it, or NaN")
 @pytest.mark.parametrize("case", [c for c in IMAGES if 0 not in c.shapes[1]], ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@each_dtype("float32", "float64")
 def test_onnxruntime_agrees(case, dtype):
     inputs = case.inputs(dtype)
     inputs[2].flat[:3] = NAN, INF, -INF
@@ -80,15 +83,15 @@ def f32(values, shape):
     return np.array(values, np.float32).reshape(shape)
 
 
-def test_groups_of_channels_and_of_offsets_are_both_of_all_channels(backend):
+def test_groups_of_channels_and_of_offsets_are_both_of_all_channels(run):
     """mmcv's and mmdeploy's kernels for ONNX Runtime began again with the offsets in each group of
     channels.
     """
     x, weight = f32(range(1, 9), (1, 4, 1, 2)), np.ones((2, 2, 1, 1), np.float32)
     offset = f32([[0, 0], [0.5, -0.5], [0, 0], [1, -1]], (1, 4, 1, 2))
-    case = mmcv("both_groups", x.shape, weight.shape, D=2, groups=2)
+    case = mmcv_deform_conv("both_groups", x.shape, weight.shape, D=2, groups=2)
     inputs = [x, offset, np.ones((1, 2, 1, 2), np.float32), weight]
-    assert backend(case, inputs).ravel().tolist() == [5, 5, 14, 12]
+    assert run(case, inputs).ravel().tolist() == [5, 5, 14, 12]
 
 
 OUTSIDE = [
@@ -104,7 +107,7 @@ OUTSIDE = [
 ]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@each_dtype("float32", "float64", "bfloat16")
 def test_nothing_is_read_outside(dtype):
     """The pixels are infinite or NaN, so that to read one with a weight of 0 would show."""
     case = deform_conv("outside", (1, 4, 2, 3), (2, 4, 1, 1), strides=[2, 3])
@@ -116,19 +119,19 @@ def test_nothing_is_read_outside(dtype):
             assert (BACKENDS[name](case, [x, w, offset]) == 0).all(), place
 
 
-@pytest.mark.parametrize(("dtype", "close"), [("float32", 1e-4), ("float64", 1e-13)])
+@each_dtype("float32", "float64")
 @pytest.mark.parametrize("image", [(6, 7), (1, 7), (7, 1), (4, 5, 6), (4, 1, 5), (9,)], ids=str)
-def test_pixels_are_infinite_only_where_they_are_read(backend, image, dtype, close):
+def test_pixels_are_infinite_only_where_they_are_read(run, image, dtype):
     axes = len(image)
     case = deform_conv("infinite", (1, 4, *image), (2, 4, *[1] * axes), mask=True, extent=1.2)
     inputs = case.inputs(dtype)
     inputs[0][0, 1][(0,) * axes], inputs[0][0, 2][(-1,) * axes] = INF, NAN
-    expected = reference(case, inputs)
+    expected = expected_of(case, inputs)
     assert not np.isfinite(expected).all()
-    got = backend(case, inputs)
+    got = run(case, inputs)
     np.testing.assert_array_equal(np.isfinite(got), np.isfinite(expected))
     there = np.isfinite(expected)
-    np.testing.assert_allclose(got[there], expected[there], atol=close)
+    np.testing.assert_allclose(got[there], expected[there], atol=CLOSE[dtype])
 
 
 @pytest.mark.parametrize("backend", ["native", "extensions"])
@@ -146,7 +149,7 @@ def test_a_mask_without_a_bias(backend):
     expected = onnx_ops.deform_conv(x, w, offset, None, mask)
     np.testing.assert_array_equal(run_session(session, [x, w, offset, mask]), expected)
     assert_close(
-        expected, reference(case, [x, w, offset, np.zeros(3, np.float32), mask]), "float32"
+        expected, expected_of(case, [x, w, offset, np.zeros(3, np.float32), mask]), "float32"
     )
 
 
@@ -201,9 +204,9 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("route", [*BACKENDS, "in a function"])
-def test_forms_of_attributes(route, form):
-    case = mmcv(
+@pytest.mark.parametrize("backend", [*BACKENDS, "in a function"])
+def test_forms_of_attributes(backend, form):
+    case = mmcv_deform_conv(
         "usual", (1, 4, 9, 8), (3, 4, 3, 3), D=2, modulated=False, stride=[2, 2], padding=[1, 1]
     )
     inputs = case.inputs("float32")
@@ -213,15 +216,15 @@ def test_forms_of_attributes(route, form):
         if not (form == "other name" and n == "deform_groups")
     }
     written = replace(case, attributes=others | FORMS[form])
-    if route == "in a function":
+    if backend == "in a function":
         proto = node_in_a_function(
             model(case.domain, case.op_type, inputs, written.attributes), "by the caller"
         )
         got = run_session(onnx_ops.InferenceSession(proto.SerializeToString(), quiet()), inputs)
     else:
-        got = BACKENDS[route](written, inputs)
+        got = BACKENDS[backend](written, inputs)
     np.testing.assert_array_equal(
-        got, BACKENDS[route if route in BACKENDS else "native"](case, inputs)
+        got, BACKENDS[backend if backend in BACKENDS else "native"](case, inputs)
     )
 
 
@@ -230,7 +233,7 @@ def test_the_default_of_another_name_is_no_value():
 
     The first name that is there counts, even if it is wrong.
     """
-    case = mmcv("usual", (1, 4, 9, 8), (3, 4, 3, 3), modulated=False)
+    case = mmcv_deform_conv("usual", (1, 4, 9, 8), (3, 4, 3, 3), modulated=False)
     inputs, attributes = case.inputs("float32"), case.attributes
     for wrong, message in (
         ({"deform_groups": None}, "deform_groups = None: must be given"),
@@ -252,7 +255,9 @@ def test_inference_reads_all_forms():
         FORMS["numbers"] | {"deform_groups": 2},
         FORMS["each twice"] | FORMS["other name"],
     ):
-        case = mmcv("shaped", (1, 4, 9, 8), (3, 4, 3, 3), D=2, modulated=False, **attributes)
+        case = mmcv_deform_conv(
+            "shaped", (1, 4, 9, 8), (3, 4, 3, 3), D=2, modulated=False, **attributes
+        )
         proto = model(case.domain, case.op_type, case.inputs("float32"), case.attributes)
         proto.graph.input[1].type.tensor_type.ClearField("shape")  # it would tell the output's
         session = ort.InferenceSession(proto.SerializeToString(), onnx_ops.register(quiet(), proto))
@@ -263,7 +268,7 @@ def test_inference_reads_all_forms():
 DCN = {"stride": 2, "padding": 1, "dilation": 1}  # as single numbers
 
 
-@pytest.mark.parametrize("in_sessions", IN_SESSIONS)
+@pytest.mark.parametrize("backend", IN_SESSIONS)
 @pytest.mark.parametrize(
     ("domain", "op_type", "attributes"),
     [
@@ -277,7 +282,7 @@ DCN = {"stride": 2, "padding": 1, "dilation": 1}  # as single numbers
         ),
     ],
 )
-def test_nodes_of_other_exporters(domain, op_type, attributes, in_sessions):
+def test_nodes_of_other_exporters(domain, op_type, attributes, backend):
     """They are in models of old versions."""
     rng, groups = np.random.default_rng(1), attributes.get("groups", 1)
     shapes = (2, 4, 7, 8), (2, 36, 4, 4), (2, 18, 4, 4), (6, 4 // groups, 3, 3), (6,)
@@ -286,7 +291,7 @@ def test_nodes_of_other_exporters(domain, op_type, attributes, in_sessions):
         x, w, offset, b, mask, strides=[2, 2], pads=[1] * 4, group=groups, offset_group=2
     )
     proto = model(domain, op_type, [x, offset, mask, w, b], {**DCN, **attributes}, opset=11)
-    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=in_sessions)
+    session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=backend)
     np.testing.assert_array_equal(run_session(session, [x, offset, mask, w, b]), expected)
 
 

@@ -4,13 +4,15 @@ at the edges.
 
 import numpy as np
 import pytest
-from support.cases import ATTENTION, TOLERANCE, attention
-from support.selection import each_on_backends
+from support.cases import ATTENTION, TOLERANCE, attention, case_named
+from support.selection import each_dtype, each_on_backends
 
 import onnx_ops
 
 NAN, INF = np.nan, np.inf
-WHOLE = [c for c in ATTENTION if all(0 not in shape for shape in c.shapes)]
+# The largest difference from sums of GridSample's samples, whose coordinates are rounded once more.
+CLOSE = {"float32": 1e-4, "float64": 1e-13}
+NOT_EMPTY = [c for c in ATTENTION if all(0 not in shape for shape in c.shapes)]
 
 
 def levels_of(sizes):
@@ -21,9 +23,9 @@ def levels_of(sizes):
         start += h * w
 
 
-@pytest.mark.parametrize(("dtype", "close"), [("float32", 1e-4), ("float64", 1e-13)])
-@each_on_backends(WHOLE)
-def test_is_weighted_sums_of_samples(backend, case, dtype, close):
+@each_dtype("float32", "float64")
+@each_on_backends(NOT_EMPTY)
+def test_is_weighted_sums_of_samples(run, case, dtype):
     """The samples are GridSample's, at the same places."""
     value, sizes, locations, weights = case.inputs(dtype)
     n, _, m, d = value.shape
@@ -37,7 +39,7 @@ def test_is_weighted_sums_of_samples(backend, case, dtype, close):
         total += np.einsum("nmdqp,nqmp->nqmd", sampled, weights[:, :, :, level])
     expected = total.reshape(n, -1, m * d)
     np.testing.assert_allclose(
-        backend(case, [value, sizes, locations, weights]), expected, atol=close
+        run(case, [value, sizes, locations, weights]), expected, atol=CLOSE[dtype]
     )
 
 
@@ -53,19 +55,19 @@ OUTSIDE = [
 ]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_nothing_is_read_outside(backend, dtype):
+@each_dtype("float32", "float64")
+def test_nothing_is_read_outside(run, dtype):
     """The pixels are infinite or NaN, so that to read one with a weight of 0 would show."""
     case = attention("outside", (2, 3), (1, 1), N=1, Q=len(OUTSIDE), M=2, D=9, P=2)
     value, sizes, locations, weights = case.inputs(dtype)
     value[:], value[:, ::2] = INF, NAN
     locations[:] = np.array(OUTSIDE)[None, :, None, None, None]
     np.testing.assert_array_equal(
-        backend(case, [value, sizes, locations, weights]), np.zeros((1, len(OUTSIDE), 18))
+        run(case, [value, sizes, locations, weights]), np.zeros((1, len(OUTSIDE), 18))
     )
 
 
-def test_only_taps_have_an_influence(backend):
+def test_only_taps_have_an_influence(run):
     """A point near a corner reads one pixel, and neither those beside it nor those of other
     levels.
     """
@@ -80,14 +82,14 @@ def test_only_taps_have_an_influence(backend):
     share = np.array([(0.5 + 4 * 0.01) * (0.5 + 3 * 0.01)])
     expected = value[0, at, 0] * share * weights[0, :, 0, 1]
     np.testing.assert_allclose(
-        backend(case, [value, sizes, locations, weights])[0], expected, rtol=1e-5
+        run(case, [value, sizes, locations, weights])[0], expected, rtol=1e-5
     )
 
 
 @pytest.mark.long
 def test_locations_of_another_type():
     """Locations in float64 are not rounded for an image in float32."""
-    case = ATTENTION[1]
+    case = case_named("attention_of_a_network")
     value, sizes, locations, weights = case.inputs("float32", "float64")
     got = onnx_ops.deformable_attention(value, sizes, locations, weights)
     expected = onnx_ops.deformable_attention(

@@ -18,7 +18,7 @@ def col2im(change):
     proto = cases.model(
         "",
         "Col2Im",
-        cases.COL2IM[1].inputs("float32"),
+        cases.case_named("overlapping").inputs("float32"),
         {},
         constants=("image_shape", "block_shape"),
     )

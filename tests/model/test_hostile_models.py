@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import AttributeProto, TensorProto, helper
 from support.backends import IN_SESSIONS, quiet, run_session
-from support.cases import COL2IM, GRID_SAMPLE, Case, assert_close, model, reference
+from support.cases import Case, assert_close, case_named, expected_of, model
 from support.growth import assert_linear, assert_steps_linear
 from support.processes import python
 
@@ -18,7 +18,7 @@ import onnx_ops
 
 pytestmark = pytest.mark.any_library
 
-OVERLAPPING, BILINEAR = COL2IM[1], GRID_SAMPLE[6]
+OVERLAPPING, BILINEAR = case_named("overlapping"), case_named("bilinear_zeros_edges")
 ONNX_RUNTIMES = r"^\[ONNXRuntimeError\] "  # the rest of its messages differs between versions
 
 
@@ -200,7 +200,7 @@ def good():
     before = onnx_ops.InferenceSession(proto, quiet())
     yield
     for session in (before, onnx_ops.InferenceSession(proto, quiet())):
-        assert_close(run_session(session, inputs), reference(OVERLAPPING, inputs), "float32")
+        assert_close(run_session(session, inputs), expected_of(OVERLAPPING, inputs), "float32")
 
 
 def output(hostile, backend):
@@ -224,7 +224,7 @@ def test_hostile_model(hostile, backend, good):
     if message is None:
         assert_close(
             output(hostile, backend),
-            reference(hostile.case, hostile.case.inputs("float32")),
+            expected_of(hostile.case, hostile.case.inputs("float32")),
             "float32",
         )
     else:
@@ -240,9 +240,9 @@ def test_cut_and_garbled_files():
     script = """
         import numpy as np, onnx_ops
         from support.backends import IN_SESSIONS, quiet, run_session
-        from support.cases import COL2IM, GRID_SAMPLE, OPENVINO, assert_close, model, reference
+        from support.cases import OPENVINO, assert_close, case_named, expected_of, model
         rng, done = np.random.default_rng(0), 0
-        for case in (COL2IM[1], GRID_SAMPLE[6], OPENVINO[0]):
+        for case in (case_named("overlapping"), case_named("bilinear_zeros_edges"), OPENVINO[0]):
             inputs = case.inputs("float32")
             whole = model(case.domain, case.op_type, inputs, case.attributes).SerializeToString()
             cut = [whole[:k] for k in range(0, len(whole), 3)]
@@ -258,7 +258,7 @@ def test_cut_and_garbled_files():
                             backend=backend), inputs)
                     except Exception:
                         assert content != whole
-            assert_close(y, reference(case, inputs), "float32")
+            assert_close(y, expected_of(case, inputs), "float32")
         print("\\nattempts", done)
     """
     assert int(python(script).stdout.split("attempts")[1]) > 300 * len(IN_SESSIONS)

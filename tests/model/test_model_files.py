@@ -13,7 +13,7 @@ import pytest
 from google.protobuf.message import DecodeError
 from onnx import helper
 from support.backends import quiet
-from support.cases import COL2IM, model
+from support.cases import case_named, model
 from support.growth import assert_linear
 
 import onnx_ops
@@ -24,7 +24,7 @@ from onnx_ops.registry import available
 
 pytestmark = pytest.mark.any_library
 
-CASE = COL2IM[1]
+CASE = case_named("overlapping")
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 MODEL_GRAPH, MODEL_IMPORT, MODEL_FUNCTIONS, GRAPH_NODE, NODE_ATTRIBUTE, ATTRIBUTE_GRAPH, UNKNOWN = (
     7,

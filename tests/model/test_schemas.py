@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
-from support.cases import ATTENTION, COL2IM, GRID_SAMPLE, IM2COL, model
+from support.cases import ATTENTION, GRID_SAMPLE_OPTIONS, IM2COL, case_named, model
 from support.processes import python, together
 
 import onnx_ops
@@ -15,7 +15,7 @@ from onnx_ops.model import schemas as schemas_of_onnx
 
 pytestmark = pytest.mark.any_library
 
-BILINEAR = GRID_SAMPLE[6]
+BILINEAR = case_named("bilinear_zeros_edges")
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def with_output_rank(proto, rank):
     return proto
 
 
-@pytest.mark.parametrize("case", GRID_SAMPLE[:18], ids=str)
+@pytest.mark.parametrize("case", GRID_SAMPLE_OPTIONS, ids=str)
 def test_checker_takes_every_mode(case):
     proto = model(case.domain, case.op_type, case.inputs("float64"), case.attributes)
     onnx.checker.check_model(with_output_rank(proto, 4), full_check=True)
@@ -46,7 +46,7 @@ def test_checker_takes_every_mode(case):
 
 @pytest.mark.parametrize(
     ("case", "shape"),
-    [(ATTENTION[0], [2, 5, 12]), (IM2COL[2], [2, 36, 154])],
+    [(ATTENTION[0], [2, 5, 12]), (case_named("unfold_everything"), [2, 36, 154])],
     ids=str,
 )
 def test_checker_takes_what_onnx_lacks(case, shape):
@@ -100,7 +100,7 @@ def test_our_col2im_shape_agrees_with_onnx():
     """onnx has a schema for Col2Im, with which the rule must agree that our other schemas derive
     from.
     """
-    case = COL2IM[1]
+    case = case_named("overlapping")
     inputs = case.inputs("float32")
     proto = model("", "Col2Im", inputs, case.attributes, constants=["image_shape", "block_shape"])
     known, values = [None, *(v.tolist() for v in inputs[1:])], case.operator.values(case.attributes)

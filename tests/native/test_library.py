@@ -31,9 +31,9 @@ from onnx import helper, numpy_helper
 from support.backends import ORT_VERSION, quiet
 from support.cases import (
     COL2IM,
-    IM2COL,
     VOLUMES,
     assert_close,
+    case_named,
     finished,
     operator,
     reference_of,
@@ -344,9 +344,10 @@ def node(case, *dtypes, **settings):
 
 
 RELEASES = {"new": "1.31.1", "old": "1.23.2"}
-MANY_TILES = node(replace(COL2IM[2], shapes=((2400, 36, 15), *COL2IM[2].shapes[1:])))  # MAX_TILES
-BLOCKS = node(COL2IM[7], known_shapes=(None,) * 3)
-GRID = node(VOLUMES[6])
+STRIDED = case_named("strided")
+MANY_TILES = node(replace(STRIDED, shapes=((2400, 36, 15), *STRIDED.shapes[1:])))  # MAX_TILES
+BLOCKS = node(case_named("everything"), known_shapes=(None,) * 3)
+GRID = node(case_named("volume_linear_zeros_edges"))
 CONSTANT = node(COL2IM[0], constants=(0, 1, 2))
 INFERENCE = node(
     VOLUMES[0], "float16", "float32", known_shapes=(("N", 3, None, None), ("M", None, "W", 2))
@@ -383,14 +384,14 @@ SCENARIOS = {
     # A node, the step that is tried, before which others succeed, and the messages if each of its
     # allocations in turn fails; empty if it was for a result that can be computed later.
     "creation with lists": (BLOCKS, "create", CREATION),
-    "creation with a list that is required": (node(IM2COL[2], known_shapes=(None,)), "create",
-        CREATION),
+    "creation with a list that is required": (
+        node(case_named("unfold_everything"), known_shapes=(None,)), "create", CREATION),
     "creation with strings and a number": (GRID, "create", CREATION),
     "creation for constants": (CONSTANT, "create", [NO_NAME, NO_ATTRIBUTES, "", ""]),
     "creation for tensors of strings": (node(COL2IM[0], "string"), "create", CREATION),
     "inference": (INFERENCE, "create", CREATION),
     "run": (MANY_TILES, "run", [NO_WORKSPACE]),
-    "run without a workspace": (node(IM2COL[2]), "run", []),
+    "run without a workspace": (node(case_named("unfold_everything")), "run", []),
     "run with constants": (node(COL2IM[0], constants=(1, 2)), "run", [NO_WORKSPACE]),
     "run with a constant result": (CONSTANT, "run", []),
     "run with tensors of strings": (node(COL2IM[0], "string"), "run", [NO_STRINGS]),

@@ -288,11 +288,11 @@ def test_nan_replaces_nothing(name):
 
 
 @pytest.mark.parametrize("case", [c for c in CORNER_POOL if 0 not in c.shapes[0]], ids=str)
-def test_corner_pools_are_running_maxima(backend, case):
+def test_corner_pools_are_running_maxima(run, case):
     (x,) = case.inputs("float32")
     axis, is_forwards = 2 + case.attributes["mode"] // 2, case.attributes["mode"] % 2
     order = (slice(None),) * axis + (slice(None, None, 1 if is_forwards else -1),)
-    np.testing.assert_array_equal(backend(case, [x]), np.maximum.accumulate(x[order], axis)[order])
+    np.testing.assert_array_equal(run(case, [x]), np.maximum.accumulate(x[order], axis)[order])
 
 
 # Features and samples
@@ -318,19 +318,19 @@ def boxes_at_pixels(height, width, box):
     )
 
 
-def test_features_at_the_centre_are_doubled(backend):
+def test_features_at_the_centre_are_doubled(run):
     case = FEATURE_ALIGN[0]
     x = case.inputs("float32")[0][:1]
     one_point = Case(
         "one", case.domain, case.op_type, (x.shape, ()), {"points": 1, "spatial_scale": 1.0}
     )
     np.testing.assert_array_equal(
-        backend(one_point, [x, boxes_at_pixels(*x.shape[2:], (3, 5, 0.7))]), 2 * x
+        run(one_point, [x, boxes_at_pixels(*x.shape[2:], (3, 5, 0.7))]), 2 * x
     )
 
 
 @pytest.mark.parametrize(("angle", "turned"), [(0, (2, 4)), (np.pi / 2, (4, 2))])
-def test_features_at_corners(backend, angle, turned):
+def test_features_at_corners(run, angle, turned):
     """A box of width 4 and height 2, upright or lying: its corners lie on pixels. y comes first in
     it.
     """
@@ -342,7 +342,7 @@ def test_features_at_corners(backend, angle, turned):
         (x.shape, ()),
         {"points": 5, "spatial_scale": 1.0},
     )
-    y = backend(case, [x, boxes_at_pixels(9, 11, (4, 2, angle))])
+    y = run(case, [x, boxes_at_pixels(9, 11, (4, 2, angle))])
     down, right = (size // 2 for size in turned)
     i, j = slice(down, 9 - down), slice(right, 11 - right)
     expected = 2 * x.astype(np.float64)[:, :, i, j]

@@ -18,7 +18,7 @@ from support import by_hand, rewriting_cases
 from support.by_hand import deform_conv, sampler
 from support.operator_lines import LINES, line, node
 from support.reading import compared, inputs_of, model_of, values_of
-from support.selection import few, long_unless
+from support.selection import by_type, each_dtype, few, long_unless
 from support.written import (
     affine_grid,
     attention,
@@ -66,7 +66,7 @@ def test_operators(name: str, k: int, is_open: bool) -> None:
     assert output not in result.roots or (is_open and not given.is_open)
 
 
-@pytest.mark.parametrize("dtype", ["int32", "uint8", "float64"])
+@each_dtype("int32", "uint8", "float64")
 @pytest.mark.parametrize("name", OF_ANY_TYPE)
 def test_moves_of_other_types(name: str, dtype: str) -> None:
     proto = model_of(LINES[name][0], False, dtype)
@@ -150,7 +150,7 @@ CAREFUL = {
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["fixed", "open"])
-@pytest.mark.parametrize("name", CAREFUL)
+@pytest.mark.parametrize("name", by_type(CAREFUL))
 def test_what_is_uncertain(name: str, is_open: bool) -> None:
     proto = model_of(CAREFUL[name], is_open)
     compared(proto, inputs_of(proto))
@@ -242,7 +242,9 @@ def short_names() -> set[str]:
     return {*few(kinds)}
 
 
-@pytest.mark.parametrize("name", [long_unless(name in short_names(), name) for name in WRITTEN])
+@pytest.mark.parametrize(
+    "name", by_type(long_unless(name in short_names(), name) for name in WRITTEN)
+)
 def test_models_that_are_written(name: str) -> None:
     write, sizes = WRITTEN[name]
     proto = write()

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from support.backends import NEWEST_OPSET, ORT_VERSION, quiet
-from support.cases import CASES, DEFORM_CONV, ROI_ALIGN, assert_close, model, reference
+from support.cases import CASES, DEFORM_CONV, ROI_ALIGN, assert_close, expected_of, model
 from support.growth import assert_linear
 from support.rewriting import compare, near_miss, ours, results
 from support.rewriting_cases import (
@@ -26,7 +26,7 @@ from support.rewriting_cases import (
     folds_of_ones,
     used_twice,
 )
-from support.selection import REPRESENTATIVE, few, in_turn, long_unless, some_of
+from support.selection import REPRESENTATIVE, by_type, few, in_turn, long_unless, some_of
 from support.written import (
     Writer,
     affine_grid,
@@ -148,7 +148,7 @@ PADDED = {  # in another way than Im2Col pads
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", UNFOLDS)
+@pytest.mark.parametrize("name", by_type(UNFOLDS))
 def test_unfold(name):
     nodes, (finding,) = compare(unfold(**UNFOLDS[name]))
     assert nodes == ["Im2Col", "Reshape"] if name in ("another shape", "flat") else ["Im2Col"]
@@ -377,7 +377,7 @@ def test_windows(name):
 ATTENTION = "MultiScaleDeformableAttention"
 
 
-@pytest.mark.parametrize("name", ATTENTIONS)
+@pytest.mark.parametrize("name", by_type(ATTENTIONS))
 def test_attention(name):
     case = ATTENTIONS[name]
     nodes, (finding,) = compare(attention(**case))
@@ -579,7 +579,7 @@ FOLDED = [
 
 
 FEW_FOLDED = few(
-    {(case.name, t): {"dtype": t} | case.options for case, t in FOLDED if t in REPRESENTATIVE},
+    {(case.name, t): {"dtype": t} | case.axes for case, t in FOLDED if t in REPRESENTATIVE},
     together=1,
 )
 
@@ -605,7 +605,7 @@ def test_constants_are_computed_once(case, dtype):
         "Constant",
         0,
     )
-    assert_close(numpy_helper.to_array(node.attribute[0].t), reference(case, inputs), dtype)
+    assert_close(numpy_helper.to_array(node.attribute[0].t), expected_of(case, inputs), dtype)
 
 
 def test_large_constants_are_not_computed(monkeypatch):

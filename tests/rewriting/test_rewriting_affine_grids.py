@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 from support.backends import ORT_VERSION, quiet, run_session
 from support.exact import assert_as_near
-from support.selection import long_unless
+from support.selection import by_type, each_dtype
 from support.written import Writer, affine_grid, feeds
 
 import onnx_ops
@@ -74,7 +74,7 @@ def run(proto, inputs, shape=None):
     return run_session(session, [inputs[value.name] for value in session.get_inputs()], shape)
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", by_type(FORMS))
 def test_forms_of_pytorch(name):
     edits = {"sample": "linear", "opset": 20, **FORMS[name]}
     proto = affine_grid(**edits)
@@ -91,7 +91,7 @@ def test_forms_of_pytorch(name):
 
 
 @pytest.mark.parametrize("opset", [18, 20])
-@pytest.mark.parametrize("name", ["two axes", "three axes", "open batch", "float16"])
+@pytest.mark.parametrize("name", by_type(["two axes", "three axes", "open batch", "float16"]))
 def test_a_grid_that_is_not_sampled_stays(name, opset):
     proto = affine_grid(opset=opset, **FORMS[name])
     assert rewritten(proto) == (proto, [])
@@ -266,7 +266,7 @@ KINDS = {"float32": "float", "float64": "double", "float16": "float16", "bfloat1
 
 
 @pytest.mark.parametrize("align_corners", [0, 1])
-@pytest.mark.parametrize("dtype", [long_unless(t in ("float32", "float16"), t) for t in KINDS])
+@each_dtype(*KINDS)
 @pytest.mark.parametrize("name", SHAPES)
 def test_affine_grid_of_onnx(name, dtype, align_corners):
     """ONNX Runtime runs it in float32 and float64 only."""

@@ -8,7 +8,7 @@ import pytest
 from support.backends import ORT_VERSION
 from support.by_hand import GATHERS, OUTSIDE, PLACES, SAMPLERS, SIZES, deform_conv, sampler
 from support.rewriting import compare, near_miss, ours
-from support.selection import few, in_turn, long_unless, some_of
+from support.selection import by_type, few, in_turn, long_unless, some_of
 from support.written import feeds
 
 import onnx_ops
@@ -23,7 +23,8 @@ FEW = few({name: edits for name, edits in SAMPLERS.items() if "dtype" not in edi
 
 
 @pytest.mark.parametrize(
-    "name", [long_unless(len(edits) < 2 or name in FEW, name) for name, edits in SAMPLERS.items()]
+    "name",
+    by_type(long_unless(len(edits) < 2 or name in FEW, name) for name, edits in SAMPLERS.items()),
 )
 def test_sampler(name):
     edits = SAMPLERS[name]
@@ -269,7 +270,7 @@ DEFORMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("gather", "name"), in_turn(GATHERS[::2], DEFORMS))
+@pytest.mark.parametrize(("gather", "name"), by_type(in_turn(GATHERS[::2], DEFORMS)))
 def test_deform_conv(gather, name):
     proto = deform_conv(gather=gather, **DEFORMS[name])
     nodes, (finding,) = compare(proto, alone=ORT_VERSION >= (1, 25))  # before, it has no DeformConv

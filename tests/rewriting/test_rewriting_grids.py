@@ -9,7 +9,7 @@ from onnx import numpy_helper, parser
 from support.backends import IN_SESSIONS, ORT_VERSION, quiet
 from support.exact import assert_as_near
 from support.rewriting import compare, near_miss, ours
-from support.selection import long_unless
+from support.selection import by_type, long_unless
 from support.written import (
     Writer,
     feeds,
@@ -175,7 +175,7 @@ GRIDS = {f"{kind}: {name}": proto for kind,
          for name, proto in table.items()}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("name", by_type(GRIDS))
 def test_grids(name):
     operators = compared(GRIDS[name])
     assert operators[-1] == "ComputedGridSample"
@@ -623,7 +623,9 @@ KINDS = {"float32": "float", "float64": "double"}
 # Types of what the grid is made of, and of the image, of which float64 shows every bit of a place.
 TYPES = pytest.mark.parametrize(
     ("dtype", "pixels"),
-    [("float32", "float32"), long_unless(False, "float32", "float64"), ("float64", "float64")],
+    by_type(
+        [("float32", "float32"), long_unless(False, "float32", "float64"), ("float64", "float64")]
+    ),
 )
 CLIPS = {"Clip": [-0.5, 1], "Clip from": [-0.5], "Clip by nothing": []}
 SPECIAL = [0.0, -0.0, 0.5, -0.5, 1.5, 2.5, 1.0, -1.0, 1e-30, 3e30, np.inf, -np.inf, np.nan]

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from support.rewriting import compare, near_miss
 from support.rewriting_cases import KERNEL, PRODUCTS
+from support.selection import by_type
 from support.written import PRODUCT, unfold, unfold_product, windows
 
 from onnx_ops.rewriting import rewritten
@@ -29,7 +30,7 @@ OPEN = {
 }
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("name", by_type(PRODUCTS))
 def test_product(name):
     case = PRODUCTS[name]
     nodes, findings = compare(unfold_product(**case))
@@ -121,7 +122,7 @@ def test_product_of_other_axes(name):
     assert not {"Einsum", "MatMul", "ReduceSum"} & {*nodes}
 
 
-@pytest.mark.parametrize("name", MISSES)
+@pytest.mark.parametrize("name", by_type(MISSES))
 def test_near_miss(name):
     case, expected = MISSES[name]
     (reason,) = near_miss(unfold_product(**case), also=["Im2Col"])

@@ -10,6 +10,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 from support.backends import ORT_VERSION, quiet
+from support.selection import by_type
 from support.written import (
     affine_grid,
     attention,
@@ -216,7 +217,7 @@ def outputs(proto, inputs):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("tool", by_type(TOOLS))
 def test_a_tool_before(tool, name, tmp_path):
     """Sums are rounded otherwise; so does ONNX Runtime in 16 bits, where it casts elsewhere."""
     proto, operator = NETWORKS[name]
@@ -249,7 +250,7 @@ AFTER = {  # tools, by how far results may be off, relative to the largest one
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("tool", AFTER)
+@pytest.mark.parametrize("tool", by_type(AFTER))
 def test_a_tool_after(tool, name, tmp_path, monkeypatch):
     """Calibration makes a session of ONNX Runtime's, which must know our operators; programs
     compute no float16.

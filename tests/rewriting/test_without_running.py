@@ -7,8 +7,9 @@ import onnx
 import pytest
 from onnx import helper
 from support.by_hand import deform_conv, sampler
-from support.cases import COL2IM, model
+from support.cases import case_named, model
 from support.rewriting_cases import ATTENTIONS, UNFOLDS, folds_of_ones
+from support.selection import by_type
 from support.written import affine_grid, attention, frames, unfold, windows
 
 from onnx_ops.rewriting import NOT_RUN, folding, rewritten, trial
@@ -31,7 +32,7 @@ def found(proto: onnx.ModelProto) -> list[Finding]:
 
 
 def constant() -> onnx.ModelProto:
-    case = COL2IM[1]
+    case = case_named("overlapping")
     names = [i.name for i in case.operator.inputs]
     return model("", "Col2Im", case.inputs("float32"), case.attributes, constants=names)
 
@@ -48,7 +49,7 @@ FOUND_ALIKE: dict[str, Callable[[], onnx.ModelProto]] = {
 }
 
 
-@pytest.mark.parametrize("name", FOUND_ALIKE)
+@pytest.mark.parametrize("name", by_type(FOUND_ALIKE))
 def test_patterns_are_found_alike(name: str, nothing_runs: None) -> None:
     """The model stays as it is."""
     proto = FOUND_ALIKE[name]()

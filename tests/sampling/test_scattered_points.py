@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import guarded
 from support.backends import function, uncompiled
-from support.cases import Case, assert_close, reference
+from support.cases import Case, assert_close, expected_of
 from support.selection import long_unless
 
 import onnx_ops
@@ -83,7 +83,7 @@ def test_sums(case, dtype):
     number of threads.
     """
     x, grid = inputs_of(case, dtype)
-    expected = reference(case, (x, grid))
+    expected = expected_of(case, (x, grid))
     y = onnx_ops.grid_sample(x, grid, **case.attributes)
     assert_close(y, expected, dtype)
     for threads in (1, 2, 3):
@@ -105,7 +105,7 @@ def test_infinite_pixels(mode):
     finite = onnx_ops.grid_sample(x, grid, **one.attributes)
     x[0, 33, 10, 20], x[0, 66, 30, 40] = np.inf, np.nan
     y = onnx_ops.grid_sample(x, grid, **one.attributes)
-    assert_close(y, reference(one, (x, grid)), "float32")
+    assert_close(y, expected_of(one, (x, grid)), "float32")
     others = [c for c in range(67) if c not in (33, 66)]
     np.testing.assert_array_equal(y[:, others], finite[:, others])
 
@@ -190,7 +190,7 @@ def test_one_point_of_many_with_taps_outside(image, padding_mode):
             (x.shape, grid.shape),
             {"mode": "cubic", "padding_mode": padding_mode},
         )
-        expected = reference(one, [x, grid])
+        expected = expected_of(one, [x, grid])
         assert_close(function(one, [x, grid]), expected, "float32", f"{axis} {place} {k}")
         assert_close(
             uncompiled(one, [x, grid]), expected, "float32", f"{axis} {place} {k}, uncompiled"

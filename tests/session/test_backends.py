@@ -14,16 +14,15 @@ from support.cases import (
     COL2IM,
     DEFORM_CONV,
     FUSED,
-    GRID_SAMPLE,
     IM2COL,
     OPENVINO,
     ROI_ALIGN,
-    VOLUMES,
     assert_close,
+    case_named,
+    expected_of,
     model,
     operator,
     parsed,
-    reference,
 )
 from support.malformed import (
     AT_RUN,
@@ -39,7 +38,7 @@ from support.selection import long_unless, needs_extensions, on_demand
 import onnx_ops
 from onnx_ops.arrays import functions
 
-OVERLAPPING, BILINEAR = COL2IM[1], GRID_SAMPLE[6]
+OVERLAPPING, BILINEAR = case_named("overlapping"), case_named("bilinear_zeros_edges")
 
 
 def in_session(backend, bad):
@@ -54,7 +53,14 @@ def refusal(call):
 
 WITH_DEFAULTS = [
     replace(c, attributes={})
-    for c in (COL2IM[0], GRID_SAMPLE[6], OPENVINO[0], VOLUMES[6], ATTENTION[0], ROI_ALIGN[0])
+    for c in (
+        COL2IM[0],
+        BILINEAR,
+        OPENVINO[0],
+        case_named("volume_linear_zeros_edges"),
+        ATTENTION[0],
+        ROI_ALIGN[0],
+    )
 ]
 GOOD = {
     (c.domain, c.op_type): c for c in (*WITH_DEFAULTS, IM2COL[0], *FUSED[::-1], *DEFORM_CONV[::-1])
@@ -88,7 +94,7 @@ def test_same_parts_of_an_error(backend, bad):
         error = refusal(lambda: run_session(session, bad.inputs))
         if good and bad.attributes == good.attributes and bad.inputs[0].dtype == np.float32:
             inputs = good.inputs("float32")
-            assert_close(run_session(session, inputs), reference(good, inputs), "float32")
+            assert_close(run_session(session, inputs), expected_of(good, inputs), "float32")
     else:
         error, node = refusal(lambda: in_session(backend, bad)), r" \(node 'the_node'\)"
     assert re.match(f"{bad.title}{node}: {bad.message}", str(error))
@@ -174,7 +180,7 @@ def test_whatever_a_body_does_the_process_lives(monkeypatch, caplog):
             with pytest.raises(onnx_ops.OpError if failure else type(error), match=message):
                 run_session(session, inputs)
     assert "Col2Im" in caplog.text
-    assert_close(run_session(session, inputs), reference(OVERLAPPING, inputs), "float32")
+    assert_close(run_session(session, inputs), expected_of(OVERLAPPING, inputs), "float32")
 
 
 def many_branches(count):
@@ -231,7 +237,7 @@ def test_registering_the_library_twice(kernels_made):
     """
     inputs = OVERLAPPING.inputs("float32")
     proto = onnx_ops.lower(model("", "Col2Im", inputs, OVERLAPPING.attributes)).SerializeToString()
-    expected = reference(OVERLAPPING, inputs)
+    expected = expected_of(OVERLAPPING, inputs)
     twice = onnx_ops.register(
         onnx_ops.register(quiet(), backend="extensions"), backend="extensions"
     )
@@ -271,7 +277,7 @@ def test_async_runs_and_bindings():
     inputs = OVERLAPPING.inputs("float32")
     names = ["input", "image_shape", "block_shape"]
     proto = model("", "Col2Im", inputs, OVERLAPPING.attributes, dims="none").SerializeToString()
-    expected = reference(OVERLAPPING, inputs)
+    expected = expected_of(OVERLAPPING, inputs)
     for backend in IN_SESSIONS:
         session = onnx_ops.InferenceSession(proto, quiet(intra_op_num_threads=2), backend=backend)
         assert [i.name for i in session.get_inputs()] == names
@@ -314,11 +320,12 @@ def test_without_numba():
         sys.modules["numba"] = None
         import onnx_ops
         from support.backends import BACKENDS, IN_SESSIONS, quiet
-        from support.cases import COL2IM, GRID_SAMPLE, assert_close, reference
-        for case in (COL2IM[1], GRID_SAMPLE[6]):
+        from support.cases import assert_close, case_named, expected_of
+        for case in (case_named("overlapping"), case_named("bilinear_zeros_edges")):
             inputs = case.inputs("float32")
             for name in ("function", *IN_SESSIONS[1:]):
-                assert_close(BACKENDS[name](case, inputs), reference(case, inputs), "float32", name)
+                got = BACKENDS[name](case, inputs)
+                assert_close(got, expected_of(case, inputs), "float32", name)
         try:
             onnx_ops.register(quiet())
         except onnx_ops.OpError as error:

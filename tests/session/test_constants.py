@@ -16,16 +16,29 @@ from support.cases import (
     ROI_ALIGN,
     VOLUMES,
     assert_close,
+    case_named,
+    expected_of,
     model,
     parsed,
-    reference,
 )
+from support.selection import each_dtype
 
 import onnx_ops
 from onnx_ops.declaration import dtypes
 from onnx_ops.session.runner import Runner
 
-CASES = [COL2IM[1], COL2IM[7], GRID_SAMPLE[6], VOLUMES[0], VOLUMES[12], OPENVINO[0], ATTENTION[0]]
+OVERLAPPING = case_named("overlapping")
+BILINEAR = case_named("bilinear_zeros_edges")
+
+CASES = [
+    OVERLAPPING,
+    case_named("everything"),
+    BILINEAR,
+    VOLUMES[0],
+    case_named("volume_cubic_zeros_edges"),
+    OPENVINO[0],
+    ATTENTION[0],
+]
 # ONNX Runtime before 1.32 finds its own kernel for constant nodes of RoiAlign: no session is made.
 CASES += ROI_ALIGN[:1] if ORT_VERSION >= (1, 32) else []
 
@@ -35,7 +48,7 @@ def constant(case, dtype="float32"):
     inputs = case.inputs(dtype)
     names = [i.name for i in case.operator.inputs]
     proto = model(case.domain, case.op_type, inputs, case.attributes, constants=names)
-    return proto, reference(case, inputs)
+    return proto, expected_of(case, inputs)
 
 
 def only_output(session, feeds=()):
@@ -53,36 +66,36 @@ def test_all_inputs_constant(case, results_made, kernels_made):
     assert kernels_made == [case.operator.title]
 
 
-@pytest.mark.parametrize("case", [COL2IM[1], GRID_SAMPLE[6]], ids=str)
+@pytest.mark.parametrize("case", [OVERLAPPING, BILINEAR], ids=str)
 def test_a_version_that_has_no_such_operator(case, results_made):
     inputs = case.inputs("float32")
     names = [i.name for i in case.operator.inputs]
     proto = model(case.domain, case.op_type, inputs, case.attributes, opset=11, constants=names)
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
-    assert_close(only_output(session), reference(case, inputs), "float32")
+    assert_close(only_output(session), expected_of(case, inputs), "float32")
     assert results_made == [case.operator.title]
 
 
 @pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_ALL"])
 def test_every_level_of_optimization(level, results_made):
-    proto, expected = constant(COL2IM[1])
+    proto, expected = constant(OVERLAPPING)
     options = quiet(graph_optimization_level=getattr(ort.GraphOptimizationLevel, level))
     session = ort.InferenceSession(proto.SerializeToString(), onnx_ops.register(options, proto))
     assert_close(only_output(session), expected, "float32")
     assert results_made == ["Col2Im"]
 
 
-@pytest.mark.parametrize("dtype", [name for name in dtypes.ALL if dtypes.TABLE[name].in_sessions])
+@each_dtype(*(name for name in dtypes.ALL if dtypes.TABLE[name].in_sessions))
 def test_every_element_type(dtype, results_made):
     """Results of strings, for which there is no kernel, are computed in every run."""
-    proto, expected = constant(COL2IM[2], dtype)
+    proto, expected = constant(case_named("strided"), dtype)
     assert_close(Runner(proto.SerializeToString())({})["y"], expected, dtype)
     assert results_made == ["Col2Im"] * (dtype != "string")
 
 
 def test_what_follows_sees_it():
     """Exporters write an overlap-add that is divided by the constant sum of its windows."""
-    case = COL2IM[1]
+    case = OVERLAPPING
     x, image, block = case.inputs("float32")
     windows = np.random.default_rng(1).uniform(1, 2, x.shape).astype(np.float32)
     pads = "<pads = [1, 1, 1, 1]>"
@@ -91,7 +104,7 @@ def test_what_follows_sees_it():
         overlaps = Col2Im {pads} (windows, image, block)
         y = Div (sum, overlaps)
     }}""", windows=windows, image=image, block=block)  # fmt: skip
-    expected = reference(case, [x, image, block]) / reference(case, [windows, image, block])
+    expected = expected_of(case, [x, image, block]) / expected_of(case, [windows, image, block])
     for make in (onnx_ops.InferenceSession, ort.InferenceSession):
         y = only_output(make(proto.SerializeToString(), quiet()), {"x": x})
         np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
@@ -99,16 +112,16 @@ def test_what_follows_sees_it():
 
 def test_an_initializer_that_may_be_replaced_is_not_constant(results_made):
     """The initializer is an input of the graph, too, so its value is a default."""
-    inputs = COL2IM[1].inputs("float32")
+    inputs = OVERLAPPING.inputs("float32")
     names = ["input", "image_shape", "block_shape"]
-    proto = model("", "Col2Im", inputs, COL2IM[1].attributes, constants=names)
+    proto = model("", "Col2Im", inputs, OVERLAPPING.attributes, constants=names)
     proto.graph.input.append(
         helper.make_tensor_value_info("input", TensorProto.FLOAT, inputs[0].shape)
     )
     session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet())
-    assert_close(only_output(session), reference(COL2IM[1], inputs), "float32")
+    assert_close(only_output(session), expected_of(OVERLAPPING, inputs), "float32")
     other = inputs[0][::-1].copy()
-    expected = reference(COL2IM[1], [other, *inputs[1:]])
+    expected = expected_of(OVERLAPPING, [other, *inputs[1:]])
     assert_close(only_output(session, {"input": other}), expected, "float32")
     assert not results_made
 

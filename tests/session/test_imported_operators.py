@@ -17,9 +17,9 @@ from support.cases import (
     IM2COL,
     ROI_ALIGN,
     assert_close,
+    expected_of,
     model,
     parsed,
-    reference,
 )
 from support.declared_operators import FAMILIES, titles_by_file
 from support.processes import python
@@ -117,7 +117,7 @@ def test_each_node_has_its_operator(case, where, kernels_made):
     from_file = onnx_ops.Runner(proto.SerializeToString()).session
     assert set(kernels_made.titles()) == {case.operator.title}
     for each in (session, from_file):
-        assert_close(run_session(each, inputs), reference(case, inputs), "float32")
+        assert_close(run_session(each, inputs), expected_of(case, inputs), "float32")
 
 
 def test_a_model_that_only_onnx_runtime_reads(kernels_made):
@@ -154,7 +154,7 @@ def test_options_that_were_registered_for_a_model_serve_others_of_its_domains(ke
     }  # though the models import com.microsoft, too
     for case, content in zip(cases, models, strict=True):
         session, inputs = ort.InferenceSession(content, options), case.inputs("float32")
-        assert_close(run_session(session, inputs), reference(case, inputs), "float32")
+        assert_close(run_session(session, inputs), expected_of(case, inputs), "float32")
     assert kernels_made == titles
 
 

@@ -9,14 +9,11 @@ from support.backends import ORT_VERSION, quiet
 from support.cases import (
     ATTENTION,
     CASES,
-    COL2IM,
-    DEFORM_CONV,
-    GRID_SAMPLE,
-    IM2COL,
     OPENVINO,
     OTHERS,
     ROI_ALIGN,
     VOLUMES,
+    case_named,
     model,
 )
 from support.processes import python
@@ -26,6 +23,8 @@ from support.written import node_in_a_function
 import onnx_ops
 from onnx_ops.arrays import functions
 from onnx_ops.registry import OPERATORS
+
+OVERLAPPING = case_named("overlapping")
 
 pytestmark = pytest.mark.any_library
 
@@ -88,14 +87,14 @@ def named(name):
 # What is known of a case's output for sizes of inputs that are fixed, named and unknown; "?": by a
 # name of its own.
 KNOWN = [
-    (GRID_SAMPLE[6], [2, 3, 12, 13], ["X_0", "X_1", "Grid_1", "Grid_2"], []),
+    (case_named("bilinear_zeros_edges"), [2, 3, 12, 13], ["X_0", "X_1", "Grid_1", "Grid_2"], []),
     (VOLUMES[0], [2, 3, 4, 5, 6], ["X_0", "X_1", "Grid_1", "Grid_2", "Grid_3"], []),
-    (COL2IM[1], [2, "?", "?", "?"], [], []),
+    (OVERLAPPING, [2, "?", "?", "?"], [], []),
     (named("3d"), [2, "?", "?", "?", "?"], [], []),
     (OPENVINO[0], [2, "?", "?", "?"], [], []),
-    (IM2COL[2], [2, 36, 154], ["x_0", "?", "?"], ["?", "?", "?"]),
+    (case_named("unfold_everything"), [2, 36, 154], ["x_0", "?", "?"], ["?", "?", "?"]),
     (named("unfold_3d"), [2, 36, 140], ["x_0", "?", "?"], ["?", "?", "?"]),
-    (DEFORM_CONV[1], [2, 8, 5, 11], ["X_0", "W_0", "offset_2", "offset_3"], []),
+    (case_named("deform_everything"), [2, 8, 5, 11], ["X_0", "W_0", "offset_2", "offset_3"], []),
     (named("modulated"), [2, 4, 4, 11], ["x_0", "weight_0", "offset_2", "offset_3"], []),
     (ATTENTION[0], [2, 5, 12], ["value_0", "sampling_locations_1", "?"], ["?", "?", "?"]),
     (ROI_ALIGN[0], [12, 3, 4, 5], ["rois_0", "X_1", 4, 5], ["?", "?", 4, 5]),
@@ -123,8 +122,9 @@ def test_names_of_sizes_differ_by_process():
     """
     script = """
         import onnx_ops
-        from support.cases import COL2IM, model
-        proto = model("", "Col2Im", COL2IM[1].inputs("float32"), COL2IM[1].attributes)
+        from support.cases import case_named, model
+        case = case_named("overlapping")
+        proto = model("", "Col2Im", case.inputs("float32"), case.attributes)
         print(onnx_ops.InferenceSession(proto.SerializeToString()).get_outputs()[0].shape[1])
     """
     assert python(script).stdout != python(script).stdout
@@ -134,7 +134,7 @@ def test_shape_of_an_output_is_true_when_it_runs():
     """A Shape node on an output with unknown dimensions must not have been folded into something
     else.
     """
-    case = COL2IM[1]
+    case = OVERLAPPING
     inputs = case.inputs("float32")
     proto = model(case.domain, case.op_type, inputs, case.attributes, dims="symbolic")
     proto.graph.node.append(helper.make_node("Shape", ["y"], ["shape"]))

@@ -8,7 +8,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 from support.backends import quiet, run_session, with_extensions
-from support.cases import COL2IM, GRID_SAMPLE, assert_close, model, parsed, reference
+from support.cases import assert_close, case_named, expected_of, model, parsed
 from support.selection import long_unless, needs_extensions
 
 import onnx_ops
@@ -18,7 +18,7 @@ from onnx_ops.session.lowering import lower_for_session
 
 pytestmark = pytest.mark.any_library
 
-EVERYTHING, BILINEAR = next(c for c in COL2IM if c.name == "everything"), GRID_SAMPLE[8]
+EVERYTHING, BILINEAR = case_named("everything"), case_named("bilinear_border_edges")
 
 
 def test_the_model_given_is_not_modified():
@@ -48,13 +48,13 @@ def test_lowering_twice_is_lowering_once():
     assert onnx_ops.lower(lowered) == lowered
     inputs = EVERYTHING.inputs("float32")
     session = onnx_ops.InferenceSession(lowered.SerializeToString(), quiet(), backend="extensions")
-    assert_close(run_session(session, inputs), reference(EVERYTHING, inputs), "float32")
+    assert_close(run_session(session, inputs), expected_of(EVERYTHING, inputs), "float32")
 
 
 @needs_extensions
 def test_a_model_that_is_lowered_in_part():
     """Nodes that were lowered before and nodes that were added since run together."""
-    case = COL2IM[2]
+    case = case_named("strided")
     inputs = case.inputs("float32")
     lowered = onnx_ops.lower(model("", "Col2Im", inputs, case.attributes))
     (node,) = model("", "Col2Im", inputs, case.attributes).graph.node
@@ -64,7 +64,7 @@ def test_a_model_that_is_lowered_in_part():
     session = ort.InferenceSession(
         onnx_ops.lower(lowered).SerializeToString(), with_extensions(quiet())
     )
-    assert_close(run_session(session, inputs), 2 * reference(case, inputs), "float32")
+    assert_close(run_session(session, inputs), 2 * expected_of(case, inputs), "float32")
 
 
 def test_unknown_attributes_are_named():
@@ -149,7 +149,7 @@ def test_nodes_are_lowered_wherever_they_are(case, location):
     sessions = all_sessions(proto)
     for session in sessions:
         assert_close(
-            run_session(session, inputs), reference(case, inputs[: len(case.shapes)]), "float32"
+            run_session(session, inputs), expected_of(case, inputs[: len(case.shapes)]), "float32"
         )
     with pytest.raises(onnx_ops.OpError, match="shape of"):
         run_session(sessions[-1], [inputs[0][:, 0], *inputs[1:]])
@@ -161,7 +161,7 @@ def test_a_refusal_in_a_branch_whose_shape_is_stated():
     tensor.
     """
     proto, inputs = placed(BILINEAR, "a branch")
-    expected = reference(BILINEAR, inputs[:2])
+    expected = expected_of(BILINEAR, inputs[:2])
     for attribute in proto.graph.node[0].attribute:
         dims = [None] * expected.ndim if attribute.name == "else_branch" else expected.shape
         attribute.g.output[0].CopyFrom(
@@ -383,7 +383,7 @@ def test_names_that_lowering_makes_are_new():
     assert lower_for_session(proto, available())[1] != "onnx_ops_run"
     for session in all_sessions(proto):
         y = run_session(session, [*inputs, np.ones(1, np.float32)])
-        assert_close(y, reference(EVERYTHING, inputs[:3]), "float32")
+        assert_close(y, expected_of(EVERYTHING, inputs[:3]), "float32")
 
 
 @needs_extensions

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 from support.backends import python_counts
-from support.cases import CASES, COL2IM, assert_close, reference, reference_of
+from support.cases import CASES, COL2IM, assert_close, case_named, expected_of, reference_of
 from support.processes import python
 from support.selection import few, long_unless
 
@@ -23,10 +23,10 @@ from onnx_ops.fold import col2im_kernels as col2im
 from onnx_ops.native import threads
 from onnx_ops.sampling import grid_sample_kernels as grid_sample
 
-OVERLAPPING = COL2IM[1]
+OVERLAPPING = case_named("overlapping")
 PATIENCE = 600  # seconds: longer than a busy machine needs
 SMALL = [c for c in CASES if sum(int(np.prod(s)) for s in c.shapes) < 4000]
-FEW = few({c.name: c.options for c in SMALL if c.extent < np.inf})  # infinite inputs change no plan
+FEW = few({c.name: c.axes for c in SMALL if c.extent < np.inf})  # infinite inputs change no plan
 LONGEST = "affine_large_volumes_bicubic"
 
 
@@ -45,7 +45,7 @@ def test_the_plan_states_enough(case):
         np.array(each, np.int64) for each in calls.plan_inputs(operator, operator.padded(inputs))
     ]
     g = plain.plan(operator, values, sizes)[1][0]
-    expected = reference(case, inputs)
+    expected = expected_of(case, inputs)
     out = np.full(expected.size, np.nan)
     tensors = [inputs[k].ravel() if k < len(inputs) else np.empty(0) for k in operator.inputs_read]
     for tile in range(g["tiles"]):

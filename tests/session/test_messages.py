@@ -14,7 +14,7 @@ from onnx import helper
 from support.backends import ORT_VERSION, quiet
 from support.cases import COL2IM, model
 from support.growth import assert_linear
-from support.selection import some_of
+from support.selection import by_type, some_of
 
 import onnx_ops
 from onnx_ops.cli.console import one_line
@@ -564,7 +564,9 @@ def test_types_in_a_subgraph_are_refused() -> None:
 
 
 @pytest.mark.skipif(ORT_VERSION < (1, 32), reason="ONNX Runtime's exceptions are others")
-@pytest.mark.parametrize(("dtype", "opset"), [("float16", 20), ("bfloat16", 20), ("bfloat16", 21)])
+@pytest.mark.parametrize(
+    ("dtype", "opset"), by_type([("float16", 20), ("bfloat16", 20), ("bfloat16", 21)])
+)
 @pytest.mark.parametrize("name", ["", "the node"])
 def test_affine_grids_in_16_bits(dtype: str, opset: int, name: str) -> None:
     """ONNX Runtime's exceptions are about the nodes that it puts there, when the session is made or

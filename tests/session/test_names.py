@@ -8,14 +8,14 @@ import onnxruntime as ort
 import pytest
 from onnx import helper
 from support.backends import quiet
-from support.cases import COL2IM, assert_close, model, reference
+from support.cases import assert_close, case_named, expected_of, model
 from support.selection import needs_extensions
 
 import onnx_ops
 
 pytestmark = pytest.mark.any_library
 
-CASE, MARK, DAMAGED = COL2IM[1], "MARKED", b"a\xff\xfe\x80'b"
+CASE, MARK, DAMAGED = case_named("overlapping"), "MARKED", b"a\xff\xfe\x80'b"
 INPUTS = CASE.inputs("float32")
 
 
@@ -99,7 +99,7 @@ def test_natively(change, optimize):
     content = damaged(change)
     run(ort.InferenceSession(content, quiet()))
     y = run(onnx_ops.InferenceSession(content, quiet(), optimize=optimize))
-    assert_close(y, reference(CASE, INPUTS), "float32")
+    assert_close(y, expected_of(CASE, INPUTS), "float32")
 
 
 @needs_extensions
@@ -107,7 +107,7 @@ def test_natively(change, optimize):
 def test_lowered(change):
     content = damaged(change)
     y = run(onnx_ops.InferenceSession(content, quiet(), backend="extensions"))
-    assert_close(y, reference(CASE, INPUTS), "float32")
+    assert_close(y, expected_of(CASE, INPUTS), "float32")
     lowered = onnx_ops.lower(onnx.ModelProto.FromString(content))
     assert any(node.domain == "ai.onnx.contrib" for node in lowered.graph.node)
 

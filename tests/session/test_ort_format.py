@@ -16,22 +16,30 @@ from support.backends import quiet, run_session, written_in_ort_format
 from support.byte_readers import imported_domains
 from support.cases import (
     ATTENTION,
-    COL2IM,
-    GRID_SAMPLE,
     OPENVINO,
     VOLUMES,
     assert_close,
+    case_named,
+    expected_of,
     model,
-    reference,
 )
+from support.selection import each_dtype
 from support.written import conv_relu_col2im_sigmoid
 
 import onnx_ops
 from onnx_ops.model.files import is_ort_format
 
+OVERLAPPING = case_named("overlapping")
+
 pytestmark = pytest.mark.any_library
 
-CASES = [COL2IM[1], VOLUMES[0], GRID_SAMPLE[6], OPENVINO[0], ATTENTION[0]]
+CASES = [
+    OVERLAPPING,
+    VOLUMES[0],
+    case_named("bilinear_zeros_edges"),
+    OPENVINO[0],
+    ATTENTION[0],
+]
 unknown = pytest.warns(
     UserWarning, match=r"operators are not registered, .* state them, .*domains=\[.* or use the"
 )
@@ -42,7 +50,7 @@ def one_node(case, dtype="float32"):
     return model(case.domain, case.op_type, inputs, case.attributes), inputs
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@each_dtype("float32", "float64")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_model_whose_domains_are_stated(case, dtype, tmp_path, kernels_made):
     proto, inputs = one_node(case, dtype)
@@ -58,7 +66,7 @@ def test_a_model_whose_domains_are_stated(case, dtype, tmp_path, kernels_made):
     ]
     assert kernels_made == [case.operator.title] * len(sessions)
     for session in sessions:
-        assert_close(run_session(session, inputs), reference(case, inputs), dtype)
+        assert_close(run_session(session, inputs), expected_of(case, inputs), dtype)
 
 
 @pytest.mark.parametrize("case", CASES[:3], ids=str)
@@ -75,11 +83,13 @@ def test_copies_of_options_that_state_domains(case: Any, tmp_path: Path, kernels
     kernels_made.clear()
     assert_close(
         run_session(onnx_ops.InferenceSession(path, copied), inputs),
-        reference(case, inputs),
+        expected_of(case, inputs),
         "float32",
     )
     assert_close(
-        run_session(ort.InferenceSession(path, copied), inputs), reference(case, inputs), "float32"
+        run_session(ort.InferenceSession(path, copied), inputs),
+        expected_of(case, inputs),
+        "float32",
     )
     assert kernels_made == [case.operator.title] * 2
 
@@ -95,14 +105,14 @@ def test_a_model_whose_domains_are_not_stated(case, tmp_path, kernels_made):
         with unknown as caught:
             session = onnx_ops.InferenceSession(source, quiet())
         assert [os.path.basename(warning.filename) for warning in caught] == ["test_ort_format.py"]
-        assert_close(run_session(session, inputs), reference(case, inputs), "float32")
+        assert_close(run_session(session, inputs), expected_of(case, inputs), "float32")
     for source in (path, str(path), content, tmp_path / "other.onnx"):
         with unknown as caught:
             options = onnx_ops.register(quiet(), source)
         assert [os.path.basename(warning.filename) for warning in caught] == ["test_ort_format.py"]
         assert_close(
             run_session(ort.InferenceSession(path, options), inputs),
-            reference(case, inputs),
+            expected_of(case, inputs),
             "float32",
         )
     ort.InferenceSession(path, onnx_ops.register(quiet(), path, domains=[]))  # none: no warning
@@ -118,7 +128,7 @@ def test_a_model_whose_domains_are_not_stated(case, tmp_path, kernels_made):
 
 def test_options_that_were_registered_by_the_path_of_the_library(tmp_path, kernels_made):
     """As programs do that know nothing else of onnx_ops. There is no warning."""
-    proto, inputs = one_node(COL2IM[1])
+    proto, inputs = one_node(OVERLAPPING)
     path = written_in_ort_format(proto, tmp_path / "model.ort")
     kernels_made.clear()
     for domain in (None, "ai.onnx"):
@@ -127,7 +137,7 @@ def test_options_that_were_registered_by_the_path_of_the_library(tmp_path, kerne
             options.add_session_config_entry(f"onnx_ops.register.{domain}", "1")
         options.register_custom_ops_library(onnx_ops.get_library_path())
         session = onnx_ops.InferenceSession(path, options)
-        assert_close(run_session(session, inputs), reference(COL2IM[1], inputs), "float32")
+        assert_close(run_session(session, inputs), expected_of(OVERLAPPING, inputs), "float32")
     assert kernels_made == ["Col2Im"] * 2
 
 

@@ -16,14 +16,13 @@ from support.backends import (
     with_extensions,
 )
 from support.cases import (
-    COL2IM,
     DEFORM_CONV,
-    GRID_SAMPLE,
     VOLUMES,
     assert_close,
+    case_named,
+    expected_of,
     model,
     parsed,
-    reference,
 )
 from support.processes import python
 from support.selection import needs_extensions, on_demand
@@ -33,7 +32,7 @@ import onnx_ops
 from onnx_ops.native import library
 from onnx_ops.registry import use
 
-OVERLAPPING, BILINEAR = COL2IM[1], GRID_SAMPLE[6]
+OVERLAPPING, BILINEAR = case_named("overlapping"), case_named("bilinear_zeros_edges")
 
 
 def registered(proto, options):
@@ -63,7 +62,7 @@ def test_shapes_as_initializers(constants, kernels_made):
         if i.name not in constants
     ]
     assert_close(
-        run_session(ours(proto, quiet()), given), reference(OVERLAPPING, inputs), "float32"
+        run_session(ours(proto, quiet()), given), expected_of(OVERLAPPING, inputs), "float32"
     )
     assert kernels_made == ["Col2Im"]
 
@@ -102,7 +101,7 @@ def test_versions_that_have_no_such_operator(case, last, opset, backend):
             case.domain, case.op_type, inputs, case.attributes, opset=opset, constants=constants
         )
         session = onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=backend)
-        expected = reference(case, inputs)
+        expected = expected_of(case, inputs)
         assert_close(run_session(session, inputs[:1] if constants else inputs), expected, "float32")
         # Col2Im's shape depends on values, which ONNX Runtime hides. Version 1.20 is told none with
         # optional inputs.
@@ -119,7 +118,7 @@ def test_lower_a_version_that_has_no_such_operator(case):
     inputs = case.inputs("float32")
     lowered = onnx_ops.lower(model(case.domain, case.op_type, inputs, case.attributes, opset=11))
     session = ort.InferenceSession(lowered.SerializeToString(), with_extensions(quiet()))
-    assert_close(run_session(session, inputs), reference(case, inputs), "float32")
+    assert_close(run_session(session, inputs), expected_of(case, inputs), "float32")
 
 
 @pytest.mark.parametrize("backend", IN_SESSIONS)
@@ -179,7 +178,7 @@ def test_registering_again_changes_nothing(kernels_made):
     options.register_custom_ops_library(onnx_ops.get_library_path())
     onnx_ops.register(options, domains=["", "com.microsoft"])
     y = run_session(ort.InferenceSession(proto.SerializeToString(), options), inputs)
-    assert_close(y, reference(BILINEAR, inputs), "float32")
+    assert_close(y, expected_of(BILINEAR, inputs), "float32")
     assert kernels_made == ["com.microsoft.GridSample"]
 
 
@@ -216,7 +215,9 @@ def test_options_that_have_the_operators_are_not_registered_again():
         assert len(registrations) == count
     for case, proto in zip(cases.values(), protos, strict=True):
         inputs = case.inputs("float32")
-        assert_close(run_session(ours(proto, options), inputs), reference(case, inputs), "float32")
+        assert_close(
+            run_session(ours(proto, options), inputs), expected_of(case, inputs), "float32"
+        )
     for count in range(4, 9):
         ours(protos[0], Options())  # others, maybe at the same address
         assert len(registrations) == count

@@ -79,6 +79,10 @@ def python_counts() -> Any:
 
 
 def uncompiled(case: Case, inputs: Sequence[np.ndarray]) -> np.ndarray:
+    """Run a case's kernel as plain Python, for float32 and float64.
+
+    Only compiled code sums 16-bit floats in float32.
+    """
     return uncompiled_outputs(case.operator, inputs, case.attributes)[0]
 
 

@@ -361,7 +361,7 @@ def models():
     proto = cases.model(
         "",
         "Col2Im",
-        cases.COL2IM[1].inputs("float32"),
+        cases.case_named("overlapping").inputs("float32"),
         {},
         constants=("image_shape", "block_shape"),
     )

@@ -26,7 +26,16 @@ from onnx_ops.registry import OPERATORS
 from onnx_ops.sampling.computed_grid_sample import OPERATIONS, operand_count, program
 
 from .backends import IN_SESSIONS, ORT_VERSION, outputs_of_session, quiet
-from .cases import TOLERANCE, block_counts, drawn, model, operator, reference_of, regions
+from .cases import (
+    TOLERANCE,
+    block_counts,
+    drawn,
+    model,
+    operator,
+    reference_of,
+    turned_regions,
+    upright_regions,
+)
 
 LIMIT, ELEMENTS = 2**40, 2**58
 TOO_LARGE = 2**16  # elements: larger tensors take too long
@@ -56,7 +65,7 @@ class Call:
     seed: int = 0
     opset: int = 21
 
-    extent = 1.2  # see `regions`
+    extent = 1.2  # see `placed_regions` of cases.py
 
     @property
     def operator(self):
@@ -152,7 +161,8 @@ def boxes(rng, call, shape):
     """
     if shape[-1:] != (COLUMNS[call.op_type],) or not are_declared(call):
         return rng.uniform(-1, 9, shape)
-    x, has_image = regions(rng, call, shape), call.op_type in ROI_ALIGNS[1:]
+    regions = turned_regions if call.op_type in TURNED else upright_regions
+    x, has_image = regions(call, rng, shape), call.op_type in ROI_ALIGNS[1:]
     x[..., has_image:] = on_halves(rng, call, x[..., has_image:])
     if has_image:
         x[..., 0] = images(rng, call, shape[:-1]) + rng.choice([-0.5, 0, 0, 0.25], shape[:-1])
@@ -186,6 +196,7 @@ def scores(rng, call, shape):
 
 
 ROI_ALIGNS = "RoiAlign", "MMCVRoiAlign", "MMCVRoIAlignRotated"
+TURNED = "MMCVRoIAlignRotated", "MMCVRotatedFeatureAlign", "NMSRotated"  # operators of turned boxes
 SUPPRESSIONS = "NMSRotated", "NMSMatch", "NonMaxSuppression", "SoftNonMaxSuppression"
 PLACES = {  # {input: what draws it}
     "Grid": grid, "grid": grid, "offset": offsets, "sampling_locations": locations,

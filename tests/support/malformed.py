@@ -147,7 +147,7 @@ def roi_align(name, message, x=(2, 1, 5, 6), rois=(3, 4), images=(0, 1, 1), **at
     return Malformed(name, "", "RoiAlign", message, inputs, attributes)
 
 
-def mmcv(name, message, op_type, *shapes, domain="mmcv", values=0.0, **attributes):
+def openmmlab(name, message, op_type, *shapes, domain="mmcv", values=0.0, **attributes):
     """A call of one of mmcv's operators, with attributes that are right unless they are given."""
     of_regions = {
         "output_height": 2,
@@ -644,7 +644,7 @@ AT_RUN += [
         "output_past_2**58", r"shape of rois = .*: output must have at most 2\*\*58", **NO_IMAGES
     ),
     *(
-        mmcv(f"{domain}_{name}", message, "MMCVRoiAlign", *shapes, domain=domain)
+        openmmlab(f"{domain}_{name}", message, "MMCVRoiAlign", *shapes, domain=domain)
         for domain in ("mmcv", "mmdeploy")
         for name, message, shapes in (
             (
@@ -659,41 +659,41 @@ AT_RUN += [
             ),
         )
     ),
-    mmcv(
+    openmmlab(
         "rois_of_5",
         r"shape of rois = \[3, 5\]: must be \[R, K\], with K 6",
         "MMCVRoIAlignRotated",
         *REGIONS,
     ),
-    mmcv(
+    openmmlab(
         "input_rank_5",
         r"shape of input = .*: must have rank 4",
         "grid_sampler",
         (1, 1, 2, 3, 4),
         (1, 2, 3, 4, 3),
     ),
-    mmcv(
+    openmmlab(
         "grid_of_2_images",
         r"shape of grid = .*: axis 0 must .* 1",
         "grid_sampler",
         (1, 1, 2, 3),
         (2, 2, 3, 2),
     ),
-    mmcv(
+    openmmlab(
         "boxes_of_4",
         r"shape of boxes .* W, 5\]",
         "MMCVRotatedFeatureAlign",
         (1, 2, 3, 4),
         (1, 3, 4, 4),
     ),
-    mmcv(
+    openmmlab(
         "boxes_of_rows",
         r"shape of boxes = .* see axis 1",
         "MMCVRotatedFeatureAlign",
         (1, 2, 3, 4),
         (1, 2, 4, 5),
     ),
-    mmcv(
+    openmmlab(
         "points_3",
         r"points = 3: must be 1 or 5",
         "MMCVRotatedFeatureAlign",
@@ -701,11 +701,13 @@ AT_RUN += [
         (1, 3, 4, 5),
         points=3,
     ),
-    mmcv("pool_rank_3", r"shape of input = .*: must have rank 4", "MMCVCornerPool", (1, 2, 3)),
-    mmcv("scalar", r"shape of input = \[\]: must have rank 1 or more", "cummax", ()),
-    mmcv("axis_-3", r"dim = -3: must be an axis of input, with rank 2", "cummax", (3, 4), dim=-3),
+    openmmlab("pool_rank_3", r"shape of input = .*: must have rank 4", "MMCVCornerPool", (1, 2, 3)),
+    openmmlab("scalar", r"shape of input = \[\]: must have rank 1 or more", "cummax", ()),
+    openmmlab(
+        "axis_-3", r"dim = -3: must be an axis of input, with rank 2", "cummax", (3, 4), dim=-3
+    ),
     *(
-        mmcv(f"boxes_{name}", message, "NMSRotated", *shapes, domain="mmdeploy")
+        openmmlab(f"boxes_{name}", message, "NMSRotated", *shapes, domain="mmdeploy")
         for name, message, shapes in (
             ("rank_2", r"shape of boxes = \[4, 5\]: must have rank 3", ((4, 5), (1, 4))),
             (
@@ -720,7 +722,7 @@ AT_RUN += [
             ),
         )
     ),
-    mmcv(
+    openmmlab(
         "two_thresholds",
         r"shape of iou_threshold = \[2\]",
         "NMSMatch",
@@ -729,14 +731,14 @@ AT_RUN += [
         (1,),
         domain="mmdeploy",
     ),
-    mmcv(
+    openmmlab(
         "boxes_of_5",
         r"shape of boxes = \[4, 5\]: must be \[B, 4\]",
         "NonMaxSuppression",
         (4, 5),
         (4,),
     ),
-    mmcv(
+    openmmlab(
         "scores_rank_2",
         r"shape of scores = \[1, 4\]: must be \[B\]",
         "SoftNonMaxSuppression",
@@ -762,28 +764,28 @@ BY_ELEMENTS = [
     roi_align(
         "no_images", r"batch_indices = 0: must be positions of images, less than 0", x=(0, 1, 5, 6)
     ),
-    mmcv(
+    openmmlab(
         "image_2",
         r"batch indices in rois = 2: must be .*, less than 2",
         "MMCVRoiAlign",
         *REGIONS,
         values=2.5,
     ),
-    mmcv(
+    openmmlab(
         "image_-1",
         r"batch indices in rois = -1: must be .*, less than 2",
         "MMCVRoiAlign",
         *REGIONS,
         values=-1,
     ),
-    mmcv(
+    openmmlab(
         "image_NaN",
         r"batch indices in rois = -1: must be .* than 2",
         "MMCVRoiAlign",
         *REGIONS,
         values=np.nan,
     ),
-    mmcv(
+    openmmlab(
         "turned_2",
         r"batch indices in rois = 2: must be",
         "MMCVRoIAlignRotated",
@@ -821,14 +823,16 @@ AT_CREATION = [
     roi_align("height_0", r"output_height = 0: must lie in \[1, 2\*\*20\]", output_height=0),
     roi_align("ratio_negative", r"sampling_ratio = -1: must lie in \[0, 1024\]", sampling_ratio=-1),
     roi_align("scale_text", r"spatial_scale = .*: must be a number", spatial_scale="1"),
-    mmcv(
+    openmmlab(
         "height_missing",
         r"output_height = None: must be given",
         "MMCVRoiAlign",
         *REGIONS,
         output_height=None,
     ),
-    mmcv("offset_2", r"offset = 2: must be 0 or 1", "NonMaxSuppression", (4, 4), (4,), offset=2),
+    openmmlab(
+        "offset_2", r"offset = 2: must be 0 or 1", "NonMaxSuppression", (4, 4), (4,), offset=2
+    ),
     computed("mode", r"mode = 'linear': must be one of nearest, bilinear, bicubic", mode="linear"),
     computed(
         "padding_mode", r"padding_mode = 'wrap': must be one of zeros, border", padding_mode="wrap"

@@ -1,11 +1,9 @@
 """Select the parameters that every run of the tests has, and those of the long run only (the marker
 `long`).
 
-A test states this by `long_unless`, `in_turn` or `on_backends` in its parameters. Besides,
-tests/conftest.py marks a test as long by itself if
-
-* its parameter `dtype` is a type that another one represents (`is_representative`), or
-* one of its names (`NAMING` of conftest.py) contains the name of such a type (`NAMED`).
+A test states this in its parameters: by `long_unless`, `in_turn` or `on_backends`, and for element
+types by `each_dtype`, `of_cases` or `by_type`. The short run has no type that another one
+represents (`is_representative`).
 
 `in_turn` with 2 x 4 options, the short run's marked by *:
 
@@ -28,6 +26,8 @@ from .backends import ABSENT, ALL_BACKENDS, HAVE_EXTENSIONS
 # Each type represents those whose kernels are written alike: one width of floats or integers
 # represents all.
 REPRESENTATIVE = ("float32", "uint8", "bool", "string")
+# {words in the text of a parameter: the type that it is about}, for types that others represent
+NAMED_TYPES = {"float16": "float16", "16 bits": "float16", "float64": "float64"}
 
 
 def is_representative(
@@ -58,11 +58,52 @@ def has_representative_types(
     return is_representative(op_type, dtype, signature.get("T2"), mode)
 
 
-def long_unless(representative: bool, *values: Any) -> Any:
+def long_unless(representative: bool, *values: Any, id: str | None = None) -> Any:
     """A parameter set for `pytest.mark.parametrize`, which only the long run has unless it is
     representative.
     """
-    return pytest.param(*values, marks=() if representative else pytest.mark.long)
+    return pytest.param(*values, marks=() if representative else pytest.mark.long, id=id)
+
+
+def each_dtype(*dtypes: str) -> pytest.MarkDecorator:
+    """A mark for a test of the parameter `dtype`; the short run has the representative types."""
+    sets = [long_unless(is_representative(None, dtype), dtype) for dtype in dtypes]
+    return pytest.mark.parametrize("dtype", sets)
+
+
+def of_cases(pairs: Iterable[tuple[Any, str]]) -> list[Any]:
+    """Parameter sets (case, dtype); the short run has those that are representative for the case's
+    operator and mode.
+    """
+    return [
+        long_unless(
+            is_representative(case.op_type, dtype, mode=case.attributes.get("mode")), case, dtype
+        )
+        for case, dtype in pairs
+    ]
+
+
+def by_type(rows: Iterable[Any]) -> list[Any]:
+    """Parameter sets; the short run lacks those with a text that names a type that another one
+    represents (NAMED_TYPES).
+
+    rows: values, tuples of values, or parameter sets
+    """
+    return [in_long_run_by_type(as_parameter_set(row)) for row in rows]
+
+
+def as_parameter_set(row: Any) -> Any:
+    if hasattr(row, "marks"):
+        return row
+    return pytest.param(*(row if isinstance(row, tuple) else (row,)))
+
+
+def in_long_run_by_type(row: Any) -> Any:
+    text = " ".join(value for value in row.values if isinstance(value, str))
+    dtypes = [dtype for words, dtype in NAMED_TYPES.items() if words in text]
+    if all(is_representative(None, dtype) for dtype in dtypes):
+        return row
+    return pytest.param(*row.values, marks=[*row.marks, pytest.mark.long], id=row.id)
 
 
 def few(cases: Mapping[Any, Mapping[Any, Any]], together: int = 2) -> list[Any]:
@@ -114,8 +155,8 @@ def in_turn(first: Any, second: Any, every: int | None = None) -> list[Any]:
 
 
 def on_backends(cases: Sequence[Any]) -> list[Any]:
-    """Parameter sets of the fixture `backend` and of cases; the short run has the function and one
-    other for each case.
+    """Parameter sets of the fixture `run` and of cases; the short run has the function and one
+    other backend for each case.
 
     test_every_backend_equals_the_reference compares the backends, also in the short run.
     """
@@ -124,10 +165,8 @@ def on_backends(cases: Sequence[Any]) -> list[Any]:
 
 
 def each_on_backends(cases: Sequence[Any]) -> pytest.MarkDecorator:
-    """A mark with `on_backends` for a test of `backend` and `case`."""
-    return pytest.mark.parametrize(
-        ("backend", "case"), on_backends(cases), indirect=["backend"], ids=str
-    )
+    """A mark with `on_backends` for a test of `run` and `case`."""
+    return pytest.mark.parametrize(("run", "case"), on_backends(cases), indirect=["run"], ids=str)
 
 
 def names_absent_backend(parameters: Iterable[Any]) -> bool:

@@ -139,7 +139,7 @@ except KeyboardInterrupt as error:
     print("interrupted", flush=True)
 assert signal.getsignal(signal.SIGINT) is before
 compilation.object_code = compile_now
-assert_close(make(case)(), reference(case, inputs), "float32")
+assert_close(make(case)(), expected_of(case, inputs), "float32")
 print("done")
 """
     out, err, code = interrupted(script, tmp_path)
@@ -178,7 +178,7 @@ try:
 except KeyboardInterrupt:
     print("interrupted")
 case = CASES[0]
-assert_close(make(case)(), reference(case, case.inputs("float32")), "float32")
+assert_close(make(case)(), expected_of(case, case.inputs("float32")), "float32")
 print("done")
 """
     out, err, code = signalled(script, "ready", 0.3, NUMBA_CACHE_DIR=str(tmp_path))

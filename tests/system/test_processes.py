@@ -94,7 +94,7 @@ def test_threads_on_sessions_of_both_backends():
     result.
     """
     script = """
-sessions = [(make(c, b), reference(c, c.inputs("float32"))) for c in CASES for b in IN_SESSIONS]
+sessions = [(make(c, b), expected_of(c, c.inputs("float32"))) for c in CASES for b in IN_SESSIONS]
 expected = [call() for call, _ in sessions]
 for y, (_, e) in zip(expected, sessions):
     assert_close(y, e, "float32")
