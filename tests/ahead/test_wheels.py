@@ -1,4 +1,4 @@
-"""A wheel without kernels; those that scripts/release/wheels.py has built, in the folder that
+"""A wheel without kernels; those that scripts/release/release.py has built, in the folder that
 ONNX_OPS_WHEELS names.
 """
 
@@ -112,7 +112,7 @@ def test_the_same_sources_give_the_same_wheel(tmp_path):
 
 
 @pytest.mark.skipif(
-    not WHEELS, reason="there are no wheels in ONNX_OPS_WHEELS: run scripts/release/wheels.py"
+    not WHEELS, reason="there are no wheels in ONNX_OPS_WHEELS: run scripts/release/release.py"
 )
 @pytest.mark.parametrize("wheel", WHEELS or [None], ids=lambda wheel: wheel and wheel.stem)
 def test_wheel(wheel, tmp_path):
