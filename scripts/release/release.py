@@ -31,6 +31,7 @@ from onnx_ops.compiler.cpu_levels import LEVELS, PLATFORMS
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ROOT / "pyproject.toml"
+PROJECT = tomllib.loads(SETTINGS.read_text())["project"]
 SDIST = f"onnx_ops-{__version__}.tar.gz"
 TARGETS = {platform: target_of for target_of, platform in PLATFORMS.items()}
 THIS = PLATFORMS[system.NAME, target.architecture()]
@@ -124,7 +125,7 @@ def building_wheels(folder: Path, platforms: Sequence[str], cpus: Sequence[str])
 
 def supported_pythons() -> list[str]:
     """Return the versions of Python that a wheel supports, such as "3.12"."""
-    listed = tomllib.loads(SETTINGS.read_text())["project"]["classifiers"]
+    listed = PROJECT["classifiers"]
     return [name.rpartition(" ")[2] for name in listed if ":: Python :: 3." in name]
 
 
@@ -204,12 +205,16 @@ def checking(
 
 
 def missing(platforms: Sequence[str], pythons: Mapping[str, str]) -> Iterator[str]:
-    """Yield lines on the wheels and versions of Python that nothing was installed with."""
+    """Yield lines on the wheels and versions of Python that nothing was installed with, and on an
+    address that is a placeholder.
+    """
     yield from (
         f"not run: {wheel_of(name)}, for another system" for name in platforms if name != THIS
     )
     checked = {version.rpartition(".")[0] for version in pythons}
     yield from (f"not run: Python {v}" for v in supported_pythons() if v not in checked)
+    if "/OWNER/" in (address := PROJECT["urls"]["Repository"]):
+        yield f"not for upload: Repository in pyproject.toml is a placeholder, {address}"
 
 
 def arguments() -> argparse.Namespace:
