@@ -73,14 +73,15 @@ def run(step: Step) -> tuple[bool, str]:
 # Building
 
 
-def time_of_commit() -> str:
-    """Return the time of the last commit, in seconds; "" outside of a clone."""
-    command = ["git", "log", "-1", "--format=%ct"]
+def git(*arguments: str) -> str:
+    """Return what git prints; "" outside of a clone."""
+    command = ["git", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
 
 # The times of the files inside, which would else differ from build to build.
-REPRODUCIBLE = {"SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH") or time_of_commit()}
+TIME = os.environ.get("SOURCE_DATE_EPOCH") or git("log", "-1", "--format=%ct")
+REPRODUCIBLE = {"SOURCE_DATE_EPOCH": TIME}
 
 
 def wheel_of(platform: str) -> str:
@@ -204,9 +205,9 @@ def checking(
         )
 
 
-def missing(platforms: Sequence[str], pythons: Mapping[str, str]) -> Iterator[str]:
-    """Yield lines on the wheels and versions of Python that nothing was installed with, and on an
-    address that is a placeholder.
+def remarks(platforms: Sequence[str], pythons: Mapping[str, str]) -> Iterator[str]:
+    """Yield lines on the wheels and versions of Python that did not run, and on what an upload
+    lacks.
     """
     yield from (
         f"not run: {wheel_of(name)}, for another system" for name in platforms if name != THIS
@@ -215,6 +216,8 @@ def missing(platforms: Sequence[str], pythons: Mapping[str, str]) -> Iterator[st
     yield from (f"not run: Python {v}" for v in supported_pythons() if v not in checked)
     if "/OWNER/" in (address := PROJECT["urls"]["Repository"]):
         yield f"not for upload: Repository in pyproject.toml is a placeholder, {address}"
+    if git("status", "--porcelain"):
+        yield "not for upload: the clone has changes that are not committed"
 
 
 def arguments() -> argparse.Namespace:
@@ -258,7 +261,7 @@ def main() -> int:
     print(f"\nonnx_ops {__version__} in {folder}:")
     print(*(line for _, line in outcomes), sep="\n")
     if not options.wheels:
-        print(*missing(platforms, pythons), sep="\n")
+        print(*remarks(platforms, pythons), sep="\n")
     return not all(passed for passed, _ in outcomes)
 
 
